@@ -1,0 +1,2 @@
+//! The `rxe` program.
+fn main() {}
