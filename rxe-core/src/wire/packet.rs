@@ -1,0 +1,92 @@
+//! A whole packet: BTH, extension headers, payload, pad and ICRC, as it lies in a UDP datagram.
+
+use super::{
+    bth::Bth,
+    ext::Ext,
+    opcode::{BTH_LEN, Opcode, OpcodeInfo},
+};
+use thiserror::Error;
+
+/// Size of the invariant CRC behind every packet, bytes.
+pub const ICRC_LEN: usize = 4;
+
+/// Why a datagram is not a packet. Each is a counted drop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum DecodeError {
+    /// Shorter than a BTH and an ICRC.
+    #[error("datagram shorter than a base transport header and its ICRC")]
+    Short,
+    /// An opcode that is not in the table.
+    #[error("unknown opcode {0:?}")]
+    Opcode(Opcode),
+    /// Shorter than the headers its opcode asks for, its pad and its ICRC.
+    #[error("datagram shorter than the headers of its opcode")]
+    Headers,
+    /// A transport version other than 0.
+    #[error("transport version {0} is not 0")]
+    Version(u8),
+    /// Payload behind an opcode that has none.
+    #[error("payload of {0} bytes behind an opcode without payload")]
+    Payload(usize),
+}
+
+/// A decoded packet; the payload is borrowed from the datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packet<'a> {
+    /// Base transport header.
+    pub bth: Bth,
+    /// The opcode's row of the table.
+    pub info: &'static OpcodeInfo,
+    /// Extension headers.
+    pub ext: Ext,
+    /// Payload without its pad.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Decodes a UDP payload. The ICRC's place is known from the length; its value is not looked at (see `icrc`).
+    ///
+    /// # Errors
+    /// [`DecodeError`] says what is wrong; nothing panics whatever the bytes are.
+    pub fn decode(datagram: &'a [u8]) -> Result<Self, DecodeError> {
+        let head = datagram.first_chunk::<BTH_LEN>().ok_or(DecodeError::Short)?;
+        if datagram.len() < BTH_LEN + ICRC_LEN {
+            return Err(DecodeError::Short);
+        }
+        let bth = Bth::parse(head);
+        let info = bth.opcode.info().ok_or(DecodeError::Opcode(bth.opcode))?;
+        if bth.version != 0 {
+            return Err(DecodeError::Version(bth.version));
+        }
+        let end = datagram.len() - ICRC_LEN;
+        let Some(end) = end.checked_sub(bth.pad as usize).filter(|&end| end >= info.header_len) else {
+            return Err(DecodeError::Headers);
+        };
+        let payload = &datagram[info.header_len..end];
+        if !info.payload && !payload.is_empty() {
+            return Err(DecodeError::Payload(payload.len()));
+        }
+        Ok(Self { bth, info, ext: Ext::parse(info.extensions, &datagram[BTH_LEN..]), payload })
+    }
+}
+
+/// Bytes that a packet of `opcode` with `payload` bytes takes on the wire, BTH to ICRC. Zero for an unknown opcode.
+#[must_use]
+pub fn wire_len(opcode: Opcode, payload: usize) -> usize {
+    opcode.info().map_or(0, |info| info.header_len + payload.next_multiple_of(4) + ICRC_LEN)
+}
+
+/// Writes a packet's headers and pad into `out`, which is exactly [`wire_len`] bytes long, and returns the place for its
+/// payload. Sets the pad count. The last four bytes are left for the ICRC. `None` if the length does not fit.
+pub fn emit<'a>(bth: &Bth, ext: &Ext, payload: usize, out: &'a mut [u8]) -> Option<&'a mut [u8]> {
+    let info = bth.opcode.info()?;
+    if out.len() != wire_len(bth.opcode, payload) {
+        return None;
+    }
+    let pad = payload.next_multiple_of(4) - payload;
+    out[..BTH_LEN].copy_from_slice(&Bth { pad: pad as u8, ..*bth }.emit());
+    ext.emit(info.extensions, &mut out[BTH_LEN..]);
+    let end = info.header_len + payload;
+    out[end..end + pad].fill(0);
+    Some(&mut out[info.header_len..end])
+}
