@@ -115,7 +115,7 @@ bitflags::bitflags! {
 impl Extensions {
     /// Bytes that these headers take together.
     #[must_use]
-    pub const fn len(self) -> usize {
+    pub const fn wire_len(self) -> usize {
         const SIZES: [(u16, usize); 9] =
             [(1, 8), (2, 4), (4, 4), (8, 16), (16, 28), (32, 4), (64, 8), (128, 4), (256, 4)];
         let mut total = 0;
@@ -186,7 +186,7 @@ const fn row(service: Service, class: Class, position: Position, extensions: Ext
     };
     let payload =
         matches!(class, Class::Send | Class::Write | Class::ReadResponse | Class::AtomicWrite | Class::Congestion);
-    Some(OpcodeInfo { service, class, position, extensions: base, payload, header_len: BTH_LEN + base.len() })
+    Some(OpcodeInfo { service, class, position, extensions: base, payload, header_len: BTH_LEN + base.wire_len() })
 }
 
 const fn is_request_class(class: Class) -> bool {
