@@ -2,6 +2,8 @@
 
 mod attrs;
 mod common;
+#[cfg(test)]
+mod fake;
 mod modify;
 mod rc;
 mod rq;
