@@ -4,9 +4,12 @@ mod attrs;
 mod common;
 #[cfg(test)]
 mod fake;
+mod inbound;
 mod modify;
 mod rc;
 mod rq;
+mod uc_receiver;
+mod ud_receiver;
 
 pub use attrs::{Mtu, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType};
 pub use modify::{ModifyError, apply};
