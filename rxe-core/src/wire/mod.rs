@@ -4,6 +4,7 @@
 mod aeth;
 mod bth;
 mod ext;
+mod gf;
 pub mod icrc;
 mod ident;
 mod opcode;
@@ -12,6 +13,6 @@ mod packet;
 pub use aeth::{Aeth, NakCode, Syndrome, rnr_delay};
 pub use bth::Bth;
 pub use ext::{AtomicEth, Deth, Ext, Feth, Reth};
-pub use ident::{HeaderSeen, IdentTracker};
+pub use ident::{HeaderSeen, IdentTracker, Verdict};
 pub use opcode::{BTH_LEN, Class, Extensions, Opcode, OpcodeInfo, Position, Service};
 pub use packet::{DecodeError, ICRC_LEN, Packet, emit, wire_len};
