@@ -24,6 +24,8 @@ pub struct Frame {
     pub ident: u16,
     /// IPv4 flags and offset, 0 for IPv6.
     pub fragment: u16,
+    /// The IP header as it was.
+    pub ip: Vec<u8>,
     /// The UDP payload: BTH to ICRC.
     pub packet: Vec<u8>,
 }
@@ -52,7 +54,8 @@ pub fn datagram(ip: &[u8]) -> Frame {
     assert_eq!(u16_at(udp, 2), ROCE_PORT);
     assert_eq!(u16_at(udp, 4) as usize, udp.len(), "UDP length");
     let route = Route { src, dst, src_port: u16_at(udp, 0) };
-    Frame { route, ident, fragment, packet: udp[8..].to_vec() }
+    let header = if src.is_ipv4() { 20 } else { 40 };
+    Frame { route, ident, fragment, ip: ip[..header].to_vec(), packet: udp[8..].to_vec() }
 }
 
 /// Takes a whole Ethernet frame, with or without VLAN tags.
