@@ -1,0 +1,6 @@
+//! System calls and nearly all of this crate's `unsafe`: what is above this module calls safe functions.
+
+pub(crate) mod control;
+pub(crate) mod message;
+pub(crate) mod socket;
+pub(crate) mod usercopy;

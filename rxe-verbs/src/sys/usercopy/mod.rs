@@ -1,0 +1,1 @@
+//! Fault-safe access to application memory.
