@@ -3,4 +3,5 @@
 pub(crate) mod control;
 pub(crate) mod message;
 pub(crate) mod socket;
+#[allow(dead_code, reason = "the engine is its user")]
 pub(crate) mod usercopy;
