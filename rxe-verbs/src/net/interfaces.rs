@@ -77,9 +77,11 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     for interface in &mut list {
         interface.addresses.sort_by_key(|address| address.ip.is_ipv6());
     }
-    mark_unusable(&mut list, &fs::read_to_string("/proc/net/if_inet6").unwrap_or_default());
-    let default = default_route_v4(&fs::read_to_string("/proc/net/route").unwrap_or_default())
-        .or_else(|| default_route_v6(&fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default()));
+    mark_unusable(&mut list, &fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default());
+    let default = default_route_v4(&fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default())
+        .or_else(|| {
+            default_route_v6(&fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap_or_default())
+        });
     if let Some(interface) = list.iter_mut().find(|interface| Some(&interface.name) == default.as_ref()) {
         interface.default_route = true;
     }

@@ -9,7 +9,7 @@ use crate::net::error::Holder;
 
 /// Looks for the owner of a socket bound to port 4791 of either family.
 pub(super) fn find(v4: bool) -> Holder {
-    let table = if v4 { "/proc/net/udp" } else { "/proc/net/udp6" };
+    let table = if v4 { "/proc/thread-self/net/udp" } else { "/proc/thread-self/net/udp6" };
     let sockets = fs::read_to_string(table).map(|text| bound_sockets(&text)).unwrap_or_default();
     for &(_, inode) in &sockets {
         if let Some(holder) = process_with_socket(inode) {
@@ -26,7 +26,7 @@ pub(super) fn find(v4: bool) -> Holder {
     }
 }
 
-/// User and inode of every line of `/proc/net/udp` whose local port is ours.
+/// User and inode of every line of `/proc/net/udp` (`proc_net(5)`) whose local port is ours.
 fn bound_sockets(table: &str) -> Vec<(u32, u64)> {
     let line = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
