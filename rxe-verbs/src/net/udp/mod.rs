@@ -9,6 +9,8 @@ mod open;
 mod options;
 mod receive;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::io;
