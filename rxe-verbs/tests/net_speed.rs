@@ -2,7 +2,7 @@
 
 mod netns;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -103,6 +103,35 @@ fn ping_pong(namespace: &Namespace, len: usize) {
     println!("ping-pong of {len} B, both ends polling: {:.2} us one way", one_way * 1e6);
 }
 
+/// The same with bare sockets: what the system itself takes.
+fn bare_ping_pong(namespace: &Namespace, len: usize) {
+    const ROUNDS: u32 = 100_000;
+    let [near, far] = ["127.0.0.1:4791", "127.0.0.2:4791"].map(|address| {
+        let socket = namespace.run(move || UdpSocket::bind(address).unwrap());
+        socket.set_nonblocking(true).unwrap();
+        socket
+    });
+    let echo = thread::spawn(move || {
+        let mut buffer = [0; 100];
+        let mut answered = 0;
+        while answered < ROUNDS {
+            if let Ok((len, from)) = far.recv_from(&mut buffer) {
+                far.send_to(&buffer[..len], from).unwrap();
+                answered += 1;
+            }
+        }
+    });
+    let mut buffer = [0; 100];
+    let start = Instant::now();
+    for _ in 0..ROUNDS {
+        near.send_to(&[1; 64][..len], "127.0.0.2:4791").unwrap();
+        while near.recv_from(&mut buffer).is_err() {}
+    }
+    let one_way = start.elapsed().as_secs_f64() / f64::from(ROUNDS) / 2.0;
+    echo.join().unwrap();
+    println!("the same with bare sockets: {:.2} us one way", one_way * 1e6);
+}
+
 #[test]
 #[ignore = "a measurement"]
 fn speed() {
@@ -112,5 +141,7 @@ fn speed() {
     }
     throughput(&namespace, "", 127, 96);
     ping_pong(&namespace, 16);
-    ping_pong(&namespace, 64);
+    bare_ping_pong(&namespace, 16);
+    ping_pong(&namespace, 16);
+    bare_ping_pong(&namespace, 16);
 }

@@ -1,4 +1,7 @@
 //! The slot program on real sockets: three members of one group in one process.
+//!
+//! One test only: a process started by another thread would hold copies of a closed member's sockets for a moment, and
+//! so keep its place in the group.
 
 mod netns;
 
@@ -111,15 +114,4 @@ fn check(links: &mut [UdpLink], table: &SlotTable) {
             assert_eq!(link.recv(&mut rxe_verbs::net::RecvBatch::new(8)).unwrap(), 0, "something strayed");
         }
     }
-}
-
-#[test]
-fn without_a_program_a_group_is_not_steered() {
-    let Some(namespace) = Namespace::new() else { return };
-    let mut link = namespace.run(|| {
-        let features = rxe_verbs::net::Features::without("cbpf").unwrap();
-        UdpLink::open(&UdpConfig { features, ..UdpConfig::default() }).unwrap()
-    });
-    assert!(!link.capabilities().steering);
-    assert_eq!(link.steer(&SlotTable::single()).unwrap_err().kind(), std::io::ErrorKind::Unsupported);
 }

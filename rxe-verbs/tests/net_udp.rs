@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use netns::{Namespace, captured, packets, pair, receive};
 use rxe_verbs::net::{
-    BufferSize, Features, Holder, Ident, Link, OpenError, RecvBatch, SendError, Sharing, Transmit, UdpConfig,
-    UdpLink,
+    BufferSize, Features, Holder, Ident, Link, OpenError, RecvBatch, SendError, Sharing, SlotTable, Transmit,
+    UdpConfig, UdpLink,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -344,4 +344,15 @@ fn a_full_buffer_counts_drops() {
         assert!(received < 10, "nothing was dropped");
         assert_eq!(link.drops() - before, 10 - received);
     }
+}
+
+#[test]
+fn without_a_program_a_group_is_not_steered() {
+    let Some(namespace) = Namespace::new() else { return };
+    let mut link = namespace.run(|| {
+        let features = Features::without("cbpf").unwrap();
+        UdpLink::open(&UdpConfig { features, ..UdpConfig::default() }).unwrap()
+    });
+    assert!(!link.capabilities().steering);
+    assert_eq!(link.steer(&SlotTable::single()).unwrap_err().kind(), std::io::ErrorKind::Unsupported);
 }

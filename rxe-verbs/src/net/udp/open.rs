@@ -4,6 +4,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddr
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
 
 use socket2::{SockAddr, Socket};
 
@@ -18,6 +20,9 @@ use crate::sys::socket::drop_arrivals;
 const POOL_FIRST: u16 = 0xc000;
 /// Number of its ports.
 const POOL_RANGE: u16 = 0x4000;
+/// How often, and after what pause, the port is asked for: 90 ms in all.
+const BIND_TRIES: u32 = 10;
+const BIND_PAUSE: Duration = Duration::from_millis(10);
 /// Ports tried for each pool entry.
 const POOL_TRIES: u64 = 16;
 
@@ -37,7 +42,15 @@ impl GroupSockets {
     /// [`OpenError`]; above all [`OpenError::PortHeld`] if another program has the port.
     pub fn bind(config: &UdpConfig) -> Result<Self, OpenError> {
         let v4 = config.v4.map_or(Ok(None), |address| bind(address.into(), config))?;
-        let v6 = config.v6.map_or(Ok(None), |address| bind(address.into(), config))?;
+        let v6 = config.v6.map_or(Ok(None), |address| match bind(address.into(), config) {
+            // IPv6 was not asked for by an address of it: what has it only half is used for IPv4 alone.
+            Err(OpenError::Unsupported { .. } | OpenError::NotLocal { .. })
+                if address.is_unspecified() && v4.is_some() =>
+            {
+                Ok(None)
+            }
+            result => result,
+        })?;
         if v4.is_none() && v6.is_none() {
             return Err(OpenError::NoFamily);
         }
@@ -60,14 +73,29 @@ fn bind(address: IpAddr, config: &UdpConfig) -> Result<Option<Socket>, OpenError
         // Sockets of one user with SO_REUSEPORT share a port silently, which would mix two processes' packets. A
         // socket without it is refused if anybody has the port.
         let Some(probe) = options::create(address)? else { return Ok(None) };
-        probe.bind(&name).map_err(|e| bind_error(address, e))?;
+        bind_patiently(&probe, &name).map_err(|e| bind_error(address, e))?;
     }
     socket.set_reuse_port(true).map_err(doing("share UDP port 4791 (SO_REUSEPORT)"))?;
     options::prepare_receive(&socket, address.is_ipv4())?;
     options::set_receive_buffer(&socket, config.recv_buffer);
     options::set_send_buffer(&socket, config.send_buffer);
-    socket.bind(&name).map_err(|e| bind_error(address, e))?;
+    bind_patiently(&socket, &name).map_err(|e| bind_error(address, e))?;
     Ok(Some(socket))
+}
+
+/// Binds, and waits a little if the port is taken: between `fork` and `exec`, a child that another thread is starting
+/// holds copies of sockets we have closed.
+fn bind_patiently(socket: &Socket, name: &SockAddr) -> io::Result<()> {
+    let mut tries = BIND_TRIES;
+    loop {
+        match socket.bind(name) {
+            Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) && tries > 1 => {
+                tries -= 1;
+                thread::sleep(BIND_PAUSE);
+            }
+            result => return result,
+        }
+    }
 }
 
 fn bind_error(address: IpAddr, error: io::Error) -> OpenError {

@@ -282,6 +282,16 @@ fn the_last_byte_comes_last() {
     }
 }
 
+#[test]
+fn a_last_byte_that_comes_first_is_noticed() {
+    let way = ways()[0];
+    let last_first = |at: usize, data: &[u8]| {
+        way.write(at + data.len() - 1, &data[data.len() - 1..]).unwrap();
+        way.write(at, &data[..data.len() - 1]).unwrap();
+    };
+    assert!(torn_reads(&last_first, 100) > 0);
+}
+
 /// Runs one of the tests below in a process of its own, since they change or break it; answers the signal it died of.
 /// `None` means that the test ran and passed.
 fn in_child(test: &str, variables: &[(&str, &str)]) -> Option<c_int> {
