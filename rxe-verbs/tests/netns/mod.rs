@@ -6,7 +6,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -15,6 +15,12 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, unshare};
 use rxe_verbs::net::{Link, RecvBatch};
 use socket2::{Domain, Protocol, Socket, Type};
+
+/// Says why this test does nothing; past the test harness, which would keep it to itself.
+pub(crate) fn skip(why: &str) {
+    let thread = thread::current();
+    let _ = writeln!(std::io::stderr(), "SKIPPED {}: {why}", thread.name().unwrap_or("a test"));
+}
 
 /// Whether the tests are to use the namespace they run in.
 fn is_here() -> bool {
@@ -31,7 +37,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// A namespace with the loopback up; `None`, said on stdout, where we may not make one.
+    /// A namespace with the loopback up; `None`, and why on stderr, where we may not make one.
     pub(crate) fn new() -> Option<Self> {
         let (jobs, todo) = channel::<Job>();
         let (ready, started) = channel();
@@ -55,7 +61,7 @@ impl Namespace {
                 Some(namespace)
             }
             Err(error) => {
-                println!("SKIPPED: no network namespace can be made here ({error}); run as root");
+                skip(&format!("no network namespace can be made here ({error}); run as root"));
                 None
             }
         }
@@ -89,7 +95,7 @@ impl Namespace {
 /// the second; fe80::1 and fe80::2 besides.
 pub(crate) fn pair(mtu: u32) -> Option<(Namespace, Namespace)> {
     if is_here() {
-        println!("SKIPPED: this test needs two network namespaces of its own");
+        skip("it needs two network namespaces of its own");
         return None;
     }
     let (left, right) = (Namespace::new()?, Namespace::new()?);
