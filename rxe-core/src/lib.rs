@@ -1,9 +1,19 @@
-//! The RoCEv2 protocol core. See ARCHITECTURE.md.
+//! The RoCEv2 protocol: bytes, PSNs, queue pairs. No sockets, threads, clock, files or unsafe code: the caller brings
+//! packets, time and memory, and takes packets, completions and deadlines.
+//!
+//! Rooms, each importing only those before it: [`num`] and [`time`], [`wire`], [`work`] and [`memory`], [`qp`],
+//! [`endpoint`].
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+pub mod endpoint;
+pub mod memory;
 pub mod num;
+pub mod qp;
+pub mod stats;
 pub mod time;
+pub mod violation;
 pub mod wire;
+pub mod work;

@@ -191,9 +191,7 @@ impl Pkey {
     /// Whether a packet that carries `self` may reach a queue pair that holds `own`: same partition, and not both limited.
     #[must_use]
     pub const fn matches(self, own: Self) -> bool {
-        self.partition() == own.partition()
-            && self.partition() != 0
-            && (self.is_full() || own.is_full())
+        self.partition() == own.partition() && self.partition() != 0 && (self.is_full() || own.is_full())
     }
 }
 

@@ -84,8 +84,7 @@ impl Ext {
         let mut ext = Self::default();
         let mut at = 0;
         if which.contains(Extensions::DETH) {
-            ext.deth =
-                Deth { qkey: Qkey(u32_at(bytes, at)), src_qp: Qpn::new(u32_at(bytes, at + 4)) };
+            ext.deth = Deth { qkey: Qkey(u32_at(bytes, at)), src_qp: Qpn::new(u32_at(bytes, at + 4)) };
             at += 8;
         }
         if which.contains(Extensions::XRCETH) {

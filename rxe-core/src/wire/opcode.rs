@@ -178,15 +178,29 @@ impl OpcodeInfo {
 /// Size of the base transport header, bytes.
 pub const BTH_LEN: usize = 12;
 
-const fn row(service: Service, class: Class, position: Position, extensions: Extensions) -> Option<OpcodeInfo> {
+const fn row(
+    service: Service,
+    class: Class,
+    position: Position,
+    extensions: Extensions,
+) -> Option<OpcodeInfo> {
     let base = match service {
         Service::Ud => extensions.union(Extensions::DETH),
         Service::Xrc if is_request_class(class) => extensions.union(Extensions::XRCETH),
         _ => extensions,
     };
-    let payload =
-        matches!(class, Class::Send | Class::Write | Class::ReadResponse | Class::AtomicWrite | Class::Congestion);
-    Some(OpcodeInfo { service, class, position, extensions: base, payload, header_len: BTH_LEN + base.wire_len() })
+    let payload = matches!(
+        class,
+        Class::Send | Class::Write | Class::ReadResponse | Class::AtomicWrite | Class::Congestion
+    );
+    Some(OpcodeInfo {
+        service,
+        class,
+        position,
+        extensions: base,
+        payload,
+        header_len: BTH_LEN + base.wire_len(),
+    })
 }
 
 const fn is_request_class(class: Class) -> bool {

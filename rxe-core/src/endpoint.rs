@@ -1,0 +1,242 @@
+//! The endpoint: all queue pairs behind one socket (a shard), and the five words that drive them.
+
+use crate::{
+    memory::Memory,
+    num::{Pkey, Psn, Qpn},
+    qp::{ModifyError, PostError, QpAttrs, QpChange, QpConfig},
+    stats::{PortStats, QpStats},
+    time::Instant,
+    wire::HeaderSeen,
+    work::{Event, PdId, RecvWr, SendWr, SrqId},
+};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use thiserror::Error;
+
+/// IPv4 IDs that the segments of a batch leave with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BatchIdent {
+    /// 0, 1, 2, ... (segmentation offload of an unconnected socket that forbids fragments).
+    Sequential,
+    /// 0 for each (one send call a packet).
+    Zero,
+}
+
+/// What the endpoint must know of its link and host.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// This process's slot: the top byte of its queue pair numbers.
+    pub slot: u8,
+    /// Packets of one batch at most, 1 to 128.
+    pub max_segments: u16,
+    /// Bytes of one batch at most.
+    pub max_batch: usize,
+    /// IPv4 IDs of a batch.
+    pub ident: BatchIdent,
+    /// UDP source ports of the link's send sockets, at least one.
+    pub source_ports: Vec<u16>,
+    /// Bytes of READ responses we can take in at once.
+    pub receive_window: u32,
+    /// Bytes in flight to one destination socket, at the start and at most.
+    pub send_window: (u32, u32),
+    /// Partition table; index 0 is the default one.
+    pub pkeys: Vec<Pkey>,
+    /// Largest datagram payload: the port's active MTU in bytes.
+    pub port_mtu: u32,
+    /// Seed for anything that is to be unpredictable.
+    pub seed: u64,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        Self {
+            slot: 0,
+            max_segments: 64,
+            max_batch: 65_000,
+            ident: BatchIdent::Sequential,
+            source_ports: alloc::vec![0xc000],
+            receive_window: 256 * 1024,
+            send_window: (96 * 1024, 192 * 1024),
+            pkeys: alloc::vec![Pkey::DEFAULT],
+            port_mtu: 4096,
+            seed: 0,
+        }
+    }
+}
+
+/// Where a run came from: the IP and UDP headers of its packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunMeta {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// UDP source port.
+    pub src_port: u16,
+    /// Interface it came in by.
+    pub ifindex: u32,
+    /// IPv4 TOS or IPv6 traffic class, ECN bits included.
+    pub tos: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+    /// What was seen of the IPv4 ID.
+    pub seen: HeaderSeen,
+}
+
+/// Packets that came in one receive: all from the same source port to the same address, all `segment` bytes long but the
+/// last, which may be shorter.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// Their headers.
+    pub meta: RunMeta,
+    /// The packets, BTH to ICRC, one behind the other.
+    pub bytes: &'a [u8],
+    /// Bytes of each packet; 0 means one packet.
+    pub segment: usize,
+}
+
+/// A batch to be sent: the first `len` bytes of the caller's arena, cut into packets of `segment` bytes (the last may be
+/// shorter), all with the same headers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transmit {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// UDP source port, one of the configured ones.
+    pub src_port: u16,
+    /// Interface to leave by, 0 for the routing table's choice.
+    pub ifindex: u32,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub tos: u8,
+    /// TTL or hop limit, 0 for the system's.
+    pub hop_limit: u8,
+    /// Bytes used in the arena.
+    pub len: usize,
+    /// Bytes of each packet.
+    pub segment: usize,
+    /// Packets in the batch.
+    pub count: usize,
+}
+
+/// Whether acknowledgements that wait for company leave now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acks {
+    /// Only behind data to the same peer, or when their time is up.
+    Wait,
+    /// All of them.
+    Flush,
+}
+
+/// Why a queue pair or shared receive queue was not made, or not destroyed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ObjectError {
+    /// All numbers are in use (ENOMEM).
+    #[error("no free number left")]
+    Exhausted,
+    /// No such object (EINVAL).
+    #[error("no such object")]
+    NoSuchObject,
+    /// Still used by queue pairs (EBUSY).
+    #[error("still used by {0} queue pairs")]
+    Busy(usize),
+    /// Queue pair 1 exists already, or is not for this slot (EBUSY).
+    #[error("queue pair 1 is taken")]
+    GsiTaken,
+}
+
+/// An endpoint. Facts go in by `handle_*`, wishes by `post_*` and `modify_qp`; after either, drain `poll_transmit`, then
+/// `poll_event`, then ask `poll_timeout` when to come back.
+#[derive(Debug)]
+pub struct Endpoint {}
+
+#[allow(unused_variables, missing_docs, clippy::missing_errors_doc)]
+impl Endpoint {
+    #[must_use]
+    pub fn new(config: EndpointConfig) -> Self {
+        todo!()
+    }
+    pub fn config(&self) -> &EndpointConfig {
+        todo!()
+    }
+    pub fn create_qp(&mut self, config: QpConfig) -> Result<Qpn, ObjectError> {
+        todo!()
+    }
+    /// Flushes owed acknowledgements into later batches; work left is dropped without completions.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ObjectError> {
+        todo!()
+    }
+    pub fn modify_qp(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        change: &QpChange,
+        memory: &dyn Memory,
+    ) -> Result<(), ModifyError> {
+        todo!()
+    }
+    pub fn query_qp(&self, qpn: Qpn) -> Option<(QpAttrs, QpConfig)> {
+        todo!()
+    }
+    pub fn qp_stats(&self, qpn: Qpn) -> Option<QpStats> {
+        todo!()
+    }
+    pub fn port_stats(&self) -> PortStats {
+        todo!()
+    }
+    pub fn create_srq(&mut self, pd: PdId, max_wr: u32, max_sge: u32) -> Result<SrqId, ObjectError> {
+        todo!()
+    }
+    pub fn modify_srq(
+        &mut self,
+        srq: SrqId,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<(), PostError> {
+        todo!()
+    }
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ObjectError> {
+        todo!()
+    }
+    pub fn attach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ObjectError> {
+        todo!()
+    }
+    pub fn detach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ObjectError> {
+        todo!()
+    }
+    pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
+        todo!()
+    }
+    pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        todo!()
+    }
+    pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        todo!()
+    }
+    pub fn handle_run(&mut self, now: Instant, run: &Run<'_>, memory: &dyn Memory) {
+        todo!()
+    }
+    pub fn handle_timeout(&mut self, now: Instant, memory: &dyn Memory) {
+        todo!()
+    }
+    /// Fills `arena` (at least `max_batch` bytes) with one batch for one (address, slot).
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        memory: &dyn Memory,
+        arena: &mut [u8],
+        acks: Acks,
+    ) -> Option<Transmit> {
+        todo!()
+    }
+    pub fn poll_event(&mut self) -> Option<Event> {
+        todo!()
+    }
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        todo!()
+    }
+    /// The next PSNs of a queue pair: (send, receive).
+    pub fn psns(&self, qpn: Qpn) -> Option<(Psn, Psn)> {
+        todo!()
+    }
+}

@@ -1,0 +1,94 @@
+//! What every kind of queue pair has: identity, attributes, receive side, counters; and the outside world of one call.
+
+use super::{
+    attrs::{QpAttrs, QpConfig, QpState},
+    rq::{RecvQueue, RecvWqe, Srq},
+};
+use crate::{
+    memory::{Asker, Memory},
+    num::{Pkey, Qpn},
+    stats::QpStats,
+    time::Instant,
+    work::{AsyncEvent, Completion, Event, WcStatus},
+};
+use alloc::collections::VecDeque;
+use slab::Slab;
+
+/// The outside world, lent to a machine for one call.
+pub(crate) struct Ctx<'a> {
+    pub now: Instant,
+    pub memory: &'a dyn Memory,
+    /// Completions and asynchronous events, in order.
+    pub events: &'a mut VecDeque<Event>,
+    pub srqs: &'a mut Slab<Srq>,
+}
+
+/// The parts of a queue pair that both its halves use.
+#[derive(Debug)]
+pub(crate) struct QpCommon {
+    pub qpn: Qpn,
+    pub config: QpConfig,
+    pub attrs: QpAttrs,
+    /// The partition key that `attrs.pkey_index` stands for.
+    pub pkey: Pkey,
+    /// Own receive queue; unused with a shared one.
+    pub rq: RecvQueue,
+    pub stats: QpStats,
+    /// Whether COMM_EST was raised since RTR.
+    pub established: bool,
+    /// Whether LAST_WQE_REACHED was raised since the last reset.
+    pub last_wqe_raised: bool,
+}
+
+impl QpCommon {
+    pub(crate) fn asker(&self) -> Asker {
+        Asker { pd: self.config.pd, qpn: self.qpn }
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        self.attrs.state
+    }
+
+    /// Payload bytes of a full packet.
+    pub(crate) fn mtu(&self) -> u32 {
+        self.attrs.path_mtu.bytes()
+    }
+
+    /// Draws a receive request from the own or the shared queue; raises the shared queue's limit event.
+    pub(crate) fn take_recv(&mut self, ctx: &mut Ctx<'_>) -> Option<RecvWqe> {
+        let Some(id) = self.config.srq else { return self.rq.queue.pop_front() };
+        let srq = ctx.srqs.get_mut(id.0 as usize)?;
+        let wqe = srq.queue.queue.pop_front()?;
+        if (srq.queue.queue.len() as u64) < u64::from(srq.limit) {
+            srq.limit = 0;
+            ctx.events.push_back(Event::Async(AsyncEvent::SrqLimitReached(id)));
+        }
+        Some(wqe)
+    }
+
+    /// Puts a receive completion. `solicited` is the packet's bit; errors always wake.
+    pub(crate) fn complete_recv(&self, ctx: &mut Ctx<'_>, wc: Completion) {
+        let solicited = wc.solicited || wc.status != WcStatus::Success;
+        ctx.events.push_back(Event::Completion { cq: self.config.recv_cq, solicited, wc });
+    }
+
+    /// Puts a send completion.
+    pub(crate) fn complete_send(&self, ctx: &mut Ctx<'_>, wc: Completion) {
+        let solicited = wc.status != WcStatus::Success;
+        ctx.events.push_back(Event::Completion { cq: self.config.send_cq, solicited, wc });
+    }
+
+    /// Completes all waiting receives of the own queue with the flush status.
+    pub(crate) fn flush_recv(&mut self, ctx: &mut Ctx<'_>) {
+        while let Some(wqe) = self.rq.queue.pop_front() {
+            self.complete_recv(ctx, Completion::error(wqe.wr_id, WcStatus::WorkRequestFlushed, self.qpn));
+        }
+    }
+}
+
+impl Completion {
+    /// A completion that tells of a failure.
+    pub(crate) fn error(wr_id: u64, status: WcStatus, qpn: Qpn) -> Self {
+        Self { wr_id, status, qpn, ..Self::default() }
+    }
+}

@@ -1,0 +1,3 @@
+//! Reliable connection: a requester, a responder and the small helpers they are made of.
+
+pub(crate) mod responder;

@@ -1,0 +1,106 @@
+//! Counters by reason: what every drop, retry and refusal is called.
+
+macro_rules! counters {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[$field_doc])* pub $field: u64),* }
+
+        impl $name {
+            /// Every counter with its name, in declaration order.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters!(
+    /// Counters of one queue pair.
+    QpStats {
+        /// Packets sent, retransmissions included.
+        packets_sent,
+        /// Packets taken.
+        packets_received,
+        /// Bytes of payload sent, retransmissions included.
+        bytes_sent,
+        /// Bytes of payload taken.
+        bytes_received,
+        /// Request packets sent again.
+        retransmitted,
+        /// Times the retransmission timer ran out.
+        timeouts,
+        /// PSN sequence NAKs received.
+        psn_naks_received,
+        /// PSN sequence NAKs sent.
+        psn_naks_sent,
+        /// RNR NAKs received.
+        rnr_naks_received,
+        /// RNR NAKs sent.
+        rnr_naks_sent,
+        /// Other NAKs sent: requests refused.
+        refusals_sent,
+        /// Duplicate requests answered from memory.
+        duplicates,
+        /// Responses that were late, repeated or out of place.
+        responses_ignored,
+        /// Lost responses inferred from later ones.
+        implied_naks,
+        /// Packets dropped because the state of the queue pair does not take them.
+        dropped_state,
+        /// Packets dropped because their addresses are not the peer's.
+        dropped_address,
+        /// Packets dropped because of their partition key.
+        dropped_pkey,
+        /// Datagrams dropped because of their Q_Key.
+        dropped_qkey,
+        /// Packets dropped because their opcode belongs to another service.
+        dropped_service,
+        /// Requests dropped because an earlier packet is missing.
+        dropped_out_of_order,
+        /// Unreliable messages dropped because no receive was posted.
+        dropped_no_receive,
+        /// Unreliable messages dropped because they broke a rule or their access was refused.
+        dropped_refused,
+        /// Datagrams too long for their receive or for the port.
+        dropped_length,
+        /// Congestion notifications received.
+        cnps_received,
+    }
+);
+
+counters!(
+    /// Counters of an endpoint (a port as one process sees it).
+    PortStats {
+        /// Packets sent.
+        packets_sent,
+        /// Batches they went in.
+        batches_sent,
+        /// Bytes sent, BTH to ICRC.
+        bytes_sent,
+        /// Packets received, dropped ones included.
+        packets_received,
+        /// Runs they came in.
+        runs_received,
+        /// Bytes received, BTH to ICRC.
+        bytes_received,
+        /// Dropped: shorter than its headers.
+        dropped_short,
+        /// Dropped: unknown opcode.
+        dropped_opcode,
+        /// Dropped: malformed otherwise.
+        dropped_malformed,
+        /// Dropped: ICRC wrong.
+        dropped_icrc,
+        /// Dropped: no such queue pair.
+        dropped_no_qp,
+        /// Dropped: the QPN belongs to another slot of this host.
+        dropped_other_slot,
+        /// Dropped: no member of the multicast group.
+        dropped_no_group,
+        /// Dropped by a queue pair; its own counters say why.
+        dropped_by_qp,
+        /// Packets that arrived with a congestion mark.
+        ecn_marked,
+    }
+);

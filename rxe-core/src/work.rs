@@ -1,0 +1,377 @@
+//! Work requests, completions and events: the vocabulary of verbs without the verbs library.
+
+use crate::num::{Key, Pkey, Qkey, Qpn};
+use bitflags::bitflags;
+use core::net::IpAddr;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
+        pub struct $name(pub u32);
+    };
+}
+
+id!(
+    /// A protection domain, named by the caller.
+    PdId
+);
+id!(
+    /// A completion queue, named by the caller.
+    CqId
+);
+id!(
+    /// A shared receive queue, named by the endpoint.
+    SrqId
+);
+
+/// A scatter/gather element (ibv_sge): a piece of registered local memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sge {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Bytes; 0 is none.
+    pub len: u32,
+    /// L_Key of the region.
+    pub lkey: Key,
+}
+
+/// Remote memory that an operation names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Remote {
+    /// Address of the first byte in the peer's region.
+    pub addr: u64,
+    /// R_Key of the peer's region or window.
+    pub rkey: Key,
+}
+
+bitflags! {
+    /// Access rights of memory regions, windows and queue pairs; the values are those of ibv_access_flags.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+    pub struct Access: u32 {
+        /// Receives and READ responses may write here.
+        const LOCAL_WRITE = 1;
+        /// A peer may write.
+        const REMOTE_WRITE = 1 << 1;
+        /// A peer may read.
+        const REMOTE_READ = 1 << 2;
+        /// A peer may do atomics.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Windows may be bound to this region.
+        const MW_BIND = 1 << 4;
+        /// Addresses count from the start of the region instead of its virtual address.
+        const ZERO_BASED = 1 << 5;
+        /// Pages may come and go.
+        const ON_DEMAND = 1 << 6;
+        /// Backed by huge pages.
+        const HUGETLB = 1 << 7;
+        /// A peer may FLUSH for global visibility.
+        const FLUSH_GLOBAL = 1 << 8;
+        /// A peer may FLUSH to persistence.
+        const FLUSH_PERSISTENT = 1 << 9;
+        /// Ordering between writes may be relaxed (ours never is).
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+
+bitflags! {
+    /// Flags of a send work request; the values are those of ibv_send_flags.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct SendFlags: u32 {
+        /// Wait for all earlier READs and atomics of this queue pair.
+        const FENCE = 1;
+        /// Make a completion also when it succeeds.
+        const SIGNALED = 1 << 1;
+        /// The receiver's completion is a solicited one.
+        const SOLICITED = 1 << 2;
+    }
+}
+
+/// A memory window's binding (ibv_mw_bind_info and the window it is for).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BindWindow {
+    /// The window, by its present R_Key.
+    pub window: Key,
+    /// The R_Key that the window is to have; for type 1 windows the implementation has chosen it before posting.
+    pub new_rkey: Key,
+    /// L_Key of the region to bind to.
+    pub region: Key,
+    /// First byte.
+    pub addr: u64,
+    /// Bytes; 0 unbinds a type 1 window.
+    pub len: u64,
+    /// Remote rights, and [`Access::ZERO_BASED`].
+    pub access: Access,
+}
+
+/// What a send work request does (ibv_wr_opcode).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendOp {
+    /// SEND.
+    Send,
+    /// SEND with four bytes of immediate data.
+    SendImm([u8; 4]),
+    /// SEND, and the receiver invalidates this R_Key of its own.
+    SendInvalidate(Key),
+    /// RDMA WRITE.
+    Write(Remote),
+    /// RDMA WRITE with four bytes of immediate data.
+    WriteImm(Remote, [u8; 4]),
+    /// RDMA READ into the payload's elements.
+    Read(Remote),
+    /// Compare 8 bytes with `compare`, store `swap` if equal; the original lands in the payload's elements.
+    CompareSwap {
+        /// The 8 bytes; the address is a multiple of 8.
+        remote: Remote,
+        /// What to compare with.
+        compare: u64,
+        /// What to store.
+        swap: u64,
+    },
+    /// Add to 8 bytes; the original lands in the payload's elements.
+    FetchAdd {
+        /// The 8 bytes; the address is a multiple of 8.
+        remote: Remote,
+        /// What to add.
+        add: u64,
+    },
+    /// Store 8 bytes at once.
+    AtomicWrite {
+        /// The 8 bytes; the address is a multiple of 8.
+        remote: Remote,
+        /// The bytes as they lie in memory.
+        value: [u8; 8],
+    },
+    /// Make earlier writes visible or persistent.
+    Flush {
+        /// Start of the range.
+        remote: Remote,
+        /// Bytes of the range.
+        len: u32,
+        /// Bit 0 global visibility, bit 1 persistence.
+        placement: u8,
+        /// 0 the range, 1 the whole region.
+        selectivity: u8,
+    },
+    /// Invalidate a local window's R_Key or region's keys.
+    LocalInvalidate(Key),
+    /// Bind a memory window.
+    BindWindow(BindWindow),
+}
+
+/// The local data of a work request.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Registered memory.
+    Sges(&'a [Sge]),
+    /// Bytes copied when posted (IBV_SEND_INLINE).
+    Inline(&'a [u8]),
+}
+
+/// How to reach a peer (ibv_ah_attr for RoCEv2): both addresses are GIDs turned into IP addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AddressVector {
+    /// Our address: the GID at sgid_index.
+    pub src: IpAddr,
+    /// The peer's address: the destination GID.
+    pub dst: IpAddr,
+    /// Interface to leave by; 0 lets routing choose (not possible for link-local addresses).
+    pub ifindex: u32,
+    /// IPv4 TOS or IPv6 traffic class, ECN bits included.
+    pub traffic_class: u8,
+    /// TTL or hop limit; 0 takes the system's.
+    pub hop_limit: u8,
+    /// 20 bits; used for choosing a source port only.
+    pub flow_label: u32,
+    /// Service level, 0 to 15; kept for queries.
+    pub service_level: u8,
+    /// GID table index that `src` came from; kept for queries.
+    pub sgid_index: u8,
+}
+
+/// Destination of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdDest {
+    /// The way there.
+    pub av: AddressVector,
+    /// The receiving queue pair, or [`Qpn::MULTICAST`].
+    pub remote_qpn: Qpn,
+    /// Its Q_Key; with the top bit set the sender's own is used (IBTA vol. 1, 10.2.5).
+    pub remote_qkey: Qkey,
+}
+
+/// A send work request (ibv_send_wr). Everything is copied when posted.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// The operation.
+    pub op: SendOp,
+    /// Flags.
+    pub flags: SendFlags,
+    /// Local data.
+    pub payload: Payload<'a>,
+    /// Destination: datagram queue pairs only.
+    pub dest: Option<UdDest>,
+    /// The peer's XRC shared receive queue number: XRC queue pairs only.
+    pub xrc_srq: u32,
+}
+
+impl<'a> SendWr<'a> {
+    /// A signaled request with nothing special.
+    #[must_use]
+    pub const fn new(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> Self {
+        Self { wr_id, op, flags: SendFlags::SIGNALED, payload: Payload::Sges(sges), dest: None, xrc_srq: 0 }
+    }
+}
+
+/// A receive work request (ibv_recv_wr).
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: &'a [Sge],
+}
+
+/// Status of a completion; the values are those of ibv_wc_status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[repr(u8)]
+pub enum WcStatus {
+    /// All well.
+    #[default]
+    Success = 0,
+    /// A message longer than the receive's elements, or than the local limit.
+    LocalLength = 1,
+    /// The queue pair's own state or the request made it impossible.
+    LocalQpOperation = 2,
+    /// A local key, range or right did not allow it.
+    LocalProtection = 4,
+    /// The queue pair went to the error state before this request was done.
+    WorkRequestFlushed = 5,
+    /// A window could not be bound.
+    MemoryWindowBind = 6,
+    /// The peer answered with something that makes no sense.
+    BadResponse = 7,
+    /// Our memory did not allow what the peer asked, on a request with a receive.
+    LocalAccess = 8,
+    /// The peer says the request is invalid.
+    RemoteInvalidRequest = 9,
+    /// The peer says a key, range or right did not allow it.
+    RemoteAccess = 10,
+    /// The peer failed on its own account.
+    RemoteOperation = 11,
+    /// No answer after all retries.
+    RetryExceeded = 12,
+    /// The peer was not ready after all RNR retries.
+    RnrRetryExceeded = 13,
+    /// The peer aborted.
+    RemoteAborted = 16,
+    /// An error without recovery.
+    Fatal = 19,
+    /// Anything else.
+    General = 21,
+}
+
+/// What completed; the values are those of ibv_wc_opcode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[repr(u16)]
+pub enum WcOpcode {
+    /// A SEND.
+    #[default]
+    Send = 0,
+    /// An RDMA WRITE.
+    Write = 1,
+    /// An RDMA READ.
+    Read = 2,
+    /// A compare and swap.
+    CompareSwap = 3,
+    /// A fetch and add.
+    FetchAdd = 4,
+    /// A window bind.
+    BindWindow = 5,
+    /// A local invalidate.
+    LocalInvalidate = 6,
+    /// A FLUSH.
+    Flush = 8,
+    /// An ATOMIC WRITE.
+    AtomicWrite = 9,
+    /// A receive.
+    Recv = 128,
+    /// A receive used up by an RDMA WRITE with immediate.
+    RecvRdmaWithImm = 129,
+}
+
+/// Extra information in a receive's completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum WcExtra {
+    /// None.
+    #[default]
+    None,
+    /// Immediate data as the sender gave it.
+    Immediate([u8; 4]),
+    /// The R_Key that the message invalidated.
+    Invalidated(Key),
+}
+
+/// A work completion (ibv_wc). On error only `wr_id`, `status`, `qpn` and `vendor_error` mean something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct Completion {
+    /// The work request's.
+    pub wr_id: u64,
+    /// How it went.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Bytes received (a datagram's 40-byte GRH area counts) or, on the send side, of the request.
+    pub byte_len: u32,
+    /// Immediate data or invalidated key.
+    pub extra: WcExtra,
+    /// Local queue pair.
+    pub qpn: Qpn,
+    /// Sending queue pair: datagrams only.
+    pub src_qp: Qpn,
+    /// Whether the first 40 bytes of the buffer are the GRH area: datagrams only.
+    pub grh: bool,
+    /// The packet's partition key: queue pair 1 only.
+    pub pkey: Pkey,
+    /// Whether the sender set the solicited bit.
+    pub solicited: bool,
+    /// 0, or a hint for support: the AETH syndrome that caused an error.
+    pub vendor_error: u32,
+}
+
+/// An asynchronous event (ibv_async_event).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum AsyncEvent {
+    /// A queue pair went to the error state on its own account (IBV_EVENT_QP_FATAL).
+    QpFatal(Qpn),
+    /// The responder refused a malformed request (IBV_EVENT_QP_REQ_ERR).
+    QpRequestError(Qpn),
+    /// The responder refused an access (IBV_EVENT_QP_ACCESS_ERR).
+    QpAccessError(Qpn),
+    /// The first packet came while still in RTR (IBV_EVENT_COMM_EST).
+    CommunicationEstablished(Qpn),
+    /// The send queue drained in SQD (IBV_EVENT_SQ_DRAINED).
+    SqDrained(Qpn),
+    /// A queue pair on a shared receive queue drew its last request (IBV_EVENT_QP_LAST_WQE_REACHED).
+    LastWqeReached(Qpn),
+    /// Fewer requests left than the armed limit (IBV_EVENT_SRQ_LIMIT_REACHED).
+    SrqLimitReached(SrqId),
+}
+
+/// Something the endpoint tells its caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A completion for a completion queue; wakes a consumer that armed for solicited ones if `solicited`.
+    Completion {
+        /// The queue.
+        cq: CqId,
+        /// A receive with the solicited bit, or any error.
+        solicited: bool,
+        /// The entry.
+        wc: Completion,
+    },
+    /// An asynchronous event.
+    Async(AsyncEvent),
+}
