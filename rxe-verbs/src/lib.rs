@@ -1,1 +1,4 @@
-//! Placeholder of the first commit.
+//! RDMA verbs in user space over ordinary UDP sockets.
+
+pub mod net;
+mod sys;
