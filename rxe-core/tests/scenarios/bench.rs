@@ -16,38 +16,38 @@ use rxe_core::{
 };
 
 /// Bytes of each side's buffer.
-pub const BUFFER: u64 = 256 * 1024;
+pub(crate) const BUFFER: u64 = 256 * 1024;
 
 /// A connection and a registered buffer on each side.
-pub struct Bench {
-    pub pair: Pair,
-    pub connection: Connection,
-    pub options: ConnectOptions,
+pub(crate) struct Bench {
+    pub(crate) pair: Pair,
+    pub(crate) connection: Connection,
+    pub(crate) options: ConnectOptions,
     /// Address and key of each side's buffer.
     buffers: [(u64, Key); 2],
 }
 
 /// A packet that was put on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seen {
-    pub at: Instant,
-    pub opcode: Opcode,
-    pub class: Class,
-    pub psn: Psn,
-    pub payload: usize,
-    pub ack_req: bool,
+pub(crate) struct Seen {
+    pub(crate) at: Instant,
+    pub(crate) opcode: Opcode,
+    pub(crate) class: Class,
+    pub(crate) psn: Psn,
+    pub(crate) payload: usize,
+    pub(crate) ack_req: bool,
     /// Length asked for (RETH).
-    pub asked: u32,
-    pub lost: bool,
+    pub(crate) asked: u32,
+    pub(crate) lost: bool,
 }
 
 impl Bench {
     /// A reliable connection over good wires.
-    pub fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str) -> Self {
         Self::with(PairConfig { name, ..PairConfig::default() }, ConnectOptions::default())
     }
 
-    pub fn with(config: PairConfig, options: ConnectOptions) -> Self {
+    pub(crate) fn with(config: PairConfig, options: ConnectOptions) -> Self {
         let mut pair = Pair::new(config);
         let connection = pair.connect(&options);
         let buffers =
@@ -55,45 +55,45 @@ impl Bench {
         Self { pair, connection, options, buffers }
     }
 
-    pub fn qpn(&self, side: usize) -> Qpn {
+    pub(crate) fn qpn(&self, side: usize) -> Qpn {
         self.connection.qpns[side]
     }
 
-    pub fn key(&self, side: usize) -> Key {
+    pub(crate) fn key(&self, side: usize) -> Key {
         self.buffers[side].1
     }
 
-    pub fn addr(&self, side: usize, offset: u64) -> u64 {
+    pub(crate) fn addr(&self, side: usize, offset: u64) -> u64 {
         self.buffers[side].0 + offset
     }
 
-    pub fn sge(&self, side: usize, offset: u64, len: u32) -> Sge {
+    pub(crate) fn sge(&self, side: usize, offset: u64, len: u32) -> Sge {
         Sge { addr: self.addr(side, offset), len, lkey: self.key(side) }
     }
 
     /// The bytes at `offset` of `side`'s buffer, as its peer names them.
-    pub fn remote(&self, side: usize, offset: u64) -> Remote {
+    pub(crate) fn remote(&self, side: usize, offset: u64) -> Remote {
         Remote { addr: self.addr(side, offset), rkey: self.key(side) }
     }
 
     /// Fills a piece of a buffer with bytes that belong to `seed`, and gives them.
-    pub fn fill(&self, side: usize, offset: u64, len: u64, seed: u64) -> Vec<u8> {
+    pub(crate) fn fill(&self, side: usize, offset: u64, len: u64, seed: u64) -> Vec<u8> {
         let mut bytes = vec![0; len as usize];
         Rng::new(seed).fill(&mut bytes);
         self.pair.sides[side].heap.set(self.addr(side, offset), &bytes);
         bytes
     }
 
-    pub fn bytes(&self, side: usize, offset: u64, len: u64) -> Vec<u8> {
+    pub(crate) fn bytes(&self, side: usize, offset: u64, len: u64) -> Vec<u8> {
         self.pair.sides[side].heap.get(self.addr(side, offset), len)
     }
 
     /// Posts a signaled request whose data is `len` bytes at `offset` of the own buffer.
-    pub fn send(&mut self, side: usize, wr_id: u64, op: SendOp, offset: u64, len: u32) {
+    pub(crate) fn send(&mut self, side: usize, wr_id: u64, op: SendOp, offset: u64, len: u32) {
         self.send_with(side, wr_id, op, offset, len, SendFlags::SIGNALED);
     }
 
-    pub fn send_with(
+    pub(crate) fn send_with(
         &mut self,
         side: usize,
         wr_id: u64,
@@ -108,7 +108,7 @@ impl Bench {
     }
 
     /// Posts a receive into `len` bytes at `offset` of the own buffer.
-    pub fn recv(&mut self, side: usize, wr_id: u64, offset: u64, len: u32) {
+    pub(crate) fn recv(&mut self, side: usize, wr_id: u64, offset: u64, len: u32) {
         let sges = [self.sge(side, offset, len)];
         self.pair
             .post_recv(side, self.connection.qpns[side], &RecvWr { wr_id, sges: &sges })
@@ -116,45 +116,45 @@ impl Bench {
     }
 
     /// Completions of requests posted by `side` that wait.
-    pub fn sent(&mut self, side: usize) -> Vec<Completion> {
+    pub(crate) fn sent(&mut self, side: usize) -> Vec<Completion> {
         self.pair.take_completions(side, SEND_CQ)
     }
 
     /// Completions of receives of `side` that wait.
-    pub fn received(&mut self, side: usize) -> Vec<Completion> {
+    pub(crate) fn received(&mut self, side: usize) -> Vec<Completion> {
         self.pair.take_completions(side, RECV_CQ)
     }
 
     /// (wr_id, status) of the requests of `side` that completed.
-    pub fn sent_statuses(&mut self, side: usize) -> Vec<(u64, WcStatus)> {
+    pub(crate) fn sent_statuses(&mut self, side: usize) -> Vec<(u64, WcStatus)> {
         statuses(&self.sent(side))
     }
 
     /// (wr_id, status) of the receives of `side` that completed.
-    pub fn received_statuses(&mut self, side: usize) -> Vec<(u64, WcStatus)> {
+    pub(crate) fn received_statuses(&mut self, side: usize) -> Vec<(u64, WcStatus)> {
         statuses(&self.received(side))
     }
 
-    pub fn events(&mut self, side: usize) -> Vec<AsyncEvent> {
+    pub(crate) fn events(&mut self, side: usize) -> Vec<AsyncEvent> {
         self.pair.sides[side].async_events.drain(..).collect()
     }
 
-    pub fn state(&self, side: usize) -> QpState {
+    pub(crate) fn state(&self, side: usize) -> QpState {
         self.pair.sides[side].endpoint.query_qp(self.qpn(side)).expect("it exists").0.state
     }
 
-    pub fn stats(&self, side: usize) -> QpStats {
+    pub(crate) fn stats(&self, side: usize) -> QpStats {
         self.pair.sides[side].endpoint.qp_stats(self.qpn(side)).expect("it exists")
     }
 
-    pub fn go_to(&mut self, side: usize, state: QpState) {
+    pub(crate) fn go_to(&mut self, side: usize, state: QpState) {
         let change = QpChange { state: Some(state), ..QpChange::default() };
         let qpn = self.qpn(side);
         self.pair.modify(side, qpn, &change).expect("a transition");
     }
 
     /// Every packet that `side` has put on the wire.
-    pub fn wire(&self, side: usize) -> Vec<Seen> {
+    pub(crate) fn wire(&self, side: usize) -> Vec<Seen> {
         self.pair
             .trace
             .records()
@@ -179,22 +179,22 @@ impl Bench {
     }
 
     /// Those of one class.
-    pub fn wire_of(&self, side: usize, class: Class) -> Vec<Seen> {
+    pub(crate) fn wire_of(&self, side: usize, class: Class) -> Vec<Seen> {
         self.wire(side).into_iter().filter(|seen| seen.class == class).collect()
     }
 
     /// Loses every packet that leaves `side` from now on.
-    pub fn cut(&mut self, side: usize) {
+    pub(crate) fn cut(&mut self, side: usize) {
         self.pair.sides[side].link.set_rule(|_| Verdict::Drop);
     }
 
     /// Lets packets of `side` pass again.
-    pub fn mend(&mut self, side: usize) {
+    pub(crate) fn mend(&mut self, side: usize) {
         self.pair.sides[side].link.clear_rule();
     }
 }
 
 /// (wr_id, status) of completions.
-pub fn statuses(completions: &[Completion]) -> Vec<(u64, WcStatus)> {
+pub(crate) fn statuses(completions: &[Completion]) -> Vec<(u64, WcStatus)> {
     completions.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }
