@@ -18,5 +18,5 @@ mod ud_receiver;
 
 pub use attrs::{Mtu, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType};
 pub(crate) use machine::{Arrival, Path, QueuePair, Wish};
-pub use modify::{ModifyError, apply};
+pub use modify::{AttrMask, MAX_RD_ATOMIC, ModifyError, Rule, apply, rule};
 pub use rq::PostError;
