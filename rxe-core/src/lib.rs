@@ -1,8 +1,8 @@
 //! The RoCEv2 protocol: bytes, PSNs, queue pairs. No sockets, threads, clock, files or unsafe code: the caller brings
 //! packets, time and memory, and takes packets, completions and deadlines.
 //!
-//! Rooms, each importing only those before it: [`num`] and [`time`], [`wire`], [`work`] and [`memory`], [`qp`],
-//! [`endpoint`].
+//! Rooms, each importing only those before it: [`num`] and [`time`], [`wire`], [`work`], [`memory`] and [`region`],
+//! [`qp`], [`endpoint`].
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ pub mod endpoint;
 pub mod memory;
 pub mod num;
 pub mod qp;
+pub mod region;
 pub mod stats;
 pub mod time;
 pub mod violation;

@@ -7,5 +7,5 @@ mod rc;
 mod rq;
 
 pub use attrs::{Mtu, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType};
-pub use modify::{ModifyError, apply};
+pub use modify::{AttrMask, MAX_RD_ATOMIC, ModifyError, Rule, apply, rule};
 pub use rq::PostError;
