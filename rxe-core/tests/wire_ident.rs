@@ -274,7 +274,10 @@ fn a_million_corruptions() {
             }
         }
     };
-    for len in [20, 36, 64, 100, 272, 1040, 4132] {
+    // Miri interprets some thousand times slower.
+    let (sizes, rounds) =
+        if cfg!(miri) { (&[20, 36][..], 10) } else { (&[20, 36, 64, 100, 272, 1040, 4132][..], 9700) };
+    for &len in sizes {
         ident = ident.wrapping_add(1);
         let good = packet(len, ident);
         assert!(tracker.judge(ms(1), &route, HIDDEN, &good).is_whole());
@@ -285,7 +288,7 @@ fn a_million_corruptions() {
             damaged[bit / 8] ^= 1 << (bit % 8);
         }
     }
-    for round in 0..9700 {
+    for round in 0..rounds {
         ident = ident.wrapping_add(1);
         let len = [20, 24, 32, 48, 96, 288, 528, 1040, 2064, 4112][round % 10];
         let good = packet(len, ident);
@@ -297,6 +300,6 @@ fn a_million_corruptions() {
             damaged.copy_from_slice(&good);
         }
     }
-    assert!(tried >= 1_000_000, "{tried}");
+    assert!(tried >= 1_000_000 || cfg!(miri), "{tried}");
     assert!(bad.is_empty(), "taken: {bad:?} of {tried}");
 }
