@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(any(test, feature = "testing"))]
+extern crate std;
 
 pub mod endpoint;
 pub mod memory;
@@ -14,6 +16,8 @@ pub mod num;
 pub mod qp;
 pub mod region;
 pub mod stats;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod time;
 pub mod violation;
 pub mod wire;

@@ -90,7 +90,6 @@ fn matrix() -> String {
 /// The committed text is what review reads. After a wanted change: `RXE_UPDATE_SNAPSHOTS=1 cargo test -p rxe-core matrix`.
 #[test]
 fn matrix_is_the_committed_one() {
-    extern crate std;
     if std::env::var_os("RXE_UPDATE_SNAPSHOTS").is_some() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/qp/modify/matrix.txt");
         std::fs::write(path, matrix()).expect("write the snapshot");
