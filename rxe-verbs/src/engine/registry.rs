@@ -8,7 +8,8 @@ use crate::{
 };
 use core::net::IpAddr;
 use std::{
-    path::Path,
+    fs,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
@@ -21,9 +22,16 @@ pub(crate) enum Binding {
     Only(IpAddr, u32),
 }
 
+#[derive(Debug)]
+struct Entry {
+    /// What it receives for, and the network namespace that is in; `None` for links of the caller's.
+    bound: Option<(Binding, Option<PathBuf>)>,
+    stack: Weak<Stack>,
+}
+
 #[derive(Debug, Default)]
 struct Open {
-    stacks: Vec<(Option<Binding>, Weak<Stack>)>,
+    stacks: Vec<Entry>,
     /// The capture of `RXE_PCAP`, which all links share.
     capture: Option<Capture>,
 }
@@ -51,10 +59,13 @@ pub(crate) fn find_or_open(
     share: bool,
 ) -> Result<Arc<Stack>, OpenError> {
     let mut open = open();
+    let namespace = fs::read_link("/proc/thread-self/ns/net").ok();
     if share {
-        let fits = |(have, stack): &(Option<Binding>, Weak<Stack>)| match have {
+        let fits = |entry: &Entry| match &entry.bound {
             // Who receives for all addresses receives for each.
-            Some(have) if *have == binding || *have == Binding::Any => stack.upgrade(),
+            Some((have, place)) if (*have == binding || *have == Binding::Any) && *place == namespace => {
+                entry.stack.upgrade()
+            }
             _ => None,
         };
         if let Some(stack) = open.stacks.iter().find_map(fits) {
@@ -62,7 +73,7 @@ pub(crate) fn find_or_open(
         }
     }
     let link = UdpLink::open(&udp().with_environment()?)?;
-    open.add(Some(binding), link, wrapping, config)
+    open.add(Some((binding, namespace)), link, wrapping, config)
 }
 
 /// A stack over a link of the caller's.
@@ -77,7 +88,7 @@ pub(crate) fn open_link(
 impl Open {
     fn add(
         &mut self,
-        binding: Option<Binding>,
+        bound: Option<(Binding, Option<PathBuf>)>,
         link: impl Link + 'static,
         wrapping: Wrapping,
         config: StackConfig,
@@ -92,8 +103,8 @@ impl Open {
         };
         let stack = Stack::new(wrap(link, capture, faults)?, config)
             .map_err(|source| OpenError::System { action: "set up the engine", source })?;
-        self.stacks.retain(|(_, stack)| stack.strong_count() > 0);
-        self.stacks.push((binding, Arc::downgrade(&stack)));
+        self.stacks.retain(|entry| entry.stack.strong_count() > 0);
+        self.stacks.push(Entry { bound, stack: Arc::downgrade(&stack) });
         at_exit(finish);
         Ok(stack)
     }
@@ -136,7 +147,7 @@ fn wrap(
 /// At the process's exit: what is owed leaves, what was captured is written.
 fn finish() {
     let Ok(open) = OPEN.try_lock() else { return };
-    for stack in open.stacks.iter().filter_map(|(_, stack)| stack.upgrade()) {
+    for stack in open.stacks.iter().filter_map(|entry| entry.stack.upgrade()) {
         stack.flush();
         // Its threads end with the process; joining them here could wait for one that exits.
         core::mem::forget(stack);
