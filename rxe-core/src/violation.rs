@@ -1,29 +1,62 @@
-//! Rules that a peer broke, and what each means for the two sides: the NAK it gets and the status our own open receive
-//! gets.
+//! Rules that a peer broke, and what each means for the two sides: the NAK it gets, the status our own open receive
+//! gets, and the event our application gets if there is no receive to tell it by.
 
-use crate::{memory::AccessError, wire::NakCode, work::WcStatus};
+use crate::{
+    memory::AccessError,
+    num::Qpn,
+    wire::NakCode,
+    work::{AsyncEvent, WcStatus},
+};
+use thiserror::Error;
 
-/// What was wrong with a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What was wrong with a request (IBTA vol. 1, 9.9.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Violation {
     /// An opcode out of sequence: a middle without a first, or a first inside an open message.
+    #[error("opcode out of sequence")]
     Sequence,
     /// An operation that this queue pair does not allow.
+    #[error("operation not enabled on this queue pair")]
     NotEnabled,
     /// A length that does not fit: packet against path MTU, RETH against the bytes that came.
+    #[error("length does not fit the path MTU or the message")]
     Length,
     /// An atomic on an address that is not a multiple of 8.
+    #[error("atomic on an address that is not a multiple of 8")]
     Misaligned,
     /// More READs and atomics at once than agreed.
+    #[error("more READs and atomics at once than agreed")]
     TooManyReads,
     /// Remote memory: key, range or right.
+    #[error("remote access: {0}")]
     Access(AccessError),
     /// A message longer than the receive it landed in.
+    #[error("message longer than the posted receive")]
     ReceiveTooShort,
     /// Our own receive's memory: key, range or right.
+    #[error("posted receive: {0}")]
     ReceiveAccess(AccessError),
     /// A SEND with invalidate names a key that cannot be invalidated.
+    #[error("remote invalidate: {0}")]
     Invalidate(AccessError),
+}
+
+impl Violation {
+    /// The asynchronous event for a refused request that held no receive: local access violation or invalid request
+    /// (IBTA vol. 1, 11.6.3.1).
+    #[must_use]
+    pub const fn event(self, qpn: Qpn) -> AsyncEvent {
+        match self {
+            Self::Access(AccessError::Misaligned(_)) => AsyncEvent::QpRequestError(qpn),
+            Self::Access(_) | Self::ReceiveAccess(_) | Self::Invalidate(_) => AsyncEvent::QpAccessError(qpn),
+            Self::Sequence
+            | Self::NotEnabled
+            | Self::Length
+            | Self::Misaligned
+            | Self::TooManyReads
+            | Self::ReceiveTooShort => AsyncEvent::QpRequestError(qpn),
+        }
+    }
 }
 
 impl From<Violation> for NakCode {
@@ -34,9 +67,11 @@ impl From<Violation> for NakCode {
             | Violation::Length
             | Violation::Misaligned
             | Violation::TooManyReads
-            | Violation::ReceiveTooShort => Self::InvalidRequest,
+            | Violation::ReceiveTooShort
+            | Violation::Access(AccessError::Misaligned(_)) => Self::InvalidRequest,
+            // The peer's request was right; our application took the memory away under it.
+            Violation::Access(AccessError::Fault(_)) | Violation::ReceiveAccess(_) => Self::RemoteOperational,
             Violation::Access(_) | Violation::Invalidate(_) => Self::RemoteAccess,
-            Violation::ReceiveAccess(_) => Self::RemoteOperational,
         }
     }
 }

@@ -28,7 +28,10 @@ fn family(recipe: Recipe) -> Outcome {
             Ok(outcome) => total.add(&outcome),
             Err(_) => {
                 eprintln!("\n==== {recipe:?} scenario {seed} failed; the same again, on record ====");
-                eprintln!("==== alone: RXE_ORACLE_SEED={seed} cargo test -p rxe-core --test oracle {} ====");
+                eprintln!(
+                    "==== alone: RXE_ORACLE_SEED={seed} cargo test -p rxe-core --test oracle {} ====",
+                    recipe.name()
+                );
                 let _ = run(seed, recipe, TRACE);
                 panic!("scenario {seed} failed only the first time: it is not a function of its seed");
             }

@@ -1,8 +1,9 @@
 //! Receive queues: a queue pair's own and shared ones, and placing a message into a receive request.
 
+use super::common::{Ctx, QpCommon};
 use crate::{
     memory::{AccessError, Asker, Memory},
-    work::{RecvWr, Sge, SrqId},
+    work::{Access, PdId, RecvWr, Sge, SrqId},
 };
 use alloc::collections::VecDeque;
 use smallvec::SmallVec;
@@ -53,25 +54,35 @@ pub(crate) struct RecvQueue {
 #[derive(Debug)]
 pub(crate) struct Srq {
     pub id: SrqId,
+    /// Whose regions its receives may name, whatever the domain of the queue pair that draws them.
+    pub pd: PdId,
     pub queue: RecvQueue,
     /// Armed limit; 0 is none.
     pub limit: u32,
 }
 
 impl RecvQueue {
+    /// Queues a request; its elements are copied.
     pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        let _ = wr;
-        todo!()
+        if self.queue.len() >= self.max_wr as usize {
+            return Err(PostError::Full(self.max_wr));
+        }
+        if wr.sges.len() > self.max_sge as usize {
+            return Err(PostError::Elements(wr.sges.len(), self.max_sge));
+        }
+        self.queue.push_back(RecvWqe { wr_id: wr.wr_id, sges: SmallVec::from_slice(wr.sges) });
+        Ok(())
     }
 }
 
 impl RecvWqe {
     /// Bytes it can take.
     pub(crate) fn capacity(&self) -> u64 {
-        todo!()
+        self.sges.iter().map(|sge| u64::from(sge.len)).sum()
     }
 
-    /// Places `data` at `offset` bytes into the request's elements.
+    /// Places `data` at `offset` bytes into the request's elements, in their order. What lies beyond their end is a
+    /// range error, after the part that fits was placed: callers compare with [`Self::capacity`] first.
     pub(crate) fn place(
         &self,
         memory: &dyn Memory,
@@ -79,7 +90,36 @@ impl RecvWqe {
         offset: u64,
         data: &[u8],
     ) -> Result<(), AccessError> {
-        let _ = (memory, asker, offset, data);
-        todo!()
+        let (mut skip, mut rest) = (offset, data);
+        for sge in &self.sges {
+            if rest.is_empty() {
+                break;
+            }
+            let Some(room) = u64::from(sge.len).checked_sub(skip) else {
+                skip -= u64::from(sge.len);
+                continue;
+            };
+            let part = usize::try_from(room).map_or(rest.len(), |room| room.min(rest.len()));
+            let (now, later) = rest.split_at(part);
+            if !now.is_empty() {
+                memory.write(asker, sge.lkey, sge.addr.wrapping_add(skip), Access::LOCAL_WRITE, now)?;
+            }
+            (skip, rest) = (0, later);
+        }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(AccessError::Range { addr: offset, len: data.len() as u64 })
+        }
     }
 }
+
+/// On whose behalf a receive's memory is touched: a shared queue has a protection domain of its own (IBTA vol. 1,
+/// 10.2.9).
+pub(crate) fn receive_asker(qp: &QpCommon, ctx: &Ctx<'_>) -> Asker {
+    let shared = qp.config.srq.and_then(|id| ctx.srqs.get(id.0 as usize));
+    Asker { pd: shared.map_or(qp.config.pd, |srq| srq.pd), qpn: qp.qpn }
+}
+
+#[cfg(test)]
+mod tests;

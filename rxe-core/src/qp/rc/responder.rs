@@ -1,11 +1,48 @@
 //! The answering half of a reliable connection (IBTA vol. 1, 9.7.5).
+//!
+//! A request passes these checks in this order: PSN, opcode sequence, the queue pair's rights, resources (a receive, a
+//! place for a READ), length, key and range; then it is executed. The order decides which NAK a peer sees.
 
-use super::super::common::{Ctx, QpCommon};
-use crate::{violation::Violation, wire::Packet};
+use super::{
+    super::{
+        common::{Ctx, QpCommon},
+        inbound::{Inbound, MAX_MESSAGE},
+    },
+    answers::{Answers, Kind, Pending, Stream},
+    credits,
+    replay::{Entry, Outcome, Replay, read_psns},
+};
+use crate::{
+    memory::AccessError,
+    num::{Msn, Psn},
+    qp::QpState,
+    violation::Violation,
+    wire::{Aeth, Bth, Class, Ext, NakCode, Packet, Syndrome, emit, wire_len},
+    work::{Access, AsyncEvent, Event},
+};
+use core::cmp::Ordering;
+
+/// FLUSHes executed and not answered at most. They do not count as READs and atomics to kernel rxe, whose window holds
+/// 129 packets.
+const MAX_FLUSHES: usize = 256;
 
 /// The responder.
 #[derive(Debug, Default)]
-pub(crate) struct Responder {}
+pub(crate) struct Responder {
+    /// PSN of the next new request.
+    expected: Psn,
+    /// Messages completed.
+    msn: Msn,
+    /// A NAK asked for the expected packet: until it comes nothing is said about later ones.
+    asked: bool,
+    /// A request was refused for good: nothing is taken any more.
+    refused: bool,
+    /// A READ whose memory turned out to be gone when its answer was due.
+    failure: Option<Violation>,
+    inbound: Inbound,
+    answers: Answers,
+    replay: Replay,
+}
 
 /// What the responder wants to send next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,11 +53,30 @@ pub(crate) enum Answer {
     Now,
 }
 
+/// How a request in sequence ended.
+enum Executed {
+    /// It took this many PSNs.
+    Done(u32),
+    /// No receive is posted.
+    NotReady,
+}
+
 impl Responder {
     /// Starts anew with the attributes of the transition to RTR.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
-        let _ = qp;
-        todo!()
+        self.expected = qp.attrs.rq_psn;
+        self.msn = Msn::new(0);
+        self.asked = false;
+        self.refused = false;
+        self.failure = None;
+        self.inbound = Inbound::default();
+        self.answers.clear();
+        self.replay.clear();
+    }
+
+    /// PSN of the next new request.
+    pub(crate) const fn expected_psn(&self) -> Psn {
+        self.expected
     }
 
     /// Takes a request packet. An error means the queue pair goes to the error state; the NAK, if one is due, is
@@ -31,26 +87,362 @@ impl Responder {
         ctx: &mut Ctx<'_>,
         packet: &Packet<'_>,
     ) -> Result<(), Violation> {
-        let _ = (qp, ctx, packet);
-        todo!()
+        if self.refused {
+            qp.stats.dropped_state += 1;
+            return Ok(());
+        }
+        if !packet.info.is_request() {
+            qp.stats.dropped_service += 1;
+            return Ok(());
+        }
+        match packet.bth.psn.compare(self.expected) {
+            Ordering::Equal => self.on_expected(qp, ctx, packet),
+            Ordering::Greater => {
+                self.on_gap(qp);
+                Ok(())
+            }
+            Ordering::Less => {
+                self.on_duplicate(qp, packet);
+                Ok(())
+            }
+        }
+    }
+
+    /// An earlier packet is missing: says so once (IBTA vol. 1, 9.7.5.1.3).
+    fn on_gap(&mut self, qp: &mut QpCommon) {
+        qp.stats.dropped_out_of_order += 1;
+        if !self.asked {
+            self.asked = true;
+            self.answers.ask_retry(self.expected, self.msn, Syndrome::Nak(NakCode::PsnSequence));
+        }
+    }
+
+    fn on_expected(
+        &mut self,
+        qp: &mut QpCommon,
+        ctx: &mut Ctx<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Violation> {
+        if !qp.established && qp.state() == QpState::Rtr {
+            qp.established = true;
+            ctx.events.push_back(Event::Async(AsyncEvent::CommunicationEstablished(qp.qpn)));
+        }
+        match self.execute(qp, ctx, packet) {
+            Ok(Executed::Done(psns)) => {
+                self.asked = false;
+                self.expected = self.expected.plus(psns);
+                self.replay.expire(self.expected);
+                Ok(())
+            }
+            Ok(Executed::NotReady) => {
+                // What follows this packet is to be sent again with it, so no PSN sequence NAK is due for that.
+                self.asked = true;
+                let syndrome = Syndrome::RnrNak(qp.attrs.min_rnr_timer);
+                self.answers.ask_retry(self.expected, self.msn, syndrome);
+                Ok(())
+            }
+            Err(violation) => {
+                self.refused = true;
+                self.inbound.fail(qp, ctx, violation);
+                self.answers.refuse(self.expected, self.msn, violation.into());
+                Err(violation)
+            }
+        }
+    }
+
+    fn execute(
+        &mut self,
+        qp: &mut QpCommon,
+        ctx: &mut Ctx<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<Executed, Violation> {
+        self.inbound.follows(packet.info)?;
+        let need = rights(packet)?;
+        if !qp.attrs.access.contains(need) {
+            return Err(Violation::NotEnabled);
+        }
+        match packet.info.class {
+            Class::Send | Class::Write => return self.execute_message(qp, ctx, packet),
+            Class::ReadRequest => return self.execute_read(qp, ctx, packet),
+            Class::CompareSwap | Class::FetchAdd => self.execute_atomic(qp, ctx, packet)?,
+            Class::AtomicWrite => self.execute_atomic_write(qp, ctx, packet)?,
+            Class::Flush => self.execute_flush(qp, ctx, packet, need)?,
+            Class::ReadResponse | Class::Acknowledge | Class::AtomicAcknowledge | Class::Congestion => {
+                return Err(Violation::NotEnabled);
+            }
+        }
+        Ok(Executed::Done(1))
+    }
+
+    fn execute_message(
+        &mut self,
+        qp: &mut QpCommon,
+        ctx: &mut Ctx<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<Executed, Violation> {
+        if !self.inbound.draw(qp, ctx, packet.info) {
+            return Ok(Executed::NotReady);
+        }
+        self.inbound.take(qp, ctx, packet)?;
+        let end = packet.info.position.is_end();
+        if end {
+            self.msn = self.msn.next();
+        }
+        if packet.bth.ack_req {
+            // Inside a message a ConnectX waits for this before it goes on.
+            self.answers.acknowledge(packet.bth.psn, self.msn, !end);
+        }
+        Ok(Executed::Done(1))
+    }
+
+    fn execute_read(
+        &mut self,
+        qp: &mut QpCommon,
+        ctx: &mut Ctx<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<Executed, Violation> {
+        self.admit(qp)?;
+        let reth = packet.ext.reth;
+        if u64::from(reth.len) > MAX_MESSAGE {
+            return Err(Violation::Length);
+        }
+        // A READ of nothing touches no memory and needs no valid key (IBTA vol. 1, C9-88).
+        if reth.len > 0 {
+            ctx.memory
+                .check(qp.asker(), reth.rkey, reth.addr, reth.len.into(), Access::REMOTE_READ)
+                .map_err(Violation::Access)?;
+        }
+        let psns = read_psns(reth.len, qp.mtu());
+        let stream = Stream { addr: reth.addr, rkey: reth.rkey, left: reth.len, started: false };
+        self.reply(qp, packet, psns, Outcome::Read(reth), Kind::Read(stream));
+        Ok(Executed::Done(psns))
+    }
+
+    fn execute_atomic(
+        &mut self,
+        qp: &QpCommon,
+        ctx: &mut Ctx<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Violation> {
+        self.admit(qp)?;
+        let (asker, atomic, class) = (qp.asker(), packet.ext.atomic, packet.info.class);
+        ctx.memory
+            .check(asker, atomic.rkey, atomic.addr, 8, Access::REMOTE_ATOMIC)
+            .map_err(Violation::Access)?;
+        aligned(atomic.addr)?;
+        let original = if class == Class::CompareSwap {
+            ctx.memory.compare_swap(asker, atomic.rkey, atomic.addr, atomic.compare, atomic.swap_or_add)
+        } else {
+            ctx.memory.fetch_add(asker, atomic.rkey, atomic.addr, atomic.swap_or_add)
+        };
+        let original = original.map_err(Violation::Access)?;
+        self.reply(qp, packet, 1, Outcome::Atomic(class, original), Kind::Atomic(original));
+        Ok(())
+    }
+
+    fn execute_atomic_write(
+        &mut self,
+        qp: &mut QpCommon,
+        ctx: &mut Ctx<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Violation> {
+        self.admit(qp)?;
+        let (asker, reth) = (qp.asker(), packet.ext.reth);
+        let value = <[u8; 8]>::try_from(packet.payload).map_err(|_| Violation::Length)?;
+        if reth.len != 8 {
+            return Err(Violation::Length);
+        }
+        ctx.memory.check(asker, reth.rkey, reth.addr, 8, Access::REMOTE_WRITE).map_err(Violation::Access)?;
+        aligned(reth.addr)?;
+        ctx.memory.atomic_write(asker, reth.rkey, reth.addr, value).map_err(Violation::Access)?;
+        qp.stats.bytes_received += 8;
+        self.reply(qp, packet, 1, Outcome::Done(Class::AtomicWrite), Kind::Written);
+        Ok(())
+    }
+
+    fn execute_flush(
+        &mut self,
+        qp: &QpCommon,
+        ctx: &mut Ctx<'_>,
+        packet: &Packet<'_>,
+        need: Access,
+    ) -> Result<(), Violation> {
+        if self.answers.outstanding().0 >= MAX_FLUSHES {
+            return Err(Violation::TooManyReads);
+        }
+        let reth = packet.ext.reth;
+        if u64::from(reth.len) > MAX_MESSAGE {
+            return Err(Violation::Length);
+        }
+        let (range, whole) = ((reth.addr, u64::from(reth.len)), packet.ext.feth.selectivity == 1);
+        ctx.memory.flush(qp.asker(), reth.rkey, range, whole, need).map_err(Violation::Access)?;
+        self.reply(qp, packet, 1, Outcome::Done(Class::Flush), Kind::Flushed);
+        Ok(())
+    }
+
+    /// Whether one more READ or atomic is within what was agreed.
+    fn admit(&self, qp: &QpCommon) -> Result<(), Violation> {
+        if self.answers.outstanding().1 < resources(qp) { Ok(()) } else { Err(Violation::TooManyReads) }
+    }
+
+    /// Remembers and answers a request that completes with more than an acknowledgement.
+    fn reply(&mut self, qp: &QpCommon, packet: &Packet<'_>, psns: u32, result: Outcome, kind: Kind) {
+        let psn = packet.bth.psn;
+        self.msn = self.msn.next();
+        self.replay.remember(Entry { first: psn, psns, result }, resources(qp));
+        self.answers.reply(Pending { psn, msn: self.msn, replay: false, kind });
+    }
+
+    /// A request that was executed already: the peer missed the answer (IBTA vol. 1, 9.7.5.1.5). What cannot be
+    /// answered is a stray and is dropped.
+    fn on_duplicate(&mut self, qp: &mut QpCommon, packet: &Packet<'_>) {
+        qp.stats.duplicates += 1;
+        if !rights(packet).is_ok_and(|need| qp.attrs.access.contains(need)) {
+            return;
+        }
+        let (psn, class) = (packet.bth.psn, packet.info.class);
+        let kind = match class {
+            Class::ReadRequest => {
+                let reth = packet.ext.reth;
+                self.replay.covers_read(psn, &reth, qp.mtu()).then_some(Kind::Read(Stream {
+                    addr: reth.addr,
+                    rkey: reth.rkey,
+                    left: reth.len,
+                    started: false,
+                }))
+            }
+            Class::CompareSwap | Class::FetchAdd => self.replay.atomic(psn, class).map(Kind::Atomic),
+            Class::AtomicWrite => self.replay.is_done(psn, class).then_some(Kind::Written),
+            // Not all are remembered, but all before the expected PSN were done.
+            Class::Flush => Some(Kind::Flushed),
+            _ => {
+                let upto = self.replay.acknowledgeable(psn, self.expected);
+                self.answers.acknowledge_again(upto, self.msn);
+                None
+            }
+        };
+        if let Some(kind) = kind {
+            self.answers.replay(Pending { psn, msn: self.msn, replay: true, kind }, qp.mtu());
+        }
     }
 
     /// Length on the wire (BTH to ICRC) of the next answer, and whether it may wait.
     pub(crate) fn peek(&self, qp: &QpCommon) -> Option<(Answer, usize)> {
-        let _ = qp;
-        todo!()
+        let (opcode, payload) = self.answers.front()?.packet(qp.mtu());
+        let answer = if self.answers.may_wait() { Answer::DeferredAck } else { Answer::Now };
+        Some((answer, wire_len(opcode, payload)))
     }
 
     /// Writes the next answer into `out`, which has the length that `peek` gave; false if there is nothing to send
-    /// after all (memory of a READ is gone: a NAK is queued in its place).
+    /// after all (memory of a READ is gone: a NAK is queued in its place, see [`Self::take_failure`]).
     pub(crate) fn emit(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>, out: &mut [u8]) -> bool {
-        let _ = (qp, ctx, out);
-        todo!()
+        let Some(&next) = self.answers.front() else { return false };
+        let (opcode, payload) = next.packet(qp.mtu());
+        let syndrome = match next.kind {
+            Kind::Retry(syndrome) => syndrome,
+            Kind::Refusal(code) => Syndrome::Nak(code),
+            _ => credits::syndrome(qp, self.inbound.holds_receive()),
+        };
+        let mut ext = Ext { aeth: Aeth { syndrome, msn: next.msn }, ..Ext::default() };
+        if let Kind::Atomic(original) = next.kind {
+            ext.original = original;
+        }
+        let bth = Bth { pkey: qp.pkey, ..Bth::new(opcode, qp.attrs.dest_qpn, next.psn) };
+        let Some(place) = emit(&bth, &ext, payload, out) else { return false };
+        if let Kind::Read(stream) = next.kind
+            && payload > 0
+        {
+            let read = ctx.memory.read(qp.asker(), stream.rkey, stream.addr, Access::REMOTE_READ, place);
+            if let Err(error) = read {
+                self.on_unreadable(qp, ctx, &next, stream, error);
+                return false;
+            }
+            qp.stats.bytes_sent += payload as u64;
+        }
+        match next.kind {
+            Kind::Retry(Syndrome::RnrNak(_)) => qp.stats.rnr_naks_sent += 1,
+            Kind::Retry(_) => qp.stats.psn_naks_sent += 1,
+            Kind::Refusal(_) => qp.stats.refusals_sent += 1,
+            _ => {}
+        }
+        self.answers.advance(qp.mtu());
+        true
     }
 
-    /// The error state: gives up an open receive with the flush status, forgets answers (but a fatal NAK).
+    /// Memory that was checked when a READ came is gone now that its answer is due.
+    fn on_unreadable(
+        &mut self,
+        qp: &QpCommon,
+        ctx: &mut Ctx<'_>,
+        answer: &Pending,
+        stream: Stream,
+        error: AccessError,
+    ) {
+        let violation = Violation::Access(error);
+        if stream.started {
+            // Linux 6.1 takes a NAK in the middle of a READ response for success. The peer asks again for the rest.
+            self.answers.drop_front();
+            return;
+        }
+        self.answers.replace_front(Kind::Refusal(violation.into()));
+        if answer.replay {
+            // Perhaps a stray that the peer no longer waits for: it gets its NAK, but we go on.
+            return;
+        }
+        self.answers.keep_front();
+        self.refused = true;
+        self.failure = Some(violation);
+        ctx.events.push_back(Event::Async(violation.event(qp.qpn)));
+    }
+
+    /// After `emit` gave false: why the queue pair has to go to the error state, if it has to. The NAK is queued and
+    /// the event raised.
+    pub(crate) const fn take_failure(&mut self) -> Option<Violation> {
+        self.failure.take()
+    }
+
+    /// The error state: gives up an open receive with the flush status. What was executed is still acknowledged, READs
+    /// are not answered any more; after a refusal everything before it still leaves, then the NAK.
     pub(crate) fn flush(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>) {
-        let _ = (qp, ctx);
-        todo!()
+        self.inbound.flush(qp, ctx);
+        self.answers.flush();
     }
 }
+
+/// READs and atomics the peer may have outstanding: kernel rxe rounds its own limit up to a power of two.
+fn resources(qp: &QpCommon) -> usize {
+    match qp.attrs.max_dest_rd_atomic {
+        0 => 0,
+        agreed => usize::from(agreed).next_power_of_two(),
+    }
+}
+
+/// The rights that the queue pair must grant for this request.
+fn rights(packet: &Packet<'_>) -> Result<Access, Violation> {
+    Ok(match packet.info.class {
+        Class::Write | Class::AtomicWrite => Access::REMOTE_WRITE,
+        Class::ReadRequest => Access::REMOTE_READ,
+        Class::CompareSwap | Class::FetchAdd => Access::REMOTE_ATOMIC,
+        Class::Flush => {
+            let feth = packet.ext.feth;
+            let need = match feth.placement {
+                1 => Access::FLUSH_GLOBAL,
+                2 => Access::FLUSH_PERSISTENT,
+                3 => Access::FLUSH_GLOBAL.union(Access::FLUSH_PERSISTENT),
+                _ => return Err(Violation::NotEnabled),
+            };
+            if feth.selectivity > 1 {
+                return Err(Violation::NotEnabled);
+            }
+            need
+        }
+        _ => Access::empty(),
+    })
+}
+
+const fn aligned(addr: u64) -> Result<(), Violation> {
+    if addr.is_multiple_of(8) { Ok(()) } else { Err(Violation::Misaligned) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! The receiving half of an unreliable connection (IBTA vol. 1, 9.8.2): a message arrives whole or not at all, and
+//! nobody is told.
+
+use super::{
+    attrs::QpState,
+    common::{Ctx, QpCommon},
+    inbound::Inbound,
+};
+use crate::{
+    num::Psn,
+    violation::Violation,
+    wire::{Class, Packet},
+    work::{Access, AsyncEvent, Event},
+};
+
+/// The receiver.
+#[derive(Debug, Default)]
+pub(crate) struct UcReceiver {
+    expected: Psn,
+    /// The rest of a message that was given up (and counted) is skipped.
+    skipping: bool,
+    inbound: Inbound,
+}
+
+impl UcReceiver {
+    /// Starts anew with the attributes of the transition to RTR.
+    pub(crate) fn start(&mut self, qp: &QpCommon) {
+        *self = Self { expected: qp.attrs.rq_psn, ..Self::default() };
+    }
+
+    /// PSN of the next packet, if none is lost.
+    pub(crate) const fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
+    /// Takes a packet. An error means that the queue pair goes to the error state; the receive in use has been
+    /// completed. Everything else that is wrong drops the message and is counted; its receive serves the next one.
+    pub(crate) fn handle(
+        &mut self,
+        qp: &mut QpCommon,
+        ctx: &mut Ctx<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Violation> {
+        let (info, psn) = (packet.info, packet.bth.psn);
+        if !matches!(info.class, Class::Send | Class::Write) {
+            qp.stats.dropped_service += 1;
+            return Ok(());
+        }
+        if !qp.established && qp.state() == QpState::Rtr {
+            qp.established = true;
+            ctx.events.push_back(Event::Async(AsyncEvent::CommunicationEstablished(qp.qpn)));
+        }
+        let gap = psn != self.expected;
+        self.expected = psn.next();
+        if info.position.is_start() {
+            self.skipping = false;
+            if self.inbound.abandon() {
+                qp.stats.dropped_out_of_order += 1;
+            }
+        } else if gap {
+            self.inbound.abandon();
+            self.skipping = true;
+            qp.stats.dropped_out_of_order += 1;
+        }
+        if self.skipping {
+            return Ok(());
+        }
+        self.take(qp, ctx, packet)
+    }
+
+    fn take(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>, packet: &Packet<'_>) -> Result<(), Violation> {
+        let info = packet.info;
+        let refused = match self.inbound.follows(info) {
+            Ok(()) if info.class == Class::Write && !qp.attrs.access.contains(Access::REMOTE_WRITE) => true,
+            Ok(()) => false,
+            Err(_) => true,
+        };
+        if refused {
+            self.give_up(info.position.is_end());
+            qp.stats.dropped_refused += 1;
+            return Ok(());
+        }
+        if !self.inbound.draw(qp, ctx, info) {
+            self.give_up(info.position.is_end());
+            qp.stats.dropped_no_receive += 1;
+            return Ok(());
+        }
+        match self.inbound.take(qp, ctx, packet) {
+            Ok(()) => Ok(()),
+            // Our own side is at fault, or cannot take what it agreed to: the application must know (IBTA vol. 1,
+            // 9.8.2.2.6).
+            Err(violation @ (Violation::ReceiveTooShort | Violation::ReceiveAccess(_))) => {
+                self.inbound.fail(qp, ctx, violation);
+                Err(violation)
+            }
+            Err(_) => {
+                self.give_up(info.position.is_end());
+                qp.stats.dropped_refused += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn give_up(&mut self, at_end: bool) {
+        self.inbound.abandon();
+        self.skipping = !at_end;
+    }
+
+    /// The error state: gives up an open receive with the flush status.
+    pub(crate) fn flush(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>) {
+        self.inbound.flush(qp, ctx);
+        self.skipping = false;
+    }
+}
+
+#[cfg(test)]
+mod tests;

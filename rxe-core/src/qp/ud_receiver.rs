@@ -1,0 +1,81 @@
+//! Receiving datagrams (IBTA vol. 1, 9.8.3), queue pair 1 among them.
+
+use super::{
+    attrs::QpType,
+    common::{Ctx, QpCommon},
+    rq::{RecvWqe, receive_asker},
+};
+use crate::{
+    num::{Pkey, Qkey},
+    violation::Violation,
+    wire::{NakCode, Packet, Syndrome},
+    work::{Completion, WcExtra, WcOpcode},
+};
+
+/// Bytes in front of every datagram in its receive: the IP header it came with.
+const GRH_LEN: u64 = 40;
+
+/// Takes a datagram; `grh` is the area in front of it: an IPv6 header, or 20 zero bytes and an IPv4 header. A wrong
+/// Q_Key, no receive, or one too small is a counted drop, and the receive stays. An error means that the receive's own
+/// memory is at fault: it has been completed, and the queue pair goes to the error state.
+pub(crate) fn receive(
+    qp: &mut QpCommon,
+    ctx: &mut Ctx<'_>,
+    packet: &Packet<'_>,
+    grh: &[u8; GRH_LEN as usize],
+) -> Result<(), Violation> {
+    let gsi = qp.config.qp_type == QpType::Gsi;
+    let own = if gsi { Qkey::GSI } else { qp.attrs.qkey };
+    if packet.ext.deth.qkey != own {
+        qp.stats.dropped_qkey += 1;
+        return Ok(());
+    }
+    let Some(capacity) = next_recv(qp, ctx).map(RecvWqe::capacity) else {
+        qp.stats.dropped_no_receive += 1;
+        return Ok(());
+    };
+    let len = GRH_LEN + packet.payload.len() as u64;
+    if capacity < len {
+        qp.stats.dropped_length += 1;
+        return Ok(());
+    }
+    let Some(recv) = qp.take_recv(ctx) else { return Ok(()) };
+    let asker = receive_asker(qp, ctx);
+    let placed = recv
+        .place(ctx.memory, asker, 0, grh)
+        .and_then(|()| recv.place(ctx.memory, asker, GRH_LEN, packet.payload));
+    if let Err(error) = placed {
+        let violation = Violation::ReceiveAccess(error);
+        let mut wc = Completion::error(recv.wr_id, violation.into(), qp.qpn);
+        wc.vendor_error = u32::from(Syndrome::Nak(NakCode::from(violation)).bits());
+        qp.complete_recv(ctx, wc);
+        return Err(violation);
+    }
+    qp.stats.bytes_received += packet.payload.len() as u64;
+    let immediate = packet.info.has_immediate();
+    let wc = Completion {
+        wr_id: recv.wr_id,
+        opcode: WcOpcode::Recv,
+        byte_len: len as u32,
+        extra: if immediate { WcExtra::Immediate(packet.ext.imm) } else { WcExtra::None },
+        qpn: qp.qpn,
+        src_qp: packet.ext.deth.src_qp,
+        grh: true,
+        pkey: if gsi { packet.bth.pkey } else { Pkey::DEFAULT },
+        solicited: packet.bth.solicited,
+        ..Completion::default()
+    };
+    qp.complete_recv(ctx, wc);
+    Ok(())
+}
+
+/// The receive that would be drawn next.
+fn next_recv<'a>(qp: &'a QpCommon, ctx: &'a Ctx<'_>) -> Option<&'a RecvWqe> {
+    match qp.config.srq {
+        None => qp.rq.queue.front(),
+        Some(id) => ctx.srqs.get(id.0 as usize)?.queue.queue.front(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
