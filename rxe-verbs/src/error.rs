@@ -114,6 +114,7 @@ impl CreateError {
             Self::Limit { .. } | Self::Stranger(_) | Self::Group(_) => libc::EINVAL,
             Self::Exhausted(_) | Self::Object(ObjectError::Exhausted) => libc::ENOMEM,
             Self::Object(ObjectError::NoSuchObject) => libc::EINVAL,
+            Self::Object(ObjectError::Unsupported) => libc::EOPNOTSUPP,
             Self::Object(ObjectError::Busy(_) | ObjectError::GsiTaken) => libc::EBUSY,
             Self::System { source, .. } => os_number(source),
         }

@@ -7,7 +7,7 @@ use rxe_verbs::{
     QpState, QpType, Qpn, RecvWr, Remote, SendOp, SendWr, WcExtra, WcOpcode,
 };
 use std::time::Duration;
-use verbs_common::{End, Two, connected, everywhere, inproc, pattern};
+use verbs_common::{End, Two, connected, everywhere, inproc, inproc_at, pattern};
 
 const QKEY: Qkey = Qkey(0x1111_1111);
 const GRH: usize = 40;
@@ -113,7 +113,7 @@ fn group_reaches_its_members(two: &Two, group: Gid) {
 #[test]
 fn multicast() {
     group_reaches_its_members(&inproc(), "239.1.2.3".parse().unwrap());
-    group_reaches_its_members(&inproc(), "ff15::77".parse().unwrap());
+    group_reaches_its_members(&inproc_at("fd00::1", "fd00::2"), "ff15::77".parse().unwrap());
     let two = inproc();
     let end = datagram_end(&two.a);
     let error = end.qp.attach_multicast("10.0.0.7".parse().unwrap()).unwrap_err();

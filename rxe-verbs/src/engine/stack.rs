@@ -4,7 +4,7 @@ use super::{
     background,
     shard::Shard,
     state::{State, Who},
-    transmit::batch_ident,
+    transmit::core_ident,
 };
 use crate::{net::Link, regions::Regions};
 use core::sync::atomic::Ordering;
@@ -63,7 +63,7 @@ impl Stack {
             slot: config.slot,
             max_segments: capabilities.max_segments,
             max_batch: capabilities.max_batch_bytes,
-            ident: batch_ident(&*link),
+            ident: core_ident(capabilities.ident),
             source_ports: capabilities.source_ports.clone(),
             receive_window: window as u32,
             pkeys: config.pkeys,

@@ -3,7 +3,7 @@
 use super::state::State;
 use crate::{
     events::AsyncEvent,
-    net::{Ident, Link, SendError, Transmit},
+    net::{Ident, SendError, Transmit},
     regions::View,
 };
 use core::net::IpAddr;
@@ -118,6 +118,10 @@ impl State {
                 Err(SendError::SegmentationRefused { sent }) => {
                     pending.sent += sent;
                     pending.built = None;
+                    // Later batches are built for what the route can do.
+                    let path = self.link.path(batch.dst, batch.ifindex);
+                    let ident = core_ident(path.ident);
+                    self.endpoint.limit_route(batch.dst, batch.ifindex, path.max_segments, ident);
                 }
                 Err(error) => {
                     self.lose(batch.dst, &error);
@@ -157,9 +161,9 @@ fn reseal(batch: &endpoint::Transmit, ident: Ident, bytes: &mut [u8]) {
     }
 }
 
-/// What the endpoint must know of a link's batches.
-pub(super) fn batch_ident(link: &dyn Link) -> BatchIdent {
-    match link.capabilities().ident {
+/// Identifications in the core's words.
+pub(super) const fn core_ident(ident: Ident) -> BatchIdent {
+    match ident {
         Ident::Sequential => BatchIdent::Sequential,
         Ident::Zero => BatchIdent::Zero,
     }

@@ -38,9 +38,14 @@ impl Two {
 
 /// Inside the process.
 pub(crate) fn inproc() -> Two {
+    inproc_at("10.0.0.1", "10.0.0.2")
+}
+
+/// The same with addresses of one's choosing.
+pub(crate) fn inproc_at(a: &str, b: &str) -> Two {
     let net = InprocNet::new();
     let open = |address: &str| Context::open_inproc(&net, &[address.parse().unwrap()]).unwrap();
-    Two { name: "inproc", a: open("10.0.0.1"), b: open("10.0.0.2"), _namespace: None }
+    Two::of("inproc", open(a), open(b))
 }
 
 /// Inside the process, with a bad network in both directions.
