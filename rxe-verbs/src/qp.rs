@@ -184,7 +184,13 @@ impl Qp {
                 return Err(AddressError::Family { src: *src, dst: *dst }.into());
             }
         }
-        self.shard.act(Acks::Wait, |state, view| state.endpoint.modify_qp(now(), self.qpn, change, &view))?;
+        self.shard.act(Acks::Wait, |state, view| {
+            if matches!(change.state, Some(QpState::Reset | QpState::Error)) {
+                // These states forget what is owed.
+                state.send_now(view, Acks::Flush);
+            }
+            state.endpoint.modify_qp(now(), self.qpn, change, &view)
+        })?;
         Ok(())
     }
 
@@ -381,7 +387,9 @@ fn check_caps(caps: &QpCaps, shared: bool) -> Result<(), CreateError> {
 impl Drop for Qp {
     fn drop(&mut self) {
         let groups = core::mem::take(self.groups.get_mut().unwrap_or_else(PoisonError::into_inner));
-        self.shard.act(Acks::Flush, |state, _| {
+        self.shard.act(Acks::Wait, |state, view| {
+            // What it owes is forgotten with it.
+            state.send_now(view, Acks::Flush);
             for membership in groups {
                 let _ = state.endpoint.detach_multicast(self.qpn, membership.0);
                 leave(state, membership);
