@@ -41,6 +41,9 @@ pub(crate) struct Requester {
     /// Requests at the front of the queue that have PSNs.
     pub(super) started: usize,
     pub(super) outstanding: VecDeque<Outstanding>,
+    /// Last PSNs of the READ requests as they were first sent: a responder knows a READ that is sent again only inside
+    /// the range it had then.
+    pub(super) read_ends: VecDeque<Psn>,
     pub(super) in_flight: u32,
     /// Bytes sent since an acknowledgement was last asked for.
     unasked: u32,
@@ -211,8 +214,12 @@ impl Requester {
                     return Step::Budget;
                 }
                 let whole = u64::from(available) >= left;
-                let psns =
+                let fits =
                     if whole { (left.div_ceil(u64::from(mtu)) as u32).max(1) } else { available / mtu };
+                let psns = match self.read_ends.iter().find(|end| !end.is_before(self.cur)) {
+                    Some(end) if self.cur != self.next => fits.min(end.since(self.cur) + 1),
+                    _ => fits,
+                };
                 let end = offset + u64::from(psns) * u64::from(mtu) >= u64::from(wqe.len);
                 Plan { opcode: Opcode::RC_READ_REQUEST, offset, payload: 0, psns, end }
             }
@@ -284,6 +291,9 @@ impl Requester {
         if is_read {
             let last = self.cur.plus(plan.psns - 1);
             self.outstanding.push_back(Outstanding { first: self.cur, last, bytes, needs_data });
+            if !again && bytes > 0 {
+                self.read_ends.push_back(last);
+            }
             flow.reads.asked(bytes);
         }
         self.account(qp, ctx.now, flow, cost, &bth, plan.payload, again);
