@@ -209,21 +209,29 @@ impl Requester {
                 let mtu = qp.mtu();
                 let offset = wqe.offset(k, mtu);
                 let left = u64::from(wqe.len) - offset;
-                let available = flow.reads.available(mtu);
-                if u64::from(available) < left && available < mtu {
-                    return Step::Budget;
-                }
-                let whole = u64::from(available) >= left;
-                let fits =
-                    if whole { (left.div_ceil(u64::from(mtu)) as u32).max(1) } else { available / mtu };
-                let psns = match self.read_ends.iter().find(|end| !end.is_before(self.cur)) {
-                    Some(end) if self.cur != self.next => fits.min(end.since(self.cur) + 1),
-                    _ => fits,
-                };
+                let Some(psns) = self.read_psns(left, mtu, flow) else { return Step::Budget };
                 let end = offset + u64::from(psns) * u64::from(mtu) >= u64::from(wqe.len);
                 Plan { opcode: Opcode::RC_READ_REQUEST, offset, payload: 0, psns, end }
             }
         })
+    }
+
+    /// PSNs of the next READ request when `left` bytes are to be asked for; `None` while the budget has no room. A READ
+    /// that is sent again ends where it ended at first, because the responder may know it or not.
+    fn read_psns(&self, left: u64, mtu: u32, flow: &Flow<'_>) -> Option<u32> {
+        let all = (left.div_ceil(u64::from(mtu)) as u32).max(1);
+        let available = flow.reads.available(mtu);
+        if self.cur != self.next
+            && let Some(end) = self.read_ends.iter().find(|end| !end.is_before(self.cur))
+        {
+            let psns = all.min(end.since(self.cur) + 1);
+            let bytes = left.min(u64::from(psns) * u64::from(mtu));
+            return (u64::from(available) >= bytes || flow.reads.is_idle()).then_some(psns);
+        }
+        if u64::from(available) >= left {
+            return Some(all);
+        }
+        (available >= mtu).then_some(available / mtu)
     }
 
     /// Does what `peek` announced: writes the packet into `out`, which has the length announced. False if no packet came
