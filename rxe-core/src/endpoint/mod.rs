@@ -14,7 +14,7 @@ use crate::{
     memory::{Memory, NoMemory},
     num::Qpn,
     qp::{
-        PostError, QueuePair,
+        Path, PostError, QueuePair,
         common::Ctx,
         flow::{Flow, ReadBudget, Window},
         rq::Srq,
@@ -56,8 +56,20 @@ struct Shared {
     groups: HashMap<IpAddr, Vec<Qpn>>,
     route_limits: HashMap<(IpAddr, u32), (u16, BatchIdent)>,
     schedule: Schedule,
+    /// Acknowledgements that destroyed queue pairs still owed.
+    farewells: VecDeque<Farewell>,
     stats: PortStats,
 }
+
+/// An acknowledgement whose queue pair is gone: headers without an ICRC.
+#[derive(Debug)]
+struct Farewell {
+    path: Path,
+    packet: [u8; ACK_LEN],
+}
+
+/// Bytes of an acknowledgement, BTH to ICRC.
+const ACK_LEN: usize = 20;
 
 /// One destination socket: an address and a slot.
 #[derive(Debug)]
@@ -107,6 +119,7 @@ impl Endpoint {
                 groups: HashMap::new(),
                 route_limits: HashMap::new(),
                 schedule: Schedule::default(),
+                farewells: VecDeque::new(),
                 stats: PortStats::default(),
                 config,
             },
@@ -137,8 +150,9 @@ impl Endpoint {
     /// [`PostError`]; nothing was queued.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQueue)?;
+        let port_mtu = self.shared.config.port_mtu;
         let (mut ctx, _) = scene!(&mut self.shared, qp.peer, now, &NoMemory);
-        qp.post_send(&mut ctx, wr)?;
+        qp.post_send(&mut ctx, wr, port_mtu)?;
         self.shared.make_ready(qp);
         Ok(())
     }

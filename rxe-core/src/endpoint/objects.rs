@@ -1,8 +1,8 @@
 //! Making, changing and destroying queue pairs and shared receive queues.
 
-use super::{Endpoint, ObjectError, Peer, Shared, scene};
+use super::{ACK_LEN, Endpoint, Farewell, ObjectError, Peer, Shared, scene};
 use crate::{
-    memory::Memory,
+    memory::{Memory, NoMemory},
     num::{Psn, Qpn},
     qp::{
         ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, apply,
@@ -43,8 +43,8 @@ impl Endpoint {
         Ok(qpn)
     }
 
-    /// Destroys a queue pair (ibv_destroy_qp). What was posted is dropped without completions; send acknowledgements it
-    /// owes first by draining `poll_transmit` with [`super::Acks::Flush`].
+    /// Destroys a queue pair (ibv_destroy_qp). What was posted is dropped without completions; an acknowledgement that it
+    /// owes still leaves with the next `poll_transmit`.
     ///
     /// # Errors
     /// [`ObjectError::NoSuchObject`].
@@ -55,6 +55,15 @@ impl Endpoint {
         let mut flow =
             Flow { window: window.unwrap_or(&mut self.shared.no_window), reads: &mut self.shared.reads };
         qp.silence(&mut flow);
+        if let Some(path) = qp.path
+            && qp.deferred_ack() == Some(ACK_LEN)
+        {
+            let mut packet = [0; ACK_LEN];
+            let (mut ctx, _) = scene!(&mut self.shared, peer, Instant::ZERO, &NoMemory);
+            if qp.emit_ack(&mut ctx, &mut packet) {
+                self.shared.farewells.push_back(Farewell { path, packet });
+            }
+        }
         self.shared.unblock(peer);
         self.shared.leave_peer(peer);
         for members in self.shared.groups.values_mut() {

@@ -72,13 +72,15 @@ impl Endpoint {
             }
             return;
         }
+        if !self.is_whole(now, origin, bytes) {
+            return;
+        }
         let grh = [0; GRH_LEN];
         let arrival = Arrival { src: origin.meta.src, dst: origin.meta.dst, grh: &grh };
-        let admitted = self.qps.get_mut(dest).is_some_and(|qp| qp.admits(&packet, &arrival));
-        if !admitted {
-            self.shared.stats.dropped_by_qp += 1;
-        } else if self.is_whole(now, origin, bytes) {
+        if self.qps.get_mut(dest).is_some_and(|qp| qp.admits(&packet, &arrival)) {
             self.deliver(now, origin, dest, &packet, bytes.len(), memory);
+        } else {
+            self.shared.stats.dropped_by_qp += 1;
         }
     }
 

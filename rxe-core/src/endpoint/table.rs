@@ -2,6 +2,7 @@
 
 use crate::{num::Qpn, qp::QueuePair};
 use alloc::{boxed::Box, vec::Vec};
+use core::fmt;
 
 const PAGE: usize = 256;
 /// Numbers below are reserved: 0 (subnet management), 1 (general services), and a few as kernels leave free.
@@ -10,7 +11,6 @@ const FIRST: u16 = 17;
 type Page = Box<[Option<Box<QueuePair>>; PAGE]>;
 
 /// Queue pairs by number.
-#[derive(Debug)]
 pub(super) struct QpTable {
     slot: u8,
     pages: Vec<Option<Page>>,
@@ -80,5 +80,11 @@ impl QpTable {
     /// All queue pairs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &QueuePair> {
         self.pages.iter().flatten().flat_map(|page| page.iter()).filter_map(Option::as_deref)
+    }
+}
+
+impl fmt::Debug for QpTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
     }
 }

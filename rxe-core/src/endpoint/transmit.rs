@@ -38,6 +38,13 @@ impl Endpoint {
         }
         loop {
             let mut batch = Batch::new(&mut *arena);
+            if let Some(farewell) = self.shared.farewells.pop_front() {
+                let len = farewell.packet.len();
+                batch.slot(len).copy_from_slice(&farewell.packet);
+                let limits = self.limits(&farewell.path);
+                batch.push(&farewell.path, len, limits, false);
+                return self.counted(batch);
+            }
             match self.shared.schedule.pop() {
                 Some(Source::Peer(index)) => {
                     self.fill_from_peer(now, memory, index, &mut batch);
@@ -54,14 +61,19 @@ impl Endpoint {
                     }
                 }
             }
-            if let Some(transmit) = batch.finish() {
-                let stats = &mut self.shared.stats;
-                stats.batches_sent += 1;
-                stats.packets_sent += transmit.count as u64;
-                stats.bytes_sent += transmit.len as u64;
-                return Some(transmit);
+            if !batch.is_empty() {
+                return self.counted(batch);
             }
         }
+    }
+
+    fn counted(&mut self, batch: Batch<'_>) -> Option<Transmit> {
+        let transmit = batch.finish()?;
+        let stats = &mut self.shared.stats;
+        stats.batches_sent += 1;
+        stats.packets_sent += transmit.count as u64;
+        stats.bytes_sent += transmit.len as u64;
+        Some(transmit)
     }
 
     fn fill_from_peer(&mut self, now: Instant, memory: &dyn Memory, index: usize, batch: &mut Batch<'_>) {

@@ -80,6 +80,11 @@ impl ReadBudget {
         if self.in_flight == 0 && left < packet { packet } else { left }
     }
 
+    /// Whether nothing is on its way.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.in_flight == 0
+    }
+
     pub(crate) const fn asked(&mut self, bytes: u32) {
         self.in_flight = self.in_flight.saturating_add(bytes);
     }

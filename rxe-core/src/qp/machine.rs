@@ -12,7 +12,7 @@ use super::{
     },
     rq::RecvQueue,
     sender::Sender,
-    sq::SendQueue,
+    sq::{MAX_MESSAGE, SendQueue},
     uc_receiver::UcReceiver,
     ud_receiver,
 };
@@ -197,7 +197,12 @@ impl QueuePair {
     }
 
     /// Queues a send request.
-    pub(crate) fn post_send(&mut self, ctx: &mut Ctx<'_>, wr: &SendWr<'_>) -> Result<(), PostError> {
+    pub(crate) fn post_send(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        wr: &SendWr<'_>,
+        port_mtu: u32,
+    ) -> Result<(), PostError> {
         let state = self.common.state();
         if !matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error) {
             return Err(PostError::State(state));
@@ -221,7 +226,11 @@ impl QueuePair {
         if !allowed {
             return Err(PostError::Operation);
         }
-        self.sq.post(&self.common, wr)?;
+        let limit = match &*self.machine {
+            Machine::Ud { .. } => u64::from(port_mtu),
+            _ => MAX_MESSAGE,
+        };
+        self.sq.post(&self.common, wr, limit)?;
         if matches!(state, QpState::Error | QpState::Sqe) {
             self.sq.flush(&self.common, ctx);
         }

@@ -121,8 +121,9 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Copies a request into the queue. The caller has checked state and service.
-    pub(crate) fn post(&mut self, qp: &QpCommon, wr: &SendWr<'_>) -> Result<(), PostError> {
+    /// Copies a request into the queue. The caller has checked state and service; `limit` is
+    /// the service's longest message.
+    pub(crate) fn post(&mut self, qp: &QpCommon, wr: &SendWr<'_>, limit: u64) -> Result<(), PostError> {
         let caps = &qp.config.caps;
         if self.ring.len() >= caps.max_send_wr as usize {
             return Err(PostError::Full(caps.max_send_wr));
@@ -137,7 +138,7 @@ impl SendQueue {
             Payload::Sges(list) => sges::total(list),
             Payload::Inline(bytes) => bytes.len() as u64,
         };
-        let len = message_len(wr, len)?;
+        let len = message_len(wr, len, limit)?;
         let data = match wr.payload {
             Payload::Sges(list) => WqeData::Sges(SmallVec::from_slice(list)),
             Payload::Inline(bytes) => {
@@ -192,7 +193,7 @@ impl SendQueue {
 }
 
 /// Payload bytes of a request whose elements hold `len` bytes.
-fn message_len(wr: &SendWr<'_>, len: u64) -> Result<u32, PostError> {
+fn message_len(wr: &SendWr<'_>, len: u64, limit: u64) -> Result<u32, PostError> {
     let inline = matches!(wr.payload, Payload::Inline(_));
     let fixed = match wr.op {
         SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } if inline || len < 8 => {
@@ -204,8 +205,8 @@ fn message_len(wr: &SendWr<'_>, len: u64) -> Result<u32, PostError> {
         _ => None,
     };
     let len = fixed.unwrap_or(len);
-    if len > MAX_MESSAGE {
-        return Err(PostError::Length(len, MAX_MESSAGE));
+    if len > limit {
+        return Err(PostError::Length(len, limit));
     }
     Ok(len as u32)
 }

@@ -2,6 +2,9 @@
 
 pub(crate) mod control;
 pub(crate) mod message;
+pub(crate) mod owned;
+pub(crate) mod poll;
+pub(crate) mod process;
 pub(crate) mod socket;
-#[allow(dead_code, reason = "the engine is its user")]
+pub(crate) mod table;
 pub(crate) mod usercopy;

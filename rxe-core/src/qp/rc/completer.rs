@@ -217,6 +217,9 @@ impl Requester {
             scene.flow.reads.left(read.bytes);
             self.outstanding.pop_front();
         }
+        while self.read_ends.front().is_some_and(|end| end.is_before(to)) {
+            self.read_ends.pop_front();
+        }
         self.complete_answered(scene);
         if passed {
             // Answers to what was sent before overtook sending it again.
@@ -288,12 +291,14 @@ impl Requester {
         if self.retry.end_wait(now) || !self.retry.is_due(now) {
             return Ok(());
         }
-        self.retry.on_timeout()?;
-        if self.has_outstanding() {
-            scene.qp.stats.timeouts += 1;
-            scene.flow.window.lost();
-            self.go_back(scene.flow);
+        if !self.has_outstanding() {
+            self.retry.on_progress(now, &scene.qp.attrs, false);
+            return Ok(());
         }
+        scene.qp.stats.timeouts += 1;
+        self.retry.on_timeout()?;
+        scene.flow.window.lost();
+        self.go_back(scene.flow);
         Ok(())
     }
 

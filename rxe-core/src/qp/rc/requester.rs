@@ -41,6 +41,9 @@ pub(crate) struct Requester {
     /// Requests at the front of the queue that have PSNs.
     pub(super) started: usize,
     pub(super) outstanding: VecDeque<Outstanding>,
+    /// Last PSNs of the READ requests as they were first sent: a responder knows a READ that is sent again only inside
+    /// the range it had then.
+    pub(super) read_ends: VecDeque<Psn>,
     pub(super) in_flight: u32,
     /// Bytes sent since an acknowledgement was last asked for.
     unasked: u32,
@@ -206,17 +209,29 @@ impl Requester {
                 let mtu = qp.mtu();
                 let offset = wqe.offset(k, mtu);
                 let left = u64::from(wqe.len) - offset;
-                let available = flow.reads.available(mtu);
-                if u64::from(available) < left && available < mtu {
-                    return Step::Budget;
-                }
-                let whole = u64::from(available) >= left;
-                let psns =
-                    if whole { (left.div_ceil(u64::from(mtu)) as u32).max(1) } else { available / mtu };
+                let Some(psns) = self.read_psns(left, mtu, flow) else { return Step::Budget };
                 let end = offset + u64::from(psns) * u64::from(mtu) >= u64::from(wqe.len);
                 Plan { opcode: Opcode::RC_READ_REQUEST, offset, payload: 0, psns, end }
             }
         })
+    }
+
+    /// PSNs of the next READ request when `left` bytes are to be asked for; `None` while the budget has no room. A READ
+    /// that is sent again ends where it ended at first, because the responder may know it or not.
+    fn read_psns(&self, left: u64, mtu: u32, flow: &Flow<'_>) -> Option<u32> {
+        let all = (left.div_ceil(u64::from(mtu)) as u32).max(1);
+        let available = flow.reads.available(mtu);
+        if self.cur != self.next
+            && let Some(end) = self.read_ends.iter().find(|end| !end.is_before(self.cur))
+        {
+            let psns = all.min(end.since(self.cur) + 1);
+            let bytes = left.min(u64::from(psns) * u64::from(mtu));
+            return (u64::from(available) >= bytes || flow.reads.is_idle()).then_some(psns);
+        }
+        if u64::from(available) >= left {
+            return Some(all);
+        }
+        (available >= mtu).then_some(available / mtu)
     }
 
     /// Does what `peek` announced: writes the packet into `out`, which has the length announced. False if no packet came
@@ -284,6 +299,9 @@ impl Requester {
         if is_read {
             let last = self.cur.plus(plan.psns - 1);
             self.outstanding.push_back(Outstanding { first: self.cur, last, bytes, needs_data });
+            if !again && bytes > 0 {
+                self.read_ends.push_back(last);
+            }
             flow.reads.asked(bytes);
         }
         self.account(qp, ctx.now, flow, cost, &bth, plan.payload, again);

@@ -135,6 +135,11 @@ impl Flow {
         self.remaining == 0 && self.posted.is_empty() && self.messages.is_empty()
     }
 
+    /// Whether nothing can be posted now.
+    pub(super) fn is_full(&self, queue: usize) -> bool {
+        self.remaining == 0 || self.posted.len() >= queue
+    }
+
     pub(super) fn describe(&self) -> String {
         format!(
             "side {} {}: {} operations not completed, oldest {:?}; {} messages not received",

@@ -181,6 +181,10 @@ impl World {
             self.post_receives(false);
             let pause = self.rng.range(0..self.plan.pause_nanos + 1);
             self.pair.run_for(Duration::from_nanos(pause));
+            if self.flows.iter().all(|flow| flow.is_full(self.plan.queue())) {
+                // Without pauses only the next event makes room.
+                self.pair.step(self.pair.now + PATIENCE);
+            }
             self.take_completions();
         }
         let end = self.pair.now + PATIENCE;

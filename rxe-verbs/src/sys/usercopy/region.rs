@@ -35,6 +35,11 @@ impl Region {
         }
     }
 
+    /// Address and length of a part, for system calls that check them again.
+    pub(crate) fn part(&self, offset: usize, len: usize) -> Result<(usize, usize), Fault> {
+        self.at(offset, len).map(|address| (address, len))
+    }
+
     /// Copies out of the range.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Fault> {
         let address = self.at(offset, out.len())?;
