@@ -1,4 +1,4 @@
-//! Ten thousand random scenarios on reliable connections, each judged by a model (see `rxe_core::testing::oracle`).
+//! Twelve thousand random scenarios on reliable connections, each judged by a model (see `rxe_core::testing::oracle`).
 //!
 //! `RXE_ORACLE_SEED=n` plays one scenario alone and prints what happened if it fails; `RXE_ORACLE_COUNT=n` plays n of each
 //! family instead of the usual number; `RXE_ORACLE_FROM=n` starts at another seed.
@@ -6,8 +6,8 @@
 use rxe_core::testing::oracle::{Outcome, Recipe, run};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Scenarios of each family: seven families make a little over ten thousand.
-const COUNT: u64 = 1_450;
+/// Scenarios of each family: eight families make twelve thousand.
+const COUNT: u64 = 1_500;
 /// Packets kept for the evidence of a failure.
 const TRACE: usize = 50_000;
 
@@ -81,5 +81,11 @@ fn not_ready() {
 #[test]
 fn large() {
     let total = family(Recipe::Large);
-    assert!(total.bytes > total.operations * 4096, "{total:?}");
+    assert!(total.bytes > total.operations * 2048, "{total:?}");
+}
+
+#[test]
+fn poison() {
+    let total = family(Recipe::Poison);
+    assert!(total.accidents > 0, "{total:?}");
 }

@@ -34,7 +34,7 @@ impl Area {
 
 /// What becomes true when an operation completes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Effect {
+pub(super) enum Effect {
     None,
     /// One user less of the window (of this flow) with this key.
     Unused(Key),
@@ -51,14 +51,14 @@ enum Effect {
 
 /// An operation that was posted.
 #[derive(Debug)]
-struct Posted {
-    wr_id: u64,
+pub(super) struct Posted {
+    pub wr_id: u64,
     opcode: WcOpcode,
     byte_len: u64,
-    signaled: bool,
+    pub signaled: bool,
     /// Where its result must be when it completes.
     result: Vec<(u64, Vec<u8>)>,
-    effect: Effect,
+    pub effect: Effect,
 }
 
 /// One side's operations on one connection.
@@ -76,25 +76,27 @@ pub(super) struct Flow {
     pub target: Area,
     /// Windows on `target`.
     windows: Vec<Window>,
-    posted: VecDeque<Posted>,
+    pub posted: VecDeque<Posted>,
     /// Messages that the peer has not received yet.
     pub messages: VecDeque<Message>,
     /// Ranges of `target` that READs since the last fence may still fetch.
     open_reads: Vec<(u64, u64)>,
     /// Operations left to post.
     pub remaining: u32,
-    next_id: u64,
+    pub next_id: u64,
+    /// Whether a request of it has failed.
+    pub failed: bool,
 }
 
 /// An operation about to be posted.
-struct Draft {
+pub(super) struct Draft {
     op: SendOp,
     flags: SendFlags,
     sges: Vec<Sge>,
-    posted: Posted,
-    message: Option<Message>,
+    pub posted: Posted,
+    pub message: Option<Message>,
     /// What a READ fetches until a fence.
-    opens: Option<(u64, u64)>,
+    pub opens: Option<(u64, u64)>,
 }
 
 impl Flow {
@@ -121,6 +123,7 @@ impl Flow {
             open_reads: Vec::new(),
             remaining: plan.operations,
             next_id: (connection as u64) << 33 | (side as u64) << 32,
+            failed: false,
         };
         let mut bytes = vec![0; flow.source.len as usize];
         data.fill(&mut bytes);
@@ -132,12 +135,17 @@ impl Flow {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.remaining == 0 && self.posted.is_empty() && self.messages.is_empty()
+        self.has_nothing_posted() && self.messages.is_empty()
     }
 
     /// Whether nothing can be posted now.
     pub(super) fn is_full(&self, queue: usize) -> bool {
         self.remaining == 0 || self.posted.len() >= queue
+    }
+
+    /// Whether all requests have come back and none are to follow.
+    pub(super) fn has_nothing_posted(&self) -> bool {
+        self.remaining == 0 && self.posted.is_empty()
     }
 
     pub(super) fn describe(&self) -> String {
@@ -174,7 +182,13 @@ impl World {
         if flow.remaining == 0 || flow.posted.len() >= self.plan.queue() {
             return;
         }
-        let Some(mut draft) = self.draft(index) else { return };
+        let is_poison = self.is_poison_due(index);
+        let draft = match () {
+            () if is_poison => self.draft_poison(index),
+            () if self.is_behind_poison(index) => self.draft_behind(index),
+            () => self.draft(index),
+        };
+        let Some(mut draft) = draft else { return };
         let flow = &mut self.flows[index];
         flow.remaining -= 1;
         // The last of all, and the last before the queue is full, must tell when it is done.
@@ -198,6 +212,7 @@ impl World {
         let inline =
             !matches!(draft.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
                 && bytes.len() <= 128
+                && !is_poison
                 && self.rng.chance(200);
         let payload = if inline { Payload::Inline(&bytes) } else { Payload::Sges(&draft.sges) };
         let wr = SendWr { wr_id, op: draft.op, flags: draft.flags, payload, dest: None, xrc_srq: 0 };
@@ -226,7 +241,13 @@ impl World {
         }
     }
 
-    fn finish_draft(op: SendOp, flags: SendFlags, sges: Vec<Sge>, opcode: WcOpcode, byte_len: u64) -> Draft {
+    pub(super) fn finish_draft(
+        op: SendOp,
+        flags: SendFlags,
+        sges: Vec<Sge>,
+        opcode: WcOpcode,
+        byte_len: u64,
+    ) -> Draft {
         let posted =
             Posted { wr_id: 0, opcode, byte_len, signaled: false, result: Vec::new(), effect: Effect::None };
         Draft { op, flags, sges, posted, message: None, opens: None }
@@ -292,7 +313,7 @@ impl World {
         (Remote { addr, rkey }, len, effect)
     }
 
-    fn draft_send(&mut self, index: usize, mut flags: SendFlags) -> Draft {
+    pub(super) fn draft_send(&mut self, index: usize, mut flags: SendFlags) -> Draft {
         let len = self.length(self.plan.max_send);
         let sges = self.source_sges(index, len, &mut flags);
         let imm = (self.rng.next_u64() as u32).to_be_bytes();
@@ -323,7 +344,7 @@ impl World {
         Some(draft)
     }
 
-    fn draft_write(&mut self, index: usize, mut flags: SendFlags) -> Draft {
+    pub(super) fn draft_write(&mut self, index: usize, mut flags: SendFlags) -> Draft {
         let (remote, len, effect) = self.place(index, self.plan.max_len, 1);
         let sges = self.source_sges(index, len, &mut flags);
         let flow = &self.flows[index];
@@ -369,7 +390,7 @@ impl World {
         }
     }
 
-    fn draft_read(&mut self, index: usize, flags: SendFlags) -> Option<Draft> {
+    pub(super) fn draft_read(&mut self, index: usize, flags: SendFlags) -> Option<Draft> {
         let left = self.flows[index].sink.len - self.flows[index].sink_used;
         let (remote, len, effect) = self.place(index, self.plan.max_len.min(left), 1);
         let (addr, lkey) = self.take_sink(index, len)?;
@@ -382,7 +403,7 @@ impl World {
         Some(draft)
     }
 
-    fn draft_atomic(&mut self, index: usize, mut flags: SendFlags) -> Option<Draft> {
+    pub(super) fn draft_atomic(&mut self, index: usize, mut flags: SendFlags) -> Option<Draft> {
         let (addr, lkey) = self.take_sink(index, 8)?;
         let (remote, _, effect) = self.place(index, 8, 8);
         if self.flows[index].races(remote.addr, 8) {
@@ -475,25 +496,22 @@ impl World {
 
     /// A send request completed: it must be the oldest that was to tell, and all before it are done too.
     pub(super) fn on_sent(&mut self, side: usize, wc: &Completion) {
-        assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
         let index = self
             .flows
             .iter()
             .position(|flow| flow.side == side && flow.qpn == wc.qpn)
             .unwrap_or_else(|| panic!("no such queue pair: {wc:?}"));
+        if wc.status != WcStatus::Success {
+            self.on_failed(index, wc);
+            return;
+        }
+        assert!(!self.flows[index].failed, "good after a failure: {wc:?}");
         loop {
             let posted = self.flows[index]
                 .posted
                 .pop_front()
                 .unwrap_or_else(|| panic!("nothing was posted that could complete: {wc:?}"));
-            for (addr, expected) in &posted.result {
-                let found = self.pair.sides[side].heap.get(*addr, expected.len() as u64);
-                assert!(
-                    found == *expected,
-                    "wrong result at {addr:#x} of {:?}, completed by {wc:?}",
-                    posted.opcode
-                );
-            }
+            self.check_results(index, &posted);
             self.apply(index, posted.effect);
             if posted.wr_id == wc.wr_id {
                 assert!(posted.signaled, "not to be told: {wc:?}");
@@ -501,6 +519,15 @@ impl World {
                 return;
             }
             assert!(!posted.signaled, "{} should have completed before {wc:?}", posted.wr_id);
+        }
+    }
+
+    /// What a completed READ or atomic brought must be in place.
+    pub(super) fn check_results(&self, index: usize, posted: &Posted) {
+        let heap = &self.pair.sides[self.flows[index].side].heap;
+        for (addr, expected) in &posted.result {
+            let found = heap.get(*addr, expected.len() as u64);
+            assert!(found == *expected, "wrong result at {addr:#x} of {posted:?}");
         }
     }
 

@@ -12,6 +12,7 @@
 
 mod flow;
 mod plan;
+mod poison;
 mod receive;
 mod window;
 
@@ -22,10 +23,11 @@ use super::{
     pair::Pair,
     rng::Rng,
 };
-use crate::stats::QpStats;
+use crate::{stats::QpStats, work::WcStatus};
 use alloc::{format, string::String, vec, vec::Vec};
 use core::time::Duration;
 use flow::Flow;
+use poison::Poison;
 use receive::Receiver;
 
 /// No scenario may take longer than this, in virtual time.
@@ -99,6 +101,8 @@ struct World {
     flows: Vec<Flow>,
     /// Receive queues: one for each flow's destination, or one for each side.
     receivers: Vec<Receiver>,
+    /// An operation that is to fail.
+    poison: Option<Poison>,
     outcome: Outcome,
 }
 
@@ -126,6 +130,8 @@ impl World {
             |side: usize| Image { base: pair.sides[side].heap.base(), bytes: vec![0; pair.config().heap] };
         let images = [image(0), image(1)];
         let rng_data = rng.fork(1);
+        let poison =
+            plan.poison.then(|| Poison::new(&mut rng.fork(2), 2 * plan.connections, plan.operations));
         let mut world = Self {
             plan,
             pair,
@@ -133,6 +139,7 @@ impl World {
             images,
             flows: Vec::new(),
             receivers: Vec::new(),
+            poison,
             outcome: Outcome::default(),
         };
         world.connect(rng_data);
@@ -190,6 +197,7 @@ impl World {
         let end = self.pair.now + PATIENCE;
         loop {
             self.take_completions();
+            self.forgive();
             if self.flows.iter().all(Flow::is_done) {
                 break;
             }
@@ -206,7 +214,7 @@ impl World {
     fn take_completions(&mut self) {
         for side in 0..2 {
             while let Some((wc, solicited)) = self.pair.poll_cq_solicited(side, SEND_CQ) {
-                assert!(!solicited, "a good send completion is not solicited: {wc:?}");
+                assert_eq!(solicited, wc.status != WcStatus::Success, "only a failed send wakes: {wc:?}");
                 self.on_sent(side, &wc);
             }
             while let Some((wc, solicited)) = self.pair.poll_cq_solicited(side, RECV_CQ) {
@@ -218,10 +226,16 @@ impl World {
     /// Everything has come back: now nothing more may happen, and all bytes must be as the model says.
     fn finish(&mut self) {
         self.pair.run_until_idle();
+        if self.poison.is_some() {
+            // Receives that are flushed late.
+            self.take_completions();
+            self.excuse();
+        }
         for side in 0..2 {
             assert_eq!(self.pair.completions_waiting(side), 0, "completions that nobody asked for");
-            let events = &self.pair.sides[side].async_events;
-            assert!(events.is_empty(), "events of side {side}: {events:?}");
+            for &event in &self.pair.sides[side].async_events {
+                assert!(self.is_expected_event(side, event), "event of side {side}: {event:?}");
+            }
             let image = &self.images[side];
             if let Err((addr, found, expected)) = self.pair.sides[side].heap.compare(&image.bytes) {
                 panic!(
@@ -270,7 +284,7 @@ impl World {
         self.outcome.rnr_naks = total.rnr_naks_received;
         self.outcome.duplicates = total.duplicates;
         self.outcome.nanos = self.pair.now.nanos();
-        if self.outcome.accidents == 0 && self.outcome.rnr_naks == 0 {
+        if self.outcome.accidents == 0 && self.outcome.rnr_naks == 0 && self.poison.is_none() {
             assert_eq!(total.retransmitted, 0, "sent again although nothing was lost");
             assert_eq!(total.timeouts, 0, "timed out although nothing was lost");
         }

@@ -30,12 +30,22 @@ pub enum Recipe {
     NotReady,
     /// Messages up to 64 KiB.
     Large,
+    /// One operation that must fail.
+    Poison,
 }
 
 impl Recipe {
     /// All.
-    pub const ALL: [Self; 7] =
-        [Self::Clean, Self::Loss, Self::Disorder, Self::Damage, Self::Storm, Self::NotReady, Self::Large];
+    pub const ALL: [Self; 8] = [
+        Self::Clean,
+        Self::Loss,
+        Self::Disorder,
+        Self::Damage,
+        Self::Storm,
+        Self::NotReady,
+        Self::Large,
+        Self::Poison,
+    ];
 
     /// Name of the family, and of its test.
     #[must_use]
@@ -48,6 +58,7 @@ impl Recipe {
             Self::Storm => "storm",
             Self::NotReady => "not_ready",
             Self::Large => "large",
+            Self::Poison => "poison",
         }
     }
 }
@@ -69,6 +80,8 @@ pub struct Plan {
     pub max_len: u64,
     /// Longest SEND: the size of receive buffers.
     pub max_send: u64,
+    /// Whether one operation must fail.
+    pub poison: bool,
     /// Operations posted in a row at most.
     pub burst: u64,
     /// Longest pause between postings.
@@ -124,6 +137,7 @@ impl Plan {
             operations,
             max_len,
             max_send,
+            poison: recipe == Recipe::Poison,
             burst: rng.pick(&[1, 3, 8, 16]),
             pause_nanos: rng.pick(&[0, 2_000, 30_000, 300_000]),
             shared_receive: [rng.chance(300), rng.chance(300)],
@@ -232,7 +246,8 @@ fn link(rng: &mut Rng, recipe: Recipe) -> LinkConfig {
             Faults { duplicate: chance(rng, 80), reorder: chance(rng, 80), ..Faults::default() }
         }
         Recipe::Damage => Faults { corrupt: chance(rng, 50), ..Faults::default() },
-        Recipe::Storm | Recipe::NotReady | Recipe::Large => Faults {
+        Recipe::Poison if rng.chance(500) => Faults::default(),
+        Recipe::Storm | Recipe::Poison | Recipe::NotReady | Recipe::Large => Faults {
             loss: chance(rng, 30),
             duplicate: chance(rng, 50),
             reorder: chance(rng, 50),

@@ -72,8 +72,13 @@ impl Receiver {
         self.buffers.iter().any(|buffer| (buffer.addr..buffer.addr + self.len).contains(&addr))
     }
 
+    /// Address and length of each buffer.
+    pub(super) fn areas(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.buffers.iter().map(|buffer| (buffer.addr, self.len))
+    }
+
     /// Whether messages to `qpn` of `side` use this queue.
-    fn serves(&self, side: usize, qpn: Qpn) -> bool {
+    pub(super) fn serves(&self, side: usize, qpn: Qpn) -> bool {
         self.side == side
             && match self.queue {
                 Queue::Own(own) => own == qpn,
@@ -139,7 +144,11 @@ impl World {
 
     /// A receive completed: it must be the next message of its flow, in a posted buffer, whole.
     pub(super) fn on_received(&mut self, side: usize, wc: &Completion, wakes: bool) {
-        assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+        if wc.status != WcStatus::Success {
+            self.on_receive_failed(side, wc);
+            self.take_posted(side, wc);
+            return;
+        }
         let flow = self
             .flows
             .iter()
@@ -155,7 +164,10 @@ impl World {
             "{wc:?}"
         );
         assert!(!wc.grh, "{wc:?}");
-        let buffer = self.take_posted(side, wc);
+        let index = self.take_posted(side, wc);
+        let receiver = self.receiver(side, wc);
+        receiver.free.push(index);
+        let buffer = receiver.buffers[index].clone();
         match message.placed_at {
             None => self.check_buffer(side, &buffer, &message.data),
             Some(addr) => {
@@ -173,20 +185,22 @@ impl World {
         }
     }
 
-    fn take_posted(&mut self, side: usize, wc: &Completion) -> Buffer {
-        let receiver = self
-            .receivers
+    fn receiver(&mut self, side: usize, wc: &Completion) -> &mut Receiver {
+        self.receivers
             .iter_mut()
             .find(|receiver| receiver.serves(side, wc.qpn))
-            .expect("every queue pair has a receive queue");
+            .expect("every queue pair has a receive queue")
+    }
+
+    /// The buffer of a completed receive, which is posted no longer.
+    fn take_posted(&mut self, side: usize, wc: &Completion) -> usize {
+        let receiver = self.receiver(side, wc);
         let at = receiver.posted.iter().position(|&(wr_id, _)| wr_id == wc.wr_id);
         let at = at.unwrap_or_else(|| panic!("that receive was not posted, or completed twice: {wc:?}"));
         if matches!(receiver.queue, Queue::Own(_)) {
             assert_eq!(at, 0, "receives complete in order: {wc:?}");
         }
-        let (_, buffer) = receiver.posted.remove(at).expect("just found");
-        receiver.free.push(buffer);
-        receiver.buffers[buffer].clone()
+        receiver.posted.remove(at).expect("just found").1
     }
 
     fn check_buffer(&mut self, side: usize, buffer: &Buffer, data: &[u8]) {
