@@ -85,9 +85,12 @@ def main():
         runner = argparse.ArgumentParser(prog="kernel-vm run")
         runner.add_argument("--netns")
         runner.add_argument("--cwd")
-        runner.add_argument("command", nargs="+")
+        runner.add_argument("command", nargs=argparse.REMAINDER)
         chosen = runner.parse_args(options.rest)
-        return run(client, chosen.command, chosen.netns, chosen.cwd)
+        command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
+        if not command:
+            runner.error("no command")
+        return run(client, command, chosen.netns, chosen.cwd)
     except (AgentError, OSError) as error:
         print(f"client: {error}", file=sys.stderr)
         return 125
