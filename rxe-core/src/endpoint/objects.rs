@@ -91,7 +91,7 @@ impl Endpoint {
             return Err(ModifyError::Draining);
         }
         let pkey = self.shared.config.pkeys.get(usize::from(next.pkey_index)).copied();
-        let pkey = pkey.ok_or(ModifyError::Value {
+        let pkey = pkey.ok_or_else(|| ModifyError::Value {
             attribute: "PKEY_INDEX",
             value: u64::from(next.pkey_index),
             allowed: "an index of the port's partition table",
@@ -158,7 +158,7 @@ impl Endpoint {
         let entry = self.shared.srqs.vacant_entry();
         let id = SrqId(u32::try_from(entry.key()).map_err(|_| ObjectError::Exhausted)?);
         let queue = RecvQueue { max_wr, max_sge, ..RecvQueue::default() };
-        entry.insert(Srq { id, pd, queue, limit: 0 });
+        entry.insert(Srq { pd, queue, limit: 0 });
         Ok(id)
     }
 

@@ -32,11 +32,6 @@ struct Open {
 }
 
 impl Inbound {
-    /// Whether a message has started and not ended.
-    pub(crate) const fn is_open(&self) -> bool {
-        self.open.is_some()
-    }
-
     /// Whether a receive is in use.
     pub(crate) const fn holds_receive(&self) -> bool {
         self.recv.is_some()
