@@ -1,1 +1,5 @@
-//! Placeholder of the first commit.
+//! The connection manager: how two ends find each other by address and port and agree on queue pairs.
+//!
+//! [`proto`] is the pure half: the messages that cross on queue pair 1, and nothing else.
+
+pub mod proto;

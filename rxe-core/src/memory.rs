@@ -125,3 +125,44 @@ pub trait Memory {
     /// Why it was not done.
     fn invalidate(&self, asker: Asker, key: Key, remote: bool) -> Result<(), AccessError>;
 }
+
+/// No memory at all: for calls that only queue or flush work.
+pub(crate) struct NoMemory;
+
+impl Memory for NoMemory {
+    fn check(&self, _: Asker, key: Key, _: u64, _: u64, _: Access) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn read(&self, _: Asker, key: Key, _: u64, _: Access, _: &mut [u8]) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn write(&self, _: Asker, key: Key, _: u64, _: Access, _: &[u8]) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn compare_swap(&self, _: Asker, key: Key, _: u64, _: u64, _: u64) -> Result<u64, AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn fetch_add(&self, _: Asker, key: Key, _: u64, _: u64) -> Result<u64, AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn atomic_write(&self, _: Asker, key: Key, _: u64, _: [u8; 8]) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn flush(&self, _: Asker, key: Key, _: (u64, u64), _: bool, _: Access) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn bind_window(&self, _: Asker, bind: &BindWindow) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(bind.window))
+    }
+
+    fn invalidate(&self, _: Asker, key: Key, _: bool) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+}

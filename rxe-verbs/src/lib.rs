@@ -1,1 +1,68 @@
-//! Placeholder of the first commit.
+//! RDMA verbs in user space over ordinary UDP sockets.
+//!
+//! The objects are those of libibverbs, one file each: open a [`Device`] as a [`Context`], make a protection domain
+//! ([`Pd`]), register memory ([`Mr`]), make a completion queue ([`Cq`]) and a queue pair ([`Qp`]), connect it, post work,
+//! poll for completions. Everything can be used from several threads. Parents live as long as their children; dropping
+//! the last handle destroys an object.
+//!
+//! ```
+//! use rxe_verbs::{Access, Context, QpInit, QpType, net::InprocNet};
+//!
+//! // A device inside this process; `Context::open(&Device::first()?)` takes a real one.
+//! let context = Context::open_inproc(&InprocNet::new(), &["10.0.0.1".parse()?])?;
+//! let pd = context.alloc_pd()?;
+//! let mr = pd.alloc_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//! mr.write_at(0, b"hello")?;
+//! assert_eq!(mr.read_vec(0, 5)?, b"hello");
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! How to connect a queue pair is shown, attribute by attribute, in `examples/rc_pingpong.rs`.
+
+mod ah;
+mod channel;
+mod context;
+mod cq;
+mod device;
+mod engine;
+mod error;
+mod events;
+mod gid;
+pub mod limits;
+mod mr;
+mod mw;
+pub mod net;
+mod pd;
+mod qp;
+mod regions;
+mod srq;
+mod sys;
+
+pub use ah::Ah;
+pub use channel::CompChannel;
+pub use context::{Context, ContextOptions};
+pub use cq::Cq;
+pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
+pub use engine::LinkReport;
+pub use error::{
+    AddressError, CreateError, ModifyQpError, MrError, OpenError, PollError, PostListError, RegisterError,
+    post_errno,
+};
+pub use events::{AsyncEvent, EventError};
+pub use gid::{Gid, GidTable};
+pub use mr::Mr;
+pub use mw::Mw;
+pub use pd::Pd;
+pub use qp::{MwBind, Qp, QpInit};
+pub use srq::Srq;
+
+pub use rxe_core::{
+    num::{Key, Pkey, Psn, Qkey, Qpn},
+    qp::{ModifyError, Mtu, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType},
+    region::WindowType,
+    stats::{PortStats, QpStats},
+    work::{
+        self, Access, AddressVector, BindWindow, Completion, CqId, Payload, PdId, RecvWr, Remote, SendFlags,
+        SendOp, SendWr, Sge, SrqId, UdDest, WcExtra, WcOpcode, WcStatus,
+    },
+};

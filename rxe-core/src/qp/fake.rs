@@ -250,7 +250,7 @@ impl World {
     pub(crate) fn share(&mut self, pd: PdId, limit: u32) {
         let queue = RecvQueue { max_wr: 64, max_sge: 4, ..RecvQueue::default() };
         let id = SrqId(self.srqs.vacant_key() as u32);
-        self.srqs.insert(Srq { id, pd, queue, limit });
+        self.srqs.insert(Srq { pd, queue, limit });
         self.qp.config.srq = Some(id);
     }
 

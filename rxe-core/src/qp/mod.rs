@@ -1,16 +1,22 @@
 //! Queue pairs: the machines behind verbs' QP, one room per service.
 
 mod attrs;
-mod common;
+pub(crate) mod common;
 #[cfg(test)]
 mod fake;
+pub(crate) mod flow;
 mod inbound;
+mod machine;
 mod modify;
 mod rc;
-mod rq;
+pub(crate) mod rq;
+mod sender;
+mod sges;
+mod sq;
 mod uc_receiver;
 mod ud_receiver;
 
 pub use attrs::{Mtu, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType};
-pub use modify::{ModifyError, apply};
+pub(crate) use machine::{Arrival, Path, QueuePair, Wish};
+pub use modify::{AttrMask, MAX_RD_ATOMIC, ModifyError, Rule, apply, rule};
 pub use rq::PostError;

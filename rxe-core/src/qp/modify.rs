@@ -1,8 +1,19 @@
 //! The modify-QP table: which attributes a transition needs and which it may have (IBTA vol. 1, 11.2.5.2, table 96).
 
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use table::{AttrMask, Rule, rule};
+
 use super::attrs::{QpAttrs, QpChange, QpState, QpType};
+use crate::{num::Qpn, work::AddressVector};
 use alloc::string::String;
+use core::net::IpAddr;
 use thiserror::Error;
+
+/// Outstanding READs and atomics a queue pair may be given, each way (max_qp_rd_atom; as kernel rxe).
+pub const MAX_RD_ATOMIC: u8 = 128;
 
 /// Why a modify-QP call was refused; nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -55,15 +66,119 @@ pub enum ModifyError {
     NoSuchQp,
 }
 
-/// Checks a change against the table and the value ranges and gives the attributes after it.
+/// Checks a change against the table and the value ranges and gives the attributes after it. A change without a state
+/// stays in the present one. Going to RESET forgets everything; going to the error state keeps all attributes.
+///
+/// Not looked at here, because other tables decide: whether `pkey_index` exists, and whether a send queue that is to leave
+/// SQD has drained.
 ///
 /// # Errors
 /// [`ModifyError`] names what is wrong.
 pub fn apply(qp_type: QpType, now: &QpAttrs, change: &QpChange) -> Result<QpAttrs, ModifyError> {
-    let _ = (qp_type, change);
-    let mut next = *now;
-    if let Some(state) = change.state {
-        next.state = state;
+    let from = now.state;
+    if let Some(claimed) = change.current_state
+        && claimed != from
+    {
+        return Err(ModifyError::CurrentState { actual: from, claimed });
     }
-    Ok(next)
+    let to = change.state.unwrap_or(from);
+    let rule = rule(qp_type, from, to).ok_or(ModifyError::Transition { qp_type, from, to })?;
+    let given = change.mask();
+    let missing = rule.required - given;
+    let forbidden = given - rule.required - rule.optional - AttrMask::STATE;
+    if !missing.is_empty() || !forbidden.is_empty() {
+        let (missing, forbidden) = (missing.names(), forbidden.names());
+        return Err(ModifyError::Attributes { from, to, missing, forbidden });
+    }
+    check_values(change)?;
+    if to == QpState::Reset {
+        return Ok(QpAttrs::default());
+    }
+    Ok(merge(now, change, to))
+}
+
+/// The attributes after a change that is right.
+fn merge(now: &QpAttrs, change: &QpChange, to: QpState) -> QpAttrs {
+    // The wish for a drained event belongs to one drain.
+    let sqd_notify = match (now.state, to) {
+        (QpState::Rts, QpState::Sqd) => change.sqd_notify.unwrap_or(false),
+        _ => change.sqd_notify.unwrap_or(now.sqd_notify),
+    };
+    QpAttrs {
+        state: to,
+        sqd_notify,
+        access: change.access.unwrap_or(now.access),
+        pkey_index: change.pkey_index.unwrap_or(now.pkey_index),
+        port: change.port.unwrap_or(now.port),
+        qkey: change.qkey.unwrap_or(now.qkey),
+        av: change.av.or(now.av),
+        path_mtu: change.path_mtu.unwrap_or(now.path_mtu),
+        timeout: change.timeout.unwrap_or(now.timeout),
+        retry_count: change.retry_count.unwrap_or(now.retry_count),
+        rnr_retry: change.rnr_retry.unwrap_or(now.rnr_retry),
+        rq_psn: change.rq_psn.unwrap_or(now.rq_psn),
+        sq_psn: change.sq_psn.unwrap_or(now.sq_psn),
+        max_rd_atomic: change.max_rd_atomic.unwrap_or(now.max_rd_atomic),
+        max_dest_rd_atomic: change.max_dest_rd_atomic.unwrap_or(now.max_dest_rd_atomic),
+        min_rnr_timer: change.min_rnr_timer.unwrap_or(now.min_rnr_timer),
+        migration: change.migration.unwrap_or(now.migration),
+        alternate: change.alternate.or(now.alternate),
+        dest_qpn: change.dest_qpn.unwrap_or(now.dest_qpn),
+    }
+}
+
+fn check_values(change: &QpChange) -> Result<(), ModifyError> {
+    in_range("PORT", change.port, 1..=1, "1")?;
+    in_range("TIMEOUT", change.timeout, 0..=31, "0 to 31")?;
+    in_range("RETRY_CNT", change.retry_count, 0..=7, "0 to 7")?;
+    in_range("RNR_RETRY", change.rnr_retry, 0..=7, "0 to 7")?;
+    in_range("MIN_RNR_TIMER", change.min_rnr_timer, 0..=31, "0 to 31")?;
+    in_range("MAX_QP_RD_ATOMIC", change.max_rd_atomic, 0..=MAX_RD_ATOMIC, "0 to 128")?;
+    in_range("MAX_DEST_RD_ATOMIC", change.max_dest_rd_atomic, 0..=MAX_RD_ATOMIC, "0 to 128")?;
+    in_range("PATH_MIG_STATE", change.migration, 0..=2, "0 migrated, 1 rearm, 2 armed")?;
+    if let Some(qpn) = change.dest_qpn
+        // 0 and 1 are the management queue pairs, the highest is the multicast one: none is ever connected.
+        && (qpn.value() < 2 || qpn == Qpn::MULTICAST)
+    {
+        return Err(ModifyError::Value {
+            attribute: "DEST_QPN",
+            value: qpn.value().into(),
+            allowed: "2 to 0xfffffe",
+        });
+    }
+    change.av.as_ref().map_or(Ok(()), |av| check_path("AV", av))?;
+    change.alternate.as_ref().map_or(Ok(()), |av| check_path("ALT_PATH", av))
+}
+
+fn in_range(
+    attribute: &'static str,
+    value: Option<u8>,
+    range: core::ops::RangeInclusive<u8>,
+    allowed: &'static str,
+) -> Result<(), ModifyError> {
+    match value {
+        Some(value) if !range.contains(&value) => {
+            Err(ModifyError::Value { attribute, value: value.into(), allowed })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A connection's way: between two hosts of one address family, with fields that fit their headers.
+fn check_path(attribute: &'static str, av: &AddressVector) -> Result<(), ModifyError> {
+    let wrong = |value: u64, allowed| Err(ModifyError::Value { attribute, value, allowed });
+    if av.src.is_ipv4() != av.dst.is_ipv4() {
+        return wrong(u64::from(av.sgid_index), "source and destination of one address family");
+    }
+    let is_host = |addr: IpAddr| !addr.is_unspecified() && !addr.is_multicast();
+    if !is_host(av.src) || !is_host(av.dst) {
+        return wrong(u64::from(av.sgid_index), "addresses of hosts, neither zero nor multicast");
+    }
+    if av.flow_label > 0xf_ffff {
+        return wrong(av.flow_label.into(), "flow label of 20 bits");
+    }
+    if av.service_level > 15 {
+        return wrong(av.service_level.into(), "service level 0 to 15");
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use super::common::{Ctx, QpCommon};
 use crate::{
     memory::{AccessError, Asker, Memory},
-    work::{Access, PdId, RecvWr, Sge, SrqId},
+    work::{Access, PdId, RecvWr, Sge},
 };
 use alloc::collections::VecDeque;
 use smallvec::SmallVec;
@@ -53,7 +53,6 @@ pub(crate) struct RecvQueue {
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Srq {
-    pub id: SrqId,
     /// Whose regions its receives may name, whatever the domain of the queue pair that draws them.
     pub pd: PdId,
     pub queue: RecvQueue,

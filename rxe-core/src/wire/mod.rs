@@ -3,15 +3,23 @@
 
 mod aeth;
 mod bth;
+mod cnp;
 mod ext;
+mod gf;
+mod grh;
 pub mod icrc;
 mod ident;
+mod mad;
 mod opcode;
 mod packet;
+mod print;
 
 pub use aeth::{Aeth, NakCode, Syndrome, rnr_delay};
 pub use bth::Bth;
+pub use cnp::{CNP_LEN, CNP_TOS, cnp};
 pub use ext::{AtomicEth, Deth, Ext, Feth, Reth};
-pub use ident::{HeaderSeen, IdentTracker};
+pub use grh::{GRH_LEN, Grh};
+pub use ident::{HeaderSeen, IdentTracker, Verdict};
+pub use mad::{MAD_HEADER_LEN, MAD_LEN, MadHeader};
 pub use opcode::{BTH_LEN, Class, Extensions, Opcode, OpcodeInfo, Position, Service};
 pub use packet::{DecodeError, ICRC_LEN, Packet, emit, wire_len};

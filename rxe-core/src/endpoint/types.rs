@@ -1,14 +1,6 @@
-//! The endpoint: all queue pairs behind one socket (a shard), and the five words that drive them.
+//! What goes into an endpoint and what comes out of it.
 
-use crate::{
-    memory::Memory,
-    num::{Pkey, Psn, Qpn},
-    qp::{ModifyError, PostError, QpAttrs, QpChange, QpConfig},
-    stats::{PortStats, QpStats},
-    time::Instant,
-    wire::HeaderSeen,
-    work::{Event, PdId, RecvWr, SendWr, SrqId},
-};
+use crate::{num::Pkey, wire::HeaderSeen};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use thiserror::Error;
@@ -140,103 +132,10 @@ pub enum ObjectError {
     /// Still used by queue pairs (EBUSY).
     #[error("still used by {0} queue pairs")]
     Busy(usize),
+    /// XRC queue pairs are not offered yet (EOPNOTSUPP).
+    #[error("this kind of queue pair is not supported")]
+    Unsupported,
     /// Queue pair 1 exists already, or is not for this slot (EBUSY).
     #[error("queue pair 1 is taken")]
     GsiTaken,
-}
-
-/// An endpoint. Facts go in by `handle_*`, wishes by `post_*` and `modify_qp`; after either, drain `poll_transmit`, then
-/// `poll_event`, then ask `poll_timeout` when to come back.
-#[derive(Debug)]
-pub struct Endpoint {}
-
-#[allow(unused_variables, missing_docs, clippy::missing_errors_doc)]
-impl Endpoint {
-    #[must_use]
-    pub fn new(config: EndpointConfig) -> Self {
-        todo!()
-    }
-    pub fn config(&self) -> &EndpointConfig {
-        todo!()
-    }
-    pub fn create_qp(&mut self, config: QpConfig) -> Result<Qpn, ObjectError> {
-        todo!()
-    }
-    /// Flushes owed acknowledgements into later batches; work left is dropped without completions.
-    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ObjectError> {
-        todo!()
-    }
-    pub fn modify_qp(
-        &mut self,
-        now: Instant,
-        qpn: Qpn,
-        change: &QpChange,
-        memory: &dyn Memory,
-    ) -> Result<(), ModifyError> {
-        todo!()
-    }
-    pub fn query_qp(&self, qpn: Qpn) -> Option<(QpAttrs, QpConfig)> {
-        todo!()
-    }
-    pub fn qp_stats(&self, qpn: Qpn) -> Option<QpStats> {
-        todo!()
-    }
-    pub fn port_stats(&self) -> PortStats {
-        todo!()
-    }
-    pub fn create_srq(&mut self, pd: PdId, max_wr: u32, max_sge: u32) -> Result<SrqId, ObjectError> {
-        todo!()
-    }
-    pub fn modify_srq(
-        &mut self,
-        srq: SrqId,
-        max_wr: Option<u32>,
-        limit: Option<u32>,
-    ) -> Result<(), PostError> {
-        todo!()
-    }
-    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ObjectError> {
-        todo!()
-    }
-    pub fn attach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ObjectError> {
-        todo!()
-    }
-    pub fn detach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ObjectError> {
-        todo!()
-    }
-    pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
-        todo!()
-    }
-    pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        todo!()
-    }
-    pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        todo!()
-    }
-    pub fn handle_run(&mut self, now: Instant, run: &Run<'_>, memory: &dyn Memory) {
-        todo!()
-    }
-    pub fn handle_timeout(&mut self, now: Instant, memory: &dyn Memory) {
-        todo!()
-    }
-    /// Fills `arena` (at least `max_batch` bytes) with one batch for one (address, slot).
-    pub fn poll_transmit(
-        &mut self,
-        now: Instant,
-        memory: &dyn Memory,
-        arena: &mut [u8],
-        acks: Acks,
-    ) -> Option<Transmit> {
-        todo!()
-    }
-    pub fn poll_event(&mut self) -> Option<Event> {
-        todo!()
-    }
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        todo!()
-    }
-    /// The next PSNs of a queue pair: (send, receive).
-    pub fn psns(&self, qpn: Qpn) -> Option<(Psn, Psn)> {
-        todo!()
-    }
 }

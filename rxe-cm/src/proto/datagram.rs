@@ -1,0 +1,166 @@
+//! A whole management datagram: header and message.
+
+use super::{
+    layout::BODY_LEN,
+    message::{Apr, Drep, Dreq, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq},
+};
+use core::fmt;
+use rxe_core::wire::{MAD_HEADER_LEN, MAD_LEN, MadHeader};
+use thiserror::Error;
+
+/// Why bytes are not a message of the connection manager. Each is a counted drop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ParseError {
+    /// Not 256 bytes.
+    #[error("{0} bytes, a management datagram has 256")]
+    Length(usize),
+    /// Another management class, version or method.
+    #[error("class {class:#04x} version {version} method {method:#04x} is not the connection manager's")]
+    NotCm {
+        /// Management class.
+        class: u8,
+        /// Class version.
+        version: u8,
+        /// Method.
+        method: u8,
+    },
+    /// A message that is not known.
+    #[error("unknown message {0:#06x}")]
+    Message(u16),
+}
+
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident = $attribute:literal $words:literal,)*) => {
+        /// A message of the connection manager.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Message {
+            $($(#[$doc])* $name($name),)*
+        }
+
+        impl Message {
+            /// Its number in the management header.
+            #[must_use]
+            pub const fn attribute(&self) -> u16 {
+                match self {
+                    $(Self::$name(_) => $attribute,)*
+                }
+            }
+
+            /// Its name as the specification writes it.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name(_) => $words,)*
+                }
+            }
+
+            /// Shows every field by name.
+            pub fn each(&self, show: &mut dyn FnMut(&'static str, &dyn fmt::Debug)) {
+                match self {
+                    $(Self::$name(message) => message.each(show),)*
+                }
+            }
+
+            fn parse(attribute: u16, body: &[u8; BODY_LEN]) -> Option<Self> {
+                match attribute {
+                    $($attribute => Some(Self::$name($name::parse(body))),)*
+                    _ => None,
+                }
+            }
+
+            fn emit(&self, body: &mut [u8; BODY_LEN]) {
+                match self {
+                    $(Self::$name(message) => message.emit(body),)*
+                }
+            }
+        }
+
+        $(impl From<$name> for Message {
+            fn from(message: $name) -> Self {
+                Self::$name(message)
+            }
+        })*
+    };
+}
+
+messages! {
+    /// Asks for a connection.
+    Req = 0x10 "REQ",
+    /// Asks for patience.
+    Mra = 0x11 "MRA",
+    /// Refuses.
+    Rej = 0x12 "REJ",
+    /// Accepts.
+    Rep = 0x13 "REP",
+    /// Confirms.
+    Rtu = 0x14 "RTU",
+    /// Asks for the end.
+    Dreq = 0x15 "DREQ",
+    /// Confirms the end.
+    Drep = 0x16 "DREP",
+    /// Asks for a datagram service.
+    SidrReq = 0x17 "SIDR_REQ",
+    /// Answers where it is.
+    SidrRep = 0x18 "SIDR_REP",
+    /// Names another path.
+    Lap = 0x19 "LAP",
+    /// Answers that.
+    Apr = 0x1a "APR",
+}
+
+/// A message with what the management header adds to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Datagram {
+    /// Chosen by who asks, copied by who answers. Peers match on communication IDs, not on this.
+    pub transaction: u64,
+    /// Options of enhanced connection establishment (REQ, REP, SIDR_REP); else 0.
+    pub modifier: u32,
+    /// The message.
+    pub message: Message,
+}
+
+impl Datagram {
+    /// Reads a datagram. Its status is ignored, as kernels do.
+    ///
+    /// # Errors
+    /// [`ParseError`] says why it is not a message of the connection manager.
+    pub fn parse(mad: &[u8]) -> Result<Self, ParseError> {
+        let error = ParseError::Length(mad.len());
+        let (head, rest) = mad.split_first_chunk::<MAD_HEADER_LEN>().ok_or(error)?;
+        let body: &[u8; BODY_LEN] = rest.try_into().map_err(|_| error)?;
+        let head = MadHeader::parse(head);
+        if !head.is_cm() {
+            let MadHeader { class, class_version: version, method, .. } = head;
+            return Err(ParseError::NotCm { class, version, method });
+        }
+        let message = Message::parse(head.attribute, body).ok_or(ParseError::Message(head.attribute))?;
+        Ok(Self { transaction: head.transaction, modifier: head.modifier, message })
+    }
+
+    /// Writes the datagram; reserved bits are zero.
+    #[must_use]
+    pub fn emit(&self) -> [u8; MAD_LEN] {
+        let mut body = [0; BODY_LEN];
+        self.message.emit(&mut body);
+        let head = MadHeader {
+            modifier: self.modifier,
+            ..MadHeader::cm(self.message.attribute(), self.transaction)
+        };
+        let mut out = [0; MAD_LEN];
+        out[..MAD_HEADER_LEN].copy_from_slice(&head.emit());
+        out[MAD_HEADER_LEN..].copy_from_slice(&body);
+        out
+    }
+}
+
+impl fmt::Display for Datagram {
+    /// One line: the message's name, then its fields.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} tid {:#018x}", self.message.name(), self.transaction)?;
+        let mut result = Ok(());
+        self.message.each(&mut |name, value| {
+            result = result.and_then(|()| write!(f, " {name} {value:?}"));
+        });
+        result
+    }
+}

@@ -1,0 +1,30 @@
+//! Communication management as bytes (IBTA vol. 1, chapter 12, and annex A11 for IP addresses): every message, the header in
+//! front of private data, service IDs and reject reasons. No sockets, no clock, no memory but the caller's: only `core` and
+//! `rxe-core`.
+//!
+//! Parsing is total: 256 bytes give a [`Datagram`] or a [`ParseError`]; numbers that nobody has defined are kept, reserved bits are
+//! not. What is emitted parses to the same values.
+//!
+//! ```
+//! use rxe_cm::proto::{CommId, Datagram, Message, Rtu};
+//!
+//! let rtu = Rtu { local_comm_id: CommId(5), remote_comm_id: CommId(9), ..Rtu::default() };
+//! let datagram = Datagram { transaction: 0x1_0000_0005, modifier: 0, message: Message::Rtu(rtu) };
+//! let mad = datagram.emit();
+//! assert_eq!(Datagram::parse(&mad), Ok(datagram));
+//! ```
+#![forbid(unsafe_code)]
+
+mod datagram;
+mod layout;
+mod message;
+mod private_data;
+mod service_id;
+mod types;
+
+pub use datagram::{Datagram, Message, ParseError};
+pub use layout::BODY_LEN;
+pub use message::{Apr, Drep, Dreq, Lap, Mra, Path, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
+pub use private_data::{CMA_HEADER_LEN, CmaError, CmaHeader, PrivateData, TooLong};
+pub use service_id::{PortSpace, ServiceId};
+pub use types::{CommId, Concerns, Guid, RejectReason, SidrStatus, Transport};

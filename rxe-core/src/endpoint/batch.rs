@@ -1,0 +1,103 @@
+//! One batch in the making: packets of equal length for one path, the last may be shorter, each sealed with its ICRC.
+
+use super::{BatchIdent, Transmit};
+use crate::{
+    qp::Path,
+    wire::{
+        ICRC_LEN,
+        icrc::{Route, RouteCrc, rxe_flush as rxe_flush_icrc},
+    },
+};
+
+/// A batch under construction in the caller's arena.
+pub(super) struct Batch<'a> {
+    arena: &'a mut [u8],
+    head: Option<(Path, RouteCrc)>,
+    ident: BatchIdent,
+    max_segments: usize,
+    len: usize,
+    segment: usize,
+    count: usize,
+    closed: bool,
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn new(arena: &'a mut [u8]) -> Self {
+        Self {
+            arena,
+            head: None,
+            ident: BatchIdent::Zero,
+            max_segments: 0,
+            len: 0,
+            segment: 0,
+            count: 0,
+            closed: false,
+        }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether a packet of `len` bytes over `path` may come next.
+    pub(super) fn admits(&self, path: &Path, len: usize) -> bool {
+        match &self.head {
+            None => len <= self.arena.len(),
+            Some((head, _)) => {
+                !self.closed
+                    && head == path
+                    && len <= self.segment
+                    && self.count < self.max_segments
+                    && self.len + len <= self.arena.len()
+            }
+        }
+    }
+
+    /// The place for the next packet.
+    pub(super) fn slot(&mut self, len: usize) -> &mut [u8] {
+        &mut self.arena[self.len..self.len + len]
+    }
+
+    /// Seals the packet that was written into the slot of `len` bytes and adds it. `rxe_flush`: with the ICRC that kernel
+    /// rxe expects of a FLUSH.
+    pub(super) fn push(&mut self, path: &Path, len: usize, limits: (u16, BatchIdent), rxe_flush: bool) {
+        if self.head.is_none() {
+            let route = Route { src: path.src, dst: path.dst, src_port: path.src_port };
+            self.head = Some((*path, RouteCrc::new(&route)));
+            self.segment = len;
+            self.max_segments = usize::from(limits.0);
+            self.ident = limits.1;
+        }
+        let Some((_, crc)) = &self.head else { return };
+        let ident = match self.ident {
+            BatchIdent::Sequential => self.count as u16,
+            BatchIdent::Zero => 0,
+        };
+        let packet = &mut self.arena[self.len..self.len + len];
+        crc.seal(ident, packet);
+        if rxe_flush {
+            let (body, icrc) = packet.split_at_mut(len - ICRC_LEN);
+            let standard = u32::from_le_bytes([icrc[0], icrc[1], icrc[2], icrc[3]]);
+            icrc.copy_from_slice(&rxe_flush_icrc(standard, body).to_le_bytes());
+        }
+        self.len += len;
+        self.count += 1;
+        self.closed = len < self.segment;
+    }
+
+    /// The finished batch, unless it is empty.
+    pub(super) fn finish(self) -> Option<Transmit> {
+        let (path, _) = self.head?;
+        Some(Transmit {
+            src: path.src,
+            dst: path.dst,
+            src_port: path.src_port,
+            ifindex: path.ifindex,
+            tos: path.tos,
+            hop_limit: path.hop_limit,
+            len: self.len,
+            segment: self.segment,
+            count: self.count,
+        })
+    }
+}

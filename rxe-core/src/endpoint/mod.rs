@@ -1,0 +1,263 @@
+//! The endpoint: all queue pairs behind one socket (a shard), and the five words that drive them.
+
+mod batch;
+mod objects;
+mod receive;
+mod schedule;
+mod table;
+mod transmit;
+mod types;
+
+pub use types::{Acks, BatchIdent, EndpointConfig, ObjectError, Run, RunMeta, Transmit};
+
+use crate::{
+    memory::{Memory, NoMemory},
+    num::Qpn,
+    qp::{
+        Path, PostError, QueuePair,
+        common::Ctx,
+        flow::{Flow, ReadBudget, Window},
+        rq::Srq,
+    },
+    stats::PortStats,
+    time::Instant,
+    wire::IdentTracker,
+    work::{Event, RecvWr, SendWr, SrqId},
+};
+use alloc::{collections::VecDeque, vec::Vec};
+use core::net::IpAddr;
+use hashbrown::HashMap;
+use schedule::Schedule;
+use slab::Slab;
+use table::QpTable;
+
+/// An endpoint: the queue pairs behind one socket.
+///
+/// Facts go in by `handle_run` and `handle_timeout`, wishes by `post_send`, `post_recv`, `modify_qp`; after either, drain
+/// `poll_transmit`, then `poll_event`, then ask `poll_timeout` when to come back. Memory and time are lent for each call.
+#[derive(Debug)]
+pub struct Endpoint {
+    qps: QpTable,
+    shared: Shared,
+}
+
+/// Everything of an endpoint but its queue pairs.
+#[derive(Debug)]
+struct Shared {
+    config: EndpointConfig,
+    events: VecDeque<Event>,
+    srqs: Slab<Srq>,
+    peers: Slab<Peer>,
+    peer_index: HashMap<(IpAddr, u8), usize>,
+    reads: ReadBudget,
+    /// Stands in for the window where there is none: datagrams, queue pairs that are not connected.
+    no_window: Window,
+    trackers: HashMap<IpAddr, IdentTracker>,
+    groups: HashMap<IpAddr, Vec<Qpn>>,
+    route_limits: HashMap<(IpAddr, u32), (u16, BatchIdent)>,
+    schedule: Schedule,
+    /// Acknowledgements that destroyed queue pairs still owed.
+    farewells: VecDeque<Farewell>,
+    stats: PortStats,
+}
+
+/// An acknowledgement whose queue pair is gone: headers without an ICRC.
+#[derive(Debug)]
+struct Farewell {
+    path: Path,
+    packet: [u8; ACK_LEN],
+}
+
+/// Bytes of an acknowledgement, BTH to ICRC.
+const ACK_LEN: usize = 20;
+
+/// One destination socket: an address and a slot.
+#[derive(Debug)]
+struct Peer {
+    key: (IpAddr, u8),
+    window: Window,
+    /// Queue pairs connected to it.
+    users: usize,
+    /// Queue pairs that may have something to send.
+    ready: VecDeque<Qpn>,
+    /// Queue pairs that wait for room in the window.
+    blocked: VecDeque<Qpn>,
+    /// Queue pairs that owe an acknowledgement.
+    owing: VecDeque<Qpn>,
+}
+
+/// Splits the outside world of one call out of the endpoint's parts.
+macro_rules! scene {
+    ($shared:expr, $peer:expr, $now:expr, $memory:expr) => {{
+        let shared: &mut $crate::endpoint::Shared = $shared;
+        let window = match $peer.and_then(|index: usize| shared.peers.get_mut(index)) {
+            Some(peer) => &mut peer.window,
+            None => &mut shared.no_window,
+        };
+        (
+            Ctx { now: $now, memory: $memory, events: &mut shared.events, srqs: &mut shared.srqs },
+            Flow { window, reads: &mut shared.reads },
+        )
+    }};
+}
+use scene;
+
+impl Endpoint {
+    /// An endpoint without queue pairs.
+    #[must_use]
+    pub fn new(config: EndpointConfig) -> Self {
+        Self {
+            qps: QpTable::new(config.slot, config.seed),
+            shared: Shared {
+                events: VecDeque::new(),
+                srqs: Slab::new(),
+                peers: Slab::new(),
+                peer_index: HashMap::new(),
+                reads: ReadBudget::new(config.receive_window),
+                no_window: Window::new(u32::MAX, u32::MAX),
+                trackers: HashMap::new(),
+                groups: HashMap::new(),
+                route_limits: HashMap::new(),
+                schedule: Schedule::default(),
+                farewells: VecDeque::new(),
+                stats: PortStats::default(),
+                config,
+            },
+        }
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub const fn config(&self) -> &EndpointConfig {
+        &self.shared.config
+    }
+
+    /// Counters of the whole endpoint.
+    #[must_use]
+    pub const fn port_stats(&self) -> PortStats {
+        self.shared.stats
+    }
+
+    /// From now on batches to `dst` by `ifindex` hold at most `max_segments` packets with IDs as `ident` says: the link
+    /// found out that the route does not take more.
+    pub fn limit_route(&mut self, dst: IpAddr, ifindex: u32, max_segments: u16, ident: BatchIdent) {
+        self.shared.route_limits.insert((dst, ifindex), (max_segments.max(1), ident));
+    }
+
+    /// Queues a send request (ibv_post_send).
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was queued.
+    pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQueue)?;
+        let port_mtu = self.shared.config.port_mtu;
+        let (mut ctx, _) = scene!(&mut self.shared, qp.peer, now, &NoMemory);
+        qp.post_send(&mut ctx, wr, port_mtu)?;
+        self.shared.make_ready(qp);
+        Ok(())
+    }
+
+    /// Queues a receive request (ibv_post_recv).
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was queued.
+    pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQueue)?;
+        let (mut ctx, _) = scene!(&mut self.shared, qp.peer, Instant::ZERO, &NoMemory);
+        qp.post_recv(&mut ctx, wr)
+    }
+
+    /// Queues a receive request of a shared receive queue (ibv_post_srq_recv).
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was queued.
+    pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let srq = self.shared.srqs.get_mut(srq.0 as usize).ok_or(PostError::NoSuchQueue)?;
+        srq.queue.post(wr)
+    }
+
+    /// The next completion or asynchronous event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    /// When to call `handle_timeout`, if nothing else happens.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.shared.schedule.next_deadline()
+    }
+
+    /// Time passed: retransmissions, ends of RNR waits, acknowledgements that waited long enough.
+    pub fn handle_timeout(&mut self, now: Instant, memory: &dyn Memory) {
+        while let Some(qpn) = self.shared.schedule.pop_due(now) {
+            let Some(qp) = self.qps.get_mut(qpn) else { continue };
+            if qp.timer.is_none_or(|timer| timer > now) {
+                continue;
+            }
+            qp.timer = None;
+            let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
+            qp.handle_timeout(&mut ctx, &mut flow);
+            self.shared.make_ready(qp);
+            self.shared.watch(qp);
+            self.shared.unblock(qp.peer);
+        }
+    }
+}
+
+impl Shared {
+    /// Puts a queue pair among those that may have something to send.
+    fn make_ready(&mut self, qp: &mut QueuePair) {
+        if qp.queued {
+            return;
+        }
+        qp.queued = true;
+        let qpn = qp.common.qpn;
+        match qp.peer.and_then(|index| self.peers.get_mut(index).map(|peer| (index, peer))) {
+            Some((index, peer)) => {
+                if peer.ready.is_empty() {
+                    self.schedule.push_peer(index);
+                }
+                peer.ready.push_back(qpn);
+            }
+            None => self.schedule.push_qp(qpn),
+        }
+    }
+
+    /// Puts a queue pair among those that owe an acknowledgement.
+    fn make_owing(&mut self, qp: &mut QueuePair, now: Instant) {
+        if qp.owes {
+            return;
+        }
+        if let Some(index) = qp.peer
+            && let Some(peer) = self.peers.get_mut(index)
+        {
+            qp.owes = true;
+            peer.owing.push_back(qp.common.qpn);
+            self.schedule.owe(index, now);
+        }
+    }
+
+    /// Tells the timer list of a queue pair's deadline.
+    fn watch(&mut self, qp: &mut QueuePair) {
+        if let Some(deadline) = qp.next_deadline()
+            && qp.timer.is_none_or(|known| deadline < known)
+        {
+            qp.timer = Some(deadline);
+            self.schedule.push_timer(deadline, qp.common.qpn);
+        }
+    }
+
+    /// Something left a window or the READ budget: those that waited may try again.
+    fn unblock(&mut self, peer: Option<usize>) {
+        if let Some(index) = peer
+            && let Some(peer) = self.peers.get_mut(index)
+            && !peer.blocked.is_empty()
+        {
+            if peer.ready.is_empty() {
+                self.schedule.push_peer(index);
+            }
+            peer.ready.append(&mut peer.blocked);
+        }
+        self.schedule.wake_readers();
+    }
+}

@@ -1,0 +1,287 @@
+//! Making, changing and destroying queue pairs and shared receive queues.
+
+use super::{ACK_LEN, Endpoint, Farewell, ObjectError, Peer, Shared, scene};
+use crate::{
+    memory::{Memory, NoMemory},
+    num::{Psn, Qpn},
+    qp::{
+        ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, apply,
+        common::Ctx,
+        flow::{Flow, Window},
+        rq::{RecvQueue, Srq},
+    },
+    stats::QpStats,
+    time::Instant,
+    work::{AddressVector, PdId, SrqId},
+};
+use alloc::collections::VecDeque;
+use core::net::IpAddr;
+
+impl Endpoint {
+    /// Makes a queue pair in RESET (ibv_create_qp).
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub fn create_qp(&mut self, config: QpConfig) -> Result<Qpn, ObjectError> {
+        if matches!(config.qp_type, QpType::XrcInitiator | QpType::XrcTarget) {
+            return Err(ObjectError::Unsupported);
+        }
+        if let Some(srq) = config.srq
+            && !self.shared.srqs.contains(srq.0 as usize)
+        {
+            return Err(ObjectError::NoSuchObject);
+        }
+        let qpn = if config.qp_type == QpType::Gsi {
+            if self.qps.get(Qpn::GSI).is_some() {
+                return Err(ObjectError::GsiTaken);
+            }
+            Qpn::GSI
+        } else {
+            self.qps.free_number().ok_or(ObjectError::Exhausted)?
+        };
+        self.qps.insert(QueuePair::new(qpn, config));
+        Ok(qpn)
+    }
+
+    /// Destroys a queue pair (ibv_destroy_qp). What was posted is dropped without completions; an acknowledgement that it
+    /// owes still leaves with the next `poll_transmit`.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`].
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ObjectError> {
+        let mut qp = self.qps.remove(qpn).ok_or(ObjectError::NoSuchObject)?;
+        let peer = qp.peer;
+        let window = peer.and_then(|index| self.shared.peers.get_mut(index)).map(|peer| &mut peer.window);
+        let mut flow =
+            Flow { window: window.unwrap_or(&mut self.shared.no_window), reads: &mut self.shared.reads };
+        qp.silence(&mut flow);
+        if let Some(path) = qp.path
+            && qp.deferred_ack() == Some(ACK_LEN)
+        {
+            let mut packet = [0; ACK_LEN];
+            let (mut ctx, _) = scene!(&mut self.shared, peer, Instant::ZERO, &NoMemory);
+            if qp.emit_ack(&mut ctx, &mut packet) {
+                self.shared.farewells.push_back(Farewell { path, packet });
+            }
+        }
+        self.shared.unblock(peer);
+        self.shared.leave_peer(peer);
+        for members in self.shared.groups.values_mut() {
+            members.retain(|member| *member != qpn);
+        }
+        self.shared.groups.retain(|_, members| !members.is_empty());
+        Ok(())
+    }
+
+    /// Changes a queue pair (ibv_modify_qp).
+    ///
+    /// # Errors
+    /// [`ModifyError`]; nothing was changed.
+    pub fn modify_qp(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        change: &QpChange,
+        memory: &dyn Memory,
+    ) -> Result<(), ModifyError> {
+        let qp = self.qps.get_mut(qpn).ok_or(ModifyError::NoSuchQp)?;
+        let next = apply(qp.common.config.qp_type, &qp.common.attrs, change)?;
+        let before = qp.common.attrs.state;
+        if before == QpState::Sqd && matches!(next.state, QpState::Rts) && !qp.is_drained() {
+            return Err(ModifyError::Draining);
+        }
+        let pkey = self.shared.config.pkeys.get(usize::from(next.pkey_index)).copied();
+        let pkey = pkey.ok_or_else(|| ModifyError::Value {
+            attribute: "PKEY_INDEX",
+            value: u64::from(next.pkey_index),
+            allowed: "an index of the port's partition table",
+        })?;
+        let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
+        qp.apply(&mut ctx, &mut flow, next);
+        qp.common.pkey = pkey;
+        if next.state == QpState::Reset {
+            let left = qp.peer.take();
+            qp.path = None;
+            qp.queued = false;
+            qp.owes = false;
+            self.shared.leave_peer(left);
+        } else if let Some(av) = next.av
+            && (change.av.is_some() || change.dest_qpn.is_some())
+            && matches!(qp.common.config.qp_type, QpType::Rc | QpType::Uc)
+        {
+            let path = self.shared.path(&av, next.dest_qpn);
+            qp.path = Some(path);
+            let key = (av.dst, next.dest_qpn.slot());
+            if qp.peer.is_none_or(|index| self.shared.peers.get(index).is_none_or(|peer| peer.key != key)) {
+                let old = qp.peer.take();
+                self.shared.leave_peer(old);
+                qp.peer = Some(self.shared.join_peer(key));
+                qp.queued = false;
+                qp.owes = false;
+            }
+        }
+        self.shared.make_ready(qp);
+        self.shared.unblock(qp.peer);
+        self.shared.watch(qp);
+        Ok(())
+    }
+
+    /// Present attributes and configuration (ibv_query_qp).
+    #[must_use]
+    pub fn query_qp(&self, qpn: Qpn) -> Option<(QpAttrs, QpConfig)> {
+        self.qps.get(qpn).map(|qp| (qp.common.attrs, qp.common.config))
+    }
+
+    /// Counters of a queue pair.
+    #[must_use]
+    pub fn qp_stats(&self, qpn: Qpn) -> Option<QpStats> {
+        self.qps.get(qpn).map(|qp| qp.common.stats)
+    }
+
+    /// The next PSNs of a queue pair: the one it sends next and the one it expects.
+    #[must_use]
+    pub fn psns(&self, qpn: Qpn) -> Option<(Psn, Psn)> {
+        self.qps.get(qpn).map(QueuePair::psns)
+    }
+
+    /// How many queue pairs there are.
+    #[must_use]
+    pub const fn qp_count(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Makes a shared receive queue (ibv_create_srq).
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub fn create_srq(&mut self, pd: PdId, max_wr: u32, max_sge: u32) -> Result<SrqId, ObjectError> {
+        let entry = self.shared.srqs.vacant_entry();
+        let id = SrqId(u32::try_from(entry.key()).map_err(|_| ObjectError::Exhausted)?);
+        let queue = RecvQueue { max_wr, max_sge, ..RecvQueue::default() };
+        entry.insert(Srq { pd, queue, limit: 0 });
+        Ok(id)
+    }
+
+    /// Changes a shared receive queue's size or limit (ibv_modify_srq).
+    ///
+    /// # Errors
+    /// [`PostError::NoSuchQueue`], or [`PostError::Full`] if more is queued than the new size.
+    pub fn modify_srq(
+        &mut self,
+        srq: SrqId,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<(), PostError> {
+        let srq = self.shared.srqs.get_mut(srq.0 as usize).ok_or(PostError::NoSuchQueue)?;
+        if let Some(max_wr) = max_wr {
+            if srq.queue.queue.len() > max_wr as usize {
+                return Err(PostError::Full(max_wr));
+            }
+            srq.queue.max_wr = max_wr;
+        }
+        if let Some(limit) = limit {
+            srq.limit = limit;
+        }
+        Ok(())
+    }
+
+    /// Present limit of a shared receive queue: 0 once its event was raised (ibv_query_srq).
+    #[must_use]
+    pub fn srq_limit(&self, srq: SrqId) -> Option<u32> {
+        self.shared.srqs.get(srq.0 as usize).map(|srq| srq.limit)
+    }
+
+    /// Destroys a shared receive queue (ibv_destroy_srq).
+    ///
+    /// # Errors
+    /// [`ObjectError::Busy`] while queue pairs use it.
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ObjectError> {
+        if !self.shared.srqs.contains(srq.0 as usize) {
+            return Err(ObjectError::NoSuchObject);
+        }
+        let users = self.qps.iter().filter(|qp| qp.common.config.srq == Some(srq)).count();
+        if users > 0 {
+            return Err(ObjectError::Busy(users));
+        }
+        self.shared.srqs.remove(srq.0 as usize);
+        Ok(())
+    }
+
+    /// Makes a datagram queue pair take what is sent to a multicast group (ibv_attach_mcast). The caller joins the group
+    /// on its socket.
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`] for a queue pair that does not exist or is not a datagram one.
+    pub fn attach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ObjectError> {
+        let qp = self.qps.get(qpn).ok_or(ObjectError::NoSuchObject)?;
+        if qp.common.config.qp_type != QpType::Ud {
+            return Err(ObjectError::NoSuchObject);
+        }
+        let members = self.shared.groups.entry(group).or_default();
+        if !members.contains(&qpn) {
+            members.push(qpn);
+        }
+        Ok(())
+    }
+
+    /// Undoes `attach_multicast` (ibv_detach_mcast).
+    ///
+    /// # Errors
+    /// [`ObjectError::NoSuchObject`] if it was not attached.
+    pub fn detach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ObjectError> {
+        let members = self.shared.groups.get_mut(&group).ok_or(ObjectError::NoSuchObject)?;
+        let at = members.iter().position(|member| *member == qpn).ok_or(ObjectError::NoSuchObject)?;
+        members.swap_remove(at);
+        if members.is_empty() {
+            self.shared.groups.remove(&group);
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// The headers for packets to `dest` over `av`.
+    pub(super) fn path(&self, av: &AddressVector, dest: Qpn) -> Path {
+        let ports = &self.config.source_ports;
+        let src_port = ports.get(usize::from(dest.slot()) % ports.len().max(1)).copied().unwrap_or(0xc000);
+        Path {
+            src: av.src,
+            dst: av.dst,
+            src_port,
+            ifindex: av.ifindex,
+            tos: av.traffic_class,
+            hop_limit: av.hop_limit,
+        }
+    }
+
+    fn join_peer(&mut self, key: (IpAddr, u8)) -> usize {
+        if let Some(&index) = self.peer_index.get(&key)
+            && let Some(peer) = self.peers.get_mut(index)
+        {
+            peer.users += 1;
+            return index;
+        }
+        let (start, max) = self.config.send_window;
+        let index = self.peers.insert(Peer {
+            key,
+            window: Window::new(start, max),
+            users: 1,
+            ready: VecDeque::new(),
+            blocked: VecDeque::new(),
+            owing: VecDeque::new(),
+        });
+        self.peer_index.insert(key, index);
+        index
+    }
+
+    pub(super) fn leave_peer(&mut self, index: Option<usize>) {
+        let Some(index) = index else { return };
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        peer.users -= 1;
+        if peer.users == 0 {
+            let key = peer.key;
+            self.peers.remove(index);
+            self.peer_index.remove(&key);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! From a run of datagrams to queue pairs: decode, find, judge, hand over. Every drop is counted by its reason.
+
+use super::{Endpoint, Run, RunMeta, scene};
+use crate::{
+    memory::Memory,
+    num::Qpn,
+    qp::{Arrival, common::Ctx, flow::Flow},
+    time::Instant,
+    wire::{
+        Class, DecodeError, GRH_LEN, Grh, Packet,
+        icrc::{Route, RouteCrc},
+    },
+};
+
+/// Peers whose IPv4 IDs are remembered at most; beyond, all are forgotten and learnt again.
+const MAX_TRACKERS: usize = 4096;
+/// The ECN bits of a TOS byte that a congested router set.
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// The headers of a run, worked out once.
+struct Origin<'a> {
+    meta: &'a RunMeta,
+    route: Route,
+    crc: RouteCrc,
+}
+
+impl Endpoint {
+    /// Takes the packets of one receive.
+    pub fn handle_run(&mut self, now: Instant, run: &Run<'_>, memory: &dyn Memory) {
+        let meta = &run.meta;
+        let route = Route { src: meta.src, dst: meta.dst, src_port: meta.src_port };
+        let origin = Origin { meta, route, crc: RouteCrc::new(&route) };
+        self.shared.stats.runs_received += 1;
+        let marked = meta.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
+        let size = if run.segment == 0 { run.bytes.len().max(1) } else { run.segment };
+        for bytes in run.bytes.chunks(size) {
+            let stats = &mut self.shared.stats;
+            stats.packets_received += 1;
+            stats.bytes_received += bytes.len() as u64;
+            stats.ecn_marked += u64::from(marked);
+            self.handle_packet(now, &origin, bytes, memory);
+        }
+    }
+
+    fn handle_packet(&mut self, now: Instant, origin: &Origin<'_>, bytes: &[u8], memory: &dyn Memory) {
+        let packet = match Packet::decode(bytes) {
+            Ok(packet) => packet,
+            Err(error) => {
+                let stats = &mut self.shared.stats;
+                match error {
+                    DecodeError::Short | DecodeError::Headers => stats.dropped_short += 1,
+                    DecodeError::Opcode(_) => stats.dropped_opcode += 1,
+                    DecodeError::Version(_) | DecodeError::Payload(_) => stats.dropped_malformed += 1,
+                }
+                return;
+            }
+        };
+        let dest = packet.bth.dest_qp;
+        if dest == Qpn::MULTICAST {
+            self.handle_multicast(now, origin, bytes, &packet, memory);
+            return;
+        }
+        if self.qps.get(dest).is_none() {
+            let other = dest != Qpn::GSI && dest.slot() != self.shared.config.slot;
+            let stats = &mut self.shared.stats;
+            *(if other { &mut stats.dropped_other_slot } else { &mut stats.dropped_no_qp }) += 1;
+            return;
+        }
+        if packet.info.class == Class::Congestion {
+            if self.is_whole(now, origin, bytes) {
+                self.on_congestion(dest);
+            }
+            return;
+        }
+        if !self.is_whole(now, origin, bytes) {
+            return;
+        }
+        let grh = [0; GRH_LEN];
+        let arrival = Arrival { src: origin.meta.src, dst: origin.meta.dst, grh: &grh };
+        if self.qps.get_mut(dest).is_some_and(|qp| qp.admits(&packet, &arrival)) {
+            self.deliver(now, origin, dest, &packet, bytes.len(), memory);
+        } else {
+            self.shared.stats.dropped_by_qp += 1;
+        }
+    }
+
+    /// Judges the ICRC, and counts a wrong one.
+    fn is_whole(&mut self, now: Instant, origin: &Origin<'_>, bytes: &[u8]) -> bool {
+        let trackers = &mut self.shared.trackers;
+        if trackers.len() >= MAX_TRACKERS && !trackers.contains_key(&origin.meta.src) {
+            trackers.clear();
+        }
+        let tracker = trackers.entry(origin.meta.src).or_default();
+        let whole = tracker.judge(now, &origin.crc, origin.meta.seen, bytes).is_whole();
+        self.shared.stats.dropped_icrc += u64::from(!whole);
+        whole
+    }
+
+    fn deliver(
+        &mut self,
+        now: Instant,
+        origin: &Origin<'_>,
+        dest: Qpn,
+        packet: &Packet<'_>,
+        len: usize,
+        memory: &dyn Memory,
+    ) {
+        let Some(qp) = self.qps.get_mut(dest) else { return };
+        let grh = if qp.path.is_some() {
+            [0; GRH_LEN]
+        } else {
+            Grh::new(&origin.route, origin.meta.tos, origin.meta.hop_limit, len).emit()
+        };
+        let arrival = Arrival { src: origin.meta.src, dst: origin.meta.dst, grh: &grh };
+        let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
+        qp.handle(&mut ctx, &mut flow, packet, &arrival);
+        if qp.deferred_ack().is_some() {
+            self.shared.make_owing(qp, now);
+        }
+        self.shared.make_ready(qp);
+        if !packet.info.is_request() {
+            self.shared.unblock(qp.peer);
+        }
+        self.shared.watch(qp);
+    }
+
+    fn handle_multicast(
+        &mut self,
+        now: Instant,
+        origin: &Origin<'_>,
+        bytes: &[u8],
+        packet: &Packet<'_>,
+        memory: &dyn Memory,
+    ) {
+        let members = self.shared.groups.get(&origin.meta.dst).map_or(0, alloc::vec::Vec::len);
+        if members == 0 {
+            self.shared.stats.dropped_no_group += 1;
+            return;
+        }
+        if !self.is_whole(now, origin, bytes) {
+            return;
+        }
+        let grh = [0; GRH_LEN];
+        let arrival = Arrival { src: origin.meta.src, dst: origin.meta.dst, grh: &grh };
+        for at in 0..members {
+            let member = self.shared.groups.get(&origin.meta.dst).and_then(|list| list.get(at)).copied();
+            let Some(qpn) = member else { continue };
+            if self.qps.get_mut(qpn).is_some_and(|qp| qp.admits(packet, &arrival)) {
+                self.deliver(now, origin, qpn, packet, bytes.len(), memory);
+            } else {
+                self.shared.stats.dropped_by_qp += 1;
+            }
+        }
+    }
+
+    /// A congestion notification: the window to that peer shrinks.
+    fn on_congestion(&mut self, dest: Qpn) {
+        let Some(qp) = self.qps.get_mut(dest) else { return };
+        qp.common.stats.cnps_received += 1;
+        if let Some(peer) = qp.peer.and_then(|index| self.shared.peers.get_mut(index)) {
+            peer.window.lost();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The table of queue pairs: by number, in pages that grow on use.
+
+use crate::{num::Qpn, qp::QueuePair};
+use alloc::{boxed::Box, vec::Vec};
+use core::fmt;
+
+const PAGE: usize = 256;
+/// Numbers below are reserved: 0 (subnet management), 1 (general services), and a few as kernels leave free.
+const FIRST: u16 = 17;
+
+type Page = Box<[Option<Box<QueuePair>>; PAGE]>;
+
+/// Queue pairs by number.
+pub(super) struct QpTable {
+    slot: u8,
+    pages: Vec<Option<Page>>,
+    /// Where the search for a free number starts: cyclic, so that numbers rest before they are used again, and at a
+    /// place of its own in each process, so that a peer does not take a new queue pair for an old one.
+    next: u16,
+    count: usize,
+}
+
+impl QpTable {
+    pub(super) fn new(slot: u8, seed: u64) -> Self {
+        let mut pages = Vec::new();
+        pages.resize_with(1 << 8, || None);
+        let start = (seed ^ seed >> 32 ^ seed >> 16) as u16;
+        Self { slot, pages, next: start.max(FIRST), count: 0 }
+    }
+
+    fn place(&self, qpn: Qpn) -> Option<u16> {
+        if qpn == Qpn::GSI {
+            return Some(1);
+        }
+        (qpn.slot() == self.slot).then(|| qpn.index())
+    }
+
+    pub(super) fn get(&self, qpn: Qpn) -> Option<&QueuePair> {
+        let index = usize::from(self.place(qpn)?);
+        self.pages[index / PAGE].as_ref()?[index % PAGE].as_deref()
+    }
+
+    pub(super) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
+        let index = usize::from(self.place(qpn)?);
+        self.pages[index / PAGE].as_mut()?[index % PAGE].as_deref_mut()
+    }
+
+    /// A number that is free, or `None` if none is.
+    pub(super) fn free_number(&mut self) -> Option<Qpn> {
+        for _ in 0..=u16::MAX {
+            let index = self.next;
+            self.next = self.next.checked_add(1).unwrap_or(FIRST);
+            let qpn = Qpn::from_parts(self.slot, index);
+            if self.get(qpn).is_none() {
+                return Some(qpn);
+            }
+        }
+        None
+    }
+
+    pub(super) fn insert(&mut self, qp: QueuePair) {
+        let Some(index) = self.place(qp.common.qpn).map(usize::from) else { return };
+        let page = self.pages[index / PAGE].get_or_insert_with(|| Box::new([const { None }; PAGE]));
+        self.count += usize::from(page[index % PAGE].is_none());
+        page[index % PAGE] = Some(Box::new(qp));
+    }
+
+    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Box<QueuePair>> {
+        let index = usize::from(self.place(qpn)?);
+        let qp = self.pages[index / PAGE].as_mut()?[index % PAGE].take();
+        self.count -= usize::from(qp.is_some());
+        qp
+    }
+
+    /// How many queue pairs there are.
+    pub(super) const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// All queue pairs.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &QueuePair> {
+        self.pages.iter().flatten().flat_map(|page| page.iter()).filter_map(Option::as_deref)
+    }
+}
+
+impl fmt::Debug for QpTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

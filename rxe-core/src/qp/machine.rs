@@ -1,0 +1,462 @@
+//! A queue pair as the endpoint drives it: hands packets, wishes and time to the machines of its service, and moves it
+//! to the error state when one of them says so.
+
+use super::{
+    PostError, QpAttrs, QpConfig, QpState, QpType,
+    common::{Ctx, QpCommon},
+    flow::Flow,
+    rc::{
+        completer::Scene,
+        requester::{Next, Requester},
+        responder::{Answer, Responder},
+    },
+    rq::RecvQueue,
+    sender::Sender,
+    sq::{MAX_MESSAGE, SendQueue},
+    uc_receiver::UcReceiver,
+    ud_receiver,
+};
+use crate::{
+    num::{Pkey, Psn, Qpn},
+    stats::QpStats,
+    time::Instant,
+    wire::{Packet, Service},
+    work::{AddressVector, AsyncEvent, Event, RecvWr, SendOp, SendWr},
+};
+use alloc::boxed::Box;
+use core::net::IpAddr;
+
+/// The headers that a queue pair's packets leave with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Path {
+    pub src: IpAddr,
+    pub dst: IpAddr,
+    pub src_port: u16,
+    pub ifindex: u32,
+    pub tos: u8,
+    pub hop_limit: u8,
+}
+
+/// Where a packet came from, as far as a queue pair asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival<'a> {
+    pub src: IpAddr,
+    pub dst: IpAddr,
+    pub grh: &'a [u8; 40],
+}
+
+/// What a queue pair would send next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wish {
+    Nothing,
+    /// A packet of this length.
+    Packet(usize),
+    /// Work without a packet: `emit` with an empty buffer.
+    Local,
+    /// Room in the window to its destination.
+    AwaitsWindow,
+    /// Room for READ responses.
+    AwaitsReadBudget,
+}
+
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "boxed as a whole; most queue pairs are RC")]
+enum Machine {
+    Rc { requester: Requester, responder: Responder },
+    Uc { sender: Sender, receiver: UcReceiver },
+    Ud { sender: Sender },
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub common: QpCommon,
+    sq: SendQueue,
+    machine: Box<Machine>,
+    /// The way to the peer: connected services.
+    pub path: Option<Path>,
+    /// The destination socket's entry: connected services.
+    pub peer: Option<usize>,
+    /// In a list of those that may have something to send.
+    pub queued: bool,
+    /// In a list of those that owe an acknowledgement.
+    pub owes: bool,
+    /// Deadline that the endpoint's timer list knows of.
+    pub timer: Option<Instant>,
+}
+
+impl QueuePair {
+    pub(crate) fn new(qpn: Qpn, config: QpConfig) -> Self {
+        let machine = match config.qp_type {
+            QpType::Rc | QpType::XrcInitiator | QpType::XrcTarget => {
+                Machine::Rc { requester: Requester::default(), responder: Responder::default() }
+            }
+            QpType::Uc => Machine::Uc { sender: Sender::default(), receiver: UcReceiver::default() },
+            QpType::Ud | QpType::Gsi => Machine::Ud { sender: Sender::default() },
+        };
+        let rq = RecvQueue {
+            max_wr: config.caps.max_recv_wr,
+            max_sge: config.caps.max_recv_sge,
+            ..RecvQueue::default()
+        };
+        Self {
+            common: QpCommon {
+                qpn,
+                config,
+                attrs: QpAttrs::default(),
+                pkey: Pkey::DEFAULT,
+                rq,
+                stats: QpStats::default(),
+                established: false,
+                last_wqe_raised: false,
+            },
+            sq: SendQueue::default(),
+            machine: Box::new(machine),
+            path: None,
+            peer: None,
+            queued: false,
+            owes: false,
+            timer: None,
+        }
+    }
+
+    /// Next PSNs: sent and expected.
+    pub(crate) fn psns(&self) -> (Psn, Psn) {
+        match &*self.machine {
+            Machine::Rc { requester, responder } => (requester.next_psn(), responder.expected_psn()),
+            Machine::Uc { sender, receiver } => (sender.next_psn(), receiver.expected_psn()),
+            Machine::Ud { sender } => (sender.next_psn(), self.common.attrs.rq_psn),
+        }
+    }
+
+    /// Whether a packet may reach the machines; counts why not.
+    pub(crate) fn admits(&mut self, packet: &Packet<'_>, from: &Arrival<'_>) -> bool {
+        let common = &mut self.common;
+        let service = match common.config.qp_type {
+            QpType::Rc => Service::Rc,
+            QpType::Uc => Service::Uc,
+            QpType::Ud | QpType::Gsi => Service::Ud,
+            QpType::XrcInitiator | QpType::XrcTarget => Service::Xrc,
+        };
+        let ready = match common.attrs.state {
+            QpState::Rtr => packet.info.is_request(),
+            QpState::Rts | QpState::Sqd | QpState::Sqe => true,
+            QpState::Reset | QpState::Init | QpState::Error => false,
+        };
+        let stats = &mut common.stats;
+        let drop = if packet.info.service != service {
+            &mut stats.dropped_service
+        } else if !ready {
+            &mut stats.dropped_state
+        } else if common.attrs.av.as_ref().is_some_and(|av| {
+            matches!(service, Service::Rc | Service::Uc | Service::Xrc)
+                && (av.dst != from.src || av.src != from.dst)
+        }) {
+            &mut stats.dropped_address
+        } else if !packet.bth.pkey.matches(common.pkey) {
+            &mut stats.dropped_pkey
+        } else {
+            stats.packets_received += 1;
+            return true;
+        };
+        *drop += 1;
+        false
+    }
+
+    /// Takes a packet that was admitted and is whole.
+    pub(crate) fn handle(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        flow: &mut Flow<'_>,
+        packet: &Packet<'_>,
+        from: &Arrival<'_>,
+    ) {
+        if packet.info.is_request() {
+            self.common.stats.bytes_received += packet.payload.len() as u64;
+        }
+        let refused = match &mut *self.machine {
+            Machine::Rc { responder, .. } if packet.info.is_request() => {
+                responder.handle(&mut self.common, ctx, packet).is_err()
+            }
+            Machine::Rc { requester, .. } => {
+                let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, ctx, flow };
+                match requester.handle(&mut scene, packet) {
+                    Ok(()) => false,
+                    Err(failure) => {
+                        requester.fail(&mut scene, failure);
+                        true
+                    }
+                }
+            }
+            Machine::Uc { receiver, .. } => receiver.handle(&mut self.common, ctx, packet).is_err(),
+            Machine::Ud { .. } => ud_receiver::receive(&mut self.common, ctx, packet, from.grh).is_err(),
+        };
+        if refused {
+            self.enter_error(ctx, flow);
+        }
+        self.check_drained(ctx);
+    }
+
+    /// Queues a send request.
+    pub(crate) fn post_send(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        wr: &SendWr<'_>,
+        port_mtu: u32,
+    ) -> Result<(), PostError> {
+        let state = self.common.state();
+        if !matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error) {
+            return Err(PostError::State(state));
+        }
+        let allowed = match self.common.config.qp_type {
+            QpType::Rc | QpType::XrcInitiator => true,
+            QpType::XrcTarget => false,
+            QpType::Uc => matches!(
+                wr.op,
+                SendOp::Send
+                    | SendOp::SendImm(_)
+                    | SendOp::Write(_)
+                    | SendOp::WriteImm(..)
+                    | SendOp::BindWindow(_)
+                    | SendOp::LocalInvalidate(_)
+            ),
+            QpType::Ud | QpType::Gsi => {
+                matches!(wr.op, SendOp::Send | SendOp::SendImm(_)) && wr.dest.is_some()
+            }
+        };
+        if !allowed {
+            return Err(PostError::Operation);
+        }
+        let limit = match &*self.machine {
+            Machine::Ud { .. } => u64::from(port_mtu),
+            _ => MAX_MESSAGE,
+        };
+        self.sq.post(&self.common, wr, limit)?;
+        if matches!(state, QpState::Error | QpState::Sqe) {
+            self.sq.flush(&self.common, ctx);
+        }
+        Ok(())
+    }
+
+    /// Queues a receive request.
+    pub(crate) fn post_recv(&mut self, ctx: &mut Ctx<'_>, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.common.state() == QpState::Reset {
+            return Err(PostError::State(QpState::Reset));
+        }
+        if self.common.config.srq.is_some() {
+            return Err(PostError::Operation);
+        }
+        self.common.rq.post(wr)?;
+        if self.common.state() == QpState::Error {
+            self.common.flush_recv(ctx);
+        }
+        Ok(())
+    }
+
+    /// What to send next, deferred acknowledgements left aside.
+    pub(crate) fn wish(&self, flow: &Flow<'_>, port_mtu: u32) -> Wish {
+        match &*self.machine {
+            Machine::Rc { requester, responder } => {
+                if let Some((Answer::Now, len)) = responder.peek(&self.common) {
+                    return Wish::Packet(len);
+                }
+                if !self.may_send() {
+                    return Wish::Nothing;
+                }
+                match requester.peek(&self.common, &self.sq, flow) {
+                    Next::Nothing => Wish::Nothing,
+                    Next::Packet(len) => Wish::Packet(len),
+                    Next::Local => Wish::Local,
+                    Next::AwaitsWindow => Wish::AwaitsWindow,
+                    Next::AwaitsReadBudget => Wish::AwaitsReadBudget,
+                }
+            }
+            Machine::Uc { sender, .. } | Machine::Ud { sender } => {
+                let next = if self.may_send() { sender.peek(&self.common, &self.sq, port_mtu) } else { None };
+                match next {
+                    None => Wish::Nothing,
+                    Some(0) => Wish::Local,
+                    Some(len) => Wish::Packet(len),
+                }
+            }
+        }
+    }
+
+    fn may_send(&self) -> bool {
+        matches!(self.common.state(), QpState::Rts | QpState::Sqd)
+    }
+
+    /// Length of the acknowledgement that waits for company.
+    pub(crate) fn deferred_ack(&self) -> Option<usize> {
+        match &*self.machine {
+            Machine::Rc { responder, .. } => responder.peek(&self.common).map(|(_, len)| len),
+            _ => None,
+        }
+    }
+
+    /// Where the next datagram goes: datagram services.
+    pub(crate) fn next_destination(&self) -> Option<(AddressVector, Qpn)> {
+        let dest = self.sq.ring.front()?.dest.as_ref()?;
+        Some((dest.av, dest.remote_qpn))
+    }
+
+    /// Writes what `wish` announced; false if no packet came of it.
+    pub(crate) fn emit(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        flow: &mut Flow<'_>,
+        port_mtu: u32,
+        out: &mut [u8],
+    ) -> bool {
+        let (emitted, failed) = match &mut *self.machine {
+            Machine::Rc { requester, responder } => {
+                if matches!(responder.peek(&self.common), Some((Answer::Now, _))) {
+                    let emitted = responder.emit(&mut self.common, ctx, out);
+                    (emitted, !emitted && responder.take_failure().is_some())
+                } else {
+                    let emitted = requester.emit(&mut self.common, &mut self.sq, ctx, flow, out);
+                    let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, ctx, flow };
+                    let broken = requester.settle(&mut scene);
+                    (emitted, broken)
+                }
+            }
+            Machine::Uc { sender, .. } | Machine::Ud { sender } => {
+                match sender.emit(&mut self.common, &mut self.sq, ctx, port_mtu, out) {
+                    Ok(emitted) => (emitted, false),
+                    Err(status) => {
+                        self.sq.complete_front(&self.common, ctx, status, 0);
+                        (false, true)
+                    }
+                }
+            }
+        };
+        if failed {
+            self.enter_error(ctx, flow);
+        }
+        self.check_drained(ctx);
+        emitted
+    }
+
+    /// Writes the acknowledgement that `deferred_ack` announced.
+    pub(crate) fn emit_ack(&mut self, ctx: &mut Ctx<'_>, out: &mut [u8]) -> bool {
+        match &mut *self.machine {
+            Machine::Rc { responder, .. } => responder.emit(&mut self.common, ctx, out),
+            _ => false,
+        }
+    }
+
+    /// When to call `handle_timeout`.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        match &*self.machine {
+            Machine::Rc { requester, .. } if self.may_send() => requester.next_deadline(),
+            _ => None,
+        }
+    }
+
+    /// Time passed.
+    pub(crate) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>, flow: &mut Flow<'_>) {
+        let Machine::Rc { requester, .. } = &mut *self.machine else { return };
+        let now = ctx.now;
+        let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, ctx, flow };
+        if let Err(failure) = requester.handle_timeout(&mut scene, now) {
+            requester.fail(&mut scene, failure);
+            self.enter_error(ctx, flow);
+        }
+    }
+
+    /// Takes the attributes of a modify call that the table allowed, and acts on the transition.
+    pub(crate) fn apply(&mut self, ctx: &mut Ctx<'_>, flow: &mut Flow<'_>, next: QpAttrs) {
+        let before = self.common.attrs.state;
+        if next.state == QpState::Error && before != QpState::Error {
+            self.common.attrs = QpAttrs { state: before, ..next };
+            self.enter_error(ctx, flow);
+            return;
+        }
+        self.common.attrs = next;
+        match (before, next.state) {
+            (_, QpState::Reset) => self.reset(ctx, flow),
+            (QpState::Init, QpState::Rtr) => match &mut *self.machine {
+                Machine::Rc { responder, .. } => responder.start(&self.common),
+                Machine::Uc { receiver, .. } => receiver.start(&self.common),
+                Machine::Ud { .. } => {}
+            },
+            (QpState::Rtr, QpState::Rts) => match &mut *self.machine {
+                Machine::Rc { requester, .. } => requester.start(&self.common),
+                Machine::Uc { sender, .. } | Machine::Ud { sender } => sender.start(&self.common),
+            },
+            (QpState::Rts, QpState::Sqd) => {
+                if let Machine::Rc { requester, .. } = &mut *self.machine {
+                    requester.begin_drain();
+                }
+                self.check_drained(ctx);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether SQD may be left.
+    pub(crate) fn is_drained(&self) -> bool {
+        match &*self.machine {
+            Machine::Rc { requester, .. } => requester.is_drained(),
+            Machine::Uc { sender, .. } | Machine::Ud { sender } => sender.is_drained(),
+        }
+    }
+
+    fn check_drained(&mut self, ctx: &mut Ctx<'_>) {
+        if self.common.state() == QpState::Sqd
+            && let Machine::Rc { requester, .. } = &mut *self.machine
+            && requester.take_drained()
+            && self.common.attrs.sqd_notify
+        {
+            ctx.events.push_back(Event::Async(AsyncEvent::SqDrained(self.common.qpn)));
+        }
+    }
+
+    fn reset(&mut self, ctx: &mut Ctx<'_>, flow: &mut Flow<'_>) {
+        self.silence(flow);
+        let fresh = Self::new(self.common.qpn, self.common.config);
+        let (attrs, stats) = (self.common.attrs, self.common.stats);
+        let _ = ctx;
+        self.common = QpCommon { attrs, stats, ..fresh.common };
+        self.sq = fresh.sq;
+        self.machine = fresh.machine;
+    }
+
+    /// Gives back what is in flight: before the queue pair goes or starts anew.
+    pub(crate) fn silence(&mut self, flow: &mut Flow<'_>) {
+        if let Machine::Rc { requester, .. } = &mut *self.machine {
+            requester.stop(flow);
+        }
+    }
+
+    /// The error state: everything left is flushed.
+    pub(crate) fn enter_error(&mut self, ctx: &mut Ctx<'_>, flow: &mut Flow<'_>) {
+        self.common.attrs.state = QpState::Error;
+        self.silence(flow);
+        self.sq.flush(&self.common, ctx);
+        match &mut *self.machine {
+            Machine::Rc { responder, .. } => responder.flush(&mut self.common, ctx),
+            Machine::Uc { receiver, .. } => receiver.flush(&mut self.common, ctx),
+            Machine::Ud { .. } => {}
+        }
+        self.common.flush_recv(ctx);
+        if self.common.config.srq.is_some() && !self.common.last_wqe_raised {
+            self.common.last_wqe_raised = true;
+            ctx.events.push_back(Event::Async(AsyncEvent::LastWqeReached(self.common.qpn)));
+        }
+    }
+}
+
+impl Requester {
+    /// After sending: fails a request that could not be sent if it is the oldest one. Whether it did.
+    fn settle(&mut self, scene: &mut Scene<'_, '_, '_>) -> bool {
+        self.complete_answered(scene);
+        match self.check_broken() {
+            Ok(()) => false,
+            Err(failure) => {
+                self.fail(scene, failure);
+                true
+            }
+        }
+    }
+}

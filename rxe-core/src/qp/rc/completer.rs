@@ -1,0 +1,319 @@
+//! What comes back to the requester: acknowledgements, NAKs, READ data, atomic results (IBTA vol. 1, 9.7.5.1.3,
+//! 9.7.6-9.7.7). Answers complete requests in order; a later answer implies the ones before it, except where data is
+//! missing, which counts as a loss.
+
+use super::requester::Requester;
+use crate::{
+    num::Psn,
+    qp::{
+        common::{Ctx, QpCommon},
+        flow::{Flow, PACKET_COST},
+        sq::{SendQueue, SendWqe},
+    },
+    time::Instant,
+    wire::{Class, NakCode, Packet, Syndrome},
+    work::{SendOp, WcStatus},
+};
+
+/// The front request failed: its status, and the syndrome for support.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Failure {
+    pub status: WcStatus,
+    pub vendor: u32,
+}
+
+impl From<WcStatus> for Failure {
+    fn from(status: WcStatus) -> Self {
+        Self { status, vendor: 0 }
+    }
+}
+
+/// Everything a requester touches in one call.
+pub(crate) struct Scene<'a, 'c, 'f> {
+    pub qp: &'a mut QpCommon,
+    pub sq: &'a mut SendQueue,
+    pub ctx: &'a mut Ctx<'c>,
+    pub flow: &'a mut Flow<'f>,
+}
+
+impl Requester {
+    /// Takes a response packet. An error means that the request at the front of the queue failed.
+    pub(crate) fn handle(
+        &mut self,
+        scene: &mut Scene<'_, '_, '_>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
+        if psn.since(self.una) >= self.next.since(self.una) {
+            scene.qp.stats.responses_ignored += 1;
+            return Ok(());
+        }
+        match packet.info.class {
+            Class::Acknowledge => self.on_acknowledge(scene, packet),
+            Class::ReadResponse => self.on_read_response(scene, packet),
+            Class::AtomicAcknowledge => self.on_atomic_result(scene, packet),
+            _ => Ok(()),
+        }?;
+        self.check_broken()
+    }
+
+    /// Reports a request that could not be sent once it is the oldest one.
+    pub(crate) fn check_broken(&self) -> Result<(), Failure> {
+        match self.broken {
+            Some(status) if self.cur_wqe == 0 => Err(status.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn on_acknowledge(&mut self, scene: &mut Scene<'_, '_, '_>, packet: &Packet<'_>) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
+        let syndrome = packet.ext.aeth.syndrome;
+        match syndrome {
+            Syndrome::Ack(_) => {
+                if !self.acknowledge_before(scene, psn.next()) {
+                    return self.on_gap(scene);
+                }
+                Ok(())
+            }
+            Syndrome::RnrNak(code) => {
+                scene.qp.stats.rnr_naks_received += 1;
+                if !self.acknowledge_before(scene, psn) {
+                    return self.on_gap(scene);
+                }
+                if self.retry.is_waiting() {
+                    return Ok(());
+                }
+                self.retry.on_rnr(scene.ctx.now, &scene.qp.attrs, code)?;
+                self.go_back(scene.flow);
+                Ok(())
+            }
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                scene.qp.stats.psn_naks_received += 1;
+                if !self.acknowledge_before(scene, psn) {
+                    return self.on_gap(scene);
+                }
+                self.on_loss(scene)
+            }
+            Syndrome::Nak(code) => {
+                if !self.acknowledge_before(scene, psn) {
+                    return self.on_gap(scene);
+                }
+                let status = match code {
+                    NakCode::InvalidRequest | NakCode::InvalidRdRequest => WcStatus::RemoteInvalidRequest,
+                    NakCode::RemoteAccess => WcStatus::RemoteAccess,
+                    _ => WcStatus::RemoteOperation,
+                };
+                Err(Failure { status, vendor: u32::from(syndrome.bits()) })
+            }
+            Syndrome::Reserved(bits) => {
+                if !self.acknowledge_before(scene, psn) {
+                    return self.on_gap(scene);
+                }
+                Err(Failure { status: WcStatus::BadResponse, vendor: u32::from(bits) })
+            }
+        }
+    }
+
+    fn on_read_response(
+        &mut self,
+        scene: &mut Scene<'_, '_, '_>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
+        if !self.acknowledge_before(scene, psn) {
+            scene.qp.stats.implied_naks += 1;
+            return self.on_gap(scene);
+        }
+        if packet.info.position.is_start()
+            && let syndrome @ (Syndrome::Nak(_) | Syndrome::RnrNak(_) | Syndrome::Reserved(_)) =
+                packet.ext.aeth.syndrome
+        {
+            return Err(Failure { status: WcStatus::BadResponse, vendor: u32::from(syndrome.bits()) });
+        }
+        let mtu = scene.qp.mtu();
+        let Some(wqe) = scene.sq.ring.front() else { return Ok(()) };
+        match wqe.op {
+            SendOp::Read(_) => {
+                let offset = wqe.offset(psn.since(wqe.first_psn), mtu);
+                let expected = (u64::from(wqe.len) - offset).min(u64::from(mtu));
+                if packet.payload.len() as u64 != expected {
+                    return Err(WcStatus::BadResponse.into());
+                }
+                wqe.write(scene.ctx.memory, scene.qp.asker(), offset, packet.payload)
+                    .map_err(|_| WcStatus::LocalProtection)?;
+                scene.qp.stats.bytes_received += expected;
+            }
+            SendOp::Flush { .. } | SendOp::AtomicWrite { .. } if packet.payload.is_empty() => {}
+            _ => return Err(WcStatus::BadResponse.into()),
+        }
+        self.acknowledge_to(scene, psn.next());
+        Ok(())
+    }
+
+    fn on_atomic_result(
+        &mut self,
+        scene: &mut Scene<'_, '_, '_>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
+        if !self.acknowledge_before(scene, psn) {
+            scene.qp.stats.implied_naks += 1;
+            return self.on_gap(scene);
+        }
+        let Some(wqe) = scene.sq.ring.front() else { return Ok(()) };
+        if !matches!(wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) {
+            return Err(WcStatus::BadResponse.into());
+        }
+        // The wire carries a number; memory holds it in the host's byte order.
+        wqe.write(scene.ctx.memory, scene.qp.asker(), 0, &packet.ext.original.to_ne_bytes())
+            .map_err(|_| WcStatus::LocalProtection)?;
+        self.acknowledge_to(scene, psn.next());
+        Ok(())
+    }
+
+    /// Acknowledges everything before `psn`, as an answer to `psn` implies. False if data is missing before it: then
+    /// only what comes before the missing data is acknowledged.
+    fn acknowledge_before(&mut self, scene: &mut Scene<'_, '_, '_>, psn: Psn) -> bool {
+        let count = psn.since(self.una);
+        let missing = self.outstanding.iter().find(|read| read.needs_data).and_then(|read| {
+            let from = if read.first.is_before(self.una) { self.una } else { read.first };
+            (from.since(self.una) < count).then_some(from)
+        });
+        // While requests are sent again, READs behind the cursor are not in the list: data is missing there too.
+        let missing = missing.or_else(|| self.unsent_read_before(scene.sq, count));
+        self.acknowledge_to(scene, missing.unwrap_or(psn));
+        missing.is_none()
+    }
+
+    /// The first PSN within `count` of `una` that belongs to a READ or atomic which waits to be sent again.
+    fn unsent_read_before(&self, sq: &SendQueue, count: u32) -> Option<Psn> {
+        if self.cur.since(self.una) >= count {
+            return None;
+        }
+        sq.ring.iter().take(self.started).skip(self.cur_wqe).find_map(|wqe| {
+            let needs_data =
+                matches!(wqe.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+            let from = if wqe.first_psn.is_before(self.cur) { self.cur } else { wqe.first_psn };
+            (needs_data && from.since(self.una) < count).then_some(from)
+        })
+    }
+
+    /// Moves `una` on to `to` and completes the requests that end before it.
+    fn acknowledge_to(&mut self, scene: &mut Scene<'_, '_, '_>, to: Psn) {
+        if to == self.una {
+            return;
+        }
+        let mtu = scene.qp.mtu();
+        let moved = to.since(self.una);
+        let sent = self.cur.since(self.una);
+        let counted = moved.min(sent);
+        self.release_window(scene, mtu, counted);
+        let passed = moved >= sent;
+        self.una = to;
+        while let Some(read) = self.outstanding.front().copied() {
+            if !read.last.is_before(to) {
+                break;
+            }
+            scene.flow.reads.left(read.bytes);
+            self.outstanding.pop_front();
+        }
+        while self.read_ends.front().is_some_and(|end| end.is_before(to)) {
+            self.read_ends.pop_front();
+        }
+        self.complete_answered(scene);
+        if passed {
+            // Answers to what was sent before overtook sending it again.
+            self.cur = self.una;
+            self.cur_wqe = 0;
+        }
+        if !self.has_outstanding() {
+            scene.flow.window.left(self.in_flight);
+            self.in_flight = 0;
+        }
+        self.retry.on_progress(scene.ctx.now, &scene.qp.attrs, self.has_outstanding());
+    }
+
+    /// Completes the requests at the front that are answered in full, or were local and have been done.
+    pub(crate) fn complete_answered(&mut self, scene: &mut Scene<'_, '_, '_>) {
+        while self.started > 0
+            && scene.sq.ring.front().is_some_and(|wqe| self.una.since(wqe.first_psn) >= wqe.psns)
+        {
+            scene.sq.complete_front(scene.qp, scene.ctx, WcStatus::Success, 0);
+            self.started -= 1;
+            self.cur_wqe = self.cur_wqe.saturating_sub(1);
+        }
+    }
+
+    /// Gives back what `count` packets from `una` on cost the window.
+    fn release_window(&mut self, scene: &mut Scene<'_, '_, '_>, mtu: u32, count: u32) {
+        let mut left = count;
+        let mut from = self.una;
+        let mut cost = 0_u32;
+        for wqe in scene.sq.ring.iter().take(self.started) {
+            if left == 0 {
+                break;
+            }
+            let k = from.since(wqe.first_psn);
+            let here = wqe.psns.saturating_sub(k).min(left);
+            cost = cost.saturating_add(packets_cost(wqe, k, here, mtu));
+            left -= here;
+            from = from.plus(here);
+        }
+        let cost = cost.min(self.in_flight);
+        self.in_flight -= cost;
+        scene.flow.window.acknowledged(cost);
+    }
+
+    /// READ data or an atomic's result is missing before an answer that arrived: an implied NAK.
+    fn on_gap(&mut self, scene: &mut Scene<'_, '_, '_>) -> Result<(), Failure> {
+        if self.cur.since(self.una) == 0 {
+            // It is about to be sent again anyway.
+            scene.qp.stats.responses_ignored += 1;
+            return Ok(());
+        }
+        self.on_loss(scene)
+    }
+
+    fn on_loss(&mut self, scene: &mut Scene<'_, '_, '_>) -> Result<(), Failure> {
+        if self.retry.on_loss()? {
+            scene.flow.window.lost();
+            self.go_back(scene.flow);
+        }
+        Ok(())
+    }
+
+    /// Time passed: ends an RNR wait, or finds the oldest request unanswered.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        scene: &mut Scene<'_, '_, '_>,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        if self.retry.end_wait(now) || !self.retry.is_due(now) {
+            return Ok(());
+        }
+        if !self.has_outstanding() {
+            self.retry.on_progress(now, &scene.qp.attrs, false);
+            return Ok(());
+        }
+        scene.qp.stats.timeouts += 1;
+        self.retry.on_timeout()?;
+        scene.flow.window.lost();
+        self.go_back(scene.flow);
+        Ok(())
+    }
+
+    /// Fails the request at the front and forgets everything in flight.
+    pub(crate) fn fail(&mut self, scene: &mut Scene<'_, '_, '_>, failure: Failure) {
+        scene.sq.complete_front(scene.qp, scene.ctx, failure.status, failure.vendor);
+        self.stop(scene.flow);
+    }
+}
+
+/// What `count` packets from packet `k` of a request on cost the window.
+fn packets_cost(wqe: &SendWqe, k: u32, count: u32, mtu: u32) -> u32 {
+    if wqe.is_read_or_atomic() || wqe.psns == 0 {
+        return 0;
+    }
+    let bytes = wqe.offset(k + count, mtu) - wqe.offset(k, mtu);
+    u32::try_from(bytes + u64::from(count) * u64::from(PACKET_COST)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,64 @@
+//! Scatter/gather lists: moving a message's bytes between a packet and the elements of a work request.
+
+use crate::{
+    memory::{AccessError, Asker, Memory},
+    work::{Access, Sge},
+};
+
+/// The bytes that a list holds together.
+pub(crate) fn total(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.len)).sum()
+}
+
+/// Calls `each` with (element address, key, range of the packet) for the `len` bytes that start `offset` bytes into the
+/// list, in order; stops at the first error. Bytes beyond the list's end are left out.
+fn walk(
+    sges: &[Sge],
+    mut offset: u64,
+    len: usize,
+    mut each: impl FnMut(&Sge, u64, core::ops::Range<usize>) -> Result<(), AccessError>,
+) -> Result<(), AccessError> {
+    let mut done = 0;
+    for sge in sges {
+        if done == len {
+            break;
+        }
+        let size = u64::from(sge.len);
+        if offset >= size {
+            offset -= size;
+            continue;
+        }
+        let part = usize::try_from(size - offset).unwrap_or(usize::MAX).min(len - done);
+        each(sge, sge.addr.wrapping_add(offset), done..done + part)?;
+        done += part;
+        offset = 0;
+    }
+    Ok(())
+}
+
+/// Reads the bytes at `offset` of the list into `out`.
+pub(crate) fn gather(
+    sges: &[Sge],
+    memory: &dyn Memory,
+    asker: Asker,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), AccessError> {
+    let len = out.len();
+    walk(sges, offset, len, |sge, addr, range| {
+        memory.read(asker, sge.lkey, addr, Access::empty(), &mut out[range])
+    })
+}
+
+/// Writes `data` to the bytes at `offset` of the list, elements in order.
+pub(crate) fn scatter(
+    sges: &[Sge],
+    memory: &dyn Memory,
+    asker: Asker,
+    offset: u64,
+    data: &[u8],
+) -> Result<(), AccessError> {
+    walk(sges, offset, data.len(), |sge, addr, range| {
+        memory.write(asker, sge.lkey, addr, Access::LOCAL_WRITE, &data[range])
+    })
+}

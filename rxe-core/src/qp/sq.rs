@@ -1,0 +1,212 @@
+//! The send queue: work requests waiting, in flight, or waiting for an earlier one.
+
+use super::{
+    common::{Ctx, QpCommon},
+    rq::PostError,
+    sges,
+};
+use crate::{
+    memory::{AccessError, Asker, Memory},
+    num::Psn,
+    work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge, UdDest, WcOpcode, WcStatus},
+};
+use alloc::{collections::VecDeque, vec::Vec};
+use smallvec::SmallVec;
+
+/// Longest message, bytes (2^31, IBTA vol. 1, 9.7.7.1).
+pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
+
+/// A send request's local data.
+#[derive(Debug)]
+pub(crate) enum WqeData {
+    Sges(SmallVec<[Sge; 2]>),
+    Inline(Vec<u8>),
+}
+
+/// A send request in the queue.
+#[derive(Debug)]
+pub(crate) struct SendWqe {
+    pub wr_id: u64,
+    pub op: SendOp,
+    pub flags: SendFlags,
+    pub data: WqeData,
+    /// Payload bytes (READ: bytes to come).
+    pub len: u32,
+    pub dest: Option<UdDest>,
+    /// First PSN, once started.
+    pub first_psn: Psn,
+    /// PSNs it takes, once started; 0 for local operations.
+    pub psns: u32,
+}
+
+impl SendWqe {
+    /// What its completion says.
+    pub(crate) const fn wc_opcode(&self) -> WcOpcode {
+        match self.op {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
+            SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
+            SendOp::Read(_) => WcOpcode::Read,
+            SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
+            SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
+            SendOp::BindWindow(_) => WcOpcode::BindWindow,
+        }
+    }
+
+    /// Whether it is done without a packet.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self.op, SendOp::LocalInvalidate(_) | SendOp::BindWindow(_))
+    }
+
+    /// Whether the peer answers it with more than an acknowledgement.
+    pub(crate) const fn is_read_or_atomic(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Read(_)
+                | SendOp::CompareSwap { .. }
+                | SendOp::FetchAdd { .. }
+                | SendOp::AtomicWrite { .. }
+                | SendOp::Flush { .. }
+        )
+    }
+
+    /// Payload bytes of its requests before PSN `first_psn + k`.
+    pub(crate) fn offset(&self, k: u32, mtu: u32) -> u64 {
+        (u64::from(k) * u64::from(mtu)).min(u64::from(self.len))
+    }
+
+    /// Reads its payload at `offset` into a packet.
+    pub(crate) fn read(
+        &self,
+        memory: &dyn Memory,
+        asker: Asker,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), AccessError> {
+        match &self.data {
+            WqeData::Sges(list) => sges::gather(list, memory, asker, offset, out),
+            WqeData::Inline(bytes) => {
+                let at = offset as usize;
+                if let Some(from) = bytes.get(at..at + out.len()) {
+                    out.copy_from_slice(from);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes what the peer returned into its elements.
+    pub(crate) fn write(
+        &self,
+        memory: &dyn Memory,
+        asker: Asker,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), AccessError> {
+        match &self.data {
+            WqeData::Sges(list) => sges::scatter(list, memory, asker, offset, data),
+            WqeData::Inline(_) => Ok(()),
+        }
+    }
+}
+
+/// A send queue.
+#[derive(Debug, Default)]
+pub(crate) struct SendQueue {
+    pub ring: VecDeque<SendWqe>,
+    /// Inline buffers to use again.
+    spare: Vec<Vec<u8>>,
+}
+
+impl SendQueue {
+    /// Copies a request into the queue. The caller has checked state and service; `limit` is
+    /// the service's longest message.
+    pub(crate) fn post(&mut self, qp: &QpCommon, wr: &SendWr<'_>, limit: u64) -> Result<(), PostError> {
+        let caps = &qp.config.caps;
+        if self.ring.len() >= caps.max_send_wr as usize {
+            return Err(PostError::Full(caps.max_send_wr));
+        }
+        let len = match wr.payload {
+            Payload::Sges(list) if list.len() > caps.max_send_sge as usize => {
+                return Err(PostError::Elements(list.len(), caps.max_send_sge));
+            }
+            Payload::Inline(bytes) if bytes.len() > caps.max_inline as usize => {
+                return Err(PostError::Inline(bytes.len(), caps.max_inline));
+            }
+            Payload::Sges(list) => sges::total(list),
+            Payload::Inline(bytes) => bytes.len() as u64,
+        };
+        let len = message_len(wr, len, limit)?;
+        let data = match wr.payload {
+            Payload::Sges(list) => WqeData::Sges(SmallVec::from_slice(list)),
+            Payload::Inline(bytes) => {
+                let mut buffer = self.spare.pop().unwrap_or_default();
+                buffer.clear();
+                buffer.extend_from_slice(bytes);
+                WqeData::Inline(buffer)
+            }
+        };
+        self.ring.push_back(SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags: wr.flags,
+            data,
+            len,
+            dest: wr.dest,
+            first_psn: Psn::new(0),
+            psns: 0,
+        });
+        Ok(())
+    }
+
+    /// Takes the oldest request off and completes it: with success if it asked for that, with an error always.
+    pub(crate) fn complete_front(&mut self, qp: &QpCommon, ctx: &mut Ctx<'_>, status: WcStatus, vendor: u32) {
+        let Some(wqe) = self.ring.pop_front() else { return };
+        let signaled = qp.config.signal_all || wqe.flags.contains(SendFlags::SIGNALED);
+        if signaled || status != WcStatus::Success {
+            let wc = Completion {
+                wr_id: wqe.wr_id,
+                status,
+                opcode: wqe.wc_opcode(),
+                byte_len: wqe.len,
+                qpn: qp.qpn,
+                vendor_error: vendor,
+                ..Completion::default()
+            };
+            qp.complete_send(ctx, wc);
+        }
+        if let WqeData::Inline(buffer) = wqe.data
+            && self.spare.len() < 64
+        {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// Completes everything left with the flush status.
+    pub(crate) fn flush(&mut self, qp: &QpCommon, ctx: &mut Ctx<'_>) {
+        while !self.ring.is_empty() {
+            self.complete_front(qp, ctx, WcStatus::WorkRequestFlushed, 0);
+        }
+    }
+}
+
+/// Payload bytes of a request whose elements hold `len` bytes.
+fn message_len(wr: &SendWr<'_>, len: u64, limit: u64) -> Result<u32, PostError> {
+    let inline = matches!(wr.payload, Payload::Inline(_));
+    let fixed = match wr.op {
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } if inline || len < 8 => {
+            return Err(PostError::Length(len, 8));
+        }
+        SendOp::Read(_) if inline => return Err(PostError::Operation),
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. } => Some(8),
+        SendOp::Flush { .. } | SendOp::LocalInvalidate(_) | SendOp::BindWindow(_) => Some(0),
+        _ => None,
+    };
+    let len = fixed.unwrap_or(len);
+    if len > limit {
+        return Err(PostError::Length(len, limit));
+    }
+    Ok(len as u32)
+}

@@ -1,0 +1,409 @@
+//! A wire in one direction that loses, doubles, delays and damages packets: a pure machine with a seed. What happens to a
+//! packet is decided by the test's rule if it has one, else by chance.
+
+use super::rng::Rng;
+use crate::{time::Instant, wire::Packet};
+use alloc::{boxed::Box, collections::BinaryHeap, vec::Vec};
+use core::{cmp::Ordering, fmt, net::IpAddr, time::Duration};
+
+/// Ethernet, IPv4 and UDP headers, checksum, preamble and gap: what a packet costs on a wire besides its bytes.
+const OVERHEAD: u64 = 38 + 28;
+
+/// One UDP datagram: a packet from BTH to ICRC, and the headers in front of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Datagram {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// UDP source port.
+    pub src_port: u16,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub tos: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+    /// IPv4 ID.
+    pub ident: u16,
+    /// BTH to ICRC.
+    pub bytes: Vec<u8>,
+}
+
+/// Chances of a packet's misfortunes, each in thousandths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Faults {
+    /// Lost.
+    pub loss: u16,
+    /// Delivered twice, the second time after the reorder delay.
+    pub duplicate: u16,
+    /// Late by the reorder delay, so that others overtake it.
+    pub reorder: u16,
+    /// One bit flipped.
+    pub corrupt: u16,
+}
+
+/// What a wire is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkConfig {
+    /// Chances.
+    pub faults: Faults,
+    /// Time from end to end.
+    pub latency: Duration,
+    /// Longest additional time of a reordered packet; it is drawn for each.
+    pub reorder_delay: Duration,
+    /// Bytes per second; 0 for no limit.
+    pub rate: u64,
+    /// Bytes that may wait for a limited wire; what comes on top is lost. 0 for no limit.
+    pub queue: u64,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            faults: Faults::default(),
+            latency: Duration::from_micros(5),
+            reorder_delay: Duration::from_micros(100),
+            rate: 0,
+            queue: 0,
+        }
+    }
+}
+
+/// A packet about to cross, as a rule sees it.
+#[derive(Debug)]
+pub struct Crossing<'a> {
+    /// Count of packets on this wire before it.
+    pub index: u64,
+    /// When it was sent.
+    pub now: Instant,
+    /// The datagram.
+    pub datagram: &'a Datagram,
+    /// The packet decoded, if it can be.
+    pub packet: Option<Packet<'a>>,
+}
+
+/// What is to happen to a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Whatever chance says.
+    Chance,
+    /// It arrives, unharmed and in order.
+    Pass,
+    /// It is lost.
+    Drop,
+    /// It arrives twice, the second time this much later.
+    Duplicate(Duration),
+    /// It arrives this much later than usual.
+    Delay(Duration),
+    /// It arrives with this bit flipped (counted from the first byte's highest; beyond the end: the last one).
+    Flip(usize),
+}
+
+/// A test's own rule.
+pub type Rule = Box<dyn FnMut(&Crossing<'_>) -> Verdict>;
+
+/// A datagram on its way.
+#[derive(Debug)]
+struct Flight {
+    arrival: Instant,
+    order: u64,
+    datagram: Datagram,
+}
+
+impl PartialEq for Flight {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Flight {}
+
+impl PartialOrd for Flight {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Flight {
+    /// The earliest is the greatest, for the standard heap; at the same time the first sent.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.arrival, other.order).cmp(&(self.arrival, self.order))
+    }
+}
+
+/// Counts of what happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LinkStats {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets handed out, copies included.
+    pub delivered: u64,
+    /// Lost by rule or chance.
+    pub lost: u64,
+    /// Lost because the queue was full.
+    pub overflowed: u64,
+    /// Doubled.
+    pub duplicated: u64,
+    /// Delayed.
+    pub delayed: u64,
+    /// Damaged.
+    pub corrupted: u64,
+}
+
+/// A wire in one direction.
+pub struct Link {
+    config: LinkConfig,
+    rng: Rng,
+    rule: Option<Rule>,
+    flights: BinaryHeap<Flight>,
+    order: u64,
+    /// When a limited wire has sent all it was given.
+    busy_until: Instant,
+    stats: LinkStats,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("config", &self.config)
+            .field("in_flight", &self.flights.len())
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// A wire whose accidents follow from `seed`.
+    #[must_use]
+    pub fn new(config: LinkConfig, seed: u64) -> Self {
+        Self {
+            config,
+            rng: Rng::new(seed),
+            rule: None,
+            flights: BinaryHeap::new(),
+            order: 0,
+            busy_until: Instant::ZERO,
+            stats: LinkStats::default(),
+        }
+    }
+
+    /// From now on `rule` is asked about every packet.
+    pub fn set_rule(&mut self, rule: impl FnMut(&Crossing<'_>) -> Verdict + 'static) {
+        self.rule = Some(Box::new(rule));
+    }
+
+    /// From now on chance decides alone.
+    pub fn clear_rule(&mut self) {
+        self.rule = None;
+    }
+
+    /// Changes what the wire is like; what is on its way stays so.
+    pub const fn set_config(&mut self, config: LinkConfig) {
+        self.config = config;
+    }
+
+    /// What the wire is like.
+    #[must_use]
+    pub const fn config(&self) -> &LinkConfig {
+        &self.config
+    }
+
+    /// Counts so far.
+    #[must_use]
+    pub const fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    /// Puts a datagram on the wire and says what will happen to it.
+    pub fn send(&mut self, now: Instant, mut datagram: Datagram) -> Verdict {
+        let index = self.stats.sent;
+        self.stats.sent += 1;
+        let verdict = self.judge(index, now, &datagram);
+        let Some(leaves) = self.transmit(now, datagram.bytes.len() as u64) else {
+            self.stats.overflowed += 1;
+            return Verdict::Drop;
+        };
+        let arrival = leaves + self.config.latency;
+        match verdict {
+            Verdict::Drop => self.stats.lost += 1,
+            Verdict::Duplicate(later) => {
+                self.stats.duplicated += 1;
+                self.fly(arrival, datagram.clone());
+                self.fly(arrival + later, datagram);
+            }
+            Verdict::Delay(later) => {
+                self.stats.delayed += 1;
+                self.fly(arrival + later, datagram);
+            }
+            Verdict::Flip(bit) => {
+                self.stats.corrupted += 1;
+                let bit = bit.min((datagram.bytes.len() * 8).saturating_sub(1));
+                if let Some(byte) = datagram.bytes.get_mut(bit / 8) {
+                    *byte ^= 0x80 >> (bit % 8);
+                }
+                self.fly(arrival, datagram);
+            }
+            Verdict::Pass | Verdict::Chance => self.fly(arrival, datagram),
+        }
+        verdict
+    }
+
+    fn judge(&mut self, index: u64, now: Instant, datagram: &Datagram) -> Verdict {
+        if let Some(rule) = &mut self.rule {
+            let packet = Packet::decode(&datagram.bytes).ok();
+            let verdict = rule(&Crossing { index, now, datagram, packet });
+            if verdict != Verdict::Chance {
+                return verdict;
+            }
+        }
+        let Faults { loss, duplicate, reorder, corrupt } = self.config.faults;
+        // All are drawn for every packet, so that a change of one chance does not shift the others' draws.
+        let (lost, doubled) = (self.rng.chance(loss), self.rng.chance(duplicate));
+        let (late, damaged) = (self.rng.chance(reorder), self.rng.chance(corrupt));
+        let (delay, bit) = (self.rng.next_u64(), self.rng.below(datagram.bytes.len() * 8));
+        let delay = Duration::from_nanos(delay % (self.config.reorder_delay.as_nanos() as u64).max(1));
+        match (lost, damaged, doubled, late) {
+            (true, ..) => Verdict::Drop,
+            (_, true, ..) => Verdict::Flip(bit),
+            (_, _, true, _) => Verdict::Duplicate(delay),
+            (_, _, _, true) => Verdict::Delay(delay),
+            _ => Verdict::Pass,
+        }
+    }
+
+    /// When the last bit of a packet leaves; `None` if there is no room for it.
+    fn transmit(&mut self, now: Instant, len: u64) -> Option<Instant> {
+        if self.config.rate == 0 {
+            return Some(now);
+        }
+        let time = |bytes: u64| Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.config.rate);
+        let starts = self.busy_until.max(now);
+        if self.config.queue != 0 && starts.since(now) > time(self.config.queue) {
+            return None;
+        }
+        self.busy_until = starts + time(len + OVERHEAD);
+        Some(self.busy_until)
+    }
+
+    fn fly(&mut self, arrival: Instant, datagram: Datagram) {
+        self.flights.push(Flight { arrival, order: self.order, datagram });
+        self.order += 1;
+    }
+
+    /// When the next datagram arrives.
+    #[must_use]
+    pub fn next_arrival(&self) -> Option<Instant> {
+        self.flights.peek().map(|flight| flight.arrival)
+    }
+
+    /// The next datagram that has arrived by `now`.
+    pub fn receive(&mut self, now: Instant) -> Option<Datagram> {
+        if self.next_arrival()? > now {
+            return None;
+        }
+        self.stats.delivered += 1;
+        self.flights.pop().map(|flight| flight.datagram)
+    }
+
+    /// Datagrams on their way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Loses everything that is on its way.
+    pub fn cut(&mut self) {
+        self.stats.lost += self.flights.len() as u64;
+        self.flights.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+
+    fn datagram(tag: u8) -> Datagram {
+        let addr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let bytes = alloc::vec![tag; 100];
+        Datagram { src: addr, dst: addr, src_port: 1, tos: 0, hop_limit: 64, ident: 0, bytes }
+    }
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_nanos(micros * 1000)
+    }
+
+    #[test]
+    fn a_good_wire_keeps_order_and_time() {
+        let mut link = Link::new(LinkConfig::default(), 1);
+        link.send(at(0), datagram(1));
+        link.send(at(0), datagram(2));
+        assert_eq!((link.next_arrival(), link.receive(at(4))), (Some(at(5)), None));
+        assert_eq!(link.receive(at(5)).map(|d| d.bytes[0]), Some(1));
+        assert_eq!(link.receive(at(5)).map(|d| d.bytes[0]), Some(2));
+        assert_eq!(link.receive(at(9)), None);
+    }
+
+    #[test]
+    fn chances_come_out_as_asked() {
+        let faults = Faults { loss: 100, duplicate: 50, reorder: 50, corrupt: 20 };
+        let mut link = Link::new(LinkConfig { faults, ..LinkConfig::default() }, 7);
+        for _ in 0..10_000 {
+            link.send(at(0), datagram(0));
+        }
+        let stats = *link.stats();
+        let near = |count: u64, expected: u64| count.abs_diff(expected) < expected / 5;
+        assert!(near(stats.lost, 1000), "{stats:?}");
+        assert!(near(stats.corrupted, 180), "{stats:?}");
+        assert!(near(stats.duplicated, 440), "{stats:?}");
+        assert!(near(stats.delayed, 420), "{stats:?}");
+        let mut flipped = 0;
+        while let Some(datagram) = link.receive(at(1_000_000)) {
+            flipped += datagram.bytes.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>();
+        }
+        assert_eq!(flipped, stats.corrupted, "one bit each");
+        assert_eq!(link.stats().delivered, stats.sent - stats.lost + stats.duplicated);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_accidents() {
+        let run = |seed| {
+            let faults = Faults { loss: 200, duplicate: 200, reorder: 200, corrupt: 200 };
+            let mut link = Link::new(LinkConfig { faults, ..LinkConfig::default() }, seed);
+            (0..100).map(|tag| link.send(at(0), datagram(tag))).collect::<Vec<_>>()
+        };
+        assert_eq!(run(3), run(3));
+        assert_ne!(run(3), run(4));
+    }
+
+    #[test]
+    fn a_rule_has_the_last_word() {
+        let mut link = Link::new(LinkConfig::default(), 1);
+        link.set_rule(|crossing| match crossing.index {
+            0 => Verdict::Drop,
+            1 => Verdict::Delay(Duration::from_micros(3)),
+            2 => Verdict::Flip(0),
+            3 => Verdict::Duplicate(Duration::from_micros(1)),
+            _ => Verdict::Chance,
+        });
+        for tag in 0..5 {
+            link.send(at(0), datagram(tag));
+        }
+        let arrivals: Vec<_> = core::iter::from_fn(|| {
+            let when = link.next_arrival()?;
+            link.receive(when).map(|d| (when.nanos() / 1000, d.bytes[0]))
+        })
+        .collect();
+        assert_eq!(arrivals, [(5, 0x82), (5, 3), (5, 4), (6, 3), (8, 1)]);
+    }
+
+    #[test]
+    fn a_slow_wire_queues_and_overflows() {
+        let config = LinkConfig { rate: 166_000_000, queue: 400, ..LinkConfig::default() };
+        let mut link = Link::new(config, 1);
+        let fates: Vec<_> = (0..5).map(|tag| link.send(at(0), datagram(tag))).collect();
+        assert_eq!(fates, [Verdict::Pass, Verdict::Pass, Verdict::Pass, Verdict::Drop, Verdict::Drop]);
+        assert_eq!(link.next_arrival(), Some(at(6)));
+        assert_eq!(link.receive(at(6)).map(|d| d.bytes[0]), Some(0));
+        assert_eq!(link.next_arrival(), Some(at(7)));
+    }
+}

@@ -1,0 +1,479 @@
+//! Two endpoints on two hosts, a wire each way, and a clock that jumps to whatever happens next.
+//!
+//! Every batch an endpoint gives is checked against its own promises (size, count, one destination socket, a right ICRC)
+//! before it is cut into packets; what arrives together is joined into runs again, as a kernel's receive offload does.
+
+use super::{
+    heap::Heap,
+    link::{Datagram, Link, LinkConfig},
+    pcap,
+    trace::{Entry, Record, Trace},
+};
+use crate::{
+    endpoint::{Acks, BatchIdent, Endpoint, EndpointConfig, Run, RunMeta, Transmit},
+    num::{Pkey, Qpn},
+    qp::{ModifyError, PostError, QpChange},
+    time::Instant,
+    wire::{
+        Class, HeaderSeen, ICRC_LEN, Packet,
+        icrc::{self, DONT_FRAGMENT, Route},
+    },
+    work::{AsyncEvent, Completion, CqId, Event, RecvWr, SendWr, SrqId},
+};
+use alloc::{collections::BTreeMap, collections::VecDeque, format, string::String, vec, vec::Vec};
+use core::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
+
+/// Bytes of a run at most, as a kernel's receive offload keeps them.
+const MAX_RUN: usize = 65_000;
+/// Packets of a run at most.
+const MAX_RUN_PACKETS: usize = 64;
+/// This many turns at one point in time are a machine that never rests.
+const MAX_TURNS: u32 = 100_000;
+
+/// What the bench is like.
+#[derive(Clone, Debug)]
+pub struct PairConfig {
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Names the evidence of a failure.
+    pub name: &'static str,
+    /// IPv6 addresses instead of IPv4.
+    pub ipv6: bool,
+    /// The wires: from side 0 to side 1, and back.
+    pub links: [LinkConfig; 2],
+    /// The endpoints' configurations; seeds are taken from here too.
+    pub endpoints: [EndpointConfig; 2],
+    /// Whether packets that arrive together are joined into runs.
+    pub merge: bool,
+    /// Whether receivers see the IPv4 ID, as on a raw link.
+    pub show_headers: bool,
+    /// Whether owed acknowledgements leave at once or wait for company.
+    pub acks: Acks,
+    /// Records kept for the evidence of a failure; 0 for none.
+    pub trace: usize,
+    /// Bytes of each side's heap.
+    pub heap: usize,
+}
+
+impl Default for PairConfig {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            name: "pair",
+            ipv6: false,
+            links: [LinkConfig::default(); 2],
+            endpoints: [EndpointConfig::default(), EndpointConfig::default()],
+            merge: true,
+            show_headers: false,
+            acks: Acks::Wait,
+            trace: 20_000,
+            heap: 1 << 20,
+        }
+    }
+}
+
+/// One host.
+#[derive(Debug)]
+pub struct Side {
+    /// The machine under test.
+    pub endpoint: Endpoint,
+    /// Its application's memory.
+    pub heap: Heap,
+    /// Its address.
+    pub addr: IpAddr,
+    /// The wire that leaves it.
+    pub link: Link,
+    /// Completions not yet taken, by queue.
+    completions: BTreeMap<CqId, VecDeque<(Completion, bool)>>,
+    /// Asynchronous events not yet taken.
+    pub async_events: VecDeque<AsyncEvent>,
+    config: EndpointConfig,
+    arena: Vec<u8>,
+}
+
+/// Two hosts, two wires and a clock.
+#[derive(Debug)]
+pub struct Pair {
+    /// The present.
+    pub now: Instant,
+    /// The hosts.
+    pub sides: [Side; 2],
+    /// What happened.
+    pub trace: Trace,
+    config: PairConfig,
+}
+
+/// Addresses of the two hosts.
+#[must_use]
+pub const fn address(ipv6: bool, side: usize) -> IpAddr {
+    let last = side as u8 + 1;
+    if ipv6 {
+        IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last as u16))
+    } else {
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))
+    }
+}
+
+impl Pair {
+    /// Builds the bench; nothing happens yet.
+    #[must_use]
+    pub fn new(config: PairConfig) -> Self {
+        let side = |which: usize| {
+            let seed = config.seed.wrapping_mul(4).wrapping_add(which as u64);
+            let endpoint_config = EndpointConfig { seed, ..config.endpoints[which].clone() };
+            Side {
+                arena: vec![0; endpoint_config.max_batch],
+                endpoint: Endpoint::new(endpoint_config.clone()),
+                // Different on the two hosts, so that an address used on the wrong one is seen.
+                heap: Heap::new(0x7f00_0000_0000 + ((which as u64) << 40), config.heap, seed),
+                addr: address(config.ipv6, which),
+                link: Link::new(config.links[which], seed ^ 0x5bd1_e995),
+                completions: BTreeMap::new(),
+                async_events: VecDeque::new(),
+                config: endpoint_config,
+            }
+        };
+        Self {
+            // Not the origin, so that a time of zero stands out; and the ICRC check has had its second of silence.
+            now: Instant::from_nanos(10_000_000_000),
+            sides: [side(0), side(1)],
+            trace: Trace::new(config.trace),
+            config,
+        }
+    }
+
+    /// What the bench was built from.
+    #[must_use]
+    pub const fn config(&self) -> &PairConfig {
+        &self.config
+    }
+
+    /// Changes whether acknowledgements wait.
+    pub const fn set_acks(&mut self, acks: Acks) {
+        self.config.acks = acks;
+    }
+
+    fn note(&mut self, side: usize, text: impl FnOnce() -> String) {
+        if self.trace.is_on() {
+            self.trace.note(self.now, side, text());
+        }
+    }
+
+    /// Posts a send request and lets the endpoint send what it will.
+    ///
+    /// # Errors
+    /// What the endpoint says.
+    pub fn post_send(&mut self, side: usize, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.note(side, || format!("post_send {qpn} id {} {:?} {:?}", wr.wr_id, wr.op, wr.flags));
+        let outcome = self.sides[side].endpoint.post_send(self.now, qpn, wr);
+        self.drain(side);
+        outcome
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// What the endpoint says.
+    pub fn post_recv(&mut self, side: usize, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.note(side, || format!("post_recv {qpn} id {} {:?}", wr.wr_id, wr.sges));
+        let outcome = self.sides[side].endpoint.post_recv(qpn, wr);
+        self.drain(side);
+        outcome
+    }
+
+    /// Posts a receive request to a shared queue.
+    ///
+    /// # Errors
+    /// What the endpoint says.
+    pub fn post_srq_recv(&mut self, side: usize, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.note(side, || format!("post_srq_recv {srq:?} id {} {:?}", wr.wr_id, wr.sges));
+        let outcome = self.sides[side].endpoint.post_srq_recv(srq, wr);
+        self.drain(side);
+        outcome
+    }
+
+    /// Modifies a queue pair.
+    ///
+    /// # Errors
+    /// What the endpoint says.
+    pub fn modify(&mut self, side: usize, qpn: Qpn, change: &QpChange) -> Result<(), ModifyError> {
+        self.note(side, || format!("modify {qpn} [{}] to {:?}", change.mask().names(), change.state));
+        let Side { endpoint, heap, .. } = &mut self.sides[side];
+        let outcome = endpoint.modify_qp(self.now, qpn, change, heap);
+        self.drain(side);
+        outcome
+    }
+
+    /// The oldest completion of a queue.
+    pub fn poll_cq(&mut self, side: usize, cq: CqId) -> Option<Completion> {
+        self.poll_cq_solicited(side, cq).map(|(wc, _)| wc)
+    }
+
+    /// The oldest completion of a queue, and whether it wakes a consumer that armed for solicited ones.
+    pub fn poll_cq_solicited(&mut self, side: usize, cq: CqId) -> Option<(Completion, bool)> {
+        self.sides[side].completions.get_mut(&cq)?.pop_front()
+    }
+
+    /// All completions of a queue, oldest first.
+    pub fn take_completions(&mut self, side: usize, cq: CqId) -> Vec<Completion> {
+        core::iter::from_fn(|| self.poll_cq(side, cq)).collect()
+    }
+
+    /// Completions that wait on any queue of a side.
+    #[must_use]
+    pub fn completions_waiting(&self, side: usize) -> usize {
+        self.sides[side].completions.values().map(VecDeque::len).sum()
+    }
+
+    /// Takes everything the endpoint of `side` has to give.
+    pub fn drain(&mut self, side: usize) {
+        let mut batches = 0;
+        while self.transmit(side) {
+            batches += 1;
+            assert!(batches < MAX_TURNS, "side {side} sends without end");
+        }
+        while let Some(event) = self.sides[side].endpoint.poll_event() {
+            self.note(side, || match event {
+                Event::Completion { cq, solicited, wc } => format!("{cq:?} solicited {solicited} {wc:?}"),
+                Event::Async(event) => format!("{event:?}"),
+            });
+            let side = &mut self.sides[side];
+            match event {
+                Event::Completion { cq, solicited, wc } => {
+                    side.completions.entry(cq).or_default().push_back((wc, solicited));
+                }
+                Event::Async(event) => side.async_events.push_back(event),
+            }
+        }
+    }
+
+    /// Takes one batch and puts its packets on the wire.
+    fn transmit(&mut self, which: usize) -> bool {
+        let Side { endpoint, heap, arena, .. } = &mut self.sides[which];
+        let Some(batch) = endpoint.poll_transmit(self.now, heap, arena, self.config.acks) else {
+            return false;
+        };
+        self.check_batch(which, &batch);
+        let side = &mut self.sides[which];
+        for (index, bytes) in side.arena[..batch.len].chunks(batch.segment).enumerate() {
+            let ident = match side.config.ident {
+                BatchIdent::Sequential => index as u16,
+                BatchIdent::Zero => 0,
+            };
+            let datagram = Datagram {
+                src: batch.src,
+                dst: batch.dst,
+                src_port: batch.src_port,
+                tos: batch.tos,
+                hop_limit: if batch.hop_limit == 0 { 64 } else { batch.hop_limit },
+                ident,
+                bytes: bytes.to_vec(),
+            };
+            let kept = self.trace.is_on().then(|| datagram.clone());
+            let fate = side.link.send(self.now, datagram);
+            if let Some(datagram) = kept {
+                let entry = Entry::Packet { datagram, fate };
+                self.trace.push(Record { at: self.now, side: which, entry });
+            }
+        }
+        true
+    }
+
+    /// What every batch must be, whatever it carries.
+    fn check_batch(&self, which: usize, batch: &Transmit) {
+        let side = &self.sides[which];
+        assert!(batch.len > 0 && batch.len <= side.config.max_batch, "{batch:?}");
+        assert!(batch.segment > 0, "{batch:?}");
+        assert_eq!(batch.count, batch.len.div_ceil(batch.segment), "{batch:?}");
+        assert!(batch.count <= usize::from(side.config.max_segments), "{batch:?}");
+        assert_eq!(batch.src, side.addr, "{batch:?}");
+        assert!(side.config.source_ports.contains(&batch.src_port), "{batch:?}");
+        let route = Route { src: batch.src, dst: batch.dst, src_port: batch.src_port };
+        let mut slot = None;
+        for (index, bytes) in side.arena[..batch.len].chunks(batch.segment).enumerate() {
+            let packet = Packet::decode(bytes).unwrap_or_else(|error| panic!("sent {bytes:02x?}: {error}"));
+            let ident = if side.config.ident == BatchIdent::Sequential { index as u16 } else { 0 };
+            // Towards kernel rxe a FLUSH that was not answered goes out with that kernel's ICRC.
+            let sealed = icrc::check(&route, ident, DONT_FRAGMENT, bytes)
+                || packet.info.class == Class::Flush && is_rxe_flush(&route, ident, bytes);
+            assert!(sealed, "sent with a wrong ICRC: {packet}");
+            assert_eq!(bytes.len() % 4, 0, "{packet}");
+            assert_ne!(packet.bth.pkey, Pkey(0), "{packet}");
+            let this = packet.bth.dest_qp.slot();
+            assert_eq!(*slot.get_or_insert(this), this, "a batch for two sockets: {packet}");
+        }
+    }
+
+    /// Hands over what has arrived at `to`, joined into runs. Whether there was anything.
+    fn deliver(&mut self, to: usize) -> bool {
+        let mut next = self.sides[1 - to].link.receive(self.now);
+        let any = next.is_some();
+        let mut bytes = Vec::new();
+        while let Some(first) = next.take() {
+            bytes.clear();
+            bytes.extend_from_slice(&first.bytes);
+            let (segment, mut count) = (first.bytes.len(), 1);
+            let joins = self.config.merge && !self.config.show_headers;
+            next = self.sides[1 - to].link.receive(self.now);
+            while let Some(more) = next.take() {
+                let same = (more.src, more.dst, more.src_port) == (first.src, first.dst, first.src_port)
+                    && (more.tos, more.hop_limit) == (first.tos, first.hop_limit);
+                let whole = bytes.len() == count * segment;
+                let fits = bytes.len() + more.bytes.len() <= MAX_RUN && count < MAX_RUN_PACKETS;
+                if !(joins && same && whole && fits && more.bytes.len() <= segment) {
+                    next = Some(more);
+                    break;
+                }
+                bytes.extend_from_slice(&more.bytes);
+                count += 1;
+                next = self.sides[1 - to].link.receive(self.now);
+            }
+            let seen = match self.config.show_headers {
+                true => HeaderSeen::Seen { ident: first.ident, fragment: DONT_FRAGMENT },
+                false => HeaderSeen::Hidden,
+            };
+            let meta = RunMeta {
+                src: first.src,
+                dst: first.dst,
+                src_port: first.src_port,
+                ifindex: 1,
+                tos: first.tos,
+                hop_limit: first.hop_limit,
+                seen,
+            };
+            let Side { endpoint, heap, .. } = &mut self.sides[to];
+            endpoint.handle_run(self.now, &Run { meta, bytes: &bytes, segment }, heap);
+            self.drain(to);
+        }
+        any
+    }
+
+    /// Puts a datagram of the test's own making straight into the endpoint of `to`.
+    pub fn inject(&mut self, to: usize, datagram: &Datagram) {
+        self.note(to, || format!("injected: {:02x?}", datagram.bytes));
+        let meta = RunMeta {
+            src: datagram.src,
+            dst: datagram.dst,
+            src_port: datagram.src_port,
+            ifindex: 1,
+            tos: datagram.tos,
+            hop_limit: datagram.hop_limit,
+            seen: HeaderSeen::Seen { ident: datagram.ident, fragment: DONT_FRAGMENT },
+        };
+        let Side { endpoint, heap, .. } = &mut self.sides[to];
+        endpoint.handle_run(self.now, &Run { meta, bytes: &datagram.bytes, segment: 0 }, heap);
+        self.drain(to);
+    }
+
+    /// When something happens next: a packet arrives or an endpoint's time is up.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Instant> {
+        let side = |side: &Side| [side.link.next_arrival(), side.endpoint.poll_timeout()];
+        self.sides.iter().flat_map(side).flatten().min()
+    }
+
+    /// Jumps to whatever happens next, no further than `limit`, and lets it happen. False if nothing is to come by then.
+    pub fn step(&mut self, limit: Instant) -> bool {
+        let Some(next) = self.next_event().filter(|&next| next <= limit) else { return false };
+        self.now = self.now.max(next);
+        for side in 0..2 {
+            self.deliver(side);
+            if self.sides[side].endpoint.poll_timeout().is_some_and(|timeout| timeout <= self.now) {
+                let Side { endpoint, heap, .. } = &mut self.sides[side];
+                endpoint.handle_timeout(self.now, heap);
+                self.drain(side);
+            }
+        }
+        true
+    }
+
+    /// Runs until nothing is on the wire and no timer is set, at most for `limit`. False if it was still at work then.
+    pub fn run_until_idle_for(&mut self, limit: Duration) -> bool {
+        let end = self.now + limit;
+        self.run(end);
+        self.next_event().is_none()
+    }
+
+    /// Runs until nothing is on the wire and no timer is set.
+    ///
+    /// # Panics
+    /// If that takes more than an hour of virtual time.
+    pub fn run_until_idle(&mut self) {
+        assert!(self.run_until_idle_for(Duration::from_secs(3600)), "still at work after an hour");
+    }
+
+    /// Runs for exactly this long.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run(end);
+        self.now = end;
+    }
+
+    /// Runs until `done` or `limit` passed; whether it was done.
+    pub fn run_while(&mut self, limit: Duration, mut busy: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now + limit;
+        while busy(self) {
+            if !self.step(end) {
+                return !busy(self);
+            }
+        }
+        true
+    }
+
+    fn run(&mut self, end: Instant) {
+        let (mut turns, mut last) = (0, self.now);
+        while self.step(end) {
+            turns = if self.now == last { turns + 1 } else { 0 };
+            last = self.now;
+            assert!(turns < MAX_TURNS, "time stands still at {:?}", self.now);
+        }
+    }
+
+    /// Writes the capture file of what is on record; gives its path.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn write_capture(&self) -> std::io::Result<std::path::PathBuf> {
+        let folder = std::env::var_os("RXE_FAILURES")
+            .map_or_else(|| std::env::temp_dir().join("rxe-failures"), std::path::PathBuf::from);
+        std::fs::create_dir_all(&folder)?;
+        let path = folder.join(format!("{}-{}.pcapng", self.config.name, self.config.seed));
+        std::fs::write(&path, pcap::pcapng(&self.trace))?;
+        Ok(path)
+    }
+
+    /// Prints what is on record and where its capture is.
+    pub fn print_evidence(&self) {
+        std::eprintln!("---- {} with seed {}: what happened ----", self.config.name, self.config.seed);
+        let records: Vec<_> = self.trace.records().collect();
+        let from = records.len().saturating_sub(400);
+        if from > 0 || self.trace.forgotten() > 0 {
+            std::eprintln!("({} earlier records left out)", from as u64 + self.trace.forgotten());
+        }
+        for record in &records[from..] {
+            std::eprintln!("{record}");
+        }
+        match self.write_capture() {
+            Ok(path) => std::eprintln!("---- capture: {}", path.display()),
+            Err(error) => std::eprintln!("---- no capture: {error}"),
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.trace.is_on() {
+            self.print_evidence();
+        }
+    }
+}
+
+/// Whether a FLUSH carries the ICRC that kernel rxe computes for it.
+fn is_rxe_flush(route: &Route, ident: u16, packet: &[u8]) -> bool {
+    let (body, icrc) = packet.split_at(packet.len() - ICRC_LEN);
+    let standard = icrc::compute(route, ident, DONT_FRAGMENT, body);
+    icrc::rxe_flush(standard, body).to_le_bytes() == icrc
+}

@@ -1,0 +1,147 @@
+//! Timeouts and retry counts: how often, when, and what follows.
+
+use crate::bench::Bench;
+use rxe_core::{
+    qp::{QpChange, QpState},
+    testing::{ConnectOptions, PairConfig, Verdict},
+    wire::Class,
+    work::{SendOp, WcStatus},
+};
+use std::time::Duration;
+
+fn unanswered(name: &'static str, retry_count: u8) -> Bench {
+    let options = ConnectOptions { retry_count, ..ConnectOptions::default() };
+    let mut bench = Bench::with(PairConfig { name, ..PairConfig::default() }, options);
+    bench.cut(0);
+    bench.recv(0, 50, 0, 100);
+    bench.send(0, 1, SendOp::Send, 0, 100);
+    bench.send(0, 2, SendOp::Send, 0, 100);
+    bench
+}
+
+/// A dead peer: the request leaves once and `n` times more, a timeout apart each; then it fails, the rest is flushed.
+#[test]
+fn a_dead_peer_is_given_up_after_as_many_retries_as_asked() {
+    for retry_count in [0_u8, 1, 3, 7] {
+        let mut bench = unanswered("retry", retry_count);
+        let start = bench.pair.now;
+        bench.pair.run_until_idle();
+        let flushed = WcStatus::WorkRequestFlushed;
+        assert_eq!(bench.sent_statuses(0), [(1, WcStatus::RetryExceeded), (2, flushed)]);
+        assert_eq!(bench.received_statuses(0), [(50, flushed)]);
+        assert_eq!(bench.state(0), QpState::Error);
+        let first = bench.options.psn[0];
+        let times: Vec<_> =
+            bench.wire(0).iter().filter(|seen| seen.psn == first).map(|seen| seen.at).collect();
+        assert_eq!(times.len(), usize::from(retry_count) + 1, "{retry_count} retries");
+        // 4.096 us times 2^12; the specification allows up to four times the nominal value.
+        let timeout = Duration::from_nanos(4096 << 12);
+        for gap in times.windows(2).map(|pair| pair[1].since(pair[0])) {
+            assert!(gap >= timeout && gap <= timeout * 4, "{gap:?} between tries");
+        }
+        let took = bench.pair.now.since(start);
+        assert!(took >= timeout * (u32::from(retry_count) + 1), "gave up after {took:?}");
+        assert_eq!(bench.stats(0).timeouts, u64::from(retry_count) + 1);
+        assert_eq!(bench.state(1), QpState::Rts, "the peer knows nothing of it");
+    }
+}
+
+/// Timeout 0 waits for ever.
+#[test]
+fn no_timeout_never_gives_up() {
+    let options = ConnectOptions { timeout: 0, ..ConnectOptions::default() };
+    let mut bench = Bench::with(PairConfig { name: "no-timeout", ..PairConfig::default() }, options);
+    bench.cut(0);
+    bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 100);
+    bench.pair.run_for(Duration::from_secs(3600));
+    assert_eq!(bench.wire(0).len(), 1);
+    assert!(bench.sent(0).is_empty());
+}
+
+/// The last permitted try still succeeds, and progress gives the full number of tries back.
+#[test]
+fn progress_renews_the_retries() {
+    let options = ConnectOptions { retry_count: 2, ..ConnectOptions::default() };
+    let mut bench = Bench::with(PairConfig { name: "retry-renewed", ..PairConfig::default() }, options);
+    // Of each message, the first two tries are lost.
+    let mut tries = std::collections::BTreeMap::new();
+    bench.pair.sides[0].link.set_rule(move |crossing| {
+        let psn = crossing.packet.expect("a packet").bth.psn.value();
+        let count = tries.entry(psn).or_insert(0);
+        *count += 1;
+        if *count <= 2 { Verdict::Drop } else { Verdict::Pass }
+    });
+    for wr_id in 0..10 {
+        let data = bench.fill(0, 0, 100, wr_id);
+        bench.send(0, wr_id, SendOp::Write(bench.remote(1, 0)), 0, 100);
+        bench.pair.run_until_idle();
+        assert_eq!(bench.sent_statuses(0), [(wr_id, WcStatus::Success)]);
+        assert_eq!(bench.bytes(1, 0, 100), data);
+    }
+}
+
+/// A lost packet in the middle is asked for by the peer's NAK, long before the timeout.
+#[test]
+fn a_sequence_nak_is_answered_at_once() {
+    let mut bench = Bench::new("psn-nak");
+    let lost = bench.options.psn[0].plus(3);
+    let mut once = true;
+    bench.pair.sides[0].link.set_rule(move |crossing| {
+        let hit = crossing.packet.is_some_and(|packet| packet.bth.psn == lost) && std::mem::take(&mut once);
+        if hit { Verdict::Drop } else { Verdict::Pass }
+    });
+    let data = bench.fill(0, 0, 10 * 1024, 1);
+    let start = bench.pair.now;
+    bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 10 * 1024);
+    while bench.pair.completions_waiting(0) == 0 {
+        assert!(bench.pair.step(start + Duration::from_secs(1)), "it completes");
+    }
+    let took = bench.pair.now.since(start);
+    assert!(took < Duration::from_millis(1), "took {took:?}, the timeout is 16.8 ms");
+    assert_eq!(bench.bytes(1, 0, 10 * 1024), data);
+    bench.pair.run_until_idle();
+    assert_eq!((bench.stats(0).timeouts, bench.stats(1).psn_naks_sent), (0, 1));
+    let again = bench.wire(0).iter().filter(|seen| seen.psn.distance(lost) < 0).count();
+    assert_eq!(again, 3, "packets before the lost one leave once");
+}
+
+/// When acknowledgements are lost the peer does not take anything twice.
+#[test]
+fn lost_acknowledgements_do_not_repeat_anything() {
+    let mut bench = Bench::new("lost-acks");
+    let mut left = 3;
+    bench.pair.sides[1].link.set_rule(move |_| {
+        left -= i32::from(left > 0);
+        if left > 0 { Verdict::Drop } else { Verdict::Pass }
+    });
+    for wr_id in 0..3 {
+        bench.recv(1, wr_id, 0, 100);
+    }
+    bench.send(0, 1, SendOp::Send, 0, 100);
+    bench.send(0, 2, SendOp::FetchAdd { remote: bench.remote(1, 4096), add: 5 }, 200, 8);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(bench.received_statuses(1), [(0, WcStatus::Success)]);
+    assert_eq!(bench.bytes(1, 4096, 8), 5_u64.to_ne_bytes());
+    assert_eq!(bench.bytes(0, 200, 8), 0_u64.to_ne_bytes());
+    assert!(bench.stats(1).duplicates > 0);
+    assert!(!bench.wire_of(1, Class::AtomicAcknowledge).is_empty());
+}
+
+/// The timeout of the present attributes counts, also when it was changed in SQD.
+#[test]
+fn a_timeout_changed_while_drained_counts() {
+    let mut bench = Bench::new("timeout-changed");
+    bench.go_to(0, QpState::Sqd);
+    bench.pair.run_until_idle();
+    let qpn = bench.qpn(0);
+    let change = QpChange { timeout: Some(15), retry_count: Some(0), ..QpChange::default() };
+    bench.pair.modify(0, qpn, &change).expect("possible in SQD");
+    bench.go_to(0, QpState::Rts);
+    bench.cut(0);
+    let start = bench.pair.now;
+    bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 1);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::RetryExceeded)]);
+    assert!(bench.pair.now.since(start) >= Duration::from_nanos(4096 << 15));
+}

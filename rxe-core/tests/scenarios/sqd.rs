@@ -1,0 +1,98 @@
+//! SQD: what was begun ends, nothing new begins, and the program is told when it has drained.
+
+use crate::bench::Bench;
+use rxe_core::{
+    qp::{ModifyError, QpChange, QpState},
+    work::{AsyncEvent, SendOp, WcStatus},
+};
+use std::time::Duration;
+
+const TO_SQD: QpChange = QpChange { state: Some(QpState::Sqd), sqd_notify: Some(true), ..NOTHING };
+const NOTHING: QpChange = QpChange {
+    state: None,
+    current_state: None,
+    sqd_notify: None,
+    access: None,
+    pkey_index: None,
+    port: None,
+    qkey: None,
+    av: None,
+    path_mtu: None,
+    timeout: None,
+    retry_count: None,
+    rnr_retry: None,
+    rq_psn: None,
+    max_rd_atomic: None,
+    alternate: None,
+    min_rnr_timer: None,
+    sq_psn: None,
+    max_dest_rd_atomic: None,
+    migration: None,
+    caps: None,
+    dest_qpn: None,
+};
+
+#[test]
+fn drains_tells_and_goes_on() {
+    let mut bench = Bench::new("sqd");
+    let qpn = bench.qpn(0);
+    bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 20_000);
+    bench.pair.modify(0, qpn, &TO_SQD).expect("a transition");
+    bench.send(0, 2, SendOp::Write(bench.remote(1, 30_000)), 0, 100);
+    let early = bench.pair.modify(0, qpn, &QpChange { state: Some(QpState::Rts), ..NOTHING });
+    assert_eq!(early, Err(ModifyError::Draining));
+    assert!(bench.events(0).is_empty(), "told before it has drained");
+    bench.pair.run_until_idle();
+    assert_eq!(bench.events(0), [AsyncEvent::SqDrained(qpn)]);
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)]);
+    bench.pair.run_for(Duration::from_secs(1));
+    assert!(bench.sent(0).is_empty(), "nothing new begins in SQD");
+    bench.go_to(0, QpState::Rts);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(2, WcStatus::Success)]);
+    assert!(bench.events(0).is_empty(), "told once");
+}
+
+#[test]
+fn an_idle_queue_is_drained_at_once() {
+    let mut bench = Bench::new("sqd-idle");
+    let qpn = bench.qpn(0);
+    bench.pair.modify(0, qpn, &TO_SQD).expect("a transition");
+    bench.pair.run_until_idle();
+    assert_eq!(bench.events(0), [AsyncEvent::SqDrained(qpn)]);
+    bench.go_to(0, QpState::Rts);
+    bench.go_to(0, QpState::Sqd);
+    bench.pair.run_until_idle();
+    assert!(bench.events(0).is_empty(), "not asked for this time");
+}
+
+/// A queue pair in SQD still answers its peer.
+#[test]
+fn the_responder_goes_on() {
+    let mut bench = Bench::new("sqd-responder");
+    bench.go_to(0, QpState::Sqd);
+    let data = bench.fill(1, 0, 3000, 1);
+    bench.recv(0, 5, 0, 4000);
+    bench.send(1, 1, SendOp::Send, 0, 3000);
+    bench.send(1, 2, SendOp::Read(bench.remote(0, 0)), 50_000, 3000);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(1), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(bench.received_statuses(0), [(5, WcStatus::Success)]);
+    assert_eq!(bench.bytes(1, 50_000, 3000), data);
+}
+
+/// Draining goes on through losses.
+#[test]
+fn a_lost_packet_is_sent_again_while_draining() {
+    let mut bench = Bench::new("sqd-loss");
+    let qpn = bench.qpn(0);
+    bench.cut(0);
+    bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 5000);
+    bench.pair.modify(0, qpn, &TO_SQD).expect("a transition");
+    bench.pair.run_for(Duration::from_millis(20));
+    bench.mend(0);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)]);
+    assert_eq!(bench.events(0), [AsyncEvent::SqDrained(qpn)]);
+    assert_eq!(bench.bytes(1, 0, 5000), bench.bytes(0, 0, 5000));
+}

@@ -1,0 +1,156 @@
+//! Completion channels (ibv_comp_channel): how completion queues wake a sleeping program.
+
+use crate::{
+    cq::{Cq, CqRing},
+    engine::Stack,
+    events::EventError,
+    sys::{poll, socket::Event},
+};
+use core::time::Duration;
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// A completion channel. Clones are the same channel.
+///
+/// Its descriptor ([`AsFd`]) is readable while events wait, for programs with an event loop of their own; it must only
+/// be polled, never read. An event comes from a queue that was armed by [`Cq::req_notify`], once per arming.
+#[derive(Clone, Debug)]
+pub struct CompChannel(Arc<Channel>);
+
+#[derive(Debug)]
+pub(crate) struct Channel {
+    stack: Arc<Stack>,
+    queue: Mutex<VecDeque<Arc<CqRing>>>,
+    readable: Event,
+    /// The program waits inside [`CompChannel::get_event`], which watches the network itself, and not by polling the
+    /// descriptor.
+    waits_inside: AtomicBool,
+}
+
+impl Channel {
+    /// Queues an event of `cq`, once per arming.
+    pub(crate) fn push(&self, cq: Arc<CqRing>) {
+        let mut queue = self.lock();
+        queue.push_back(cq);
+        if queue.len() == 1 {
+            self.readable.raise();
+        }
+    }
+
+    /// Forgets the events of a queue that goes away.
+    pub(crate) fn forget(&self, cq: &CqRing) {
+        let mut queue = self.lock();
+        queue.retain(|entry| !core::ptr::eq(&raw const **entry, cq));
+        if queue.is_empty() {
+            self.readable.clear();
+        }
+    }
+
+    pub(crate) fn waits_inside(&self) -> bool {
+        self.waits_inside.load(Ordering::Relaxed)
+    }
+
+    fn pop(&self) -> Option<Cq> {
+        let mut queue = self.lock();
+        let cq = loop {
+            // A queue whose last handle is being dropped has no reader any more.
+            match queue.pop_front() {
+                Some(ring) => {
+                    if let Some(cq) = Cq::of(&ring) {
+                        break Some(cq);
+                    }
+                }
+                None => break None,
+            }
+        };
+        if queue.is_empty() {
+            self.readable.clear();
+        }
+        drop(queue);
+        if let Some(cq) = &cq {
+            cq.count_event();
+        }
+        cq
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<CqRing>>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CompChannel {
+    pub(crate) fn new(stack: &Arc<Stack>) -> io::Result<Self> {
+        Ok(Self(Arc::new(Channel {
+            stack: Arc::clone(stack),
+            queue: Mutex::default(),
+            readable: Event::new()?,
+            waits_inside: AtomicBool::new(false),
+        })))
+    }
+
+    pub(crate) const fn shared(&self) -> &Arc<Channel> {
+        &self.0
+    }
+
+    /// Waits for an event and gives the queue it is from (ibv_get_cq_event). Each event has to be acknowledged
+    /// ([`Cq::ack_events`]) where somebody asks for that ([`Cq::wait_acked`]).
+    ///
+    /// # Errors
+    /// [`EventError::Interrupted`] if a signal arrives.
+    pub fn get_event(&self) -> Result<Cq, EventError> {
+        self.wait(None)
+    }
+
+    /// The same, but for `timeout` at most.
+    ///
+    /// # Errors
+    /// Also [`EventError::Empty`] when the time is over.
+    pub fn get_event_within(&self, timeout: Duration) -> Result<Cq, EventError> {
+        self.wait(Some(timeout))
+    }
+
+    /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK).
+    pub fn try_get_event(&self) -> Option<Cq> {
+        self.0.pop().or_else(|| {
+            self.0.waits_inside.store(false, Ordering::Relaxed);
+            self.0.stack.progress();
+            self.0.pop()
+        })
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<Cq, EventError> {
+        let deadline = poll::Deadline::after(timeout);
+        let mut waiting = None;
+        loop {
+            if let Some(cq) = self.0.pop() {
+                return Ok(cq);
+            }
+            self.0.waits_inside.store(true, Ordering::Relaxed);
+            self.0.stack.progress_before_sleep();
+            if let Some(cq) = self.0.pop() {
+                return Ok(cq);
+            }
+            if deadline.is_over() {
+                return Err(EventError::Empty);
+            }
+            // While it lives, the background threads leave the sockets to us.
+            let waiter = waiting.get_or_insert_with(|| self.0.stack.wait_for_packets());
+            let mut fds = waiter.fds();
+            fds.push(self.0.readable.as_fd());
+            poll::wait(&fds, deadline.left()).map_err(|_| EventError::Interrupted)?;
+        }
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.readable.as_fd()
+    }
+}

@@ -1,0 +1,394 @@
+//! Contexts: an opened device (ibv_context).
+
+mod live;
+
+use crate::{
+    channel::CompChannel,
+    cq::Cq,
+    device::{Device, PortAttrs, PortState},
+    engine::{Binding, Follower, LinkReport, Stack, StackConfig, Wrapping, find_or_open, open_link},
+    error::{AddressError, CreateError, OpenError},
+    events::{AsyncEvent, AsyncQueue, EventError},
+    gid::{Gid, GidTable},
+    net::{Capture, FaultPlan, InprocNet, Link, UdpConfig, interfaces::Interface},
+    pd::Pd,
+};
+use core::{net::IpAddr, time::Duration};
+use live::Live;
+use rxe_core::{num::Pkey, qp::Mtu, stats::PortStats, work::AddressVector};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+/// An opened device. Clones are the same context; it lives as long as one of them or an object made from it.
+#[derive(Clone, Debug)]
+pub struct Context(pub(crate) Arc<ContextInner>);
+
+#[derive(Debug)]
+pub(crate) struct ContextInner {
+    pub(crate) stack: Arc<Stack>,
+    pub(crate) device: Device,
+    port: Arc<Port>,
+    pkeys: Vec<Pkey>,
+    pub(crate) events: Arc<AsyncQueue>,
+}
+
+/// The part of a context that follows the network. The background thread holds it for moments, so it must not hold the
+/// stack, which waits for that thread at its end.
+#[derive(Debug)]
+struct Port {
+    ifindex: u32,
+    /// The one address it is restricted to.
+    only: Option<IpAddr>,
+    live: RwLock<Live>,
+    events: Arc<AsyncQueue>,
+}
+
+/// How to open a context, where the defaults do not fit.
+#[derive(Clone, Debug)]
+pub struct ContextOptions {
+    slot: u8,
+    pkeys: Vec<Pkey>,
+    wrapping: Wrapping,
+    shared: bool,
+}
+
+impl Default for ContextOptions {
+    fn default() -> Self {
+        Self { slot: 0, pkeys: vec![Pkey::DEFAULT], wrapping: Wrapping::default(), shared: true }
+    }
+}
+
+impl ContextOptions {
+    /// The defaults: slot 0, the default partition, what the environment says about faults (`RXE_FAULT`) and captures
+    /// (`RXE_PCAP`).
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Top byte of the queue pair numbers: this process's place among those that share the port.
+    #[must_use]
+    pub fn slot(mut self, slot: u8) -> Self {
+        (self.slot, self.shared) = (slot, false);
+        self
+    }
+
+    /// The partition table, 1 to 65535 entries; the first is the default.
+    #[must_use]
+    pub fn pkeys(mut self, pkeys: Vec<Pkey>) -> Self {
+        if !pkeys.is_empty() {
+            (self.pkeys, self.shared) = (pkeys, false);
+        }
+        self
+    }
+
+    /// Disturbs the packets, for tests.
+    #[must_use]
+    pub fn faults(mut self, faults: FaultPlan) -> Self {
+        (self.wrapping.faults, self.shared) = (Some(faults), false);
+        self
+    }
+
+    /// Records the packets.
+    #[must_use]
+    pub fn capture(mut self, capture: Capture) -> Self {
+        (self.wrapping.capture, self.shared) = (Some(capture), false);
+        self
+    }
+
+    /// Opens a device on all of the host's addresses.
+    ///
+    /// # Errors
+    /// [`OpenError`], in words for the user.
+    pub fn open(self, device: &Device) -> Result<Context, OpenError> {
+        self.open_bound(Binding::Any, device.clone(), None, UdpConfig::default, Mtu::M4096)
+    }
+
+    /// Opens the device of one address, and only with that address: several processes of a host can each have one.
+    ///
+    /// # Errors
+    /// [`OpenError`], in words for the user.
+    pub fn open_address(self, address: IpAddr) -> Result<Context, OpenError> {
+        let device = Device::of_address(address)?;
+        let scope = if is_link_local(address) { device.interface().index } else { 0 };
+        let mtu = device.active_mtu();
+        let udp = || UdpConfig::only(address, scope);
+        // The system has loopback addresses without listing them.
+        let listed = device.addresses().any(|ip| ip == address);
+        let device = device.restricted_to(address);
+        self.open_bound(Binding::Only(address, scope), device, listed.then_some(address), udp, mtu)
+    }
+
+    /// Opens a device that exists inside this process only, with these addresses on `net`.
+    ///
+    /// # Errors
+    /// [`OpenError::System`] if the addresses are taken there.
+    pub fn open_inproc(self, net: &InprocNet, addresses: &[IpAddr]) -> Result<Context, OpenError> {
+        let link = net
+            .attach(addresses, 1)
+            .map_err(|source| OpenError::System { action: "join the in-process network", source })?;
+        self.open_link(link, addresses)
+    }
+
+    /// Opens a device over a link of the caller's, with these addresses.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_link(self, link: impl Link + 'static, addresses: &[IpAddr]) -> Result<Context, OpenError> {
+        let config = self.stack_config(Mtu::M4096);
+        let stack = open_link(link, self.wrapping, config)?;
+        Ok(Context(Context::inner(stack, Device::virtual_one("rxe_link", addresses), None, self.pkeys)?))
+    }
+
+    fn stack_config(&self, mtu: Mtu) -> StackConfig {
+        StackConfig { slot: self.slot, pkeys: self.pkeys.clone(), port_mtu: mtu.bytes() }
+    }
+
+    fn open_bound(
+        self,
+        binding: Binding,
+        device: Device,
+        only: Option<IpAddr>,
+        udp: impl FnOnce() -> UdpConfig,
+        mtu: Mtu,
+    ) -> Result<Context, OpenError> {
+        let config = self.stack_config(mtu);
+        let stack = find_or_open(binding, udp, self.wrapping, config, self.shared)?;
+        let follows = only.is_some() || binding == Binding::Any;
+        let inner = Context::inner(stack, device, only, self.pkeys)?;
+        if follows {
+            inner.stack.network.follow(&inner.port);
+        }
+        Ok(Context(inner))
+    }
+}
+
+impl Context {
+    /// Opens a device with the default options.
+    ///
+    /// # Errors
+    /// [`OpenError`], in words for the user.
+    pub fn open(device: &Device) -> Result<Self, OpenError> {
+        ContextOptions::new().open(device)
+    }
+
+    /// Opens the device of one address with the default options; see [`ContextOptions::open_address`].
+    ///
+    /// # Errors
+    /// [`OpenError`], in words for the user.
+    pub fn open_address(address: IpAddr) -> Result<Self, OpenError> {
+        ContextOptions::new().open_address(address)
+    }
+
+    /// Opens a device inside this process; see [`ContextOptions::open_inproc`].
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_inproc(net: &InprocNet, addresses: &[IpAddr]) -> Result<Self, OpenError> {
+        ContextOptions::new().open_inproc(net, addresses)
+    }
+
+    fn inner(
+        stack: Arc<Stack>,
+        device: Device,
+        only: Option<IpAddr>,
+        pkeys: Vec<Pkey>,
+    ) -> Result<Arc<ContextInner>, OpenError> {
+        let events = AsyncQueue::new()
+            .map_err(|source| OpenError::System { action: "make an event counter", source })?;
+        let events = Arc::new(events);
+        let live = RwLock::new(Live::of(&device));
+        let ifindex = device.interface().index;
+        let port = Arc::new(Port { ifindex, only, live, events: Arc::clone(&events) });
+        Ok(Arc::new(ContextInner { stack, device, port, pkeys, events }))
+    }
+
+    /// The port as it is now, after a look at what the system has announced.
+    fn live(&self) -> Live {
+        self.0.stack.network.look();
+        self.0.port.live.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The device, as it was when opened.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// The GID table (ibv_query_gid).
+    #[must_use]
+    pub fn gids(&self) -> GidTable {
+        self.live().gids
+    }
+
+    /// The partition table (ibv_query_pkey).
+    #[must_use]
+    pub fn pkeys(&self) -> &[Pkey] {
+        &self.0.pkeys
+    }
+
+    /// Port 1 (ibv_query_port).
+    #[must_use]
+    pub fn port(&self) -> PortAttrs {
+        let live = self.live();
+        PortAttrs {
+            state: live.state,
+            max_mtu: Mtu::M4096,
+            active_mtu: live.active_mtu,
+            gid_table_len: live.gids.len(),
+            pkey_table_len: self.0.pkeys.len(),
+        }
+    }
+
+    /// Whether the port works.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.port().state == PortState::Active
+    }
+
+    /// The way from the GID at `gid_index` to a peer, for queue pairs and datagrams (what ibv_ah_attr with a GRH says).
+    /// Traffic class, hop limit and flow label are 0 (the system's defaults) and may be set afterwards.
+    ///
+    /// # Errors
+    /// [`AddressError`]: no such index, no destination, or the two do not go together.
+    pub fn address_vector(&self, gid_index: u8, remote: Gid) -> Result<AddressVector, AddressError> {
+        let gids = self.live().gids;
+        let src = gids.get(gid_index).address();
+        let src = src.ok_or(AddressError::Index { index: gid_index, entries: gids.len() })?;
+        let dst = remote.address().ok_or(AddressError::NoDestination)?;
+        if src.is_ipv4() != dst.is_ipv4() {
+            return Err(AddressError::Family { src, dst });
+        }
+        if is_link_local(src) != is_link_local(dst) && src.is_ipv6() && !dst.is_multicast() {
+            return Err(AddressError::Scope { src, dst });
+        }
+        Ok(AddressVector {
+            src,
+            dst,
+            ifindex: self.interface_to(dst),
+            traffic_class: 0,
+            hop_limit: 0,
+            flow_label: 0,
+            service_level: 0,
+            sgid_index: gid_index,
+        })
+    }
+
+    /// The interface that packets to `dst` must leave by: ours where the destination is on its own network (another
+    /// interface may be on the same one), of local scope or a group; else the routing table decides. Addresses of this
+    /// host itself are the routing table's too.
+    fn interface_to(&self, dst: IpAddr) -> u32 {
+        let interface = self.0.device.interface();
+        let own = interface.addresses.iter().any(|address| address.ip == dst);
+        let on_link = interface
+            .addresses
+            .iter()
+            .any(|address| address.prefix > 0 && same_network(address.ip, dst, address.prefix));
+        let needed = is_link_local(dst) || dst.is_multicast() || (on_link && !own);
+        if needed && !interface.loopback { interface.index } else { 0 }
+    }
+
+    /// Largest payload of a packet, as last heard.
+    pub(crate) fn active_mtu(&self) -> Mtu {
+        self.0.port.live.read().unwrap_or_else(PoisonError::into_inner).active_mtu
+    }
+
+    /// Makes a protection domain (ibv_alloc_pd).
+    ///
+    /// # Errors
+    /// [`CreateError::Exhausted`].
+    pub fn alloc_pd(&self) -> Result<Pd, CreateError> {
+        Pd::new(self)
+    }
+
+    /// Makes a completion queue for `capacity` completions, whose events go to `channel` (ibv_create_cq).
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_cq(&self, capacity: u32, channel: Option<&CompChannel>) -> Result<Cq, CreateError> {
+        Cq::new(&self.0.stack, &self.0.events, capacity, channel)
+    }
+
+    /// Makes a completion channel (ibv_create_comp_channel).
+    ///
+    /// # Errors
+    /// [`CreateError::System`] if the system has no descriptor left.
+    pub fn create_comp_channel(&self) -> Result<CompChannel, CreateError> {
+        CompChannel::new(&self.0.stack)
+            .map_err(|source| CreateError::System { action: "make an event counter", source })
+    }
+
+    /// An asynchronous event if there is one.
+    #[must_use]
+    pub fn try_get_async_event(&self) -> Option<AsyncEvent> {
+        self.0.events.pop().or_else(|| {
+            self.0.stack.progress();
+            self.0.events.pop()
+        })
+    }
+
+    /// Waits for an asynchronous event (ibv_get_async_event); without a timeout for as long as it takes.
+    ///
+    /// # Errors
+    /// [`EventError`]: a signal arrived, or the time is over.
+    pub fn get_async_event(&self, timeout: Option<Duration>) -> Result<AsyncEvent, EventError> {
+        if let Some(event) = self.try_get_async_event() {
+            return Ok(event);
+        }
+        self.0.stack.expect_sleep();
+        self.0.events.wait(timeout)
+    }
+
+    /// A descriptor that is readable while asynchronous events wait; only to be polled, never read.
+    #[must_use]
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        self.0.events.as_fd()
+    }
+
+    /// Lets the engine take a turn. Not needed by programs that poll or wait.
+    pub fn progress(&self) {
+        self.0.stack.progress();
+    }
+
+    /// Counters of the port, as far as this process uses it.
+    #[must_use]
+    pub fn port_stats(&self) -> PortStats {
+        self.0.stack.shard().look(|state| state.endpoint.port_stats())
+    }
+
+    /// What the network did with what we sent and should have received.
+    #[must_use]
+    pub fn link_report(&self) -> LinkReport {
+        self.0.stack.shard().look(|state| state.report())
+    }
+}
+
+impl Follower for Port {
+    fn network_changed(&self, interfaces: &[Interface]) {
+        let own = interfaces.iter().find(|interface| interface.index == self.ifindex);
+        let events = self.live.write().unwrap_or_else(PoisonError::into_inner).update(own, self.only);
+        for event in events {
+            self.events.push(event);
+        }
+    }
+}
+
+/// IPv6 only: IPv4's link-local addresses need no interface.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// Whether the first `prefix` bits are the same.
+fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
+    let same = |a: u128, b: u128, bits: u32| {
+        let rest = bits.saturating_sub(prefix.into());
+        (a ^ b).checked_shr(rest).unwrap_or(0) == 0
+    };
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => same(a.to_bits().into(), b.to_bits().into(), 32),
+        (IpAddr::V6(a), IpAddr::V6(b)) => same(a.to_bits(), b.to_bits(), 128),
+        _ => false,
+    }
+}

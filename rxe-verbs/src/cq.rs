@@ -1,0 +1,280 @@
+//! Completion queues (ibv_cq).
+
+use crate::{
+    channel::{Channel, CompChannel},
+    engine::Stack,
+    error::{CreateError, PollError},
+    events::{AsyncEvent, AsyncQueue},
+    limits,
+};
+use core::time::Duration;
+use rxe_core::work::{Completion, CqId};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+/// A completion queue. Clones are the same queue; it lives as long as one of them or a queue pair that uses it.
+#[derive(Clone, Debug)]
+pub struct Cq(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle {
+    ring: Arc<CqRing>,
+    stack: Arc<Stack>,
+}
+
+/// The part that shards know: where completions are put.
+#[derive(Debug)]
+pub(crate) struct CqRing {
+    id: CqId,
+    state: Mutex<State>,
+    /// Entries waiting, so that an empty queue is seen without the lock.
+    len: AtomicUsize,
+    overrun: AtomicBool,
+    /// Where an overrun is reported.
+    events: Arc<AsyncQueue>,
+    channel: Option<Arc<Channel>>,
+    handle: OnceLock<Weak<Handle>>,
+    acked: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    entries: VecDeque<Completion>,
+    capacity: usize,
+    armed: Armed,
+    lost: u64,
+    /// Events given out and not acknowledged.
+    unacked: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Armed {
+    No,
+    Solicited,
+    Next,
+}
+
+impl CqRing {
+    /// Puts a completion at the end. A full queue loses it, says so by an event, and by an error once it is empty.
+    pub(crate) fn push(self: &Arc<Self>, wc: Completion, solicited: bool) {
+        let mut state = self.lock();
+        if state.entries.len() >= state.capacity {
+            state.lost += 1;
+            drop(state);
+            if !self.overrun.swap(true, Ordering::AcqRel) {
+                self.events.push(AsyncEvent::CqError(self.id));
+            }
+            return;
+        }
+        state.entries.push_back(wc);
+        self.len.store(state.entries.len(), Ordering::Release);
+        let wakes = match state.armed {
+            Armed::No => false,
+            Armed::Solicited => solicited,
+            Armed::Next => true,
+        };
+        if wakes {
+            state.armed = Armed::No;
+            if let Some(channel) = &self.channel {
+                channel.push(Arc::clone(self));
+            }
+        }
+    }
+
+    pub(crate) const fn id(&self) -> CqId {
+        self.id
+    }
+
+    fn pop(&self, out: &mut [Completion]) -> usize {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut state = self.lock();
+        let count = out.len().min(state.entries.len());
+        for (slot, wc) in out.iter_mut().zip(state.entries.drain(..count)) {
+            *slot = wc;
+        }
+        self.len.store(state.entries.len(), Ordering::Release);
+        count
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Cq {
+    pub(crate) fn new(
+        stack: &Arc<Stack>,
+        events: &Arc<AsyncQueue>,
+        capacity: u32,
+        channel: Option<&CompChannel>,
+    ) -> Result<Self, CreateError> {
+        limits::check("CQ entries", capacity.into(), 1, limits::MAX_CQE.into())?;
+        let id = CqId(stack.name_cq().ok_or(CreateError::Exhausted("completion queues"))?);
+        let ring = Arc::new(CqRing {
+            id,
+            state: Mutex::new(State {
+                entries: VecDeque::new(),
+                capacity: capacity as usize,
+                armed: Armed::No,
+                lost: 0,
+                unacked: 0,
+            }),
+            len: AtomicUsize::new(0),
+            overrun: AtomicBool::new(false),
+            events: Arc::clone(events),
+            channel: channel.map(|channel| Arc::clone(channel.shared())),
+            handle: OnceLock::new(),
+            acked: Condvar::new(),
+        });
+        let handle = Arc::new(Handle { ring, stack: Arc::clone(stack) });
+        // Set once, here.
+        let _ = handle.ring.handle.set(Arc::downgrade(&handle));
+        Ok(Self(handle))
+    }
+
+    /// The queue that `ring` belongs to, if it still has a user.
+    pub(crate) fn of(ring: &CqRing) -> Option<Self> {
+        ring.handle.get()?.upgrade().map(Self)
+    }
+
+    pub(crate) fn ring(&self) -> &Arc<CqRing> {
+        &self.0.ring
+    }
+
+    pub(crate) fn belongs_to(&self, stack: &Arc<Stack>) -> bool {
+        Arc::ptr_eq(&self.0.stack, stack)
+    }
+
+    /// Its name in asynchronous events.
+    #[must_use]
+    pub fn id(&self) -> CqId {
+        self.0.ring.id
+    }
+
+    /// Takes completions, oldest first, into `out`; gives how many (ibv_poll_cq). An empty queue makes the engine take a
+    /// turn: receive, answer, send, look at timers. It never waits.
+    ///
+    /// # Errors
+    /// [`PollError::Overrun`] when a full queue has lost completions and those it kept have all been taken.
+    pub fn poll(&self, out: &mut [Completion]) -> Result<usize, PollError> {
+        let ring = &self.0.ring;
+        let count = ring.pop(out);
+        if count > 0 || out.is_empty() {
+            return Ok(count);
+        }
+        self.0.stack.progress();
+        let count = ring.pop(out);
+        if count == 0 && ring.overrun.load(Ordering::Acquire) && ring.len.load(Ordering::Acquire) == 0 {
+            return Err(PollError::Overrun { lost: ring.lock().lost });
+        }
+        Ok(count)
+    }
+
+    /// Polls until there is a completion or `timeout` is over. It keeps the processor busy; programs that wait long use
+    /// a [`CompChannel`].
+    ///
+    /// # Errors
+    /// As [`Self::poll`].
+    pub fn poll_within(&self, timeout: Duration) -> Result<Option<Completion>, PollError> {
+        let mut one = [Completion::default()];
+        if self.poll(&mut one)? == 1 {
+            return Ok(Some(one[0]));
+        }
+        let start = Instant::now();
+        loop {
+            for _ in 0..8 {
+                if self.poll(&mut one)? == 1 {
+                    return Ok(Some(one[0]));
+                }
+            }
+            if start.elapsed() >= timeout {
+                return Ok(None);
+            }
+            // Where there are more threads than processors, the one we wait for may need ours.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Arms the queue (ibv_req_notify_cq): the next completion, or with `solicited_only` the next solicited one or
+    /// error, puts an event into the channel. Completions that are there already do not: poll once more after arming.
+    /// Arming for all is not undone by arming for solicited ones.
+    pub fn req_notify(&self, solicited_only: bool) {
+        let ring = &self.0.ring;
+        let mut state = ring.lock();
+        state.armed = state.armed.max(if solicited_only { Armed::Solicited } else { Armed::Next });
+        drop(state);
+        if ring.channel.as_ref().is_some_and(|channel| !channel.waits_inside()) {
+            self.0.stack.expect_sleep();
+        }
+    }
+
+    /// Completions that it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        u32::try_from(self.0.ring.lock().capacity).unwrap_or(u32::MAX)
+    }
+
+    /// Changes how many completions it can hold (ibv_resize_cq).
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`] outside 1 to the device's limit, or fewer than wait in it now.
+    pub fn resize(&self, capacity: u32) -> Result<(), CreateError> {
+        let mut state = self.0.ring.lock();
+        let least = state.entries.len().max(1) as u64;
+        limits::check("CQ entries", capacity.into(), least, limits::MAX_CQE.into())?;
+        state.capacity = capacity as usize;
+        state.entries.shrink_to(capacity as usize);
+        Ok(())
+    }
+
+    /// Whether something else (a queue pair, another handle) still holds it: ibv_destroy_cq would say EBUSY.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// Acknowledges `count` events (ibv_ack_cq_events). More than there were count as all.
+    pub fn ack_events(&self, count: u32) {
+        let mut state = self.0.ring.lock();
+        state.unacked = state.unacked.saturating_sub(count.into());
+        if state.unacked == 0 {
+            self.0.ring.acked.notify_all();
+        }
+    }
+
+    /// Events that were given out and not acknowledged.
+    #[must_use]
+    pub fn unacked_events(&self) -> u64 {
+        self.0.ring.lock().unacked
+    }
+
+    /// Waits until every event given out is acknowledged, as ibv_destroy_cq does. Dropping does not wait: in Rust an
+    /// event holds its queue.
+    pub fn wait_acked(&self) {
+        let mut state = self.0.ring.lock();
+        while state.unacked > 0 {
+            state = self.0.ring.acked.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(crate) fn count_event(&self) {
+        self.0.ring.lock().unacked += 1;
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Some(channel) = &self.ring.channel {
+            channel.forget(&self.ring);
+        }
+        self.stack.unname_cq(self.ring.id.0);
+    }
+}

@@ -1,0 +1,269 @@
+//! Devices: one for each network interface, as kernel rxe would have them.
+
+use crate::{
+    error::OpenError,
+    gid::GidTable,
+    net::interfaces::{Interface, interfaces},
+    sys::process::network_namespace,
+};
+use core::net::IpAddr;
+use rxe_core::qp::Mtu;
+use std::{
+    collections::BTreeMap,
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
+
+/// Our vendor id. It is not an assigned one: no real hardware is meant to be taken for ours.
+pub const VENDOR_ID: u32 = 0x00ff_fffe;
+/// Part number of the only model.
+pub const VENDOR_PART_ID: u32 = 1;
+
+/// State of a port (ibv_port_state).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum PortState {
+    /// The interface is switched off or has no carrier.
+    Down,
+    /// It works.
+    Active,
+}
+
+/// What a port is at the moment (ibv_query_port). There is one, number 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortAttrs {
+    /// State.
+    pub state: PortState,
+    /// Largest MTU there is: 4096.
+    pub max_mtu: Mtu,
+    /// Largest MTU that the interface's own leaves room for.
+    pub active_mtu: Mtu,
+    /// Entries of the GID table.
+    pub gid_table_len: usize,
+    /// Entries of the P_Key table.
+    pub pkey_table_len: usize,
+}
+
+/// A device: a network interface with addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    name: String,
+    interface: Interface,
+}
+
+/// Interfaces by their numbers, the names given out so far (rxe0, rxe1, ...), in each network namespace seen. A name
+/// stays with its interface as long as the process lives.
+static NAMES: Mutex<BTreeMap<Option<PathBuf>, Vec<String>>> = Mutex::new(BTreeMap::new());
+
+/// Lists the devices: the default route's interface first, the loopback last. Interfaces without an address are none.
+///
+/// # Errors
+/// What the system says when it cannot list its interfaces.
+pub fn devices() -> io::Result<Vec<Device>> {
+    let list = interfaces()?.into_iter().filter(|interface| usable(interface).next().is_some()).collect();
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(name(list, names.entry(network_namespace()).or_default()))
+}
+
+fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {
+    interface.addresses.iter().filter(|address| address.usable).map(|address| address.ip)
+}
+
+/// Names interfaces; those named before keep theirs.
+fn name(mut list: Vec<Interface>, names: &mut Vec<String>) -> Vec<Device> {
+    list.sort_by_key(|interface| (interface.loopback, !interface.default_route, interface.index));
+    for interface in &list {
+        if !names.contains(&interface.name) {
+            names.push(interface.name.clone());
+        }
+    }
+    let mut devices: Vec<(usize, Device)> = list
+        .into_iter()
+        .filter_map(|interface| {
+            let number = names.iter().position(|name| *name == interface.name)?;
+            Some((number, Device { name: format!("rxe{number}"), interface }))
+        })
+        .collect();
+    devices.sort_by_key(|(number, _)| *number);
+    devices.into_iter().map(|(_, device)| device).collect()
+}
+
+impl Device {
+    /// The device with this name: its own (`rxe0`) or its interface's (`eth0`).
+    ///
+    /// # Errors
+    /// [`OpenError::NoSuchDevice`].
+    pub fn find(name: &str) -> Result<Self, OpenError> {
+        list()?
+            .into_iter()
+            .find(|device| device.name == name || device.interface.name == name)
+            .ok_or_else(|| OpenError::NoSuchDevice(name.to_owned()))
+    }
+
+    /// The first device: the one with the default route, or the loopback where there is nothing else.
+    ///
+    /// # Errors
+    /// [`OpenError::NoAddress`] if there is none.
+    pub fn first() -> Result<Self, OpenError> {
+        list()?.into_iter().next().ok_or(OpenError::NoAddress)
+    }
+
+    /// The device that `address` belongs to: configured on it, or for loopback addresses any of its network.
+    ///
+    /// # Errors
+    /// [`OpenError::NotLocal`].
+    pub fn of_address(address: IpAddr) -> Result<Self, OpenError> {
+        let list = list()?;
+        let has = |device: &&Self| usable(&device.interface).any(|ip| ip == address);
+        let covers = |device: &&Self| device.interface.loopback && address.is_loopback();
+        list.iter()
+            .find(has)
+            .or_else(|| list.iter().find(covers))
+            .cloned()
+            .ok_or(OpenError::NotLocal(address))
+    }
+
+    /// A device without an interface, for links inside the process.
+    pub(crate) fn virtual_one(name: &str, addresses: &[IpAddr]) -> Self {
+        let addresses = addresses
+            .iter()
+            .map(|&ip| crate::net::interfaces::Address { ip, prefix: 0, usable: true })
+            .collect();
+        let interface = Interface {
+            name: name.to_owned(),
+            index: 1,
+            mtu: 65_535,
+            mac: None,
+            addresses,
+            up: true,
+            running: true,
+            loopback: true,
+            default_route: false,
+        };
+        Self { name: name.to_owned(), interface }
+    }
+
+    /// The same device restricted to one address.
+    pub(crate) fn restricted_to(mut self, address: IpAddr) -> Self {
+        self.interface.addresses.retain(|entry| entry.ip == address);
+        if self.interface.addresses.is_empty() {
+            self.interface.addresses.push(crate::net::interfaces::Address {
+                ip: address,
+                prefix: 0,
+                usable: true,
+            });
+        }
+        self
+    }
+
+    /// Its name: `rxe0`, ...
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The interface's name.
+    #[must_use]
+    pub fn netdev(&self) -> &str {
+        &self.interface.name
+    }
+
+    /// The interface.
+    #[must_use]
+    pub const fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Its usable addresses in the kernel's order.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        usable(&self.interface)
+    }
+
+    /// Its GID table.
+    #[must_use]
+    pub fn gids(&self) -> GidTable {
+        GidTable::new(&self.addresses().collect::<Vec<_>>())
+    }
+
+    /// Largest MTU that the interface's own leaves room for.
+    #[must_use]
+    pub fn active_mtu(&self) -> Mtu {
+        Mtu::fitting(self.interface.mtu)
+    }
+
+    /// State of its port.
+    #[must_use]
+    pub const fn state(&self) -> PortState {
+        if self.interface.up && self.interface.running { PortState::Active } else { PortState::Down }
+    }
+
+    /// Its globally unique number (EUI-64): from the MAC address, or for interfaces without one from the boot and the
+    /// name, with the local bit set.
+    #[must_use]
+    pub fn guid(&self) -> [u8; 8] {
+        if let Some(mac) = self.interface.mac.filter(|mac| *mac != [0; 6]) {
+            return [mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]];
+        }
+        let mut hasher = DefaultHasher::new();
+        fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
+        self.interface.name.hash(&mut hasher);
+        let mut guid = hasher.finish().to_be_bytes();
+        guid[0] = guid[0] & !1 | 2;
+        guid
+    }
+}
+
+fn list() -> Result<Vec<Device>, OpenError> {
+    devices().map_err(|source| OpenError::System { action: "list the network interfaces", source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, index: u32, default_route: bool) -> Interface {
+        Interface {
+            name: name.into(),
+            index,
+            mtu: 1500,
+            mac: Some([2, 0, 0, 0, 0, 1]),
+            addresses: Vec::new(),
+            up: true,
+            running: true,
+            loopback: name == "lo",
+            default_route,
+        }
+    }
+
+    fn shown(devices: &[Device]) -> Vec<(&str, &str)> {
+        devices.iter().map(|device| (device.name(), device.netdev())).collect()
+    }
+
+    #[test]
+    fn the_default_route_comes_first_and_names_stay() {
+        let mut names = Vec::new();
+        let first = name(
+            vec![interface("lo", 1, false), interface("a", 2, false), interface("b", 3, true)],
+            &mut names,
+        );
+        assert_eq!(shown(&first), [("rxe0", "b"), ("rxe1", "a"), ("rxe2", "lo")]);
+        let later = name(
+            vec![interface("lo", 1, false), interface("a", 2, true), interface("c", 4, false)],
+            &mut names,
+        );
+        assert_eq!(shown(&later), [("rxe1", "a"), ("rxe2", "lo"), ("rxe3", "c")]);
+    }
+
+    #[test]
+    fn numbers_of_a_device() {
+        let names = &mut Vec::new();
+        let devices = name(vec![interface("a", 2, false)], names);
+        assert_eq!(devices[0].guid(), [0, 0, 0, 0xff, 0xfe, 0, 0, 1]);
+        assert_eq!((devices[0].active_mtu(), devices[0].state()), (Mtu::M1024, PortState::Active));
+        let lo = Device::virtual_one("x", &[]);
+        assert_eq!(lo.guid(), lo.guid());
+        assert_eq!(lo.active_mtu(), Mtu::M4096);
+    }
+}

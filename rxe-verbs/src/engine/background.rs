@@ -1,0 +1,129 @@
+//! The background thread of a shard: makes progress while the application does not.
+//!
+//! While the application polls, this thread never waits for packets: two threads waiting for the same socket double the
+//! latency. It looks in once a millisecond, for timers. When the application has not polled for a tick, it takes over:
+//! turns for a moment, then sleeps until packets arrive or a deadline passes.
+
+use super::{
+    clock,
+    network::Network,
+    shard::{Shard, mode},
+    state::{Turn, Who},
+};
+use crate::sys::{poll, process::block_signals};
+use core::{sync::atomic::Ordering, time::Duration};
+use rxe_core::time::Instant;
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+/// How often it looks in while the application polls.
+const TICK: Duration = Duration::from_millis(1);
+/// How long it goes on looking for packets after the last one, before it sleeps.
+const SPIN: Duration = Duration::from_micros(30);
+
+/// Starts the thread.
+pub(super) fn start(shard: &Arc<Shard>, network: &Arc<Network>) -> io::Result<JoinHandle<()>> {
+    let (shard, network) = (Arc::clone(shard), Arc::clone(network));
+    thread::Builder::new().name("rxe".to_owned()).stack_size(256 * 1024).spawn(move || {
+        block_signals();
+        run(&Engine { shard: &shard, network: &network });
+    })
+}
+
+/// What the thread works on.
+#[derive(Clone, Copy)]
+struct Engine<'a> {
+    shard: &'a Shard,
+    network: &'a Network,
+}
+
+fn run(engine: &Engine<'_>) {
+    let shard = engine.shard;
+    let mut seen = shard.polls.load(Ordering::Relaxed);
+    loop {
+        if shard.stop.load(Ordering::Acquire) {
+            // Acknowledgements owed leave before the socket is closed.
+            shard.turn_then(Who::Idle, drop);
+            return;
+        }
+        let polls = shard.polls.load(Ordering::Relaxed);
+        let polled = core::mem::replace(&mut seen, polls) != polls;
+        if shard.expects_sleep.swap(false, Ordering::Relaxed) {
+            take_over(engine, polls);
+        } else if polled {
+            tick(engine);
+        } else if shard.waiters.load(Ordering::SeqCst) > 0 {
+            rest(engine);
+        } else {
+            take_over(engine, polls);
+        }
+    }
+}
+
+/// The application polls: sleep a moment, then a turn if nobody is in one.
+fn tick(engine: &Engine<'_>) {
+    let shard = engine.shard;
+    shard.mode.store(mode::TICKING, Ordering::SeqCst);
+    sleep(engine, false, Some(TICK));
+    shard.try_turn(Who::Idle);
+}
+
+/// A thread of the application waits for packets: only deadlines are left to us.
+fn rest(engine: &Engine<'_>) {
+    let shard = engine.shard;
+    let timeout = announce(shard, mode::RESTING);
+    // Whoever stops waiting now sees the mode, or we see that he has.
+    if shard.waiters.load(Ordering::SeqCst) > 0 {
+        sleep(engine, false, timeout);
+    }
+    shard.mode.store(mode::AWAKE, Ordering::SeqCst);
+}
+
+/// Nobody else makes progress: turns while there is something to do and a moment longer, then sleep.
+fn take_over(engine: &Engine<'_>, polls: u64) {
+    let shard = engine.shard;
+    let mut idle_since = clock::now();
+    while clock::now().since(idle_since) < SPIN {
+        if shard.polls.load(Ordering::Relaxed) != polls || shard.stop.load(Ordering::Acquire) {
+            return;
+        }
+        match shard.try_turn(Who::Idle) {
+            Some(Turn { busy: true, .. }) => idle_since = clock::now(),
+            _ => core::hint::spin_loop(),
+        }
+    }
+    let timeout = announce(shard, mode::LISTENING);
+    if shard.polls.load(Ordering::Relaxed) == polls && !shard.stop.load(Ordering::Acquire) {
+        sleep(engine, true, timeout);
+    }
+    shard.mode.store(mode::AWAKE, Ordering::SeqCst);
+}
+
+/// A last turn before sleeping. Mode and deadline are made known under the lock, so that whoever brings about an earlier
+/// deadline afterwards knows that he has to wake us.
+fn announce(shard: &Shard, mode: u8) -> Option<Duration> {
+    shard.turn_then(Who::Idle, |turn| {
+        let deadline = turn.deadline.map_or(u64::MAX, Instant::nanos);
+        shard.sleeps_until.store(deadline, Ordering::Relaxed);
+        shard.mode.store(mode, Ordering::SeqCst);
+        let until = turn.deadline.map(|deadline| deadline.since(clock::now()));
+        if turn.blocked { Some(until.unwrap_or(TICK).min(TICK)) } else { until }
+    })
+}
+
+/// Sleeps until woken, or for `timeout`; also until the system's network changes, of which the contexts are told.
+fn sleep(engine: &Engine<'_>, for_packets: bool, timeout: Option<Duration>) {
+    let fds = [engine.shard.wake.as_fd(), engine.network.as_fd(), engine.shard.arrivals()];
+    // Signals are blocked, so nothing interrupts.
+    let ready = poll::wait(if for_packets { &fds } else { &fds[..2] }, timeout).unwrap_or(0);
+    if ready & 1 != 0 {
+        engine.shard.wake.clear();
+    }
+    if ready & 2 != 0 {
+        engine.network.look();
+    }
+}

@@ -1,0 +1,26 @@
+//! The engine: the only place where sockets, threads and time meet the protocol core.
+//!
+//! A [`Shard`] is one link and one core endpoint behind one lock. Whoever holds the lock takes a turn: send what waits,
+//! receive, handle, look at the timers, hand completions to their queues, send what came of it. Turns are taken inline,
+//! by the calls of the application (`poll` on an empty queue, posting, waiting for an event), and by a background thread
+//! while the application makes none.
+//!
+//! Lock order: shard, then window, then completion queue, then channel or event queue. Registered memory is read
+//! without a lock of its own, by holders of a shard's lock (`sys::table`).
+
+mod background;
+mod clock;
+mod network;
+mod registry;
+mod shard;
+mod stack;
+mod state;
+mod transmit;
+
+pub(crate) use clock::now;
+pub(crate) use network::Follower;
+pub(crate) use registry::{Binding, Wrapping, find_or_open, open_link};
+pub(crate) use shard::Shard;
+pub(crate) use stack::{Stack, StackConfig};
+pub(crate) use state::State;
+pub use transmit::LinkReport;

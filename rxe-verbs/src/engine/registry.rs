@@ -1,0 +1,158 @@
+//! The stacks of this process: one for each set of bound addresses, shared by the contexts that use it.
+
+use super::stack::{Stack, StackConfig};
+use crate::{
+    error::OpenError,
+    net::{Capture, FaultLink, FaultPlan, Link, TapLink, UdpConfig, UdpLink},
+    sys::process::{at_exit, network_namespace},
+};
+use core::net::IpAddr;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+/// Which addresses a stack receives for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Binding {
+    /// All of this host.
+    Any,
+    /// One, on an interface (0 but for a link-local one).
+    Only(IpAddr, u32),
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// What it receives for, and the network namespace that is in; `None` for links of the caller's.
+    bound: Option<(Binding, Option<PathBuf>)>,
+    stack: Weak<Stack>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    stacks: Vec<Entry>,
+    /// The capture of `RXE_PCAP`, which all links share.
+    capture: Option<Capture>,
+}
+
+static OPEN: Mutex<Open> = Mutex::new(Open { stacks: Vec::new(), capture: None });
+
+fn open() -> MutexGuard<'static, Open> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Disturbs and records a link, as the caller or the environment says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wrapping {
+    pub(crate) faults: Option<FaultPlan>,
+    pub(crate) capture: Option<Capture>,
+}
+
+/// The stack for `binding`: the one this process has, or a new one over UDP sockets. `share` false makes a new one in any
+/// case (with options of its own).
+pub(crate) fn find_or_open(
+    binding: Binding,
+    udp: impl FnOnce() -> UdpConfig,
+    wrapping: Wrapping,
+    config: StackConfig,
+    share: bool,
+) -> Result<Arc<Stack>, OpenError> {
+    let mut open = open();
+    let namespace = network_namespace();
+    if share {
+        let fits = |entry: &Entry| match &entry.bound {
+            // Who receives for all addresses receives for each.
+            Some((have, place)) if (*have == binding || *have == Binding::Any) && *place == namespace => {
+                entry.stack.upgrade()
+            }
+            _ => None,
+        };
+        if let Some(stack) = open.stacks.iter().find_map(fits) {
+            return Ok(stack);
+        }
+    }
+    let link = UdpLink::open(&udp().with_environment()?)?;
+    open.add(Some((binding, namespace)), link, wrapping, config)
+}
+
+/// A stack over a link of the caller's.
+pub(crate) fn open_link(
+    link: impl Link + 'static,
+    wrapping: Wrapping,
+    config: StackConfig,
+) -> Result<Arc<Stack>, OpenError> {
+    open().add(None, link, wrapping, config)
+}
+
+impl Open {
+    fn add(
+        &mut self,
+        bound: Option<(Binding, Option<PathBuf>)>,
+        link: impl Link + 'static,
+        wrapping: Wrapping,
+        config: StackConfig,
+    ) -> Result<Arc<Stack>, OpenError> {
+        let capture = match wrapping.capture {
+            Some(capture) => Some(capture),
+            None => self.capture_of_environment()?,
+        };
+        let faults = match wrapping.faults {
+            Some(faults) => Some(faults),
+            None => FaultPlan::from_environment()?,
+        };
+        let stack = Stack::new(wrap(link, capture, faults)?, config)
+            .map_err(|source| OpenError::System { action: "set up the engine", source })?;
+        self.stacks.retain(|entry| entry.stack.strong_count() > 0);
+        self.stacks.push(Entry { bound, stack: Arc::downgrade(&stack) });
+        at_exit(finish);
+        Ok(stack)
+    }
+
+    /// `RXE_PCAP=FILE`; `%p` in the name becomes the process's number.
+    fn capture_of_environment(&mut self) -> Result<Option<Capture>, OpenError> {
+        if self.capture.is_some() {
+            return Ok(self.capture.clone());
+        }
+        let Some(name) = std::env::var("RXE_PCAP").ok().filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        let path = name.replace("%p", &std::process::id().to_string());
+        let capture = Capture::create(Path::new(&path), "rxe")
+            .map_err(|source| OpenError::Capture { path: path.clone(), source })?;
+        self.capture = Some(capture.clone());
+        Ok(Some(capture))
+    }
+}
+
+/// The capture is closest to the wire: it shows what the faults left.
+fn wrap(
+    link: impl Link + 'static,
+    capture: Option<Capture>,
+    faults: Option<FaultPlan>,
+) -> Result<Box<dyn Link>, OpenError> {
+    let link: Box<dyn Link> = match capture {
+        Some(capture) => Box::new(TapLink::new(link, capture)),
+        None => Box::new(link),
+    };
+    Ok(match faults {
+        Some(faults) => Box::new(
+            FaultLink::new(link, faults)
+                .map_err(|source| OpenError::System { action: "set up the faults", source })?,
+        ),
+        None => link,
+    })
+}
+
+/// At the process's exit: what is owed leaves, what was captured is written.
+fn finish() {
+    let Ok(open) = OPEN.try_lock() else { return };
+    for stack in open.stacks.iter().filter_map(|entry| entry.stack.upgrade()) {
+        stack.flush();
+        // Its threads end with the process; joining them here could wait for one that exits.
+        core::mem::forget(stack);
+    }
+    if let Some(capture) = &open.capture {
+        // Nobody is left to be told.
+        let _ = capture.flush();
+    }
+}

@@ -1,0 +1,148 @@
+//! A shard: a slot of the host, its link and its queue pairs, behind one lock.
+
+use super::state::{State, Turn, Who};
+use crate::{
+    regions::{Regions, View},
+    sys::{
+        poll::AnyReadable,
+        socket::Event,
+        table::{Guard, Guarded},
+    },
+};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use rxe_core::endpoint::Acks;
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+/// What the background thread is doing.
+pub(super) mod mode {
+    /// Taking turns, or about to: it will see whatever happens.
+    pub(in crate::engine) const AWAKE: u8 = 0;
+    /// Sleeping for a millisecond, because the application polls.
+    pub(in crate::engine) const TICKING: u8 = 1;
+    /// Sleeping until packets arrive or a deadline.
+    pub(in crate::engine) const LISTENING: u8 = 2;
+    /// Sleeping until a deadline, because a thread of the application waits for packets.
+    pub(in crate::engine) const RESTING: u8 = 3;
+}
+
+/// A shard.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    state: Arc<Guarded<State>>,
+    table: Arc<Regions>,
+    /// Readable while the link has arrivals.
+    arrivals: AnyReadable,
+    /// Wakes the background thread.
+    pub(super) wake: Event,
+    pub(super) mode: AtomicU8,
+    /// Deadline, in nanoseconds, that a sleeping background thread knows of.
+    pub(super) sleeps_until: AtomicU64,
+    /// Counts the application's turns.
+    pub(super) polls: AtomicU64,
+    /// Threads of the application that wait for packets.
+    pub(super) waiters: AtomicU32,
+    /// The application is about to sleep where we do not see it.
+    pub(super) expects_sleep: AtomicBool,
+    pub(super) stop: AtomicBool,
+}
+
+impl Shard {
+    pub(super) fn new(state: State, table: &Arc<Regions>) -> io::Result<Arc<Self>> {
+        let arrivals = AnyReadable::new(&state.link.poll_fds())?;
+        Ok(Arc::new(Self {
+            state: table.guard(state),
+            table: Arc::clone(table),
+            arrivals,
+            wake: Event::new()?,
+            mode: AtomicU8::new(mode::AWAKE),
+            sleeps_until: AtomicU64::new(u64::MAX),
+            polls: AtomicU64::new(0),
+            waiters: AtomicU32::new(0),
+            expects_sleep: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        }))
+    }
+
+    /// Does something with the endpoint, then sends what came of it. Waits for the lock.
+    pub(crate) fn act<T>(&self, acks: Acks, action: impl FnOnce(&mut State, View<'_>) -> T) -> T {
+        let mut guard = self.state.lock();
+        let (state, view) = self.parts(&mut guard);
+        let result = action(state, view);
+        let turn = state.send_now(view, acks);
+        self.warn(turn);
+        result
+    }
+
+    /// Looks at the state, and sends nothing. Waits for the lock.
+    pub(crate) fn look<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
+        action(self.state.lock().parts().0)
+    }
+
+    /// A turn on behalf of the application, unless another thread is in one.
+    pub(crate) fn progress(&self, who: Who) {
+        // Only a hint for the background thread, so lost updates do not matter.
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if let Some(turn) = self.try_turn(who) {
+            self.warn(turn);
+        }
+    }
+
+    /// A turn, unless another thread is in one.
+    pub(super) fn try_turn(&self, who: Who) -> Option<Turn> {
+        let mut guard = self.state.try_lock()?;
+        let (state, view) = self.parts(&mut guard);
+        Some(state.turn(view, who))
+    }
+
+    /// The lock is free for a moment, so a holder's changes are seen: a turn, and `after` before the lock is given back.
+    pub(super) fn turn_then<T>(&self, who: Who, after: impl FnOnce(Turn) -> T) -> T {
+        let mut guard = self.state.lock();
+        let (state, view) = self.parts(&mut guard);
+        after(state.turn(view, who))
+    }
+
+    fn parts<'a>(&'a self, guard: &'a mut Guard<'_, State>) -> (&'a mut State, View<'a>) {
+        let (state, token) = guard.parts();
+        (state, View::new(&self.table, token))
+    }
+
+    /// Wakes the background thread if it would sleep past the next deadline. A ticking one comes in time.
+    fn warn(&self, turn: Turn) {
+        let next = turn.deadline.map_or(u64::MAX, |deadline| deadline.nanos());
+        let mode = self.mode.load(Ordering::Relaxed);
+        if matches!(mode, mode::LISTENING | mode::RESTING)
+            && (turn.blocked || next < self.sleeps_until.load(Ordering::Relaxed))
+        {
+            self.wake.raise();
+        }
+    }
+
+    /// The application is about to sleep on a descriptor: the background thread stops ticking and listens.
+    pub(crate) fn expect_sleep(&self) {
+        self.expects_sleep.store(true, Ordering::Relaxed);
+        if self.mode.load(Ordering::Relaxed) == mode::TICKING {
+            self.wake.raise();
+        }
+    }
+
+    pub(super) fn arrivals(&self) -> BorrowedFd<'_> {
+        self.arrivals.as_fd()
+    }
+
+    pub(super) fn begin_waiting(&self) {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_waiting(&self) {
+        // The background thread has left the arrivals to us: it takes over again.
+        if self.waiters.fetch_sub(1, Ordering::SeqCst) == 1
+            && self.mode.load(Ordering::SeqCst) == mode::RESTING
+        {
+            self.wake.raise();
+        }
+    }
+}

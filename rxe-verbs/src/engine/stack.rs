@@ -1,0 +1,196 @@
+//! A stack: the shards of one set of bound addresses, and the names and keys they share.
+
+use super::{
+    background,
+    network::Network,
+    shard::Shard,
+    state::{State, Who},
+    transmit::core_ident,
+};
+use crate::{net::Link, regions::Regions};
+use core::sync::atomic::Ordering;
+use rxe_core::{
+    endpoint::{Endpoint, EndpointConfig},
+    num::Pkey,
+};
+use slab::Slab;
+use std::{
+    hash::{BuildHasher, RandomState},
+    io,
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+};
+
+/// Most bytes of READ responses we ask for at once, and the least.
+const WINDOW: (usize, usize) = (16 * 1024, 512 * 1024);
+/// A receive buffer of so many bytes is charged for one byte of payload, when packets come one by one and small.
+const BUFFER_PER_BYTE: usize = 4;
+
+/// How a stack is set up.
+#[derive(Clone, Debug)]
+pub(crate) struct StackConfig {
+    /// Top byte of its queue pair numbers.
+    pub(crate) slot: u8,
+    /// Partition table.
+    pub(crate) pkeys: Vec<Pkey>,
+    /// Largest payload of a packet, in bytes.
+    pub(crate) port_mtu: u32,
+}
+
+/// One process's share of a host's RoCE port.
+#[derive(Debug)]
+pub(crate) struct Stack {
+    shards: Vec<Arc<Shard>>,
+    pub(crate) table: Arc<Regions>,
+    pub(crate) network: Arc<Network>,
+    names: Mutex<Names>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    pds: Slab<()>,
+    cqs: Slab<()>,
+}
+
+impl Stack {
+    pub(super) fn new(link: Box<dyn Link>, config: StackConfig) -> io::Result<Arc<Self>> {
+        let random = RandomState::new();
+        let seed = random.hash_one(std::process::id());
+        let table = Arc::new(Regions::new(seed as u8));
+        let capabilities = link.capabilities();
+        let window = (capabilities.recv_buffer / BUFFER_PER_BYTE).clamp(WINDOW.0, WINDOW.1);
+        let endpoint = Endpoint::new(EndpointConfig {
+            slot: config.slot,
+            max_segments: capabilities.max_segments,
+            max_batch: capabilities.max_batch_bytes,
+            ident: core_ident(capabilities.ident),
+            source_ports: capabilities.source_ports.clone(),
+            receive_window: window as u32,
+            pkeys: config.pkeys,
+            port_mtu: config.port_mtu,
+            seed: random.hash_one(seed),
+            ..EndpointConfig::default()
+        });
+        let network = Arc::new(Network::new()?);
+        let shard = Shard::new(State::new(endpoint, link), &table)?;
+        Ok(Arc::new(Self {
+            shards: vec![shard],
+            table,
+            network,
+            names: Mutex::default(),
+            threads: Mutex::default(),
+        }))
+    }
+
+    /// The shard that a new queue pair belongs to.
+    pub(crate) fn shard(&self) -> &Arc<Shard> {
+        &self.shards[0]
+    }
+
+    /// A turn of every shard that nobody else is in, for a call that found nothing.
+    pub(crate) fn progress(&self) {
+        for shard in &self.shards {
+            shard.progress(Who::Inline);
+        }
+    }
+
+    /// The same for a thread that is about to sleep.
+    pub(crate) fn progress_before_sleep(&self) {
+        for shard in &self.shards {
+            shard.progress(Who::Idle);
+        }
+    }
+
+    /// The application is about to sleep on a descriptor.
+    pub(crate) fn expect_sleep(&self) {
+        for shard in &self.shards {
+            shard.expect_sleep();
+        }
+    }
+
+    /// From now until the result is dropped the calling thread watches the arrivals.
+    pub(crate) fn wait_for_packets(&self) -> Waiter<'_> {
+        for shard in &self.shards {
+            shard.begin_waiting();
+        }
+        Waiter(&self.shards)
+    }
+
+    /// Starts the background threads if they do not run.
+    pub(crate) fn start_threads(&self) -> io::Result<()> {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if threads.is_empty() {
+            for shard in &self.shards {
+                threads.push(background::start(shard, &self.network)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Acknowledgements owed leave now, unless another thread is in a turn, which sends them too.
+    pub(super) fn flush(&self) {
+        for shard in &self.shards {
+            shard.try_turn(Who::Idle);
+        }
+    }
+
+    /// A number for a protection domain; `None` if there are too many.
+    pub(crate) fn name_pd(&self) -> Option<u32> {
+        let mut names = self.names();
+        (names.pds.len() < crate::limits::MAX_PD as usize).then(|| names.pds.insert(()) as u32)
+    }
+
+    pub(crate) fn unname_pd(&self, pd: u32) {
+        self.names().pds.try_remove(pd as usize);
+    }
+
+    /// A number for a completion queue; `None` if there are too many.
+    pub(crate) fn name_cq(&self) -> Option<u32> {
+        let mut names = self.names();
+        (names.cqs.len() < crate::limits::MAX_CQ as usize).then(|| names.cqs.insert(()) as u32)
+    }
+
+    pub(crate) fn unname_cq(&self, cq: u32) {
+        self.names().cqs.try_remove(cq as usize);
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        for shard in &self.shards {
+            shard.stop.store(true, Ordering::Release);
+            shard.wake.raise();
+        }
+        let threads = core::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+        self.flush();
+    }
+}
+
+/// A thread that watches the arrivals itself, so that the background threads need not.
+#[derive(Debug)]
+pub(crate) struct Waiter<'a>(&'a [Arc<Shard>]);
+
+impl Waiter<'_> {
+    /// What it waits for, beside its own.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.iter().map(|shard| shard.arrivals()).collect()
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        for shard in self.0 {
+            shard.end_waiting();
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What a shard's lock protects, and the turn that is taken under it.
+
+use super::{
+    clock,
+    transmit::{LinkReport, Pending},
+};
+use crate::{
+    cq::CqRing,
+    events::{AsyncEvent, AsyncQueue},
+    net::{self, Link, RecvBatch},
+    regions::View,
+};
+use core::net::IpAddr;
+use rxe_core::{
+    endpoint::{Acks, Endpoint, Run, RunMeta},
+    num::Qpn,
+    time::Instant,
+    wire::HeaderSeen,
+    work::{self, CqId, Event, SrqId},
+};
+use std::{collections::HashMap, sync::Arc};
+
+/// Receives of one turn at most: a turn has an end even if packets never cease.
+const RECEIVES: usize = 4;
+/// After an acknowledgement waited in vain for data to travel with, so many turns do not wait.
+const PATIENCE: u8 = 8;
+
+/// One link, one endpoint, and who they work for.
+pub(crate) struct State {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) link: Box<dyn Link>,
+    arrivals: RecvBatch,
+    /// Where batches are built.
+    pub(super) arena: Vec<u8>,
+    /// A batch in the arena that the link could not take yet.
+    pub(super) pending: Option<Pending>,
+    pub(super) report: LinkReport,
+    /// Completion queues by number, with the queue pairs that use each.
+    queues: Vec<Option<(Arc<CqRing>, u32)>>,
+    /// Where asynchronous events go.
+    pub(crate) qp_owners: HashMap<Qpn, Arc<AsyncQueue>>,
+    pub(crate) srq_owners: HashMap<SrqId, Arc<AsyncQueue>>,
+    /// Multicast groups joined, by address and interface, with the queue pairs attached.
+    pub(crate) groups: HashMap<(IpAddr, u32), u32>,
+    /// Turns that still send acknowledgements at once.
+    impatient: u8,
+}
+
+impl core::fmt::Debug for State {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("State").field("queue_pairs", &self.qp_owners.len()).finish_non_exhaustive()
+    }
+}
+
+/// Who takes a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Who {
+    /// A call of the application, which will probably post an answer to what it gets.
+    Inline,
+    /// A thread that will not: the background thread, or one about to sleep.
+    Idle,
+}
+
+/// What a turn did and what is next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// Something was received or sent.
+    pub(crate) busy: bool,
+    /// The next deadline.
+    pub(crate) deadline: Option<Instant>,
+    /// A batch waits for room in the link.
+    pub(crate) blocked: bool,
+}
+
+impl State {
+    pub(crate) fn new(endpoint: Endpoint, link: Box<dyn Link>) -> Self {
+        let arena = vec![0; endpoint.config().max_batch];
+        Self {
+            endpoint,
+            link,
+            arrivals: RecvBatch::default(),
+            arena,
+            pending: None,
+            report: LinkReport::default(),
+            queues: Vec::new(),
+            qp_owners: HashMap::new(),
+            srq_owners: HashMap::new(),
+            groups: HashMap::new(),
+            impatient: 0,
+        }
+    }
+
+    /// One turn: everything there is to do now, within limits.
+    pub(crate) fn turn(&mut self, view: View<'_>, who: Who) -> Turn {
+        let mut now = clock::now();
+        // Acknowledgements that an earlier call left to travel with data have waited long enough.
+        let late = self.transmit(now, view, Acks::Flush);
+        if late > 0 && who == Who::Inline {
+            self.impatient = PATIENCE;
+        }
+        let received = self.receive(&mut now, view);
+        let due = self.endpoint.poll_timeout().is_some_and(|deadline| deadline <= now);
+        if due {
+            self.endpoint.handle_timeout(now, &view);
+        }
+        self.hand_out();
+        let mut sent = 0;
+        if received || due {
+            let acks = self.acks(who, received);
+            sent = self.transmit(now, view, acks);
+            self.hand_out();
+        }
+        Turn { busy: received || sent + late > 0, ..self.rest() }
+    }
+
+    /// Sends what a call has just brought about, and hands out what came of it.
+    pub(crate) fn send_now(&mut self, view: View<'_>, acks: Acks) -> Turn {
+        let sent = self.transmit(clock::now(), view, acks);
+        self.hand_out();
+        Turn { busy: sent > 0, ..self.rest() }
+    }
+
+    /// Where things stand.
+    fn rest(&self) -> Turn {
+        Turn { busy: false, deadline: self.endpoint.poll_timeout(), blocked: self.pending.is_some() }
+    }
+
+    /// Whether this turn's acknowledgements leave at its end. They wait if the application may answer (then both travel
+    /// together), unless that was hoped for in vain a short while ago.
+    fn acks(&mut self, who: Who, received: bool) -> Acks {
+        if who == Who::Idle {
+            return Acks::Flush;
+        }
+        if self.impatient == 0 {
+            return Acks::Wait;
+        }
+        self.impatient -= u8::from(received);
+        Acks::Flush
+    }
+
+    fn receive(&mut self, now: &mut Instant, view: View<'_>) -> bool {
+        let mut any = false;
+        for _ in 0..RECEIVES {
+            match self.link.recv(&mut self.arrivals) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => {
+                    self.report.receive_failed(&error);
+                    break;
+                }
+            }
+            *now = clock::now();
+            any = true;
+            for run in self.arrivals.iter() {
+                self.endpoint.handle_run(*now, &core_run(&run), &view);
+            }
+            if !self.arrivals.is_full() {
+                break;
+            }
+        }
+        any
+    }
+
+    /// Takes the endpoint's events to the queues they are for.
+    pub(crate) fn hand_out(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                Event::Completion { cq, solicited, wc } => {
+                    if let Some(Some((ring, _))) = self.queues.get(cq.0 as usize) {
+                        ring.push(wc, solicited);
+                    }
+                }
+                Event::Async(event) => {
+                    if let Some(owner) = self.owner(event) {
+                        owner.push(AsyncEvent::Queue(event));
+                    }
+                }
+            }
+        }
+    }
+
+    fn owner(&self, event: work::AsyncEvent) -> Option<&Arc<AsyncQueue>> {
+        use work::AsyncEvent as E;
+        match event {
+            E::QpFatal(qpn)
+            | E::QpRequestError(qpn)
+            | E::QpAccessError(qpn)
+            | E::CommunicationEstablished(qpn)
+            | E::SqDrained(qpn)
+            | E::LastWqeReached(qpn) => self.qp_owners.get(&qpn),
+            E::SrqLimitReached(srq) => self.srq_owners.get(&srq),
+        }
+    }
+
+    /// A queue pair's completions go to `ring` from now on.
+    pub(crate) fn use_queue(&mut self, ring: &Arc<CqRing>) {
+        let index = ring.id().0 as usize;
+        if self.queues.len() <= index {
+            self.queues.resize_with(index + 1, || None);
+        }
+        match &mut self.queues[index] {
+            Some((_, users)) => *users += 1,
+            empty => *empty = Some((Arc::clone(ring), 1)),
+        }
+    }
+
+    /// Undoes one [`Self::use_queue`].
+    pub(crate) fn leave_queue(&mut self, cq: CqId) {
+        if let Some(entry) = self.queues.get_mut(cq.0 as usize)
+            && let Some((_, users)) = entry
+        {
+            *users -= 1;
+            if *users == 0 {
+                *entry = None;
+            }
+        }
+    }
+
+    /// Tells every context that has queue pairs here, each once.
+    pub(super) fn tell_everyone(&self, event: AsyncEvent) {
+        let mut told: Vec<*const AsyncQueue> = Vec::new();
+        for owner in self.qp_owners.values() {
+            let address = Arc::as_ptr(owner);
+            if !told.contains(&address) {
+                told.push(address);
+                owner.push(event);
+            }
+        }
+    }
+
+    pub(crate) fn report(&self) -> LinkReport {
+        let mut report = self.report.clone();
+        report.receive_drops = self.link.drops();
+        report
+    }
+}
+
+/// The link's run in the core's words. A socket does not show the IPv4 ID.
+fn core_run<'a>(run: &net::Run<'a>) -> Run<'a> {
+    Run {
+        meta: RunMeta {
+            src: run.src,
+            dst: run.dst,
+            src_port: run.src_port,
+            ifindex: run.ifindex,
+            tos: run.tos,
+            hop_limit: run.ttl,
+            seen: HeaderSeen::Hidden,
+        },
+        bytes: run.bytes,
+        segment: run.segment_size,
+    }
+}

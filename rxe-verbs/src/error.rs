@@ -1,0 +1,341 @@
+//! Why a verb failed: one error type an operation, each with the number that C programs get for it.
+
+use crate::net;
+use core::net::IpAddr;
+use rxe_core::{
+    endpoint::ObjectError,
+    qp::{ModifyError, Mtu, PostError},
+    region::RegionError,
+};
+use std::io;
+
+/// Why a device was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No device has this name.
+    #[error("no device is called {0}; `rxe devices` lists them")]
+    NoSuchDevice(String),
+    /// The host has no address to use.
+    #[error(
+        "this host (or container) has no usable IP address, not even on the loopback: `ip link set lo up`"
+    )]
+    NoAddress,
+    /// The address is not one of this host.
+    #[error("{0} is not an address of this host (in this network namespace)")]
+    NotLocal(IpAddr),
+    /// An environment variable is not understood.
+    #[error(transparent)]
+    Config(#[from] net::ConfigError),
+    /// The network link could not be opened.
+    #[error(transparent)]
+    Link(#[from] net::OpenError),
+    /// The capture file could not be made.
+    #[error("cannot write the capture {path}: {source}")]
+    Capture {
+        /// Its name.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refused a resource.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What we were doing.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// The number of this error in C.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NoSuchDevice(_) | Self::NoAddress => libc::ENODEV,
+            Self::NotLocal(_) => libc::EADDRNOTAVAIL,
+            Self::Config(_) => libc::EINVAL,
+            Self::Link(net::OpenError::PortHeld { .. }) => libc::EADDRINUSE,
+            Self::Link(net::OpenError::NotLocal { .. }) => libc::EADDRNOTAVAIL,
+            Self::Link(net::OpenError::NoFamily) => libc::EAFNOSUPPORT,
+            Self::Link(
+                net::OpenError::Unsupported { source, .. } | net::OpenError::System { source, .. },
+            )
+            | Self::Capture { source, .. }
+            | Self::System { source, .. } => os_number(source),
+        }
+    }
+}
+
+/// Why an object was not made, changed or destroyed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// A size is out of range (EINVAL).
+    #[error("{what}: {value} is not within {least} to {most}")]
+    Limit {
+        /// What it counts.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// The least allowed.
+        least: u64,
+        /// The most allowed.
+        most: u64,
+    },
+    /// Nothing left (ENOMEM).
+    #[error("no more {0} can be made")]
+    Exhausted(&'static str),
+    /// Objects of different contexts or protection domains (EINVAL).
+    #[error("{0} belongs to another context or protection domain")]
+    Stranger(&'static str),
+    /// The protocol core refused.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// Not a multicast group, or of an address family that the link lacks (EINVAL).
+    #[error("{0} is no multicast group that can be joined here")]
+    Group(IpAddr),
+    /// The system refused a resource.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What we were doing.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl CreateError {
+    /// The number of this error in C.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Limit { .. } | Self::Stranger(_) | Self::Group(_) => libc::EINVAL,
+            Self::Exhausted(_) | Self::Object(ObjectError::Exhausted) => libc::ENOMEM,
+            Self::Object(ObjectError::NoSuchObject) => libc::EINVAL,
+            Self::Object(ObjectError::Unsupported) => libc::EOPNOTSUPP,
+            Self::Object(ObjectError::Busy(_) | ObjectError::GsiTaken) => libc::EBUSY,
+            Self::System { source, .. } => os_number(source),
+        }
+    }
+}
+
+/// Why memory was not registered or deregistered, or a window not made or bound.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The rules for regions forbid it (EINVAL).
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The bytes go beyond the end of the address space (EINVAL).
+    #[error("{len} bytes at {addr:#x} go beyond the end of the address space")]
+    Range {
+        /// First byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// All keys are in use (ENOMEM).
+    #[error("no more memory regions or windows can be made")]
+    Exhausted,
+    /// No memory (ENOMEM).
+    #[error("cannot get {len} bytes of memory: {source}")]
+    Memory {
+        /// Bytes asked for.
+        len: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Windows are bound to it (EBUSY).
+    #[error("memory windows are still bound to it")]
+    Bound,
+}
+
+impl RegisterError {
+    /// The number of this error in C.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Region(_) | Self::Range { .. } => libc::EINVAL,
+            Self::Exhausted | Self::Memory { .. } => libc::ENOMEM,
+            Self::Bound => libc::EBUSY,
+        }
+    }
+}
+
+/// An access outside a region, or to memory that is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MrError {
+    /// Not inside the region (EINVAL).
+    #[error("{len} bytes at offset {offset} are not inside the region of {size} bytes")]
+    Range {
+        /// First byte, counted from the start of the region.
+        offset: usize,
+        /// Bytes.
+        len: usize,
+        /// Bytes of the region.
+        size: usize,
+    },
+    /// An atomic's address is not a multiple of 8 (EINVAL).
+    #[error("offset {0} is not aligned to 8 bytes")]
+    Misaligned(usize),
+    /// The memory is not there, or not writable (EFAULT).
+    #[error("the region's memory is gone or not writable")]
+    Fault,
+}
+
+impl MrError {
+    /// The number of this error in C.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Range { .. } | Self::Misaligned(_) => libc::EINVAL,
+            Self::Fault => libc::EFAULT,
+        }
+    }
+}
+
+/// Why a queue pair was not modified.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifyQpError {
+    /// The modify-QP table, or an attribute's range, forbids it.
+    #[error(transparent)]
+    Rule(#[from] ModifyError),
+    /// The path MTU is larger than the port's active one.
+    #[error(
+        "path MTU {wanted} is larger than the port's active MTU {active}: raise the MTU of {netdev} to {needed}, or ask \
+         for less"
+    )]
+    PathMtu {
+        /// Asked for, in bytes.
+        wanted: u32,
+        /// What the port has, in bytes.
+        active: u32,
+        /// The network device.
+        netdev: String,
+        /// The network device's MTU that it takes.
+        needed: u32,
+    },
+    /// Source and destination of the address vector are of different families.
+    #[error("{0}")]
+    Address(#[from] AddressError),
+}
+
+impl ModifyQpError {
+    /// What a path MTU above the active one is told as.
+    pub(crate) fn path_mtu(wanted: Mtu, active: Mtu, netdev: &str) -> Self {
+        Self::PathMtu {
+            wanted: wanted.bytes(),
+            active: active.bytes(),
+            netdev: netdev.to_owned(),
+            needed: wanted.bytes() + 80,
+        }
+    }
+
+    /// The number of this error in C.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Rule(ModifyError::Draining) => libc::EBUSY,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+/// Why a GID index and a peer's address do not make an address vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The GID table has no such entry, or it is empty.
+    #[error("GID index {index} is not in use; the table has {entries} entries (`rxe devices -v`)")]
+    Index {
+        /// What was given.
+        index: u8,
+        /// Entries of the table.
+        entries: usize,
+    },
+    /// The peer's GID is all zeroes: RoCE needs one in every address vector (`is_global = 1`).
+    #[error(
+        "the destination GID is empty: on RoCE every address vector needs the peer's GID (is_global = 1)"
+    )]
+    NoDestination,
+    /// IPv4 to IPv6, or the other way round.
+    #[error("our GID {src} and the peer's GID {dst} are of different IP versions; choose another GID index")]
+    Family {
+        /// Ours.
+        src: IpAddr,
+        /// The peer's.
+        dst: IpAddr,
+    },
+    /// A link-local address to a global one, or the other way round.
+    #[error("our GID {src} is link-local and the peer's GID {dst} is not; choose another GID index")]
+    Scope {
+        /// Ours.
+        src: IpAddr,
+        /// The peer's.
+        dst: IpAddr,
+    },
+}
+
+impl AddressError {
+    /// The number of this error in C.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        libc::EINVAL
+    }
+}
+
+/// Why a work request was not posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("request {index}: {reason}")]
+pub struct PostListError {
+    /// Which of the list; those before it were posted (`bad_wr` of ibv_post_send).
+    pub index: usize,
+    /// Why.
+    #[source]
+    pub reason: PostError,
+}
+
+/// The number of a post error in C.
+#[must_use]
+pub const fn post_errno(error: &PostError) -> i32 {
+    match error {
+        PostError::Full(_) => libc::ENOMEM,
+        _ => libc::EINVAL,
+    }
+}
+
+impl PostListError {
+    /// The number of this error in C.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        post_errno(&self.reason)
+    }
+}
+
+/// Why a completion queue could not be polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PollError {
+    /// It was full when completions came: they are lost, and nobody knows whose they were.
+    #[error("the completion queue was too small: {lost} completions are lost")]
+    Overrun {
+        /// How many.
+        lost: u64,
+    },
+}
+
+impl PollError {
+    /// The number of this error in C.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        libc::EOVERFLOW
+    }
+}
+
+fn os_number(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}

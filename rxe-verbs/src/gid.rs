@@ -1,0 +1,200 @@
+//! GIDs and the table of them: the port's addresses by index.
+
+use core::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+    str::FromStr,
+};
+
+/// A global identifier: on RoCEv2 an IP address, IPv4 ones mapped into IPv6 (`::ffff:a.b.c.d`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The empty entry.
+    pub const ZERO: Self = Self([0; 16]);
+
+    /// Whether this is the empty entry.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        self == Self::ZERO
+    }
+
+    /// The IP address, `None` for the empty entry.
+    #[must_use]
+    pub fn address(self) -> Option<IpAddr> {
+        (!self.is_zero()).then(|| Ipv6Addr::from(self.0).to_canonical())
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => Self(v4.to_ipv6_mapped().octets()),
+            IpAddr::V6(v6) => Self(v6.octets()),
+        }
+    }
+}
+
+/// The eight groups of ibv_devinfo, unabridged.
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, pair) in self.0.chunks(2).enumerate() {
+            let colon = if index == 0 { "" } else { ":" };
+            write!(f, "{colon}{:02x}{:02x}", pair[0], pair[1])?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Gid {
+    type Err = core::net::AddrParseError;
+
+    /// From any spelling of an IPv4 or IPv6 address.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse::<IpAddr>().map(Self::from)
+    }
+}
+
+/// A port's GIDs. An index in use never moves: an address that goes away leaves an empty entry, a new one takes the first
+/// free entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GidTable {
+    entries: Vec<Gid>,
+}
+
+impl GidTable {
+    /// The table of a port with these addresses: the first IPv4 one is 0, the next address 1, link-local ones last. Where
+    /// there is only one it is both 0 and 1, so that both usual choices of programs work.
+    #[must_use]
+    pub fn new(addresses: &[IpAddr]) -> Self {
+        let mut entries: Vec<Gid> = ordered(addresses).map(Gid::from).collect();
+        if let [only] = entries[..] {
+            entries.push(only);
+        }
+        Self { entries }
+    }
+
+    /// Brings the table up to date; whether it changed.
+    pub fn update(&mut self, addresses: &[IpAddr]) -> bool {
+        let before = self.entries.clone();
+        let wanted: Vec<Gid> = ordered(addresses).map(Gid::from).collect();
+        for entry in &mut self.entries {
+            if !wanted.contains(entry) {
+                *entry = Gid::ZERO;
+            }
+        }
+        for gid in wanted.iter().filter(|gid| !before.contains(gid)) {
+            match self.entries.iter_mut().find(|entry| entry.is_zero()) {
+                Some(free) => *free = *gid,
+                None => self.entries.push(*gid),
+            }
+        }
+        if let [only] = wanted[..] {
+            self.entries.resize(self.entries.len().max(2), Gid::ZERO);
+            self.entries[..2].iter_mut().filter(|entry| entry.is_zero()).for_each(|entry| *entry = only);
+        }
+        self.entries != before
+    }
+
+    /// The entry at `index`; the empty one beyond the end.
+    #[must_use]
+    pub fn get(&self, index: u8) -> Gid {
+        self.entries.get(usize::from(index)).copied().unwrap_or_default()
+    }
+
+    /// Entries, empty ones included.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The entries in use, with their indices.
+    pub fn iter(&self) -> impl Iterator<Item = (u8, Gid)> {
+        (0..=u8::MAX).zip(self.entries.iter().copied()).filter(|(_, gid)| !gid.is_zero())
+    }
+}
+
+/// Each address once: IPv4, other IPv6, link-local.
+fn ordered(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
+    let rank = |address: &IpAddr| match address {
+        IpAddr::V4(v4) if !v4.is_link_local() => 0,
+        IpAddr::V6(v6) if !v6.is_unicast_link_local() => 1,
+        _ => 2,
+    };
+    let mut list: Vec<IpAddr> = Vec::new();
+    for address in addresses {
+        if !list.contains(address) && list.len() <= usize::from(u8::MAX) {
+            list.push(*address);
+        }
+    }
+    list.sort_by_key(rank);
+    list.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ips(text: &str) -> Vec<IpAddr> {
+        text.split_whitespace().map(|word| word.parse().expect("an address")).collect()
+    }
+
+    fn shown(table: &GidTable) -> Vec<String> {
+        table.entries.iter().map(|gid| gid.address().map_or_else(|| "-".into(), |a| a.to_string())).collect()
+    }
+
+    #[test]
+    fn spelling() {
+        let gid: Gid = "192.168.1.2".parse().expect("an address");
+        assert_eq!(gid.to_string(), "0000:0000:0000:0000:0000:ffff:c0a8:0102");
+        assert_eq!(gid.address(), Some("192.168.1.2".parse().expect("an address")));
+        assert_eq!("::ffff:192.168.1.2".parse(), Ok(gid));
+        assert_eq!(gid.to_string().parse(), Ok(gid));
+        assert_eq!(Gid::ZERO.address(), None);
+    }
+
+    #[test]
+    fn order() {
+        let table = GidTable::new(&ips("fe80::1 2001:db8::1 10.0.0.1 10.0.0.2"));
+        assert_eq!(shown(&table), ["10.0.0.1", "10.0.0.2", "2001:db8::1", "fe80::1"]);
+        assert_eq!(shown(&GidTable::new(&ips("10.0.0.1"))), ["10.0.0.1", "10.0.0.1"]);
+        assert!(GidTable::new(&[]).is_empty());
+        assert_eq!(table.get(200), Gid::ZERO);
+    }
+
+    #[test]
+    fn live_entries_never_move() {
+        let mut table = GidTable::new(&ips("10.0.0.1 fe80::1"));
+        assert!(!table.update(&ips("fe80::1 10.0.0.1")));
+        assert!(table.update(&ips("10.0.0.1 10.0.0.2 fe80::1")));
+        assert_eq!(shown(&table), ["10.0.0.1", "fe80::1", "10.0.0.2"]);
+        assert!(table.update(&ips("fe80::1 10.0.0.2")));
+        assert_eq!(shown(&table), ["-", "fe80::1", "10.0.0.2"]);
+        assert!(table.update(&ips("fe80::1 10.0.0.2 10.0.0.9")));
+        assert_eq!(shown(&table), ["10.0.0.9", "fe80::1", "10.0.0.2"]);
+    }
+
+    #[test]
+    fn a_single_address_has_both_places() {
+        let mut table = GidTable::new(&[]);
+        assert!(table.update(&ips("10.0.0.1")));
+        assert_eq!(shown(&table), ["10.0.0.1", "10.0.0.1"]);
+        assert!(!table.update(&ips("10.0.0.1")));
+        assert!(table.update(&ips("10.0.0.2")));
+        assert_eq!(shown(&table), ["10.0.0.2", "10.0.0.2"]);
+        assert!(table.update(&ips("10.0.0.2 10.0.0.3")));
+    }
+}

@@ -1,0 +1,261 @@
+//! Memory regions (ibv_mr).
+
+use crate::{
+    error::{MrError, RegisterError},
+    pd::Pd,
+    regions::{self, Entry},
+    sys::{
+        owned::Owned,
+        usercopy::{Atomic, Region},
+    },
+};
+use core::sync::atomic::{Ordering, fence};
+use rxe_core::{
+    num::Key,
+    work::{Access, Sge},
+};
+use std::sync::Arc;
+
+/// Registered memory. Dropping it deregisters it, and returns only when no thread touches the bytes any more.
+///
+/// Peers may change the bytes at any time, so they are never lent as `&[u8]`: they are copied, or read and written as
+/// atomics, by methods that fail where the memory is gone.
+#[derive(Debug)]
+pub struct Mr {
+    entry: Arc<Entry>,
+    bytes: Region,
+    key: Key,
+    /// Address by which peers and work requests mean the first byte.
+    addr: u64,
+    access: Access,
+    /// Address of the first byte in this process.
+    memory_addr: u64,
+    pd: Pd,
+    /// Freed after the entry is gone.
+    _owned: Option<Owned>,
+}
+
+impl Mr {
+    pub(crate) fn allocate(
+        pd: &Pd,
+        len: usize,
+        iova: Option<u64>,
+        access: Access,
+    ) -> Result<Self, RegisterError> {
+        let owned = Owned::new(len).map_err(|source| RegisterError::Memory { len, source })?;
+        let addr = owned.address();
+        Self::new(pd, owned.region(), addr, iova.unwrap_or(addr), access, Some(owned))
+    }
+
+    /// # Safety
+    /// As [`Pd::reg_mr_raw`].
+    pub(crate) unsafe fn foreign(
+        pd: &Pd,
+        addr: usize,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Self, RegisterError> {
+        // SAFETY: promised by the caller for as long as the region lives.
+        let bytes = unsafe { Region::new(addr, len) }
+            .ok_or(RegisterError::Range { addr: addr as u64, len: len as u64 })?;
+        Self::new(pd, bytes, addr as u64, iova, access, None)
+    }
+
+    fn new(
+        pd: &Pd,
+        bytes: Region,
+        memory_addr: u64,
+        iova: u64,
+        access: Access,
+        owned: Option<Owned>,
+    ) -> Result<Self, RegisterError> {
+        let table = &pd.context().0.stack.table;
+        let entry =
+            regions::register(table, pd.id(), iova, bytes, access)?.ok_or(RegisterError::Exhausted)?;
+        let key = entry.key();
+        let addr = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        let pd = pd.clone();
+        Ok(Self { entry, bytes, key, addr, access, memory_addr, pd, _owned: owned })
+    }
+
+    /// Deregisters it (ibv_dereg_mr), as dropping does, and says if that is not possible.
+    ///
+    /// # Errors
+    /// [`RegisterError::Bound`] and the region back if memory windows are bound to it.
+    pub fn deregister(self) -> Result<(), (Self, RegisterError)> {
+        match &*self.entry {
+            Entry::Memory(memory) if !memory.close() => Err((self, RegisterError::Bound)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub const fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// The key of local work requests.
+    #[must_use]
+    pub const fn lkey(&self) -> Key {
+        self.key
+    }
+
+    /// The key of peers: the same number.
+    #[must_use]
+    pub const fn rkey(&self) -> Key {
+        self.key
+    }
+
+    /// The address by which peers and work requests mean the first byte.
+    #[must_use]
+    pub const fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Where the first byte is in this process.
+    #[must_use]
+    pub const fn memory_addr(&self) -> u64 {
+        self.memory_addr
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Never true: a region has at least one byte.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bytes.len() == 0
+    }
+
+    /// Rights.
+    #[must_use]
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// A scatter/gather element for `len` bytes from `offset` on. Ranges outside the region make work requests fail.
+    #[must_use]
+    pub const fn sge(&self, offset: usize, len: u32) -> Sge {
+        Sge { addr: self.addr.wrapping_add(offset as u64), len, lkey: self.key }
+    }
+
+    /// Copies bytes out, in one piece or while a peer changes them.
+    ///
+    /// # Errors
+    /// [`MrError`].
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), MrError> {
+        self.inside(offset, out.len())?;
+        let result = self.bytes.read(offset, out).map_err(|_| MrError::Fault);
+        // A byte seen before this read was polled before the others are read.
+        fence(Ordering::Acquire);
+        result
+    }
+
+    /// Copies `len` bytes out.
+    ///
+    /// # Errors
+    /// [`MrError`].
+    pub fn read_vec(&self, offset: usize, len: usize) -> Result<Vec<u8>, MrError> {
+        self.inside(offset, len)?;
+        let mut out = vec![0; len];
+        self.read_at(offset, &mut out)?;
+        Ok(out)
+    }
+
+    /// One byte: what programs poll for the arrival of a message, whose last byte is stored after all others.
+    ///
+    /// # Errors
+    /// [`MrError`].
+    pub fn load_u8(&self, offset: usize) -> Result<u8, MrError> {
+        let mut byte = [0];
+        self.read_at(offset, &mut byte)?;
+        Ok(byte[0])
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// [`MrError`].
+    pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<(), MrError> {
+        self.inside(offset, data.len())?;
+        self.bytes.write(offset, data).map_err(|_| MrError::Fault)
+    }
+
+    /// Sets all bytes.
+    ///
+    /// # Errors
+    /// [`MrError::Fault`].
+    pub fn fill(&self, value: u8) -> Result<(), MrError> {
+        let chunk = [value; 4096];
+        let mut offset = 0;
+        while offset < self.len() {
+            let len = chunk.len().min(self.len() - offset);
+            self.write_at(offset, &chunk[..len])?;
+            offset += len;
+        }
+        Ok(())
+    }
+
+    /// Reads the 8 bytes at a multiple of 8 at once, in the host's byte order; atomic towards peers' atomics.
+    ///
+    /// # Errors
+    /// [`MrError`].
+    pub fn load_u64(&self, offset: usize) -> Result<u64, MrError> {
+        self.fetch_add_u64(offset, 0)
+    }
+
+    /// Stores 8 bytes at once; gives the old ones.
+    ///
+    /// # Errors
+    /// [`MrError`].
+    pub fn swap_u64(&self, offset: usize, value: u64) -> Result<u64, MrError> {
+        self.atomic(offset, Atomic::Swap(value))
+    }
+
+    /// Adds to 8 bytes, wrapping; gives the old ones.
+    ///
+    /// # Errors
+    /// [`MrError`].
+    pub fn fetch_add_u64(&self, offset: usize, value: u64) -> Result<u64, MrError> {
+        self.atomic(offset, Atomic::FetchAdd(value))
+    }
+
+    /// Stores `new` if the 8 bytes are `expected`; gives the old ones.
+    ///
+    /// # Errors
+    /// [`MrError`].
+    pub fn compare_swap_u64(&self, offset: usize, expected: u64, new: u64) -> Result<u64, MrError> {
+        self.atomic(offset, Atomic::CompareSwap { expected, new })
+    }
+
+    fn atomic(&self, offset: usize, operation: Atomic) -> Result<u64, MrError> {
+        self.inside(offset, 8)?;
+        if !(self.memory_addr + offset as u64).is_multiple_of(8) {
+            return Err(MrError::Misaligned(offset));
+        }
+        self.bytes.atomic(offset, operation).map_err(|_| MrError::Fault)
+    }
+
+    fn inside(&self, offset: usize, len: usize) -> Result<(), MrError> {
+        let size = self.len();
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(MrError::Range { offset, len, size }),
+        }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        if let Entry::Memory(memory) = &*self.entry {
+            // Windows may still be bound to it, and outlive it.
+            memory.abandon();
+        }
+        regions::remove(&self.pd.context().0.stack.table, &self.entry);
+    }
+}

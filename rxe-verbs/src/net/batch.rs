@@ -1,0 +1,167 @@
+//! What was received: runs of packets in buffers that are allocated once.
+
+use core::fmt;
+use core::net::IpAddr;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::sys::message::RecvRing;
+
+/// Largest datagram a buffer must hold: a full run of merged packets.
+const RUN_BYTES: usize = 65_536;
+
+/// Packets from one sender to one address that arrived together: UDP payloads laid end to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// Sender's address.
+    pub src: IpAddr,
+    /// Sender's UDP port.
+    pub src_port: u16,
+    /// Destination address in the IP header: one of ours, or a multicast group.
+    pub dst: IpAddr,
+    /// Interface it arrived on, 0 if unknown.
+    pub ifindex: u32,
+    /// TOS or traffic class, ECN included.
+    pub tos: u8,
+    /// TTL or hop limit as it arrived, 0 if unknown.
+    pub ttl: u8,
+    /// Bytes of every packet but the last, which may be shorter; at least 1.
+    pub segment_size: usize,
+    /// The packets.
+    pub bytes: &'a [u8],
+}
+
+/// The packets of a run, in order of arrival.
+pub type Packets<'a> = core::slice::Chunks<'a, u8>;
+
+impl<'a> Run<'a> {
+    /// The run's packets one by one; none is empty.
+    pub fn packets(&self) -> Packets<'a> {
+        self.bytes.chunks(self.segment_size.max(1))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    run: Run<'static>,
+    buffer: usize,
+    len: usize,
+}
+
+/// Receive buffers of a shard, and the runs in them.
+///
+/// The memory is touched only as far as arrivals fill it.
+pub struct RecvBatch {
+    ring: RecvRing,
+    entries: Vec<Entry>,
+    /// Buffers in use: those of the entries and of arrivals that were thrown away.
+    used: usize,
+    malformed: u64,
+}
+
+impl Default for RecvBatch {
+    fn default() -> Self {
+        Self::new(Self::RUNS)
+    }
+}
+
+impl RecvBatch {
+    /// Runs a default batch has room for: 2 MiB of address space.
+    pub const RUNS: usize = 32;
+
+    /// Room for `runs` runs (at least 1) of 64 KiB each.
+    #[must_use]
+    pub fn new(runs: usize) -> Self {
+        let ring = RecvRing::new(runs, RUN_BYTES);
+        Self { entries: Vec::with_capacity(ring.messages()), ring, used: 0, malformed: 0 }
+    }
+
+    /// Number of runs held.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether no further run fits.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.used == self.ring.messages()
+    }
+
+    /// Forgets the runs held.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.used = 0;
+    }
+
+    /// The runs in order of arrival.
+    pub fn iter(&self) -> impl Iterator<Item = Run<'_>> {
+        self.entries
+            .iter()
+            .map(|entry| Run { bytes: &self.ring.buffer(entry.buffer)[..entry.len], ..entry.run })
+    }
+
+    /// Adds a copy of `run`; false if there is no room or it is longer than a buffer (64 KiB). For links that are not
+    /// sockets.
+    pub fn push(&mut self, run: &Run<'_>) -> bool {
+        let len = run.bytes.len();
+        if self.is_full() || len > RUN_BYTES {
+            return false;
+        }
+        self.ring.buffer_mut(self.used)[..len].copy_from_slice(run.bytes);
+        self.entries.push(Entry { run: Run { bytes: &[], ..*run }, buffer: self.used, len });
+        self.used += 1;
+        true
+    }
+
+    /// Arrivals thrown away since the batch was made because the system delivered them incomplete or empty.
+    #[must_use]
+    pub const fn malformed(&self) -> u64 {
+        self.malformed
+    }
+
+    /// Appends what has arrived at a socket; answers the number of datagrams taken from it.
+    pub(super) fn fill(&mut self, fd: BorrowedFd<'_>, bound: IpAddr, one_by_one: bool) -> io::Result<usize> {
+        if self.is_full() {
+            return Ok(0);
+        }
+        let first = self.used;
+        let count = self.ring.receive(fd, first, one_by_one)?;
+        self.used += count;
+        for buffer in first..first + count {
+            let Some(arrival) = self.ring.arrival(buffer).filter(|a| !a.truncated && a.len > 0) else {
+                self.malformed += 1;
+                continue;
+            };
+            let about = arrival.ancillary;
+            let segment_size =
+                if (1..arrival.len).contains(&about.segment) { about.segment } else { arrival.len };
+            let run = Run {
+                src: arrival.source,
+                src_port: arrival.source_port,
+                dst: about.destination.unwrap_or(bound),
+                ifindex: about.ifindex,
+                tos: about.tos,
+                ttl: about.ttl,
+                segment_size,
+                bytes: &[],
+            };
+            self.entries.push(Entry { run, buffer, len: arrival.len });
+        }
+        Ok(count)
+    }
+}
+
+impl fmt::Debug for RecvBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.entries.iter().map(|e| (e.run.src, e.run.dst, e.len, e.run.segment_size)))
+            .finish()
+    }
+}

@@ -1,0 +1,198 @@
+//! A link inside one process: ends find each other by IP address, batches arrive as runs, nothing is lost but what does
+//! not fit the receiver's queue. Wrap an end in [`FaultLink`](super::FaultLink) for a worse network.
+
+use core::net::IpAddr;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::error::SendError;
+use super::{Capabilities, Ident, Link, RecvBatch, Run, Transmit, check_batch};
+use crate::sys::socket::Event;
+
+/// TTL of packets that ask for the default.
+const DEFAULT_TTL: u8 = 64;
+/// Bytes of arrivals an end holds.
+const QUEUE_BYTES: usize = 4 << 20;
+/// Empty buffers an end keeps for reuse.
+const SPARE_BUFFERS: usize = 64;
+
+/// A network inside this process: the registry its ends join.
+#[derive(Clone, Debug, Default)]
+pub struct InprocNet {
+    directory: Arc<Mutex<Directory>>,
+}
+
+#[derive(Debug, Default)]
+struct Directory {
+    hosts: HashMap<IpAddr, Arc<End>>,
+    groups: HashMap<IpAddr, Vec<Arc<End>>>,
+}
+
+#[derive(Debug)]
+struct End {
+    ifindex: u32,
+    queue: Mutex<Queue>,
+    readable: Event,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    runs: VecDeque<(Run<'static>, Vec<u8>)>,
+    bytes: usize,
+    drops: u64,
+    spare: Vec<Vec<u8>>,
+}
+
+/// A lock whose holder panicked still guards consistent data: nothing panics half way through a change.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl End {
+    fn deliver(&self, run: &Run<'_>) {
+        let mut queue = lock(&self.queue);
+        if queue.bytes + run.bytes.len() > QUEUE_BYTES {
+            queue.drops += 1;
+            return;
+        }
+        let mut buffer = queue.spare.pop().unwrap_or_default();
+        buffer.extend_from_slice(run.bytes);
+        queue.bytes += buffer.len();
+        queue.runs.push_back((Run { bytes: &[], ifindex: self.ifindex, ..*run }, buffer));
+        if queue.runs.len() == 1 {
+            self.readable.raise();
+        }
+    }
+}
+
+impl InprocNet {
+    /// A network without ends.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an end with these addresses on an interface numbered `ifindex`.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another end has one of the addresses; what the system says if it has no event counters left.
+    pub fn attach(&self, addresses: &[IpAddr], ifindex: u32) -> io::Result<InprocLink> {
+        let end = Arc::new(End { ifindex, queue: Mutex::default(), readable: Event::new()? });
+        let mut directory = lock(&self.directory);
+        if addresses.iter().any(|address| directory.hosts.contains_key(address)) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        for &address in addresses {
+            directory.hosts.insert(address, Arc::clone(&end));
+        }
+        drop(directory);
+        let capabilities = Capabilities {
+            ipv4: true,
+            ipv6: true,
+            gso: true,
+            gro: true,
+            max_segments: 128,
+            max_batch_bytes: 65_487,
+            ident: Ident::Sequential,
+            source_ports: vec![0xc000],
+            recv_buffer: QUEUE_BYTES,
+            steering: true,
+        };
+        Ok(InprocLink { net: self.clone(), end, capabilities })
+    }
+}
+
+/// One end of an [`InprocNet`]; it leaves the network when dropped.
+#[derive(Debug)]
+pub struct InprocLink {
+    net: InprocNet,
+    end: Arc<End>,
+    capabilities: Capabilities,
+}
+
+impl Link for InprocLink {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        check_batch(batch, bytes, self.capabilities.path(), self.capabilities.max_batch_bytes)?;
+        let run = Run {
+            src: batch.src,
+            src_port: batch.source_port,
+            dst: batch.dst,
+            ifindex: 0,
+            tos: batch.tos,
+            ttl: if batch.hop_limit == 0 { DEFAULT_TTL } else { batch.hop_limit },
+            segment_size: batch.segment_size.min(bytes.len()),
+            bytes,
+        };
+        let directory = lock(&self.net.directory);
+        if batch.dst.is_multicast() {
+            for end in directory.groups.get(&batch.dst).into_iter().flatten() {
+                end.deliver(&run);
+            }
+        } else if let Some(end) = directory.hosts.get(&batch.dst) {
+            let end = Arc::clone(end);
+            drop(directory);
+            end.deliver(&run);
+        }
+        Ok(())
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        into.clear();
+        let mut queue = lock(&self.end.queue);
+        while !into.is_full() {
+            let Some((run, mut buffer)) = queue.runs.pop_front() else { break };
+            queue.bytes -= buffer.len();
+            into.push(&Run { bytes: &buffer, ..run });
+            buffer.clear();
+            if queue.spare.len() < SPARE_BUFFERS {
+                queue.spare.push(buffer);
+            }
+        }
+        if queue.runs.is_empty() && !into.is_empty() {
+            self.end.readable.clear();
+        }
+        Ok(into.len())
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.end.readable.as_fd()]
+    }
+
+    fn drops(&self) -> u64 {
+        lock(&self.end.queue).drops
+    }
+
+    fn join(&mut self, group: IpAddr, _ifindex: u32) -> io::Result<()> {
+        let mut directory = lock(&self.net.directory);
+        let members = directory.groups.entry(group).or_default();
+        if members.iter().any(|end| Arc::ptr_eq(end, &self.end)) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        members.push(Arc::clone(&self.end));
+        Ok(())
+    }
+
+    fn leave(&mut self, group: IpAddr, _ifindex: u32) -> io::Result<()> {
+        let mut directory = lock(&self.net.directory);
+        let members = directory.groups.entry(group).or_default();
+        let before = members.len();
+        members.retain(|end| !Arc::ptr_eq(end, &self.end));
+        if members.len() == before { Err(io::ErrorKind::AddrNotAvailable.into()) } else { Ok(()) }
+    }
+}
+
+impl Drop for InprocLink {
+    fn drop(&mut self) {
+        let mut directory = lock(&self.net.directory);
+        directory.hosts.retain(|_, end| !Arc::ptr_eq(end, &self.end));
+        for members in directory.groups.values_mut() {
+            members.retain(|end| !Arc::ptr_eq(end, &self.end));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Links: how batches of RoCEv2 packets leave this host and arrive at it.
+//!
+//! A [`Link`] moves UDP payloads (BTH to ICRC) between IP addresses; it knows nothing of queue pairs. There is one per
+//! shard. [`UdpLink`] is the real one, an ordinary UDP socket; [`InprocLink`] connects ends inside one process;
+//! [`FaultLink`] and [`TapLink`] wrap another link to disturb or to record it.
+//!
+//! The ICRC covers the IPv4 identification field, so a sender has to know it in advance: [`Link::path`] says which IDs
+//! the packets of one batch will get. Every IPv4 packet a link sends has DF set, and the IPv6 flow label is always 0.
+
+mod batch;
+mod capability;
+mod config;
+mod error;
+pub mod fault;
+pub mod inproc;
+pub mod interfaces;
+pub mod steer;
+pub mod tap;
+mod udp;
+
+use core::net::IpAddr;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+pub use batch::{Packets, RecvBatch, Run};
+pub use capability::{Capabilities, Ident, Path};
+pub use config::{BufferSize, ConfigError, Features, Sharing, UdpConfig};
+pub use error::{Holder, OpenError, SendError};
+pub use fault::{FaultLink, FaultPlan};
+pub use inproc::{InprocLink, InprocNet};
+pub use steer::SlotTable;
+pub use tap::{Capture, TapLink};
+pub use udp::{GroupSockets, UdpLink};
+
+/// The UDP destination port of RoCEv2 (IBTA vol. 1, annex A17; IANA "roce").
+pub const ROCE_PORT: u16 = 4791;
+
+/// Where one batch goes and how it is cut.
+///
+/// The batch's bytes are UDP payloads laid end to end, each `segment_size` long but the last, which may be shorter.
+/// The destination port is always [`ROCE_PORT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Source address, one of this host's own. IPv4 addresses are `V4`, never v4-mapped.
+    pub src: IpAddr,
+    /// Destination address, of the same family.
+    pub dst: IpAddr,
+    /// Interface to leave by. Needed for link-local and multicast destinations; 0 leaves it to the routing table.
+    pub ifindex: u32,
+    /// One of [`Capabilities::source_ports`].
+    pub source_port: u16,
+    /// IPv4 TOS or IPv6 traffic class, both ECN bits included.
+    pub tos: u8,
+    /// TTL or hop limit; 0 takes the system's default (1 for an IPv4 multicast destination).
+    pub hop_limit: u8,
+    /// Bytes of every segment but the last, at least 1.
+    pub segment_size: usize,
+}
+
+/// One shard's way to the network.
+pub trait Link: Send {
+    /// What this link can do. May lose abilities while it lives, see [`SendError::SegmentationRefused`].
+    fn capabilities(&self) -> &Capabilities;
+
+    /// What a batch to `dst` by interface `ifindex` may contain. Ask before every batch: a route without checksum
+    /// offload may refuse what the others accept.
+    fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
+        let _ = (dst, ifindex);
+        self.capabilities().path()
+    }
+
+    /// Sends one batch of at most [`Path::max_segments`] packets and [`Capabilities::max_batch_bytes`] bytes, without
+    /// waiting.
+    ///
+    /// # Errors
+    /// See [`SendError`]: each says how many packets left before it. [`SendError::Other`] with
+    /// [`io::ErrorKind::InvalidInput`] is a batch that breaks the rules above.
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError>;
+
+    /// Replaces the contents of `into` by what has arrived, without waiting; answers the number of runs. 0 means that
+    /// every socket of the link was found empty.
+    ///
+    /// # Errors
+    /// An unexpected failure of the socket; arrivals and the link stay usable.
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize>;
+
+    /// Descriptors that become readable when something arrives. Poll them level-triggered.
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Packets (or whole merged batches) the system threw away because the receive buffer was full, since the link was
+    /// opened. Modulo 2^32 per socket.
+    fn drops(&self) -> u64 {
+        0
+    }
+
+    /// Receives packets sent to multicast `group` on interface `ifindex` (0: the system's choice).
+    ///
+    /// # Errors
+    /// Whatever the system says: no such interface, group already joined (`AddrInUse`), too many groups.
+    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()>;
+
+    /// Undoes [`join`](Self::join).
+    ///
+    /// # Errors
+    /// Whatever the system says, `AddrNotAvailable` for a group that was not joined there.
+    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()>;
+}
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn capabilities(&self) -> &Capabilities {
+        (**self).capabilities()
+    }
+
+    fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
+        (**self).path(dst, ifindex)
+    }
+
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        (**self).send(batch, bytes)
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        (**self).recv(into)
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        (**self).poll_fds()
+    }
+
+    fn drops(&self) -> u64 {
+        (**self).drops()
+    }
+
+    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        (**self).join(group, ifindex)
+    }
+
+    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        (**self).leave(group, ifindex)
+    }
+}
+
+/// Checks a batch against the rules every link has; answers the number of its packets.
+fn check_batch(batch: &Transmit, bytes: &[u8], path: Path, max_bytes: usize) -> Result<usize, SendError> {
+    let wrong = |why: &'static str| Err(SendError::Other(io::Error::new(io::ErrorKind::InvalidInput, why)));
+    if batch.src.is_ipv4() != batch.dst.is_ipv4() {
+        return wrong("source and destination of a batch are of different families");
+    }
+    if batch.segment_size == 0 || bytes.is_empty() {
+        return wrong("an empty batch or a segment size of 0");
+    }
+    let segments = bytes.len().div_ceil(batch.segment_size);
+    if segments > usize::from(path.max_segments) || bytes.len() > max_bytes {
+        return wrong("a batch larger than the link's capabilities");
+    }
+    Ok(segments)
+}

@@ -1,0 +1,168 @@
+//! The slot program: which socket of the 4791 group gets a packet.
+//!
+//! Several processes of a host share port 4791 as a `SO_REUSEPORT` group. The high byte of a QPN is the slot of the
+//! process that owns the QP, and a classic BPF program looks a packet's slot up in an explicit table. QP1 belongs to
+//! nobody, so for it the program looks at the MAD: replies of the connection manager name the remote communication ID,
+//! whose high byte is our slot again; requests and everything else go to slot 0.
+//!
+//! The kernel runs the program on the UDP payload: offset 0 is the first byte of the BTH (BTH 12 bytes, DETH 8, MAD 24
+//! bytes of header; IBTA vol. 1, 9.2, 13.4.2, 12.6). A load behind the packet's end would make the program answer 0,
+//! so lengths are checked first.
+
+use std::collections::BTreeMap;
+
+use crate::sys::socket::Instruction;
+
+// Instruction codes of linux/bpf_common.h: class | size | mode, or class | operation | source.
+const LOAD_WORD: u16 = 0x20;
+const LOAD_HALF: u16 = 0x28;
+const LOAD_BYTE: u16 = 0x30;
+const LOAD_LENGTH: u16 = 0x80;
+const AND: u16 = 0x54;
+const JUMP: u16 = 0x05;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_AT_LEAST: u16 = 0x35;
+const RETURN: u16 = 0x06;
+
+/// Shortest packet with a BTH.
+const BTH_END: u32 = 12;
+const DEST_QPN_WORD: u32 = 4;
+const DEST_QPN_SLOT: u32 = 5;
+/// Management class of a MAD behind BTH and DETH.
+const MAD_CLASS: u32 = 21;
+const MAD_ATTRIBUTE: u32 = 36;
+/// First byte of a SIDR reply's request ID.
+const SIDR_REQUEST_ID: u32 = 44;
+/// First byte of the remote communication ID in all other CM replies.
+const REMOTE_COMM_ID: u32 = 48;
+const REMOTE_COMM_ID_END: u32 = 52;
+
+/// Management class of the connection manager (IBTA vol. 1, table 104).
+const CLASS_CM: u32 = 7;
+const SIDR_REP: u32 = 0x18;
+/// MRA, REJ, REP, RTU, DREQ, DREP, LAP, APR: attributes that carry a remote communication ID.
+const REPLIES: [u32; 8] = [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a];
+
+/// Which member of the socket group serves which slot.
+///
+/// Members are numbered in the order they joined; when one leaves, the last takes its number. A slot without an entry
+/// belongs to the default member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotTable {
+    default: u16,
+    members: BTreeMap<u8, u16>,
+}
+
+impl SlotTable {
+    /// The table of a group with one member: everything is its.
+    #[must_use]
+    pub const fn single() -> Self {
+        Self { default: 0, members: BTreeMap::new() }
+    }
+
+    /// A table with an entry for each `(slot, member)`. The member of slot 0 is the default; without it, member 0.
+    #[must_use]
+    pub fn new(entries: impl IntoIterator<Item = (u8, u16)>) -> Self {
+        let members: BTreeMap<u8, u16> = entries.into_iter().collect();
+        Self { default: members.get(&0).copied().unwrap_or(0), members }
+    }
+
+    /// The member that serves `slot`.
+    #[must_use]
+    pub fn member(&self, slot: u8) -> u16 {
+        self.members.get(&slot).copied().unwrap_or(self.default)
+    }
+
+    /// The program for this table: about 25 instructions and two for each slot that is not the default member's.
+    pub(crate) fn program(&self) -> Vec<Instruction> {
+        let mut program = Vec::new();
+        let default = u32::from(self.default);
+        let step = |code, k| Instruction { code, jump_true: 0, jump_false: 0, k };
+        let branch = |code, k, jump_true, jump_false| Instruction { code, jump_true, jump_false, k };
+        let give_up = step(RETURN, default);
+
+        program.extend([step(LOAD_LENGTH, 0), branch(JUMP_IF_AT_LEAST, BTH_END, 1, 0), give_up]);
+        program.extend([
+            step(LOAD_WORD, DEST_QPN_WORD),
+            step(AND, 0x00ff_ffff),
+            branch(JUMP_IF_EQUAL, 1, 2, 0),
+            step(LOAD_BYTE, DEST_QPN_SLOT),
+        ]);
+        // The packet is not for QP1: go to the table, whose place is known when the MAD part is complete.
+        let to_table = program.len();
+        program.push(step(JUMP, 0));
+
+        program.extend([
+            step(LOAD_LENGTH, 0),
+            branch(JUMP_IF_AT_LEAST, REMOTE_COMM_ID_END, 1, 0),
+            give_up,
+            step(LOAD_BYTE, MAD_CLASS),
+            branch(JUMP_IF_EQUAL, CLASS_CM, 1, 0),
+            give_up,
+            step(LOAD_HALF, MAD_ATTRIBUTE),
+        ]);
+        let count = REPLIES.len() as u8;
+        for (earlier, reply) in (0u8..).zip(REPLIES) {
+            // Each match jumps over the later comparisons and the SIDR part (4 instructions).
+            program.push(branch(JUMP_IF_EQUAL, reply, count - 1 - earlier + 4, 0));
+        }
+        program.extend([
+            branch(JUMP_IF_EQUAL, SIDR_REP, 1, 0),
+            give_up,
+            step(LOAD_BYTE, SIDR_REQUEST_ID),
+            step(JUMP, 1),
+            step(LOAD_BYTE, REMOTE_COMM_ID),
+        ]);
+
+        program[to_table].k = (program.len() - to_table - 1) as u32;
+        for (&slot, &member) in self.members.iter().filter(|(_, member)| **member != self.default) {
+            program.extend([branch(JUMP_IF_EQUAL, slot.into(), 0, 1), step(RETURN, member.into())]);
+        }
+        program.push(give_up);
+        program
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every jump stays inside and the last instruction returns: what the kernel's checker wants.
+    fn well_formed(program: &[Instruction]) {
+        for (at, i) in program.iter().enumerate() {
+            let longest = match i.code {
+                JUMP => i.k as usize,
+                JUMP_IF_EQUAL | JUMP_IF_AT_LEAST => usize::from(i.jump_true.max(i.jump_false)),
+                _ => 0,
+            };
+            assert!(i.code == RETURN || at + 1 + longest < program.len(), "{at}: {i:?}");
+        }
+        assert_eq!(program.last().map(|i| i.code), Some(RETURN));
+        assert!(program.len() <= 4096);
+    }
+
+    #[test]
+    fn one_member_needs_no_table() {
+        let program = SlotTable::single().program();
+        well_formed(&program);
+        assert!(program.iter().all(|i| i.code != RETURN || i.k == 0));
+        assert_eq!(SlotTable::default(), SlotTable::single());
+    }
+
+    #[test]
+    fn each_slot_has_its_comparison_and_the_rest_falls_to_slot_zero() {
+        let table = SlotTable::new([(0, 2), (3, 0), (255, 1), (7, 2)]);
+        let program = table.program();
+        well_formed(&program);
+        let tail: Vec<_> = program[program.len() - 5..].iter().map(|i| (i.code, i.k)).collect();
+        assert_eq!(tail, [(JUMP_IF_EQUAL, 3), (RETURN, 0), (JUMP_IF_EQUAL, 255), (RETURN, 1), (RETURN, 2)]);
+        assert_eq!([0, 3, 7, 99, 255].map(|slot| table.member(slot)), [2, 0, 2, 2, 1]);
+    }
+
+    #[test]
+    fn a_full_table_fits() {
+        let program = SlotTable::new((0..=255).map(|slot| (slot, u16::from(slot)))).program();
+        well_formed(&program);
+        assert_eq!(program.len(), SlotTable::single().program().len() + 2 * 255);
+    }
+}

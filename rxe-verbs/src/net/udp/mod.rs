@@ -1,0 +1,201 @@
+//! The link of ordinary UDP sockets.
+//!
+//! Per address family there is one socket bound to port 4791, which receives, and a small pool of sockets on other
+//! ports, which send. None of them is ever connected: a connected socket gives its packets IP identifications we do
+//! not know, and leaves the reuseport group.
+
+mod holder;
+mod open;
+mod options;
+mod receive;
+mod send;
+#[cfg(test)]
+mod tests;
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use socket2::{InterfaceIndexOrAddress, Socket};
+
+use self::open::Sender;
+use super::error::{OpenError, SendError};
+use super::{
+    Capabilities, Features, Ident, Link, Path, ROCE_PORT, RecvBatch, SlotTable, Transmit, UdpConfig,
+    check_batch,
+};
+use crate::sys::socket::{attach_reuseport_program, receive_drops};
+
+pub use self::open::GroupSockets;
+
+/// Most segments the kernel cuts a datagram into (UDP_MAX_SEGMENTS).
+const GSO_SEGMENTS: u16 = 128;
+/// Most datagrams we send by one `sendmmsg`.
+const MMSG_SEGMENTS: u16 = 32;
+/// Largest UDP payload over IPv6 without a jumbo header; IPv4's is 20 bytes larger.
+const LARGEST_DATAGRAM: usize = 65_535 - 40 - 8;
+
+/// A link of UDP sockets bound to port 4791.
+#[derive(Debug)]
+pub struct UdpLink {
+    v4: Option<Family>,
+    v6: Option<Family>,
+    senders: Vec<Sender>,
+    capabilities: Capabilities,
+    features: Features,
+    turn: receive::Turn,
+}
+
+/// One address family's half of a link.
+#[derive(Debug)]
+struct Family {
+    socket: Socket,
+    bound: IpAddr,
+    gso: bool,
+    /// Destinations whose route cannot segment, by address and interface.
+    refusing: Vec<(IpAddr, u32)>,
+}
+
+impl UdpLink {
+    /// Opens the link `config` describes: binds port 4791, finds out what the system can do, attaches the slot table.
+    ///
+    /// # Errors
+    /// [`OpenError`], in words for the user.
+    pub fn open(config: &UdpConfig) -> Result<Self, OpenError> {
+        Self::from_sockets(GroupSockets::bind(config)?, config)
+    }
+
+    /// Makes a link of sockets bound elsewhere, for instance received from the process that owns the group.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the sending sockets cannot be made.
+    pub fn from_sockets(sockets: GroupSockets, config: &UdpConfig) -> Result<Self, OpenError> {
+        let features = config.features;
+        let mut gro = true;
+        let mut family = |fd: Option<OwnedFd>, bound: IpAddr| {
+            fd.map(|fd| {
+                let socket = Socket::from(fd);
+                gro &= options::try_gro(&socket, features);
+                let gso = options::try_gso(&socket, features);
+                Family { socket, bound, gso, refusing: Vec::new() }
+            })
+        };
+        let v4 = family(sockets.v4, config.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).into());
+        let v6 = family(sockets.v6, config.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).into());
+        let senders = open::senders(config, v4.is_some(), v6.is_some())?;
+        let granted = |f: &Family| f.socket.recv_buffer_size().unwrap_or(0);
+        let capabilities = Capabilities {
+            ipv4: v4.is_some(),
+            ipv6: v6.is_some(),
+            gso: false,
+            gro,
+            max_segments: 1,
+            max_batch_bytes: LARGEST_DATAGRAM,
+            ident: Ident::Zero,
+            source_ports: if senders.is_empty() {
+                vec![ROCE_PORT]
+            } else {
+                senders.iter().map(|sender| sender.port).collect()
+            },
+            recv_buffer: v4.iter().chain(&v6).map(granted).min().unwrap_or(0),
+            steering: false,
+        };
+        let mut link = Self { v4, v6, senders, capabilities, features, turn: receive::Turn::default() };
+        link.describe_sending();
+        if let Some(slots) = &config.slots {
+            link.capabilities.steering = features.steering && link.steer(slots).is_ok();
+        }
+        Ok(link)
+    }
+
+    /// Gives the group the program for `slots`, replacing an earlier one.
+    ///
+    /// # Errors
+    /// `Unsupported` where it is switched off, else what the system says (some sandboxes have no such option).
+    pub fn steer(&mut self, slots: &SlotTable) -> io::Result<()> {
+        if !self.features.steering {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let program = slots.program();
+        for family in self.families() {
+            attach_reuseport_program(family.socket.as_fd(), &program)?;
+        }
+        self.capabilities.steering = true;
+        Ok(())
+    }
+
+    /// The port-4791 sockets, to be passed to another process.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.families().map(|family| family.socket.as_fd())
+    }
+
+    fn families(&self) -> impl Iterator<Item = &Family> {
+        self.v4.iter().chain(&self.v6)
+    }
+
+    /// Sets the capabilities that sending has now.
+    fn describe_sending(&mut self) {
+        let gso = self.families().all(|family| family.gso);
+        let path = self.path_with(gso);
+        self.capabilities.gso = gso;
+        self.capabilities.max_segments = path.max_segments;
+        self.capabilities.ident = path.ident;
+    }
+
+    fn path_with(&self, gso: bool) -> Path {
+        match (gso, self.features.mmsg) {
+            (true, _) => Path { max_segments: GSO_SEGMENTS, ident: Ident::Sequential },
+            (false, true) => Path { max_segments: MMSG_SEGMENTS, ident: Ident::Zero },
+            (false, false) => Path { max_segments: 1, ident: Ident::Zero },
+        }
+    }
+}
+
+impl Link for UdpLink {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
+        let family = if dst.is_ipv4() { &self.v4 } else { &self.v6 };
+        self.path_with(family.as_ref().is_some_and(|family| family.segments(dst, ifindex)))
+    }
+
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        let segments = check_batch(batch, bytes, self.path(batch.dst, batch.ifindex), LARGEST_DATAGRAM)?;
+        self.send_batch(batch, bytes, segments)
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        into.clear();
+        self.receive(into)
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.sockets().collect()
+    }
+
+    fn drops(&self) -> u64 {
+        self.sockets().map(|fd| receive_drops(fd).map_or(0, u64::from)).sum()
+    }
+
+    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        match (group, &self.v4, &self.v6) {
+            (IpAddr::V4(group), Some(family), _) => {
+                family.socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(ifindex))
+            }
+            (IpAddr::V6(group), _, Some(family)) => family.socket.join_multicast_v6(&group, ifindex),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        match (group, &self.v4, &self.v6) {
+            (IpAddr::V4(group), Some(family), _) => {
+                family.socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(ifindex))
+            }
+            (IpAddr::V6(group), _, Some(family)) => family.socket.leave_multicast_v6(&group, ifindex),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}

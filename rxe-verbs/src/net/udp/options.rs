@@ -1,0 +1,104 @@
+//! The options of our sockets. Some make packets correct, so that doing without is an error; the rest are abilities
+//! that are tried.
+
+use core::net::IpAddr;
+use std::io;
+use std::os::fd::AsFd;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::net::config::{BufferSize, Features};
+use crate::net::error::OpenError;
+use crate::sys::socket::set_option;
+
+/// Most bytes of buffer we ask for.
+const LARGEST_BUFFER: usize = 16 << 20;
+/// `IPV6_AUTOFLOWLABEL` of linux/in6.h.
+const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
+
+/// Wraps an error with what we were doing.
+pub(super) fn doing(action: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+    move |source| OpenError::System { action, source }
+}
+
+fn needed(result: io::Result<()>, option: &'static str) -> Result<(), OpenError> {
+    result.map_err(|source| OpenError::Unsupported { option, source })
+}
+
+/// An unbound UDP socket whose packets have DF, ID 0 and flow label 0. `None` if the system lacks the family.
+pub(super) fn create(address: IpAddr) -> Result<Option<Socket>, OpenError> {
+    let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let socket = match Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP)) {
+        Ok(socket) => socket,
+        Err(e) if e.raw_os_error() == Some(libc::EAFNOSUPPORT) => return Ok(None),
+        Err(e) => return Err(doing("make a UDP socket")(e)),
+    };
+    let fd = socket.as_fd();
+    if address.is_ipv4() {
+        // PROBE sets DF like DO, but a forged ICMP message cannot make the kernel refuse our packets.
+        let probe = libc::IP_PMTUDISC_PROBE;
+        needed(set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe), "IP_PMTUDISC_PROBE")?;
+    } else {
+        needed(socket.set_only_v6(true), "IPV6_V6ONLY")?;
+        let probe = libc::IPV6_PMTUDISC_PROBE;
+        needed(set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe), "IPV6_PMTUDISC_PROBE")?;
+        // Flow labels are masked in the ICRC: a kernel without this option only fails to send 0.
+        let _ = set_option(fd, libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0);
+    }
+    Ok(Some(socket))
+}
+
+/// Sets what a 4791 socket needs to tell about arrivals, and to take those without a UDP checksum.
+pub(super) fn prepare_receive(socket: &Socket, v4: bool) -> Result<(), OpenError> {
+    let fd = socket.as_fd();
+    if v4 {
+        needed(set_option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1), "IP_PKTINFO")?;
+        // What a UD receiver's GRH and congestion marks come from; without them those fields are 0.
+        let _ = socket.set_recv_tos_v4(true);
+        let _ = set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, 1);
+        let _ = socket.set_multicast_all_v4(false);
+    } else {
+        needed(set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1), "IPV6_RECVPKTINFO")?;
+        // Every other RoCEv2 implementation sends UDP checksum 0, over IPv6 too.
+        needed(set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1), "UDP_NO_CHECK6_RX")?;
+        let _ = socket.set_recv_tclass_v6(true);
+        let _ = socket.set_recv_hoplimit_v6(true);
+        let _ = socket.set_multicast_all_v6(false);
+    }
+    Ok(())
+}
+
+/// Whether the socket can send batches (UDP_SEGMENT).
+pub(super) fn try_gso(socket: &Socket, features: Features) -> bool {
+    features.gso && set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
+}
+
+/// Whether the socket merges arrivals from now on (UDP_GRO).
+pub(super) fn try_gro(socket: &Socket, features: Features) -> bool {
+    features.gro && set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
+}
+
+/// Asks for a receive buffer; what was granted can be read back.
+pub(super) fn set_receive_buffer(socket: &Socket, size: BufferSize) {
+    match size {
+        BufferSize::Default => {}
+        BufferSize::Bytes(bytes) => _ = socket.set_recv_buffer_size(bytes),
+        BufferSize::Largest => {
+            // The system caps the wish at its maximum, which may be below what the socket already has.
+            let had = socket.recv_buffer_size().unwrap_or(0);
+            let _ = socket.set_recv_buffer_size(LARGEST_BUFFER);
+            if socket.recv_buffer_size().unwrap_or(0) < had {
+                let _ = socket.set_recv_buffer_size(had);
+            }
+        }
+    }
+}
+
+/// The same for sending.
+pub(super) fn set_send_buffer(socket: &Socket, size: BufferSize) {
+    match size {
+        BufferSize::Default => {}
+        BufferSize::Bytes(bytes) => _ = socket.set_send_buffer_size(bytes),
+        BufferSize::Largest => _ = socket.set_send_buffer_size(LARGEST_BUFFER),
+    }
+}

@@ -1,0 +1,141 @@
+//! Sending batches, and what to do where the system cannot cut them up.
+
+use core::net::IpAddr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::{Family, UdpLink};
+use crate::net::error::SendError;
+use crate::net::{ROCE_PORT, Transmit};
+use crate::sys::control::Control;
+use crate::sys::message::{Name, send, send_each};
+
+/// Routes remembered as refusing segmentation, after which the whole family does without.
+const REMEMBERED: usize = 64;
+
+impl Family {
+    /// Whether batches to `dst` are cut up by the system.
+    pub(super) fn segments(&self, dst: IpAddr, ifindex: u32) -> bool {
+        self.gso && (self.refusing.is_empty() || !self.refusing.contains(&(dst, ifindex)))
+    }
+
+    fn refuse(&mut self, dst: IpAddr, ifindex: u32) {
+        if self.refusing.len() < REMEMBERED {
+            self.refusing.push((dst, ifindex));
+        } else {
+            self.gso = false;
+            self.refusing.clear();
+        }
+    }
+}
+
+fn control(batch: &Transmit) -> Control {
+    let mut control = Control::new();
+    match batch.src {
+        IpAddr::V4(src) => {
+            control.push_source_v4(src, batch.ifindex);
+            control.push_tos_v4(batch.tos);
+            // 0 is not a TTL the system takes; leaving it out means its default.
+            if batch.hop_limit != 0 {
+                control.push_ttl_v4(batch.hop_limit);
+            }
+        }
+        IpAddr::V6(src) => {
+            control.push_source_v6(src, batch.ifindex);
+            control.push_class_v6(batch.tos);
+            if batch.hop_limit != 0 {
+                control.push_hops_v6(batch.hop_limit);
+            }
+        }
+    }
+    control
+}
+
+/// A batch ready for system calls.
+struct Prepared<'a> {
+    socket: BorrowedFd<'a>,
+    name: Name,
+    control: Control,
+    bytes: &'a [u8],
+    segment_size: usize,
+}
+
+impl Prepared<'_> {
+    fn singly(&self, from: usize) -> Result<(), SendError> {
+        let rest = &self.bytes[from * self.segment_size..];
+        for (sent, packet) in (from..).zip(rest.chunks(self.segment_size)) {
+            send(self.socket, &self.name, &self.control, packet)
+                .map_err(|e| SendError::from_system(e, sent))?;
+        }
+        Ok(())
+    }
+
+    fn many(&self) -> Result<(), SendError> {
+        match send_each(self.socket, &self.name, &self.control, self.bytes, self.segment_size) {
+            (_, None) => Ok(()),
+            (sent, Some(error)) => Err(SendError::from_system(error, sent)),
+        }
+    }
+
+    fn segmented(&self) -> io::Result<()> {
+        let mut control = self.control;
+        control.push_segment(self.segment_size as u16);
+        send(self.socket, &self.name, &control, self.bytes)
+    }
+}
+
+impl UdpLink {
+    /// Sends a checked batch of `segments` packets.
+    pub(super) fn send_batch(
+        &mut self,
+        batch: &Transmit,
+        bytes: &[u8],
+        segments: usize,
+    ) -> Result<(), SendError> {
+        let v4 = batch.dst.is_ipv4();
+        let Some(family) = (if v4 { self.v4.as_mut() } else { self.v6.as_mut() }) else {
+            return Err(SendError::Unreachable { source: io::Error::from_raw_os_error(libc::EAFNOSUPPORT) });
+        };
+        let sender = self.senders.iter().find(|sender| sender.port == batch.source_port);
+        let socket = match sender {
+            Some(sender) => if v4 { &sender.v4 } else { &sender.v6 }.as_ref().unwrap_or(&family.socket),
+            None if batch.source_port == ROCE_PORT => &family.socket,
+            None => {
+                let why = "a source port that is not the link's";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
+            }
+        };
+        let prepared = Prepared {
+            socket: socket.as_fd(),
+            name: Name::new(batch.dst, ROCE_PORT, batch.ifindex),
+            control: control(batch),
+            bytes,
+            segment_size: batch.segment_size,
+        };
+        if segments == 1 || !self.features.mmsg && !family.segments(batch.dst, batch.ifindex) {
+            return prepared.singly(0);
+        }
+        if !family.segments(batch.dst, batch.ifindex) {
+            return prepared.many();
+        }
+        let Err(error) = prepared.segmented() else { return Ok(()) };
+        // EIO: no checksum offload on this route (Linux before 6.2). EINVAL: that, or a segment above the MTU on some
+        // kernels, or the addresses.
+        if !matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP)) {
+            return Err(SendError::from_system(error, 0));
+        }
+        // The first packet is right by itself too, its identification being 0: its fate tells which.
+        send(prepared.socket, &prepared.name, &prepared.control, &bytes[..batch.segment_size])
+            .map_err(|e| SendError::from_system(e, 0))?;
+        if v4 {
+            family.refuse(batch.dst, batch.ifindex);
+            self.describe_sending();
+            return Err(SendError::SegmentationRefused { sent: 1 });
+        }
+        // IPv6 packets have no identification, so the rest can go as it is.
+        let rest = prepared.singly(1);
+        family.refuse(batch.dst, batch.ifindex);
+        self.describe_sending();
+        rest
+    }
+}

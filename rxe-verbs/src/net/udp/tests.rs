@@ -1,0 +1,61 @@
+//! What happens on a route that refuses segmentation. Linux refuses it with EIO on old kernels, and everywhere for
+//! sockets that leave the UDP checksum out, which is how these tests get refused.
+
+use core::ffi::c_int;
+use std::net::UdpSocket;
+
+use super::*;
+use crate::sys::socket::set_option;
+
+/// A link that sends from, and only from, a socket without checksums. It receives nothing: it is not on port 4791.
+fn refused(own: IpAddr, level: c_int, option: c_int) -> UdpLink {
+    let socket = UdpSocket::bind((own, 0)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    set_option(socket.as_fd(), level, option, 1).unwrap();
+    let socket = Some(OwnedFd::from(socket));
+    let config = UdpConfig { pool: 0, slots: None, ..UdpConfig::only(own, 0) };
+    let sockets = match own {
+        IpAddr::V4(_) => GroupSockets { v4: socket, v6: None },
+        IpAddr::V6(_) => GroupSockets { v4: None, v6: socket },
+    };
+    UdpLink::from_sockets(sockets, &config).unwrap()
+}
+
+fn batch(src: IpAddr, dst: IpAddr) -> Transmit {
+    Transmit { src, dst, ifindex: 0, source_port: ROCE_PORT, tos: 0, hop_limit: 0, segment_size: 100 }
+}
+
+#[test]
+fn an_ipv4_batch_is_given_back_and_the_route_remembered() {
+    let own = IpAddr::from([127, 44, 0, 1]);
+    let mut link = refused(own, libc::SOL_SOCKET, libc::SO_NO_CHECK);
+    assert!(link.capabilities().gso);
+    let first = IpAddr::from([127, 44, 1, 0]);
+    assert_eq!(link.path(first, 0).ident, Ident::Sequential);
+    let error = link.send(&batch(own, first), &[0; 500]).unwrap_err();
+    assert!(matches!(error, SendError::SegmentationRefused { sent: 1 }), "{error:?}");
+    assert_eq!(link.path(first, 0), Path { max_segments: 32, ident: Ident::Zero });
+    link.send(&batch(own, first), &[0; 500]).unwrap();
+    // Others are not concerned, until there are too many.
+    for last in 1..=255u8 {
+        let other = IpAddr::from([127, 44, 1, last]);
+        if !link.capabilities().gso {
+            assert_eq!(last, 64 + 1);
+            assert_eq!(link.path(other, 0).ident, Ident::Zero);
+            return;
+        }
+        assert_eq!(link.path(other, 0).ident, Ident::Sequential);
+        let error = link.send(&batch(own, other), &[0; 200]).unwrap_err();
+        assert!(matches!(error, SendError::SegmentationRefused { sent: 1 }), "{error:?}");
+    }
+    panic!("the memory of refusing routes grows without end");
+}
+
+#[test]
+fn an_ipv6_batch_goes_packet_by_packet() {
+    let own = IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]);
+    let mut link = refused(own, libc::SOL_UDP, libc::UDP_NO_CHECK6_TX);
+    link.send(&batch(own, own), &[0; 450]).unwrap();
+    assert_eq!(link.path(own, 0), Path { max_segments: 32, ident: Ident::Zero });
+    link.send(&batch(own, own), &[0; 450]).unwrap();
+}

@@ -1,0 +1,130 @@
+//! Protection domains (ibv_pd): what may be used together.
+
+use crate::{
+    ah::Ah,
+    context::Context,
+    error::{CreateError, RegisterError},
+    mr::Mr,
+    mw::Mw,
+    qp::{Qp, QpInit},
+    srq::Srq,
+};
+use rxe_core::{
+    region::WindowType,
+    work::{Access, AddressVector, PdId},
+};
+use std::sync::Arc;
+
+/// A protection domain. Clones are the same domain; it lives as long as one of them or an object made from it.
+#[derive(Clone, Debug)]
+pub struct Pd(Arc<PdInner>);
+
+#[derive(Debug)]
+struct PdInner {
+    id: PdId,
+    context: Context,
+}
+
+impl Pd {
+    pub(crate) fn new(context: &Context) -> Result<Self, CreateError> {
+        let id = context.0.stack.name_pd().ok_or(CreateError::Exhausted("protection domains"))?;
+        Ok(Self(Arc::new(PdInner { id: PdId(id), context: context.clone() })))
+    }
+
+    /// Its name in the protocol core.
+    #[must_use]
+    pub fn id(&self) -> PdId {
+        self.0.id
+    }
+
+    /// The context it was made from.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    pub(crate) fn same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether objects or other handles still hold it: ibv_dealloc_pd would say EBUSY.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// Allocates `len` bytes, zero at first, and registers them (ibv_reg_mr). Peers and work requests address them by
+    /// [`Mr::addr`].
+    ///
+    /// # Errors
+    /// [`RegisterError`]: no bytes, rights that do not go together, no memory.
+    pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr, RegisterError> {
+        Mr::allocate(self, len, None, access)
+    }
+
+    /// The same, with an address of the caller's choosing for the first byte (ibv_reg_mr_iova).
+    ///
+    /// # Errors
+    /// As [`Self::alloc_mr`].
+    pub fn alloc_mr_iova(&self, len: usize, iova: u64, access: Access) -> Result<Mr, RegisterError> {
+        Mr::allocate(self, len, Some(iova), access)
+    }
+
+    /// Registers memory of the caller's: `len` bytes at address `addr`, addressed by peers and work requests from `iova`
+    /// on (usually `addr` again). The memory may be unmapped, protected or truncated while registered: accesses then end
+    /// with an error. It does not have to be mapped yet.
+    ///
+    /// # Errors
+    /// As [`Self::alloc_mr`].
+    ///
+    /// # Safety
+    /// As long as the region lives, peers may read and write the bytes at any time, as its rights allow. So no Rust
+    /// reference may cover them (shared ones to atomics excepted), and if they are unmapped and something else is put
+    /// at their address, that must bear the same.
+    pub unsafe fn reg_mr_raw(
+        &self,
+        addr: usize,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Mr, RegisterError> {
+        // SAFETY: the caller promises just what this asks for.
+        unsafe { Mr::foreign(self, addr, len, iova, access) }
+    }
+
+    /// Makes a memory window (ibv_alloc_mw).
+    ///
+    /// # Errors
+    /// [`RegisterError::Exhausted`].
+    pub fn alloc_mw(&self, kind: WindowType) -> Result<Mw, RegisterError> {
+        Mw::new(self, kind)
+    }
+
+    /// Makes a shared receive queue (ibv_create_srq).
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, CreateError> {
+        Srq::new(self, max_wr, max_sge)
+    }
+
+    /// Makes a queue pair (ibv_create_qp).
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp, CreateError> {
+        Qp::new(self, init)
+    }
+
+    /// Makes an address handle for datagrams (ibv_create_ah).
+    #[must_use]
+    pub fn create_ah(&self, av: AddressVector) -> Ah {
+        Ah::new(self, av)
+    }
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        self.context.0.stack.unname_pd(self.id.0);
+    }
+}

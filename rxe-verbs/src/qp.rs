@@ -1,0 +1,404 @@
+//! Queue pairs (ibv_qp).
+
+use crate::{
+    context::Context,
+    cq::Cq,
+    engine::{Shard, State, now},
+    error::{AddressError, CreateError, ModifyQpError, PostListError},
+    gid::Gid,
+    limits,
+    mr::Mr,
+    mw::Mw,
+    pd::Pd,
+    regions::View,
+    srq::Srq,
+};
+use core::net::IpAddr;
+use rxe_core::{
+    endpoint::{Acks, ObjectError},
+    num::{Key, Psn, Qpn},
+    qp::{PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType},
+    region::WindowType,
+    stats::QpStats,
+    work::{Access, AddressVector, BindWindow, Payload, RecvWr, SendFlags, SendOp, SendWr},
+};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a queue pair is made of (ibv_qp_init_attr).
+#[derive(Clone, Copy, Debug)]
+pub struct QpInit<'a> {
+    /// Kind.
+    pub qp_type: QpType,
+    /// Where send completions go.
+    pub send_cq: &'a Cq,
+    /// Where receive completions go.
+    pub recv_cq: &'a Cq,
+    /// Shared receive queue, if it has no queue of its own.
+    pub srq: Option<&'a Srq>,
+    /// Queue sizes.
+    pub caps: QpCaps,
+    /// Every send request makes a completion, not only signaled ones.
+    pub signal_all: bool,
+}
+
+impl<'a> QpInit<'a> {
+    /// A queue pair with one completion queue for both sides and queues of a usual size.
+    #[must_use]
+    pub const fn new(qp_type: QpType, cq: &'a Cq) -> Self {
+        let caps =
+            QpCaps { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 4, max_recv_sge: 4, max_inline: 256 };
+        Self { qp_type, send_cq: cq, recv_cq: cq, srq: None, caps, signal_all: false }
+    }
+}
+
+/// What [`Qp::bind_mw`] binds a window to (ibv_mw_bind).
+#[derive(Clone, Copy, Debug)]
+pub struct MwBind<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Flags of the request.
+    pub flags: SendFlags,
+    /// The region.
+    pub region: &'a Mr,
+    /// First byte, as the region is addressed.
+    pub addr: u64,
+    /// Bytes; 0 unbinds.
+    pub len: u64,
+    /// Remote rights.
+    pub access: Access,
+}
+
+/// A queue pair. Dropping it destroys it: work left makes no completions, acknowledgements owed are sent.
+#[derive(Debug)]
+pub struct Qp {
+    qpn: Qpn,
+    qp_type: QpType,
+    shard: Arc<Shard>,
+    /// Multicast groups, with the interface each was joined on.
+    groups: Mutex<Vec<(IpAddr, u32)>>,
+    send_cq: Cq,
+    recv_cq: Cq,
+    srq: Option<Srq>,
+    pd: Pd,
+}
+
+impl Qp {
+    pub(crate) fn new(pd: &Pd, init: &QpInit<'_>) -> Result<Self, CreateError> {
+        let context = pd.context();
+        let stack = &context.0.stack;
+        check_caps(&init.caps, init.srq.is_some())?;
+        if !init.send_cq.belongs_to(stack) || !init.recv_cq.belongs_to(stack) {
+            return Err(CreateError::Stranger("completion queue"));
+        }
+        if init.srq.is_some_and(|srq| !srq.pd().same_as(pd)) {
+            return Err(CreateError::Stranger("shared receive queue"));
+        }
+        stack
+            .start_threads()
+            .map_err(|source| CreateError::System { action: "start the background thread", source })?;
+        let shard = Arc::clone(init.srq.map_or_else(|| stack.shard(), Srq::shard));
+        let config = QpConfig {
+            qp_type: init.qp_type,
+            pd: pd.id(),
+            send_cq: init.send_cq.id(),
+            recv_cq: init.recv_cq.id(),
+            srq: init.srq.map(Srq::id),
+            caps: init.caps,
+            signal_all: init.signal_all,
+        };
+        let qpn = shard.act(Acks::Wait, |state, _| {
+            let qpn = state.endpoint.create_qp(config)?;
+            state.use_queue(init.send_cq.ring());
+            state.use_queue(init.recv_cq.ring());
+            state.qp_owners.insert(qpn, Arc::clone(&context.0.events));
+            Ok::<_, ObjectError>(qpn)
+        })?;
+        Ok(Self {
+            qpn,
+            qp_type: init.qp_type,
+            shard,
+            groups: Mutex::default(),
+            send_cq: init.send_cq.clone(),
+            recv_cq: init.recv_cq.clone(),
+            srq: init.srq.cloned(),
+            pd: pd.clone(),
+        })
+    }
+
+    /// Its number: what the peer is told.
+    #[must_use]
+    pub const fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub const fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub const fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// The context.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        self.pd.context()
+    }
+
+    /// Where send completions go.
+    #[must_use]
+    pub const fn send_cq(&self) -> &Cq {
+        &self.send_cq
+    }
+
+    /// Where receive completions go.
+    #[must_use]
+    pub const fn recv_cq(&self) -> &Cq {
+        &self.recv_cq
+    }
+
+    /// The shared receive queue.
+    #[must_use]
+    pub const fn srq(&self) -> Option<&Srq> {
+        self.srq.as_ref()
+    }
+
+    /// Changes attributes, usually with a state (ibv_modify_qp): RESET to INIT to RTR to RTS.
+    ///
+    /// # Errors
+    /// [`ModifyQpError`] names what is missing, not allowed or out of range; nothing was changed.
+    pub fn modify(&self, change: &QpChange) -> Result<(), ModifyQpError> {
+        if let Some(wanted) = change.path_mtu {
+            let active = self.context().port().active_mtu;
+            if wanted > active {
+                return Err(ModifyQpError::path_mtu(wanted, active, self.context().device().netdev()));
+            }
+        }
+        for AddressVector { src, dst, .. } in change.av.iter().chain(&change.alternate) {
+            if src.is_ipv4() != dst.is_ipv4() {
+                return Err(AddressError::Family { src: *src, dst: *dst }.into());
+            }
+        }
+        self.shard.act(Acks::Wait, |state, view| {
+            if matches!(change.state, Some(QpState::Reset | QpState::Error)) {
+                // These states forget what is owed.
+                state.send_now(view, Acks::Flush);
+            }
+            state.endpoint.modify_qp(now(), self.qpn, change, &view)
+        })?;
+        Ok(())
+    }
+
+    /// Its attributes and what it was made of (ibv_query_qp).
+    #[must_use]
+    pub fn query(&self) -> (QpAttrs, QpConfig) {
+        self.shard
+            .look(|state| state.endpoint.query_qp(self.qpn))
+            .unwrap_or_else(|| unreachable!("a queue pair is in its endpoint until it is dropped"))
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.query().0.state
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn stats(&self) -> QpStats {
+        self.shard.look(|state| state.endpoint.qp_stats(self.qpn)).unwrap_or_default()
+    }
+
+    /// The PSNs it sends and expects next.
+    #[must_use]
+    pub fn psns(&self) -> (Psn, Psn) {
+        self.shard
+            .look(|state| state.endpoint.psns(self.qpn))
+            .unwrap_or_else(|| unreachable!("a queue pair is in its endpoint until it is dropped"))
+    }
+
+    /// Posts a send request (ibv_post_send) and sends what may leave now. Elements and inline bytes are copied; the
+    /// memory they name is read later, until the request completes.
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not posted.
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.shard.act(Acks::Wait, |state, view| self.post_one(state, view, wr))
+    }
+
+    /// Posts several send requests, up to the first that fails. They leave together.
+    ///
+    /// # Errors
+    /// Which failed, and why; those before it were posted.
+    pub fn post_send_list(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
+        self.shard.act(Acks::Wait, |state, view| {
+            list.iter().enumerate().try_for_each(|(index, wr)| {
+                self.post_one(state, view, wr).map_err(|reason| PostListError { index, reason })
+            })
+        })
+    }
+
+    fn post_one(&self, state: &mut State, _view: View<'_>, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if matches!(self.qp_type, QpType::Ud | QpType::Gsi) {
+            let length = match wr.payload {
+                Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
+                Payload::Inline(bytes) => bytes.len() as u64,
+            };
+            let most = u64::from(self.context().active_mtu().bytes());
+            if length > most {
+                return Err(PostError::Length(length, most));
+            }
+        }
+        state.endpoint.post_send(now(), self.qpn, wr)
+    }
+
+    /// Posts a receive (ibv_post_recv).
+    ///
+    /// # Errors
+    /// [`PostError`]; the request was not posted.
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.shard.look(|state| state.endpoint.post_recv(self.qpn, wr))
+    }
+
+    /// Posts several receives, up to the first that fails.
+    ///
+    /// # Errors
+    /// Which failed, and why; those before it were posted.
+    pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostListError> {
+        self.shard.look(|state| {
+            list.iter().enumerate().try_for_each(|(index, wr)| {
+                let posted = state.endpoint.post_recv(self.qpn, wr);
+                posted.map_err(|reason| PostListError { index, reason })
+            })
+        })
+    }
+
+    /// Binds a type 1 window (ibv_bind_mw): posts the request and gives the key that the window will have.
+    ///
+    /// # Errors
+    /// [`PostError::Operation`] for a type 2 window, which is bound by [`SendOp::BindWindow`]; else as
+    /// [`Self::post_send`].
+    pub fn bind_mw(&self, mw: &Mw, bind: &MwBind<'_>) -> Result<Key, PostError> {
+        if mw.kind() != WindowType::One {
+            return Err(PostError::Operation);
+        }
+        let mut key = mw.posted();
+        let bind_window = BindWindow {
+            window: *key,
+            new_rkey: key.rotated(),
+            region: bind.region.lkey(),
+            addr: bind.addr,
+            len: bind.len,
+            access: bind.access,
+        };
+        let wr =
+            SendWr { flags: bind.flags, ..SendWr::new(bind.wr_id, SendOp::BindWindow(bind_window), &[]) };
+        self.post_send(&wr)?;
+        *key = bind_window.new_rkey;
+        Ok(*key)
+    }
+
+    /// Receives datagrams to a multicast group too (ibv_attach_mcast).
+    ///
+    /// # Errors
+    /// [`CreateError::Group`] if it is none or cannot be joined; [`CreateError::Object`] if the core refuses.
+    pub fn attach_multicast(&self, group: Gid) -> Result<(), CreateError> {
+        let address = group.address().filter(IpAddr::is_multicast);
+        let address = address.ok_or_else(|| CreateError::Group(group.address().unwrap_or(NO_ADDRESS)))?;
+        let membership = (address, self.context().device().interface().index);
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if groups.contains(&membership) {
+            return Ok(());
+        }
+        self.shard.act(Acks::Wait, |state, _| {
+            state.endpoint.attach_multicast(self.qpn, address)?;
+            let joined = join(state, membership);
+            if joined.is_err() {
+                // Was attached just now.
+                let _ = state.endpoint.detach_multicast(self.qpn, address);
+            }
+            joined
+        })?;
+        groups.push(membership);
+        Ok(())
+    }
+
+    /// Undoes [`Self::attach_multicast`] (ibv_detach_mcast).
+    ///
+    /// # Errors
+    /// [`CreateError::Group`] if it was not attached.
+    pub fn detach_multicast(&self, group: Gid) -> Result<(), CreateError> {
+        let address = group.address().unwrap_or(NO_ADDRESS);
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = groups.iter().position(|(have, _)| *have == address);
+        let membership = groups.swap_remove(place.ok_or(CreateError::Group(address))?);
+        self.shard.act(Acks::Wait, |state, _| {
+            leave(state, membership);
+            state.endpoint.detach_multicast(self.qpn, address)
+        })?;
+        Ok(())
+    }
+}
+
+/// Stands for "none" in an error.
+const NO_ADDRESS: IpAddr = IpAddr::V6(core::net::Ipv6Addr::UNSPECIFIED);
+
+/// Joins a group unless another queue pair has.
+fn join(state: &mut State, membership: (IpAddr, u32)) -> Result<(), CreateError> {
+    let (group, ifindex) = membership;
+    let members = state.groups.entry(membership).or_default();
+    if *members == 0
+        && let Err(source) = state.link.join(group, ifindex)
+    {
+        state.groups.remove(&membership);
+        return Err(CreateError::System { action: "join the multicast group", source });
+    }
+    *members += 1;
+    Ok(())
+}
+
+/// Leaves a group if no other queue pair needs it.
+fn leave(state: &mut State, membership: (IpAddr, u32)) {
+    let Some(members) = state.groups.get_mut(&membership) else { return };
+    *members -= 1;
+    if *members == 0 {
+        state.groups.remove(&membership);
+        // An interface that is gone has taken its groups along.
+        let _ = state.link.leave(membership.0, membership.1);
+    }
+}
+
+fn check_caps(caps: &QpCaps, shared: bool) -> Result<(), CreateError> {
+    limits::check("send requests", caps.max_send_wr.into(), 0, limits::MAX_QP_WR.into())?;
+    limits::check("send elements", caps.max_send_sge.into(), 0, limits::MAX_SGE.into())?;
+    limits::check("inline bytes", caps.max_inline.into(), 0, limits::MAX_INLINE.into())?;
+    if !shared {
+        limits::check("receive requests", caps.max_recv_wr.into(), 0, limits::MAX_QP_WR.into())?;
+        limits::check("receive elements", caps.max_recv_sge.into(), 0, limits::MAX_SGE.into())?;
+    }
+    Ok(())
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        let groups = core::mem::take(self.groups.get_mut().unwrap_or_else(PoisonError::into_inner));
+        self.shard.act(Acks::Wait, |state, view| {
+            // What it owes is forgotten with it.
+            state.send_now(view, Acks::Flush);
+            for membership in groups {
+                let _ = state.endpoint.detach_multicast(self.qpn, membership.0);
+                leave(state, membership);
+            }
+            // It is there: only this removes it.
+            let _ = state.endpoint.destroy_qp(self.qpn);
+            state.hand_out();
+            state.leave_queue(self.send_cq.id());
+            state.leave_queue(self.recv_cq.id());
+            state.qp_owners.remove(&self.qpn);
+        });
+    }
+}

@@ -1,0 +1,159 @@
+//! Registered memory: the table of regions and windows, and the protocol core's view of it.
+//!
+//! Who may touch what is decided by [`rxe_core::region`]; the bytes are touched by `sys::usercopy` only.
+
+mod view;
+
+use crate::sys::{
+    table::{Table, Token},
+    usercopy::Region as Bytes,
+};
+use rxe_core::{
+    num::Key,
+    region::{Region, RegionError, WindowType},
+    work::{Access, PdId},
+};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+pub(crate) use view::View;
+
+/// All regions and windows that one set of shards knows.
+pub(crate) type Regions = Table<Entry>;
+
+/// What a key's index stands for.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// Registered memory; its rules never change.
+    Memory(Memory),
+    /// A window, bound and unbound by work requests.
+    Window(Mutex<Window>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) rule: Region,
+    pub(crate) bytes: Bytes,
+    /// Windows bound to it; [`CLOSED`] once it is being deregistered.
+    windows: AtomicU32,
+    /// The bytes must not be touched any more, not even through windows that are still bound.
+    gone: AtomicBool,
+}
+
+/// No window can be bound any more.
+const CLOSED: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    pub(crate) rule: Region,
+    /// The memory it is bound to.
+    memory: Option<Arc<Entry>>,
+}
+
+impl Memory {
+    /// Counts a window in; false if the region is being deregistered.
+    fn hold(&self) -> bool {
+        !self.is_gone()
+            && self
+                .windows
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < CLOSED - 1).then(|| n + 1))
+                .is_ok()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    fn release(&self) {
+        self.windows.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Forbids further binding; false if windows are bound.
+    pub(crate) fn close(&self) -> bool {
+        self.windows.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Windows that are still bound grant nothing from now on, as soon as the shards' present turns have ended.
+    pub(crate) fn abandon(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+}
+
+impl Window {
+    /// Takes over what a bind or an invalidation made of it.
+    fn become_bound(&mut self, rule: Region, memory: Option<Arc<Entry>>) {
+        self.rule = rule;
+        if let Some(old) = core::mem::replace(&mut self.memory, memory) {
+            old.memory_of().release();
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if let Some(memory) = &self.memory {
+            memory.memory_of().release();
+        }
+    }
+}
+
+impl Entry {
+    /// Only memory is ever put where this is asked.
+    fn memory_of(&self) -> &Memory {
+        match self {
+            Self::Memory(memory) => memory,
+            Self::Window(_) => unreachable!("windows are bound to memory"),
+        }
+    }
+
+    /// The present key.
+    pub(crate) fn key(&self) -> Key {
+        match self {
+            Self::Memory(memory) => memory.rule.key,
+            Self::Window(window) => lock(window).rule.key,
+        }
+    }
+}
+
+fn lock(window: &Mutex<Window>) -> MutexGuard<'_, Window> {
+    window.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Registers `bytes`, addressed from `iova` on.
+///
+/// # Errors
+/// Why the rules refuse it; `Ok(None)` if all keys are in use.
+pub(crate) fn register(
+    table: &Regions,
+    pd: PdId,
+    iova: u64,
+    bytes: Bytes,
+    access: Access,
+) -> Result<Option<Arc<Entry>>, RegionError> {
+    let rule = Region::memory(Key::from_parts(1, 0), pd, iova, bytes.len() as u64, access)?;
+    Ok(table.insert(|index, tag| {
+        let rule = Region { key: Key::from_parts(index, tag), ..rule };
+        Entry::Memory(Memory { rule, bytes, windows: AtomicU32::new(0), gone: AtomicBool::new(false) })
+    }))
+}
+
+/// Makes an unbound window; `None` if all keys are in use.
+pub(crate) fn allocate_window(table: &Regions, pd: PdId, kind: WindowType) -> Option<Arc<Entry>> {
+    table.insert(|index, tag| {
+        let rule = Region::window(Key::from_parts(index, tag), pd, kind);
+        Entry::Window(Mutex::new(Window { rule, memory: None }))
+    })
+}
+
+/// Takes an entry out of the table; on return no shard touches its bytes any more.
+pub(crate) fn remove(table: &Regions, entry: &Entry) {
+    let key = entry.key();
+    table.remove(key.index(), key.rotated().tag());
+}
+
+/// Looks up what `key` names.
+fn find<'a>(table: &'a Regions, token: Token<'a>, key: Key) -> Option<&'a Entry> {
+    table.get(token, key.index())
+}

@@ -1,0 +1,77 @@
+//! Waiting for descriptors (`poll(2)`, `epoll(7)`).
+
+use core::time::Duration;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, ppoll},
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+        time::TimeSpec,
+    },
+};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    time::Instant,
+};
+
+/// A signal ended the wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interrupted;
+
+/// Waits until one of `fds` is readable or the time is over; bit n of the answer tells of descriptor n.
+pub(crate) fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<u32, Interrupted> {
+    let mut list: Vec<_> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    match ppoll(&mut list, timeout.map(TimeSpec::from_duration), None) {
+        Ok(_) => {
+            Ok(list.iter().enumerate().fold(0, |bits, (n, fd)| bits | u32::from(fd.any() == Some(true)) << n))
+        }
+        Err(Errno::EINTR) => Err(Interrupted),
+        // Out of memory, or a closed descriptor: come back soon rather than spin or hang.
+        Err(_) => {
+            std::thread::sleep(Duration::from_millis(1).min(timeout.unwrap_or(Duration::MAX)));
+            Ok(0)
+        }
+    }
+}
+
+/// The point at which a wait ends, if ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// `timeout` from now; too far ahead counts as never.
+    pub(crate) fn after(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        self.0.is_some_and(|end| end <= Instant::now())
+    }
+
+    /// What is left.
+    pub(crate) fn left(self) -> Option<Duration> {
+        self.0.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// Several descriptors as one, readable while any of them is.
+#[derive(Debug)]
+pub(crate) struct AnyReadable(Epoll);
+
+impl AnyReadable {
+    /// Watches `fds`, level-triggered; a descriptor that is closed leaves by itself.
+    pub(crate) fn new(fds: &[BorrowedFd<'_>]) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        for fd in fds {
+            epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        }
+        Ok(Self(epoll))
+    }
+}
+
+impl AsFd for AnyReadable {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.0.as_fd()
+    }
+}

@@ -1,0 +1,297 @@
+//! Access to application memory by a copy routine whose faults become an error return (x86-64).
+
+use core::arch::x86_64::_rdtsc;
+use core::cell::{Cell, UnsafeCell};
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use std::sync::OnceLock;
+
+use super::{Atomic, Fault};
+
+// Every routine keeps what it needs in registers, uses no stack, and ends by `edx` = 0. Its faulting instructions lie
+// between the symbols `begin` and `end`; the handler continues at `fault`, which returns to the routine's caller with
+// `edx` = 1.
+core::arch::global_asm!(
+    ".pushsection .text.rxe_usercopy, \"ax\", @progbits",
+    ".p2align 4",
+    ".hidden rxe_usercopy_begin",
+    ".globl rxe_usercopy_begin",
+    "rxe_usercopy_begin:",
+    // (to rdi, from rsi, length rdx): copies.
+    ".hidden rxe_usercopy_copy",
+    ".globl rxe_usercopy_copy",
+    ".type rxe_usercopy_copy, @function",
+    "rxe_usercopy_copy:",
+    ".cfi_startproc",
+    "mov rcx, rdx",
+    "rep movsb",
+    "xor edx, edx",
+    "ret",
+    ".cfi_endproc",
+    // (to rdi, from rsi, length rdx, tail rcx = 1 or 8): copies length bytes, then tail bytes by one store.
+    ".p2align 4",
+    ".hidden rxe_usercopy_place",
+    ".globl rxe_usercopy_place",
+    ".type rxe_usercopy_place, @function",
+    "rxe_usercopy_place:",
+    ".cfi_startproc",
+    "mov r8, rcx",
+    "mov rcx, rdx",
+    "rep movsb",
+    "cmp r8, 8",
+    "jne 2f",
+    "mov rax, [rsi]",
+    "mov [rdi], rax",
+    "xor edx, edx",
+    "ret",
+    "2:",
+    "mov al, [rsi]",
+    "mov [rdi], al",
+    "xor edx, edx",
+    "ret",
+    ".cfi_endproc",
+    // (word rdi, expected rsi, new rdx): old value in rax.
+    ".p2align 4",
+    ".hidden rxe_usercopy_compare_swap",
+    ".globl rxe_usercopy_compare_swap",
+    ".type rxe_usercopy_compare_swap, @function",
+    "rxe_usercopy_compare_swap:",
+    ".cfi_startproc",
+    "mov rax, rsi",
+    "lock cmpxchg [rdi], rdx",
+    "xor edx, edx",
+    "ret",
+    ".cfi_endproc",
+    // (word rdi, addend rsi): old value in rax.
+    ".p2align 4",
+    ".hidden rxe_usercopy_fetch_add",
+    ".globl rxe_usercopy_fetch_add",
+    ".type rxe_usercopy_fetch_add, @function",
+    "rxe_usercopy_fetch_add:",
+    ".cfi_startproc",
+    "mov rax, rsi",
+    "lock xadd [rdi], rax",
+    "xor edx, edx",
+    "ret",
+    ".cfi_endproc",
+    // (word rdi, new rsi): old value in rax.
+    ".p2align 4",
+    ".hidden rxe_usercopy_swap",
+    ".globl rxe_usercopy_swap",
+    ".type rxe_usercopy_swap, @function",
+    "rxe_usercopy_swap:",
+    ".cfi_startproc",
+    "mov rax, rsi",
+    "xchg [rdi], rax",
+    "xor edx, edx",
+    "ret",
+    ".cfi_endproc",
+    ".hidden rxe_usercopy_end",
+    ".globl rxe_usercopy_end",
+    "rxe_usercopy_end:",
+    ".hidden rxe_usercopy_fault",
+    ".globl rxe_usercopy_fault",
+    ".type rxe_usercopy_fault, @function",
+    "rxe_usercopy_fault:",
+    ".cfi_startproc",
+    "mov edx, 1",
+    "ret",
+    ".cfi_endproc",
+    ".popsection",
+);
+
+/// What a routine returns: two registers.
+#[repr(C)]
+struct Outcome {
+    value: u64,
+    fault: u64,
+}
+
+impl Outcome {
+    const fn result(&self) -> Result<u64, Fault> {
+        if self.fault == 0 { Ok(self.value) } else { Err(Fault) }
+    }
+}
+
+unsafe extern "C" {
+    static rxe_usercopy_begin: u8;
+    static rxe_usercopy_end: u8;
+    static rxe_usercopy_fault: u8;
+    fn rxe_usercopy_copy(to: usize, from: usize, len: usize) -> Outcome;
+    fn rxe_usercopy_place(to: usize, from: usize, len: usize, tail: usize) -> Outcome;
+    fn rxe_usercopy_compare_swap(word: usize, expected: u64, new: u64) -> Outcome;
+    fn rxe_usercopy_fetch_add(word: usize, value: u64) -> Outcome;
+    fn rxe_usercopy_swap(word: usize, value: u64) -> Outcome;
+}
+
+/// See [`super::read`].
+pub(super) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Fault> {
+    // SAFETY: writes `out`; faults on the application's side come back as an outcome.
+    unsafe { rxe_usercopy_copy(out.as_mut_ptr() as usize, address, out.len()) }.result().map(drop)
+}
+
+/// See [`super::write`]; `tail` is 1 or 8 and at most `data.len()`.
+pub(super) unsafe fn write(address: usize, data: &[u8], tail: usize) -> Result<(), Fault> {
+    // SAFETY: reads `data`; writes where the caller may; faults there come back as an outcome.
+    unsafe { rxe_usercopy_place(address, data.as_ptr() as usize, data.len() - tail, tail) }.result().map(drop)
+}
+
+/// See [`super::atomic`].
+pub(super) unsafe fn atomic(address: usize, operation: Atomic) -> Result<u64, Fault> {
+    // SAFETY: an aligned word the caller may change; faults come back as an outcome.
+    unsafe {
+        match operation {
+            Atomic::CompareSwap { expected, new } => rxe_usercopy_compare_swap(address, expected, new),
+            Atomic::FetchAdd(value) => rxe_usercopy_fetch_add(address, value),
+            Atomic::Swap(value) => rxe_usercopy_swap(address, value),
+        }
+    }
+    .result()
+}
+
+/// Time-stamp counter ticks for which a thread believes what it found out: about a millisecond, never more than two.
+const BELIEF: u64 = 1 << 21;
+
+thread_local! {
+    /// When to look again, and what was found.
+    static BELIEVED: Cell<(u64, bool)> = const { Cell::new((0, false)) };
+}
+
+/// Whether a fault in this thread, now, would reach our handler.
+pub(super) fn usable() -> bool {
+    // SAFETY: every x86-64 processor has the counter.
+    let now = unsafe { _rdtsc() };
+    BELIEVED
+        .try_with(|believed| {
+            let (until, usable) = believed.get();
+            // `until` far ahead: the thread moved to a processor whose counter is behind.
+            if until.wrapping_sub(now).wrapping_sub(1) < BELIEF {
+                return usable;
+            }
+            let usable = handlers_are_ours() && signals_are_open();
+            believed.set((now + BELIEF, usable));
+            usable
+        })
+        .unwrap_or(false)
+}
+
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// What handled the signals before us.
+struct Previous([UnsafeCell<MaybeUninit<libc::sigaction>>; 2]);
+
+// SAFETY: written once, before the handler that reads it is installed, inside a `OnceLock`'s initialiser.
+unsafe impl Sync for Previous {}
+
+static PREVIOUS: Previous =
+    Previous([UnsafeCell::new(MaybeUninit::uninit()), UnsafeCell::new(MaybeUninit::uninit())]);
+static INSTALLED: OnceLock<bool> = OnceLock::new();
+
+fn current(signal: c_int) -> Option<libc::sigaction> {
+    let mut action = MaybeUninit::zeroed();
+    // SAFETY: asks only; on success the kernel has filled the structure, for which zeroes are valid besides.
+    unsafe {
+        (libc::sigaction(signal, core::ptr::null(), action.as_mut_ptr()) == 0).then(|| action.assume_init())
+    }
+}
+
+fn install() -> bool {
+    if std::env::var_os("RXE_USERCOPY").is_some_and(|value| value == "kernel") {
+        return false;
+    }
+    for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS.0) {
+        let Some(action) = current(signal) else { return false };
+        // SAFETY: nobody reads it before the handler is installed, below.
+        unsafe { (*previous.get()).write(action) };
+    }
+    for signal in SIGNALS {
+        // SAFETY: a valid action; the handler touches nothing but registers and what was written above.
+        let installed = unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = on_fault as *const () as usize;
+            // On the alternative stack: the previous handler may be one for stack overflows.
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigemptyset(&raw mut action.sa_mask);
+            libc::sigaction(signal, &raw const action, core::ptr::null_mut()) == 0
+        };
+        if !installed {
+            return false;
+        }
+    }
+    true
+}
+
+fn handlers_are_ours() -> bool {
+    *INSTALLED.get_or_init(install)
+        && SIGNALS.into_iter().all(|signal| {
+            current(signal).is_some_and(|action| action.sa_sigaction == on_fault as *const () as usize)
+        })
+}
+
+fn signals_are_open() -> bool {
+    // SAFETY: asks for the thread's mask only, which the call fills.
+    unsafe {
+        let mut mask = core::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &raw mut mask) == 0
+            && SIGNALS.into_iter().all(|signal| libc::sigismember(&raw const mask, signal) == 0)
+    }
+}
+
+/// The kernel's own faults have a positive code; `kill` and `sigqueue` do not.
+const fn is_fault(info: *const libc::siginfo_t) -> bool {
+    // SAFETY: the kernel passes a valid structure.
+    unsafe { (*info).si_code > 0 }
+}
+
+/// Continues a faulting routine of ours at its error return; any other signal goes where it would have gone.
+extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let range = (&raw const rxe_usercopy_begin) as usize..(&raw const rxe_usercopy_end) as usize;
+    // SAFETY: SA_SIGINFO handlers get a `ucontext_t` and may change the registers in it.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let instruction = &mut registers[libc::REG_RIP as usize];
+    if is_fault(info) && range.contains(&(*instruction as usize)) {
+        *instruction = (&raw const rxe_usercopy_fault) as libc::greg_t;
+        return;
+    }
+    let index = usize::from(signal == libc::SIGBUS);
+    // SAFETY: written before this handler was installed, and never since.
+    let previous = unsafe { (*PREVIOUS.0[index].get()).assume_init_ref() };
+    pass_on(previous, signal, info, context);
+}
+
+/// Does what `previous` would have done.
+fn pass_on(previous: &libc::sigaction, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    match previous.sa_sigaction {
+        // The kernel never ignores a fault.
+        libc::SIG_IGN if !is_fault(info) => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: async-signal-safe calls. The fault repeats at return, or the signal is delivered again, and takes
+            // the default action with the right cause.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+                if !is_fault(info) {
+                    libc::raise(signal);
+                }
+            }
+        }
+        handler => {
+            // SAFETY: the program installed this handler, for a signal with these arguments and this mask.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const previous.sa_mask, core::ptr::null_mut());
+                if previous.sa_flags & libc::SA_NODEFER != 0 {
+                    let mut own: libc::sigset_t = core::mem::zeroed();
+                    libc::sigaddset(&raw mut own, signal);
+                    libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const own, core::ptr::null_mut());
+                }
+                if previous.sa_flags & libc::SA_SIGINFO == 0 {
+                    let handler: extern "C" fn(c_int) = core::mem::transmute(handler);
+                    handler(signal);
+                } else {
+                    let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                        core::mem::transmute(handler);
+                    handler(signal, info, context);
+                }
+            }
+        }
+    }
+}

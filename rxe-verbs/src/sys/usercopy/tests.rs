@@ -1,0 +1,503 @@
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::Instant;
+
+use super::{Atomic, Fault, Region, fixup, kernel, tail};
+
+const PAGE: usize = 4096;
+
+/// One way to reach memory, so that each is tested whichever is chosen.
+#[derive(Clone, Copy)]
+struct Way {
+    name: &'static str,
+    read: unsafe fn(usize, &mut [u8]) -> Result<(), Fault>,
+    write: unsafe fn(usize, &[u8], usize) -> Result<(), Fault>,
+    atomic: unsafe fn(usize, Atomic) -> Result<u64, Fault>,
+}
+
+fn ways() -> Vec<Way> {
+    let mut ways = vec![
+        Way { name: "kernel", read: kernel::read, write: kernel::write, atomic: kernel::atomic },
+        Way {
+            name: "memory file",
+            read: kernel::memory_file_read,
+            write: kernel::memory_file_write,
+            atomic: kernel::atomic,
+        },
+    ];
+    if cfg!(target_arch = "x86_64") {
+        assert!(fixup::usable(), "the fix-up must be usable in this test program");
+        ways.push(Way { name: "fix-up", read: fixup::read, write: fixup::write, atomic: fixup::atomic });
+    }
+    ways
+}
+
+impl Way {
+    fn read(&self, address: usize, len: usize) -> Result<Vec<u8>, Fault> {
+        let mut out = vec![0xee; len];
+        // SAFETY: the tests' mappings are reached by nothing else.
+        unsafe { (self.read)(address, &mut out) }.map(|()| out)
+    }
+
+    fn write(&self, address: usize, data: &[u8]) -> Result<(), Fault> {
+        // SAFETY: as above.
+        unsafe { (self.write)(address, data, tail(address, data.len())) }
+    }
+
+    fn atomic(&self, address: usize, operation: Atomic) -> Result<u64, Fault> {
+        // SAFETY: as above.
+        unsafe { (self.atomic)(address, operation) }
+    }
+}
+
+/// Pages of memory, unmapped at the end.
+struct Pages {
+    start: usize,
+    len: usize,
+}
+
+impl Pages {
+    fn new(pages: usize) -> Self {
+        Self::map(pages, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    fn map(pages: usize, flags: c_int, fd: c_int) -> Self {
+        let len = pages * PAGE;
+        // SAFETY: a new mapping at a place the kernel chooses.
+        let start = unsafe {
+            libc::mmap(core::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0)
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        Self { start: start as usize, len }
+    }
+
+    fn protect(&self, page: usize, protection: c_int) {
+        // SAFETY: our own mapping.
+        assert_eq!(unsafe { libc::mprotect((self.start + page * PAGE) as *mut c_void, PAGE, protection) }, 0);
+    }
+
+    fn unmap(&self, page: usize) {
+        // SAFETY: our own mapping.
+        assert_eq!(unsafe { libc::munmap((self.start + page * PAGE) as *mut c_void, PAGE) }, 0);
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, unmapped once more where it already was.
+        unsafe { libc::munmap(self.start as *mut c_void, self.len) };
+    }
+}
+
+#[test]
+fn copies_are_exact_at_every_length_and_alignment() {
+    for way in ways() {
+        let pages = Pages::new(2);
+        for len in (1..80).chain([255, 256, 1024, 4095, 4096, 4097]) {
+            for shift in 0..9 {
+                let data: Vec<u8> = (0..len).map(|i| (i * 7 + shift + 1) as u8).collect();
+                let at = pages.start + 16 + shift;
+                way.write(pages.start, &vec![0xaa; 16 + shift + len + 16]).unwrap();
+                way.write(at, &data).unwrap();
+                let around = way.read(at - 1, len + 2).unwrap();
+                assert_eq!(around[1..=len], data, "{} {len} {shift}", way.name);
+                assert_eq!((around[0], around[len + 1]), (0xaa, 0xaa), "{} {len} {shift}", way.name);
+            }
+        }
+    }
+    // SAFETY: nothing is accessed.
+    unsafe {
+        assert_eq!(super::read(8, &mut []), Ok(()));
+        assert_eq!(super::write(8, &[]), Ok(()));
+    }
+}
+
+#[test]
+fn missing_and_protected_memory_is_a_fault() {
+    for way in ways() {
+        let pages = Pages::new(4);
+        pages.unmap(1);
+        pages.protect(2, libc::PROT_NONE);
+        pages.protect(3, libc::PROT_READ);
+        let page = |n: usize| pages.start + n * PAGE;
+        for bad in [
+            page(1),
+            page(1) + 8,
+            page(2),
+            page(2) + 100,
+            0,
+            8,
+            usize::MAX - 4095,
+            1 << 63,
+            0xdead_beef_0000_0000,
+        ] {
+            for len in [1, 8, 64, 4096] {
+                assert_eq!(way.read(bad, len), Err(Fault), "{} read {bad:#x}", way.name);
+                assert_eq!(way.write(bad, &vec![1; len]), Err(Fault), "{} write {bad:#x}", way.name);
+            }
+            for operation in
+                [Atomic::CompareSwap { expected: 0, new: 1 }, Atomic::FetchAdd(1), Atomic::Swap(1)]
+            {
+                assert_eq!(
+                    way.atomic(bad & !7, operation),
+                    Err(Fault),
+                    "{} {operation:?} {bad:#x}",
+                    way.name
+                );
+            }
+        }
+        // Readable, not writable.
+        assert_eq!(way.read(page(3), 16).unwrap(), [0; 16]);
+        assert_eq!(way.write(page(3), &[1; 16]), Err(Fault), "{}", way.name);
+        for operation in [Atomic::CompareSwap { expected: 5, new: 1 }, Atomic::FetchAdd(0), Atomic::Swap(0)] {
+            assert_eq!(way.atomic(page(3), operation), Err(Fault), "{} {operation:?}", way.name);
+        }
+        assert_eq!(way.read(page(3), 16).unwrap(), [0; 16], "{}: read-only memory has changed", way.name);
+        // From good memory into bad: the last byte is never stored.
+        assert_eq!(way.write(page(1) - 100, &[7; 200]), Err(Fault), "{}", way.name);
+        assert_eq!(way.read(page(1) - 100, 200), Err(Fault), "{}", way.name);
+        assert_eq!(way.write(page(0), &[3; 64]), Ok(()), "{} is usable after faults", way.name);
+    }
+}
+
+#[test]
+fn a_truncated_file_is_a_fault() {
+    for way in ways() {
+        // SAFETY: a new file in memory, closed at the end.
+        let fd = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(fd >= 0);
+        // SAFETY: our own file.
+        assert_eq!(unsafe { libc::ftruncate(fd, 2 * PAGE as libc::off_t) }, 0);
+        let pages = Pages::map(2, libc::MAP_SHARED, fd);
+        way.write(pages.start + PAGE - 50, &[9; 100]).unwrap();
+        // SAFETY: our own file.
+        assert_eq!(unsafe { libc::ftruncate(fd, PAGE as libc::off_t) }, 0);
+        let gone = pages.start + PAGE;
+        assert_eq!(way.read(gone, 1), Err(Fault), "{}", way.name);
+        assert_eq!(way.read(gone - 50, 100), Err(Fault), "{}", way.name);
+        assert_eq!(way.write(gone, &[1; 8]), Err(Fault), "{}", way.name);
+        assert_eq!(way.write(gone - 50, &[1; 100]), Err(Fault), "{}", way.name);
+        assert_eq!(way.atomic(gone, Atomic::FetchAdd(1)), Err(Fault), "{}", way.name);
+        assert_eq!(way.read(gone - 8, 8).unwrap().len(), 8, "{}", way.name);
+        // SAFETY: ours, closed once.
+        unsafe { libc::close(fd) };
+    }
+}
+
+#[test]
+fn atomics_do_what_they_say() {
+    for way in ways() {
+        let pages = Pages::new(1);
+        let word = pages.start + 64;
+        assert_eq!(way.atomic(word, Atomic::FetchAdd(5)), Ok(0));
+        assert_eq!(way.atomic(word, Atomic::FetchAdd(u64::MAX)), Ok(5));
+        assert_eq!(way.atomic(word, Atomic::CompareSwap { expected: 9, new: 1 }), Ok(4));
+        assert_eq!(way.atomic(word, Atomic::CompareSwap { expected: 4, new: 1 << 40 }), Ok(4));
+        assert_eq!(way.atomic(word, Atomic::Swap(7)), Ok(1 << 40));
+        assert_eq!(way.read(word, 8).unwrap(), 7u64.to_ne_bytes());
+        assert_eq!(way.read(word + 8, 8).unwrap(), [0; 8]);
+    }
+    let pages = Pages::new(1);
+    // SAFETY: nothing else reaches the mapping.
+    assert_eq!(unsafe { super::atomic(pages.start + 4, Atomic::FetchAdd(1)) }, Err(Fault));
+}
+
+#[test]
+fn additions_of_all_ways_are_atomic_together() {
+    const EACH: u64 = 20_000;
+    let pages = Pages::new(1);
+    let (start, ways) = (pages.start, ways());
+    std::thread::scope(|scope| {
+        for way in &ways {
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    way.atomic(start, Atomic::FetchAdd(1)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(ways[0].read(start, 8).unwrap(), (EACH * ways.len() as u64).to_ne_bytes());
+}
+
+#[test]
+fn a_region_keeps_accesses_inside() {
+    let pages = Pages::new(1);
+    // SAFETY: nothing else reaches the mapping.
+    let region = unsafe { Region::new(pages.start + 16, 100) }.unwrap();
+    assert_eq!(region.len(), 100);
+    assert_eq!(region.write(0, &[1; 100]), Ok(()));
+    assert_eq!(region.write(1, &[1; 100]), Err(Fault));
+    assert_eq!(region.write(usize::MAX, &[1]), Err(Fault));
+    assert_eq!(region.read(100, &mut []), Ok(()));
+    assert_eq!(region.read(101, &mut []), Err(Fault));
+    assert_eq!(region.atomic(0, Atomic::Swap(3)), Ok(0x0101_0101_0101_0101));
+    assert_eq!(region.atomic(96, Atomic::Swap(3)), Err(Fault));
+    // SAFETY: never used.
+    assert_eq!(unsafe { Region::new(usize::MAX, 2) }, None);
+}
+
+/// The reader that programs are: it polls the last byte, then reads the rest.
+fn torn_reads(write: &(dyn Fn(usize, &[u8]) + Sync), rounds: u32) -> u32 {
+    let mut torn = 0;
+    for len in [2usize, 16, 64, 256, 512, 1000, 4096, 8192] {
+        let pages = Pages::new(3);
+        let start = pages.start;
+        // SAFETY: the bytes are only reached as atomics here, and by the copies under test.
+        let cell = |i: usize| unsafe { AtomicU8::from_ptr((start + i) as *mut u8) };
+        let done = AtomicU8::new(0);
+        torn += std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut data = vec![0u8; len];
+                for round in 1..=rounds {
+                    data.fill(round as u8);
+                    while done.load(Ordering::Acquire) != (round - 1) as u8 {
+                        core::hint::spin_loop();
+                    }
+                    write(start, &data);
+                }
+            });
+            let mut torn = 0;
+            for round in 1..=rounds {
+                while cell(len - 1).load(Ordering::Acquire) != round as u8 {
+                    core::hint::spin_loop();
+                }
+                // The bytes most likely to be late are the ones before the last.
+                if (0..len - 1).rev().any(|i| cell(i).load(Ordering::Relaxed) != round as u8) {
+                    torn += 1;
+                }
+                done.store(round as u8, Ordering::Release);
+            }
+            torn
+        });
+    }
+    torn
+}
+
+#[test]
+fn the_last_byte_comes_last() {
+    for way in ways() {
+        assert_eq!(torn_reads(&|at, data| way.write(at, data).unwrap(), 3000), 0, "{}", way.name);
+    }
+}
+
+#[test]
+fn a_last_byte_that_comes_first_is_noticed() {
+    let way = ways()[0];
+    let last_first = |at: usize, data: &[u8]| {
+        way.write(at + data.len() - 1, &data[data.len() - 1..]).unwrap();
+        way.write(at, &data[..data.len() - 1]).unwrap();
+    };
+    assert!(torn_reads(&last_first, 100) > 0);
+}
+
+/// Runs one of the tests below in a process of its own, since they change or break it; answers the signal it died of.
+/// `None` means that the test ran and passed.
+fn in_child(test: &str, variables: &[(&str, &str)]) -> Option<c_int> {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("sys::usercopy::tests::signals::{test}"), "--ignored", "--test-threads=1"])
+        .env("RXE_CHILD", "1")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.signal().is_some() || said.contains("1 passed"), "{}\n{said}", output.status);
+    output.status.signal()
+}
+
+/// Whether this is such a process. They are `#[ignore]`d: only `in_child` runs them.
+fn is_child() -> bool {
+    let child = std::env::var_os("RXE_CHILD").is_some();
+    if !child {
+        println!("skipped: runs only in a process of its own");
+    }
+    child
+}
+
+#[cfg(target_arch = "x86_64")]
+mod signals {
+    use super::*;
+
+    fn public_write(address: usize) -> Result<(), Fault> {
+        // SAFETY: nothing else reaches the tests' mappings.
+        unsafe { super::super::write(address, &[1; 32]) }
+    }
+
+    fn wait_out_belief() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+
+    #[test]
+    fn faults_elsewhere_still_kill() {
+        assert_eq!(in_child("child_faults_elsewhere", &[]), Some(libc::SIGSEGV));
+    }
+
+    #[test]
+    #[ignore = "runs in a process of its own"]
+    fn child_faults_elsewhere() {
+        if !is_child() {
+            return;
+        }
+        assert!(fixup::usable());
+        assert_eq!(public_write(8), Err(Fault));
+        // SAFETY: not at all: this is to fault.
+        unsafe { core::ptr::write_volatile(core::ptr::without_provenance_mut::<u8>(16), 1) };
+    }
+
+    #[test]
+    fn a_sent_signal_still_kills() {
+        assert_eq!(in_child("child_sends_signal", &[]), Some(libc::SIGBUS));
+    }
+
+    #[test]
+    #[ignore = "runs in a process of its own"]
+    fn child_sends_signal() {
+        if !is_child() {
+            return;
+        }
+        // The standard library's handler would swallow a signal that is no fault.
+        handle_with(libc::SIG_DFL);
+        assert!(fixup::usable());
+        // SAFETY: a signal to this thread.
+        unsafe { libc::raise(libc::SIGBUS) };
+    }
+
+    #[test]
+    fn an_earlier_handler_still_gets_its_faults() {
+        assert_eq!(in_child("child_earlier_handler", &[]), None);
+    }
+
+    static SEEN: AtomicU8 = AtomicU8::new(0);
+
+    extern "C" fn count(_: c_int) {
+        SEEN.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn handle_with(handler: usize) {
+        for signal in [libc::SIGSEGV, libc::SIGBUS] {
+            // SAFETY: a handler of the right type that only counts.
+            unsafe { libc::signal(signal, handler) };
+        }
+    }
+
+    #[test]
+    #[ignore = "runs in a process of its own"]
+    fn child_earlier_handler() {
+        if !is_child() {
+            return;
+        }
+        handle_with(count as *const () as usize);
+        assert!(fixup::usable());
+        // SAFETY: signals to this thread.
+        unsafe {
+            libc::raise(libc::SIGSEGV);
+            libc::raise(libc::SIGBUS);
+        }
+        assert_eq!(SEEN.load(Ordering::SeqCst), 2);
+        assert_eq!(public_write(8), Err(Fault));
+        assert_eq!(SEEN.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn a_later_handler_turns_the_fix_up_off() {
+        assert_eq!(in_child("child_later_handler", &[]), None);
+    }
+
+    #[test]
+    #[ignore = "runs in a process of its own"]
+    fn child_later_handler() {
+        if !is_child() {
+            return;
+        }
+        assert!(fixup::usable());
+        handle_with(count as *const () as usize);
+        wait_out_belief();
+        assert!(!fixup::usable());
+        assert_eq!(public_write(8), Err(Fault));
+        assert_eq!(SEEN.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn blocked_signals_turn_the_fix_up_off() {
+        assert_eq!(in_child("child_blocked_signals", &[]), None);
+    }
+
+    #[test]
+    #[ignore = "runs in a process of its own"]
+    fn child_blocked_signals() {
+        if !is_child() {
+            return;
+        }
+        assert!(fixup::usable());
+        // SAFETY: blocks all signals of this thread.
+        unsafe {
+            let mut all = core::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, core::ptr::null_mut());
+        }
+        wait_out_belief();
+        assert!(!fixup::usable());
+        assert_eq!(public_write(8), Err(Fault));
+        assert!(std::thread::spawn(|| public_write(8)).join().unwrap().is_err());
+    }
+
+    #[test]
+    fn the_environment_turns_the_fix_up_off() {
+        assert_eq!(in_child("child_forced_off", &[("RXE_USERCOPY", "kernel")]), None);
+    }
+
+    #[test]
+    #[ignore = "runs in a process of its own"]
+    fn child_forced_off() {
+        if !is_child() {
+            return;
+        }
+        assert!(!fixup::usable());
+        assert_eq!(public_write(8), Err(Fault));
+    }
+}
+
+/// Not a test of anything: prints what a copy costs. Run with `--release -- --ignored --nocapture cost_of_copies`.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_copies() {
+    let pages = Pages::new(16);
+    let per_copy = |name: &str, len: usize, copy: &mut dyn FnMut(usize)| {
+        let rounds = 50_000;
+        let start = Instant::now();
+        for round in 0..rounds {
+            copy(pages.start + (round * len.next_power_of_two()) % (15 * PAGE));
+        }
+        println!(
+            "{name:>28} {len:>6} B {:>8.1} ns",
+            start.elapsed().as_nanos() as f64 / f64::from(rounds as u32)
+        );
+    };
+    for len in [8, 64, 1024, 4096, 61440] {
+        let mut buffer = vec![1u8; len];
+        let len_at = |at: usize| if len > PAGE { pages.start } else { at };
+        // SAFETY: inside the mapping, for comparison.
+        per_copy("memcpy to", len, &mut |at| unsafe {
+            core::ptr::copy_nonoverlapping(buffer.as_ptr(), len_at(at) as *mut u8, len);
+        });
+        for way in ways() {
+            // SAFETY: nothing else reaches the mapping.
+            per_copy(&format!("{} read", way.name), len, &mut |at| unsafe {
+                (way.read)(len_at(at), &mut buffer).unwrap();
+            });
+            per_copy(&format!("{} write", way.name), len, &mut |at| {
+                way.write(len_at(at), &buffer).unwrap();
+            });
+        }
+        per_copy("chosen way, write", len, &mut |at| {
+            // SAFETY: nothing else reaches the mapping.
+            unsafe { super::write(len_at(at), &buffer) }.unwrap();
+        });
+    }
+    for way in ways() {
+        per_copy(&format!("{} fetch-add", way.name), 8, &mut |at| {
+            way.atomic(at, Atomic::FetchAdd(1)).unwrap();
+        });
+    }
+}

@@ -1,0 +1,191 @@
+//! Private network namespaces for tests, each the home of one thread.
+//!
+//! Making them needs root. Without it, a part of the tests can be run in a namespace made beforehand:
+//! `unshare -n sh -c 'ip link set lo up; RXE_TEST_NETNS=here setpriv --reuid 65534 ... PROGRAM --test-threads=1'`.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::Command;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use rxe_verbs::net::{Link, RecvBatch};
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Says why this test does nothing; past the test harness, which would keep it to itself.
+pub(crate) fn skip(why: &str) {
+    let thread = thread::current();
+    let _ = writeln!(std::io::stderr(), "SKIPPED {}: {why}", thread.name().unwrap_or("a test"));
+}
+
+/// Whether the tests are to use the namespace they run in.
+fn is_here() -> bool {
+    std::env::var_os("RXE_TEST_NETNS").is_some_and(|value| value == "here")
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A network namespace of its own. Sockets made by [`run`](Self::run) stay in it wherever they are used.
+pub(crate) struct Namespace {
+    jobs: Sender<Job>,
+    /// The thread that lives in it, for `ip ... netns ID`.
+    pub(crate) thread: String,
+}
+
+impl Namespace {
+    /// A namespace with the loopback up; `None`, and why on stderr, where we may not make one.
+    pub(crate) fn new() -> Option<Self> {
+        let (jobs, todo) = channel::<Job>();
+        let (ready, started) = channel();
+        thread::spawn(move || {
+            let result = if is_here() { Ok(()) } else { unshare(CloneFlags::CLONE_NEWNET) };
+            let result = result.map(|()| {
+                let link = fs::read_link("/proc/thread-self").unwrap();
+                link.file_name().unwrap().to_string_lossy().into_owned()
+            });
+            ready.send(result).unwrap();
+            for job in todo {
+                job();
+            }
+        });
+        match started.recv().unwrap() {
+            Ok(thread) => {
+                let namespace = Self { jobs, thread };
+                if !is_here() {
+                    namespace.ip("link set lo up");
+                }
+                Some(namespace)
+            }
+            Err(error) => {
+                skip(&format!("no network namespace can be made here ({error}); run as root"));
+                None
+            }
+        }
+    }
+
+    /// Runs `job` inside.
+    pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let (give, take) = channel();
+        self.jobs.send(Box::new(move || give.send(job()).unwrap())).unwrap();
+        take.recv().expect("the job panicked")
+    }
+
+    /// Runs `ip` inside.
+    pub(crate) fn ip(&self, arguments: &str) {
+        let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+        let output = self.run({
+            let arguments = arguments.clone();
+            move || Command::new("ip").args(arguments).output().expect("ip (iproute2) is needed")
+        });
+        assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Writes a file of /proc/sys/net as seen inside.
+    pub(crate) fn sysctl(&self, name: &str, value: &str) {
+        let (path, value) = (format!("/proc/sys/net/{name}"), value.to_owned());
+        self.run(move || fs::write(&path, value).unwrap_or_else(|e| panic!("{path}: {e}")));
+    }
+}
+
+/// Two namespaces joined by a veth pair: `v0` with 10.9.0.1 and fd09::1 in the first, `v1` with 10.9.0.2 and fd09::2 in
+/// the second; fe80::1 and fe80::2 besides.
+pub(crate) fn pair(mtu: u32) -> Option<(Namespace, Namespace)> {
+    if is_here() {
+        skip("it needs two network namespaces of its own");
+        return None;
+    }
+    let (left, right) = (Namespace::new()?, Namespace::new()?);
+    left.ip(&format!("link add v0 mtu {mtu} type veth peer name v1 mtu {mtu} netns {}", right.thread));
+    for (namespace, name, number) in [(&left, "v0", 1), (&right, "v1", 2)] {
+        namespace.sysctl(&format!("ipv6/conf/{name}/accept_dad"), "0");
+        namespace.sysctl(&format!("ipv6/conf/{name}/addr_gen_mode"), "1");
+        namespace.ip(&format!("link set {name} up"));
+        namespace.ip(&format!("addr add 10.9.0.{number}/24 dev {name}"));
+        namespace.ip(&format!("addr add fd09::{number}/64 dev {name} nodad"));
+        namespace.ip(&format!("addr add fe80::{number}/64 dev {name} nodad"));
+    }
+    Some((left, right))
+}
+
+/// A packet socket in `namespace` that sees whole frames of every interface.
+pub(crate) fn capture(namespace: &Namespace) -> Socket {
+    namespace.run(|| {
+        let every_protocol = i32::from((libc::ETH_P_ALL as u16).to_be());
+        let socket =
+            Socket::new(Domain::PACKET, Type::RAW.nonblocking(), Some(Protocol::from(every_protocol)));
+        socket.expect("a packet socket")
+    })
+}
+
+/// The IP packets to UDP port 4791 captured until `count` are there (or two seconds have passed).
+pub(crate) fn captured(mut socket: &Socket, count: usize) -> Vec<Vec<u8>> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let mut packets = Vec::new();
+    let mut buffer = [0; 70_000];
+    while packets.len() < count && Instant::now() < deadline {
+        let Ok(len) = socket.read(&mut buffer) else {
+            thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        let packet = &buffer[14.min(len)..len];
+        let udp = match packet.first().map(|byte| byte >> 4) {
+            Some(4) if packet[9] == 17 => 20,
+            Some(6) if packet[6] == 17 => 40,
+            _ => continue,
+        };
+        if packet[udp + 2..udp + 4] == 4791u16.to_be_bytes() {
+            packets.push(packet.to_vec());
+        }
+    }
+    packets
+}
+
+/// A packet as it came out of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Got {
+    pub(crate) src: std::net::IpAddr,
+    pub(crate) src_port: u16,
+    pub(crate) dst: std::net::IpAddr,
+    pub(crate) ifindex: u32,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+    pub(crate) bytes: Vec<u8>,
+    /// Packets in the run it came in.
+    pub(crate) run: usize,
+}
+
+/// Receives until `count` packets are there (or two seconds have passed).
+pub(crate) fn receive(link: &mut dyn Link, count: usize) -> Vec<Got> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let mut batch = RecvBatch::default();
+    let mut got = Vec::new();
+    while got.len() < count && Instant::now() < deadline {
+        if link.recv(&mut batch).unwrap() == 0 {
+            thread::sleep(Duration::from_micros(200));
+        }
+        for run in batch.iter() {
+            got.extend(run.packets().map(|bytes| Got {
+                src: run.src,
+                src_port: run.src_port,
+                dst: run.dst,
+                ifindex: run.ifindex,
+                tos: run.tos,
+                ttl: run.ttl,
+                bytes: bytes.to_vec(),
+                run: run.packets().len(),
+            }));
+        }
+    }
+    got
+}
+
+/// `count` packets of `size` bytes, each recognisable; the last `short` bytes shorter.
+pub(crate) fn packets(count: usize, size: usize, short: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..count * size).map(|i| (i / size * 31 + i % size) as u8).collect();
+    bytes.truncate(count * size - short);
+    bytes
+}

@@ -1,0 +1,203 @@
+//! Two contexts and connected queue pairs, over every kind of link.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+#[path = "../netns/mod.rs"]
+pub(crate) mod netns;
+
+use rxe_verbs::{
+    Access, Completion, Context, ContextOptions, Cq, Gid, Mr, Mtu, Pd, Psn, Qp, QpChange, QpInit, QpState,
+    QpType, WcStatus,
+    net::{FaultPlan, InprocNet},
+};
+use std::{net::IpAddr, time::Duration};
+
+/// How long anything may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Loopback addresses that no other test process uses at the same time.
+pub(crate) fn loopback(number: u8) -> IpAddr {
+    let pid = std::process::id();
+    IpAddr::from([127, 64 + (pid >> 8) as u8 % 64, pid as u8, number])
+}
+
+/// Two contexts on one kind of link.
+pub(crate) struct Two {
+    pub(crate) name: &'static str,
+    pub(crate) a: Context,
+    pub(crate) b: Context,
+    /// Kept as long as the sockets in it.
+    _namespace: Option<netns::Namespace>,
+}
+
+impl Two {
+    pub(crate) fn of(name: &'static str, a: Context, b: Context) -> Self {
+        Self { name, a, b, _namespace: None }
+    }
+}
+
+/// Inside the process.
+pub(crate) fn inproc() -> Two {
+    inproc_at("10.0.0.1", "10.0.0.2")
+}
+
+/// The same with addresses of one's choosing.
+pub(crate) fn inproc_at(a: &str, b: &str) -> Two {
+    let net = InprocNet::new();
+    let open = |address: &str| Context::open_inproc(&net, &[address.parse().unwrap()]).unwrap();
+    Two::of("inproc", open(a), open(b))
+}
+
+/// Inside the process, with a bad network in both directions.
+pub(crate) fn bad_inproc(plan: &FaultPlan) -> Two {
+    let net = InprocNet::new();
+    let open = |address: &str, seed| {
+        let faults = FaultPlan { seed, ..plan.clone() };
+        ContextOptions::new().faults(faults).open_inproc(&net, &[address.parse().unwrap()]).unwrap()
+    };
+    Two {
+        name: "bad inproc",
+        a: open("10.0.0.1", plan.seed),
+        b: open("10.0.0.2", plan.seed + 1),
+        _namespace: None,
+    }
+}
+
+/// Real sockets, IPv4.
+pub(crate) fn udp4() -> Two {
+    let open = |number| Context::open_address(loopback(number)).unwrap();
+    Two { name: "udp4", a: open(1), b: open(2), _namespace: None }
+}
+
+/// Real sockets, IPv6: both contexts are on ::1, in a network namespace of their own. `None`, and why on stderr, where
+/// we may not make one.
+pub(crate) fn udp6() -> Option<Two> {
+    let namespace = netns::Namespace::new()?;
+    let open = || Context::open_address("::1".parse().unwrap()).unwrap();
+    let (a, b) = namespace.run(move || (open(), open()));
+    Some(Two { name: "udp6", a, b, _namespace: Some(namespace) })
+}
+
+/// Runs `test` on every kind of link.
+pub(crate) fn everywhere(test: impl Fn(&Two)) {
+    for two in [Some(inproc()), Some(udp4()), udp6()].into_iter().flatten() {
+        eprintln!("over {}", two.name);
+        test(&two);
+    }
+}
+
+/// One end of a connection.
+pub(crate) struct End {
+    pub(crate) qp: Qp,
+    pub(crate) mr: Mr,
+    pub(crate) cq: Cq,
+    pub(crate) pd: Pd,
+}
+
+pub(crate) const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT);
+
+impl End {
+    pub(crate) fn new(context: &Context, qp_type: QpType, bytes: usize) -> Self {
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(1024, None).unwrap();
+        let qp = pd.create_qp(&QpInit::new(qp_type, &cq)).unwrap();
+        let mr = pd.alloc_mr(bytes, ALL).unwrap();
+        Self { qp, mr, cq, pd }
+    }
+
+    pub(crate) fn gid(&self) -> Gid {
+        self.qp.context().gids().get(0)
+    }
+
+    /// The next completion.
+    pub(crate) fn wait(&self) -> Completion {
+        let wc = self.cq.poll_within(PATIENCE).expect("no overrun");
+        wc.unwrap_or_else(|| {
+            panic!(
+                "no completion; {:?}\n{:?}\n{:?}",
+                self.qp.stats(),
+                self.qp.context().port_stats(),
+                self.qp.context().link_report()
+            )
+        })
+    }
+
+    /// The next completion, a good one.
+    pub(crate) fn good(&self) -> Completion {
+        let wc = self.wait();
+        assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+        wc
+    }
+}
+
+/// Connects two queue pairs of a connected service.
+pub(crate) fn connect(a: &Qp, b: &Qp, mtu: Mtu) {
+    connect_by(a, b, mtu, 0);
+}
+
+/// The same between the GIDs at `index`.
+pub(crate) fn connect_by(a: &Qp, b: &Qp, mtu: Mtu, index: u8) {
+    for (own, peer) in [(a, b), (b, a)] {
+        to_init(own);
+        let av = own.context().address_vector(index, peer.context().gids().get(index)).unwrap();
+        let reliable = own.qp_type() == QpType::Rc;
+        own.modify(&QpChange {
+            state: Some(QpState::Rtr),
+            av: Some(av),
+            path_mtu: Some(mtu),
+            dest_qpn: Some(peer.qpn()),
+            rq_psn: Some(Psn::new(peer.qpn().value() ^ 0xff_fff0)),
+            max_dest_rd_atomic: reliable.then_some(16),
+            min_rnr_timer: reliable.then_some(1),
+            ..QpChange::default()
+        })
+        .unwrap();
+        own.modify(&QpChange {
+            state: Some(QpState::Rts),
+            sq_psn: Some(Psn::new(own.qpn().value() ^ 0xff_fff0)),
+            timeout: reliable.then_some(10),
+            retry_count: reliable.then_some(7),
+            rnr_retry: reliable.then_some(7),
+            max_rd_atomic: reliable.then_some(16),
+            ..QpChange::default()
+        })
+        .unwrap();
+    }
+}
+
+pub(crate) fn to_init(qp: &Qp) {
+    qp.modify(&QpChange {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(ALL - Access::MW_BIND),
+        ..QpChange::default()
+    })
+    .unwrap();
+}
+
+/// Two connected ends.
+pub(crate) fn connected(two: &Two, qp_type: QpType, bytes: usize, mtu: Mtu) -> (End, End) {
+    let (a, b) = (End::new(&two.a, qp_type, bytes), End::new(&two.b, qp_type, bytes));
+    connect(&a.qp, &b.qp, mtu);
+    (a, b)
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}

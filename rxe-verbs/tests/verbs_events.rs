@@ -1,0 +1,244 @@
+//! Completion channels, asynchronous events, overruns; threads that share everything.
+
+mod verbs_common;
+
+use rxe_verbs::{
+    AsyncEvent, Completion, EventError, Mtu, PollError, QpInit, QpType, RecvWr, Remote, SendFlags, SendOp,
+    SendWr, WcStatus, work,
+};
+use std::{
+    os::fd::AsFd,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+use verbs_common::{End, PATIENCE, connected, everywhere, inproc, udp4};
+
+fn readable(fd: std::os::fd::BorrowedFd<'_>, timeout: Duration) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::try_from(timeout).unwrap()).unwrap() > 0
+}
+
+/// A receiver whose completions come with events.
+fn with_channel(context: &rxe_verbs::Context) -> (End, rxe_verbs::CompChannel) {
+    let channel = context.create_comp_channel().unwrap();
+    let mut end = End::new(context, QpType::Rc, 4096);
+    end.cq = context.create_cq(64, Some(&channel)).unwrap();
+    end.qp = end.pd.create_qp(&QpInit::new(QpType::Rc, &end.cq)).unwrap();
+    (end, channel)
+}
+
+#[test]
+fn an_event_for_an_armed_queue() {
+    everywhere(|two| {
+        let a = End::new(&two.a, QpType::Rc, 4096);
+        let (b, channel) = with_channel(&two.b);
+        verbs_common::connect(&a.qp, &b.qp, Mtu::M1024);
+        let post = |flags| {
+            b.qp.post_recv(&RecvWr { wr_id: 1, sges: &[b.mr.sge(0, 64)] }).unwrap();
+            let sges = [a.mr.sge(0, 8)];
+            let flags = flags | SendFlags::SIGNALED;
+            a.qp.post_send(&SendWr { flags, ..SendWr::new(1, SendOp::Send, &sges) }).unwrap();
+            a.good();
+        };
+        // Not armed: a completion, no event.
+        post(SendFlags::empty());
+        b.good();
+        assert_eq!(channel.get_event_within(Duration::from_millis(5)).unwrap_err(), EventError::Empty);
+
+        b.cq.req_notify(false);
+        post(SendFlags::empty());
+        let cq = channel.get_event().unwrap();
+        assert_eq!((cq.id(), cq.unacked_events()), (b.cq.id(), 1));
+        cq.ack_events(1);
+        cq.wait_acked();
+        b.good();
+        // Once per arming.
+        post(SendFlags::empty());
+        assert!(channel.try_get_event().is_none());
+        b.good();
+
+        // Only solicited ones.
+        b.cq.req_notify(true);
+        post(SendFlags::empty());
+        b.good();
+        assert!(channel.try_get_event().is_none());
+        post(SendFlags::SOLICITED);
+        assert_eq!(channel.get_event_within(PATIENCE).unwrap().id(), b.cq.id());
+        b.good();
+    });
+}
+
+#[test]
+fn a_program_that_sleeps_on_the_descriptor() {
+    everywhere(|two| {
+        let a = End::new(&two.a, QpType::Rc, 4096);
+        let (b, channel) = with_channel(&two.b);
+        verbs_common::connect(&a.qp, &b.qp, Mtu::M1024);
+        for round in 0..20 {
+            b.qp.post_recv(&RecvWr { wr_id: round, sges: &[b.mr.sge(0, 64)] }).unwrap();
+            b.cq.req_notify(false);
+            assert_eq!(b.cq.poll(&mut [Completion::default()]), Ok(0));
+            assert!(!readable(channel.as_fd(), Duration::ZERO));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(3));
+                    a.qp.post_send(&SendWr::new(1, SendOp::Send, &[a.mr.sge(0, 8)])).unwrap();
+                });
+                let start = Instant::now();
+                assert!(readable(channel.as_fd(), PATIENCE), "round {round}");
+                assert!(start.elapsed() < Duration::from_millis(500), "late: {:?}", start.elapsed());
+            });
+            assert!(channel.try_get_event().is_some());
+            assert!(!readable(channel.as_fd(), Duration::ZERO));
+            b.good();
+            a.good();
+        }
+    });
+}
+
+#[test]
+fn a_thread_that_sleeps_in_the_library() {
+    everywhere(|two| {
+        let a = End::new(&two.a, QpType::Rc, 4096);
+        let (b, channel) = with_channel(&two.b);
+        verbs_common::connect(&a.qp, &b.qp, Mtu::M1024);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..50 {
+                    b.qp.post_recv(&RecvWr { wr_id: round, sges: &[b.mr.sge(0, 64)] }).unwrap();
+                    b.cq.req_notify(false);
+                    let mut wc = [Completion::default()];
+                    if b.cq.poll(&mut wc).unwrap() == 0 {
+                        channel.get_event_within(PATIENCE).expect("an event").ack_events(1);
+                        assert_eq!(b.good().wr_id, round);
+                    } else {
+                        while channel.try_get_event().is_some() {}
+                    }
+                    if round % 10 == 0 {
+                        // Long enough for the background thread to fall asleep.
+                        thread::sleep(Duration::from_millis(10));
+                    }
+                }
+            });
+            for _ in 0..50 {
+                a.qp.post_send(&SendWr::new(1, SendOp::Send, &[a.mr.sge(0, 8)])).unwrap();
+                a.good();
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+    });
+}
+
+#[test]
+fn the_background_answers_for_an_idle_program() {
+    everywhere(|two| {
+        let (a, b) = connected(two, QpType::Rc, 1 << 20, Mtu::M4096);
+        let remote = Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };
+        for round in 0..20u8 {
+            a.mr.fill(round).unwrap();
+            a.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[a.mr.sge(0, 1 << 20)])).unwrap();
+            a.good();
+            assert_eq!(b.mr.load_u8((1 << 20) - 1), Ok(round));
+            if round % 7 == 0 {
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    });
+}
+
+#[test]
+fn an_overrun_is_never_silent() {
+    let two = inproc();
+    let a = End::new(&two.a, QpType::Rc, 4096);
+    let mut b = End::new(&two.b, QpType::Rc, 4096);
+    b.cq = two.b.create_cq(2, None).unwrap();
+    b.qp = b.pd.create_qp(&QpInit::new(QpType::Rc, &b.cq)).unwrap();
+    verbs_common::connect(&a.qp, &b.qp, Mtu::M1024);
+    for wr_id in 0..5 {
+        b.qp.post_recv(&RecvWr { wr_id, sges: &[b.mr.sge(0, 64)] }).unwrap();
+    }
+    for _ in 0..5 {
+        a.qp.post_send(&SendWr::new(1, SendOp::Send, &[a.mr.sge(0, 8)])).unwrap();
+        a.good();
+    }
+    let mut out = [Completion::default(); 8];
+    assert_eq!(b.cq.poll(&mut out), Ok(2));
+    assert_eq!((out[0].wr_id, out[1].wr_id), (0, 1));
+    assert_eq!(b.cq.poll(&mut out), Err(PollError::Overrun { lost: 3 }));
+    let events: Vec<_> = std::iter::from_fn(|| two.b.try_get_async_event()).collect();
+    let overruns = events.iter().filter(|event| **event == AsyncEvent::CqError(b.cq.id())).count();
+    assert_eq!(overruns, 1, "{events:?}");
+}
+
+#[test]
+fn asynchronous_events_have_a_descriptor() {
+    let two = udp4();
+    let (a, b) = connected(&two, QpType::Rc, 4096, Mtu::M1024);
+    let wrong = Remote { addr: 0, rkey: b.mr.rkey() };
+    a.qp.post_send(&SendWr::new(1, SendOp::Write(wrong), &[a.mr.sge(0, 8)])).unwrap();
+    assert_eq!(a.wait().status, WcStatus::RemoteAccess);
+    assert!(readable(two.b.async_fd(), PATIENCE));
+    let event = std::iter::from_fn(|| two.b.try_get_async_event())
+        .find(|event| matches!(event, AsyncEvent::Queue(work::AsyncEvent::QpAccessError(_))));
+    assert_eq!(event, Some(AsyncEvent::Queue(work::AsyncEvent::QpAccessError(b.qp.qpn()))));
+    while two.b.try_get_async_event().is_some() {}
+    assert!(!readable(two.b.async_fd(), Duration::ZERO));
+    assert_eq!(two.b.get_async_event(Some(Duration::from_millis(5))), Err(EventError::Empty));
+}
+
+/// Four threads on each side post to and poll from what they share.
+#[test]
+fn threads() {
+    everywhere(|two| {
+        const EACH: u64 = 200;
+        let (a, b) = connected(two, QpType::Rc, 1 << 16, Mtu::M1024);
+        let (sent, received) = (&std::sync::atomic::AtomicU64::new(0), &std::sync::atomic::AtomicU64::new(0));
+        let failed = &AtomicBool::new(false);
+        let collect = |end: &End, count: &std::sync::atomic::AtomicU64| {
+            let start = Instant::now();
+            while count.load(Ordering::Relaxed) < 4 * EACH {
+                let mut out = [Completion::default(); 4];
+                let n = end.cq.poll(&mut out).unwrap();
+                for wc in &out[..n] {
+                    if wc.status != WcStatus::Success {
+                        failed.store(true, Ordering::Relaxed);
+                    }
+                }
+                count.fetch_add(n as u64, Ordering::Relaxed);
+                if failed.load(Ordering::Relaxed) || start.elapsed() > PATIENCE {
+                    failed.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for thread in 0..4u32 {
+                let (a, b) = (&a, &b);
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        let full = |posted: Result<(), rxe_verbs::PostError>| match posted {
+                            Ok(()) => false,
+                            Err(rxe_verbs::PostError::Full(_)) => true,
+                            Err(error) => panic!("{error}"),
+                        };
+                        let offset = thread as usize * 1024;
+                        while full(b.qp.post_recv(&RecvWr { wr_id: number, sges: &[b.mr.sge(offset, 512)] }))
+                        {
+                            thread::yield_now();
+                        }
+                        let sges = [a.mr.sge(offset, 500)];
+                        while full(a.qp.post_send(&SendWr::new(number, SendOp::Send, &sges))) {
+                            thread::yield_now();
+                        }
+                    }
+                });
+                scope.spawn(move || collect(a, sent));
+                scope.spawn(move || collect(b, received));
+            }
+        });
+        assert!(!failed.load(Ordering::Relaxed));
+        assert_eq!((sent.load(Ordering::Relaxed), received.load(Ordering::Relaxed)), (4 * EACH, 4 * EACH));
+    });
+}

@@ -1,0 +1,326 @@
+//! Memory that peers write to: taken away while in use, deregistered under traffic, polled by its reader.
+
+mod verbs_common;
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+use rxe_verbs::{Access, Completion, Mr, Mtu, QpState, QpType, RecvWr, Remote, SendOp, SendWr, WcStatus};
+use std::{
+    ffi::c_void,
+    num::NonZero,
+    ptr::NonNull,
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+use verbs_common::{ALL, End, connected, everywhere, inproc, udp4};
+
+const PAGE: usize = 4096;
+
+/// Pages of this process that the test may take away from under a region.
+struct Pages {
+    start: NonNull<c_void>,
+    len: usize,
+}
+
+impl Pages {
+    fn new(count: usize) -> Self {
+        let len = NonZero::new(count * PAGE).unwrap();
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: new pages, wherever the system likes.
+        let start = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_PRIVATE) }.unwrap();
+        Self { start, len: len.get() }
+    }
+
+    /// Of a file of that length.
+    fn of_file(file: &std::fs::File, count: usize) -> Self {
+        let len = NonZero::new(count * PAGE).unwrap();
+        file.set_len(len.get() as u64).unwrap();
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: new pages, wherever the system likes.
+        let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, file, 0) }.unwrap();
+        Self { start, len: len.get() }
+    }
+
+    fn addr(&self) -> usize {
+        self.start.as_ptr() as usize
+    }
+
+    fn register(&self, end: &End, access: Access) -> Mr {
+        let addr = self.addr();
+        // SAFETY: nothing but raw pointers and atomics ever points into the pages.
+        unsafe { end.pd.reg_mr_raw(addr, self.len, addr as u64, access) }.unwrap()
+    }
+
+    fn protect(&self, protection: ProtFlags) {
+        // SAFETY: no Rust reference covers the pages.
+        unsafe { mprotect(self.start, self.len, protection) }.unwrap();
+    }
+
+    /// Takes them away for good.
+    fn unmap(&self) {
+        // SAFETY: no Rust reference covers the pages. (The address space is leaked: nobody else gets the address, so a
+        // late access would fault.)
+        unsafe {
+            let len = NonZero::new(self.len).unwrap();
+            munmap(self.start, self.len).unwrap();
+            mmap_anonymous(
+                Some(NonZero::new(self.addr()).unwrap()),
+                len,
+                ProtFlags::PROT_NONE,
+                MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED,
+            )
+            .unwrap();
+        }
+    }
+
+    /// Puts fresh pages in their place, full of `value`.
+    fn replace(&self, value: u8) {
+        let len = NonZero::new(self.len).unwrap();
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
+        // SAFETY: our own pages, which no Rust reference covers.
+        unsafe {
+            mmap_anonymous(Some(NonZero::new(self.addr()).unwrap()), len, protection, flags).unwrap();
+            self.start.cast::<u8>().write_bytes(value, self.len);
+        }
+    }
+
+    /// The bytes as atomics; only while they are mapped.
+    fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: mapped for as long as the tests use the slice, and accessed by atomics or the engine only.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: as `unmap`.
+        unsafe { munmap(self.start, self.len) }.unwrap();
+    }
+}
+
+/// A way to take memory away.
+type Take = fn(&Pages, &std::fs::File);
+
+const WAYS: [(&str, Take); 3] = [
+    ("unmapped", |pages, _| pages.unmap()),
+    ("no access", |pages, _| pages.protect(ProtFlags::PROT_NONE)),
+    ("truncated", |_, file| file.set_len(0).unwrap()),
+];
+
+fn remote(mr: &Mr) -> Remote {
+    Remote { addr: mr.addr(), rkey: mr.rkey() }
+}
+
+fn scratch_file() -> std::fs::File {
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    memfd_create("rxe-test", MFdFlags::MFD_CLOEXEC).unwrap().into()
+}
+
+#[test]
+fn memory_taken_from_the_responder() {
+    everywhere(|two| {
+        for (way, take) in WAYS {
+            for operation in 0..4 {
+                let (a, b) = connected(two, QpType::Rc, 4 * PAGE, Mtu::M1024);
+                let file = scratch_file();
+                let pages = Pages::of_file(&file, 4);
+                let mr = pages.register(&b, ALL);
+                let len = 4 * PAGE as u32;
+                let sges = [a.mr.sge(0, len)];
+                a.qp.post_send(&SendWr::new(0, SendOp::Write(remote(&mr)), &sges)).unwrap();
+                a.good();
+                take(&pages, &file);
+                b.qp.post_recv(&RecvWr { wr_id: 1, sges: &[mr.sge(0, len)] }).unwrap();
+                let atomic = [a.mr.sge(0, 8)];
+                let wr = match operation {
+                    0 => SendWr::new(1, SendOp::Write(remote(&mr)), &sges),
+                    1 => SendWr::new(1, SendOp::Read(remote(&mr)), &sges),
+                    2 => SendWr::new(1, SendOp::FetchAdd { remote: remote(&mr), add: 1 }, &atomic),
+                    _ => SendWr::new(1, SendOp::Send, &sges),
+                };
+                a.qp.post_send(&wr).unwrap();
+                let status = a.wait().status;
+                // Key, range and rights were right: the responder failed on its own account.
+                let expected = WcStatus::RemoteOperation;
+                assert_eq!(status, expected, "{way}, operation {operation}");
+                let own = b.wait().status;
+                let expected =
+                    if operation == 3 { WcStatus::LocalProtection } else { WcStatus::WorkRequestFlushed };
+                assert_eq!(own, expected, "{way}, operation {operation}");
+                assert_eq!(b.qp.state(), QpState::Error);
+            }
+        }
+    });
+}
+
+#[test]
+fn memory_taken_from_the_requester() {
+    everywhere(|two| {
+        for (way, take) in WAYS {
+            for operation in 0..3 {
+                let (a, b) = connected(two, QpType::Rc, 4 * PAGE, Mtu::M1024);
+                b.qp.post_recv(&RecvWr { wr_id: 1, sges: &[b.mr.sge(0, 4 * PAGE as u32)] }).unwrap();
+                let file = scratch_file();
+                let pages = Pages::of_file(&file, 4);
+                let mr = pages.register(&a, ALL);
+                take(&pages, &file);
+                let op = match operation {
+                    0 => SendOp::Write(remote(&b.mr)),
+                    1 => SendOp::Read(remote(&b.mr)),
+                    _ => SendOp::Send,
+                };
+                a.qp.post_send(&SendWr::new(1, op, &[mr.sge(0, 4 * PAGE as u32)])).unwrap();
+                assert_eq!(a.wait().status, WcStatus::LocalProtection, "{way}, operation {operation}");
+                assert_eq!(a.qp.state(), QpState::Error);
+            }
+        }
+    });
+}
+
+#[test]
+fn read_only_memory_is_not_written() {
+    everywhere(|two| {
+        let pages = Pages::new(1);
+        pages.replace(5);
+        pages.protect(ProtFlags::PROT_READ);
+        for operation in 0..3 {
+            let (a, b) = connected(two, QpType::Rc, PAGE, Mtu::M1024);
+            let mr = pages.register(&b, ALL);
+            let sges = [a.mr.sge(0, 64)];
+            let wr = match operation {
+                0 => SendWr::new(1, SendOp::Write(remote(&mr)), &sges),
+                1 => SendWr::new(1, SendOp::AtomicWrite { remote: remote(&mr), value: [1; 8] }, &[]),
+                _ => SendWr::new(1, SendOp::Read(remote(&mr)), &sges),
+            };
+            a.qp.post_send(&wr).unwrap();
+            let expected = if operation == 2 { WcStatus::Success } else { WcStatus::RemoteOperation };
+            assert_eq!(a.wait().status, expected, "operation {operation}");
+        }
+        // What a READ brings cannot be put there either.
+        let (a, b) = connected(two, QpType::Rc, PAGE, Mtu::M1024);
+        let mr = pages.register(&a, ALL);
+        a.qp.post_send(&SendWr::new(1, SendOp::Read(remote(&b.mr)), &[mr.sge(0, 64)])).unwrap();
+        assert_eq!(a.wait().status, WcStatus::LocalProtection);
+        assert!(pages.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 5));
+    });
+}
+
+/// How much to do: `RXE_TEST_ROUNDS`, else more in optimised builds.
+fn rounds(debug: u64, release: u64) -> u64 {
+    let asked = std::env::var("RXE_TEST_ROUNDS").ok().and_then(|text| text.parse().ok());
+    asked.unwrap_or(if cfg!(debug_assertions) { debug } else { release })
+}
+
+/// A region is deregistered, and its pages given to something else, while a peer writes to it without a pause: nothing
+/// of what the peer writes is ever found there. Unreliable connections, because a reliable one would end at the first
+/// refused write.
+#[test]
+fn nothing_is_written_after_deregistration() {
+    const CANARY: u8 = 0xaa;
+    everywhere(|two| {
+        let (a, b) = connected(two, QpType::Uc, 1 << 16, Mtu::M4096);
+        a.mr.fill(0x55).unwrap();
+        let pages = Pages::new(16);
+        let (rkey, stop) = (&AtomicU32::new(0), &AtomicBool::new(false));
+        let (mut written, rounds) = (0, rounds(300, 5000));
+        thread::scope(|scope| {
+            let (a, addr) = (&a, pages.addr() as u64);
+            scope.spawn(move || {
+                let sges = [a.mr.sge(0, 1 << 16)];
+                while !stop.load(Ordering::Relaxed) {
+                    let remote = Remote { addr, rkey: rxe_verbs::Key(rkey.load(Ordering::Relaxed)) };
+                    a.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &sges)).unwrap();
+                    a.good();
+                }
+            });
+            for round in 0..rounds {
+                pages.replace(0);
+                let mr = pages.register(&b, ALL);
+                rkey.store(mr.rkey().0, Ordering::Relaxed);
+                // Traffic arrives now; at times this thread is the one that places it.
+                let until = Instant::now() + Duration::from_millis(20);
+                let watched = &pages.bytes()[(round as usize * 4099) % (1 << 16)];
+                while watched.load(Ordering::Relaxed) == 0 && Instant::now() < until {
+                    if round % 2 == 0 {
+                        let _ = b.cq.poll(&mut [Completion::default()]);
+                    }
+                }
+                drop(mr);
+                written += u64::from(pages.bytes().iter().any(|byte| byte.load(Ordering::Relaxed) == 0x55));
+                pages.replace(CANARY);
+                thread::sleep(Duration::from_micros(100));
+                let intact = pages.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == CANARY);
+                if !intact {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                assert!(intact, "round {round}: written after deregistration");
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(written > rounds / 2, "hardly any write landed before: {written} of {rounds} rounds");
+        eprintln!(
+            "{}: {rounds} deregistrations under traffic, {written} of regions just written to",
+            two.name
+        );
+    });
+}
+
+/// The last byte of a message never shows before the others: its reader polls it and then finds no old byte.
+#[test]
+fn the_last_byte_comes_last() {
+    for two in [inproc(), udp4()] {
+        let (a, b) = connected(&two, QpType::Rc, 1 << 16, Mtu::M1024);
+        let pages = Pages::new(4);
+        let mr = pages.register(&b, ALL);
+        let rounds = rounds(20_000, 1_000_000);
+        // What the reader is to expect: where, and how long; and how far it has come.
+        let (place, length) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
+        let (announced, read) = (&AtomicU64::new(0), &AtomicU64::new(0));
+        let memory = pages.bytes();
+        let value = |round: u64| (round % 255) as u8 + 1;
+        let torn = thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut torn = 0u64;
+                for round in 1..=rounds {
+                    while announced.load(Ordering::Acquire) < round {
+                        std::hint::spin_loop();
+                    }
+                    let (place, length) = (place.load(Ordering::Relaxed), length.load(Ordering::Relaxed));
+                    let bytes = &memory[place..place + length];
+                    let expected = value(round);
+                    let mut spins = 0u32;
+                    while bytes[length - 1].load(Ordering::Acquire) != expected {
+                        spins += 1;
+                        if spins.is_multiple_of(1 << 14) {
+                            thread::yield_now();
+                        }
+                    }
+                    torn += u64::from(bytes.iter().any(|byte| byte.load(Ordering::Relaxed) != expected));
+                    read.store(round, Ordering::Release);
+                }
+                torn
+            });
+            for round in 1..=rounds {
+                let size = 2 + (round * 7919 % 8191) as usize;
+                let at = (round * 13 % 64) as usize;
+                place.store(at, Ordering::Relaxed);
+                length.store(size, Ordering::Relaxed);
+                // An earlier message may have left the same value there.
+                memory[at + size - 1].store(0, Ordering::Relaxed);
+                announced.store(round, Ordering::Release);
+                a.mr.write_at(0, &[value(round); 8193][..size]).unwrap();
+                let remote = Remote { addr: mr.addr() + at as u64, rkey: mr.rkey() };
+                a.qp.post_send(&SendWr::new(round, SendOp::Write(remote), &[a.mr.sge(0, size as u32)]))
+                    .unwrap();
+                a.good();
+                while read.load(Ordering::Acquire) < round {
+                    std::hint::spin_loop();
+                }
+            }
+            reader.join().unwrap()
+        });
+        assert_eq!(torn, 0, "of {rounds} messages over {}", two.name);
+        eprintln!("{}: {rounds} messages, none torn", two.name);
+    }
+}

@@ -1,0 +1,271 @@
+#!/usr/bin/python3
+"""Runs `rxe pingpong` against ibv_*_pingpong on kernel rxe, both roles, IPv4 and IPv6, and judges the wire.
+
+  run.py [--kernels 6.1,6.12] [--rxe PATH] [--keep]
+
+Our side runs as user nobody in the guest's network namespace on this host; and once more inside the guest, in a second
+namespace there, so that the guest's UDP stack is our sender. Both sides compare every byte (-c) and both exit codes
+count. Meanwhile the kernel captures the wire with segmentation offload off; scripts/icrc-check, which shares no code
+with ours, judges each packet's ICRC, and tshark must read the operations.
+
+Ends with "N passed, N failed, N skipped"; exit 1 if any failed.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+TIMEOUT = 60
+# What the two programs say while nobody listens yet.
+NOT_YET = re.compile(r"Connection refused|Couldn't connect to")
+
+# service, path MTU, message bytes, messages
+CASES = [
+    ("rc", 256, 1, 100),
+    ("rc", 256, 5000, 50),
+    ("rc", 512, 4097, 50),
+    ("rc", 1024, 4096, 100),
+    ("rc", 2048, 65536, 20),
+    ("rc", 4096, 1048576, 4),
+    ("uc", 256, 1000, 50),
+    ("uc", 1024, 4096, 50),
+    ("uc", 4096, 32768, 10),
+    ("ud", None, 1, 50),
+    ("ud", None, 1024, 50),
+    ("ud", None, 2048, 50),
+    ("srq", 1024, 4096, 100),
+    ("srq", 4096, 65536, 20),
+]
+# Inside the guest everything is emulated: fewer, but all services.
+INNER = [("rc", 1024, 4096, 50), ("rc", 4096, 262144, 8), ("uc", 1024, 4096, 20), ("ud", None, 1024, 20)]
+
+
+class Guest:
+    """A running guest of scripts/kernel-vm."""
+
+    def __init__(self, version):
+        self.version = version
+        self.indices = {}
+        text = vm("up", version, timeout=600).stdout
+        self.info = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+    def gid_index(self, device, address):
+        """Index of one of the guest's addresses in its device's GID table."""
+        if (device, address) in self.indices:
+            return self.indices[device, address]
+        code = (
+            f"import sys; sys.path.insert(0, '{ROOT}/testbed/guest'); import devices; "
+            f"print(devices.gid_index('{device}', '{address}'))"
+        )
+        answer = vm("run", self.version, "--", "/usr/bin/python3", "-c", code)
+        self.indices[device, address] = int(answer.stdout)
+        return self.indices[device, address]
+
+    def command(self, argv, netns=None):
+        inside = ["--netns", netns] if netns else []
+        return [str(ROOT / "scripts/kernel-vm"), "run", self.version, *inside, "--", "timeout", str(TIMEOUT), *argv]
+
+    def outside(self, argv):
+        return ["ip", "netns", "exec", self.info["netns"], *NOBODY, "timeout", str(TIMEOUT), *argv]
+
+
+def vm(*argv, timeout=120):
+    return subprocess.run(
+        [str(ROOT / "scripts/kernel-vm"), *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=timeout,
+        check=True,
+    )
+
+
+def start(argv):
+    return subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process):
+    """Output and exit code, however long it takes within reason."""
+    try:
+        output, _ = process.communicate(timeout=TIMEOUT + 30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        output += "\n[killed: it did not end]"
+    return output, process.returncode
+
+
+def kernel_side(case, device, index, host):
+    service, mtu, size, count = case
+    argv = [f"ibv_{service}_pingpong", "-d", device, "-g", str(index), "-s", str(size), "-n", str(count), "-c"]
+    if mtu:
+        argv += ["-m", str(mtu)]
+    if service == "srq":
+        argv += ["-q", "4"]
+    return argv + ([host] if host else [])
+
+
+def our_side(rxe, case, address, host):
+    service, mtu, size, count = case
+    argv = [rxe, "pingpong", service, "--bind", address, "--size", str(size), "--iters", str(count), "--check"]
+    # The address given is the only one of this device. ibv_*_pingpong serves TCP on IPv4 alone, so the two sides may
+    # find each other over IPv4 when the packets are IPv6.
+    argv += ["--gid", "0"]
+    if mtu:
+        argv += ["--mtu", str(mtu)]
+    if service == "srq":
+        argv += ["--num-qp", "4"]
+    return argv + ([host] if host else [])
+
+
+def play(server, client):
+    """Runs the server, then the client; what went wrong, or nothing."""
+    server = start(server)
+    for _ in range(20):
+        time.sleep(0.5)
+        client_output, client_code = finish(start(client))
+        # The server's TCP port may not be open yet; nothing has crossed the wire then.
+        if client_code == 0 or not NOT_YET.search(client_output) or server.poll() is not None:
+            break
+    if client_code != 0 and server.poll() is None:
+        time.sleep(1)
+        server.send_signal(signal.SIGTERM)
+    server_output, server_code = finish(server)
+    if (client_code, server_code) == (0, 0):
+        return None
+    return f"client ended with {client_code}:\n{client_output}\nserver ended with {server_code}:\n{server_output}"
+
+
+def cell(guest, rxe, case, role, family, inner, failures, title):
+    """One cell of the matrix: plays the case and prints how it went."""
+    info = guest.info
+    side = "inner" if inner else "guest"
+    device, theirs = info[f"{side}_dev"], info[f"{side}{family}"]
+    ours = info[f"{'ours' if inner else 'host'}{family}"]
+    index = guest.gid_index(device, theirs)
+    run_ours = (lambda argv: guest.command(argv, "ours")) if inner else guest.outside
+    if role == "client":
+        wrong = play(
+            guest.command(kernel_side(case, device, index, None)), run_ours(our_side(rxe, case, ours, info[f"{side}4"]))
+        )
+    else:
+        wrong = play(
+            run_ours(our_side(rxe, case, ours, None)), guest.command(kernel_side(case, device, index, ours))
+        )
+    if wrong:
+        failures.append(f"{title}\n{wrong}")
+        print(f"FAILED {title}\n{wrong}", flush=True)
+    return not wrong
+
+
+class Capture:
+    """tcpdump on the guest's tap, packets as they are on the wire."""
+
+    def __init__(self, guest, path):
+        self.path = path
+        enter = ["ip", "netns", "exec", guest.info["netns"]]
+        subprocess.run(
+            [*enter, "ethtool", "-K", "tap0", "tx-udp-segmentation", "off", "gso", "off"],
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.process = subprocess.Popen(
+            [*enter, "tcpdump", "-i", "tap0", "-B", "65536", "-Z", "root", "-w", str(path), "udp", "port", "4791"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(1)
+
+    def judge(self):
+        """Stops; what is wrong with the packets, or nothing, and what was seen."""
+        time.sleep(1)
+        self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=30)
+        check = subprocess.run(
+            [str(ROOT / "scripts/icrc-check"), "--min", "1000", str(self.path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        print(check.stdout.rstrip())
+        shark = subprocess.run(
+            ["tshark", "-r", str(self.path), "-T", "fields", "-e", "infiniband.bth.opcode"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        opcodes = {line for line in shark.stdout.split() if line}
+        print(f"tshark reads opcodes {sorted(opcodes, key=lambda value: int(value, 0))}")
+        wrong = []
+        if check.returncode != 0:
+            wrong.append(f"icrc-check ended with {check.returncode}: {check.stderr}")
+        for wanted, name in [(0, "SEND first"), (4, "SEND only"), (17, "ACK"), (32, "UC SEND first"), (100, "UD SEND")]:
+            if not any(int(value, 0) == wanted for value in opcodes):
+                wrong.append(f"tshark saw no {name} (opcode {wanted})")
+        return "\n".join(wrong)
+
+
+def title_of(case):
+    service, mtu, size, count = case
+    return f"{service} mtu {mtu or 'port'} {size} B x {count}"
+
+
+def matrix(guest, rxe, failures):
+    """All cells of one kernel; rows of marks and how many were played."""
+    rows, count = [], 0
+    for inner, cases in ((False, CASES), (True, INNER)):
+        for case in cases:
+            marks = []
+            for role in ("client", "server"):
+                for family in ("4", "6"):
+                    where = " in the guest" if inner else ""
+                    title = f"kernel {guest.version}{where}: {title_of(case)}, we are {role}, IPv{family}"
+                    marks.append(cell(guest, rxe, case, role, family, inner, failures, title))
+                    count += 1
+            rows.append((("in the guest: " if inner else "") + title_of(case), marks))
+            print(f"  {rows[-1][0]:44} {' '.join('ok  ' if mark else 'FAIL' for mark in marks)}", flush=True)
+    return count
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kernels", default="6.1,6.12")
+    parser.add_argument("--rxe", default=str(ROOT / "target/debug/rxe"))
+    parser.add_argument("--keep", action="store_true", help="leave the guests running")
+    options = parser.parse_args()
+    if not re.fullmatch(r"6\.\d+(,6\.\d+)*", options.kernels):
+        parser.error(f"--kernels {options.kernels}: expected something like 6.1,6.12")
+    if not os.access(options.rxe, os.X_OK):
+        sys.exit(f"{options.rxe} is not there: run `cargo build -p rxe-cli` first")
+    failures, count = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        for version in options.kernels.split(","):
+            guest = Guest(version)
+            print(f"\nkernel {guest.info['release']}: we are client v4, v6; server v4, v6", flush=True)
+            capture = Capture(guest, pathlib.Path(folder) / f"{version}.pcap")
+            count += matrix(guest, options.rxe, failures)
+            count += 1
+            wrong = capture.judge()
+            if wrong:
+                failures.append(f"kernel {version}: the wire\n{wrong}")
+                print(f"FAILED the wire\n{wrong}")
+            if not options.keep:
+                vm("down", version)
+    print(f"\n{count - len(failures)} passed, {len(failures)} failed, 0 skipped")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
