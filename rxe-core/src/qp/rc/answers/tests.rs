@@ -144,6 +144,15 @@ fn in_error_reads_are_given_up_and_nothing_is_said_past_them() {
 }
 
 #[test]
+fn in_error_nobody_is_asked_to_try_again() {
+    let mut answers = Answers::default();
+    answers.acknowledge(Psn::new(1), MSN, false);
+    answers.ask_retry(Psn::new(2), MSN, Syndrome::RnrNak(1));
+    answers.flush();
+    assert_eq!(show(&answers), ["ack 1"]);
+}
+
+#[test]
 fn after_a_refusal_everything_before_it_still_leaves() {
     let mut answers = Answers::default();
     answers.reply(stream(3, 600, false));

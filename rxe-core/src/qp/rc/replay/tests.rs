@@ -84,6 +84,7 @@ fn adjacent_reads_may_be_asked_for_as_one() {
     let covers = |table: &Replay, psn, addr, len| table.covers_read(Psn::new(psn), &reth(addr, len), MTU);
     let adjacent = table(&[read(10, 1000, 512), read(12, 1512, 300)]);
     assert!(covers(&adjacent, 11, 1256, 556));
+    assert!(covers(&adjacent, 12, 1512, 300), "the second alone");
     assert!(!covers(&adjacent, 11, 1256, 557));
     let broken_packet = table(&[read(10, 1000, 500), read(12, 1500, 300)]);
     assert!(!covers(&broken_packet, 10, 1000, 800));

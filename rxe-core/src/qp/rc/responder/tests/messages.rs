@@ -213,26 +213,32 @@ fn two_gibibytes() {
     let len = 1_u32 << 31;
     let mut rig = Rig::new();
     rig.world.qp.attrs.path_mtu = crate::qp::Mtu::M4096;
-    rig.world.memory.pretend(0x7700, 0x1_0000_0000, len.into(), 0, Access::all());
-    rig.world.post_sges(1, &[Sge { addr: 0x1_0000_0000, len, lkey: Key(0x7700) }]);
-    let last = len / 4096 - 1;
+    rig.world.memory.pretend(0x7700, 0x1_0000_0000, u64::from(len) + 8, 0, Access::all());
+    let sges = [(0x1_0000_0000, len), (0x1_0000_0000, 8)];
+    for wr_id in 1..=2 {
+        rig.world.post_sges(wr_id, &sges.map(|(addr, len)| Sge { addr, len, lkey: Key(0x7700) }));
+    }
+    let packets = len / 4096;
     let data = [3; 4096];
-    let reth = Reth { addr: 0x1_0000_0000, rkey: Key(0x7700), len };
-    for class in [0x00, 0x06] {
+    let target = |len| Ext { reth: Reth { addr: 0x1_0000_0000, rkey: Key(0x7700), len }, ..Ext::default() };
+    for class in [0x06, 0x00] {
         let first = rig.responder.expected_psn().value();
-        for k in 0..=last {
-            let position = if k == 0 { 0 } else { 1 + u8::from(k == last) };
-            let ext = Ext { reth, ..Ext::default() };
-            rig.hear(&packet(class + position, first + k, ext, &data)).unwrap();
+        for k in 0..packets {
+            let position = if k == 0 { 0 } else { 1 + u8::from(k + 1 == packets) };
+            rig.hear(&packet(class + position, first + k, target(len), &data)).unwrap();
         }
+        let last = *rig.world.memory.writes.borrow().last().unwrap();
+        assert_eq!(last.1, 0x1_0000_0000 + u64::from(len) - 4096);
     }
     let wc = rig.world.completions();
     assert_eq!((wc.len(), wc[0].byte_len), (1, len));
-    let writes = rig.world.memory.writes.borrow();
-    assert_eq!(writes.len(), 2 * len as usize / 4096);
-    assert_eq!(writes.last().unwrap().1, 0x1_0000_0000 + u64::from(len) - 4096);
-    drop(writes);
-    let psn = rig.responder.expected_psn().value();
-    rig.read(psn, 0, len + 1).unwrap_err();
+    assert_eq!(rig.world.memory.writes.borrow().len(), 2 * packets as usize);
+    // The second receive has room for more than a message may have.
+    let first = rig.responder.expected_psn().value();
+    for k in 0..packets {
+        rig.hear(&packet(u8::from(k != 0), first + k, Ext::default(), &data)).unwrap();
+    }
+    rig.send(0x02, first + packets, &[3]).unwrap_err();
+    assert_eq!(rig.world.completions()[0].status, WcStatus::RemoteInvalidRequest);
     assert_eq!(rig.answer().syndrome, nak(NakCode::InvalidRequest));
 }

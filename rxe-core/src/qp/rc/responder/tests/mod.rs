@@ -102,7 +102,7 @@ impl Rig {
             return None;
         }
         let packet = Packet::decode(&out).expect("what is emitted decodes");
-        assert_eq!(packet.bth.dest_qp, PEER);
+        assert_eq!((packet.bth.dest_qp, packet.bth.pkey), (PEER, self.world.qp.pkey));
         assert!(packet.bth.migreq && !packet.bth.ack_req);
         Some(Said {
             opcode: packet.bth.opcode.0,

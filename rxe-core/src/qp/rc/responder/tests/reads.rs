@@ -200,6 +200,38 @@ fn memory_gone_in_mid_stream_waits_for_the_repetition() {
 }
 
 #[test]
+fn a_right_taken_back_ends_repetitions_too() {
+    let mut rig = rig();
+    rig.read(100, BASE, 8).unwrap();
+    rig.answers();
+    rig.world.qp.attrs.access.remove(Access::REMOTE_READ);
+    rig.read(100, BASE, 8).unwrap();
+    assert_eq!(rig.peek(), None);
+}
+
+/// After half a round through the number space a PSN like that of an old READ means something else.
+#[test]
+fn old_reads_are_forgotten_before_their_psns_return() {
+    let mut rig = rig();
+    rig.world.qp.attrs.max_dest_rd_atomic = 8;
+    rig.read(100, BASE, 8).unwrap();
+    rig.answers();
+    // Long READs move the PSN on: four times 2^22 packets are once around.
+    rig.world.memory.pretend(0x7700, 0, 1 << 31, 0, Access::all());
+    let long = Ext { reth: Reth { addr: 0, rkey: Key(0x7700), len: 1 << 30 }, ..Ext::default() };
+    for _ in 0..4 {
+        let psn = rig.responder.expected_psn().value();
+        rig.hear(&packet(0x0c, psn, long, &[])).unwrap();
+    }
+    rig.responder.answers.clear();
+    assert_eq!(rig.responder.expected_psn(), Psn::new(101));
+    rig.write(0x0a, 101, (BASE, 1), b"x").unwrap();
+    rig.answers();
+    rig.read(100, BASE, 8).unwrap();
+    assert_eq!(rig.peek(), None);
+}
+
+#[test]
 fn psns_wrap_inside_a_read() {
     let mut rig = rig();
     rig.world.qp.attrs.rq_psn = Psn::new(0xff_fffe);

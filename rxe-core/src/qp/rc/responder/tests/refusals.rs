@@ -6,6 +6,7 @@ use crate::qp::fake::QPN;
 /// Sends what is wrong and checks the whole outcome; `status` is for a case that holds a receive.
 fn refused(mut rig: Rig, wrong: &Packet<'_>, violation: Violation, code: NakCode, status: Option<WcStatus>) {
     let msn = rig.responder.msn;
+    let written = rig.world.memory.writes.borrow().len();
     rig.answers();
     rig.world.completions();
     assert_eq!(rig.hear(wrong), Err(violation));
@@ -29,12 +30,11 @@ fn refused(mut rig: Rig, wrong: &Packet<'_>, violation: Violation, code: NakCode
     assert!(said.is(ACK, wrong.bth.psn.value()));
     assert_eq!((said.syndrome, said.msn), (nak(code), msn.value()));
     assert_eq!(rig.world.qp.stats.refusals_sent, 1);
-    let before = rig.world.memory.writes.borrow().len();
     for psn in 99..104 {
         rig.write(0x0a, psn, (BASE, 1), b"x").unwrap();
     }
     assert_eq!(rig.peek(), None);
-    assert_eq!(rig.world.memory.writes.borrow().len(), before);
+    assert_eq!(rig.world.memory.writes.borrow().len(), written);
 }
 
 fn invalid(rig: Rig, wrong: &Packet<'_>, violation: Violation) {
@@ -131,6 +131,12 @@ fn lengths_that_do_not_fit() {
     let mut rig = Rig::new();
     rig.write(0x06, 100, (BASE, 512), &[1; 256]).unwrap();
     invalid(rig, &packet(0x07, 101, Ext::default(), &[1; 256]), Violation::Length);
+    // A last packet of nothing.
+    let mut rig = with_receive(600);
+    rig.send(0x00, 100, &[1; 256]).unwrap();
+    let wrong = packet(0x02, 101, Ext::default(), &[]);
+    let status = Some(WcStatus::RemoteInvalidRequest);
+    refused(rig, &wrong, Violation::Length, NakCode::InvalidRequest, status);
     // SENDs hold their receive.
     for (opcode, payload) in [(0x00, 255), (0x00, 0), (0x00, 257), (0x04, 257)] {
         let data = pattern(payload);
@@ -208,6 +214,15 @@ fn probe(rig: &Rig, wrong: &Packet<'_>) -> Violation {
         twin.world.memory.regions.borrow_mut().last_mut().unwrap().pd = region.pd;
     }
     twin.hear(wrong).unwrap_err()
+}
+
+#[test]
+fn a_write_that_cannot_end_does_not_start() {
+    let rig = Rig::new();
+    let addr = BASE + 0x4000 - 300;
+    let violation = Violation::Access(AccessError::Range { addr, len: 600 });
+    let wrong = packet(0x06, 100, to(addr, 600), &[1; 256]);
+    refused(rig, &wrong, violation, NakCode::RemoteAccess, None);
 }
 
 #[test]

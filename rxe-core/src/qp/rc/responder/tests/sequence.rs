@@ -137,6 +137,14 @@ fn error_flushes_the_open_receive_and_keeps_acknowledgements() {
 }
 
 #[test]
+fn answers_carry_the_partition_of_the_queue_pair() {
+    let mut rig = Rig::new();
+    rig.world.qp.pkey = crate::num::Pkey(0x8123);
+    rig.write(0x0a, 100, (BASE, 1), b"x").unwrap();
+    assert!(rig.answer().is(ACK, 100));
+}
+
+#[test]
 fn responses_are_not_for_the_responder() {
     let mut rig = Rig::new();
     for opcode in 0x0d..=0x12 {
