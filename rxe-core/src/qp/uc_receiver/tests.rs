@@ -112,6 +112,7 @@ fn a_gap_drops_the_message_but_not_the_next_one() {
         assert_eq!(rig.received(), [(1, 4)]);
         assert_eq!(&rig.world.memory.bytes(LOCAL)[..4], b"next");
         assert_eq!(rig.world.qp.stats.dropped_out_of_order, 1);
+        assert_eq!(rig.world.qp.stats.dropped_refused, 0);
     }
 }
 
