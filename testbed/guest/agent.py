@@ -69,7 +69,8 @@ VERBS: memory
   mw {pd, type=1}                       -> {handle, rkey}    type 1 or 2
   bind_mw {qp, mw, mr, offset=0, length, access, wr_id=0, flags=["SIGNALED"]}
       -> {rkey}    posts the bind. Type 1 by ibv_bind_mw; type 2 by a BIND_MW work request with
-      the next key of the window. length 0 unbinds. Poll its completion (opcode BIND_MW).
+      the next key of the window, which must be unbound (fresh or invalidated). length 0 unbinds
+      type 1. Poll its completion (opcode BIND_MW).
 
   PATTERN(seed) is endless and cheap to make anywhere: take splitmix64 with the 64-bit state
   `seed` (each step: state += 0x9e3779b97f4a7c15; z = state; z = (z ^ z>>30) *
@@ -123,8 +124,9 @@ VERBS: work
       wc: {wr_id, status, status_code, opcode, byte_len, qp_num, src_qp, wc_flags, imm,
            invalidated_rkey, vendor_err, pkey_index, slid, sl, path_bits}
       status and opcode as in ibv_wc_status and ibv_wc_opcode without IBV_WC_; imm and
-      invalidated_rkey null where the flags do not announce them. On an error only wr_id, status,
-      qp_num mean something.
+      invalidated_rkey null where the flags do not announce them (wc_flags: GRH WITH_IMM WITH_INV;
+      kernel rxe reports WITH_INV in the wrong bit, 4 instead of 8: put right here). On an error
+      only wr_id, status, qp_num mean something.
 """
 
 import argparse

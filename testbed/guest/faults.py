@@ -31,9 +31,10 @@ def _redirect_ingress(netns, dev):
     ifb = _ifb(dev)
     _run(netns, "ip", "link", "add", ifb, "mtu", "9000", "type", "ifb", check=False)
     _run(netns, "ip", "link", "set", ifb, "up")
-    _run(netns, "tc", "qdisc", "replace", "dev", dev, "handle", "ffff:", "ingress")
-    _run(netns, "tc", "filter", "replace", "dev", dev, "parent", "ffff:", "protocol", "all",
-         "prio", "1", "handle", "1", "matchall",
+    _run(netns, "tc", "qdisc", "del", "dev", dev, "ingress", check=False)
+    _run(netns, "tc", "qdisc", "add", "dev", dev, "handle", "ffff:", "ingress")
+    _run(netns, "tc", "filter", "add", "dev", dev, "parent", "ffff:", "protocol", "all",
+         "matchall",
          "action", "mirred", "egress", "redirect", "dev", ifb)
 
 

@@ -179,25 +179,37 @@ def rc_newer_operations(agent, info):
 def rc_windows(agent, info):
     a, b = pair(agent, info)
     a.fill(5, 0, 4096)
-    for kind in (1, 2):
-        mw = agent.mw(pd=b.pd, type=kind)
-        for _ in range(2):  # a window may be bound again, each time with a new key
-            key = agent.bind_mw(qp=b.qp["handle"], mw=mw["handle"], mr=b.mr["handle"],
-                                offset=4096, length=4096, access=["REMOTE_WRITE"])["rkey"]
-            b.done("BIND_MW")
+
+    def bind(mw, access, **where):
+        key = agent.bind_mw(qp=b.qp["handle"], mw=mw["handle"], mr=b.mr["handle"], wr_id=9,
+                            access=access, **where)["rkey"]
+        b.done("BIND_MW", wr_id=9)
+        return key
+
+    def write_through(key):
+        agent.mem_set(mr=b.mr["handle"], length=16384)
         a.send("RDMA_WRITE", sge=a.sge(0, 4096), remote_addr=b.mr["addr"] + 4096, rkey=key)
         a.done("RDMA_WRITE")
         b.check(5, 4096, 4096)
-        b.agent.mem_set(mr=b.mr["handle"], length=16384)
-    b.recv(1, 0, 64)
-    a.send("SEND_WITH_INV", sge=a.sge(0, 64), invalidate_rkey=key)
-    a.done("SEND")
-    b.done("RECV", invalidated_rkey=key)
-    key = agent.bind_mw(qp=b.qp["handle"], mw=mw["handle"], mr=b.mr["handle"], length=64,
-                        access=["REMOTE_READ"], wr_id=9)["rkey"]
-    b.done("BIND_MW", wr_id=9)
-    b.send("LOCAL_INV", invalidate_rkey=key)
-    b.done("LOCAL_INV")
+
+    upper = {"offset": 4096, "length": 4096}
+    first = agent.mw(pd=b.pd, type=1)
+    keys = set()
+    for _ in range(2):  # type 1 may be bound over its old binding
+        keys.add(bind(first, ["REMOTE_WRITE"], **upper))
+        write_through(max(keys, key=lambda key: key & 0xFF))
+    equal(len(keys), 2, "number of different keys")
+    second = agent.mw(pd=b.pd, type=2)
+    for _ in range(2):  # type 2 only after invalidation, by the peer or at home
+        key = bind(second, ["REMOTE_WRITE"], **upper)
+        write_through(key)
+        b.recv(1, 0, 64)
+        a.send("SEND_WITH_INV", sge=a.sge(0, 64), invalidate_rkey=key)
+        a.done("SEND")
+        b.done("RECV", invalidated_rkey=key)
+        key = bind(second, ["REMOTE_READ"], length=64)
+        b.send("LOCAL_INV", invalidate_rkey=key)
+        b.done("LOCAL_INV")
     a.send("RDMA_READ", sge=a.sge(0, 64), remote_addr=b.mr["addr"], rkey=key)
     a.ends("REM_ACCESS_ERR")
 

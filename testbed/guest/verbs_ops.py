@@ -22,8 +22,9 @@ import names
 
 _PATTERN_PERIOD = 65521
 _MASK64 = (1 << 64) - 1
-# Which file descriptor a new context or channel opened is found by looking before and after.
-_OPENING = threading.Lock()
+# Which file descriptor a new context or channel opened is found by looking before and after:
+# meanwhile none may go, as its number would be used again.
+_EVENT_FDS = threading.Lock()
 
 
 def rdma_core_version():
@@ -46,14 +47,22 @@ class Owned:
         self.raw.close()
 
 
-class Ctx(Owned):
+class WithEvents(Owned):
+    """An object with an event descriptor."""
+
+    def close(self):
+        with _EVENT_FDS:
+            super().close()
+
+
+class Ctx(WithEvents):
     def __init__(self, dev):
         self.dev = dev
         self.event_fd, raw = _opening(lambda: Context(name=dev))
         super().__init__(raw)
 
 
-class Channel(Owned):
+class Channel(WithEvents):
     def __init__(self, ctx):
         self.event_fd, raw = _opening(lambda: CompChannel(ctx.raw))
         super().__init__(raw)
@@ -129,7 +138,7 @@ def _fds():
 
 def _opening(make):
     """Makes an object and finds the event descriptor that pyverbs keeps to itself."""
-    with _OPENING:
+    with _EVENT_FDS:
         before = _fds()
         raw = make()
         new = _fds() - before

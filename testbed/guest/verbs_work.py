@@ -157,17 +157,39 @@ def op_bind_mw(session, qp, mw, mr, length, access, offset=0, wr_id=0, flags=("S
             pair.raw.bind_mw(window.raw, MWBind(info, bits, wr_id))
             window.rkey = window.raw.rkey
         else:
-            new = (window.rkey & ~0xFF) | ((window.rkey + 1) & 0xFF)
-            pair.raw.wr_start()
-            pair.raw.wr_id, pair.raw.wr_flags = wr_id, bits
-            pair.raw.wr_bind_mw(window.raw, new, info)
-            pair.raw.wr_complete()
-            window.rkey = new
+            window.rkey = _bind_type_2(pair.raw, window, info, wr_id, bits)
     return {"rkey": window.rkey}
+
+
+def _bind_type_2(raw, window, info, wr_id, bits):
+    """Posts a BIND_MW with the window's next key, which it returns.
+
+    The application is to write that key into struct ibv_mw afterwards; pyverbs has no way to do
+    so, and a later bind would name the window by its first key. So the key in the queue entry
+    (struct rxe_send_wr, mw.mw_rkey at 44) is set to the current one, as in _build_flush.
+    """
+    new = (window.rkey & ~0xFF) | ((window.rkey + 1) & 0xFF)
+    marker = secrets.randbits(64)
+    raw.wr_start()
+    try:
+        raw.wr_id, raw.wr_flags = marker, bits
+        raw.wr_bind_mw(window.raw, new, info)
+        place = _find_in_queues(marker)
+        ctypes.c_uint32.from_address(place + 44).value = window.rkey
+        ctypes.c_uint64.from_address(place).value = wr_id
+    except BaseException:
+        raw.wr_abort()
+        raise
+    raw.wr_complete()
+    return new
 
 
 def _completion(wc):
     flags = int(wc.wc_flags)
+    # Kernel rxe writes its own flag bits into the completions of programs: its WITH_INVALIDATE is
+    # their IP_CSUM_OK, which it never means.
+    if flags & names.WC_FLAGS["IP_CSUM_OK"]:
+        flags ^= names.WC_FLAGS["IP_CSUM_OK"] | names.WC_FLAGS["WITH_INV"]
     return {
         "wr_id": wc.wr_id,
         "status": names.named(int(wc.status), names.WC_STATUS),
