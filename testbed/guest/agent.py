@@ -35,9 +35,10 @@ PROGRAMS
 
 NETWORK FAULTS (sch_netem; only traffic of that device, never the agent's own connection)
   netem {dev="eth0", direction="egress", netns=null, loss=0, duplicate=0, reorder=0, corrupt=0,
-         delay_ms=0, jitter_ms=0}       -> null       percentages. direction "egress" hits what the
+         delay_ms=0, jitter_ms=0, keep=false}  -> null   percentages. direction "egress" hits what the
       guest sends on dev, "ingress" what it receives. reorder lets that share overtake the others,
       which wait delay_ms (1 if not given). A second call replaces the first of that direction.
+      The end of the connection clears both directions, unless keep=true.
   netem_clear {dev="eth0", netns=null}  -> null       both directions
   netem_stats {dev="eth0", direction="egress", netns=null}  -> {sent, dropped}   packets
 
@@ -76,6 +77,7 @@ VERBS: memory
   `seed` (each step: state += 0x9e3779b97f4a7c15; z = state; z = (z ^ z>>30) *
   0xbf58476d1ce4e5b9; z = (z ^ z>>27) * 0x94d049bb133111eb; z ^= z>>31, modulo 2**64), write its
   numbers as little-endian 8-byte words, keep the first 65521 bytes (a prime) and repeat them.
+  PATTERN(1) begins c15c0289ec2d0a91.
 
 VERBS: queues
   channel {ctx}                         -> {handle}

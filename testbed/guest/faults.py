@@ -38,8 +38,20 @@ def _redirect_ingress(netns, dev):
          "action", "mirred", "egress", "redirect", "dev", ifb)
 
 
+class Faults:
+    """What a connection did to a device, undone when the connection ends."""
+
+    def __init__(self, dev, netns):
+        self.where = (dev, netns)
+
+    def close(self):
+        op_netem_clear(None, *self.where)
+
+
 def op_netem(session, dev="eth0", direction="egress", netns=None, loss=0, duplicate=0, reorder=0,
-             corrupt=0, delay_ms=0, jitter_ms=0):
+             corrupt=0, delay_ms=0, jitter_ms=0, keep=False):
+    if not keep:
+        session.add(Faults(dev, netns))
     shaped = _shaped(dev, direction)
     if direction == "ingress":
         _redirect_ingress(netns, dev)

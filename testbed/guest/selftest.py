@@ -4,6 +4,7 @@
   testbed/guest/selftest.py VERSION     boots the guest if it is not up; exit 0 only if all held
 """
 
+import json
 import os
 import re
 import subprocess
@@ -363,6 +364,15 @@ def lossy_links(agent, info):
         equal(lost(), (0, True), f"{direction} duplication")
         agent.netem_clear()
     equal(lost(), (0, False), "loss after")
+    other = Client(info["agent"])
+    other.netem(loss=100)
+    equal(lost()[0], 100, "loss by another connection")
+    other.close()
+    for _ in range(100):
+        if "netem" not in agent.exec(argv=["tc", "qdisc", "show", "dev", "eth0"])["stdout"]:
+            break
+        time.sleep(0.1)
+    equal(lost(), (0, False), "loss after that connection's end")
 
 
 def fresh_programs(agent, info):
@@ -386,14 +396,17 @@ def fresh_programs(agent, info):
 
 
 def nothing_left(info):
-    with_agent = Client(info["agent"])
-    ran = with_agent.exec(argv=["rdma", "-j", "resource", "show"])
-    # The kernel's own MAD layer keeps a PD, a CQ and its QP1 per device.
-    print(f"      {ran['stdout'].strip()}")
-    shown = __import__("json").loads(ran["stdout"])
-    for device in shown:
-        equal((device["mr"], device["ctx"], device["qp"]), (0, 0, 1), f"objects of {device}")
-    with_agent.close()
+    agent = Client(info["agent"])
+    for _ in range(100):
+        ran = agent.exec(argv=["rdma", "-j", "resource", "show"])
+        # The kernel's own MAD layer keeps a PD, a CQ and its QP1 per device.
+        left = [(dev["ctx"], dev["pd"], dev["cq"], dev["qp"], dev["mr"], dev["srq"])
+                for dev in json.loads(ran["stdout"])]
+        if left == [(0, 1, 1, 1, 0, 0)] * 2:
+            break
+        time.sleep(0.1)
+    agent.close()
+    equal(left, [(0, 1, 1, 1, 0, 0)] * 2, "ctx, pd, cq, qp, mr, srq of both devices")
 
 
 def inside(info):
@@ -426,7 +439,6 @@ def inside(info):
             failed += 1
             print(f"FAIL  {name}: {error}")
         agent.close()
-    time.sleep(0.5)
     try:
         nothing_left(info)
         print("ok    nothing is left behind when connections end")
