@@ -1,8 +1,10 @@
 //! The `rxe` program: devices, ping-pong, measurements and a demonstration that checks itself.
 
+mod agent;
 mod demo;
 mod devices;
 mod host;
+mod measure;
 mod perf;
 mod pingpong;
 
