@@ -107,6 +107,8 @@ pub(crate) enum Answer {
     Card(Card),
     Key(u32),
     Port(u16),
+    /// Largest path MTU of this end, in bytes: said at first, where it is asked for by nobody.
+    Mtu(u32),
     Received(Received),
     /// It did not work, or was not as it should be.
     Failed(String),
