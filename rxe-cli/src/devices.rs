@@ -24,7 +24,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None => devices()?,
     };
     if list.is_empty() {
-        return Err("there is no device: no interface has a usable IP address; `ip link set lo up` makes one".into());
+        return Err(
+            "there is no device: no interface has a usable IP address; `ip link set lo up` makes one".into(),
+        );
     }
     if args.json {
         let list: Vec<_> = list.iter().map(json).collect();

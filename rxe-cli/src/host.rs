@@ -32,6 +32,20 @@ pub(crate) struct Local {
 impl Local {
     /// Opens the device that the options name; else the one that `hint`, an address of ours, is on; else the first.
     pub(crate) fn open(&self, hint: Option<IpAddr>) -> Result<Context> {
+        let context = self.open_any_gid(hint)?;
+        if let Some(index) = self.gid
+            && context.gids().get(index).is_zero()
+        {
+            let (device, entries) = (context.device().name(), context.gids().len());
+            return Err(format!(
+                "{device} has no GID with index {index}: it has {entries} (see `rxe devices`)"
+            )
+            .into());
+        }
+        Ok(context)
+    }
+
+    fn open_any_gid(&self, hint: Option<IpAddr>) -> Result<Context> {
         if let Some(address) = self.bind {
             return Ok(Context::open_address(address)?);
         }
@@ -44,21 +58,14 @@ impl Local {
     }
 
     /// Index of the GID to use, for a peer that is reached from our address `hint`.
-    pub(crate) fn gid_index(&self, context: &Context, hint: IpAddr) -> Result<u8> {
-        let gids = context.gids();
+    pub(crate) fn gid_index(&self, context: &Context, hint: IpAddr) -> u8 {
         if let Some(index) = self.gid {
-            if gids.get(index).is_zero() {
-                let (device, entries) = (context.device().name(), gids.len());
-                return Err(format!(
-                    "{device} has no GID with index {index}: it has {entries} (see `rxe devices -v`)"
-                )
-                .into());
-            }
-            return Ok(index);
+            return index;
         }
+        let gids = context.gids();
         let wanted = Gid::from(hint.to_canonical());
         let count = u8::try_from(gids.len()).unwrap_or(u8::MAX);
-        Ok((0..count).find(|index| gids.get(*index) == wanted).unwrap_or(0))
+        (0..count).find(|index| gids.get(*index) == wanted).unwrap_or(0)
     }
 
     /// The address that packets to `host` leave from, which tells the device where none is named.
@@ -86,7 +93,9 @@ impl Local {
     /// Makes the TCP connection to the peer, from our own address if one was named.
     pub(crate) fn connect(&self, host: &str, port: u16) -> Result<TcpStream> {
         let unreachable = |error: &dyn std::fmt::Display| {
-            format!("cannot reach {host}, TCP port {port}: {error}; is the other side started, and is the port open?")
+            format!(
+                "cannot reach {host}, TCP port {port}: {error}; is the other side started, and is the port open?"
+            )
         };
         let addresses = (host, port).to_socket_addrs().map_err(|error| unreachable(&error))?;
         let mut last: io::Error = io::ErrorKind::NotFound.into();

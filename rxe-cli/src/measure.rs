@@ -98,7 +98,8 @@ pub(crate) fn bandwidth(
             break;
         }
         for (index, (line, outstanding)) in side.lines.iter().zip(&mut outstanding).enumerate() {
-            while !enough && *outstanding < DEPTH && !matches!(until, Until::Count(count) if posted >= count) {
+            while !enough && *outstanding < DEPTH && !matches!(until, Until::Count(count) if posted >= count)
+            {
                 side.post(index, work.op(side), 0, size)?;
                 *outstanding += 1;
                 posted += 1;

@@ -103,7 +103,7 @@ fn wait(args: &Args) -> Result<()> {
     let own_ip = tcp.local_addr()?.ip().to_canonical();
     let context = args.local.open(Some(own_ip))?;
     drop(early);
-    let gid = args.local.gid_index(&context, own_ip)?;
+    let gid = args.local.gid_index(&context, own_ip);
     let mut wire = wire(&tcp)?;
     wire.write(&Answer::Mtu(context.port().active_mtu.bytes()))?;
     agent::serve(&context, gid, &mut wire)
@@ -112,7 +112,7 @@ fn wait(args: &Args) -> Result<()> {
 fn lead(args: &Args, host: &str, work: Work, kind: What) -> Result<()> {
     let context = args.local.open(args.local.toward(host, args.port))?;
     let tcp = args.local.connect(host, args.port)?;
-    let gid = args.local.gid_index(&context, tcp.local_addr()?.ip())?;
+    let gid = args.local.gid_index(&context, tcp.local_addr()?.ip());
     let mut wire = wire(&tcp)?;
     let theirs = match wire.answer()? {
         Answer::Mtu(mtu) => mtu,
@@ -122,7 +122,10 @@ fn lead(args: &Args, host: &str, work: Work, kind: What) -> Result<()> {
     let mtu = args.mtu.map_or_else(|| ours.min(theirs), Mtu::bytes);
     if mtu > ours.min(theirs) {
         let most = ours.min(theirs);
-        return Err(format!("MTU {mtu} does not fit: this side takes {ours}, the other {theirs}; use --mtu {most}").into());
+        return Err(format!(
+            "MTU {mtu} does not fit: this side takes {ours}, the other {theirs}; use --mtu {most}"
+        )
+        .into());
     }
     let default = if kind == What::Bw { 64 << 10 } else { 8 };
     let mut sizes = if args.size.is_empty() { vec![default] } else { args.size.clone() };

@@ -181,7 +181,12 @@ impl Wire {
     }
 
     /// Makes both sides and connects them; the agent's card comes back.
-    pub(crate) fn set_up(&mut self, context: &rxe_verbs::Context, gid: u8, setup: &Setup) -> Result<(Side, Card)> {
+    pub(crate) fn set_up(
+        &mut self,
+        context: &rxe_verbs::Context,
+        gid: u8,
+        setup: &Setup,
+    ) -> Result<(Side, Card)> {
         let Answer::Card(card) = self.ask(&Ask::Setup(setup.clone()))? else {
             return Err("the other side did not say who it is".into());
         };

@@ -5,9 +5,7 @@ use crate::{
     Result,
     host::{self, PATIENCE},
 };
-use rxe_verbs::{
-    Access, BindWindow, Completion, Context, Key, Mw, MwBind, SendFlags, SendOp, WindowType,
-};
+use rxe_verbs::{Access, BindWindow, Completion, Context, Key, Mw, MwBind, SendFlags, SendOp, WindowType};
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},

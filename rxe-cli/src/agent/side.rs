@@ -164,7 +164,14 @@ impl Side {
 
     /// Compares a range with a pattern, and its guards with what they were cleared to; the guard in front ends `skip`
     /// bytes before the range.
-    pub(crate) fn check(&self, at: usize, len: usize, skip: usize, seed: u64, timeout: Duration) -> Result<()> {
+    pub(crate) fn check(
+        &self,
+        at: usize,
+        len: usize,
+        skip: usize,
+        seed: u64,
+        timeout: Duration,
+    ) -> Result<()> {
         let start = Instant::now();
         loop {
             match self.compare(at, len, skip, seed) {

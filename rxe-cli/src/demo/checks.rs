@@ -195,7 +195,9 @@ impl<'a> Stage<'a> {
     fn writes(&mut self, line: usize, sizes: &[u32]) -> Result<String> {
         let mut again = 0;
         for &size in sizes {
-            again += self.write(line, self.side.remote(AT), size).map_err(|error| format!("{size} bytes: {error}"))?;
+            again += self
+                .write(line, self.side.remote(AT), size)
+                .map_err(|error| format!("{size} bytes: {error}"))?;
         }
         Ok(summary(sizes, again))
     }
@@ -226,7 +228,9 @@ impl<'a> Stage<'a> {
             self.side.post(RC, SendOp::Read(self.side.remote(AT)), AT, size)?;
             self.side.sent(RC)?;
             // Here we are the reader of the memory.
-            self.side.check(AT, len, 0, seed, Duration::ZERO).map_err(|error| format!("{size} bytes: {error}"))?;
+            self.side
+                .check(AT, len, 0, seed, Duration::ZERO)
+                .map_err(|error| format!("{size} bytes: {error}"))?;
         }
         Ok(summary(&SIZES, 0))
     }
@@ -243,7 +247,8 @@ impl<'a> Stage<'a> {
         let remote = self.side.remote(WORD);
         let (first, second) = (0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
         self.wire.wants(&Ask::Store { at: WORD, value: first })?;
-        for (compare, old, after) in [(second, first, first), (first, first, second), (first, second, second)] {
+        for (compare, old, after) in [(second, first, first), (first, first, second), (first, second, second)]
+        {
             let got = self.atomic(SendOp::CompareSwap { remote, compare, swap: second })?;
             same(got, old)?;
             self.wire.wants(&Ask::Loaded { at: WORD, value: after })?;
@@ -311,7 +316,9 @@ impl<'a> Stage<'a> {
         self.side.sent(RC)?;
         let got = self.received(RC, patience_millis())?;
         if got.invalidated != Some(rkey.0) {
-            return Err(format!("the completion says {:?} was invalidated, not {rkey:?}", got.invalidated).into());
+            return Err(
+                format!("the completion says {:?} was invalidated, not {rkey:?}", got.invalidated).into()
+            );
         }
         self.check(size as u32, 0, seed)?;
         Ok("the message, and the key it takes back".into())

@@ -102,16 +102,21 @@ impl Drop for Second {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
-    let pcap = args.pcap.clone().unwrap_or_else(|| {
-        env::temp_dir().join(format!("rxe-demo-{}.pcapng", process::id()))
-    });
-    let capture = Capture::create(&pcap, "rxe-demo")
-        .map_err(|error| format!("cannot write the capture {}: {error}; name another file with --pcap", pcap.display()))?;
+    let pcap = args
+        .pcap
+        .clone()
+        .unwrap_or_else(|| env::temp_dir().join(format!("rxe-demo-{}.pcapng", process::id())));
+    let capture = Capture::create(&pcap, "rxe-demo").map_err(|error| {
+        format!("cannot write the capture {}: {error}; name another file with --pcap", pcap.display())
+    })?;
     let (second, mut wire) = Second::start()?;
     let pid = second.0.id();
     thread::spawn(move || {
         thread::sleep(DEADLINE);
-        eprintln!("rxe: the demonstration did not end in {} s (its second process is {pid})", DEADLINE.as_secs());
+        eprintln!(
+            "rxe: the demonstration did not end in {} s (its second process is {pid})",
+            DEADLINE.as_secs()
+        );
         process::exit(1);
     });
     let mut report = Report::new(args.json);
@@ -159,7 +164,8 @@ fn measure_all(wire: &mut Wire, report: &mut Report) -> Result<()> {
     rate("RC READ, 64 KiB", measure::bandwidth(&side, wire, Work::Read, size, until, quiet)?);
     rate("RC SEND, 64 KiB", measure::bandwidth(&side, wire, Work::Send, size, until, quiet)?);
     rate("TCP, 128 KiB writes", measure::tcp_bandwidth(wire, &card, TIME)?);
-    let mut time = |name: &str, times: measure::Times| report.row(Row::Times { name: name.to_owned(), times });
+    let mut time =
+        |name: &str, times: measure::Times| report.row(Row::Times { name: name.to_owned(), times });
     // A fresh pair, so that no receive of the measurements before is left.
     let setup = Setup { memory: measure::memory(8), ..setup };
     let (side, card) = wire.set_up(&context, 0, &setup)?;

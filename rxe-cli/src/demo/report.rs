@@ -92,7 +92,10 @@ impl Report {
             println!("\n  capture: {} ({packets} packets; Wireshark and tshark read it)", pcap.display());
         }
         if !passed {
-            return Err(format!("not everything was right: {done} of {all} checks were made, the last one failed").into());
+            return Err(format!(
+                "not everything was right: {done} of {all} checks were made, the last one failed"
+            )
+            .into());
         }
         if !self.json {
             println!("  all {all} checks passed, every byte compared, in {seconds:.1} s");

@@ -60,14 +60,19 @@ impl Contact {
         tcp.read_exact(&mut line).map_err(|error| lost(&error))?;
         let shown = String::from_utf8_lossy(&line);
         Ok(Self::parse(&line).ok_or_else(|| {
-            format!("the peer's address line is not understood: {shown:?}; is it a ping-pong of the same service?")
+            format!(
+                "the peer's address line is not understood: {shown:?}; is it a ping-pong of the same service?"
+            )
         })?)
     }
 
     /// Whether a queue pair can be connected to it.
     pub(super) fn check(&self) -> Result<()> {
         if self.gid.is_zero() {
-            return Err("the peer gave no GID, and RoCE needs it: start it with -g 0 (ibv_*_pingpong -g INDEX)".into());
+            return Err(
+                "the peer gave no GID, and RoCE needs it: start it with -g 0 (ibv_*_pingpong -g INDEX)"
+                    .into(),
+            );
         }
         if self.qpn.value() == 0 {
             return Err("the peer has fewer queue pairs than we: give both sides the same --num-qp".into());
@@ -82,7 +87,9 @@ fn lost(error: &io::Error) -> String {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "it is silent".to_owned(),
         _ => error.to_string(),
     };
-    format!("the peer did not tell its address ({why}); is it a ping-pong of the same service? its messages may say why")
+    format!(
+        "the peer did not tell its address ({why}); is it a ping-pong of the same service? its messages may say why"
+    )
 }
 
 pub(super) fn write_done(tcp: &mut impl Write) -> Result<()> {

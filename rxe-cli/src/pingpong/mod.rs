@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // The peer may have come by another interface than the first.
     let context = if args.host.is_none() { args.local.open(Some(own_ip))? } else { context };
     check_mtu(args.mtu, &context)?;
-    let gid_index = args.local.gid_index(&context, own_ip)?;
+    let gid_index = args.local.gid_index(&context, own_ip);
 
     let mut table = Table::new(&context, args.service, size, args)?;
     let own = table.contacts(context.gids().get(gid_index));
@@ -128,7 +128,9 @@ fn size(args: &Args, context: &Context) -> Result<u32> {
     let size = args.size.unwrap_or_else(|| most.min(2048));
     if size > most {
         let netdev = context.device().netdev();
-        return Err(format!("a datagram has at most {most} bytes on {netdev}: use --size {most} or less").into());
+        return Err(
+            format!("a datagram has at most {most} bytes on {netdev}: use --size {most} or less").into()
+        );
     }
     Ok(size)
 }

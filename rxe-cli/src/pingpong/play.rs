@@ -81,7 +81,14 @@ impl Table {
             let qp = pd.create_qp(&init)?;
             host::to_init(&qp, Access::empty(), QKEY)?;
             let own = Contact { qpn: qp.qpn(), psn: host::random_psn(), gid: Gid::ZERO };
-            players.push(Player { qp, own, dest: None, received: 0, send_pending: false, recv_pending: true });
+            players.push(Player {
+                qp,
+                own,
+                dest: None,
+                received: 0,
+                send_pending: false,
+                recv_pending: true,
+            });
         }
         let sends = pd.alloc_mr(size * count, Access::LOCAL_WRITE)?;
         sends.fill(FILL)?;
@@ -89,7 +96,20 @@ impl Table {
         let (context, check, changing) = (context.clone(), args.check, service != Service::Srq);
         let expected = vec![0; size];
         let table = Self {
-            context, pd, cq, srq, players, sends, receives, slots, slot, before, size, check, changing, expected,
+            context,
+            pd,
+            cq,
+            srq,
+            players,
+            sends,
+            receives,
+            slots,
+            slot,
+            before,
+            size,
+            check,
+            changing,
+            expected,
         };
         (0..slots).try_for_each(|slot| table.receive(slot))?;
         Ok(table)
@@ -178,7 +198,10 @@ impl Table {
         let got = wc.byte_len as usize - self.before.min(wc.byte_len as usize);
         if got != self.size {
             let size = self.size;
-            return Err(format!("message {round} has {got} bytes, not {size}: give both sides the same --size").into());
+            return Err(format!(
+                "message {round} has {got} bytes, not {size}: give both sides the same --size"
+            )
+            .into());
         }
         if !self.check {
             return Ok(());
