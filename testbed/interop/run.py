@@ -62,8 +62,8 @@ class Guest:
         if (device, address) in self.indices:
             return self.indices[device, address]
         code = (
-            f"import sys; sys.path.insert(0, '{ROOT}/testbed/guest'); import devices; "
-            f"print(devices.gid_index('{device}', '{address}'))"
+            f"import sys; sys.path.insert(0, '{ROOT}/testbed/guest'); import names; "
+            f"print(names.gid_index('{device}', '{address}'))"
         )
         answer = vm("run", self.version, "--", "/usr/bin/python3", "-c", code)
         self.indices[device, address] = int(answer.stdout)
