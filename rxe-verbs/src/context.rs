@@ -1,21 +1,24 @@
 //! Contexts: an opened device (ibv_context).
 
+mod live;
+
 use crate::{
     channel::CompChannel,
     cq::Cq,
     device::{Device, PortAttrs, PortState},
-    engine::{Binding, LinkReport, Stack, StackConfig, Wrapping, find_or_open, open_link},
+    engine::{Binding, Follower, LinkReport, Stack, StackConfig, Wrapping, find_or_open, open_link},
     error::{AddressError, CreateError, OpenError},
     events::{AsyncEvent, AsyncQueue, EventError},
     gid::{Gid, GidTable},
-    net::{Capture, FaultPlan, InprocNet, Link, UdpConfig},
+    net::{Capture, FaultPlan, InprocNet, Link, UdpConfig, interfaces::Interface},
     pd::Pd,
 };
 use core::{net::IpAddr, time::Duration};
+use live::Live;
 use rxe_core::{num::Pkey, qp::Mtu, stats::PortStats, work::AddressVector};
 use std::{
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock},
 };
 
 /// An opened device. Clones are the same context; it lives as long as one of them or an object made from it.
@@ -26,9 +29,20 @@ pub struct Context(pub(crate) Arc<ContextInner>);
 pub(crate) struct ContextInner {
     pub(crate) stack: Arc<Stack>,
     pub(crate) device: Device,
-    gids: GidTable,
+    port: Arc<Port>,
     pkeys: Vec<Pkey>,
     pub(crate) events: Arc<AsyncQueue>,
+}
+
+/// The part of a context that follows the network. The background thread holds it for moments, so it must not hold the
+/// stack, which waits for that thread at its end.
+#[derive(Debug)]
+struct Port {
+    ifindex: u32,
+    /// The one address it is restricted to.
+    only: Option<IpAddr>,
+    live: RwLock<Live>,
+    events: Arc<AsyncQueue>,
 }
 
 /// How to open a context, where the defaults do not fit.
@@ -89,7 +103,7 @@ impl ContextOptions {
     /// # Errors
     /// [`OpenError`], in words for the user.
     pub fn open(self, device: &Device) -> Result<Context, OpenError> {
-        self.open_bound(Binding::Any, device.clone(), UdpConfig::default, Mtu::M4096)
+        self.open_bound(Binding::Any, device.clone(), None, UdpConfig::default, Mtu::M4096)
     }
 
     /// Opens the device of one address, and only with that address: several processes of a host can each have one.
@@ -97,10 +111,14 @@ impl ContextOptions {
     /// # Errors
     /// [`OpenError`], in words for the user.
     pub fn open_address(self, address: IpAddr) -> Result<Context, OpenError> {
-        let device = Device::of_address(address)?.restricted_to(address);
+        let device = Device::of_address(address)?;
         let scope = if is_link_local(address) { device.interface().index } else { 0 };
         let mtu = device.active_mtu();
-        self.open_bound(Binding::Only(address, scope), device, || UdpConfig::only(address, scope), mtu)
+        let udp = || UdpConfig::only(address, scope);
+        // The system has loopback addresses without listing them.
+        let listed = device.addresses().any(|ip| ip == address);
+        let device = device.restricted_to(address);
+        self.open_bound(Binding::Only(address, scope), device, listed.then_some(address), udp, mtu)
     }
 
     /// Opens a device that exists inside this process only, with these addresses on `net`.
@@ -121,7 +139,7 @@ impl ContextOptions {
     pub fn open_link(self, link: impl Link + 'static, addresses: &[IpAddr]) -> Result<Context, OpenError> {
         let config = self.stack_config(Mtu::M4096);
         let stack = open_link(link, self.wrapping, config)?;
-        Context::new(stack, Device::virtual_one("rxe_link", addresses), self.pkeys)
+        Ok(Context(Context::inner(stack, Device::virtual_one("rxe_link", addresses), None, self.pkeys)?))
     }
 
     fn stack_config(&self, mtu: Mtu) -> StackConfig {
@@ -132,12 +150,18 @@ impl ContextOptions {
         self,
         binding: Binding,
         device: Device,
+        only: Option<IpAddr>,
         udp: impl FnOnce() -> UdpConfig,
         mtu: Mtu,
     ) -> Result<Context, OpenError> {
         let config = self.stack_config(mtu);
         let stack = find_or_open(binding, udp, self.wrapping, config, self.shared)?;
-        Context::new(stack, device, self.pkeys)
+        let follows = only.is_some() || binding == Binding::Any;
+        let inner = Context::inner(stack, device, only, self.pkeys)?;
+        if follows {
+            inner.stack.network.follow(&inner.port);
+        }
+        Ok(Context(inner))
     }
 }
 
@@ -166,11 +190,25 @@ impl Context {
         ContextOptions::new().open_inproc(net, addresses)
     }
 
-    fn new(stack: Arc<Stack>, device: Device, pkeys: Vec<Pkey>) -> Result<Self, OpenError> {
+    fn inner(
+        stack: Arc<Stack>,
+        device: Device,
+        only: Option<IpAddr>,
+        pkeys: Vec<Pkey>,
+    ) -> Result<Arc<ContextInner>, OpenError> {
         let events = AsyncQueue::new()
             .map_err(|source| OpenError::System { action: "make an event counter", source })?;
-        let gids = device.gids();
-        Ok(Self(Arc::new(ContextInner { stack, device, gids, pkeys, events: Arc::new(events) })))
+        let events = Arc::new(events);
+        let live = RwLock::new(Live::of(&device));
+        let ifindex = device.interface().index;
+        let port = Arc::new(Port { ifindex, only, live, events: Arc::clone(&events) });
+        Ok(Arc::new(ContextInner { stack, device, port, pkeys, events }))
+    }
+
+    /// The port as it is now, after a look at what the system has announced.
+    fn live(&self) -> Live {
+        self.0.stack.network.look();
+        self.0.port.live.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The device, as it was when opened.
@@ -182,7 +220,7 @@ impl Context {
     /// The GID table (ibv_query_gid).
     #[must_use]
     pub fn gids(&self) -> GidTable {
-        self.0.gids.clone()
+        self.live().gids
     }
 
     /// The partition table (ibv_query_pkey).
@@ -194,11 +232,12 @@ impl Context {
     /// Port 1 (ibv_query_port).
     #[must_use]
     pub fn port(&self) -> PortAttrs {
+        let live = self.live();
         PortAttrs {
-            state: self.0.device.state(),
+            state: live.state,
             max_mtu: Mtu::M4096,
-            active_mtu: self.0.device.active_mtu(),
-            gid_table_len: self.0.gids.len(),
+            active_mtu: live.active_mtu,
+            gid_table_len: live.gids.len(),
             pkey_table_len: self.0.pkeys.len(),
         }
     }
@@ -215,9 +254,9 @@ impl Context {
     /// # Errors
     /// [`AddressError`]: no such index, no destination, or the two do not go together.
     pub fn address_vector(&self, gid_index: u8, remote: Gid) -> Result<AddressVector, AddressError> {
-        let entries = self.0.gids.len();
-        let src = self.0.gids.get(gid_index).address();
-        let src = src.ok_or(AddressError::Index { index: gid_index, entries })?;
+        let gids = self.live().gids;
+        let src = gids.get(gid_index).address();
+        let src = src.ok_or(AddressError::Index { index: gid_index, entries: gids.len() })?;
         let dst = remote.address().ok_or(AddressError::NoDestination)?;
         if src.is_ipv4() != dst.is_ipv4() {
             return Err(AddressError::Family { src, dst });
@@ -249,6 +288,11 @@ impl Context {
             .any(|address| address.prefix > 0 && same_network(address.ip, dst, address.prefix));
         let needed = is_link_local(dst) || dst.is_multicast() || (on_link && !own);
         if needed && !interface.loopback { interface.index } else { 0 }
+    }
+
+    /// Largest payload of a packet, as last heard.
+    pub(crate) fn active_mtu(&self) -> Mtu {
+        self.0.port.live.read().unwrap_or_else(PoisonError::into_inner).active_mtu
     }
 
     /// Makes a protection domain (ibv_alloc_pd).
@@ -321,6 +365,16 @@ impl Context {
     }
 }
 
+impl Follower for Port {
+    fn network_changed(&self, interfaces: &[Interface]) {
+        let own = interfaces.iter().find(|interface| interface.index == self.ifindex);
+        let events = self.live.write().unwrap_or_else(PoisonError::into_inner).update(own, self.only);
+        for event in events {
+            self.events.push(event);
+        }
+    }
+}
+
 /// IPv6 only: IPv4's link-local addresses need no interface.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
@@ -338,6 +392,3 @@ fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
         _ => false,
     }
 }
-
-#[cfg(test)]
-mod tests;

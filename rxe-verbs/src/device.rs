@@ -4,13 +4,16 @@ use crate::{
     error::OpenError,
     gid::GidTable,
     net::interfaces::{Interface, interfaces},
+    sys::process::network_namespace,
 };
 use core::net::IpAddr;
 use rxe_core::qp::Mtu;
 use std::{
+    collections::BTreeMap,
     fs,
     hash::{DefaultHasher, Hash, Hasher},
     io,
+    path::PathBuf,
     sync::{Mutex, PoisonError},
 };
 
@@ -50,9 +53,9 @@ pub struct Device {
     interface: Interface,
 }
 
-/// Names given out so far, as interface names: rxe0, rxe1, ... A name stays with its interface as long as the process
-/// lives.
-static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Interfaces by their numbers, the names given out so far (rxe0, rxe1, ...), in each network namespace seen. A name
+/// stays with its interface as long as the process lives.
+static NAMES: Mutex<BTreeMap<Option<PathBuf>, Vec<String>>> = Mutex::new(BTreeMap::new());
 
 /// Lists the devices: the default route's interface first, the loopback last. Interfaces without an address are none.
 ///
@@ -60,7 +63,8 @@ static NAMES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// What the system says when it cannot list its interfaces.
 pub fn devices() -> io::Result<Vec<Device>> {
     let list = interfaces()?.into_iter().filter(|interface| usable(interface).next().is_some()).collect();
-    Ok(name(list, &mut NAMES.lock().unwrap_or_else(PoisonError::into_inner)))
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(name(list, names.entry(network_namespace()).or_default()))
 }
 
 fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {

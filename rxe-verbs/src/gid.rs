@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn shown(table: &GidTable) -> Vec<String> {
-        table.entries.iter().map(|gid| gid.address().map_or("-".into(), |a| a.to_string())).collect()
+        table.entries.iter().map(|gid| gid.address().map_or_else(|| "-".into(), |a| a.to_string())).collect()
     }
 
     #[test]

@@ -172,11 +172,10 @@ impl Qp {
     /// # Errors
     /// [`ModifyQpError`] names what is missing, not allowed or out of range; nothing was changed.
     pub fn modify(&self, change: &QpChange) -> Result<(), ModifyQpError> {
-        let device = self.context().device();
         if let Some(wanted) = change.path_mtu {
-            let active = device.active_mtu();
+            let active = self.context().port().active_mtu;
             if wanted > active {
-                return Err(ModifyQpError::path_mtu(wanted, active, device.netdev()));
+                return Err(ModifyQpError::path_mtu(wanted, active, self.context().device().netdev()));
             }
         }
         for AddressVector { src, dst, .. } in change.av.iter().chain(&change.alternate) {
@@ -249,7 +248,7 @@ impl Qp {
                 Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
                 Payload::Inline(bytes) => bytes.len() as u64,
             };
-            let most = u64::from(self.context().device().active_mtu().bytes());
+            let most = u64::from(self.context().active_mtu().bytes());
             if length > most {
                 return Err(PostError::Length(length, most));
             }

@@ -304,7 +304,8 @@ fn the_last_byte_comes_last() {
             for round in 1..=rounds {
                 let size = 2 + (round * 7919 % 8191) as usize;
                 let at = (round * 13 % 64) as usize;
-                (place.store(at, Ordering::Relaxed), length.store(size, Ordering::Relaxed));
+                place.store(at, Ordering::Relaxed);
+                length.store(size, Ordering::Relaxed);
                 // An earlier message may have left the same value there.
                 memory[at + size - 1].store(0, Ordering::Relaxed);
                 announced.store(round, Ordering::Release);

@@ -12,7 +12,7 @@ use verbs_common::{End, Two, connected, everywhere, inproc, inproc_at, pattern};
 const QKEY: Qkey = Qkey(0x1111_1111);
 const GRH: usize = 40;
 
-fn datagram_end(context: &rxe_verbs::Context) -> End {
+fn datagram_end(context: &Context) -> End {
     let end = End::new(context, QpType::Ud, 1 << 16);
     let change = QpChange::default();
     let init = QpChange {

@@ -6,6 +6,7 @@
 
 use super::{
     clock,
+    network::Network,
     shard::{Shard, mode},
     state::{Turn, Who},
 };
@@ -25,15 +26,23 @@ const TICK: Duration = Duration::from_millis(1);
 const SPIN: Duration = Duration::from_micros(30);
 
 /// Starts the thread.
-pub(super) fn start(shard: &Arc<Shard>) -> io::Result<JoinHandle<()>> {
-    let shard = Arc::clone(shard);
+pub(super) fn start(shard: &Arc<Shard>, network: &Arc<Network>) -> io::Result<JoinHandle<()>> {
+    let (shard, network) = (Arc::clone(shard), Arc::clone(network));
     thread::Builder::new().name("rxe".to_owned()).stack_size(256 * 1024).spawn(move || {
         block_signals();
-        run(&shard);
+        run(&Engine { shard: &shard, network: &network });
     })
 }
 
-fn run(shard: &Shard) {
+/// What the thread works on.
+#[derive(Clone, Copy)]
+struct Engine<'a> {
+    shard: &'a Shard,
+    network: &'a Network,
+}
+
+fn run(engine: &Engine<'_>) {
+    let shard = engine.shard;
     let mut seen = shard.polls.load(Ordering::Relaxed);
     loop {
         if shard.stop.load(Ordering::Acquire) {
@@ -44,36 +53,39 @@ fn run(shard: &Shard) {
         let polls = shard.polls.load(Ordering::Relaxed);
         let polled = core::mem::replace(&mut seen, polls) != polls;
         if shard.expects_sleep.swap(false, Ordering::Relaxed) {
-            take_over(shard, polls);
+            take_over(engine, polls);
         } else if polled {
-            tick(shard);
+            tick(engine);
         } else if shard.waiters.load(Ordering::SeqCst) > 0 {
-            rest(shard);
+            rest(engine);
         } else {
-            take_over(shard, polls);
+            take_over(engine, polls);
         }
     }
 }
 
 /// The application polls: sleep a moment, then a turn if nobody is in one.
-fn tick(shard: &Shard) {
+fn tick(engine: &Engine<'_>) {
+    let shard = engine.shard;
     shard.mode.store(mode::TICKING, Ordering::SeqCst);
-    sleep(shard, false, Some(TICK));
+    sleep(engine, false, Some(TICK));
     shard.try_turn(Who::Idle);
 }
 
 /// A thread of the application waits for packets: only deadlines are left to us.
-fn rest(shard: &Shard) {
+fn rest(engine: &Engine<'_>) {
+    let shard = engine.shard;
     let timeout = announce(shard, mode::RESTING);
     // Whoever stops waiting now sees the mode, or we see that he has.
     if shard.waiters.load(Ordering::SeqCst) > 0 {
-        sleep(shard, false, timeout);
+        sleep(engine, false, timeout);
     }
     shard.mode.store(mode::AWAKE, Ordering::SeqCst);
 }
 
 /// Nobody else makes progress: turns while there is something to do and a moment longer, then sleep.
-fn take_over(shard: &Shard, polls: u64) {
+fn take_over(engine: &Engine<'_>, polls: u64) {
+    let shard = engine.shard;
     let mut idle_since = clock::now();
     while clock::now().since(idle_since) < SPIN {
         if shard.polls.load(Ordering::Relaxed) != polls || shard.stop.load(Ordering::Acquire) {
@@ -86,7 +98,7 @@ fn take_over(shard: &Shard, polls: u64) {
     }
     let timeout = announce(shard, mode::LISTENING);
     if shard.polls.load(Ordering::Relaxed) == polls && !shard.stop.load(Ordering::Acquire) {
-        sleep(shard, true, timeout);
+        sleep(engine, true, timeout);
     }
     shard.mode.store(mode::AWAKE, Ordering::SeqCst);
 }
@@ -103,10 +115,15 @@ fn announce(shard: &Shard, mode: u8) -> Option<Duration> {
     })
 }
 
-fn sleep(shard: &Shard, for_packets: bool, timeout: Option<Duration>) {
-    let fds = [shard.wake.as_fd(), shard.arrivals()];
+/// Sleeps until woken, or for `timeout`; also until the system's network changes, of which the contexts are told.
+fn sleep(engine: &Engine<'_>, for_packets: bool, timeout: Option<Duration>) {
+    let fds = [engine.shard.wake.as_fd(), engine.network.as_fd(), engine.shard.arrivals()];
     // Signals are blocked, so nothing interrupts.
-    if let Ok(true) = poll::wait(if for_packets { &fds } else { &fds[..1] }, timeout) {
-        shard.wake.clear();
+    let ready = poll::wait(if for_packets { &fds } else { &fds[..2] }, timeout).unwrap_or(0);
+    if ready & 1 != 0 {
+        engine.shard.wake.clear();
+    }
+    if ready & 2 != 0 {
+        engine.network.look();
     }
 }

@@ -10,6 +10,7 @@
 
 mod background;
 mod clock;
+mod network;
 mod registry;
 mod shard;
 mod stack;
@@ -17,6 +18,7 @@ mod state;
 mod transmit;
 
 pub(crate) use clock::now;
+pub(crate) use network::Follower;
 pub(crate) use registry::{Binding, Wrapping, find_or_open, open_link};
 pub(crate) use shard::Shard;
 pub(crate) use stack::{Stack, StackConfig};

@@ -4,11 +4,10 @@ use super::stack::{Stack, StackConfig};
 use crate::{
     error::OpenError,
     net::{Capture, FaultLink, FaultPlan, Link, TapLink, UdpConfig, UdpLink},
-    sys::process::at_exit,
+    sys::process::{at_exit, network_namespace},
 };
 use core::net::IpAddr;
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
@@ -59,7 +58,7 @@ pub(crate) fn find_or_open(
     share: bool,
 ) -> Result<Arc<Stack>, OpenError> {
     let mut open = open();
-    let namespace = fs::read_link("/proc/thread-self/ns/net").ok();
+    let namespace = network_namespace();
     if share {
         let fits = |entry: &Entry| match &entry.bound {
             // Who receives for all addresses receives for each.

@@ -2,6 +2,7 @@
 
 use super::{
     background,
+    network::Network,
     shard::Shard,
     state::{State, Who},
     transmit::core_ident,
@@ -42,6 +43,7 @@ pub(crate) struct StackConfig {
 pub(crate) struct Stack {
     shards: Vec<Arc<Shard>>,
     pub(crate) table: Arc<Regions>,
+    pub(crate) network: Arc<Network>,
     names: Mutex<Names>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -71,8 +73,15 @@ impl Stack {
             seed: random.hash_one(seed),
             ..EndpointConfig::default()
         });
+        let network = Arc::new(Network::new()?);
         let shard = Shard::new(State::new(endpoint, link), &table)?;
-        Ok(Arc::new(Self { shards: vec![shard], table, names: Mutex::default(), threads: Mutex::default() }))
+        Ok(Arc::new(Self {
+            shards: vec![shard],
+            table,
+            network,
+            names: Mutex::default(),
+            threads: Mutex::default(),
+        }))
     }
 
     /// The shard that a new queue pair belongs to.
@@ -114,7 +123,7 @@ impl Stack {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if threads.is_empty() {
             for shard in &self.shards {
-                threads.push(background::start(shard)?);
+                threads.push(background::start(shard, &self.network)?);
             }
         }
         Ok(())

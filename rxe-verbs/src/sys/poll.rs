@@ -19,16 +19,18 @@ use std::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interrupted;
 
-/// Waits until one of `fds` is readable or the time is over; whether one is.
-pub(crate) fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<bool, Interrupted> {
+/// Waits until one of `fds` is readable or the time is over; bit n of the answer tells of descriptor n.
+pub(crate) fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<u32, Interrupted> {
     let mut list: Vec<_> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
     match ppoll(&mut list, timeout.map(TimeSpec::from_duration), None) {
-        Ok(ready) => Ok(ready > 0),
+        Ok(_) => {
+            Ok(list.iter().enumerate().fold(0, |bits, (n, fd)| bits | u32::from(fd.any() == Some(true)) << n))
+        }
         Err(Errno::EINTR) => Err(Interrupted),
         // Out of memory, or a closed descriptor: come back soon rather than spin or hang.
         Err(_) => {
             std::thread::sleep(Duration::from_millis(1).min(timeout.unwrap_or(Duration::MAX)));
-            Ok(false)
+            Ok(0)
         }
     }
 }

@@ -2,8 +2,7 @@
 
 use core::ffi::c_void;
 use nix::sys::signal::{SigSet, Signal};
-use std::io;
-use std::sync::OnceLock;
+use std::{fs, io, path::PathBuf, sync::OnceLock};
 
 /// Blocks every signal in the calling thread but those that its own instructions raise: the program's handlers run in
 /// its own threads, while a copy from memory that is gone must still reach the handler that turns it into an error.
@@ -43,6 +42,11 @@ pub(crate) fn sync_to_storage(address: usize, len: usize) -> io::Result<()> {
     // SAFETY: the kernel checks the range, and writes to the file, not to memory.
     let result = unsafe { libc::msync(start as *mut c_void, address - start + len, libc::MS_SYNC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Names the calling thread's network namespace, where /proc is mounted.
+pub(crate) fn network_namespace() -> Option<PathBuf> {
+    fs::read_link("/proc/thread-self/ns/net").ok()
 }
 
 fn page_size() -> usize {

@@ -138,9 +138,14 @@ impl End {
 
 /// Connects two queue pairs of a connected service.
 pub(crate) fn connect(a: &Qp, b: &Qp, mtu: Mtu) {
+    connect_by(a, b, mtu, 0);
+}
+
+/// The same between the GIDs at `index`.
+pub(crate) fn connect_by(a: &Qp, b: &Qp, mtu: Mtu, index: u8) {
     for (own, peer) in [(a, b), (b, a)] {
         to_init(own);
-        let av = own.context().address_vector(0, peer.context().gids().get(0)).unwrap();
+        let av = own.context().address_vector(index, peer.context().gids().get(index)).unwrap();
         let reliable = own.qp_type() == QpType::Rc;
         own.modify(&QpChange {
             state: Some(QpState::Rtr),

@@ -1,0 +1,67 @@
+//! Following the host's network: interfaces and addresses come, change and go while contexts are open.
+
+use crate::{
+    net::interfaces::{Interface, Watch, interfaces},
+    sys::{poll::AnyReadable, process::network_namespace},
+};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+/// Someone who wants to know.
+pub(crate) trait Follower: Send + Sync + core::fmt::Debug {
+    /// The interfaces are these now.
+    fn network_changed(&self, interfaces: &[Interface]);
+}
+
+/// The network as one stack sees it.
+#[derive(Debug)]
+pub(crate) struct Network {
+    /// None where the system does not tell (some sandboxes).
+    watch: Option<Watch>,
+    /// Readable when something was announced; of nothing where nothing is.
+    readable: AnyReadable,
+    /// The network namespace it is about: a thread may live in another one.
+    namespace: Option<PathBuf>,
+    followers: Mutex<Vec<Weak<dyn Follower>>>,
+}
+
+impl Network {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let watch = Watch::new().ok();
+        let fds: Vec<BorrowedFd<'_>> = watch.iter().map(AsFd::as_fd).collect();
+        let readable = AnyReadable::new(&fds)?;
+        Ok(Self { watch, readable, namespace: network_namespace(), followers: Mutex::default() })
+    }
+
+    pub(crate) fn follow(&self, follower: &Arc<impl Follower + 'static>) {
+        let weak = Arc::downgrade(follower);
+        self.followers().push(weak);
+    }
+
+    /// Tells the followers if anything was announced since the last time.
+    pub(crate) fn look(&self) {
+        // Kept to the end: whoever asks while we look waits for the answer.
+        let mut followers = self.followers();
+        if !self.watch.as_ref().is_some_and(Watch::changed) || network_namespace() != self.namespace {
+            return;
+        }
+        let Ok(list) = interfaces() else { return };
+        followers.retain(|follower| follower.strong_count() > 0);
+        for follower in followers.iter().filter_map(Weak::upgrade) {
+            follower.network_changed(&list);
+        }
+    }
+
+    fn followers(&self) -> MutexGuard<'_, Vec<Weak<dyn Follower>>> {
+        self.followers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Network {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
+}

@@ -1,0 +1,203 @@
+//! What the engine does when a link does not take what it is given.
+
+mod verbs_common;
+
+use rxe_verbs::{
+    AsyncEvent, Context, ContextOptions, Mtu, QpType, Remote, SendOp, SendWr,
+    net::{Capabilities, Ident, InprocLink, InprocNet, Link, Path, RecvBatch, SendError, Transmit},
+};
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+use verbs_common::{Two, connected, pattern};
+
+/// What a [`Moody`] link does with a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    /// Now and then takes a part of it only, and has no room for the rest.
+    Full,
+    /// From the tenth batch on it cannot segment: it takes one packet, and from then on batches of 7 with
+    /// identification 0.
+    Refusing,
+}
+
+/// A link inside the process with moods.
+struct Moody {
+    inner: InprocLink,
+    mood: Mood,
+    batches: u64,
+    refused: bool,
+    /// How often it did not take all.
+    refusals: Arc<AtomicU64>,
+}
+
+/// Sends the first `count` packets of a batch one by one, each with identification 0, as a socket without segmentation.
+fn one_by_one(inner: &mut InprocLink, batch: &Transmit, bytes: &[u8], count: usize) {
+    for packet in bytes.chunks(batch.segment_size).take(count) {
+        inner.send(batch, packet).unwrap();
+    }
+}
+
+impl Link for Moody {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
+        if self.refused {
+            Path { max_segments: 7, ident: Ident::Zero }
+        } else {
+            self.inner.path(dst, ifindex)
+        }
+    }
+
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        self.batches += 1;
+        let count = bytes.len().div_ceil(batch.segment_size);
+        match self.mood {
+            Mood::Full if self.batches.is_multiple_of(3) => {
+                let sent = (self.batches / 3) as usize % (count + 1);
+                if sent == count {
+                    return self.inner.send(batch, bytes);
+                }
+                if sent > 0 {
+                    // The kernel cuts it, so these have the identifications of a batch.
+                    self.inner.send(batch, &bytes[..sent * batch.segment_size])?;
+                }
+                self.refusals.fetch_add(1, Ordering::Relaxed);
+                Err(SendError::WouldBlock { sent })
+            }
+            Mood::Refusing if self.refused => {
+                assert!(count <= 7, "a batch of {count} after the refusal");
+                one_by_one(&mut self.inner, batch, bytes, count);
+                Ok(())
+            }
+            Mood::Refusing if self.batches >= 10 && count > 1 => {
+                self.refused = true;
+                self.refusals.fetch_add(1, Ordering::Relaxed);
+                one_by_one(&mut self.inner, batch, bytes, 1);
+                Err(SendError::SegmentationRefused { sent: 1 })
+            }
+            _ => self.inner.send(batch, bytes),
+        }
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        self.inner.recv(into)
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.poll_fds()
+    }
+
+    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        self.inner.join(group, ifindex)
+    }
+
+    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        self.inner.leave(group, ifindex)
+    }
+}
+
+fn moody(mood: Mood) -> (Two, Arc<AtomicU64>) {
+    let net = InprocNet::new();
+    let refusals = Arc::new(AtomicU64::new(0));
+    let open = |address: &str| {
+        let addresses = [address.parse().unwrap()];
+        let inner = net.attach(&addresses, 1).unwrap();
+        let link = Moody { inner, mood, batches: 0, refused: false, refusals: Arc::clone(&refusals) };
+        ContextOptions::new().open_link(link, &addresses).unwrap()
+    };
+    (Two::of("moody", open("10.0.0.1"), open("10.0.0.2")), refusals)
+}
+
+/// Nothing is lost, no ICRC is wrong, nothing is sent again: what a link could not take is sent later as it was.
+#[test]
+fn what_a_link_cannot_take_is_kept() {
+    for mood in [Mood::Full, Mood::Refusing] {
+        let (two, refusals) = moody(mood);
+        let (a, b) = connected(&two, QpType::Rc, 1 << 20, Mtu::M1024);
+        for round in 0..20 {
+            let data = pattern(round, 300_000);
+            a.mr.write_at(0, &data).unwrap();
+            let remote = Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };
+            a.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[a.mr.sge(0, 300_000)])).unwrap();
+            a.good();
+            assert_eq!(b.mr.read_vec(0, 300_000).unwrap(), data);
+            a.qp.post_send(&SendWr::new(2, SendOp::Read(remote), &[a.mr.sge(500_000, 300_000)])).unwrap();
+            a.good();
+            assert_eq!(a.mr.read_vec(500_000, 300_000).unwrap(), data);
+        }
+        assert!(refusals.load(Ordering::Relaxed) > 0);
+        for context in [&two.a, &two.b] {
+            assert_eq!(context.port_stats().dropped_icrc, 0);
+        }
+        if mood == Mood::Full {
+            let blocked = two.a.link_report().blocked + two.b.link_report().blocked;
+            assert_eq!(blocked, refusals.load(Ordering::Relaxed));
+        }
+        assert_eq!((a.qp.stats().retransmitted, b.qp.stats().retransmitted), (0, 0));
+    }
+}
+
+/// A link whose packets may not be larger than 2000 bytes.
+struct Narrow(InprocLink, Arc<AtomicBool>);
+
+impl Link for Narrow {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        if batch.segment_size.min(bytes.len()) > 2000 && self.1.load(Ordering::Relaxed) {
+            return Err(SendError::MessageTooLong { sent: 0 });
+        }
+        self.0.send(batch, bytes)
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        self.0.recv(into)
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.poll_fds()
+    }
+
+    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        self.0.join(group, ifindex)
+    }
+
+    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        self.0.leave(group, ifindex)
+    }
+}
+
+#[test]
+fn a_path_that_is_too_narrow_is_told() {
+    let net = InprocNet::new();
+    let narrow = Arc::new(AtomicBool::new(true));
+    let addresses: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+    let link = Narrow(net.attach(&addresses[..1], 1).unwrap(), Arc::clone(&narrow));
+    let a = ContextOptions::new().open_link(link, &addresses[..1]).unwrap();
+    let b = Context::open_inproc(&net, &addresses[1..]).unwrap();
+    let two = Two::of("narrow", a, b);
+    let (a, b) = connected(&two, QpType::Rc, 1 << 16, Mtu::M4096);
+    let remote = Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };
+    a.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[a.mr.sge(0, 5000)])).unwrap();
+    let event = two.a.get_async_event(Some(verbs_common::PATIENCE)).unwrap();
+    assert_eq!(event, AsyncEvent::PathMtuExceeded(addresses[1]));
+    let report = two.a.link_report();
+    assert!(report.too_long > 0 && report.too_long_for == [addresses[1]], "{report:?}");
+    assert!(report.last_error.unwrap().contains("larger than the interface's MTU"));
+    // It heals: the message was only lost.
+    narrow.store(false, Ordering::Relaxed);
+    a.good();
+    // Told once.
+    assert!(two.a.try_get_async_event().is_none_or(|event| !matches!(event, AsyncEvent::PathMtuExceeded(_))));
+}
