@@ -11,6 +11,7 @@ use serde::Serialize;
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpStream},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -97,6 +98,7 @@ pub(crate) fn bandwidth(
         if enough && done == posted {
             break;
         }
+        let before = done;
         for (index, (line, outstanding)) in side.lines.iter().zip(&mut outstanding).enumerate() {
             while !enough && *outstanding < DEPTH && !matches!(until, Until::Count(count) if posted >= count)
             {
@@ -115,6 +117,10 @@ pub(crate) fn bandwidth(
             }
         }
         tick(done, elapsed);
+        if done == before {
+            // The other process may wait for this processor.
+            thread::yield_now();
+        }
         if life.elapsed() > PATIENCE {
             return Err("no work request completes any more".into());
         }
