@@ -221,7 +221,8 @@ fn perf_measures() {
             text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), what.matches(',').count() + 1, "{what}");
         for line in lines {
-            let messages = line["bandwidth"]["messages"].as_u64().or(line["latency"]["messages"].as_u64());
+            let messages =
+                line["bandwidth"]["messages"].as_u64().or_else(|| line["latency"]["messages"].as_u64());
             let messages = messages.unwrap();
             assert!(if what.contains("-n 50") { messages == 50 } else { messages > 0 }, "{what}: {line}");
         }
