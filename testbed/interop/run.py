@@ -94,10 +94,10 @@ def start(argv):
     )
 
 
-def finish(process):
-    """Output and exit code, however long it takes within reason."""
+def finish(process, limit=TIMEOUT + 30):
+    """Output and exit code; after `limit` seconds it is killed."""
     try:
-        output, _ = process.communicate(timeout=TIMEOUT + 30)
+        output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
@@ -239,16 +239,37 @@ def matrix(guest, rxe, failures):
     return count
 
 
+def operations(guest, program, failures):
+    """Every RC operation in both roles (testbed/src/bin/kernel-ops); how many cases were played."""
+    count, info = 0, guest.info
+    new = ["new"] if guest.version != "6.1" else []
+    for family in ("4", "6"):
+        argv = [program, info["agent"], info["guest_dev"], info[f"host{family}"], info[f"guest{family}"], *new]
+        enter = ["ip", "netns", "exec", info["netns"], *NOBODY, "timeout", "600"]
+        output, code = finish(start([*enter, *argv]), 630)
+        print(f"operations, IPv{family}\n{output.rstrip()}", flush=True)
+        lines = output.splitlines()
+        played = [line for line in lines if line.startswith(("ok ", "FAILED"))]
+        count += max(len(played), 1)
+        wrong = [line for line in played if line.startswith("FAILED")]
+        if code != 0 and not wrong:
+            wrong = [f"kernel-ops ended with {code}: {output}"]
+        failures += [f"kernel {guest.version}, IPv{family}: {line}" for line in wrong]
+    return count
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kernels", default="6.1,6.12")
     parser.add_argument("--rxe", default=str(ROOT / "target/debug/rxe"))
+    parser.add_argument("--ops", default=str(ROOT / "target/debug/kernel-ops"))
     parser.add_argument("--keep", action="store_true", help="leave the guests running")
     options = parser.parse_args()
     if not re.fullmatch(r"6\.\d+(,6\.\d+)*", options.kernels):
         parser.error(f"--kernels {options.kernels}: expected something like 6.1,6.12")
-    if not os.access(options.rxe, os.X_OK):
-        sys.exit(f"{options.rxe} is not there: run `cargo build -p rxe-cli` first")
+    for program in (options.rxe, options.ops):
+        if not os.access(program, os.X_OK):
+            sys.exit(f"{program} is not there: run `cargo build --workspace --bins` first")
     failures, count = [], 0
     with tempfile.TemporaryDirectory() as folder:
         for version in options.kernels.split(","):
@@ -256,6 +277,7 @@ def main():
             print(f"\nkernel {guest.info['release']}: we are client v4, v6; server v4, v6", flush=True)
             capture = Capture(guest, pathlib.Path(folder) / f"{version}.pcap")
             count += matrix(guest, options.rxe, failures)
+            count += operations(guest, options.ops, failures)
             count += 1
             wrong = capture.judge()
             if wrong:
