@@ -75,7 +75,6 @@ impl Inbound {
             _ => place_write(qp, ctx, &open, packet)?,
         }
         open.done += packet.payload.len() as u64;
-        qp.stats.bytes_received += packet.payload.len() as u64;
         if info.position.is_end() {
             self.finish(qp, ctx, &open, packet)
         } else {

@@ -1,9 +1,12 @@
 //! Receive queues: a queue pair's own and shared ones, and placing a message into a receive request.
 
-use super::common::{Ctx, QpCommon};
+use super::{
+    common::{Ctx, QpCommon},
+    sges,
+};
 use crate::{
     memory::{AccessError, Asker, Memory},
-    work::{Access, PdId, RecvWr, Sge},
+    work::{PdId, RecvWr, Sge},
 };
 use alloc::collections::VecDeque;
 use smallvec::SmallVec;
@@ -77,11 +80,11 @@ impl RecvQueue {
 impl RecvWqe {
     /// Bytes it can take.
     pub(crate) fn capacity(&self) -> u64 {
-        self.sges.iter().map(|sge| u64::from(sge.len)).sum()
+        sges::total(&self.sges)
     }
 
-    /// Places `data` at `offset` bytes into the request's elements, in their order. What lies beyond their end is a
-    /// range error, after the part that fits was placed: callers compare with [`Self::capacity`] first.
+    /// Places `data` at `offset` bytes into the request's elements, in their order. What lies beyond their end is left
+    /// out: callers compare with [`Self::capacity`] first.
     pub(crate) fn place(
         &self,
         memory: &dyn Memory,
@@ -89,27 +92,7 @@ impl RecvWqe {
         offset: u64,
         data: &[u8],
     ) -> Result<(), AccessError> {
-        let (mut skip, mut rest) = (offset, data);
-        for sge in &self.sges {
-            if rest.is_empty() {
-                break;
-            }
-            let Some(room) = u64::from(sge.len).checked_sub(skip) else {
-                skip -= u64::from(sge.len);
-                continue;
-            };
-            let part = usize::try_from(room).map_or(rest.len(), |room| room.min(rest.len()));
-            let (now, later) = rest.split_at(part);
-            if !now.is_empty() {
-                memory.write(asker, sge.lkey, sge.addr.wrapping_add(skip), Access::LOCAL_WRITE, now)?;
-            }
-            (skip, rest) = (0, later);
-        }
-        if rest.is_empty() {
-            Ok(())
-        } else {
-            Err(AccessError::Range { addr: offset, len: data.len() as u64 })
-        }
+        sges::scatter(&self.sges, memory, asker, offset, data)
     }
 }
 

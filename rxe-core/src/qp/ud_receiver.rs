@@ -51,7 +51,6 @@ pub(crate) fn receive(
         qp.complete_recv(ctx, wc);
         return Err(violation);
     }
-    qp.stats.bytes_received += packet.payload.len() as u64;
     let immediate = packet.info.has_immediate();
     let wc = Completion {
         wr_id: recv.wr_id,

@@ -255,7 +255,6 @@ impl Responder {
         ctx.memory.check(asker, reth.rkey, reth.addr, 8, Access::REMOTE_WRITE).map_err(Violation::Access)?;
         aligned(reth.addr)?;
         ctx.memory.atomic_write(asker, reth.rkey, reth.addr, value).map_err(Violation::Access)?;
-        qp.stats.bytes_received += 8;
         self.reply(qp, packet, 1, Outcome::Done(Class::AtomicWrite), Kind::Written);
         Ok(())
     }

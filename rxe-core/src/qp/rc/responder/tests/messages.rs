@@ -30,7 +30,6 @@ fn send_only_lands_in_the_receive_and_is_acknowledged() {
     assert!(ack.is(ACK, 100));
     assert_eq!((ack.syndrome, ack.msn), (Syndrome::Ack(0), 1));
     assert_eq!(rig.responder.expected_psn(), Psn::new(101));
-    assert_eq!(rig.world.qp.stats.bytes_received, 5);
 }
 
 #[test]
@@ -209,6 +208,7 @@ fn a_shared_queue_raises_its_limit_event() {
 
 /// 2^31 bytes, the most there is: lengths are right to the last packet, one more byte is refused.
 #[test]
+#[cfg_attr(miri, ignore = "a million packets")]
 fn two_gibibytes() {
     let len = 1_u32 << 31;
     let mut rig = Rig::new();
