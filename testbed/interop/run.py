@@ -22,6 +22,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 TIMEOUT = 60
 # What the two programs say while nobody listens yet.
@@ -261,8 +262,8 @@ def operations(guest, program, failures):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kernels", default="6.1,6.12")
-    parser.add_argument("--rxe", default=str(ROOT / "target/debug/rxe"))
-    parser.add_argument("--ops", default=str(ROOT / "target/debug/kernel-ops"))
+    parser.add_argument("--rxe", default=str(TARGET / "debug/rxe"))
+    parser.add_argument("--ops", default=str(TARGET / "debug/kernel-ops"))
     parser.add_argument("--keep", action="store_true", help="leave the guests running")
     options = parser.parse_args()
     if not re.fullmatch(r"6\.\d+(,6\.\d+)*", options.kernels):
