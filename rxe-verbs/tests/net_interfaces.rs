@@ -21,7 +21,7 @@ fn interfaces_are_described() {
         if is_running(&list()) {
             break;
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
     let before = list();
     let names: Vec<&str> = before.iter().map(|interface| interface.name.as_str()).collect();
