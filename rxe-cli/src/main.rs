@@ -1,2 +1,51 @@
-//! The `rxe` program.
-fn main() {}
+//! The `rxe` program: devices, ping-pong, measurements and a demonstration that checks itself.
+
+mod agent;
+mod demo;
+mod devices;
+mod host;
+mod measure;
+mod perf;
+mod pingpong;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// What a command ends with: nothing, or one sentence for the user.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// RDMA over Converged Ethernet, version 2, from an ordinary process: no kernel module, no privilege.
+#[derive(Debug, Parser)]
+#[command(name = "rxe", version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Devices(devices::Args),
+    Pingpong(pingpong::Args),
+    Perf(perf::Args),
+    Demo(demo::Args),
+    /// The second process of `rxe demo`.
+    #[command(hide = true)]
+    DemoPeer(demo::PeerArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Devices(args) => devices::run(&args),
+        Command::Pingpong(args) => pingpong::run(&args),
+        Command::Perf(args) => perf::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::DemoPeer(args) => demo::run_peer(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rxe: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -89,3 +89,13 @@ fn poison() {
     let total = family(Recipe::Poison);
     assert!(total.accidents > 0, "{total:?}");
 }
+
+/// A failure can only be studied if it comes again.
+#[test]
+fn the_same_seed_is_the_same_scenario() {
+    for recipe in Recipe::ALL {
+        for seed in 0..20 {
+            assert_eq!(run(seed, recipe, 0), run(seed, recipe, 0), "{recipe:?} {seed}");
+        }
+    }
+}

@@ -17,6 +17,16 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Environment
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `RXE_PCAP=FILE` | record all packets as pcapng; `%p` in the name becomes the process's number |
+//! | `RXE_FAULT=loss=10,dup=5,...` | disturb packets, in thousandths; see [`net::FaultPlan::parse`] |
+//! | `RXE_RCVBUF`, `RXE_SNDBUF` | socket buffers: `max` (the default), `default` or bytes |
+//! | `RXE_NET_DISABLE=gso,gro,cbpf,mmsg` | do without these abilities of the system |
+//! | `RXE_USERCOPY=kernel` | copy application memory by system calls only |
+//!
 //! How to connect a queue pair is shown, attribute by attribute, in `examples/rc_pingpong.rs`.
 
 mod ah;

@@ -15,6 +15,14 @@ fn address(ip: &str, prefix: u8) -> Address {
 fn interfaces_are_described() {
     let Some((left, _right)) = netns::pair(1500) else { return };
     let list = || left.run(|| interfaces().unwrap());
+    // The kernel reports a new link as running a moment after both ends are up.
+    let is_running = |list: &[Interface]| list.iter().any(|i| i.name == "v0" && i.running);
+    for _ in 0..500 {
+        if is_running(&list()) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let before = list();
     let names: Vec<&str> = before.iter().map(|interface| interface.name.as_str()).collect();
     assert_eq!(names[0], "lo");

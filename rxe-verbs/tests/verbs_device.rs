@@ -8,7 +8,7 @@ use rxe_verbs::{
     net::{Holder, InprocNet},
 };
 use std::{collections::HashSet, net::IpAddr, process::Command, time::Duration};
-use verbs_common::{End, PATIENCE, connected, inproc, loopback, netns};
+use verbs_common::{End, PATIENCE, connected, inproc, loopback};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -90,7 +90,7 @@ fn ways_to_a_peer() {
 
 #[test]
 fn interfaces_are_chosen_where_needed() {
-    let Some((left, _right)) = netns::pair(1500) else { return };
+    let Some((left, _right)) = verbs_common::namespaces(1500) else { return };
     let context = left.run(|| Context::open(&Device::find("v0").unwrap()).unwrap());
     let index = context.device().interface().index;
     let gids: Vec<_> = context.gids().iter().map(|(index, gid)| (index, gid.address().unwrap())).collect();
@@ -113,7 +113,7 @@ fn interfaces_are_chosen_where_needed() {
 /// Over veth with IPv4, IPv6 and link-local addresses.
 #[test]
 fn between_two_namespaces() {
-    let Some((left, right)) = netns::pair(9000) else { return };
+    let Some((left, right)) = verbs_common::namespaces(9000) else { return };
     let a = left.run(|| Context::open(&Device::find("v0").unwrap()).unwrap());
     let b = right.run(|| Context::open(&Device::find("v1").unwrap()).unwrap());
     for index in 0..3 {
@@ -129,13 +129,14 @@ fn between_two_namespaces() {
     assert_eq!(a.port_stats().dropped_icrc + b.port_stats().dropped_icrc, 0);
 }
 
-fn next_event(context: &Context) -> AsyncEvent {
-    context.get_async_event(Some(PATIENCE)).expect("an event")
+/// Waits for an event; others come between, when interfaces settle.
+fn await_event(context: &Context, event: AsyncEvent) {
+    while context.get_async_event(Some(PATIENCE)).expect("an event") != event {}
 }
 
 #[test]
 fn the_gid_table_follows_the_network() {
-    let Some((left, _right)) = netns::pair(1500) else { return };
+    let Some((left, _right)) = verbs_common::namespaces(1500) else { return };
     let context = left.run(|| Context::open(&Device::find("v0").unwrap()).unwrap());
     // The background thread is the one that hears of changes.
     let _end = left.run({
@@ -143,33 +144,25 @@ fn the_gid_table_follows_the_network() {
         move || End::new(&context, QpType::Rc, 64)
     });
     left.ip("addr add 10.9.7.7/24 dev v0");
-    assert_eq!(next_event(&context), AsyncEvent::GidChange);
+    await_event(&context, AsyncEvent::GidChange);
     let gids = context.gids();
     assert_eq!(gids.get(3), "10.9.7.7".parse().unwrap());
     left.ip("addr del 10.9.0.1/24 dev v0");
-    assert_eq!(next_event(&context), AsyncEvent::GidChange);
+    await_event(&context, AsyncEvent::GidChange);
     assert_eq!((context.gids().get(0), context.gids().get(3)), (Gid::ZERO, "10.9.7.7".parse().unwrap()));
     let gone = context.address_vector(0, "10.9.0.2".parse().unwrap());
     assert!(matches!(gone, Err(AddressError::Index { index: 0, .. })));
     left.ip("link set v0 mtu 4500");
     left.ip("link set v0 down");
-    loop {
-        if next_event(&context) == AsyncEvent::PortError {
-            break;
-        }
-    }
+    await_event(&context, AsyncEvent::PortError);
     assert_eq!((context.port().state, context.port().active_mtu), (PortState::Down, Mtu::M4096));
     left.ip("link set v0 up");
-    loop {
-        if next_event(&context) == AsyncEvent::PortActive {
-            break;
-        }
-    }
+    await_event(&context, AsyncEvent::PortActive);
 }
 
 #[test]
 fn a_path_mtu_above_the_ports() {
-    let Some((left, _right)) = netns::pair(1500) else { return };
+    let Some((left, _right)) = verbs_common::namespaces(1500) else { return };
     let context = left.run(|| Context::open(&Device::find("v0").unwrap()).unwrap());
     let end = left.run({
         let context = context.clone();

@@ -203,6 +203,7 @@ fn threads() {
                 let n = end.cq.poll(&mut out).unwrap();
                 for wc in &out[..n] {
                     if wc.status != WcStatus::Success {
+                        eprintln!("{wc:?}");
                         failed.store(true, Ordering::Relaxed);
                     }
                 }
@@ -220,8 +221,12 @@ fn threads() {
                     for number in 0..EACH {
                         let full = |posted: Result<(), rxe_verbs::PostError>| match posted {
                             Ok(()) => false,
-                            Err(rxe_verbs::PostError::Full(_)) => true,
-                            Err(error) => panic!("{error}"),
+                            Err(rxe_verbs::PostError::Full(_)) => !failed.load(Ordering::Relaxed),
+                            Err(error) => {
+                                eprintln!("{error}");
+                                failed.store(true, Ordering::Relaxed);
+                                false
+                            }
                         };
                         let offset = thread as usize * 1024;
                         while full(b.qp.post_recv(&RecvWr { wr_id: number, sges: &[b.mr.sge(offset, 512)] }))

@@ -266,6 +266,18 @@ fn nothing_is_written_after_deregistration() {
     });
 }
 
+/// Spins, but lets others run now and then: there may be more threads than processors.
+fn spin_until(done: impl Fn() -> bool) {
+    let mut spins = 0u32;
+    while !done() {
+        spins += 1;
+        if spins.is_multiple_of(1 << 9) {
+            thread::yield_now();
+        }
+        std::hint::spin_loop();
+    }
+}
+
 /// The last byte of a message never shows before the others: its reader polls it and then finds no old byte.
 #[test]
 fn the_last_byte_comes_last() {
@@ -283,19 +295,11 @@ fn the_last_byte_comes_last() {
             let reader = scope.spawn(|| {
                 let mut torn = 0u64;
                 for round in 1..=rounds {
-                    while announced.load(Ordering::Acquire) < round {
-                        std::hint::spin_loop();
-                    }
+                    spin_until(|| announced.load(Ordering::Acquire) >= round);
                     let (place, length) = (place.load(Ordering::Relaxed), length.load(Ordering::Relaxed));
                     let bytes = &memory[place..place + length];
                     let expected = value(round);
-                    let mut spins = 0u32;
-                    while bytes[length - 1].load(Ordering::Acquire) != expected {
-                        spins += 1;
-                        if spins.is_multiple_of(1 << 14) {
-                            thread::yield_now();
-                        }
-                    }
+                    spin_until(|| bytes[length - 1].load(Ordering::Acquire) == expected);
                     torn += u64::from(bytes.iter().any(|byte| byte.load(Ordering::Relaxed) != expected));
                     read.store(round, Ordering::Release);
                 }
@@ -314,9 +318,7 @@ fn the_last_byte_comes_last() {
                 a.qp.post_send(&SendWr::new(round, SendOp::Write(remote), &[a.mr.sge(0, size as u32)]))
                     .unwrap();
                 a.good();
-                while read.load(Ordering::Acquire) < round {
-                    std::hint::spin_loop();
-                }
+                spin_until(|| read.load(Ordering::Acquire) >= round);
             }
             reader.join().unwrap()
         });

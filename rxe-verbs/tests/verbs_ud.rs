@@ -122,7 +122,7 @@ fn multicast() {
 
 #[test]
 fn multicast_over_udp() {
-    let Some((left, right)) = verbs_common::netns::pair(9000) else { return };
+    let Some((left, right)) = verbs_common::namespaces(9000) else { return };
     for (from, to, group) in [("10.9.0.1", "v1", "239.1.2.3"), ("fd09::1", "v1", "ff15::77")] {
         let a = left.run(move || Context::open_address(from.parse().unwrap()).unwrap());
         // A socket bound to one address hears no group.

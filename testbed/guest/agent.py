@@ -1,19 +1,21 @@
 #!/usr/bin/python3
-"""Takes orders inside a guest: runs programs, injects network faults, tells of its rxe devices.
+"""Takes orders inside a guest: runs programs and drives its kernel rxe through verbs (pyverbs).
 
 PROTOCOL
   TCP port 7000. One JSON object a line, answered by one JSON object a line, in order:
-      {"op": "wait", "args": {"handle": 7, "timeout_ms": 1000}}
-      {"ok": true, "result": {...}}     or     {"ok": false, "error": "text", "errno": 22}
+      {"op": "poll_cq", "args": {"cq": 7, "timeout_ms": 1000}}
+      {"ok": true, "result": [...]}     or     {"ok": false, "error": "text", "errno": 22}
   ("errno" only where the failure has one.) Any number of connections, each served by a thread of
   its own. Objects and programs are named by integers, valid on every connection, and belong to
   the connection that made them: when it ends they are destroyed, newest first, so a client that
   dies leaves nothing behind. An argument shown as name=value is optional with that default.
-  Numbers of 64 bits are plain JSON integers; byte strings are base64.
+  Numbers of 64 bits are plain JSON integers; byte strings are base64. Addresses and GIDs are text:
+  "10.61.0.2", "fd00:61::2", "::ffff:10.61.0.2"; an IPv4 address given as a GID is v4-mapped.
+  Flag sets are lists of names (or one integer). QP numbers, keys, PSNs are integers.
 
 GENERAL
   ping {}                               -> "pong"
-  hello {}                              -> {kernel, arch, devices: [name], protocol: 1}
+  hello {}                              -> {kernel, arch, rdma_core, devices: [name], protocol: 1}
   close {handle}                        -> null       destroys one object (or kills one program)
   close_all {}                          -> null       all of this connection's
 
@@ -33,15 +35,100 @@ PROGRAMS
 
 NETWORK FAULTS (sch_netem; only traffic of that device, never the agent's own connection)
   netem {dev="eth0", direction="egress", netns=null, loss=0, duplicate=0, reorder=0, corrupt=0,
-         delay_ms=0, jitter_ms=0}       -> null       percentages. direction "egress" hits what the
+         delay_ms=0, jitter_ms=0, keep=false}  -> null   percentages. direction "egress" hits what the
       guest sends on dev, "ingress" what it receives. reorder lets that share overtake the others,
       which wait delay_ms (1 if not given). A second call replaces the first of that direction.
+      The end of the connection clears both directions, unless keep=true.
   netem_clear {dev="eth0", netns=null}  -> null       both directions
   netem_stats {dev="eth0", direction="egress", netns=null}  -> {sent, dropped}   packets
 
-DEVICES
+VERBS: devices
   gids {dev}                            -> [{index, gid, type, netdev}]     non-zero entries
   counters {dev}                        -> {name: value}   rxe's hw_counters (sent_pkts, ...)
+  open {dev="rxe0"}                     -> {handle}        a context; parent of the rest
+  query_device {ctx}                    -> {max_qp_wr, max_sge, max_mr, ...}
+  query_port {ctx, port=1}              -> {state, active_mtu, max_mtu, ...}  MTUs in bytes
+  async_event {ctx, timeout_ms=0}       -> {event} or null   e.g. "SRQ_LIMIT_REACHED"
+
+VERBS: memory
+  pd {ctx}                              -> {handle}
+  mr {pd, length, access=["LOCAL_WRITE"], buf_length=null, buf_offset=0, of=null}
+      -> {handle, addr, length, lkey, rkey}   registers `length` bytes at buf_offset of a fresh
+      zeroed buffer of buf_length (default buf_offset + length): bytes outside the region can be
+      inspected. of=another mr: registers part of that one's buffer instead (buf_offset is from
+      the buffer's start).
+      access: LOCAL_WRITE REMOTE_WRITE REMOTE_READ REMOTE_ATOMIC MW_BIND ZERO_BASED FLUSH_GLOBAL
+      FLUSH_PERSISTENT RELAXED_ORDERING
+  mem_write {mr, offset=0, data | hex}  -> null       offsets count from the region's start and
+      may be negative or past its end as long as they are inside its buffer (all mem_ ops)
+  mem_read {mr, offset=0, length, encoding="base64"}  -> {data}      or encoding "hex"
+  mem_set {mr, offset=0, length, byte=0}              -> null
+  mem_fill {mr, offset=0, length, seed, start=0}      -> null        with PATTERN(seed)[start..]
+  mem_check {mr, offset=0, length, seed, start=0}
+      -> {equal, first_diff, expected, found}   first_diff counts from offset; up to 16 bytes hex
+  mem_hash {mr, offset=0, length}       -> {sha256, crc32}   hex; crc32 as zlib's
+  mw {pd, type=1}                       -> {handle, rkey}    type 1 or 2
+  bind_mw {qp, mw, mr, offset=0, length, access, wr_id=0, flags=["SIGNALED"]}
+      -> {rkey}    posts the bind. Type 1 by ibv_bind_mw; type 2 by a BIND_MW work request with
+      the next key of the window, which must be unbound (fresh or invalidated). length 0 unbinds
+      type 1. Poll its completion (opcode BIND_MW).
+
+  PATTERN(seed) is endless and cheap to make anywhere: take splitmix64 with the 64-bit state
+  `seed` (each step: state += 0x9e3779b97f4a7c15; z = state; z = (z ^ z>>30) *
+  0xbf58476d1ce4e5b9; z = (z ^ z>>27) * 0x94d049bb133111eb; z ^= z>>31, modulo 2**64), write its
+  numbers as little-endian 8-byte words, keep the first 65521 bytes (a prime) and repeat them.
+  PATTERN(1) begins c15c0289ec2d0a91.
+
+VERBS: queues
+  channel {ctx}                         -> {handle}
+  cq {ctx, cqe=128, channel=null}       -> {handle, cqe}
+  resize_cq {cq, cqe}                   -> {cqe}
+  req_notify {cq, solicited=false}      -> null
+  cq_event {channel, cq, timeout_ms=0}  -> true if one came (it is acknowledged), else false
+  srq {pd, max_wr=128, max_sge=4, limit=0}  -> {handle}
+  modify_srq {srq, limit=null, max_wr=null} -> null
+  query_srq {srq}                       -> {max_wr, max_sge, limit}
+  qp {pd, type="RC", send_cq, recv_cq=send_cq, srq=null, max_send_wr=128, max_recv_wr=128,
+      max_send_sge=4, max_recv_sge=4, max_inline=0, sig_all=false}   -> {handle, qpn}  RC UC UD
+  modify {qp, state=null, attrs={}, mask=null}  -> null      exactly the given attributes (mask: a
+      list of IBV_QP_* names without prefix, or an integer, instead of what attrs implies).
+      attrs: port pkey_index access qkey path_mtu(bytes) dest_qpn rq_psn sq_psn max_dest_rd_atomic
+      max_rd_atomic min_rnr_timer timeout retry_cnt rnr_retry en_sqd_async_notify cur_state av
+      av: {dgid, sgid_index | sgid, dev, hop_limit=64, traffic_class=0, flow_label=0, sl=0, port=1,
+           is_global=1}    sgid is an address of ours, looked up in the GID table
+      state: RESET INIT RTR RTS SQD SQE ERR
+  connect {qp, dest_qpn, av, path_mtu=1024, rq_psn=0, sq_psn=0, access=[all remote],
+           max_dest_rd_atomic=16, max_rd_atomic=16, min_rnr_timer=12, timeout=14, retry_cnt=7,
+           rnr_retry=7, upto="RTS"}     -> null      RC or UC, from RESET through INIT and RTR
+  activate {qp, qkey, sq_psn=0, pkey_index=0, port=1} -> null         UD, from RESET to RTS
+  query_qp {qp}                         -> {state, qpn, dest_qpn, path_mtu, rq_psn, sq_psn, ...}
+  ah {pd, av}                           -> {handle}   av as in modify
+
+VERBS: work
+  post_recv {qp, wrs}, post_srq_recv {srq, wrs}       -> null
+      wr: {wr_id=0, sge=[]}   sge: {mr, offset=0, length=to its end} or {addr, length, lkey};
+      an lkey or addr beside mr overrides that part
+  post_send {qp, wrs}                   -> null       stops at the first that is refused
+      wr: {opcode, wr_id=0, sge=[], flags=["SIGNALED"], ...}; flags SIGNALED FENCE SOLICITED INLINE
+        SEND  SEND_WITH_IMM {imm}  SEND_WITH_INV {invalidate_rkey}
+        RDMA_WRITE {remote_addr, rkey}  RDMA_WRITE_WITH_IMM {remote_addr, rkey, imm}
+        RDMA_READ {remote_addr, rkey}
+        ATOMIC_CMP_AND_SWP {remote_addr, rkey, compare, swap}
+        ATOMIC_FETCH_AND_ADD {remote_addr, rkey, add}
+        ATOMIC_WRITE {remote_addr, rkey, value}       8 bytes, little-endian; kernel 6.12 on
+        FLUSH {remote_addr, rkey, length, type=1, level=0}   type 1 global, 2 persistent; level 0
+              range, 1 whole MR; kernel 6.12 on. RC QPs only
+        LOCAL_INV {invalidate_rkey}
+        (UD: SEND or SEND_WITH_IMM with {ah, remote_qpn, remote_qkey})
+      imm is the 32-bit value whose big-endian form is on the wire
+  poll_cq {cq, count=1, timeout_ms=0}   -> [wc]       waits until `count` have come or time is up;
+      the answer may be shorter.
+      wc: {wr_id, status, status_code, opcode, byte_len, qp_num, src_qp, wc_flags, imm,
+           invalidated_rkey, vendor_err, pkey_index, slid, sl, path_bits}
+      status and opcode as in ibv_wc_status and ibv_wc_opcode without IBV_WC_; imm and
+      invalidated_rkey null where the flags do not announce them (wc_flags: GRH WITH_IMM WITH_INV;
+      kernel rxe reports WITH_INV in the wrong bit, 4 instead of 8: put right here). On an error
+      only wr_id, status, qp_num mean something.
 """
 
 import argparse
@@ -56,9 +143,11 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import devices  # noqa: E402
 import faults  # noqa: E402
 import jobs  # noqa: E402
+import names  # noqa: E402
+import verbs_ops  # noqa: E402
+import verbs_work  # noqa: E402
 
 PORT = 7000
 # No request is longer; a client that sends more is cut off.
@@ -124,7 +213,8 @@ def op_hello(session):
     return {
         "kernel": platform.release(),
         "arch": platform.machine(),
-        "devices": devices.device_names(),
+        "rdma_core": verbs_ops.rdma_core_version(),
+        "devices": verbs_ops.device_names(),
         "protocol": 1,
     }
 
@@ -155,7 +245,7 @@ def op_get(session, path, offset=0, length=16 << 20):
 
 OPS = {
     name[3:]: function
-    for module in (globals(), vars(jobs), vars(faults), vars(devices))
+    for module in (globals(), vars(jobs), vars(faults), vars(verbs_ops), vars(verbs_work))
     for name, function in module.items()
     if name.startswith("op_")
 }
@@ -208,7 +298,7 @@ def wait_gids(wanted, seconds):
     for entry in wanted:
         dev, _, addresses = entry.partition("=")
         for address in addresses.split(","):
-            while devices.gid_index(dev, address) is None:
+            while names.gid_index(dev, address) is None:
                 if time.monotonic() > deadline:
                     sys.exit(f"agent: {dev} has no GID for {address}")
                 time.sleep(0.05)

@@ -6,7 +6,7 @@
   client.py --agent ADDR:PORT OP '{"arg": ...}'               any op; prints the result as JSON
 """
 
-import argparse
+import base64
 import json
 import os
 import socket
@@ -56,7 +56,6 @@ def run(client, argv, netns, cwd):
         client.write(handle=job, data="", eof=True)
     else:
         client.write(handle=job, data=sys.stdin.read(), eof=True)
-    import base64
     while True:
         state = client.wait(handle=job, timeout_ms=1000)
         for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
@@ -67,31 +66,36 @@ def run(client, argv, netns, cwd):
             return code if code >= 0 else 128 - code
 
 
+def run_command(client, words):
+    """`[--netns NAME] [--cwd DIR] [--] CMD...`; options end at the first other word."""
+    chosen = {"--netns": None, "--cwd": None}
+    while len(words) >= 2 and words[0] in chosen:
+        chosen[words[0]] = words[1]
+        words = words[2:]
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if not words:
+        raise ValueError("run: no command")
+    return run(client, words, chosen["--netns"], chosen["--cwd"])
+
+
 def main():
-    parser = argparse.ArgumentParser(description="talks to a guest's agent")
-    parser.add_argument("--agent", default=os.environ.get("RXE_VM_AGENT"), required=False)
-    parser.add_argument("--timeout", type=float, default=120)
-    parser.add_argument("op")
-    parser.add_argument("rest", nargs=argparse.REMAINDER)
-    options = parser.parse_args()
-    if not options.agent:
-        parser.error("--agent ADDR:PORT is needed")
+    words = sys.argv[1:]
+    options = {"--agent": os.environ.get("RXE_VM_AGENT"), "--timeout": "120"}
+    while len(words) >= 2 and words[0] in options:
+        options[words[0]] = words[1]
+        words = words[2:]
+    if not options["--agent"] or not words:
+        print(__doc__, file=sys.stderr)
+        return 2
     try:
-        client = Client(options.agent, options.timeout)
-        if options.op != "run":
-            args = json.loads(options.rest[0]) if options.rest else {}
-            print(json.dumps(client.call(options.op, **args), indent=1))
-            return 0
-        runner = argparse.ArgumentParser(prog="kernel-vm run")
-        runner.add_argument("--netns")
-        runner.add_argument("--cwd")
-        runner.add_argument("command", nargs=argparse.REMAINDER)
-        chosen = runner.parse_args(options.rest)
-        command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
-        if not command:
-            runner.error("no command")
-        return run(client, command, chosen.netns, chosen.cwd)
-    except (AgentError, OSError) as error:
+        client = Client(options["--agent"], float(options["--timeout"]))
+        if words[0] == "run":
+            return run_command(client, words[1:])
+        args = json.loads(words[1]) if len(words) > 1 else {}
+        print(json.dumps(client.call(words[0], **args), indent=1))
+        return 0
+    except (AgentError, OSError, ValueError) as error:
         print(f"client: {error}", file=sys.stderr)
         return 125
 

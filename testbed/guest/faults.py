@@ -31,14 +31,27 @@ def _redirect_ingress(netns, dev):
     ifb = _ifb(dev)
     _run(netns, "ip", "link", "add", ifb, "mtu", "9000", "type", "ifb", check=False)
     _run(netns, "ip", "link", "set", ifb, "up")
-    _run(netns, "tc", "qdisc", "replace", "dev", dev, "handle", "ffff:", "ingress")
-    _run(netns, "tc", "filter", "replace", "dev", dev, "parent", "ffff:", "protocol", "all",
-         "prio", "1", "handle", "1", "matchall",
+    _run(netns, "tc", "qdisc", "del", "dev", dev, "ingress", check=False)
+    _run(netns, "tc", "qdisc", "add", "dev", dev, "handle", "ffff:", "ingress")
+    _run(netns, "tc", "filter", "add", "dev", dev, "parent", "ffff:", "protocol", "all",
+         "matchall",
          "action", "mirred", "egress", "redirect", "dev", ifb)
 
 
+class Faults:
+    """What a connection did to a device, undone when the connection ends."""
+
+    def __init__(self, dev, netns):
+        self.where = (dev, netns)
+
+    def close(self):
+        op_netem_clear(None, *self.where)
+
+
 def op_netem(session, dev="eth0", direction="egress", netns=None, loss=0, duplicate=0, reorder=0,
-             corrupt=0, delay_ms=0, jitter_ms=0):
+             corrupt=0, delay_ms=0, jitter_ms=0, keep=False):
+    if not keep:
+        session.add(Faults(dev, netns))
     shaped = _shaped(dev, direction)
     if direction == "ingress":
         _redirect_ingress(netns, dev)

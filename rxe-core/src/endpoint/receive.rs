@@ -31,6 +31,10 @@ impl Endpoint {
         let route = Route { src: meta.src, dst: meta.dst, src_port: meta.src_port };
         let origin = Origin { meta, route, crc: RouteCrc::new(&route) };
         self.shared.stats.runs_received += 1;
+        if run.bytes.is_empty() {
+            self.shared.stats.packets_received += 1;
+            self.shared.stats.dropped_short += 1;
+        }
         let marked = meta.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
         let size = if run.segment == 0 { run.bytes.len().max(1) } else { run.segment };
         for bytes in run.bytes.chunks(size) {

@@ -7,6 +7,7 @@ use rxe_core::{
         ConnectOptions, PairConfig,
         connect::{PD, REGION_ALL, REMOTE_ALL},
     },
+    wire::Class,
     work::{Access, AsyncEvent, PdId, Remote, SendOp, WcStatus},
 };
 
@@ -134,13 +135,17 @@ fn misaligned_atomics() {
     }
 }
 
-/// A long WRITE that starts inside and ends outside is refused before its first byte is placed.
+/// A long WRITE or READ that starts inside and ends outside is refused before its first byte is placed or sent.
 #[test]
 fn the_whole_range_counts_from_the_first_packet() {
     let mut bench = Bench::new("access-whole");
     bench.fill(0, 0, 10_000, 1);
     let op = SendOp::Write(bench.remote(1, BUFFER - 9_999));
     refused(&mut bench, op, 10_000, WcStatus::RemoteAccess);
+    let mut bench = Bench::new("access-whole-read");
+    let op = SendOp::Read(bench.remote(1, BUFFER - 9_999));
+    refused(&mut bench, op, 10_000, WcStatus::RemoteAccess);
+    assert!(bench.wire_of(1, Class::ReadResponse).is_empty(), "part of it was given away");
 }
 
 /// Memory that the application took away: the peer is refused, nothing else happens.

@@ -96,3 +96,31 @@ fn not_forgotten_by_destroy() {
     assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)]);
     assert_eq!(bench.stats(0).timeouts, 0);
 }
+
+/// A repeated WRITE is acknowledged, but never past a READ or atomic behind it: their answers may have been lost too, and
+/// kernel rxe takes an acknowledgement with their number for the answer.
+#[test]
+fn never_past_an_unanswered_read() {
+    for atomic in [false, true] {
+        let mut bench = Bench::new("ack-past-read");
+        bench.cut(1);
+        bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 10);
+        match atomic {
+            true => bench.send(0, 2, SendOp::FetchAdd { remote: bench.remote(1, 64), add: 1 }, 100, 8),
+            false => bench.send(0, 2, SendOp::Read(bench.remote(1, 0)), 100, 10),
+        }
+        bench.send(0, 3, SendOp::Write(bench.remote(1, 128)), 0, 10);
+        let second = bench.options.psn[0].plus(1);
+        bench.pair.run_for(Duration::from_millis(1));
+        let before = bench.wire(1).len();
+        // Only the first WRITE comes again.
+        bench.pair.sides[0].link.set_rule(move |crossing| match crossing.packet {
+            Some(packet) if packet.bth.psn.is_before(second) => rxe_core::testing::Verdict::Pass,
+            _ => rxe_core::testing::Verdict::Drop,
+        });
+        bench.pair.run_for(Duration::from_millis(30));
+        let acks = &bench.wire(1)[before..];
+        assert!(!acks.is_empty(), "a repeated WRITE is acknowledged");
+        assert!(acks.iter().all(|seen| seen.psn.is_before(second)), "{acks:?}");
+    }
+}

@@ -171,3 +171,22 @@ fn bound_before_what_was_posted_after_it() {
     bench.received(0);
     assert_eq!(write(&mut bench, request.new_rkey, 0, 100), WcStatus::Success);
 }
+
+/// A local invalidate waits until everything before it in its queue is answered.
+#[test]
+fn a_local_invalidate_waits() {
+    let mut bench = Bench::new("window-invalidate-waits");
+    let key = bind(&mut bench, WindowType::Two, RIGHTS);
+    let is_bound = |bench: &Bench| {
+        bench.pair.sides[1].heap.region(key).is_some_and(|region| region.bound_to().is_some())
+    };
+    bench.cut(1);
+    bench.send(1, 41, SendOp::Write(bench.remote(0, 0)), 0, 10);
+    post(&mut bench, 1, 42, SendOp::LocalInvalidate(key));
+    bench.pair.run_for(std::time::Duration::from_millis(5));
+    assert!(is_bound(&bench), "the WRITE before it is not answered");
+    bench.mend(1);
+    bench.pair.run_until_idle();
+    assert!(!is_bound(&bench));
+    assert_eq!(bench.sent_statuses(1), [(41, WcStatus::Success), (42, WcStatus::Success)]);
+}

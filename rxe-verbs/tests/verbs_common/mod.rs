@@ -6,11 +6,15 @@
 pub(crate) mod netns;
 
 use rxe_verbs::{
-    Access, Completion, Context, ContextOptions, Cq, Gid, Mr, Mtu, Pd, Psn, Qp, QpChange, QpInit, QpState,
-    QpType, WcStatus,
+    Access, Completion, Context, ContextOptions, Cq, Device, Gid, Mr, Mtu, Pd, PortState, Psn, Qp, QpChange,
+    QpInit, QpState, QpType, WcStatus,
     net::{FaultPlan, InprocNet},
 };
-use std::{net::IpAddr, time::Duration};
+use std::{
+    cell::Cell,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 /// How long anything may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -76,6 +80,20 @@ pub(crate) fn udp6() -> Option<Two> {
     let open = || Context::open_address("::1".parse().unwrap()).unwrap();
     let (a, b) = namespace.run(move || (open(), open()));
     Some(Two { name: "udp6", a, b, _namespace: Some(namespace) })
+}
+
+/// Two namespaces joined by veth, when their interfaces have come up: what is sent before is lost without a word. `None`,
+/// and why on stderr, where we may not make them.
+pub(crate) fn namespaces(mtu: u32) -> Option<(netns::Namespace, netns::Namespace)> {
+    let (left, right) = netns::pair(mtu)?;
+    for (namespace, name) in [(&left, "v0"), (&right, "v1")] {
+        let start = Instant::now();
+        while namespace.run(|| Device::find(name).unwrap().state()) != PortState::Active {
+            assert!(start.elapsed() < PATIENCE, "{name} does not come up");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Some((left, right))
 }
 
 /// Runs `test` on every kind of link.
@@ -161,7 +179,8 @@ pub(crate) fn connect_by(a: &Qp, b: &Qp, mtu: Mtu, index: u8) {
         own.modify(&QpChange {
             state: Some(QpState::Rts),
             sq_psn: Some(Psn::new(own.qpn().value() ^ 0xff_fff0)),
-            timeout: reliable.then_some(10),
+            // Long, for machines with more threads than processors; a test of lost packets takes less.
+            timeout: reliable.then_some(timeout()),
             retry_count: reliable.then_some(7),
             rnr_retry: reliable.then_some(7),
             max_rd_atomic: reliable.then_some(16),
@@ -169,6 +188,19 @@ pub(crate) fn connect_by(a: &Qp, b: &Qp, mtu: Mtu, index: u8) {
         })
         .unwrap();
     }
+}
+
+thread_local! {
+    static TIMEOUT: Cell<u8> = const { Cell::new(17) };
+}
+
+fn timeout() -> u8 {
+    TIMEOUT.get()
+}
+
+/// What queue pairs that this thread connects get as their timeout code.
+pub(crate) fn set_timeout(code: u8) {
+    TIMEOUT.set(code);
 }
 
 pub(crate) fn to_init(qp: &Qp) {

@@ -238,6 +238,18 @@ fn a_region_keeps_accesses_inside() {
     assert_eq!(unsafe { Region::new(usize::MAX, 2) }, None);
 }
 
+/// Polls, and gives the other side the processor when it does not answer at once: on a busy machine it may not have one.
+fn spin_until(mut done: impl FnMut() -> bool) {
+    let mut tries = 0_u32;
+    while !done() {
+        tries += 1;
+        if tries.is_multiple_of(4096) {
+            std::thread::yield_now();
+        }
+        core::hint::spin_loop();
+    }
+}
+
 /// The reader that programs are: it polls the last byte, then reads the rest.
 fn torn_reads(write: &(dyn Fn(usize, &[u8]) + Sync), rounds: u32) -> u32 {
     let mut torn = 0;
@@ -252,17 +264,13 @@ fn torn_reads(write: &(dyn Fn(usize, &[u8]) + Sync), rounds: u32) -> u32 {
                 let mut data = vec![0u8; len];
                 for round in 1..=rounds {
                     data.fill(round as u8);
-                    while done.load(Ordering::Acquire) != (round - 1) as u8 {
-                        core::hint::spin_loop();
-                    }
+                    spin_until(|| done.load(Ordering::Acquire) == (round - 1) as u8);
                     write(start, &data);
                 }
             });
             let mut torn = 0;
             for round in 1..=rounds {
-                while cell(len - 1).load(Ordering::Acquire) != round as u8 {
-                    core::hint::spin_loop();
-                }
+                spin_until(|| cell(len - 1).load(Ordering::Acquire) == round as u8);
                 // The bytes most likely to be late are the ones before the last.
                 if (0..len - 1).rev().any(|i| cell(i).load(Ordering::Relaxed) != round as u8) {
                     torn += 1;

@@ -1,0 +1,1 @@
+//! Benches; see `benches/`. Run them with `cargo bench -p benches`.

@@ -1,0 +1,177 @@
+//! `rxe demo`: two processes of this host do everything there is, and the one that reads the memory checks it.
+
+mod checks;
+mod report;
+
+use crate::{
+    Result,
+    agent::{self, Kind, Setup, Wire},
+    measure::{self, Until, Work},
+};
+use checks::Stage;
+use report::{Report, Row};
+use rxe_verbs::{Context, ContextOptions, net::Capture};
+use std::{
+    env, io,
+    net::IpAddr,
+    path::PathBuf,
+    process::{self, Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Until the ports of a host are shared, each process has an address of its own.
+const LEADER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const AGENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
+/// It ends before this, whatever happens.
+const DEADLINE: Duration = Duration::from_secs(28);
+/// Memory of each side for the checks.
+const MEMORY: usize = 2 << 20;
+/// Of every bandwidth.
+const TIME: Duration = Duration::from_millis(700);
+/// Round trips of every latency.
+const ROUNDS: u32 = 2000;
+
+/// Show that all of it works here: two processes on this host do every operation and check every byte
+///
+/// It needs no privilege, no network and no arguments, takes a few seconds, and leaves a capture for Wireshark. The exit
+/// code is 0 only if everything was right.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the packets are recorded [default: rxe-demo-PID.pcapng in the directory for temporary files]
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct PeerArgs {
+    /// Its address
+    address: IpAddr,
+}
+
+/// The second process.
+pub(crate) fn run_peer(args: &PeerArgs) -> Result<()> {
+    let mut wire = Wire::new(Box::new(io::stdin()), Box::new(io::stdout()), "the first process has gone");
+    let context = match Context::open_address(args.address) {
+        Ok(context) => context,
+        Err(error) => return wire.write(&agent::Answer::Failed(error.to_string())),
+    };
+    wire.write(&agent::Answer::Done)?;
+    agent::serve(&context, 0, &mut wire)
+}
+
+/// The second process, which does not outlive the first.
+struct Second(Child);
+
+impl Second {
+    fn start() -> Result<(Self, Wire)> {
+        let program = env::current_exe()?;
+        let mut command = Command::new(program);
+        command.arg("demo-peer").arg(AGENT.to_string());
+        // The capture is the first process's, and shows both directions.
+        command.env_remove("RXE_PCAP").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("cannot start a second process: {error}"))?;
+        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("the second process has no pipes".into());
+        };
+        let mut wire = Wire::new(Box::new(from), Box::new(to), "the second process has ended");
+        let second = Self(child);
+        match wire.answer()? {
+            agent::Answer::Done => Ok((second, wire)),
+            other => Err(agent::unexpected(&other)),
+        }
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        // It ends by itself when its pipe is closed; if it does not, it is ended. It may be gone already.
+        for _ in 0..100 {
+            if !matches!(self.0.try_wait(), Ok(None)) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let start = Instant::now();
+    let pcap = args
+        .pcap
+        .clone()
+        .unwrap_or_else(|| env::temp_dir().join(format!("rxe-demo-{}.pcapng", process::id())));
+    let capture = Capture::create(&pcap, "rxe-demo").map_err(|error| {
+        format!("cannot write the capture {}: {error}; name another file with --pcap", pcap.display())
+    })?;
+    let (second, mut wire) = Second::start()?;
+    let pid = second.0.id();
+    thread::spawn(move || {
+        thread::sleep(DEADLINE);
+        eprintln!(
+            "rxe: the demonstration did not end in {} s (its second process is {pid})",
+            DEADLINE.as_secs()
+        );
+        process::exit(1);
+    });
+    let mut report = Report::new(args.json);
+    report.title(&format!(
+        "two processes ({} on {LEADER}, {pid} on {AGENT}), ordinary UDP sockets, no privilege",
+        process::id()
+    ));
+    check_all(&mut wire, &capture, &mut report)?;
+    capture.flush().map_err(|error| format!("the capture {} is not complete: {error}", pcap.display()))?;
+    if report.passed() {
+        measure_all(&mut wire, &mut report)?;
+    }
+    drop(wire);
+    drop(second);
+    report.finish(&pcap, capture.packets(), start.elapsed())
+}
+
+fn check_all(wire: &mut Wire, capture: &Capture, report: &mut Report) -> Result<()> {
+    let context = ContextOptions::new().capture(capture.clone()).open_address(LEADER)?;
+    let lines = vec![Kind::Rc, Kind::Uc, Kind::Ud, Kind::Shared, Kind::Shared, Kind::Rc];
+    let setup = Setup { lines, memory: MEMORY, mtu: 1024 };
+    let (side, card) = wire.set_up(&context, 0, &setup)?;
+    let mut stage = Stage::new(wire, &side, &card);
+    for check in checks::ALL {
+        let result = (check.run)(&mut stage);
+        let lost = result.is_err();
+        report.check(check.service, check.operation, result);
+        if lost {
+            // A queue pair may be in error now, and what follows would only say so.
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn measure_all(wire: &mut Wire, report: &mut Report) -> Result<()> {
+    let context = Context::open_address(LEADER)?;
+    let size = 64 << 10;
+    let setup = Setup { lines: vec![Kind::Rc], memory: measure::memory(size), mtu: 4096 };
+    let (side, card) = wire.set_up(&context, 0, &setup)?;
+    let quiet = &mut |_, _| ();
+    let until = Until::Time(TIME);
+    let mut rate = |name: &str, rate: measure::Rate| report.row(Row::Rate { name: name.to_owned(), rate });
+    rate("RC WRITE, 64 KiB", measure::bandwidth(&side, wire, Work::Write, size, until, quiet)?);
+    rate("RC READ, 64 KiB", measure::bandwidth(&side, wire, Work::Read, size, until, quiet)?);
+    rate("RC SEND, 64 KiB", measure::bandwidth(&side, wire, Work::Send, size, until, quiet)?);
+    rate("TCP, 128 KiB writes", measure::tcp_bandwidth(wire, &card, TIME)?);
+    let mut time =
+        |name: &str, times: measure::Times| report.row(Row::Times { name: name.to_owned(), times });
+    // A fresh pair, so that no receive of the measurements before is left.
+    let setup = Setup { memory: measure::memory(8), ..setup };
+    let (side, card) = wire.set_up(&context, 0, &setup)?;
+    time("RC WRITE, 8 B", measure::latency(&side, wire, Work::Write, 8, ROUNDS, quiet)?);
+    time("RC SEND, 8 B", measure::latency(&side, wire, Work::Send, 8, ROUNDS, quiet)?);
+    time("RC READ, 8 B (round trip)", measure::latency(&side, wire, Work::Read, 8, ROUNDS, quiet)?);
+    time("TCP, 8 B", measure::tcp_latency(wire, &card, 8, ROUNDS)?);
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! What the commands have in common: which device and address are ours, and how queue pairs are connected.
+
+use crate::Result;
+use rxe_verbs::{
+    Access, Completion, Context, Cq, Device, Gid, Mtu, Psn, Qkey, Qp, QpChange, QpState, QpType, Qpn,
+    WcStatus,
+};
+use std::{
+    hash::{BuildHasher, RandomState},
+    io,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
+    time::Duration,
+};
+
+/// How long a silent peer is waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Which of our addresses to use.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Local {
+    /// Use only this address of ours, so that another process can have the port on the others
+    #[arg(long, value_name = "IP")]
+    pub(crate) bind: Option<IpAddr>,
+    /// Use this device (rxe0) or network interface (eth0)
+    #[arg(short, long, value_name = "NAME", conflicts_with = "bind")]
+    pub(crate) device: Option<String>,
+    /// Index into the GID table of our address [default: the one that the TCP connection uses]
+    #[arg(short, long, value_name = "INDEX")]
+    pub(crate) gid: Option<u8>,
+}
+
+impl Local {
+    /// Opens the device that the options name; else the one that `hint`, an address of ours, is on; else the first.
+    pub(crate) fn open(&self, hint: Option<IpAddr>) -> Result<Context> {
+        let context = self.open_any_gid(hint)?;
+        if let Some(index) = self.gid
+            && context.gids().get(index).is_zero()
+        {
+            let (device, entries) = (context.device().name(), context.gids().len());
+            return Err(format!(
+                "{device} has no GID with index {index}: it has {entries} (see `rxe devices`)"
+            )
+            .into());
+        }
+        Ok(context)
+    }
+
+    fn open_any_gid(&self, hint: Option<IpAddr>) -> Result<Context> {
+        if let Some(address) = self.bind {
+            return Ok(Context::open_address(address)?);
+        }
+        let device = match (&self.device, hint) {
+            (Some(name), _) => Device::find(name)?,
+            (None, Some(address)) => Device::of_address(address).or_else(|_| Device::first())?,
+            (None, None) => Device::first()?,
+        };
+        Ok(Context::open(&device)?)
+    }
+
+    /// Index of the GID to use, for a peer that is reached from our address `hint`.
+    pub(crate) fn gid_index(&self, context: &Context, hint: IpAddr) -> u8 {
+        if let Some(index) = self.gid {
+            return index;
+        }
+        let gids = context.gids();
+        let wanted = Gid::from(hint.to_canonical());
+        let count = u8::try_from(gids.len()).unwrap_or(u8::MAX);
+        (0..count).find(|index| gids.get(*index) == wanted).unwrap_or(0)
+    }
+
+    /// The address that packets to `host` leave from, which tells the device where none is named.
+    pub(crate) fn toward(&self, host: &str, port: u16) -> Option<IpAddr> {
+        let there = (host, port).to_socket_addrs().ok()?.next()?;
+        let any: SocketAddr = if there.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().ok()?;
+        let socket = UdpSocket::bind(any).ok()?;
+        socket.connect(there).ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    }
+
+    /// Waits for the peer's TCP connection.
+    pub(crate) fn accept(&self, port: u16) -> Result<TcpStream> {
+        let listener = match self.bind {
+            Some(address) => TcpListener::bind((address, port)),
+            None => TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port))),
+        };
+        let listener = listener.map_err(|error| {
+            format!("cannot listen on TCP port {port}: {error}; choose another with --port (on both sides)")
+        })?;
+        let (stream, _) = listener.accept()?;
+        prepare(stream)
+    }
+
+    /// Makes the TCP connection to the peer, from our own address if one was named.
+    pub(crate) fn connect(&self, host: &str, port: u16) -> Result<TcpStream> {
+        let unreachable = |error: &dyn std::fmt::Display| {
+            format!(
+                "cannot reach {host}, TCP port {port}: {error}; is the other side started, and is the port open?"
+            )
+        };
+        let addresses = (host, port).to_socket_addrs().map_err(|error| unreachable(&error))?;
+        let mut last: io::Error = io::ErrorKind::NotFound.into();
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, PATIENCE) {
+                Ok(stream) => return prepare(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(unreachable(&last).into())
+    }
+}
+
+fn prepare(stream: TcpStream) -> Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Parses an MTU for clap.
+pub(crate) fn parse_mtu(text: &str) -> std::result::Result<Mtu, String> {
+    let mtu = text.parse().ok().and_then(Mtu::from_bytes);
+    mtu.ok_or_else(|| "it is one of 256, 512, 1024, 2048, 4096".to_owned())
+}
+
+/// 24 bits that differ from call to call.
+pub(crate) fn random_psn() -> Psn {
+    Psn::new((RandomState::new().hash_one(0) & 0xff_ffff) as u32)
+}
+
+/// How a queue pair is connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Connection {
+    /// Index of our GID.
+    pub(crate) gid_index: u8,
+    /// The peer's.
+    pub(crate) remote_gid: Gid,
+    pub(crate) remote_qpn: Qpn,
+    pub(crate) remote_psn: Psn,
+    /// Our first.
+    pub(crate) psn: Psn,
+    pub(crate) mtu: Mtu,
+    /// READs and atomics outstanding, each way.
+    pub(crate) depth: u8,
+}
+
+/// RESET to INIT.
+pub(crate) fn to_init(qp: &Qp, access: Access, qkey: Qkey) -> Result<()> {
+    let datagram = qp.qp_type() == QpType::Ud;
+    Ok(qp.modify(&QpChange {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: (!datagram).then_some(access),
+        qkey: datagram.then_some(qkey),
+        ..QpChange::default()
+    })?)
+}
+
+/// INIT to RTR to RTS, with the attributes of the ibv_*_pingpong programs.
+pub(crate) fn connect(qp: &Qp, to: &Connection) -> Result<()> {
+    let none = QpChange::default();
+    let (reliable, datagram) = (qp.qp_type() == QpType::Rc, qp.qp_type() == QpType::Ud);
+    let mut rtr = QpChange { state: Some(QpState::Rtr), ..none };
+    if !datagram {
+        rtr.av = Some(qp.context().address_vector(to.gid_index, to.remote_gid)?);
+        rtr.path_mtu = Some(to.mtu);
+        rtr.dest_qpn = Some(to.remote_qpn);
+        rtr.rq_psn = Some(to.remote_psn);
+    }
+    let mut rts = QpChange { state: Some(QpState::Rts), sq_psn: Some(to.psn), ..none };
+    if reliable {
+        rtr.max_dest_rd_atomic = Some(to.depth);
+        rtr.min_rnr_timer = Some(12);
+        rts.timeout = Some(14);
+        rts.retry_count = Some(7);
+        rts.rnr_retry = Some(7);
+        rts.max_rd_atomic = Some(to.depth);
+    }
+    qp.modify(&rtr)?;
+    Ok(qp.modify(&rts)?)
+}
+
+/// Waits for a completion and wants it to be a success.
+pub(crate) fn next_completion(cq: &Cq, context: &Context) -> Result<Completion> {
+    let Some(wc) = cq.poll_within(PATIENCE)? else {
+        let seconds = PATIENCE.as_secs();
+        return Err(format!("nothing came from the peer for {seconds} s{}", network_says(context)).into());
+    };
+    check(&wc, context)?;
+    Ok(wc)
+}
+
+/// Wants a completion to be a success.
+pub(crate) fn check(wc: &Completion, context: &Context) -> Result<()> {
+    let advice = match wc.status {
+        WcStatus::Success => return Ok(()),
+        WcStatus::RetryExceeded => {
+            ": the peer does not answer; is it still running, does UDP port 4791 reach it, and has it the same MTU?"
+        }
+        WcStatus::RemoteInvalidRequest | WcStatus::LocalLength => {
+            ": have both sides the same --size and --mtu?"
+        }
+        _ => "",
+    };
+    let network = network_says(context);
+    Err(format!("a work request failed with {:?}{advice}{network}", wc.status).into())
+}
+
+fn network_says(context: &Context) -> String {
+    match context.link_report().last_error {
+        Some(error) => format!(" (the network says: {error})"),
+        None => String::new(),
+    }
+}
