@@ -59,8 +59,8 @@ impl Endpoint {
             && qp.deferred_ack() == Some(ACK_LEN)
         {
             let mut packet = [0; ACK_LEN];
-            let (mut ctx, _) = scene!(&mut self.shared, peer, Instant::ZERO, &NoMemory);
-            if qp.emit_ack(&mut ctx, &mut packet) {
+            let (mut ctx, mut flow) = scene!(&mut self.shared, peer, Instant::ZERO, &NoMemory);
+            if qp.emit_ack(&mut ctx, &mut flow, &mut packet) {
                 self.shared.farewells.push_back(Farewell { path, packet });
             }
         }

@@ -6,7 +6,7 @@ use crate::{
     num::Qpn,
     qp::{Path, Wish, common::Ctx, flow::Flow},
     time::Instant,
-    wire::Opcode,
+    wire::{IdentTracker, Opcode},
 };
 
 /// How filling from one queue pair ended.
@@ -120,8 +120,9 @@ impl Endpoint {
                     }
                     let emitted = qp.emit(&mut ctx, &mut flow, port_mtu, batch.slot(len));
                     if emitted {
-                        let rxe_flush =
-                            batch.slot(1)[0] == Opcode::RC_FLUSH.0 && qp.common.stats.timeouts & 1 == 1;
+                        let rxe_flush = batch.slot(1)[0] == Opcode::RC_FLUSH.0
+                            && (qp.flushes_like_rxe()
+                                || self.shared.trackers.get(&path.dst).is_some_and(IdentTracker::rxe_flush));
                         batch.push(path, len, limits, rxe_flush);
                     }
                     self.shared.watch(qp);
@@ -216,9 +217,8 @@ impl Endpoint {
             if !batch.admits(&path, len) {
                 return;
             }
-            let (mut ctx, _) = scene!(&mut self.shared, Some(index), now, memory);
-            if qp.emit_ack(&mut ctx, batch.slot(len)) {
-                qp.common.stats.packets_sent += 1;
+            let (mut ctx, mut flow) = scene!(&mut self.shared, Some(index), now, memory);
+            if qp.emit_ack(&mut ctx, &mut flow, batch.slot(len)) {
                 let limits = self.limits(&path);
                 batch.push(&path, len, limits, false);
             } else {

@@ -312,7 +312,7 @@ impl QueuePair {
             Machine::Rc { requester, responder } => {
                 if matches!(responder.peek(&self.common), Some((Answer::Now, _))) {
                     let emitted = responder.emit(&mut self.common, ctx, out);
-                    (emitted, !emitted && responder.take_failure().is_some())
+                    (emitted, responder.take_failure().is_some())
                 } else {
                     let emitted = requester.emit(&mut self.common, &mut self.sq, ctx, flow, out);
                     let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, ctx, flow };
@@ -337,12 +337,19 @@ impl QueuePair {
         emitted
     }
 
-    /// Writes the acknowledgement that `deferred_ack` announced.
-    pub(crate) fn emit_ack(&mut self, ctx: &mut Ctx<'_>, out: &mut [u8]) -> bool {
-        match &mut *self.machine {
-            Machine::Rc { responder, .. } => responder.emit(&mut self.common, ctx, out),
-            _ => false,
+    /// Writes the acknowledgement that `deferred_ack` announced, or what has become of it.
+    pub(crate) fn emit_ack(&mut self, ctx: &mut Ctx<'_>, flow: &mut Flow<'_>, out: &mut [u8]) -> bool {
+        let Machine::Rc { responder, .. } = &mut *self.machine else { return false };
+        let emitted = responder.emit(&mut self.common, ctx, out);
+        if responder.take_failure().is_some() {
+            self.enter_error(ctx, flow);
         }
+        emitted
+    }
+
+    /// Whether a FLUSH is to leave with kernel rxe's ICRC: the other form is tried when one was not answered.
+    pub(crate) fn flushes_like_rxe(&self) -> bool {
+        matches!(&*self.machine, Machine::Rc { requester, .. } if requester.flushes_like_rxe())
     }
 
     /// When to call `handle_timeout`.

@@ -11,7 +11,7 @@ use rxe_core::{
         trace::Entry,
     },
     time::Instant,
-    wire::{Class, Opcode, Packet},
+    wire::{Class, Opcode, Packet, icrc},
     work::{AsyncEvent, Completion, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, WcStatus},
 };
 
@@ -181,6 +181,22 @@ impl Bench {
     /// Those of one class.
     pub(crate) fn wire_of(&self, side: usize, class: Class) -> Vec<Seen> {
         self.wire(side).into_iter().filter(|seen| seen.class == class).collect()
+    }
+
+    /// For each FLUSH of `side`: whether it carried kernel rxe's ICRC.
+    pub(crate) fn rxe_flushes(&self, side: usize) -> Vec<bool> {
+        let packets = self.pair.trace.records().filter(|record| record.side == side);
+        let datagrams = packets.filter_map(|record| match &record.entry {
+            Entry::Packet { datagram, .. } => Some(datagram),
+            Entry::Note(_) => None,
+        });
+        datagrams
+            .filter(|datagram| datagram.bytes[0] == Opcode::RC_FLUSH.0)
+            .map(|datagram| {
+                let route = icrc::Route { src: datagram.src, dst: datagram.dst, src_port: datagram.src_port };
+                !icrc::check(&route, datagram.ident, icrc::DONT_FRAGMENT, &datagram.bytes)
+            })
+            .collect()
     }
 
     /// Loses every packet that leaves `side` from now on.

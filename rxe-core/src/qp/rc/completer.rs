@@ -296,6 +296,8 @@ impl Requester {
             return Ok(());
         }
         scene.qp.stats.timeouts += 1;
+        let oldest = scene.sq.ring.front();
+        self.rxe_flush ^= oldest.is_some_and(|wqe| matches!(wqe.op, SendOp::Flush { .. }));
         self.retry.on_timeout()?;
         scene.flow.window.lost();
         self.go_back(scene.flow);

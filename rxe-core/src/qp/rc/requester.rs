@@ -52,6 +52,8 @@ pub(crate) struct Requester {
     pub(super) broken: Option<WcStatus>,
     /// Whether SQ_DRAINED was told since SQD was entered.
     drained: bool,
+    /// Whether FLUSHes leave with kernel rxe's ICRC: that one when a FLUSH with the other got no answer, and back.
+    pub(super) rxe_flush: bool,
 }
 
 /// What the requester would send next.
@@ -129,6 +131,11 @@ impl Requester {
         }
         self.drained = true;
         true
+    }
+
+    /// Whether a FLUSH is to leave with kernel rxe's ICRC.
+    pub(crate) const fn flushes_like_rxe(&self) -> bool {
+        self.rxe_flush
     }
 
     pub(super) const fn has_outstanding(&self) -> bool {

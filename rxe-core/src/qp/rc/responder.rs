@@ -364,6 +364,7 @@ impl Responder {
             Kind::Refusal(_) => qp.stats.refusals_sent += 1,
             _ => {}
         }
+        qp.stats.packets_sent += 1;
         self.answers.advance(qp.mtu());
         true
     }
