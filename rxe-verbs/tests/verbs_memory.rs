@@ -16,6 +16,17 @@ use verbs_common::{ALL, End, connected, everywhere, inproc, udp4};
 
 const PAGE: usize = 4096;
 
+const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
+/// At that address or not at all.
+const NEW: MapFlags = MapFlags::MAP_FIXED_NOREPLACE;
+
+/// An address far from where the system puts mappings of its own choice. There a hole stays a hole: nothing of another
+/// thread moves in, that a late access would hit or that would be taken away in its turn.
+fn lonely_place() -> Option<NonZero<usize>> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000_0000);
+    NonZero::new(NEXT.fetch_add(1 << 24, Ordering::Relaxed))
+}
+
 /// Pages of this process that the test may take away from under a region.
 struct Pages {
     start: NonNull<c_void>,
@@ -25,20 +36,18 @@ struct Pages {
 impl Pages {
     fn new(count: usize) -> Self {
         let len = NonZero::new(count * PAGE).unwrap();
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: new pages, wherever the system likes.
-        let start = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_PRIVATE) }.unwrap();
-        Self { start, len: len.get() }
+        // SAFETY: new pages at an address where nothing is.
+        let start = unsafe { mmap_anonymous(lonely_place(), len, READ_WRITE, MapFlags::MAP_PRIVATE | NEW) };
+        Self { start: start.unwrap(), len: len.get() }
     }
 
     /// Of a file of that length.
     fn of_file(file: &std::fs::File, count: usize) -> Self {
         let len = NonZero::new(count * PAGE).unwrap();
         file.set_len(len.get() as u64).unwrap();
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: new pages, wherever the system likes.
-        let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, file, 0) }.unwrap();
-        Self { start, len: len.get() }
+        // SAFETY: new pages at an address where nothing is.
+        let start = unsafe { mmap(lonely_place(), len, READ_WRITE, MapFlags::MAP_SHARED | NEW, file, 0) };
+        Self { start: start.unwrap(), len: len.get() }
     }
 
     fn addr(&self) -> usize {
@@ -58,29 +67,17 @@ impl Pages {
 
     /// Takes them away for good.
     fn unmap(&self) {
-        // SAFETY: no Rust reference covers the pages. (The address space is leaked: nobody else gets the address, so a
-        // late access would fault.)
-        unsafe {
-            let len = NonZero::new(self.len).unwrap();
-            munmap(self.start, self.len).unwrap();
-            mmap_anonymous(
-                Some(NonZero::new(self.addr()).unwrap()),
-                len,
-                ProtFlags::PROT_NONE,
-                MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED,
-            )
-            .unwrap();
-        }
+        // SAFETY: no Rust reference covers the pages.
+        unsafe { munmap(self.start, self.len) }.unwrap();
     }
 
     /// Puts fresh pages in their place, full of `value`.
     fn replace(&self, value: u8) {
         let len = NonZero::new(self.len).unwrap();
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
         // SAFETY: our own pages, which no Rust reference covers.
         unsafe {
-            mmap_anonymous(Some(NonZero::new(self.addr()).unwrap()), len, protection, flags).unwrap();
+            mmap_anonymous(Some(NonZero::new(self.addr()).unwrap()), len, READ_WRITE, flags).unwrap();
             self.start.cast::<u8>().write_bytes(value, self.len);
         }
     }
@@ -94,7 +91,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: as `unmap`.
+        // SAFETY: no Rust reference covers the pages; where they are gone already this does nothing.
         unsafe { munmap(self.start, self.len) }.unwrap();
     }
 }
@@ -258,7 +255,8 @@ fn nothing_is_written_after_deregistration() {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        assert!(written > rounds / 2, "hardly any write landed before: {written} of {rounds} rounds");
+        // On a busy machine the writer may have no turn in many a round.
+        assert!(written > rounds / 20, "hardly any write landed before: {written} of {rounds} rounds");
         eprintln!(
             "{}: {rounds} deregistrations under traffic, {written} of regions just written to",
             two.name
