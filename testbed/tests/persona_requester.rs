@@ -206,7 +206,8 @@ fn jumps_of_the_ip_id() {
             assert_eq!(end.mr.read_vec(0, data.len()).unwrap(), data);
         }
         let strays = stage.context.port_stats().dropped_icrc;
-        assert_eq!(strays > 0, stage.is_ipv4(), "{strays} packets were dropped for their ID");
+        let jumps = if stage.is_ipv4() { 1..=19 } else { 0..=0 };
+        assert!(jumps.contains(&strays), "{strays} packets were dropped for their ID");
         stage.verdict(&ACK_LAWS);
     });
 }
