@@ -7,7 +7,7 @@ use super::{
     state::{State, Who},
     transmit::core_ident,
 };
-use crate::{net::Link, regions::Regions};
+use crate::{net::Link, regions::Regions, sys::poll::Fds};
 use core::sync::atomic::Ordering;
 use rxe_core::{
     endpoint::{Endpoint, EndpointConfig},
@@ -17,7 +17,6 @@ use slab::Slab;
 use std::{
     hash::{BuildHasher, RandomState},
     io,
-    os::fd::BorrowedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
 };
@@ -182,7 +181,7 @@ pub(crate) struct Waiter<'a>(&'a [Arc<Shard>]);
 
 impl Waiter<'_> {
     /// What it waits for, beside its own.
-    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+    pub(crate) fn fds(&self) -> Fds<'_> {
         self.0.iter().map(|shard| shard.arrivals()).collect()
     }
 }
