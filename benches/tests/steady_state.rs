@@ -3,7 +3,8 @@
 
 use benches::ends::{self, End};
 use rxe_verbs::{
-    CompChannel, Completion, Context, Mtu, PortStats, RecvWr, SendOp, SendWr, WcOpcode, WcStatus,
+    CompChannel, Completion, Context, Mtu, Payload, PortStats, RecvWr, SendOp, SendWr, Sge, WcOpcode,
+    WcStatus,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::{
@@ -16,8 +17,8 @@ static COUNTER: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// How long a message may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Requests posted and not completed.
-const DEPTH: u32 = 16;
+/// Requests posted and not completed: all that the queue holds, so that whatever is kept for later use is enough.
+const DEPTH: u32 = 128;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -26,15 +27,34 @@ enum Op {
     Read,
 }
 
+/// Where a request's bytes come from, or a receive's go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Data {
+    Element,
+    FourElements,
+    Inline,
+}
+
+/// The elements that hold `size` bytes, and how many there are.
+fn elements(end: &End, data: Data, size: u32) -> ([Sge; 4], usize) {
+    if data == Data::FourElements {
+        let part = size / 4;
+        return ([0, 1, 2, 3].map(|n| end.sge((n * part) as usize, part)), 4);
+    }
+    ([end.sge(0, size); 4], 1)
+}
+
 /// Sends `count` messages of `size` bytes and waits for all of them.
-fn traffic(ends: &[End; 2], op: Op, size: u32, count: u32) {
+fn traffic(ends: &[End; 2], op: Op, data: Data, size: u32, count: u32) {
     let [a, b] = ends;
+    let ((near, n), (far, m)) = (elements(a, data, size), elements(b, data, size));
+    let bytes = [0x5a; 64];
     let (mut posted, mut done, mut received, mut receives) = (0, 0, 0, 0);
     let mut some = [Completion::default(); 32];
     let mut life = Instant::now();
     while done < count || matches!(op, Op::Send) && received < count {
-        while matches!(op, Op::Send) && receives < count && receives - received < 2 * DEPTH {
-            b.qp.post_recv(&RecvWr { wr_id: 0, sges: &[b.sge(0, size)] }).expect("room for a receive");
+        while matches!(op, Op::Send) && receives < count && receives - received < DEPTH {
+            b.qp.post_recv(&RecvWr { wr_id: 0, sges: &far[..m] }).expect("room for a receive");
             receives += 1;
         }
         while posted < count && posted - done < DEPTH {
@@ -43,7 +63,12 @@ fn traffic(ends: &[End; 2], op: Op, size: u32, count: u32) {
                 Op::Send => SendOp::Send,
                 Op::Read => SendOp::Read(b.remote(0)),
             };
-            a.qp.post_send(&SendWr::new(0, what, &[a.sge(0, size)])).expect("room for a request");
+            let payload = if data == Data::Inline {
+                Payload::Inline(&bytes[..size as usize])
+            } else {
+                Payload::Sges(&near[..n])
+            };
+            a.qp.post_send(&SendWr { payload, ..SendWr::new(0, what, &[]) }).expect("room for a request");
             posted += 1;
         }
         for end in ends {
@@ -100,16 +125,21 @@ fn no_packet_allocates() {
             failures.push(format!("{what}: {change:?} over {sent} packets"));
         }
     };
-    for (op, size, count) in [
-        (Op::Write, 1 << 20, 100),
-        (Op::Write, 64 << 10, 1000),
-        (Op::Write, 8, 10_000),
-        (Op::Send, 64 << 10, 1000),
-        (Op::Send, 8, 10_000),
-        (Op::Read, 64 << 10, 1000),
-        (Op::Read, 8, 10_000),
+    for (op, data, size, count) in [
+        (Op::Write, Data::Element, 1 << 20, 100),
+        (Op::Write, Data::Element, 64 << 10, 1000),
+        (Op::Write, Data::Element, 8, 10_000),
+        (Op::Write, Data::Inline, 64, 10_000),
+        (Op::Write, Data::FourElements, 64, 10_000),
+        (Op::Send, Data::Element, 64 << 10, 1000),
+        (Op::Send, Data::Element, 8, 10_000),
+        (Op::Send, Data::Inline, 64, 10_000),
+        (Op::Send, Data::FourElements, 64, 10_000),
+        (Op::Read, Data::Element, 64 << 10, 1000),
+        (Op::Read, Data::FourElements, 64, 10_000),
     ] {
-        measure(&format!("{op:?} of {size} bytes"), count, &|| traffic(&ends, op, size, count));
+        let what = format!("{op:?}, {data:?} of {size} bytes");
+        measure(&what, count, &|| traffic(&ends, op, data, size, count));
     }
     let channel = contexts[0].create_comp_channel().expect("a channel");
     let sleeper = ends::connected_with(&contexts, 4096, Mtu::M4096, Some(&channel)).expect("connected");
