@@ -50,8 +50,10 @@ pub struct Direct {
     size: u32,
     /// Packets that left each side.
     pub packets: [u64; 2],
-    /// Time spent in each side's endpoint.
+    /// Time spent in each side's endpoint, if `timed`.
     pub spent: [Duration; 2],
+    /// Whether to look at the clock, which costs instructions of its own.
+    pub timed: bool,
 }
 
 impl Direct {
@@ -70,7 +72,16 @@ impl Direct {
             pair.sides[side].heap.set(*addr, &bytes);
         }
         let arena = vec![0; pair.config().endpoints[0].max_batch];
-        Self { pair, connection, buffers, arena, size, packets: [0; 2], spent: [Duration::ZERO; 2] }
+        Self {
+            pair,
+            connection,
+            buffers,
+            arena,
+            size,
+            packets: [0; 2],
+            spent: [Duration::ZERO; 2],
+            timed: false,
+        }
     }
 
     /// One message from its posting to its completion.
@@ -88,14 +99,14 @@ impl Direct {
         let now = self.pair.now;
         let [qpn, peer] = self.connection.qpns;
         if op == Op::Send {
-            let start = Instant::now();
+            let start = self.start();
             let posted = self.pair.sides[1].endpoint.post_recv(peer, &RecvWr { wr_id: 1, sges: &sges[1] });
-            self.spent[1] += start.elapsed();
+            self.stop(1, start);
             posted.expect("room for a receive");
         }
-        let start = Instant::now();
+        let start = self.start();
         let posted = self.pair.sides[0].endpoint.post_send(now, qpn, &SendWr::new(1, wr, &sges[0]));
-        self.spent[0] += start.elapsed();
+        self.stop(0, start);
         posted.expect("room for a request");
         let mut completions = [0, 0];
         while completions[0] == 0 {
@@ -112,10 +123,10 @@ impl Direct {
         let now = self.pair.now;
         let mut any = false;
         loop {
+            let start = self.start();
             let side = &mut self.pair.sides[from];
-            let start = Instant::now();
             let batch = side.endpoint.poll_transmit(now, &side.heap, &mut self.arena, Acks::Flush);
-            self.spent[from] += start.elapsed();
+            self.stop(from, start);
             let Some(batch) = batch else { return any };
             any = true;
             self.packets[from] += batch.count as u64;
@@ -129,25 +140,35 @@ impl Direct {
                 seen: HeaderSeen::Hidden,
             };
             let run = Run { meta, bytes: &self.arena[..batch.len], segment: batch.segment };
+            let start = self.start();
             let side = &mut self.pair.sides[1 - from];
-            let start = Instant::now();
             side.endpoint.handle_run(now, &run, &side.heap);
-            self.spent[1 - from] += start.elapsed();
+            self.stop(1 - from, start);
         }
     }
 
     /// Takes a side's events; gives how many completions there were.
     fn complete(&mut self, side: usize) -> u32 {
         let mut count = 0;
-        let start = Instant::now();
+        let start = self.start();
         while let Some(event) = self.pair.sides[side].endpoint.poll_event() {
             if let Event::Completion { wc, .. } = event {
                 assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
                 count += 1;
             }
         }
-        self.spent[side] += start.elapsed();
+        self.stop(side, start);
         count
+    }
+
+    fn start(&self) -> Option<Instant> {
+        self.timed.then(Instant::now)
+    }
+
+    fn stop(&mut self, side: usize, start: Option<Instant>) {
+        if let Some(start) = start {
+            self.spent[side] += start.elapsed();
+        }
     }
 
     /// Compares the buffers: they are the same after a message of any kind.
