@@ -160,7 +160,8 @@ impl Cq {
     }
 
     /// Takes completions, oldest first, into `out`; gives how many (ibv_poll_cq). An empty queue makes the engine take a
-    /// turn: receive, answer, send, look at timers. It never waits.
+    /// turn: receive, answer, send, look at timers. It never waits; after many turns without effect it offers the
+    /// processor to other threads (`sched_yield(2)`).
     ///
     /// # Errors
     /// [`PollError::Overrun`] when a full queue has lost completions and those it kept have all been taken.
@@ -172,6 +173,9 @@ impl Cq {
         }
         self.0.stack.progress();
         let count = ring.pop(out);
+        if count == 0 {
+            self.0.stack.give_way();
+        }
         if count == 0 && ring.overrun.load(Ordering::Acquire) && ring.len.load(Ordering::Acquire) == 0 {
             return Err(PollError::Overrun { lost: ring.lock().lost });
         }
@@ -198,8 +202,6 @@ impl Cq {
             if start.elapsed() >= timeout {
                 return Ok(None);
             }
-            // Where there are more threads than processors, the one we wait for may need ours.
-            std::thread::yield_now();
         }
     }
 

@@ -2,14 +2,13 @@
 
 use super::{
     common::{Ctx, QpCommon},
-    sges,
+    sges::{self, Elements},
 };
 use crate::{
     memory::{AccessError, Asker, Memory},
-    work::{PdId, RecvWr, Sge},
+    work::{PdId, RecvWr},
 };
 use alloc::collections::VecDeque;
-use smallvec::SmallVec;
 use thiserror::Error;
 
 /// Why a work request was not queued; nothing changed.
@@ -42,7 +41,7 @@ pub enum PostError {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecvWqe {
     pub wr_id: u64,
-    pub sges: SmallVec<[Sge; 2]>,
+    pub sges: Elements,
 }
 
 /// A queue of receive requests.
@@ -72,7 +71,7 @@ impl RecvQueue {
         if wr.sges.len() > self.max_sge as usize {
             return Err(PostError::Elements(wr.sges.len(), self.max_sge));
         }
-        self.queue.push_back(RecvWqe { wr_id: wr.wr_id, sges: SmallVec::from_slice(wr.sges) });
+        self.queue.push_back(RecvWqe { wr_id: wr.wr_id, sges: Elements::from_slice(wr.sges) });
         Ok(())
     }
 }

@@ -4,6 +4,11 @@ use crate::{
     memory::{AccessError, Asker, Memory},
     work::{Access, Sge},
 };
+use smallvec::SmallVec;
+
+/// A request's elements. As many as most queue pairs are made for lie in the queue itself; only longer lists are
+/// allocated, one for each request.
+pub(crate) type Elements = SmallVec<[Sge; 4]>;
 
 /// The bytes that a list holds together.
 pub(crate) fn total(sges: &[Sge]) -> u64 {

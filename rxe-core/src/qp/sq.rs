@@ -3,15 +3,14 @@
 use super::{
     common::{Ctx, QpCommon},
     rq::PostError,
-    sges,
+    sges::{self, Elements},
 };
 use crate::{
     memory::{AccessError, Asker, Memory},
     num::Psn,
-    work::{Completion, Payload, SendFlags, SendOp, SendWr, Sge, UdDest, WcOpcode, WcStatus},
+    work::{Completion, Payload, SendFlags, SendOp, SendWr, UdDest, WcOpcode, WcStatus},
 };
 use alloc::{collections::VecDeque, vec::Vec};
-use smallvec::SmallVec;
 
 /// Longest message, bytes (2^31, IBTA vol. 1, 9.7.7.1).
 pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
@@ -19,7 +18,7 @@ pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 /// A send request's local data.
 #[derive(Debug)]
 pub(crate) enum WqeData {
-    Sges(SmallVec<[Sge; 2]>),
+    Sges(Elements),
     Inline(Vec<u8>),
 }
 
@@ -116,7 +115,7 @@ impl SendWqe {
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     pub ring: VecDeque<SendWqe>,
-    /// Inline buffers to use again.
+    /// Inline buffers to use again: no more than were once in the queue together.
     spare: Vec<Vec<u8>>,
 }
 
@@ -140,7 +139,7 @@ impl SendQueue {
         };
         let len = message_len(wr, len, limit)?;
         let data = match wr.payload {
-            Payload::Sges(list) => WqeData::Sges(SmallVec::from_slice(list)),
+            Payload::Sges(list) => WqeData::Sges(Elements::from_slice(list)),
             Payload::Inline(bytes) => {
                 let mut buffer = self.spare.pop().unwrap_or_default();
                 buffer.clear();
@@ -177,9 +176,7 @@ impl SendQueue {
             };
             qp.complete_send(ctx, wc);
         }
-        if let WqeData::Inline(buffer) = wqe.data
-            && self.spare.len() < 64
-        {
+        if let WqeData::Inline(buffer) = wqe.data {
             self.spare.push(buffer);
         }
     }

@@ -82,13 +82,14 @@ impl Shard {
         action(self.state.lock().parts().0)
     }
 
-    /// A turn on behalf of the application, unless another thread is in one.
-    pub(crate) fn progress(&self, who: Who) {
+    /// A turn on behalf of the application, unless another thread is in one. Whether it moved anything.
+    pub(crate) fn progress(&self, who: Who) -> bool {
         // Only a hint for the background thread, so lost updates do not matter.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        if let Some(turn) = self.try_turn(who) {
+        self.try_turn(who).is_some_and(|turn| {
             self.warn(turn);
-        }
+            turn.busy
+        })
     }
 
     /// A turn, unless another thread is in one.

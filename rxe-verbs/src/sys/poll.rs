@@ -9,6 +9,7 @@ use nix::{
         time::TimeSpec,
     },
 };
+use smallvec::SmallVec;
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
@@ -19,9 +20,12 @@ use std::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interrupted;
 
+/// A few descriptors: a wait in the middle of traffic allocates nothing.
+pub(crate) type Fds<'a> = SmallVec<[BorrowedFd<'a>; 4]>;
+
 /// Waits until one of `fds` is readable or the time is over; bit n of the answer tells of descriptor n.
 pub(crate) fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<u32, Interrupted> {
-    let mut list: Vec<_> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    let mut list: SmallVec<[_; 4]> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
     match ppoll(&mut list, timeout.map(TimeSpec::from_duration), None) {
         Ok(_) => {
             Ok(list.iter().enumerate().fold(0, |bits, (n, fd)| bits | u32::from(fd.any() == Some(true)) << n))

@@ -5,7 +5,7 @@ use crate::{
         QpType,
         fake::{PD, World},
     },
-    work::Access,
+    work::{Access, Sge},
 };
 use alloc::{vec, vec::Vec};
 

@@ -1,1 +1,0 @@
-//! Benches; see `benches/`. Run them with `cargo bench -p benches`.

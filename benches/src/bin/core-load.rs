@@ -1,0 +1,33 @@
+//! Messages over two endpoints in one thread, for counting instructions:
+//!
+//! ```text
+//! valgrind --tool=callgrind core-load write 65536 4096 200
+//! ```
+//!
+//! Operation, bytes of a message, path MTU, messages. Run it with two counts and divide the difference in instructions
+//! by the difference in packets; `scripts/instructions` does that.
+
+use benches::direct::{Direct, Op};
+use rxe_core::qp::Mtu;
+use std::process::ExitCode;
+
+fn parse(args: &[String]) -> Option<(Op, u32, Mtu, u32)> {
+    let [op, size, mtu, count] = args else { return None };
+    let op = Op::ALL.into_iter().find(|known| known.name() == op)?;
+    Some((op, size.parse().ok()?, Mtu::from_bytes(mtu.parse().ok()?)?, count.parse().ok()?))
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some((op, size, mtu, count)) = parse(&args) else {
+        eprintln!("usage: core-load write|send|read BYTES MTU MESSAGES");
+        return ExitCode::FAILURE;
+    };
+    let mut direct = Direct::new(mtu, size);
+    for _ in 0..count {
+        direct.message(op);
+    }
+    direct.check();
+    println!("{} packets out, {} back", direct.packets[0], direct.packets[1]);
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,134 @@
+//! Programs that poll and never wait, as most verbs programs do: two threads, each with a device of its own, that call
+//! `Cq::poll` in a loop. Prints one-way times of a small SEND and the rate of 64 KiB WRITEs, as JSON; with `--hogs` other
+//! threads want the processors too.
+
+use benches::ends::{self, End, Result, loopback};
+use clap::Parser;
+use rxe_verbs::{Completion, Context, Mtu, RecvWr, SendOp, SendWr, WcOpcode, WcStatus};
+use serde_json::json;
+use std::{
+    hint::black_box,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Bytes of a ping.
+const PING: u32 = 8;
+/// Bytes of a WRITE.
+const WRITE: u32 = 64 << 10;
+/// WRITEs in flight.
+const DEPTH: u32 = 32;
+
+/// Two threads that poll and never wait
+#[derive(Debug, Parser)]
+struct Args {
+    /// Threads that keep processors busy with something else
+    #[arg(long, default_value_t = 0)]
+    hogs: u32,
+    /// Seconds of each of the two measurements
+    #[arg(short = 'D', long, default_value_t = 1.0)]
+    seconds: f64,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let time = Duration::from_secs_f64(args.seconds);
+    let contexts = [Context::open_address(loopback(1))?, Context::open_address(loopback(2))?];
+    let ends = ends::connected(&contexts, 2 * WRITE as usize, Mtu::M4096)?;
+    let stop = AtomicBool::new(false);
+    let (mut times, gbit) = thread::scope(|scope| {
+        for _ in 0..args.hogs {
+            scope.spawn(|| while !black_box(stop.load(Ordering::Relaxed)) {});
+        }
+        scope.spawn(|| answer(&ends[1], &stop));
+        let found = ping(&ends[0], time).and_then(|times| Ok((times, write(&ends, time)?)));
+        stop.store(true, Ordering::Relaxed);
+        found
+    })?;
+    times.sort_unstable();
+    let usec =
+        |share: f64| times.get((times.len() as f64 * share) as usize).map(|t| t.as_secs_f64() * 1e6 / 2.0);
+    let line = json!({
+        "hogs": args.hogs, "pings": times.len(), "p10_usec": usec(0.1), "median_usec": usec(0.5), "p99_usec": usec(0.99), "gbit_per_second": gbit,
+    });
+    println!("{line}");
+    Ok(())
+}
+
+fn receive(end: &End) -> Result<()> {
+    Ok(end.qp.post_recv(&RecvWr { wr_id: 0, sges: &[end.sge(0, PING)] })?)
+}
+
+fn send(end: &End) -> Result<()> {
+    Ok(end.qp.post_send(&SendWr::new(0, SendOp::Send, &[end.sge(0, PING)]))?)
+}
+
+/// Completions of one poll; how many were receives, and how many not.
+fn poll(end: &End, some: &mut [Completion]) -> Result<(u32, u32)> {
+    let count = end.cq.poll(some)?;
+    let mut found = (0, 0);
+    for wc in &some[..count] {
+        if wc.status != WcStatus::Success {
+            return Err(format!("{wc:?}").into());
+        }
+        *(if wc.opcode == WcOpcode::Recv { &mut found.0 } else { &mut found.1 }) += 1;
+    }
+    Ok(found)
+}
+
+/// The other side: sends back what comes, and polls on while it is written to.
+fn answer(end: &End, stop: &AtomicBool) {
+    let mut some = [Completion::default(); 16];
+    let mut run = || -> Result<()> {
+        receive(end)?;
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..poll(end, &mut some)?.0 {
+                receive(end)?;
+                send(end)?;
+            }
+        }
+        Ok(())
+    };
+    if let Err(error) = run() {
+        eprintln!("the answering side: {error}");
+    }
+}
+
+/// Times there and back.
+fn ping(end: &End, time: Duration) -> Result<Vec<Duration>> {
+    let mut some = [Completion::default(); 16];
+    let mut times = Vec::with_capacity(1 << 20);
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        let start = Instant::now();
+        receive(end)?;
+        send(end)?;
+        let (mut received, mut sent) = (0, 0);
+        while received < 1 || sent < 1 {
+            let found = poll(end, &mut some)?;
+            (received, sent) = (received + found.0, sent + found.1);
+            if start.elapsed() > Duration::from_secs(20) {
+                return Err("no answer".into());
+            }
+        }
+        times.push(start.elapsed());
+    }
+    Ok(times)
+}
+
+/// Gbit/s of WRITEs.
+fn write(ends: &[End; 2], time: Duration) -> Result<f64> {
+    let [near, far] = ends;
+    let mut some = [Completion::default(); 16];
+    let (mut posted, mut done) = (0u32, 0u32);
+    let start = Instant::now();
+    while start.elapsed() < time || done < posted {
+        while start.elapsed() < time && posted - done < DEPTH {
+            near.qp.post_send(&SendWr::new(0, SendOp::Write(far.remote(0)), &[near.sge(0, WRITE)]))?;
+            posted += 1;
+        }
+        done += poll(near, &mut some)?.1;
+    }
+    Ok(f64::from(done) * f64::from(WRITE) * 8e-9 / start.elapsed().as_secs_f64())
+}

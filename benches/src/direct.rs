@@ -1,0 +1,203 @@
+//! Two endpoints without a wire: what one puts into its arena is handed to the other as one run. What this costs is the
+//! protocol alone, on each side.
+
+use rxe_core::{
+    endpoint::{Acks, Run, RunMeta},
+    num::Key,
+    qp::Mtu,
+    testing::{
+        ConnectOptions, Connection, Pair, PairConfig,
+        connect::{PD, REGION_ALL},
+    },
+    wire::HeaderSeen,
+    work::{Event, RecvWr, Remote, SendOp, SendWr, Sge, WcStatus},
+};
+use std::time::{Duration, Instant};
+
+/// What a message does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// RDMA WRITE.
+    Write,
+    /// SEND into a posted receive.
+    Send,
+    /// RDMA READ.
+    Read,
+}
+
+impl Op {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Write, Self::Send, Self::Read];
+
+    /// Its name in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Send => "send",
+            Self::Read => "read",
+        }
+    }
+}
+
+/// A reliable connection between two endpoints in this thread; side 0 asks, side 1 answers.
+#[derive(Debug)]
+pub struct Direct {
+    pair: Pair,
+    connection: Connection,
+    buffers: [(u64, Key); 2],
+    arena: Vec<u8>,
+    size: u32,
+    /// Packets that left each side.
+    pub packets: [u64; 2],
+    /// Time spent in each side's endpoint, if `timed`.
+    pub spent: [Duration; 2],
+    /// Whether to look at the clock, which costs instructions of its own.
+    pub timed: bool,
+}
+
+impl Direct {
+    /// Connects two endpoints for messages of `size` bytes.
+    #[must_use]
+    pub fn new(mtu: Mtu, size: u32) -> Self {
+        // Space between what is written and what is read.
+        let heap = 4 * size as usize + 4096;
+        let mut pair = Pair::new(PairConfig { trace: 0, heap, ..PairConfig::default() });
+        let connection = pair.connect(&ConnectOptions { mtu, ..ConnectOptions::default() });
+        let buffers =
+            [0, 1].map(|side: usize| pair.sides[side].heap.alloc_registered(PD, size.into(), REGION_ALL));
+        for (side, (addr, _)) in buffers.iter().enumerate() {
+            let bytes: Vec<u8> =
+                (0..size).map(|at| (at * 7) as u8 ^ (at >> 8) as u8 ^ (side as u8)).collect();
+            pair.sides[side].heap.set(*addr, &bytes);
+        }
+        let arena = vec![0; pair.config().endpoints[0].max_batch];
+        Self {
+            pair,
+            connection,
+            buffers,
+            arena,
+            size,
+            packets: [0; 2],
+            spent: [Duration::ZERO; 2],
+            timed: false,
+        }
+    }
+
+    /// One message from its posting to its completion.
+    ///
+    /// # Panics
+    /// If it does not complete well.
+    pub fn message(&mut self, op: Op) {
+        let sges = self.buffers.map(|(addr, lkey)| [Sge { addr, len: self.size, lkey }]);
+        let remote = Remote { addr: self.buffers[1].0, rkey: self.buffers[1].1 };
+        let wr = match op {
+            Op::Write => SendOp::Write(remote),
+            Op::Send => SendOp::Send,
+            Op::Read => SendOp::Read(remote),
+        };
+        let now = self.pair.now;
+        let [qpn, peer] = self.connection.qpns;
+        if op == Op::Send {
+            let start = self.start();
+            let posted = self.pair.sides[1].endpoint.post_recv(peer, &RecvWr { wr_id: 1, sges: &sges[1] });
+            self.stop(1, start);
+            posted.expect("room for a receive");
+        }
+        let start = self.start();
+        let posted = self.pair.sides[0].endpoint.post_send(now, qpn, &SendWr::new(1, wr, &sges[0]));
+        self.stop(0, start);
+        posted.expect("room for a request");
+        let mut completions = [0, 0];
+        while completions[0] == 0 {
+            let moved = [self.carry(0), self.carry(1)];
+            completions[0] += self.complete(0);
+            completions[1] += self.complete(1);
+            assert!(moved != [false; 2] || completions[0] > 0, "the message is stuck");
+        }
+        assert_eq!(completions, [1, u32::from(op == Op::Send)], "completions of one {}", op.name());
+    }
+
+    /// Hands everything that `from` has to send to the other side; whether there was anything.
+    fn carry(&mut self, from: usize) -> bool {
+        let now = self.pair.now;
+        let mut any = false;
+        loop {
+            let start = self.start();
+            let side = &mut self.pair.sides[from];
+            let batch = side.endpoint.poll_transmit(now, &side.heap, &mut self.arena, Acks::Flush);
+            self.stop(from, start);
+            let Some(batch) = batch else { return any };
+            any = true;
+            self.packets[from] += batch.count as u64;
+            let meta = RunMeta {
+                src: batch.src,
+                dst: batch.dst,
+                src_port: batch.src_port,
+                ifindex: 1,
+                tos: batch.tos,
+                hop_limit: batch.hop_limit,
+                seen: HeaderSeen::Hidden,
+            };
+            let run = Run { meta, bytes: &self.arena[..batch.len], segment: batch.segment };
+            let start = self.start();
+            let side = &mut self.pair.sides[1 - from];
+            side.endpoint.handle_run(now, &run, &side.heap);
+            self.stop(1 - from, start);
+        }
+    }
+
+    /// Takes a side's events; gives how many completions there were.
+    fn complete(&mut self, side: usize) -> u32 {
+        let mut count = 0;
+        let start = self.start();
+        while let Some(event) = self.pair.sides[side].endpoint.poll_event() {
+            if let Event::Completion { wc, .. } = event {
+                assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+                count += 1;
+            }
+        }
+        self.stop(side, start);
+        count
+    }
+
+    fn start(&self) -> Option<Instant> {
+        self.timed.then(Instant::now)
+    }
+
+    fn stop(&mut self, side: usize, start: Option<Instant>) {
+        if let Some(start) = start {
+            self.spent[side] += start.elapsed();
+        }
+    }
+
+    /// Compares the buffers: they are the same after a message of any kind.
+    ///
+    /// # Panics
+    /// If they differ.
+    pub fn check(&self) {
+        let [near, far] =
+            [0, 1].map(|side: usize| self.pair.sides[side].heap.get(self.buffers[side].0, self.size.into()));
+        assert!(near == far, "the message did not arrive as it was sent");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_message_arrives() {
+        for op in Op::ALL {
+            for (mtu, size) in [(Mtu::M1024, 1 << 20), (Mtu::M4096, 65_536), (Mtu::M4096, 64)] {
+                let mut direct = Direct::new(mtu, size);
+                direct.message(op);
+                direct.message(op);
+                direct.check();
+                let data = u64::from(2 * size.div_ceil(mtu.bytes()));
+                let answerer = usize::from(op == Op::Read);
+                assert_eq!(direct.packets[answerer], data, "{} of {size}: {:?}", op.name(), direct.packets);
+            }
+        }
+    }
+}
