@@ -97,7 +97,9 @@ impl Local {
                 "cannot reach {host}, TCP port {port}: {error}; is the other side started, and is the port open?"
             )
         };
-        let addresses = (host, port).to_socket_addrs().map_err(|error| unreachable(&error))?;
+        let addresses = (host, port)
+            .to_socket_addrs()
+            .map_err(|error| format!("cannot find the address of {host}: {error}; is the name right?"))?;
         let mut last: io::Error = io::ErrorKind::NotFound.into();
         for address in addresses {
             match TcpStream::connect_timeout(&address, PATIENCE) {
@@ -183,7 +185,12 @@ pub(crate) fn connect(qp: &Qp, to: &Connection) -> Result<()> {
 pub(crate) fn next_completion(cq: &Cq, context: &Context) -> Result<Completion> {
     let Some(wc) = cq.poll_within(PATIENCE)? else {
         let seconds = PATIENCE.as_secs();
-        return Err(format!("nothing came from the peer for {seconds} s{}", network_says(context)).into());
+        return Err(format!(
+            "nothing came from the peer for {seconds} s: is it still running, does UDP port 4791 reach both sides, and \
+             have both the same --size and --mtu?{}",
+            network_says(context)
+        )
+        .into());
     };
     check(&wc, context)?;
     Ok(wc)

@@ -10,7 +10,7 @@ use crate::{
 };
 use checks::Stage;
 use report::{Report, Row};
-use rxe_verbs::{Context, ContextOptions, net::Capture};
+use rxe_verbs::{Context, ContextOptions, Device, net::Capture};
 use std::{
     env, io,
     net::IpAddr,
@@ -79,8 +79,10 @@ impl Second {
         };
         let mut wire = Wire::new(Box::new(from), Box::new(to), "the second process has ended");
         let second = Self(child);
-        match wire.answer()? {
+        match wire.read()?.ok_or("the second process has ended")? {
             agent::Answer::Done => Ok((second, wire)),
+            // It is on this host too: what is wrong is not "the other side".
+            agent::Answer::Failed(why) => Err(why.into()),
             other => Err(agent::unexpected(&other)),
         }
     }
@@ -106,6 +108,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .pcap
         .clone()
         .unwrap_or_else(|| env::temp_dir().join(format!("rxe-demo-{}.pcapng", process::id())));
+    if Device::of_address(LEADER).is_err() {
+        return Err(
+            format!("the demonstration runs on {LEADER}, which is not up here: `ip link set lo up`").into()
+        );
+    }
     let capture = Capture::create(&pcap, "rxe-demo").map_err(|error| {
         format!("cannot write the capture {}: {error}; name another file with --pcap", pcap.display())
     })?;

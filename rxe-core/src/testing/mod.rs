@@ -2,10 +2,11 @@
 //! Everything is a function of one seed, so that a failure can be run again, step by step.
 //!
 //! [`pair::Pair`] is the bench; [`link::Link`] the lossy wire, [`heap::Heap`] the application memory, [`oracle`] a random
-//! user with a model of what must come out. Compiled for this crate's own tests and, with feature `testing`, for other
+//! user with a model of what must come out, [`gauntlet`] a peer that sends anything. Compiled for this crate's own tests and, with feature `testing`, for other
 //! crates' tests, fuzz targets and benches. Unlike the rest of the crate it may use the standard library.
 
 pub mod connect;
+pub mod gauntlet;
 pub mod heap;
 pub mod link;
 pub mod oracle;

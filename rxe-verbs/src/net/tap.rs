@@ -1,7 +1,9 @@
 //! Recording a link's packets as a pcapng file that Wireshark reads.
 //!
-//! A UDP socket shows no IP headers, so they are made up from what is known: all of it for packets sent; for packets
-//! received over IPv4 the identification is not, and is given as 0 unless the caller supplies it.
+//! A UDP socket shows no IP headers, so they are made up from what is known. That is all of it for packets sent. For
+//! packets received over IPv4 the identification is hidden: the file has the one that makes the ICRC right, if the
+//! receiver believes it ([`rxe_core::wire::IdentTracker`]), else 0. So in such a file a wrong ICRC of a received packet
+//! means that it was dropped for it; that a right one is right proves less than it does for a packet sent.
 
 use core::net::IpAddr;
 use std::borrow::Cow;
@@ -20,10 +22,13 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 
+use idents::Idents;
+
 use super::error::SendError;
 use super::{Capabilities, Link, Path, ROCE_PORT, RecvBatch, Run, Transmit};
 
 mod headers;
+mod idents;
 
 /// Direction bits of the enhanced packet block's flags (pcapng, 4.3.1).
 const INBOUND: u32 = 1;
@@ -156,12 +161,13 @@ impl Shared {
 pub struct TapLink<L> {
     inner: L,
     capture: Capture,
+    idents: Idents,
 }
 
 impl<L: Link> TapLink<L> {
     /// Records the packets of `inner` into `capture`.
-    pub const fn new(inner: L, capture: Capture) -> Self {
-        Self { inner, capture }
+    pub fn new(inner: L, capture: Capture) -> Self {
+        Self { inner, capture, idents: Idents::new() }
     }
 }
 
@@ -219,15 +225,15 @@ impl<L: Link> Link for TapLink<L> {
 }
 
 impl<L> TapLink<L> {
-    fn record_run(&self, run: &Run<'_>) {
-        for payload in run.packets() {
+    fn record_run(&mut self, run: &Run<'_>) {
+        for (payload, ident) in run.packets().zip(self.idents.of_run(run)) {
             self.capture.record(&Record {
                 src: run.src,
                 dst: run.dst,
                 source_port: run.src_port,
                 tos: run.tos,
                 ttl: run.ttl,
-                ident: 0,
+                ident,
                 payload,
                 outbound: false,
             });

@@ -19,7 +19,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Says why this test does nothing; past the test harness, which would keep it to itself.
 pub(crate) fn skip(why: &str) {
     let thread = thread::current();
-    let _ = writeln!(std::io::stderr(), "SKIPPED {}: {why}", thread.name().unwrap_or("a test"));
+    let _ = writeln!(std::io::stderr(), "skipped: {}: {why}", thread.name().unwrap_or("a test"));
 }
 
 /// Whether the tests are to use the namespace they run in.
@@ -61,7 +61,7 @@ impl Namespace {
                 Some(namespace)
             }
             Err(error) => {
-                skip(&format!("no network namespace can be made here ({error}); run as root"));
+                skip(&format!("needs root: no network namespace can be made here ({error})"));
                 None
             }
         }

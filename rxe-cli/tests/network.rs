@@ -1,0 +1,191 @@
+//! The program in networks of its own: where its port is taken, nothing has an address, IPv6 is all there is, or the two
+//! sides have different MTUs.
+
+mod common;
+
+use common::{Background, PATIENCE, client_of, failed, good, text};
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A network namespace, removed at the end.
+struct Namespace(String);
+
+impl Namespace {
+    /// A new one with nothing up; `None`, and why on stderr, where we may not make one.
+    fn new(name: &str) -> Option<Self> {
+        let name = format!("rxe-cli-{name}-{}", std::process::id());
+        let output =
+            Command::new("ip").args(["netns", "add", &name]).output().expect("ip (iproute2) is needed");
+        if output.status.success() {
+            return Some(Self(name));
+        }
+        let why = text(&output.stderr).trim();
+        // Past the test harness, which would keep it to itself.
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: {name}: needs root: no network namespace can be made here ({why})"
+        );
+        None
+    }
+
+    fn with_loopback(name: &str) -> Option<Self> {
+        let namespace = Self::new(name)?;
+        namespace.ip("link set lo up");
+        Some(namespace)
+    }
+
+    fn ip(&self, arguments: &str) {
+        let command = Command::new("ip").args(["-n", &self.0]).args(arguments.split(' ')).output();
+        let output = command.expect("ip (iproute2) is needed");
+        assert!(output.status.success(), "ip {arguments}: {}", text(&output.stderr));
+    }
+
+    /// A program to be run inside.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0, program]).stdin(Stdio::null());
+        command
+    }
+
+    fn rxe(&self, arguments: &str) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_rxe"));
+        command.args(arguments.split_whitespace());
+        command
+    }
+
+    fn run(&self, arguments: &str) -> Output {
+        self.rxe(arguments).output().unwrap()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+/// Server and client, when both have ended.
+fn both((one, server): (&Namespace, &str), (two, client): (&Namespace, &str)) -> [Output; 2] {
+    let server = Background::spawn(one.rxe(server));
+    let client = client_of(|| two.rxe(client));
+    [server.finish(), client]
+}
+
+/// Another program has the port and does not share it.
+#[test]
+fn a_port_held_by_a_stranger_is_told() {
+    const HOLDER: &str = "import socket, sys
+holder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+holder.bind(('0.0.0.0', 4791))
+print('held', flush=True)
+sys.stdin.read()";
+    let Some(namespace) = Namespace::with_loopback("held") else { return };
+    let mut holder = namespace.command("python3");
+    let mut holder =
+        holder.args(["-c", HOLDER]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "held\n");
+    let held = |address: &str| {
+        format!(
+            "UDP port 4791 of {address} is held by process {} (python3); end it, or use another",
+            holder.id()
+        )
+    };
+    failed(&namespace.run("pingpong rc"), &held("0.0.0.0"));
+    failed(&namespace.run("pingpong ud --bind 127.0.0.5"), &held("127.0.0.5"));
+    failed(&namespace.run("perf"), &held("0.0.0.0"));
+    let demo = namespace.run("demo");
+    failed(&demo, &held("127.0.0.2"));
+    assert!(!text(&demo.stderr).contains("the other side"), "{demo:?}");
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+}
+
+#[test]
+fn a_host_without_addresses_is_told() {
+    let Some(namespace) = Namespace::new("none") else { return };
+    for command in ["pingpong rc", "pingpong rc 192.0.2.1", "perf", "perf write bw ::1", "devices", "demo"] {
+        failed(&namespace.run(command), "`ip link set lo up`");
+    }
+    failed(&namespace.run("pingpong rc --bind 127.0.0.1"), "127.0.0.1 is not an address of this host");
+    failed(&namespace.run("pingpong rc --device lo"), "no device is called lo");
+}
+
+#[test]
+fn an_unreachable_peer_is_told() {
+    let Some(namespace) = Namespace::with_loopback("alone") else { return };
+    failed(
+        &namespace.run("pingpong rc 192.0.2.1"),
+        "cannot reach 192.0.2.1, TCP port 18515: Network is unreachable",
+    );
+    failed(&namespace.run("perf read bw 2001:db8::1"), "cannot reach 2001:db8::1, TCP port 18515");
+}
+
+#[test]
+fn ipv6_alone() {
+    let Some(namespace) = Namespace::with_loopback("ipv6") else { return };
+    namespace.ip("addr del 127.0.0.1/8 dev lo");
+    namespace.ip("addr add ::2/128 dev lo nodad");
+    for service in ["rc", "uc", "ud", "srq -n 200"] {
+        let options = format!("pingpong {service} --check --bind");
+        let outputs =
+            both((&namespace, &format!("{options} ::1")), (&namespace, &format!("{options} ::2 ::1")));
+        for output in outputs {
+            good(&output);
+            assert!(text(&output.stdout).contains("GID ::1"), "{output:?}");
+            assert!(text(&output.stdout).contains("every byte received was right"), "{output:?}");
+        }
+    }
+    for what in ["write bw", "read lat", "atomic lat"] {
+        let client = format!("perf {what} -n 50 --json --bind ::2 ::1");
+        let [server, client] = both((&namespace, "perf --bind ::1"), (&namespace, &client));
+        good(&server);
+        good(&client);
+        let line: serde_json::Value = serde_json::from_slice(&client.stdout).unwrap();
+        let messages =
+            line["bandwidth"]["messages"].as_u64().or_else(|| line["latency"]["messages"].as_u64());
+        assert_eq!(messages, Some(50), "{line}");
+    }
+}
+
+/// Two hosts, one with a larger MTU than the other.
+#[test]
+fn different_interface_mtus_are_told() {
+    let (Some(large), Some(small)) = (Namespace::with_loopback("large"), Namespace::with_loopback("small"))
+    else {
+        return;
+    };
+    large.ip(&format!("link add v0 mtu 9000 type veth peer name v1 mtu 1500 netns {}", small.0));
+    for (namespace, name, address) in [(&large, "v0", "10.9.0.1/24"), (&small, "v1", "10.9.0.2/24")] {
+        namespace.ip(&format!("addr add {address} dev {name}"));
+        namespace.ip(&format!("link set {name} up"));
+    }
+    // Until both have a carrier, the port is not there.
+    let start = Instant::now();
+    while !text(&small.run("devices -v v1").stdout).contains("PORT_ACTIVE") {
+        assert!(start.elapsed() < PATIENCE, "v1 does not come up");
+        thread::sleep(Duration::from_millis(20));
+    }
+    failed(&small.run("pingpong rc --bind 10.9.0.2 --mtu 4096"), "use --mtu 1024 on both sides");
+    // The larger packets do not arrive.
+    let server = "pingpong rc --bind 10.9.0.2 --mtu 1024";
+    let [server, client] =
+        both((&small, server), (&large, "pingpong rc --bind 10.9.0.1 --mtu 4096 10.9.0.2"));
+    failed(&client, "has it the same MTU?");
+    failed(&server, "have both the same --size and --mtu?");
+    // `perf` asks the other side beforehand.
+    let client = "perf write bw -m 4096 --bind 10.9.0.1 10.9.0.2";
+    let [server, client] = both((&small, "perf --bind 10.9.0.2"), (&large, client));
+    failed(&client, "this side takes 4096, the other 1024; use --mtu 1024");
+    good(&server);
+    let client = "perf write bw -n 50 --bind 10.9.0.1 10.9.0.2";
+    let [server, client] = both((&small, "perf --bind 10.9.0.2"), (&large, client));
+    good(&client);
+    good(&server);
+    assert!(text(&client.stdout).contains("MTU 1024"), "{client:?}");
+}

@@ -1,0 +1,40 @@
+//! The IPv4 identifications of received packets, as far as they can be known.
+
+use core::net::IpAddr;
+use std::collections::HashMap;
+use std::time::Instant;
+
+use rxe_core::time::Instant as CoreInstant;
+use rxe_core::wire::{HeaderSeen, IdentTracker, icrc::Route, icrc::RouteCrc};
+
+use super::Run;
+
+/// Sources that are remembered at most; beyond, all are forgotten and learnt again.
+const MAX_SOURCES: usize = 4096;
+
+/// Finds them as the receiving endpoint does: the identification that the ICRC asks for, if it is to be believed.
+#[derive(Debug)]
+pub(super) struct Idents {
+    start: Instant,
+    sources: HashMap<IpAddr, IdentTracker>,
+}
+
+impl Idents {
+    pub(super) fn new() -> Self {
+        Self { start: Instant::now(), sources: HashMap::new() }
+    }
+
+    /// The identification of each packet of a run; 0 for a packet whose ICRC is wrong, and over IPv6.
+    pub(super) fn of_run(&mut self, run: &Run<'_>) -> impl Iterator<Item = u16> {
+        if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&run.src) {
+            self.sources.clear();
+        }
+        let nanos = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let route = RouteCrc::new(&Route { src: run.src, dst: run.dst, src_port: run.src_port });
+        let tracker = self.sources.entry(run.src).or_default();
+        run.packets().map(move |packet| {
+            let verdict = tracker.judge(CoreInstant::from_nanos(nanos), &route, HeaderSeen::Hidden, packet);
+            verdict.ident().unwrap_or(0)
+        })
+    }
+}
