@@ -5,6 +5,7 @@ mod acks;
 mod atomics;
 mod bench;
 mod corruption;
+mod credits;
 mod datagrams;
 mod fence;
 mod flush;
