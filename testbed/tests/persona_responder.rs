@@ -83,7 +83,7 @@ fn one_acknowledgement_for_many() {
     });
 }
 
-/// Credits count down to 0x00; what is sent beyond is refused until a receive is there, and arrives once.
+/// Credits count down to 0x00. One message goes beyond them, and is refused until a receive is there; the rest wait.
 #[test]
 fn credits_down_to_none() {
     both_families(|mut stage| {
@@ -95,13 +95,19 @@ fn credits_down_to_none() {
         for (number, data) in messages.iter().enumerate() {
             end.mr.write_at(number * 2000, data).unwrap();
             post(&end, number as u64, SendOp::Send, number * 2000, 1500);
+            if number == 0 {
+                stage.completions(&end, 1);
+                stage.pair(pair).expect_credits_heeded();
+            }
         }
-        stage.completions(&end, 3);
-        stage.persona.run("an RNR NAK", |persona| {
-            persona.pairs[pair].responder.said.iter().any(|said| said.1 == 0x2c)
+        stage.completions(&end, 2);
+        // It tries again and again, with nothing else.
+        stage.persona.run("ten RNR NAKs", |persona| {
+            persona.pairs[pair].responder.said.iter().filter(|said| said.1 == 0x2c).count() >= 10
         });
         let said: Vec<_> = stage.pair(pair).responder.said.iter().map(|said| said.1).collect();
         assert_eq!(said[..4], [0x02, 0x01, 0x00, 0x2c]);
+        assert_eq!(stage.pair(pair).psns_seen(), 4 * 2, "four messages of two packets");
         for count in 3..8 {
             stage.pair(pair).responder.post_receive(1500);
             let done = stage.completions(&end, 1);
@@ -111,7 +117,79 @@ fn credits_down_to_none() {
             stage.pair(pair).responder.inbox.iter().map(|message| message.0.clone()).collect();
         assert_eq!(inbox, messages);
         assert!(end.qp.stats().rnr_naks_received > 0);
-        stage.verdict(&[&ASK_LAWS[..4], &["requests: sent again unchanged"]].concat());
+        let laws = ["requests: sent again unchanged", "requests: at most one SEND beyond the credits"];
+        stage.verdict(&[&ASK_LAWS[..4], &laws].concat());
+    });
+}
+
+/// Nothing is known before the first acknowledgement: all leaves at once, the surplus is refused and sent again.
+#[test]
+fn more_than_receives_before_credits_are_known() {
+    both_families(|mut stage| {
+        let (pair, end) = stage.connect(1 << 16, NEVER);
+        let data = pattern(1, 8 * 1500);
+        end.mr.write_at(0, &data).unwrap();
+        stage.pair(pair).responder.post_receive(1500);
+        for number in 0..8 {
+            post(&end, number as u64, SendOp::Send, number * 1500, 1500);
+        }
+        stage.completions(&end, 1);
+        for count in 1..8 {
+            stage.pair(pair).responder.post_receive(1500);
+            assert_eq!(stage.completions(&end, 1)[0].wr_id, count);
+        }
+        let inbox = &stage.pair(pair).responder.inbox;
+        assert_eq!(inbox.iter().flat_map(|message| message.0.clone()).collect::<Vec<_>>(), data);
+        stage.verdict(&ASK_LAWS[..4]);
+    });
+}
+
+/// An acknowledgement may come unasked, to tell of new receives. Here the next one comes after five messages: were the
+/// tidings not heard, one would leave, and wait for ever.
+#[test]
+fn credits_told_unasked() {
+    both_families(|mut stage| {
+        let (pair, end) = stage.connect(1 << 16, NEVER);
+        let data = pattern(1, 6 * 1500);
+        end.mr.write_at(0, &data).unwrap();
+        stage.pair(pair).responder.post_receive(1500);
+        post(&end, 0, SendOp::Send, 0, 1500);
+        stage.completions(&end, 1);
+        stage.pair(pair).expect_credits_heeded();
+        for _ in 0..5 {
+            stage.pair(pair).responder.post_receive(1500);
+        }
+        stage.pair(pair).responder.steps = [5].into();
+        let before = end.qp.stats().packets_received;
+        stage.persona.advertise(pair);
+        stage.persona.run("the tidings", |_| end.qp.stats().packets_received > before);
+        for number in 1..6 {
+            post(&end, number as u64, SendOp::Send, number * 1500, 1500);
+        }
+        stage.completions(&end, 5);
+        let inbox = &stage.pair(pair).responder.inbox;
+        assert_eq!(inbox.iter().flat_map(|message| message.0.clone()).collect::<Vec<_>>(), data);
+        assert_eq!(end.qp.stats().retransmitted, 0);
+        stage.verdict(&["requests: at most one SEND beyond the credits"]);
+    });
+}
+
+/// A peer whose MSN is wrong seems to grant nothing: slow, but no standstill.
+#[test]
+fn a_peer_that_miscounts_is_not_waited_for() {
+    both_families(|mut stage| {
+        let (pair, end) = stage.connect(1 << 16, NEVER);
+        let data = pattern(1, 6 * 1500);
+        end.mr.write_at(0, &data).unwrap();
+        stage.pair(pair).responder.miscounts = true;
+        for number in 0..6 {
+            stage.pair(pair).responder.post_receive(1500);
+            post(&end, number as u64, SendOp::Send, number * 1500, 1500);
+            stage.completions(&end, 1);
+        }
+        let inbox = &stage.pair(pair).responder.inbox;
+        assert_eq!(inbox.iter().flat_map(|message| message.0.clone()).collect::<Vec<_>>(), data);
+        stage.verdict(&ASK_LAWS[..4]);
     });
 }
 

@@ -72,7 +72,7 @@ impl Endpoint {
         }
         if packet.info.class == Class::Congestion {
             if self.is_whole(now, origin, bytes) {
-                self.on_congestion(dest);
+                self.on_congestion(dest, origin.meta);
             }
             return;
         }
@@ -157,9 +157,14 @@ impl Endpoint {
         }
     }
 
-    /// A congestion notification: the window to that peer shrinks.
-    fn on_congestion(&mut self, dest: Qpn) {
+    /// A congestion notification: the window to that peer shrinks. Only the peer may ask for it.
+    fn on_congestion(&mut self, dest: Qpn, meta: &RunMeta) {
         let Some(qp) = self.qps.get_mut(dest) else { return };
+        if qp.path.is_some_and(|path| (path.src, path.dst) != (meta.dst, meta.src)) {
+            qp.common.stats.dropped_address += 1;
+            self.shared.stats.dropped_by_qp += 1;
+            return;
+        }
         qp.common.stats.cnps_received += 1;
         if let Some(peer) = qp.peer.and_then(|index| self.shared.peers.get_mut(index)) {
             peer.window.lost();

@@ -71,6 +71,14 @@ impl SendWqe {
         )
     }
 
+    /// Whether it takes a receive of the peer's.
+    pub(crate) const fn takes_receive(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) | SendOp::WriteImm(..)
+        )
+    }
+
     /// Payload bytes of its requests before PSN `first_psn + k`.
     pub(crate) fn offset(&self, k: u32, mtu: u32) -> u64 {
         (u64::from(k) * u64::from(mtu)).min(u64::from(self.len))

@@ -6,6 +6,7 @@ mod atomics;
 mod bench;
 mod corruption;
 mod counters;
+mod credits;
 mod datagrams;
 mod fence;
 mod flush;

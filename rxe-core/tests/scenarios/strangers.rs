@@ -178,3 +178,23 @@ fn unasked_answers() {
         }
     }
 }
+
+/// A congestion notification counts from the peer alone: anybody else's would throttle the connection.
+#[test]
+fn congestion_notifications_of_others() {
+    let mut bench = Bench::new("stranger-cnp");
+    let peer = bench.pair.sides[0].addr;
+    for (src, heard) in [("10.99.99.99".parse().unwrap(), 0), (peer, 1)] {
+        let dst = bench.pair.sides[1].addr;
+        let mut bytes = wire::cnp(bench.qpn(1)).to_vec();
+        let route = icrc::Route { src, dst, src_port: 0 };
+        icrc::seal(&route, 7, &mut bytes);
+        let datagram = Datagram { src, dst, src_port: 0, tos: wire::CNP_TOS, hop_limit: 64, ident: 7, bytes };
+        bench.pair.inject(1, &datagram);
+        let stats = bench.stats(1);
+        assert_eq!((stats.cnps_received, stats.dropped_address), (heard, 1), "from {src}");
+    }
+    bench.send(1, 1, SendOp::Write(bench.remote(0, 0)), 0, 5000);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(1), [(1, WcStatus::Success)]);
+}

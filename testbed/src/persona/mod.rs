@@ -65,6 +65,19 @@ pub struct Pair {
     numbers: Numbers,
 }
 
+impl Pair {
+    /// From now on the peer is to heed the credits: it has heard of some.
+    pub const fn expect_credits_heeded(&mut self) {
+        self.laws.heeds = true;
+    }
+
+    /// PSNs that the peer's requests have taken, each counted once.
+    #[must_use]
+    pub const fn psns_seen(&self) -> i64 {
+        self.laws.used
+    }
+}
+
 /// The persona: a card and its queue pairs.
 #[derive(Debug)]
 pub struct Persona {
@@ -97,6 +110,11 @@ impl Persona {
         self.card.send(&wire::Packet::cnp(self.pairs[pair].numbers.peer_qpn));
     }
 
+    /// Tells the peer of a queue pair of receives posted since the last acknowledgement.
+    pub fn advertise(&mut self, pair: usize) {
+        self.pairs[pair].responder.advertise(&mut self.card);
+    }
+
     /// Takes what came, and sends what is due.
     pub fn step(&mut self) {
         for pair in &mut self.pairs {
@@ -110,7 +128,7 @@ impl Persona {
         if is_answer {
             pair.requester.judge(&mut self.card.findings, &packet);
         } else {
-            pair.laws.judge(&mut self.card.findings, &packet);
+            pair.laws.judge(&mut self.card.findings, &packet, pair.responder.promised);
         }
         if lost {
             return;
@@ -149,10 +167,15 @@ impl Persona {
     }
 
     /// Goes on until nothing has come for `quiet` milliseconds.
+    ///
+    /// # Panics
+    ///
+    /// If the peer does not fall silent.
     pub fn settle(&mut self, quiet: u64) {
-        let mut last = Instant::now();
+        let (start, mut last) = (Instant::now(), Instant::now());
         let mut before = self.card.findings.count("ICRC right");
         while last.elapsed() < Duration::from_millis(quiet) {
+            assert!(start.elapsed() < PATIENCE, "the peer does not fall silent\n{}", self.card.trace());
             self.step();
             let now = self.card.findings.count("ICRC right");
             if now != before {

@@ -33,18 +33,31 @@ pub struct SenderLaws {
     mtu: usize,
     start: u32,
     /// PSNs used so far, counted from the start.
-    used: i64,
+    pub(super) used: i64,
     /// The open message: whether it is a SEND, bytes so far, bytes announced.
     open: Option<(bool, usize, Option<usize>)>,
     seen: BTreeMap<i64, Print>,
+    /// Messages started that take a receive.
+    takers: u64,
+    /// Whether the peer has heard of credits, so that it is to heed them.
+    pub(super) heeds: bool,
 }
 
 impl SenderLaws {
     pub(super) const fn new(numbers: Numbers) -> Self {
-        Self { mtu: numbers.mtu, start: numbers.peer_psn, used: 0, open: None, seen: BTreeMap::new() }
+        Self {
+            mtu: numbers.mtu,
+            start: numbers.peer_psn,
+            used: 0,
+            open: None,
+            seen: BTreeMap::new(),
+            takers: 0,
+            heeds: false,
+        }
     }
 
-    pub(super) fn judge(&mut self, findings: &mut Findings, packet: &Packet) {
+    /// Judges a request packet of a peer that was promised so many receives since the start.
+    pub(super) fn judge(&mut self, findings: &mut Findings, packet: &Packet, promised: u64) {
         let detail = || format!("{packet:?}");
         let next = circle((i64::from(self.start) + self.used) as u32);
         let place = self.used + i64::from(ahead(next, packet.psn));
@@ -72,6 +85,13 @@ impl SenderLaws {
             return;
         }
         self.seen.insert(place, print);
+        let is_send = packet.opcode <= op::SEND_ONLY_IMM;
+        if self.heeds && is_send && start {
+            findings.check("requests: at most one SEND beyond the credits", self.takers <= promised, || {
+                format!("{packet:?}, {promised} receives were promised, {} are taken", self.takers)
+            });
+        }
+        self.takers += u64::from(if is_send { start } else { packet.imm.is_some() });
         self.judge_order(findings, packet, start, end);
         let psns = match packet.reth {
             Some(reth) if packet.opcode == op::READ_REQUEST => (reth.len as usize).div_ceil(self.mtu).max(1),
@@ -120,6 +140,10 @@ pub struct Responder {
     /// Lengths of posted receives.
     receives: VecDeque<usize>,
     holds_receive: bool,
+    /// Messages completed that took a receive.
+    taken: u64,
+    /// Receives that the peer was promised since the start, those it has taken included.
+    pub(super) promised: u64,
     /// Requests that asked since the last acknowledgement.
     owed: u32,
     /// Virtual address of the memory.
@@ -134,6 +158,8 @@ pub struct Responder {
     pub steps: VecDeque<u32>,
     /// Acknowledgements and NAKs sent: PSN and syndrome.
     pub said: Vec<(u32, u8)>,
+    /// Whether its MSN stands still, which no card should do.
+    pub miscounts: bool,
     /// Timer code of its RNR NAKs.
     pub rnr_code: u8,
     /// Request packets that came again after they had been executed.
@@ -153,6 +179,8 @@ impl Responder {
             write_at: 0,
             receives: VecDeque::new(),
             holds_receive: false,
+            taken: 0,
+            promised: 0,
             owed: 0,
             base: 0x7f00_1234_5000,
             rkey: 0x0018_0b2a,
@@ -160,6 +188,7 @@ impl Responder {
             inbox: Vec::new(),
             steps: VecDeque::new(),
             said: Vec::new(),
+            miscounts: false,
             rnr_code: 12,
             duplicates: 0,
             refused: 0,
@@ -179,12 +208,21 @@ impl Responder {
 
     fn say(&mut self, card: &mut Card, psn: u32, syndrome: u8) {
         self.said.push((psn, syndrome));
+        if let Some(&credits) = CREDITS.get(usize::from(syndrome)) {
+            self.promised = self.promised.max(self.taken + u64::from(credits));
+        }
         self.send(card, op::ACK, psn, Some(syndrome), &[]);
+    }
+
+    /// Acknowledges the last packet once more, to tell of receives posted since.
+    pub(super) fn advertise(&mut self, card: &mut Card) {
+        let credits = self.credits();
+        self.say(card, circle(self.expected.wrapping_sub(1)), credits);
     }
 
     fn send(&self, card: &mut Card, opcode: u8, psn: u32, syndrome: Option<u8>, payload: &[u8]) {
         let sport = wire::source_port(self.numbers.own_qpn, self.numbers.peer_qpn);
-        let aeth = syndrome.map(|syndrome| Aeth { syndrome, msn: self.msn });
+        let aeth = syndrome.map(|syndrome| Aeth { syndrome, msn: if self.miscounts { 0 } else { self.msn } });
         let packet = Packet::new(opcode, self.numbers.peer_qpn, psn, sport);
         card.send(&Packet { aeth, payload: payload.to_vec(), ..packet });
     }
@@ -266,6 +304,7 @@ impl Responder {
             }
         }
         if end {
+            self.taken += u64::from(self.holds_receive);
             self.holds_receive = false;
             self.msn = circle(self.msn + 1);
         }
@@ -306,8 +345,7 @@ impl Responder {
             }
         } else if packet.asks() {
             self.owed = 0;
-            let credits = self.credits();
-            self.say(card, circle(self.expected.wrapping_sub(1)), credits);
+            self.advertise(card);
         }
     }
 }

@@ -44,6 +44,13 @@ impl Requester {
         packet: &Packet<'_>,
     ) -> Result<(), Failure> {
         let psn = packet.bth.psn;
+        // The last acknowledgement may come once more, only to tell of receives posted since.
+        if packet.info.class == Class::Acknowledge
+            && let Syndrome::Ack(code) = packet.ext.aeth.syndrome
+            && (psn.next() == self.una || psn.since(self.una) < self.next.since(self.una))
+        {
+            self.limit.learn(packet.ext.aeth.msn, code);
+        }
         if psn.since(self.una) >= self.next.since(self.una) {
             scene.qp.stats.responses_ignored += 1;
             return Ok(());

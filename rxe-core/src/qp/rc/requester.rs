@@ -4,7 +4,7 @@
 //! PSNs `una..next` are unanswered; `cur` is the next to be sent and lies behind `next` while packets are sent again.
 //! The request at the front of the queue holds `una`, the one at `cur_wqe` holds `cur`.
 
-use super::retry::Retry;
+use super::{credits::Limit, retry::Retry};
 use crate::{
     memory::AccessError,
     num::Psn,
@@ -48,6 +48,8 @@ pub(crate) struct Requester {
     /// Bytes sent since an acknowledgement was last asked for.
     unasked: u32,
     pub(super) retry: Retry,
+    /// Receives that the peer promised.
+    pub(super) limit: Limit,
     /// The request at `cur_wqe` cannot be sent; told when all before it are done.
     pub(super) broken: Option<WcStatus>,
     /// Whether SQ_DRAINED was told since SQD was entered.
@@ -167,6 +169,10 @@ impl Requester {
             if wqe.is_local() {
                 let waits = matches!(wqe.op, SendOp::LocalInvalidate(_)) && self.has_outstanding();
                 return if waits { Step::Nothing } else { Step::Local };
+            }
+            // With nothing on its way one message always leaves: no answer would come to tell of more receives.
+            if wqe.takes_receive() && self.has_outstanding() && !self.limit.allows() {
+                return Step::Nothing;
             }
         } else if wqe.is_local() {
             return Step::Local;
@@ -300,6 +306,10 @@ impl Requester {
             _ => 0,
         };
         let done = plan.end;
+        // Each READ request is a message to the peer, also where one READ is cut into several.
+        if fresh || is_read && !again {
+            self.limit.start(wqe.takes_receive());
+        }
         if fresh {
             self.started += 1;
         }
@@ -402,11 +412,7 @@ impl Requester {
 }
 
 const fn is_solicited(wqe: &SendWqe) -> bool {
-    wqe.flags.contains(SendFlags::SOLICITED)
-        && matches!(
-            wqe.op,
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) | SendOp::WriteImm(..)
-        )
+    wqe.flags.contains(SendFlags::SOLICITED) && wqe.takes_receive()
 }
 
 /// The extension headers of a packet; those that its opcode lacks are not written.
