@@ -84,6 +84,17 @@ impl Namespace {
         assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// Waits until an interface works, which takes the system a moment after both ends were set up.
+    fn await_up(&self, name: &'static str) {
+        let show =
+            move || Command::new("ip").args(["-o", "link", "show", name]).output().expect("ip (iproute2)");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !String::from_utf8_lossy(&self.run(show).stdout).contains("state UP") {
+            assert!(Instant::now() < deadline, "{name} does not come up");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Writes a file of /proc/sys/net as seen inside.
     pub(crate) fn sysctl(&self, name: &str, value: &str) {
         let (path, value) = (format!("/proc/sys/net/{name}"), value.to_owned());
@@ -108,6 +119,9 @@ pub(crate) fn pair(mtu: u32) -> Option<(Namespace, Namespace)> {
         namespace.ip(&format!("addr add fd09::{number}/64 dev {name} nodad"));
         namespace.ip(&format!("addr add fe80::{number}/64 dev {name} nodad"));
     }
+    // What is sent before is lost without a word.
+    left.await_up("v0");
+    right.await_up("v1");
     Some((left, right))
 }
 
