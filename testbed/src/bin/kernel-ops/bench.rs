@@ -27,8 +27,10 @@ pub(crate) struct Setup {
     pub(crate) our_srq: bool,
     /// The kernel's does.
     pub(crate) their_srq: bool,
-    /// Both sides' timeout code.
-    pub(crate) timeout: u8,
+    /// Our timeout code. Emulated machines stall: for all retries together it is seconds.
+    pub(crate) our_timeout: u8,
+    /// The kernel's timeout code.
+    pub(crate) their_timeout: u8,
     /// Both sides' retries.
     pub(crate) retries: u8,
     /// Both sides' RNR retries.
@@ -36,10 +38,17 @@ pub(crate) struct Setup {
 }
 
 /// Reliable, patient.
-pub(crate) const RC: Setup =
-    Setup { service: QpType::Rc, our_srq: false, their_srq: false, timeout: 16, retries: 7, rnr_retries: 7 };
+pub(crate) const RC: Setup = Setup {
+    service: QpType::Rc,
+    our_srq: false,
+    their_srq: false,
+    our_timeout: 17,
+    their_timeout: 16,
+    retries: 7,
+    rnr_retries: 7,
+};
 /// Reliable, soon at the end of its retries. (7 retries are without end for the kernel.)
-pub(crate) const HASTY: Setup = Setup { timeout: 14, retries: 2, rnr_retries: 1, ..RC };
+pub(crate) const HASTY: Setup = Setup { their_timeout: 17, retries: 2, rnr_retries: 1, ..RC };
 /// Unreliable connection.
 pub(crate) const UC: Setup = Setup { service: QpType::Uc, ..RC };
 /// Datagrams.
@@ -110,7 +119,7 @@ impl Bench {
                 &json!({
                     "qp": their_qp, "dest_qpn": qp.qpn().value(), "rq_psn": OUR_PSN, "sq_psn": THEIR_PSN,
                     "access": rights, "max_rd_atomic": 4, "max_dest_rd_atomic": 4, "av": av,
-                    "timeout": setup.timeout, "retry_cnt": setup.retries, "rnr_retry": setup.rnr_retries,
+                    "timeout": setup.their_timeout, "retry_cnt": setup.retries, "rnr_retry": setup.rnr_retries,
                 }),
             )?;
             connect(&self.context, &qp, setup, Gid::from(self.theirs), Qpn::new(their_qpn))?;
@@ -189,7 +198,7 @@ fn connect(context: &Context, qp: &Qp, setup: &Setup, gid: Gid, remote: Qpn) -> 
     qp.modify(&QpChange {
         state: Some(QpState::Rts),
         sq_psn: Some(Psn::new(OUR_PSN)),
-        timeout: only_reliable(setup.timeout),
+        timeout: only_reliable(setup.our_timeout),
         retry_count: only_reliable(setup.retries),
         rnr_retry: only_reliable(setup.rnr_retries),
         max_rd_atomic: only_reliable(4),

@@ -10,6 +10,8 @@ use testbed::{agent::Failure, pattern::pattern};
 
 /// Requests posted together: fewer than the queues hold.
 pub(crate) const BATCH: usize = 60;
+/// FLUSHes posted together.
+pub(crate) const FLUSHES: usize = 30;
 /// Messages of the SEND case, and their length.
 pub(crate) const SENDS: (usize, usize) = (64, 12_000);
 
@@ -129,5 +131,18 @@ pub(crate) fn atomic_writes(pair: &mut Pair<'_>) -> Result<(), Failure> {
         pair.we_did(WcOpcode::AtomicWrite)?;
     }
     equal("their memory", pair.their_u64s(0, BATCH)?, (1..=BATCH as u64).collect())?;
+    pair.nothing_more()
+}
+
+pub(crate) fn flushes(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    if pair.old {
+        return pair.skip("kernel 6.1 has none");
+    }
+    for _ in 0..FLUSHES {
+        pair.post(SendOp::Flush { remote: pair.there(0), len: 4096, placement: 1, selectivity: 0 }, 0, 0)?;
+    }
+    for _ in 0..FLUSHES {
+        pair.we_did(WcOpcode::Flush)?;
+    }
     pair.nothing_more()
 }
