@@ -106,6 +106,13 @@ pub(crate) const ALL: &[Case] = &[
         refusals::kernel::no_receive,
     ),
     case("RC WRITE, peer gone, retries used up", HASTY, refusals::ours::gone, refusals::kernel::gone),
+    case("RC SEND, wrong L_Key", RC, refusals::ours::local_key, refusals::kernel::local_key),
+    case(
+        "RC SEND with invalidate, wrong key",
+        HASTY,
+        refusals::ours::invalidate_key,
+        refusals::kernel::invalidate_key,
+    ),
     case("UC SEND, 0 to 20000 B", UC, uc::we_send, uc::they_send),
     case("UC SEND with immediate", UC, uc::we_send_imm, uc::they_send_imm),
     case("UC WRITE, 0 to 20000 B", UC, uc::we_write, uc::they_write),

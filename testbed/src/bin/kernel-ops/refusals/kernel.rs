@@ -126,3 +126,26 @@ pub(crate) fn gone(pair: &mut Pair<'_>) -> Result<(), Failure> {
     ended(pair, wr, "RETRY_EXC_ERR")?;
     pair.nothing_more()
 }
+
+pub(crate) fn invalidate_key(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    pair.we_receive(3, 0, 100)?;
+    let wr = json!({
+        "opcode": "SEND_WITH_INV", "sge": pair.their_sges(0, 100), "invalidate_rkey": pair.mr.rkey().0,
+    });
+    ended(pair, wr, "REM_ACCESS_ERR")?;
+    pair.we_ended(WcStatus::LocalAccess, WcOpcode::Recv)?;
+    equal("our state", pair.qp.state(), QpState::Error)?;
+    pair.nothing_more()
+}
+
+/// Nothing is sent: our receive stays.
+pub(crate) fn local_key(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    pair.we_receive(3, 0, 100)?;
+    let mut wr = json!({ "opcode": "SEND", "sge": pair.their_sges(0, 100) });
+    wr["sge"][0]["lkey"] = json!(0x7777_7777);
+    let status = if pair.old { "LOC_QP_OP_ERR" } else { "WR_FLUSH_ERR" };
+    ended(pair, wr, status)?;
+    pair.note("a wrong L_Key is LOC_QP_OP_ERR for kernel 6.1; 6.12 loses the status and says WR_FLUSH_ERR");
+    equal("our state", pair.qp.state(), QpState::Rts)?;
+    pair.nothing_more()
+}

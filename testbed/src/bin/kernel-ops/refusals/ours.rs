@@ -1,7 +1,7 @@
 //! We post what the kernel refuses.
 
 use crate::pair::{Pair, equal};
-use rxe_verbs::{Key, QpState, Remote, SendOp, WcOpcode, WcStatus};
+use rxe_verbs::{Key, QpState, Remote, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 use serde_json::json;
 use testbed::agent::Failure;
 
@@ -111,5 +111,30 @@ pub(crate) fn gone(pair: &mut Pair<'_>) -> Result<(), Failure> {
     pair.we_ended(WcStatus::WorkRequestFlushed, WcOpcode::Read)?;
     equal("timeouts", pair.qp.stats().timeouts, 3)?;
     equal("our state", pair.qp.state(), QpState::Error)?;
+    pair.nothing_more()
+}
+
+/// The kernel has no window of that key: it acknowledges, but its receive fails and it answers no more.
+pub(crate) fn invalidate_key(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    pair.they_receive(0, 100)?;
+    pair.post(SendOp::SendInvalidate(Key(pair.their_rkey)), 0, 100)?;
+    pair.we_did(WcOpcode::Send)?;
+    pair.they_ended("REM_INV_REQ_ERR", "RECV")?;
+    pair.post(SendOp::Write(pair.there(0)), 0, 100)?;
+    pair.we_ended(WcStatus::RetryExceeded, WcOpcode::Write)?;
+    pair.note("kernel rxe acknowledges a SEND whose key it cannot invalidate, and is silent after");
+    pair.nothing_more()
+}
+
+/// Nothing is sent: the kernel's receive stays.
+pub(crate) fn local_key(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    pair.they_receive(0, 100)?;
+    let sge = Sge { addr: pair.mr.addr(), len: 100, lkey: Key(pair.mr.lkey().0 ^ 0x5500) };
+    pair.qp.post_send(&SendWr::new(1, SendOp::Send, &[sge]))?;
+    pair.post(SendOp::Send, 0, 10)?;
+    pair.we_ended(WcStatus::LocalProtection, WcOpcode::Send)?;
+    pair.we_ended(WcStatus::WorkRequestFlushed, WcOpcode::Send)?;
+    let theirs = pair.agent.call("query_qp", &json!({ "qp": pair.their_qp }))?;
+    equal("their state", theirs["state"].as_str(), Some("RTS"))?;
     pair.nothing_more()
 }
