@@ -76,17 +76,16 @@ impl Faults {
         };
         let theirs = ["duplicate_request", "out_of_seq_request", "rcvd_seq_err", "completer_retry_err"]
             .map(|name| (name, grown(name)));
-        let ours: Vec<(&str, u64)> =
-            tally.stats.each().filter(|(name, count)| TELLING.contains(name) && *count > 0).collect();
-        let mut text = format!("ours {ours:?}; kernel {theirs:?}");
+        let ours = tally.stats.each().filter(|(name, _)| TELLING.contains(name));
+        let mut text = format!("ours: {}; kernel: {}", listed(ours), listed(theirs.into_iter()));
         let [loss, duplicate, reorder] = self.plan;
         let mut injected = Vec::new();
         if loss > 0 {
             for direction in ["egress", "ingress"] {
                 let stats = self.agent.call("netem_stats", &json!({ "direction": direction }))?;
-                let (sent, dropped) = (stats["sent"].as_u64(), stats["dropped"].as_u64());
-                injected.push((direction, dropped.unwrap_or_default()));
-                text += &format!("; netem {direction}: {sent:?} sent, {dropped:?} dropped");
+                let dropped = stats["dropped"].as_u64().unwrap_or_default();
+                injected.push((direction, dropped));
+                text += &format!("; netem {direction}: {} packets, dropped {dropped}", stats["sent"]);
             }
         }
         let stats = &tally.stats;
@@ -109,6 +108,13 @@ impl Faults {
             Some((what, _)) => Err(format!("no fault was in fact injected: {what}: 0; {text}").into()),
         }
     }
+}
+
+/// Counters that are not 0, in words.
+fn listed<'a>(counters: impl Iterator<Item = (&'a str, u64)>) -> String {
+    let words: Vec<String> =
+        counters.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
+    words.join(", ")
 }
 
 /// Counters that grow with faults.

@@ -7,8 +7,8 @@
 //! `operations` (the default) tries each once; `bulk` moves 1 MiB messages; `faults` repeats the RC ones over a network
 //! that the guest makes bad by PLAN (`loss`, `duplicate`, `reorder`: 1 % each way; `all`) or, with `none`, our `RXE_FAULT`.
 //!
-//! Prints a line a case: the verdict (`ok`, `FAILED`, `skipped`, or `absent` where the kernel lacks the operation and
-//! says so as it should), whose requests they are (`ours`, `kernel`), the name, and notes in brackets. Exit 1 if one failed.
+//! Prints a line a case: the verdict (`ok`, `deviates` where the kernel does it in a way of its own that the case
+//! expects, `absent` where it lacks the operation and says so as it should, `FAILED`, `skipped`), whose requests they are (`ours`, `kernel`), the name, and notes in brackets. Exit 1 if one failed.
 
 mod bench;
 mod bulk;
@@ -31,7 +31,7 @@ use testbed::agent::Failure;
 
 /// Prints a line of the result.
 fn print(verdict: &str, role: &str, text: &str) {
-    println!("{verdict:8}{role:8}{text}");
+    println!("{verdict:9}{role:8}{text}");
 }
 
 /// Plays one case in one role, prints and counts how it went.

@@ -40,13 +40,19 @@ pub(crate) struct Pair<'a> {
     pub(crate) their_rkey: u32,
     /// What a reader of the result should know.
     pub(crate) notes: Vec<String>,
-    /// How to call a good end: `ok`, or see [`Self::lacks`] and [`Self::skip`].
+    /// How to call a good end: `ok`, or see [`Self::deviates`], [`Self::lacks`] and [`Self::skip`].
     pub(crate) verdict: &'static str,
 }
 
 impl Pair<'_> {
     pub(crate) fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
+    }
+
+    /// The kernel does it in its own way, which the case expects.
+    pub(crate) fn deviates(&mut self, how: &str) {
+        self.verdict = "deviates";
+        self.note(how);
     }
 
     /// The kernel does not have what was tried, and said so as it should.

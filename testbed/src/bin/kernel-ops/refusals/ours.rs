@@ -93,7 +93,7 @@ pub(crate) fn too_long(pair: &mut Pair<'_>) -> Result<(), Failure> {
     pair.they_receive(0, 100)?;
     ended(pair, SendOp::Send, 200, WcStatus::RemoteOperation)?;
     pair.they_ended("LOC_QP_OP_ERR", "RECV")?;
-    pair.note("kernel rxe as the receiver says LOC_QP_OP_ERR, and NAKs as a remote operational error");
+    pair.deviates("kernel rxe as the receiver says LOC_QP_OP_ERR, and NAKs as a remote operational error");
     pair.nothing_more()
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn invalidate_key(pair: &mut Pair<'_>) -> Result<(), Failure> {
     pair.they_ended("REM_INV_REQ_ERR", "RECV")?;
     pair.post(SendOp::Write(pair.there(0)), 0, 100)?;
     pair.we_ended(WcStatus::RetryExceeded, WcOpcode::Write)?;
-    pair.note("kernel rxe acknowledges a SEND whose key it cannot invalidate, and is silent after");
+    pair.deviates("kernel rxe acknowledges a SEND whose key it cannot invalidate, and is silent after");
     pair.nothing_more()
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn ours(pair: &mut Pair<'_>) -> Result<(), Failure> {
     let remote = Remote { addr: pair.there(START + LEN - 99).addr, rkey: Key(key) };
     pair.post(SendOp::Write(remote), 0, 100)?;
     pair.we_did(WcOpcode::Write)?;
-    pair.note(
+    pair.deviates(
         "kernel rxe checks the range of a window's region, not the window's: refused past the region only",
     );
     we_are_refused(pair, key, SIZE - 50)
