@@ -142,7 +142,12 @@ pub(crate) struct Connection {
     pub(crate) mtu: Mtu,
     /// READs and atomics outstanding, each way.
     pub(crate) depth: u8,
+    /// Code of the retransmission timeout.
+    pub(crate) timeout: u8,
 }
+
+/// The ibv_*_pingpong programs' timeout code: 67 ms.
+pub(crate) const TIMEOUT: u8 = 14;
 
 /// RESET to INIT.
 pub(crate) fn to_init(qp: &Qp, access: Access, qkey: Qkey) -> Result<()> {
@@ -172,7 +177,7 @@ pub(crate) fn connect(qp: &Qp, to: &Connection) -> Result<()> {
     if reliable {
         rtr.max_dest_rd_atomic = Some(to.depth);
         rtr.min_rnr_timer = Some(12);
-        rts.timeout = Some(14);
+        rts.timeout = Some(to.timeout);
         rts.retry_count = Some(7);
         rts.rnr_retry = Some(7);
         rts.max_rd_atomic = Some(to.depth);

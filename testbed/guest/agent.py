@@ -114,7 +114,8 @@ VERBS: work
         RDMA_WRITE {remote_addr, rkey}  RDMA_WRITE_WITH_IMM {remote_addr, rkey, imm}
         RDMA_READ {remote_addr, rkey}
         ATOMIC_CMP_AND_SWP {remote_addr, rkey, compare, swap}
-        ATOMIC_FETCH_AND_ADD {remote_addr, rkey, add}
+        ATOMIC_FETCH_AND_ADD {remote_addr, rkey, add, unchecked=false}   unchecked: also to an
+              address that is no multiple of 8, which ibv_post_send refuses. RC QPs only
         ATOMIC_WRITE {remote_addr, rkey, value}       8 bytes, little-endian; kernel 6.12 on
         FLUSH {remote_addr, rkey, length, type=1, level=0}   type 1 global, 2 persistent; level 0
               range, 1 whole MR; kernel 6.12 on. RC QPs only

@@ -2,6 +2,7 @@
 
 import base64
 import ctypes
+import functools
 import hashlib
 import mmap
 import os
@@ -226,8 +227,8 @@ def op_mr(session, pd, length, access=("LOCAL_WRITE",), buf_length=None, buf_off
     }
 
 
-def pattern(seed, start, length):
-    """`length` bytes of PATTERN(seed) from position `start`; agent.py defines it."""
+@functools.lru_cache(maxsize=64)
+def _period(seed):
     state, words = seed & _MASK64, bytearray()
     while len(words) < _PATTERN_PERIOD:
         state = (state + 0x9E3779B97F4A7C15) & _MASK64
@@ -235,7 +236,12 @@ def pattern(seed, start, length):
         z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
         words += (z ^ (z >> 31)).to_bytes(8, "little")
-    period = bytes(words[:_PATTERN_PERIOD])
+    return bytes(words[:_PATTERN_PERIOD])
+
+
+def pattern(seed, start, length):
+    """`length` bytes of PATTERN(seed) from position `start`; agent.py defines it."""
+    period = _period(seed)
     skip = start % _PATTERN_PERIOD
     repeats = (skip + length) // _PATTERN_PERIOD + 1
     return (period * repeats)[skip:skip + length]

@@ -60,7 +60,7 @@ def op_post_send(session, qp, wrs):
         opcode = wr["opcode"]
         names.index(opcode, names.WR_OPCODES, "opcode")
         with _POSTING:
-            if opcode in ("ATOMIC_WRITE", "FLUSH"):
+            if opcode in ("ATOMIC_WRITE", "FLUSH") or wr.get("unchecked"):
                 _post_extended(session, pair, opcode, wr)
             else:
                 _post(session, pair, opcode, wr)
@@ -95,7 +95,7 @@ def _post(session, pair, opcode, wr):
 
 
 def _post_extended(session, pair, opcode, wr):
-    """The two operations that exist only in the extended post calls (RC)."""
+    """Operations that exist only in the extended post calls, or whose arguments only those do not check (RC)."""
     if pair.kind != "RC":
         raise ValueError(f"{opcode} needs an RC QP")
     raw = pair.raw
@@ -106,8 +106,14 @@ def _post_extended(session, pair, opcode, wr):
         if opcode == "ATOMIC_WRITE":
             raw.wr_id = wr_id
             raw.wr_atomic_write(wr["rkey"], wr["remote_addr"], wr["value"].to_bytes(8, "little"))
-        else:
+        elif opcode == "ATOMIC_FETCH_AND_ADD":
+            raw.wr_id = wr_id
+            raw.wr_atomic_fetch_add(wr["rkey"], wr["remote_addr"], wr["add"])
+            raw.wr_set_sge(_sges(session, wr["sge"])[0])
+        elif opcode == "FLUSH":
             _build_flush(raw, wr_id, wr)
+        else:
+            raise ValueError(f"{opcode} has no unchecked form")
     except BaseException:
         raw.wr_abort()
         raise

@@ -86,7 +86,9 @@ impl Side {
             let (remote_qpn, remote_psn) = (Qpn::new(*qpn), Psn::new(*psn));
             let psn = line.psn;
             let gid_index = self.gid;
-            let to = Connection { gid_index, remote_gid, remote_qpn, remote_psn, psn, mtu, depth: READS };
+            let timeout = host::TIMEOUT;
+            let to =
+                Connection { gid_index, remote_gid, remote_qpn, remote_psn, psn, mtu, depth: READS, timeout };
             host::connect(&line.qp, &to)?;
             line.dest = (line.kind == Kind::Ud).then(|| self.pd.create_ah(av).dest(remote_qpn, QKEY));
         }

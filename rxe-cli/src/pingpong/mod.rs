@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Queue pairs: srq only
     #[arg(short = 'q', long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     num_qp: u32,
+    /// Retransmission timeout of rc and srq: 4.096 us x 2^CODE; 0 is none
+    #[arg(short = 'u', long, value_name = "CODE", default_value_t = host::TIMEOUT, value_parser = clap::value_parser!(u8).range(0..=31))]
+    timeout: u8,
     /// TCP port for finding each other
     #[arg(short, long, default_value_t = 18_515)]
     port: u16,
@@ -99,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let peers = exchange(&mut tcp, args, &own, client, |peers| {
         peers.iter().for_each(|contact| say(quiet, "remote address:", contact));
         for (index, (peer, own)) in peers.iter().zip(&own).enumerate() {
-            table.connect(index, &connection(peer, own, gid_index, args.mtu))?;
+            table.connect(index, &connection(peer, own, gid_index, args))?;
         }
         Ok(())
     })?;
@@ -108,15 +111,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     report(args, size, time)
 }
 
-fn connection(peer: &Contact, own: &Contact, gid_index: u8, mtu: Mtu) -> Connection {
+fn connection(peer: &Contact, own: &Contact, gid_index: u8, args: &Args) -> Connection {
     Connection {
         gid_index,
         remote_gid: peer.gid,
         remote_qpn: peer.qpn,
         remote_psn: peer.psn,
         psn: own.psn,
-        mtu,
+        mtu: args.mtu,
         depth: 1,
+        timeout: args.timeout,
     }
 }
 

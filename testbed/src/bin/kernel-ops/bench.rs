@@ -1,16 +1,58 @@
 //! The two sides: our objects here, the kernel's through the agent; a fresh pair of queue pairs for each case.
 
-use rxe_verbs::{
-    Access, Completion, Context, Cq, Gid, Mr, Mtu, Pd, Psn, Qp, QpChange, QpInit, QpState, QpType, Qpn,
-};
+use crate::pair::Pair;
+use rxe_verbs::{Access, Context, Gid, Mtu, Pd, Psn, Qkey, Qp, QpChange, QpInit, QpState, QpType, Qpn, Srq};
 use serde_json::{Value, json};
-use std::{net::IpAddr, time::Duration};
+use std::net::IpAddr;
 use testbed::agent::{Agent, Failure};
 
 /// Bytes of each side's region.
 pub(crate) const SIZE: usize = 2 << 20;
+/// The Q_Key of both sides' datagram queue pairs.
+pub(crate) const QKEY: u32 = 0x1111_1111;
 const OUR_PSN: u32 = 0xff_fff0;
 const THEIR_PSN: u32 = 0x00_1234;
+const RIGHTS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT);
+
+/// How a pair is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) service: QpType,
+    /// Our queue pair draws from a shared receive queue.
+    pub(crate) our_srq: bool,
+    /// The kernel's does.
+    pub(crate) their_srq: bool,
+    /// Our timeout code. Emulated machines stall: for all retries together it is seconds.
+    pub(crate) our_timeout: u8,
+    /// The kernel's timeout code.
+    pub(crate) their_timeout: u8,
+    /// Both sides' retries.
+    pub(crate) retries: u8,
+    /// Both sides' RNR retries.
+    pub(crate) rnr_retries: u8,
+}
+
+/// Reliable, patient.
+pub(crate) const RC: Setup = Setup {
+    service: QpType::Rc,
+    our_srq: false,
+    their_srq: false,
+    our_timeout: 17,
+    their_timeout: 16,
+    retries: 7,
+    rnr_retries: 7,
+};
+/// Reliable, soon at the end of its retries. (7 retries are without end for the kernel.)
+pub(crate) const HASTY: Setup = Setup { their_timeout: 17, retries: 2, rnr_retries: 1, ..RC };
+/// Unreliable connection.
+pub(crate) const UC: Setup = Setup { service: QpType::Uc, ..RC };
+/// Datagrams.
+pub(crate) const UD: Setup = Setup { service: QpType::Ud, ..RC };
 
 /// What outlives the cases.
 pub(crate) struct Bench {
@@ -19,100 +61,129 @@ pub(crate) struct Bench {
     context: Context,
     pd: Pd,
     ours: IpAddr,
-    theirs: String,
-    /// Whether the kernel has ATOMIC WRITE and FLUSH.
-    new: bool,
-}
-
-/// A connected pair with a region on each side.
-pub(crate) struct Pair<'a> {
-    pub(crate) agent: &'a mut Agent,
-    pub(crate) qp: Qp,
-    pub(crate) cq: Cq,
-    pub(crate) mr: Mr,
-    pub(crate) their_qp: u64,
-    pub(crate) their_cq: u64,
-    pub(crate) their_mr: u64,
-    pub(crate) their_addr: u64,
-    pub(crate) their_rkey: u32,
-    handles: Vec<u64>,
+    theirs: IpAddr,
+    /// Whether the kernel is 6.1: without ATOMIC WRITE and FLUSH, and with some habits of its own.
+    old: bool,
 }
 
 impl Bench {
-    pub(crate) fn open(
-        agent: &str,
-        device: &str,
-        ours: IpAddr,
-        theirs: &str,
-        new: bool,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn open(agent: &str, device: &str, ours: IpAddr, theirs: IpAddr) -> Result<Self, Failure> {
         let context = Context::open_address(ours)?;
         let pd = context.alloc_pd()?;
-        let (device, theirs) = (device.to_owned(), theirs.to_owned());
-        Ok(Self { agent: Agent::connect(agent)?, device, context, pd, ours, theirs, new })
+        let mut agent = Agent::connect(agent)?;
+        let hello = agent.call("hello", &json!({}))?;
+        let old = hello["kernel"].as_str().is_some_and(|release| release.starts_with("6.1."));
+        Ok(Self { agent, device: device.to_owned(), context, pd, ours, theirs, old })
     }
 
-    pub(crate) fn pair(&mut self) -> Result<Pair<'_>, Failure> {
-        let rights = Access::LOCAL_WRITE
-            | Access::REMOTE_WRITE
-            | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC
-            | Access::FLUSH_GLOBAL
-            | Access::FLUSH_PERSISTENT;
-        let mr = self.pd.alloc_mr(SIZE, rights)?;
-        let cq = self.context.create_cq(256, None)?;
-        let qp = self.pd.create_qp(&QpInit::new(QpType::Rc, &cq))?;
+    /// Connected queue pairs with a region on each side.
+    pub(crate) fn pair(&mut self, setup: &Setup) -> Result<Pair<'_>, Failure> {
+        while self.context.try_get_async_event().is_some() {}
+        let mr = self.pd.alloc_mr(SIZE, RIGHTS | Access::MW_BIND)?;
+        let cq = self.context.create_cq(512, None)?;
+        let srq = if setup.our_srq { Some(self.pd.create_srq(64, 4)?) } else { None };
+        let qp = self.our_qp(setup, &cq, srq.as_ref())?;
         let agent = &mut self.agent;
         let ctx = agent.number("open", &json!({ "dev": self.device }), "handle")?;
         let pd = agent.number("pd", &json!({ "ctx": ctx }), "handle")?;
-        let mut access = vec!["LOCAL_WRITE", "REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC"];
-        if self.new {
+        let mut rights = vec!["LOCAL_WRITE", "REMOTE_WRITE", "REMOTE_READ", "REMOTE_ATOMIC"];
+        if !self.old {
             // FLUSH_PERSISTENT is for persistent memory only: the kernel refuses it for any other.
-            access.push("FLUSH_GLOBAL");
+            rights.push("FLUSH_GLOBAL");
         }
-        let region = agent.call("mr", &json!({ "pd": pd, "length": SIZE, "access": access }))?;
-        let their_cq = agent.number("cq", &json!({ "ctx": ctx }), "handle")?;
-        let their = agent.call("qp", &json!({ "pd": pd, "send_cq": their_cq }))?;
-        let number = |value: &Value| value.as_u64().ok_or("not a number");
-        let (their_qp, their_qpn) = (number(&their["handle"])?, number(&their["qpn"])?);
-        agent.call(
-            "connect",
-            &json!({
-                "qp": their_qp, "dest_qpn": qp.qpn().value(), "rq_psn": OUR_PSN, "sq_psn": THEIR_PSN,
-                "access": access, "max_rd_atomic": 4, "max_dest_rd_atomic": 4,
-                "av": { "dgid": self.ours.to_string(), "sgid": self.theirs, "dev": self.device },
-            }),
-        )?;
-        let remote: IpAddr = self.theirs.parse()?;
-        connect(&self.context, &qp, Gid::from(remote), Qpn::new(u32::try_from(their_qpn)?))?;
-        let their_mr = number(&region["handle"])?;
+        let mut region_rights = rights.clone();
+        region_rights.push("MW_BIND");
+        let region = agent.call("mr", &json!({ "pd": pd, "length": SIZE, "access": region_rights }))?;
+        let their_cq = agent.number("cq", &json!({ "ctx": ctx, "cqe": 512 }), "handle")?;
+        let their_srq = if setup.their_srq {
+            Some(agent.number("srq", &json!({ "pd": pd, "max_wr": 64 }), "handle")?)
+        } else {
+            None
+        };
+        let kind = match setup.service {
+            QpType::Uc => "UC",
+            QpType::Ud => "UD",
+            _ => "RC",
+        };
+        let order = json!({ "pd": pd, "send_cq": their_cq, "type": kind, "srq": their_srq });
+        let their = agent.call("qp", &order)?;
+        let (their_qp, their_qpn) = (number(&their["handle"])?, u32::try_from(number(&their["qpn"])?)?);
+        let av =
+            json!({ "dgid": self.ours.to_string(), "sgid": self.theirs.to_string(), "dev": self.device });
+        if setup.service == QpType::Ud {
+            agent.call("activate", &json!({ "qp": their_qp, "qkey": QKEY, "sq_psn": THEIR_PSN }))?;
+            activate(&qp)?;
+        } else {
+            agent.call(
+                "connect",
+                &json!({
+                    "qp": their_qp, "dest_qpn": qp.qpn().value(), "rq_psn": OUR_PSN, "sq_psn": THEIR_PSN,
+                    "access": rights, "max_rd_atomic": 4, "max_dest_rd_atomic": 4, "av": av,
+                    "timeout": setup.their_timeout, "retry_cnt": setup.retries, "rnr_retry": setup.rnr_retries,
+                }),
+            )?;
+            connect(&self.context, &qp, setup, Gid::from(self.theirs), Qpn::new(their_qpn))?;
+        }
+        let their_ah = agent.number("ah", &json!({ "pd": pd, "av": av }), "handle")?;
         Ok(Pair {
             agent,
+            context: self.context.clone(),
+            pd: self.pd.clone(),
             qp,
             cq,
+            srq,
             mr,
+            our_ip: self.ours,
+            their_ip: self.theirs,
+            old: self.old,
+            their_ctx: ctx,
+            their_pd: pd,
+            their_ah,
             their_qp,
+            their_qpn: Qpn::new(their_qpn),
             their_cq,
-            their_mr,
+            their_srq,
+            their_mr: number(&region["handle"])?,
             their_addr: number(&region["addr"])?,
             their_rkey: u32::try_from(number(&region["rkey"])?)?,
-            handles: vec![their_qp, their_cq, their_mr, pd, ctx],
+            notes: Vec::new(),
+            verdict: "ok",
         })
+    }
+
+    fn our_qp(&self, setup: &Setup, cq: &rxe_verbs::Cq, srq: Option<&Srq>) -> Result<Qp, Failure> {
+        Ok(self.pd.create_qp(&QpInit { srq, ..QpInit::new(setup.service, cq) })?)
     }
 }
 
-fn connect(context: &Context, qp: &Qp, gid: Gid, remote: Qpn) -> Result<(), Failure> {
-    let access = Access::REMOTE_WRITE
-        | Access::REMOTE_READ
-        | Access::REMOTE_ATOMIC
-        | Access::FLUSH_GLOBAL
-        | Access::FLUSH_PERSISTENT;
+fn number(value: &Value) -> Result<u64, Failure> {
+    value.as_u64().ok_or_else(|| format!("{value} is not a number").into())
+}
+
+fn activate(qp: &Qp) -> Result<(), Failure> {
+    let change = QpChange::default();
     qp.modify(&QpChange {
         state: Some(QpState::Init),
         pkey_index: Some(0),
         port: Some(1),
-        access: Some(access),
-        ..QpChange::default()
+        qkey: Some(Qkey(QKEY)),
+        ..change
+    })?;
+    qp.modify(&QpChange { state: Some(QpState::Rtr), ..change })?;
+    qp.modify(&QpChange { state: Some(QpState::Rts), sq_psn: Some(Psn::new(OUR_PSN)), ..change })?;
+    Ok(())
+}
+
+fn connect(context: &Context, qp: &Qp, setup: &Setup, gid: Gid, remote: Qpn) -> Result<(), Failure> {
+    let change = QpChange::default();
+    let reliable = setup.service == QpType::Rc;
+    let only_reliable = |value: u8| reliable.then_some(value);
+    qp.modify(&QpChange {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(RIGHTS),
+        ..change
     })?;
     qp.modify(&QpChange {
         state: Some(QpState::Rtr),
@@ -120,86 +191,18 @@ fn connect(context: &Context, qp: &Qp, gid: Gid, remote: Qpn) -> Result<(), Fail
         path_mtu: Some(Mtu::M1024),
         dest_qpn: Some(remote),
         rq_psn: Some(Psn::new(THEIR_PSN)),
-        max_dest_rd_atomic: Some(4),
-        min_rnr_timer: Some(12),
-        ..QpChange::default()
+        max_dest_rd_atomic: only_reliable(4),
+        min_rnr_timer: only_reliable(12),
+        ..change
     })?;
     qp.modify(&QpChange {
         state: Some(QpState::Rts),
         sq_psn: Some(Psn::new(OUR_PSN)),
-        timeout: Some(16),
-        retry_count: Some(7),
-        rnr_retry: Some(7),
-        max_rd_atomic: Some(4),
-        ..QpChange::default()
+        timeout: only_reliable(setup.our_timeout),
+        retry_count: only_reliable(setup.retries),
+        rnr_retry: only_reliable(setup.rnr_retries),
+        max_rd_atomic: only_reliable(4),
+        ..change
     })?;
     Ok(())
-}
-
-impl Pair<'_> {
-    /// Our next completion.
-    pub(crate) fn ours(&self) -> Result<Completion, Failure> {
-        self.cq.poll_within(Duration::from_secs(20))?.ok_or_else(|| "no completion on our side".into())
-    }
-
-    /// The kernel's next completion.
-    pub(crate) fn theirs(&mut self) -> Result<Value, Failure> {
-        let mut wcs = self.agent.call("poll_cq", &json!({ "cq": self.their_cq, "timeout_ms": 20_000 }))?;
-        match wcs.as_array_mut().and_then(Vec::pop) {
-            Some(wc) => Ok(wc),
-            None => Err("no completion on the kernel's side".into()),
-        }
-    }
-
-    /// Lets the kernel post one send request.
-    pub(crate) fn they_send(&mut self, wr: &Value) -> Result<(), Failure> {
-        self.agent.call("post_send", &json!({ "qp": self.their_qp, "wrs": [wr] }))?;
-        Ok(())
-    }
-
-    /// Lets the kernel post one receive of `len` bytes at `offset` of its region.
-    pub(crate) fn they_receive(&mut self, offset: usize, len: usize) -> Result<(), Failure> {
-        let sge = json!([{ "mr": self.their_mr, "offset": offset, "length": len }]);
-        self.agent.call("post_recv", &json!({ "qp": self.their_qp, "wrs": [{ "wr_id": 7, "sge": sge }] }))?;
-        Ok(())
-    }
-
-    /// Fills part of the kernel's region with the pattern of `seed`.
-    pub(crate) fn they_fill(&mut self, offset: usize, len: usize, seed: u64) -> Result<(), Failure> {
-        let args = json!({ "mr": self.their_mr, "offset": offset, "length": len, "seed": seed });
-        self.agent.call("mem_fill", &args)?;
-        Ok(())
-    }
-
-    /// Lets the kernel's side compare part of its region with the pattern of `seed`.
-    pub(crate) fn they_check(&mut self, offset: usize, len: usize, seed: u64) -> Result<(), Failure> {
-        let args = json!({ "mr": self.their_mr, "offset": offset, "length": len, "seed": seed });
-        let verdict = self.agent.call("mem_check", &args)?;
-        if verdict["equal"] == true { Ok(()) } else { Err(format!("their memory: {verdict}").into()) }
-    }
-
-    /// Eight bytes of the kernel's region, little-endian.
-    pub(crate) fn their_u64(&mut self, offset: usize) -> Result<u64, Failure> {
-        let args = json!({ "mr": self.their_mr, "offset": offset, "length": 8, "encoding": "hex" });
-        let answer = self.agent.call("mem_read", &args)?;
-        let text = answer["data"].as_str().ok_or("no data")?;
-        Ok(u64::from_str_radix(text, 16)?.swap_bytes())
-    }
-
-    /// Sets eight bytes of the kernel's region, little-endian.
-    pub(crate) fn set_their_u64(&mut self, offset: usize, value: u64) -> Result<(), Failure> {
-        let hex = format!("{:016x}", value.swap_bytes());
-        self.agent.call("mem_write", &json!({ "mr": self.their_mr, "offset": offset, "hex": hex }))?;
-        Ok(())
-    }
-}
-
-impl Drop for Pair<'_> {
-    fn drop(&mut self) {
-        for handle in self.handles.drain(..) {
-            if let Err(error) = self.agent.call("close", &json!({ "handle": handle })) {
-                eprintln!("note: {error}");
-            }
-        }
-    }
 }

@@ -1,0 +1,74 @@
+//! Much data at once: 1 MiB messages that meet a small receive buffer (`RXE_RCVBUF=default`).
+
+use crate::{
+    bench::RC,
+    cases::{Case, case},
+    ours::MIB,
+    pair::{Pair, same},
+};
+use rxe_verbs::{SendOp, WcOpcode};
+use testbed::{agent::Failure, pattern::pattern};
+
+const MESSAGES: u64 = 20;
+
+pub(crate) const ALL: &[Case] = &[
+    case("RC READ, 20 x 1 MiB", RC, we_read, they_read),
+    case("RC WRITE, 20 x 1 MiB", RC, we_write, they_write),
+];
+
+fn told(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    let stats = pair.qp.stats();
+    let drops = pair.context.link_report().receive_drops;
+    pair.note(format!(
+        "we sent {} packets again and took {}, {} timeouts, {} PSN NAKs sent, {drops} dropped at our socket so far",
+        stats.retransmitted, stats.packets_received, stats.timeouts, stats.psn_naks_sent
+    ));
+    pair.nothing_more()
+}
+
+/// A different offset each time, so that what an earlier message left is no answer.
+const fn place(seed: u64) -> usize {
+    (seed as usize) * 37
+}
+
+fn we_read(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    for seed in 1..=MESSAGES {
+        pair.they_fill(place(seed), MIB, seed)?;
+        pair.post(SendOp::Read(pair.there(place(seed))), 7, MIB)?;
+        pair.we_did(WcOpcode::Read)?;
+        same("what was read", &pair.mr.read_vec(7, MIB)?, &pattern(seed, MIB))?;
+    }
+    told(pair)
+}
+
+fn we_write(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    for seed in 1..=MESSAGES {
+        pair.mr.write_at(0, &pattern(seed, MIB))?;
+        pair.post(SendOp::Write(pair.there(place(seed))), 0, MIB)?;
+        pair.we_did(WcOpcode::Write)?;
+        pair.they_check(place(seed), MIB, seed)?;
+    }
+    told(pair)
+}
+
+fn they_read(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    for seed in 1..=MESSAGES {
+        pair.mr.write_at(place(seed), &pattern(seed, MIB))?;
+        let wr = pair.their_wr("RDMA_READ", 5, MIB, pair.here(place(seed)));
+        pair.they_post(&[wr])?;
+        pair.they_did("RDMA_READ")?;
+        pair.they_check(5, MIB, seed)?;
+    }
+    told(pair)
+}
+
+fn they_write(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    for seed in 1..=MESSAGES {
+        pair.they_fill(0, MIB, seed)?;
+        let wr = pair.their_wr("RDMA_WRITE", 0, MIB, pair.here(place(seed)));
+        pair.they_post(&[wr])?;
+        pair.they_did("RDMA_WRITE")?;
+        same("what was written", &pair.mr.read_vec(place(seed), MIB)?, &pattern(seed, MIB))?;
+    }
+    told(pair)
+}
