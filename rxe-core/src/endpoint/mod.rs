@@ -8,7 +8,8 @@ mod table;
 mod transmit;
 mod types;
 
-pub use types::{Acks, BatchIdent, EndpointConfig, ObjectError, Run, RunMeta, Transmit};
+pub use receive::STEERING_PROBE;
+pub use types::{Acks, BatchIdent, EndpointConfig, ObjectError, Run, RunMeta, Stray, Transmit};
 
 use crate::{
     memory::{Memory, NoMemory},
@@ -58,6 +59,8 @@ struct Shared {
     schedule: Schedule,
     /// Acknowledgements that destroyed queue pairs still owed.
     farewells: VecDeque<Farewell>,
+    /// Packets for other slots.
+    strays: VecDeque<Stray>,
     stats: PortStats,
 }
 
@@ -120,6 +123,7 @@ impl Endpoint {
                 route_limits: HashMap::new(),
                 schedule: Schedule::default(),
                 farewells: VecDeque::new(),
+                strays: VecDeque::new(),
                 stats: PortStats::default(),
                 config,
             },
@@ -179,6 +183,11 @@ impl Endpoint {
     /// The next completion or asynchronous event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.shared.events.pop_front()
+    }
+
+    /// The next packet that belongs to another slot of the host, if the configuration wants them kept.
+    pub fn poll_stray(&mut self) -> Option<Stray> {
+        self.shared.strays.pop_front()
     }
 
     /// When to call `handle_timeout`, if nothing else happens.

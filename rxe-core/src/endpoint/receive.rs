@@ -1,13 +1,13 @@
 //! From a run of datagrams to queue pairs: decode, find, judge, hand over. Every drop is counted by its reason.
 
-use super::{Endpoint, Run, RunMeta, scene};
+use super::{Endpoint, Run, RunMeta, Stray, scene};
 use crate::{
     memory::Memory,
     num::Qpn,
     qp::{Arrival, common::Ctx, flow::Flow},
     time::Instant,
     wire::{
-        Class, DecodeError, GRH_LEN, Grh, Packet,
+        Class, DecodeError, GRH_LEN, Grh, Opcode, Packet,
         icrc::{Route, RouteCrc},
     },
 };
@@ -16,6 +16,12 @@ use crate::{
 const MAX_TRACKERS: usize = 4096;
 /// The ECN bits of a TOS byte that a congested router set.
 const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// Strays kept at most, until somebody asks for them.
+const MAX_STRAYS: usize = 64;
+/// First byte of a packet by which a host examines its own steering: an opcode that no service has (IBTA vol. 1, 9.2.1
+/// leaves it to manufacturers).
+pub const STEERING_PROBE: u8 = 0xff;
 
 /// The headers of a run, worked out once.
 struct Origin<'a> {
@@ -49,6 +55,10 @@ impl Endpoint {
     fn handle_packet(&mut self, now: Instant, origin: &Origin<'_>, bytes: &[u8], memory: &dyn Memory) {
         let packet = match Packet::decode(bytes) {
             Ok(packet) => packet,
+            Err(DecodeError::Opcode(Opcode(STEERING_PROBE))) if self.shared.config.keep_strays => {
+                self.keep_stray(origin, bytes);
+                return;
+            }
             Err(error) => {
                 let stats = &mut self.shared.stats;
                 match error {
@@ -68,6 +78,9 @@ impl Endpoint {
             let other = dest != Qpn::GSI && dest.slot() != self.shared.config.slot;
             let stats = &mut self.shared.stats;
             *(if other { &mut stats.dropped_other_slot } else { &mut stats.dropped_no_qp }) += 1;
+            if other && self.shared.config.keep_strays {
+                self.keep_stray(origin, bytes);
+            }
             return;
         }
         if packet.info.class == Class::Congestion {
@@ -85,6 +98,12 @@ impl Endpoint {
             self.deliver(now, origin, dest, &packet, bytes.len(), memory);
         } else {
             self.shared.stats.dropped_by_qp += 1;
+        }
+    }
+
+    fn keep_stray(&mut self, origin: &Origin<'_>, bytes: &[u8]) {
+        if self.shared.strays.len() < MAX_STRAYS {
+            self.shared.strays.push_back(Stray { meta: *origin.meta, bytes: bytes.to_vec() });
         }
     }
 

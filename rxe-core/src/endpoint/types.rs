@@ -37,6 +37,8 @@ pub struct EndpointConfig {
     pub port_mtu: u32,
     /// Seed for anything that is to be unpredictable.
     pub seed: u64,
+    /// Whether packets for other slots of the host are kept for [`Endpoint::poll_stray`](super::Endpoint::poll_stray).
+    pub keep_strays: bool,
 }
 
 impl Default for EndpointConfig {
@@ -52,6 +54,7 @@ impl Default for EndpointConfig {
             pkeys: alloc::vec![Pkey::DEFAULT],
             port_mtu: 4096,
             seed: 0,
+            keep_strays: false,
         }
     }
 }
@@ -85,6 +88,15 @@ pub struct Run<'a> {
     pub bytes: &'a [u8],
     /// Bytes of each packet; 0 means one packet.
     pub segment: usize,
+}
+
+/// A packet that the host's steering brought to the wrong process, or a probe of that steering: to be handed on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stray {
+    /// Its headers.
+    pub meta: RunMeta,
+    /// The packet, BTH to ICRC.
+    pub bytes: Vec<u8>,
 }
 
 /// A batch to be sent: the first `len` bytes of the caller's arena, cut into packets of `segment` bytes (the last may be

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use crate::sys::socket::Instruction;
+use rxe_core::endpoint::STEERING_PROBE;
 
 // Instruction codes of linux/bpf_common.h: class | size | mode, or class | operation | source.
 const LOAD_WORD: u16 = 0x20;
@@ -23,7 +24,10 @@ const JUMP: u16 = 0x05;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_AT_LEAST: u16 = 0x35;
 const RETURN: u16 = 0x06;
+const RETURN_ACCUMULATOR: u16 = 0x16;
 
+/// Where a probe of the steering names the member it is for.
+pub(crate) const PROBE_MEMBER: u32 = 2;
 /// Shortest packet with a BTH.
 const BTH_END: u32 = 12;
 const DEST_QPN_WORD: u32 = 4;
@@ -73,7 +77,7 @@ impl SlotTable {
         self.members.get(&slot).copied().unwrap_or(self.default)
     }
 
-    /// The program for this table: about 25 instructions and two for each slot that is not the default member's.
+    /// The program for this table: about 30 instructions and three for each range of slots with one member.
     pub(crate) fn program(&self) -> Vec<Instruction> {
         let mut program = Vec::new();
         let default = u32::from(self.default);
@@ -82,6 +86,13 @@ impl SlotTable {
         let give_up = step(RETURN, default);
 
         program.extend([step(LOAD_LENGTH, 0), branch(JUMP_IF_AT_LEAST, BTH_END, 1, 0), give_up]);
+        // A probe names a member. One that the group lacks gets the probe by the hash of its addresses.
+        program.extend([
+            step(LOAD_BYTE, 0),
+            branch(JUMP_IF_EQUAL, STEERING_PROBE.into(), 0, 2),
+            step(LOAD_HALF, PROBE_MEMBER),
+            step(RETURN_ACCUMULATOR, 0),
+        ]);
         program.extend([
             step(LOAD_WORD, DEST_QPN_WORD),
             step(AND, 0x00ff_ffff),
@@ -115,12 +126,41 @@ impl SlotTable {
         ]);
 
         program[to_table].k = (program.len() - to_table - 1) as u32;
-        for (&slot, &member) in self.members.iter().filter(|(_, member)| **member != self.default) {
-            program.extend([branch(JUMP_IF_EQUAL, slot.into(), 0, 1), step(RETURN, member.into())]);
-        }
-        program.push(give_up);
+        search(&self.ranges(), &mut program);
         program
     }
+
+    /// Ranges of slots with one member each, as (last slot, member).
+    fn ranges(&self) -> Vec<(u8, u16)> {
+        let mut ranges: Vec<(u8, u16)> = Vec::new();
+        for slot in 0..=u8::MAX {
+            let member = self.member(slot);
+            match ranges.last_mut() {
+                Some((last, same)) if *same == member => *last = slot,
+                _ => ranges.push((slot, member)),
+            }
+        }
+        ranges
+    }
+}
+
+/// Appends a binary search for the slot in the accumulator: a packet takes eight comparisons at most, however many
+/// processes share the port.
+fn search(ranges: &[(u8, u16)], program: &mut Vec<Instruction>) {
+    let step = |code, k| Instruction { code, jump_true: 0, jump_false: 0, k };
+    if let [(_, member)] = ranges {
+        program.push(step(RETURN, u32::from(*member)));
+        return;
+    }
+    let (low, high) = ranges.split_at(ranges.len() / 2);
+    let first_high = low.last().map_or(0, |(last, _)| u32::from(*last) + 1);
+    // A conditional jump reaches 255 instructions, which the lower half may exceed; an unconditional one any number.
+    program.push(Instruction { code: JUMP_IF_AT_LEAST, jump_true: 0, jump_false: 1, k: first_high });
+    let over = program.len();
+    program.push(step(JUMP, 0));
+    search(low, program);
+    program[over].k = (program.len() - over - 1) as u32;
+    search(high, program);
 }
 
 #[cfg(test)]
@@ -135,34 +175,85 @@ mod tests {
                 JUMP_IF_EQUAL | JUMP_IF_AT_LEAST => usize::from(i.jump_true.max(i.jump_false)),
                 _ => 0,
             };
-            assert!(i.code == RETURN || at + 1 + longest < program.len(), "{at}: {i:?}");
+            assert!(
+                matches!(i.code, RETURN | RETURN_ACCUMULATOR) || at + 1 + longest < program.len(),
+                "{at}: {i:?}"
+            );
         }
         assert_eq!(program.last().map(|i| i.code), Some(RETURN));
         assert!(program.len() <= 4096);
+    }
+
+    /// Runs a program on a packet as the kernel does.
+    fn run(program: &[Instruction], packet: &[u8]) -> (u32, usize) {
+        let (mut a, mut at, mut steps) = (0u32, 0, 0);
+        loop {
+            let i = program[at];
+            (at, steps) = (at + 1, steps + 1);
+            let k = i.k as usize;
+            let jump = |taken: bool| usize::from(if taken { i.jump_true } else { i.jump_false });
+            match i.code {
+                LOAD_LENGTH => a = packet.len() as u32,
+                LOAD_BYTE => a = packet[k].into(),
+                LOAD_HALF => a = u16::from_be_bytes([packet[k], packet[k + 1]]).into(),
+                LOAD_WORD => a = u32::from_be_bytes(packet[k..k + 4].try_into().unwrap()),
+                AND => a &= i.k,
+                JUMP => at += k,
+                JUMP_IF_EQUAL => at += jump(a == i.k),
+                JUMP_IF_AT_LEAST => at += jump(a >= i.k),
+                RETURN => return (i.k, steps),
+                RETURN_ACCUMULATOR => return (a, steps),
+                other => panic!("unknown instruction {other:#x}"),
+            }
+        }
+    }
+
+    fn to_slot(slot: u8) -> [u8; 16] {
+        let mut packet = [4; 16];
+        packet[5] = slot;
+        packet
+    }
+
+    fn check(table: &SlotTable) {
+        let program = table.program();
+        well_formed(&program);
+        for slot in 0..=u8::MAX {
+            let (member, steps) = run(&program, &to_slot(slot));
+            assert_eq!(member, u32::from(table.member(slot)), "slot {slot} of {table:?}");
+            assert!(steps < 40, "{steps} steps");
+        }
     }
 
     #[test]
     fn one_member_needs_no_table() {
         let program = SlotTable::single().program();
         well_formed(&program);
-        assert!(program.iter().all(|i| i.code != RETURN || i.k == 0));
+        check(&SlotTable::single());
         assert_eq!(SlotTable::default(), SlotTable::single());
     }
 
     #[test]
-    fn each_slot_has_its_comparison_and_the_rest_falls_to_slot_zero() {
+    fn slots_find_their_members_and_the_rest_falls_to_slot_zero() {
         let table = SlotTable::new([(0, 2), (3, 0), (255, 1), (7, 2)]);
-        let program = table.program();
-        well_formed(&program);
-        let tail: Vec<_> = program[program.len() - 5..].iter().map(|i| (i.code, i.k)).collect();
-        assert_eq!(tail, [(JUMP_IF_EQUAL, 3), (RETURN, 0), (JUMP_IF_EQUAL, 255), (RETURN, 1), (RETURN, 2)]);
+        check(&table);
         assert_eq!([0, 3, 7, 99, 255].map(|slot| table.member(slot)), [2, 0, 2, 2, 1]);
+        check(&SlotTable::new([(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]));
     }
 
     #[test]
     fn a_full_table_fits() {
-        let program = SlotTable::new((0..=255).map(|slot| (slot, u16::from(slot)))).program();
-        well_formed(&program);
-        assert_eq!(program.len(), SlotTable::single().program().len() + 2 * 255);
+        let scattered = SlotTable::new((0..=255).map(|slot| (slot, u16::from(slot ^ 0xa5))));
+        check(&scattered);
+        check(&SlotTable::new((0..=255).map(|slot| (slot, u16::from(slot)))));
+    }
+
+    #[test]
+    fn a_probe_goes_where_it_says() {
+        let program = SlotTable::new([(0, 2), (1, 0)]).program();
+        let mut packet = [0; 12];
+        packet[0] = STEERING_PROBE;
+        packet[3] = 77;
+        assert_eq!(run(&program, &packet).0, 77);
+        assert_eq!(run(&program, &packet[..11]).0, 2, "too short to be one");
     }
 }
