@@ -2,7 +2,7 @@
 //! because the counter is of the whole process.
 
 use benches::ends;
-use rxe_verbs::{Context, Mtu, Qp, QpInit, QpState, QpType};
+use rxe_verbs::{ContextOptions, Mtu, Qp, QpInit, QpState, QpType};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 
@@ -15,7 +15,8 @@ const COUNT: usize = 1000;
 
 #[test]
 fn an_idle_queue_pair_is_small() {
-    let contexts = [1, 2].map(|n| Context::open_address(ends::loopback(n)).expect("a loopback device"));
+    let contexts = [1, 2]
+        .map(|n| ContextOptions::new().alone().open_address(ends::loopback(n)).expect("a loopback device"));
     // The first connection allocates what all share.
     let first = ends::connected(&contexts, 4096, Mtu::M4096).expect("connected");
     let pds = contexts.each_ref().map(|context| context.alloc_pd().expect("a domain"));

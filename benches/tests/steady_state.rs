@@ -3,8 +3,8 @@
 
 use benches::ends::{self, End};
 use rxe_verbs::{
-    CompChannel, Completion, Context, Mtu, Payload, PortStats, RecvWr, SendOp, SendWr, Sge, WcOpcode,
-    WcStatus,
+    CompChannel, Completion, Context, ContextOptions, Mtu, Payload, PortStats, RecvWr, SendOp, SendWr, Sge,
+    WcOpcode, WcStatus,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::{
@@ -109,7 +109,8 @@ fn packets(contexts: &[Context; 2]) -> u64 {
 
 #[test]
 fn no_packet_allocates() {
-    let contexts = [1, 2].map(|n| Context::open_address(ends::loopback(n)).expect("a loopback device"));
+    let contexts = [1, 2]
+        .map(|n| ContextOptions::new().alone().open_address(ends::loopback(n)).expect("a loopback device"));
     let ends = ends::connected(&contexts, 1 << 20, Mtu::M4096).expect("connected");
     let mut failures = Vec::new();
     let mut measure = |what: &str, least: u32, run: &dyn Fn()| {

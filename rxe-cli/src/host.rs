@@ -18,7 +18,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Which of our addresses to use.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Local {
-    /// Use only this address of ours, so that another process can have the port on the others
+    /// Use only this address of ours
     #[arg(long, value_name = "IP")]
     pub(crate) bind: Option<IpAddr>,
     /// Use this device (rxe0) or network interface (eth0)

@@ -4,9 +4,12 @@ mod agent;
 mod demo;
 mod devices;
 mod host;
+mod link;
 mod measure;
 mod perf;
 mod pingpong;
+mod service;
+mod stat;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -28,6 +31,9 @@ enum Command {
     Pingpong(pingpong::Args),
     Perf(perf::Args),
     Demo(demo::Args),
+    Service(service::Args),
+    Stat(stat::Args),
+    Link(link::Args),
     /// The second process of `rxe demo`.
     #[command(hide = true)]
     DemoPeer(demo::PeerArgs),
@@ -38,6 +44,9 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Perf(args) => perf::run(&args),
+        Command::Service(args) => service::run(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Link(args) => link::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoPeer(args) => demo::run_peer(&args),
     };

@@ -22,8 +22,8 @@ const ROUNDS: u32 = 10_000;
 
 /// Measure bandwidth or latency over reliable connections
 ///
-/// Without HOST it waits for a peer and does what that says; with HOST it measures. Two of these on one host need an
-/// address each: `rxe perf --bind 127.0.0.1` and `rxe perf write bw --bind 127.0.0.2 127.0.0.1`.
+/// Without HOST it waits for a peer and does what that says; with HOST it measures. Both may be on one host: `rxe perf`
+/// and `rxe perf write bw 127.0.0.1`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Operation; it and KIND may be left out where we only wait

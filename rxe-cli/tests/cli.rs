@@ -94,14 +94,10 @@ fn different_mtus_are_told() {
 }
 
 #[test]
-fn a_held_port_is_told() {
+fn a_stranger_who_says_nothing_is_told() {
     let server = Background::start("pingpong rc --bind 127.71.0.1");
     drop(stranger("127.71.0.1"));
     failed(&server.finish(), "did not tell its address");
-    let server = Background::start("pingpong rc --bind 127.71.0.2");
-    let _tcp = stranger("127.71.0.2");
-    failed(&rxe("pingpong rc --bind 127.71.0.2").output().unwrap(), "UDP port 4791");
-    drop(server);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::{
     error::{AddressError, CreateError, OpenError},
     events::{AsyncEvent, AsyncQueue, EventError},
     gid::{Gid, GidTable},
+    host::{Host, Listen, records::SlotRecords},
     net::{Capture, FaultPlan, InprocNet, Link, UdpConfig, interfaces::Interface},
     pd::Pd,
 };
@@ -30,7 +31,6 @@ pub(crate) struct ContextInner {
     pub(crate) stack: Arc<Stack>,
     pub(crate) device: Device,
     port: Arc<Port>,
-    pkeys: Vec<Pkey>,
     pub(crate) events: Arc<AsyncQueue>,
 }
 
@@ -49,26 +49,35 @@ struct Port {
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
     slot: u8,
-    pkeys: Vec<Pkey>,
+    pkeys: Option<Vec<Pkey>>,
     wrapping: Wrapping,
     shared: bool,
+    alone: bool,
 }
 
 impl Default for ContextOptions {
     fn default() -> Self {
-        Self { slot: 0, pkeys: vec![Pkey::DEFAULT], wrapping: Wrapping::default(), shared: true }
+        Self { slot: 0, pkeys: None, wrapping: Wrapping::default(), shared: true, alone: false }
     }
 }
 
 impl ContextOptions {
-    /// The defaults: slot 0, the default partition, what the environment says about faults (`RXE_FAULT`) and captures
+    /// The defaults: a slot from the host service, the host's partition table, what the environment says about faults (`RXE_FAULT`) and captures
     /// (`RXE_PCAP`).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Top byte of the queue pair numbers: this process's place among those that share the port.
+    /// Has the port of its addresses alone: no host service, and no other process on them. (`RXE_SERVICE=off` does the same
+    /// for all contexts.)
+    #[must_use]
+    pub fn alone(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
+    /// Top byte of the queue pair numbers, where no host service gives one.
     #[must_use]
     pub fn slot(mut self, slot: u8) -> Self {
         (self.slot, self.shared) = (slot, false);
@@ -79,7 +88,7 @@ impl ContextOptions {
     #[must_use]
     pub fn pkeys(mut self, pkeys: Vec<Pkey>) -> Self {
         if !pkeys.is_empty() {
-            (self.pkeys, self.shared) = (pkeys, false);
+            (self.pkeys, self.shared) = (Some(pkeys), false);
         }
         self
     }
@@ -106,7 +115,7 @@ impl ContextOptions {
         self.open_bound(Binding::Any, device.clone(), None, UdpConfig::default, Mtu::M4096)
     }
 
-    /// Opens the device of one address, and only with that address: several processes of a host can each have one.
+    /// Opens the device of one address, and only with that address.
     ///
     /// # Errors
     /// [`OpenError`], in words for the user.
@@ -139,7 +148,7 @@ impl ContextOptions {
     pub fn open_link(self, link: impl Link + 'static, addresses: &[IpAddr]) -> Result<Context, OpenError> {
         let config = self.stack_config(Mtu::M4096);
         let stack = open_link(link, self.wrapping, config)?;
-        Ok(Context(Context::inner(stack, Device::virtual_one("rxe_link", addresses), None, self.pkeys)?))
+        Ok(Context(Context::inner(stack, Device::virtual_one("rxe_link", addresses), None)?))
     }
 
     fn stack_config(&self, mtu: Mtu) -> StackConfig {
@@ -155,9 +164,9 @@ impl ContextOptions {
         mtu: Mtu,
     ) -> Result<Context, OpenError> {
         let config = self.stack_config(mtu);
-        let stack = find_or_open(binding, udp, self.wrapping, config, self.shared)?;
+        let stack = find_or_open(binding, udp, self.wrapping, config, self.shared, self.alone)?;
         let follows = only.is_some() || binding == Binding::Any;
-        let inner = Context::inner(stack, device, only, self.pkeys)?;
+        let inner = Context::inner(stack, device, only)?;
         if follows {
             inner.stack.network.follow(&inner.port);
         }
@@ -194,7 +203,6 @@ impl Context {
         stack: Arc<Stack>,
         device: Device,
         only: Option<IpAddr>,
-        pkeys: Vec<Pkey>,
     ) -> Result<Arc<ContextInner>, OpenError> {
         let events = AsyncQueue::new()
             .map_err(|source| OpenError::System { action: "make an event counter", source })?;
@@ -202,7 +210,7 @@ impl Context {
         let live = RwLock::new(Live::of(&device));
         let ifindex = device.interface().index;
         let port = Arc::new(Port { ifindex, only, live, events: Arc::clone(&events) });
-        Ok(Arc::new(ContextInner { stack, device, port, pkeys, events }))
+        Ok(Arc::new(ContextInner { stack, device, port, events }))
     }
 
     /// The port as it is now, after a look at what the system has announced.
@@ -226,7 +234,7 @@ impl Context {
     /// The partition table (ibv_query_pkey).
     #[must_use]
     pub fn pkeys(&self) -> &[Pkey] {
-        &self.0.pkeys
+        &self.0.stack.pkeys
     }
 
     /// Port 1 (ibv_query_port).
@@ -238,7 +246,7 @@ impl Context {
             max_mtu: Mtu::M4096,
             active_mtu: live.active_mtu,
             gid_table_len: live.gids.len(),
-            pkey_table_len: self.0.pkeys.len(),
+            pkey_table_len: self.0.stack.pkeys.len(),
         }
     }
 
@@ -352,6 +360,13 @@ impl Context {
         self.0.stack.progress();
     }
 
+    /// This process's slot of the host's port (the top byte of its queue pair numbers), and how it asks for connection
+    /// requests; `None` where it has the port alone.
+    #[must_use]
+    pub fn host_port(&self) -> Option<HostPort<'_>> {
+        self.0.stack.companion().map(HostPort)
+    }
+
     /// Counters of the port, as far as this process uses it.
     #[must_use]
     pub fn port_stats(&self) -> PortStats {
@@ -362,6 +377,36 @@ impl Context {
     #[must_use]
     pub fn link_report(&self) -> LinkReport {
         self.0.stack.shard().look(|state| state.report())
+    }
+}
+
+/// A process's share of the host's port 4791.
+#[derive(Clone, Copy, Debug)]
+pub struct HostPort<'a>(&'a Host);
+
+impl HostPort<'_> {
+    /// The slot.
+    #[must_use]
+    pub fn slot(&self) -> u8 {
+        self.0.slot()
+    }
+
+    /// Asks for connection requests to a service: they come to queue pair 1 of this process from now on, also from later
+    /// host services. A token to give them up with; `None` if somebody else listens there.
+    #[must_use]
+    pub fn listen(&self, listen: Listen) -> Option<u32> {
+        self.0.listen(listen)
+    }
+
+    /// Gives up what [`Self::listen`] asked for.
+    pub fn unlisten(&self, token: u32) {
+        self.0.unlisten(token);
+    }
+
+    /// Where this process keeps its live connections on record, for when it dies.
+    #[must_use]
+    pub fn records(&self) -> &SlotRecords {
+        self.0.records()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Why a verb failed: one error type an operation, each with the number that C programs get for it.
 
-use crate::net;
+use crate::{host::HostError, net};
 use core::net::IpAddr;
 use rxe_core::{
     endpoint::ObjectError,
@@ -30,6 +30,9 @@ pub enum OpenError {
     /// The network link could not be opened.
     #[error(transparent)]
     Link(#[from] net::OpenError),
+    /// The host service gave no share of the port.
+    #[error(transparent)]
+    Host(#[from] HostError),
     /// The capture file could not be made.
     #[error("cannot write the capture {path}: {source}")]
     Capture {
@@ -56,6 +59,9 @@ impl OpenError {
             Self::NoSuchDevice(_) | Self::NoAddress => libc::ENODEV,
             Self::NotLocal(_) => libc::EADDRNOTAVAIL,
             Self::Config(_) => libc::EINVAL,
+            Self::Host(HostError::Refused(_) | HostError::Stranger { .. }) => libc::EACCES,
+            Self::Host(HostError::Silent) => libc::ETIMEDOUT,
+            Self::Host(HostError::Start(_)) => libc::EIO,
             Self::Link(net::OpenError::PortHeld { .. }) => libc::EADDRINUSE,
             Self::Link(net::OpenError::NotLocal { .. }) => libc::EADDRNOTAVAIL,
             Self::Link(net::OpenError::NoFamily) => libc::EAFNOSUPPORT,
@@ -63,6 +69,7 @@ impl OpenError {
                 net::OpenError::Unsupported { source, .. } | net::OpenError::System { source, .. },
             )
             | Self::Capture { source, .. }
+            | Self::Host(HostError::System { source, .. })
             | Self::System { source, .. } => os_number(source),
         }
     }

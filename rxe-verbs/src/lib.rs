@@ -25,6 +25,8 @@
 //! | `RXE_FAULT=loss=10,dup=5,...` | disturb packets, in thousandths; see [`net::FaultPlan::parse`] |
 //! | `RXE_RCVBUF`, `RXE_SNDBUF` | socket buffers: `max` (the default), `default` or bytes |
 //! | `RXE_NET_DISABLE=gso,gro,cbpf,mmsg` | do without these abilities of the system |
+//! | `RXE_SERVICE=off` | have the port alone; `embedded`: be the host service oneself; else the program that is |
+//! | `RXE_CONFIG=FILE` | the host's configuration, see [`host::HostConfig`] |
 //! | `RXE_USERCOPY=kernel` | copy application memory by system calls only |
 //!
 //! How to connect a queue pair is shown, attribute by attribute, in `examples/rc_pingpong.rs`.
@@ -38,6 +40,7 @@ mod engine;
 mod error;
 mod events;
 mod gid;
+pub mod host;
 pub mod limits;
 mod mr;
 mod mw;
@@ -50,7 +53,7 @@ mod sys;
 
 pub use ah::Ah;
 pub use channel::CompChannel;
-pub use context::{Context, ContextOptions};
+pub use context::{Context, ContextOptions, HostPort};
 pub use cq::Cq;
 pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
 pub use engine::LinkReport;

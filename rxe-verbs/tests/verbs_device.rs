@@ -31,7 +31,8 @@ fn the_loopback_is_a_device() {
 #[test]
 fn one_port_for_a_process() {
     let address = loopback(20);
-    let (a, b) = (Context::open_address(address).unwrap(), Context::open_address(address).unwrap());
+    let open = || ContextOptions::new().alone().open_address(address).unwrap();
+    let (a, b) = (open(), open());
     let (x, y) = (End::new(&a, QpType::Rc, 64), End::new(&b, QpType::Rc, 64));
     assert_ne!(x.qp.qpn(), y.qp.qpn());
     assert_ne!(x.pd.id(), y.pd.id());
@@ -53,7 +54,7 @@ fn foreign_and_missing_addresses() {
 fn the_port_is_held() {
     const VARIABLE: &str = "RXE_TEST_HOLD_ADDRESS";
     if let Ok(address) = std::env::var(VARIABLE) {
-        let error = Context::open_address(ip(&address)).unwrap_err();
+        let error = ContextOptions::new().alone().open_address(ip(&address)).map(drop).unwrap_err();
         println!("errno {} {error}", error.errno());
         assert!(matches!(
             error,
@@ -62,7 +63,7 @@ fn the_port_is_held() {
         return;
     }
     let address = loopback(21);
-    let _context = Context::open_address(address).unwrap();
+    let _context = ContextOptions::new().alone().open_address(address).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "the_port_is_held", "--nocapture"])
         .env(VARIABLE, address.to_string())
@@ -229,7 +230,7 @@ fn partitions() {
 fn a_capture_by_environment() {
     if std::env::var_os("RXE_PCAP").is_some() {
         let address = loopback(30);
-        let context = Context::open_address(address).unwrap();
+        let context = ContextOptions::new().alone().open_address(address).unwrap();
         let (a, b) = (End::new(&context, QpType::Rc, 4096), End::new(&context, QpType::Rc, 4096));
         verbs_common::connect(&a.qp, &b.qp, Mtu::M1024);
         let remote = rxe_verbs::Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };

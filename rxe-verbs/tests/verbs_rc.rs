@@ -4,7 +4,7 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    Access, BindWindow, Context, Mtu, MwBind, Payload, Psn, QpChange, QpState, QpType, RecvWr, Remote,
+    Access, BindWindow, ContextOptions, Mtu, MwBind, Payload, Psn, QpChange, QpState, QpType, RecvWr, Remote,
     SendFlags, SendOp, SendWr, WcExtra, WcOpcode, WcStatus, WindowType, net::FaultPlan,
 };
 use verbs_common::{ALL, End, bad_inproc, connected, everywhere, inproc, pattern, to_init, udp4};
@@ -339,7 +339,7 @@ fn a_bad_network() {
 
 #[test]
 fn both_on_one_context() {
-    let context = Context::open_address(verbs_common::loopback(9)).unwrap();
+    let context = ContextOptions::new().alone().open_address(verbs_common::loopback(9)).unwrap();
     let (a, b) = (End::new(&context, QpType::Rc, 4096), End::new(&context, QpType::Rc, 4096));
     verbs_common::connect(&a.qp, &b.qp, Mtu::M4096);
     a.mr.write_at(0, b"to myself").unwrap();

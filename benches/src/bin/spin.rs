@@ -4,7 +4,7 @@
 
 use benches::ends::{self, End, Result, loopback};
 use clap::Parser;
-use rxe_verbs::{Completion, Context, Mtu, RecvWr, SendOp, SendWr, WcOpcode, WcStatus};
+use rxe_verbs::{Completion, ContextOptions, Mtu, RecvWr, SendOp, SendWr, WcOpcode, WcStatus};
 use serde_json::json;
 use std::{
     hint::black_box,
@@ -34,7 +34,8 @@ struct Args {
 fn main() -> Result<()> {
     let args = Args::parse();
     let time = Duration::from_secs_f64(args.seconds);
-    let contexts = [Context::open_address(loopback(1))?, Context::open_address(loopback(2))?];
+    let open = |number| ContextOptions::new().alone().open_address(loopback(number));
+    let contexts = [open(1)?, open(2)?];
     let ends = ends::connected(&contexts, 2 * WRITE as usize, Mtu::M4096)?;
     let stop = AtomicBool::new(false);
     let (mut times, gbit) = thread::scope(|scope| {

@@ -20,9 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Until the ports of a host are shared, each process has an address of its own.
-const LEADER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-const AGENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
+/// Both processes have this address, and share its port.
+const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 /// It ends before this, whatever happens.
 const DEADLINE: Duration = Duration::from_secs(28);
 /// Memory of each side for the checks.
@@ -70,7 +69,7 @@ impl Second {
     fn start() -> Result<(Self, Wire)> {
         let program = env::current_exe()?;
         let mut command = Command::new(program);
-        command.arg("demo-peer").arg(AGENT.to_string());
+        command.arg("demo-peer").arg(ADDRESS.to_string());
         // The capture is the first process's, and shows both directions.
         command.env_remove("RXE_PCAP").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("cannot start a second process: {error}"))?;
@@ -108,10 +107,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .pcap
         .clone()
         .unwrap_or_else(|| env::temp_dir().join(format!("rxe-demo-{}.pcapng", process::id())));
-    if Device::of_address(LEADER).is_err() {
-        return Err(
-            format!("the demonstration runs on {LEADER}, which is not up here: `ip link set lo up`").into()
-        );
+    if Device::of_address(ADDRESS).is_err() {
+        return Err(format!(
+            "the demonstration runs on {ADDRESS}, which is not up here: `ip link set lo up`"
+        )
+        .into());
     }
     let capture = Capture::create(&pcap, "rxe-demo").map_err(|error| {
         format!("cannot write the capture {}: {error}; name another file with --pcap", pcap.display())
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     });
     let mut report = Report::new(args.json);
     report.title(&format!(
-        "two processes ({} on {LEADER}, {pid} on {AGENT}), ordinary UDP sockets, no privilege",
+        "two processes ({} and {pid}, both on {ADDRESS}), ordinary UDP sockets, no privilege",
         process::id()
     ));
     check_all(&mut wire, &capture, &mut report)?;
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn check_all(wire: &mut Wire, capture: &Capture, report: &mut Report) -> Result<()> {
-    let context = ContextOptions::new().capture(capture.clone()).open_address(LEADER)?;
+    let context = ContextOptions::new().capture(capture.clone()).open_address(ADDRESS)?;
     let lines = vec![Kind::Rc, Kind::Uc, Kind::Ud, Kind::Shared, Kind::Shared, Kind::Rc];
     let setup = Setup { lines, memory: MEMORY, mtu: 1024 };
     let (side, card) = wire.set_up(&context, 0, &setup)?;
@@ -160,7 +160,7 @@ fn check_all(wire: &mut Wire, capture: &Capture, report: &mut Report) -> Result<
 }
 
 fn measure_all(wire: &mut Wire, report: &mut Report) -> Result<()> {
-    let context = Context::open_address(LEADER)?;
+    let context = Context::open_address(ADDRESS)?;
     let size = 64 << 10;
     let setup = Setup { lines: vec![Kind::Rc], memory: measure::memory(size), mtu: 4096 };
     let (side, card) = wire.set_up(&context, 0, &setup)?;

@@ -16,8 +16,7 @@ use std::{net::TcpStream, time::Duration};
 /// Send messages back and forth; the other side may be ibv_rc_pingpong and its sisters
 ///
 /// Without HOST it waits for a peer, with HOST it is the peer. The programs of rdma-core need `-g INDEX` to be peers.
-/// Two of these on one host need an address each, as in `rxe pingpong rc --bind 127.0.0.1` and
-/// `rxe pingpong rc --bind 127.0.0.2 127.0.0.1`.
+/// Both may be on one host: `rxe pingpong rc` and `rxe pingpong rc 127.0.0.1`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Service

@@ -13,9 +13,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn rxe(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rxe"));
-    command.args(arguments.split_whitespace()).stdin(Stdio::null());
+    command.args(arguments.split_whitespace()).stdin(Stdio::null()).env("RXE_CONFIG", CONFIG);
     command
 }
+
+/// A host service that ends soon after the programs that need it: later tests want the port for themselves.
+pub(crate) const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/short.toml");
 
 /// Ends it if a test fails.
 pub(crate) struct Background(Option<Child>);

@@ -15,12 +15,12 @@ use crate::{
     memory::{Memory, NoMemory},
     num::Qpn,
     qp::{
-        Path, PostError, QueuePair,
+        Path, PostError, QpState, QpType, QueuePair,
         common::Ctx,
         flow::{Flow, ReadBudget, Window},
         rq::Srq,
     },
-    stats::PortStats,
+    stats::{PortStats, QpStats},
     time::Instant,
     wire::IdentTracker,
     work::{Event, RecvWr, SendWr, SrqId},
@@ -140,6 +140,14 @@ impl Endpoint {
     #[must_use]
     pub const fn port_stats(&self) -> PortStats {
         self.shared.stats
+    }
+
+    /// Number, service, state and counters of every queue pair.
+    pub fn queue_pairs(&self) -> impl Iterator<Item = (Qpn, QpType, QpState, QpStats)> {
+        let about = |qp: &QueuePair| {
+            (qp.common.qpn, qp.common.config.qp_type, qp.common.attrs.state, qp.common.stats)
+        };
+        self.qps.iter().map(about)
     }
 
     /// From now on batches to `dst` by `ifindex` hold at most `max_segments` packets with IDs as `ident` says: the link

@@ -10,6 +10,7 @@
 
 mod background;
 mod clock;
+mod mailbox;
 mod network;
 mod registry;
 mod shard;
@@ -18,6 +19,7 @@ mod state;
 mod transmit;
 
 pub(crate) use clock::now;
+pub(crate) use mailbox::Mailbox;
 pub(crate) use network::Follower;
 pub(crate) use registry::{Binding, Wrapping, find_or_open, open_link};
 pub(crate) use shard::Shard;

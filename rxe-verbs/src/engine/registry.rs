@@ -1,12 +1,20 @@
 //! The stacks of this process: one for each set of bound addresses, shared by the contexts that use it.
 
-use super::stack::{Stack, StackConfig};
+use super::{
+    mailbox::Mailbox,
+    stack::{Stack, StackConfig},
+};
 use crate::{
     error::OpenError,
-    net::{Capture, FaultLink, FaultPlan, Link, TapLink, UdpConfig, UdpLink},
-    sys::process::{at_exit, network_namespace},
+    host::{self, Host, HostError, Mode},
+    net::{self, Capture, FaultLink, FaultPlan, Link, TapLink, UdpConfig, UdpLink},
+    sys::{
+        fork::generation,
+        process::{at_exit, network_namespace},
+    },
 };
 use core::net::IpAddr;
+use rxe_core::num::Pkey;
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -49,21 +57,25 @@ pub(crate) struct Wrapping {
 }
 
 /// The stack for `binding`: the one this process has, or a new one over UDP sockets. `share` false makes a new one in any
-/// case (with options of its own).
+/// case (with options of its own), `alone` one that has the port of its addresses alone.
 pub(crate) fn find_or_open(
     binding: Binding,
     udp: impl FnOnce() -> UdpConfig,
     wrapping: Wrapping,
     config: StackConfig,
     share: bool,
+    alone: bool,
 ) -> Result<Arc<Stack>, OpenError> {
+    let mode = if alone { Mode::Off } else { Mode::from_environment() };
+    // The sockets of the host's group are bound to all addresses.
+    let binding = if mode == Mode::Off { binding } else { Binding::Any };
     let mut open = open();
     let namespace = network_namespace();
     if share {
         let fits = |entry: &Entry| match &entry.bound {
             // Who receives for all addresses receives for each.
             Some((have, place)) if (*have == binding || *have == Binding::Any) && *place == namespace => {
-                entry.stack.upgrade()
+                entry.stack.upgrade().filter(|stack| stack.generation == generation())
             }
             _ => None,
         };
@@ -71,8 +83,14 @@ pub(crate) fn find_or_open(
             return Ok(stack);
         }
     }
-    let link = UdpLink::open(&udp().with_environment()?)?;
-    open.add(Some((binding, namespace)), link, wrapping, config)
+    let bound = Some((binding, namespace));
+    match mode {
+        Mode::Off => {
+            let link = UdpLink::open(&udp().with_environment()?)?;
+            open.add(bound, link, wrapping, config, None)
+        }
+        Mode::Program(program) => open.join_host(bound, program.as_deref(), wrapping, config),
+    }
 }
 
 /// A stack over a link of the caller's.
@@ -81,16 +99,39 @@ pub(crate) fn open_link(
     wrapping: Wrapping,
     config: StackConfig,
 ) -> Result<Arc<Stack>, OpenError> {
-    open().add(None, link, wrapping, config)
+    open().add(None, link, wrapping, config, None)
 }
 
 impl Open {
+    /// A stack with a slot of the host's.
+    fn join_host(
+        &mut self,
+        bound: Option<(Binding, Option<PathBuf>)>,
+        program: Option<&Path>,
+        wrapping: Wrapping,
+        mut config: StackConfig,
+    ) -> Result<Arc<Stack>, OpenError> {
+        let udp = host::member_config()?;
+        let mut attachment = host::attach(program)?;
+        let none = net::GroupSockets { v4: None, v6: None };
+        let link = UdpLink::from_sockets(core::mem::replace(&mut attachment.sockets, none), &udp)?;
+        config.slot = attachment.slot;
+        config.pkeys = config.pkeys.or_else(|| Some(attachment.pkeys.iter().copied().map(Pkey).collect()));
+        let system = |action| move |source| HostError::System { action, source };
+        let mailbox = Arc::new(Mailbox::new().map_err(system("make an event counter"))?);
+        let stack = self.add(bound, link, wrapping, config, Some(Arc::clone(&mailbox)))?;
+        let host = Host::start(attachment, &stack, &mailbox).map_err(system("start a thread"))?;
+        stack.keep(Box::new(host));
+        Ok(stack)
+    }
+
     fn add(
         &mut self,
         bound: Option<(Binding, Option<PathBuf>)>,
         link: impl Link + 'static,
         wrapping: Wrapping,
         config: StackConfig,
+        mailbox: Option<Arc<Mailbox>>,
     ) -> Result<Arc<Stack>, OpenError> {
         let capture = match wrapping.capture {
             Some(capture) => Some(capture),
@@ -100,7 +141,7 @@ impl Open {
             Some(faults) => Some(faults),
             None => FaultPlan::from_environment()?,
         };
-        let stack = Stack::new(wrap(link, capture, faults)?, config)
+        let stack = Stack::new(wrap(link, capture, faults)?, config, mailbox)
             .map_err(|source| OpenError::System { action: "set up the engine", source })?;
         self.stacks.retain(|entry| entry.stack.strong_count() > 0);
         self.stacks.push(Entry { bound, stack: Arc::downgrade(&stack) });
@@ -147,7 +188,9 @@ fn wrap(
 fn finish() {
     let Ok(open) = OPEN.try_lock() else { return };
     for stack in open.stacks.iter().filter_map(|entry| entry.stack.upgrade()) {
-        stack.flush();
+        if stack.generation == generation() {
+            stack.flush();
+        }
         // Its threads end with the process; joining them here could wait for one that exits.
         core::mem::forget(stack);
     }

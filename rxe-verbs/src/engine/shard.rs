@@ -1,6 +1,9 @@
 //! A shard: a slot of the host, its link and its queue pairs, behind one lock.
 
-use super::state::{State, Turn, Who};
+use super::{
+    mailbox::Mailbox,
+    state::{State, Turn, Who},
+};
 use crate::{
     regions::{Regions, View},
     sys::{
@@ -52,7 +55,9 @@ pub(crate) struct Shard {
 
 impl Shard {
     pub(super) fn new(state: State, table: &Arc<Regions>) -> io::Result<Arc<Self>> {
-        let arrivals = AnyReadable::new(&state.link.poll_fds())?;
+        let mut fds = state.link.poll_fds();
+        fds.extend(state.mailbox.as_deref().map(Mailbox::arrivals));
+        let arrivals = AnyReadable::new(&fds)?;
         Ok(Arc::new(Self {
             state: table.guard(state),
             table: Arc::clone(table),

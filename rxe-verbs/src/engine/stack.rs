@@ -2,12 +2,17 @@
 
 use super::{
     background,
+    mailbox::Mailbox,
     network::Network,
     shard::Shard,
     state::{State, Who},
     transmit::core_ident,
 };
-use crate::{net::Link, regions::Regions, sys::poll::Fds};
+use crate::{
+    net::Link,
+    regions::Regions,
+    sys::{fork::generation, poll::Fds},
+};
 use core::sync::atomic::{AtomicU32, Ordering};
 use rxe_core::{
     endpoint::{Endpoint, EndpointConfig},
@@ -17,7 +22,7 @@ use slab::Slab;
 use std::{
     hash::{BuildHasher, RandomState},
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread::JoinHandle,
 };
 
@@ -36,8 +41,8 @@ const IDLE_TURNS: u32 = 64;
 pub(crate) struct StackConfig {
     /// Top byte of its queue pair numbers.
     pub(crate) slot: u8,
-    /// Partition table.
-    pub(crate) pkeys: Vec<Pkey>,
+    /// Partition table; without one, the host's.
+    pub(crate) pkeys: Option<Vec<Pkey>>,
     /// Largest payload of a packet, in bytes.
     pub(crate) port_mtu: u32,
 }
@@ -48,10 +53,16 @@ pub(crate) struct Stack {
     shards: Vec<Arc<Shard>>,
     pub(crate) table: Arc<Regions>,
     pub(crate) network: Arc<Network>,
+    /// Of the process that made it.
+    pub(super) generation: u32,
+    /// The partition table.
+    pub(crate) pkeys: Vec<Pkey>,
     names: Mutex<Names>,
     /// Turns in a row, of calls that found nothing, that moved nothing.
     idle_turns: AtomicU32,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// What else lives as long: the connection to the host service. Goes last, when the sockets are closed.
+    companion: OnceLock<Box<dyn core::any::Any + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
@@ -61,12 +72,17 @@ struct Names {
 }
 
 impl Stack {
-    pub(super) fn new(link: Box<dyn Link>, config: StackConfig) -> io::Result<Arc<Self>> {
+    pub(super) fn new(
+        link: Box<dyn Link>,
+        config: StackConfig,
+        mailbox: Option<Arc<Mailbox>>,
+    ) -> io::Result<Arc<Self>> {
         let random = RandomState::new();
         let seed = random.hash_one(std::process::id());
         let table = Arc::new(Regions::new(seed as u8));
         let capabilities = link.capabilities();
         let window = (capabilities.recv_buffer / BUFFER_PER_BYTE).clamp(WINDOW.0, WINDOW.1);
+        let pkeys = config.pkeys.unwrap_or_else(|| vec![Pkey::DEFAULT]);
         let endpoint = Endpoint::new(EndpointConfig {
             slot: config.slot,
             max_segments: capabilities.max_segments,
@@ -74,21 +90,35 @@ impl Stack {
             ident: core_ident(capabilities.ident),
             source_ports: capabilities.source_ports.clone(),
             receive_window: window as u32,
-            pkeys: config.pkeys,
+            pkeys: pkeys.clone(),
             port_mtu: config.port_mtu,
             seed: random.hash_one(seed),
+            keep_strays: mailbox.is_some(),
             ..EndpointConfig::default()
         });
         let network = Arc::new(Network::new()?);
-        let shard = Shard::new(State::new(endpoint, link), &table)?;
+        let shard = Shard::new(State::new(endpoint, link, mailbox), &table)?;
         Ok(Arc::new(Self {
             shards: vec![shard],
             table,
             network,
+            generation: generation(),
+            pkeys,
             names: Mutex::default(),
             idle_turns: AtomicU32::new(0),
             threads: Mutex::default(),
+            companion: OnceLock::new(),
         }))
+    }
+
+    /// Ties something to the stack's life. Once.
+    pub(super) fn keep(&self, companion: Box<dyn core::any::Any + Send + Sync>) {
+        let _ = self.companion.set(companion);
+    }
+
+    /// What [`Self::keep`] was given.
+    pub(crate) fn companion<T: 'static>(&self) -> Option<&T> {
+        self.companion.get()?.downcast_ref()
     }
 
     /// The shard that a new queue pair belongs to.
@@ -182,6 +212,13 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
+        if self.generation != generation() {
+            // A forked child has neither the threads nor the sockets.
+            core::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner))
+                .into_iter()
+                .for_each(core::mem::forget);
+            return;
+        }
         for shard in &self.shards {
             shard.stop.store(true, Ordering::Release);
             shard.wake.raise();

@@ -2,6 +2,7 @@
 
 use super::{
     clock,
+    mailbox::Mailbox,
     transmit::{LinkReport, Pending},
 };
 use crate::{
@@ -29,6 +30,8 @@ const PATIENCE: u8 = 8;
 pub(crate) struct State {
     pub(crate) endpoint: Endpoint,
     pub(crate) link: Box<dyn Link>,
+    /// The way to the other processes of the host, where there are any.
+    pub(super) mailbox: Option<Arc<Mailbox>>,
     arrivals: RecvBatch,
     /// Where batches are built.
     pub(super) arena: Vec<u8>,
@@ -73,11 +76,12 @@ pub(crate) struct Turn {
 }
 
 impl State {
-    pub(crate) fn new(endpoint: Endpoint, link: Box<dyn Link>) -> Self {
+    pub(crate) fn new(endpoint: Endpoint, link: Box<dyn Link>, mailbox: Option<Arc<Mailbox>>) -> Self {
         let arena = vec![0; endpoint.config().max_batch];
         Self {
             endpoint,
             link,
+            mailbox,
             arrivals: RecvBatch::default(),
             arena,
             pending: None,
@@ -157,6 +161,21 @@ impl State {
             if !self.arrivals.is_full() {
                 break;
             }
+        }
+        self.exchange(now, view) | any
+    }
+
+    /// Takes packets that other processes received for us, and gives away those of others. Whether there were any.
+    fn exchange(&mut self, now: &mut Instant, view: View<'_>) -> bool {
+        let Some(mailbox) = &self.mailbox else { return false };
+        let incoming = mailbox.take();
+        let any = !incoming.is_empty();
+        for (meta, bytes) in incoming {
+            *now = clock::now();
+            self.endpoint.handle_run(*now, &Run { meta, bytes: &bytes, segment: 0 }, &view);
+        }
+        while let Some(stray) = self.endpoint.poll_stray() {
+            mailbox.hand_on(stray);
         }
         any
     }

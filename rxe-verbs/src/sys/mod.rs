@@ -1,10 +1,13 @@
 //! System calls and nearly all of this crate's `unsafe`: what is above this module calls safe functions.
 
 pub(crate) mod control;
+pub(crate) mod fork;
 pub(crate) mod message;
 pub(crate) mod owned;
 pub(crate) mod poll;
 pub(crate) mod process;
+pub(crate) mod shared;
 pub(crate) mod socket;
 pub(crate) mod table;
+pub(crate) mod unix;
 pub(crate) mod usercopy;

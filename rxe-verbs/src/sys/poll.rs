@@ -1,5 +1,6 @@
 //! Waiting for descriptors (`poll(2)`, `epoll(7)`).
 
+use super::unix::out_of_the_way;
 use core::time::Duration;
 use nix::{
     errno::Errno,
@@ -16,6 +17,9 @@ use std::{
     time::Instant,
 };
 
+/// How long a wait for a closed descriptor lasts.
+const CLOSED_PAUSE: Duration = Duration::from_millis(50);
+
 /// A signal ended the wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interrupted;
@@ -27,6 +31,13 @@ pub(crate) type Fds<'a> = SmallVec<[BorrowedFd<'a>; 4]>;
 pub(crate) fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<u32, Interrupted> {
     let mut list: SmallVec<[_; 4]> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
     match ppoll(&mut list, timeout.map(TimeSpec::from_duration), None) {
+        // Somebody has closed our descriptors. There is nothing to wait for, and no reason to spin.
+        Ok(_)
+            if list.iter().any(|fd| fd.revents().is_some_and(|bits| bits.contains(PollFlags::POLLNVAL))) =>
+        {
+            std::thread::sleep(CLOSED_PAUSE.min(timeout.unwrap_or(CLOSED_PAUSE)));
+            Ok(0)
+        }
         Ok(_) => {
             Ok(list.iter().enumerate().fold(0, |bits, (n, fd)| bits | u32::from(fd.any() == Some(true)) << n))
         }
@@ -66,7 +77,7 @@ pub(crate) struct AnyReadable(Epoll);
 impl AnyReadable {
     /// Watches `fds`, level-triggered; a descriptor that is closed leaves by itself.
     pub(crate) fn new(fds: &[BorrowedFd<'_>]) -> io::Result<Self> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let epoll = Epoll(out_of_the_way(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?.0));
         for fd in fds {
             epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
         }

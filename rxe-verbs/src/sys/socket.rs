@@ -1,5 +1,6 @@
 //! Socket options that `socket2` does not have, and an event counter.
 
+use super::unix::out_of_the_way;
 use core::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -112,7 +113,8 @@ impl Event {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: see above.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self(out_of_the_way(fd)))
     }
 
     /// Makes the descriptor readable. A full counter already is.
@@ -134,4 +136,22 @@ impl std::os::fd::AsFd for Event {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Throws away everything that has arrived at a socket; gives the number of datagrams. Ends after many, in case they
+/// come faster than they can be read.
+pub(crate) fn discard(fd: BorrowedFd<'_>) -> u64 {
+    const MOST: u64 = 10_000;
+    let mut count = 0;
+    while count < MOST {
+        // SAFETY: reads nothing, into a buffer of length 0; the rest of each datagram is dropped.
+        let read = unsafe {
+            libc::recv(fd.as_raw_fd(), core::ptr::null_mut(), 0, libc::MSG_DONTWAIT | libc::MSG_TRUNC)
+        };
+        if read < 0 {
+            break;
+        }
+        count += 1;
+    }
+    count
 }

@@ -69,7 +69,7 @@ pub(crate) fn bad_inproc(plan: &FaultPlan) -> Two {
 
 /// Real sockets, IPv4.
 pub(crate) fn udp4() -> Two {
-    let open = |number| Context::open_address(loopback(number)).unwrap();
+    let open = |number| ContextOptions::new().alone().open_address(loopback(number)).unwrap();
     Two { name: "udp4", a: open(1), b: open(2), _namespace: None }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn udp4() -> Two {
 /// we may not make one.
 pub(crate) fn udp6() -> Option<Two> {
     let namespace = netns::Namespace::new()?;
-    let open = || Context::open_address("::1".parse().unwrap()).unwrap();
+    let open = || ContextOptions::new().alone().open_address("::1".parse().unwrap()).unwrap();
     let (a, b) = namespace.run(move || (open(), open()));
     Some(Two { name: "udp6", a, b, _namespace: Some(namespace) })
 }

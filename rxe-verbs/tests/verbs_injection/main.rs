@@ -8,8 +8,8 @@ mod forgery;
 
 use forgery::{Forgery, Injector};
 use rxe_verbs::{
-    Completion, Context, Mtu, PortStats, QpState, QpStats, QpType, RecvWr, Remote, SendOp, SendWr, WcExtra,
-    WcOpcode,
+    Completion, ContextOptions, Mtu, PortStats, QpState, QpStats, QpType, RecvWr, Remote, SendOp, SendWr,
+    WcExtra, WcOpcode,
 };
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -281,7 +281,7 @@ fn set_up(addresses: [IpAddr; 2], stranger: IpAddr) -> Option<(Stage, Injector)>
     if !ipv4 {
         addresses.iter().for_each(|ip| namespace.ip(&format!("addr add {ip}/128 dev lo nodad")));
     }
-    let open = move || addresses.map(|ip| Context::open_address(ip).expect("it opens"));
+    let open = move || addresses.map(|ip| ContextOptions::new().alone().open_address(ip).expect("it opens"));
     let [a, b] = namespace.run(open);
     let two = verbs_common::Two::of("namespace", a, b);
     let (requester, responder) = connected(&two, QpType::Rc, MEMORY, Mtu::M1024);

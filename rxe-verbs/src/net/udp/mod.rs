@@ -24,7 +24,10 @@ use super::{
     Capabilities, Features, Ident, Link, Path, ROCE_PORT, RecvBatch, SlotTable, Transmit, UdpConfig,
     check_batch,
 };
-use crate::sys::socket::{attach_reuseport_program, receive_drops};
+use crate::sys::{
+    fork::Tracked,
+    socket::{attach_reuseport_program, receive_drops},
+};
 
 pub use self::open::GroupSockets;
 
@@ -49,6 +52,8 @@ pub struct UdpLink {
 /// One address family's half of a link.
 #[derive(Debug)]
 struct Family {
+    /// Before the socket, so that it is forgotten before that is closed.
+    _tracked: Tracked,
     socket: Socket,
     bound: IpAddr,
     gso: bool,
@@ -75,9 +80,11 @@ impl UdpLink {
         let mut family = |fd: Option<OwnedFd>, bound: IpAddr| {
             fd.map(|fd| {
                 let socket = Socket::from(fd);
+                options::set_receive_buffer(&socket, config.recv_buffer);
+                options::set_send_buffer(&socket, config.send_buffer);
                 gro &= options::try_gro(&socket, features);
                 let gso = options::try_gso(&socket, features);
-                Family { socket, bound, gso, refusing: Vec::new() }
+                Family { _tracked: Tracked::new(socket.as_fd()), socket, bound, gso, refusing: Vec::new() }
             })
         };
         let v4 = family(sockets.v4, config.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).into());

@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::net::config::{BufferSize, Features};
 use crate::net::error::OpenError;
-use crate::sys::socket::set_option;
+use crate::sys::{socket::set_option, unix::out_of_the_way};
 
 /// Most bytes of buffer we ask for.
 const LARGEST_BUFFER: usize = 16 << 20;
@@ -29,7 +29,7 @@ fn needed(result: io::Result<()>, option: &'static str) -> Result<(), OpenError>
 pub(super) fn create(address: IpAddr) -> Result<Option<Socket>, OpenError> {
     let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
     let socket = match Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP)) {
-        Ok(socket) => socket,
+        Ok(socket) => Socket::from(out_of_the_way(socket.into())),
         Err(e) if e.raw_os_error() == Some(libc::EAFNOSUPPORT) => return Ok(None),
         Err(e) => return Err(doing("make a UDP socket")(e)),
     };

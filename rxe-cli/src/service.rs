@@ -1,0 +1,150 @@
+//! `rxe service`: the process of the host that hands out shares of port 4791.
+
+use crate::Result;
+use rxe_verbs::host::{HostConfig, Observer, Place, Service, ServiceError, report::ServiceReport};
+use std::{
+    env,
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The host service: lets several processes use port 4791. Started by whoever needs it first
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Show the processes that share the port, and how the service is
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Show the service's log too
+        #[arg(long)]
+        log: bool,
+    },
+    /// Start the service in the background, if there is none; it ends when nobody has needed it for a while
+    Start,
+    /// Be the service, in the foreground, and print its log
+    Run {
+        /// Leave the terminal and the session
+        #[arg(long, hide = true)]
+        detached: bool,
+    },
+    /// Have the service end with its last client
+    Stop,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match args.action {
+        Action::Status { json, log } => status(json, log),
+        Action::Start => start(),
+        Action::Run { detached } => serve(detached),
+        Action::Stop => stop(),
+    }
+}
+
+/// The service of this network namespace.
+pub(crate) fn observer() -> Result<Observer> {
+    Observer::connect()?.ok_or_else(|| {
+        "there is no host service here (in this network namespace); the first program that uses rxe starts it".into()
+    })
+}
+
+fn status(json: bool, log: bool) -> Result<()> {
+    let report = observer()?.status()?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+        return Ok(());
+    }
+    print!("{}", describe(&report));
+    if log {
+        println!("log (seconds since the start)");
+        for line in &report.log {
+            println!("  {line}");
+        }
+    }
+    Ok(())
+}
+
+fn describe(report: &ServiceReport) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    let kind = if report.embedded { "inside process" } else { "process" };
+    let families = match report.families {
+        (true, true) => "IPv4 and IPv6",
+        (true, false) => "IPv4",
+        (false, true) => "IPv6",
+        (false, false) => "no address family yet",
+    };
+    let keys: Vec<String> = report.pkeys.iter().map(|key| format!("{key:#06x}")).collect();
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "rxe {} host service, {kind} {}, user {}, up {} s\nport 4791, {families}, {} sockets a family, P_Keys {}",
+        report.release,
+        report.pid,
+        report.uid,
+        report.seconds,
+        report.members,
+        keys.join(" ")
+    );
+    let _ = writeln!(text, "{} processes, {} slots at rest", report.clients.len(), report.resting.len());
+    for client in &report.clients {
+        let away = if client.connected { "" } else { "  not connected" };
+        let _ = writeln!(text, "  slot {:3}  {:8}  {}{away}", client.slot, client.pid, client.name);
+        for listen in &client.listening {
+            let address = listen.address.map_or_else(|| "all addresses".to_owned(), |a| a.to_string());
+            let _ = writeln!(text, "             listens to {:#018x} on {address}", listen.service_id);
+        }
+    }
+    for (name, value) in report.counters.each().filter(|(_, value)| *value > 0) {
+        let _ = writeln!(text, "  {name:<12} {value}");
+    }
+    text
+}
+
+/// Starts the service and ends at once, so that the service is nobody's child.
+fn start() -> Result<()> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["service", "run", "--detached"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // A session of its own follows in the child; until then it must not get our terminal's signals.
+    command.process_group(0).current_dir("/");
+    command.spawn().map_err(|error| format!("cannot start the host service: {error}"))?;
+    Ok(())
+}
+
+fn serve(detached: bool) -> Result<()> {
+    if detached {
+        rxe_verbs::host::leave_session();
+    }
+    let place = if detached { Place::Background } else { Place::Foreground };
+    match Service::start(HostConfig::load()?, place) {
+        Ok(service) => {
+            service.run();
+            Ok(())
+        }
+        Err(ServiceError::Running) if detached => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn stop() -> Result<()> {
+    let Some(observer) = Observer::connect()? else { return Ok(()) };
+    observer.stop()?;
+    drop(observer);
+    let until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < until {
+        if Observer::connect()?.is_none() {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Err("the host service goes on until its last client ends; `rxe service status` lists them".into())
+}

@@ -1,0 +1,74 @@
+//! `rxe stat`: what the processes that share the port have counted.
+
+use crate::{Result, service::observer};
+use rxe_verbs::host::report::{ClientStats, HostStats};
+use std::fmt::Write;
+
+/// Counters of every process that uses the port: packets, bytes, retransmissions, NAKs, drops by reason
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only the process with this slot (`rxe service status`)
+    #[arg(long, value_name = "SLOT")]
+    slot: Option<u8>,
+    /// Show each queue pair too
+    #[arg(short, long)]
+    qps: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut stats = observer()?.stats()?;
+    if let Some(slot) = args.slot {
+        stats.clients.retain(|client| client.slot == slot);
+        stats.silent.retain(|silent| *silent == slot);
+        if stats.clients.is_empty() && stats.silent.is_empty() {
+            return Err(format!("no process has slot {slot}; `rxe service status` lists them").into());
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&stats)?);
+    } else {
+        print!("{}", describe(&stats, args.qps));
+    }
+    Ok(())
+}
+
+fn describe(stats: &HostStats, qps: bool) -> String {
+    let mut text = String::new();
+    for client in &stats.clients {
+        describe_client(&mut text, client, qps);
+    }
+    for slot in &stats.silent {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "slot {slot}: its process does not answer (is it stopped?)");
+    }
+    text
+}
+
+fn describe_client(text: &mut String, client: &ClientStats, qps: bool) {
+    let _ = writeln!(
+        text,
+        "slot {}: process {} ({}), {} queue pairs",
+        client.slot,
+        client.pid,
+        client.name,
+        client.qps.len()
+    );
+    counters(text, "  port", &client.port);
+    if qps {
+        for qp in &client.qps {
+            counters(text, &format!("  qp {:#08x} {} {}", qp.qpn, qp.service, qp.state), &qp.counters);
+        }
+    }
+}
+
+/// Those that are not 0, on one line.
+fn counters(text: &mut String, title: &str, list: &[(String, u64)]) {
+    let _ = write!(text, "{title}:");
+    for (name, value) in list.iter().filter(|(_, value)| *value > 0) {
+        let _ = write!(text, " {name} {value}");
+    }
+    text.push('\n');
+}

@@ -1,0 +1,255 @@
+//! What processes do to themselves: they fork, close all their descriptors, are stopped.
+
+use super::{
+    netns::Namespace,
+    stage::{End, PATIENCE, SERVICE, Service, exchange, listens, observe, until},
+};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitStatus, waitpid},
+    },
+    unistd::{ForkResult, Pid, fork},
+};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::UdpSocket,
+    process::{Child, ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// Runs one of the tests below that are ignored, in a process of its own inside the namespace.
+fn child(namespace: &Namespace, test: &'static str) -> (Child, BufReader<ChildStdout>) {
+    let mut child = namespace.run(move || {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("life::{test}"), "--ignored", "--nocapture", "--test-threads=1"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    let output = BufReader::new(child.stdout.take().unwrap());
+    (child, output)
+}
+
+/// Waits for a line of a child's.
+fn hear(output: &mut impl BufRead, wanted: &str) -> String {
+    let mut line = String::new();
+    while !line.contains(wanted) {
+        line.clear();
+        assert!(output.read_line(&mut line).unwrap() > 0, "it ended before it said {wanted:?}");
+    }
+    line
+}
+
+fn finish(mut child: Child, mut output: impl Read) {
+    drop(child.stdin.take());
+    let mut rest = String::new();
+    let _ = output.read_to_string(&mut rest);
+    assert!(child.wait().unwrap().success(), "{rest}");
+}
+
+fn say(line: &str) {
+    println!("{line}");
+    std::io::stdout().flush().unwrap();
+}
+
+/// A request to oneself: through the service, and the reply past it.
+fn talk_to_oneself(end: &End, round: u32) {
+    exchange(end, end, round);
+}
+
+#[test]
+fn a_forked_child_is_another_process() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let (child, mut output) = child(&namespace, "child_forks");
+    let line = hear(&mut output, "forked twice: ");
+    // It has ended, and its second child has not. The port is free as soon as the service has ended too.
+    until(|| namespace.run(|| UdpSocket::bind("0.0.0.0:4791")).is_ok());
+    let orphan = line.trim_end().rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a number");
+    kill(Pid::from_raw(orphan), Signal::SIGKILL).expect("the second child lives");
+    finish(child, output);
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn child_forks() {
+    let end = End::here();
+    let token = end.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
+    talk_to_oneself(&end, 1);
+    // SAFETY: the child uses what is safe there: allocation (glibc sees to it), and no lock of another thread.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let slot = end.slot();
+            // Neither hangs, nor takes the parent's slot away.
+            drop(end);
+            let own = End::here();
+            let listens = own.context.host_port().unwrap().listen(listens(SERVICE + 1)).is_some();
+            talk_to_oneself_as(&own, SERVICE + 1);
+            let good = own.slot() != slot && listens;
+            drop(own);
+            // SAFETY: ends the process without the test harness's handlers.
+            unsafe { libc::_exit(i32::from(!good)) };
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+    talk_to_oneself(&end, 2);
+    end.context.host_port().unwrap().unlisten(token);
+    // SAFETY: as before.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            thread::sleep(2 * PATIENCE);
+            // SAFETY: as before.
+            unsafe { libc::_exit(0) };
+        }
+        ForkResult::Parent { child } => say(&format!("forked twice: {child}")),
+    }
+}
+
+fn talk_to_oneself_as(end: &End, service_id: u64) {
+    super::stage::exchange_of(end, end, 7, service_id);
+}
+
+/// A program that closes everything it does not know, and then opens its own files where ours were.
+#[test]
+fn a_process_may_close_all_its_descriptors() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let (child, output) = child(&namespace, "child_closes_everything");
+    finish(child, output);
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn child_closes_everything() {
+    let end = End::here();
+    let slot = end.slot();
+    // SAFETY: closes descriptors that the library owns, which is what is tested: it must not use those numbers again.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) }, 0);
+    // Eight bytes each: what an event counter of ours would take out of them.
+    let mut pipes: Vec<_> = (0..100).map(|_| std::io::pipe().unwrap()).collect();
+    for (_, into) in &mut pipes {
+        into.write_all(b"untouche").unwrap();
+    }
+    thread::sleep(Duration::from_millis(300));
+    for (from, _) in &mut pipes {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"untouche");
+    }
+    let again = End::here();
+    assert_ne!(again.slot(), slot);
+    assert!(again.context.host_port().unwrap().listen(listens(SERVICE)).is_some());
+    talk_to_oneself(&again, 1);
+    // The numbers that the old one owns are not its any more: it must not close what has them now.
+    std::mem::forget(end);
+}
+
+/// A client is stopped while the service dies and another takes over; when it goes on it is as if nothing had been.
+#[test]
+fn a_stopped_client_keeps_its_slot() {
+    let Some(namespace) = Namespace::new() else { return };
+    let mut service = Service::start(&namespace);
+    let (child, mut output) = child(&namespace, "child_answers");
+    hear(&mut output, "ready");
+    let end = End::new(&namespace);
+    exchange_with_child(&end, 1);
+    let pid = Pid::from_raw(child.id() as i32);
+    kill(pid, Signal::SIGSTOP).unwrap();
+    service.kill();
+    until(|| observe(&namespace).is_some_and(|report| report.counters.rejoined == 1));
+    let report = observe(&namespace).unwrap();
+    let stopped = report.clients.iter().find(|client| client.pid == pid.as_raw()).expect("it is known");
+    assert!(!stopped.connected, "{report:?}");
+    let newcomer = End::new(&namespace);
+    assert_ne!(newcomer.slot(), stopped.slot);
+    kill(pid, Signal::SIGCONT).unwrap();
+    until(|| observe(&namespace).unwrap().clients.iter().all(|client| client.connected));
+    until(|| observe(&namespace).unwrap().clients.iter().any(|client| !client.listening.is_empty()));
+    exchange_with_child(&end, 2);
+    finish(child, output);
+    until(|| observe(&namespace).unwrap().clients.len() == 2);
+}
+
+/// A request of `end`'s, which the child answers.
+fn exchange_with_child(end: &End, round: u32) {
+    let comm_id = u32::from(end.slot()) << 24 | round;
+    end.send(&super::stage::mad(super::stage::REQ, comm_id, 0, SERVICE));
+    let reply = end.receive();
+    assert_eq!(reply[28..32], comm_id.to_be_bytes());
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn child_answers() {
+    let end = End::here();
+    let _token = end.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
+    say("ready");
+    thread::spawn(|| {
+        // Until the parent has had enough.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    loop {
+        let request = end.receive();
+        let comm_id = u32::from_be_bytes(request[24..28].try_into().unwrap());
+        end.send(&super::stage::mad(super::stage::REP, u32::from(end.slot()) << 24, comm_id, 0));
+    }
+}
+
+/// The first process is the service too, has a forked child, and dies: the child keeps nothing of it alive.
+#[test]
+fn a_service_inside_a_process_dies_with_it() {
+    let Some(namespace) = Namespace::new() else { return };
+    let (mut child, mut output) = child(&namespace, "child_is_the_service");
+    let line = hear(&mut output, "forked: ");
+    let orphan = line.trim_end().rsplit(' ').next().and_then(|pid| pid.parse().ok()).expect("a number");
+    let (a, b) = (End::new(&namespace), End::new(&namespace));
+    assert_eq!(observe(&namespace).unwrap().pid, child.id());
+    assert!(a.context.host_port().unwrap().listen(listens(SERVICE)).is_some());
+    exchange(&a, &b, 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until(|| observe(&namespace).is_some_and(|report| report.counters.rejoined == 2));
+    let report = observe(&namespace).unwrap();
+    assert_eq!((report.pid, report.clients.len()), (std::process::id(), 2), "{report:?}");
+    until(|| observe(&namespace).unwrap().clients.iter().any(|client| !client.listening.is_empty()));
+    exchange(&a, &b, 2);
+    kill(Pid::from_raw(orphan), Signal::SIGKILL).expect("the forked child lives");
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn child_is_the_service() {
+    let _end = End::here();
+    // SAFETY: the child uses nothing.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            thread::sleep(2 * PATIENCE);
+            // SAFETY: ends the process without the test harness's handlers.
+            unsafe { libc::_exit(0) };
+        }
+        ForkResult::Parent { child } => say(&format!("forked: {child}")),
+    }
+    thread::sleep(2 * PATIENCE);
+}
+
+/// Killed, it leaves a slot that rests.
+#[test]
+fn the_dead_are_noticed_at_once() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let (mut child, mut output) = child(&namespace, "child_answers");
+    hear(&mut output, "ready");
+    let end = End::new(&namespace);
+    exchange_with_child(&end, 1);
+    child.kill().unwrap();
+    until(|| observe(&namespace).unwrap().counters.died == 1);
+    let report = observe(&namespace).unwrap();
+    assert_eq!((report.clients.len(), report.resting.len()), (1, 1), "{report:?}");
+    child.wait().unwrap();
+}

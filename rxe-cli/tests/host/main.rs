@@ -1,0 +1,285 @@
+//! The host service: requests find their listener, replies their process, strangers and broken messages nothing; from
+//! its beginning to its violent end.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod life;
+#[path = "../../../rxe-verbs/tests/netns/mod.rs"]
+mod netns;
+mod stage;
+
+use common::{CONFIG, text};
+use netns::Namespace;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen, sendmsg,
+    socket,
+};
+use stage::{End, NAME, REQ, SERVICE, Service, exchange, listens, mad, observe, until};
+use std::{
+    fs,
+    io::IoSlice,
+    os::fd::{AsRawFd, OwnedFd},
+    process::Command,
+};
+
+#[test]
+fn requests_find_their_listener_and_replies_their_process() {
+    let Some(namespace) = Namespace::new() else { return };
+    let mut service = Service::start(&namespace);
+    let (a, b, c) = (End::new(&namespace), End::new(&namespace), End::new(&namespace));
+    assert_ne!(a.slot(), b.slot());
+    let token = a.context.host_port().unwrap().listen(listens(SERVICE)).expect("nobody else listens");
+    assert_eq!(b.context.host_port().unwrap().listen(listens(SERVICE)), None, "somebody does now");
+    exchange(&a, &b, 1);
+    c.hears_nothing();
+    let report = observe(&namespace).unwrap();
+    assert_eq!((report.counters.dispatched, report.counters.handed_on), (1, 0), "{report:?}");
+    // Nobody listens there.
+    b.send(&mad(REQ, 0x11, 0, SERVICE + 1));
+    until(|| observe(&namespace).unwrap().counters.unheard == 1);
+    // The next service knows who listens, and who has which slot.
+    service.kill();
+    until(|| observe(&namespace).is_some_and(|report| report.counters.rejoined == 3));
+    until(|| observe(&namespace).unwrap().clients.iter().any(|client| !client.listening.is_empty()));
+    exchange(&a, &b, 2);
+    let report = observe(&namespace).unwrap();
+    assert!(report.embedded && report.pid == std::process::id(), "{report:?}");
+    a.context.host_port().unwrap().unlisten(token);
+    until(|| observe(&namespace).unwrap().clients.iter().all(|client| client.listening.is_empty()));
+    assert!(c.context.host_port().unwrap().listen(listens(SERVICE)).is_some());
+    // A newcomer gets a slot of its own.
+    let d = End::new(&namespace);
+    assert!([&a, &b, &c].iter().all(|end| end.slot() != d.slot()));
+}
+
+/// A raw connection to the service.
+fn raw(namespace: &Namespace) -> OwnedFd {
+    namespace.run(|| {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        connect(fd.as_raw_fd(), &UnixAddr::new_abstract(NAME).unwrap()).unwrap();
+        fd
+    })
+}
+
+fn say(fd: &OwnedFd, bytes: &[u8], fds: &[i32]) -> bool {
+    let rights = [ControlMessage::ScmRights(fds)];
+    let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    sendmsg::<()>(fd.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).is_ok()
+}
+
+/// Version 1, an observer or a client with a short name.
+fn hello(role: &[u8]) -> Vec<u8> {
+    let mut bytes = b"\0rxeh\x01\x01\0\x01x".to_vec();
+    bytes.extend(role);
+    bytes
+}
+
+const JOIN: &[u8] = b"\0\x01x";
+const OBSERVE: &[u8] = b"\x02";
+
+#[test]
+fn broken_messages_cost_their_sender_the_connection() {
+    let Some(namespace) = Namespace::new() else { return };
+    let service = Service::start(&namespace);
+    let (a, b) = (End::new(&namespace), End::new(&namespace));
+    let _token = a.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
+    exchange(&a, &b, 1);
+    let before = (observe(&namespace).unwrap(), service.descriptors());
+    let devnull = fs::File::open("/dev/null").unwrap().as_raw_fd();
+    let mut offences = 0;
+    let mut offend = |messages: &[(&[u8], &[i32])]| {
+        let fd = raw(&namespace);
+        for (bytes, fds) in messages {
+            say(&fd, bytes, fds);
+        }
+        offences += 1;
+        until(|| observe(&namespace).unwrap().counters.misbehaved == offences);
+        exchange(&a, &b, 10 + offences as u32);
+    };
+    let observer = hello(OBSERVE);
+    offend(&[(&[0xee; 100], &[])]);
+    offend(&[(&observer[..5], &[])]);
+    offend(&[(&[0; 20_000], &[])]);
+    offend(&[(b"\0rxex\x01\x01\0\x01x\x02", &[])]);
+    // Listen, before a hello and as an observer; a second hello.
+    offend(&[(b"\x01\x05\x05\0\0", &[])]);
+    offend(&[(&observer, &[]), (b"\x01\x05\x05\0\0", &[])]);
+    offend(&[(&observer, &[]), (&observer, &[])]);
+    // Descriptors that nobody asked for: with a question, too many, and one that is no pidfd.
+    offend(&[(&observer, &[]), (b"\x05", &[devnull])]);
+    offend(&[(&observer, &[devnull; 250])]);
+    offend(&[(&hello(JOIN), &[devnull])]);
+    // A client that leaves in the middle is no offence.
+    drop(raw(&namespace));
+    // Many at once, and all silent.
+    let crowd: Vec<OwnedFd> = (0..600).map(|_| raw(&namespace)).collect();
+    exchange(&a, &b, 99);
+    drop(crowd);
+    until(|| service.descriptors() <= before.1);
+    let after = observe(&namespace).unwrap();
+    assert_eq!((after.clients.len(), after.counters.joined), (2, before.0.counters.joined));
+    assert!(after.log.iter().filter(|line| line.contains("was cut off")).count() >= 10, "{:?}", after.log);
+    exchange(&a, &b, 100);
+}
+
+/// Newer and older releases: both sides find a version, or one is told to upgrade.
+#[test]
+fn releases_meet_or_say_who_is_to_upgrade() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let answer = |oldest: u8, newest: u8, role: &[u8]| {
+        let fd = raw(&namespace);
+        let mut bytes = vec![0, b'r', b'x', b'e', b'h', oldest, newest, 0, 3];
+        bytes.extend(b"9.9");
+        bytes.extend(role);
+        // What a newer release has added.
+        bytes.extend([7; 9]);
+        assert!(say(&fd, &bytes, &[]));
+        let mut buffer = [0; 4096];
+        let len = nix::sys::socket::recv(fd.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap();
+        buffer[..len].to_vec()
+    };
+    let welcome = answer(1, 9, JOIN);
+    assert_eq!(welcome[..2], [0, 1], "{welcome:?}");
+    for (oldest, newest, words) in [(0, 0, "upgrade the program"), (2, 9, "upgrade it")] {
+        let refusal = answer(oldest, newest, JOIN);
+        let said = String::from_utf8_lossy(&refusal).into_owned();
+        assert!(refusal[0] == 1 && said.contains(words) && said.contains("9.9"), "{said}");
+    }
+}
+
+#[test]
+fn the_host_s_file_is_everybody_s() {
+    let Some(namespace) = Namespace::new() else { return };
+    let file = std::env::temp_dir().join(format!("rxe-host-{}.toml", std::process::id()));
+    fs::write(&file, "pkeys = [0xffff, 0x8123]\n[service]\nidle_seconds = 1\n").unwrap();
+    let _service = Service::start_with(&namespace, file.to_str().unwrap());
+    let context = namespace.run(|| rxe_verbs::Context::open_address(stage::HOME).unwrap());
+    assert_eq!(context.pkeys(), [rxe_verbs::Pkey(0xffff), rxe_verbs::Pkey(0x8123)]);
+    let rxe = |arguments: &'static str| {
+        let output = namespace.run(move || {
+            Command::new(env!("CARGO_BIN_EXE_rxe")).args(arguments.split(' ')).output().unwrap()
+        });
+        assert!(output.status.success(), "{arguments}: {output:?}");
+        text(&output.stdout).to_owned()
+    };
+    let status = rxe("service status");
+    assert!(status.contains("P_Keys 0xffff 0x8123") && status.contains("slot   1"), "{status}");
+    let stat = rxe("stat --qps");
+    assert!(stat.contains("slot 1: process ") && stat.contains("0 queue pairs"), "{stat}");
+    let link = rxe("link show");
+    assert_eq!(link, "link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo \n");
+    fs::write(&file, "pkeys = [0]").unwrap();
+    let wrong = file.to_str().unwrap().to_owned();
+    let output = Namespace::new().unwrap().run(move || {
+        Command::new(env!("CARGO_BIN_EXE_rxe"))
+            .args(["service", "run"])
+            .env("RXE_CONFIG", wrong)
+            .output()
+            .unwrap()
+    });
+    assert!(!output.status.success() && text(&output.stderr).contains("0x0000 is not a partition key"));
+    fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn strangers_are_refused_in_words() {
+    let Some(namespace) = Namespace::new() else { return };
+    let service = Service::start(&namespace);
+    let rxe = |arguments: &'static str| {
+        namespace.run(move || {
+            let program = for_everybody();
+            Command::new("setpriv")
+                .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+                .arg(&program)
+                .args(arguments.split(' '))
+                .env("RXE_CONFIG", CONFIG)
+                .output()
+                .unwrap()
+        })
+    };
+    for command in ["service status", "pingpong rc"] {
+        let output = rxe(command);
+        let said = text(&output.stderr).to_owned();
+        assert!(!output.status.success() && said.contains("belongs to user 0"), "{command}: {said}");
+    }
+    drop(service);
+    // Somebody else has the name, and is no service.
+    let squatter = namespace.run(|| {
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(fd.as_raw_fd(), &UnixAddr::new_abstract(NAME).unwrap()).unwrap();
+        listen(&fd, nix::sys::socket::Backlog::new(8).unwrap()).unwrap();
+        fd
+    });
+    let output = rxe("pingpong rc");
+    let said = text(&output.stderr).to_owned();
+    assert!(!output.status.success() && said.contains("belongs to user 0"), "{said}");
+    drop(squatter);
+}
+
+/// The program where everybody may run it.
+fn for_everybody() -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = std::env::temp_dir().join(format!("rxe-cli-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = folder.join("rxe");
+    if !copy.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_rxe"), &copy).unwrap();
+    }
+    copy
+}
+
+/// A process that takes the group's program away, from everybody; the service puts it back.
+#[test]
+fn a_changed_steering_program_is_mended() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let ends: Vec<End> = (0..4).map(|_| End::new(&namespace)).collect();
+    let _token = ends[0].context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
+    exchange(&ends[0], &ends[1], 1);
+    for socket in group_sockets(&namespace) {
+        const DETACH_REUSEPORT_BPF: i32 = 68;
+        let none = 0_i32;
+        // SAFETY: the option takes an int, which lives through the call.
+        let result = unsafe {
+            libc::setsockopt(socket, libc::SOL_SOCKET, DETACH_REUSEPORT_BPF, (&raw const none).cast(), 4)
+        };
+        // All members of a family have one program.
+        let gone = std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT);
+        assert!(result == 0 || gone, "{}", std::io::Error::last_os_error());
+    }
+    until(|| observe(&namespace).unwrap().counters.mended > 0);
+    for (round, end) in (2..).zip(&ends[1..]) {
+        exchange(&ends[0], end, round);
+    }
+}
+
+/// The port-4791 sockets that this process has in a namespace.
+fn group_sockets(namespace: &Namespace) -> Vec<i32> {
+    const SIOCGSKNS: libc::c_ulong = 0x894c;
+    let home = namespace.run(|| fs::read_link("/proc/thread-self/ns/net").unwrap());
+    let numbers = fs::read_dir("/proc/self/fd").unwrap();
+    let numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    numbers
+        .filter(|fd| {
+            let name = nix::sys::socket::getsockname::<nix::sys::socket::SockaddrStorage>(*fd);
+            let port = name.ok().and_then(|name| {
+                name.as_sockaddr_in()
+                    .map(|v4| v4.port())
+                    .or_else(|| name.as_sockaddr_in6().map(|v6| v6.port()))
+            });
+            if port != Some(4791) {
+                return false;
+            }
+            // SAFETY: gives a new descriptor of the socket's namespace, or an error.
+            let place = unsafe { libc::ioctl(*fd, SIOCGSKNS as _) };
+            let link = fs::read_link(format!("/proc/self/fd/{place}"));
+            // SAFETY: made just now, and nobody else's.
+            unsafe { libc::close(place) };
+            link.is_ok_and(|link| link == home)
+        })
+        .collect()
+}

@@ -1,0 +1,192 @@
+//! What the tests of the host service start from: a service, and ends with a queue pair 1 that exchange messages.
+
+use super::{common::CONFIG, netns::Namespace};
+use rxe_verbs::{
+    Access, Completion, Context, ContextOptions, Cq, Gid, Mr, Psn, Qkey, Qp, QpChange, QpInit, QpState,
+    QpType, Qpn, RecvWr, SendOp, SendWr, UdDest, WcStatus,
+    host::{Listen, Observer, report::ServiceReport},
+};
+use std::{
+    fs,
+    net::IpAddr,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+/// The name that services have (`rxe-verbs/src/host/message.rs`).
+pub(crate) const NAME: &[u8] = b"rxe/4791";
+
+/// A service in a namespace; ended at the end.
+pub(crate) struct Service(Child);
+
+impl Service {
+    pub(crate) fn start(namespace: &Namespace) -> Self {
+        Self::start_with(namespace, CONFIG)
+    }
+
+    /// With this configuration.
+    pub(crate) fn start_with(namespace: &Namespace, config: &str) -> Self {
+        let config = config.to_owned();
+        let child = namespace.run(move || {
+            Command::new(env!("CARGO_BIN_EXE_rxe"))
+                .args(["service", "run"])
+                .env("RXE_CONFIG", config)
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        });
+        until(|| observe(namespace).is_some());
+        Self(child)
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    pub(crate) fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.0.id())).unwrap().count()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "it does not happen");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn observe(namespace: &Namespace) -> Option<ServiceReport> {
+    namespace.run(|| Observer::connect().ok().flatten()?.status().ok())
+}
+
+/// A process's share of the port, with a queue pair 1. Each is a stack of its own, as if it were a process of its own.
+pub(crate) struct End {
+    pub(crate) context: Context,
+    qp: Qp,
+    cq: Cq,
+    mr: Mr,
+}
+
+/// Where a message lies in the region, behind room for the GRH of received ones.
+pub(crate) const GRH: usize = 40;
+pub(crate) const MAD: usize = 256;
+pub(crate) const OUT: usize = 4096;
+
+impl End {
+    pub(crate) fn new(namespace: &Namespace) -> Self {
+        namespace.run(Self::here)
+    }
+
+    /// In the namespace that the thread is in.
+    pub(crate) fn here() -> Self {
+        // A partition table of one's own makes a stack of one's own.
+        let options = ContextOptions::new().pkeys(vec![rxe_verbs::Pkey::DEFAULT]);
+        let context = options.open_address(HOME).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let mr = pd.alloc_mr(8192, Access::LOCAL_WRITE).unwrap();
+        let cq = context.create_cq(64, None).unwrap();
+        let qp = pd.create_qp(&QpInit::new(QpType::Gsi, &cq)).unwrap();
+        let none = QpChange::default();
+        let qkey = Some(Qkey::GSI);
+        qp.modify(&QpChange { state: Some(QpState::Init), pkey_index: Some(0), qkey, ..none }).unwrap();
+        qp.modify(&QpChange { state: Some(QpState::Rtr), ..none }).unwrap();
+        qp.modify(&QpChange { state: Some(QpState::Rts), sq_psn: Some(Psn::new(1)), ..none }).unwrap();
+        let end = Self { context, qp, cq, mr };
+        for place in 0..4 {
+            let sges = [end.mr.sge(place * 512, 512)];
+            end.qp.post_recv(&RecvWr { wr_id: place as u64, sges: &sges }).unwrap();
+        }
+        end
+    }
+
+    pub(crate) fn slot(&self) -> u8 {
+        self.context.host_port().unwrap().slot()
+    }
+
+    pub(crate) fn send(&self, mad: &[u8; MAD]) {
+        self.mr.write_at(OUT, mad).unwrap();
+        let av = self.context.address_vector(0, Gid::from(HOME)).unwrap();
+        let dest = Some(UdDest { av, remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI });
+        let sges = [self.mr.sge(OUT, MAD as u32)];
+        self.qp.post_send(&SendWr { dest, ..SendWr::new(100, SendOp::Send, &sges) }).unwrap();
+    }
+
+    pub(crate) fn next(&self) -> Completion {
+        let wc = self.cq.poll_within(PATIENCE).unwrap().expect("a completion");
+        assert_eq!(wc.status, WcStatus::Success);
+        wc
+    }
+
+    /// The next message received.
+    pub(crate) fn receive(&self) -> Vec<u8> {
+        loop {
+            let wc = self.next();
+            if wc.wr_id < 100 {
+                let at = wc.wr_id as usize * 512;
+                let mad = self.mr.read_vec(at + GRH, MAD).unwrap();
+                self.qp.post_recv(&RecvWr { wr_id: wc.wr_id, sges: &[self.mr.sge(at, 512)] }).unwrap();
+                return mad;
+            }
+        }
+    }
+
+    pub(crate) fn hears_nothing(&self) {
+        let until = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < until {
+            if let Some(wc) = self.cq.poll_within(Duration::from_millis(10)).unwrap() {
+                assert!(wc.wr_id >= 100, "{wc:?}");
+            }
+        }
+    }
+}
+
+/// A message of the connection manager.
+pub(crate) fn mad(attribute: u16, local: u32, remote: u32, service_id: u64) -> [u8; MAD] {
+    let mut mad = [0; MAD];
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+    mad[24..28].copy_from_slice(&local.to_be_bytes());
+    if attribute == REQ {
+        mad[32..40].copy_from_slice(&service_id.to_be_bytes());
+    } else {
+        mad[28..32].copy_from_slice(&remote.to_be_bytes());
+    }
+    mad[100..].fill(attribute as u8);
+    mad
+}
+
+pub(crate) const REQ: u16 = 0x10;
+pub(crate) const REP: u16 = 0x13;
+pub(crate) const SERVICE: u64 = 0x0000_0000_0106_1234;
+
+pub(crate) fn listens(service_id: u64) -> Listen {
+    Listen { service_id, address: None, reuse: false }
+}
+
+/// `b` asks, `a` answers.
+pub(crate) fn exchange(a: &End, b: &End, round: u32) {
+    exchange_of(a, b, round, SERVICE);
+}
+
+/// The same about another service.
+pub(crate) fn exchange_of(a: &End, b: &End, round: u32, service_id: u64) {
+    let comm_id = |end: &End| u32::from(end.slot()) << 24 | round;
+    let request = mad(REQ, comm_id(b), 0, service_id);
+    b.send(&request);
+    assert_eq!(a.receive(), request);
+    let reply = mad(REP, comm_id(a), comm_id(b), 0);
+    a.send(&reply);
+    assert_eq!(b.receive(), reply);
+}

@@ -1,0 +1,90 @@
+//! What a shard exchanges with the rest of the host beside its sockets: packets that other processes received for it,
+//! and packets of others that came to it. Both are rare.
+
+use crate::sys::socket::Event;
+use core::sync::atomic::{AtomicBool, Ordering};
+use rxe_core::endpoint::{RunMeta, Stray};
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Packets that wait in either direction at most; more are lost, as in a socket buffer.
+const CAPACITY: usize = 256;
+
+/// A shard's mailbox.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    /// Looked at in every turn, so that an empty box costs nothing.
+    has_incoming: AtomicBool,
+    incoming: Mutex<VecDeque<(RunMeta, Vec<u8>)>>,
+    arrived: Event,
+    outgoing: Mutex<VecDeque<Stray>>,
+    leaving: Event,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            has_incoming: AtomicBool::new(false),
+            incoming: Mutex::default(),
+            arrived: Event::new()?,
+            outgoing: Mutex::default(),
+            leaving: Event::new()?,
+        })
+    }
+
+    /// A packet for the shard; false if it has too many already.
+    pub(crate) fn put(&self, meta: RunMeta, bytes: Vec<u8>) -> bool {
+        let mut incoming = lock(&self.incoming);
+        if incoming.len() >= CAPACITY {
+            return false;
+        }
+        incoming.push_back((meta, bytes));
+        self.has_incoming.store(true, Ordering::Release);
+        self.arrived.raise();
+        true
+    }
+
+    /// All packets for the shard.
+    pub(super) fn take(&self) -> VecDeque<(RunMeta, Vec<u8>)> {
+        if !self.has_incoming.load(Ordering::Acquire) {
+            return VecDeque::new();
+        }
+        let mut incoming = lock(&self.incoming);
+        self.has_incoming.store(false, Ordering::Release);
+        self.arrived.clear();
+        core::mem::take(&mut *incoming)
+    }
+
+    /// A packet that the shard cannot use.
+    pub(super) fn hand_on(&self, stray: Stray) {
+        let mut outgoing = lock(&self.outgoing);
+        if outgoing.len() < CAPACITY {
+            outgoing.push_back(stray);
+        }
+        self.leaving.raise();
+    }
+
+    /// All packets that the shard cannot use.
+    pub(crate) fn take_outgoing(&self) -> VecDeque<Stray> {
+        self.leaving.clear();
+        core::mem::take(&mut *lock(&self.outgoing))
+    }
+
+    /// Readable while there is something for the shard.
+    pub(super) fn arrivals(&self) -> BorrowedFd<'_> {
+        self.arrived.as_fd()
+    }
+
+    /// Readable while the shard has handed something on.
+    pub(crate) fn departures(&self) -> BorrowedFd<'_> {
+        self.leaving.as_fd()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

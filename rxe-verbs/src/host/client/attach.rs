@@ -1,0 +1,226 @@
+//! Getting a slot from the host service, which is started if there is none.
+
+use super::start::{self, StartError};
+use crate::{
+    host::{
+        message::{Hello, MAX_MESSAGE, NAME, Role, ToClient, ToService, Welcome, decode, encode},
+        records::{Records, SlotRecords},
+        service::is_nobody_in_particular,
+        vault::Vault,
+    },
+    net::GroupSockets,
+    sys::{
+        poll,
+        unix::{Channel, Received, out_of_the_way, own_pidfd},
+    },
+};
+use nix::unistd::geteuid;
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a service may take to answer, or to appear.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After this long without a service another one is started.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Why this process got no slot.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The service says no, in its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// Whoever has the service's name is not to be trusted.
+    #[error(
+        "the rxe host service of this network namespace belongs to user {theirs} (process {pid}), and you are user {ours}: \
+         run as that user, use a network namespace of your own, or have it ended"
+    )]
+    Stranger {
+        /// That user.
+        theirs: u32,
+        /// The process, 0 if it cannot be told.
+        pid: i32,
+        /// This process's user.
+        ours: u32,
+    },
+    /// It does not answer.
+    #[error("the rxe host service does not answer; `rxe service status` tells more")]
+    Silent,
+    /// It cannot be started.
+    #[error("cannot start the rxe host service: {0}")]
+    Start(String),
+    /// The system refused a resource.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What we were doing.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A slot and what belongs to it.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) slot: u8,
+    pub(crate) sockets: GroupSockets,
+    pub(crate) pkeys: Vec<u16>,
+    pub(super) channel: Channel,
+    pub(super) vault: Vault,
+    pub(super) records: SlotRecords,
+    pub(super) program: Option<std::path::PathBuf>,
+}
+
+/// Gets a slot.
+///
+/// # Errors
+/// [`HostError`], in words for the user.
+pub(crate) fn attach(program: Option<&Path>) -> Result<Attachment, HostError> {
+    let deadline = Instant::now() + PATIENCE;
+    let pidfd = own_pidfd().ok();
+    let fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
+    loop {
+        let channel = connect(program, deadline)?;
+        let hello = Hello::new(Role::Join { name: own_name() });
+        if let Some((welcome, fds)) = greet(&channel, hello, &fds, deadline)? {
+            return Attachment::of(channel, welcome, fds, program);
+        }
+        // It ended while we spoke to it.
+    }
+}
+
+/// Comes back to a service with the slot that an earlier one gave.
+pub(super) fn rejoin(
+    slot: u8,
+    vault: &Vault,
+    program: Option<&Path>,
+    deadline: Instant,
+) -> Result<Option<Channel>, HostError> {
+    let channel = connect(program, deadline)?;
+    let pidfd = own_pidfd().ok();
+    let mut fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
+    fds.extend(vault.descriptors());
+    let hello = Hello::new(Role::Rejoin { name: own_name(), slot });
+    Ok(greet(&channel, hello, &fds, deadline)?.map(|_| channel))
+}
+
+/// Connects to the service, and starts one where there is none.
+fn connect(program: Option<&Path>, deadline: Instant) -> Result<Channel, HostError> {
+    let mut start_at = Instant::now();
+    let mut pause = Duration::from_micros(200);
+    loop {
+        match Channel::connect(NAME) {
+            Ok(channel) => return trust(channel),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                if Instant::now() >= start_at {
+                    start::start(program).map_err(|error: StartError| HostError::Start(error.to_string()))?;
+                    start_at = Instant::now() + AGAIN;
+                }
+            }
+            // Too many connect at once.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(source) => return Err(HostError::System { action: "reach the rxe host service", source }),
+        }
+        if Instant::now() >= deadline {
+            return Err(HostError::Silent);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// A stranger may have taken the name: nobody but our own user gets our pidfd, or gives us sockets.
+pub(super) fn trust(channel: Channel) -> Result<Channel, HostError> {
+    let peer = channel
+        .peer()
+        .map_err(|source| HostError::System { action: "learn whose the rxe host service is", source })?;
+    let ours = geteuid().as_raw();
+    if peer.uid != ours || is_nobody_in_particular(peer.uid) {
+        return Err(HostError::Stranger { theirs: peer.uid, pid: peer.pid, ours });
+    }
+    Ok(channel)
+}
+
+/// Says hello; the answer, or `None` if the service ended meanwhile.
+fn greet(
+    channel: &Channel,
+    hello: Hello,
+    fds: &[BorrowedFd<'_>],
+    deadline: Instant,
+) -> Result<Option<(Welcome, Vec<OwnedFd>)>, HostError> {
+    if channel.send(&encode(&ToService::Hello(hello)), fds).is_err() {
+        // It may have said why.
+        return receive(channel, deadline).map(|_| None);
+    }
+    match receive(channel, deadline)? {
+        None => Ok(None),
+        Some((ToClient::Welcome(welcome), fds)) => Ok(Some((welcome, fds))),
+        Some(_) => Err(HostError::Silent),
+    }
+}
+
+/// The next message; `None` if the other side is gone.
+pub(super) fn receive(
+    channel: &Channel,
+    deadline: Instant,
+) -> Result<Option<(ToClient, Vec<OwnedFd>)>, HostError> {
+    let mut buffer = [0; MAX_MESSAGE];
+    loop {
+        let received = channel.receive(&mut buffer, 3 + Vault::DESCRIPTORS);
+        match received {
+            Ok(Received::Message(len, fds)) => match decode(&buffer[..len]) {
+                Some(ToClient::Refused(reason)) => return Err(HostError::Refused(reason)),
+                Some(message) => return Ok(Some((message, fds))),
+                None => return Err(HostError::Silent),
+            },
+            Ok(Received::Closed) => return Ok(None),
+            Ok(Received::Nothing) => {}
+            Err(source) => return Err(HostError::System { action: "hear the rxe host service", source }),
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(HostError::Silent);
+        }
+        // A signal only makes us look again.
+        let _ = poll::wait(&[channel.as_fd()], Some(left));
+    }
+}
+
+impl Attachment {
+    fn of(
+        channel: Channel,
+        welcome: Welcome,
+        fds: Vec<OwnedFd>,
+        program: Option<&Path>,
+    ) -> Result<Self, HostError> {
+        let mut fds = fds.into_iter().map(out_of_the_way);
+        let mut next = || fds.next().ok_or(HostError::Silent);
+        let v4 = if welcome.families.0 { Some(next()?) } else { None };
+        let v6 = if welcome.families.1 { Some(next()?) } else { None };
+        let vault = Vault::adopt([next()?, next()?, next()?, next()?]);
+        let system = |source| HostError::System { action: "share memory with the rxe host service", source };
+        let records =
+            Records::adopt(next()?).and_then(|records| records.of_slot(welcome.slot)).map_err(system)?;
+        Ok(Self {
+            slot: welcome.slot,
+            sockets: GroupSockets { v4, v6 },
+            pkeys: welcome.pkeys,
+            channel,
+            vault,
+            records,
+            program: program.map(Path::to_owned),
+        })
+    }
+}
+
+/// This program's name, for reports.
+pub(super) fn own_name() -> String {
+    let exe = std::env::current_exe().ok();
+    let name = exe.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_default()
+}

@@ -1,0 +1,316 @@
+//! A client's side of the host service: a thread that hears what the service says, and comes back to the next service
+//! when one dies. Nothing of it is in the data path.
+
+mod attach;
+mod observe;
+mod start;
+
+use super::{
+    message::{Listen, Packet, ToClient, ToService, encode, parts},
+    records::SlotRecords,
+    report::{ClientStats, QpReport},
+    vault::Vault,
+};
+use crate::{
+    engine::{Mailbox, Shard, Stack},
+    sys::{fork::generation, poll, process::block_signals, socket::Event, unix::Channel},
+};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    io,
+    os::fd::AsFd,
+    path::PathBuf,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+pub use attach::HostError;
+pub(crate) use attach::{Attachment, attach};
+pub use observe::Observer;
+pub(crate) use start::Mode;
+pub use start::VARIABLE as SERVICE_VARIABLE;
+
+/// How long a client tries to come back to a service.
+const REUNION: Duration = Duration::from_secs(30);
+/// How long the service may take to answer a request.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often a client looks whether its descriptors are still its own.
+const GLANCE: Duration = Duration::from_secs(2);
+
+/// What came of listening to the service.
+enum Heard {
+    /// A message, or nothing.
+    Something,
+    /// It is gone.
+    Death,
+    /// The descriptor is not the one we had.
+    NotOurs,
+}
+
+/// The connection of a stack to the host service.
+#[derive(Debug)]
+pub(crate) struct Host {
+    shared: Arc<Shared>,
+    generation: u32,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    slot: u8,
+    channel: RwLock<Channel>,
+    vault: Vault,
+    records: SlotRecords,
+    program: Option<PathBuf>,
+    mailbox: Arc<Mailbox>,
+    shard: Weak<Shard>,
+    listeners: Mutex<HashMap<u32, Listener>>,
+    answered: Condvar,
+    stop: Event,
+    stopped: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Listener {
+    listen: Listen,
+    /// What the service said; none yet, or not since it was asked again.
+    granted: Option<bool>,
+}
+
+impl Host {
+    /// Begins to hear what the service says.
+    pub(crate) fn start(
+        attachment: Attachment,
+        stack: &Arc<Stack>,
+        mailbox: &Arc<Mailbox>,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            slot: attachment.slot,
+            channel: RwLock::new(attachment.channel),
+            vault: attachment.vault,
+            records: attachment.records,
+            program: attachment.program,
+            mailbox: Arc::clone(mailbox),
+            shard: Arc::downgrade(stack.shard()),
+            listeners: Mutex::default(),
+            answered: Condvar::new(),
+            stop: Event::new()?,
+            stopped: AtomicBool::new(false),
+        });
+        let work = Arc::clone(&shared);
+        let thread =
+            thread::Builder::new().name("rxe-host".to_owned()).stack_size(256 * 1024).spawn(move || {
+                block_signals();
+                work.run();
+            })?;
+        Ok(Self { shared, generation: generation(), thread: Some(thread) })
+    }
+
+    /// This process's slot.
+    pub(crate) fn slot(&self) -> u8 {
+        self.shared.slot
+    }
+
+    /// Where live connections are put on record.
+    pub(crate) fn records(&self) -> &SlotRecords {
+        &self.shared.records
+    }
+
+    /// Asks for connection requests; the token to give them up with, or `None` if somebody else listens there.
+    pub(crate) fn listen(&self, listen: Listen) -> Option<u32> {
+        let shared = &self.shared;
+        let mut listeners = lock(&shared.listeners);
+        let random = RandomState::new();
+        let token =
+            (0..).map(|n: u32| random.hash_one(n) as u32).find(|token| !listeners.contains_key(token))?;
+        listeners.insert(token, Listener { listen, granted: None });
+        shared.tell(&ToService::Listen { token, listen });
+        let open = |all: &mut HashMap<u32, Listener>| {
+            all.get(&token).is_some_and(|listener| listener.granted.is_none())
+        };
+        let (mut listeners, _) = shared
+            .answered
+            .wait_timeout_while(listeners, PATIENCE, open)
+            .unwrap_or_else(PoisonError::into_inner);
+        if listeners.get(&token).is_some_and(|listener| listener.granted == Some(true)) {
+            return Some(token);
+        }
+        listeners.remove(&token);
+        None
+    }
+
+    /// Gives up what [`Self::listen`] asked for.
+    pub(crate) fn unlisten(&self, token: u32) {
+        lock(&self.shared.listeners).remove(&token);
+        self.shared.tell(&ToService::Unlisten { token });
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if self.generation != generation() {
+            // A forked child is not the one who has the slot, and has not the thread.
+            core::mem::forget(self.thread.take());
+            return;
+        }
+        self.shared.stopped.store(true, Ordering::Release);
+        self.shared.stop.raise();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+        self.shared.tell(&ToService::Leave);
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        while !self.stopped.load(Ordering::Acquire) {
+            match self.listen_to_service() {
+                Heard::Something => {}
+                // It has closed all its descriptors: nothing of ours works any more.
+                Heard::NotOurs => return,
+                Heard::Death if self.come_back() => {}
+                Heard::Death => return,
+            }
+        }
+    }
+
+    /// Hears one message, or hands on what the shard has no use for.
+    fn listen_to_service(&self) -> Heard {
+        let channel = &*self.channel.read().unwrap_or_else(PoisonError::into_inner);
+        let fds = [channel.as_fd(), self.mailbox.departures(), self.stop.as_fd()];
+        let ready = poll::wait(&fds, Some(GLANCE)).unwrap_or(0);
+        if !channel.is_intact() {
+            return Heard::NotOurs;
+        }
+        if ready & 2 != 0 {
+            for stray in self.mailbox.take_outgoing() {
+                // Lost if the service is too busy or gone: its sender tries again.
+                let _ = channel
+                    .send(&encode(&ToService::HandOn(Packet::new(&stray.meta, None, &stray.bytes))), &[]);
+            }
+        }
+        if ready & 1 == 0 {
+            return Heard::Something;
+        }
+        match attach::receive(channel, Instant::now() + PATIENCE) {
+            Ok(Some((message, _))) => {
+                self.handle(channel, message);
+                Heard::Something
+            }
+            Ok(None) | Err(_) => Heard::Death,
+        }
+    }
+
+    fn handle(&self, channel: &Channel, message: ToClient) {
+        match message {
+            ToClient::Packet(packet) if packet.is_sound() => {
+                self.mailbox.put(packet.meta(), packet.bytes);
+            }
+            ToClient::Listening { token } => self.note(token, true),
+            ToClient::NotListening { token } => self.note(token, false),
+            ToClient::Ask { ask } => {
+                for part in parts(&self.count()) {
+                    send_patiently(channel, &encode(&ToService::Told { ask, part }));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note(&self, token: u32, granted: bool) {
+        if let Some(listener) = lock(&self.listeners).get_mut(&token) {
+            listener.granted = Some(granted);
+        }
+        self.answered.notify_all();
+    }
+
+    fn tell(&self, message: &ToService) {
+        let channel = self.channel.read().unwrap_or_else(PoisonError::into_inner);
+        send_patiently(&channel, &encode(message));
+    }
+
+    /// The service died: goes to the next one, or starts it. False if there will be none for us, or we are to stop.
+    fn come_back(&self) -> bool {
+        let deadline = Instant::now() + REUNION;
+        // Everybody notices at the same time: let one of us be first.
+        let mut pause = Duration::from_micros(RandomState::new().hash_one(self.slot) % 10_000);
+        loop {
+            if poll::wait(&[self.stop.as_fd()], Some(pause)).unwrap_or(0) != 0 {
+                return false;
+            }
+            match attach::rejoin(self.slot, &self.vault, self.program.as_deref(), deadline) {
+                Ok(Some(channel)) => {
+                    *self.channel.write().unwrap_or_else(PoisonError::into_inner) = channel;
+                    self.listen_again();
+                    return true;
+                }
+                Ok(None) => {}
+                // Nothing more comes for us by the service; the sockets go on.
+                Err(error) if matches!(error, HostError::Refused(_)) || Instant::now() >= deadline => {
+                    eprintln!("rxe: {error}");
+                    return false;
+                }
+                Err(_) => {}
+            }
+            pause = Duration::from_millis(20);
+        }
+    }
+
+    fn listen_again(&self) {
+        let wanted: Vec<(u32, Listen)> =
+            lock(&self.listeners).iter().map(|(token, listener)| (*token, listener.listen)).collect();
+        for (token, listen) in wanted {
+            self.tell(&ToService::Listen { token, listen });
+        }
+    }
+
+    /// What this process counts.
+    fn count(&self) -> ClientStats {
+        let named = |(name, value): (&'static str, u64)| (name.to_owned(), value);
+        let mut stats = ClientStats {
+            slot: self.slot,
+            pid: std::process::id(),
+            name: attach::own_name(),
+            ..ClientStats::default()
+        };
+        let Some(shard) = self.shard.upgrade() else { return stats };
+        shard.look(|state| {
+            stats.port = state.endpoint.port_stats().each().map(named).collect();
+            stats.port.push(("receive_drops".to_owned(), state.link.drops()));
+            stats.qps = state
+                .endpoint
+                .queue_pairs()
+                .map(|(qpn, qp_type, state, counters)| QpReport {
+                    qpn: qpn.value(),
+                    service: format!("{qp_type:?}").to_uppercase(),
+                    state: format!("{state:?}").to_uppercase(),
+                    counters: counters.each().filter(|(_, value)| *value > 0).map(named).collect(),
+                })
+                .collect();
+        });
+        stats
+    }
+}
+
+/// Sends, and waits a while if the service has much to read.
+fn send_patiently(channel: &Channel, bytes: &[u8]) {
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = channel.send(bytes, &[]) {
+        if error.kind() != io::ErrorKind::WouldBlock || Instant::now() >= deadline {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,88 @@
+//! Looking at a host service without being its client.
+
+use super::attach::{HostError, receive, trust};
+use crate::{
+    host::{
+        message::{Hello, NAME, Role, ToClient, ToService, decode, encode},
+        report::{HostStats, ServiceReport},
+    },
+    sys::unix::Channel,
+};
+use serde::de::DeserializeOwned;
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of an answer at most.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// A connection that looks at the host service.
+#[derive(Debug)]
+pub struct Observer(Channel);
+
+impl Observer {
+    /// Connects to the service of this network namespace; `None` if there is none. It is not started.
+    ///
+    /// # Errors
+    /// [`HostError`], in words for the user.
+    pub fn connect() -> Result<Option<Self>, HostError> {
+        let channel = match Channel::connect(NAME) {
+            Ok(channel) => trust(channel)?,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+            Err(source) => return Err(HostError::System { action: "reach the rxe host service", source }),
+        };
+        let observer = Self(channel);
+        observer.say(&ToService::Hello(Hello::new(Role::Observe)))?;
+        Ok(Some(observer))
+    }
+
+    /// How the service is.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn status(&self) -> Result<ServiceReport, HostError> {
+        self.ask(&ToService::Status)
+    }
+
+    /// What its clients count. Takes up to a second if one of them is stopped.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn stats(&self) -> Result<HostStats, HostError> {
+        self.ask(&ToService::Stats)
+    }
+
+    /// Asks it to end with its last client, and to say no to newcomers.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn stop(&self) -> Result<(), HostError> {
+        self.say(&ToService::Stop)
+    }
+
+    fn say(&self, message: &ToService) -> Result<(), HostError> {
+        let said = self.0.send(&encode(message), &[]);
+        said.map_err(|source| HostError::System { action: "speak to the rxe host service", source })
+    }
+
+    fn ask<T: DeserializeOwned>(&self, question: &ToService) -> Result<T, HostError> {
+        self.say(question)?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut bytes = Vec::new();
+        loop {
+            match receive(&self.0, deadline)? {
+                Some((ToClient::Part(part), _)) => {
+                    bytes.extend(part.bytes);
+                    if part.last || bytes.len() > MAX_ANSWER {
+                        return decode(&bytes).ok_or(HostError::Silent);
+                    }
+                }
+                Some(_) => {}
+                None => return Err(HostError::Silent),
+            }
+        }
+    }
+}

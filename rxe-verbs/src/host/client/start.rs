@@ -1,0 +1,118 @@
+//! Finding and starting the host service.
+
+use crate::{
+    host::{
+        config::{HostConfig, HostConfigError},
+        service::{Place, Service, ServiceError},
+    },
+    sys::process::block_signals,
+};
+use std::{
+    env, io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+};
+
+/// Says how the service is found: `off`, `embedded`, or the program to run.
+pub const VARIABLE: &str = "RXE_SERVICE";
+/// The program's name.
+const PROGRAM: &str = "rxe";
+
+/// How this process gets to a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Not at all: it has the port alone.
+    Off,
+    /// This program is run if there is none yet; without one, or if it cannot be run, a thread of this process is it.
+    Program(Option<PathBuf>),
+}
+
+impl Mode {
+    /// What the environment says; else the program beside the running one, else the one on the path.
+    pub(crate) fn from_environment() -> Self {
+        match env::var_os(VARIABLE) {
+            Some(value) if value == "off" => Self::Off,
+            Some(value) if value == "embedded" => Self::Program(None),
+            Some(value) if !value.is_empty() => Self::Program(Some(value.into())),
+            _ => Self::Program(beside().or_else(on_path)),
+        }
+    }
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+}
+
+fn beside() -> Option<PathBuf> {
+    let path = env::current_exe().ok()?.parent()?.join(PROGRAM);
+    is_program(&path).then_some(path)
+}
+
+fn on_path() -> Option<PathBuf> {
+    let dirs = env::var_os("PATH")?;
+    env::split_paths(&dirs).map(|dir| dir.join(PROGRAM)).find(|path| path.is_absolute() && is_program(path))
+}
+
+/// Starts a service, as a program or as a thread. That another one was quicker is no error.
+///
+/// # Errors
+/// [`StartError`].
+pub(crate) fn start(program: Option<&Path>) -> Result<(), StartError> {
+    if let Some(program) = program {
+        match run(program) {
+            Ok(()) => return Ok(()),
+            Err(error) if env::var_os(VARIABLE).is_some() => {
+                return Err(StartError::Program { program: program.to_owned(), source: error });
+            }
+            // Found by accident, so perhaps not for us: do without.
+            Err(_) => {}
+        }
+    }
+    embed()
+}
+
+/// Why there is no service.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("{VARIABLE}: cannot run {}: {source}", program.display())]
+    Program { program: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Config(#[from] HostConfigError),
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// The program starts the service and ends at once, so that the service is not this process's child: a program that
+/// waits for its children must not meet one that it did not make.
+fn run(program: &Path) -> io::Result<()> {
+    let mut child = Command::new(program)
+        .args(["service", "start"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .env_remove("LD_PRELOAD")
+        .current_dir("/")
+        .spawn()?;
+    match child.wait() {
+        Ok(status) if !status.success() => Err(io::Error::other(format!("it ended with {status}"))),
+        // A program that ignores SIGCHLD is not told.
+        _ => Ok(()),
+    }
+}
+
+fn embed() -> Result<(), StartError> {
+    let service = match Service::start(HostConfig::load()?, Place::Embedded) {
+        Ok(service) => service,
+        Err(ServiceError::Running) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let work = move || {
+        block_signals();
+        service.run();
+    };
+    thread::Builder::new().name("rxe-service".to_owned()).spawn(work).map(drop).map_err(StartError::Thread)
+}

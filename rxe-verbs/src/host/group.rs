@@ -1,0 +1,210 @@
+//! The sockets of port 4791: one member of the group a slot, for each address family, in the order they joined.
+
+use super::vault::Deposit;
+use crate::{
+    net::{BufferSize, ConfigError, GroupSockets, OpenError, ROCE_PORT, Sharing, SlotTable, UdpConfig},
+    sys::{
+        fork::Tracked,
+        socket::{attach_reuseport_program, discard},
+    },
+};
+use rxe_core::endpoint::STEERING_PROBE;
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    os::fd::AsFd,
+};
+
+/// Probes of one round and family: from so many source ports, so that a group without its program shows.
+const PROBES: usize = 8;
+
+/// The group of both families. Members are never closed while the group lives, so that none ever changes its number.
+#[derive(Debug)]
+pub(crate) struct Group {
+    families: (bool, bool),
+    /// Before the sockets, so that they are forgotten before they are closed: a forked child must not keep them open.
+    tracked: Vec<Tracked>,
+    members: Vec<GroupSockets>,
+    /// Where the sockets of a slot are: in `members`, and in the group as the kernel counts.
+    place: BTreeMap<u8, usize>,
+    /// The kernel's number of each member, where it is not the place in `members`.
+    moved: BTreeMap<usize, u16>,
+}
+
+impl Group {
+    /// The first member, of slot 0.
+    ///
+    /// # Errors
+    /// [`OpenError::PortHeld`] if somebody else has the port.
+    pub(crate) fn found() -> Result<Self, OpenError> {
+        let first = GroupSockets::bind(&config(true, true, Sharing::Exclusive))?;
+        let families = (first.v4.is_some(), first.v6.is_some());
+        let mut group = Self::empty(families);
+        group.add(0, first);
+        Ok(group)
+    }
+
+    /// The members that an earlier service left.
+    pub(crate) fn adopt(families: (bool, bool), deposits: &mut [Deposit]) -> Self {
+        let mut group = Self::empty(families);
+        for deposit in deposits {
+            group.add(deposit.slot, GroupSockets { v4: deposit.v4.take(), v6: deposit.v6.take() });
+        }
+        group
+    }
+
+    const fn empty(families: (bool, bool)) -> Self {
+        Self {
+            families,
+            tracked: Vec::new(),
+            members: Vec::new(),
+            place: BTreeMap::new(),
+            moved: BTreeMap::new(),
+        }
+    }
+
+    /// Adds the next member; gives its place.
+    fn add(&mut self, slot: u8, sockets: GroupSockets) -> usize {
+        self.tracked.extend(sockets.fds().map(Tracked::new));
+        self.place.insert(slot, self.members.len());
+        self.members.push(sockets);
+        self.members.len() - 1
+    }
+
+    pub(crate) const fn families(&self) -> (bool, bool) {
+        self.families
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Slots and their sockets, in the order of the group.
+    pub(crate) fn in_order(&self) -> Vec<(u8, &GroupSockets)> {
+        let mut list: Vec<_> = self.place.iter().map(|(slot, place)| (*place, *slot)).collect();
+        list.sort_unstable();
+        list.into_iter().map(|(place, slot)| (slot, &self.members[place])).collect()
+    }
+
+    /// The sockets of a slot, made now if it has none.
+    ///
+    /// # Errors
+    /// The system has no more descriptors, or a family is gone.
+    pub(crate) fn sockets(&mut self, slot: u8) -> Result<&GroupSockets, OpenError> {
+        let place = match self.place.get(&slot) {
+            Some(place) => *place,
+            None => {
+                let sockets = GroupSockets::bind(&config(self.families.0, self.families.1, Sharing::Group))?;
+                if (sockets.v4.is_some(), sockets.v6.is_some()) != self.families {
+                    return Err(OpenError::NoFamily);
+                }
+                self.add(slot, sockets)
+            }
+        };
+        Ok(&self.members[place])
+    }
+
+    fn table(&self) -> SlotTable {
+        let number = |place: &usize| self.moved.get(place).copied().unwrap_or(*place as u16);
+        SlotTable::new(self.place.iter().map(|(slot, place)| (*slot, number(place))))
+    }
+
+    /// Attaches the program, whatever is attached now.
+    ///
+    /// # Errors
+    /// The system has no such option (some sandboxes), or a filter lock forbids it.
+    pub(crate) fn steer(&self) -> io::Result<()> {
+        let program = self.table().program();
+        for fd in self.members.first().into_iter().flat_map(GroupSockets::fds) {
+            attach_reuseport_program(fd, &program)?;
+        }
+        Ok(())
+    }
+
+    /// The slot of the member that the kernel has as `number`.
+    pub(crate) fn slot_at(&self, number: u16) -> Option<u8> {
+        let table = self.table();
+        self.place.keys().copied().find(|slot| table.member(*slot) == number)
+    }
+
+    /// The kernel's number of a slot's member.
+    pub(crate) fn number_of(&self, slot: u8) -> u16 {
+        self.table().member(slot)
+    }
+
+    /// A probe has shown that `slot`'s member is number `number` in the group.
+    pub(crate) fn learn(&mut self, slot: u8, number: u16) {
+        if let Some(place) = self.place.get(&slot) {
+            self.moved.insert(*place, number);
+        }
+    }
+
+    /// Empties a slot's sockets; gives the number of datagrams thrown away.
+    pub(crate) fn drain(&self, slot: u8) -> u64 {
+        let sockets = self.place.get(&slot).map(|place| &self.members[*place]);
+        sockets.into_iter().flat_map(GroupSockets::fds).map(discard).sum()
+    }
+
+    /// Sends probes to the member with this number. They come back to whoever reads its sockets; none do where the
+    /// loopback is down.
+    pub(crate) fn probe(&self, number: u16, nonce: u64) {
+        let mut packet = [0; 12];
+        packet[0] = STEERING_PROBE;
+        packet[2..4].copy_from_slice(&number.to_be_bytes());
+        packet[4..].copy_from_slice(&nonce.to_be_bytes());
+        let homes: [(bool, IpAddr); 2] =
+            [(self.families.0, Ipv4Addr::LOCALHOST.into()), (self.families.1, Ipv6Addr::LOCALHOST.into())];
+        for (_, home) in homes.into_iter().filter(|(wanted, _)| *wanted) {
+            for _ in 0..PROBES {
+                // A socket each, and so a source port each.
+                if let Ok(socket) = UdpSocket::bind(SocketAddr::new(home, 0)) {
+                    let _ = socket.send_to(&packet, (home, ROCE_PORT));
+                }
+            }
+        }
+    }
+
+    /// Probes of one round to one member.
+    pub(crate) const fn probes(&self) -> usize {
+        PROBES * (self.families.0 as usize + self.families.1 as usize)
+    }
+}
+
+/// Number and nonce of a probe.
+pub(crate) fn parse_probe(packet: &[u8]) -> Option<(u16, u64)> {
+    let packet: &[u8; 12] = packet.try_into().ok()?;
+    (packet[0] == STEERING_PROBE).then(|| {
+        let [.., a, b, c, d, e, f, g, h] = *packet;
+        (u16::from_be_bytes([packet[2], packet[3]]), u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    })
+}
+
+/// Members are bound to all addresses; each client sets the buffers of its own as its environment says.
+fn config(v4: bool, v6: bool, sharing: Sharing) -> UdpConfig {
+    UdpConfig {
+        v4: v4.then_some(Ipv4Addr::UNSPECIFIED),
+        v6: v6.then_some(Ipv6Addr::UNSPECIFIED),
+        recv_buffer: BufferSize::Default,
+        send_buffer: BufferSize::Default,
+        pool: 0,
+        sharing,
+        slots: None,
+        ..UdpConfig::default()
+    }
+}
+
+/// How a client uses its member, as its environment says.
+///
+/// # Errors
+/// [`ConfigError`].
+pub(crate) fn member_config() -> Result<UdpConfig, ConfigError> {
+    UdpConfig { slots: None, sharing: Sharing::Group, ..UdpConfig::default() }.with_environment()
+}
+
+impl GroupSockets {
+    /// The sockets it has.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
+        self.v4.iter().chain(&self.v6).map(AsFd::as_fd)
+    }
+}

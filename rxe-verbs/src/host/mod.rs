@@ -1,0 +1,35 @@
+//! Several processes of a host on one port: the host service and its clients.
+//!
+//! One address has one port 4791, and queue pair numbers must be unique on it. Every process gets a *slot*, the top byte
+//! of its queue pair numbers, and a member of the port's `SO_REUSEPORT` group, to which a classic BPF program steers the
+//! packets of that slot ([`crate::net::steer`]). Slots are handed out by the [`service`], which is started by whoever
+//! needs it first; the [`client`] half gets one and stays in touch. From then on each process sends and receives by
+//! itself.
+//!
+//! Rooms: `message` (what is said), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what
+//! outlives the service), `records` (what outlives a client), `config` (the host's file), `report` (for observers).
+
+pub(crate) mod client;
+mod config;
+mod group;
+mod listeners;
+mod message;
+pub mod records;
+pub mod report;
+pub mod service;
+mod slots;
+mod vault;
+
+pub use client::{HostError, Observer, SERVICE_VARIABLE};
+pub use config::{HostConfig, HostConfigError, SYSTEM_FILE, ServiceConfig, VARIABLE as CONFIG_VARIABLE};
+pub use message::Listen;
+pub use service::{Place, Service, ServiceError};
+
+/// Makes the calling process the leader of a session of its own, away from any terminal (`setsid(2)`). No error if it is
+/// one already.
+pub fn leave_session() {
+    let _ = nix::unistd::setsid();
+}
+
+pub(crate) use client::{Host, Mode, attach};
+pub(crate) use group::member_config;

@@ -1,0 +1,225 @@
+//! What outlives a process: its live connections, in memory that it shares with the host service. When the process dies,
+//! the service still knows whom to tell.
+
+use crate::sys::shared::{SharedFile, SharedWords};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    io,
+    net::{IpAddr, Ipv6Addr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// Connections that one process can have on record.
+pub const CAPACITY: usize = 4096;
+/// Words of one record.
+const WORDS: usize = 16;
+/// Bytes of one slot's records: whole pages.
+const SLOT_BYTES: usize = CAPACITY * WORDS * 8;
+const SLOTS: usize = 256;
+/// First word of a record that holds a connection.
+const LIVE: u64 = 0x7278_652d_6c69_7665;
+
+/// A connection made by the connection manager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Connection {
+    /// Our communication ID.
+    pub local_comm_id: u32,
+    /// The peer's.
+    pub remote_comm_id: u32,
+    /// Our queue pair.
+    pub local_qpn: u32,
+    /// The peer's.
+    pub remote_qpn: u32,
+    /// Transaction of the request that made it.
+    pub transaction: u64,
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's.
+    pub remote: IpAddr,
+    /// Interface to the peer; 0 if routing decides.
+    pub ifindex: u32,
+    /// Partition key.
+    pub pkey: u16,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub tos: u8,
+}
+
+impl Connection {
+    fn words(&self) -> [u64; 10] {
+        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        let [a, b] = halves(self.local);
+        let [c, d] = halves(self.remote);
+        [
+            LIVE,
+            pair(self.local_comm_id, self.remote_comm_id),
+            pair(self.local_qpn, self.remote_qpn),
+            self.transaction,
+            a,
+            b,
+            c,
+            d,
+            pair(self.ifindex, u32::from(self.pkey) << 8 | u32::from(self.tos)),
+            0,
+        ]
+    }
+
+    fn from_words(words: [u64; 10]) -> Option<Self> {
+        let split = |word: u64| ((word >> 32) as u32, word as u32);
+        if words[0] != LIVE {
+            return None;
+        }
+        let (local_comm_id, remote_comm_id) = split(words[1]);
+        let (local_qpn, remote_qpn) = split(words[2]);
+        let (ifindex, rest) = split(words[8]);
+        Some(Self {
+            local_comm_id,
+            remote_comm_id,
+            local_qpn,
+            remote_qpn,
+            transaction: words[3],
+            local: address([words[4], words[5]]),
+            remote: address([words[6], words[7]]),
+            ifindex,
+            pkey: (rest >> 8) as u16,
+            tos: rest as u8,
+        })
+    }
+}
+
+/// IPv4 addresses in their IPv6 form.
+fn halves(address: IpAddr) -> [u64; 2] {
+    let bits = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    [(bits >> 64) as u64, bits as u64]
+}
+
+fn address([high, low]: [u64; 2]) -> IpAddr {
+    Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
+}
+
+/// The records of all slots: the file behind them.
+#[derive(Debug)]
+pub(crate) struct Records(SharedFile);
+
+impl Records {
+    pub(crate) fn new() -> io::Result<Self> {
+        SharedFile::new("rxe-connections", SLOTS * SLOT_BYTES).map(Self)
+    }
+
+    /// Those that another process made.
+    pub(crate) fn adopt(fd: OwnedFd) -> io::Result<Self> {
+        SharedFile::adopt(fd, SLOTS * SLOT_BYTES).map(Self)
+    }
+
+    /// The records of one slot.
+    pub(crate) fn of_slot(&self, slot: u8) -> io::Result<SlotRecords> {
+        let words = self.0.map(u64::from(slot) * SLOT_BYTES as u64, CAPACITY * WORDS)?;
+        Ok(SlotRecords { words })
+    }
+}
+
+impl AsFd for Records {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The records of one slot.
+#[derive(Debug)]
+pub struct SlotRecords {
+    words: SharedWords,
+}
+
+impl SlotRecords {
+    fn record(&self, index: usize) -> Option<&[AtomicU64]> {
+        self.words.words().get(index * WORDS..(index + 1) * WORDS)
+    }
+
+    /// Puts a connection on record under `index`, below [`CAPACITY`]. One writer at a time.
+    pub fn set(&self, index: usize, connection: &Connection) {
+        let Some(record) = self.record(index) else { return };
+        // Whoever reads after our death finds it whole or not at all.
+        record[0].store(0, Ordering::Release);
+        let words = connection.words();
+        for (word, value) in record.iter().zip(words).skip(1) {
+            word.store(value, Ordering::Relaxed);
+        }
+        record[0].store(words[0], Ordering::Release);
+    }
+
+    /// Takes one off.
+    pub fn clear(&self, index: usize) {
+        if let Some(record) = self.record(index) {
+            record[0].store(0, Ordering::Release);
+        }
+    }
+
+    /// The connections on record. What is not one is passed over: the process may have written anything.
+    pub fn iter(&self) -> impl Iterator<Item = Connection> {
+        (0..CAPACITY).filter_map(|index| {
+            let record = self.record(index)?;
+            let first = record[0].load(Ordering::Acquire);
+            if first != LIVE {
+                return None;
+            }
+            let mut words = [first; 10];
+            for (value, word) in words.iter_mut().zip(record).skip(1) {
+                *value = word.load(Ordering::Relaxed);
+            }
+            Connection::from_words(words)
+        })
+    }
+
+    /// Takes all off, for the slot's next process.
+    pub(crate) fn wipe(&self) {
+        for index in 0..CAPACITY {
+            if self.record(index).is_some_and(|record| record[0].load(Ordering::Relaxed) != 0) {
+                self.clear(index);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(number: u32) -> Connection {
+        Connection {
+            local_comm_id: 0x0300_0000 | number,
+            remote_comm_id: 0xffff_ffff,
+            local_qpn: 0x03_0001,
+            remote_qpn: 17,
+            transaction: u64::MAX,
+            local: "10.0.0.1".parse().unwrap(),
+            remote: "fd00::2".parse().unwrap(),
+            ifindex: 4,
+            pkey: 0xffff,
+            tos: 0x6a,
+        }
+    }
+
+    #[test]
+    fn what_one_mapping_writes_another_reads() {
+        let records = Records::new().unwrap();
+        let again = Records::adopt(records.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let (writer, reader) = (records.of_slot(3).unwrap(), again.of_slot(3).unwrap());
+        writer.set(0, &connection(1));
+        writer.set(CAPACITY - 1, &connection(2));
+        writer.set(CAPACITY, &connection(3));
+        assert_eq!(reader.iter().collect::<Vec<_>>(), [connection(1), connection(2)]);
+        assert_eq!(again.of_slot(4).unwrap().iter().count(), 0);
+        writer.clear(0);
+        assert_eq!(reader.iter().collect::<Vec<_>>(), [connection(2)]);
+        reader.wipe();
+        assert_eq!(writer.iter().count(), 0);
+    }
+
+    #[test]
+    fn memory_that_might_shrink_is_refused() {
+        let file = nix::sys::memfd::memfd_create("x", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
+        assert!(Records::adopt(file).is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! What the service tells of itself and its clients, for `rxe service status` and `rxe stat`.
+
+use super::message::Listen;
+use serde::{Deserialize, Serialize};
+
+/// How a host service is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceReport {
+    /// Its process.
+    pub pid: u32,
+    /// The user it serves.
+    pub uid: u32,
+    /// Its release.
+    pub release: String,
+    /// Whether it is a part of one of its clients.
+    pub embedded: bool,
+    /// Seconds since it started.
+    pub seconds: u64,
+    /// Members of the socket group.
+    pub members: usize,
+    /// Whether it has sockets for IPv4 and IPv6.
+    pub families: (bool, bool),
+    /// The partition table.
+    pub pkeys: Vec<u16>,
+    /// The processes that have a slot.
+    pub clients: Vec<ClientReport>,
+    /// Slots that rest after their process.
+    pub resting: Vec<u8>,
+    /// What it has counted.
+    pub counters: ServiceCounters,
+    /// The last lines of its log.
+    pub log: Vec<String>,
+}
+
+/// A process that has a slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientReport {
+    /// The slot: top byte of its queue pair numbers.
+    pub slot: u8,
+    /// The process; 0 where the service cannot tell (another process namespace).
+    pub pid: i32,
+    /// The program.
+    pub name: String,
+    /// Whether it is connected: not so for one that has closed its descriptors, or has not yet come back after the death
+    /// of the service before.
+    pub connected: bool,
+    /// What it listens to.
+    pub listening: Vec<Listen>,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
+        /// What a host service counts.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct ServiceCounters { $($(#[$doc])* pub $field: u64),* }
+
+        impl ServiceCounters {
+            /// Every counter with its name.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters!(
+    /// Slots given to processes.
+    joined,
+    /// Processes that came back after the death of an earlier service.
+    rejoined,
+    /// Processes that died.
+    died,
+    /// Connections refused: another user, another release, no slot left.
+    refused,
+    /// Connections closed because of what they said.
+    misbehaved,
+    /// Packets left in the sockets of the dead.
+    drained,
+    /// Connection requests given to a listener.
+    dispatched,
+    /// Connection requests that nobody listens for.
+    unheard,
+    /// Packets that came to the wrong process, or to none, and were given to the right one.
+    handed_on,
+    /// Copies of multicast packets given to processes.
+    multicast,
+    /// Packets that were dropped: no such slot, or its process does not take them.
+    dropped,
+    /// Packets dropped because their ICRC was wrong or they made no sense.
+    corrupt,
+    /// Times the steering program was found missing or changed, and put back.
+    mended,
+);
+
+/// The counters of all clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostStats {
+    /// Of each client that answered.
+    pub clients: Vec<ClientStats>,
+    /// Slots whose process did not.
+    pub silent: Vec<u8>,
+}
+
+/// The counters of one process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientStats {
+    /// Its slot.
+    pub slot: u8,
+    /// The process, as it sees itself.
+    pub pid: u32,
+    /// The program.
+    pub name: String,
+    /// Counters of its share of the port, by name.
+    pub port: Vec<(String, u64)>,
+    /// Its queue pairs.
+    pub qps: Vec<QpReport>,
+}
+
+/// One queue pair.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpReport {
+    /// Its number.
+    pub qpn: u32,
+    /// Its service: RC, UC, UD, GSI.
+    pub service: String,
+    /// Its state: RESET to ERR.
+    pub state: String,
+    /// Counters that are not 0, by name.
+    pub counters: Vec<(String, u64)>,
+}

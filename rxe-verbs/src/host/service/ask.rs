@@ -1,0 +1,125 @@
+//! What observers want to know.
+
+use super::{Place, Service, clients::Kind};
+use crate::host::{
+    message::{Part, ToClient, decode, parts},
+    report::{ClientReport, ClientStats, HostStats, ServiceReport},
+    slots::Slot,
+};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// How long clients have to answer. Stopped ones do not.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes that one client may answer.
+const MAX_ANSWER: usize = 4 << 20;
+
+/// A question to all clients on behalf of an observer.
+#[derive(Debug)]
+pub(super) struct Asked {
+    ask: u32,
+    observer: usize,
+    until: Instant,
+    /// Slots that have not answered, with what has come of each answer.
+    open: HashMap<u8, Vec<u8>>,
+    stats: HostStats,
+}
+
+impl Service {
+    pub(super) fn tell_status(&mut self, observer: usize) {
+        let listening = |slot: u8| {
+            let own = self.listeners.iter().filter(|(owner, _)| *owner == usize::from(slot));
+            own.map(|(_, listen)| listen).collect()
+        };
+        let clients = self.slots.known().filter_map(|(slot, state)| match state {
+            Slot::Held(holder) => Some(ClientReport {
+                slot,
+                pid: holder.pid,
+                name: holder.name.clone(),
+                connected: self.connected.contains_key(&slot),
+                listening: listening(slot),
+            }),
+            _ => None,
+        });
+        let resting = self.slots.known().filter(|(_, state)| matches!(state, Slot::Resting(_)));
+        let report = ServiceReport {
+            pid: std::process::id(),
+            uid: self.uid,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            embedded: self.place == Place::Embedded,
+            seconds: self.started.elapsed().as_secs(),
+            members: self.port.as_ref().map_or(0, |port| port.group.len()),
+            families: self.port.as_ref().map_or((false, false), |port| port.group.families()),
+            pkeys: self.config.pkeys.clone(),
+            clients: clients.collect(),
+            resting: resting.map(|(slot, _)| slot).collect(),
+            counters: self.counters,
+            log: self.log.iter().cloned().collect(),
+        };
+        for part in parts(&report) {
+            self.answer(observer, &ToClient::Part(part));
+        }
+    }
+
+    pub(super) fn ask_everyone(&mut self, observer: usize) {
+        self.next_ask = self.next_ask.wrapping_add(1);
+        let ask = self.next_ask;
+        let open: HashMap<u8, Vec<u8>> = self.connected.keys().map(|slot| (*slot, Vec::new())).collect();
+        let keys: Vec<usize> = self.connected.values().copied().collect();
+        let until = Instant::now() + PATIENCE;
+        self.asked.push(Asked { ask, observer, until, open, stats: HostStats::default() });
+        for key in keys {
+            self.answer(key, &ToClient::Ask { ask });
+        }
+        self.end_asks(Instant::now());
+    }
+
+    /// A piece of a client's answer.
+    pub(super) fn handle_told(&mut self, slot: u8, ask: u32, part: Part) {
+        let Some(asked) = self.asked.iter_mut().find(|asked| asked.ask == ask) else { return };
+        let Some(bytes) = asked.open.get_mut(&slot) else { return };
+        bytes.extend(part.bytes);
+        if part.last || bytes.len() > MAX_ANSWER {
+            let told = decode::<ClientStats>(bytes);
+            asked.open.remove(&slot);
+            match told {
+                Some(stats) => asked.stats.clients.push(ClientStats { slot, ..stats }),
+                None => asked.stats.silent.push(slot),
+            }
+        }
+        self.end_asks(Instant::now());
+    }
+
+    /// Answers observers who wait for nobody any more.
+    pub(super) fn end_asks(&mut self, now: Instant) {
+        let connected = &self.connected;
+        for asked in &mut self.asked {
+            let (until, stats) = (asked.until, &mut asked.stats);
+            asked.open.retain(|slot, _| {
+                let waits = now < until && connected.contains_key(slot);
+                if !waits {
+                    stats.silent.push(*slot);
+                }
+                waits
+            });
+        }
+        let (done, open) =
+            core::mem::take(&mut self.asked).into_iter().partition(|asked: &Asked| asked.open.is_empty());
+        self.asked = open;
+        for Asked { observer, mut stats, .. } in done {
+            stats.clients.sort_by_key(|client| client.slot);
+            stats.silent.sort_unstable();
+            let is_there = self.clients.get(observer).is_some_and(|c| matches!(c.kind, Kind::Observer));
+            for part in parts(&stats).into_iter().filter(|_| is_there) {
+                self.answer(observer, &ToClient::Part(part));
+            }
+        }
+    }
+
+    /// A connection is gone: its questions too.
+    pub(super) fn forget_asks_of(&mut self, key: usize) {
+        self.asked.retain(|asked| asked.observer != key);
+    }
+}

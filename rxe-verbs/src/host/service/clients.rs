@@ -1,0 +1,545 @@
+//! The service's clients: who they are, what they say, and their end.
+
+use super::{Port, Service, Token, watch};
+use crate::{
+    host::{
+        group::Group,
+        message::{
+            Hello, MAGIC, MAX_MESSAGE, Packet, Role, ToClient, ToService, Welcome, clean, decode, encode,
+        },
+        records::Records,
+        slots::{Holder, Slot},
+        vault::Vault,
+    },
+    sys::unix::{Channel, Peer, Received, pid_of},
+};
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+/// Connections at most: 255 slots, and as many observers and newcomers.
+const MAX_CONNECTIONS: usize = 512;
+/// A connection that has not said who it is after so long is closed.
+const MANNERS: Duration = Duration::from_secs(5);
+/// Answers that wait for a client to read at most.
+const MAX_QUEUE: usize = 1024;
+/// Messages of one client that are heard before the others get their turn.
+const BURST: usize = 16;
+/// A process without a pidfd that is not connected is taken for dead after so long.
+const UNWATCHED: Duration = Duration::from_secs(30);
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) channel: Channel,
+    pub(super) peer: Peer,
+    since: Instant,
+    pub(super) kind: Kind,
+    /// Answers that did not go out at once.
+    queue: VecDeque<Vec<u8>>,
+}
+
+/// What a connection is for.
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// It has not said.
+    New,
+    /// It wants a slot, and waits until the port is ours.
+    Waiting { name: String, pidfd: Option<OwnedFd>, version: u16 },
+    /// The process that has this slot.
+    Member(u8),
+    /// It looks.
+    Observer,
+}
+
+/// Why a connection is closed.
+enum End {
+    /// The other side did it.
+    Gone,
+    /// It was told so, in words.
+    Refused(String),
+    /// It broke a rule.
+    Misbehaved(&'static str),
+}
+
+impl Service {
+    /// Takes new connections.
+    pub(super) fn accept(&mut self) {
+        for _ in 0..BURST {
+            let Some(listener) = &self.listener else { return };
+            let channel = match listener.accept() {
+                Ok(Some(channel)) => channel,
+                Ok(None) => return,
+                Err(error) => {
+                    self.note(&format!("a connection could not be taken: {error}"));
+                    return;
+                }
+            };
+            self.welcome(channel);
+        }
+    }
+
+    fn welcome(&mut self, channel: Channel) {
+        let Ok(peer) = channel.peer() else { return };
+        if peer.uid != self.uid || is_nobody_in_particular(peer.uid) {
+            let text = format!(
+                "the rxe host service here (process {}) belongs to user {} and serves nobody else, and you are user {}: \
+                 run as that user, use a network namespace of your own, or have it ended",
+                std::process::id(),
+                self.uid,
+                peer.uid
+            );
+            self.counters.refused += 1;
+            self.note(&format!("user {} (process {}) was refused", peer.uid, peer.pid));
+            let _ = channel.send(&encode(&ToClient::Refused(text)), &[]);
+            return;
+        }
+        if self.clients.len() >= MAX_CONNECTIONS {
+            self.counters.refused += 1;
+            let _ = channel.send(&encode(&ToClient::Refused("too many connections".to_owned())), &[]);
+            return;
+        }
+        let (since, queue) = (Instant::now(), VecDeque::new());
+        let key = self.clients.insert(Client { channel, peer, since, kind: Kind::New, queue });
+        if watch(&self.epoll, self.clients[key].channel.as_fd(), Token::Client(key)).is_err() {
+            self.clients.remove(key);
+        }
+    }
+
+    /// A client has said something, or can be told something.
+    pub(super) fn hear(&mut self, key: usize, flags: EpollFlags) {
+        if flags.contains(EpollFlags::EPOLLOUT) {
+            self.flush(key);
+        }
+        let mut buffer = [0; MAX_MESSAGE];
+        for _ in 0..BURST {
+            let Some(client) = self.clients.get(key) else { return };
+            let end = match client.channel.receive(&mut buffer, 1 + Vault::DESCRIPTORS) {
+                Ok(Received::Message(len, fds)) => self.handle_message(key, &buffer[..len], fds).err(),
+                Ok(Received::Nothing) => return,
+                Ok(Received::Closed) => Some(End::Gone),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    Some(End::Misbehaved("its message is too long or brings too many descriptors"))
+                }
+                Err(_) => Some(End::Gone),
+            };
+            if let Some(end) = end {
+                self.close(key, end);
+                return;
+            }
+        }
+    }
+
+    fn handle_message(&mut self, key: usize, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(), End> {
+        let Some(message) = decode::<ToService>(bytes) else {
+            return Err(End::Misbehaved("its message makes no sense"));
+        };
+        let brings = !fds.is_empty();
+        match (message, &self.clients[key].kind) {
+            (ToService::Hello(hello), Kind::New) => return self.greet(key, hello, fds),
+            _ if brings => return Err(End::Misbehaved("it sent descriptors that nobody asked for")),
+            (ToService::Listen { token, listen }, Kind::Member(slot)) => {
+                let added = self.listeners.add(usize::from(*slot), token, listen);
+                let answer =
+                    if added { ToClient::Listening { token } } else { ToClient::NotListening { token } };
+                self.answer(key, &answer);
+            }
+            (ToService::Unlisten { token }, Kind::Member(slot)) => {
+                self.listeners.remove(usize::from(*slot), token);
+            }
+            (ToService::HandOn(packet), Kind::Member(slot)) => {
+                let slot = *slot;
+                if !packet.is_sound() {
+                    return Err(End::Misbehaved("it handed on a packet that cannot be one"));
+                }
+                self.handle_stray(slot, &packet);
+            }
+            (ToService::Told { ask, part }, Kind::Member(slot)) => {
+                let slot = *slot;
+                self.handle_told(slot, ask, part);
+            }
+            (ToService::Leave, Kind::Member(slot)) => {
+                let slot = *slot;
+                self.connected.remove(&slot);
+                self.clients[key].kind = Kind::New;
+                self.note(&format!("slot {slot}: its process left"));
+                self.retire(slot);
+                self.store();
+                return Err(End::Gone);
+            }
+            (ToService::Status, Kind::Observer) => self.tell_status(key),
+            (ToService::Stats, Kind::Observer) => self.ask_everyone(key),
+            (ToService::Stop, Kind::Observer) => self.stop(),
+            _ => return Err(End::Misbehaved("it said that at the wrong time")),
+        }
+        Ok(())
+    }
+
+    /// The first words of a connection.
+    fn greet(&mut self, key: usize, hello: Hello, mut fds: Vec<OwnedFd>) -> Result<(), End> {
+        if hello.magic != MAGIC {
+            return Err(End::Misbehaved("it is no rxe"));
+        }
+        let version = hello.agree().map_err(End::Refused)?;
+        let wrong = || End::Misbehaved("its first message lacks descriptors, or has others");
+        match hello.role {
+            Role::Observe if fds.is_empty() => {
+                self.clients[key].kind = Kind::Observer;
+                Ok(())
+            }
+            Role::Join { name } if fds.len() <= 1 => {
+                let pidfd = self.checked_pidfd(key, fds.pop())?;
+                self.clients[key].kind = Kind::Waiting { name: clean(&name), pidfd, version };
+                if self.port.is_some() { self.admit(key) } else { Ok(()) }
+            }
+            Role::Rejoin { slot, .. } => {
+                let count = fds.len().checked_sub(Vault::DESCRIPTORS).filter(|count| *count <= 1);
+                let vault = fds.split_off(count.ok_or_else(wrong)?);
+                let vault: [OwnedFd; Vault::DESCRIPTORS] = vault.try_into().map_err(|_| wrong())?;
+                let pidfd = self.checked_pidfd(key, fds.pop())?;
+                if self.port.is_none() {
+                    self.inherit(vault)?;
+                }
+                self.readmit(key, version, slot, pidfd)
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    /// A pidfd is worth something only if it is the sender's.
+    fn checked_pidfd(&self, key: usize, pidfd: Option<OwnedFd>) -> Result<Option<OwnedFd>, End> {
+        let Some(fd) = pidfd else { return Ok(None) };
+        let sender = self.clients[key].peer.pid;
+        match pid_of(fd.as_fd()) {
+            // 0: in another process namespace, so that neither number means anything to us.
+            Some(pid) if pid == sender || pid == 0 || sender == 0 => Ok(Some(fd)),
+            _ => Err(End::Misbehaved("its first message brings a descriptor that is not its own pidfd")),
+        }
+    }
+
+    /// Gives a waiting client a slot.
+    fn admit(&mut self, key: usize) -> Result<(), End> {
+        let Client { kind, peer, .. } = &mut self.clients[key];
+        let pid = peer.pid;
+        let Kind::Waiting { name, pidfd, version } = core::mem::replace(kind, Kind::New) else {
+            return Ok(());
+        };
+        self.release_orphan(pid);
+        let Some(port) = &mut self.port else { return Ok(()) };
+        let holder = Holder { pid, name };
+        let Some(slot) = self.slots.take(Instant::now(), holder) else {
+            let text = "all 255 slots of the port are in use or rest after their last user; try again in some seconds";
+            return Err(End::Refused(text.to_owned()));
+        };
+        let made = port.group.sockets(slot).map(drop);
+        if let Err(error) = made.and_then(|()| port.group.steer().map_err(no_steering)) {
+            self.slots.give_back(Instant::now(), slot);
+            return Err(End::Refused(error.to_string()));
+        }
+        port.group.drain(slot);
+        if let Ok(records) = port.records.of_slot(slot) {
+            records.wipe();
+        }
+        self.adopt_pidfd(slot, pidfd);
+        self.connected.insert(slot, key);
+        self.clients[key].kind = Kind::Member(slot);
+        self.counters.joined += 1;
+        let text = match self.slots.get(slot) {
+            Slot::Held(holder) => format!("slot {slot}: process {pid} ({}) joined", holder.name),
+            _ => String::new(),
+        };
+        self.note(&text);
+        self.store();
+        self.send_welcome(key, version, slot, true)
+    }
+
+    fn adopt_pidfd(&mut self, slot: u8, pidfd: Option<OwnedFd>) {
+        match pidfd {
+            Some(fd) if watch(&self.epoll, fd.as_fd(), Token::Death(slot)).is_ok() => {
+                self.pidfds.insert(slot, fd);
+                self.unwatched.remove(&slot);
+            }
+            _ => _ = self.unwatched.insert(slot, Instant::now()),
+        }
+    }
+
+    fn send_welcome(&mut self, key: usize, version: u16, slot: u8, with_sockets: bool) -> Result<(), End> {
+        let Some(port) = &mut self.port else { return Ok(()) };
+        let families = port.group.families();
+        let welcome = ToClient::Welcome(Welcome {
+            version,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            slot,
+            families,
+            pkeys: self.config.pkeys.clone(),
+        });
+        let Port { group, vault, records, .. } = port;
+        let sockets = group.sockets(slot).map_err(|error| End::Refused(error.to_string()))?;
+        let mut fds = Vec::new();
+        if with_sockets {
+            fds.extend(sockets.fds());
+            fds.extend(vault.descriptors());
+            fds.push(records.as_fd());
+        }
+        self.clients[key].channel.send(&encode(&welcome), &fds).map_err(|_| End::Gone)
+    }
+
+    /// Goes on where an earlier service stopped.
+    fn inherit(&mut self, fds: [OwnedFd; Vault::DESCRIPTORS]) -> Result<(), End> {
+        let refused = |error: &dyn core::fmt::Display| {
+            End::Refused(format!(
+                "the earlier host service left nothing to go on from ({error}); end this program"
+            ))
+        };
+        let mut vault = Vault::adopt(fds);
+        let mut contents = vault.load().map_err(|error| refused(&error))?;
+        let records = Records::adopt(contents.records).map_err(|error| refused(&error))?;
+        let group = Group::adopt(contents.families, &mut contents.members);
+        self.settle(group, vault, records).map_err(|error| refused(&error))?;
+        let now = Instant::now();
+        for member in contents.members.into_iter().filter(|member| member.slot != 0) {
+            let held = matches!(member.state, Slot::Held(_));
+            self.slots.set(member.slot, member.state);
+            if held {
+                // Of those that died meanwhile we hear at once.
+                self.adopt_pidfd(member.slot, member.pidfd);
+                self.unwatched.entry(member.slot).and_modify(|since| *since = now);
+            }
+        }
+        self.note(&format!("took over from an earlier service: {} members", self.members()));
+        self.store();
+        let waiting: Vec<usize> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| matches!(client.kind, Kind::Waiting { .. }))
+            .map(|(key, _)| key)
+            .collect();
+        for key in waiting {
+            if let Err(end) = self.admit(key) {
+                self.close(key, end);
+            }
+        }
+        Ok(())
+    }
+
+    fn members(&self) -> usize {
+        self.port.as_ref().map_or(0, |port| port.group.len())
+    }
+
+    /// A process with a slot is back.
+    fn readmit(&mut self, key: usize, version: u16, slot: u8, pidfd: Option<OwnedFd>) -> Result<(), End> {
+        let pid = self.clients[key].peer.pid;
+        let known = matches!(self.slots.get(slot), Slot::Held(holder) if holder.pid == pid);
+        if slot == 0 || !known || self.connected.contains_key(&slot) {
+            return Err(End::Refused(format!("slot {slot} is not this process's any more")));
+        }
+        if !self.pidfds.contains_key(&slot) {
+            self.adopt_pidfd(slot, pidfd);
+        }
+        self.connected.insert(slot, key);
+        self.clients[key].kind = Kind::Member(slot);
+        self.counters.rejoined += 1;
+        self.note(&format!("slot {slot}: process {pid} is back"));
+        self.send_welcome(key, version, slot, false)
+    }
+
+    /// Nobody who uses the port came back in time: those who wait are told.
+    pub(super) fn give_up_waiting(&mut self, now: Instant) {
+        if self.port.is_some() || self.reunion.is_some_and(|until| now < until) {
+            return;
+        }
+        let waiting: Vec<usize> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| matches!(client.kind, Kind::Waiting { .. }))
+            .map(|(key, _)| key)
+            .collect();
+        if waiting.is_empty() && self.reunion.is_none() {
+            return;
+        }
+        self.reunion = None;
+        match self.found() {
+            Ok(()) => {
+                for key in waiting {
+                    if let Err(end) = self.admit(key) {
+                        self.close(key, end);
+                    }
+                }
+            }
+            Err(error) => {
+                for key in waiting {
+                    self.close(key, End::Refused(error.to_string()));
+                }
+            }
+        }
+    }
+
+    /// Closes connections that do not say who they are.
+    pub(super) fn close_silent(&mut self, now: Instant) {
+        let late =
+            |client: &Client| matches!(client.kind, Kind::New) && now.duration_since(client.since) > MANNERS;
+        let keys: Vec<usize> =
+            self.clients.iter().filter(|(_, client)| late(client)).map(|(key, _)| key).collect();
+        for key in keys {
+            self.close(key, End::Misbehaved("it said nothing"));
+        }
+    }
+
+    /// Processes that cannot be watched and have been away for long are taken for dead.
+    pub(super) fn release_unwatched(&mut self, now: Instant) {
+        let gone: Vec<u8> = self
+            .unwatched
+            .iter()
+            .filter(|(slot, since)| {
+                !self.connected.contains_key(slot) && now.duration_since(**since) > UNWATCHED
+            })
+            .map(|(slot, _)| *slot)
+            .collect();
+        for slot in gone {
+            self.bury(slot);
+        }
+    }
+
+    /// Closes a connection. A member's slot stays its until the process is dead: it may still use the sockets.
+    fn close(&mut self, key: usize, end: End) {
+        let Some(mut client) = self.clients.try_remove(key) else { return };
+        match end {
+            End::Gone => {}
+            End::Refused(text) => {
+                self.counters.refused += 1;
+                self.note(&format!("process {} was refused: {text}", client.peer.pid));
+                client.queue.clear();
+                let _ = client.channel.send(&encode(&ToClient::Refused(text)), &[]);
+            }
+            End::Misbehaved(why) => {
+                self.counters.misbehaved += 1;
+                self.note(&format!("process {} was cut off: {why}", client.peer.pid));
+            }
+        }
+        if let Kind::Member(slot) = client.kind {
+            self.connected.remove(&slot);
+            self.listeners.remove_owner(usize::from(slot));
+            if let Some(since) = self.unwatched.get_mut(&slot) {
+                *since = Instant::now();
+            }
+        }
+        self.forget_asks_of(key);
+    }
+
+    /// A process that has lost its connection (it has closed all its descriptors, or executed another program) joins anew:
+    /// what it had before is gone.
+    fn release_orphan(&mut self, pid: i32) {
+        let orphan = self.slots.known().find_map(|(slot, state)| match state {
+            Slot::Held(holder) if pid != 0 && holder.pid == pid && !self.connected.contains_key(&slot) => {
+                Some(slot)
+            }
+            _ => None,
+        });
+        if let Some(slot) = orphan {
+            self.retire(slot);
+        }
+    }
+
+    /// The process of a slot has died.
+    pub(super) fn bury(&mut self, slot: u8) {
+        if let Some(key) = self.connected.remove(&slot) {
+            self.clients.try_remove(key);
+            self.forget_asks_of(key);
+        }
+        self.counters.died += 1;
+        self.note(&format!("slot {slot}: its process died"));
+        self.retire(slot);
+        self.store();
+    }
+
+    /// Takes a slot back: its connections are mourned, its sockets emptied, and it rests.
+    fn retire(&mut self, slot: u8) {
+        if let Some(fd) = self.pidfds.remove(&slot) {
+            let _ = self.epoll.delete(fd);
+        }
+        self.unwatched.remove(&slot);
+        self.listeners.remove_owner(usize::from(slot));
+        let Some(port) = &self.port else { return };
+        self.counters.drained += port.group.drain(slot);
+        if let Ok(records) = port.records.of_slot(slot) {
+            if let Some(mourn) = &mut self.on_death {
+                records.iter().for_each(|connection| mourn(slot, connection));
+            }
+            records.wipe();
+        }
+        self.slots.give_back(Instant::now(), slot);
+    }
+
+    /// Sends an answer, now or when the client reads again.
+    pub(super) fn answer(&mut self, key: usize, message: &ToClient) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        client.queue.push_back(encode(message));
+        if client.queue.len() > MAX_QUEUE {
+            self.close(key, End::Misbehaved("it does not read its answers"));
+            return;
+        }
+        self.flush(key);
+    }
+
+    fn flush(&mut self, key: usize) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        while let Some(bytes) = client.queue.front() {
+            match client.channel.send(bytes, &[]) {
+                Ok(()) => _ = client.queue.pop_front(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Its end is told by a receive.
+                Err(_) => client.queue.clear(),
+            }
+        }
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, !client.queue.is_empty());
+        let mut event = EpollEvent::new(flags, Token::Client(key).number());
+        let _ = self.epoll.modify(client.channel.as_fd(), &mut event);
+    }
+
+    /// Gives a packet to the process of a slot; false if there is none, or it does not take it.
+    pub(super) fn deliver(&self, slot: u8, packet: Packet) -> bool {
+        let client = self.connected.get(&slot).and_then(|key| self.clients.get(*key));
+        client.is_some_and(|client| client.channel.send(&encode(&ToClient::Packet(packet)), &[]).is_ok())
+    }
+
+    /// Newcomers find nobody from now on; the service ends with its last client.
+    fn stop(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            let _ = self.epoll.delete(listener.as_fd());
+            self.note("asked to stop: ends with its last client");
+        }
+    }
+}
+
+fn no_steering(source: io::Error) -> crate::net::OpenError {
+    crate::net::OpenError::System {
+        action: "steer packets to several processes (SO_ATTACH_REUSEPORT_CBPF); use RXE_SERVICE=off and one process",
+        source,
+    }
+}
+
+/// Whether this user number stands for everyone whom our user namespace has no number for. Nobody can be trusted by it.
+pub(in crate::host) fn is_nobody_in_particular(uid: u32) -> bool {
+    let number = |path: &str| std::fs::read_to_string(path).ok();
+    let overflow = number("/proc/sys/kernel/overflowuid").and_then(|text| text.trim().parse().ok());
+    if uid != overflow.unwrap_or(65_534) {
+        return false;
+    }
+    // Mapped from end to end, as outside of every user namespace, the number means a real user.
+    let map = number("/proc/self/uid_map").unwrap_or_default();
+    let mapped = map.lines().any(|line| {
+        let mut fields = line.split_whitespace().filter_map(|field| field.parse::<u64>().ok());
+        match (fields.next(), fields.next(), fields.next()) {
+            (Some(inside), Some(_), Some(count)) => {
+                (inside..inside.saturating_add(count)).contains(&u64::from(uid))
+            }
+            _ => false,
+        }
+    });
+    !mapped
+}

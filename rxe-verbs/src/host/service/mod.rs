@@ -1,0 +1,343 @@
+//! The host service: one process of the host (or a thread in one) that hands out slots of port 4791 and the sockets that
+//! go with them. It is not in the data path: a client sends and receives by its own sockets.
+//!
+//! What it does itself: it receives for slot 0, which means connection requests (given to whoever listens) and packets
+//! for nobody; it sees clients die, empties their sockets and lets their slots rest; it keeps the steering program in
+//! place. If it dies, nothing stops: sockets and state are in the [`super::vault`], and the next client to notice starts
+//! another service, which goes on from there.
+
+mod ask;
+mod clients;
+mod packets;
+
+use super::{
+    config::HostConfig,
+    group::Group,
+    listeners::Listeners,
+    message::NAME,
+    records::{Connection, Records},
+    report::ServiceCounters,
+    slots::{Slot, Slots},
+    vault::{DepositRef, Vault},
+};
+use crate::{
+    net::{BufferSize, GroupSockets, OpenError, RecvBatch, UdpConfig, UdpLink},
+    sys::unix::Listener,
+};
+use ask::Asked;
+use clients::Client;
+pub(in crate::host) use clients::is_nobody_in_particular;
+use nix::{
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        resource::{Resource, getrlimit, setrlimit},
+    },
+    unistd::geteuid,
+};
+use packets::Probes;
+use rxe_core::wire::IdentTracker;
+use slab::Slab;
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    net::IpAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+/// How often it looks after itself.
+const TICK: Duration = Duration::from_secs(1);
+/// How long a service that found the port in use waits for the programs that use it to come back.
+const REUNION: Duration = Duration::from_secs(3);
+/// Lines of the log that are kept.
+const LOG_LINES: usize = 200;
+
+/// Why a service could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// There is one already, in this network namespace.
+    #[error("a host service is running already (in this network namespace)")]
+    Running,
+    /// The system refused a resource.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What we were doing.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Where a service runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a process of its own that somebody watches: the log is printed.
+    Foreground,
+    /// In a process of its own.
+    Background,
+    /// In one of its clients.
+    Embedded,
+}
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token {
+    Listener,
+    Link,
+    Client(usize),
+    /// The process of this slot has died.
+    Death(u8),
+}
+
+impl Token {
+    const fn number(self) -> u64 {
+        match self {
+            Self::Listener => 0,
+            Self::Link => 1,
+            Self::Client(key) => 2 | (key as u64) << 8,
+            Self::Death(slot) => 3 | (slot as u64) << 8,
+        }
+    }
+
+    const fn from_number(number: u64) -> Self {
+        match number & 0xff {
+            0 => Self::Listener,
+            1 => Self::Link,
+            2 => Self::Client((number >> 8) as usize),
+            _ => Self::Death((number >> 8) as u8),
+        }
+    }
+}
+
+/// What a service that has the port works with.
+#[derive(Debug)]
+struct Port {
+    group: Group,
+    vault: Vault,
+    records: Records,
+    /// Slot 0's.
+    link: UdpLink,
+}
+
+type Mourner = Box<dyn FnMut(u8, Connection) + Send>;
+
+/// A host service.
+pub struct Service {
+    config: HostConfig,
+    place: Place,
+    /// Gone when it is to end.
+    listener: Option<Listener>,
+    epoll: Epoll,
+    port: Option<Port>,
+    /// When to stop waiting for programs that use the port, if it is in use.
+    reunion: Option<Instant>,
+    clients: Slab<Client>,
+    /// Connections of the slots.
+    connected: HashMap<u8, usize>,
+    slots: Slots,
+    pidfds: HashMap<u8, OwnedFd>,
+    /// Slots whose process has no pidfd, and since when it is not connected.
+    unwatched: HashMap<u8, Instant>,
+    listeners: Listeners,
+    /// Its own while it receives.
+    arrivals: Option<RecvBatch>,
+    trackers: HashMap<IpAddr, IdentTracker>,
+    probes: Probes,
+    asked: Vec<Asked>,
+    next_ask: u32,
+    counters: ServiceCounters,
+    log: VecDeque<String>,
+    on_death: Option<Mourner>,
+    uid: u32,
+    started: Instant,
+    /// Since when nobody needs it.
+    idle_since: Instant,
+}
+
+impl core::fmt::Debug for Service {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Service").field("clients", &self.clients.len()).finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Becomes the host service of this network namespace.
+    ///
+    /// # Errors
+    /// [`ServiceError::Running`] if there is one.
+    pub fn start(config: HostConfig, place: Place) -> Result<Self, ServiceError> {
+        let failed = |action| move |source| ServiceError::System { action, source };
+        let listener = Listener::bind(NAME).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ServiceError::Running,
+            _ => ServiceError::System { action: "bind the service's name", source },
+        })?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| failed("wait for events")(errno.into()))?;
+        let now = Instant::now();
+        raise_file_limit();
+        let mut service = Self {
+            config,
+            place,
+            listener: Some(listener),
+            epoll,
+            port: None,
+            reunion: None,
+            clients: Slab::new(),
+            connected: HashMap::new(),
+            slots: Slots::default(),
+            pidfds: HashMap::new(),
+            unwatched: HashMap::new(),
+            listeners: Listeners::default(),
+            arrivals: Some(RecvBatch::default()),
+            trackers: HashMap::new(),
+            probes: Probes::default(),
+            asked: Vec::new(),
+            next_ask: 0,
+            counters: ServiceCounters::default(),
+            log: VecDeque::new(),
+            on_death: None,
+            uid: geteuid().as_raw(),
+            started: now,
+            idle_since: now,
+        };
+        if let Some(listener) = &service.listener {
+            watch(&service.epoll, listener.as_fd(), Token::Listener).map_err(failed("wait for events"))?;
+        }
+        if let Err(error) = service.found() {
+            service.note(&format!("{error}; waiting for programs that used it with an earlier service"));
+            service.reunion = Some(now + REUNION);
+        }
+        Ok(service)
+    }
+
+    /// Calls `mourn` with the slot and each connection on record of every process that dies.
+    pub fn on_death(&mut self, mourn: impl FnMut(u8, Connection) + Send + 'static) {
+        self.on_death = Some(Box::new(mourn));
+    }
+
+    /// Serves until nobody has needed it for a while.
+    pub fn run(mut self) {
+        let mut events = [EpollEvent::empty(); 64];
+        let mut tick = Instant::now() + TICK;
+        loop {
+            let left = tick.saturating_duration_since(Instant::now());
+            let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
+            let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
+            for event in &events[..count] {
+                self.handle(Token::from_number(event.data()), event.events());
+            }
+            if Instant::now() >= tick {
+                tick = Instant::now() + TICK;
+                if !self.tick() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, token: Token, flags: EpollFlags) {
+        match token {
+            Token::Listener => self.accept(),
+            Token::Link => self.receive(),
+            Token::Client(key) => self.hear(key, flags),
+            Token::Death(slot) => self.bury(slot),
+        }
+    }
+
+    /// Looks after what no event tells of; false when it is to end.
+    fn tick(&mut self) -> bool {
+        let now = Instant::now();
+        self.give_up_waiting(now);
+        self.close_silent(now);
+        self.end_asks(now);
+        self.release_unwatched(now);
+        self.examine();
+        if self.slots.known().any(|(_, slot)| matches!(slot, Slot::Held(_))) || !self.clients.is_empty() {
+            self.idle_since = now;
+        }
+        let limit = Duration::from_secs(self.config.service.idle_seconds.into());
+        let done = self.listener.is_none();
+        now.duration_since(self.idle_since) < if done { Duration::ZERO } else { limit }
+    }
+
+    /// Takes the port as its first user.
+    fn found(&mut self) -> Result<(), OpenError> {
+        let group = Group::found()?;
+        let system = |action| move |source| OpenError::System { action, source };
+        let records = Records::new().map_err(system("share memory"))?;
+        let vault = Vault::new().map_err(system("make a socket pair"))?;
+        self.settle(group, vault, records)
+    }
+
+    /// Begins to work with the port.
+    fn settle(&mut self, mut group: Group, vault: Vault, records: Records) -> Result<(), OpenError> {
+        let own = group.sockets(0)?;
+        let copy = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
+        let system = |action| move |source| OpenError::System { action, source };
+        let clones = copy(&own.v4).and_then(|v4| Ok(GroupSockets { v4, v6: copy(&own.v6)? }));
+        let config =
+            UdpConfig { pool: 0, slots: None, recv_buffer: BufferSize::Largest, ..UdpConfig::default() };
+        let link = UdpLink::from_sockets(clones.map_err(system("copy a socket"))?, &config)?;
+        for fd in link.sockets() {
+            watch(&self.epoll, fd, Token::Link).map_err(system("wait for packets"))?;
+        }
+        if let Err(error) = group.steer() {
+            self.note(&format!(
+                "packets cannot be steered here ({error}): only one process can use the port"
+            ));
+        }
+        self.port = Some(Port { group, vault, records, link });
+        self.reunion = None;
+        self.store();
+        Ok(())
+    }
+
+    /// Puts the state where the next service finds it.
+    fn store(&mut self) {
+        let Some(port) = &mut self.port else { return };
+        let fresh = Slot::Fresh;
+        let members: Vec<DepositRef<'_>> = port
+            .group
+            .in_order()
+            .into_iter()
+            .map(|(slot, sockets)| DepositRef {
+                slot,
+                state: if slot == 0 { &fresh } else { self.slots.get(slot) },
+                v4: sockets.v4.as_ref().map(AsFd::as_fd),
+                v6: sockets.v6.as_ref().map(AsFd::as_fd),
+                pidfd: self.pidfds.get(&slot).map(AsFd::as_fd),
+            })
+            .collect();
+        let stored = port.vault.store(port.group.families(), &port.records, &members);
+        if let Err(error) = stored {
+            self.note(&format!("the state for a successor could not be kept: {error}"));
+        }
+    }
+
+    /// A line for the log, and for the terminal if it has one.
+    fn note(&mut self, text: &str) {
+        if self.log.len() == LOG_LINES {
+            self.log.pop_front();
+        }
+        let line = format!("{:9.3} {text}", self.started.elapsed().as_secs_f64());
+        if self.place == Place::Foreground {
+            // Nobody may be there to read it.
+            let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("rxe service: {line}\n"));
+        }
+        self.log.push_back(line);
+    }
+}
+
+fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: Token) -> io::Result<()> {
+    Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token.number()))?)
+}
+
+/// A few descriptors a client, and those in the vault count too: as many as an ordinary user may have.
+fn raise_file_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard.min(1 << 16).max(soft), hard);
+    }
+}

@@ -1,0 +1,201 @@
+//! Packets that reach the service: connection requests, strays, and probes of its own steering.
+
+use super::{Port, Service};
+use crate::{
+    engine::now,
+    host::{group::parse_probe, message::Packet, slots::Slot},
+    net::Link,
+};
+use rxe_core::{
+    endpoint::RunMeta,
+    num::Qpn,
+    wire::{
+        HeaderSeen, MAD_HEADER_LEN, MadHeader, Packet as Decoded, Verdict,
+        icrc::{Route, RouteCrc},
+    },
+};
+use std::hash::{BuildHasher, RandomState};
+
+/// Peers whose IPv4 IDs are remembered at most.
+const MAX_TRACKERS: usize = 4096;
+/// Receives for one event: clients get their turn too.
+const RECEIVES: usize = 8;
+/// Connection request and service ID resolution request (IBTA vol. 1, 12.6).
+const REQUESTS: [u16; 2] = [0x10, 0x17];
+/// Where both have their service ID, behind the MAD's header.
+const SERVICE_ID: core::ops::Range<usize> = MAD_HEADER_LEN + 8..MAD_HEADER_LEN + 16;
+
+/// Probes under way.
+#[derive(Debug, Default)]
+pub(super) struct Probes {
+    nonce: u64,
+    /// Probes of this round that came back to slot 0's socket, where they belong.
+    home: usize,
+    /// Rounds in a row in which not all did.
+    bad_rounds: u32,
+    /// Whether packets have come to the wrong process since the last look.
+    pub(super) suspicious: bool,
+}
+
+/// Where a packet that the service received belongs.
+enum Fate {
+    Dispatch(u64),
+    HandOn(u8),
+    /// For a multicast group. Linux 6.18 gives one member of a reuseport group the only copy, whichever has joined;
+    /// older ones give each that has joined its own, and us none.
+    Multicast,
+    Drop,
+}
+
+impl Service {
+    /// Takes what has arrived at slot 0's sockets.
+    pub(super) fn receive(&mut self) {
+        let Some(mut arrivals) = self.arrivals.take() else { return };
+        for _ in 0..RECEIVES {
+            let Some(Port { link, .. }) = &mut self.port else { break };
+            if !matches!(link.recv(&mut arrivals), Ok(1..)) {
+                break;
+            }
+            for run in arrivals.iter() {
+                let meta = RunMeta {
+                    src: run.src,
+                    dst: run.dst,
+                    src_port: run.src_port,
+                    ifindex: run.ifindex,
+                    tos: run.tos,
+                    hop_limit: run.ttl,
+                    seen: HeaderSeen::Hidden,
+                };
+                for bytes in run.packets() {
+                    self.handle_packet(&meta, bytes);
+                }
+            }
+        }
+        self.arrivals = Some(arrivals);
+    }
+
+    fn handle_packet(&mut self, meta: &RunMeta, bytes: &[u8]) {
+        if let Some((number, nonce)) = parse_probe(bytes) {
+            self.handle_probe(0, number, nonce);
+            return;
+        }
+        match self.fate(bytes) {
+            Some(Fate::Dispatch(service_id)) => self.dispatch(meta, bytes, service_id),
+            Some(Fate::HandOn(slot)) => {
+                self.probes.suspicious = true;
+                let handed = self.deliver(slot, Packet::new(meta, None, bytes));
+                *(if handed { &mut self.counters.handed_on } else { &mut self.counters.dropped }) += 1;
+            }
+            Some(Fate::Multicast) => {
+                let packet = Packet::new(meta, None, bytes);
+                for slot in self.connected.keys() {
+                    // Who is no member drops it.
+                    self.counters.multicast += u64::from(self.deliver(*slot, packet.clone()));
+                }
+            }
+            Some(Fate::Drop) => self.counters.dropped += 1,
+            None => self.counters.corrupt += 1,
+        }
+    }
+
+    fn fate(&self, bytes: &[u8]) -> Option<Fate> {
+        let packet = Decoded::decode(bytes).ok()?;
+        let dest = packet.bth.dest_qp;
+        if dest == Qpn::MULTICAST {
+            return Some(Fate::Multicast);
+        }
+        if dest != Qpn::GSI {
+            let held = matches!(self.slots.get(dest.slot()), Slot::Held(_));
+            return Some(if held { Fate::HandOn(dest.slot()) } else { Fate::Drop });
+        }
+        let header = MadHeader::parse(packet.payload.first_chunk()?);
+        let service_id = packet.payload.get(SERVICE_ID)?.try_into().ok()?;
+        let is_request = header.is_cm() && REQUESTS.contains(&header.attribute);
+        Some(if is_request { Fate::Dispatch(u64::from_be_bytes(service_id)) } else { Fate::Drop })
+    }
+
+    /// Gives a connection request to whoever listens for it.
+    fn dispatch(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
+        if self.trackers.len() >= MAX_TRACKERS && !self.trackers.contains_key(&meta.src) {
+            self.trackers.clear();
+        }
+        let crc = RouteCrc::new(&Route { src: meta.src, dst: meta.dst, src_port: meta.src_port });
+        let tracker = self.trackers.entry(meta.src).or_default();
+        let verdict: Verdict = tracker.judge(now(), &crc, meta.seen, bytes);
+        if !verdict.is_whole() {
+            self.counters.corrupt += 1;
+            return;
+        }
+        let slot = self.listeners.find(service_id, meta.dst).and_then(|owner| u8::try_from(owner).ok());
+        let Some(slot) = slot else {
+            self.counters.unheard += 1;
+            return;
+        };
+        // The listener's process sees only some of the peer's packets, and could not follow its IDs.
+        let delivered = self.deliver(slot, Packet::new(meta, verdict.ident(), bytes));
+        *(if delivered { &mut self.counters.dispatched } else { &mut self.counters.dropped }) += 1;
+    }
+
+    /// A client received what is not for it.
+    pub(super) fn handle_stray(&mut self, from: u8, packet: &Packet) {
+        if let Some((number, nonce)) = parse_probe(&packet.bytes) {
+            self.handle_probe(from, number, nonce);
+            return;
+        }
+        self.probes.suspicious = true;
+        let slot = Decoded::decode(&packet.bytes).ok().map(|decoded| decoded.bth.dest_qp.slot());
+        let handed = match slot {
+            // Its own would come back to it for ever.
+            Some(slot) if slot != from && slot != 0 => self.deliver(slot, packet.clone()),
+            _ => false,
+        };
+        *(if handed { &mut self.counters.handed_on } else { &mut self.counters.dropped }) += 1;
+    }
+
+    /// A probe for member `number` has come to `slot`'s socket.
+    fn handle_probe(&mut self, slot: u8, number: u16, nonce: u64) {
+        let Some(port) = &mut self.port else { return };
+        if nonce != self.probes.nonce {
+            return;
+        }
+        if port.group.slot_at(number) == Some(slot) {
+            self.probes.home += usize::from(slot == 0);
+        } else if self.probes.bad_rounds > 1 {
+            // The program was attached anew since, so this is where the kernel has that member.
+            port.group.learn(slot, number);
+            let _ = port.group.steer();
+            self.counters.mended += 1;
+            self.note(&format!("slot {slot} is number {number} of the group now"));
+        }
+    }
+
+    /// Looks whether packets still go where they should, and puts the program back.
+    pub(super) fn examine(&mut self) {
+        if self.slots.known().next().is_none() {
+            return;
+        }
+        let Some(port) = &mut self.port else { return };
+        let whole = self.probes.home == port.group.probes();
+        let asked = self.probes.nonce != 0;
+        let strange = core::mem::take(&mut self.probes.suspicious);
+        // No probe at all comes back where the loopback is down.
+        let broken = asked && (strange || self.probes.home > 0 && !whole);
+        self.probes.bad_rounds = if broken { self.probes.bad_rounds + 1 } else { 0 };
+        self.probes.home = 0;
+        self.probes.nonce = RandomState::new().hash_one(self.probes.nonce) | 1;
+        // First the probes, which are steered as they are sent: they tell of the program that is there now.
+        port.group.probe(port.group.number_of(0), self.probes.nonce);
+        let steered = port.group.steer();
+        if self.probes.bad_rounds > 1 {
+            // Attaching the program did not help: members have changed their numbers.
+            for number in 0..port.group.len() as u16 {
+                port.group.probe(number, self.probes.nonce);
+            }
+        }
+        if broken {
+            self.counters.mended += u64::from(!whole);
+            let how = steered.map_or_else(|error| error.to_string(), |()| "put back".to_owned());
+            self.note(&format!("packets went astray: the steering program was {how}"));
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! What keeps the port-4791 group alive when the service dies.
+//!
+//! The members of a `SO_REUSEPORT` group are numbered in the order they joined, and when one is closed the last takes its
+//! number: a dying service would scramble the steering of everybody else. So nothing is ever closed while anybody is
+//! left: duplicates of all sockets lie as unread messages in a socket pair (`unix(7)`, SCM_RIGHTS), and every client
+//! holds both ends of it. The next service takes them out, in order, together with the state they belong to and a pidfd
+//! of every client.
+//!
+//! There are two such pairs. A change is written to the empty one before the other is emptied, so whenever the service
+//! dies one of them is whole.
+
+use super::{
+    message::{decode, encode},
+    records::Records,
+    slots::{Holder, Slot},
+};
+use crate::sys::unix::{Channel, MAX_DESCRIPTORS, Received};
+use serde::{Deserialize, Serialize};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Instant,
+};
+
+/// Bytes of one message: the state of 256 slots takes a third of it.
+const MAX_BYTES: usize = 64 * 1024;
+
+/// The state that lies with the sockets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    /// Which sockets each member has: IPv4, IPv6.
+    families: (bool, bool),
+    /// In the order of the group.
+    members: Vec<Member>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Member {
+    slot: u8,
+    /// Process and name, while it is held.
+    holder: Option<(i32, String)>,
+    /// Whether there is a pidfd.
+    pidfd: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Piece {
+    generation: u64,
+    index: u8,
+    count: u8,
+    /// In the first piece.
+    state: Option<State>,
+}
+
+/// One member of the group with what belongs to it.
+#[derive(Debug)]
+pub(crate) struct Deposit {
+    pub(crate) slot: u8,
+    pub(crate) state: Slot,
+    pub(crate) v4: Option<OwnedFd>,
+    pub(crate) v6: Option<OwnedFd>,
+    pub(crate) pidfd: Option<OwnedFd>,
+}
+
+/// The same, to be put in.
+#[derive(Debug)]
+pub(crate) struct DepositRef<'a> {
+    pub(crate) slot: u8,
+    pub(crate) state: &'a Slot,
+    pub(crate) v4: Option<BorrowedFd<'a>>,
+    pub(crate) v6: Option<BorrowedFd<'a>>,
+    pub(crate) pidfd: Option<BorrowedFd<'a>>,
+}
+
+/// What was taken out.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) families: (bool, bool),
+    pub(crate) records: OwnedFd,
+    /// In the order of the group.
+    pub(crate) members: Vec<Deposit>,
+}
+
+/// The two pairs.
+#[derive(Debug)]
+pub(crate) struct Vault {
+    /// (where to put in, where to take out)
+    pairs: [(Channel, Channel); 2],
+    generation: u64,
+    /// The pair that holds the current state.
+    current: usize,
+}
+
+impl Vault {
+    /// Descriptors by which a vault is passed on.
+    pub(crate) const DESCRIPTORS: usize = 4;
+
+    /// A new, empty one.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { pairs: [Channel::pair()?, Channel::pair()?], generation: 0, current: 0 })
+    }
+
+    /// One that was passed to us as [`Self::DESCRIPTORS`] descriptors.
+    pub(crate) fn adopt(fds: [OwnedFd; Self::DESCRIPTORS]) -> Self {
+        let [a, b, c, d] = fds.map(Channel::from_fd);
+        Self { pairs: [(a, b), (c, d)], generation: 0, current: 0 }
+    }
+
+    /// What to pass on.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
+        let [(a, b), (c, d)] = &self.pairs;
+        [a.as_fd(), b.as_fd(), c.as_fd(), d.as_fd()]
+    }
+
+    /// Puts the state in, in place of what is there.
+    ///
+    /// # Errors
+    /// The system passes no more descriptors (`ETOOMANYREFS`: raise the limit of open files). The old state stays then.
+    pub(crate) fn store(
+        &mut self,
+        families: (bool, bool),
+        records: &Records,
+        members: &[DepositRef<'_>],
+    ) -> io::Result<()> {
+        let state = State { families, members: members.iter().map(Member::of).collect() };
+        let mut fds = vec![records.as_fd()];
+        fds.extend(members.iter().flat_map(|member| [member.v4, member.v6, member.pidfd]).flatten());
+        let (generation, next) = (self.generation + 1, 1 - self.current);
+        // Remains of an attempt that failed.
+        self.empty(next);
+        let count = fds.len().div_ceil(MAX_DESCRIPTORS);
+        for (index, fds) in fds.chunks(MAX_DESCRIPTORS).enumerate() {
+            let state = (index == 0).then(|| state.clone());
+            let piece = Piece { generation, index: index as u8, count: count as u8, state };
+            if let Err(error) = self.pairs[next].0.send(&encode(&piece), fds) {
+                self.empty(next);
+                return Err(error);
+            }
+        }
+        self.empty(self.current);
+        (self.generation, self.current) = (generation, next);
+        Ok(())
+    }
+
+    fn empty(&self, pair: usize) {
+        let mut buffer = vec![0; MAX_BYTES];
+        let mut more = 0..64;
+        // Errors are of messages that are taken out all the same.
+        while more.next().is_some()
+            && !matches!(
+                self.pairs[pair].1.receive(&mut buffer, MAX_DESCRIPTORS),
+                Ok(Received::Nothing | Received::Closed)
+            )
+        {}
+    }
+
+    /// Reads the newest whole state. It stays there until the next `store`.
+    ///
+    /// # Errors
+    /// `InvalidData` if neither pair holds a whole state.
+    pub(crate) fn load(&mut self) -> io::Result<Contents> {
+        let found = [self.read(0), self.read(1)];
+        let newest = found
+            .into_iter()
+            .enumerate()
+            .filter_map(|(pair, found)| found.map(|(generation, contents)| (generation, pair, contents)))
+            .max_by_key(|(generation, ..)| *generation);
+        let (generation, pair, contents) =
+            newest.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the vault is empty"))?;
+        (self.generation, self.current) = (generation, pair);
+        Ok(contents)
+    }
+
+    fn read(&self, pair: usize) -> Option<(u64, Contents)> {
+        let mut buffer = vec![0; MAX_BYTES];
+        let (mut fds, mut state, mut next, mut whole) = (Vec::new(), None, 0, None);
+        let end = &self.pairs[pair].1;
+        end.peek_from_start().ok()?;
+        while let Ok(Received::Message(len, more)) = end.peek(&mut buffer, MAX_DESCRIPTORS) {
+            let piece: Piece = decode(&buffer[..len])?;
+            if piece.index != next {
+                return None;
+            }
+            next += 1;
+            fds.extend(more);
+            state = state.or(piece.state);
+            if piece.index + 1 == piece.count {
+                whole = Some(piece.generation);
+            }
+        }
+        Some((whole?, Contents::of(&state?, fds)?))
+    }
+}
+
+impl Member {
+    fn of(deposit: &DepositRef<'_>) -> Self {
+        let holder = match deposit.state {
+            Slot::Held(holder) => Some((holder.pid, holder.name.clone())),
+            _ => None,
+        };
+        Self { slot: deposit.slot, holder, pidfd: deposit.pidfd.is_some() }
+    }
+}
+
+impl Contents {
+    /// Sorts descriptors by the state they came with; `None` if they do not fit it.
+    fn of(state: &State, fds: Vec<OwnedFd>) -> Option<Self> {
+        let mut fds = fds.into_iter();
+        let records = fds.next()?;
+        let mut members = Vec::new();
+        for member in &state.members {
+            let mut take = |wanted: bool| if wanted { fds.next().map(Some) } else { Some(None) };
+            let (v4, v6) = (take(state.families.0)?, take(state.families.1)?);
+            let pidfd = take(member.pidfd)?;
+            let state = match member.holder.clone() {
+                Some((pid, name)) => Slot::Held(Holder { pid, name }),
+                None => Slot::Resting(Instant::now()),
+            };
+            members.push(Deposit { slot: member.slot, state, v4, v6, pidfd });
+        }
+        fds.next().is_none().then_some(Self { families: state.families, records, members })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        net::UdpSocket,
+        os::fd::{AsRawFd, RawFd},
+    };
+
+    fn inode(fd: RawFd) -> std::path::PathBuf {
+        std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap()
+    }
+
+    fn store(vault: &mut Vault, records: &Records, sockets: &[UdpSocket]) -> io::Result<()> {
+        let held = Slot::Held(Holder { pid: 7, name: "program".to_owned() });
+        let members: Vec<_> = sockets
+            .iter()
+            .zip(0..)
+            .map(|(socket, slot)| DepositRef {
+                slot,
+                state: &held,
+                v4: Some(socket.as_fd()),
+                v6: None,
+                pidfd: (slot % 2 == 1).then(|| socket.as_fd()),
+            })
+            .collect();
+        vault.store((true, false), records, &members)
+    }
+
+    fn check(contents: &Contents, sockets: &[UdpSocket]) {
+        assert_eq!(contents.members.len(), sockets.len());
+        for (member, socket) in contents.members.iter().zip(sockets) {
+            let v4 = member.v4.as_ref().unwrap();
+            assert_eq!(inode(v4.as_raw_fd()), inode(socket.as_raw_fd()));
+            assert_eq!(member.pidfd.is_some(), member.slot % 2 == 1);
+            assert!(matches!(&member.state, Slot::Held(holder) if holder.pid == 7));
+        }
+    }
+
+    fn sockets(count: usize) -> Vec<UdpSocket> {
+        (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect()
+    }
+
+    #[test]
+    fn the_next_service_finds_everything_in_order() {
+        let records = Records::new().unwrap();
+        let mut vault = Vault::new().unwrap();
+        for count in [1, 3, 200] {
+            let sockets = sockets(count);
+            store(&mut vault, &records, &sockets).unwrap();
+            let fds = vault.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
+            let mut heir = Vault::adopt(fds);
+            check(&heir.load().unwrap(), &sockets);
+            store(&mut heir, &records, &sockets).unwrap();
+            vault = heir;
+        }
+        assert!(vault.load().is_ok());
+        assert!(vault.load().is_ok(), "still there");
+        assert!(Vault::new().unwrap().load().is_err(), "nothing in it");
+    }
+
+    /// The service dies while it writes: half of the new state is there, and the old one.
+    #[test]
+    fn half_a_state_is_passed_over() {
+        let records = Records::new().unwrap();
+        let mut vault = Vault::new().unwrap();
+        let sockets = sockets(2);
+        store(&mut vault, &records, &sockets).unwrap();
+        let piece = Piece { generation: 9, index: 0, count: 2, state: None };
+        vault.pairs[1 - vault.current].0.send(&encode(&piece), &[records.as_fd()]).unwrap();
+        check(&vault.load().unwrap(), &sockets);
+    }
+}

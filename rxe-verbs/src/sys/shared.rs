@@ -1,0 +1,72 @@
+//! Memory that several processes share, seen as 64-bit words that are only ever accessed atomically.
+
+use core::sync::atomic::AtomicU64;
+use memmap2::{MmapOptions, MmapRaw};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// A file in memory, sealed at its length: whoever maps it can rely on its pages.
+#[derive(Debug)]
+pub(crate) struct SharedFile(File);
+
+impl SharedFile {
+    /// A new one of `len` bytes, all zero. Pages cost memory when they are written to.
+    pub(crate) fn new(name: &str, len: usize) -> io::Result<Self> {
+        use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+        let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        let file = File::from(fd);
+        file.set_len(len as u64)?;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(Self(file))
+    }
+
+    /// One made elsewhere.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is shorter than `len` or might shrink.
+    pub(crate) fn adopt(fd: OwnedFd, len: usize) -> io::Result<Self> {
+        use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+        let file = File::from(fd);
+        let seals = SealFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GET_SEALS)?);
+        if !seals.contains(SealFlag::F_SEAL_SHRINK) || file.metadata()?.len() < len as u64 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not the shared memory that was promised",
+            ));
+        }
+        Ok(Self(file))
+    }
+
+    /// Maps `words` words at `offset`, a multiple of the page size.
+    pub(crate) fn map(&self, offset: u64, words: usize) -> io::Result<SharedWords> {
+        let map = MmapOptions::new().offset(offset).len(words * 8).map_raw(&self.0)?;
+        Ok(SharedWords { map, words })
+    }
+}
+
+impl AsFd for SharedFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A mapped piece of a [`SharedFile`].
+#[derive(Debug)]
+pub(crate) struct SharedWords {
+    map: MmapRaw,
+    words: usize,
+}
+
+impl SharedWords {
+    /// The words. Other processes may change them at any time.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is that long, aligned to a page, lives as long as `self`, cannot lose its pages (the file
+        // is sealed), and nobody makes any other reference to it.
+        unsafe { core::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>(), self.words) }
+    }
+}

@@ -1,0 +1,242 @@
+//! Messages between processes of this host: sequenced-packet Unix sockets that carry descriptors (`unix(7)`), and
+//! process descriptors (`pidfd_open(2)`).
+
+use super::fork::Tracked;
+use core::sync::atomic::{AtomicI32, Ordering};
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
+        accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair, sockopt,
+    },
+};
+use std::{
+    fs, io,
+    io::{IoSlice, IoSliceMut},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+/// Descriptors that one message brings at most; more are an error (SCM_MAX_FD of the kernel is 253).
+pub(crate) const MAX_DESCRIPTORS: usize = 253;
+/// Connections that wait for `accept` at most.
+const BACKLOG: i32 = 128;
+
+/// Who is at the other end: of a connection's client, whoever connected; of its server, whoever called `listen`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Peer {
+    /// Process, as our process namespace numbers it; 0 if it is in another one.
+    pub(crate) pid: i32,
+    /// Effective user.
+    pub(crate) uid: u32,
+}
+
+/// One end of a sequenced-packet connection: messages arrive whole and in order, or not at all.
+///
+/// A forked child does not have it: as long as one had, nobody would see the other end die.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    // Before the descriptor, so that it is forgotten before that is closed.
+    _tracked: Tracked,
+    identity: Option<(u64, u64)>,
+    fd: OwnedFd,
+}
+
+/// What a receive brought.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// A message of so many bytes, and the descriptors that came with it.
+    Message(usize, Vec<OwnedFd>),
+    /// Nothing now.
+    Nothing,
+    /// The other end is closed.
+    Closed,
+}
+
+impl Channel {
+    /// Connects to a listener with an abstract name.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` if nobody listens there, `WouldBlock` if too many wait already.
+    pub(crate) fn connect(name: &str) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+        connect(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+        Ok(Self::from_fd(out_of_the_way(fd)))
+    }
+
+    /// Two ends that are connected to each other.
+    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let (a, b) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        Ok((Self::from_fd(a), Self::from_fd(b)))
+    }
+
+    /// An end that was made elsewhere.
+    pub(crate) fn from_fd(fd: OwnedFd) -> Self {
+        Self { _tracked: Tracked::new(fd.as_fd()), identity: identity(&fd), fd }
+    }
+
+    /// Whether the descriptor is still what it was: the program may have closed it, and opened something else there.
+    pub(crate) fn is_intact(&self) -> bool {
+        identity(&self.fd) == self.identity
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> io::Result<Peer> {
+        let who = getsockopt(&self.fd, sockopt::PeerCredentials)?;
+        Ok(Peer { pid: who.pid(), uid: who.uid() })
+    }
+
+    /// Sends one message, without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the other end has too many unread; else it is closed, or descriptors cannot be passed.
+    pub(crate) fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let raw: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let control = if raw.is_empty() { &rights[..0] } else { &rights[..] };
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        sendmsg::<()>(self.fd.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?;
+        Ok(())
+    }
+
+    /// Takes the next message, without waiting.
+    ///
+    /// # Errors
+    /// `InvalidData` for one that is longer than `buffer` or brings more descriptors than `most`; it is gone then, and so
+    /// are its descriptors.
+    pub(crate) fn receive(&self, buffer: &mut [u8], most: usize) -> io::Result<Received> {
+        self.receive_with(buffer, most, MsgFlags::empty())
+    }
+
+    /// The next `peek` sees the oldest message again.
+    pub(crate) fn peek_from_start(&self) -> io::Result<()> {
+        super::socket::set_option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, 0)
+    }
+
+    /// Reads messages without taking them, one after the other from where [`Self::peek_from_start`] was called.
+    /// Descriptors are duplicates.
+    pub(crate) fn peek(&self, buffer: &mut [u8], most: usize) -> io::Result<Received> {
+        self.receive_with(buffer, most, MsgFlags::MSG_PEEK)
+    }
+
+    fn receive_with(&self, buffer: &mut [u8], most: usize, more: MsgFlags) -> io::Result<Received> {
+        let mut control = nix::cmsg_space!([i32; MAX_DESCRIPTORS]);
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC | more;
+        let mut parts = [IoSliceMut::new(buffer)];
+        let message = match recvmsg::<()>(self.fd.as_raw_fd(), &mut parts, Some(&mut control), flags) {
+            Ok(message) => message,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Received::Nothing),
+            Err(Errno::ECONNRESET) => return Ok(Received::Closed),
+            Err(error) => return Err(error.into()),
+        };
+        let mut fds = Vec::new();
+        for part in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(list) = part {
+                // SAFETY: the kernel has just made these descriptors for us; nobody else knows their numbers.
+                fds.extend(list.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+            }
+        }
+        if message.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) || fds.len() > most {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a message or its descriptors are too many",
+            ));
+        }
+        // Nobody sends empty messages: that is the end.
+        if message.bytes == 0 && fds.is_empty() {
+            return Ok(Received::Closed);
+        }
+        Ok(Received::Message(message.bytes, fds))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A listener with an abstract name, of which there is one in a network namespace.
+/// A forked child does not have it.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    _tracked: Tracked,
+    fd: OwnedFd,
+}
+
+impl Listener {
+    /// Takes the name.
+    ///
+    /// # Errors
+    /// `AddrInUse` if somebody has it.
+    pub(crate) fn bind(name: &str) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+        bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+        listen(&fd, Backlog::new(BACKLOG)?)?;
+        Ok(Self { _tracked: Tracked::new(fd.as_fd()), fd })
+    }
+
+    /// The next connection, if one waits.
+    pub(crate) fn accept(&self) -> io::Result<Option<Channel>> {
+        match accept4(self.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
+            // SAFETY: a descriptor that the kernel has just made for us.
+            Ok(fd) => Ok(Some(Channel::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }))),
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A descriptor of this process, which becomes readable when it dies.
+///
+/// # Errors
+/// Whatever the system says; some sandboxes and kernels before 5.3 have none.
+pub(crate) fn own_pidfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; a non-negative result is a descriptor that nobody else owns. pidfds are close-on-exec.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
+    let fd = i32::try_from(fd).unwrap_or(-1);
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: see above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The process that a pidfd is about, as our process namespace numbers it: 0 if it is not in ours, -1 if it is dead;
+/// `None` if the descriptor is no pidfd.
+pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
+}
+
+/// Copies a descriptor to a high number, where a program that closes and opens files hardly ever gets; and to another one
+/// each time, so that whoever still has the number of one that was closed behind its back does not meet a new one there.
+pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+    const HIGH: i32 = 600;
+    static NEXT: AtomicI32 = AtomicI32::new(HIGH);
+    for least in [NEXT.load(Ordering::Relaxed), HIGH] {
+        // SAFETY: duplicates a descriptor that is open; a non-negative result is a new one that nobody else owns.
+        let high = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) };
+        if high >= 0 {
+            NEXT.store(high + 1, Ordering::Relaxed);
+            // SAFETY: see above.
+            return unsafe { OwnedFd::from_raw_fd(high) };
+        }
+        // Beyond the limit of open files: from the start again.
+    }
+    // The process may have fewer descriptors than that.
+    fd
+}
+
+/// What tells one open file from another that has the same number later: device and inode.
+fn identity(fd: &OwnedFd) -> Option<(u64, u64)> {
+    nix::sys::stat::fstat(fd).ok().map(|about| (about.st_dev, about.st_ino))
+}
