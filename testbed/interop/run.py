@@ -8,7 +8,8 @@ namespace there, so that the guest's UDP stack is our sender. Both sides compare
 count. Meanwhile the kernel captures the wire with segmentation offload off; scripts/icrc-check, which shares no code
 with ours, judges each packet's ICRC, and tshark must read the operations.
 
-Then testbed/src/bin/kernel-ops plays each operation, also over bad networks and with a small receive buffer (operations.py).
+Then testbed/src/bin/kernel-ops plays each operation, also over bad networks and with a small receive buffer (operations.py);
+and several of our processes share the port while the host service is killed (crowd.py).
 --table writes the matrix as Markdown (docs/interop.md is one).
 
 Ends with "N passed, N failed, N skipped"; exit 1 if any failed.
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 
+import crowd
 import operations
 from results import Results
 
@@ -184,6 +186,15 @@ def cell(guest, rxe, case, role, family, inner):
     return play(run_ours(our_side(rxe, case, ours, None)), guest.command(kernel_side(case, device, index, ours)))
 
 
+def pair_of_crowd(guest, rxe, case, family, port):
+    """One of several pairs that play at the same time; what went wrong, or nothing."""
+    info = guest.info
+    index = guest.gid_index(info["guest_dev"], info[f"guest{family}"])
+    theirs = [*kernel_side(case, info["guest_dev"], index, None), "-p", str(port)]
+    ours = [*our_side(rxe, case, info[f"host{family}"], info["guest4"]), "--port", str(port)]
+    return play(guest.command(theirs), guest.outside(ours))
+
+
 class Capture:
     """tcpdump on the guest's tap, packets as they are on the wire."""
 
@@ -284,6 +295,11 @@ def whole_kernel(version, options, folder, results):
             results.fail(f"kernel {version}: the wire\n{wrong}")
             print(f"FAILED the wire\n{wrong}")
         operations.play(guest, options.ops, results, operations.BULK, "46", run)
+
+        def pair(case, family, port):
+            return pair_of_crowd(guest, options.rxe, case, family, port)
+
+        crowd.play(guest, options.rxe, results, pair)
     finally:
         capture.stop()
         if not options.keep:

@@ -1,0 +1,49 @@
+"""Several of our processes share one port while each plays with a program on the kernel, and the host service is killed."""
+
+import json
+import subprocess
+import threading
+import time
+
+SECTION = "Several processes on one address, the host service killed"
+# Long enough for the service to be killed in the middle.
+CASE = ("rc", 4096, 65536, 400)
+COUNT = 4
+PORT = 18600
+
+
+def service(guest, rxe):
+    """The service's process, or nothing."""
+    answer = subprocess.run(
+        guest.outside([rxe, "service", "status", "--json"]), capture_output=True, text=True, check=False
+    )
+    return json.loads(answer.stdout)["pid"] if answer.returncode == 0 else None
+
+
+def play(guest, rxe, results, pair):
+    """`pair(family, port)` plays one pair and tells what went wrong, or nothing."""
+    for family in "46":
+        wrong = []
+        players = [
+            threading.Thread(target=lambda port=PORT + number: wrong.append(pair(CASE, family, port)))
+            for number in range(COUNT)
+        ]
+        for player in players:
+            player.start()
+        killed = 0
+        while any(player.is_alive() for player in players):
+            time.sleep(0.7)
+            pid = service(guest, rxe)
+            if pid and any(player.is_alive() for player in players):
+                killed += subprocess.run(["kill", "-9", str(pid)], check=False).returncode == 0
+        for player in players:
+            player.join()
+        wrong = [text for text in wrong if text]
+        if killed == 0:
+            wrong.append("the service was never killed")
+        row = f"{COUNT} x rc mtu {CASE[1]} {CASE[2]} B x {CASE[3]}"
+        results.add(SECTION, row, guest.version, "ours", family, "FAILED" if wrong else "ok")
+        print(f"kernel {guest.version}, IPv{family}: {row}, {killed} services killed: {'FAILED' if wrong else 'ok'}")
+        for text in wrong:
+            results.fail(f"kernel {guest.version}, IPv{family}, {SECTION}\n{text}")
+            print(text, flush=True)
