@@ -251,6 +251,17 @@ fn a_changed_steering_program_is_mended() {
         let gone = std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT);
         assert!(result == 0 || gone, "{}", std::io::Error::last_os_error());
     }
+    // Until then packets come to whichever process the hash of their addresses names, and are handed on.
+    let mut packet = [0; 24];
+    packet[..12].copy_from_slice(&[0x64, 0x40, 0xff, 0xff, 0, ends[3].slot(), 0x77, 0x77, 0, 0, 0, 1]);
+    until(|| {
+        namespace.run(move || {
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.send_to(&packet, "127.0.0.1:4791").unwrap();
+        });
+        observe(&namespace).unwrap().counters.handed_on > 0
+    });
+    until(|| ends[3].context.port_stats().dropped_no_qp > 0);
     until(|| observe(&namespace).unwrap().counters.mended > 0);
     for (round, end) in (2..).zip(&ends[1..]) {
         exchange(&ends[0], end, round);

@@ -227,6 +227,9 @@ impl Service {
             for event in &events[..count] {
                 self.handle(Token::from_number(event.data()), event.events());
             }
+            if self.listener.is_none() && !self.is_needed() {
+                return;
+            }
             if Instant::now() >= tick {
                 tick = Instant::now() + TICK;
                 if !self.tick() {
@@ -253,12 +256,15 @@ impl Service {
         self.end_asks(now);
         self.release_unwatched(now);
         self.examine();
-        if self.slots.known().any(|(_, slot)| matches!(slot, Slot::Held(_))) || !self.clients.is_empty() {
+        if self.is_needed() {
             self.idle_since = now;
         }
-        let limit = Duration::from_secs(self.config.service.idle_seconds.into());
-        let done = self.listener.is_none();
-        now.duration_since(self.idle_since) < if done { Duration::ZERO } else { limit }
+        now.duration_since(self.idle_since) < Duration::from_secs(self.config.service.idle_seconds.into())
+    }
+
+    /// Whether anybody is connected, or has a slot.
+    fn is_needed(&self) -> bool {
+        !self.clients.is_empty() || self.slots.known().any(|(_, slot)| matches!(slot, Slot::Held(_)))
     }
 
     /// Takes the port as its first user.
