@@ -15,15 +15,25 @@ use super::{
     slots::{Holder, Slot},
 };
 use crate::sys::unix::{Channel, MAX_DESCRIPTORS, Received};
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Bytes of one message: the state of 256 slots takes a third of it.
 const MAX_BYTES: usize = 64 * 1024;
+
+/// Milliseconds of rest beyond which it does not matter how many.
+const LONG: u64 = 60_000;
+
+/// Milliseconds of the clock that all processes of the system have in common.
+fn clock() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    now.map_or(0, |now| now.as_millis() as u64)
+}
 
 /// The state that lies with the sockets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +49,8 @@ struct Member {
     slot: u8,
     /// Process and name, while it is held.
     holder: Option<(i32, String)>,
+    /// Since when it has rested, in milliseconds of the system's monotonic clock.
+    resting: Option<u64>,
     /// Whether there is a pidfd.
     pidfd: bool,
 }
@@ -198,7 +210,11 @@ impl Member {
             Slot::Held(holder) => Some((holder.pid, holder.name.clone())),
             _ => None,
         };
-        Self { slot: deposit.slot, holder, pidfd: deposit.pidfd.is_some() }
+        let resting = match deposit.state {
+            Slot::Resting(since) => Some(clock().saturating_sub(since.elapsed().as_millis() as u64)),
+            _ => None,
+        };
+        Self { slot: deposit.slot, holder, resting, pidfd: deposit.pidfd.is_some() }
     }
 }
 
@@ -214,7 +230,11 @@ impl Contents {
             let pidfd = take(member.pidfd)?;
             let state = match member.holder.clone() {
                 Some((pid, name)) => Slot::Held(Holder { pid, name }),
-                None => Slot::Resting(Instant::now()),
+                None => {
+                    let rested = clock().saturating_sub(member.resting.unwrap_or(0)).min(LONG);
+                    let now = Instant::now();
+                    Slot::Resting(now.checked_sub(Duration::from_millis(rested)).unwrap_or(now))
+                }
             };
             members.push(Deposit { slot: member.slot, state, v4, v6, pidfd });
         }
@@ -280,6 +300,23 @@ mod tests {
         assert!(vault.load().is_ok());
         assert!(vault.load().is_ok(), "still there");
         assert!(Vault::new().unwrap().load().is_err(), "nothing in it");
+    }
+
+    /// How long a slot has rested does not begin anew with each service.
+    #[test]
+    fn rest_goes_on() {
+        let records = Records::new().unwrap();
+        let mut vault = Vault::new().unwrap();
+        let socket = sockets(1);
+        let since = Instant::now().checked_sub(Duration::from_secs(20)).unwrap();
+        let state = Slot::Resting(since);
+        let member =
+            DepositRef { slot: 3, state: &state, v4: Some(socket[0].as_fd()), v6: None, pidfd: None };
+        vault.store((true, false), &records, &[member]).unwrap();
+        let found = vault.load().unwrap();
+        let Slot::Resting(found) = &found.members[0].state else { panic!("{found:?}") };
+        let difference = if *found > since { *found - since } else { since - *found };
+        assert!(difference < Duration::from_secs(5), "{difference:?}");
     }
 
     /// The service dies while it writes: half of the new state is there, and the old one.

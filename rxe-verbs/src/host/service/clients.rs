@@ -25,6 +25,8 @@ use std::{
 const MAX_CONNECTIONS: usize = 512;
 /// A connection that has not said who it is after so long is closed.
 const MANNERS: Duration = Duration::from_secs(5);
+/// How long a newcomer waits for a slot.
+const QUEUEING: Duration = Duration::from_secs(5);
 /// Answers that wait for a client to read at most.
 const MAX_QUEUE: usize = 1024;
 /// Messages of one client that are heard before the others get their turn.
@@ -312,17 +314,7 @@ impl Service {
         }
         self.note(&format!("took over from an earlier service: {} members", self.members()));
         self.store();
-        let waiting: Vec<usize> = self
-            .clients
-            .iter()
-            .filter(|(_, client)| matches!(client.kind, Kind::Waiting { .. }))
-            .map(|(key, _)| key)
-            .collect();
-        for key in waiting {
-            if let Err(end) = self.admit(key) {
-                self.close(key, end);
-            }
-        }
+        self.admit_waiting();
         Ok(())
     }
 
@@ -347,29 +339,51 @@ impl Service {
         self.send_welcome(key, version, slot, false)
     }
 
+    /// Connections that want a slot and have none, the oldest first.
+    fn waiting(&self) -> Vec<usize> {
+        let waits = |(_, client): &(usize, &Client)| matches!(client.kind, Kind::Waiting { .. });
+        let mut waiting: Vec<_> =
+            self.clients.iter().filter(waits).map(|(key, client)| (client.since, key)).collect();
+        waiting.sort_unstable();
+        waiting.into_iter().map(|(_, key)| key).collect()
+    }
+
+    fn admit_waiting(&mut self) {
+        for key in self.waiting() {
+            if let Err(end) = self.admit(key) {
+                self.close(key, end);
+            }
+        }
+    }
+
+    /// Slots have rested, or will not in time.
+    fn serve_waiting(&mut self, now: Instant) {
+        self.admit_waiting();
+        for key in self.waiting() {
+            if now.duration_since(self.clients[key].since) > QUEUEING {
+                let text =
+                    "all 255 slots of the port are in use (`rxe service status` lists their processes)";
+                self.close(key, End::Refused(text.to_owned()));
+            }
+        }
+    }
+
     /// Nobody who uses the port came back in time: those who wait are told.
-    pub(super) fn give_up_waiting(&mut self, now: Instant) {
-        if self.port.is_some() || self.reunion.is_some_and(|until| now < until) {
+    pub(super) fn look_after_waiting(&mut self, now: Instant) {
+        if self.port.is_some() {
+            self.serve_waiting(now);
             return;
         }
-        let waiting: Vec<usize> = self
-            .clients
-            .iter()
-            .filter(|(_, client)| matches!(client.kind, Kind::Waiting { .. }))
-            .map(|(key, _)| key)
-            .collect();
+        if self.reunion.is_some_and(|until| now < until) {
+            return;
+        }
+        let waiting = self.waiting();
         if waiting.is_empty() && self.reunion.is_none() {
             return;
         }
         self.reunion = None;
         match self.found() {
-            Ok(()) => {
-                for key in waiting {
-                    if let Err(end) = self.admit(key) {
-                        self.close(key, end);
-                    }
-                }
-            }
+            Ok(()) => self.admit_waiting(),
             Err(error) => {
                 for key in waiting {
                     self.close(key, End::Refused(error.to_string()));

@@ -251,7 +251,7 @@ impl Service {
     /// Looks after what no event tells of; false when it is to end.
     fn tick(&mut self) -> bool {
         let now = Instant::now();
-        self.give_up_waiting(now);
+        self.look_after_waiting(now);
         self.close_silent(now);
         self.end_asks(now);
         self.release_unwatched(now);
