@@ -44,7 +44,7 @@ counters!(
         duplicates,
         /// Responses that were late, repeated or out of place.
         responses_ignored,
-        /// Lost responses inferred from later ones.
+        /// READ responses and atomic results that came behind a gap: an answer before them was lost.
         implied_naks,
         /// Packets dropped because the state of the queue pair does not take them.
         dropped_state,

@@ -23,13 +23,19 @@ type Chunk<T> = [AtomicPtr<T>; CHUNK];
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// A table of shared entries, each with an index of 24 bits and a tag that changes when the index is used again.
-#[derive(Debug)]
 pub(crate) struct Table<T> {
     id: u64,
     chunks: Box<[AtomicPtr<Chunk<T>>]>,
     free: Mutex<Free>,
     readers: Mutex<Vec<Weak<dyn Quiesce>>>,
     owns: PhantomData<Arc<T>>,
+}
+
+impl<T> core::fmt::Debug for Table<T> {
+    /// Not the entries: there are thousands of places for them.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Table").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
