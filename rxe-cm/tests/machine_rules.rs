@@ -288,6 +288,8 @@ fn mra_of_the_passive_side() {
     let delayed = Event::Delayed { service_timeout: 24, private_data: pattern(222) };
     assert_eq!(events(&mut active), [delayed]);
     assert_eq!(active.poll_timeout(), Some(at(1) + timeout(24) + timeout(16) * 2));
+    assert_eq!(active.handle(at(2), &mra), Err(Ignored::Duplicate), "one for each message of ours");
+    assert_eq!(active.poll_timeout(), Some(at(1) + timeout(24) + timeout(16) * 2));
     // After that it repeats as ever, and is answered by MRA as ever.
     active.handle_timeout(at(71));
     let again = one(&mut active);

@@ -94,6 +94,8 @@ pub struct Connection {
     patience: Duration,
     pub(super) time_wait: Duration,
     pub(super) retry: Retry,
+    /// The peer has asked for patience since our last message.
+    delayed: bool,
     /// What is repeated until it is answered: REQ, REP or DREQ.
     pub(super) repeated: Option<Datagram>,
     /// What answers a repetition by the peer in this state: MRA, RTU, DREP or REJ.
@@ -125,6 +127,7 @@ impl Connection {
             // The REQ's ACK timeout is two packet lifetimes and the active side's ACK delay.
             time_wait: timeout(req.primary.ack_timeout),
             retry: Retry::default(),
+            delayed: false,
             repeated: None,
             answer: None,
             outbox: VecDeque::new(),
@@ -180,10 +183,13 @@ impl Connection {
             return;
         }
         match self.state {
-            State::ReqSent | State::RepSent | State::DreqSent => match self.repeated {
-                Some(datagram) if self.retry.again(now, self.interval) => self.send(datagram),
-                _ => self.on_no_answer(now),
-            },
+            State::ReqSent | State::RepSent | State::DreqSent => {
+                self.delayed = false;
+                match self.repeated {
+                    Some(datagram) if self.retry.again(now, self.interval) => self.send(datagram),
+                    _ => self.on_no_answer(now),
+                }
+            }
             State::TimeWait | State::Refused => self.close(),
             _ => self.retry.stop(),
         }
@@ -311,7 +317,12 @@ impl Connection {
     fn on_mra(&mut self, now: Instant, mra: &Mra) -> Result<(), Ignored> {
         self.check_ids(mra.local_comm_id, mra.remote_comm_id)?;
         match (self.state, mra.message) {
+            // One per message of ours, or a peer could put off the end for ever.
+            (State::ReqSent, Concerns::Req) | (State::RepSent, Concerns::Rep) if self.delayed => {
+                Err(Ignored::Duplicate)
+            }
             (State::ReqSent, Concerns::Req) | (State::RepSent, Concerns::Rep) => {
+                self.delayed = true;
                 let wait = timeout(mra.service_timeout) + timeout(self.local.packet_lifetime) * 2;
                 self.retry.postpone(now, wait.max(self.interval));
                 let Mra { service_timeout, private_data, .. } = *mra;
