@@ -308,6 +308,16 @@ fn mra_of_the_passive_side() {
     assert_eq!(active.poll_timeout(), Some(at(0) + INTERVAL));
 }
 
+/// A peer that was asked for patience repeats itself later; the refusal is kept for so much longer.
+#[test]
+fn refused_after_mra() {
+    let Both { mut passive, .. } = requested();
+    passive.send_mra(24, PrivateData::default()).unwrap();
+    passive.reject(at(0), Rejection::because(RejectReason::NO_QP)).unwrap();
+    assert_eq!(names(&mut passive), ["REJ"], "the MRA is not needed any more");
+    assert_eq!(passive.poll_timeout(), Some(at(0) + INTERVAL * 16 + timeout(24)));
+}
+
 /// As kernels do it: nothing at first, MRA on a repetition; by the active side about the REP.
 #[test]
 fn deferred_mra_of_the_active_side() {
