@@ -1,6 +1,6 @@
 //! Communication management as bytes (IBTA vol. 1, chapter 12, and annex A11 for IP addresses): every message, the header in
-//! front of private data, service IDs and reject reasons. No sockets, no clock, no memory but the caller's: only `core` and
-//! `rxe-core`.
+//! front of private data, service IDs and reject reasons; and as [`machine`]s. No sockets and no clock; the messages need no memory
+//! but the caller's.
 //!
 //! Parsing is total: 256 bytes give a [`Datagram`] or a [`ParseError`]; numbers that nobody has defined are kept, reserved bits are
 //! not. What is emitted parses to the same values.
@@ -17,6 +17,7 @@
 
 mod datagram;
 mod layout;
+pub mod machine;
 mod message;
 mod private_data;
 mod service_id;
