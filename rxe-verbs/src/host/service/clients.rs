@@ -333,6 +333,7 @@ impl Service {
             self.adopt_pidfd(slot, pidfd);
         }
         self.connected.insert(slot, key);
+        self.orphans.remove(&slot);
         self.clients[key].kind = Kind::Member(slot);
         self.counters.rejoined += 1;
         self.note(&format!("slot {slot}: process {pid} is back"));
@@ -436,6 +437,7 @@ impl Service {
         }
         if let Kind::Member(slot) = client.kind {
             self.connected.remove(&slot);
+            self.orphans.insert(slot);
             self.listeners.remove_owner(usize::from(slot));
             if let Some(since) = self.unwatched.get_mut(&slot) {
                 *since = Instant::now();
@@ -445,12 +447,10 @@ impl Service {
     }
 
     /// A process that has lost its connection (it has closed all its descriptors, or executed another program) joins anew:
-    /// what it had before is gone.
+    /// what it had before is gone. One that has merely not come back yet, after the death of another service, will.
     fn release_orphan(&mut self, pid: i32) {
         let orphan = self.slots.known().find_map(|(slot, state)| match state {
-            Slot::Held(holder) if pid != 0 && holder.pid == pid && !self.connected.contains_key(&slot) => {
-                Some(slot)
-            }
+            Slot::Held(holder) if pid != 0 && holder.pid == pid && self.orphans.contains(&slot) => Some(slot),
             _ => None,
         });
         if let Some(slot) = orphan {
@@ -476,6 +476,7 @@ impl Service {
             let _ = self.epoll.delete(fd);
         }
         self.unwatched.remove(&slot);
+        self.orphans.remove(&slot);
         self.listeners.remove_owner(usize::from(slot));
         let Some(port) = &self.port else { return };
         self.counters.drained += port.group.drain(slot);

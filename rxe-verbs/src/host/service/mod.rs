@@ -38,7 +38,7 @@ use packets::Probes;
 use rxe_core::wire::IdentTracker;
 use slab::Slab;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     io,
     net::IpAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -139,6 +139,8 @@ pub struct Service {
     pidfds: HashMap<u8, OwnedFd>,
     /// Slots whose process has no pidfd, and since when it is not connected.
     unwatched: HashMap<u8, Instant>,
+    /// Slots whose process has closed its connection to this service, and lives.
+    orphans: HashSet<u8>,
     listeners: Listeners,
     /// Its own while it receives.
     arrivals: Option<RecvBatch>,
@@ -188,6 +190,7 @@ impl Service {
             slots: Slots::default(),
             pidfds: HashMap::new(),
             unwatched: HashMap::new(),
+            orphans: HashSet::new(),
             listeners: Listeners::default(),
             arrivals: Some(RecvBatch::default()),
             trackers: HashMap::new(),

@@ -99,15 +99,24 @@ impl Pair<'_> {
 
     /// The kernel's next `count` completions.
     pub(crate) fn theirs_many(&mut self, count: usize) -> Result<Vec<Value>, Failure> {
+        let wcs = self.theirs_up_to(count)?;
+        if wcs.len() == count { Ok(wcs) } else { Err(self.too_few(wcs.len(), count)) }
+    }
+
+    /// The kernel's next completions: `count`, or those that came while we had patience.
+    pub(crate) fn theirs_up_to(&mut self, count: usize) -> Result<Vec<Value>, Failure> {
         let patience = u64::try_from(PATIENCE.as_millis())?;
         let order = json!({ "cq": self.their_cq, "count": count, "timeout_ms": patience });
         let wcs = self.agent.call("poll_cq", &order)?;
-        let wcs = wcs.as_array().cloned().unwrap_or_default();
-        if wcs.len() == count {
-            Ok(wcs)
-        } else {
-            Err(format!("{} of {count} completions on the kernel's side", wcs.len()).into())
-        }
+        Ok(wcs.as_array().cloned().unwrap_or_default())
+    }
+
+    /// The kernel stopped completing: what our side knows of it.
+    pub(crate) fn too_few(&self, done: usize, count: usize) -> Failure {
+        let (state, stats) = (self.qp.state(), self.qp.stats());
+        let counted: Vec<_> = stats.each().filter(|(_, value)| *value > 0).collect();
+        format!("{done} of {count} completions on the kernel's side; ours is in {state:?}, {counted:?}")
+            .into()
     }
 
     /// The kernel's next completion.
