@@ -21,7 +21,9 @@ mod slots;
 mod vault;
 
 pub use client::{HostError, Observer, SERVICE_VARIABLE};
-pub use config::{HostConfig, HostConfigError, SYSTEM_FILE, ServiceConfig, VARIABLE as CONFIG_VARIABLE};
+pub use config::{
+    HostConfig, HostConfigError, SYSTEM_FILE, ServiceConfig, ServiceLevel, VARIABLE as CONFIG_VARIABLE,
+};
 pub use message::Listen;
 pub use service::{Place, Service, ServiceError};
 

@@ -159,6 +159,12 @@ impl Connection {
         self.peer.as_ref()
     }
 
+    /// Our queue pair, once it is known: from the start (active), from `accept` on (passive).
+    #[must_use]
+    pub const fn local_qpn(&self) -> Option<Qpn> {
+        self.local_qpn
+    }
+
     /// Takes a message that is for this connection.
     ///
     /// # Errors
