@@ -10,11 +10,12 @@ use std::{
 };
 
 /// Connections that one process can have on record.
-pub const CAPACITY: usize = 4096;
+pub const CAPACITY: usize = 16_383;
 /// Words of one record.
 const WORDS: usize = 16;
-/// Bytes of one slot's records: whole pages.
-const SLOT_BYTES: usize = CAPACITY * WORDS * 8;
+/// Bytes of one slot's records: whole pages. In front stands how many of them were ever used: what nobody has touched is
+/// not there, and must not be brought about by looking.
+const SLOT_BYTES: usize = (1 + CAPACITY) * WORDS * 8;
 const SLOTS: usize = 256;
 /// First word of a record that holds a connection.
 const LIVE: u64 = 0x7278_652d_6c69_7665;
@@ -115,7 +116,7 @@ impl Records {
 
     /// The records of one slot.
     pub(crate) fn of_slot(&self, slot: u8) -> io::Result<SlotRecords> {
-        let words = self.0.map(u64::from(slot) * SLOT_BYTES as u64, CAPACITY * WORDS)?;
+        let words = self.0.map(u64::from(slot) * SLOT_BYTES as u64, SLOT_BYTES / 8)?;
         Ok(SlotRecords { words })
     }
 }
@@ -134,12 +135,21 @@ pub struct SlotRecords {
 
 impl SlotRecords {
     fn record(&self, index: usize) -> Option<&[AtomicU64]> {
-        self.words.words().get(index * WORDS..(index + 1) * WORDS)
+        self.words.words().get((1 + index) * WORDS..(2 + index) * WORDS)
+    }
+
+    /// How many records were ever used; whatever the process has written there.
+    fn used(&self) -> usize {
+        let used = self.words.words().first().map_or(0, |used| used.load(Ordering::Acquire));
+        usize::try_from(used).unwrap_or(CAPACITY).min(CAPACITY)
     }
 
     /// Puts a connection on record under `index`, below [`CAPACITY`]. One writer at a time.
     pub fn set(&self, index: usize, connection: &Connection) {
         let Some(record) = self.record(index) else { return };
+        if let Some(used) = self.words.words().first().filter(|_| index < CAPACITY) {
+            used.fetch_max(index as u64 + 1, Ordering::AcqRel);
+        }
         // Whoever reads after our death finds it whole or not at all.
         record[0].store(0, Ordering::Release);
         let words = connection.words();
@@ -158,7 +168,7 @@ impl SlotRecords {
 
     /// The connections on record. What is not one is passed over: the process may have written anything.
     pub fn iter(&self) -> impl Iterator<Item = Connection> {
-        (0..CAPACITY).filter_map(|index| {
+        (0..self.used()).filter_map(|index| {
             let record = self.record(index)?;
             let first = record[0].load(Ordering::Acquire);
             if first != LIVE {
@@ -174,10 +184,9 @@ impl SlotRecords {
 
     /// Takes all off, for the slot's next process.
     pub(crate) fn wipe(&self) {
-        for index in 0..CAPACITY {
-            if self.record(index).is_some_and(|record| record[0].load(Ordering::Relaxed) != 0) {
-                self.clear(index);
-            }
+        (0..self.used()).for_each(|index| self.clear(index));
+        if let Some(used) = self.words.words().first() {
+            used.store(0, Ordering::Release);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Port, Service, Token, watch};
 use crate::{
+    engine::now,
     host::{
         group::Group,
         message::{
@@ -481,8 +482,8 @@ impl Service {
         let Some(port) = &self.port else { return };
         self.counters.drained += port.group.drain(slot);
         if let Ok(records) = port.records.of_slot(slot) {
-            if let Some(mourn) = &mut self.on_death {
-                records.iter().for_each(|connection| mourn(slot, connection));
+            if let Some(attendant) = &mut self.attendant {
+                records.iter().for_each(|connection| attendant.died(now(), &connection));
             }
             records.wipe();
         }

@@ -8,14 +8,16 @@
 
 mod ask;
 mod clients;
+mod courier;
 mod packets;
 
 use super::{
+    attendant::{Attendant, attendant},
     config::HostConfig,
     group::Group,
     listeners::Listeners,
     message::NAME,
-    records::{Connection, Records},
+    records::Records,
     report::ServiceCounters,
     slots::{Slot, Slots},
     vault::{DepositRef, Vault},
@@ -27,6 +29,7 @@ use crate::{
 use ask::Asked;
 use clients::Client;
 pub(in crate::host) use clients::is_nobody_in_particular;
+use courier::Refusals;
 use nix::{
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
@@ -35,7 +38,7 @@ use nix::{
     unistd::geteuid,
 };
 use packets::Probes;
-use rxe_core::wire::IdentTracker;
+use rxe_core::{num::Psn, wire::IdentTracker};
 use slab::Slab;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -120,8 +123,6 @@ struct Port {
     link: UdpLink,
 }
 
-type Mourner = Box<dyn FnMut(u8, Connection) + Send>;
-
 /// A host service.
 pub struct Service {
     config: HostConfig,
@@ -150,7 +151,11 @@ pub struct Service {
     next_ask: u32,
     counters: ServiceCounters,
     log: VecDeque<String>,
-    on_death: Option<Mourner>,
+    /// Speaks for those who cannot, once somebody has named himself.
+    attendant: Option<Box<dyn Attendant>>,
+    refusals: Refusals,
+    /// Of the datagrams that it sends.
+    letter_psn: Psn,
     uid: u32,
     started: Instant,
     /// Since when nobody needs it.
@@ -199,7 +204,9 @@ impl Service {
             next_ask: 0,
             counters: ServiceCounters::default(),
             log: VecDeque::new(),
-            on_death: None,
+            attendant: attendant(),
+            refusals: Refusals::default(),
+            letter_psn: Psn::default(),
             uid: geteuid().as_raw(),
             started: now,
             idle_since: now,
@@ -214,17 +221,13 @@ impl Service {
         Ok(service)
     }
 
-    /// Calls `mourn` with the slot and each connection on record of every process that dies.
-    pub fn on_death(&mut self, mourn: impl FnMut(u8, Connection) + Send + 'static) {
-        self.on_death = Some(Box::new(mourn));
-    }
-
     /// Serves until nobody has needed it for a while.
     pub fn run(mut self) {
         let mut events = [EpollEvent::empty(); 64];
         let mut tick = Instant::now() + TICK;
         loop {
             let left = tick.saturating_duration_since(Instant::now());
+            let left = self.send_last_words().map_or(left, |soon| left.min(soon));
             let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
             let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
             for event in &events[..count] {

@@ -80,7 +80,7 @@ impl Service {
             return;
         }
         match self.fate(bytes) {
-            Some(Fate::Dispatch(service_id)) => self.dispatch(meta, bytes, service_id),
+            Some(Fate::Dispatch(service_id)) => self.handle_request(meta, bytes, service_id),
             Some(Fate::HandOn(slot)) => {
                 self.probes.suspicious = true;
                 let handed = self.deliver(slot, Packet::new(meta, None, bytes));
@@ -115,7 +115,7 @@ impl Service {
     }
 
     /// Gives a connection request to whoever listens for it.
-    fn dispatch(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
+    fn handle_request(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
         if self.trackers.len() >= MAX_TRACKERS && !self.trackers.contains_key(&meta.src) {
             self.trackers.clear();
         }
@@ -128,7 +128,9 @@ impl Service {
         }
         let slot = self.listeners.find(service_id, meta.dst).and_then(|owner| u8::try_from(owner).ok());
         let Some(slot) = slot else {
-            self.counters.unheard += 1;
+            if let Ok(packet) = Decoded::decode(bytes) {
+                self.refuse(meta, &packet);
+            }
             return;
         };
         // The listener's process sees only some of the peer's packets, and could not follow its IDs.
