@@ -108,7 +108,7 @@ fn library() -> Result<PathBuf> {
         Some(place) => vec![place.into()],
         None => {
             let own = env::current_exe()?;
-            let beside = own.parent().unwrap_or(Path::new("/"));
+            let beside = own.parent().unwrap_or_else(|| Path::new("/"));
             vec![beside.join("dropin"), beside.join("../lib/rxe")]
         }
     };
