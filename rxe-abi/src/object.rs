@@ -106,9 +106,9 @@ pub(crate) struct Td {
 #[repr(C)]
 pub(crate) struct Mr {
     pub(crate) c: c::object::Mr,
-    /// None only while it is being registered anew or has ended.
+    /// None for one that is imported, or has ended.
     pub(crate) mr: Mutex<Option<rxe_verbs::Mr>>,
-    pub(crate) pd: Mutex<(Users, rxe_verbs::Pd)>,
+    pub(crate) pd: Mutex<Users>,
     pub(crate) context: Arc<Context>,
 }
 

@@ -15,7 +15,7 @@ use core::{
     ptr,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
-use rxe_verbs::{Access, RegisterError};
+use rxe_verbs::{Access, MemoryRange, RegisterError};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Registers the program's memory.
@@ -42,7 +42,7 @@ fn reg_mr(pd: Option<&Pd>, addr: *mut c_void, len: usize, iova: u64, bits: u32) 
             rkey: AtomicU32::new(mr.rkey().0),
         };
         let context = Arc::clone(&pd.context);
-        let domain = Mutex::new((Users::clone(&pd.users), pd.pd.clone()));
+        let domain = Mutex::new(Users::clone(&pd.users));
         Ok(Box::into_raw(Box::new(Mr { c, mr: Mutex::new(Some(mr)), pd: domain, context })))
     })
 }
@@ -82,7 +82,7 @@ extern "C" fn ibv_reg_mr_iova2(
     reg_mr(pd, addr, len, iova, access)
 }
 
-/// ibv_rereg_mr(3). The keys change, whatever else does.
+/// ibv_rereg_mr(3). The keys stay.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_rereg_mr(
     mr: Option<&Mr>,
@@ -128,38 +128,22 @@ impl<'a> Change<'a> {
 
     fn apply(&self, object: &Mr) -> Result<()> {
         let mut held = object.lock();
-        let old = held.take().ok_or(INVALID)?;
-        let mut domain = object.pd.lock().unwrap_or_else(PoisonError::into_inner);
-        let (addr, len, iova) = match self.memory {
-            Some((addr, len)) => {
-                (addr.expose_provenance() as u64, len as u64, addr.expose_provenance() as u64)
-            }
-            None => (old.memory_addr(), old.len() as u64, old.addr()),
-        };
-        let rights = self.rights.unwrap_or_else(|| old.access());
-        let pd = self.pd.map_or_else(|| domain.1.clone(), |pd| pd.pd.clone());
-        let new = match register(&pd, addr, len, iova, rights) {
-            Ok(new) => new,
-            Err(errno) => {
-                *held = Some(old);
-                return Err(errno);
-            }
-        };
-        if let Err((old, error)) = old.deregister() {
-            *held = Some(old);
-            return Err(error.into());
-        }
-        object.c.lkey.store(new.lkey().0, Ordering::Relaxed);
-        object.c.rkey.store(new.rkey().0, Ordering::Relaxed);
+        let mr = held.as_mut().ok_or(INVALID)?;
+        let memory = self.memory.map(|(addr, len)| {
+            let addr = addr.expose_provenance();
+            MemoryRange { addr, len, iova: addr as u64 }
+        });
+        let pd = self.pd.map(|pd| &pd.pd);
+        // SAFETY: as in `register`.
+        unsafe { mr.reregister(pd, memory, self.rights) }?;
         if let Some((addr, len)) = self.memory {
             object.c.addr.store(addr, Ordering::Relaxed);
             object.c.length.store(len as u64, Ordering::Relaxed);
         }
         if let Some(pd) = self.pd {
             object.c.pd.store((&raw const pd.c).cast_mut(), Ordering::Relaxed);
-            *domain = (Users::clone(&pd.users), pd.pd.clone());
+            *object.pd.lock().unwrap_or_else(PoisonError::into_inner) = Users::clone(&pd.users);
         }
-        *held = Some(new);
         Ok(())
     }
 }
