@@ -204,3 +204,57 @@ fn the_demonstration_holds() {
     }
     std::fs::remove_file(&pcap).unwrap();
 }
+
+/// A folder with two files in the place of the drop-in; no program here loads them.
+fn dropin(name: &str, link: bool) -> std::path::PathBuf {
+    let dir = std::env::temp_dir().join(format!("rxe-run-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let (first, second) = (dir.join("libibverbs.so.1"), dir.join("librdmacm.so.1"));
+    std::fs::write(&first, "").unwrap();
+    if link {
+        std::os::unix::fs::symlink("libibverbs.so.1", second).unwrap();
+    } else {
+        std::fs::write(second, "").unwrap();
+    }
+    dir
+}
+
+#[test]
+fn env_prints_what_run_sets() {
+    let dir = dropin("env", true);
+    let mut command = rxe("env --device eth0 --pcap /tmp/it's.pcapng -v");
+    let command = command.env("RXE_LIB", &dir).env("LD_LIBRARY_PATH", "/opt/x").env_remove("LD_PRELOAD");
+    let output = command.env_remove("RXE_SERVICE").output().unwrap();
+    good(&output);
+    let script = format!("{}\nset | grep -E '^(LD|RXE)_'", text(&output.stdout));
+    let shell =
+        Command::new("sh").args(["-c", &script]).env_clear().env("PATH", "/usr/bin:/bin").output().unwrap();
+    let shown = text(&shell.stdout);
+    let dir = dir.canonicalize().unwrap();
+    for wanted in [
+        format!("LD_LIBRARY_PATH='{}:/opt/x'", dir.display()),
+        format!("LD_PRELOAD='{}/libibverbs.so.1'", dir.display()),
+        "RXE_DEVICE='eth0'".to_owned(),
+        "RXE_LOG='1'".to_owned(),
+        format!("RXE_SERVICE='{}'", env!("CARGO_BIN_EXE_rxe")),
+    ] {
+        assert!(shown.lines().any(|line| line == wanted), "{wanted} is not in\n{shown}");
+    }
+    assert!(shown.contains("s.pcapng"), "{shown}");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn run_says_what_is_missing() {
+    let missing = rxe("run true").env("RXE_LIB", "/nowhere").output().unwrap();
+    failed(&missing, "libibverbs.so.1 is not in /nowhere");
+    let dir = dropin("copy", false);
+    failed(&rxe("run true").env("RXE_LIB", &dir).output().unwrap(), "must be a link");
+    std::fs::remove_dir_all(dir).unwrap();
+    let dir = dropin("none", true);
+    failed(&rxe("run /no/program").env("RXE_LIB", &dir).output().unwrap(), "cannot run /no/program");
+    let config = rxe("run true").env("RXE_LIB", &dir).env("RXE_CONFIG", "/no/file").output().unwrap();
+    failed(&config, "/no/file");
+    std::fs::remove_dir_all(dir).unwrap();
+}

@@ -158,6 +158,9 @@ pub enum RegisterError {
     /// Windows are bound to it (EBUSY).
     #[error("memory windows are still bound to it")]
     Bound,
+    /// The protection domain is another device's (EINVAL).
+    #[error("the protection domain belongs to another device")]
+    Stranger,
 }
 
 impl RegisterError {
@@ -165,7 +168,7 @@ impl RegisterError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Region(_) | Self::Range { .. } => libc::EINVAL,
+            Self::Region(_) | Self::Range { .. } | Self::Stranger => libc::EINVAL,
             Self::Exhausted | Self::Memory { .. } => libc::ENOMEM,
             Self::Bound => libc::EBUSY,
         }

@@ -1,0 +1,17 @@
+//! The functions of libibverbs, one file an object. What is not here at all (`symbols` has its name) is refused.
+
+mod address;
+mod attributes;
+mod context;
+mod cq;
+mod device;
+mod event;
+mod files;
+mod memory;
+mod pd;
+mod port;
+mod qp;
+mod srq;
+mod text;
+
+pub(crate) use attributes::clock;
