@@ -59,7 +59,7 @@ pub(super) extern "C" fn create_qp_ex(context: ContextPtr, init: Option<&mut QpI
     })
 }
 
-fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> Result<*mut Qp> {
+pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> Result<*mut Qp> {
     let (send_cq, recv_cq) = (given(init.send_cq)?, given(init.recv_cq)?);
     let qp = pd.pd.create_qp(&QpInit {
         qp_type: qp_type(init.qp_type)?,
@@ -189,7 +189,7 @@ extern "C" fn ibv_query_qp_data_in_order(qp: Option<&Qp>, op: c_int, flags: u32)
 
 /// ibv_destroy_qp(3): waits until its events are acknowledged.
 #[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_qp(qp: Owned<Qp>) -> c_int {
+pub(crate) extern "C" fn ibv_destroy_qp(qp: Owned<Qp>) -> c_int {
     code(|| {
         let object = qp.get()?;
         object.context.qps.remove(&object.qp.qpn());
