@@ -14,7 +14,9 @@ use libc::{sockaddr, socklen_t};
 pub(crate) struct Storage([AtomicU64; 16]);
 
 impl Storage {
-    pub(crate) const EMPTY: Self = Self([const { AtomicU64::new(0) }; 16]);
+    pub(crate) const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 16])
+    }
 
     pub(crate) fn set(&self, bytes: &[u8]) {
         for (place, chunk) in self.0.iter().zip(bytes.chunks(8)) {

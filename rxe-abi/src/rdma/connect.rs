@@ -47,7 +47,7 @@ impl Said {
             flow_control: param.flow_control != 0,
             retry_count: param.retry_count.min(7),
             rnr_retry_count: param.rnr_retry_count.min(7),
-            qp: own.or((param.qp_num != 0).then_some(named)),
+            qp: own.or_else(|| (param.qp_num != 0).then_some(named)),
         }
     }
 

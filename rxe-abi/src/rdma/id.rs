@@ -88,8 +88,8 @@ pub(super) fn enter(
         context: Pointer::new(context),
         qp: Pointer::default(),
         route: r::Route {
-            src: r::Storage::EMPTY,
-            dst: r::Storage::EMPTY,
+            src: r::Storage::new(),
+            dst: r::Storage::new(),
             ib: r::IbAddr {
                 sgid: [const { AtomicU64::new(0) }; 2],
                 dgid: [const { AtomicU64::new(0) }; 2],
