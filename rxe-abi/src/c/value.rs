@@ -31,6 +31,7 @@ pub(crate) const DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 pub(crate) const ATOMIC_HCA: c_int = 1;
 
 pub(crate) const ODP_SUPPORT: u64 = 1;
+pub(crate) const ODP_SUPPORT_IMPLICIT: u64 = 1 << 1;
 pub(crate) const ODP_SEND: u32 = 1;
 pub(crate) const ODP_RECV: u32 = 1 << 1;
 pub(crate) const ODP_WRITE: u32 = 1 << 2;

@@ -21,11 +21,14 @@ extern "C" fn ibv_alloc_pd(context: ContextPtr) -> *mut Pd {
     pointer(|| {
         let context = Context::of(context)?;
         let pd = context.context.alloc_pd()?;
-        Ok(make(context, pd, None))
+        let handle = pd.id().0;
+        let object = make(context, pd, None);
+        context.pds.enter(handle, object);
+        Ok(object)
     })
 }
 
-fn make(context: &Context, pd: rxe_verbs::Pd, over: Option<(Users, Option<Users>)>) -> *mut Pd {
+pub(super) fn make(context: &Context, pd: rxe_verbs::Pd, over: Option<(Users, Option<Users>)>) -> *mut Pd {
     let c = c::object::Pd { context: context.pointer(), handle: pd.id().0 };
     Box::into_raw(Box::new(Pd { c, pd, context: context.share(), users: Users::default(), _over: over }))
 }
@@ -34,7 +37,11 @@ fn make(context: &Context, pd: rxe_verbs::Pd, over: Option<(Users, Option<Users>
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dealloc_pd(pd: Owned<Pd>) -> c_int {
     code(|| {
-        unused(&pd.get()?.users)?;
+        let object = pd.get()?;
+        unused(&object.users)?;
+        if object._over.is_none() {
+            object.context.pds.remove(&object.c.handle);
+        }
         pd.free();
         Ok(())
     })
