@@ -120,7 +120,12 @@ pub(super) extern "C" fn reg_dm_mr(
             return Err(INVALID);
         }
         let start = place(dm, offset, len)?;
-        let mr = register(&pd.pd, start.expose_provenance() as u64, len as u64, 0, rights)?;
+        // Adapters register no bytes too. Ours then has one, which nobody may write and no peer may read.
+        let (start, bytes, rights) = match len {
+            0 => (dm.memory.as_mut_ptr(), 1, Access::ZERO_BASED),
+            _ => (start, len as u64, rights),
+        };
+        let mr = register(&pd.pd, start.expose_provenance() as u64, bytes, 0, rights)?;
         Ok(make_mr(pd, mr, ptr::null_mut(), len, Some(Arc::clone(&dm.users))))
     })
 }
