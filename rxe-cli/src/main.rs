@@ -43,6 +43,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // This process may become the host service.
+    rxe_cm::attend_services();
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Env(args) => run::print(&args),

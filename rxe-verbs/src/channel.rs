@@ -36,6 +36,8 @@ pub(crate) struct Channel {
     /// The program waits inside [`CompChannel::get_event`], which watches the network itself, and not by polling the
     /// descriptor.
     waits_inside: AtomicBool,
+    /// Somebody wants the waiting thread to look up.
+    interrupted: AtomicBool,
 }
 
 impl Channel {
@@ -101,6 +103,7 @@ impl CompChannel {
             queue: Mutex::default(),
             readable: Event::new()?,
             waits_inside: AtomicBool::new(false),
+            interrupted: AtomicBool::new(false),
         })))
     }
 
@@ -125,6 +128,13 @@ impl CompChannel {
         self.wait(Some(timeout))
     }
 
+    /// Makes the thread that waits for an event, or the next one that is about to, return with
+    /// [`EventError::Interrupted`].
+    pub fn interrupt(&self) {
+        self.0.interrupted.store(true, Ordering::Release);
+        self.0.readable.raise();
+    }
+
     /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK).
     pub fn try_get_event(&self) -> Option<Cq> {
         self.0.pop().or_else(|| {
@@ -140,6 +150,10 @@ impl CompChannel {
         loop {
             if let Some(cq) = self.0.pop() {
                 return Ok(cq);
+            }
+            // Popping has made the descriptor unreadable again.
+            if self.0.interrupted.swap(false, Ordering::AcqRel) {
+                return Err(EventError::Interrupted);
             }
             self.0.waits_inside.store(true, Ordering::Relaxed);
             if let Some(cq) = self.look_around(deadline) {

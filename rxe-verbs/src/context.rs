@@ -367,6 +367,18 @@ impl Context {
         self.0.stack.companion().map(HostPort)
     }
 
+    /// Top byte of the numbers of its queue pairs: the host service's slot, else what [`ContextOptions::slot`] said.
+    #[must_use]
+    pub fn slot(&self) -> u8 {
+        self.0.stack.slot
+    }
+
+    /// Whether both share sockets, and so the numbers of queue pairs and queue pair 1.
+    #[must_use]
+    pub fn shares_port_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.stack, &other.0.stack)
+    }
+
     /// Counters of the port, as far as this process uses it.
     #[must_use]
     pub fn port_stats(&self) -> PortStats {

@@ -57,6 +57,8 @@ pub(crate) struct Stack {
     pub(super) generation: u32,
     /// The partition table.
     pub(crate) pkeys: Vec<Pkey>,
+    /// Top byte of its queue pair numbers.
+    pub(crate) slot: u8,
     names: Mutex<Names>,
     /// Turns in a row, of calls that found nothing, that moved nothing.
     idle_turns: AtomicU32,
@@ -104,6 +106,7 @@ impl Stack {
             network,
             generation: generation(),
             pkeys,
+            slot: config.slot,
             names: Mutex::default(),
             idle_turns: AtomicU32::new(0),
             threads: Mutex::default(),

@@ -4,6 +4,14 @@
 //! # Partition keys of the port, the default one first. With the top bit: full member.
 //! pkeys = [0xffff, 0x8001]
 //!
+//! # Connections to these services (first to last service ID; port spaces of rdma_cm: TCP 0x1060000 + port, UDP
+//! # 0x1110000 + port) have this service level, and this traffic class in their packets unless the program wants another.
+//! [[service_level]]
+//! first = 0x1060000
+//! last = 0x106ffff
+//! sl = 3
+//! traffic_class = 0x68
+//!
 //! [service]
 //! # The service ends when it has had no client for so long.
 //! idle_seconds = 20
@@ -22,6 +30,8 @@ pub const VARIABLE: &str = "RXE_CONFIG";
 pub const SYSTEM_FILE: &str = "/etc/rxe/rxe.toml";
 /// Entries of the partition table at most.
 const MAX_PKEYS: usize = 128;
+/// Rules about service levels at most.
+const MAX_RULES: usize = 1024;
 
 /// What the file says. Everything has a default.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -31,6 +41,23 @@ pub struct HostConfig {
     pub pkeys: Vec<u16>,
     /// The service itself.
     pub service: ServiceConfig,
+    /// Rules for connections by service ID, the first that fits counts; 1024 at most.
+    pub service_level: Vec<ServiceLevel>,
+}
+
+/// A `[[service_level]]` rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceLevel {
+    /// The first service ID that it is about.
+    pub first: u64,
+    /// The last one.
+    pub last: u64,
+    /// Service level, 0 to 15.
+    pub sl: u8,
+    /// IPv4 TOS or IPv6 traffic class; the two lowest bits (ECN) are 0.
+    #[serde(default)]
+    pub traffic_class: u8,
 }
 
 /// The `[service]` part.
@@ -43,7 +70,7 @@ pub struct ServiceConfig {
 
 impl Default for HostConfig {
     fn default() -> Self {
-        Self { pkeys: vec![Pkey::DEFAULT.0], service: ServiceConfig::default() }
+        Self { pkeys: vec![Pkey::DEFAULT.0], service: ServiceConfig::default(), service_level: Vec::new() }
     }
 }
 
@@ -98,6 +125,23 @@ impl HostConfig {
         if !(1..=86_400).contains(&idle) {
             return Err(format!("service.idle_seconds = {idle} is not within 1 to 86400"));
         }
+        if config.service_level.len() > MAX_RULES {
+            let count = config.service_level.len();
+            return Err(format!("{count} service_level rules; {MAX_RULES} are possible"));
+        }
+        for ServiceLevel { first, last, sl, traffic_class } in &config.service_level {
+            if first > last {
+                return Err(format!("service_level: first = {first:#x} is beyond last = {last:#x}"));
+            }
+            if *sl > 15 {
+                return Err(format!("service_level: sl = {sl} is not within 0 to 15"));
+            }
+            if traffic_class & 3 != 0 {
+                return Err(format!(
+                    "service_level: traffic_class = {traffic_class:#04x} has ECN bits (the two lowest), which are not yours"
+                ));
+            }
+        }
         Ok(config)
     }
 }
@@ -121,6 +165,9 @@ mod tests {
             ("pkeys = [70000]", "70000"),
             ("pkey = [1]", "pkey"),
             ("[service]\nidle_seconds = 0", "idle_seconds = 0"),
+            ("[[service_level]]\nfirst = 2\nlast = 1\nsl = 0", "first = 0x2"),
+            ("[[service_level]]\nfirst = 1\nlast = 1\nsl = 16", "sl = 16"),
+            ("[[service_level]]\nfirst = 1\nlast = 1\nsl = 1\ntraffic_class = 1", "ECN"),
         ] {
             let error = HostConfig::parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

@@ -66,7 +66,7 @@ impl Directory {
         self.by_qpn.entry((peer.ca_guid, peer.qpn)).or_insert(local);
     }
 
-    /// The connection has ended and waits: the peer may use its queue pair for another one.
+    /// The connection has ended or was refused, and waits: the peer may use its queue pair for another one.
     pub fn enter_time_wait(&mut self, local: CommId) {
         if let Some(Some(peer)) = self.locals.get(&local) {
             remove_if(&mut self.by_qpn, (peer.ca_guid, peer.qpn), local);

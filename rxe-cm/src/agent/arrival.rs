@@ -1,0 +1,261 @@
+//! Messages that arrive: whose they are, and what becomes of requests.
+
+use super::{Agreed, Direction, Exchange, Id, Turn, connections::MOST_CONNECTIONS, gsi::Arrival};
+use crate::{
+    event::{ConnTerms, EventKind, Offer, Place},
+    id::CmId,
+    proto::{
+        CmaHeader, Datagram, Message, PrivateData, RejectReason, Req, ServiceId, Transport,
+        machine::{Connection, Directory, Local, Rejection, Request, Route},
+    },
+    route::{PathRecord, gid_index},
+};
+use core::sync::atomic::Ordering;
+use rxe_core::num::Psn;
+use rxe_verbs::{AddressVector, Context, Gid, Mtu, QpType, Qpn};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+/// The time we may take to answer when the peer asks again: 4.096 us << 24 = 69 s. What kernels say.
+const PATIENCE: u8 = 24;
+
+/// Where a request goes.
+pub(super) struct Listener {
+    pub(super) id: usize,
+    pub(super) context: Context,
+    pub(super) local: SocketAddr,
+    pub(super) peer: SocketAddr,
+}
+
+impl Turn<'_> {
+    /// Takes a datagram that has come.
+    pub(super) fn handle_arrival(&mut self, arrival: &Arrival) {
+        let counters = &self.agent.counters;
+        counters.received.fetch_add(1, Ordering::Relaxed);
+        let datagram = match Datagram::parse(&arrival.mad) {
+            Ok(datagram) if arrival.src_qp == Qpn::GSI => datagram,
+            _ => {
+                counters.malformed.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        self.agent.tell_watcher(Direction::Received, arrival.dst, arrival.src, &datagram);
+        let now = self.now;
+        match self.state.directory.route(&datagram) {
+            Route::To(comm_id) => {
+                if let Some(side) = self.state.connections.get_mut(&comm_id)
+                    && side.machine.handle(now, &datagram).is_err()
+                {
+                    counters.ignored.fetch_add(1, Ordering::Relaxed);
+                }
+                self.settle(comm_id);
+            }
+            Route::New => self.handle_request(arrival, &datagram),
+            Route::Stale { old, answer } => {
+                self.answer(arrival, &answer);
+                self.abandon(old);
+                self.settle(old);
+            }
+            Route::Answer(answer) => self.answer(arrival, &answer),
+            Route::Sidr => self.handle_sidr(arrival, &datagram),
+            Route::Unknown => _ = counters.unknown.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// The way back.
+    pub(super) fn way_back(&self, arrival: &Arrival) -> Option<AddressVector> {
+        let context = self.agent.context_of(arrival.dst).ok()?;
+        let index = gid_index(&context, arrival.dst)?;
+        context.address_vector(index, Gid::from(arrival.src)).ok()
+    }
+
+    /// Answers somebody whom we know nothing about; not without limit.
+    pub(super) fn answer(&mut self, arrival: &Arrival, datagram: &Datagram) {
+        if !self.state.bucket.take(self.now) {
+            self.agent.counters.rate_limited.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if let Some(way) = self.way_back(arrival) {
+            self.agent.send(&way, datagram);
+        }
+    }
+
+    /// A REQ of a connection that is not known yet.
+    fn handle_request(&mut self, arrival: &Arrival, datagram: &Datagram) {
+        let Message::Req(req) = &datagram.message else { return };
+        match self.judge_request(arrival, req) {
+            Ok(listener) => self.take_request(arrival, datagram, &listener),
+            Err(why) => {
+                self.agent.counters.refused.fetch_add(1, Ordering::Relaxed);
+                if let Some(answer) = Directory::refuse(datagram, *why) {
+                    self.answer(arrival, &answer);
+                }
+            }
+        }
+    }
+
+    /// Whom a REQ is for, or why it is for nobody: as kernels refuse (their cm.c and cma.c).
+    fn judge_request(&self, arrival: &Arrival, req: &Req) -> Result<Listener, Box<Rejection>> {
+        let because = |reason| Box::new(Rejection::because(reason));
+        let consumer = || because(RejectReason::CONSUMER_DEFINED);
+        if !self.is_listened_to(req.service_id) {
+            return Err(because(RejectReason::INVALID_SERVICE_ID));
+        }
+        if req.primary.remote_gid != arrival.dst {
+            // Which one would have been right.
+            let mut why = because(RejectReason::INVALID_GID);
+            why.info.0[..16].copy_from_slice(&Gid::from(arrival.dst).0);
+            why.info_len = 16;
+            return Err(why);
+        }
+        let header = req.private_data.split_header().map(|(header, _)| header);
+        let listener = self.find_listener(arrival, req.service_id, header.ok()).ok_or_else(consumer)?;
+        let transport = match self.state.ids.get(listener.id).map(|id| id.qp_type) {
+            Some(QpType::Rc) => Transport::Rc,
+            Some(QpType::Uc) => Transport::Uc,
+            _ => return Err(consumer()),
+        };
+        if req.transport != transport {
+            return Err(because(RejectReason::INVALID_TRANSPORT));
+        }
+        let active = listener.context.port().active_mtu;
+        if req.mtu().is_none_or(|mtu| mtu > active) {
+            let mut why = because(RejectReason::INVALID_MTU);
+            (why.info.0[0], why.info_len) = (active.code() << 4, 1);
+            return Err(why);
+        }
+        if !listener.context.pkeys().iter().any(|own| own.matches(req.pkey)) {
+            return Err(because(RejectReason::INVALID_GID));
+        }
+        Ok(listener)
+    }
+
+    /// Whether anybody listens, on whatever address.
+    pub(super) fn is_listened_to(&self, service: ServiceId) -> bool {
+        self.state.services.of(service).any(|id| self.listens(id))
+    }
+
+    fn listens(&self, id: usize) -> bool {
+        self.state.ids.get(id).is_some_and(|id| id.listening.is_some())
+    }
+
+    /// The id that listens for a service at the address that the IP CM header names.
+    pub(super) fn find_listener(
+        &self,
+        arrival: &Arrival,
+        service: ServiceId,
+        header: Option<CmaHeader>,
+    ) -> Option<Listener> {
+        let CmaHeader { src_port, src, dst } = header?;
+        let (_, port) = service.port()?;
+        let sensible = |ip: IpAddr| !ip.is_unspecified() && !ip.is_multicast();
+        if !sensible(src) || !sensible(dst) || src.is_ipv4() != dst.is_ipv4() {
+            return None;
+        }
+        let context = self.agent.context_of(dst).ok()?;
+        let id = self.state.services.find(service, dst).find(|id| self.listens(*id))?;
+        let scope = if arrival.dst.is_ipv6() { context.device().interface().index } else { 0 };
+        Some(Listener {
+            id,
+            context,
+            local: with_scope(dst, port, scope),
+            peer: with_scope(src, src_port, scope),
+        })
+    }
+
+    fn take_request(&mut self, arrival: &Arrival, datagram: &Datagram, listener: &Listener) {
+        let counters = &self.agent.counters;
+        let place = self.place_in_backlog(listener.id);
+        let full = self.state.connections.len() >= MOST_CONNECTIONS;
+        let (Some(place), false, Some(way)) = (place, full, self.way_back(arrival)) else {
+            counters.backlog_full.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let Some(comm_id) = self.claim_comm_id() else { return };
+        let ca_guid = self.agent.guid(&listener.context);
+        let transaction = transaction(self.agent.random(), comm_id.0);
+        let local = Local { comm_id, ca_guid, transaction, packet_lifetime: PACKET_LIFETIME };
+        let Ok(mut machine) = Connection::requested(local, datagram) else { return };
+        // It is in the state for that.
+        let _ = machine.defer_mra(PATIENCE, PrivateData::default());
+        let Message::Req(req) = &datagram.message else { return };
+        let request = Request::new(req, datagram.modifier);
+        let Some(child) = self.spawn_child(listener) else { return };
+        let path = path_of(&request, way, &listener.context);
+        if let Some(id) = self.state.ids.get_mut(child.key()) {
+            let psn = Psn::new(self.agent.random() as u32);
+            (id.path, id.agreed) = (Some(path), Some(Agreed::requested(&path, &request, psn)));
+        }
+        self.adopt(machine, path.av, child.key());
+        if let Some(side) = self.state.connections.get_mut(&comm_id) {
+            side.request = Some(Box::new(request));
+        }
+        self.settle(comm_id);
+        let kind =
+            EventKind::ConnectRequest(Offer::Connection(ConnTerms::new(&request.terms, request.retry_count)));
+        let own = request.private_data.split_header().map_or(&[][..], |(_, own)| own);
+        self.emit_request((listener.id, child), kind, own, place);
+    }
+
+    pub(super) fn place_in_backlog(&self, listener: usize) -> Option<Place> {
+        let listening = self.state.ids.get(listener)?.listening.as_ref()?;
+        Place::take(&listening.taken, listening.limit)
+    }
+
+    /// An id for a request.
+    pub(super) fn spawn_child(&mut self, listener: &Listener) -> Option<CmId> {
+        let parent = self.state.ids.get(listener.id)?;
+        let manager = Arc::clone(CmId::from(parent.handle.upgrade()?).handle());
+        let (queue, space, qp_type, options) =
+            (parent.queue.clone(), parent.space, parent.qp_type, parent.options);
+        let child = CmId::enter(self.state, &manager, |weak| Id {
+            options,
+            context: Some(listener.context.clone()),
+            local: Some(listener.local),
+            peer: Some(listener.peer),
+            ..Id::new(weak, queue, space, qp_type)
+        });
+        Some(child)
+    }
+
+    /// The machine that an id has, forgotten: it goes on without the id.
+    pub(crate) fn detach(&mut self, id: usize) -> Exchange {
+        self.state
+            .ids
+            .get_mut(id)
+            .map_or(Exchange::None, |id| core::mem::replace(&mut id.exchange, Exchange::None))
+    }
+}
+
+/// What Linux takes for Ethernet.
+const PACKET_LIFETIME: u8 = 16;
+
+/// A transaction: the upper half is the sender's, the lower half names the connection, as Linux has it.
+pub(crate) const fn transaction(random: u64, comm_id: u32) -> u64 {
+    random & 0xffff_ffff_0000_0000 | comm_id as u64
+}
+
+/// The path that a REQ asks for, seen from the passive side.
+fn path_of(request: &Request, way: AddressVector, context: &Context) -> PathRecord {
+    let primary = &request.primary;
+    let av = AddressVector {
+        traffic_class: primary.traffic_class,
+        flow_label: primary.flow_label,
+        service_level: primary.service_level,
+        hop_limit: 64,
+        ..way
+    };
+    let mtu = Mtu::from_code(request.path_mtu).unwrap_or_else(|| context.port().active_mtu);
+    PathRecord { av, mtu, packet_lifetime: PACKET_LIFETIME, rate: primary.packet_rate, pkey_index: 0 }
+}
+
+fn with_scope(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {
+    match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            std::net::SocketAddrV6::new(v6, port, 0, scope).into()
+        }
+        other => SocketAddr::new(other, port),
+    }
+}

@@ -1,0 +1,252 @@
+//! Connections: what their machines send and tell, and what follows from that for their ids.
+
+use super::{
+    Exchange, Turn,
+    state::{Key, Side, whole},
+};
+use crate::{
+    event::{ConnTerms, EventKind, Offer},
+    proto::{
+        CommId, PrivateData, RejectReason,
+        machine::{Accepted, Connection, Event, Rejection, State as MachineState},
+    },
+};
+use rxe_verbs::{AddressVector, host::records};
+
+/// Connections at most, those in TIMEWAIT included: what a flood of requests can cost.
+pub(super) const MOST_CONNECTIONS: usize = 1 << 17;
+
+impl Turn<'_> {
+    /// A communication ID that nobody has.
+    pub(crate) fn claim_comm_id(&mut self) -> Option<CommId> {
+        // The chance that all of them are taken while few are in use is nil.
+        (0..1000).map(|_| self.agent.random_comm_id()).find(|comm_id| {
+            comm_id.0 != 0
+                && !self.state.lookups.contains_key(comm_id)
+                && self.state.directory.claim(*comm_id).is_ok()
+        })
+    }
+
+    /// Takes a new connection in.
+    pub(crate) fn adopt(&mut self, machine: Connection, way: AddressVector, owner: usize) -> CommId {
+        let comm_id = machine.local().comm_id;
+        if let Some(peer) = machine.peer() {
+            self.state.directory.bind(comm_id, *peer);
+        }
+        let side = Side {
+            machine,
+            way,
+            owner: Some(owner),
+            request: None,
+            stood: false,
+            end_told: false,
+            timer: None,
+            record: None,
+        };
+        self.state.connections.insert(comm_id, side);
+        if let Some(id) = self.state.ids.get_mut(owner) {
+            id.exchange = Exchange::Connection(comm_id);
+        }
+        comm_id
+    }
+
+    /// The connection of an id.
+    pub(crate) fn side_of(&mut self, id: usize) -> Option<(CommId, &mut Side)> {
+        let Exchange::Connection(comm_id) = self.state.ids.get(id)?.exchange else { return None };
+        Some((comm_id, self.state.connections.get_mut(&comm_id)?))
+    }
+
+    pub(super) fn handle_connection_timeout(&mut self, comm_id: CommId) {
+        let now = self.now;
+        if let Some(side) = self.state.connections.get_mut(&comm_id) {
+            side.timer = None;
+            side.machine.handle_timeout(now);
+        }
+        self.settle(comm_id);
+    }
+
+    /// Does what the machine wants, after every call of it.
+    pub(crate) fn settle(&mut self, comm_id: CommId) {
+        loop {
+            let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
+            while let Some(datagram) = side.machine.poll_transmit() {
+                self.agent.send(&side.way, &datagram);
+            }
+            match side.machine.poll_event() {
+                Some(event) => self.handle_event(comm_id, event),
+                None => {
+                    if matches!(side.machine.state(), MachineState::Refused | MachineState::TimeWait) {
+                        // The peer may use its queue pair for another connection.
+                        self.state.directory.enter_time_wait(comm_id);
+                    }
+                    let due = side.machine.poll_timeout();
+                    self.state.timers.set(Key::Connection(comm_id), &mut side.timer, due);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn handle_event(&mut self, comm_id: CommId, event: Event) {
+        match event {
+            Event::Accepted(accepted) => self.on_accepted(comm_id, &accepted),
+            Event::Established { private_data, .. } => self.on_established(comm_id, whole(&private_data)),
+            Event::Rejected(rejection) => self.on_rejected(comm_id, &rejection),
+            Event::Unreachable => self.tell(comm_id, EventKind::Unreachable, &[]),
+            Event::DisconnectRequested(private_data) => {
+                self.unrecord(comm_id);
+                self.tell_end(comm_id, whole(&private_data));
+                if self.owner(comm_id).is_none() {
+                    self.abandon(comm_id);
+                }
+            }
+            Event::Disconnected(_) => {
+                self.unrecord(comm_id);
+                self.tell_end(comm_id, &[]);
+            }
+            Event::Closed => self.on_closed(comm_id),
+            // The request is told by who takes it; a delay interests nobody.
+            Event::Requested(_) | Event::Delayed { .. } => {}
+        }
+    }
+
+    /// The peer accepts. If the queue pair is ours to look after, the connection stands now.
+    fn on_accepted(&mut self, comm_id: CommId, accepted: &Accepted) {
+        let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
+        if let Some(peer) = side.machine.peer() {
+            self.state.directory.bind(comm_id, *peer);
+        }
+        let owner = side.owner;
+        let Some((owner, id)) = owner.and_then(|owner| Some((owner, self.state.ids.get_mut(owner)?))) else {
+            self.abandon(comm_id);
+            return;
+        };
+        let Some(agreed) = &mut id.agreed else { return };
+        agreed.accepted(&accepted.terms, accepted.target_ack_delay);
+        let terms = ConnTerms::new(&accepted.terms, 0);
+        let Some(qp) = id.qp.clone() else {
+            let kind = EventKind::ConnectResponse(terms);
+            self.emit(owner, kind, whole(&accepted.private_data));
+            return;
+        };
+        let result = Self::connect_qp(&qp, agreed);
+        let now = self.now;
+        let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
+        match result {
+            Ok(()) => {
+                // It is in the state for that.
+                let _ = side.machine.confirm(PrivateData::default());
+                side.stood = true;
+                self.record(comm_id);
+                let kind = EventKind::Established(Offer::Connection(terms));
+                self.emit(owner, kind, whole(&accepted.private_data));
+            }
+            Err(error) => {
+                let _ = side.machine.reject(now, Rejection::because(RejectReason::CONSUMER_DEFINED));
+                self.emit(owner, EventKind::ConnectError(error), &[]);
+            }
+        }
+    }
+
+    /// The active side is ready too.
+    fn on_established(&mut self, comm_id: CommId, private_data: &[u8]) {
+        let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
+        side.stood = true;
+        let terms = side.request.as_ref().map(|request| ConnTerms::new(&request.terms, request.retry_count));
+        self.record(comm_id);
+        if let Some(terms) = terms {
+            self.tell(comm_id, EventKind::Established(Offer::Connection(terms)), private_data);
+        }
+    }
+
+    fn on_rejected(&mut self, comm_id: CommId, rejection: &Rejection) {
+        let stood = self.state.connections.get(&comm_id).is_some_and(|side| side.stood);
+        if stood {
+            self.unrecord(comm_id);
+            self.tell_end(comm_id, whole(&rejection.private_data));
+        } else {
+            self.tell(comm_id, EventKind::Rejected(rejection.reason), whole(&rejection.private_data));
+        }
+    }
+
+    fn on_closed(&mut self, comm_id: CommId) {
+        self.unrecord(comm_id);
+        self.state.directory.release(comm_id);
+        let Some(mut side) = self.state.connections.remove(&comm_id) else { return };
+        self.state.timers.set(Key::Connection(comm_id), &mut side.timer, None);
+        let Some(owner) = side.owner else { return };
+        if let Some(id) = self.state.ids.get_mut(owner) {
+            id.exchange = Exchange::None;
+        }
+        if side.stood && side.end_told {
+            self.emit(owner, EventKind::TimewaitExit, &[]);
+        }
+    }
+
+    /// Gives a connection up, as destroying its id does.
+    pub(super) fn abandon(&mut self, comm_id: CommId) {
+        let now = self.now;
+        if let Some(side) = self.state.connections.get_mut(&comm_id) {
+            side.machine.abandon(now);
+        }
+    }
+
+    fn owner(&self, comm_id: CommId) -> Option<usize> {
+        self.state.connections.get(&comm_id)?.owner
+    }
+
+    fn tell(&mut self, comm_id: CommId, kind: EventKind, private_data: &[u8]) {
+        if let Some(owner) = self.owner(comm_id) {
+            self.emit(owner, kind, private_data);
+        }
+    }
+
+    /// Tells of the end, once.
+    fn tell_end(&mut self, comm_id: CommId, private_data: &[u8]) {
+        let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
+        if !core::mem::replace(&mut side.end_told, true) {
+            self.tell(comm_id, EventKind::Disconnected, private_data);
+        }
+    }
+
+    /// Puts a connection that stands where the host service finds it if this process dies.
+    pub(crate) fn record(&mut self, comm_id: CommId) {
+        let Some(port) = self.agent.home.host_port() else { return };
+        let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
+        let (Some(peer), Some(local_qpn)) = (side.machine.peer(), side.machine.local_qpn()) else { return };
+        let index = self.state.records.vacant_key();
+        if side.machine.state() != MachineState::Established
+            || side.record.is_some()
+            || index >= records::CAPACITY
+        {
+            return;
+        }
+        self.state.records.insert(());
+        side.record = Some(index);
+        let (way, local) = (&side.way, side.machine.local());
+        port.records().set(
+            index,
+            &records::Connection {
+                local_comm_id: local.comm_id.0,
+                remote_comm_id: peer.comm_id.0,
+                local_qpn: local_qpn.value(),
+                remote_qpn: peer.qpn.value(),
+                transaction: local.transaction,
+                local: way.src,
+                remote: way.dst,
+                ifindex: way.ifindex,
+                pkey: self.agent.home.pkeys().first().map_or(0xffff, |pkey| pkey.0),
+                tos: way.traffic_class,
+            },
+        );
+    }
+
+    fn unrecord(&mut self, comm_id: CommId) {
+        let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
+        let Some(index) = side.record.take() else { return };
+        self.state.records.try_remove(index);
+        if let Some(port) = self.agent.home.host_port() {
+            port.records().clear(index);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Queue pair 1 of a port: how management datagrams leave and arrive (IBTA vol. 1, 13.5; annex A17 for RoCE).
+
+use crate::error::CmError;
+use core::{net::IpAddr, time::Duration};
+use rxe_verbs::{
+    Access, AddressVector, CompChannel, Completion, Context, Cq, CreateError, EventError, Mr, Payload,
+    PostError, Psn, Qkey, Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp,
+    SendWr, UdDest, WcStatus,
+};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Bytes of a management datagram.
+pub(crate) const MAD: usize = 256;
+/// Datagrams that wait to be looked at at most; as many as kernels keep.
+const RECEIVES: usize = 512;
+/// Bytes in front of a received datagram: its network header.
+const GRH: usize = 40;
+/// Bytes for each.
+const ROOM: usize = 512;
+/// Datagrams on their way out at most.
+const SENDS: u32 = 512;
+/// Taken at a time.
+const BATCH: usize = 64;
+
+/// A datagram that has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    /// The sender's queue pair; 1 for a connection manager.
+    pub(crate) src_qp: Qpn,
+    pub(crate) mad: [u8; MAD],
+}
+
+/// Queue pair 1 and what belongs to it.
+#[derive(Debug)]
+pub(super) struct Gsi {
+    qp: Qp,
+    sends: Cq,
+    receives: Cq,
+    channel: CompChannel,
+    memory: Mr,
+}
+
+impl Gsi {
+    pub(super) fn open(context: &Context) -> Result<Self, CmError> {
+        let pd = context.alloc_pd()?;
+        let channel = context.create_comp_channel()?;
+        let receives = context.create_cq(RECEIVES as u32, Some(&channel))?;
+        let sends = context.create_cq(SENDS, None)?;
+        let memory = pd
+            .alloc_mr(RECEIVES * ROOM, Access::LOCAL_WRITE)
+            .map_err(|error| CmError::Argument(error.to_string()))?;
+        let caps = QpCaps {
+            max_send_wr: SENDS,
+            max_recv_wr: RECEIVES as u32,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: MAD as u32,
+        };
+        let mut init = QpInit::new(QpType::Gsi, &receives);
+        (init.send_cq, init.caps) = (&sends, caps);
+        let qp = pd.create_qp(&init).map_err(|error| match error {
+            CreateError::Object(_) => CmError::Gsi(error),
+            other => other.into(),
+        })?;
+        let none = QpChange::default();
+        let qkey = Some(Qkey::GSI);
+        qp.modify(&QpChange { state: Some(QpState::Init), pkey_index: Some(0), qkey, ..none })?;
+        qp.modify(&QpChange { state: Some(QpState::Rtr), ..none })?;
+        qp.modify(&QpChange { state: Some(QpState::Rts), sq_psn: Some(Psn::new(0)), ..none })?;
+        let gsi = Self { qp, sends, receives, channel, memory };
+        (0..RECEIVES).for_each(|place| gsi.expect(place));
+        gsi.receives.req_notify(false);
+        Ok(gsi)
+    }
+
+    fn expect(&self, place: usize) {
+        let sges = [self.memory.sge(place * ROOM, (GRH + MAD) as u32)];
+        // There is one request for each place, and as many fit.
+        let _ = self.qp.post_recv(&RecvWr { wr_id: place as u64, sges: &sges });
+    }
+
+    /// Sends a datagram. One that finds no room is lost, as on the way: whoever needs the answer asks again.
+    pub(super) fn send(&self, av: AddressVector, mad: &[u8; MAD]) -> Result<(), PostError> {
+        let mut done = [Completion::default(); BATCH];
+        // They complete as they leave; nobody waits for them.
+        let _ = self.sends.poll(&mut done);
+        let dest = Some(UdDest { av, remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI });
+        let wr = SendWr {
+            dest,
+            payload: Payload::Inline(mad),
+            flags: SendFlags::SIGNALED,
+            ..SendWr::new(0, SendOp::Send, &[])
+        };
+        self.qp.post_send(&wr)
+    }
+
+    /// Takes what has arrived, some at a time; the number, 0 if there is no more.
+    pub(super) fn receive(&self, each: &mut dyn FnMut(Arrival)) -> usize {
+        let mut done = [Completion::default(); BATCH];
+        let count = self.receives.poll(&mut done).unwrap_or(0);
+        for completion in &done[..count] {
+            if let Some(arrival) = self.read(completion) {
+                each(arrival);
+            }
+            if completion.status == WcStatus::Success {
+                self.expect(completion.wr_id as usize);
+            }
+        }
+        count
+    }
+
+    fn read(&self, completion: &Completion) -> Option<Arrival> {
+        let whole = completion.status == WcStatus::Success && completion.byte_len as usize == GRH + MAD;
+        let mut bytes = [0; GRH + MAD];
+        self.memory.read_at(completion.wr_id as usize * ROOM, &mut bytes).ok().filter(|()| whole)?;
+        let (header, mad) = bytes.split_first_chunk::<GRH>()?;
+        let (src, dst) = addresses(header)?;
+        Some(Arrival { src, dst, src_qp: completion.src_qp, mad: mad.try_into().ok()? })
+    }
+
+    /// Waits for an arrival, for [`Self::interrupt`], or until the time is over.
+    pub(super) fn wait(&self, timeout: Option<Duration>) {
+        let event = match timeout {
+            Some(timeout) => self.channel.get_event_within(timeout),
+            None => self.channel.get_event(),
+        };
+        match event {
+            Ok(cq) => {
+                cq.ack_events(1);
+                cq.req_notify(false);
+            }
+            Err(EventError::Interrupted | EventError::Empty) => {}
+            // Whatever it is, it must not make us spin.
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+
+    pub(super) fn interrupt(&self) {
+        self.channel.interrupt();
+    }
+}
+
+/// Source and destination in the area in front of a datagram: an IPv6 header, or an IPv4 header in its last 20 bytes.
+fn addresses(area: &[u8; GRH]) -> Option<(IpAddr, IpAddr)> {
+    if area[0] >> 4 == 6 {
+        let at = |from: usize| area[from..from + 16].try_into().ok().map(<[u8; 16]>::into);
+        let [src, dst]: [Option<Ipv6Addr>; 2] = [at(8), at(24)];
+        return Some((src?.into(), dst?.into()));
+    }
+    if area[20] >> 4 == 4 {
+        let at = |from: usize| area[from..from + 4].try_into().ok().map(<[u8; 4]>::into);
+        let [src, dst]: [Option<Ipv4Addr>; 2] = [at(32), at(36)];
+        return Some((src?.into(), dst?.into()));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_both_families() {
+        let mut v4 = [0; GRH];
+        v4[20] = 0x45;
+        v4[32..].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        assert_eq!(addresses(&v4), Some((IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]))));
+        let mut v6 = [0; GRH];
+        v6[0] = 0x60;
+        (v6[23], v6[39]) = (1, 2);
+        let ends: (IpAddr, IpAddr) = (Ipv6Addr::from_bits(1).into(), Ipv6Addr::from_bits(2).into());
+        assert_eq!(addresses(&v6), Some(ends));
+        assert_eq!(addresses(&[0; GRH]), None);
+    }
+}

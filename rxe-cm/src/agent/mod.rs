@@ -1,0 +1,288 @@
+//! The agent of a port: queue pair 1, the machines that talk over it, their timers, and a thread that looks after them.
+//!
+//! All state is behind one lock; whoever has it has a [`Turn`]. What a machine wants to send leaves within the turn, what
+//! it has to tell goes to the event channels. Locks are taken in this order: agents' list, state, event channel or shard.
+
+mod arrival;
+mod connections;
+mod datagrams;
+mod gsi;
+mod manager;
+mod qp;
+mod services;
+mod state;
+mod timers;
+
+use crate::{
+    error::CmError,
+    proto::{CommId, Datagram, Guid},
+    route::{Policy, gid_index},
+};
+use core::{
+    fmt,
+    net::IpAddr,
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    time::Duration,
+};
+use gsi::Gsi;
+use rxe_core::time::Instant;
+use rxe_verbs::{AddressVector, Context, Device};
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time,
+};
+
+pub(crate) use arrival::transaction;
+pub(crate) use manager::Handle;
+pub use manager::{Manager, ManagerCounters};
+pub(crate) use qp::{Agreed, init};
+pub(crate) use services::Place;
+pub(crate) use state::{Exchange, Id, Listening, State};
+
+/// How long the thread sleeps at most. Nothing needs that; it bounds the harm of a forgotten wake-up.
+const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+/// How long a manager that nobody has any more goes on for the sake of its last messages.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// A message of the connection manager on its way, for whoever watches ([`Manager::watch`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Crossing {
+    /// Since the manager was made.
+    pub time: Duration,
+    /// Whose it is.
+    pub direction: Direction,
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's.
+    pub peer: IpAddr,
+    /// The message.
+    pub datagram: Datagram,
+}
+
+/// Which way a message goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// To the peer.
+    Sent,
+    /// From the peer.
+    Received,
+}
+
+type Watcher = Arc<dyn Fn(&Crossing) + Send + Sync>;
+
+/// One per port and process.
+pub(crate) struct Agent {
+    gsi: Gsi,
+    /// What it was made from.
+    pub(crate) home: Context,
+    /// It serves all devices of the host, not only the one it was made from.
+    system: bool,
+    contexts: Mutex<Vec<Context>>,
+    policy: Policy,
+    state: Mutex<State>,
+    /// Ids whose last handle was dropped while somebody had the state.
+    graveyard: Mutex<Vec<usize>>,
+    /// Handles that are left.
+    users: AtomicUsize,
+    /// When the thread will look up by itself, in nanoseconds.
+    wakes_at: AtomicU64,
+    /// Seed of random numbers, and how many were drawn.
+    random: (RandomState, AtomicU64),
+    /// Where no host service sees to it that queue pair numbers are unique, each process is a channel adapter of its own.
+    own_guid: Option<Guid>,
+    watcher: RwLock<Option<Watcher>>,
+    watched: AtomicBool,
+    counters: manager::Counters,
+    started: time::Instant,
+    /// The process that made it.
+    process: u32,
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent")
+            .field("home", &self.home)
+            .field("system", &self.system)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A turn with the state.
+pub(crate) struct Turn<'a> {
+    pub(crate) agent: &'a Agent,
+    pub(crate) state: &'a mut State,
+    pub(crate) now: Instant,
+}
+
+impl Agent {
+    /// The time.
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// A random number.
+    pub(crate) fn random(&self) -> u64 {
+        self.random.0.hash_one(self.random.1.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A random communication ID; its top byte says which process's it is, where several share the port.
+    fn random_comm_id(&self) -> CommId {
+        let random = self.random() as u32;
+        match self.home.host_port() {
+            Some(port) => CommId(u32::from(port.slot()) << 24 | random >> 8),
+            None => CommId(random),
+        }
+    }
+
+    /// The channel adapter that has `context`'s device.
+    pub(crate) fn guid(&self, context: &Context) -> Guid {
+        self.own_guid.unwrap_or_else(|| Guid(u64::from_be_bytes(context.device().guid())))
+    }
+
+    pub(crate) const fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Whether it serves every device of the host.
+    pub(crate) const fn is_system(&self) -> bool {
+        self.system
+    }
+
+    /// The device that has `address`, opened.
+    pub(crate) fn context_of(&self, address: IpAddr) -> Result<Context, CmError> {
+        let mut contexts = lock(&self.contexts);
+        if let Some(context) = contexts.iter().find(|context| gid_index(context, address).is_some()) {
+            return Ok(context.clone());
+        }
+        if !self.system {
+            return Err(CmError::NotLocal(address));
+        }
+        let device = Device::of_address(address).map_err(|_| CmError::NotLocal(address))?;
+        let context = Context::open(&device)?;
+        if gid_index(&context, address).is_none() || !context.shares_port_with(&self.home) {
+            return Err(CmError::NotLocal(address));
+        }
+        contexts.push(context.clone());
+        Ok(context)
+    }
+
+    /// Does something with the state.
+    ///
+    /// # Errors
+    /// [`CmError::Forked`] in a child of the process that made it, where the thread is not and the lock may be held for
+    /// ever; else what `work` says.
+    pub(crate) fn act<R>(
+        &self,
+        work: impl FnOnce(&mut Turn<'_>) -> Result<R, CmError>,
+    ) -> Result<R, CmError> {
+        if self.process != std::process::id() {
+            return Err(CmError::Forked);
+        }
+        let mut state = lock(&self.state);
+        let mut turn = Turn { agent: self, state: &mut state, now: self.now() };
+        turn.bury();
+        let result = work(&mut turn);
+        turn.bury();
+        let due = state.next_deadline();
+        drop(state);
+        self.bury_soon();
+        // The thread may mean to sleep longer.
+        if due.is_some_and(|due| due.nanos() < self.wakes_at.load(Ordering::Acquire)) {
+            self.gsi.interrupt();
+        }
+        result
+    }
+
+    /// The last handle of an id is gone.
+    pub(crate) fn abandon(&self, id: usize) {
+        if self.process == std::process::id() {
+            lock(&self.graveyard).push(id);
+            self.bury_soon();
+        }
+    }
+
+    /// Whoever has the state sees to the graves before giving it up; if nobody has it, we do.
+    fn bury_soon(&self) {
+        while !lock(&self.graveyard).is_empty() {
+            let Ok(mut state) = self.state.try_lock() else { return };
+            Turn { agent: self, state: &mut state, now: self.now() }.bury();
+        }
+    }
+
+    /// Sends a message. If it cannot leave now it is lost, as on the way.
+    pub(crate) fn send(&self, way: &AddressVector, datagram: &Datagram) {
+        self.tell_watcher(Direction::Sent, way.src, way.dst, datagram);
+        let sent = self.gsi.send(*way, &datagram.emit());
+        let counter = if sent.is_ok() { &self.counters.sent } else { &self.counters.not_sent };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn tell_watcher(&self, direction: Direction, local: IpAddr, peer: IpAddr, datagram: &Datagram) {
+        if !self.watched.load(Ordering::Relaxed) {
+            return;
+        }
+        let watcher = self.watcher.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(watcher) = watcher {
+            watcher(&Crossing { time: self.started.elapsed(), direction, local, peer, datagram: *datagram });
+        }
+    }
+
+    /// The thread's work, until nobody needs the agent any more.
+    fn run(self: &Arc<Self>) {
+        let mut farewell = None;
+        loop {
+            self.look();
+            if self.users.load(Ordering::Acquire) == 0 {
+                let since = *farewell.get_or_insert_with(time::Instant::now);
+                let quiet = lock(&self.state).is_quiet();
+                if (quiet || since.elapsed() >= FAREWELL) && manager::retire(self) {
+                    return;
+                }
+            } else {
+                farewell = None;
+            }
+            let longest = if farewell.is_some() { FAREWELL / 30 } else { LONGEST_SLEEP };
+            self.sleep(longest);
+        }
+    }
+
+    /// Takes what has arrived, and does what is due.
+    fn look(&self) {
+        loop {
+            let mut arrivals = Vec::new();
+            let count = self.gsi.receive(&mut |arrival| arrivals.push(arrival));
+            let mut state = lock(&self.state);
+            let mut turn = Turn { agent: self, state: &mut state, now: self.now() };
+            turn.bury();
+            for arrival in arrivals {
+                turn.handle_arrival(&arrival);
+            }
+            turn.handle_timeouts();
+            turn.bury();
+            drop(state);
+            self.bury_soon();
+            if count == 0 {
+                return;
+            }
+        }
+    }
+
+    fn sleep(&self, longest: Duration) {
+        let limit = self.now() + longest;
+        let due = lock(&self.state).next_deadline().map_or(limit, |due| due.min(limit));
+        self.wakes_at.store(due.nanos(), Ordering::Release);
+        // Between the look and the store a deadline may have been set.
+        let again = lock(&self.state).next_deadline().map_or(due, |now_due| now_due.min(due));
+        let left = again.since(self.now());
+        if !left.is_zero() {
+            self.gsi.wait(Some(left));
+        }
+        self.wakes_at.store(0, Ordering::Release);
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,153 @@
+//! Event channels (rdma_event_channel): where ids put their events.
+
+use crate::{error::CmError, event::CmEvent, id::CmId};
+use core::time::Duration;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::{EfdFlags, EventFd},
+};
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+/// An event channel. Clones are the same channel; when the last is dropped, events that were not fetched are dropped too.
+///
+/// Its descriptor ([`AsFd`]) is readable while events wait, for programs with an event loop of their own; it must only
+/// be polled, never read.
+#[derive(Clone, Debug)]
+pub struct EventChannel(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle(Arc<Queue>);
+
+/// What ids hold of their channel.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    events: Mutex<VecDeque<CmEvent>>,
+    readable: EventFd,
+    /// The channel is gone; ids may outlive it.
+    closed: AtomicBool,
+}
+
+impl EventChannel {
+    /// Makes one (rdma_create_event_channel).
+    ///
+    /// # Errors
+    /// [`CmError::System`] if the system has no descriptor left.
+    pub fn new() -> Result<Self, CmError> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let readable = EventFd::from_value_and_flags(0, flags)
+            .map_err(|error| CmError::System { action: "make an event counter", source: error.into() })?;
+        Ok(Self(Arc::new(Handle(Arc::new(Queue {
+            events: Mutex::default(),
+            readable,
+            closed: AtomicBool::new(false),
+        })))))
+    }
+
+    /// The next event (rdma_get_cm_event); without a timeout waits for as long as it takes.
+    ///
+    /// # Errors
+    /// [`CmError::Empty`] when the time is over, [`CmError::Interrupted`] if a signal arrives.
+    pub fn get_event(&self, timeout: Option<Duration>) -> Result<CmEvent, CmError> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if let Some(event) = self.try_get_event() {
+                return Ok(event);
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(CmError::Empty);
+            }
+            // Rounded up, or the last part of a millisecond would be spent spinning.
+            let timeout = left.map_or(PollTimeout::NONE, |left| {
+                PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
+            });
+            match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout) {
+                Err(Errno::EINTR) => return Err(CmError::Interrupted),
+                Err(error) => {
+                    return Err(CmError::System { action: "wait for events", source: error.into() });
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// An event if there is one, without waiting.
+    #[must_use]
+    pub fn try_get_event(&self) -> Option<CmEvent> {
+        self.0.0.pop()
+    }
+
+    pub(crate) fn queue(&self) -> &Arc<Queue> {
+        &self.0.0
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.0.readable.as_fd()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // Events hold ids, ids hold the queue: somebody has to let go.
+        self.0.closed.store(true, Ordering::Release);
+        let events = core::mem::take(&mut *self.0.lock());
+        drop(events);
+    }
+}
+
+impl Queue {
+    pub(crate) fn push(&self, event: CmEvent) {
+        let mut events = self.lock();
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        events.push_back(event);
+        if events.len() == 1 {
+            // A counter that is full already is readable.
+            let _ = self.readable.write(1);
+        }
+    }
+
+    fn pop(&self) -> Option<CmEvent> {
+        let mut events = self.lock();
+        let mut event = events.pop_front();
+        if events.is_empty() {
+            let _ = self.readable.read();
+        }
+        drop(events);
+        if let Some(event) = &mut event {
+            event.place = None;
+        }
+        event
+    }
+
+    /// Moves the events of one id to another channel (rdma_migrate_id).
+    pub(crate) fn move_events(&self, id: &CmId, to: &Self) {
+        let mut events = self.lock();
+        let (moved, kept) = core::mem::take(&mut *events).into_iter().partition(|event: &CmEvent| {
+            event.id.is_same(id) || event.listener.as_ref().is_some_and(|listener| listener.is_same(id))
+        });
+        *events = kept;
+        if events.is_empty() {
+            let _ = self.readable.read();
+        }
+        drop(events);
+        let moved: VecDeque<CmEvent> = moved;
+        moved.into_iter().for_each(|event| to.push(event));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<CmEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

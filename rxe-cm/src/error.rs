@@ -1,0 +1,139 @@
+//! Why a call of the connection manager failed, with the number that C programs get for it (rdma_cma.h's functions).
+
+use crate::proto::{TooLong, machine::WrongState};
+use rxe_verbs::{CreateError, ModifyQpError, OpenError};
+use std::{io, net::SocketAddr};
+
+/// Why a call failed. Nothing was changed unless the text says so.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CmError {
+    /// The id is not in a state for that (EINVAL).
+    #[error("{action}: not possible for an id that {state}")]
+    State {
+        /// What was asked for.
+        action: &'static str,
+        /// What the id does at the moment.
+        state: &'static str,
+    },
+    /// The connection is not in a state for that (EINVAL).
+    #[error(transparent)]
+    Machine(#[from] WrongState),
+    /// An argument is out of range (EINVAL).
+    #[error("{0}")]
+    Argument(String),
+    /// More private data than there is room for (EINVAL).
+    #[error(transparent)]
+    PrivateData(#[from] TooLong),
+    /// Somebody listens there, or the port is taken (EADDRINUSE).
+    #[error("port {port} of {space} is in use on this host; `rxe service status` shows by whom", port = .address.port())]
+    InUse {
+        /// The address.
+        address: SocketAddr,
+        /// The port space.
+        space: &'static str,
+    },
+    /// No port is left (EADDRNOTAVAIL).
+    #[error("no free port was found")]
+    NoPort,
+    /// The address is not one of this host or of this manager's device (EADDRNOTAVAIL).
+    #[error("{0} is not an address of this host (in this network namespace)")]
+    NotLocal(std::net::IpAddr),
+    /// The two addresses are of different families (EINVAL).
+    #[error("{from} and {to} are of different IP versions")]
+    Family {
+        /// Ours.
+        from: std::net::IpAddr,
+        /// The peer's.
+        to: std::net::IpAddr,
+    },
+    /// There is no way to the peer (ENETUNREACH and others).
+    #[error("no way to {peer}: {source}")]
+    NoRoute {
+        /// Where to.
+        peer: std::net::IpAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No queue pair, and the parameters name none (EINVAL).
+    #[error("the id has no queue pair: make one with create_qp, or name one in the parameters")]
+    NoQueuePair,
+    /// The protection domain or completion queue is of another device (EINVAL).
+    #[error("the protection domain belongs to device {have}, the id to {want}")]
+    Device {
+        /// The domain's.
+        have: String,
+        /// The id's.
+        want: String,
+    },
+    /// The queue pair was not made.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The queue pair did not change its state.
+    #[error(transparent)]
+    Modify(#[from] ModifyQpError),
+    /// The device was not opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Queue pair 1 belongs to somebody else (EBUSY).
+    #[error("queue pair 1 of this port is in use by other code of this process: {0}")]
+    Gsi(CreateError),
+    /// All communication IDs are taken (ENOMEM).
+    #[error("no more connections can be made")]
+    Exhausted,
+    /// The wait was ended by a signal (EINTR).
+    #[error("interrupted by a signal")]
+    Interrupted,
+    /// The time is over, or there is no event and the call does not wait (EAGAIN, ETIMEDOUT).
+    #[error("no event")]
+    Empty,
+    /// The id belongs to the parent of this process (EIO).
+    #[error("it belongs to the process that this one was forked from")]
+    Forked,
+    /// A synchronous call ended with another event than hoped for; the number is that of the event.
+    #[error("{what}")]
+    Failed {
+        /// The event in words.
+        what: String,
+        /// Its number in C.
+        errno: i32,
+    },
+    /// The system refused a resource.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What we were doing.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl CmError {
+    /// The number of this error in C.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::State { .. }
+            | Self::Machine(_)
+            | Self::Argument(_)
+            | Self::PrivateData(_)
+            | Self::Family { .. }
+            | Self::NoQueuePair
+            | Self::Device { .. } => libc::EINVAL,
+            Self::InUse { .. } => libc::EADDRINUSE,
+            Self::NoPort | Self::NotLocal(_) => libc::EADDRNOTAVAIL,
+            Self::NoRoute { source, .. } | Self::System { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            Self::Create(error) => error.errno(),
+            Self::Modify(error) => error.errno(),
+            Self::Open(error) => error.errno(),
+            Self::Gsi(_) => libc::EBUSY,
+            Self::Exhausted => libc::ENOMEM,
+            Self::Interrupted => libc::EINTR,
+            Self::Empty => libc::EAGAIN,
+            Self::Forked => libc::EIO,
+            Self::Failed { errno, .. } => *errno,
+        }
+    }
+}

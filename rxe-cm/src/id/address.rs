@@ -1,0 +1,218 @@
+//! Finding addresses: our own, and the way to a peer.
+
+use super::CmId;
+use crate::{
+    agent::{Agent, Exchange, Place},
+    error::CmError,
+    event::EventKind,
+    proto::{PortSpace, ServiceId},
+    route::{PathRecord, concrete, source_for},
+};
+use rxe_verbs::{Context, host::Listen};
+use std::net::{IpAddr, SocketAddr};
+
+/// Ports that are given to who names none: those of Linux.
+const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
+/// Tries to find one.
+const TRIES: usize = 256;
+
+impl CmId {
+    /// Takes an address and port of ours (rdma_bind_addr). Port 0 takes any; the address "any" takes all of its family, or
+    /// for IPv6 all of both, as [`CmOptions`](super::CmOptions) say.
+    ///
+    /// # Errors
+    /// [`CmError::State`] if it is bound already, [`CmError::NotLocal`], [`CmError::InUse`], [`CmError::NoPort`].
+    pub fn bind(&self, address: SocketAddr) -> Result<(), CmError> {
+        let agent = &self.handle().agent;
+        let ip = address.ip();
+        let context = if ip.is_unspecified() { None } else { Some(agent.context_of(ip)?) };
+        let options = self.with(|id| match id.local {
+            Some(_) => Err(CmError::State { action: "bind", state: id.doing() }),
+            None => Ok((id.space, id.options)),
+        });
+        let (space, options) = options?;
+        let place = match ip {
+            _ if !ip.is_unspecified() => Place::Address(ip),
+            IpAddr::V4(_) => Place::V4,
+            IpAddr::V6(_) if options.family_only => Place::V6,
+            IpAddr::V6(_) => Place::All,
+        };
+        let port = if address.port() != 0 {
+            let in_use = CmError::InUse { address, space: name_of(space) };
+            self.claim(ServiceId::new(space, address.port()), place, options.reuse_addr, in_use)?;
+            address.port()
+        } else {
+            self.claim_any(space, place)?
+        };
+        self.with(|id| {
+            let mut local = address;
+            local.set_port(port);
+            (id.local, id.context) = (Some(local), context);
+            Ok(())
+        })
+    }
+
+    fn claim_any(&self, space: PortSpace, place: Place) -> Result<u16, CmError> {
+        let agent = &self.handle().agent;
+        for _ in 0..TRIES {
+            let port = random_port(agent);
+            match self.claim(ServiceId::new(space, port), place, false, CmError::NoPort) {
+                Ok(()) => return Ok(port),
+                Err(CmError::NoPort) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(CmError::NoPort)
+    }
+
+    /// Takes a port: first of those of this process, then of the host's.
+    fn claim(&self, service: ServiceId, place: Place, reuse: bool, taken: CmError) -> Result<(), CmError> {
+        let agent = &self.handle().agent;
+        if !agent.act(|turn| Ok(turn.claim(self.key(), service, place, reuse)))? {
+            return Err(taken);
+        }
+        // Not within a turn: the answer takes a while.
+        let token = match agent.home.host_port() {
+            None => None,
+            Some(port) => {
+                let listen = Listen { service_id: service.0, address: place.address(), reuse };
+                let Some(token) = port.listen(listen) else {
+                    agent.act(|turn| {
+                        turn.unclaim(self.key(), service);
+                        Ok(())
+                    })?;
+                    return Err(taken);
+                };
+                Some(token)
+            }
+        };
+        self.with(|id| {
+            id.claim = Some((service, token));
+            Ok(())
+        })
+    }
+
+    /// Finds out by which address of ours the peer is reached; `from`, if given, is to be it. [`EventKind::AddrResolved`] or
+    /// [`EventKind::AddrError`] tell what came of it (rdma_resolve_addr).
+    ///
+    /// # Errors
+    /// [`CmError::State`] if it knows a peer already, [`CmError::Family`]; as [`Self::bind`] for `from`.
+    pub fn resolve_addr(&self, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), CmError> {
+        let agent = &self.handle().agent;
+        let local = self.with(|id| match (id.peer, id.exchange, &id.listening) {
+            (None, Exchange::None, None) => Ok(id.local),
+            _ => Err(CmError::State { action: "resolve an address", state: id.doing() }),
+        })?;
+        let from = match local {
+            None => from.filter(|from| !from.ip().is_unspecified() || from.port() != 0),
+            bound => bound,
+        };
+        if let Some(from) = from.filter(|from| from.is_ipv4() != to.is_ipv4()) {
+            return Err(CmError::Family { from: from.ip(), to: to.ip() });
+        }
+        if let (None, Some(from)) = (local, from) {
+            self.bind(from)?;
+        }
+        let to = concrete(to);
+        let found = find_way(agent, from.map(|from| from.ip()), to);
+        agent.act(|turn| {
+            let kind = match found {
+                Ok((ip, context)) => {
+                    let port = self.port_for(turn.state.ids.get(self.key()).and_then(|id| id.local), agent);
+                    if let Some(id) = turn.state.ids.get_mut(self.key()) {
+                        let mut local = with_port(ip, port);
+                        if let (SocketAddr::V6(local), SocketAddr::V6(to)) = (&mut local, to) {
+                            local.set_scope_id(to.scope_id());
+                        }
+                        (id.local, id.peer, id.context) = (Some(local), Some(to), Some(context));
+                    }
+                    EventKind::AddrResolved
+                }
+                Err(error) => EventKind::AddrError(error),
+            };
+            turn.emit(self.key(), kind, &[]);
+            Ok(())
+        })
+    }
+
+    /// The port it has, or one that only names it: nobody can connect to it.
+    fn port_for(&self, local: Option<SocketAddr>, agent: &Agent) -> u16 {
+        local.map_or_else(|| random_port(agent), |local| local.port())
+    }
+
+    /// Finds out the properties of the way (rdma_resolve_route). [`EventKind::RouteResolved`] follows.
+    ///
+    /// # Errors
+    /// [`CmError::State`] if the address is not resolved.
+    pub fn resolve_route(&self) -> Result<(), CmError> {
+        let agent = &self.handle().agent;
+        let (context, local, peer, space, options) =
+            self.with(|id| match (&id.context, id.local, id.peer, id.exchange) {
+                (Some(context), Some(local), Some(peer), Exchange::None) => {
+                    Ok((context.clone(), local, peer, id.space, id.options))
+                }
+                _ => Err(CmError::State { action: "resolve a route", state: id.doing() }),
+            })?;
+        let service = ServiceId::new(space, peer.port());
+        let mut path: PathRecord = agent.policy().path(&context, local, peer, service, options.tos)?;
+        if let Some(mtu) = options.path_mtu {
+            path.mtu = path.mtu.min(mtu);
+        }
+        if let Some(code) = options.ack_timeout {
+            path.packet_lifetime = code - 1;
+        }
+        agent.act(|turn| {
+            if let Some(id) = turn.state.ids.get_mut(self.key()) {
+                id.path = Some(path);
+            }
+            turn.emit(self.key(), EventKind::RouteResolved, &[]);
+            Ok(())
+        })
+    }
+}
+
+/// Our address and device for a peer.
+fn find_way(agent: &Agent, from: Option<IpAddr>, to: SocketAddr) -> Result<(IpAddr, Context), CmError> {
+    let ip = match from.filter(|from| !from.is_unspecified()) {
+        Some(from) => from,
+        None => source(agent, to)?,
+    };
+    Ok((ip, agent.context_of(ip)?))
+}
+
+fn source(agent: &Agent, to: SocketAddr) -> Result<IpAddr, CmError> {
+    let by_system = source_for(to);
+    if agent.is_system() {
+        return by_system.map_err(|source| CmError::NoRoute { peer: to.ip(), source });
+    }
+    // The device may be one that the system knows nothing about.
+    let own: Vec<IpAddr> = agent
+        .home
+        .gids()
+        .iter()
+        .filter_map(|(_, gid)| gid.address())
+        .filter(|ip| ip.is_ipv4() == to.is_ipv4())
+        .collect();
+    match by_system {
+        Ok(ip) if own.contains(&ip) => Ok(ip),
+        _ => own.first().copied().ok_or_else(|| CmError::NotLocal(to.ip())),
+    }
+}
+
+fn random_port(agent: &Agent) -> u16 {
+    let (first, last) = (*EPHEMERAL.start(), *EPHEMERAL.end());
+    first + (agent.random() % u64::from(last - first + 1)) as u16
+}
+
+const fn with_port(ip: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(ip, port)
+}
+
+const fn name_of(space: PortSpace) -> &'static str {
+    match space {
+        PortSpace::Tcp => "RDMA_PS_TCP",
+        PortSpace::Udp => "RDMA_PS_UDP",
+        PortSpace::Ipoib => "RDMA_PS_IPOIB",
+        PortSpace::Ib => "RDMA_PS_IB",
+    }
+}

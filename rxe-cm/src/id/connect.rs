@@ -1,0 +1,354 @@
+//! Connections and datagram services: asking for one, answering, and the end.
+
+use super::{CmId, ForeignQp, UDP_QKEY};
+use crate::{
+    agent::{Agreed, Exchange, Turn, transaction},
+    error::CmError,
+    proto::{
+        CmaHeader, Path, PrivateData, RejectReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
+        Transport,
+        machine::{Connection, Local, Rejection, ack_timeout},
+    },
+    route::ACK_DELAY,
+};
+use rxe_core::num::Psn;
+use rxe_verbs::{Qkey, QpChange, QpState, QpType, limits::MAX_RD_ATOMIC};
+
+/// How long the peer's connection manager may take to answer, and we: 4.096 us << 18 = 1.07 s. Kernels say 20 (4.3 s); a
+/// shorter time repairs a loss sooner, and a peer that needs longer says so (MRA).
+const RESPONSE_TIMEOUT: u8 = 18;
+/// Repetitions; the field has four bits.
+const MAX_CM_RETRIES: u8 = 15;
+
+/// What a program says about its end of a connection (rdma_conn_param).
+#[derive(Clone, Copy, Debug)]
+pub struct ConnParams<'a> {
+    /// For the peer's program: 56 bytes at most with connect, 196 with accept, 148 with reject; for datagram services 180
+    /// and 136.
+    pub private_data: &'a [u8],
+    /// READs and atomics that we take at a time; none for as many as possible (connect) or as the peer asks for (accept).
+    pub responder_resources: Option<u8>,
+    /// READs and atomics that we issue at a time; none as above.
+    pub initiator_depth: Option<u8>,
+    /// Whether our receive queue grants credits.
+    pub flow_control: bool,
+    /// Retries of both sides after timeouts, 0 to 7; connect only.
+    pub retry_count: u8,
+    /// Retries of the peer after RNR NAKs, 0 to 7; 7 is without end.
+    pub rnr_retry_count: u8,
+    /// The queue pair, if the id does not look after one.
+    pub qp: Option<ForeignQp>,
+    /// Q_Key of a datagram service.
+    pub qkey: Option<Qkey>,
+}
+
+impl Default for ConnParams<'_> {
+    fn default() -> Self {
+        Self {
+            private_data: &[],
+            responder_resources: None,
+            initiator_depth: None,
+            flow_control: true,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            qp: None,
+            qkey: None,
+        }
+    }
+}
+
+impl CmId {
+    /// Asks the peer for a connection, or for its datagram service (rdma_connect). Events:
+    /// [`Established`](crate::EventKind::Established),
+    /// [`ConnectResponse`](crate::EventKind::ConnectResponse) for queue pairs that the id does not look after,
+    /// [`Rejected`](crate::EventKind::Rejected), [`Unreachable`](crate::EventKind::Unreachable) and others.
+    ///
+    /// # Errors
+    /// [`CmError::State`] if the route is not resolved, [`CmError::NoQueuePair`], [`CmError::PrivateData`],
+    /// [`CmError::Argument`].
+    pub fn connect(&self, params: &ConnParams<'_>) -> Result<(), CmError> {
+        check(params)?;
+        self.handle().agent.act(|turn| {
+            let datagram = turn.state.ids.get(self.key()).is_some_and(|id| id.qp_type == QpType::Ud);
+            if datagram { ask_for_service(turn, self.key(), params) } else { ask(turn, self.key(), params) }
+        })
+    }
+
+    /// Accepts a request (rdma_accept). A connection's queue pair is ready to receive from now on; it stands when
+    /// [`Established`](crate::EventKind::Established) comes.
+    ///
+    /// # Errors
+    /// [`CmError::State`] if there is no request, [`CmError::NoQueuePair`], [`CmError::PrivateData`],
+    /// [`CmError::Modify`].
+    pub fn accept(&self, params: &ConnParams<'_>) -> Result<(), CmError> {
+        check(params)?;
+        self.handle().agent.act(|turn| match turn.state.ids.get(self.key()).map(|id| id.exchange) {
+            Some(Exchange::Connection(_)) => grant(turn, self.key(), params),
+            Some(Exchange::Answer(..)) => grant_service(turn, self.key(), params),
+            _ => Err(wrong_state(turn, self.key(), "accept")),
+        })
+    }
+
+    /// Refuses a request (rdma_reject), with up to 148 bytes for the peer's program.
+    ///
+    /// # Errors
+    /// [`CmError::State`] if there is no request, [`CmError::PrivateData`].
+    pub fn reject(&self, private_data: &[u8]) -> Result<(), CmError> {
+        self.reject_because(RejectReason::CONSUMER_DEFINED, private_data)
+    }
+
+    /// The same for a reason of the caller's. Programs use "consumer defined" (28) and, for connection options that they
+    /// do not have, "vendor option not supported" (35).
+    ///
+    /// # Errors
+    /// As [`Self::reject`].
+    pub fn reject_because(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), CmError> {
+        let data = PrivateData::<148>::new(private_data)?;
+        self.handle().agent.act(|turn| {
+            let now = turn.now;
+            match turn.state.ids.get(self.key()).map(|id| id.exchange) {
+                Some(Exchange::Connection(comm_id)) => {
+                    let why = Rejection { private_data: data, ..Rejection::because(reason) };
+                    if let Some((_, side)) = turn.side_of(self.key()) {
+                        side.machine.reject(now, why)?;
+                    }
+                    turn.settle(comm_id);
+                    Ok(())
+                }
+                Some(Exchange::Answer(peer, request_id)) => {
+                    let private_data = PrivateData::<136>::new(private_data)?;
+                    let rep = SidrRep { status: SidrStatus::REJECT, private_data, ..SidrRep::default() };
+                    turn.reply(peer, request_id, &rep);
+                    Ok(())
+                }
+                _ => Err(wrong_state(turn, self.key(), "reject")),
+            }
+        })
+    }
+
+    /// Says that a queue pair of the program's own is ready to send: the connection stands (rdma_establish).
+    ///
+    /// # Errors
+    /// [`CmError::State`] or [`CmError::Machine`] if the peer has not accepted.
+    pub fn establish(&self) -> Result<(), CmError> {
+        self.handle().agent.act(|turn| {
+            let Some((comm_id, side)) = turn.side_of(self.key()) else {
+                return Err(wrong_state(turn, self.key(), "establish"));
+            };
+            side.machine.confirm(PrivateData::default())?;
+            side.stood = true;
+            turn.record(comm_id);
+            turn.settle(comm_id);
+            Ok(())
+        })
+    }
+
+    /// A packet has come on the queue pair: the connection stands, even if the peer's last message is late
+    /// (rdma_notify with IBV_EVENT_COMM_EST).
+    ///
+    /// # Errors
+    /// [`CmError::State`] if there is no connection.
+    pub fn notify_data(&self) -> Result<(), CmError> {
+        self.handle().agent.act(|turn| {
+            let Some((comm_id, side)) = turn.side_of(self.key()) else {
+                return Err(wrong_state(turn, self.key(), "notify"));
+            };
+            side.machine.handle_data();
+            turn.settle(comm_id);
+            Ok(())
+        })
+    }
+
+    /// Ends the connection, or agrees to the peer's ending it (rdma_disconnect). The queue pair that the id looks after is
+    /// put into the error state at once: work left is flushed. [`Disconnected`](crate::EventKind::Disconnected) tells when
+    /// the peer has agreed, or has not answered for long.
+    ///
+    /// # Errors
+    /// [`CmError::State`] or [`CmError::Machine`] if nothing stands.
+    pub fn disconnect(&self) -> Result<(), CmError> {
+        self.handle().agent.act(|turn| {
+            let now = turn.now;
+            let Some((comm_id, side)) = turn.side_of(self.key()) else {
+                return Err(wrong_state(turn, self.key(), "disconnect"));
+            };
+            // Crossing wishes are not the program's mistake.
+            if side.machine.confirm_disconnect(now, PrivateData::default()).is_err() {
+                side.machine.disconnect(now, PrivateData::default())?;
+            }
+            if let Some(qp) = turn.state.ids.get(self.key()).and_then(|id| id.qp.clone()) {
+                // In whatever state it is.
+                let _ = qp.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() });
+            }
+            turn.settle(comm_id);
+            Ok(())
+        })
+    }
+}
+
+fn check(params: &ConnParams<'_>) -> Result<(), CmError> {
+    for (what, count) in [("retries", params.retry_count), ("RNR retries", params.rnr_retry_count)] {
+        if count > 7 {
+            return Err(CmError::Argument(format!("{count} {what} are not within 0 to 7")));
+        }
+    }
+    for count in [params.responder_resources, params.initiator_depth].into_iter().flatten() {
+        if count > MAX_RD_ATOMIC {
+            return Err(CmError::Argument(format!("{count} READs at a time; {MAX_RD_ATOMIC} are possible")));
+        }
+    }
+    Ok(())
+}
+
+fn wrong_state(turn: &Turn<'_>, id: usize, action: &'static str) -> CmError {
+    CmError::State { action, state: turn.state.ids.get(id).map_or("is gone", |id| id.doing()) }
+}
+
+/// The queue pair of an id: its own, or the one that the parameters name.
+fn queue_pair(turn: &mut Turn<'_>, id: usize, params: &ConnParams<'_>) -> Result<ForeignQp, CmError> {
+    let id = turn.state.ids.get_mut(id).ok_or(CmError::NoQueuePair)?;
+    if let Some(qp) = &id.qp {
+        return Ok(ForeignQp { qpn: qp.qpn(), srq: qp.srq().is_some() });
+    }
+    id.foreign = params.qp;
+    params.qp.ok_or(CmError::NoQueuePair)
+}
+
+/// Sends a REQ.
+fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), CmError> {
+    let id = turn.state.ids.get(key).filter(|id| id.exchange == Exchange::None);
+    let known = id.and_then(|id| {
+        Some((id.path?, id.local?, id.peer?, id.context.clone()?, id.qp_type, id.space, id.options))
+    });
+    let Some((path, local, peer, context, qp_type, space, options)) = known else {
+        return Err(wrong_state(turn, key, "connect"));
+    };
+    let header = CmaHeader { src_port: local.port(), src: local.ip(), dst: peer.ip() };
+    let private_data = PrivateData::with_header(&header, params.private_data)?;
+    let qp = queue_pair(turn, key, params)?;
+    let starting_psn = Psn::new(turn.agent.random() as u32);
+    let timeout = ack_timeout(ACK_DELAY, path.packet_lifetime);
+    let most = MAX_RD_ATOMIC;
+    let reliable = qp_type == QpType::Rc;
+    let depth = |wanted: Option<u8>| if reliable { wanted.unwrap_or(most) } else { 0 };
+    let (responder_resources, initiator_depth) =
+        (depth(params.responder_resources), depth(params.initiator_depth));
+    let req = Req {
+        service_id: ServiceId::new(space, peer.port()),
+        local_qpn: qp.qpn,
+        responder_resources,
+        initiator_depth,
+        remote_cm_response_timeout: options.response_timeout.unwrap_or(RESPONSE_TIMEOUT),
+        local_cm_response_timeout: RESPONSE_TIMEOUT,
+        max_cm_retries: MAX_CM_RETRIES,
+        transport: if reliable { Transport::Rc } else { Transport::Uc },
+        flow_control: params.flow_control && !qp.srq,
+        starting_psn,
+        retry_count: params.retry_count,
+        rnr_retry_count: params.rnr_retry_count,
+        pkey: context.pkeys().get(usize::from(path.pkey_index)).copied().unwrap_or_default(),
+        path_mtu: path.mtu.code(),
+        srq: qp.srq,
+        primary: Path {
+            local_lid: 0xffff,
+            remote_lid: 0xffff,
+            local_gid: path.av.src,
+            remote_gid: path.av.dst,
+            flow_label: path.av.flow_label,
+            packet_rate: path.rate,
+            traffic_class: path.av.traffic_class,
+            hop_limit: path.av.hop_limit,
+            service_level: path.av.service_level,
+            subnet_local: false,
+            ack_timeout: timeout,
+        },
+        private_data,
+        ..Req::default()
+    };
+    let comm_id = turn.claim_comm_id().ok_or(CmError::Exhausted)?;
+    let ca_guid = turn.agent.guid(&context);
+    let transaction = transaction(turn.agent.random(), comm_id.0);
+    let local = Local { comm_id, ca_guid, transaction, packet_lifetime: path.packet_lifetime };
+    let machine = Connection::connect(turn.now, local, &req, 0);
+    if let Some(id) = turn.state.ids.get_mut(key) {
+        let mut agreed = Agreed::asked(&path, starting_psn, responder_resources, timeout);
+        agreed.retry_count = params.retry_count;
+        id.agreed = Some(agreed);
+    }
+    turn.adopt(machine, path.av, key);
+    turn.settle(comm_id);
+    Ok(())
+}
+
+/// Sends a SIDR_REQ.
+fn ask_for_service(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), CmError> {
+    let id = turn.state.ids.get(key).filter(|id| id.exchange == Exchange::None);
+    let known = id.and_then(|id| Some((id.path?, id.local?, id.peer?, id.space)));
+    let Some((path, local, peer, space)) = known else {
+        return Err(wrong_state(turn, key, "connect"));
+    };
+    let header = CmaHeader { src_port: local.port(), src: local.ip(), dst: peer.ip() };
+    let private_data = PrivateData::with_header(&header, params.private_data)?;
+    let req = SidrReq {
+        request_id: turn.new_request_id().ok_or(CmError::Exhausted)?,
+        pkey: turn.agent.home.pkeys().first().copied().unwrap_or_default(),
+        service_id: ServiceId::new(space, peer.port()),
+        private_data,
+    };
+    turn.look_up(key, req, path.av);
+    Ok(())
+}
+
+/// Sends a REP.
+fn grant(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), CmError> {
+    let private_data = PrivateData::<196>::new(params.private_data)?;
+    let Some(request) = turn.side_of(key).and_then(|(_, side)| side.request.as_deref().copied()) else {
+        return Err(wrong_state(turn, key, "accept"));
+    };
+    let qp = queue_pair(turn, key, params)?;
+    let reliable = request.transport == Transport::Rc;
+    let depth = |wanted: Option<u8>, asked: u8| {
+        if reliable { wanted.unwrap_or_else(|| asked.min(MAX_RD_ATOMIC)) } else { 0 }
+    };
+    let Some((path, agreed)) = turn.state.ids.get(key).and_then(|id| Some((id.path?, id.agreed?))) else {
+        return Err(wrong_state(turn, key, "accept"));
+    };
+    let rep = Rep {
+        local_qpn: qp.qpn,
+        starting_psn: agreed.rq_psn,
+        responder_resources: depth(params.responder_resources, request.terms.responder_resources),
+        initiator_depth: depth(params.initiator_depth, request.terms.initiator_depth),
+        target_ack_delay: ACK_DELAY,
+        flow_control: params.flow_control && !qp.srq,
+        rnr_retry_count: params.rnr_retry_count,
+        srq: qp.srq,
+        private_data,
+        ..Rep::default()
+    };
+    let agreed = Agreed::granted(&path, &request, &rep);
+    if let Some(id) = turn.state.ids.get_mut(key) {
+        id.agreed = Some(agreed);
+        if let Some(own) = id.qp.clone() {
+            Turn::connect_qp(&own, &agreed)?;
+        }
+    }
+    let now = turn.now;
+    let Some((comm_id, side)) = turn.side_of(key) else { return Err(CmError::NoQueuePair) };
+    side.machine.accept(now, &rep, 0)?;
+    turn.settle(comm_id);
+    Ok(())
+}
+
+/// Sends a SIDR_REP.
+fn grant_service(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), CmError> {
+    let private_data = PrivateData::<136>::new(params.private_data)?;
+    let qp = queue_pair(turn, key, params)?;
+    let Some((own, Exchange::Answer(peer, request_id))) =
+        turn.state.ids.get(key).map(|id| (id.qkey, id.exchange))
+    else {
+        return Err(wrong_state(turn, key, "accept"));
+    };
+    let qkey = params.qkey.or(own).unwrap_or(UDP_QKEY);
+    let rep = SidrRep { status: SidrStatus::OK, qpn: qp.qpn, qkey, private_data, ..SidrRep::default() };
+    turn.reply(peer, request_id, &rep);
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! Listening.
+
+use super::CmId;
+use crate::{
+    agent::{Exchange, Listening},
+    error::CmError,
+};
+use std::{
+    net::{Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
+
+/// Requests that wait for the program at most, whatever it asks for: what kernels take unless told otherwise.
+const MOST_WAITING: usize = 1024;
+
+impl CmId {
+    /// Takes requests for connections or for the datagram service from now on (rdma_listen); each comes as a
+    /// [`ConnectRequest`](crate::EventKind::ConnectRequest). `backlog` of them wait for the program; 0, or more than 1024,
+    /// means 1024. Others are left without an answer: their senders ask again. An id that is not bound takes any port of all
+    /// addresses.
+    ///
+    /// # Errors
+    /// [`CmError::State`] if it has a peer or listens already; as [`Self::bind`].
+    pub fn listen(&self, backlog: usize) -> Result<(), CmError> {
+        let bound = self.with(|id| match (id.peer, id.exchange, &id.listening) {
+            (None, Exchange::None, None) => Ok(id.local.is_some()),
+            _ => Err(CmError::State { action: "listen", state: id.doing() }),
+        })?;
+        if !bound {
+            self.bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
+        }
+        let limit = if backlog == 0 { MOST_WAITING } else { backlog.min(MOST_WAITING) };
+        self.with(|id| {
+            id.listening = Some(Listening { limit, taken: Arc::default() });
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,96 @@
+//! The queue pair of an id.
+
+use super::{CmId, UDP_QKEY};
+use crate::{
+    agent::{self, Exchange},
+    error::CmError,
+};
+use rxe_core::num::Psn;
+use rxe_verbs::{Pd, Qkey, Qp, QpChange, QpInit, QpState, QpType};
+use std::sync::Arc;
+
+impl CmId {
+    /// Makes a queue pair that the id looks after from now on (rdma_create_qp): one for connections takes receives, one for
+    /// datagrams can send and receive. `init.qp_type` must be the id's.
+    ///
+    /// # Errors
+    /// [`CmError::State`] if the device is not known or it has a queue pair, [`CmError::Device`],
+    /// [`CmError::Argument`] for a wrong kind, [`CmError::Create`], [`CmError::Modify`].
+    pub fn create_qp(&self, pd: &Pd, init: &QpInit<'_>) -> Result<Arc<Qp>, CmError> {
+        let (kind, device, qkey) = self.with(|id| match (&id.context, &id.qp) {
+            (Some(context), None) => Ok((id.qp_type, context.clone(), id.qkey.unwrap_or(UDP_QKEY))),
+            _ => Err(CmError::State { action: "make a queue pair", state: id.doing() }),
+        })?;
+        if !pd.context().shares_port_with(&device) || pd.context().device().name() != device.device().name() {
+            let (have, want) = (pd.context().device().name().to_owned(), device.device().name().to_owned());
+            return Err(CmError::Device { have, want });
+        }
+        if init.qp_type != kind {
+            return Err(CmError::Argument(format!(
+                "a {:?} queue pair for an id of kind {kind:?}",
+                init.qp_type
+            )));
+        }
+        let qp = pd.create_qp(init)?;
+        match kind {
+            QpType::Ud => make_ready(&qp, qkey)?,
+            _ => qp.modify(&agent::init(0))?,
+        }
+        let qp = Arc::new(qp);
+        self.with(|id| {
+            id.qkey = (kind == QpType::Ud).then_some(qkey);
+            id.qp = Some(Arc::clone(&qp));
+            Ok(())
+        })?;
+        Ok(qp)
+    }
+
+    /// Has the id look after a queue pair no longer (rdma_destroy_qp); it is destroyed when its last handle is dropped.
+    ///
+    /// # Errors
+    /// [`CmError::Forked`].
+    pub fn release_qp(&self) -> Result<Option<Arc<Qp>>, CmError> {
+        self.with(|id| Ok(id.qp.take()))
+    }
+
+    /// The attributes that a queue pair of the program's own needs to reach `state` (rdma_init_qp_attr): Init, Rtr or Rts.
+    /// Rtr and Rts of a connection are known from its request or its answer on.
+    ///
+    /// # Errors
+    /// [`CmError::State`] if they are not known yet, [`CmError::Argument`] for other states.
+    pub fn qp_change(&self, state: QpState) -> Result<QpChange, CmError> {
+        self.with(|id| {
+            let kind = id.qp_type;
+            if kind == QpType::Ud {
+                return datagram_change(state, id.qkey.unwrap_or(UDP_QKEY));
+            }
+            match (state, &id.agreed, id.exchange) {
+                (QpState::Init, None, _) => Ok(agent::init(0)),
+                (QpState::Init, Some(agreed), _) => Ok(agreed.enter_init(kind)),
+                (QpState::Rtr, Some(agreed), Exchange::Connection(_)) => Ok(agreed.enter_rtr(kind)),
+                (QpState::Rts, Some(agreed), Exchange::Connection(_)) => Ok(agreed.enter_rts(kind)),
+                (QpState::Rtr | QpState::Rts, ..) => {
+                    Err(CmError::State { action: "tell a queue pair's attributes", state: id.doing() })
+                }
+                (other, ..) => Err(CmError::Argument(format!("no attributes for state {other:?}"))),
+            }
+        })
+    }
+}
+
+fn datagram_change(state: QpState, qkey: Qkey) -> Result<QpChange, CmError> {
+    let none = QpChange { state: Some(state), ..QpChange::default() };
+    match state {
+        QpState::Init => Ok(QpChange { pkey_index: Some(0), port: Some(1), qkey: Some(qkey), ..none }),
+        QpState::Rtr => Ok(none),
+        QpState::Rts => Ok(QpChange { sq_psn: Some(Psn::new(0)), ..none }),
+        other => Err(CmError::Argument(format!("no attributes for state {other:?}"))),
+    }
+}
+
+fn make_ready(qp: &Qp, qkey: Qkey) -> Result<(), CmError> {
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        qp.modify(&datagram_change(state, qkey)?)?;
+    }
+    Ok(())
+}

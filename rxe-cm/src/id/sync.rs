@@ -1,0 +1,110 @@
+//! Synchronous use: an id with a channel of its own, and calls that wait for their events (an id made without a channel in
+//! librdmacm).
+
+use super::{CmId, ConnParams};
+use crate::{
+    channel::EventChannel,
+    error::CmError,
+    event::{CmEvent, EventKind},
+};
+use core::time::Duration;
+use std::net::SocketAddr;
+
+impl CmId {
+    /// The channel that it has for itself; none if it was made with one.
+    #[must_use]
+    pub fn own_channel(&self) -> Option<&EventChannel> {
+        self.own.as_ref()
+    }
+
+    /// Waits for the id's next event; without a timeout for as long as it takes.
+    ///
+    /// # Errors
+    /// [`CmError::State`] if it has no channel of its own; as [`EventChannel::get_event`].
+    pub fn next_event(&self, timeout: Option<Duration>) -> Result<CmEvent, CmError> {
+        let channel = self.own.as_ref();
+        let none = CmError::State { action: "wait", state: "has no channel of its own" };
+        channel.ok_or(none)?.get_event(timeout)
+    }
+
+    /// Waits for the event that `hoped` knows; another one is an error in words.
+    fn await_event(
+        &self,
+        timeout: Option<Duration>,
+        hoped: impl Fn(&EventKind) -> bool,
+    ) -> Result<CmEvent, CmError> {
+        let event = self.next_event(timeout)?;
+        if hoped(&event.kind) {
+            return Ok(event);
+        }
+        let errno = match event.status() {
+            status if status < 0 => -status,
+            _ if matches!(event.kind, EventKind::Rejected(_)) => libc::ECONNREFUSED,
+            _ => libc::EIO,
+        };
+        Err(CmError::Failed { what: event.kind.words(), errno })
+    }
+
+    /// Finds the way to a peer: address and route.
+    ///
+    /// # Errors
+    /// As [`Self::resolve_addr`] and [`Self::resolve_route`].
+    pub fn resolve(&self, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), CmError> {
+        self.resolve_addr(from, to)?;
+        self.await_event(None, |kind| matches!(kind, EventKind::AddrResolved))?;
+        self.resolve_route()?;
+        self.await_event(None, |kind| matches!(kind, EventKind::RouteResolved))?;
+        Ok(())
+    }
+
+    /// Connects and waits until the connection stands or the datagram service is known.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; [`CmError::Failed`] if the peer refuses or does not answer.
+    pub fn connect_wait(
+        &self,
+        params: &ConnParams<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<CmEvent, CmError> {
+        self.connect(params)?;
+        self.await_event(timeout, |kind| {
+            matches!(kind, EventKind::Established(_) | EventKind::ConnectResponse(_))
+        })
+    }
+
+    /// Waits for a request (rdma_get_request). Its id has a channel of its own too.
+    ///
+    /// # Errors
+    /// As [`Self::next_event`].
+    pub fn get_request(&self, timeout: Option<Duration>) -> Result<(Self, CmEvent), CmError> {
+        let event = self.await_event(timeout, |kind| matches!(kind, EventKind::ConnectRequest(_)))?;
+        let channel = EventChannel::new()?;
+        event.id.migrate(&channel)?;
+        let id = Self { inner: event.id.inner.clone(), own: Some(channel) };
+        Ok((id, event))
+    }
+
+    /// Accepts and waits until the connection stands.
+    ///
+    /// # Errors
+    /// As [`Self::accept`]; [`CmError::Failed`] if the peer gives up.
+    pub fn accept_wait(&self, params: &ConnParams<'_>, timeout: Option<Duration>) -> Result<(), CmError> {
+        self.accept(params)?;
+        self.await_event(timeout, |kind| matches!(kind, EventKind::Established(_)))?;
+        Ok(())
+    }
+
+    /// Ends the connection and waits until the peer has agreed or does not answer.
+    ///
+    /// # Errors
+    /// As [`Self::disconnect`].
+    pub fn disconnect_wait(&self, timeout: Option<Duration>) -> Result<(), CmError> {
+        self.disconnect()?;
+        loop {
+            match self.next_event(timeout)?.kind {
+                EventKind::Disconnected | EventKind::TimewaitExit => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+}

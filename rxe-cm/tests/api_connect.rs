@@ -1,0 +1,308 @@
+//! Connections by the API: established, refused, ended, given up.
+
+mod api_common;
+
+use api_common::{Host, PORT, connect, pair, send};
+use rxe_cm::{
+    CmError, CmOptions, ConnParams, EventKind, Offer,
+    proto::{PortSpace, RejectReason},
+};
+use rxe_verbs::{QpState, net::InprocNet};
+
+#[test]
+fn a_connection_carries_data_and_ends() {
+    let (a, b) = pair();
+    let listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let (active, passive) = connect(&a, &b, &listener);
+    send(&a, &active, &b, &passive);
+    send(&b, &passive, &a, &active);
+    let (attrs, _) = active.qp().unwrap().query();
+    assert_eq!(attrs.state, QpState::Rts);
+    assert_eq!(attrs.min_rnr_timer, 12, "not rdma_cm's 655 ms");
+
+    active.disconnect().unwrap();
+    assert_eq!(active.qp().unwrap().state(), QpState::Error);
+    let told = b.expect("DISCONNECTED");
+    assert!(told.id.is_same(&passive));
+    passive.disconnect().unwrap();
+    a.expect("DISCONNECTED");
+    a.expect("TIMEWAIT_EXIT");
+    b.expect("TIMEWAIT_EXIT");
+    assert_eq!((a.manager.connections(), b.manager.connections()), (0, 0));
+}
+
+#[test]
+fn addresses_and_terms_are_seen_from_each_side() {
+    let (a, b) = pair();
+    let _listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let active = a.resolved(PortSpace::Tcp, b.at(PORT));
+    let qp = a.qp(&active);
+    let private_data = [7; 56];
+    let params = ConnParams {
+        private_data: &private_data,
+        responder_resources: Some(3),
+        initiator_depth: Some(5),
+        retry_count: 4,
+        rnr_retry_count: 6,
+        ..ConnParams::default()
+    };
+    active.connect(&params).unwrap();
+    let request = b.expect("CONNECT_REQUEST");
+    let EventKind::ConnectRequest(Offer::Connection(terms)) = &request.kind else { panic!("{request:?}") };
+    assert_eq!((terms.responder_resources, terms.initiator_depth), (5, 3), "mirrored");
+    assert_eq!((terms.retry_count, terms.rnr_retry_count, terms.qpn), (4, 6, qp.qpn()));
+    assert_eq!(*request.private_data, private_data);
+    assert_eq!(request.id.local_addr(), Some(b.at(PORT)));
+    assert_eq!(request.id.peer_addr(), active.local_addr());
+    b.qp(&request.id);
+    let answer = ConnParams { private_data: &[9; 196], initiator_depth: Some(2), ..ConnParams::default() };
+    request.id.accept(&answer).unwrap();
+    let established = a.expect("ESTABLISHED");
+    let EventKind::Established(Offer::Connection(terms)) = &established.kind else {
+        panic!("{established:?}")
+    };
+    assert_eq!((terms.responder_resources, terms.initiator_depth), (2, 5));
+    assert_eq!(*established.private_data, [9; 196]);
+    b.expect("ESTABLISHED");
+    let attrs = |id: &rxe_cm::CmId| id.qp().unwrap().query().0;
+    let (ours, theirs) = (attrs(&active), attrs(&request.id));
+    assert_eq!((ours.max_rd_atomic, ours.max_dest_rd_atomic), (5, 2));
+    assert_eq!((theirs.max_rd_atomic, theirs.max_dest_rd_atomic), (2, 5));
+    assert_eq!((ours.retry_count, theirs.retry_count), (4, 4));
+    assert_eq!((ours.rnr_retry, theirs.rnr_retry), (7, 6));
+    assert_eq!(ours.path_mtu, theirs.path_mtu);
+}
+
+#[test]
+fn refusals_tell_why() {
+    let (a, b) = pair();
+    let nobody = a.resolved(PortSpace::Tcp, b.at(PORT));
+    a.qp(&nobody);
+    nobody.connect(&ConnParams::default()).unwrap();
+    let event = a.expect("REJECTED");
+    assert!(matches!(event.kind, EventKind::Rejected(RejectReason::INVALID_SERVICE_ID)), "{event:?}");
+    assert_eq!(event.status(), 8);
+
+    let _listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let refused = a.resolved(PortSpace::Tcp, b.at(PORT));
+    a.qp(&refused);
+    refused.connect(&ConnParams::default()).unwrap();
+    b.expect("CONNECT_REQUEST").id.reject(&[5; 148]).unwrap();
+    let event = a.expect("REJECTED");
+    assert_eq!((event.status(), &*event.private_data), (28, &[5; 148][..]));
+    // The id may try again.
+    refused.connect(&ConnParams::default()).unwrap();
+    let request = b.expect("CONNECT_REQUEST");
+    request.id.reject_because(RejectReason::VENDOR_OPTION_NOT_SUPPORTED, &[]).unwrap();
+    assert_eq!(a.expect("REJECTED").status(), 35);
+    // Somebody who drops a request refuses it.
+    refused.connect(&ConnParams::default()).unwrap();
+    drop(b.expect("CONNECT_REQUEST"));
+    assert_eq!(a.expect("REJECTED").status(), 28);
+}
+
+#[test]
+fn both_ends_may_hang_up_at_once() {
+    let (a, b) = pair();
+    let listener = b.listen(PortSpace::Tcp, PORT, 0);
+    for _ in 0..20 {
+        let (active, passive) = connect(&a, &b, &listener);
+        active.disconnect().unwrap();
+        // Either crosses it or agrees to it.
+        passive.disconnect().unwrap();
+        a.expect("DISCONNECTED");
+        b.expect("DISCONNECTED");
+        a.expect("TIMEWAIT_EXIT");
+        b.expect("TIMEWAIT_EXIT");
+    }
+}
+
+#[test]
+fn a_destroyed_id_ends_its_connection_and_says_no_more() {
+    let (a, b) = pair();
+    let listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let (active, passive) = connect(&a, &b, &listener);
+    drop(active);
+    b.expect("DISCONNECTED");
+    drop(passive);
+    a.is_silent();
+    b.is_silent();
+}
+
+#[test]
+fn a_queue_pair_of_the_programs_own() {
+    let (a, b) = pair();
+    let _listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let own = |host: &Host| {
+        let init = rxe_verbs::QpInit::new(rxe_verbs::QpType::Rc, &host.cq);
+        let qp = host.pd.create_qp(&init).unwrap();
+        let foreign = Some(rxe_cm::ForeignQp { qpn: qp.qpn(), srq: false });
+        (qp, ConnParams { qp: foreign, ..ConnParams::default() })
+    };
+    let all = [QpState::Init, QpState::Rtr, QpState::Rts];
+    let active = a.resolved(PortSpace::Tcp, b.at(PORT));
+    let (ours, params) = own(&a);
+    assert!(matches!(active.connect(&ConnParams::default()), Err(CmError::NoQueuePair)));
+    active.connect(&params).unwrap();
+    let request = b.expect("CONNECT_REQUEST");
+    let (theirs, params) = own(&b);
+    all.iter().for_each(|state| theirs.modify(&request.id.qp_change(*state).unwrap()).unwrap());
+    request.id.accept(&params).unwrap();
+    a.expect("CONNECT_RESPONSE");
+    all.iter().for_each(|state| ours.modify(&active.qp_change(*state).unwrap()).unwrap());
+    active.establish().unwrap();
+    b.expect("ESTABLISHED");
+    theirs.post_recv(&rxe_verbs::RecvWr { wr_id: 1, sges: &[b.memory.sge(0, 8)] }).unwrap();
+    let wr = rxe_verbs::SendWr::new(2, rxe_verbs::SendOp::Send, &[]);
+    ours.post_send(&wr).unwrap();
+    assert_eq!(a.completion().status, rxe_verbs::WcStatus::Success);
+    assert_eq!(b.completion().wr_id, 1);
+}
+
+#[test]
+fn a_full_backlog_leaves_requests_without_an_answer() {
+    let (a, b) = pair();
+    let _listener = b.listen(PortSpace::Tcp, PORT, 2);
+    let ids: Vec<_> = (0..5)
+        .map(|_| {
+            let id = a.resolved(PortSpace::Tcp, b.at(PORT));
+            a.qp(&id);
+            id.connect(&ConnParams::default()).unwrap();
+            id
+        })
+        .collect();
+    // Two wait; the others are heard when they ask again.
+    while b.manager.counters().backlog_full < 3 {
+        std::thread::yield_now();
+    }
+    let (mut accepted, mut stand) = (Vec::new(), 0);
+    while stand < ids.len() {
+        let event = b.next();
+        match event.kind {
+            EventKind::ConnectRequest(_) => {
+                b.qp(&event.id);
+                event.id.accept(&ConnParams::default()).unwrap();
+                accepted.push(event.id);
+            }
+            EventKind::Established(_) => stand += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(b.manager.connections(), accepted.len());
+}
+
+#[test]
+fn with_one_packet_in_ten_lost_all_connections_are_made() {
+    let net = InprocNet::new();
+    let plan = "loss=100,dup=50,reorder=50,seed=5";
+    let (a, b) = (Host::lossy(&net, "10.0.0.1", plan), Host::lossy(&net, "10.0.0.2", plan));
+    let listener = b.listen(PortSpace::Tcp, PORT, 0);
+    const COUNT: usize = 40;
+    let mut open = Vec::new();
+    for _ in 0..COUNT {
+        let id = a.resolved(PortSpace::Tcp, listener.local_addr().unwrap());
+        a.qp(&id);
+        id.connect(&ConnParams::default()).unwrap();
+        open.push(id);
+    }
+    let (mut requests, mut stand) = (Vec::new(), 0);
+    while stand < COUNT {
+        let event = b.next();
+        match event.kind {
+            EventKind::ConnectRequest(_) => {
+                b.qp(&event.id);
+                event.id.accept(&ConnParams::default()).unwrap();
+                requests.push(event.id);
+            }
+            EventKind::Established(_) => stand += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    for _ in 0..COUNT {
+        a.expect("ESTABLISHED");
+    }
+    open.iter().for_each(|id| id.disconnect().unwrap());
+    for _ in 0..COUNT {
+        let event = loop {
+            let event = b.next();
+            if event.kind.name() != "TIMEWAIT_EXIT" {
+                break event;
+            }
+        };
+        assert_eq!(event.kind.name(), "DISCONNECTED");
+        event.id.disconnect().unwrap();
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_is_unreachable() {
+    let net = InprocNet::new();
+    let a = Host::new(&net, "10.0.0.1");
+    let id = a.id(PortSpace::Tcp);
+    let hurry = CmOptions { ack_timeout: Some(1), response_timeout: Some(10), ..CmOptions::default() };
+    id.set_options(hurry).unwrap();
+    id.resolve_addr(None, "10.0.0.9:7174".parse().unwrap()).unwrap();
+    a.expect("ADDR_RESOLVED");
+    id.resolve_route().unwrap();
+    a.expect("ROUTE_RESOLVED");
+    a.qp(&id);
+    id.connect(&ConnParams::default()).unwrap();
+    let event = a.next();
+    assert!(matches!(event.kind, EventKind::Unreachable), "{event:?}");
+    assert_eq!(event.status(), -libc::ETIMEDOUT);
+}
+
+#[test]
+fn ports_are_taken_once() {
+    let (a, b) = pair();
+    let first = b.listen(PortSpace::Tcp, PORT, 0);
+    let second = b.id(PortSpace::Tcp);
+    let error = second.bind(b.at(PORT)).unwrap_err();
+    assert_eq!(error.errno(), libc::EADDRINUSE, "{error}");
+    b.id(PortSpace::Udp).bind(b.at(PORT)).unwrap();
+    drop(first);
+    second.bind(b.at(PORT)).unwrap();
+    let error = second.bind(b.at(PORT)).unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL, "{error}");
+    let error = second.bind(a.at(PORT)).unwrap_err();
+    assert_eq!(error.errno(), libc::EADDRNOTAVAIL, "{error}");
+    let any = b.id(PortSpace::Tcp);
+    any.bind(b.at(0)).unwrap();
+    assert_ne!(any.local_addr().unwrap().port(), 0);
+    let shared: Vec<_> = (0..2).map(|_| b.id(PortSpace::Tcp)).collect();
+    for id in &shared {
+        id.set_options(CmOptions { reuse_addr: true, ..CmOptions::default() }).unwrap();
+    }
+    shared[0].bind("0.0.0.0:99".parse().unwrap()).unwrap();
+    shared[1].bind(b.at(99)).unwrap();
+}
+
+#[test]
+fn wrong_calls_and_values_are_told() {
+    let (a, b) = pair();
+    let id = a.id(PortSpace::Tcp);
+    for error in [
+        id.connect(&ConnParams::default()).unwrap_err(),
+        id.accept(&ConnParams::default()).unwrap_err(),
+        id.reject(&[]).unwrap_err(),
+        id.disconnect().unwrap_err(),
+        id.establish().unwrap_err(),
+        id.resolve_route().unwrap_err(),
+        id.connect(&ConnParams { retry_count: 8, ..ConnParams::default() }).unwrap_err(),
+        id.connect(&ConnParams { responder_resources: Some(200), ..ConnParams::default() }).unwrap_err(),
+        id.set_options(CmOptions { tos: Some(1), ..CmOptions::default() }).unwrap_err(),
+        id.set_options(CmOptions { ack_timeout: Some(32), ..CmOptions::default() }).unwrap_err(),
+        id.resolve_addr(Some(a.at(0)), "[fd00::1]:1".parse().unwrap()).unwrap_err(),
+    ] {
+        assert_eq!(error.errno(), libc::EINVAL, "{error}");
+        assert!(!error.to_string().is_empty());
+    }
+    let id = a.resolved(PortSpace::Tcp, b.at(PORT));
+    a.qp(&id);
+    let error = id.connect(&ConnParams { private_data: &[0; 57], ..ConnParams::default() }).unwrap_err();
+    assert_eq!(error.to_string(), "57 bytes of private data, at most 56 fit");
+    let lonely = a.id(PortSpace::Tcp);
+    lonely.resolve_addr(None, "[fd00::1]:1".parse().unwrap()).unwrap();
+    let event = a.expect("ADDR_ERROR");
+    assert!(event.status() < 0);
+}
