@@ -28,6 +28,10 @@ pub(super) fn register(
 ) -> Result<rxe_verbs::Mr> {
     let (addr, len) = (usize::try_from(addr), usize::try_from(len));
     let (Ok(addr), Ok(len)) = (addr, len) else { return Err(INVALID) };
+    let range = MemoryRange { addr, len, iova };
+    if !rights.contains(Access::ON_DEMAND) {
+        range.check_mapped(rights)?;
+    }
     // SAFETY: the program promises as much of its memory to every verbs library; its own accesses are C's.
     Ok(unsafe { pd.reg_mr_raw(addr, len, iova, rights) }?)
 }
@@ -152,6 +156,9 @@ impl<'a> Change<'a> {
             let addr = addr.expose_provenance();
             MemoryRange { addr, len, iova: addr as u64 }
         });
+        if let Some(range) = memory {
+            range.check_mapped(self.rights.unwrap_or_else(|| mr.access()))?;
+        }
         let pd = self.pd.map(|pd| &pd.pd);
         // SAFETY: as in `register`.
         unsafe { mr.reregister(pd, memory, self.rights) }?;
