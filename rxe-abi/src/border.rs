@@ -188,6 +188,16 @@ impl Bytes {
         unsafe { ptr::copy_nonoverlapping(self.0.cast::<u8>(), out.as_mut_ptr().add(start), len) };
     }
 
+    /// Copies `len` of them to memory of ours.
+    pub(crate) fn copy_to(self, to: *mut u8, len: usize) -> Result<()> {
+        if self.0.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: the program promises `len` bytes here, and the caller as many there.
+        unsafe { ptr::copy_nonoverlapping(self.0.cast(), to, len) };
+        Ok(())
+    }
+
     /// The first eight.
     pub(crate) fn eight(self) -> Result<[u8; 8]> {
         let mut out = smallvec::SmallVec::new();
@@ -231,6 +241,14 @@ pub(crate) fn write_sized<T: Copy>(out: *mut c_void, size: usize, value: &T) -> 
 /// Objects that events name, by our name for them. An entry is removed before its object ends.
 #[derive(Debug)]
 pub(crate) struct Register<K, T>(Mutex<HashMap<K, AtomicPtr<T>>>);
+
+impl<T> Register<u32, T> {
+    /// A name that no entry has.
+    pub(crate) fn next(&self) -> u32 {
+        let entries = self.lock();
+        (1..).find(|name| !entries.contains_key(name)).unwrap_or_default()
+    }
+}
 
 impl<K: Eq + Hash, T> Register<K, T> {
     pub(crate) fn new() -> Self {

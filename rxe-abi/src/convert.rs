@@ -32,7 +32,8 @@ pub(crate) fn qp_type(number: c_int) -> Result<QpType> {
         v::QPT_XRC_SEND => Ok(QpType::XrcInitiator),
         v::QPT_XRC_RECV => Ok(QpType::XrcTarget),
         // Raw packets and drivers' own: as a device without them says.
-        _ => Err(UNSUPPORTED),
+        v::QPT_RAW_PACKET | v::QPT_DRIVER => Err(UNSUPPORTED),
+        _ => Err(INVALID),
     }
 }
 

@@ -11,7 +11,9 @@ use crate::{
     wr::Batch,
 };
 use core::{mem::offset_of, net::IpAddr};
+use memmap2::MmapRaw;
 use rxe_verbs::{CqId, Qpn, SrqId};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A device. Devices are made once and stay.
@@ -35,6 +37,12 @@ pub(crate) struct Context {
     pub(crate) cqs: Register<CqId, Cq>,
     pub(crate) qps: Register<Qpn, Qp>,
     pub(crate) srqs: Register<SrqId, Srq>,
+    /// By handle, for import.
+    pub(crate) pds: Register<u32, Pd>,
+    pub(crate) mrs: Register<u32, Mr>,
+    pub(crate) dms: Register<u32, Dm>,
+    /// `cmd_fd`: what it is known by for import.
+    pub(crate) command: OwnedFd,
 }
 
 impl Context {
@@ -110,12 +118,26 @@ pub(crate) struct Mr {
     pub(crate) mr: Mutex<Option<rxe_verbs::Mr>>,
     pub(crate) pd: Mutex<Users>,
     pub(crate) context: Arc<Context>,
+    /// The device memory it is of.
+    pub(crate) _dm: Option<Users>,
 }
 
 impl Mr {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<rxe_verbs::Mr>> {
         self.mr.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Device memory.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Dm {
+    pub(crate) c: c::object::Dm,
+    pub(crate) memory: Arc<MmapRaw>,
+    /// Bytes asked for.
+    pub(crate) len: usize,
+    pub(crate) context: Arc<Context>,
+    pub(crate) users: Users,
 }
 
 /// A memory window.

@@ -258,3 +258,45 @@ fn run_says_what_is_missing() {
     failed(&config, "/no/file");
     std::fs::remove_dir_all(dir).unwrap();
 }
+
+#[test]
+fn programs_find_the_devices_below_sys() {
+    let dir = dropin("sysfs", true);
+    std::fs::write(dir.join("librxe_sysfs.so"), "").unwrap();
+    let env = |arguments: &str| {
+        let mut command = rxe(arguments);
+        let output = command.env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &dir).output().unwrap();
+        good(&output);
+        let shown = text(&output.stdout).to_owned();
+        let folder = shown.lines().find_map(|line| line.strip_prefix("export RXE_SYSFS="))?;
+        Some(std::path::PathBuf::from(folder.trim_matches('\'')))
+    };
+    assert_eq!(env("env --sysfs off"), None);
+    let folder = env("env --device lo").unwrap();
+    let names = || -> Vec<String> {
+        let list = std::fs::read_dir(folder.join("infiniband")).unwrap();
+        list.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let [device] = &names()[..] else { panic!("{:?}", names()) };
+    let device = folder.join("infiniband").join(device);
+    let read = |path: &str| std::fs::read_to_string(device.join(path)).unwrap();
+    assert_eq!(read("ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:7f00:0001\n");
+    assert_eq!(read("ports/1/gid_attrs/types/0"), "RoCE v2\n");
+    assert_eq!(read("ports/1/state"), "4: ACTIVE\n");
+    assert!(device.join("device/net/lo/mtu").exists(), "the interface is a link to the system's");
+    // The next run puts right what is not so, and takes away what is no more.
+    std::fs::create_dir_all(folder.join("infiniband/rxe99/ports/1")).unwrap();
+    std::fs::write(folder.join("infiniband/rxe99/ports/1/state"), "").unwrap();
+    std::fs::write(device.join("ports/1/state"), "").unwrap();
+    env("env --device lo").unwrap();
+    assert_eq!((names().len(), read("ports/1/state").as_str()), (1, "4: ACTIVE\n"));
+    // Somebody else's folder is not trusted.
+    let foreign = dropin("foreign", true);
+    std::fs::write(foreign.join("librxe_sysfs.so"), "").unwrap();
+    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    std::os::unix::fs::symlink("/tmp", foreign.join(format!("rxe-{uid}"))).unwrap();
+    let output = rxe("env").env("RXE_LIB", &foreign).env("XDG_RUNTIME_DIR", &foreign).output().unwrap();
+    failed(&output, "--sysfs off");
+    std::fs::remove_dir_all(dir).unwrap();
+    std::fs::remove_dir_all(foreign).unwrap();
+}

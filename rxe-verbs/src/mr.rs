@@ -5,6 +5,7 @@ use crate::{
     pd::Pd,
     regions::{self, Entry},
     sys::{
+        mapped::is_mapped,
         owned::Owned,
         usercopy::{Atomic, Region},
     },
@@ -44,6 +45,22 @@ pub struct MemoryRange {
     pub len: usize,
     /// Address by which peers and work requests mean the first byte.
     pub iova: u64,
+}
+
+impl MemoryRange {
+    /// Whether the memory is there with what `access` needs, as a device that pins memory would find out when it is
+    /// registered. We need not ask; C programs may count on the refusal.
+    ///
+    /// # Errors
+    /// [`RegisterError::NotMapped`].
+    pub fn check_mapped(&self, access: Access) -> Result<(), RegisterError> {
+        // Windows may be bound to it with rights to write.
+        let write = access.intersects(Access::LOCAL_WRITE | Access::MW_BIND);
+        if self.len == 0 || is_mapped(self.addr, self.len, write) {
+            return Ok(());
+        }
+        Err(RegisterError::NotMapped { addr: self.addr as u64, len: self.len as u64 })
+    }
 }
 
 impl Mr {

@@ -207,6 +207,15 @@ pub(crate) struct ParentDomainInitAttr<'a> {
     pub(crate) pd_context: *mut c_void,
 }
 
+/// struct ibv_alloc_dm_attr.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct AllocDmAttr {
+    pub(crate) length: usize,
+    pub(crate) log_align_req: u32,
+    pub(crate) comp_mask: u32,
+}
+
 /// struct ibv_modify_cq_attr.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

@@ -2,13 +2,15 @@
 
 use super::{
     Absent, Pointer,
-    attr::{CqInitAttrEx, ModifyCqAttr, ParentDomainInitAttr, QpInitAttrEx, SrqInitAttrEx, ValuesEx},
+    attr::{
+        AllocDmAttr, CqInitAttrEx, ModifyCqAttr, ParentDomainInitAttr, QpInitAttrEx, SrqInitAttrEx, ValuesEx,
+    },
     device::Device,
     work::{MwBind, RecvWr, SendWr, Sge, Wc},
 };
 use crate::{
     border::{List, OutList, Owned},
-    object::{Cq, Mr, Mw, Pd, Qp, Srq, Td},
+    object::{Cq, Dm, Mr, Mw, Pd, Qp, Srq, Td},
 };
 use core::ffi::{c_int, c_uint, c_void};
 use libc::pthread_mutex_t;
@@ -74,9 +76,9 @@ pub(crate) struct VerbsContext {
     pub(crate) advise_mr: Option<AdviseMrFn>,
     pub(crate) alloc_null_mr: Option<unsafe extern "C" fn(Option<&Pd>) -> *mut Mr>,
     pub(crate) read_counters: [Absent; 4],
-    pub(crate) reg_dm_mr: Absent,
-    pub(crate) alloc_dm: Absent,
-    pub(crate) free_dm: Absent,
+    pub(crate) reg_dm_mr: Option<RegDmMrFn>,
+    pub(crate) alloc_dm: Option<unsafe extern "C" fn(ContextPtr, Option<&AllocDmAttr>) -> *mut Dm>,
+    pub(crate) free_dm: Option<unsafe extern "C" fn(Owned<Dm>) -> c_int>,
     pub(crate) modify_flow_action_esp: [Absent; 4],
     pub(crate) alloc_parent_domain:
         Option<unsafe extern "C" fn(ContextPtr, Option<&ParentDomainInitAttr<'_>>) -> *mut Pd>,
@@ -102,6 +104,7 @@ pub(crate) struct VerbsContext {
     pub(crate) context: Context,
 }
 
+type RegDmMrFn = unsafe extern "C" fn(Option<&Pd>, Option<&Dm>, u64, usize, u32) -> *mut Mr;
 type QueryPortFn = unsafe extern "C" fn(ContextPtr, u8, *mut c_void, usize) -> c_int;
 type AdviseMrFn = unsafe extern "C" fn(Option<&Pd>, c_int, u32, List<Sge>, u32) -> c_int;
 type QueryDeviceExFn = unsafe extern "C" fn(ContextPtr, *const c_uint, *mut c_void, usize) -> c_int;

@@ -152,6 +152,17 @@ pub(crate) struct Td {
     pub(crate) context: Pointer<Context>,
 }
 
+/// struct ibv_dm.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Dm {
+    pub(crate) context: Pointer<Context>,
+    pub(crate) memcpy_to_dm: unsafe extern "C" fn(Option<&object::Dm>, u64, Bytes, usize) -> c_int,
+    pub(crate) memcpy_from_dm: unsafe extern "C" fn(*mut c_void, Option<&object::Dm>, u64, usize) -> c_int,
+    pub(crate) comp_mask: u32,
+    pub(crate) handle: u32,
+}
+
 /// The functions of struct ibv_qp_ex. Immediate data is in network order.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

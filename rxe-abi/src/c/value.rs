@@ -31,6 +31,7 @@ pub(crate) const DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 pub(crate) const ATOMIC_HCA: c_int = 1;
 
 pub(crate) const ODP_SUPPORT: u64 = 1;
+pub(crate) const ODP_SUPPORT_IMPLICIT: u64 = 1 << 1;
 pub(crate) const ODP_SEND: u32 = 1;
 pub(crate) const ODP_RECV: u32 = 1 << 1;
 pub(crate) const ODP_WRITE: u32 = 1 << 2;
@@ -41,6 +42,8 @@ pub(crate) const ODP_SRQ_RECV: u32 = 1 << 5;
 pub(crate) const QPT_RC: c_int = 2;
 pub(crate) const QPT_UC: c_int = 3;
 pub(crate) const QPT_UD: c_int = 4;
+pub(crate) const QPT_RAW_PACKET: c_int = 8;
+pub(crate) const QPT_DRIVER: c_int = 0xff;
 pub(crate) const QPT_XRC_SEND: c_int = 9;
 pub(crate) const QPT_XRC_RECV: c_int = 10;
 

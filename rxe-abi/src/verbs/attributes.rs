@@ -85,7 +85,7 @@ fn device_attr(context: &Context) -> DeviceAttr {
 
 /// Pageable memory is no other memory here: nothing is pinned.
 const ODP: OdpCaps = OdpCaps {
-    general_caps: v::ODP_SUPPORT,
+    general_caps: v::ODP_SUPPORT | v::ODP_SUPPORT_IMPLICIT,
     rc_odp_caps: v::ODP_SEND | v::ODP_RECV | v::ODP_WRITE | v::ODP_READ | v::ODP_ATOMIC | v::ODP_SRQ_RECV,
     uc_odp_caps: v::ODP_SEND | v::ODP_RECV | v::ODP_WRITE | v::ODP_SRQ_RECV,
     ud_odp_caps: v::ODP_SEND | v::ODP_RECV | v::ODP_SRQ_RECV,
@@ -108,7 +108,7 @@ fn device_attr_ex(context: &Context) -> DeviceAttrEx {
         raw_packet_caps: 0,
         tm_caps: TmCaps::default(),
         cq_mod_caps: CqModerationCaps::default(),
-        max_dm_size: 0,
+        max_dm_size: super::dm::MOST as u64,
         pci_atomic_caps: PciAtomicCaps::default(),
         xrc_odp_caps: 0,
         phys_port_cnt_ex: 1,

@@ -1,6 +1,6 @@
 //! Opening and closing devices, and the tables of functions they come with.
 
-use super::{attributes, cq, memory, pd, port, qp, srq};
+use super::{attributes, cq, dm, import, memory, pd, port, qp, srq};
 use crate::{
     border::{Errno, Register, Result, code, given, pointer},
     c::{
@@ -37,15 +37,15 @@ const OPS: ContextOps = ContextOps {
 };
 
 /// A `verbs_context` for a device.
-fn c_context(device: &'static Device, async_fd: c_int) -> VerbsContext {
+fn c_context(device: &'static Device, cmd_fd: c_int, async_fd: c_int) -> VerbsContext {
     VerbsContext {
         query_port: Some(port::query_port),
         advise_mr: Some(memory::advise_mr),
         alloc_null_mr: None,
         read_counters: [None; 4],
-        reg_dm_mr: None,
-        alloc_dm: None,
-        free_dm: None,
+        reg_dm_mr: Some(dm::reg_dm_mr),
+        alloc_dm: Some(dm::alloc_dm),
+        free_dm: Some(dm::free_dm),
         modify_flow_action_esp: [None; 4],
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         dealloc_td: Some(pd::dealloc_td),
@@ -68,7 +68,7 @@ fn c_context(device: &'static Device, async_fd: c_int) -> VerbsContext {
         context: CContext {
             device: Pointer::new((&raw const device.c).cast_mut()),
             ops: OPS,
-            cmd_fd: -1,
+            cmd_fd,
             async_fd,
             num_comp_vectors: VECTORS,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
@@ -107,14 +107,21 @@ pub(crate) fn open(device: &'static Device) -> Result<Arc<Context>> {
         }
     };
     let async_fd = blocking(context.async_fd())?;
-    Ok(Arc::new(Context {
-        c: c_context(device, async_fd),
+    let command = import::command_fd()?;
+    let object = Arc::new(Context {
+        c: c_context(device, command.as_raw_fd(), async_fd),
         context,
         device,
         cqs: Register::new(),
         qps: Register::new(),
         srqs: Register::new(),
-    }))
+        pds: Register::new(),
+        mrs: Register::new(),
+        dms: Register::new(),
+        command,
+    });
+    import::opened(&object);
+    Ok(object)
 }
 
 /// ibv_close_device(3). Objects left keep what they need of it.

@@ -19,9 +19,19 @@ use rxe_verbs::{Access, MemoryRange, RegisterError};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Registers the program's memory.
-fn register(pd: &rxe_verbs::Pd, addr: u64, len: u64, iova: u64, rights: Access) -> Result<rxe_verbs::Mr> {
+pub(super) fn register(
+    pd: &rxe_verbs::Pd,
+    addr: u64,
+    len: u64,
+    iova: u64,
+    rights: Access,
+) -> Result<rxe_verbs::Mr> {
     let (addr, len) = (usize::try_from(addr), usize::try_from(len));
     let (Ok(addr), Ok(len)) = (addr, len) else { return Err(INVALID) };
+    let range = MemoryRange { addr, len, iova };
+    if !rights.contains(Access::ON_DEMAND) {
+        range.check_mapped(rights)?;
+    }
     // SAFETY: the program promises as much of its memory to every verbs library; its own accesses are C's.
     Ok(unsafe { pd.reg_mr_raw(addr, len, iova, rights) }?)
 }
@@ -31,20 +41,33 @@ fn reg_mr(pd: Option<&Pd>, addr: *mut c_void, len: usize, iova: u64, bits: u32) 
         let pd = given(pd)?;
         let address = addr.expose_provenance() as u64;
         let mr = register(&pd.pd, address, len as u64, iova, access(bits)?)?;
-        let key = mr.lkey().0;
-        let c = c::object::Mr {
-            context: pd.context.pointer(),
-            pd: c_pd(pd),
-            addr: Pointer::new(addr),
-            length: AtomicU64::new(len as u64),
-            handle: key,
-            lkey: AtomicU32::new(key),
-            rkey: AtomicU32::new(mr.rkey().0),
-        };
-        let context = Arc::clone(&pd.context);
-        let domain = Mutex::new(Users::clone(&pd.users));
-        Ok(Box::into_raw(Box::new(Mr { c, mr: Mutex::new(Some(mr)), pd: domain, context })))
+        Ok(make_mr(pd, mr, addr, len, None))
     })
+}
+
+/// The object of a region that C knows at `addr`.
+pub(super) fn make_mr(
+    pd: &Pd,
+    mr: rxe_verbs::Mr,
+    addr: *mut c_void,
+    len: usize,
+    dm: Option<Users>,
+) -> *mut Mr {
+    let key = mr.lkey().0;
+    let c = c::object::Mr {
+        context: pd.context.pointer(),
+        pd: c_pd(pd),
+        addr: Pointer::new(addr),
+        length: AtomicU64::new(len as u64),
+        handle: key,
+        lkey: AtomicU32::new(key),
+        rkey: AtomicU32::new(mr.rkey().0),
+    };
+    let context = Arc::clone(&pd.context);
+    let domain = Mutex::new(Users::clone(&pd.users));
+    let object = Box::into_raw(Box::new(Mr { c, mr: Mutex::new(Some(mr)), pd: domain, context, _dm: dm }));
+    pd.context.mrs.enter(key, object);
+    object
 }
 
 /// For the `pd` field of an object.
@@ -133,6 +156,9 @@ impl<'a> Change<'a> {
             let addr = addr.expose_provenance();
             MemoryRange { addr, len, iova: addr as u64 }
         });
+        if let Some(range) = memory {
+            range.check_mapped(self.rights.unwrap_or_else(|| mr.access()))?;
+        }
         let pd = self.pd.map(|pd| &pd.pd);
         // SAFETY: as in `register`.
         unsafe { mr.reregister(pd, memory, self.rights) }?;
@@ -163,6 +189,7 @@ extern "C" fn ibv_dereg_mr(mr: Owned<Mr>) -> c_int {
             });
         }
         drop(held);
+        object.context.mrs.remove(&object.c.handle);
         mr.free();
         Ok(())
     })

@@ -21,7 +21,10 @@ extern "C" fn ibv_alloc_pd(context: ContextPtr) -> *mut Pd {
     pointer(|| {
         let context = Context::of(context)?;
         let pd = context.context.alloc_pd()?;
-        Ok(make(context, pd, None))
+        let handle = pd.id().0;
+        let object = make(context, pd, None);
+        context.pds.enter(handle, object);
+        Ok(object)
     })
 }
 
@@ -34,7 +37,11 @@ pub(crate) fn make(context: &Context, pd: rxe_verbs::Pd, over: Option<(Users, Op
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dealloc_pd(pd: Owned<Pd>) -> c_int {
     code(|| {
-        unused(&pd.get()?.users)?;
+        let object = pd.get()?;
+        unused(&object.users)?;
+        if object._over.is_none() {
+            object.context.pds.remove(&object.c.handle);
+        }
         pd.free();
         Ok(())
     })

@@ -1,7 +1,10 @@
 //! `rxe run` and `rxe env`: unmodified programs on our devices.
 
+mod view;
+
 use crate::Result;
-use rxe_verbs::host::HostConfig;
+use clap::ValueEnum;
+use rxe_verbs::{Device, devices, host::HostConfig};
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -13,6 +16,8 @@ use std::{
 
 /// The names under which programs look for the drop-in.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// What shows programs our devices below /sys/class.
+const SYSFS: &str = "librxe_sysfs.so";
 /// Says where they are.
 const VARIABLE: &str = "RXE_LIB";
 
@@ -41,9 +46,20 @@ struct Wishes {
     /// Record all packets as pcapng; %p becomes the process's number
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// How programs that look below /sys/class/infiniband find our devices
+    #[arg(long, value_enum, default_value_t = Sysfs::Hooks)]
+    sysfs: Sysfs,
     /// Say in words, on standard error, why a call is refused
     #[arg(short, long)]
     verbose: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Sysfs {
+    /// By a second preloaded library
+    Hooks,
+    /// Not at all
+    Off,
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
@@ -71,10 +87,18 @@ fn variables(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
     // A mistake in it is told here rather than by each process.
     HostConfig::load()?;
     let library = library()?;
-    let mut list = vec![
-        ("LD_PRELOAD", before(library.join(NAMES[0]).as_os_str(), "LD_PRELOAD")),
-        ("LD_LIBRARY_PATH", before(library.as_os_str(), "LD_LIBRARY_PATH")),
-    ];
+    let mut preload = vec![library.join(NAMES[0])];
+    let mut list = Vec::new();
+    let shim = library.join(SYSFS);
+    if wishes.sysfs == Sysfs::Hooks && shim.exists() {
+        preload.push(shim);
+        list.push(("RXE_SYSFS", sysfs(wishes)?.into()));
+    }
+    let first: Vec<_> = preload.iter().map(|path| path.as_os_str()).collect();
+    list.extend([
+        ("LD_PRELOAD", before(&first, "LD_PRELOAD")),
+        ("LD_LIBRARY_PATH", before(&[library.as_os_str()], "LD_LIBRARY_PATH")),
+    ]);
     if env::var_os("RXE_SERVICE").is_none() {
         list.push(("RXE_SERVICE", env::current_exe()?.into()));
     }
@@ -90,16 +114,23 @@ fn variables(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
     Ok(list)
 }
 
-/// `first`, and behind it what the variable had; once, where runs are nested.
-fn before(first: &OsStr, variable: &str) -> OsString {
-    let mut all = first.to_owned();
-    for part in env::var_os(variable).unwrap_or_default().as_bytes().split(|byte| *byte == b':') {
-        if !part.is_empty() && part != first.as_bytes() {
-            all.push(":");
-            all.push(OsStr::from_bytes(part));
-        }
-    }
-    all
+/// Writes what the wished devices look like there; where.
+fn sysfs(wishes: &Wishes) -> Result<PathBuf> {
+    let Some(wish) = &wishes.device else { return view::write(&devices()?, None) };
+    let wish = wish.to_str().ok_or("the device's name is not valid UTF-8")?;
+    let device = match wish.parse() {
+        Ok(address) => Device::of_address(address)?,
+        Err(_) => Device::find(wish)?,
+    };
+    view::write(&[device], Some(wish))
+}
+
+/// These, and behind them what the variable had; each once, where runs are nested.
+fn before(first: &[&OsStr], variable: &str) -> OsString {
+    let had = env::var_os(variable).unwrap_or_default();
+    let had = had.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes);
+    let others = had.filter(|part| !part.is_empty() && !first.contains(part));
+    first.iter().copied().chain(others).collect::<Vec<_>>().join(OsStr::new(":"))
 }
 
 /// The folder with the drop-in: where the variable says, or near this program (where it was built, or installed).
