@@ -5,6 +5,7 @@ use crate::{
     border::{Errno, Out, Owned, Result, given, object, quietly, value},
     c::rdma::{CmEvent, ConnParam, Param, UdParam},
     convert::ah_attr,
+    object::Events,
     verbs::context::is_non_blocking,
 };
 use core::{
@@ -14,7 +15,7 @@ use core::{
 };
 use rxe_cm::{ConnTerms, DatagramTerms, EventKind, Offer};
 use rxe_verbs::QpState;
-use std::os::fd::AsFd;
+use std::{os::fd::AsFd, sync::Arc};
 
 /// An event that a program has.
 #[repr(C)]
@@ -22,8 +23,8 @@ pub(super) struct Event {
     c: CmEvent,
     /// What the structure points to.
     _private_data: Box<[u8]>,
-    /// The id that waits for its acknowledgement.
-    about: usize,
+    /// Who waits for its acknowledgement.
+    events: Arc<Events>,
 }
 
 impl core::fmt::Debug for Event {
@@ -75,9 +76,9 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Event> {
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn rdma_ack_cm_event(event: Owned<Event>) -> c_int {
     value(|| {
-        let about = event.get()?.about;
+        let events = Arc::clone(&event.get()?.events);
         event.free();
-        ids().find(&about, |id| id.events.acknowledge());
+        events.acknowledge();
         Ok(0)
     })
 }
@@ -137,6 +138,7 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
     let (mut name, mut status) = (number(&event.kind), event.status());
     let private_data = event.private_data;
     let param = param(&event.kind, &private_data);
+    let mut events = None;
     let (id, listen_id, about) = if let Some(listener) = event.listener {
         let mut context = ptr::null_mut();
         let mut channel = ptr::null_mut();
@@ -147,6 +149,7 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
             channel = id.c.channel.load(Ordering::Acquire);
             kind = qp::kind_of(id);
             id.events.give();
+            events = Some(Arc::clone(&id.events));
         })?;
         let space = event.id.port_space()?;
         let id = enter(event.id, channel.cast(), context, space, kind);
@@ -157,6 +160,7 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
         let about = event.id.number();
         let id = ids().find(&about, |id| {
             id.events.give();
+            events = Some(Arc::clone(&id.events));
             let _ = id.refresh();
             if let EventKind::ConnectResponse(_) = event.kind
                 && !id.c.qp.load(Ordering::Acquire).is_null()
@@ -175,7 +179,7 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
         _ => param,
     };
     let c = CmEvent { id, listen_id, event: name, status, param };
-    Some(Box::into_raw(Box::new(Event { c, _private_data: private_data, about })))
+    Some(Box::into_raw(Box::new(Event { c, _private_data: private_data, events: events? })))
 }
 
 /// The peer has accepted: the queue pair becomes ready, and the peer hears that.

@@ -17,7 +17,7 @@ use core::{
 };
 use rxe_cm::{CmId, proto::PortSpace};
 use rxe_verbs::{Gid, QpType};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// rdma_create_event_channel(3).
 #[unsafe(no_mangle)]
@@ -109,12 +109,7 @@ pub(super) fn enter(
         pd: Pointer::default(),
         qp_type: AtomicI32::new(qp_type_number(qp_type)),
     };
-    let id = Box::into_raw(Box::new(Id {
-        c,
-        cm,
-        events: crate::object::Events::default(),
-        more: Mutex::new(More::default()),
-    }));
+    let id = Box::into_raw(Box::new(Id { c, cm, events: Arc::default(), more: Mutex::new(More::default()) }));
     ids().enter(number, id);
     id
 }

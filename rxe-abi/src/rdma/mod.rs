@@ -50,8 +50,8 @@ impl Channel {
 pub(crate) struct Id {
     c: c::rdma::CmId,
     cm: CmId,
-    /// Events that were given out and not acknowledged.
-    events: Events,
+    /// Events that were given out and not acknowledged. They hold it too: destroying the id waits for them.
+    events: Arc<Events>,
     more: Mutex<More>,
 }
 
