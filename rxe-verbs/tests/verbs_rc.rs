@@ -238,7 +238,7 @@ fn a_late_receive_is_waited_for() {
             assert!(start.elapsed() < verbs_common::PATIENCE, "not told to wait");
             std::thread::yield_now();
         }
-        assert_eq!(a.cq.poll(&mut [rxe_verbs::Completion::default()]), Ok(0));
+        assert_eq!(a.cq.poll(&mut [Completion::default()]), Ok(0));
         b.qp.post_recv(&RecvWr { wr_id: 2, sges: &[b.mr.sge(0, 100)] }).unwrap();
         assert_eq!(b.good().byte_len, 5);
         a.good();
