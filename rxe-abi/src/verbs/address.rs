@@ -2,7 +2,7 @@
 
 use super::memory::c_pd;
 use crate::{
-    border::{INVALID, Out, Owned, Result, code, given, pointer, value},
+    border::{Errno, INVALID, Out, Owned, Result, code, given, pointer, value},
     c::{
         self, Gid as CGid,
         attr::{AhAttr, GlobalRoute},
@@ -27,7 +27,12 @@ fn make(pd: &Pd, attr: &AhAttr) -> Result<*mut Ah> {
     if attr.port_num != 1 {
         return Err(INVALID);
     }
-    let ah = pd.pd.create_ah(address_vector(&pd.context.context, attr)?);
+    // An index without a GID has a number of its own here, but not for queue pairs.
+    let context = &pd.context.context;
+    if attr.is_global != 0 && context.gids().get(attr.grh.sgid_index).is_zero() {
+        return Err(Errno(libc::ENODATA));
+    }
+    let ah = pd.pd.create_ah(address_vector(context, attr)?);
     let c = c::object::Ah { context: pd.context.pointer(), pd: c_pd(pd), handle: 0 };
     let (users, context) = (Users::clone(&pd.users), Arc::clone(&pd.context));
     Ok(Box::into_raw(Box::new(Ah { c, ah, _pd: users, _context: context })))

@@ -110,7 +110,7 @@ extern "C" fn _ibv_query_gid_ex(
 ) -> c_int {
     code(|| {
         if flags != 0 {
-            return Err(Errno(libc::EOPNOTSUPP));
+            return Err(INVALID);
         }
         write_sized(out, size, &entry(Context::of(context)?, port, index)?)
     })
@@ -129,7 +129,7 @@ extern "C" fn _ibv_query_gid_table(
     let errno = code(|| {
         let context = Context::of(context)?;
         if flags != 0 || size == 0 {
-            return Err(if flags != 0 { Errno(libc::EOPNOTSUPP) } else { INVALID });
+            return Err(INVALID);
         }
         let table = context.context.gids();
         let entries: Vec<GidEntry> =
