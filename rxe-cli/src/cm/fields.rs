@@ -2,7 +2,8 @@
 
 use super::cell::{Cell, time};
 use rxe_cm::proto::{
-    Apr, Concerns, Lap, Message, Mra, Path, PrivateData, Rej, Rep, Req, ServiceId, SidrRep, SidrReq,
+    Apr, Concerns, Lap, Message, Mra, Path, PrivateData, Rej, RejectReason, Rep, Req, ServiceId, SidrRep,
+    SidrReq,
 };
 use rxe_verbs::Mtu;
 
@@ -97,7 +98,9 @@ impl Fields {
             }
             Err(error) => self.key("ip_cm_header", Cell::words(format!("none: {error}")), ""),
         }
-        self.also("private_data", Cell::bytes(&data.0), format!("all {N} bytes"));
+        // People have seen both parts of it.
+        let all = Cell { text: String::new(), ..Cell::bytes(&data.0) };
+        self.also("private_data", all, "");
     }
 
     fn service(&mut self, id: ServiceId) {
@@ -217,7 +220,12 @@ impl Fields {
         self.also("info_len", Cell::number(rej.info_len), "bytes of additional information");
         let words = rej.reason.words().unwrap_or("not defined");
         self.key("reason", Cell::number(rej.reason.0), words);
-        self.also("info", Cell::bytes(&rej.info.0), "additional information");
+        let info = match rej.reason {
+            RejectReason::TIMEOUT => "additional information: the sender's adapter",
+            RejectReason::INVALID_GID => "additional information: a GID of the sender's",
+            _ => "additional information",
+        };
+        self.also("info", Cell::bytes(&rej.info.0), info);
         self.data(&rej.private_data);
     }
 

@@ -3,7 +3,7 @@
 mod cmtime;
 #[path = "../common/mod.rs"]
 mod common;
-
+mod doc;
 #[path = "../../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;
 mod rping;
