@@ -17,7 +17,7 @@ use super::{
     group::Group,
     listeners::Listeners,
     message::NAME,
-    records::Records,
+    records::{Records, Register},
     report::ServiceCounters,
     slots::{Slot, Slots},
     vault::{DepositRef, Vault},
@@ -119,6 +119,7 @@ struct Port {
     group: Group,
     vault: Vault,
     records: Records,
+    register: Register,
     /// Slot 0's.
     link: UdpLink,
 }
@@ -129,6 +130,8 @@ pub struct Service {
     place: Place,
     /// Gone when it is to end.
     listener: Option<Listener>,
+    /// It has no descriptor left for new connections, until the next look.
+    deaf: bool,
     epoll: Epoll,
     port: Option<Port>,
     /// When to stop waiting for programs that use the port, if it is in use.
@@ -187,6 +190,7 @@ impl Service {
             config,
             place,
             listener: Some(listener),
+            deaf: false,
             epoll,
             port: None,
             reunion: None,
@@ -250,6 +254,8 @@ impl Service {
             Token::Listener => self.accept(),
             Token::Link => self.receive(),
             Token::Client(key) => self.hear(key, flags),
+            // It may have left in the same batch of events.
+            Token::Death(slot) if !self.pidfds.contains_key(&slot) => {}
             Token::Death(slot) => self.bury(slot),
         }
     }
@@ -257,6 +263,7 @@ impl Service {
     /// Looks after what no event tells of; false when it is to end.
     fn tick(&mut self) -> bool {
         let now = Instant::now();
+        self.hear_again();
         self.look_after_waiting(now);
         self.close_silent(now);
         self.end_asks(now);
@@ -299,7 +306,8 @@ impl Service {
                 "packets cannot be steered here ({error}): only one process can use the port"
             ));
         }
-        self.port = Some(Port { group, vault, records, link });
+        let register = records.register().map_err(system("share memory"))?;
+        self.port = Some(Port { group, vault, records, register, link });
         self.reunion = None;
         self.store();
         Ok(())

@@ -10,7 +10,7 @@ use rxe_core::{
     endpoint::RunMeta,
     num::Qpn,
     wire::{
-        HeaderSeen, MAD_HEADER_LEN, MadHeader, Packet as Decoded, Verdict,
+        MAD_HEADER_LEN, MadHeader, Packet as Decoded, Verdict,
         icrc::{Route, RouteCrc},
     },
 };
@@ -57,15 +57,7 @@ impl Service {
                 break;
             }
             for run in arrivals.iter() {
-                let meta = RunMeta {
-                    src: run.src,
-                    dst: run.dst,
-                    src_port: run.src_port,
-                    ifindex: run.ifindex,
-                    tos: run.tos,
-                    hop_limit: run.ttl,
-                    seen: HeaderSeen::Hidden,
-                };
+                let meta = run.meta();
                 for bytes in run.packets() {
                     self.handle_packet(&meta, bytes);
                 }
