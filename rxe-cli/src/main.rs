@@ -2,6 +2,7 @@
 
 mod agent;
 mod cm;
+mod cmtime;
 mod demo;
 mod devices;
 mod host;
@@ -37,6 +38,9 @@ enum Command {
     Pingpong(pingpong::Args),
     Perf(perf::Args),
     Rping(rping::Args),
+    Cmtime(cmtime::Args),
+    Listen(cm::listen::Args),
+    Connect(cm::connect::Args),
     Demo(demo::Args),
     Service(service::Args),
     Stat(stat::Args),
@@ -56,6 +60,9 @@ fn main() -> ExitCode {
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Rping(args) => rping::run(&args),
+        Command::Cmtime(args) => cmtime::run(&args),
+        Command::Listen(args) => cm::listen::run(&args),
+        Command::Connect(args) => cm::connect::run(&args),
         Command::Service(args) => service::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Link(args) => link::run(&args),

@@ -1,4 +1,11 @@
-//! What the commands about connections have in common: where the peer is, and what to do when it does not work.
+//! `rxe listen` and `rxe connect`, and what all commands about connections have in common: where the peer is, and what to
+//! do when it does not work.
+
+mod cell;
+pub(crate) mod connect;
+mod fields;
+pub(crate) mod listen;
+mod show;
 
 use crate::Result;
 use rxe_cm::{CmError, CmEvent, CmId, EventChannel, EventKind, proto::RejectReason};
@@ -16,6 +23,51 @@ pub(crate) fn find(host: &str, port: u16) -> Result<SocketAddr> {
         |why: &dyn std::fmt::Display| format!("cannot find the address of {host}: {why}; is the name right?");
     let mut found = (host, port).to_socket_addrs().map_err(|error| unknown(&error))?;
     Ok(found.next().ok_or_else(|| unknown(&"it has none"))?)
+}
+
+/// `ADDR:PORT`, an IPv6 address in brackets.
+fn find_pair(text: &str) -> Result<SocketAddr> {
+    let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let Some((host, port)) = parts.filter(|(host, port)| !host.is_empty() && *port != 0) else {
+        return Err(format!("`{text}` is no ADDR:PORT, as 192.0.2.1:7471 or [2001:db8::1]:7471").into());
+    };
+    find(host.trim_start_matches('[').trim_end_matches(']'), port)
+}
+
+/// `[ADDR:]PORT`.
+fn find_listen(text: &str) -> Result<SocketAddr> {
+    match text.parse() {
+        Ok(0) => Err("port 0 cannot be listened to: nobody would know which it is".into()),
+        Ok(port) => Ok(SocketAddr::new(ANYWHERE, port)),
+        Err(_) => find_pair(text),
+    }
+}
+
+/// Private data on the command line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Data(Vec<u8>);
+
+impl Data {
+    /// `0x` and an even number of digits, or text.
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let Some(digits) = text.strip_prefix("0x") else {
+            return Ok(Self(text.as_bytes().to_vec()));
+        };
+        let pairs = digits.as_bytes().chunks(2).map(|pair| {
+            let pair = str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
+            if !pair.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return None;
+            }
+            u8::from_str_radix(pair, 16).ok()
+        });
+        let bytes: Option<Vec<u8>> = pairs.collect();
+        bytes.map(Self).ok_or_else(|| "after 0x, it is two hexadecimal digits for each byte".to_owned())
+    }
+}
+
+fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| (0.0..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "it is 0 to 86400".to_owned())
 }
 
 /// The next event; none when the time is over, without one it takes as long as it takes.
@@ -74,5 +126,35 @@ pub(crate) fn failure(kind: &EventKind, peer: SocketAddr) -> String {
             )
         }
         other => format!("with {peer}: {}", other.words()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_on_the_command_line() {
+        let good = |text: &str| find_pair(text).unwrap().to_string();
+        assert_eq!(good("127.0.0.1:7"), "127.0.0.1:7");
+        assert_eq!(good("[::1]:7"), "[::1]:7");
+        for wrong in ["", "7", ":7", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "1.2.3.4:0"]
+        {
+            let error = find_pair(wrong).unwrap_err().to_string();
+            assert!(error.contains("ADDR:PORT"), "{wrong}: {error}");
+        }
+        assert_eq!(find_listen("7").unwrap().to_string(), "[::]:7");
+        assert_eq!(find_listen("127.0.0.1:7").unwrap().to_string(), "127.0.0.1:7");
+        assert!(find_listen("0").is_err());
+    }
+
+    #[test]
+    fn private_data_is_text_or_bytes() {
+        assert_eq!(Data::parse("hello").unwrap().0, b"hello");
+        assert_eq!(Data::parse("0x00fF").unwrap().0, [0, 0xff]);
+        assert_eq!(Data::parse("").unwrap().0, b"");
+        for wrong in ["0x0", "0xzz", "0x+1", "0x0\u{e9}"] {
+            assert!(Data::parse(wrong).is_err(), "{wrong}");
+        }
     }
 }
