@@ -6,10 +6,14 @@
 //! ```
 //! A server prints `listening` when it does. Exit 0 if all went as the program's protocol says and the data was right.
 
+mod cmtime;
+mod mckey;
+mod node;
 mod options;
 mod peer;
 mod rdma_pair;
 mod ucmatose;
+mod udaddy;
 
 use options::Options;
 use peer::Peer;
@@ -24,6 +28,9 @@ fn run() -> Result<(), Failure> {
     };
     let peer = Peer::open(Options::parse(role, ours, theirs, rest)?)?;
     match *program {
+        "cmtime" => cmtime::play(&peer),
+        "mckey" => mckey::play(&peer),
+        "udaddy" => udaddy::play(&peer),
         "ucmatose" => ucmatose::play(&peer),
         "rdma_client" | "rdma_server" => rdma_pair::play(&peer),
         "rdma_xclient" | "rdma_xserver" => rdma_pair::play_one_way(&peer),
