@@ -40,6 +40,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // This process may become the host service.
+    rxe_cm::attend_services();
     let result = match Cli::parse().command {
         Command::Devices(args) => devices::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),

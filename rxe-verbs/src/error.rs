@@ -61,6 +61,7 @@ impl OpenError {
             Self::Config(_) => libc::EINVAL,
             Self::Host(HostError::Refused(_) | HostError::Stranger { .. }) => libc::EACCES,
             Self::Host(HostError::Silent) => libc::ETIMEDOUT,
+            Self::Host(HostError::Busy(_)) => libc::EAGAIN,
             Self::Host(HostError::Start(_)) => libc::EIO,
             Self::Link(net::OpenError::PortHeld { .. }) => libc::EADDRINUSE,
             Self::Link(net::OpenError::NotLocal { .. }) => libc::EADDRNOTAVAIL,

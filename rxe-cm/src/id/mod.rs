@@ -17,6 +17,7 @@ use crate::{
 };
 use rxe_verbs::{Context, Mtu, Qkey, Qp, QpType, Qpn};
 use std::{
+    hash::{Hash, Hasher},
     net::SocketAddr,
     sync::{Arc, Weak},
 };
@@ -120,6 +121,21 @@ impl Manager {
         let channel = EventChannel::new()?;
         let id = self.create_id(&channel, space)?;
         Ok(CmId { own: Some(channel), ..id })
+    }
+}
+
+/// Whether both are the same id.
+impl PartialEq for CmId {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_same(other)
+    }
+}
+
+impl Eq for CmId {}
+
+impl Hash for CmId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.inner).hash(state);
     }
 }
 

@@ -13,10 +13,9 @@ use crate::{
 };
 use core::net::IpAddr;
 use rxe_core::{
-    endpoint::{Acks, Endpoint, Run, RunMeta},
+    endpoint::{Acks, Endpoint, Run},
     num::Qpn,
     time::Instant,
-    wire::HeaderSeen,
     work::{self, CqId, Event, SrqId},
 };
 use std::{collections::HashMap, sync::Arc};
@@ -254,19 +253,7 @@ impl State {
     }
 }
 
-/// The link's run in the core's words. A socket does not show the IPv4 ID.
+/// The link's run in the core's words.
 fn core_run<'a>(run: &net::Run<'a>) -> Run<'a> {
-    Run {
-        meta: RunMeta {
-            src: run.src,
-            dst: run.dst,
-            src_port: run.src_port,
-            ifindex: run.ifindex,
-            tos: run.tos,
-            hop_limit: run.ttl,
-            seen: HeaderSeen::Hidden,
-        },
-        bytes: run.bytes,
-        segment: run.segment_size,
-    }
+    Run { meta: run.meta(), bytes: run.bytes, segment: run.segment_size }
 }

@@ -258,9 +258,10 @@ impl Shared {
                     eprintln!("rxe: {error}");
                     return false;
                 }
+                // Too many come at once, say.
                 Err(_) => {}
             }
-            pause = Duration::from_millis(20);
+            pause = (pause * 2).clamp(Duration::from_millis(20), Duration::from_millis(500));
         }
     }
 
