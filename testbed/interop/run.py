@@ -299,7 +299,7 @@ def whole_kernel(version, options, folder, results):
 
     capture = Capture(guest, pathlib.Path(folder) / f"{version}.pcap")
     try:
-        cm.play(guest, options.cm, results)
+        cm.play(guest, options.cm, options.rxe, results)
         if options.only_cm:
             judged(capture, version, results, [])
             return

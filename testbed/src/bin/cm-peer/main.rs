@@ -6,7 +6,6 @@
 //! ```
 //! A server prints `listening` when it does. Exit 0 if all went as the program's protocol says and the data was right.
 
-mod cmtime;
 mod mckey;
 mod node;
 mod options;
@@ -28,7 +27,6 @@ fn run() -> Result<(), Failure> {
     };
     let peer = Peer::open(Options::parse(role, ours, theirs, rest)?)?;
     match *program {
-        "cmtime" => cmtime::play(&peer),
         "mckey" => mckey::play(&peer),
         "udaddy" => udaddy::play(&peer),
         "ucmatose" => ucmatose::play(&peer),
