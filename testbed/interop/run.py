@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Runs `rxe pingpong` against ibv_*_pingpong on kernel rxe, and every operation, both roles, IPv4 and IPv6; judges the wire.
 
-  run.py [--kernels 6.1,6.12] [--rxe PATH] [--ops PATH] [--table FILE] [--keep]
+  run.py [--kernels 6.1,6.12] [--rxe PATH] [--ops PATH] [--cm PATH] [--only-cm] [--table FILE] [--keep]
 
 Our side runs as user nobody in the guest's network namespace on this host; and once more inside the guest, in a second
 namespace there, so that the guest's UDP stack is our sender. Both sides compare every byte (-c) and both exit codes
@@ -9,7 +9,7 @@ count. Meanwhile the kernel captures the wire with segmentation offload off; scr
 with ours, judges each packet's ICRC, and tshark must read the operations.
 
 Then testbed/src/bin/kernel-ops plays each operation, also over bad networks and with a small receive buffer (operations.py);
-and several of our processes share the port while the host service is killed (crowd.py).
+several of our processes share the port while the host service is killed (crowd.py); and programs connect by rdma_cm (cm.py).
 --table writes the matrix as Markdown (docs/interop.md is one).
 
 Ends with "N passed, N failed, N skipped"; exit 1 if any failed.
@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 
+import cm
 import crowd
 import operations
 from results import Results
@@ -54,6 +55,8 @@ CASES = [
     ("srq", 1024, 4096, 100),
     ("srq", 4096, 65536, 20),
 ]
+# Opcodes that the wire must have seen, as tshark reads it.
+WANTED = [(0, "SEND first"), (4, "SEND only"), (17, "ACK"), (32, "UC SEND first"), (100, "UD SEND")]
 # Inside the guest everything is emulated: fewer, but all services.
 INNER = [("rc", 1024, 4096, 50), ("rc", 4096, 262144, 8), ("uc", 1024, 4096, 20), ("ud", None, 1024, 20)]
 
@@ -220,8 +223,8 @@ class Capture:
             self.process.send_signal(signal.SIGINT)
             self.process.communicate(timeout=30)
 
-    def judge(self):
-        """Stops; what is wrong with the packets, or nothing, and what was seen."""
+    def judge(self, operations_wanted):
+        """Stops; what is wrong with the packets, or nothing; these operations must be among them."""
         time.sleep(1)
         self.stop()
         # Kernel 6.12 hashes FLUSH's headers twice; towards it ours does so too once the specification's form got no answer.
@@ -243,7 +246,7 @@ class Capture:
         wrong = []
         if check.returncode != 0:
             wrong.append(f"icrc-check ended with {check.returncode}: {check.stderr}")
-        for wanted, name in [(0, "SEND first"), (4, "SEND only"), (17, "ACK"), (32, "UC SEND first"), (100, "UD SEND")]:
+        for wanted, name in operations_wanted:
             if not any(int(value, 0) == wanted for value in opcodes):
                 wrong.append(f"tshark saw no {name} (opcode {wanted})")
         return "\n".join(wrong)
@@ -274,6 +277,17 @@ def matrix(guest, rxe, results):
             print(f"  {title_of(case):44} {' '.join(marks)}", flush=True)
 
 
+def judged(capture, version, results, wanted):
+    """The packets of all cells so far; the capture is kept if they are wrong."""
+    wrong = capture.judge(wanted)
+    results.add("The wire", "ICRCs and opcodes", version, "both", "both", "FAILED" if wrong else "ok")
+    if wrong:
+        kept = TARGET / f"interop-{version}.pcap"
+        shutil.copy(capture.path, kept)
+        results.fail(f"kernel {version}: the wire, kept as {kept}\n{wrong}")
+        print(f"FAILED the wire, kept as {kept}\n{wrong}")
+
+
 def whole_kernel(version, options, folder, results):
     """Everything against one kernel."""
     guest = Guest(version, folder)
@@ -285,15 +299,15 @@ def whole_kernel(version, options, folder, results):
 
     capture = Capture(guest, pathlib.Path(folder) / f"{version}.pcap")
     try:
+        cm.play(guest, options.cm, options.rxe, results)
+        if options.only_cm:
+            judged(capture, version, results, [])
+            return
         matrix(guest, options.rxe, results)
         operations.play(guest, options.ops, results, operations.OPERATIONS, "46", run)
         for faults in operations.FAULTS:
             operations.play(guest, options.ops, results, faults, "46", run)
-        wrong = capture.judge()
-        results.add("The wire", "ICRCs and opcodes", version, "both", "both", "FAILED" if wrong else "ok")
-        if wrong:
-            results.fail(f"kernel {version}: the wire\n{wrong}")
-            print(f"FAILED the wire\n{wrong}")
+        judged(capture, version, results, WANTED)
         operations.play(guest, options.ops, results, operations.BULK, "46", run)
 
         def pair(case, family, port):
@@ -311,12 +325,14 @@ def main():
     parser.add_argument("--kernels", default="6.1,6.12")
     parser.add_argument("--rxe", default=str(TARGET / "debug/rxe"))
     parser.add_argument("--ops", default=str(TARGET / "debug/kernel-ops"))
+    parser.add_argument("--cm", default=str(TARGET / "debug/cm-peer"))
+    parser.add_argument("--only-cm", action="store_true", help="only the programs that connect by rdma_cm")
     parser.add_argument("--table", type=pathlib.Path, help="write the matrix to this Markdown file")
     parser.add_argument("--keep", action="store_true", help="leave the guests running")
     options = parser.parse_args()
     if not re.fullmatch(r"6\.\d+(,6\.\d+)*", options.kernels):
         parser.error(f"--kernels {options.kernels}: expected something like 6.1,6.12")
-    for program in (options.rxe, options.ops):
+    for program in (options.rxe, options.ops, options.cm):
         if not os.access(program, os.X_OK):
             sys.exit(f"{program} is not there: run `cargo build --workspace --bins` first")
     results, began = Results(), time.monotonic()

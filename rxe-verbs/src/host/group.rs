@@ -1,6 +1,6 @@
 //! The sockets of port 4791: one member of the group a slot, for each address family, in the order they joined.
 
-use super::vault::Deposit;
+use super::{memberships::leave_all, vault::Deposit};
 use crate::{
     net::{BufferSize, ConfigError, GroupSockets, OpenError, ROCE_PORT, Sharing, SlotTable, UdpConfig},
     sys::{
@@ -140,10 +140,15 @@ impl Group {
         }
     }
 
-    /// Empties a slot's sockets; gives the number of datagrams thrown away.
+    /// Empties a slot's sockets and has them leave all multicast groups; gives the number of datagrams thrown away.
     pub(crate) fn drain(&self, slot: u8) -> u64 {
         let sockets = self.place.get(&slot).map(|place| &self.members[*place]);
-        sockets.into_iter().flat_map(GroupSockets::fds).map(discard).sum()
+        sockets
+            .into_iter()
+            .inspect(|sockets| leave_all(sockets))
+            .flat_map(GroupSockets::fds)
+            .map(discard)
+            .sum()
     }
 
     /// Sends probes to the member with this number. They come back to whoever reads its sockets; none do where the

@@ -15,6 +15,7 @@ pub(crate) mod client;
 mod config;
 mod group;
 mod listeners;
+mod memberships;
 mod message;
 pub mod records;
 pub mod report;

@@ -1,0 +1,50 @@
+//! The other end of the programs of rdmacm-utils, perftest and qperf that connect by rdma_cm: what they say on the wire,
+//! over our connection manager. The programs themselves run on a kernel's rxe (`testbed/interop/cm.py`).
+//!
+//! ```text
+//! cm-peer PROGRAM client|server OUR-IP THEIR-IP [NAME=VALUE ...]
+//! ```
+//! A server prints `listening` when it does. Exit 0 if all went as the program's protocol says and the data was right.
+
+mod mckey;
+mod node;
+mod options;
+mod peer;
+mod rdma_pair;
+mod ucmatose;
+mod udaddy;
+
+use options::Options;
+use peer::Peer;
+use std::process::ExitCode;
+use testbed::agent::Failure;
+
+fn run() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let [program, role, ours, theirs, rest @ ..] = words.as_slice() else {
+        return Err("usage: cm-peer PROGRAM client|server OUR-IP THEIR-IP [NAME=VALUE ...]".into());
+    };
+    let peer = Peer::open(Options::parse(role, ours, theirs, rest)?)?;
+    match *program {
+        "mckey" => mckey::play(&peer),
+        "udaddy" => udaddy::play(&peer),
+        "ucmatose" => ucmatose::play(&peer),
+        "rdma_client" | "rdma_server" => rdma_pair::play(&peer),
+        "rdma_xclient" | "rdma_xserver" => rdma_pair::play_one_way(&peer),
+        other => Err(format!("no program {other}").into()),
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => {
+            println!("done");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("cm-peer: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
