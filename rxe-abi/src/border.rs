@@ -5,6 +5,7 @@
 //! program's duty, as it is with every libibverbs. Pointers of other kinds are the types of this file. None of them
 //! can be made in Rust: they come from a program's call.
 
+use core::sync::atomic::{AtomicPtr, Ordering};
 use core::{
     ffi::{c_int, c_void},
     mem::MaybeUninit,
@@ -15,7 +16,13 @@ use rxe_verbs::{
     AddressError, CreateError, EventError, ModifyQpError, OpenError, PostError, PostListError, RegisterError,
     post_errno,
 };
-use std::{collections::HashMap, hash::Hash, panic::catch_unwind, sync::Mutex, sync::OnceLock};
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    panic::catch_unwind,
+    sync::{Mutex, OnceLock},
+};
 
 /// A number for `errno`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -233,7 +240,7 @@ pub(crate) fn write_sized<T: Copy>(out: *mut c_void, size: usize, value: &T) -> 
 
 /// Objects that events name, by our name for them. An entry is removed before its object ends.
 #[derive(Debug)]
-pub(crate) struct Register<K, T>(Mutex<HashMap<K, core::sync::atomic::AtomicPtr<T>>>);
+pub(crate) struct Register<K, T>(Mutex<HashMap<K, AtomicPtr<T>>>);
 
 impl<T> Register<u32, T> {
     /// A name that no entry has.
@@ -260,13 +267,128 @@ impl<K: Eq + Hash, T> Register<K, T> {
     /// The object's address for C, after `use_it`; none if it has been removed.
     pub(crate) fn find(&self, name: &K, use_it: impl FnOnce(&T)) -> Option<*const T> {
         let entries = self.lock();
-        let object = entries.get(name)?.load(core::sync::atomic::Ordering::Relaxed);
+        let object = entries.get(name)?.load(Ordering::Relaxed);
         // SAFETY: it is in the register, so it has not ended; removing it waits for the lock.
         use_it(unsafe { &*object });
         Some(object)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<K, core::sync::atomic::AtomicPtr<T>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<K, AtomicPtr<T>>> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+impl From<rxe_cm::CmError> for Errno {
+    /// A device that cannot be opened is told without being asked.
+    fn from(error: rxe_cm::CmError) -> Self {
+        match error {
+            rxe_cm::CmError::Open(error) => error.into(),
+            error => {
+                tell(&error);
+                Self(error.errno())
+            }
+        }
+    }
+}
+
+/// A `struct sockaddr` of the program's; may be null.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Address(*const libc::sockaddr);
+
+impl Address {
+    pub(crate) const fn new(address: *const libc::sockaddr) -> Self {
+        Self(address)
+    }
+
+    /// The address, if there is one. Families other than IPv4 and IPv6 are refused.
+    pub(crate) fn read(self) -> Result<Option<SocketAddr>> {
+        if self.0.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the program promises a `sockaddr` of the family that it begins with; the pointer may be to one that is
+        // not aligned for what we read.
+        unsafe {
+            match c_int::from(ptr::addr_of!((*self.0).sa_family).read_unaligned()) {
+                libc::AF_INET => {
+                    let v4 = self.0.cast::<libc::sockaddr_in>().read_unaligned();
+                    let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+                    Ok(Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into()))
+                }
+                libc::AF_INET6 => {
+                    let v6 = self.0.cast::<libc::sockaddr_in6>().read_unaligned();
+                    let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
+                    let flow = u32::from_be(v6.sin6_flowinfo);
+                    Ok(Some(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id).into()))
+                }
+                _ => Err(Errno(libc::EAFNOSUPPORT)),
+            }
+        }
+    }
+}
+
+/// An address as C has it: the bytes of a `sockaddr_in` or `sockaddr_in6`.
+pub(crate) fn sockaddr_bytes(address: SocketAddr) -> smallvec::SmallVec<[u8; 28]> {
+    let mut out = smallvec::SmallVec::new();
+    let family = |number: c_int| (number as u16).to_ne_bytes();
+    match address {
+        SocketAddr::V4(v4) => {
+            out.extend(family(libc::AF_INET));
+            out.extend(v4.port().to_be_bytes());
+            out.extend(v4.ip().octets());
+            out.extend([0; 8]);
+        }
+        SocketAddr::V6(v6) => {
+            out.extend(family(libc::AF_INET6));
+            out.extend(v6.port().to_be_bytes());
+            out.extend(v6.flowinfo().to_be_bytes());
+            out.extend(v6.ip().octets());
+            out.extend(v6.scope_id().to_ne_bytes());
+        }
+    }
+    out
+}
+
+/// A string of the program's; may be null.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Text(*const core::ffi::c_char);
+
+impl Text {
+    /// The string, if there is one.
+    pub(crate) fn read(&self) -> Result<Option<&str>> {
+        if self.0.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the program promises a string that stays for this call.
+        unsafe { core::ffi::CStr::from_ptr(self.0) }.to_str().map(Some).map_err(|_| INVALID)
+    }
+}
+
+impl Bytes {
+    /// `len` of them; null has none.
+    pub(crate) fn read(self, len: usize) -> Vec<u8> {
+        let mut out = smallvec::SmallVec::new();
+        self.append_to(&mut out, len);
+        out.into_vec()
+    }
+
+    /// From a pointer that a program wrote into a structure.
+    pub(crate) const fn new(address: *const c_void) -> Self {
+        Self(address)
+    }
+}
+
+impl<T> Owned<T> {
+    /// One that we made, for us to end.
+    pub(crate) const fn ours(object: *mut T) -> Self {
+        Self(object)
+    }
+}
+
+/// What a pointer in one of our own objects leads to.
+pub(crate) fn object<'a, T, U>(pointer: &AtomicPtr<T>) -> Option<&'a U> {
+    // SAFETY: callers name the type of our object that begins with the structure which C sees; it has not been destroyed,
+    // or the program would have been told that it is in use, or has broken its duty (see the top).
+    unsafe { pointer.load(Ordering::Acquire).cast::<U>().as_ref() }
 }

@@ -37,6 +37,16 @@ pub(crate) fn qp_type(number: c_int) -> Result<QpType> {
     }
 }
 
+pub(crate) const fn qp_type_number(kind: QpType) -> c_int {
+    match kind {
+        QpType::Rc | QpType::Gsi => v::QPT_RC,
+        QpType::Uc => v::QPT_UC,
+        QpType::Ud => v::QPT_UD,
+        QpType::XrcInitiator => v::QPT_XRC_SEND,
+        QpType::XrcTarget => v::QPT_XRC_RECV,
+    }
+}
+
 const STATES: [QpState; 7] =
     [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Error];
 
@@ -155,6 +165,42 @@ pub(crate) fn qp_change(context: &Context, attr: &QpAttr, mask: c_int) -> Result
         caps: has(v::QP_CAP).then(|| caps(&attr.cap)),
         dest_qpn: has(v::QP_DEST_QPN).then_some(Qpn::new(attr.dest_qp_num)),
     })
+}
+
+/// What a program has to hand to ibv_modify_qp for a change: attributes and mask.
+pub(crate) fn qp_attr_of(change: &QpChange) -> (QpAttr, c_int) {
+    let mut attr = QpAttr::default();
+    let mut mask = 0;
+    macro_rules! put {
+        ($field:ident, $bit:ident, $value:expr) => {
+            if let Some(value) = $value {
+                attr.$field = value;
+                mask |= v::$bit;
+            }
+        };
+    }
+    put!(qp_state, QP_STATE, change.state.map(qp_state_number));
+    put!(qp_access_flags, QP_ACCESS_FLAGS, change.access.map(|access| access.bits()));
+    put!(pkey_index, QP_PKEY_INDEX, change.pkey_index);
+    put!(port_num, QP_PORT, change.port);
+    put!(qkey, QP_QKEY, change.qkey.map(|qkey| qkey.0));
+    put!(ah_attr, QP_AV, change.av.as_ref().map(ah_attr));
+    put!(path_mtu, QP_PATH_MTU, change.path_mtu.map(|mtu| mtu.code().into()));
+    put!(timeout, QP_TIMEOUT, change.timeout);
+    put!(retry_cnt, QP_RETRY_CNT, change.retry_count);
+    put!(rnr_retry, QP_RNR_RETRY, change.rnr_retry);
+    put!(rq_psn, QP_RQ_PSN, change.rq_psn.map(Psn::value));
+    put!(sq_psn, QP_SQ_PSN, change.sq_psn.map(Psn::value));
+    put!(max_rd_atomic, QP_MAX_QP_RD_ATOMIC, change.max_rd_atomic);
+    put!(max_dest_rd_atomic, QP_MAX_DEST_RD_ATOMIC, change.max_dest_rd_atomic);
+    put!(min_rnr_timer, QP_MIN_RNR_TIMER, change.min_rnr_timer);
+    put!(dest_qp_num, QP_DEST_QPN, change.dest_qpn.map(Qpn::value));
+    (attr, mask)
+}
+
+/// A state by its number.
+pub(crate) fn state_of(number: c_int) -> Result<QpState> {
+    qp_state(number)
 }
 
 fn mtu(number: c_int) -> Result<Mtu> {

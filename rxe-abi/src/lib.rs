@@ -12,6 +12,7 @@ mod c;
 mod convert;
 mod object;
 mod poll;
+mod rdma;
 mod refuse;
 mod verbs;
 mod wr;

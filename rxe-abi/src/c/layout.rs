@@ -10,6 +10,7 @@ use super::{
     context::{Context, ContextOps, VerbsContext},
     device::{Device, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr},
     object::{Ah, CompChannel, Cq, CqEx, Dm, Mr, Mw, Pd, PollFunctions, Qp, QpEx, Srq, Td, WrFunctions},
+    rdma::{AddrInfo, CmEvent, CmId, ConnParam, EventChannel, IbAddr, JoinAttr, PathRec, Route, UdParam},
     work::{
         AtomicOperands, BindMw, DataBuf, Grh, MwBind, MwBindInfo, Rdma, RecvWr, SendWr, Sge, UdTarget, Wc,
     },
@@ -180,6 +181,33 @@ fn work_facts(out: &mut Vec<Fact>) {
     facts!(out, "ibv_grh", Grh, { version_tclass_flow, paylen, next_hdr, hop_limit, sgid, dgid });
 }
 
+fn rdma_facts(out: &mut Vec<Fact>) {
+    facts!(out, "rdma_cm_id", CmId, {
+        verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq, recv_cq_channel, recv_cq,
+        srq, pd, qp_type,
+    });
+    facts!(out, "rdma_route", Route, {
+        src = "addr.src_addr", dst = "addr.dst_addr", ib = "addr.addr.ibaddr", path_rec, num_paths,
+    });
+    facts!(out, "rdma_ib_addr", IbAddr, { sgid, dgid, pkey });
+    facts!(out, "ibv_sa_path_rec", PathRec, {
+        dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit, traffic_class, reversible, numb_path, pkey, sl,
+        mtu_selector, mtu, rate_selector, rate, packet_life_time_selector, packet_life_time, preference,
+    });
+    facts!(out, "rdma_event_channel", EventChannel, { fd });
+    facts!(out, "rdma_conn_param", ConnParam, {
+        private_data, private_data_len, responder_resources, initiator_depth, flow_control, retry_count,
+        rnr_retry_count, srq, qp_num,
+    });
+    facts!(out, "rdma_ud_param", UdParam, { private_data, private_data_len, ah_attr, qp_num, qkey });
+    facts!(out, "rdma_cm_event", CmEvent, { id, listen_id, event, status, param });
+    facts!(out, "rdma_addrinfo", AddrInfo, {
+        ai_flags, ai_family, ai_qp_type, ai_port_space, ai_src_len, ai_dst_len, ai_src_addr, ai_dst_addr,
+        ai_src_canonname, ai_dst_canonname, ai_route_len, ai_route, ai_connect_len, ai_connect, ai_next,
+    });
+    facts!(out, "rdma_cm_join_mc_attr_ex", JoinAttr, { comp_mask, join_flags, addr });
+}
+
 #[test]
 fn structures_lie_as_the_header_says() {
     if !Command::new("gcc").arg("--version").output().is_ok_and(|done| done.status.success()) {
@@ -192,12 +220,13 @@ fn structures_lie_as_the_header_says() {
     context_facts(&mut facts);
     attribute_facts(&mut facts);
     work_facts(&mut facts);
+    rdma_facts(&mut facts);
 
     let dir = std::env::temp_dir().join(format!("rxe-abi-layout-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let lines: String = facts.iter().map(|fact| format!("    printf(\"%zu\\n\", {});\n", fact.c)).collect();
     let source = format!(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {{\n{lines}    return 0;\n}}\n"
+        "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\nint main(void) {{\n{lines}    return 0;\n}}\n"
     );
     let (file, program) = (dir.join("layout.c"), dir.join("layout"));
     fs::write(&file, source).unwrap();

@@ -7,6 +7,7 @@ pub(crate) mod attr;
 pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod object;
+pub(crate) mod rdma;
 pub(crate) mod value;
 pub(crate) mod work;
 

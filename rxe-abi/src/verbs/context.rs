@@ -78,7 +78,7 @@ fn c_context(device: &'static Device, cmd_fd: c_int, async_fd: c_int) -> VerbsCo
 }
 
 /// Has C programs wait on a descriptor of ours: they find it blocking, as the kernel's are, and may change that.
-pub(super) fn blocking(fd: BorrowedFd<'_>) -> Result<c_int> {
+pub(crate) fn blocking(fd: BorrowedFd<'_>) -> Result<c_int> {
     let system = |errno: nix::errno::Errno| Errno(errno as c_int);
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).map_err(system)?);
     fcntl(fd, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK)).map_err(system)?;
@@ -86,40 +86,42 @@ pub(super) fn blocking(fd: BorrowedFd<'_>) -> Result<c_int> {
 }
 
 /// Whether the program has made one non-blocking.
-pub(super) fn is_non_blocking(fd: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_non_blocking(fd: BorrowedFd<'_>) -> bool {
     fcntl(fd, FcntlArg::F_GETFL).is_ok_and(|flags| OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK))
 }
 
 /// ibv_open_device(3).
 #[unsafe(no_mangle)]
 extern "C" fn ibv_open_device(device: Option<&'static Device>) -> *mut CContext {
-    pointer(|| {
-        let device = given(device)?;
-        let options = ContextOptions::new();
-        let context = match device.only {
-            Some(address) => options.open_address(address)?,
-            None => {
-                let snapshot = device.device.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                options.open(&snapshot)?
-            }
-        };
-        let async_fd = blocking(context.async_fd())?;
-        let command = import::command_fd()?;
-        let object = Arc::new(Context {
-            c: c_context(device, command.as_raw_fd(), async_fd),
-            context,
-            device,
-            cqs: Register::new(),
-            qps: Register::new(),
-            srqs: Register::new(),
-            pds: Register::new(),
-            mrs: Register::new(),
-            dms: Register::new(),
-            command,
-        });
-        import::opened(&object);
-        Ok(Context::as_c(Arc::into_raw(object)).cast_mut())
-    })
+    pointer(|| Ok(Context::as_c(Arc::into_raw(open(given(device)?)?)).cast_mut()))
+}
+
+/// Opens a device.
+pub(crate) fn open(device: &'static Device) -> Result<Arc<Context>> {
+    let options = ContextOptions::new();
+    let context = match device.only {
+        Some(address) => options.open_address(address)?,
+        None => {
+            let snapshot = device.device.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            options.open(&snapshot)?
+        }
+    };
+    let async_fd = blocking(context.async_fd())?;
+    let command = import::command_fd()?;
+    let object = Arc::new(Context {
+        c: c_context(device, command.as_raw_fd(), async_fd),
+        context,
+        device,
+        cqs: Register::new(),
+        qps: Register::new(),
+        srqs: Register::new(),
+        pds: Register::new(),
+        mrs: Register::new(),
+        dms: Register::new(),
+        command,
+    });
+    import::opened(&object);
+    Ok(object)
 }
 
 /// ibv_close_device(3). Objects left keep what they need of it.

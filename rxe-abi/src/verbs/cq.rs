@@ -32,7 +32,7 @@ use std::{
 
 /// ibv_create_comp_channel(3).
 #[unsafe(no_mangle)]
-extern "C" fn ibv_create_comp_channel(context: ContextPtr) -> *mut CompChannel {
+pub(crate) extern "C" fn ibv_create_comp_channel(context: ContextPtr) -> *mut CompChannel {
     pointer(|| {
         let context = Context::of(context)?;
         let channel = context.context.create_comp_channel()?;
@@ -48,7 +48,7 @@ extern "C" fn ibv_create_comp_channel(context: ContextPtr) -> *mut CompChannel {
 
 /// ibv_destroy_comp_channel(3).
 #[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_comp_channel(channel: Owned<CompChannel>) -> c_int {
+pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: Owned<CompChannel>) -> c_int {
     code(|| {
         unused(&channel.get()?.users)?;
         channel.free();
@@ -104,7 +104,7 @@ extern "C" fn ibv_ack_cq_events(cq: Option<&Cq>, count: u32) {
 
 /// ibv_create_cq(3).
 #[unsafe(no_mangle)]
-extern "C" fn ibv_create_cq(
+pub(crate) extern "C" fn ibv_create_cq(
     context: ContextPtr,
     cqe: c_int,
     cq_context: *mut c_void,
@@ -201,7 +201,7 @@ pub(super) extern "C" fn modify_cq(cq: Option<&Cq>, attr: Option<&ModifyCqAttr>)
 
 /// ibv_destroy_cq(3): waits until all events are acknowledged.
 #[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_cq(cq: Owned<Cq>) -> c_int {
+pub(crate) extern "C" fn ibv_destroy_cq(cq: Owned<Cq>) -> c_int {
     code(|| {
         let object = cq.get()?;
         if object.cq.is_shared() {

@@ -27,7 +27,7 @@ static SEEN: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
 const ONLY: &str = "RXE_DEVICE";
 
 /// The devices this process may see.
-fn devices() -> Result<Vec<&'static Device>, Errno> {
+pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
     let system = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
     match std::env::var(ONLY).ok().filter(|only| !only.is_empty()) {
         None => {

@@ -2,18 +2,18 @@
 
 mod address;
 mod attributes;
-mod context;
-mod cq;
-mod device;
+pub(crate) mod context;
+pub(crate) mod cq;
+pub(crate) mod device;
 mod dm;
 mod event;
 mod files;
 mod import;
 mod memory;
-mod pd;
+pub(crate) mod pd;
 mod port;
-mod qp;
-mod srq;
+pub(crate) mod qp;
+pub(crate) mod srq;
 mod text;
 
 pub(crate) use attributes::clock;

@@ -28,7 +28,7 @@ extern "C" fn ibv_alloc_pd(context: ContextPtr) -> *mut Pd {
     })
 }
 
-pub(super) fn make(context: &Context, pd: rxe_verbs::Pd, over: Option<(Users, Option<Users>)>) -> *mut Pd {
+pub(crate) fn make(context: &Context, pd: rxe_verbs::Pd, over: Option<(Users, Option<Users>)>) -> *mut Pd {
     let c = c::object::Pd { context: context.pointer(), handle: pd.id().0 };
     Box::into_raw(Box::new(Pd { c, pd, context: context.share(), users: Users::default(), _over: over }))
 }

@@ -20,7 +20,7 @@ use core::{
     ptr,
     sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
 };
-use rxe_verbs::{Gid, QpInit, QpState};
+use rxe_verbs::{Gid, QpInit, QpState, limits};
 use std::sync::Arc;
 
 /// Requests converted before they are posted together; a longer list is posted in pieces.
@@ -59,14 +59,17 @@ pub(super) extern "C" fn create_qp_ex(context: ContextPtr, init: Option<&mut QpI
     })
 }
 
-fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> Result<*mut Qp> {
+pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> Result<*mut Qp> {
     let (send_cq, recv_cq) = (given(init.send_cq)?, given(init.recv_cq)?);
+    let mut caps = caps(&init.cap);
+    // The room of the elements is there for inline data too, as in kernel rxe: some programs take it for granted.
+    caps.max_inline = caps.max_inline.max(caps.max_send_sge.saturating_mul(16).min(limits::MAX_INLINE));
     let qp = pd.pd.create_qp(&QpInit {
         qp_type: qp_type(init.qp_type)?,
         send_cq: &send_cq.cq,
         recv_cq: &recv_cq.cq,
         srq: init.srq.map(|srq| &srq.srq),
-        caps: caps(&init.cap),
+        caps,
         signal_all: init.sq_sig_all != 0,
     })?;
     let qpn = qp.qpn();
@@ -189,7 +192,7 @@ extern "C" fn ibv_query_qp_data_in_order(qp: Option<&Qp>, op: c_int, flags: u32)
 
 /// ibv_destroy_qp(3): waits until its events are acknowledged.
 #[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_qp(qp: Owned<Qp>) -> c_int {
+pub(crate) extern "C" fn ibv_destroy_qp(qp: Owned<Qp>) -> c_int {
     code(|| {
         let object = qp.get()?;
         object.context.qps.remove(&object.qp.qpn());

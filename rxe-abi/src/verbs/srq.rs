@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// ibv_create_srq(3).
 #[unsafe(no_mangle)]
-extern "C" fn ibv_create_srq(pd: Option<&Pd>, init: Option<&SrqInitAttr>) -> *mut Srq {
+pub(crate) extern "C" fn ibv_create_srq(pd: Option<&Pd>, init: Option<&SrqInitAttr>) -> *mut Srq {
     pointer(|| {
         let init = given(init)?;
         make(given(pd)?, init.srq_context, &init.attr)
@@ -91,7 +91,7 @@ extern "C" fn ibv_query_srq(srq: Option<&Srq>, attr: Out<'_, SrqAttr>) -> c_int 
 
 /// ibv_destroy_srq(3): waits until its events are acknowledged.
 #[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_srq(srq: Owned<Srq>) -> c_int {
+pub(crate) extern "C" fn ibv_destroy_srq(srq: Owned<Srq>) -> c_int {
     code(|| {
         let object = srq.get()?;
         if object.srq.is_shared() {
