@@ -107,6 +107,12 @@ impl Requests {
         }
     }
 
+    /// Posts all or none.
+    fn post_all(&self, qp: &rxe_verbs::Qp) -> core::result::Result<(), PostListError> {
+        let list: SmallVec<[SendWr<'_>; 8]> = self.list.iter().map(|request| self.wr(request)).collect();
+        qp.post_send_all(&list)
+    }
+
     /// Posts them, up to the first that is refused.
     pub(crate) fn post(&self, qp: &rxe_verbs::Qp) -> core::result::Result<(), PostListError> {
         if let [one] = &self.list[..] {
@@ -368,7 +374,7 @@ extern "C" fn wr_complete(qp: &Qp) -> c_int {
         let building = batch.lock();
         let result = match building.error {
             Some(errno) => Err(errno),
-            None => building.requests.post(&qp.qp).map_err(Into::into),
+            None => building.requests.post_all(&qp.qp).map_err(Into::into),
         };
         end(batch, building);
         result

@@ -249,7 +249,26 @@ impl Qp {
         })
     }
 
+    /// Posts all of these send requests or, if one is refused, none (ibv_wr_complete). They leave together.
+    ///
+    /// # Errors
+    /// Which was refused, and why.
+    pub fn post_send_all(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
+        let told = |(index, reason)| PostListError { index, reason };
+        for (index, wr) in list.iter().enumerate() {
+            self.check_length(wr).map_err(|reason| told((index, reason)))?;
+        }
+        self.shard
+            .act(Acks::Wait, |state, _| state.endpoint.post_send_all(now(), self.qpn, list).map_err(told))
+    }
+
     fn post_one(&self, state: &mut State, _view: View<'_>, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.check_length(wr)?;
+        state.endpoint.post_send(now(), self.qpn, wr)
+    }
+
+    /// A datagram fits the network as it is now.
+    fn check_length(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if matches!(self.qp_type, QpType::Ud | QpType::Gsi) {
             let length = match wr.payload {
                 Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
@@ -260,7 +279,7 @@ impl Qp {
                 return Err(PostError::Length(length, most));
             }
         }
-        state.endpoint.post_send(now(), self.qpn, wr)
+        Ok(())
     }
 
     /// Posts a receive (ibv_post_recv).
@@ -290,22 +309,27 @@ impl Qp {
     /// [`PostError::Operation`] for a type 2 window, which is bound by [`SendOp::BindWindow`]; else as
     /// [`Self::post_send`].
     pub fn bind_mw(&self, mw: &Mw, bind: &MwBind<'_>) -> Result<Key, PostError> {
+        let MwBind { region, addr, len, access, .. } = *bind;
+        let to = BindWindow { region: region.lkey(), addr, len, access, ..BindWindow::default() };
+        self.post_bind(mw, bind.wr_id, bind.flags, to)
+    }
+
+    /// Unbinds a type 1 window (ibv_bind_mw without a region); else as [`Self::bind_mw`].
+    ///
+    /// # Errors
+    /// As [`Self::bind_mw`].
+    pub fn unbind_mw(&self, mw: &Mw, wr_id: u64, flags: SendFlags) -> Result<Key, PostError> {
+        self.post_bind(mw, wr_id, flags, BindWindow::default())
+    }
+
+    fn post_bind(&self, mw: &Mw, wr_id: u64, flags: SendFlags, to: BindWindow) -> Result<Key, PostError> {
         if mw.kind() != WindowType::One {
             return Err(PostError::Operation);
         }
         let mut key = mw.posted();
-        let bind_window = BindWindow {
-            window: *key,
-            new_rkey: key.rotated(),
-            region: bind.region.lkey(),
-            addr: bind.addr,
-            len: bind.len,
-            access: bind.access,
-        };
-        let wr =
-            SendWr { flags: bind.flags, ..SendWr::new(bind.wr_id, SendOp::BindWindow(bind_window), &[]) };
-        self.post_send(&wr)?;
-        *key = bind_window.new_rkey;
+        let bind = BindWindow { window: *key, new_rkey: key.rotated(), ..to };
+        self.post_send(&SendWr { flags, ..SendWr::new(wr_id, SendOp::BindWindow(bind), &[]) })?;
+        *key = bind.new_rkey;
         Ok(*key)
     }
 

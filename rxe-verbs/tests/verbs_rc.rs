@@ -153,8 +153,8 @@ fn many_outstanding() {
 
 #[test]
 fn windows() {
-    everywhere(|two| {
-        let (a, b) = connected(two, QpType::Rc, 4096, Mtu::M1024);
+    everywhere(|two_ends| {
+        let (a, b) = connected(two_ends, QpType::Rc, 4096, Mtu::M1024);
         let write = |rkey, offset: u64, len| {
             let op = SendOp::Write(Remote { addr: b.mr.addr() + offset, rkey });
             a.qp.post_send(&SendWr::new(1, op, &[a.mr.sge(0, len)])).unwrap();
@@ -200,6 +200,25 @@ fn windows() {
         assert_eq!(b.good().extra, WcExtra::Invalidated(two.rkey()));
         a.good();
         assert_eq!(write(two.rkey(), 0, 16), WcStatus::RemoteAccess);
+
+        // An unbound window's key is dead. (The access before has ended that connection.)
+        let (a, b) = connected(two_ends, QpType::Rc, 4096, Mtu::M1024);
+        let window = b.pd.alloc_mw(WindowType::One).unwrap();
+        let bind = MwBind {
+            wr_id: 9,
+            flags: SendFlags::SIGNALED,
+            region: &b.mr,
+            addr: b.mr.addr(),
+            len: 50,
+            access: Access::REMOTE_WRITE,
+        };
+        let bound = b.qp.bind_mw(&window, &bind).unwrap();
+        b.good();
+        b.qp.unbind_mw(&window, 5, SendFlags::SIGNALED).unwrap();
+        b.good();
+        let op = SendOp::Write(Remote { addr: b.mr.addr(), rkey: bound });
+        a.qp.post_send(&SendWr::new(1, op, &[a.mr.sge(0, 8)])).unwrap();
+        assert_eq!(a.wait().status, WcStatus::RemoteAccess);
     });
 }
 
@@ -370,5 +389,28 @@ fn reset_forgets_completions() {
         other.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() }).unwrap();
         go(&a, QpState::Reset).unwrap();
         assert_eq!(a.wait().wr_id, 4);
+    });
+}
+
+#[test]
+fn all_or_none_of_a_list() {
+    everywhere(|two| {
+        let (a, b) = connected(two, QpType::Rc, 4096, Mtu::M1024);
+        let (_, config) = a.qp.query();
+        let sges = [a.mr.sge(0, 8)];
+        let write = |wr_id| SendWr::new(wr_id, SendOp::Write(remote(&b, 0)), &sges);
+        let many: Vec<_> = (0..=u64::from(config.caps.max_send_wr)).map(write).collect();
+        let refused = a.qp.post_send_all(&many).unwrap_err();
+        assert_eq!(refused.index, many.len() - 1);
+        let too_long = vec![7; config.caps.max_inline as usize + 1];
+        let wrong = SendWr { payload: Payload::Inline(&too_long), ..write(1) };
+        let inline = SendWr { payload: Payload::Inline(&[7; 8]), ..write(2) };
+        assert_eq!(a.qp.post_send_all(&[write(0), inline, wrong]).unwrap_err().index, 2);
+        // None of them was: the queue is empty, and only what comes now is done.
+        a.qp.post_send_all(&many[1..]).unwrap();
+        for wr in &many[1..] {
+            assert_eq!(a.good().wr_id, wr.wr_id);
+        }
+        assert_eq!(a.cq.poll(&mut [Completion::default(); 4]), Ok(0));
     });
 }

@@ -262,11 +262,16 @@ pub(super) extern "C" fn dealloc_mw(mw: Owned<Mw>) -> c_int {
 pub(super) extern "C" fn bind_mw(qp: Option<&Qp>, mw: Option<&Mw>, bind: Option<&MwBind<'_>>) -> c_int {
     code(|| {
         let (qp, mw, bind) = (given(qp)?, given(mw)?, given(bind)?);
-        let info = &bind.bind_info;
+        let (info, flags) = (&bind.bind_info, send_flags(bind.send_flags));
+        if info.mr.is_none() {
+            let key = qp.qp.unbind_mw(&mw.mw, bind.wr_id, flags)?;
+            mw.c.rkey.store(key.0, Ordering::Relaxed);
+            return Ok(());
+        }
         let region = given(info.mr)?.lock();
         let bind = rxe_verbs::MwBind {
             wr_id: bind.wr_id,
-            flags: send_flags(bind.send_flags),
+            flags,
             region: region.as_ref().ok_or(INVALID)?,
             addr: info.addr,
             len: info.length,

@@ -169,6 +169,24 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Queues all of these send requests or, if one is refused, none (ibv_wr_complete).
+    ///
+    /// # Errors
+    /// Which was refused, and why; nothing was queued.
+    pub fn post_send_all(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        list: &[SendWr<'_>],
+    ) -> Result<(), (usize, PostError)> {
+        let qp = self.qps.get_mut(qpn).ok_or((0, PostError::NoSuchQueue))?;
+        let port_mtu = self.shared.config.port_mtu;
+        let (mut ctx, _) = scene!(&mut self.shared, qp.peer, now, &NoMemory);
+        qp.post_send_all(&mut ctx, list, port_mtu)?;
+        self.shared.make_ready(qp);
+        Ok(())
+    }
+
     /// Queues a receive request (ibv_post_recv).
     ///
     /// # Errors
