@@ -155,6 +155,7 @@ impl State {
             *now = clock::now();
             any = true;
             for run in self.arrivals.iter() {
+                self.report.merged += u64::from(run.bytes.len() > run.segment_size);
                 self.endpoint.handle_run(*now, &core_run(&run), &view);
             }
             if !self.arrivals.is_full() {
