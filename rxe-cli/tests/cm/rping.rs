@@ -11,9 +11,15 @@ use std::time::Duration;
 #[test]
 fn pings_come_back() {
     let Some(host) = Host::new() else { return };
-    for (address, own) in [("127.0.0.1", ""), ("::1", "-a ::"), ("127.0.0.1", "-a 127.0.0.1")] {
-        let server = host.start(&format!("rping -s -v -V {own}"));
-        let client = host.client(&format!("rping -c -a {address} -I {address} -C 20 -S 400 -v -V"));
+    for (address, servers, clients) in [
+        ("127.0.0.1", "", ""),
+        ("::1", "-a ::", ""),
+        ("127.0.0.1", "-a 127.0.0.1", "-q"),
+        ("::1", "-q", ""),
+        ("127.0.0.1", "-q", "-q"),
+    ] {
+        let server = host.start(&format!("rping -s -v -V {servers}"));
+        let client = host.client(&format!("rping -c -a {address} -I {address} -C 20 -S 400 -v -V {clients}"));
         good(&client);
         let said = text(&client.stdout);
         assert!(said.contains("20 pings of 400 bytes came back as they were sent"), "{said}");
@@ -113,6 +119,7 @@ fn false_server(wrong: Wrong) -> std::thread::JoinHandle<()> {
         let post = |op, at, len| qp.post_send(&SendWr::new(2, op, &[mr.sge(at, len)])).unwrap();
         receive();
         request.id.accept(&ConnParams::default()).unwrap();
+        while events.get_event(Some(PATIENCE)).unwrap().kind.name() != "ESTABLISHED" {}
         for ping in 0..2 {
             let from = remote();
             post(SendOp::Read(from), 64, 64);

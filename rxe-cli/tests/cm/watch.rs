@@ -145,16 +145,23 @@ fn datagram_services_are_found() {
     }
 }
 
-/// Whoever gives up says so on the wire.
+/// Whoever gives up says so; the listener's program hears of it, though the message cannot name its connection.
 #[test]
 fn giving_up_is_told_to_the_peer() {
     let Some(host) = Host::new() else { return };
-    let _listener = host.listen("7471 --delay 2 -n 1");
-    let output = host.rxe("connect 127.0.0.1:7471 --json --timeout 0.3");
-    failed(&output, "given up after 0.3 s");
-    let active = lines(text(&output.stdout));
-    let rej = active.iter().find(|line| line["message"] == "REJ").expect("a REJ");
-    assert_eq!((&rej["direction"], &rej["fields"]["reason"]), (&"sent".into(), &4.into()));
+    for address in OURS {
+        let listener = host.listen("7471 --json --delay 1 -n 1 --timeout 20");
+        let output = host.rxe(&format!("connect {address}:7471 --json --timeout 0.3"));
+        failed(&output, "given up after 0.3 s");
+        let active = lines(text(&output.stdout));
+        let rej = active.iter().find(|line| line["message"] == "REJ").expect("a REJ");
+        assert_eq!((&rej["direction"], &rej["fields"]["reason"]), (&"sent".into(), &4.into()));
+        assert_eq!(rej["fields"]["remote_comm_id"], 0);
+        let passive = lines(&listener.finish());
+        let last = passive.last().unwrap();
+        assert_eq!((&last["event"], &last["status"]), (&"REJECTED".into(), &4.into()));
+        assert!(!names(&passive).contains(&"REP"), "nobody waits for it");
+    }
 }
 
 /// No colours in a pipe, and one line an event.
