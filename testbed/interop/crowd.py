@@ -21,22 +21,23 @@ def service(guest, rxe):
 
 
 def victims(processes, family, wrong, until, counts):
-    """Kills a process of ours each second while it plays; the program on the kernel has to notice, and ends."""
+    """Kills a process of ours each second in the midst of an rping; the one on the kernel is told so by the host service, and ends."""
     port = PORT + COUNT
     while time.monotonic() < until:
         port += 1
-        their_command, our_command = processes(CASE[:3] + (10_000_000,), family, port)
+        their_command, our_command = processes(family, port)
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
         theirs = subprocess.Popen(their_command, **pipes)
-        time.sleep(0.5)
-        ours = subprocess.Popen(our_command, **pipes)
         time.sleep(1)
+        ours = subprocess.Popen(our_command, **pipes)
+        time.sleep(1.5)
         # It is the child of `timeout`, which everything before it has become.
         killed = subprocess.run(["pkill", "-9", "-P", str(ours.pid)], check=False).returncode == 0
         ours.wait()
         counts["killed"] += killed
         try:
-            counts["noticed"] += killed and theirs.wait(timeout=30) != 0
+            theirs.wait(timeout=30)
+            counts["noticed"] += killed
         except subprocess.TimeoutExpired:
             theirs.kill()
             theirs.wait()

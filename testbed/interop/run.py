@@ -189,18 +189,20 @@ def cell(guest, rxe, case, role, family, inner):
     return play(run_ours(our_side(rxe, case, ours, None)), guest.command(kernel_side(case, device, index, ours)))
 
 
-def commands_of_crowd(guest, rxe, case, family, port):
-    """The server, on the kernel, and the client, ours, of one of several pairs that play at the same time."""
+def commands_of_victim(guest, rxe, family, port):
+    """The server, on the kernel, and the client, ours, that goes on until it is killed."""
+    address = guest.info[f"guest{family}"]
+    theirs = guest.command(["rping", "-s", "-a", address, "-p", str(port), "-S", "4000"])
+    return theirs, guest.outside([rxe, "rping", "-c", "-a", address, "-p", str(port), "-S", "4000"])
+
+
+def pair_of_crowd(guest, rxe, case, family, port):
+    """One of several pairs that play at the same time; what went wrong, or nothing."""
     info = guest.info
     index = guest.gid_index(info["guest_dev"], info[f"guest{family}"])
     theirs = [*kernel_side(case, info["guest_dev"], index, None), "-p", str(port)]
     ours = [*our_side(rxe, case, info[f"host{family}"], info["guest4"]), "--port", str(port)]
-    return guest.command(theirs), guest.outside(ours)
-
-
-def pair_of_crowd(guest, rxe, case, family, port):
-    """Plays one of several pairs; what went wrong, or nothing."""
-    return play(*commands_of_crowd(guest, rxe, case, family, port))
+    return play(guest.command(theirs), guest.outside(ours))
 
 
 class Capture:
@@ -306,8 +308,8 @@ def whole_kernel(version, options, folder, results):
     def pair(case, family, port):
         return pair_of_crowd(guest, options.rxe, case, family, port)
 
-    def processes(case, family, port):
-        return commands_of_crowd(guest, options.rxe, case, family, port)
+    def processes(family, port):
+        return commands_of_victim(guest, options.rxe, family, port)
 
     try:
         if options.minute:
