@@ -310,7 +310,7 @@ fn a_last_byte_that_comes_first_is_noticed() {
 /// what our ways write (`the_last_byte_comes_last`). Run with
 /// `cargo test --release -p rxe-verbs --lib a_plain_memcpy -- --ignored --nocapture` on a machine with two idle processors.
 #[test]
-#[ignore = "a measurement: cargo test --release -p rxe-verbs --lib a_plain_memcpy_tears -- --ignored --nocapture"]
+#[ignore = "a measurement: cargo test --release -p rxe-verbs --lib a_plain_memcpy -- --ignored --nocapture"]
 fn a_plain_memcpy_tears() {
     // SAFETY: inside the mapping that `torn_messages` made; that its reader looks meanwhile is the point.
     let memcpy = |at: usize, data: &[u8]| unsafe {
