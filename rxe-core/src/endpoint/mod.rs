@@ -99,7 +99,7 @@ macro_rules! scene {
         };
         (
             Ctx { now: $now, memory: $memory, events: &mut shared.events, srqs: &mut shared.srqs },
-            Flow { window, reads: &mut shared.reads },
+            Flow { window, reads: &mut shared.reads, place: $crate::qp::flow::Place::default() },
         )
     }};
 }

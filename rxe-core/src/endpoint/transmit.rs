@@ -4,7 +4,11 @@ use super::{Acks, BatchIdent, Endpoint, Transmit, batch::Batch, scene, schedule:
 use crate::{
     memory::Memory,
     num::Qpn,
-    qp::{Path, Wish, common::Ctx, flow::Flow},
+    qp::{
+        Path, Wish,
+        common::Ctx,
+        flow::{Flow, Place},
+    },
     time::Instant,
     wire::{IdentTracker, Opcode},
 };
@@ -113,11 +117,13 @@ impl Endpoint {
         let Some(qp) = self.qps.get_mut(qpn) else { return Filled::Dry };
         loop {
             let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
+            flow.place = Place { first: batch.is_empty(), last: false };
             match qp.wish(&flow, port_mtu) {
                 Wish::Packet(len) => {
                     if !batch.admits(path, len) {
                         return Filled::Full;
                     }
+                    flow.place.last = batch.ends_with(len, limits.0);
                     let emitted = qp.emit(&mut ctx, &mut flow, port_mtu, batch.slot(len));
                     if emitted {
                         let rxe_flush = batch.slot(1)[0] == Opcode::RC_FLUSH.0

@@ -265,6 +265,12 @@ pub(crate) fn messages(load: Load, seconds: f64) -> Result<f64> {
     while done < posted && life.elapsed() < PATIENCE {
         done += side.poll(&mut some)?.len() * load.list;
     }
+    let port = side.context.port_stats();
+    eprintln!(
+        "    {:.1} packets a batch, {:.1} a packet received",
+        port.packets_sent as f64 / port.batches_sent.max(1) as f64,
+        port.packets_sent as f64 / port.packets_received.max(1) as f64
+    );
     other.end()?;
     Ok(rate)
 }
