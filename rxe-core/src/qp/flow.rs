@@ -3,6 +3,8 @@
 
 /// Smallest window, bytes: a few full packets.
 const MIN_WINDOW: u32 = 16 * 1024;
+/// What a window above the last size that failed grows by, when all of it was acknowledged: two large packets.
+const STEP: u32 = 8192;
 /// What each request packet counts besides its payload: headers and the receiver's bookkeeping.
 pub(crate) const PACKET_COST: u32 = 64;
 
@@ -64,25 +66,32 @@ impl Window {
         self.in_flight = self.in_flight.saturating_sub(cost);
     }
 
-    /// Bytes the peer acknowledged: the window grows, quickly below the last size that failed, slowly above.
+    /// Bytes the peer acknowledged: the window grows, quickly below the last size that failed, by a little above.
     pub(crate) fn acknowledged(&mut self, cost: u32) {
         self.left(cost);
         self.acked_since_cut = self.acked_since_cut.saturating_add(cost);
         let growth = if self.limit < self.threshold {
             cost
         } else {
-            u32::try_from(u64::from(cost) * 1024 / u64::from(self.limit)).unwrap_or(0)
+            u32::try_from(u64::from(cost) * u64::from(STEP) / u64::from(self.limit)).unwrap_or(0)
         };
         self.limit = self.limit.saturating_add(growth).min(self.max);
     }
 
-    /// Packets were lost: the window shrinks, at most once a window.
-    pub(crate) fn lost(&mut self) {
+    /// Packets were lost: the window shrinks by three tenths (as CUBIC's, RFC 9438, 4.6), at most once a window.
+    pub(crate) const fn lost(&mut self) {
         if self.acked_since_cut >= self.limit / 2 {
-            self.limit = (self.limit / 2).max(MIN_WINDOW);
+            let less = self.limit - self.limit / 10 * 3;
+            self.limit = if less < MIN_WINDOW { MIN_WINDOW } else { less };
             self.threshold = self.limit;
             self.acked_since_cut = 0;
         }
+    }
+
+    /// Nothing came back for long: it starts anew, and grows quickly to where it would be after a loss.
+    pub(crate) const fn silent(&mut self) {
+        self.lost();
+        self.limit = MIN_WINDOW;
     }
 }
 

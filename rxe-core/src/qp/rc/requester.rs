@@ -354,6 +354,9 @@ impl Requester {
         self.in_flight = self.in_flight.saturating_add(cost);
         flow.window.sent(cost);
         self.retry.on_sent(now, &qp.attrs);
+        if bth.ack_req && !again {
+            self.retry.on_asked(now, bth.psn);
+        }
         qp.stats.packets_sent += 1;
         qp.stats.bytes_sent += u64::from(payload);
         qp.stats.retransmitted += u64::from(again);
@@ -406,6 +409,7 @@ impl Requester {
         }
         self.cur = self.una;
         self.cur_wqe = 0;
+        self.retry.on_again();
         flow.window.asked(core::mem::take(&mut self.unasked));
         // A request that could not be read is tried again when its turn comes.
         self.broken = None;
