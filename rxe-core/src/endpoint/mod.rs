@@ -169,6 +169,16 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Whether something is unanswered that this reliable queue pair has sent, or others to the same destination.
+    #[must_use]
+    pub fn has_unanswered(&self, qpn: Qpn) -> bool {
+        let Some(qp) = self.qps.get(qpn).filter(|qp| qp.common.config.qp_type == QpType::Rc) else {
+            return false;
+        };
+        let peer = qp.peer.and_then(|index| self.shared.peers.get(index));
+        peer.is_some_and(|peer| !peer.window.is_empty()) || qp.has_unanswered()
+    }
+
     /// Queues a receive request (ibv_post_recv).
     ///
     /// # Errors

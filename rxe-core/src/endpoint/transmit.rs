@@ -23,6 +23,12 @@ enum Filled {
 }
 
 impl Endpoint {
+    /// Whether [`Self::poll_transmit`] may have something: without this, it has nothing, whatever the time.
+    #[must_use]
+    pub fn may_transmit(&self) -> bool {
+        !self.shared.farewells.is_empty() || self.shared.schedule.has_any()
+    }
+
     /// Fills `arena` (at least `max_batch` bytes) with one batch of packets to one destination and slot; `None` if there
     /// is nothing to send. With [`Acks::Wait`] acknowledgements leave only behind data or when their time is up.
     pub fn poll_transmit(

@@ -25,6 +25,11 @@ impl Window {
         Self { in_flight: 0, unasked: 0, limit: start, max, threshold: max, acked_since_cut: u32::MAX }
     }
 
+    /// Whether nothing is in flight.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.in_flight == 0
+    }
+
     /// Whether `cost` more bytes may leave; one packet always may.
     pub(crate) const fn allows(&self, cost: u32) -> bool {
         self.in_flight == 0 || self.in_flight.saturating_add(cost) <= self.limit

@@ -140,7 +140,8 @@ impl Requester {
         self.rxe_flush
     }
 
-    pub(super) const fn has_outstanding(&self) -> bool {
+    /// Whether packets were sent that are not answered.
+    pub(crate) const fn has_outstanding(&self) -> bool {
         self.una.value() != self.next.value()
     }
 
