@@ -1,6 +1,8 @@
-//! The `rxe` program: devices, ping-pong, measurements and a demonstration that checks itself.
+//! The `rxe` program: unmodified programs on our devices, lists of devices, ping-pong, measurements and a demonstration that checks itself.
 
 mod agent;
+mod cm;
+mod cmtime;
 mod demo;
 mod devices;
 mod host;
@@ -8,6 +10,8 @@ mod link;
 mod measure;
 mod perf;
 mod pingpong;
+mod rping;
+mod run;
 mod service;
 mod stat;
 
@@ -15,7 +19,8 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 /// What a command ends with: nothing, or one sentence for the user.
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+type Result<T> = std::result::Result<T, Error>;
+type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// RDMA over Converged Ethernet, version 2, from an ordinary process: no kernel module, no privilege.
 #[derive(Debug, Parser)]
@@ -27,9 +32,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::RunArgs),
+    Env(run::EnvArgs),
     Devices(devices::Args),
     Pingpong(pingpong::Args),
     Perf(perf::Args),
+    Rping(rping::Args),
+    Cmtime(cmtime::Args),
+    Listen(cm::listen::Args),
+    Connect(cm::connect::Args),
     Demo(demo::Args),
     Service(service::Args),
     Stat(stat::Args),
@@ -40,10 +51,18 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // This process may become the host service.
+    rxe_cm::attend_services();
     let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Env(args) => run::print(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Perf(args) => perf::run(&args),
+        Command::Rping(args) => rping::run(&args),
+        Command::Cmtime(args) => cmtime::run(&args),
+        Command::Listen(args) => cm::listen::run(&args),
+        Command::Connect(args) => cm::connect::run(&args),
         Command::Service(args) => service::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Link(args) => link::run(&args),

@@ -142,7 +142,7 @@ fn finish(side: &Side, wire: &mut Wire) -> Result<()> {
     }
 }
 
-/// Times of single messages: there, or for READs and atomics there and back.
+/// Times of single messages: there, or for READs and atomics there and back. Or of other things.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Times {
     pub(crate) messages: usize,
@@ -155,7 +155,7 @@ pub(crate) struct Times {
 
 impl Times {
     /// `legs` are the ways that each time is for.
-    fn new(mut times: Vec<Duration>, legs: f64) -> Self {
+    pub(crate) fn new(mut times: Vec<Duration>, legs: f64) -> Self {
         times.sort_unstable();
         let usec = |index: usize| times.get(index).map_or(0.0, |time| time.as_secs_f64() * 1e6 / legs);
         let count = times.len();

@@ -7,14 +7,15 @@
 //! Rooms: `agent` (queue pair 1, the machines and their timers, and a thread that looks after both), `id` (what a program
 //! does with an id), `route` (which way to a peer).
 //!
-//! The machines run in the program's process. The host service only hands requests to whoever listens, and ends the
-//! connections of processes that died.
+//! The machines run in the program's process. The host service only hands requests to whoever listens; requests
+//! that nobody waits for are refused, and connections of processes that died are ended, by [`attend_services`].
 #![forbid(unsafe_code)]
 
 mod agent;
 mod channel;
 mod error;
 mod event;
+mod host;
 mod id;
 pub mod proto;
 mod route;
@@ -23,5 +24,6 @@ pub use agent::{Crossing, Direction, Manager, ManagerCounters};
 pub use channel::EventChannel;
 pub use error::CmError;
 pub use event::{CmEvent, ConnTerms, DatagramTerms, EventKind, Offer};
+pub use host::attend_services;
 pub use id::{CmId, CmOptions, ConnParams, ForeignQp, UDP_QKEY};
 pub use route::PathRecord;

@@ -8,7 +8,10 @@ use crate::{
     limits,
 };
 use core::time::Duration;
-use rxe_core::work::{Completion, CqId};
+use rxe_core::{
+    num::Qpn,
+    work::{Completion, CqId},
+};
 use std::{
     collections::VecDeque,
     sync::{
@@ -89,6 +92,13 @@ impl CqRing {
 
     pub(crate) const fn id(&self) -> CqId {
         self.id
+    }
+
+    /// Forgets the completions of a queue pair.
+    pub(crate) fn forget(&self, qpn: Qpn) {
+        let mut state = self.lock();
+        state.entries.retain(|wc| wc.qpn != qpn);
+        self.len.store(state.entries.len(), Ordering::Release);
     }
 
     fn pop(&self, out: &mut [Completion]) -> usize {

@@ -16,7 +16,7 @@ use core::net::IpAddr;
 use rxe_core::{
     endpoint::{Acks, ObjectError},
     num::{Key, Psn, Qpn},
-    qp::{PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType},
+    qp::{ModifyError, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType},
     region::WindowType,
     stats::QpStats,
     time::Instant,
@@ -167,7 +167,8 @@ impl Qp {
         self.srq.as_ref()
     }
 
-    /// Changes attributes, usually with a state (ibv_modify_qp): RESET to INIT to RTR to RTS.
+    /// Changes attributes, usually with a state (ibv_modify_qp): RESET to INIT to RTR to RTS. Going to RESET also forgets
+    /// completions that were not polled, as adapters do: what the queue pair does next is not mixed with what it did.
     ///
     /// # Errors
     /// [`ModifyQpError`] names what is missing, not allowed or out of range; nothing was changed.
@@ -188,7 +189,13 @@ impl Qp {
                 // These states forget what is owed.
                 state.send_now(view, Acks::Flush);
             }
-            state.endpoint.modify_qp(now(), self.qpn, change, &view)
+            state.endpoint.modify_qp(now(), self.qpn, change, &view)?;
+            if change.state == Some(QpState::Reset) {
+                state.hand_out();
+                self.send_cq.ring().forget(self.qpn);
+                self.recv_cq.ring().forget(self.qpn);
+            }
+            Ok::<_, ModifyError>(())
         })?;
         Ok(())
     }

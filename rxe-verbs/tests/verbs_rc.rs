@@ -4,8 +4,9 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    Access, BindWindow, ContextOptions, Mtu, MwBind, Payload, Psn, QpChange, QpState, QpType, RecvWr, Remote,
-    SendFlags, SendOp, SendWr, WcExtra, WcOpcode, WcStatus, WindowType, net::FaultPlan,
+    Access, BindWindow, Completion, ContextOptions, Mtu, MwBind, Payload, Psn, QpChange, QpInit, QpState,
+    QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, WcExtra, WcOpcode, WcStatus, WindowType,
+    net::FaultPlan,
 };
 use verbs_common::{ALL, End, bad_inproc, connected, everywhere, inproc, pattern, to_init, udp4};
 
@@ -237,7 +238,7 @@ fn a_late_receive_is_waited_for() {
             assert!(start.elapsed() < verbs_common::PATIENCE, "not told to wait");
             std::thread::yield_now();
         }
-        assert_eq!(a.cq.poll(&mut [rxe_verbs::Completion::default()]), Ok(0));
+        assert_eq!(a.cq.poll(&mut [Completion::default()]), Ok(0));
         b.qp.post_recv(&RecvWr { wr_id: 2, sges: &[b.mr.sge(0, 100)] }).unwrap();
         assert_eq!(b.good().byte_len, 5);
         a.good();
@@ -346,4 +347,28 @@ fn both_on_one_context() {
     a.qp.post_send(&SendWr::new(1, SendOp::Write(remote(&b, 0)), &[a.mr.sge(0, 9)])).unwrap();
     a.good();
     assert_eq!(b.mr.read_vec(0, 9).unwrap(), b"to myself");
+}
+
+/// As adapters do: programs that set a queue pair up anew expect its completions only from then on.
+#[test]
+fn reset_forgets_completions() {
+    everywhere(|two| {
+        let (a, b) = connected(two, QpType::Rc, 4096, Mtu::M1024);
+        a.qp.post_recv(&RecvWr { wr_id: 1, sges: &[a.mr.sge(0, 64)] }).unwrap();
+        a.qp.post_send(&SendWr::new(2, SendOp::Write(remote(&b, 0)), &[a.mr.sge(0, 8)])).unwrap();
+        b.qp.post_recv(&RecvWr { wr_id: 3, sges: &[b.mr.sge(0, 64)] }).unwrap();
+        let go = |end: &End, state| end.qp.modify(&QpChange { state: Some(state), ..QpChange::default() });
+        for end in [&a, &b] {
+            go(end, QpState::Error).unwrap();
+            go(end, QpState::Reset).unwrap();
+            assert_eq!(end.cq.poll(&mut [Completion::default(); 4]), Ok(0));
+        }
+        // Others' stay.
+        let other = a.pd.create_qp(&QpInit::new(QpType::Rc, &a.cq)).unwrap();
+        verbs_common::connect(&other, &b.qp, Mtu::M1024);
+        other.post_recv(&RecvWr { wr_id: 4, sges: &[a.mr.sge(0, 64)] }).unwrap();
+        other.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() }).unwrap();
+        go(&a, QpState::Reset).unwrap();
+        assert_eq!(a.wait().wr_id, 4);
+    });
 }

@@ -167,6 +167,8 @@ fn a_stopped_client_keeps_its_slot() {
     assert!(!stopped.connected, "{report:?}");
     let newcomer = End::new(&namespace);
     assert_ne!(newcomer.slot(), stopped.slot);
+    let port = newcomer.context.host_port().unwrap();
+    assert_eq!(port.listen(listens(SERVICE)), None, "it is the stopped one's, who cannot say so");
     kill(pid, Signal::SIGCONT).unwrap();
     until(|| observe(&namespace).unwrap().clients.iter().all(|client| client.connected));
     until(|| observe(&namespace).unwrap().clients.iter().any(|client| !client.listening.is_empty()));

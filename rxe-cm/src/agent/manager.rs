@@ -105,6 +105,8 @@ impl Manager {
             agent.users.fetch_add(1, Ordering::AcqRel);
             return Ok(Self(Arc::new(Handle { agent })));
         }
+        // The host service may be embedded in this process.
+        crate::host::attend_services();
         let config = HostConfig::load().map_err(|error| CmError::Argument(error.to_string()))?;
         let random = RandomState::new();
         let agent = Arc::new(Agent {

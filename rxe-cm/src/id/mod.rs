@@ -17,6 +17,7 @@ use crate::{
 };
 use rxe_verbs::{Context, Mtu, Qkey, Qp, QpType, Qpn};
 use std::{
+    hash::{Hash, Hasher},
     net::SocketAddr,
     sync::{Arc, Weak},
 };
@@ -123,6 +124,21 @@ impl Manager {
     }
 }
 
+/// Whether both are the same id.
+impl PartialEq for CmId {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_same(other)
+    }
+}
+
+impl Eq for CmId {}
+
+impl Hash for CmId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.inner).hash(state);
+    }
+}
+
 impl From<Arc<Inner>> for CmId {
     fn from(inner: Arc<Inner>) -> Self {
         Self { inner, own: None }
@@ -148,6 +164,12 @@ impl CmId {
 
     pub(crate) fn handle(&self) -> &Arc<Handle> {
         &self.inner.handle
+    }
+
+    /// A number that no other living id of its manager has.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.inner.key
     }
 
     /// Whether both are the same id.

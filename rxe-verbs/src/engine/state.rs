@@ -13,10 +13,9 @@ use crate::{
 };
 use core::{net::IpAddr, time::Duration};
 use rxe_core::{
-    endpoint::{Acks, Endpoint, Run, RunMeta},
+    endpoint::{Acks, Endpoint, Run},
     num::Qpn,
     time::Instant,
-    wire::HeaderSeen,
     work::{self, CqId, Event, SrqId},
 };
 use std::{collections::HashMap, sync::Arc};
@@ -229,6 +228,7 @@ impl State {
             self.look_at_clock();
             any = true;
             for run in self.arrivals.iter() {
+                self.report.merged += u64::from(run.bytes.len() > run.segment_size);
                 self.endpoint.handle_run(self.now, &core_run(&run), &view);
             }
             if !self.arrivals.is_full() {
@@ -327,19 +327,7 @@ impl State {
     }
 }
 
-/// The link's run in the core's words. A socket does not show the IPv4 ID.
+/// The link's run in the core's words.
 fn core_run<'a>(run: &net::Run<'a>) -> Run<'a> {
-    Run {
-        meta: RunMeta {
-            src: run.src,
-            dst: run.dst,
-            src_port: run.src_port,
-            ifindex: run.ifindex,
-            tos: run.tos,
-            hop_limit: run.ttl,
-            seen: HeaderSeen::Hidden,
-        },
-        bytes: run.bytes,
-        segment: run.segment_size,
-    }
+    Run { meta: run.meta(), bytes: run.bytes, segment: run.segment_size }
 }

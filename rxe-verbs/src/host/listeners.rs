@@ -24,10 +24,14 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Adds one; false if somebody else listens there, the owner's token is in use, or it has too many.
+    /// Adds one; false if somebody else listens there, the owner's token is in use, or it has too many. To say the same
+    /// again does no harm.
     pub(crate) fn add(&mut self, owner: usize, token: u32, listen: Listen) -> bool {
         let owned = self.owned.entry(owner).or_default();
         let list = self.by_service.entry(listen.service_id).or_default();
+        if list.iter().any(|entry| (entry.owner, entry.token, entry.listen) == (owner, token, listen)) {
+            return true;
+        }
         let same = |entry: &Entry| entry.owner == owner && entry.token == token;
         if *owned >= MAX_PER_OWNER || list.iter().any(|entry| conflict(&entry.listen, &listen) || same(entry))
         {
@@ -70,9 +74,9 @@ impl Listeners {
         on(Some(address)).or_else(|| on(None)).map(|entry| entry.owner)
     }
 
-    /// Service ID and address of every listener, with its owner.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, Listen)> {
-        self.by_service.values().flatten().map(|entry| (entry.owner, entry.listen))
+    /// Owner, token and wish of every listener.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u32, Listen)> {
+        self.by_service.values().flatten().map(|entry| (entry.owner, entry.token, entry.listen))
     }
 }
 
@@ -118,6 +122,7 @@ mod tests {
         assert!(!all.add(2, 1, listen(None, true)), "the other one does not share");
         assert!(all.add(2, 1, listen(Some("10.0.0.2"), false)));
         assert!(!all.add(1, 1, listen(Some("10.0.0.3"), false)), "a token of its own");
+        assert!(all.add(1, 1, listen(Some("10.0.0.1"), false)), "as before");
         all.remove_owner(1);
         assert!(all.add(3, 1, listen(Some("10.0.0.1"), false)));
         assert_eq!(all.iter().count(), 2);

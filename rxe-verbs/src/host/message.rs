@@ -215,6 +215,8 @@ pub(crate) enum ToClient {
     },
     /// An answer to an observer.
     Part(Part),
+    /// Not now, in words for the user.
+    Busy(String),
 }
 
 /// Encodes a message.

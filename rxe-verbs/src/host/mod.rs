@@ -7,8 +7,10 @@
 //! itself.
 //!
 //! Rooms: `message` (what is said), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what
-//! outlives the service), `records` (what outlives a client), `config` (the host's file), `report` (for observers).
+//! outlives the service), `records` (what outlives a client), `attendant` (what the connection manager does for
+//! the service), `config` (the host's file), `report` (for observers).
 
+mod attendant;
 pub(crate) mod client;
 mod config;
 mod group;
@@ -20,6 +22,7 @@ pub mod service;
 mod slots;
 mod vault;
 
+pub use attendant::{Attendant, Letter, MAD_LEN, set_attendant};
 pub use client::{HostError, Observer, SERVICE_VARIABLE};
 pub use config::{
     HostConfig, HostConfigError, SYSTEM_FILE, ServiceConfig, ServiceLevel, VARIABLE as CONFIG_VARIABLE,

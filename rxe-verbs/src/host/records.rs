@@ -1,6 +1,7 @@
 //! What outlives a process: its live connections, in memory that it shares with the host service. When the process dies,
 //! the service still knows whom to tell.
 
+use super::message::Listen;
 use crate::sys::shared::{SharedFile, SharedWords};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::{
@@ -10,14 +11,21 @@ use std::{
 };
 
 /// Connections that one process can have on record.
-pub const CAPACITY: usize = 4096;
+pub const CAPACITY: usize = 16_383;
 /// Words of one record.
 const WORDS: usize = 16;
-/// Bytes of one slot's records: whole pages.
-const SLOT_BYTES: usize = CAPACITY * WORDS * 8;
+/// Bytes of one slot's records: whole pages. In front stands how many of them were ever used: what nobody has touched is
+/// not there, and must not be brought about by looking.
+const SLOT_BYTES: usize = (1 + CAPACITY) * WORDS * 8;
 const SLOTS: usize = 256;
 /// First word of a record that holds a connection.
 const LIVE: u64 = 0x7278_652d_6c69_7665;
+
+/// Listeners that the register holds; of more, the next service hears from themselves.
+const REGISTER_ENTRIES: usize = 65_535;
+/// Words of one, and in front of all how many were ever used.
+const ENTRY: usize = 8;
+const REGISTER_WORDS: usize = (1 + REGISTER_ENTRIES) * ENTRY;
 
 /// A connection made by the connection manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,23 +107,30 @@ fn address([high, low]: [u64; 2]) -> IpAddr {
     Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
 }
 
-/// The records of all slots: the file behind them.
+/// The records of all slots, and the service's own behind them: the file that holds them.
 #[derive(Debug)]
 pub(crate) struct Records(SharedFile);
 
 impl Records {
+    const BYTES: usize = SLOTS * SLOT_BYTES + REGISTER_WORDS * 8;
+
     pub(crate) fn new() -> io::Result<Self> {
-        SharedFile::new("rxe-connections", SLOTS * SLOT_BYTES).map(Self)
+        SharedFile::new("rxe-connections", Self::BYTES).map(Self)
     }
 
     /// Those that another process made.
     pub(crate) fn adopt(fd: OwnedFd) -> io::Result<Self> {
-        SharedFile::adopt(fd, SLOTS * SLOT_BYTES).map(Self)
+        SharedFile::adopt(fd, Self::BYTES).map(Self)
+    }
+
+    /// Who listens, for the next service.
+    pub(crate) fn register(&self) -> io::Result<Register> {
+        Ok(Register { words: self.0.map((SLOTS * SLOT_BYTES) as u64, REGISTER_WORDS)? })
     }
 
     /// The records of one slot.
     pub(crate) fn of_slot(&self, slot: u8) -> io::Result<SlotRecords> {
-        let words = self.0.map(u64::from(slot) * SLOT_BYTES as u64, CAPACITY * WORDS)?;
+        let words = self.0.map(u64::from(slot) * SLOT_BYTES as u64, SLOT_BYTES / 8)?;
         Ok(SlotRecords { words })
     }
 }
@@ -134,12 +149,21 @@ pub struct SlotRecords {
 
 impl SlotRecords {
     fn record(&self, index: usize) -> Option<&[AtomicU64]> {
-        self.words.words().get(index * WORDS..(index + 1) * WORDS)
+        self.words.words().get((1 + index) * WORDS..(2 + index) * WORDS)
+    }
+
+    /// How many records were ever used; whatever the process has written there.
+    fn used(&self) -> usize {
+        let used = self.words.words().first().map_or(0, |used| used.load(Ordering::Acquire));
+        usize::try_from(used).unwrap_or(CAPACITY).min(CAPACITY)
     }
 
     /// Puts a connection on record under `index`, below [`CAPACITY`]. One writer at a time.
     pub fn set(&self, index: usize, connection: &Connection) {
         let Some(record) = self.record(index) else { return };
+        if let Some(used) = self.words.words().first().filter(|_| index < CAPACITY) {
+            used.fetch_max(index as u64 + 1, Ordering::AcqRel);
+        }
         // Whoever reads after our death finds it whole or not at all.
         record[0].store(0, Ordering::Release);
         let words = connection.words();
@@ -158,7 +182,7 @@ impl SlotRecords {
 
     /// The connections on record. What is not one is passed over: the process may have written anything.
     pub fn iter(&self) -> impl Iterator<Item = Connection> {
-        (0..CAPACITY).filter_map(|index| {
+        (0..self.used()).filter_map(|index| {
             let record = self.record(index)?;
             let first = record[0].load(Ordering::Acquire);
             if first != LIVE {
@@ -174,17 +198,92 @@ impl SlotRecords {
 
     /// Takes all off, for the slot's next process.
     pub(crate) fn wipe(&self) {
-        for index in 0..CAPACITY {
-            if self.record(index).is_some_and(|record| record[0].load(Ordering::Relaxed) != 0) {
-                self.clear(index);
-            }
+        (0..self.used()).for_each(|index| self.clear(index));
+        if let Some(used) = self.words.words().first() {
+            used.store(0, Ordering::Release);
         }
+    }
+}
+
+/// Who listens, as the service knows it: for the next one, which cannot ask a process that is stopped.
+#[derive(Debug)]
+pub(crate) struct Register {
+    words: SharedWords,
+}
+
+impl Register {
+    fn entry(&self, index: usize) -> Option<&[AtomicU64]> {
+        self.words.words().get((1 + index) * ENTRY..(2 + index) * ENTRY)
+    }
+
+    /// Replaces what is in it. A reader in the midst of that finds old and new ones, each whole or not at all.
+    pub(crate) fn store(&self, listeners: impl Iterator<Item = (u8, u32, Listen)>) {
+        let mut count = 0;
+        for (entry, (slot, token, listen)) in
+            (0..REGISTER_ENTRIES).filter_map(|n| self.entry(n)).zip(listeners)
+        {
+            let [high, low] = listen.address.map_or([0, 0], halves);
+            let flags = u64::from(listen.reuse) << 1 | u64::from(listen.address.is_some());
+            let values =
+                [LIVE, u64::from(slot) << 32 | u64::from(token), listen.service_id, high, low, flags];
+            entry[0].store(0, Ordering::Release);
+            for (word, value) in entry.iter().zip(values).skip(1) {
+                word.store(value, Ordering::Relaxed);
+            }
+            entry[0].store(LIVE, Ordering::Release);
+            count += 1;
+        }
+        if let Some(used) = self.words.words().first() {
+            used.store(count, Ordering::Release);
+        }
+    }
+
+    /// Slot, token and wish of each.
+    pub(crate) fn load(&self) -> Vec<(u8, u32, Listen)> {
+        let used = self.words.words().first().map_or(0, |used| used.load(Ordering::Acquire));
+        let used = usize::try_from(used).unwrap_or(REGISTER_ENTRIES).min(REGISTER_ENTRIES);
+        let read = |index: usize| {
+            let entry = self.entry(index)?;
+            (entry[0].load(Ordering::Acquire) == LIVE).then_some(())?;
+            let word = |at: usize| entry[at].load(Ordering::Relaxed);
+            let (who, flags) = (word(1), word(5));
+            let there = flags & 1 != 0;
+            let listen = Listen {
+                service_id: word(2),
+                address: there.then(|| address([word(3), word(4)])),
+                reuse: flags & 2 != 0,
+            };
+            Some((u8::try_from(who >> 32).ok()?, who as u32, listen))
+        };
+        (0..used).filter_map(read).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_service_reads_who_listens() {
+        let records = Records::new().unwrap();
+        let register = records.register().unwrap();
+        assert!(register.load().is_empty());
+        let listen = |address: Option<&str>, reuse| Listen {
+            service_id: 0x106_1234,
+            address: address.map(|text| text.parse().unwrap()),
+            reuse,
+        };
+        let all = [
+            (3, 7, listen(None, true)),
+            (255, u32::MAX, listen(Some("10.0.0.1"), false)),
+            (1, 0, listen(Some("fd00::1"), false)),
+        ];
+        register.store(all.into_iter());
+        let again = Records::adopt(records.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(again.register().unwrap().load(), all);
+        register.store(all[1..].iter().copied());
+        assert_eq!(again.register().unwrap().load(), all[1..]);
+    }
 
     fn connection(number: u32) -> Connection {
         Connection {

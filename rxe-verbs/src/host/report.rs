@@ -80,6 +80,8 @@ counters!(
     dispatched,
     /// Connection requests that nobody listens for.
     unheard,
+    /// Messages that ended connections of processes that died.
+    last_words,
     /// Packets that came to the wrong process, or to none, and were given to the right one.
     handed_on,
     /// Copies of multicast packets given to processes.

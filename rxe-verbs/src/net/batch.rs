@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::IpAddr;
+use rxe_core::{endpoint::RunMeta, wire::HeaderSeen};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -35,6 +36,13 @@ pub struct Run<'a> {
 pub type Packets<'a> = core::slice::Chunks<'a, u8>;
 
 impl<'a> Run<'a> {
+    /// Its headers in the core's words. A socket does not show the IPv4 ID.
+    #[must_use]
+    pub const fn meta(&self) -> RunMeta {
+        let Self { src, dst, src_port, ifindex, tos, ttl: hop_limit, .. } = *self;
+        RunMeta { src, dst, src_port, ifindex, tos, hop_limit, seen: HeaderSeen::Hidden }
+    }
+
     /// The run's packets one by one; none is empty.
     pub fn packets(&self) -> Packets<'a> {
         self.bytes.chunks(self.segment_size.max(1))

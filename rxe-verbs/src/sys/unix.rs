@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use nix::{
     errno::Errno,
     sys::socket::{
-        AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-        accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair, sockopt,
+        AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
+        connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair, sockopt,
     },
 };
 use std::{
@@ -130,25 +130,39 @@ impl Channel {
             Err(Errno::ECONNRESET) => return Ok(Received::Closed),
             Err(error) => return Err(error.into()),
         };
-        let mut fds = Vec::new();
-        for part in message.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(list) = part {
-                // SAFETY: the kernel has just made these descriptors for us; nobody else knows their numbers.
-                fds.extend(list.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-            }
-        }
-        if message.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) || fds.len() > most {
+        let (bytes, flags) = (message.bytes, message.flags);
+        // Not by nix, which gives none of them where some did not fit: those that did would stay open.
+        let fds = take_rights(&control);
+        if flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) || fds.len() > most {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "a message or its descriptors are too many",
             ));
         }
         // Nobody sends empty messages: that is the end.
-        if message.bytes == 0 && fds.is_empty() {
+        if bytes == 0 && fds.is_empty() {
             return Ok(Received::Closed);
         }
-        Ok(Received::Message(message.bytes, fds))
+        Ok(Received::Message(bytes, fds))
     }
+}
+
+/// Takes the descriptors out of a control buffer that was all zeroes before the receive. There is one control message in
+/// it at most: nobody asks for others.
+fn take_rights(control: &[u8]) -> Vec<OwnedFd> {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    const NUMBER: usize = size_of::<i32>();
+    let number = |at: usize| {
+        control.get(at..at + NUMBER).and_then(|bytes| Some(i32::from_ne_bytes(bytes.try_into().ok()?)))
+    };
+    let length = control.first_chunk().map_or(0, |bytes| usize::from_ne_bytes(*bytes));
+    let kind = (number(size_of::<usize>()), number(size_of::<usize>() + NUMBER));
+    if kind != (Some(libc::SOL_SOCKET), Some(libc::SCM_RIGHTS)) {
+        return Vec::new();
+    }
+    let places = (HEADER..length.min(control.len())).step_by(NUMBER);
+    // SAFETY: the kernel has just made these descriptors for us; nobody else knows their numbers.
+    places.filter_map(number).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect()
 }
 
 impl AsFd for Channel {
@@ -217,6 +231,13 @@ pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
     about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
 }
 
+/// Whether two pidfds are about the same process. Since Linux 6.9 each process has an inode of its own in pidfs, which tells
+/// also those apart whose numbers mean nothing to us; before, numbers are all there is.
+pub(crate) fn same_process(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
+    let inode = |fd: BorrowedFd<'_>| nix::sys::stat::fstat(fd).ok().map(|about| (about.st_dev, about.st_ino));
+    inode(a).is_some() && inode(a) == inode(b) && pid_of(a) == pid_of(b)
+}
+
 /// Copies a descriptor to a high number, where a program that closes and opens files hardly ever gets; and to another one
 /// each time, so that whoever still has the number of one that was closed behind its back does not meet a new one there.
 pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
@@ -239,4 +260,84 @@ pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
 /// What tells one open file from another that has the same number later: device and inode.
 fn identity(fd: &OwnedFd) -> Option<(u64, u64)> {
     nix::sys::stat::fstat(fd).ok().map(|about| (about.st_dev, about.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{
+        sys::{
+            resource::{Resource, getrlimit, setrlimit},
+            wait::{WaitStatus, waitpid},
+        },
+        unistd::{ForkResult, fork},
+    };
+    use std::process::Command;
+
+    fn open_descriptors() -> usize {
+        fs::read_dir("/proc/self/fd").unwrap().count()
+    }
+
+    /// What a child of ours says; it has no other thread, and does not return into the test harness.
+    fn in_child(work: impl FnOnce() -> bool) {
+        // SAFETY: the child allocates (glibc sees to that) and takes no lock of another thread.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let good = work();
+                // SAFETY: ends the process without the harness's handlers.
+                unsafe { libc::_exit(i32::from(!good)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn descriptors_that_only_half_fit_are_closed() {
+        in_child(|| {
+            let (a, b) = Channel::pair().unwrap();
+            let file = fs::File::open("/dev/null").unwrap();
+            let many = [file.as_fd(); 10];
+            a.send(b"x", &many).unwrap();
+            let before = open_descriptors();
+            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            // Two more than are open fit; numbers in use above the limit do not matter.
+            let lowest = (0..).find(|fd| !fs::exists(format!("/proc/self/fd/{fd}")).unwrap()).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, lowest + 2, hard).unwrap();
+            let error = b.receive(&mut [0; 8], 10).unwrap_err();
+            setrlimit(Resource::RLIMIT_NOFILE, hard.min(1024), hard).unwrap();
+            error.kind() == io::ErrorKind::InvalidData && open_descriptors() == before
+        });
+    }
+
+    #[test]
+    fn too_many_descriptors_are_closed() {
+        in_child(|| {
+            let (a, b) = Channel::pair().unwrap();
+            let file = fs::File::open("/dev/null").unwrap();
+            let before = open_descriptors();
+            a.send(b"x", &[file.as_fd(); MAX_DESCRIPTORS]).unwrap();
+            let refused = b.receive(&mut [0; 8], 5).is_err();
+            a.send(b"y", &[file.as_fd(); 5]).unwrap();
+            let Ok(Received::Message(1, five)) = b.receive(&mut [0; 8], 5) else { return false };
+            let held = open_descriptors() == before + 5;
+            drop(five);
+            refused && held && open_descriptors() == before
+        });
+    }
+
+    #[test]
+    fn pidfds_tell_processes_apart() {
+        let (own, again) = (own_pidfd().unwrap(), own_pidfd().unwrap());
+        assert!(same_process(own.as_fd(), again.as_fd()));
+        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+        // SAFETY: no pointers; a non-negative result is a descriptor that nobody else owns.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, other.id(), 0) };
+        // SAFETY: see above.
+        let fd = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) };
+        assert!(!same_process(own.as_fd(), fd.as_fd()));
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
 }

@@ -135,6 +135,21 @@ impl Connection {
         }
     }
 
+    /// A connection that stood when its process died, for somebody else to end. `patience` is how long the peer may take to
+    /// answer the DREQ, as a code, and `max_retries` how often it is told again.
+    #[must_use]
+    pub fn inherited(local: Local, peer: Peer, local_qpn: Qpn, patience: u8, max_retries: u8) -> Self {
+        let req = Req {
+            remote_cm_response_timeout: patience,
+            local_cm_response_timeout: patience,
+            max_cm_retries: max_retries,
+            ..Req::default()
+        };
+        let mut this = Self::new(Role::Active, State::Established, local, local.transaction, &req);
+        (this.peer, this.local_qpn) = (Some(peer), Some(local_qpn));
+        this
+    }
+
     /// Where it stands.
     #[must_use]
     pub const fn state(&self) -> State {

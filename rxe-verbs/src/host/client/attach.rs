@@ -25,6 +25,8 @@ use std::{
 
 /// How long a service may take to answer, or to appear.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a busy service is left alone.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// After this long without a service another one is started.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -35,6 +37,9 @@ pub enum HostError {
     /// The service says no, in its own words.
     #[error("{0}")]
     Refused(String),
+    /// The service has no room at the moment, in its own words; later it may.
+    #[error("{0}; try again in a moment")]
+    Busy(String),
     /// Whoever has the service's name is not to be trusted.
     #[error(
         "the rxe host service of this network namespace belongs to user {theirs} (process {pid}), and you are user {ours}: \
@@ -87,10 +92,13 @@ pub(crate) fn attach(program: Option<&Path>) -> Result<Attachment, HostError> {
     loop {
         let channel = connect(program, deadline)?;
         let hello = Hello::new(Role::Join { name: own_name() });
-        if let Some((welcome, fds)) = greet(&channel, hello, &fds, deadline)? {
-            return Attachment::of(channel, welcome, fds, program);
+        match greet(&channel, hello, &fds, deadline) {
+            Ok(Some((welcome, fds))) => return Attachment::of(channel, welcome, fds, program),
+            // It ended while we spoke to it.
+            Ok(None) => {}
+            Err(HostError::Busy(_)) if Instant::now() < deadline => thread::sleep(BUSY_PAUSE),
+            Err(error) => return Err(error),
         }
-        // It ended while we spoke to it.
     }
 }
 
@@ -175,6 +183,7 @@ pub(super) fn receive(
         match received {
             Ok(Received::Message(len, fds)) => match decode(&buffer[..len]) {
                 Some(ToClient::Refused(reason)) => return Err(HostError::Refused(reason)),
+                Some(ToClient::Busy(reason)) => return Err(HostError::Busy(reason)),
                 Some(message) => return Ok(Some((message, fds))),
                 None => return Err(HostError::Silent),
             },

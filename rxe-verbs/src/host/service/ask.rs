@@ -30,8 +30,8 @@ pub(super) struct Asked {
 impl Service {
     pub(super) fn tell_status(&mut self, observer: usize) {
         let listening = |slot: u8| {
-            let own = self.listeners.iter().filter(|(owner, _)| *owner == usize::from(slot));
-            own.map(|(_, listen)| listen).collect()
+            let own = self.listeners.iter().filter(|(owner, ..)| *owner == usize::from(slot));
+            own.map(|(.., listen)| listen).collect()
         };
         let clients = self.slots.known().filter_map(|(slot, state)| match state {
             Slot::Held(holder) => Some(ClientReport {

@@ -2,6 +2,7 @@
 
 use super::{Port, Service, Token, watch};
 use crate::{
+    engine::now,
     host::{
         group::Group,
         message::{
@@ -11,7 +12,7 @@ use crate::{
         slots::{Holder, Slot},
         vault::Vault,
     },
-    sys::unix::{Channel, Peer, Received, pid_of},
+    sys::unix::{Channel, Peer, Received, pid_of, same_process},
 };
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{
@@ -21,8 +22,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections at most: 255 slots, and as many observers and newcomers.
+/// Connections at most: 255 slots, observers, and newcomers.
 const MAX_CONNECTIONS: usize = 512;
+/// Observers at most; they must not keep clients away.
+const MAX_OBSERVERS: usize = 64;
+/// An observer that has asked nothing for so long is closed.
+const OBSERVING: Duration = Duration::from_secs(60);
 /// A connection that has not said who it is after so long is closed.
 const MANNERS: Duration = Duration::from_secs(5);
 /// How long a newcomer waits for a slot.
@@ -40,6 +45,8 @@ pub(super) struct Client {
     pub(super) channel: Channel,
     pub(super) peer: Peer,
     since: Instant,
+    /// When it said something last.
+    heard: Instant,
     pub(super) kind: Kind,
     /// Answers that did not go out at once.
     queue: VecDeque<Vec<u8>>,
@@ -64,6 +71,8 @@ enum End {
     Gone,
     /// It was told so, in words.
     Refused(String),
+    /// It was told so, and that it will be welcome later.
+    Busy(&'static str),
     /// It broke a rule.
     Misbehaved(&'static str),
 }
@@ -76,12 +85,22 @@ impl Service {
             let channel = match listener.accept() {
                 Ok(Some(channel)) => channel,
                 Ok(None) => return,
+                // It stays in the queue, and would wake us again at once.
                 Err(error) => {
-                    self.note(&format!("a connection could not be taken: {error}"));
+                    let _ = self.epoll.delete(listener.as_fd());
+                    self.deaf = true;
+                    self.note(&format!("a connection could not be taken: {error}; trying again in a second"));
                     return;
                 }
             };
             self.welcome(channel);
+        }
+    }
+
+    /// Takes new connections again, if that was not possible for a while.
+    pub(super) fn hear_again(&mut self) {
+        if let (true, Some(listener)) = (self.deaf, &self.listener) {
+            self.deaf = watch(&self.epoll, listener.as_fd(), Token::Listener).is_err();
         }
     }
 
@@ -102,11 +121,11 @@ impl Service {
         }
         if self.clients.len() >= MAX_CONNECTIONS {
             self.counters.refused += 1;
-            let _ = channel.send(&encode(&ToClient::Refused("too many connections".to_owned())), &[]);
+            let _ = channel.send(&encode(&ToClient::Busy("too many connections".to_owned())), &[]);
             return;
         }
         let (since, queue) = (Instant::now(), VecDeque::new());
-        let key = self.clients.insert(Client { channel, peer, since, kind: Kind::New, queue });
+        let key = self.clients.insert(Client { channel, peer, since, heard: since, kind: Kind::New, queue });
         if watch(&self.epoll, self.clients[key].channel.as_fd(), Token::Client(key)).is_err() {
             self.clients.remove(key);
         }
@@ -140,18 +159,23 @@ impl Service {
         let Some(message) = decode::<ToService>(bytes) else {
             return Err(End::Misbehaved("its message makes no sense"));
         };
+        if let Some(client) = self.clients.get_mut(key) {
+            client.heard = Instant::now();
+        }
         let brings = !fds.is_empty();
         match (message, &self.clients[key].kind) {
             (ToService::Hello(hello), Kind::New) => return self.greet(key, hello, fds),
             _ if brings => return Err(End::Misbehaved("it sent descriptors that nobody asked for")),
             (ToService::Listen { token, listen }, Kind::Member(slot)) => {
                 let added = self.listeners.add(usize::from(*slot), token, listen);
+                self.register_listeners();
                 let answer =
                     if added { ToClient::Listening { token } } else { ToClient::NotListening { token } };
                 self.answer(key, &answer);
             }
             (ToService::Unlisten { token }, Kind::Member(slot)) => {
                 self.listeners.remove(usize::from(*slot), token);
+                self.register_listeners();
             }
             (ToService::HandOn(packet), Kind::Member(slot)) => {
                 let slot = *slot;
@@ -190,6 +214,10 @@ impl Service {
         let wrong = || End::Misbehaved("its first message lacks descriptors, or has others");
         match hello.role {
             Role::Observe if fds.is_empty() => {
+                let observers = |(_, client): &(usize, &Client)| matches!(client.kind, Kind::Observer);
+                if self.clients.iter().filter(observers).count() >= MAX_OBSERVERS {
+                    return Err(End::Busy("too many programs look at the host service"));
+                }
                 self.clients[key].kind = Kind::Observer;
                 Ok(())
             }
@@ -312,10 +340,31 @@ impl Service {
                 self.unwatched.entry(member.slot).and_modify(|since| *since = now);
             }
         }
+        self.restore_listeners();
         self.note(&format!("took over from an earlier service: {} members", self.members()));
         self.store();
         self.admit_waiting();
         Ok(())
+    }
+
+    /// Those who listened to the earlier service do so now, before anybody else can.
+    fn restore_listeners(&mut self) {
+        let Some(register) = self.port.as_ref().map(|port| &port.register) else { return };
+        for (slot, token, listen) in register.load() {
+            if matches!(self.slots.get(slot), Slot::Held(_)) {
+                self.listeners.add(usize::from(slot), token, listen);
+            }
+        }
+    }
+
+    /// Puts those who listen where the next service finds them.
+    fn register_listeners(&self) {
+        let Some(port) = &self.port else { return };
+        let of_slots = self
+            .listeners
+            .iter()
+            .filter_map(|(owner, token, listen)| u8::try_from(owner).ok().map(|slot| (slot, token, listen)));
+        port.register.store(of_slots);
     }
 
     fn members(&self) -> usize {
@@ -325,7 +374,12 @@ impl Service {
     /// A process with a slot is back.
     fn readmit(&mut self, key: usize, version: u16, slot: u8, pidfd: Option<OwnedFd>) -> Result<(), End> {
         let pid = self.clients[key].peer.pid;
-        let known = matches!(self.slots.get(slot), Slot::Held(holder) if holder.pid == pid);
+        let known = match (self.slots.get(slot), self.pidfds.get(&slot), &pidfd) {
+            // Numbers may mean nothing: the process may be of another namespace than the earlier service.
+            (Slot::Held(_), Some(ours), Some(theirs)) => same_process(ours.as_fd(), theirs.as_fd()),
+            (Slot::Held(holder), ..) => holder.pid == pid,
+            _ => false,
+        };
         if slot == 0 || !known || self.connected.contains_key(&slot) {
             return Err(End::Refused(format!("slot {slot} is not this process's any more")));
         }
@@ -395,12 +449,18 @@ impl Service {
 
     /// Closes connections that do not say who they are.
     pub(super) fn close_silent(&mut self, now: Instant) {
-        let late =
-            |client: &Client| matches!(client.kind, Kind::New) && now.duration_since(client.since) > MANNERS;
+        let late = |client: &Client| {
+            let most = match client.kind {
+                Kind::New => MANNERS,
+                Kind::Observer => OBSERVING,
+                Kind::Waiting { .. } | Kind::Member(_) => return false,
+            };
+            now.duration_since(client.heard) > most
+        };
         let keys: Vec<usize> =
             self.clients.iter().filter(|(_, client)| late(client)).map(|(key, _)| key).collect();
         for key in keys {
-            self.close(key, End::Misbehaved("it said nothing"));
+            self.close(key, End::Misbehaved("it said nothing for long"));
         }
     }
 
@@ -430,6 +490,10 @@ impl Service {
                 client.queue.clear();
                 let _ = client.channel.send(&encode(&ToClient::Refused(text)), &[]);
             }
+            End::Busy(why) => {
+                self.counters.refused += 1;
+                let _ = client.channel.send(&encode(&ToClient::Busy(why.to_owned())), &[]);
+            }
             End::Misbehaved(why) => {
                 self.counters.misbehaved += 1;
                 self.note(&format!("process {} was cut off: {why}", client.peer.pid));
@@ -439,6 +503,7 @@ impl Service {
             self.connected.remove(&slot);
             self.orphans.insert(slot);
             self.listeners.remove_owner(usize::from(slot));
+            self.register_listeners();
             if let Some(since) = self.unwatched.get_mut(&slot) {
                 *since = Instant::now();
             }
@@ -478,11 +543,12 @@ impl Service {
         self.unwatched.remove(&slot);
         self.orphans.remove(&slot);
         self.listeners.remove_owner(usize::from(slot));
+        self.register_listeners();
         let Some(port) = &self.port else { return };
         self.counters.drained += port.group.drain(slot);
         if let Ok(records) = port.records.of_slot(slot) {
-            if let Some(mourn) = &mut self.on_death {
-                records.iter().for_each(|connection| mourn(slot, connection));
+            if let Some(attendant) = &mut self.attendant {
+                records.iter().for_each(|connection| attendant.died(now(), &connection));
             }
             records.wipe();
         }

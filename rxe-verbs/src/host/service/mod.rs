@@ -8,14 +8,16 @@
 
 mod ask;
 mod clients;
+mod courier;
 mod packets;
 
 use super::{
+    attendant::{Attendant, attendant},
     config::HostConfig,
     group::Group,
     listeners::Listeners,
     message::NAME,
-    records::{Connection, Records},
+    records::{Records, Register},
     report::ServiceCounters,
     slots::{Slot, Slots},
     vault::{DepositRef, Vault},
@@ -27,6 +29,7 @@ use crate::{
 use ask::Asked;
 use clients::Client;
 pub(in crate::host) use clients::is_nobody_in_particular;
+use courier::Refusals;
 use nix::{
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
@@ -35,7 +38,7 @@ use nix::{
     unistd::geteuid,
 };
 use packets::Probes;
-use rxe_core::wire::IdentTracker;
+use rxe_core::{num::Psn, wire::IdentTracker};
 use slab::Slab;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -116,11 +119,10 @@ struct Port {
     group: Group,
     vault: Vault,
     records: Records,
+    register: Register,
     /// Slot 0's.
     link: UdpLink,
 }
-
-type Mourner = Box<dyn FnMut(u8, Connection) + Send>;
 
 /// A host service.
 pub struct Service {
@@ -128,6 +130,8 @@ pub struct Service {
     place: Place,
     /// Gone when it is to end.
     listener: Option<Listener>,
+    /// It has no descriptor left for new connections, until the next look.
+    deaf: bool,
     epoll: Epoll,
     port: Option<Port>,
     /// When to stop waiting for programs that use the port, if it is in use.
@@ -150,7 +154,11 @@ pub struct Service {
     next_ask: u32,
     counters: ServiceCounters,
     log: VecDeque<String>,
-    on_death: Option<Mourner>,
+    /// Speaks for those who cannot, once somebody has named himself.
+    attendant: Option<Box<dyn Attendant>>,
+    refusals: Refusals,
+    /// Of the datagrams that it sends.
+    letter_psn: Psn,
     uid: u32,
     started: Instant,
     /// Since when nobody needs it.
@@ -182,6 +190,7 @@ impl Service {
             config,
             place,
             listener: Some(listener),
+            deaf: false,
             epoll,
             port: None,
             reunion: None,
@@ -199,7 +208,9 @@ impl Service {
             next_ask: 0,
             counters: ServiceCounters::default(),
             log: VecDeque::new(),
-            on_death: None,
+            attendant: attendant(),
+            refusals: Refusals::default(),
+            letter_psn: Psn::default(),
             uid: geteuid().as_raw(),
             started: now,
             idle_since: now,
@@ -214,17 +225,13 @@ impl Service {
         Ok(service)
     }
 
-    /// Calls `mourn` with the slot and each connection on record of every process that dies.
-    pub fn on_death(&mut self, mourn: impl FnMut(u8, Connection) + Send + 'static) {
-        self.on_death = Some(Box::new(mourn));
-    }
-
     /// Serves until nobody has needed it for a while.
     pub fn run(mut self) {
         let mut events = [EpollEvent::empty(); 64];
         let mut tick = Instant::now() + TICK;
         loop {
             let left = tick.saturating_duration_since(Instant::now());
+            let left = self.send_last_words().map_or(left, |soon| left.min(soon));
             let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
             let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
             for event in &events[..count] {
@@ -247,6 +254,8 @@ impl Service {
             Token::Listener => self.accept(),
             Token::Link => self.receive(),
             Token::Client(key) => self.hear(key, flags),
+            // It may have left in the same batch of events.
+            Token::Death(slot) if !self.pidfds.contains_key(&slot) => {}
             Token::Death(slot) => self.bury(slot),
         }
     }
@@ -254,6 +263,7 @@ impl Service {
     /// Looks after what no event tells of; false when it is to end.
     fn tick(&mut self) -> bool {
         let now = Instant::now();
+        self.hear_again();
         self.look_after_waiting(now);
         self.close_silent(now);
         self.end_asks(now);
@@ -296,7 +306,8 @@ impl Service {
                 "packets cannot be steered here ({error}): only one process can use the port"
             ));
         }
-        self.port = Some(Port { group, vault, records, link });
+        let register = records.register().map_err(system("share memory"))?;
+        self.port = Some(Port { group, vault, records, register, link });
         self.reunion = None;
         self.store();
         Ok(())

@@ -10,7 +10,7 @@ use rxe_core::{
     endpoint::RunMeta,
     num::Qpn,
     wire::{
-        HeaderSeen, MAD_HEADER_LEN, MadHeader, Packet as Decoded, Verdict,
+        MAD_HEADER_LEN, MadHeader, Packet as Decoded, Verdict,
         icrc::{Route, RouteCrc},
     },
 };
@@ -57,15 +57,7 @@ impl Service {
                 break;
             }
             for run in arrivals.iter() {
-                let meta = RunMeta {
-                    src: run.src,
-                    dst: run.dst,
-                    src_port: run.src_port,
-                    ifindex: run.ifindex,
-                    tos: run.tos,
-                    hop_limit: run.ttl,
-                    seen: HeaderSeen::Hidden,
-                };
+                let meta = run.meta();
                 for bytes in run.packets() {
                     self.handle_packet(&meta, bytes);
                 }
@@ -80,7 +72,7 @@ impl Service {
             return;
         }
         match self.fate(bytes) {
-            Some(Fate::Dispatch(service_id)) => self.dispatch(meta, bytes, service_id),
+            Some(Fate::Dispatch(service_id)) => self.handle_request(meta, bytes, service_id),
             Some(Fate::HandOn(slot)) => {
                 self.probes.suspicious = true;
                 let handed = self.deliver(slot, Packet::new(meta, None, bytes));
@@ -115,7 +107,7 @@ impl Service {
     }
 
     /// Gives a connection request to whoever listens for it.
-    fn dispatch(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
+    fn handle_request(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
         if self.trackers.len() >= MAX_TRACKERS && !self.trackers.contains_key(&meta.src) {
             self.trackers.clear();
         }
@@ -128,7 +120,9 @@ impl Service {
         }
         let slot = self.listeners.find(service_id, meta.dst).and_then(|owner| u8::try_from(owner).ok());
         let Some(slot) = slot else {
-            self.counters.unheard += 1;
+            if let Ok(packet) = Decoded::decode(bytes) {
+                self.refuse(meta, &packet);
+            }
             return;
         };
         // The listener's process sees only some of the peer's packets, and could not follow its IDs.

@@ -1,0 +1,141 @@
+//! `rxe connect`: makes one connection, or asks for one datagram service, and prints each message.
+
+use super::{
+    Data, failure, find_pair, next,
+    show::{Look, Show},
+};
+use crate::Result;
+use rxe_cm::{CmEvent, CmId, CmOptions, ConnParams, EventChannel, EventKind, Manager, proto::PortSpace};
+use rxe_verbs::{QpInit, QpType};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+/// How long the end of a connection is waited for once it was asked for.
+const FAREWELL: Duration = Duration::from_secs(30);
+
+/// Connect to a listener and print each message of the connection manager, with its fields
+///
+/// The connection is ended after a moment. The other side may be `rxe listen PORT`, or any program that listens by
+/// rdma_cm.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the listener is
+    #[arg(value_name = "ADDR:PORT")]
+    to: String,
+    /// Ask for a datagram service (SIDR, port space UDP) instead
+    #[arg(long)]
+    datagram: bool,
+    /// Send this along: text, or bytes as 0x...
+    #[arg(long, value_name = "HEX|TEXT", default_value = "", value_parser = Data::parse)]
+    private_data: Data,
+    /// Address of ours to connect from
+    #[arg(long, value_name = "IP")]
+    source: Option<IpAddr>,
+    /// How long the connection is held
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.2, value_parser = super::parse_seconds)]
+    hold: f64,
+    /// Give up when there is no answer for so long [default: when no request was answered, after 26 s]
+    #[arg(long, value_name = "SECONDS", value_parser = super::parse_seconds)]
+    timeout: Option<f64>,
+    /// How long the listener may take to answer, until we ask again: 4.096 us x 2^CODE
+    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u8).range(0..=31))]
+    response_timeout: Option<u8>,
+    /// How long the queue pairs wait for an acknowledgement, in the same code; also tells how long packets live
+    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u8).range(1..=31))]
+    ack_timeout: Option<u8>,
+    /// Type of service (traffic class) of the connection's packets; without it the host's rules decide
+    #[arg(long, value_name = "BYTE", value_parser = clap::value_parser!(u8))]
+    tos: Option<u8>,
+    #[command(flatten)]
+    look: Look,
+}
+
+/// How far we have come.
+struct Client<'a> {
+    args: &'a Args,
+    show: &'a Show,
+    events: EventChannel,
+    peer: SocketAddr,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let peer = find_pair(&args.to)?;
+    let manager = Manager::open()?;
+    let show = Show::new(&manager, args.look)?;
+    let events = EventChannel::new()?;
+    let space = if args.datagram { PortSpace::Udp } else { PortSpace::Tcp };
+    let id = manager.create_id(&events, space)?;
+    let client = Client { args, show: &show, events, peer };
+    let result = client.play(id);
+    show.finish();
+    result
+}
+
+impl Client<'_> {
+    /// The next event, shown; none when the time is over.
+    fn next(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>> {
+        let event = next(&self.events, timeout)?;
+        if let Some(event) = &event {
+            self.show.event(event);
+        }
+        Ok(event)
+    }
+
+    /// Waits for what is hoped for.
+    fn expect(&self, timeout: Option<Duration>, hoped: impl Fn(&EventKind) -> bool) -> Result<bool> {
+        match self.next(timeout)? {
+            None => Ok(false),
+            Some(event) if hoped(&event.kind) => Ok(true),
+            Some(event) => Err(failure(&event.kind, self.peer).into()),
+        }
+    }
+
+    fn play(&self, id: CmId) -> Result<()> {
+        let Args { datagram, source, response_timeout, ack_timeout, tos, .. } = *self.args;
+        id.set_options(CmOptions { response_timeout, ack_timeout, tos, ..CmOptions::default() })?;
+        id.resolve_addr(source.map(|ip| SocketAddr::new(ip, 0)), self.peer)?;
+        self.expect(None, |kind| matches!(kind, EventKind::AddrResolved))?;
+        id.resolve_route()?;
+        self.expect(None, |kind| matches!(kind, EventKind::RouteResolved))?;
+        let context = id.context().ok_or("the device of the connection is not known")?;
+        let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+        let qp_type = if datagram { QpType::Ud } else { QpType::Rc };
+        id.create_qp(&pd, &QpInit::new(qp_type, &cq))?;
+        id.connect(&ConnParams { private_data: &self.args.private_data.0, ..ConnParams::default() })?;
+        let timeout = self.args.timeout.map(Duration::from_secs_f64);
+        if !self.expect(timeout, |kind| matches!(kind, EventKind::Established(_)))? {
+            // Says so to the peer.
+            drop(id);
+            let seconds = timeout.unwrap_or_default().as_secs_f64();
+            let why = failure(&EventKind::Unreachable, self.peer);
+            return Err(format!("given up after {seconds} s: {why}").into());
+        }
+        if datagram { Ok(()) } else { self.end(&id) }
+    }
+
+    /// Holds the connection, and ends it, if the peer does not.
+    fn end(&self, id: &CmId) -> Result<()> {
+        let start = Instant::now();
+        let hold = Duration::from_secs_f64(self.args.hold);
+        let mut ours = false;
+        loop {
+            let left = if ours { FAREWELL } else { hold.saturating_sub(start.elapsed()) };
+            match self.next(Some(left))?.map(|event| event.kind) {
+                None if ours => return Err(format!("{} does not let the connection end", self.peer).into()),
+                None => {
+                    ours = true;
+                    id.disconnect()?;
+                }
+                Some(EventKind::Disconnected) if !ours => {
+                    ours = true;
+                    id.disconnect()?;
+                }
+                Some(EventKind::Disconnected) => {}
+                Some(EventKind::TimewaitExit) => return Ok(()),
+                Some(other) => return Err(failure(&other, self.peer).into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! One connection: its queue pair and memory, and what happens on it, whether the queue pair or the connection manager
+//! tells it.
+
+use super::message::{Buffer, LEN, MOST};
+use crate::{Result, cm};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rxe_cm::{CmId, ConnParams, EventChannel, EventKind};
+use rxe_verbs::{
+    Access, CompChannel, Completion, Cq, Mr, Qp, QpCaps, QpInit, QpType, RecvWr, SendOp, SendWr, WcOpcode,
+    WcStatus,
+};
+use std::{
+    net::SocketAddr,
+    os::fd::AsFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Queue sizes, those of rping.
+const CAPS: QpCaps =
+    QpCaps { max_send_wr: 16, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+/// Where the message that is sent lies, behind the two received ones.
+const OUT: usize = 2 * LEN;
+/// How long we look around for an answer before we sleep.
+const SPIN: Duration = Duration::from_micros(50);
+/// When the queue pair fails because the peer has hung up, its message may come a moment later.
+const MOMENT: Duration = Duration::from_secs(2);
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) id: CmId,
+    pub(super) peer: SocketAddr,
+    events: EventChannel,
+    qp: Arc<Qp>,
+    cq: Cq,
+    completions: CompChannel,
+    messages: Mr,
+    /// What a server READs into and WRITEs from; what a client has the answer written to.
+    pub(super) data: Mr,
+    /// What the server reads from a client.
+    pub(super) source: Mr,
+    terms: Terms,
+}
+
+/// How a connection is held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// How long a silent peer is waited for; none for ever.
+    pub(super) patience: Option<Duration>,
+    /// Tell what happens.
+    pub(super) debug: bool,
+}
+
+impl Terms {
+    pub(super) fn note(self, what: impl FnOnce() -> String) {
+        if self.debug {
+            eprintln!("{}", what());
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// The peer says where a buffer is, or that we may go ahead.
+    Message(Buffer),
+    /// Our READ or WRITE is done.
+    Done,
+    /// The peer has ended the connection.
+    HungUp,
+}
+
+impl Link {
+    /// Makes the queue pair of an id that knows its device, ready to receive.
+    pub(super) fn new(id: CmId, events: EventChannel, peer: SocketAddr, terms: Terms) -> Result<Self> {
+        let context = id.context().ok_or("the device of the connection is not known")?;
+        let pd = context.alloc_pd()?;
+        let completions = context.create_comp_channel()?;
+        let cq = context.create_cq(CAPS.max_send_wr + CAPS.max_recv_wr, Some(&completions))?;
+        let remote = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let messages = pd.alloc_mr(3 * LEN, Access::LOCAL_WRITE)?;
+        let (data, source) = (pd.alloc_mr(MOST as usize, remote)?, pd.alloc_mr(MOST as usize, remote)?);
+        let qp = id.create_qp(&pd, &QpInit { caps: CAPS, ..QpInit::new(QpType::Rc, &cq) })?;
+        let link = Self { id, peer, events, qp, cq, completions, messages, data, source, terms };
+        (0..2).try_for_each(|place| link.expect_message(place))?;
+        Ok(link)
+    }
+
+    /// Asks the peer for the connection.
+    pub(super) fn connect(&self) -> Result<()> {
+        let one = Some(1);
+        self.id.connect(&ConnParams {
+            responder_resources: one,
+            initiator_depth: one,
+            ..ConnParams::default()
+        })?;
+        let event = cm::next(&self.events, self.terms.patience)?;
+        let kind = event.map_or(EventKind::Unreachable, |event| event.kind);
+        self.terms.note(|| format!("event {} of the connection with {}", kind.name(), self.peer));
+        match kind {
+            EventKind::Established(_) => Ok(()),
+            other => Err(cm::failure(&other, self.peer).into()),
+        }
+    }
+
+    fn expect_message(&self, place: u64) -> Result<()> {
+        let sges = [self.messages.sge(place as usize * LEN, LEN as u32)];
+        Ok(self.qp.post_recv(&RecvWr { wr_id: place, sges: &sges })?)
+    }
+
+    /// Sends where a buffer of ours is.
+    pub(super) fn tell(&self, mr: &Mr, len: u32) -> Result<()> {
+        self.send(Buffer { addr: mr.addr(), rkey: mr.rkey().0, len })
+    }
+
+    /// Says that the peer may go ahead.
+    pub(super) fn go_ahead(&self) -> Result<()> {
+        self.send(Buffer::default())
+    }
+
+    fn send(&self, buffer: Buffer) -> Result<()> {
+        self.messages.write_at(OUT, &buffer.emit())?;
+        Ok(self.qp.post_send(&SendWr::new(0, SendOp::Send, &[self.messages.sge(OUT, LEN as u32)]))?)
+    }
+
+    /// READs or WRITEs with the first `len` bytes of our buffer; false if the peer has hung up.
+    pub(super) fn transfer(&self, op: SendOp, len: u32) -> Result<bool> {
+        self.qp.post_send(&SendWr::new(0, op, &[self.data.sge(0, len)]))?;
+        match self.next()? {
+            Next::Done => Ok(true),
+            Next::HungUp => Ok(false),
+            Next::Message(_) => Err(self.lost("it sends a message out of turn")),
+        }
+    }
+
+    /// Waits until something happens.
+    pub(super) fn next(&self) -> Result<Next> {
+        let start = Instant::now();
+        let mut armed = false;
+        loop {
+            let mut one = [Completion::default()];
+            if self.cq.poll(&mut one)? == 1 {
+                armed = false;
+                if let Some(next) = self.completed(&one[0])? {
+                    return Ok(next);
+                }
+                continue;
+            }
+            if let Some(next) = self.told()? {
+                return Ok(next);
+            }
+            if start.elapsed() < SPIN {
+                continue;
+            }
+            let left = self.terms.patience.map(|patience| patience.saturating_sub(start.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                let seconds = self.terms.patience.unwrap_or_default().as_secs_f64();
+                return Err(self.lost(&format!("it has said nothing for {seconds} s; is it still running?")));
+            }
+            // What came before the queue was armed wakes nobody: one more look at it.
+            if armed {
+                wait(&[self.completions.as_fd(), self.events.as_fd()], left)?;
+            } else {
+                while self.completions.try_get_event().is_some() {}
+                self.cq.req_notify(false);
+            }
+            armed = !armed;
+        }
+    }
+
+    fn completed(&self, wc: &Completion) -> Result<Option<Next>> {
+        match (wc.status, wc.opcode) {
+            (WcStatus::Success, WcOpcode::Recv) => {
+                if wc.byte_len as usize != LEN {
+                    let len = wc.byte_len;
+                    return Err(self.lost(&format!("it sends {len} bytes; a message of rping has {LEN}")));
+                }
+                let mut bytes = [0; LEN];
+                self.messages.read_at(wc.wr_id as usize * LEN, &mut bytes)?;
+                self.expect_message(wc.wr_id)?;
+                let buffer = Buffer::parse(bytes);
+                self.terms.note(|| format!("message from {}: {buffer:x?}", self.peer));
+                Ok(Some(Next::Message(buffer)))
+            }
+            (WcStatus::Success, WcOpcode::Read | WcOpcode::Write) => Ok(Some(Next::Done)),
+            (WcStatus::Success, _) => Ok(None),
+            (status, opcode) => {
+                // Its last acknowledgement may be lost with the connection that it ends.
+                let start = Instant::now();
+                while start.elapsed() < MOMENT {
+                    if let Some(next) = self.told()? {
+                        return Ok(Some(next));
+                    }
+                    self.wait_for_event(MOMENT)?;
+                }
+                let advice = match status {
+                    WcStatus::RetryExceeded => ": it does not answer; is it still running?",
+                    WcStatus::RemoteAccess => ": it does not allow access to the memory that it named",
+                    _ => "",
+                };
+                Err(self.lost(&format!("{opcode:?} failed with {status:?}{advice}")))
+            }
+        }
+    }
+
+    /// What the connection manager tells, if it counts.
+    fn told(&self) -> Result<Option<Next>> {
+        while let Some(event) = self.events.try_get_event() {
+            self.terms.note(|| format!("event {} of the connection with {}", event.kind.name(), self.peer));
+            match event.kind {
+                EventKind::Established(_) | EventKind::TimewaitExit => {}
+                EventKind::Disconnected => return Ok(Some(Next::HungUp)),
+                other => return Err(cm::failure(&other, self.peer).into()),
+            }
+        }
+        Ok(None)
+    }
+
+    fn wait_for_event(&self, timeout: Duration) -> Result<()> {
+        wait(&[self.events.as_fd()], Some(timeout))
+    }
+
+    /// An error of this connection.
+    pub(super) fn lost(&self, what: &str) -> crate::Error {
+        format!("with {}: {what}", self.peer).into()
+    }
+
+    /// Ends the connection, and waits a moment until the peer agrees.
+    pub(super) fn hang_up(&self) {
+        // Both may do it at once, and the peer may be gone.
+        if self.id.disconnect().is_ok() {
+            let start = Instant::now();
+            while let Ok(None) = self.told() {
+                if start.elapsed() > MOMENT || self.wait_for_event(MOMENT).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Agrees to the peer's ending it.
+    pub(super) fn agree(&self) {
+        let _ = self.id.disconnect();
+    }
+}
+
+fn wait(fds: &[std::os::fd::BorrowedFd<'_>], timeout: Option<Duration>) -> Result<()> {
+    let mut fds: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+        PollTimeout::try_from(timeout + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
+    });
+    match poll(&mut fds, timeout) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Err(error) => Err(format!("cannot wait for the peer: {error}").into()),
+    }
+}

@@ -1,0 +1,121 @@
+//! Datagrams of queue pair 1 that the service sends for others: refusals, and the last words of the dead.
+
+use super::{Port, Service};
+use crate::{
+    engine::now,
+    host::attendant::{Letter, MAD_LEN, attendant},
+    net::{Link, Transmit, UdpLink},
+};
+use rxe_core::{
+    endpoint::RunMeta,
+    num::{Pkey, Psn, Qkey, Qpn},
+    wire::{Bth, Deth, Ext, Opcode, Packet, emit, icrc, wire_len},
+};
+use std::time::{Duration, Instant};
+
+/// Refusals a second at most.
+const REFUSALS: u32 = 1000;
+/// Datagrams at a time: clients get their turn too.
+const BURST: usize = 128;
+/// The usual hop limit.
+const HOP_LIMIT: u8 = 64;
+
+/// How many refusals have left in this second.
+#[derive(Debug)]
+pub(super) struct Refusals {
+    since: Instant,
+    count: u32,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self { since: Instant::now(), count: 0 }
+    }
+}
+
+impl Refusals {
+    fn take(&mut self) -> bool {
+        if self.since.elapsed() >= Duration::from_secs(1) {
+            *self = Self::default();
+        }
+        self.count += 1;
+        self.count <= REFUSALS
+    }
+}
+
+impl Service {
+    /// A request for which nobody listens is refused, so that its sender need not wait.
+    pub(super) fn refuse(&mut self, meta: &RunMeta, packet: &Packet<'_>) {
+        self.counters.unheard += 1;
+        let Ok(mad) = <&[u8; MAD_LEN]>::try_from(packet.payload) else { return };
+        if self.attendant.is_none() {
+            self.attendant = attendant();
+        }
+        let Some(answer) = self.attendant.as_mut().and_then(|attendant| attendant.unheard(mad)) else {
+            return;
+        };
+        if !self.refusals.take() {
+            return;
+        }
+        let letter = Letter {
+            local: meta.dst,
+            remote: meta.src,
+            ifindex: meta.ifindex,
+            pkey: packet.bth.pkey.0,
+            tos: 0,
+            mad: answer,
+        };
+        self.dispatch_letter(&letter);
+    }
+
+    /// Sends what is due for the dead; how long until there is more.
+    pub(super) fn send_last_words(&mut self) -> Option<Duration> {
+        let time = now();
+        let attendant = self.attendant.as_mut()?;
+        if attendant.poll_timeout()? > time {
+            return self.until_last_words();
+        }
+        let mut letters = Vec::new();
+        attendant.letters(time, BURST, &mut letters);
+        for letter in &letters {
+            self.dispatch_letter(letter);
+        }
+        self.counters.last_words += letters.len() as u64;
+        self.until_last_words()
+    }
+
+    /// How long until something is due.
+    fn until_last_words(&self) -> Option<Duration> {
+        let due = self.attendant.as_ref()?.poll_timeout()?;
+        // A moment for everybody else, if much is due at once.
+        Some(due.since(now()).max(Duration::from_millis(1)))
+    }
+
+    fn dispatch_letter(&mut self, letter: &Letter) {
+        let Some(Port { link, .. }) = &mut self.port else { return };
+        self.letter_psn = self.letter_psn.next();
+        // Lost, like a packet on the way: whoever needs it asks again, or is told again.
+        let _ = send(link, letter, self.letter_psn);
+    }
+}
+
+/// Sends a datagram from queue pair 1 to the peer's.
+fn send(link: &mut UdpLink, letter: &Letter, psn: Psn) -> Option<()> {
+    let bth = Bth { pkey: Pkey(letter.pkey), ..Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, psn) };
+    let ext = Ext { deth: Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI }, ..Ext::default() };
+    let mut packet = vec![0; wire_len(bth.opcode, MAD_LEN)];
+    emit(&bth, &ext, MAD_LEN, &mut packet)?.copy_from_slice(&letter.mad);
+    let source_port = *link.capabilities().source_ports.first()?;
+    let route = icrc::Route { src: letter.local, dst: letter.remote, src_port: source_port };
+    icrc::seal(&route, 0, &mut packet);
+    let batch = Transmit {
+        src: letter.local,
+        dst: letter.remote,
+        ifindex: letter.ifindex,
+        source_port,
+        tos: letter.tos,
+        hop_limit: HOP_LIMIT,
+        segment_size: packet.len(),
+    };
+    link.send(&batch, &packet).ok()
+}
