@@ -130,6 +130,18 @@ VERBS: work
       invalidated_rkey null where the flags do not announce them (wc_flags: GRH WITH_IMM WITH_INV;
       kernel rxe reports WITH_INV in the wrong bit, 4 instead of 8: put right here). On an error
       only wr_id, status, qp_num mean something.
+
+CONNECTION MANAGER (librdmacm; ids have no queue pair, and a queue pair number that nobody has)
+  cm_channel {}                         -> {handle}
+  cm_id {channel, space="TCP"}          -> {handle}        or "UDP"; close {handle} destroys it
+  cm_listen {id, addr, port, backlog=0} -> null       binds first
+  cm_resolve {id, addr, port}           -> null       address and route; takes their two events
+  cm_connect {id, data="", qpn=null}    -> null       data: private data in hex
+  cm_accept {id, data=""}, cm_reject {id, data=""}  -> null
+  cm_establish {id}, cm_disconnect {id} -> null
+  cm_event {channel, timeout_ms=10000}  -> {event, status, data, id, listener} or null   event as in
+      rdma_cm_event_type without RDMA_CM_EVENT_; data is the whole field, in hex. A CONNECT_REQUEST's
+      id is new and belongs to this connection. The event is acknowledged.
 """
 
 import argparse
@@ -144,6 +156,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cm_ops  # noqa: E402
 import faults  # noqa: E402
 import jobs  # noqa: E402
 import names  # noqa: E402
@@ -246,7 +259,7 @@ def op_get(session, path, offset=0, length=16 << 20):
 
 OPS = {
     name[3:]: function
-    for module in (globals(), vars(jobs), vars(faults), vars(verbs_ops), vars(verbs_work))
+    for module in (globals(), vars(cm_ops), vars(jobs), vars(faults), vars(verbs_ops), vars(verbs_work))
     for name, function in module.items()
     if name.startswith("op_")
 }

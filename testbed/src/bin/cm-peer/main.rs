@@ -3,9 +3,11 @@
 //!
 //! ```text
 //! cm-peer PROGRAM client|server OUR-IP THEIR-IP [NAME=VALUE ...]
+//! cm-peer cases AGENT OUR-IP THEIR-IP [port=FIRST]
 //! ```
 //! A server prints `listening` when it does. Exit 0 if all went as the program's protocol says and the data was right.
 
+mod cases;
 mod mckey;
 mod node;
 mod options;
@@ -25,6 +27,9 @@ fn run() -> Result<(), Failure> {
     let [program, role, ours, theirs, rest @ ..] = words.as_slice() else {
         return Err("usage: cm-peer PROGRAM client|server OUR-IP THEIR-IP [NAME=VALUE ...]".into());
     };
+    if *program == "cases" {
+        return cases::play(role, Options::parse("client", ours, theirs, rest)?);
+    }
     let peer = Peer::open(Options::parse(role, ours, theirs, rest)?)?;
     match *program {
         "mckey" => mckey::play(&peer),

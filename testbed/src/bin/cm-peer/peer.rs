@@ -15,7 +15,7 @@ use std::{
 use testbed::agent::Failure;
 
 /// How long anything of the other end may take. Emulated machines stall, and a lost message is repeated after 6 s.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The other end's program may not have come so far as to listen.
 const TRIES: u32 = 150;
 const PAUSE: Duration = Duration::from_millis(100);

@@ -1,0 +1,127 @@
+//! Private data of every length that a message has room for: the other program gets the bytes, then zeroes to the field's end.
+
+use super::{Bench, Case};
+use crate::peer::same;
+use rxe_cm::{CmId, proto::PortSpace};
+use testbed::{agent::Failure, pattern::pattern};
+
+pub(super) const ALL: &[Case] = &[
+    Case {
+        name: "private data of REQ (0 to 56 bytes) and REP (0 to 196)",
+        ours: Some(connect),
+        kernel: Some(connect_here),
+    },
+    Case { name: "private data of REJ (0 to 148 bytes)", ours: Some(reject), kernel: Some(reject_here) },
+    Case {
+        name: "private data of SIDR_REQ (0 to 180 bytes) and SIDR_REP (0 to 136)",
+        ours: Some(datagram),
+        kernel: Some(datagram_here),
+    },
+];
+const REQ: usize = 56;
+const REP: usize = 196;
+const REJ: usize = 148;
+const SIDR_REQ: usize = 180;
+const SIDR_REP: usize = 136;
+
+/// Bytes of a length within the field, and what the other side's program has to see.
+fn field(round: usize, size: usize) -> (Vec<u8>, Vec<u8>) {
+    let data = pattern(round as u64 + 1, round % (size + 1));
+    let mut whole = data.clone();
+    whole.resize(size, 0);
+    (data, whole)
+}
+
+/// Ends a connection from the kernel's side, so that ours has to answer it.
+fn end(bench: &Bench, ours: &CmId, theirs: &super::Theirs<'_>) -> Result<(), Failure> {
+    theirs.call("cm_disconnect", &[])?;
+    bench.we_get("DISCONNECTED")?;
+    ours.disconnect()?;
+    bench.they_get("DISCONNECTED").map(drop)
+}
+
+fn connect(bench: &Bench) -> Result<(), Failure> {
+    let (_listener, address) = bench.their_listener(PortSpace::Tcp)?;
+    for round in 0..=REP {
+        let ((asked, seen), (answered, answer)) = (field(round, REQ), field(round, REP));
+        let ours = bench.peer.resolved(PortSpace::Tcp, address)?;
+        ours.connect(&bench.params(&asked))?;
+        let (theirs, told) = bench.they_are_asked()?;
+        same("the REQ's", &told.data, &seen)?;
+        theirs.call("cm_accept", &answered)?;
+        same("the REP's", &bench.we_get("CONNECT_RESPONSE")?.private_data, &answer)?;
+        ours.establish()?;
+        bench.they_get("ESTABLISHED")?;
+        end(bench, &ours, &theirs)?;
+    }
+    Ok(())
+}
+
+fn connect_here(bench: &Bench) -> Result<(), Failure> {
+    let (_listener, address) = bench.our_listener(PortSpace::Tcp)?;
+    for round in 0..=REP {
+        let ((asked, seen), (answered, answer)) = (field(round, REQ), field(round, REP));
+        let theirs = bench.their_resolved(PortSpace::Tcp, address)?;
+        theirs.call("cm_connect", &asked)?;
+        let request = bench.we_get("CONNECT_REQUEST")?;
+        same("the REQ's", &request.private_data, &seen)?;
+        request.id.accept(&bench.params(&answered))?;
+        same("the REP's", &bench.they_get("CONNECT_RESPONSE")?.data, &answer)?;
+        theirs.call("cm_establish", &[])?;
+        bench.we_get("ESTABLISHED")?;
+        end(bench, &request.id, &theirs)?;
+    }
+    Ok(())
+}
+
+fn reject(bench: &Bench) -> Result<(), Failure> {
+    let (_listener, address) = bench.their_listener(PortSpace::Tcp)?;
+    let ours = bench.peer.resolved(PortSpace::Tcp, address)?;
+    for round in 0..=REJ {
+        let (data, whole) = field(round, REJ);
+        ours.connect(&bench.params(&[]))?;
+        bench.they_are_asked()?.0.call("cm_reject", &data)?;
+        same("the REJ's", &bench.we_get_status("REJECTED", 28)?.private_data, &whole)?;
+    }
+    Ok(())
+}
+
+fn reject_here(bench: &Bench) -> Result<(), Failure> {
+    let (_listener, address) = bench.our_listener(PortSpace::Tcp)?;
+    for round in 0..=REJ {
+        let (data, whole) = field(round, REJ);
+        let theirs = bench.their_resolved(PortSpace::Tcp, address)?;
+        theirs.call("cm_connect", &[])?;
+        bench.we_get("CONNECT_REQUEST")?.id.reject(&data)?;
+        same("the REJ's", &bench.they_get("REJECTED")?.data, &whole)?;
+    }
+    Ok(())
+}
+
+fn datagram(bench: &Bench) -> Result<(), Failure> {
+    let (_listener, address) = bench.their_listener(PortSpace::Udp)?;
+    for round in 0..=SIDR_REQ {
+        let ((asked, seen), (answered, answer)) = (field(round, SIDR_REQ), field(round, SIDR_REP));
+        let ours = bench.peer.resolved(PortSpace::Udp, address)?;
+        ours.connect(&bench.params(&asked))?;
+        let (theirs, told) = bench.they_are_asked()?;
+        same("the SIDR_REQ's", &told.data, &seen)?;
+        theirs.call("cm_accept", &answered)?;
+        same("the SIDR_REP's", &bench.we_get("ESTABLISHED")?.private_data, &answer)?;
+    }
+    Ok(())
+}
+
+fn datagram_here(bench: &Bench) -> Result<(), Failure> {
+    let (_listener, address) = bench.our_listener(PortSpace::Udp)?;
+    for round in 0..=SIDR_REQ {
+        let ((asked, seen), (answered, answer)) = (field(round, SIDR_REQ), field(round, SIDR_REP));
+        let theirs = bench.their_resolved(PortSpace::Udp, address)?;
+        theirs.call("cm_connect", &asked)?;
+        let request = bench.we_get("CONNECT_REQUEST")?;
+        same("the SIDR_REQ's", &request.private_data, &seen)?;
+        request.id.accept(&bench.params(&answered))?;
+        same("the SIDR_REP's", &bench.they_get("ESTABLISHED")?.data, &answer)?;
+    }
+    Ok(())
+}
