@@ -8,7 +8,13 @@ import threading
 import time
 from typing import NamedTuple
 
+from results import parse
+
 SECTION = "Programs that connect by rdma_cm"
+CASES = "The connection manager step by step (`cm-peer cases`)"
+LOSS = "Connections while each way loses 1 %"
+# Seconds for all cases of one family.
+CASES_LIMIT = 200
 # Seconds for one pair; and for a server of ours to say that it listens.
 LIMIT = 60
 READY = 20
@@ -107,6 +113,17 @@ PROGRAMS = [
         ),
     ),
 ]
+# Messages repeated by a kernel come after 4.6 s (6.12) or 6.1 s (6.1), so the connections are made at the same time.
+LOSSY = [
+    Program(
+        "ucmatose, 100 connections, 10 messages each way",
+        "ucmatose -b {here} -p {port} -c 100",
+        "ucmatose -s {there} -p {port} -c 100",
+        *peer("ucmatose", "connections=100"),
+    ),
+]
+NETEM = ["tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "limit", "100000", "loss", "1%"]
+NO_NETEM = ["tc", "qdisc", "del", "dev", "eth0", "root"]
 GROUPS = {"4": "239.1.2.3", "6": "ff0e::1:2"}
 
 
@@ -185,6 +202,7 @@ class Column:
 
     def __init__(self, guest, cm, rxe, results, family):
         self.guest, self.results, self.family = guest, results, family
+        self.section, self.variables = SECTION, ()
         self.values = {
             "cm": cm,
             "rxe": rxe,
@@ -199,8 +217,8 @@ class Column:
 
     def told(self, program, whose, verdict, detail=""):
         """Prints and keeps how a cell went."""
-        where = f"kernel {self.guest.version}, IPv{self.family}: {program.title}, connects: {whose}"
-        self.results.add(SECTION, program.title, self.guest.version, whose, self.family, verdict)
+        where = f"kernel {self.guest.version}, IPv{self.family}, {self.section}: {program.title}, connects: {whose}"
+        self.results.add(self.section, program.title, self.guest.version, whose, self.family, verdict)
         print(f"  {verdict:8}{where}{detail and ': '}{detail}", flush=True)
         if verdict == "FAILED":
             self.results.fail(f"{where}\n{detail}")
@@ -231,14 +249,45 @@ class Column:
         else:
             theirs, ours = program.client, program.our_server
         theirs = self.guest.command(self.words(theirs, port))
-        ours = self.guest.outside(self.words(ours, port))
+        ours = self.guest.outside(self.words(ours, port), variables=self.variables)
         if whose == "ours":
             return pair(theirs, ours, False, "server" in program.endless, "our_client" in program.endless)
         ready = program.our_server.startswith("{cm}")
         return pair(ours, theirs, ready, "our_server" in program.endless, "client" in program.endless)
 
+    def cases(self):
+        """What each side's program sees of refusals, private data and endings."""
+        info = self.guest.info
+        port = str(self.port + 1000)
+        words = [self.values["cm"], "cases", info["agent"], self.values["there"], self.values["here"], f"port={port}"]
+        side = Side(self.guest.outside(words, CASES_LIMIT))
+        code = side.finish(CASES_LIMIT + 10)
+        failed = 0
+        for line in side.output.splitlines():
+            print(f"  IPv{self.family} {line}", flush=True)
+            found = parse(line)
+            if not found:
+                continue
+            verdict, role, name, _, _ = found
+            self.results.add(CASES, name, self.guest.version, role, self.family, verdict)
+            if verdict == "FAILED":
+                failed += 1
+                self.results.fail(f"kernel {self.guest.version}, IPv{self.family}, {CASES}: {line}")
+        if code != 0 and not failed or not any(parse(line) for line in side.output.splitlines()):
+            self.results.add(CASES, "to its end", self.guest.version, "both", self.family, "FAILED")
+            self.results.fail(f"kernel {self.guest.version}, IPv{self.family}, {CASES}: ended with {code}:\n{side.output}")
+
     def play(self):
-        for program in PROGRAMS:
+        self.programs(PROGRAMS)
+        self.cases()
+
+    def lossy(self):
+        self.section, self.variables = LOSS, ("RXE_FAULT=loss=10,seed=11",)
+        self.port += 100
+        self.programs(LOSSY)
+
+    def programs(self, programs):
+        for program in programs:
             if self.absent(program):
                 continue
             for whose in ("ours", "kernel"):
@@ -253,11 +302,21 @@ class Column:
                 self.told(program, whose, "FAILED" if wrong else "ok", wrong or f"{took:.1f} s")
 
 
+def at_once(tasks):
+    threads = [threading.Thread(target=task) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def play(guest, cm, rxe, results):
     """All programs, IPv4 and IPv6 at the same time: most of it is waiting."""
     print(f"kernel {guest.version}: {SECTION}", flush=True)
-    columns = [threading.Thread(target=Column(guest, cm, rxe, results, family).play) for family in "46"]
-    for thread in columns:
-        thread.start()
-    for thread in columns:
-        thread.join()
+    columns = [Column(guest, cm, rxe, results, family) for family in "46"]
+    at_once([column.play for column in columns])
+    subprocess.run(guest.command(NETEM), check=True)
+    try:
+        at_once([column.lossy for column in columns])
+    finally:
+        subprocess.run(guest.command(NO_NETEM), check=True)

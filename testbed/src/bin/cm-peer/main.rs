@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cm-peer PROGRAM client|server OUR-IP THEIR-IP [NAME=VALUE ...]
-//! cm-peer cases AGENT OUR-IP THEIR-IP [port=FIRST]
+//! cm-peer cases AGENT OUR-IP THEIR-IP [port=FIRST] [only=PART-OF-A-NAME]
 //! ```
 //! A server prints `listening` when it does. Exit 0 if all went as the program's protocol says and the data was right.
 

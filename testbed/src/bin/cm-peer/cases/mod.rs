@@ -195,15 +195,21 @@ impl Bench {
     }
 }
 
-/// Plays all cases: `cases=AGENT`'s address says where the kernel is driven.
+/// Plays all cases, or those with `only` in their names; `agent` drives the kernel.
 pub(crate) fn play(agent: &str, options: Options) -> Result<(), Failure> {
     let bench = Bench::open(agent, options)?;
     let mut failed = 0;
     for case in [refusals::ALL, private_data::ALL, endings::ALL].into_iter().flatten() {
         for (role, run) in [("ours", case.ours), ("kernel", case.kernel)] {
             let Some(run) = run else { continue };
+            if !case.name.contains(&bench.peer.options.get("only", String::new())?) {
+                continue;
+            }
+            let began = std::time::Instant::now();
             match run(&bench) {
-                Ok(()) => println!("{:9}{role:8}{}", "ok", case.name),
+                Ok(()) => {
+                    println!("{:9}{role:8}{} [{:.1} s]", "ok", case.name, began.elapsed().as_secs_f32())
+                }
                 Err(error) => {
                     failed += 1;
                     println!("{:9}{role:8}{}: {error}", "FAILED", case.name);
