@@ -178,12 +178,7 @@ impl Cq {
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, PollError> {
         let ring = &self.0.ring;
         let count = ring.pop(out);
-        if count == out.len() {
-            // There may be more, so it will probably ask again.
-            return Ok(count);
-        }
-        if count > 0 {
-            self.0.stack.release();
+        if count > 0 || out.is_empty() {
             return Ok(count);
         }
         self.0.stack.progress();
