@@ -1,4 +1,4 @@
-//! The `rxe` program: devices, ping-pong, measurements and a demonstration that checks itself.
+//! The `rxe` program: unmodified programs on our devices, lists of devices, ping-pong, measurements and a demonstration that checks itself.
 
 mod agent;
 mod cm;
@@ -11,6 +11,7 @@ mod measure;
 mod perf;
 mod pingpong;
 mod rping;
+mod run;
 mod service;
 mod stat;
 
@@ -31,6 +32,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::RunArgs),
+    Env(run::EnvArgs),
     Devices(devices::Args),
     Pingpong(pingpong::Args),
     Perf(perf::Args),
@@ -51,6 +54,8 @@ fn main() -> ExitCode {
     // This process may become the host service.
     rxe_cm::attend_services();
     let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Env(args) => run::print(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Perf(args) => perf::run(&args),

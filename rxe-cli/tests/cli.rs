@@ -204,3 +204,99 @@ fn the_demonstration_holds() {
     }
     std::fs::remove_file(&pcap).unwrap();
 }
+
+/// A folder with two files in the place of the drop-in; no program here loads them.
+fn dropin(name: &str, link: bool) -> std::path::PathBuf {
+    let dir = std::env::temp_dir().join(format!("rxe-run-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let (first, second) = (dir.join("libibverbs.so.1"), dir.join("librdmacm.so.1"));
+    std::fs::write(&first, "").unwrap();
+    if link {
+        std::os::unix::fs::symlink("libibverbs.so.1", second).unwrap();
+    } else {
+        std::fs::write(second, "").unwrap();
+    }
+    dir
+}
+
+#[test]
+fn env_prints_what_run_sets() {
+    let dir = dropin("env", true);
+    let mut command = rxe("env --device eth0 --pcap /tmp/it's.pcapng -v");
+    let command = command.env("RXE_LIB", &dir).env("LD_LIBRARY_PATH", "/opt/x").env_remove("LD_PRELOAD");
+    let output = command.env_remove("RXE_SERVICE").output().unwrap();
+    good(&output);
+    let script = format!("{}\nset | grep -E '^(LD|RXE)_'", text(&output.stdout));
+    let shell =
+        Command::new("sh").args(["-c", &script]).env_clear().env("PATH", "/usr/bin:/bin").output().unwrap();
+    let shown = text(&shell.stdout);
+    let dir = dir.canonicalize().unwrap();
+    for wanted in [
+        format!("LD_LIBRARY_PATH='{}:/opt/x'", dir.display()),
+        format!("LD_PRELOAD='{}/libibverbs.so.1'", dir.display()),
+        "RXE_DEVICE='eth0'".to_owned(),
+        "RXE_LOG='1'".to_owned(),
+        format!("RXE_SERVICE='{}'", env!("CARGO_BIN_EXE_rxe")),
+    ] {
+        assert!(shown.lines().any(|line| line == wanted), "{wanted} is not in\n{shown}");
+    }
+    assert!(shown.contains("s.pcapng"), "{shown}");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn run_says_what_is_missing() {
+    let missing = rxe("run true").env("RXE_LIB", "/nowhere").output().unwrap();
+    failed(&missing, "libibverbs.so.1 is not in /nowhere");
+    let dir = dropin("copy", false);
+    failed(&rxe("run true").env("RXE_LIB", &dir).output().unwrap(), "must be a link");
+    std::fs::remove_dir_all(dir).unwrap();
+    let dir = dropin("none", true);
+    failed(&rxe("run /no/program").env("RXE_LIB", &dir).output().unwrap(), "cannot run /no/program");
+    let config = rxe("run true").env("RXE_LIB", &dir).env("RXE_CONFIG", "/no/file").output().unwrap();
+    failed(&config, "/no/file");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn programs_find_the_devices_below_sys() {
+    let dir = dropin("sysfs", true);
+    std::fs::write(dir.join("librxe_sysfs.so"), "").unwrap();
+    let env = |arguments: &str| {
+        let mut command = rxe(arguments);
+        let output = command.env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &dir).output().unwrap();
+        good(&output);
+        let shown = text(&output.stdout).to_owned();
+        let folder = shown.lines().find_map(|line| line.strip_prefix("export RXE_SYSFS="))?;
+        Some(std::path::PathBuf::from(folder.trim_matches('\'')))
+    };
+    assert_eq!(env("env --sysfs off"), None);
+    let folder = env("env --device lo").unwrap();
+    let names = || -> Vec<String> {
+        let list = std::fs::read_dir(folder.join("infiniband")).unwrap();
+        list.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let [device] = &names()[..] else { panic!("{:?}", names()) };
+    let device = folder.join("infiniband").join(device);
+    let read = |path: &str| std::fs::read_to_string(device.join(path)).unwrap();
+    assert_eq!(read("ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:7f00:0001\n");
+    assert_eq!(read("ports/1/gid_attrs/types/0"), "RoCE v2\n");
+    assert_eq!(read("ports/1/state"), "4: ACTIVE\n");
+    assert!(device.join("device/net/lo/mtu").exists(), "the interface is a link to the system's");
+    // The next run puts right what is not so, and takes away what is no more.
+    std::fs::create_dir_all(folder.join("infiniband/rxe99/ports/1")).unwrap();
+    std::fs::write(folder.join("infiniband/rxe99/ports/1/state"), "").unwrap();
+    std::fs::write(device.join("ports/1/state"), "").unwrap();
+    env("env --device lo").unwrap();
+    assert_eq!((names().len(), read("ports/1/state").as_str()), (1, "4: ACTIVE\n"));
+    // Somebody else's folder is not trusted.
+    let foreign = dropin("foreign", true);
+    std::fs::write(foreign.join("librxe_sysfs.so"), "").unwrap();
+    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    std::os::unix::fs::symlink("/tmp", foreign.join(format!("rxe-{uid}"))).unwrap();
+    let output = rxe("env").env("RXE_LIB", &foreign).env("XDG_RUNTIME_DIR", &foreign).output().unwrap();
+    failed(&output, "--sysfs off");
+    std::fs::remove_dir_all(dir).unwrap();
+    std::fs::remove_dir_all(foreign).unwrap();
+}

@@ -80,6 +80,11 @@ impl EventChannel {
         }
     }
 
+    /// Drops the events of an id that wait.
+    pub fn forget(&self, id: &CmId) {
+        self.0.0.forget(id);
+    }
+
     /// An event if there is one, without waiting.
     #[must_use]
     pub fn try_get_event(&self) -> Option<CmEvent> {
@@ -122,7 +127,8 @@ impl Queue {
     fn pop(&self) -> Option<CmEvent> {
         let mut events = self.lock();
         let mut event = events.pop_front();
-        if events.is_empty() {
+        // Only then does it count something; a program may have made it blocking.
+        if event.is_some() && events.is_empty() {
             let _ = self.readable.read();
         }
         drop(events);
@@ -135,16 +141,30 @@ impl Queue {
     /// Moves the events of one id to another channel (rdma_migrate_id).
     pub(crate) fn move_events(&self, id: &CmId, to: &Self) {
         let mut events = self.lock();
-        let (moved, kept) = core::mem::take(&mut *events).into_iter().partition(|event: &CmEvent| {
-            event.id.is_same(id) || event.listener.as_ref().is_some_and(|listener| listener.is_same(id))
-        });
+        let was_empty = events.is_empty();
+        let (moved, kept) =
+            core::mem::take(&mut *events).into_iter().partition(|event: &CmEvent| event.concerns(id));
         *events = kept;
-        if events.is_empty() {
+        if !was_empty && events.is_empty() {
             let _ = self.readable.read();
         }
         drop(events);
         let moved: VecDeque<CmEvent> = moved;
         moved.into_iter().for_each(|event| to.push(event));
+    }
+
+    fn forget(&self, id: &CmId) {
+        let mut events = self.lock();
+        let was_empty = events.is_empty();
+        // Kept to the end: dropping them may end ids, which is nothing to do under a lock.
+        let (gone, kept): (VecDeque<_>, VecDeque<_>) =
+            core::mem::take(&mut *events).into_iter().partition(|event| event.concerns(id));
+        *events = kept;
+        if !was_empty && events.is_empty() {
+            let _ = self.readable.read();
+        }
+        drop(events);
+        drop(gone);
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<CmEvent>> {

@@ -118,6 +118,11 @@ pub struct DatagramTerms {
 }
 
 impl CmEvent {
+    /// Whether it is about `id`, or a request to it.
+    pub(crate) fn concerns(&self, id: &CmId) -> bool {
+        self.id.is_same(id) || self.listener.as_ref().is_some_and(|listener| listener.is_same(id))
+    }
+
     /// Its status in C: 0, the reason of a reject, or a negative errno.
     #[must_use]
     pub fn status(&self) -> i32 {

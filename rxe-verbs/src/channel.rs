@@ -53,8 +53,9 @@ impl Channel {
     /// Forgets the events of a queue that goes away.
     pub(crate) fn forget(&self, cq: &CqRing) {
         let mut queue = self.lock();
+        let raised = !queue.is_empty();
         queue.retain(|entry| !core::ptr::eq(&raw const **entry, cq));
-        if queue.is_empty() {
+        if raised && queue.is_empty() {
             self.readable.clear();
         }
     }
@@ -65,6 +66,10 @@ impl Channel {
 
     fn pop(&self) -> Option<Cq> {
         let mut queue = self.lock();
+        // The descriptor is readable just then. Reading it once more would block if somebody has made it blocking.
+        if queue.is_empty() {
+            return None;
+        }
         let cq = loop {
             // A queue whose last handle is being dropped has no reader any more.
             match queue.pop_front() {

@@ -332,6 +332,7 @@ impl Context {
     #[must_use]
     pub fn try_get_async_event(&self) -> Option<AsyncEvent> {
         self.0.events.pop().or_else(|| {
+            self.0.stack.network.look();
             self.0.stack.progress();
             self.0.events.pop()
         })
@@ -345,6 +346,8 @@ impl Context {
         if let Some(event) = self.try_get_async_event() {
             return Ok(event);
         }
+        // Without queue pairs nobody listens to the network yet. Where no thread can be had, events come late.
+        let _ = self.0.stack.start_threads();
         self.0.stack.expect_sleep();
         self.0.events.wait(timeout)
     }

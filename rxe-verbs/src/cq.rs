@@ -8,7 +8,10 @@ use crate::{
     limits,
 };
 use core::time::Duration;
-use rxe_core::work::{Completion, CqId};
+use rxe_core::{
+    num::Qpn,
+    work::{Completion, CqId},
+};
 use std::{
     collections::VecDeque,
     sync::{
@@ -91,6 +94,13 @@ impl CqRing {
         self.id
     }
 
+    /// Forgets the completions of a queue pair.
+    pub(crate) fn forget(&self, qpn: Qpn) {
+        let mut state = self.lock();
+        state.entries.retain(|wc| wc.qpn != qpn);
+        self.len.store(state.entries.len(), Ordering::Release);
+    }
+
     fn pop(&self, out: &mut [Completion]) -> usize {
         if self.len.load(Ordering::Acquire) == 0 {
             return 0;
@@ -168,7 +178,12 @@ impl Cq {
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, PollError> {
         let ring = &self.0.ring;
         let count = ring.pop(out);
-        if count > 0 || out.is_empty() {
+        if count == out.len() {
+            // There may be more, so it will probably ask again.
+            return Ok(count);
+        }
+        if count > 0 {
+            self.0.stack.release();
             return Ok(count);
         }
         self.0.stack.progress();

@@ -144,6 +144,14 @@ pub enum RegisterError {
         /// Bytes.
         len: u64,
     },
+    /// The memory is not there, or not writable (EFAULT).
+    #[error("{len} bytes at {addr:#x} are not mapped with the rights asked for")]
+    NotMapped {
+        /// First byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
     /// All keys are in use (ENOMEM).
     #[error("no more memory regions or windows can be made")]
     Exhausted,
@@ -158,6 +166,9 @@ pub enum RegisterError {
     /// Windows are bound to it (EBUSY).
     #[error("memory windows are still bound to it")]
     Bound,
+    /// The protection domain is another device's (EINVAL).
+    #[error("the protection domain belongs to another device")]
+    Stranger,
 }
 
 impl RegisterError {
@@ -165,7 +176,8 @@ impl RegisterError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Region(_) | Self::Range { .. } => libc::EINVAL,
+            Self::Region(_) | Self::Range { .. } | Self::Stranger => libc::EINVAL,
+            Self::NotMapped { .. } => libc::EFAULT,
             Self::Exhausted | Self::Memory { .. } => libc::ENOMEM,
             Self::Bound => libc::EBUSY,
         }

@@ -79,11 +79,12 @@ impl AsyncQueue {
 
     pub(crate) fn pop(&self) -> Option<AsyncEvent> {
         let mut queue = self.lock();
-        let event = queue.pop_front();
+        let event = queue.pop_front()?;
+        // It was readable. Reading it while it is not would block if somebody has made the descriptor blocking.
         if queue.is_empty() {
             self.readable.clear();
         }
-        event
+        Some(event)
     }
 
     /// Waits for an event; without a timeout for as long as it takes.

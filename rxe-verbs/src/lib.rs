@@ -63,7 +63,7 @@ pub use error::{
 };
 pub use events::{AsyncEvent, EventError};
 pub use gid::{Gid, GidTable};
-pub use mr::Mr;
+pub use mr::{MemoryRange, Mr};
 pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{MwBind, Qp, QpInit};

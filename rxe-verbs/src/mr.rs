@@ -5,6 +5,7 @@ use crate::{
     pd::Pd,
     regions::{self, Entry},
     sys::{
+        mapped::is_mapped,
         owned::Owned,
         usercopy::{Atomic, Region},
     },
@@ -33,6 +34,33 @@ pub struct Mr {
     pd: Pd,
     /// Freed after the entry is gone.
     _owned: Option<Owned>,
+}
+
+/// Memory of the caller's, for [`Mr::reregister`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryRange {
+    /// Address of the first byte in this process.
+    pub addr: usize,
+    /// Bytes.
+    pub len: usize,
+    /// Address by which peers and work requests mean the first byte.
+    pub iova: u64,
+}
+
+impl MemoryRange {
+    /// Whether the memory is there with what `access` needs, as a device that pins memory would find out when it is
+    /// registered. We need not ask; C programs may count on the refusal.
+    ///
+    /// # Errors
+    /// [`RegisterError::NotMapped`].
+    pub fn check_mapped(&self, access: Access) -> Result<(), RegisterError> {
+        // Windows may be bound to it with rights to write.
+        let write = access.intersects(Access::LOCAL_WRITE | Access::MW_BIND);
+        if self.len == 0 || is_mapped(self.addr, self.len, write) {
+            return Ok(());
+        }
+        Err(RegisterError::NotMapped { addr: self.addr as u64, len: self.len as u64 })
+    }
 }
 
 impl Mr {
@@ -88,6 +116,48 @@ impl Mr {
             Entry::Memory(memory) if !memory.close() => Err((self, RegisterError::Bound)),
             _ => Ok(()),
         }
+    }
+
+    /// Changes what stands behind its key, in one step for peers (ibv_rereg_mr): the protection domain, the memory, the
+    /// rights; what is `None` stays. On return no thread touches memory it had before and has no more.
+    ///
+    /// # Errors
+    /// [`RegisterError`], [`RegisterError::Bound`] among them; it is as it was then.
+    ///
+    /// # Safety
+    /// For the new memory as [`Pd::reg_mr_raw`]; without one it is safe.
+    pub unsafe fn reregister(
+        &mut self,
+        pd: Option<&Pd>,
+        memory: Option<MemoryRange>,
+        access: Option<Access>,
+    ) -> Result<(), RegisterError> {
+        let pd = pd.unwrap_or(&self.pd);
+        let stack = &pd.context().0.stack;
+        if !Arc::ptr_eq(stack, &self.pd.context().0.stack) {
+            return Err(RegisterError::Stranger);
+        }
+        let (bytes, memory_addr, iova) = match memory {
+            // SAFETY: promised by the caller.
+            Some(MemoryRange { addr, len, iova }) => match unsafe { Region::new(addr, len) } {
+                Some(bytes) => (bytes, addr as u64, iova),
+                None => return Err(RegisterError::Range { addr: addr as u64, len: len as u64 }),
+            },
+            None => (self.bytes, self.memory_addr, self.addr),
+        };
+        let access = access.unwrap_or(self.access);
+        let replaced = regions::replace(&stack.table, &self.entry, pd.id(), iova, bytes, access);
+        self.entry = replaced.map_err(|error| match error {
+            regions::Replace::Rule(error) => RegisterError::Region(error),
+            regions::Replace::Bound => RegisterError::Bound,
+        })?;
+        self.addr = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        (self.bytes, self.memory_addr, self.access) = (bytes, memory_addr, access);
+        self.pd = pd.clone();
+        if memory.is_some() {
+            self._owned = None;
+        }
+        Ok(())
     }
 
     /// The protection domain.

@@ -10,16 +10,16 @@ use crate::{
     mr::Mr,
     mw::Mw,
     pd::Pd,
-    regions::View,
     srq::Srq,
 };
 use core::net::IpAddr;
 use rxe_core::{
     endpoint::{Acks, ObjectError},
     num::{Key, Psn, Qpn},
-    qp::{PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType},
+    qp::{ModifyError, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType},
     region::WindowType,
     stats::QpStats,
+    time::Instant,
     work::{Access, AddressVector, BindWindow, Payload, RecvWr, SendFlags, SendOp, SendWr},
 };
 use std::sync::{Arc, Mutex, PoisonError};
@@ -167,7 +167,8 @@ impl Qp {
         self.srq.as_ref()
     }
 
-    /// Changes attributes, usually with a state (ibv_modify_qp): RESET to INIT to RTR to RTS.
+    /// Changes attributes, usually with a state (ibv_modify_qp): RESET to INIT to RTR to RTS. Going to RESET also forgets
+    /// completions that were not polled, as adapters do: what the queue pair does next is not mixed with what it did.
     ///
     /// # Errors
     /// [`ModifyQpError`] names what is missing, not allowed or out of range; nothing was changed.
@@ -188,7 +189,13 @@ impl Qp {
                 // These states forget what is owed.
                 state.send_now(view, Acks::Flush);
             }
-            state.endpoint.modify_qp(now(), self.qpn, change, &view)
+            state.endpoint.modify_qp(now(), self.qpn, change, &view)?;
+            if change.state == Some(QpState::Reset) {
+                state.hand_out();
+                self.send_cq.ring().forget(self.qpn);
+                self.recv_cq.ring().forget(self.qpn);
+            }
+            Ok::<_, ModifyError>(())
         })?;
         Ok(())
     }
@@ -224,10 +231,17 @@ impl Qp {
     /// Posts a send request (ibv_post_send) and sends what may leave now. Elements and inline bytes are copied; the
     /// memory they name is read later, until the request completes.
     ///
+    /// A small request behind others that are unanswered may wait for the next call of a program that posts and polls in
+    /// a row (a millisecond at most), so that many leave together.
+    ///
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.shard.act(Acks::Wait, |state, view| self.post_one(state, view, wr))
+        let bytes = match wr.payload {
+            Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
+            Payload::Inline(bytes) => bytes.len() as u64,
+        };
+        self.shard.post(self.qpn, bytes, |state, now| self.post_one(state, now, wr))
     }
 
     /// Posts several send requests, up to the first that fails. They leave together.
@@ -235,14 +249,34 @@ impl Qp {
     /// # Errors
     /// Which failed, and why; those before it were posted.
     pub fn post_send_list(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
-        self.shard.act(Acks::Wait, |state, view| {
+        self.shard.act(Acks::Wait, |state, _| {
+            let now = now();
             list.iter().enumerate().try_for_each(|(index, wr)| {
-                self.post_one(state, view, wr).map_err(|reason| PostListError { index, reason })
+                self.post_one(state, now, wr).map_err(|reason| PostListError { index, reason })
             })
         })
     }
 
-    fn post_one(&self, state: &mut State, _view: View<'_>, wr: &SendWr<'_>) -> Result<(), PostError> {
+    /// Posts all of these send requests or, if one is refused, none (ibv_wr_complete). They leave together.
+    ///
+    /// # Errors
+    /// Which was refused, and why.
+    pub fn post_send_all(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
+        let told = |(index, reason)| PostListError { index, reason };
+        for (index, wr) in list.iter().enumerate() {
+            self.check_length(wr).map_err(|reason| told((index, reason)))?;
+        }
+        self.shard
+            .act(Acks::Wait, |state, _| state.endpoint.post_send_all(now(), self.qpn, list).map_err(told))
+    }
+
+    fn post_one(&self, state: &mut State, now: Instant, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.check_length(wr)?;
+        state.endpoint.post_send(now, self.qpn, wr)
+    }
+
+    /// A datagram fits the network as it is now.
+    fn check_length(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if matches!(self.qp_type, QpType::Ud | QpType::Gsi) {
             let length = match wr.payload {
                 Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
@@ -253,7 +287,7 @@ impl Qp {
                 return Err(PostError::Length(length, most));
             }
         }
-        state.endpoint.post_send(now(), self.qpn, wr)
+        Ok(())
     }
 
     /// Posts a receive (ibv_post_recv).
@@ -283,22 +317,27 @@ impl Qp {
     /// [`PostError::Operation`] for a type 2 window, which is bound by [`SendOp::BindWindow`]; else as
     /// [`Self::post_send`].
     pub fn bind_mw(&self, mw: &Mw, bind: &MwBind<'_>) -> Result<Key, PostError> {
+        let MwBind { region, addr, len, access, .. } = *bind;
+        let to = BindWindow { region: region.lkey(), addr, len, access, ..BindWindow::default() };
+        self.post_bind(mw, bind.wr_id, bind.flags, to)
+    }
+
+    /// Unbinds a type 1 window (ibv_bind_mw without a region); else as [`Self::bind_mw`].
+    ///
+    /// # Errors
+    /// As [`Self::bind_mw`].
+    pub fn unbind_mw(&self, mw: &Mw, wr_id: u64, flags: SendFlags) -> Result<Key, PostError> {
+        self.post_bind(mw, wr_id, flags, BindWindow::default())
+    }
+
+    fn post_bind(&self, mw: &Mw, wr_id: u64, flags: SendFlags, to: BindWindow) -> Result<Key, PostError> {
         if mw.kind() != WindowType::One {
             return Err(PostError::Operation);
         }
         let mut key = mw.posted();
-        let bind_window = BindWindow {
-            window: *key,
-            new_rkey: key.rotated(),
-            region: bind.region.lkey(),
-            addr: bind.addr,
-            len: bind.len,
-            access: bind.access,
-        };
-        let wr =
-            SendWr { flags: bind.flags, ..SendWr::new(bind.wr_id, SendOp::BindWindow(bind_window), &[]) };
-        self.post_send(&wr)?;
-        *key = bind_window.new_rkey;
+        let bind = BindWindow { window: *key, new_rkey: key.rotated(), ..to };
+        self.post_send(&SendWr { flags, ..SendWr::new(wr_id, SendOp::BindWindow(bind), &[]) })?;
+        *key = bind.new_rkey;
         Ok(*key)
     }
 

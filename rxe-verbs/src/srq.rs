@@ -76,6 +76,12 @@ impl Srq {
         self.0.shard.act(Acks::Wait, |state, _| state.endpoint.modify_srq(self.0.id, max_wr, limit))
     }
 
+    /// How many requests it holds at most, and the limit: 0 where none is armed, or its event was raised (ibv_query_srq).
+    #[must_use]
+    pub fn query(&self) -> (u32, u32) {
+        self.0.shard.look(|state| state.endpoint.query_srq(self.0.id)).unwrap_or_default()
+    }
+
     /// Posts a receive (ibv_post_srq_recv).
     ///
     /// # Errors

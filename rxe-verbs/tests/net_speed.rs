@@ -133,7 +133,7 @@ fn bare_ping_pong(namespace: &Namespace, len: usize) {
 }
 
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: cargo test --release -p rxe-verbs --test net_speed -- --ignored --nocapture"]
 fn speed() {
     let Some(namespace) = Namespace::new() else { return };
     for without in ["", "gro", "gso", "gso,gro,mmsg"] {

@@ -161,6 +161,26 @@ fn the_gid_table_follows_the_network() {
     await_event(&context, AsyncEvent::PortActive);
 }
 
+/// A program that only watches (ibv_asyncwatch) has none.
+#[test]
+fn events_of_the_network_need_no_queue_pair() {
+    let Some((left, _right)) = verbs_common::namespaces(1500) else { return };
+    let context = left.run(|| Context::open(&Device::find("v0").unwrap()).unwrap());
+    left.ip("addr add 10.9.7.7/24 dev v0");
+    let watcher = context.clone();
+    left.run(move || {
+        let start = std::time::Instant::now();
+        while watcher.try_get_async_event() != Some(AsyncEvent::GidChange) {
+            assert!(start.elapsed() < PATIENCE, "nobody has heard of the new address");
+        }
+    });
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| left.run(move || await_event(&context, AsyncEvent::GidChange)));
+        left.ip("addr del 10.9.7.7/24 dev v0");
+        waiting.join().unwrap();
+    });
+}
+
 #[test]
 fn a_path_mtu_above_the_ports() {
     let Some((left, _right)) = verbs_common::namespaces(1500) else { return };

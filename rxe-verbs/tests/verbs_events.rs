@@ -188,6 +188,22 @@ fn asynchronous_events_have_a_descriptor() {
     assert_eq!(two.b.get_async_event(Some(Duration::from_millis(5))), Err(EventError::Empty));
 }
 
+/// C programs find these descriptors blocking, as the kernel's are: looking for events must not read them in vain.
+#[test]
+fn descriptors_may_be_made_blocking() {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let two = inproc();
+    let (b, channel) = with_channel(&two.b);
+    for fd in [two.b.async_fd(), channel.as_fd()] {
+        fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    }
+    assert!(channel.try_get_event().is_none());
+    assert!(two.b.try_get_async_event().is_none());
+    assert_eq!(channel.get_event_within(Duration::from_millis(5)).unwrap_err(), EventError::Empty);
+    assert_eq!(two.b.get_async_event(Some(Duration::from_millis(5))), Err(EventError::Empty));
+    drop((b, channel));
+}
+
 /// Four threads on each side post to and poll from what they share.
 #[test]
 fn threads() {

@@ -307,6 +307,42 @@ fn read_only_memory_is_not_written() {
     });
 }
 
+#[test]
+fn a_region_registered_anew_keeps_its_key() {
+    everywhere(|two| {
+        let (a, b) = connected(two, QpType::Rc, PAGE, Mtu::M1024);
+        let (first, second) = (Pages::new(1), Pages::new(1));
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let mut mr = first.register(&b, rights);
+        let key = mr.rkey();
+        a.mr.write_at(0, &[7; 64]).unwrap();
+        let write = |to: u64| {
+            let op = SendOp::Write(Remote { addr: to, rkey: key });
+            a.qp.post_send(&SendWr::new(1, op, &[a.mr.sge(0, 64)])).unwrap();
+            a.wait().status
+        };
+        assert_eq!(write(first.addr() as u64), WcStatus::Success);
+        let range = rxe_verbs::MemoryRange { addr: second.addr(), len: PAGE, iova: 0x1000 };
+        // SAFETY: nothing but raw pointers ever points into the pages, which outlive the region.
+        unsafe { mr.reregister(None, Some(range), None) }.unwrap();
+        assert_eq!((mr.rkey(), mr.addr(), mr.memory_addr()), (key, 0x1000, second.addr() as u64));
+        assert_eq!(write(0x1000), WcStatus::Success);
+        assert_eq!(mr.read_vec(0, 64).unwrap(), [7; 64]);
+        // Rules that refuse leave it as it was.
+        // SAFETY: no new memory.
+        let refused = unsafe { mr.reregister(None, None, Some(Access::REMOTE_WRITE)) };
+        assert!(matches!(refused, Err(rxe_verbs::RegisterError::Region(_))), "{refused:?}");
+        assert_eq!(write(0x1000), WcStatus::Success);
+        let elsewhere = inproc();
+        // SAFETY: no new memory.
+        let stranger = unsafe { mr.reregister(Some(&elsewhere.a.alloc_pd().unwrap()), None, None) };
+        assert!(matches!(stranger, Err(rxe_verbs::RegisterError::Stranger)), "{stranger:?}");
+        // SAFETY: no new memory.
+        unsafe { mr.reregister(None, None, Some(Access::LOCAL_WRITE)) }.unwrap();
+        assert_eq!(write(0x1000), WcStatus::RemoteAccess);
+    });
+}
+
 /// How much to do: `RXE_TEST_ROUNDS`, else more in optimised builds.
 fn rounds(debug: u64, release: u64) -> u64 {
     let asked = std::env::var("RXE_TEST_ROUNDS").ok().and_then(|text| text.parse().ok());

@@ -4,8 +4,9 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    Access, BindWindow, ContextOptions, Mtu, MwBind, Payload, Psn, QpChange, QpState, QpType, RecvWr, Remote,
-    SendFlags, SendOp, SendWr, WcExtra, WcOpcode, WcStatus, WindowType, net::FaultPlan,
+    Access, BindWindow, Completion, ContextOptions, Mtu, MwBind, Payload, Psn, QpChange, QpInit, QpState,
+    QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, WcExtra, WcOpcode, WcStatus, WindowType,
+    net::FaultPlan,
 };
 use verbs_common::{ALL, End, bad_inproc, connected, everywhere, inproc, pattern, to_init, udp4};
 
@@ -152,8 +153,8 @@ fn many_outstanding() {
 
 #[test]
 fn windows() {
-    everywhere(|two| {
-        let (a, b) = connected(two, QpType::Rc, 4096, Mtu::M1024);
+    everywhere(|two_ends| {
+        let (a, b) = connected(two_ends, QpType::Rc, 4096, Mtu::M1024);
         let write = |rkey, offset: u64, len| {
             let op = SendOp::Write(Remote { addr: b.mr.addr() + offset, rkey });
             a.qp.post_send(&SendWr::new(1, op, &[a.mr.sge(0, len)])).unwrap();
@@ -199,6 +200,25 @@ fn windows() {
         assert_eq!(b.good().extra, WcExtra::Invalidated(two.rkey()));
         a.good();
         assert_eq!(write(two.rkey(), 0, 16), WcStatus::RemoteAccess);
+
+        // An unbound window's key is dead. (The access before has ended that connection.)
+        let (a, b) = connected(two_ends, QpType::Rc, 4096, Mtu::M1024);
+        let window = b.pd.alloc_mw(WindowType::One).unwrap();
+        let bind = MwBind {
+            wr_id: 9,
+            flags: SendFlags::SIGNALED,
+            region: &b.mr,
+            addr: b.mr.addr(),
+            len: 50,
+            access: Access::REMOTE_WRITE,
+        };
+        let bound = b.qp.bind_mw(&window, &bind).unwrap();
+        b.good();
+        b.qp.unbind_mw(&window, 5, SendFlags::SIGNALED).unwrap();
+        b.good();
+        let op = SendOp::Write(Remote { addr: b.mr.addr(), rkey: bound });
+        a.qp.post_send(&SendWr::new(1, op, &[a.mr.sge(0, 8)])).unwrap();
+        assert_eq!(a.wait().status, WcStatus::RemoteAccess);
     });
 }
 
@@ -237,7 +257,7 @@ fn a_late_receive_is_waited_for() {
             assert!(start.elapsed() < verbs_common::PATIENCE, "not told to wait");
             std::thread::yield_now();
         }
-        assert_eq!(a.cq.poll(&mut [rxe_verbs::Completion::default()]), Ok(0));
+        assert_eq!(a.cq.poll(&mut [Completion::default()]), Ok(0));
         b.qp.post_recv(&RecvWr { wr_id: 2, sges: &[b.mr.sge(0, 100)] }).unwrap();
         assert_eq!(b.good().byte_len, 5);
         a.good();
@@ -346,4 +366,51 @@ fn both_on_one_context() {
     a.qp.post_send(&SendWr::new(1, SendOp::Write(remote(&b, 0)), &[a.mr.sge(0, 9)])).unwrap();
     a.good();
     assert_eq!(b.mr.read_vec(0, 9).unwrap(), b"to myself");
+}
+
+/// As adapters do: programs that set a queue pair up anew expect its completions only from then on.
+#[test]
+fn reset_forgets_completions() {
+    everywhere(|two| {
+        let (a, b) = connected(two, QpType::Rc, 4096, Mtu::M1024);
+        a.qp.post_recv(&RecvWr { wr_id: 1, sges: &[a.mr.sge(0, 64)] }).unwrap();
+        a.qp.post_send(&SendWr::new(2, SendOp::Write(remote(&b, 0)), &[a.mr.sge(0, 8)])).unwrap();
+        b.qp.post_recv(&RecvWr { wr_id: 3, sges: &[b.mr.sge(0, 64)] }).unwrap();
+        let go = |end: &End, state| end.qp.modify(&QpChange { state: Some(state), ..QpChange::default() });
+        for end in [&a, &b] {
+            go(end, QpState::Error).unwrap();
+            go(end, QpState::Reset).unwrap();
+            assert_eq!(end.cq.poll(&mut [Completion::default(); 4]), Ok(0));
+        }
+        // Others' stay.
+        let other = a.pd.create_qp(&QpInit::new(QpType::Rc, &a.cq)).unwrap();
+        verbs_common::connect(&other, &b.qp, Mtu::M1024);
+        other.post_recv(&RecvWr { wr_id: 4, sges: &[a.mr.sge(0, 64)] }).unwrap();
+        other.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() }).unwrap();
+        go(&a, QpState::Reset).unwrap();
+        assert_eq!(a.wait().wr_id, 4);
+    });
+}
+
+#[test]
+fn all_or_none_of_a_list() {
+    everywhere(|two| {
+        let (a, b) = connected(two, QpType::Rc, 4096, Mtu::M1024);
+        let (_, config) = a.qp.query();
+        let sges = [a.mr.sge(0, 8)];
+        let write = |wr_id| SendWr::new(wr_id, SendOp::Write(remote(&b, 0)), &sges);
+        let many: Vec<_> = (0..=u64::from(config.caps.max_send_wr)).map(write).collect();
+        let refused = a.qp.post_send_all(&many).unwrap_err();
+        assert_eq!(refused.index, many.len() - 1);
+        let too_long = vec![7; config.caps.max_inline as usize + 1];
+        let wrong = SendWr { payload: Payload::Inline(&too_long), ..write(1) };
+        let inline = SendWr { payload: Payload::Inline(&[7; 8]), ..write(2) };
+        assert_eq!(a.qp.post_send_all(&[write(0), inline, wrong]).unwrap_err().index, 2);
+        // None of them was: the queue is empty, and only what comes now is done.
+        a.qp.post_send_all(&many[1..]).unwrap();
+        for wr in &many[1..] {
+            assert_eq!(a.good().wr_id, wr.wr_id);
+        }
+        assert_eq!(a.cq.poll(&mut [Completion::default(); 4]), Ok(0));
+    });
 }

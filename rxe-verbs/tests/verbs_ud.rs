@@ -170,6 +170,10 @@ fn shared_receive_queue() {
             srq.post_recv(&RecvWr { wr_id, sges: &[mr.sge(wr_id as usize * 64, 64)] }).unwrap();
         }
         srq.modify(None, Some(3)).unwrap();
+        assert_eq!(srq.query(), (16, 3));
+        assert_eq!(srq.modify(None, Some(17)), Err(PostError::Limit(17, 16)));
+        assert_eq!(srq.modify(Some(2), None), Err(PostError::Full(2)));
+        assert_eq!(srq.query(), (16, 3));
         for (number, sender) in senders.iter().cycle().take(4).enumerate() {
             sender.mr.write_at(0, &[number as u8; 64]).unwrap();
             sender.qp.post_send(&SendWr::new(1, SendOp::Send, &[sender.mr.sge(0, 64)])).unwrap();
@@ -184,5 +188,6 @@ fn shared_receive_queue() {
         seen.extend(std::iter::from_fn(|| two.b.try_get_async_event()));
         assert!(seen.contains(&rxe_verbs::AsyncEvent::Queue(expected)), "{seen:?}");
         assert!(srq.is_shared());
+        assert_eq!(srq.query(), (16, 0), "the limit is disarmed by its event");
     });
 }

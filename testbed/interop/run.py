@@ -189,6 +189,13 @@ def cell(guest, rxe, case, role, family, inner):
     return play(run_ours(our_side(rxe, case, ours, None)), guest.command(kernel_side(case, device, index, ours)))
 
 
+def commands_of_victim(guest, rxe, family, port):
+    """The server, on the kernel, and the client, ours, that goes on until it is killed."""
+    address = guest.info[f"guest{family}"]
+    theirs = guest.command(["rping", "-s", "-a", address, "-p", str(port), "-S", "4000"])
+    return theirs, guest.outside([rxe, "rping", "-c", "-a", address, "-p", str(port), "-S", "4000"])
+
+
 def pair_of_crowd(guest, rxe, case, family, port):
     """One of several pairs that play at the same time; what went wrong, or nothing."""
     info = guest.info
@@ -298,7 +305,16 @@ def whole_kernel(version, options, folder, results):
         return finish(start(argv), limit)
 
     capture = Capture(guest, pathlib.Path(folder) / f"{version}.pcap")
+    def pair(case, family, port):
+        return pair_of_crowd(guest, options.rxe, case, family, port)
+
+    def processes(family, port):
+        return commands_of_victim(guest, options.rxe, family, port)
+
     try:
+        if options.minute:
+            crowd.minute(guest, options.rxe, results, pair, processes)
+            return
         cm.play(guest, options.cm, options.rxe, results)
         if options.only_cm:
             judged(capture, version, results, [])
@@ -309,9 +325,6 @@ def whole_kernel(version, options, folder, results):
             operations.play(guest, options.ops, results, faults, "46", run)
         judged(capture, version, results, WANTED)
         operations.play(guest, options.ops, results, operations.BULK, "46", run)
-
-        def pair(case, family, port):
-            return pair_of_crowd(guest, options.rxe, case, family, port)
 
         crowd.play(guest, options.rxe, results, pair)
     finally:
@@ -327,6 +340,7 @@ def main():
     parser.add_argument("--ops", default=str(TARGET / "debug/kernel-ops"))
     parser.add_argument("--cm", default=str(TARGET / "debug/cm-peer"))
     parser.add_argument("--only-cm", action="store_true", help="only the programs that connect by rdma_cm")
+    parser.add_argument("--minute", action="store_true", help="only several processes on one address, for a minute")
     parser.add_argument("--table", type=pathlib.Path, help="write the matrix to this Markdown file")
     parser.add_argument("--keep", action="store_true", help="leave the guests running")
     options = parser.parse_args()

@@ -2,7 +2,8 @@
 
 use super::cell::{Cell, time};
 use rxe_cm::proto::{
-    Apr, Concerns, Lap, Message, Mra, Path, PrivateData, Rej, Rep, Req, ServiceId, SidrRep, SidrReq,
+    Apr, Concerns, Lap, Message, Mra, Path, PrivateData, Rej, RejectReason, Rep, Req, ServiceId, SidrRep,
+    SidrReq,
 };
 use rxe_verbs::Mtu;
 
@@ -97,7 +98,9 @@ impl Fields {
             }
             Err(error) => self.key("ip_cm_header", Cell::words(format!("none: {error}")), ""),
         }
-        self.also("private_data", Cell::bytes(&data.0), format!("all {N} bytes"));
+        // People have seen both parts of it.
+        let all = Cell { text: String::new(), ..Cell::bytes(&data.0) };
+        self.also("private_data", all, "");
     }
 
     fn service(&mut self, id: ServiceId) {
@@ -217,7 +220,12 @@ impl Fields {
         self.also("info_len", Cell::number(rej.info_len), "bytes of additional information");
         let words = rej.reason.words().unwrap_or("not defined");
         self.key("reason", Cell::number(rej.reason.0), words);
-        self.also("info", Cell::bytes(&rej.info.0), "additional information");
+        let info = match rej.reason {
+            RejectReason::TIMEOUT => "additional information: the sender's adapter",
+            RejectReason::INVALID_GID => "additional information: a GID of the sender's",
+            _ => "additional information",
+        };
+        self.also("info", Cell::bytes(&rej.info.0), info);
         self.data(&rej.private_data);
     }
 
@@ -274,8 +282,31 @@ fn rnr(count: u8) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rxe_cm::proto::{Drep, Dreq, Rtu};
+    use rxe_cm::proto::{Datagram, Drep, Dreq, Rtu};
     use std::collections::BTreeSet;
+
+    /// Whatever a peer sends can be shown.
+    #[test]
+    fn any_message_is_shown() {
+        let mut state = 1_u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        };
+        for round in 0..11_000_u16 {
+            let mut mad = [0; 256];
+            mad.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random()));
+            mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+            mad[16..18].copy_from_slice(&(0x10 + round % 11).to_be_bytes());
+            let message = Datagram::parse(&mad).unwrap().message;
+            for field in Fields::of(&message).0 {
+                let words = format!("{}{}", field.value.text, field.note);
+                assert!(!words.chars().any(char::is_control), "{}: {words:?}", field.name);
+            }
+        }
+    }
 
     /// No field of a message is forgotten: rxe-cm tells what there is.
     #[test]

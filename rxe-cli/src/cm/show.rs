@@ -2,7 +2,7 @@
 
 use super::{
     cell::{hex, shown, time},
-    fields::Fields,
+    fields::{Field, Fields},
 };
 use crate::Result;
 use anstyle::{AnsiColor, Style};
@@ -227,7 +227,8 @@ impl Printer {
             self.line(&mut text, "transaction", &format!("{transaction:#018x}"), "copied by answers");
             self.line(&mut text, "modifier", &format!("{modifier:#010x}"), "connection options (ECE)");
         }
-        for field in fields.iter().filter(|field| field.matters || self.style.verbose) {
+        let wanted = |field: &&Field| field.matters || self.style.verbose && !field.value.text.is_empty();
+        for field in fields.iter().filter(wanted) {
             self.line(&mut text, &field.name.replace('_', " "), &field.value.text, &field.note);
         }
         text

@@ -4,10 +4,10 @@
 use super::message::{Buffer, LEN, MOST};
 use crate::{Result, cm};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rxe_cm::{CmId, ConnParams, EventChannel, EventKind};
+use rxe_cm::{CmId, ConnParams, EventChannel, EventKind, ForeignQp};
 use rxe_verbs::{
-    Access, CompChannel, Completion, Cq, Mr, Qp, QpCaps, QpInit, QpType, RecvWr, SendOp, SendWr, WcOpcode,
-    WcStatus,
+    Access, CompChannel, Completion, Cq, Mr, Qp, QpCaps, QpChange, QpInit, QpState, QpType, RecvWr, SendOp,
+    SendWr, WcOpcode, WcStatus,
 };
 use std::{
     net::SocketAddr,
@@ -50,6 +50,8 @@ pub(super) struct Terms {
     pub(super) patience: Option<Duration>,
     /// Tell what happens.
     pub(super) debug: bool,
+    /// Make and change the queue pair ourselves, as programs do that do not leave it to the id.
+    pub(super) own_qp: bool,
 }
 
 impl Terms {
@@ -81,27 +83,54 @@ impl Link {
         let remote = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let messages = pd.alloc_mr(3 * LEN, Access::LOCAL_WRITE)?;
         let (data, source) = (pd.alloc_mr(MOST as usize, remote)?, pd.alloc_mr(MOST as usize, remote)?);
-        let qp = id.create_qp(&pd, &QpInit { caps: CAPS, ..QpInit::new(QpType::Rc, &cq) })?;
+        let init = QpInit { caps: CAPS, ..QpInit::new(QpType::Rc, &cq) };
+        let qp = if terms.own_qp { Arc::new(pd.create_qp(&init)?) } else { id.create_qp(&pd, &init)? };
+        if terms.own_qp {
+            qp.modify(&id.qp_change(QpState::Init)?)?;
+        }
         let link = Self { id, peer, events, qp, cq, completions, messages, data, source, terms };
         (0..2).try_for_each(|place| link.expect_message(place))?;
         Ok(link)
     }
 
+    /// The queue pair, where the id does not know it.
+    fn params(&self) -> ConnParams<'static> {
+        let foreign = ForeignQp { qpn: self.qp.qpn(), srq: false };
+        ConnParams { qp: self.terms.own_qp.then_some(foreign), ..ConnParams::default() }
+    }
+
+    /// Makes a queue pair of our own ready, as the connection manager says. Init once more: only now it is known whether
+    /// the peer may READ.
+    fn make_ready(&self) -> Result<()> {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.qp.modify(&self.id.qp_change(state)?)?;
+        }
+        Ok(())
+    }
+
     /// Asks the peer for the connection.
     pub(super) fn connect(&self) -> Result<()> {
         let one = Some(1);
-        self.id.connect(&ConnParams {
-            responder_resources: one,
-            initiator_depth: one,
-            ..ConnParams::default()
-        })?;
+        self.id.connect(&ConnParams { responder_resources: one, initiator_depth: one, ..self.params() })?;
         let event = cm::next(&self.events, self.terms.patience)?;
         let kind = event.map_or(EventKind::Unreachable, |event| event.kind);
         self.terms.note(|| format!("event {} of the connection with {}", kind.name(), self.peer));
         match kind {
             EventKind::Established(_) => Ok(()),
+            EventKind::ConnectResponse(_) if self.terms.own_qp => {
+                self.make_ready()?;
+                Ok(self.id.establish()?)
+            }
             other => Err(cm::failure(&other, self.peer).into()),
         }
+    }
+
+    /// Accepts the peer's request.
+    pub(super) fn accept(&self) -> Result<()> {
+        if self.terms.own_qp {
+            self.make_ready()?;
+        }
+        Ok(self.id.accept(&self.params())?)
     }
 
     fn expect_message(&self, place: u64) -> Result<()> {
@@ -229,7 +258,7 @@ impl Link {
     /// Ends the connection, and waits a moment until the peer agrees.
     pub(super) fn hang_up(&self) {
         // Both may do it at once, and the peer may be gone.
-        if self.id.disconnect().is_ok() {
+        if self.disconnect() {
             let start = Instant::now();
             while let Ok(None) = self.told() {
                 if start.elapsed() > MOMENT || self.wait_for_event(MOMENT).is_err() {
@@ -241,7 +270,16 @@ impl Link {
 
     /// Agrees to the peer's ending it.
     pub(super) fn agree(&self) {
-        let _ = self.id.disconnect();
+        self.disconnect();
+    }
+
+    /// False if nothing stands.
+    fn disconnect(&self) -> bool {
+        if self.terms.own_qp {
+            // In whatever state it is; the id does this with one that it looks after.
+            let _ = self.qp.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() });
+        }
+        self.id.disconnect().is_ok()
     }
 }
 

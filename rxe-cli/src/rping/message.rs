@@ -53,9 +53,10 @@ pub(super) fn text(ping: u32, len: u32) -> Vec<u8> {
     bytes
 }
 
-/// A ping as it is shown: up to its first zero.
+/// A ping as it is shown: up to its first zero. What a peer sends does not command the terminal.
 pub(super) fn shown(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+    let text = String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
+    text.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect()
 }
 
 #[cfg(test)]
@@ -78,6 +79,7 @@ mod tests {
         assert_eq!(text(57, 30), b"rdma-ping-57: zABCDEFGHIJKLMN\0");
         assert_eq!(text(58, 30), b"rdma-ping-58: ABCDEFGHIJKLMNO\0");
         assert_eq!(shown(&text(10, 64)).len(), 63);
+        assert_eq!(shown(b"\x1b[2J\xff\0rest"), ".[2J\u{fffd}");
         assert_eq!(text(i32::MAX as u32, LEAST), b"rdma-ping-2147483647: HIJ\0");
     }
 }

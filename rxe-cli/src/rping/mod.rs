@@ -9,7 +9,7 @@ mod message;
 use crate::{Result, cm};
 use link::{Link, Next, Terms};
 use message::{Buffer, LEAST, MOST, shown, text};
-use rxe_cm::{CmEvent, CmId, ConnParams, EventChannel, EventKind, Manager, proto::PortSpace};
+use rxe_cm::{CmEvent, CmId, EventChannel, EventKind, Manager, proto::PortSpace};
 use rxe_verbs::SendOp;
 use std::{
     net::{IpAddr, SocketAddr},
@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// Serve one connection after the other, or several at once, without end (server only)
     #[arg(short = 'P', long, conflicts_with = "client")]
     persistent: bool,
+    /// Make and change the queue pair ourselves, instead of leaving it to the connection manager
+    #[arg(short = 'q', long)]
+    own_qp: bool,
     /// Address of ours to connect from (client only)
     #[arg(short = 'I', long, value_name = "IP", conflicts_with = "server")]
     source: Option<IpAddr>,
@@ -70,7 +73,7 @@ impl Args {
     fn terms(&self) -> Terms {
         let seconds = self.timeout.unwrap_or(if self.server { 0 } else { 30 });
         let patience = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
-        Terms { patience, debug: self.debug }
+        Terms { patience, debug: self.debug, own_qp: self.own_qp }
     }
 }
 
@@ -117,7 +120,7 @@ fn converse(id: CmId, peer: SocketAddr, terms: Terms, validate: bool, verbose: b
     let events = EventChannel::new()?;
     id.migrate(&events)?;
     let link = Link::new(id, events, peer, terms)?;
-    link.id.accept(&ConnParams::default())?;
+    link.accept()?;
     let mut ping = 0;
     let result = loop {
         match answer(&link, ping, validate, verbose) {

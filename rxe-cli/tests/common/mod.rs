@@ -29,8 +29,13 @@ impl Background {
     }
 
     pub(crate) fn spawn(mut command: Command) -> Self {
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Self(Some(child))
+        command.stdout(Stdio::piped());
+        Self::spawn_quiet(command)
+    }
+
+    /// One whose output goes elsewhere.
+    pub(crate) fn spawn_quiet(mut command: Command) -> Self {
+        Self(Some(command.stderr(Stdio::piped()).spawn().unwrap()))
     }
 
     pub(crate) fn finish(mut self) -> Output {

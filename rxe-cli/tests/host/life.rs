@@ -74,7 +74,7 @@ fn a_forked_child_is_another_process() {
 }
 
 #[test]
-#[ignore = "runs in a process of its own"]
+#[ignore = "run by a_forked_child_is_another_process"]
 fn child_forks() {
     let end = End::here();
     let token = end.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
@@ -124,7 +124,7 @@ fn a_process_may_close_all_its_descriptors() {
 }
 
 #[test]
-#[ignore = "runs in a process of its own"]
+#[ignore = "run by a_process_may_close_all_its_descriptors"]
 fn child_closes_everything() {
     let end = End::here();
     let slot = end.slot();
@@ -186,7 +186,7 @@ fn exchange_with_child(end: &End, round: u32) {
 }
 
 #[test]
-#[ignore = "runs in a process of its own"]
+#[ignore = "run by a_stopped_client_keeps_its_slot"]
 fn child_answers() {
     let end = End::here();
     let _token = end.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
@@ -225,7 +225,7 @@ fn a_service_inside_a_process_dies_with_it() {
 }
 
 #[test]
-#[ignore = "runs in a process of its own"]
+#[ignore = "run by a_service_inside_a_process_dies_with_it"]
 fn child_is_the_service() {
     let _end = End::here();
     // SAFETY: the child uses nothing.

@@ -166,6 +166,12 @@ impl CmId {
         &self.inner.handle
     }
 
+    /// A number that no other living id of its manager has.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.inner.key
+    }
+
     /// Whether both are the same id.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

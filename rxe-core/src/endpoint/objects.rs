@@ -7,7 +7,7 @@ use crate::{
     qp::{
         ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, apply,
         common::Ctx,
-        flow::{Flow, Window},
+        flow::{Flow, Place, Window},
         rq::{RecvQueue, Srq},
     },
     stats::QpStats,
@@ -52,8 +52,11 @@ impl Endpoint {
         let mut qp = self.qps.remove(qpn).ok_or(ObjectError::NoSuchObject)?;
         let peer = qp.peer;
         let window = peer.and_then(|index| self.shared.peers.get_mut(index)).map(|peer| &mut peer.window);
-        let mut flow =
-            Flow { window: window.unwrap_or(&mut self.shared.no_window), reads: &mut self.shared.reads };
+        let mut flow = Flow {
+            window: window.unwrap_or(&mut self.shared.no_window),
+            reads: &mut self.shared.reads,
+            place: Place::default(),
+        };
         qp.silence(&mut flow);
         if let Some(path) = qp.path
             && qp.deferred_ack() == Some(ACK_LEN)
@@ -165,7 +168,8 @@ impl Endpoint {
     /// Changes a shared receive queue's size or limit (ibv_modify_srq).
     ///
     /// # Errors
-    /// [`PostError::NoSuchQueue`], or [`PostError::Full`] if more is queued than the new size.
+    /// [`PostError::NoSuchQueue`], [`PostError::Full`] if more is queued than the new size, or [`PostError::Limit`].
+    /// Nothing was changed then.
     pub fn modify_srq(
         &mut self,
         srq: SrqId,
@@ -173,22 +177,22 @@ impl Endpoint {
         limit: Option<u32>,
     ) -> Result<(), PostError> {
         let srq = self.shared.srqs.get_mut(srq.0 as usize).ok_or(PostError::NoSuchQueue)?;
-        if let Some(max_wr) = max_wr {
-            if srq.queue.queue.len() > max_wr as usize {
-                return Err(PostError::Full(max_wr));
-            }
-            srq.queue.max_wr = max_wr;
+        let (max_wr, limit) = (max_wr.unwrap_or(srq.queue.max_wr), limit.unwrap_or(srq.limit));
+        if srq.queue.queue.len() > max_wr as usize {
+            return Err(PostError::Full(max_wr));
         }
-        if let Some(limit) = limit {
-            srq.limit = limit;
+        if limit > max_wr {
+            return Err(PostError::Limit(limit, max_wr));
         }
+        (srq.queue.max_wr, srq.limit) = (max_wr, limit);
         Ok(())
     }
 
-    /// Present limit of a shared receive queue: 0 once its event was raised (ibv_query_srq).
+    /// How many requests a shared receive queue holds at most, and its present limit: 0 once the event was raised
+    /// (ibv_query_srq).
     #[must_use]
-    pub fn srq_limit(&self, srq: SrqId) -> Option<u32> {
-        self.shared.srqs.get(srq.0 as usize).map(|srq| srq.limit)
+    pub fn query_srq(&self, srq: SrqId) -> Option<(u32, u32)> {
+        self.shared.srqs.get(srq.0 as usize).map(|srq| (srq.queue.max_wr, srq.limit))
     }
 
     /// Destroys a shared receive queue (ibv_destroy_srq).

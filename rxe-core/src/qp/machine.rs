@@ -204,6 +204,38 @@ impl QueuePair {
         wr: &SendWr<'_>,
         port_mtu: u32,
     ) -> Result<(), PostError> {
+        self.queue_send(wr, port_mtu)?;
+        self.flush_if_in_error(ctx);
+        Ok(())
+    }
+
+    /// Queues all of these or, if one is refused, none.
+    ///
+    /// # Errors
+    /// Which was refused, and why.
+    pub(crate) fn post_send_all(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        list: &[SendWr<'_>],
+        port_mtu: u32,
+    ) -> Result<(), (usize, PostError)> {
+        for (index, wr) in list.iter().enumerate() {
+            if let Err(reason) = self.queue_send(wr, port_mtu) {
+                self.sq.withdraw(index);
+                return Err((index, reason));
+            }
+        }
+        self.flush_if_in_error(ctx);
+        Ok(())
+    }
+
+    fn flush_if_in_error(&mut self, ctx: &mut Ctx<'_>) {
+        if matches!(self.common.state(), QpState::Error | QpState::Sqe) {
+            self.sq.flush(&self.common, ctx);
+        }
+    }
+
+    fn queue_send(&mut self, wr: &SendWr<'_>, port_mtu: u32) -> Result<(), PostError> {
         let state = self.common.state();
         if !matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error) {
             return Err(PostError::State(state));
@@ -231,11 +263,7 @@ impl QueuePair {
             Machine::Ud { .. } => u64::from(port_mtu),
             _ => MAX_MESSAGE,
         };
-        self.sq.post(&self.common, wr, limit)?;
-        if matches!(state, QpState::Error | QpState::Sqe) {
-            self.sq.flush(&self.common, ctx);
-        }
-        Ok(())
+        self.sq.post(&self.common, wr, limit)
     }
 
     /// Queues a receive request.
@@ -280,6 +308,11 @@ impl QueuePair {
                 }
             }
         }
+    }
+
+    /// Whether requests were sent that are not answered: reliable connections.
+    pub(crate) fn has_unanswered(&self) -> bool {
+        matches!(&*self.machine, Machine::Rc { requester, .. } if requester.has_outstanding())
     }
 
     fn may_send(&self) -> bool {

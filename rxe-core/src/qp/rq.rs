@@ -32,6 +32,9 @@ pub enum PostError {
     /// The service does not have this operation, or the request lacks its destination (EINVAL).
     #[error("operation not possible on this queue pair")]
     Operation,
+    /// A shared receive queue's limit is above its size (EINVAL).
+    #[error("limit {0}; the queue has room for {1} requests")]
+    Limit(u32, u32),
     /// No such queue (EINVAL).
     #[error("no such queue")]
     NoSuchQueue,

@@ -168,6 +168,15 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Takes the latest `count` requests back: posted a moment ago, and not looked at since.
+    pub(crate) fn withdraw(&mut self, count: usize) {
+        for _ in 0..count {
+            if let Some(SendWqe { data: WqeData::Inline(buffer), .. }) = self.ring.pop_back() {
+                self.spare.push(buffer);
+            }
+        }
+    }
+
     /// Takes the oldest request off and completes it: with success if it asked for that, with an error always.
     pub(crate) fn complete_front(&mut self, qp: &QpCommon, ctx: &mut Ctx<'_>, status: WcStatus, vendor: u32) {
         let Some(wqe) = self.ring.pop_front() else { return };

@@ -170,8 +170,11 @@ fn each_rule_of_a_bind_alone() {
         // A window may grant reading that the region's own key does not.
         let closed = memory(Access::MW_BIND);
         assert_eq!(outcome(OWN, BindWindow { access: Access::REMOTE_READ, ..good }, &closed), None);
-        let local = BindWindow { access: Access::LOCAL_WRITE, ..good };
-        assert_eq!(outcome(OWN, local, &region), Some(BindError::NotRemote(Access::LOCAL_WRITE)));
+        let strange = BindWindow { access: Access::MW_BIND, ..good };
+        assert_eq!(outcome(OWN, strange, &region), Some(BindError::NotRemote(Access::MW_BIND)));
+        // Common with programs, and without effect.
+        let local = BindWindow { access: good.access | Access::LOCAL_WRITE, ..good };
+        assert_eq!(free.bind(OWN, &local, Some(&region)), free.bind(OWN, &good, Some(&region)));
         for (addr, len) in [(0xfff, 1), (0x1100, 1), (0x1000, 0x101), (0x1001, u64::MAX)] {
             let wrong = BindWindow { addr, len, ..good };
             assert_eq!(outcome(OWN, wrong, &region), Some(BindError::Range { addr, len }));

@@ -138,7 +138,7 @@ impl Region {
             pd: self.pd,
             addr: if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr },
             len: bind.len,
-            access: bind.access,
+            access: bind.access - Access::LOCAL_WRITE,
             kind: Kind::Window { window, binding: Some(Binding { region: bind.region, offset, qpn }) },
         })
     }
@@ -175,7 +175,8 @@ fn place(pd: PdId, bind: &BindWindow, region: Option<&Region>) -> Result<u64, Bi
     if !region.access.contains(Access::MW_BIND) || region.access.contains(Access::ZERO_BASED) {
         return Err(BindError::NotBindable);
     }
-    let strange = bind.access - REMOTE - Access::ZERO_BASED;
+    // Programs give the local write right along with the remote one; a window has no local rights, so it means nothing.
+    let strange = bind.access - REMOTE - Access::ZERO_BASED - Access::LOCAL_WRITE;
     if !strange.is_empty() {
         return Err(BindError::NotRemote(strange));
     }

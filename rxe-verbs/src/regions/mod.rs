@@ -139,6 +139,45 @@ pub(crate) fn register(
     }))
 }
 
+/// Puts other rules and bytes behind the key of `old`; on return no shard touches its bytes any more.
+///
+/// # Errors
+/// [`Replace`]; nothing was changed then.
+pub(crate) fn replace(
+    table: &Regions,
+    old: &Entry,
+    pd: PdId,
+    iova: u64,
+    bytes: Bytes,
+    access: Access,
+) -> Result<Arc<Entry>, Replace> {
+    let memory = old.memory_of();
+    let rule = Region::memory(memory.rule.key, pd, iova, bytes.len() as u64, access)?;
+    if !memory.close() {
+        return Err(Replace::Bound);
+    }
+    let entry =
+        Entry::Memory(Memory { rule, bytes, windows: AtomicU32::new(0), gone: AtomicBool::new(false) });
+    let entry = Arc::new(entry);
+    table.replace(rule.key.index(), Arc::clone(&entry));
+    Ok(entry)
+}
+
+/// Why a region was not registered anew.
+#[derive(Debug)]
+pub(crate) enum Replace {
+    /// The rules refuse it.
+    Rule(RegionError),
+    /// Windows are bound to it.
+    Bound,
+}
+
+impl From<RegionError> for Replace {
+    fn from(error: RegionError) -> Self {
+        Self::Rule(error)
+    }
+}
+
 /// Makes an unbound window; `None` if all keys are in use.
 pub(crate) fn allocate_window(table: &Regions, pd: PdId, kind: WindowType) -> Option<Arc<Entry>> {
     table.insert(|index, tag| {

@@ -149,8 +149,7 @@ impl<T: Send + Sync> Table<T> {
     pub(crate) fn get<'a>(&'a self, token: Token<'a>, index: u32) -> Option<&'a T> {
         assert_eq!(token.table, self.id, "a token of another table");
         let entry = self.slot(index)?.load(Ordering::Acquire);
-        // SAFETY: not null means that it came from `Arc::into_raw` in `insert`. `remove` gives that count up only after
-        // it has held every mutex of this table since taking the pointer out; the token proves that one of them is held
+        // SAFETY: not null means that it came from `Arc::into_raw`. `swap` gives that count up only after it has held every mutex of this table since taking the pointer out; the token proves that one of them is held
         // for 'a, by a section that began before that.
         unsafe { entry.as_ref() }
     }
@@ -168,10 +167,27 @@ impl<T: Send + Sync> Table<T> {
     /// Takes an entry out. On return no reader has a reference to it. `tag` is what the index's next user gets. Must not
     /// be called by a holder of one of this table's mutexes.
     pub(crate) fn remove(&self, index: u32, tag: u8) {
-        let Some(slot) = self.slot(index) else { return };
-        let entry = slot.swap(null_mut(), Ordering::AcqRel);
-        if entry.is_null() {
-            return;
+        if self.swap(index, null_mut()) {
+            lock(&self.free).returned.push_back((index, tag));
+        }
+    }
+
+    /// Puts another entry in the place of one that is there. On return no reader has a reference to the old one. Must not
+    /// be called by a holder of one of this table's mutexes, nor by two threads for one index.
+    pub(crate) fn replace(&self, index: u32, entry: Arc<T>) {
+        let entry = Arc::into_raw(entry).cast_mut();
+        if !self.swap(index, entry) {
+            unreachable!("whoever replaces an entry has it");
+        }
+    }
+
+    /// Puts `new` (null, or from `Arc::into_raw`) in the place of an entry, and gives that up when no reader has it any
+    /// more. Whether there was one.
+    fn swap(&self, index: u32, new: *mut T) -> bool {
+        let Some(slot) = self.slot(index) else { return false };
+        let old = slot.swap(new, Ordering::AcqRel);
+        if old.is_null() {
+            return false;
         }
         let readers: Vec<_> = {
             let mut readers = lock(&self.readers);
@@ -181,9 +197,10 @@ impl<T: Send + Sync> Table<T> {
         for reader in readers {
             reader.quiesce();
         }
-        // SAFETY: from `Arc::into_raw` in `insert`, swapped out by nobody else, and no reader is left (see `get`).
-        drop(unsafe { Arc::from_raw(entry) });
-        lock(&self.free).returned.push_back((index, tag));
+        // SAFETY: from `Arc::into_raw` in `insert` or `replace`, swapped out by nobody else, and no reader is left (see
+        // `get`).
+        drop(unsafe { Arc::from_raw(old) });
+        true
     }
 
     fn slot(&self, index: u32) -> Option<&AtomicPtr<T>> {
@@ -259,6 +276,11 @@ mod tests {
         let (_, token) = guard.parts();
         assert_eq!(table.get(token, indices[1]), None);
         assert_eq!(table.get(token, indices[2]).map(|entry| entry.2), Some(2));
+        drop(guard);
+        table.replace(indices[2], Arc::new((indices[2], 7, 9)));
+        let mut guard = mutex.lock();
+        let (_, token) = guard.parts();
+        assert_eq!(table.get(token, indices[2]).map(|entry| entry.2), Some(9));
     }
 
     #[test]
@@ -310,9 +332,14 @@ mod tests {
                 .expect("room");
             current.store(u64::from(index), Ordering::Relaxed);
             std::thread::yield_now();
-            table.remove(index, 0);
+            let next = Arc::new(AtomicBool::new(true));
+            table.replace(index, Arc::clone(&next));
             entry.store(false, Ordering::Relaxed);
             assert_eq!(Arc::strong_count(&entry), 1);
+            std::thread::yield_now();
+            table.remove(index, 0);
+            next.store(false, Ordering::Relaxed);
+            assert_eq!(Arc::strong_count(&next), 1);
         }
         stop.store(true, Ordering::Relaxed);
         for thread in threads {

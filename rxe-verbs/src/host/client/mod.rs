@@ -286,6 +286,7 @@ impl Shared {
         shard.look(|state| {
             stats.port = state.endpoint.port_stats().each().map(named).collect();
             stats.port.push(("receive_drops".to_owned(), state.link.drops()));
+            stats.port.push(("merged_receives".to_owned(), state.report().merged));
             stats.qps = state
                 .endpoint
                 .queue_pairs()

@@ -149,6 +149,8 @@ pub struct Service {
     /// Its own while it receives.
     arrivals: Option<RecvBatch>,
     trackers: HashMap<IpAddr, IdentTracker>,
+    /// Who was given whose connection request.
+    askers: HashMap<packets::Asker, u8>,
     probes: Probes,
     asked: Vec<Asked>,
     next_ask: u32,
@@ -203,6 +205,7 @@ impl Service {
             listeners: Listeners::default(),
             arrivals: Some(RecvBatch::default()),
             trackers: HashMap::new(),
+            askers: HashMap::new(),
             probes: Probes::default(),
             asked: Vec::new(),
             next_ask: 0,

@@ -27,6 +27,34 @@ const REJ: u16 = 0x12;
 const REJ_REMOTE: core::ops::Range<usize> = MAD_HEADER_LEN + 4..MAD_HEADER_LEN + 8;
 /// Where both have their service ID, behind the MAD's header.
 const SERVICE_ID: core::ops::Range<usize> = MAD_HEADER_LEN + 8..MAD_HEADER_LEN + 16;
+/// Reject (IBTA vol. 1, 12.6.7), and the reason of who has given up (12.6.7.2).
+const REJ: u16 = 0x12;
+const TIMEOUT: u16 = 4;
+/// Connection requests whose listeners are remembered at most.
+const MAX_ASKERS: usize = 4096;
+
+/// What a connection is named by until its passive side has told a number of its own: the asker's channel adapter and
+/// communication ID.
+pub(super) type Asker = (u64, u32);
+
+/// Who asks by a connection request.
+fn asker_of_req(payload: &[u8]) -> Option<Asker> {
+    let comm_id = payload.get(MAD_HEADER_LEN..)?.first_chunk()?;
+    let guid = payload.get(MAD_HEADER_LEN + 16..)?.first_chunk()?;
+    let is_req = MadHeader::parse(payload.first_chunk()?).attribute == REQUESTS[0];
+    is_req.then(|| (u64::from_be_bytes(*guid), u32::from_be_bytes(*comm_id)))
+}
+
+/// Who has given up by a reject that names no connection of the receiver's; the additional information names the
+/// adapter.
+fn asker_of_rej(payload: &[u8]) -> Option<Asker> {
+    let [comm_id, remote] = *payload.get(MAD_HEADER_LEN..)?.as_chunks::<4>().0.first_chunk()?;
+    let reason = payload.get(MAD_HEADER_LEN + 10..)?.first_chunk()?;
+    let guid = payload.get(MAD_HEADER_LEN + 12..)?.first_chunk()?;
+    let is_rej = MadHeader::parse(payload.first_chunk()?).attribute == REJ;
+    let given_up = is_rej && remote == [0; 4] && u16::from_be_bytes(*reason) == TIMEOUT;
+    given_up.then(|| (u64::from_be_bytes(*guid), u32::from_be_bytes(comm_id)))
+}
 
 /// Probes under way.
 #[derive(Debug, Default)]
@@ -43,6 +71,8 @@ pub(super) struct Probes {
 /// Where a packet that the service received belongs.
 enum Fate {
     Dispatch(u64),
+    /// For the client that was given the request which its sender gives up.
+    GivenUp(u8),
     HandOn(u8),
     /// For a multicast group. Linux 6.18 gives one member of a reuseport group the only copy, whichever has joined;
     /// older ones give each that has joined its own, and us none.
@@ -79,6 +109,11 @@ impl Service {
         }
         match self.fate(bytes) {
             Some(Fate::Dispatch(service_id)) => self.handle_request(meta, bytes, service_id),
+            Some(Fate::GivenUp(slot)) => {
+                if let Some(verdict) = self.judge(meta, bytes) {
+                    self.dispatch(slot, Packet::new(meta, verdict.ident(), bytes));
+                }
+            }
             Some(Fate::HandOn(slot)) => {
                 self.probes.suspicious = true;
                 let handed = self.deliver(slot, Packet::new(meta, None, bytes));
@@ -117,32 +152,53 @@ impl Service {
             return Some(Fate::Everybody);
         }
         let service_id = packet.payload.get(SERVICE_ID)?.try_into().ok()?;
-        let is_request = header.is_cm() && REQUESTS.contains(&header.attribute);
-        Some(if is_request { Fate::Dispatch(u64::from_be_bytes(service_id)) } else { Fate::Drop })
+        if !header.is_cm() {
+            return Some(Fate::Drop);
+        }
+        if REQUESTS.contains(&header.attribute) {
+            return Some(Fate::Dispatch(u64::from_be_bytes(service_id)));
+        }
+        let slot = asker_of_rej(packet.payload).and_then(|asker| self.askers.get(&asker));
+        Some(slot.map_or(Fate::Drop, |slot| Fate::GivenUp(*slot)))
     }
 
-    /// Gives a connection request to whoever listens for it.
-    fn handle_request(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
+    /// Whether a packet is whole, as far as can be known.
+    fn judge(&mut self, meta: &RunMeta, bytes: &[u8]) -> Option<Verdict> {
         if self.trackers.len() >= MAX_TRACKERS && !self.trackers.contains_key(&meta.src) {
             self.trackers.clear();
         }
         let crc = RouteCrc::new(&Route { src: meta.src, dst: meta.dst, src_port: meta.src_port });
         let tracker = self.trackers.entry(meta.src).or_default();
-        let verdict: Verdict = tracker.judge(now(), &crc, meta.seen, bytes);
-        if !verdict.is_whole() {
-            self.counters.corrupt += 1;
-            return;
-        }
+        let verdict = tracker.judge(now(), &crc, meta.seen, bytes);
+        self.counters.corrupt += u64::from(!verdict.is_whole());
+        verdict.is_whole().then_some(verdict)
+    }
+
+    /// Gives a client a packet that the steering could not find it for; false if it was not to be had.
+    fn dispatch(&mut self, slot: u8, packet: Packet) -> bool {
+        let delivered = self.deliver(slot, packet);
+        *(if delivered { &mut self.counters.dispatched } else { &mut self.counters.dropped }) += 1;
+        delivered
+    }
+
+    /// Gives a connection request to whoever listens for it.
+    fn handle_request(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
+        let Some(verdict) = self.judge(meta, bytes) else { return };
+        let Ok(packet) = Decoded::decode(bytes) else { return };
         let slot = self.listeners.find(service_id, meta.dst).and_then(|owner| u8::try_from(owner).ok());
         let Some(slot) = slot else {
-            if let Ok(packet) = Decoded::decode(bytes) {
-                self.refuse(meta, &packet);
-            }
+            self.refuse(meta, &packet);
             return;
         };
         // The listener's process sees only some of the peer's packets, and could not follow its IDs.
-        let delivered = self.deliver(slot, Packet::new(meta, verdict.ident(), bytes));
-        *(if delivered { &mut self.counters.dispatched } else { &mut self.counters.dropped }) += 1;
+        if self.dispatch(slot, Packet::new(meta, verdict.ident(), bytes))
+            && let Some(asker) = asker_of_req(packet.payload)
+        {
+            if self.askers.len() >= MAX_ASKERS {
+                self.askers.clear();
+            }
+            self.askers.insert(asker, slot);
+        }
     }
 
     /// A client received what is not for it.

@@ -310,7 +310,7 @@ fn a_last_byte_that_comes_first_is_noticed() {
 /// what our ways write (`the_last_byte_comes_last`). Run with
 /// `cargo test --release -p rxe-verbs --lib a_plain_memcpy -- --ignored --nocapture` on a machine with two idle processors.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: cargo test --release -p rxe-verbs --lib a_plain_memcpy -- --ignored --nocapture"]
 fn a_plain_memcpy_tears() {
     // SAFETY: inside the mapping that `torn_messages` made; that its reader looks meanwhile is the point.
     let memcpy = |at: usize, data: &[u8]| unsafe {
@@ -368,7 +368,7 @@ mod signals {
     }
 
     #[test]
-    #[ignore = "runs in a process of its own"]
+    #[ignore = "run by faults_elsewhere_still_kill"]
     fn child_faults_elsewhere() {
         if !is_child() {
             return;
@@ -385,7 +385,7 @@ mod signals {
     }
 
     #[test]
-    #[ignore = "runs in a process of its own"]
+    #[ignore = "run by a_sent_signal_still_kills"]
     fn child_sends_signal() {
         if !is_child() {
             return;
@@ -416,7 +416,7 @@ mod signals {
     }
 
     #[test]
-    #[ignore = "runs in a process of its own"]
+    #[ignore = "run by an_earlier_handler_still_gets_its_faults"]
     fn child_earlier_handler() {
         if !is_child() {
             return;
@@ -439,7 +439,7 @@ mod signals {
     }
 
     #[test]
-    #[ignore = "runs in a process of its own"]
+    #[ignore = "run by a_later_handler_turns_the_fix_up_off"]
     fn child_later_handler() {
         if !is_child() {
             return;
@@ -458,7 +458,7 @@ mod signals {
     }
 
     #[test]
-    #[ignore = "runs in a process of its own"]
+    #[ignore = "run by blocked_signals_turn_the_fix_up_off"]
     fn child_blocked_signals() {
         if !is_child() {
             return;
@@ -482,7 +482,7 @@ mod signals {
     }
 
     #[test]
-    #[ignore = "runs in a process of its own"]
+    #[ignore = "run by the_environment_turns_the_fix_up_off"]
     fn child_forced_off() {
         if !is_child() {
             return;
@@ -494,7 +494,7 @@ mod signals {
 
 /// Not a test of anything: prints what a copy costs. Run with `--release -- --ignored --nocapture cost_of_copies`.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: cargo test --release -p rxe-verbs --lib cost_of_copies -- --ignored --nocapture"]
 fn cost_of_copies() {
     let pages = Pages::new(16);
     let per_copy = |name: &str, len: usize, copy: &mut dyn FnMut(usize)| {

@@ -27,8 +27,10 @@ use std::{
 };
 use testbed::agent::Failure;
 
-/// After this long a partner must have noticed, and a pair that stands still is broken.
+/// After this long a partner must have noticed.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// A pair that stands still for so long is broken: less than the shortest run.
+const STILL: Duration = Duration::from_secs(8);
 
 /// Where one process of each pair lives.
 #[derive(Clone)]
@@ -168,13 +170,21 @@ fn play(options: &Options) -> Result<(), Failure> {
     }
     hear(&mut pairs, &events, Instant::now() + Duration::from_secs(3), &mut counts)?;
     check_end(&mut pairs, &events, &mut counts)?;
+    let mut merged = 0;
     for home in options.places() {
         counts.take(&home.ask(&["service", "status"]).ok_or("no service at the end")?);
-        check_steering(&home.ask(&["stat"]).ok_or("no counters at the end")?, &counts)?;
+        let stats = home.ask(&["stat"]).ok_or("no counters at the end")?;
+        check_steering(&stats, &counts)?;
+        merged += sum_of(&stats, "merged_receives");
+    }
+    if merged == 0 {
+        return Err(
+            "the system never merged packets (UDP_GRO), so their steering as one was not tried".into()
+        );
     }
     println!(
         "{} - {}: {} pairs, {} messages, {} MiB, {} clients killed and {} partners told (the slowest after {:.1} s), \
-         {} services killed, {} times a client came back, {} packets handed on",
+         {} services killed, {} times a client came back, {} packets handed on, {merged} merged arrivals at the living",
         options.homes[0].address,
         options.homes[1].address,
         options.pairs,
@@ -195,15 +205,8 @@ fn play(options: &Options) -> Result<(), Failure> {
 
 /// Each process received its own packets only, but for those that it gave back to be handed on.
 fn check_steering(stats: &Value, counts: &Counts) -> Result<(), Failure> {
-    let mut astray = 0;
     let clients = stats["clients"].as_array().ok_or("no clients at the end")?;
-    for client in clients {
-        let counters = client["port"].as_array().into_iter().flatten();
-        astray += counters
-            .filter(|counter| counter[0] == "dropped_other_slot")
-            .filter_map(|counter| counter[1].as_u64())
-            .sum::<u64>();
-    }
+    let astray = sum_of(stats, "dropped_other_slot");
     if clients.is_empty() || astray > counts.handed_on {
         return Err(format!(
             "{astray} packets came to the wrong one of {} processes, {} were handed on",
@@ -213,6 +216,13 @@ fn check_steering(stats: &Value, counts: &Counts) -> Result<(), Failure> {
         .into());
     }
     Ok(())
+}
+
+/// A counter of all clients together.
+fn sum_of(stats: &Value, name: &str) -> u64 {
+    let counters =
+        stats["clients"].as_array().into_iter().flatten().filter_map(|client| client["port"].as_array());
+    counters.flatten().filter(|counter| counter[0] == name).filter_map(|counter| counter[1].as_u64()).sum()
 }
 
 /// Takes what the workers say until then.
@@ -235,7 +245,7 @@ fn hear(
                 counts.noticed += 1;
                 counts.slowest = counts.slowest.max(after);
             }
-            pair.check(PATIENCE)?;
+            pair.check(PATIENCE, STILL)?;
         }
     }
     Ok(())
@@ -247,10 +257,16 @@ fn check_end(pairs: &mut [Pair], events: &Receiver<Event>, counts: &mut Counts) 
     while pairs.iter().any(Pair::is_mourning) && begin.elapsed() < PATIENCE {
         hear(pairs, events, Instant::now() + Duration::from_millis(100), counts)?;
     }
-    for pair in pairs.iter() {
-        if pair.total() == 0 {
-            return Err(format!("pair {} never made progress", pair.number()).into());
+    // After the last death everybody who lives goes on.
+    pairs.iter_mut().for_each(Pair::mark);
+    let begin = Instant::now();
+    loop {
+        let Some(pair) = pairs.iter().find(|pair| pair.is_whole() && !pair.has_moved()) else {
+            return Ok(());
+        };
+        if begin.elapsed() > STILL {
+            return Err(format!("pair {} has not moved since the last death", pair.number()).into());
         }
+        hear(pairs, events, Instant::now() + Duration::from_millis(100), counts)?;
     }
-    Ok(())
 }

@@ -25,6 +25,8 @@ struct Worker {
     input: ChildStdin,
     card: Option<Value>,
     messages: u64,
+    /// Messages at the last mark.
+    marked: u64,
     progressed: Instant,
 }
 
@@ -41,7 +43,8 @@ pub(crate) struct Pair {
     /// Both are gone.
     over: bool,
     fresh: (u64, u64),
-    total: u64,
+    /// Lives in which nothing was exchanged: killed too early.
+    empty_lives: u32,
 }
 
 impl Pair {
@@ -57,7 +60,7 @@ impl Pair {
             noticed: None,
             over: false,
             fresh: (0, 0),
-            total: 0,
+            empty_lives: 0,
         })
     }
 
@@ -72,9 +75,14 @@ impl Pair {
         self.number
     }
 
-    /// Messages checked in all lives.
-    pub(crate) const fn total(&self) -> u64 {
-        self.total
+    /// From here on progress counts.
+    pub(crate) fn mark(&mut self) {
+        self.workers.iter_mut().for_each(|worker| worker.marked = worker.messages);
+    }
+
+    /// Whether both have made progress since the mark.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.workers.iter().all(|worker| worker.messages > worker.marked)
     }
 
     /// Whether both are at work.
@@ -128,7 +136,6 @@ impl Pair {
             if messages > worker.messages {
                 worker.progressed = Instant::now();
                 self.fresh.0 += messages - worker.messages;
-                self.total += messages - worker.messages;
                 worker.messages = messages;
             }
             self.fresh.1 += line["bytes"].as_u64().unwrap_or(0);
@@ -145,7 +152,14 @@ impl Pair {
         match self.killed {
             Some((dead, when)) if dead != side => {
                 self.noticed = Some(when.elapsed());
-                self.workers[side].child.wait()?;
+                let status = self.workers[side].child.wait()?;
+                if !status.success() {
+                    return Err(format!("pair {}, side {side} ended with {status}", self.number).into());
+                }
+                // A life in which nothing was exchanged would prove nothing.
+                if self.workers.iter().all(|worker| worker.messages == 0) {
+                    self.empty_lives += 1;
+                }
                 self.over = true;
                 Ok(())
             }
@@ -154,7 +168,10 @@ impl Pair {
     }
 
     /// Nobody stands still for so long.
-    pub(crate) fn check(&mut self, patience: Duration) -> Result<(), Failure> {
+    pub(crate) fn check(&mut self, patience: Duration, still: Duration) -> Result<(), Failure> {
+        if self.empty_lives > 1 {
+            return Err(format!("pair {}: {} lives without a message", self.number, self.empty_lives).into());
+        }
         if let Some((_, when)) = self.killed
             && !self.over
             && when.elapsed() > patience
@@ -162,7 +179,7 @@ impl Pair {
             return Err(format!("pair {}: the partner of the dead notices nothing", self.number).into());
         }
         for (side, worker) in self.workers.iter_mut().enumerate() {
-            if self.killed.is_none() && worker.progressed.elapsed() > patience {
+            if self.killed.is_none() && worker.progressed.elapsed() > still {
                 return Err(format!("pair {}, side {side} stands still", self.number).into());
             }
         }
@@ -208,5 +225,5 @@ fn start(pair: usize, life: u64, side: usize, home: &Home, tell: Sender<Event>) 
             }
         }
     });
-    Ok(Worker { child, input, card: None, messages: 0, progressed: Instant::now() })
+    Ok(Worker { child, input, card: None, messages: 0, marked: 0, progressed: Instant::now() })
 }

@@ -1,0 +1,394 @@
+//! The border: pointers from C become references here, results become C's here, and no panic crosses it.
+//!
+//! Functions that C programs call take `Option<&T>` where the header has a pointer: the same bits, and null is `None`.
+//! That the pointer is one we gave out (or to a structure of the caller's), of that type and not yet destroyed, is the
+//! program's duty, as it is with every libibverbs. Pointers of other kinds are the types of this file. None of them
+//! can be made in Rust: they come from a program's call.
+
+use core::sync::atomic::{AtomicPtr, Ordering};
+use core::{
+    ffi::{c_int, c_void},
+    mem::MaybeUninit,
+    panic::AssertUnwindSafe,
+    ptr, slice,
+};
+use rxe_verbs::{
+    AddressError, CreateError, EventError, ModifyQpError, OpenError, PostError, PostListError, RegisterError,
+    post_errno,
+};
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    panic::catch_unwind,
+    sync::{Mutex, OnceLock},
+};
+
+/// A number for `errno`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+pub(crate) type Result<T> = core::result::Result<T, Errno>;
+
+pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
+pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+
+/// The variable that has refusals told in words, on standard error.
+const LOG: &str = "RXE_LOG";
+
+/// A verb's refusal in words, for those who want to know.
+fn tell(error: &dyn core::fmt::Display) {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    if *WANTED.get_or_init(|| std::env::var_os(LOG).is_some_and(|value| !value.is_empty() && value != "0")) {
+        eprintln!("rxe: {error}");
+    }
+}
+
+macro_rules! numbered {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Errno {
+            fn from(error: $error) -> Self {
+                tell(&error);
+                Self(error.errno())
+            }
+        }
+    )*};
+}
+
+numbered!(AddressError, CreateError, ModifyQpError, RegisterError, PostListError);
+
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Self {
+        tell(&error);
+        Self(post_errno(&error))
+    }
+}
+
+impl From<EventError> for Errno {
+    fn from(error: EventError) -> Self {
+        Self(error.errno())
+    }
+}
+
+impl From<OpenError> for Errno {
+    /// Told without being asked: a program that cannot open the device hardly says why.
+    fn from(error: OpenError) -> Self {
+        eprintln!("rxe: {error}");
+        Self(error.errno())
+    }
+}
+
+/// What C has to give.
+pub(crate) fn given<T>(value: Option<T>) -> Result<T> {
+    value.ok_or(INVALID)
+}
+
+pub(crate) fn set_errno(errno: Errno) {
+    nix::errno::Errno::set_raw(errno.0);
+}
+
+/// Runs a verb; a panic of ours is an I/O error of the device's.
+fn run<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)))
+}
+
+/// For functions that return 0 or a number of `errno`'s.
+pub(crate) fn code(work: impl FnOnce() -> Result<()>) -> c_int {
+    match run(work) {
+        Ok(()) => 0,
+        Err(errno) => {
+            set_errno(errno);
+            errno.0
+        }
+    }
+}
+
+/// For functions that return a value, or -1 and set `errno`.
+pub(crate) fn value(work: impl FnOnce() -> Result<c_int>) -> c_int {
+    run(work).unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// For functions that return a pointer, or null and set `errno`.
+pub(crate) fn pointer<T>(work: impl FnOnce() -> Result<*mut T>) -> *mut T {
+    run(work).unwrap_or_else(|errno| {
+        set_errno(errno);
+        ptr::null_mut()
+    })
+}
+
+/// For functions that return nothing.
+pub(crate) fn quietly(work: impl FnOnce()) {
+    let _ = run(|| {
+        work();
+        Ok(())
+    });
+}
+
+/// Where C wants something written; it may be uninitialised.
+pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
+/// An object that C gives back to be destroyed.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Owned<T>(*mut T);
+
+impl<T> Owned<T> {
+    pub(crate) fn get(&self) -> Result<&T> {
+        // SAFETY: from a program, which hands in what we gave it and has not been destroyed (see the top).
+        given(unsafe { self.0.as_ref() })
+    }
+
+    /// The end of the object.
+    pub(crate) fn free(self) {
+        if !self.0.is_null() {
+            // SAFETY: made by `Box::into_raw`, and given up by the program.
+            drop(unsafe { Box::from_raw(self.0) });
+        }
+    }
+}
+
+/// The start of an array of C's.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct List<T>(*const T);
+
+impl<T> List<T> {
+    /// Its elements, of which C says there are `count`. A pointer of null has none.
+    pub(crate) fn elements(&self, count: usize) -> &[T] {
+        if self.0.is_null() || count == 0 || count > isize::MAX as usize / size_of::<T>() {
+            return &[];
+        }
+        // SAFETY: the program promises `count` elements that stay for this call.
+        unsafe { slice::from_raw_parts(self.0, count) }
+    }
+}
+
+/// Bytes of the program's, which may change them meanwhile.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Bytes(*const c_void);
+
+impl Bytes {
+    /// Those at an address that a program wrote into a scatter element.
+    pub(crate) fn at(address: u64) -> Self {
+        Self(ptr::with_exposed_provenance(address as usize))
+    }
+
+    /// Appends `len` of them.
+    pub(crate) fn append_to(self, out: &mut smallvec::SmallVec<[u8; 512]>, len: usize) {
+        if len == 0 || self.0.is_null() {
+            return;
+        }
+        let start = out.len();
+        out.resize(start + len, 0);
+        // SAFETY: the program promises that `len` bytes can be read there (it asked for inline data); `out` has room.
+        unsafe { ptr::copy_nonoverlapping(self.0.cast::<u8>(), out.as_mut_ptr().add(start), len) };
+    }
+
+    /// Copies `len` of them to memory of ours.
+    pub(crate) fn copy_to(self, to: *mut u8, len: usize) -> Result<()> {
+        if self.0.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: the program promises `len` bytes here, and the caller as many there.
+        unsafe { ptr::copy_nonoverlapping(self.0.cast(), to, len) };
+        Ok(())
+    }
+
+    /// The first eight.
+    pub(crate) fn eight(self) -> Result<[u8; 8]> {
+        let mut out = smallvec::SmallVec::new();
+        self.append_to(&mut out, 8);
+        out[..].try_into().map_err(|_| INVALID)
+    }
+}
+
+/// The start of an array that C wants filled.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct OutList<T>(*mut MaybeUninit<T>);
+
+impl<T> OutList<T> {
+    /// Its places, of which C says there are `count`.
+    pub(crate) fn places(&mut self, count: usize) -> &mut [MaybeUninit<T>] {
+        if self.0.is_null() || count > isize::MAX as usize / size_of::<T>() {
+            return &mut [];
+        }
+        // SAFETY: the program promises room for `count` elements that nobody else uses during this call.
+        unsafe { slice::from_raw_parts_mut(self.0, count) }
+    }
+}
+
+/// Writes the first `size` bytes of `value` to a structure of C's, which may be of another release: shorter than ours,
+/// or longer, and then zero behind what we know.
+pub(crate) fn write_sized<T: Copy>(out: *mut c_void, size: usize, value: &T) -> Result<()> {
+    if out.is_null() {
+        return Err(INVALID);
+    }
+    let common = size.min(size_of::<T>());
+    // SAFETY: the program promises `size` bytes at `out`; `common` is at most that and at most what `value` has. All of
+    // our structures are plain numbers; their padding is copied as it is.
+    unsafe {
+        ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), out.cast::<u8>(), common);
+        ptr::write_bytes(out.cast::<u8>().add(common), 0, size - common);
+    }
+    Ok(())
+}
+
+/// Objects that events name, by our name for them. An entry is removed before its object ends.
+#[derive(Debug)]
+pub(crate) struct Register<K, T>(Mutex<HashMap<K, AtomicPtr<T>>>);
+
+impl<T> Register<u32, T> {
+    /// A name that no entry has.
+    pub(crate) fn next(&self) -> u32 {
+        let entries = self.lock();
+        (1..).find(|name| !entries.contains_key(name)).unwrap_or_default()
+    }
+}
+
+impl<K: Eq + Hash, T> Register<K, T> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(HashMap::new()))
+    }
+
+    /// Enters an object just made.
+    pub(crate) fn enter(&self, name: K, object: *mut T) {
+        self.lock().insert(name, object.into());
+    }
+
+    pub(crate) fn remove(&self, name: &K) {
+        self.lock().remove(name);
+    }
+
+    /// The object's address for C, after `use_it`; none if it has been removed.
+    pub(crate) fn find(&self, name: &K, use_it: impl FnOnce(&T)) -> Option<*const T> {
+        let entries = self.lock();
+        let object = entries.get(name)?.load(Ordering::Relaxed);
+        // SAFETY: it is in the register, so it has not ended; removing it waits for the lock.
+        use_it(unsafe { &*object });
+        Some(object)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<K, AtomicPtr<T>>> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl From<rxe_cm::CmError> for Errno {
+    /// A device that cannot be opened is told without being asked.
+    fn from(error: rxe_cm::CmError) -> Self {
+        match error {
+            rxe_cm::CmError::Open(error) => error.into(),
+            error => {
+                tell(&error);
+                Self(error.errno())
+            }
+        }
+    }
+}
+
+/// A `struct sockaddr` of the program's; may be null.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Address(*const libc::sockaddr);
+
+impl Address {
+    pub(crate) const fn new(address: *const libc::sockaddr) -> Self {
+        Self(address)
+    }
+
+    /// The address, if there is one. Families other than IPv4 and IPv6 are refused.
+    pub(crate) fn read(self) -> Result<Option<SocketAddr>> {
+        if self.0.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the program promises a `sockaddr` of the family that it begins with; the pointer may be to one that is
+        // not aligned for what we read.
+        unsafe {
+            match c_int::from(ptr::addr_of!((*self.0).sa_family).read_unaligned()) {
+                libc::AF_INET => {
+                    let v4 = self.0.cast::<libc::sockaddr_in>().read_unaligned();
+                    let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+                    Ok(Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into()))
+                }
+                libc::AF_INET6 => {
+                    let v6 = self.0.cast::<libc::sockaddr_in6>().read_unaligned();
+                    let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
+                    let flow = u32::from_be(v6.sin6_flowinfo);
+                    Ok(Some(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id).into()))
+                }
+                _ => Err(Errno(libc::EAFNOSUPPORT)),
+            }
+        }
+    }
+}
+
+/// An address as C has it: the bytes of a `sockaddr_in` or `sockaddr_in6`.
+pub(crate) fn sockaddr_bytes(address: SocketAddr) -> smallvec::SmallVec<[u8; 28]> {
+    let mut out = smallvec::SmallVec::new();
+    let family = |number: c_int| (number as u16).to_ne_bytes();
+    match address {
+        SocketAddr::V4(v4) => {
+            out.extend(family(libc::AF_INET));
+            out.extend(v4.port().to_be_bytes());
+            out.extend(v4.ip().octets());
+            out.extend([0; 8]);
+        }
+        SocketAddr::V6(v6) => {
+            out.extend(family(libc::AF_INET6));
+            out.extend(v6.port().to_be_bytes());
+            out.extend(v6.flowinfo().to_be_bytes());
+            out.extend(v6.ip().octets());
+            out.extend(v6.scope_id().to_ne_bytes());
+        }
+    }
+    out
+}
+
+/// A string of the program's; may be null.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Text(*const core::ffi::c_char);
+
+impl Text {
+    /// The string, if there is one.
+    pub(crate) fn read(&self) -> Result<Option<&str>> {
+        if self.0.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the program promises a string that stays for this call.
+        unsafe { core::ffi::CStr::from_ptr(self.0) }.to_str().map(Some).map_err(|_| INVALID)
+    }
+}
+
+impl Bytes {
+    /// `len` of them; null has none.
+    pub(crate) fn read(self, len: usize) -> Vec<u8> {
+        let mut out = smallvec::SmallVec::new();
+        self.append_to(&mut out, len);
+        out.into_vec()
+    }
+
+    /// From a pointer that a program wrote into a structure.
+    pub(crate) const fn new(address: *const c_void) -> Self {
+        Self(address)
+    }
+}
+
+impl<T> Owned<T> {
+    /// One that we made, for us to end.
+    pub(crate) const fn ours(object: *mut T) -> Self {
+        Self(object)
+    }
+}
+
+/// What a pointer in one of our own objects leads to.
+pub(crate) fn object<'a, T, U>(pointer: &AtomicPtr<T>) -> Option<&'a U> {
+    // SAFETY: callers name the type of our object that begins with the structure which C sees; it has not been destroyed,
+    // or the program would have been told that it is in use, or has broken its duty (see the top).
+    unsafe { pointer.load(Ordering::Acquire).cast::<U>().as_ref() }
+}

@@ -1,0 +1,239 @@
+//! Our objects: each begins with the structure that C programs see, and goes on with what is ours.
+//!
+//! The functions that make and end them are in `verbs/`.
+
+use crate::{
+    border::{INVALID, Register, Result},
+    c::{
+        self,
+        context::{ContextPtr, VerbsContext},
+    },
+    wr::Batch,
+};
+use core::{mem::offset_of, net::IpAddr};
+use memmap2::MmapRaw;
+use rxe_verbs::{CqId, Qpn, SrqId};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A device. Devices are made once and stay.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Device {
+    pub(crate) c: c::device::Device,
+    /// As last listed.
+    pub(crate) device: Mutex<rxe_verbs::Device>,
+    /// The only address it is to have.
+    pub(crate) only: Option<IpAddr>,
+}
+
+/// An opened device. It ends with the last object made from it.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Context {
+    pub(crate) c: VerbsContext,
+    pub(crate) context: rxe_verbs::Context,
+    pub(crate) device: &'static Device,
+    pub(crate) cqs: Register<CqId, Cq>,
+    pub(crate) qps: Register<Qpn, Qp>,
+    pub(crate) srqs: Register<SrqId, Srq>,
+    /// By handle, for import.
+    pub(crate) pds: Register<u32, Pd>,
+    pub(crate) mrs: Register<u32, Mr>,
+    pub(crate) dms: Register<u32, Dm>,
+    /// `cmd_fd`: what it is known by for import.
+    pub(crate) command: OwnedFd,
+}
+
+impl Context {
+    /// The context that C means by the address of its middle.
+    pub(crate) fn of<'a>(inner: ContextPtr) -> Result<&'a Self> {
+        if inner.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: a program hands in what `ibv_open_device` gave it: the place in a `Self` that `as_c` names.
+        Ok(unsafe {
+            &*inner.byte_sub(offset_of!(Self, c) + offset_of!(VerbsContext, context)).cast::<Self>()
+        })
+    }
+
+    /// What C knows it by.
+    pub(crate) const fn as_c(this: *const Self) -> ContextPtr {
+        this.wrapping_byte_add(offset_of!(Self, c) + offset_of!(VerbsContext, context)).cast()
+    }
+
+    /// One more owner.
+    pub(crate) fn share(&self) -> Arc<Self> {
+        let this: *const Self = self;
+        // SAFETY: contexts are made in an `Arc` (see `open`), and one is counted for the program, which is in a call.
+        unsafe {
+            Arc::increment_strong_count(this);
+            Arc::from_raw(this)
+        }
+    }
+
+    /// One owner less: the program, which has closed it.
+    pub(crate) fn release(&self) {
+        let this: *const Self = self;
+        // SAFETY: takes back the count that `ibv_open_device` gave the program.
+        unsafe { Arc::decrement_strong_count(this) };
+    }
+
+    /// For the `context` field of an object.
+    pub(crate) fn pointer(&self) -> c::Pointer<c::context::Context> {
+        c::Pointer::new(Self::as_c(self).cast_mut())
+    }
+}
+
+/// Who uses an object: it is busy while another holds a copy.
+pub(crate) type Users = Arc<()>;
+
+/// A protection domain, or a parent domain over one.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Pd {
+    pub(crate) c: c::object::Pd,
+    pub(crate) pd: rxe_verbs::Pd,
+    pub(crate) context: Arc<Context>,
+    pub(crate) users: Users,
+    /// Those of the domain that a parent domain is over, and of its thread domain.
+    pub(crate) _over: Option<(Users, Option<Users>)>,
+}
+
+/// A thread domain: a promise of the program's that we do not need.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Td {
+    pub(crate) c: c::object::Td,
+    pub(crate) context: Arc<Context>,
+    pub(crate) users: Users,
+}
+
+/// A memory region.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Mr {
+    pub(crate) c: c::object::Mr,
+    /// None for one that is imported, or has ended.
+    pub(crate) mr: Mutex<Option<rxe_verbs::Mr>>,
+    pub(crate) pd: Mutex<Users>,
+    pub(crate) context: Arc<Context>,
+    /// The device memory it is of.
+    pub(crate) _dm: Option<Users>,
+}
+
+impl Mr {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Option<rxe_verbs::Mr>> {
+        self.mr.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Device memory.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Dm {
+    pub(crate) c: c::object::Dm,
+    pub(crate) memory: Arc<MmapRaw>,
+    /// Bytes asked for.
+    pub(crate) len: usize,
+    pub(crate) context: Arc<Context>,
+    pub(crate) users: Users,
+}
+
+/// A memory window.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Mw {
+    pub(crate) c: c::object::Mw,
+    pub(crate) mw: rxe_verbs::Mw,
+    pub(crate) _pd: Users,
+    pub(crate) _context: Arc<Context>,
+}
+
+/// An address handle.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Ah {
+    pub(crate) c: c::object::Ah,
+    pub(crate) ah: rxe_verbs::Ah,
+    pub(crate) _pd: Users,
+    pub(crate) _context: Arc<Context>,
+}
+
+/// A completion channel.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct CompChannel {
+    pub(crate) c: c::object::CompChannel,
+    pub(crate) channel: rxe_verbs::CompChannel,
+    pub(crate) context: Arc<Context>,
+    pub(crate) users: Users,
+}
+
+/// A completion queue, extended or not.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Cq {
+    pub(crate) c: c::object::CqEx,
+    pub(crate) cq: rxe_verbs::Cq,
+    pub(crate) context: Arc<Context>,
+    pub(crate) _channel: Option<Users>,
+    pub(crate) events: Events,
+    /// The completion that ibv_wc_read_* tell of.
+    pub(crate) current: Mutex<rxe_verbs::Completion>,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Srq {
+    pub(crate) c: c::object::Srq,
+    pub(crate) srq: rxe_verbs::Srq,
+    pub(crate) context: Arc<Context>,
+    pub(crate) _pd: Users,
+    pub(crate) events: Events,
+}
+
+/// A queue pair, extended or not.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Qp {
+    pub(crate) c: c::object::QpEx,
+    pub(crate) qp: rxe_verbs::Qp,
+    pub(crate) context: Arc<Context>,
+    pub(crate) _pd: Users,
+    pub(crate) events: Events,
+    /// What ibv_wr_* have put together; only where the program asked for them.
+    pub(crate) batch: Option<Batch>,
+}
+
+/// Asynchronous events of an object that were given out and not acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    out: Mutex<u32>,
+    acked: Condvar,
+}
+
+impl Events {
+    pub(crate) fn give(&self) {
+        *self.lock() += 1;
+    }
+
+    pub(crate) fn acknowledge(&self) {
+        let mut out = self.lock();
+        *out = out.saturating_sub(1);
+        self.acked.notify_all();
+    }
+
+    /// As destroying an object does.
+    pub(crate) fn wait(&self) {
+        let mut out = self.lock();
+        while *out > 0 {
+            out = self.acked.wait(out).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, u32> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,153 @@
+//! Connections and datagram services: asking, answering, ending.
+
+use super::{Id, event::wait_if_sync, qp};
+use crate::{
+    border::{Bytes, INVALID, Result, given, value},
+    c::{
+        rdma::{ConnParam, MAX_DEPTH},
+        value as v,
+    },
+};
+use core::ffi::c_int;
+use rxe_cm::{ConnParams, ForeignQp, proto::RejectReason};
+use rxe_verbs::{QpChange, QpState, QpType, Qpn, limits::MAX_RD_ATOMIC};
+
+/// What the program says about its end.
+struct Said {
+    private_data: Vec<u8>,
+    responder_resources: Option<u8>,
+    initiator_depth: Option<u8>,
+    flow_control: bool,
+    retry_count: u8,
+    rnr_retry_count: u8,
+    qp: Option<ForeignQp>,
+}
+
+impl Said {
+    /// Null leaves everything to us, as librdmacm has it.
+    fn new(id: &Id, param: Option<&ConnParam>) -> Self {
+        let own = qp::of(id).map(|qp| ForeignQp { qpn: qp.qp.qpn(), srq: qp.qp.srq().is_some() });
+        let Some(param) = param else {
+            return Self {
+                private_data: Vec::new(),
+                responder_resources: None,
+                initiator_depth: None,
+                flow_control: true,
+                retry_count: 7,
+                rnr_retry_count: 7,
+                qp: own,
+            };
+        };
+        let depth = |count: u8| (count != MAX_DEPTH).then_some(count.min(MAX_RD_ATOMIC));
+        let named = ForeignQp { qpn: Qpn::new(param.qp_num), srq: param.srq != 0 };
+        Self {
+            private_data: Bytes::new(param.private_data).read(param.private_data_len.into()),
+            responder_resources: depth(param.responder_resources),
+            initiator_depth: depth(param.initiator_depth),
+            flow_control: param.flow_control != 0,
+            retry_count: param.retry_count.min(7),
+            rnr_retry_count: param.rnr_retry_count.min(7),
+            qp: own.or_else(|| (param.qp_num != 0).then_some(named)),
+        }
+    }
+
+    fn params(&self) -> ConnParams<'_> {
+        ConnParams {
+            private_data: &self.private_data,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            flow_control: self.flow_control,
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            qp: self.qp,
+            qkey: None,
+        }
+    }
+}
+
+/// rdma_connect(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_connect(id: Option<&Id>, param: Option<&ConnParam>) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        let mut said = Said::new(id, param);
+        if said.private_data.is_empty() {
+            said.private_data.clone_from(&id.more().connect);
+        }
+        id.cm.connect(&said.params())?;
+        wait_if_sync(id)
+    })
+}
+
+/// rdma_accept(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_accept(id: Option<&Id>, param: Option<&ConnParam>) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        let said = Said::new(id, param);
+        let datagrams = qp::kind_of(id) == QpType::Ud;
+        if qp::of(id).is_some() && !datagrams {
+            qp::change(id, QpState::Rtr, said.responder_resources)?;
+            qp::change(id, QpState::Rts, said.initiator_depth)?;
+        }
+        id.cm.accept(&said.params())?;
+        if datagrams { Ok(0) } else { wait_if_sync(id) }
+    })
+}
+
+/// rdma_establish(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_establish(id: Option<&Id>) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        // With a queue pair of its own the id does it itself.
+        if qp::of(id).is_some() {
+            return Err(INVALID);
+        }
+        id.cm.establish()?;
+        Ok(0)
+    })
+}
+
+fn reject(id: Option<&Id>, data: Bytes, len: u8, reason: RejectReason) -> Result<c_int> {
+    given(id)?.cm.reject_because(reason, &data.read(len.into()))?;
+    Ok(0)
+}
+
+/// rdma_reject(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_reject(id: Option<&Id>, data: Bytes, len: u8) -> c_int {
+    value(|| reject(id, data, len, RejectReason::CONSUMER_DEFINED))
+}
+
+/// rdma_reject_ece(3): because of the connection options offered.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_reject_ece(id: Option<&Id>, data: Bytes, len: u8) -> c_int {
+    value(|| reject(id, data, len, RejectReason::VENDOR_OPTION_NOT_SUPPORTED))
+}
+
+/// rdma_notify(3): of a packet on the queue pair before the connection stands.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_notify(id: Option<&Id>, event: c_int) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        if event != v::EVENT_COMM_EST {
+            return Err(INVALID);
+        }
+        id.cm.notify_data()?;
+        Ok(0)
+    })
+}
+
+/// rdma_disconnect(3): the queue pair's work is flushed at once.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_disconnect(id: Option<&Id>) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        if let Some(qp) = qp::of(id) {
+            qp::apply(qp, &QpChange { state: Some(QpState::Error), ..QpChange::default() })?;
+        }
+        id.cm.disconnect()?;
+        wait_if_sync(id)
+    })
+}

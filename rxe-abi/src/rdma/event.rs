@@ -1,0 +1,273 @@
+//! Events.
+
+use super::{Channel, Id, id::enter, ids, qp};
+use crate::{
+    border::{Errno, Out, Owned, Result, given, object, quietly, value},
+    c::rdma::{CmEvent, ConnParam, Param, UdParam},
+    convert::ah_attr,
+    object::Events,
+    verbs::context::is_non_blocking,
+};
+use core::{
+    ffi::{CStr, c_char, c_int, c_void},
+    ptr,
+    sync::atomic::Ordering,
+};
+use rxe_cm::{ConnTerms, DatagramTerms, EventKind, Offer};
+use rxe_verbs::QpState;
+use std::{os::fd::AsFd, sync::Arc};
+
+/// An event that a program has.
+#[repr(C)]
+pub(super) struct Event {
+    c: CmEvent,
+    /// What the structure points to.
+    _private_data: Box<[u8]>,
+    /// Who waits for its acknowledgement.
+    events: Arc<Events>,
+}
+
+impl core::fmt::Debug for Event {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Event")
+            .field("event", &self.c.event)
+            .field("status", &self.c.status)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Event {
+    pub(super) const fn number(&self) -> c_int {
+        self.c.event
+    }
+
+    pub(super) const fn id(&self) -> *const Id {
+        self.c.id
+    }
+}
+
+/// rdma_get_cm_event(3). It waits unless the descriptor was made non-blocking.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_get_cm_event(channel: Option<&Channel>, out: Out<'_, *mut Event>) -> c_int {
+    value(|| {
+        let event = next(given(channel)?)?;
+        given(out)?.write(event);
+        Ok(0)
+    })
+}
+
+/// The next event of a channel.
+pub(super) fn next(channel: &Channel) -> Result<*mut Event> {
+    let events = &channel.channel;
+    loop {
+        let event = match events.try_get_event() {
+            Some(event) => event,
+            None if is_non_blocking(events.as_fd()) => return Err(Errno(libc::EAGAIN)),
+            None => events.get_event(None)?,
+        };
+        // One of an id that is gone concerns nobody.
+        if let Some(event) = to_c(event) {
+            return Ok(event);
+        }
+    }
+}
+
+/// rdma_ack_cm_event(3).
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn rdma_ack_cm_event(event: Owned<Event>) -> c_int {
+    value(|| {
+        let events = Arc::clone(&event.get()?.events);
+        event.free();
+        events.acknowledge();
+        Ok(0)
+    })
+}
+
+/// The event that a synchronous id keeps.
+pub(super) fn acknowledge_own(id: &Id) {
+    let event = id.c.event.swap(ptr::null_mut(), Ordering::AcqRel).cast::<Event>();
+    if !event.is_null() {
+        let _ = rdma_ack_cm_event(Owned::ours(event));
+    }
+}
+
+/// What a synchronous call does at its end: waits for its event, which the id keeps until the next call.
+pub(super) fn wait_if_sync(id: &Id) -> Result<c_int> {
+    if !id.more().sync {
+        return Ok(0);
+    }
+    acknowledge_own(id);
+    let event = next(id.channel()?)?;
+    id.c.event.store(event.cast(), Ordering::Release);
+    let Some(event) = object::<_, Event>(&id.c.event) else { return Ok(0) };
+    match event.c.status {
+        0 => Ok(0),
+        _ if event.c.event == REJECTED => Err(Errno(libc::ECONNREFUSED)),
+        status if status < 0 => Err(Errno(-status)),
+        _ => Err(Errno(libc::EIO)),
+    }
+}
+
+const REJECTED: c_int = 8;
+pub(super) const CONNECT_REQUEST: c_int = 4;
+const CONNECT_ERROR: c_int = 6;
+const ESTABLISHED: c_int = 9;
+
+/// RDMA_CM_EVENT_*.
+const fn number(kind: &EventKind) -> c_int {
+    match kind {
+        EventKind::AddrResolved => 0,
+        EventKind::AddrError(_) => 1,
+        EventKind::RouteResolved => 2,
+        EventKind::ConnectRequest(_) => CONNECT_REQUEST,
+        EventKind::ConnectResponse(_) => 5,
+        EventKind::ConnectError(_) => CONNECT_ERROR,
+        EventKind::Unreachable | EventKind::NoService(_) => 7,
+        EventKind::Rejected(_) => REJECTED,
+        EventKind::Established(_) => ESTABLISHED,
+        EventKind::Disconnected => 10,
+        EventKind::MulticastJoin(_) => 12,
+        EventKind::MulticastError(_) => 13,
+        EventKind::TimewaitExit => 15,
+        // There is none yet.
+        _ => 14,
+    }
+}
+
+fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
+    let (mut name, mut status) = (number(&event.kind), event.status());
+    let private_data = event.private_data;
+    let param = param(&event.kind, &private_data);
+    let mut events = None;
+    let (id, listen_id, about) = if let Some(listener) = event.listener {
+        let mut context = ptr::null_mut();
+        let mut channel = ptr::null_mut();
+        let mut kind = rxe_verbs::QpType::Rc;
+        let about = listener.number();
+        let listen_id = ids().find(&about, |id| {
+            context = id.c.context.load(Ordering::Relaxed);
+            channel = id.c.channel.load(Ordering::Acquire);
+            kind = qp::kind_of(id);
+            id.events.give();
+            events = Some(Arc::clone(&id.events));
+        })?;
+        let space = event.id.port_space()?;
+        let id = enter(event.id, channel.cast(), context, space, kind);
+        // What cannot be shown the program will miss by itself.
+        let _ = Owned::ours(id).get().map(Id::refresh);
+        (id.cast_const(), listen_id, about)
+    } else {
+        let about = event.id.number();
+        let id = ids().find(&about, |id| {
+            id.events.give();
+            events = Some(Arc::clone(&id.events));
+            let _ = id.refresh();
+            if let EventKind::ConnectResponse(_) = event.kind
+                && !id.c.qp.load(Ordering::Acquire).is_null()
+            {
+                (name, status) = match confirm(id) {
+                    Ok(()) => (ESTABLISHED, 0),
+                    Err(errno) => (CONNECT_ERROR, -errno.0),
+                };
+            }
+        })?;
+        (id, ptr::null(), about)
+    };
+    let param = match event.kind {
+        // The program gets back what it gave with the group.
+        EventKind::MulticastJoin(terms) => joined(about, &terms),
+        _ => param,
+    };
+    let c = CmEvent { id, listen_id, event: name, status, param };
+    Some(Box::into_raw(Box::new(Event { c, _private_data: private_data, events: events? })))
+}
+
+/// The peer has accepted: the queue pair becomes ready, and the peer hears that.
+fn confirm(id: &Id) -> Result<()> {
+    qp::change(id, QpState::Rtr, None)?;
+    qp::change(id, QpState::Rts, None)?;
+    Ok(id.cm.establish()?)
+}
+
+fn param(kind: &EventKind, private_data: &[u8]) -> Param {
+    match kind {
+        EventKind::ConnectRequest(Offer::Connection(terms))
+        | EventKind::Established(Offer::Connection(terms)) => Param { conn: conn(Some(terms), private_data) },
+        EventKind::ConnectResponse(terms) => Param { conn: conn(Some(terms), private_data) },
+        EventKind::ConnectRequest(Offer::Datagram(terms))
+        | EventKind::Established(Offer::Datagram(terms)) => Param { ud: ud(terms.as_ref(), private_data) },
+        _ => Param { conn: conn(None, private_data) },
+    }
+}
+
+fn data(private_data: &[u8]) -> (*const c_void, u8) {
+    let start = if private_data.is_empty() { ptr::null() } else { private_data.as_ptr().cast() };
+    (start, private_data.len() as u8)
+}
+
+fn conn(terms: Option<&ConnTerms>, private_data: &[u8]) -> ConnParam {
+    let (private_data, private_data_len) = data(private_data);
+    let number = |read: fn(&ConnTerms) -> u8| terms.map_or(0, read);
+    ConnParam {
+        private_data,
+        private_data_len,
+        responder_resources: number(|terms| terms.responder_resources),
+        initiator_depth: number(|terms| terms.initiator_depth),
+        flow_control: number(|terms| terms.flow_control.into()),
+        retry_count: number(|terms| terms.retry_count),
+        rnr_retry_count: number(|terms| terms.rnr_retry_count),
+        srq: number(|terms| terms.srq.into()),
+        qp_num: terms.map_or(0, |terms| terms.qpn.value()),
+    }
+}
+
+fn ud(terms: Option<&DatagramTerms>, private_data: &[u8]) -> UdParam {
+    let (private_data, private_data_len) = data(private_data);
+    UdParam {
+        private_data,
+        private_data_len,
+        ah_attr: terms.map(|terms| ah_attr(&terms.av)).unwrap_or_default(),
+        qp_num: terms.map_or(0, |terms| terms.qpn.value()),
+        qkey: terms.map_or(0, |terms| terms.qkey.0),
+    }
+}
+
+fn joined(about: usize, terms: &DatagramTerms) -> Param {
+    let mut context = ptr::null_mut();
+    ids().find(&about, |id| {
+        let more = id.more();
+        let group = more.groups.iter().find(|(group, _)| *group == terms.av.dst);
+        context = group.map_or(ptr::null_mut(), |(_, context)| context.load(Ordering::Relaxed));
+    });
+    Param { ud: UdParam { private_data: context, ..ud(Some(terms), &[]) } }
+}
+
+/// rdma_event_str(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
+    const NAMES: [&CStr; 16] = [
+        c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        c"RDMA_CM_EVENT_ADDR_ERROR",
+        c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        c"RDMA_CM_EVENT_ROUTE_ERROR",
+        c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        c"RDMA_CM_EVENT_CONNECT_ERROR",
+        c"RDMA_CM_EVENT_UNREACHABLE",
+        c"RDMA_CM_EVENT_REJECTED",
+        c"RDMA_CM_EVENT_ESTABLISHED",
+        c"RDMA_CM_EVENT_DISCONNECTED",
+        c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        c"RDMA_CM_EVENT_ADDR_CHANGE",
+        c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+    ];
+    let name = usize::try_from(event).ok().and_then(|event| NAMES.get(event));
+    name.map_or(c"UNKNOWN EVENT", |name| *name).as_ptr()
+}
+
+/// rdma_free: nothing to be told.
+pub(super) fn drop_event(event: *mut Event) {
+    quietly(|| _ = rdma_ack_cm_event(Owned::ours(event)));
+}

@@ -1,0 +1,334 @@
+//! Ids: making and ending them, addresses, options.
+
+use super::{Channel, Id, More, event::wait_if_sync, ids, manager, opened, opened_for, show};
+use crate::{
+    border::{
+        Address, Bytes, INVALID, Out, Owned, Result, UNSUPPORTED, given, object, pointer, quietly,
+        sockaddr_bytes, value,
+    },
+    c::{self, Pointer, rdma as r},
+    convert::qp_type_number,
+    object::Context,
+};
+use core::{
+    ffi::{c_int, c_void},
+    ptr,
+    sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU64, Ordering},
+};
+use rxe_cm::{CmId, proto::PortSpace};
+use rxe_verbs::{Gid, QpType};
+use std::sync::{Arc, Mutex};
+
+/// rdma_create_event_channel(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_create_event_channel() -> *mut Channel {
+    pointer(Channel::new)
+}
+
+/// rdma_destroy_event_channel(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_destroy_event_channel(channel: Owned<Channel>) {
+    quietly(|| channel.free());
+}
+
+/// rdma_create_id(3); without a channel it is synchronous.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_create_id(
+    channel: Option<&Channel>,
+    id: Out<'_, *mut Id>,
+    context: *mut c_void,
+    ps: c_int,
+) -> c_int {
+    value(|| {
+        let space = space_of(ps)?;
+        let qp_type =
+            if matches!(space, PortSpace::Udp | PortSpace::Ipoib) { QpType::Ud } else { QpType::Rc };
+        let made = create(channel, context, space, qp_type)?;
+        given(id)?.write(made);
+        Ok(0)
+    })
+}
+
+pub(super) fn space_of(number: c_int) -> Result<PortSpace> {
+    u16::try_from(number).ok().and_then(PortSpace::from_number).ok_or(INVALID)
+}
+
+/// Makes an id; without a channel, with one of its own.
+pub(super) fn create(
+    channel: Option<&Channel>,
+    context: *mut c_void,
+    space: PortSpace,
+    qp_type: QpType,
+) -> Result<*mut Id> {
+    let manager = manager()?;
+    let sync = channel.is_none();
+    let channel: *const Channel = match channel {
+        Some(channel) => channel,
+        None => Channel::new()?,
+    };
+    let owned = Owned::ours(channel.cast_mut());
+    let cm = manager.create_id_for(&owned.get()?.channel, space, qp_type)?;
+    let id = enter(cm, channel, context, space, qp_type);
+    Owned::ours(id).get()?.more().sync = sync;
+    Ok(id)
+}
+
+/// The object of an id.
+pub(super) fn enter(
+    cm: CmId,
+    channel: *const Channel,
+    context: *mut c_void,
+    space: PortSpace,
+    qp_type: QpType,
+) -> *mut Id {
+    let number = cm.number();
+    let c = r::CmId {
+        verbs: Pointer::default(),
+        channel: Pointer::new(channel.cast_mut().cast()),
+        context: Pointer::new(context),
+        qp: Pointer::default(),
+        route: r::Route {
+            src: r::Storage::new(),
+            dst: r::Storage::new(),
+            ib: r::IbAddr {
+                sgid: [const { AtomicU64::new(0) }; 2],
+                dgid: [const { AtomicU64::new(0) }; 2],
+                pkey: AtomicU16::new(0),
+            },
+            path_rec: Pointer::default(),
+            num_paths: AtomicI32::new(0),
+        },
+        ps: space.number().into(),
+        port_num: AtomicU8::new(0),
+        event: Pointer::default(),
+        send_cq_channel: Pointer::default(),
+        send_cq: Pointer::default(),
+        recv_cq_channel: Pointer::default(),
+        recv_cq: Pointer::default(),
+        srq: Pointer::default(),
+        pd: Pointer::default(),
+        qp_type: AtomicI32::new(qp_type_number(qp_type)),
+    };
+    let id = Box::into_raw(Box::new(Id { c, cm, events: Arc::default(), more: Mutex::new(More::default()) }));
+    ids().enter(number, id);
+    id
+}
+
+impl Id {
+    pub(super) fn channel(&self) -> Result<&Channel> {
+        given(object(&self.c.channel))
+    }
+
+    /// Shows what is known of addresses, device and route by now.
+    pub(super) fn refresh(&self) -> Result<()> {
+        let route = &self.c.route;
+        let both = [
+            (self.cm.local_addr(), &route.src, &route.ib.sgid),
+            (self.cm.peer_addr(), &route.dst, &route.ib.dgid),
+        ];
+        for (address, storage, gid) in both {
+            let Some(address) = address else { continue };
+            storage.set(&sockaddr_bytes(address));
+            let bytes = Gid::from(address.ip()).0;
+            for (word, half) in gid.iter().zip(bytes.chunks(8)) {
+                word.store(u64::from_ne_bytes(half.try_into().unwrap_or_default()), Ordering::Relaxed);
+            }
+        }
+        if let (Some(context), true) = (self.cm.context(), self.c.verbs.load(Ordering::Acquire).is_null()) {
+            let opened = opened_for(&context)?;
+            let pkey = context.pkeys().first().map_or(0xffff, |pkey| pkey.0);
+            route.ib.pkey.store(pkey.to_be(), Ordering::Relaxed);
+            self.c.port_num.store(1, Ordering::Relaxed);
+            if self.c.pd.load(Ordering::Acquire).is_null() {
+                show(&self.c.pd, opened.pd.load(Ordering::Acquire));
+            }
+            show(&self.c.verbs, Context::as_c(&raw const *opened.context).cast::<c::context::Context>());
+        }
+        self.show_path();
+        Ok(())
+    }
+
+    fn show_path(&self) {
+        let Some(path) = self.cm.path() else { return };
+        let mut more = self.more();
+        if more.path.is_some() {
+            return;
+        }
+        // The selectors say "exactly".
+        const EXACTLY: u8 = 2;
+        let record = more.path.insert(Box::new(r::PathRec {
+            dgid: c::Gid(Gid::from(path.av.dst).0),
+            sgid: c::Gid(Gid::from(path.av.src).0),
+            flow_label: path.av.flow_label.to_be(),
+            hop_limit: path.av.hop_limit,
+            traffic_class: path.av.traffic_class,
+            reversible: 1,
+            numb_path: 1,
+            pkey: 0xffff,
+            sl: path.av.service_level,
+            mtu_selector: EXACTLY,
+            mtu: path.mtu.code(),
+            rate_selector: EXACTLY,
+            rate: path.rate,
+            packet_life_time_selector: EXACTLY,
+            packet_life_time: path.packet_lifetime,
+            ..r::PathRec::default()
+        }));
+        show(&self.c.route.path_rec, &raw const **record);
+        self.c.route.num_paths.store(1, Ordering::Release);
+    }
+}
+
+/// rdma_destroy_id(3): waits until its events are acknowledged.
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn rdma_destroy_id(id: Owned<Id>) -> c_int {
+    value(|| {
+        let this = id.get()?;
+        let (channel, sync) = (this.c.channel.load(Ordering::Acquire).cast::<Channel>(), this.more().sync);
+        super::event::acknowledge_own(this);
+        ids().remove(&this.cm.number());
+        this.events.wait();
+        this.channel()?.channel.forget(&this.cm);
+        id.free();
+        if sync {
+            Owned::ours(channel).free();
+        }
+        Ok(0)
+    })
+}
+
+/// rdma_bind_addr(3).
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn rdma_bind_addr(id: Option<&Id>, address: Address) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        id.cm.bind(given(address.read()?)?)?;
+        id.refresh()?;
+        Ok(0)
+    })
+}
+
+/// rdma_resolve_addr(3). It takes no time, so the time-out is never over.
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn rdma_resolve_addr(
+    id: Option<&Id>,
+    from: Address,
+    to: Address,
+    _timeout: c_int,
+) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        id.cm.resolve_addr(from.read()?, given(to.read()?)?)?;
+        id.refresh()?;
+        wait_if_sync(id)
+    })
+}
+
+/// rdma_resolve_route(3).
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn rdma_resolve_route(id: Option<&Id>, _timeout: c_int) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        id.cm.resolve_route()?;
+        id.refresh()?;
+        wait_if_sync(id)
+    })
+}
+
+/// rdma_listen(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_listen(id: Option<&Id>, backlog: c_int) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        id.cm.listen(usize::try_from(backlog).unwrap_or(0))?;
+        id.refresh()?;
+        Ok(0)
+    })
+}
+
+/// rdma_get_src_port(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_get_src_port(id: Option<&Id>) -> u16 {
+    id.map_or(0, |id| id.c.route.src.port())
+}
+
+/// rdma_get_dst_port(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_get_dst_port(id: Option<&Id>) -> u16 {
+    id.map_or(0, |id| id.c.route.dst.port())
+}
+
+/// rdma_set_option(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_set_option(id: Option<&Id>, level: c_int, name: c_int, wish: Bytes, len: usize) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        if level != r::OPTION_ID {
+            return Err(UNSUPPORTED);
+        }
+        let bytes = wish.read(len.min(8));
+        let byte = || bytes.first().copied().filter(|_| len == 1).ok_or(INVALID);
+        let flag = || -> Result<bool> {
+            let number = bytes[..].try_into().map(c_int::from_ne_bytes).map_err(|_| INVALID)?;
+            Ok(number != 0)
+        };
+        let mut options = id.cm.options();
+        match name {
+            // ECN bits are not the program's; librdmacm lets them pass.
+            r::OPTION_ID_TOS => options.tos = Some(byte()? & !3),
+            r::OPTION_ID_REUSEADDR => options.reuse_addr = flag()?,
+            r::OPTION_ID_AFONLY => options.family_only = flag()?,
+            r::OPTION_ID_ACK_TIMEOUT => options.ack_timeout = Some(byte()?),
+            _ => return Err(UNSUPPORTED),
+        }
+        id.cm.set_options(options)?;
+        Ok(0)
+    })
+}
+
+/// rdma_migrate_id(3); without a channel it becomes synchronous.
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn rdma_migrate_id(id: Option<&Id>, channel: Option<&Channel>) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        let sync = channel.is_none();
+        let channel: *const Channel = match channel {
+            Some(channel) => channel,
+            None => Channel::new()?,
+        };
+        super::event::acknowledge_own(id);
+        id.cm.migrate(&Owned::ours(channel.cast_mut()).get()?.channel)?;
+        let old = id.c.channel.swap(channel.cast_mut().cast(), Ordering::AcqRel).cast::<Channel>();
+        if core::mem::replace(&mut id.more().sync, sync) {
+            Owned::ours(old).free();
+        }
+        Ok(0)
+    })
+}
+
+/// rdma_get_devices(3): ended by a null pointer.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_get_devices(count: Option<&mut c_int>) -> *mut Devices {
+    pointer(|| {
+        let mut list = [ptr::null(); MOST + 1];
+        let opened = opened()?;
+        for (place, opened) in list.iter_mut().take(MOST).zip(&opened) {
+            *place = Context::as_c(&raw const *opened.context);
+        }
+        if let Some(count) = count {
+            *count = opened.len().min(MOST) as c_int;
+        }
+        Ok(Box::into_raw(Box::new(list)))
+    })
+}
+
+/// Devices that a list can hold.
+const MOST: usize = 255;
+
+type Devices = [c::context::ContextPtr; MOST + 1];
+
+/// rdma_free_devices(3): the devices stay open.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_free_devices(list: Owned<Devices>) {
+    quietly(|| list.free());
+}

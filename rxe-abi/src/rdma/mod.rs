@@ -1,0 +1,145 @@
+//! The functions of librdmacm, over rxe-cm: one file a topic.
+//!
+//! Queue pairs stay the program's: the library moves them through their states itself, as librdmacm does, with what the
+//! connection manager says ([`rxe_cm::CmId::qp_change`]); a connection is confirmed when the program fetches its event.
+
+mod connect;
+mod endpoint;
+mod event;
+mod id;
+mod multicast;
+mod qp;
+
+use crate::{
+    border::{Errno, Register, Result},
+    c,
+    object::{Context, Events, Pd},
+    verbs::{self, context::blocking, device::devices},
+};
+use core::{
+    ffi::c_void,
+    net::IpAddr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+use rxe_cm::{CmId, Manager};
+use rxe_verbs::ContextOptions;
+use std::{
+    os::fd::AsFd,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+/// An event channel.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Channel {
+    c: c::rdma::EventChannel,
+    channel: rxe_cm::EventChannel,
+}
+
+impl Channel {
+    fn new() -> Result<*mut Self> {
+        let channel = rxe_cm::EventChannel::new()?;
+        let fd = blocking(channel.as_fd())?;
+        Ok(Box::into_raw(Box::new(Self { c: c::rdma::EventChannel { fd }, channel })))
+    }
+}
+
+/// An id.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Id {
+    c: c::rdma::CmId,
+    cm: CmId,
+    /// Events that were given out and not acknowledged. They hold it too: destroying the id waits for them.
+    events: Arc<Events>,
+    more: Mutex<More>,
+}
+
+/// What of an id no program sees.
+#[derive(Debug, Default)]
+struct More {
+    /// It has its channel for itself, and its calls wait for their events.
+    sync: bool,
+    /// What queue pairs of its requests are made of.
+    template: Option<Template>,
+    /// Completion queues and channels made with its queue pair: of the send side, of the receive side.
+    made: [bool; 2],
+    /// Groups, with what the program calls them.
+    groups: Vec<(IpAddr, AtomicPtr<c_void>)>,
+    /// Private data for the next connect.
+    connect: Vec<u8>,
+    path: Option<Box<c::rdma::PathRec>>,
+}
+
+/// struct ibv_qp_init_attr of an endpoint that listens.
+#[derive(Clone, Copy, Debug)]
+struct Template {
+    cap: c::attr::QpCap,
+    sq_sig_all: i32,
+}
+
+impl Id {
+    fn more(&self) -> MutexGuard<'_, More> {
+        self.more.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The ids that programs have, by the connection manager's number.
+fn ids() -> &'static Register<usize, Id> {
+    static IDS: OnceLock<Register<usize, Id>> = OnceLock::new();
+    IDS.get_or_init(Register::new)
+}
+
+/// The connection manager of this process; it stays once it is needed.
+fn manager() -> Result<Manager> {
+    static MANAGER: Mutex<Option<(u32, Manager)>> = Mutex::new(None);
+    let mut manager = MANAGER.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    match &*manager {
+        Some((maker, manager)) if *maker == process => Ok(manager.clone()),
+        _ => {
+            let only = devices()?.first().and_then(|device| device.only);
+            let made = match only {
+                Some(address) => Manager::on(&ContextOptions::new().open_address(address)?)?,
+                None => Manager::open()?,
+            };
+            // A forked child's parent has the other one.
+            core::mem::forget(manager.replace((process, made.clone())));
+            Ok(made)
+        }
+    }
+}
+
+/// A device opened for ids, and the protection domain that they have unless they are given one.
+#[derive(Debug)]
+struct Opened {
+    context: Arc<Context>,
+    pd: AtomicPtr<Pd>,
+}
+
+static OPENED: Mutex<Vec<&'static Opened>> = Mutex::new(Vec::new());
+
+/// All devices, opened.
+fn opened() -> Result<Vec<&'static Opened>> {
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    for device in devices()? {
+        if !opened.iter().any(|have| core::ptr::eq(have.context.device, device)) {
+            let context = verbs::context::open(device)?;
+            let pd = verbs::pd::make(&context, context.context.alloc_pd()?, None);
+            opened.push(Box::leak(Box::new(Opened { context, pd: AtomicPtr::new(pd) })));
+        }
+    }
+    Ok(opened.clone())
+}
+
+/// The device that the connection manager found for an id.
+fn opened_for(context: &rxe_verbs::Context) -> Result<&'static Opened> {
+    let name = context.device().name();
+    let same = |have: &&Opened| have.context.context.device().name() == name;
+    opened()?.into_iter().find(same).ok_or(Errno(libc::ENODEV))
+}
+
+/// Stores the address of an object for C to see.
+fn show<T, U>(place: &AtomicPtr<U>, object: *const T) {
+    place.store(object.cast::<U>().cast_mut(), Ordering::Release);
+}

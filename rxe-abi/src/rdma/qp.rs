@@ -1,0 +1,218 @@
+//! The queue pair of an id, and the completion queues made with it.
+
+use super::{Id, show};
+use crate::{
+    border::{INVALID, Owned, Result, given, object, quietly, value},
+    c::{
+        Pointer,
+        attr::{QpAttr, QpCap, QpInitAttr, QpInitAttrEx, SrqInitAttr},
+        context::ContextPtr,
+        value as v,
+    },
+    convert::{qp_attr_of, qp_state_number, qp_type, state_of},
+    object::{CompChannel, Context, Cq, Pd, Qp, Srq},
+    verbs::{cq, qp, srq},
+};
+use core::{
+    ffi::{c_int, c_void},
+    ptr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+use rxe_verbs::{QpChange, QpState, QpType};
+
+pub(super) fn kind_of(id: &Id) -> QpType {
+    qp_type(id.c.qp_type.load(Ordering::Relaxed)).unwrap_or(QpType::Rc)
+}
+
+/// The id's queue pair, if the program has made one with it.
+pub(super) fn of(id: &Id) -> Option<&Qp> {
+    object(&id.c.qp)
+}
+
+/// Moves the id's queue pair to a state; `depth` is the number of READs that it may take (Rtr) or issue (Rts) at a time,
+/// where the program has its own wish.
+pub(super) fn change(id: &Id, state: QpState, depth: Option<u8>) -> Result<()> {
+    let qp = given(of(id))?;
+    if state == QpState::Rtr && kind_of(id) != QpType::Ud {
+        // What the peer may do is known only now.
+        apply(qp, &id.cm.qp_change(QpState::Init)?)?;
+    }
+    let mut change = id.cm.qp_change(state)?;
+    if depth.is_some() {
+        match state {
+            QpState::Rtr => change.max_dest_rd_atomic = change.max_dest_rd_atomic.and(depth),
+            _ => change.max_rd_atomic = change.max_rd_atomic.and(depth),
+        }
+    }
+    apply(qp, &change)
+}
+
+pub(super) fn apply(qp: &Qp, change: &QpChange) -> Result<()> {
+    qp.qp.modify(change)?;
+    if let Some(state) = change.state {
+        qp.c.qp_base.state.store(qp_state_number(state), Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// rdma_create_qp(3).
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn rdma_create_qp(
+    id: Option<&Id>,
+    pd: Option<&Pd>,
+    init: Option<&mut QpInitAttr<'_>>,
+) -> c_int {
+    value(|| {
+        let init = given(init)?;
+        init.cap = create(given(id)?, pd, *init)?;
+        Ok(0)
+    })
+}
+
+/// rdma_create_qp_ex(3): without a protection domain it is the id's.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_create_qp_ex(id: Option<&Id>, init: Option<&mut QpInitAttrEx<'_>>) -> c_int {
+    value(|| {
+        let (id, init) = (given(id)?, given(init)?);
+        let pd = init.pd.filter(|_| init.comp_mask & v::QP_INIT_ATTR_PD != 0);
+        init.cap = create(id, pd, init.base())?;
+        Ok(0)
+    })
+}
+
+/// Makes the queue pair; the sizes that it has.
+pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>) -> Result<QpCap> {
+    let pd = pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
+    let context: ContextPtr = id.c.verbs.load(Ordering::Acquire).cast_const();
+    if context.is_null() || of(id).is_some() || !ptr::eq(context, Context::as_c(&raw const *pd.context)) {
+        return Err(INVALID);
+    }
+    if qp_type(init.qp_type)? != kind_of(id) {
+        return Err(INVALID);
+    }
+    show(&id.c.pd, pd);
+    let mut init = with_queues(id, context, init)?;
+    let made = qp::make(pd, &mut init, None).inspect_err(|_| end_queues(id))?;
+    show(&id.c.qp, made.cast_const());
+    let ready = if kind_of(id) == QpType::Ud {
+        [QpState::Init, QpState::Rtr, QpState::Rts].iter().try_for_each(|state| change(id, *state, None))
+    } else {
+        id.cm.qp_change(QpState::Init).map_err(Into::into).and_then(|change| apply(given(of(id))?, &change))
+    };
+    ready.inspect_err(|_| end(id))?;
+    Ok(init.cap)
+}
+
+/// Completion queues, each with a channel, for sides that the program has given none.
+fn with_queues<'a>(id: &'a Id, context: ContextPtr, mut init: QpInitAttr<'a>) -> Result<QpInitAttr<'a>> {
+    if init.send_cq.is_none() {
+        make_queue(context, init.cap.max_send_wr, &id.c.send_cq_channel, &id.c.send_cq)?;
+        id.more().made[0] = true;
+        init.send_cq = object(&id.c.send_cq);
+    }
+    if init.recv_cq.is_none() {
+        if id.c.recv_cq.load(Ordering::Acquire).is_null() {
+            make_queue(context, init.cap.max_recv_wr, &id.c.recv_cq_channel, &id.c.recv_cq)?;
+            id.more().made[1] = true;
+        }
+        init.recv_cq = object(&id.c.recv_cq);
+    }
+    if init.srq.is_none() {
+        init.srq = object::<_, Srq>(&id.c.srq);
+    }
+    Ok(init)
+}
+
+type CChannel = Pointer<crate::c::object::CompChannel>;
+type CCq = Pointer<crate::c::object::Cq>;
+
+fn make_queue(context: ContextPtr, entries: u32, channel: &CChannel, queue: &CCq) -> Result<()> {
+    let errno = || crate::border::Errno(nix::errno::Errno::last_raw());
+    let made = cq::ibv_create_comp_channel(context);
+    show(channel, made.cast_const());
+    let made = object::<_, CompChannel>(channel).ok_or_else(errno)?;
+    let entries = c_int::try_from(entries.max(1)).map_err(|_| INVALID)?;
+    let made = cq::ibv_create_cq(context, entries, ptr::null_mut(), Some(made), 0);
+    show(queue, made.cast_const());
+    if made.is_null() { Err(errno()) } else { Ok(()) }
+}
+
+fn take<T, U>(place: &AtomicPtr<T>) -> Owned<U> {
+    Owned::ours(place.swap(ptr::null_mut(), Ordering::AcqRel).cast())
+}
+
+/// Ends the completion queues that were made with the queue pair.
+fn end_queues(id: &Id) {
+    let made = core::mem::take(&mut id.more().made);
+    let sides = [(&id.c.send_cq, &id.c.send_cq_channel), (&id.c.recv_cq, &id.c.recv_cq_channel)];
+    for ((queue, channel), _) in sides.into_iter().zip(made).filter(|(_, made)| *made) {
+        cq::ibv_destroy_cq(take::<_, Cq>(queue));
+        cq::ibv_destroy_comp_channel(take::<_, CompChannel>(channel));
+    }
+}
+
+fn end(id: &Id) {
+    if of(id).is_some() {
+        qp::ibv_destroy_qp(take::<_, Qp>(&id.c.qp));
+    }
+    end_queues(id);
+}
+
+/// rdma_destroy_qp(3).
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn rdma_destroy_qp(id: Option<&Id>) {
+    quietly(|| {
+        if let Some(id) = id {
+            end(id);
+        }
+    });
+}
+
+/// rdma_create_srq(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_create_srq(id: Option<&Id>, pd: Option<&Pd>, init: Option<&SrqInitAttr>) -> c_int {
+    value(|| {
+        let (id, init) = (given(id)?, given(init)?);
+        let pd = pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
+        if !id.c.srq.load(Ordering::Acquire).is_null() {
+            return Err(INVALID);
+        }
+        let made = srq::ibv_create_srq(Some(pd), Some(init));
+        if made.is_null() {
+            return Err(crate::border::Errno(nix::errno::Errno::last_raw()));
+        }
+        show(&id.c.srq, made.cast_const());
+        show(&id.c.pd, pd);
+        Ok(0)
+    })
+}
+
+/// rdma_destroy_srq(3).
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn rdma_destroy_srq(id: Option<&Id>) {
+    quietly(|| {
+        if let Some(id) = id.filter(|id| !id.c.srq.load(Ordering::Acquire).is_null()) {
+            srq::ibv_destroy_srq(take::<_, Srq>(&id.c.srq));
+        }
+    });
+}
+
+/// rdma_init_qp_attr(3): what a queue pair of the program's own needs for the state named in the attributes.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_init_qp_attr(
+    id: Option<&Id>,
+    attr: Option<&mut QpAttr>,
+    mask: Option<&mut c_int>,
+) -> c_int {
+    value(|| {
+        let (id, attr, mask) = (given(id)?, given(attr)?, given(mask)?);
+        let change = id.cm.qp_change(state_of(attr.qp_state)?)?;
+        (*attr, *mask) = qp_attr_of(&change);
+        Ok(0)
+    })
+}
+
+/// For `made` objects that C frees itself.
+pub(super) const fn nothing() -> *mut c_void {
+    ptr::null_mut()
+}

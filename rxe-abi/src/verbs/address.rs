@@ -1,0 +1,140 @@
+//! Address handles.
+
+use super::memory::c_pd;
+use crate::{
+    border::{Errno, INVALID, Out, Owned, Result, code, given, pointer, value},
+    c::{
+        self, Gid as CGid,
+        attr::{AhAttr, GlobalRoute},
+        context::ContextPtr,
+        value as v,
+        work::{Grh, Wc},
+    },
+    convert::address_vector,
+    object::{Ah, Context, Pd, Users},
+};
+use core::{ffi::c_int, net::IpAddr};
+use rxe_verbs::Gid;
+use std::sync::Arc;
+
+/// ibv_create_ah(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_ah(pd: Option<&Pd>, attr: Option<&AhAttr>) -> *mut Ah {
+    pointer(|| make(given(pd)?, given(attr)?))
+}
+
+fn make(pd: &Pd, attr: &AhAttr) -> Result<*mut Ah> {
+    if attr.port_num != 1 {
+        return Err(INVALID);
+    }
+    // An index without a GID has a number of its own here, but not for queue pairs.
+    let context = &pd.context.context;
+    if attr.is_global != 0 && context.gids().get(attr.grh.sgid_index).is_zero() {
+        return Err(Errno(libc::ENODATA));
+    }
+    let ah = pd.pd.create_ah(address_vector(context, attr)?);
+    let c = c::object::Ah { context: pd.context.pointer(), pd: c_pd(pd), handle: 0 };
+    let (users, context) = (Users::clone(&pd.users), Arc::clone(&pd.context));
+    Ok(Box::into_raw(Box::new(Ah { c, ah, _pd: users, _context: context })))
+}
+
+/// ibv_destroy_ah(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_destroy_ah(ah: Owned<Ah>) -> c_int {
+    code(|| {
+        ah.get()?;
+        ah.free();
+        Ok(())
+    })
+}
+
+/// ibv_init_ah_from_wc(3): the way back to a datagram's sender.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_init_ah_from_wc(
+    context: ContextPtr,
+    port: u8,
+    wc: Option<&Wc>,
+    grh: Option<&Grh>,
+    out: Out<'_, AhAttr>,
+) -> c_int {
+    value(|| {
+        let attr = way_back(Context::of(context)?, port, given(wc)?, grh)?;
+        given(out)?.write(attr);
+        Ok(0)
+    })
+}
+
+/// ibv_create_ah_from_wc(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_ah_from_wc(
+    pd: Option<&Pd>,
+    wc: Option<&Wc>,
+    grh: Option<&Grh>,
+    port: u8,
+) -> *mut Ah {
+    pointer(|| {
+        let pd = given(pd)?;
+        make(pd, &way_back(&pd.context, port, given(wc)?, grh)?)
+    })
+}
+
+/// As far as a reply travels (what libibverbs uses).
+const FAR: u8 = 0xff;
+
+fn way_back(context: &Context, port: u8, wc: &Wc, grh: Option<&Grh>) -> Result<AhAttr> {
+    let mut attr = AhAttr {
+        dlid: wc.slid,
+        sl: wc.sl,
+        src_path_bits: wc.dlid_path_bits,
+        port_num: port,
+        ..AhAttr::default()
+    };
+    if wc.wc_flags & v::WC_GRH == 0 {
+        return Ok(attr);
+    }
+    let seen = Seen::of(given(grh)?).ok_or(INVALID)?;
+    let own = Gid::from(seen.to);
+    let table = context.context.gids();
+    let (sgid_index, _) = table.iter().find(|(_, gid)| *gid == own).ok_or(INVALID)?;
+    attr.is_global = 1;
+    attr.grh = GlobalRoute {
+        dgid: CGid(Gid::from(seen.from).0),
+        flow_label: seen.flow_label,
+        sgid_index,
+        hop_limit: FAR,
+        traffic_class: seen.traffic_class,
+    };
+    Ok(attr)
+}
+
+/// What the 40 bytes before a datagram say.
+struct Seen {
+    from: IpAddr,
+    to: IpAddr,
+    flow_label: u32,
+    traffic_class: u8,
+}
+
+impl Seen {
+    /// IPv6 fills all 40 bytes, IPv4 the last 20, which are those of the two GIDs less twelve (IBTA annex A17).
+    fn of(grh: &Grh) -> Option<Self> {
+        let word = u32::from_be_bytes(grh.version_tclass_flow);
+        if word >> 28 == 6 {
+            return Some(Self {
+                from: IpAddr::from(grh.sgid.0),
+                to: IpAddr::from(grh.dgid.0),
+                flow_label: word & 0xf_ffff,
+                traffic_class: (word >> 20) as u8,
+            });
+        }
+        let (first, second) = (&grh.sgid.0[12..], &grh.dgid.0);
+        let address = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
+        (first[0] == 0x45).then_some(())?;
+        Some(Self {
+            from: address(&second[8..12])?,
+            to: address(&second[12..])?,
+            flow_label: 0,
+            traffic_class: first[1],
+        })
+    }
+}

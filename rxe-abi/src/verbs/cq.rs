@@ -1,0 +1,254 @@
+//! Completion queues and channels.
+
+use super::{
+    context::{blocking, is_non_blocking},
+    pd::{BUSY, unused},
+};
+use crate::{
+    border::{
+        Errno, INVALID, Out, OutList, Owned, Result, UNSUPPORTED, code, given, pointer, quietly, value,
+    },
+    c::{
+        self, Pointer,
+        attr::{CqInitAttrEx, ModifyCqAttr},
+        context::ContextPtr,
+        object::Lock,
+        value as v,
+        work::Wc,
+    },
+    convert::{count, wc},
+    object::{CompChannel, Context, Cq, Events, Users},
+    poll,
+};
+use core::{
+    ffi::{c_int, c_void},
+    sync::atomic::{AtomicI32, AtomicU64, Ordering},
+};
+use rxe_verbs::Completion;
+use std::{
+    os::fd::AsFd,
+    sync::{Arc, Mutex},
+};
+
+/// ibv_create_comp_channel(3).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_create_comp_channel(context: ContextPtr) -> *mut CompChannel {
+    pointer(|| {
+        let context = Context::of(context)?;
+        let channel = context.context.create_comp_channel()?;
+        let c = c::object::CompChannel {
+            context: context.pointer(),
+            fd: blocking(channel.as_fd())?,
+            refcnt: AtomicI32::new(0),
+        };
+        let (context, users) = (context.share(), Users::default());
+        Ok(Box::into_raw(Box::new(CompChannel { c, channel, context, users })))
+    })
+}
+
+/// ibv_destroy_comp_channel(3).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: Owned<CompChannel>) -> c_int {
+    code(|| {
+        unused(&channel.get()?.users)?;
+        channel.free();
+        Ok(())
+    })
+}
+
+/// ibv_get_cq_event(3). It waits unless the descriptor was made non-blocking.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_cq_event(
+    channel: Option<&CompChannel>,
+    cq: Out<'_, *const Cq>,
+    context: Out<'_, *mut c_void>,
+) -> c_int {
+    value(|| {
+        let channel = given(channel)?;
+        let (object, cq_context) = next_event(channel)?;
+        given(cq)?.write(object);
+        if let Some(place) = context {
+            place.write(cq_context);
+        }
+        Ok(0)
+    })
+}
+
+fn next_event(channel: &CompChannel) -> Result<(*const Cq, *mut c_void)> {
+    loop {
+        let event = match channel.channel.try_get_event() {
+            Some(event) => event,
+            None if is_non_blocking(channel.channel.as_fd()) => return Err(Errno(libc::EAGAIN)),
+            None => channel.channel.get_event()?,
+        };
+        let mut cq_context = core::ptr::null_mut();
+        let found = channel.context.cqs.find(&event.id(), |cq| {
+            cq_context = cq.c.base.cq_context.load(Ordering::Relaxed);
+        });
+        // One that is being destroyed just now has no reader.
+        if let Some(cq) = found {
+            return Ok((cq, cq_context));
+        }
+    }
+}
+
+/// ibv_ack_cq_events(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_ack_cq_events(cq: Option<&Cq>, count: u32) {
+    quietly(|| {
+        if let Some(cq) = cq {
+            cq.cq.ack_events(count);
+        }
+    });
+}
+
+/// ibv_create_cq(3).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_create_cq(
+    context: ContextPtr,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: Option<&CompChannel>,
+    comp_vector: c_int,
+) -> *mut Cq {
+    pointer(|| {
+        let entries = u32::try_from(cqe).map_err(|_| INVALID)?;
+        let vector = u32::try_from(comp_vector).map_err(|_| INVALID)?;
+        make(Context::of(context)?, entries, cq_context, channel, vector)
+    })
+}
+
+/// ibv_create_cq_ex(3).
+pub(super) extern "C" fn create_cq_ex(context: ContextPtr, attr: Option<&CqInitAttrEx<'_>>) -> *mut Cq {
+    const KNOWN_MASK: u32 = 3;
+    /// Single-threaded, and overruns ignored: promises of the program's.
+    const KNOWN_FLAGS: u32 = 3;
+    pointer(|| {
+        let (context, attr) = (Context::of(context)?, given(attr)?);
+        let flags = if attr.comp_mask & 1 == 0 { 0 } else { attr.flags };
+        if attr.comp_mask & !KNOWN_MASK != 0
+            || flags & !KNOWN_FLAGS != 0
+            || attr.wc_flags & !v::CQ_WC_FLAGS != 0
+        {
+            return Err(UNSUPPORTED);
+        }
+        make(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector)
+    })
+}
+
+fn make(
+    context: &Context,
+    entries: u32,
+    cq_context: *mut c_void,
+    channel: Option<&CompChannel>,
+    vector: u32,
+) -> Result<*mut Cq> {
+    if vector >= context.c.context.num_comp_vectors.cast_unsigned() {
+        return Err(INVALID);
+    }
+    let cq = context.context.create_cq(entries, channel.map(|channel| &channel.channel))?;
+    let id = cq.id();
+    let base = c::object::Cq {
+        context: context.pointer(),
+        channel: Pointer::new(
+            channel.map_or(core::ptr::null_mut(), |channel| (&raw const channel.c).cast_mut()),
+        ),
+        cq_context: Pointer::new(cq_context),
+        handle: id.0,
+        cqe: AtomicI32::new(c_int::try_from(entries).unwrap_or(c_int::MAX)),
+        lock: Lock::NEW,
+        comp_events_completed: 0,
+        async_events_completed: 0,
+    };
+    let c = c::object::CqEx {
+        base,
+        comp_mask: 0,
+        status: AtomicI32::new(0),
+        wr_id: AtomicU64::new(0),
+        functions: poll::FUNCTIONS,
+    };
+    let object = Box::into_raw(Box::new(Cq {
+        c,
+        cq,
+        context: context.share(),
+        _channel: channel.map(|channel| Arc::clone(&channel.users)),
+        events: Events::default(),
+        current: Mutex::default(),
+    }));
+    context.cqs.enter(id, object);
+    Ok(object)
+}
+
+/// ibv_resize_cq(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_resize_cq(cq: Option<&Cq>, cqe: c_int) -> c_int {
+    code(|| {
+        let cq = given(cq)?;
+        cq.cq.resize(u32::try_from(cqe).map_err(|_| INVALID)?)?;
+        cq.c.base.cqe.store(cqe, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// ibv_modify_cq(3): interrupts that could be moderated there are none.
+pub(super) extern "C" fn modify_cq(cq: Option<&Cq>, attr: Option<&ModifyCqAttr>) -> c_int {
+    code(|| {
+        given(cq)?;
+        given(attr)?;
+        Err(UNSUPPORTED)
+    })
+}
+
+/// ibv_destroy_cq(3): waits until all events are acknowledged.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_destroy_cq(cq: Owned<Cq>) -> c_int {
+    code(|| {
+        let object = cq.get()?;
+        if object.cq.is_shared() {
+            return Err(BUSY);
+        }
+        object.context.cqs.remove(&object.cq.id());
+        object.cq.wait_acked();
+        object.events.wait();
+        cq.free();
+        Ok(())
+    })
+}
+
+/// Completions taken at once.
+const CHUNK: usize = 16;
+
+/// ibv_poll_cq(3).
+pub(super) extern "C" fn poll_cq(cq: Option<&Cq>, entries: c_int, mut out: OutList<Wc>) -> c_int {
+    value(|| {
+        let cq = given(cq)?;
+        let places = out.places(count(entries)?);
+        let mut taken = [Completion::default(); CHUNK];
+        let mut done = 0;
+        for chunk in places.chunks_mut(CHUNK) {
+            let wanted = chunk.len();
+            let got = match cq.cq.poll(&mut taken[..wanted]) {
+                Ok(got) => got,
+                // Those before it count; the next call tells.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(Errno(error.errno())),
+            };
+            for (place, completion) in chunk.iter_mut().zip(&taken[..got]) {
+                place.write(wc(completion));
+            }
+            done += got;
+            if got < wanted {
+                break;
+            }
+        }
+        c_int::try_from(done).map_err(|_| INVALID)
+    })
+}
+
+/// ibv_req_notify_cq(3).
+pub(super) extern "C" fn req_notify_cq(cq: Option<&Cq>, solicited_only: c_int) -> c_int {
+    code(|| {
+        given(cq)?.cq.req_notify(solicited_only != 0);
+        Ok(())
+    })
+}

@@ -1,0 +1,123 @@
+//! Listing devices.
+
+use crate::{
+    border::{Errno, Owned, given, pointer, quietly, set_errno, value},
+    c::{self, value as v},
+    convert::text,
+    object::Device,
+};
+use core::{
+    ffi::{c_char, c_int},
+    mem::MaybeUninit,
+    net::IpAddr,
+    ptr,
+};
+use std::sync::{Mutex, PoisonError};
+
+/// Devices a list can hold; a host has interfaces for more only if somebody wants to see what happens.
+const MOST: usize = 255;
+
+/// What ibv_get_device_list gives out: ended by a null pointer.
+type DeviceList = [*const Device; MOST + 1];
+
+/// The devices seen so far. A program may keep the address of one for ever.
+static SEEN: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
+
+/// The variable that leaves one device: its name, its interface's, or an address.
+const ONLY: &str = "RXE_DEVICE";
+
+/// The devices this process may see.
+pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
+    let system = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
+    match std::env::var(ONLY).ok().filter(|only| !only.is_empty()) {
+        None => {
+            Ok(rxe_verbs::devices().map_err(system)?.into_iter().map(|device| known(device, None)).collect())
+        }
+        Some(only) => {
+            let (device, address) = match only.parse::<IpAddr>() {
+                Ok(address) => (rxe_verbs::Device::of_address(address)?, Some(address)),
+                Err(_) => (rxe_verbs::Device::find(&only)?, None),
+            };
+            Ok(vec![known(device, address)])
+        }
+    }
+}
+
+/// The one object of a device, brought up to date.
+fn known(device: rxe_verbs::Device, only: Option<IpAddr>) -> &'static Device {
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let same = |have: &&&Device| {
+        let known = have.device.lock().unwrap_or_else(PoisonError::into_inner);
+        known.name() == device.name() && known.netdev() == device.netdev() && have.only == only
+    };
+    if let Some(have) = seen.iter().find(same) {
+        *have.device.lock().unwrap_or_else(PoisonError::into_inner) = device;
+        return have;
+    }
+    let name = device.name();
+    let number = name.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    let c = c::device::Device {
+        _ops: [0; 2],
+        node_type: v::NODE_CA,
+        transport_type: v::TRANSPORT_IB,
+        name: text(name),
+        dev_name: text(&format!("uverbs{number}")),
+        dev_path: text(&format!("/sys/class/infiniband_verbs/uverbs{number}")),
+        ibdev_path: text(&format!("/sys/class/infiniband/{name}")),
+    };
+    let object: &'static Device = Box::leak(Box::new(Device { c, device: Mutex::new(device), only }));
+    seen.push(object);
+    object
+}
+
+/// ibv_get_device_list(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_device_list(count: Option<&mut MaybeUninit<c_int>>) -> *mut DeviceList {
+    let mut found = 0;
+    let list = pointer(|| {
+        let devices = devices()?;
+        let mut list = [ptr::null(); MOST + 1];
+        for (place, device) in list.iter_mut().take(MOST).zip(devices) {
+            *place = device;
+            found += 1;
+        }
+        Ok(Box::into_raw(Box::new(list)))
+    });
+    if let Some(count) = count {
+        count.write(found);
+    }
+    list
+}
+
+/// ibv_free_device_list: the devices stay.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_free_device_list(list: Owned<DeviceList>) {
+    quietly(|| list.free());
+}
+
+/// ibv_get_device_name(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_device_name(device: Option<&Device>) -> *const c_char {
+    device.map_or(ptr::null(), |device| device.c.name.as_ptr())
+}
+
+/// ibv_get_device_guid(3): in network order.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_device_guid(device: Option<&Device>) -> u64 {
+    let Some(device) = device else {
+        set_errno(Errno(libc::EINVAL));
+        return 0;
+    };
+    u64::from_ne_bytes(device.device.lock().unwrap_or_else(PoisonError::into_inner).guid())
+}
+
+/// ibv_get_device_index(3): that of `rdma link show`.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_device_index(device: Option<&Device>) -> c_int {
+    value(|| {
+        let device = given(device)?.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let number: c_int =
+            device.name().trim_start_matches("rxe").parse().map_err(|_| Errno(libc::ENODEV))?;
+        Ok(number)
+    })
+}

@@ -1,0 +1,91 @@
+//! Asynchronous events.
+
+use super::context::is_non_blocking;
+use crate::{
+    border::{Errno, Out, Result, given, quietly, value},
+    c::{
+        attr::{AsyncEvent, EventElement},
+        context::ContextPtr,
+        value as v,
+    },
+    object::{Context, Cq, Qp, Srq},
+};
+use core::ffi::c_int;
+use rxe_verbs::{AsyncEvent as Event, Qpn, work};
+
+/// ibv_get_async_event(3). It waits unless the descriptor was made non-blocking.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_async_event(context: ContextPtr, out: Out<'_, AsyncEvent>) -> c_int {
+    value(|| {
+        let context = Context::of(context)?;
+        let event = next_event(context)?;
+        given(out)?.write(event);
+        Ok(0)
+    })
+}
+
+fn next_event(context: &Context) -> Result<AsyncEvent> {
+    loop {
+        let event = match context.context.try_get_async_event() {
+            Some(event) => event,
+            None if is_non_blocking(context.context.async_fd()) => return Err(Errno(libc::EAGAIN)),
+            None => context.context.get_async_event(None)?,
+        };
+        // One of an object that is gone concerns nobody, nor does one that verbs has no number for.
+        if let Some(event) = to_c(context, event) {
+            return Ok(event);
+        }
+    }
+}
+
+fn to_c(context: &Context, event: Event) -> Option<AsyncEvent> {
+    use work::AsyncEvent as Q;
+    let qp = |number: Qpn, event_type| {
+        let qp = context.qps.find(&number, |qp: &Qp| qp.events.give())?;
+        Some(AsyncEvent { element: EventElement { qp }, event_type })
+    };
+    let port = |event_type| Some(AsyncEvent { element: EventElement { port_num: 1 }, event_type });
+    match event {
+        Event::Queue(Q::QpFatal(number)) => qp(number, v::EVENT_QP_FATAL),
+        Event::Queue(Q::QpRequestError(number)) => qp(number, v::EVENT_QP_REQ_ERR),
+        Event::Queue(Q::QpAccessError(number)) => qp(number, v::EVENT_QP_ACCESS_ERR),
+        Event::Queue(Q::CommunicationEstablished(number)) => qp(number, v::EVENT_COMM_EST),
+        Event::Queue(Q::SqDrained(number)) => qp(number, v::EVENT_SQ_DRAINED),
+        Event::Queue(Q::LastWqeReached(number)) => qp(number, v::EVENT_QP_LAST_WQE_REACHED),
+        Event::Queue(Q::SrqLimitReached(number)) => {
+            let srq = context.srqs.find(&number, |srq: &Srq| srq.events.give())?;
+            Some(AsyncEvent { element: EventElement { srq }, event_type: v::EVENT_SRQ_LIMIT_REACHED })
+        }
+        Event::CqError(number) => {
+            let cq = context.cqs.find(&number, |cq: &Cq| cq.events.give())?;
+            Some(AsyncEvent { element: EventElement { cq }, event_type: v::EVENT_CQ_ERR })
+        }
+        Event::GidChange => port(v::EVENT_GID_CHANGE),
+        Event::PortActive => port(v::EVENT_PORT_ACTIVE),
+        Event::PortError => port(v::EVENT_PORT_ERR),
+        _ => None,
+    }
+}
+
+/// ibv_ack_async_event(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_ack_async_event(event: Option<&AsyncEvent>) {
+    quietly(|| {
+        let Some(event) = event else { return };
+        let element = event.element;
+        // SAFETY: the type says which object it is; that has not ended, since destroying it waits for this call.
+        unsafe {
+            match event.event_type {
+                v::EVENT_CQ_ERR => element.cq.as_ref().map(|cq| cq.events.acknowledge()),
+                v::EVENT_SRQ_LIMIT_REACHED => element.srq.as_ref().map(|srq| srq.events.acknowledge()),
+                v::EVENT_QP_FATAL
+                | v::EVENT_QP_REQ_ERR
+                | v::EVENT_QP_ACCESS_ERR
+                | v::EVENT_COMM_EST
+                | v::EVENT_SQ_DRAINED
+                | v::EVENT_QP_LAST_WQE_REACHED => element.qp.as_ref().map(|qp| qp.events.acknowledge()),
+                _ => None,
+            }
+        };
+    });
+}

@@ -1,0 +1,280 @@
+//! Queue pairs.
+
+use super::memory::c_pd;
+use crate::{
+    border::{INVALID, Out, Owned, Result, UNSUPPORTED, code, given, pointer},
+    c::{
+        self, Pointer,
+        attr::{QpAttr, QpCap, QpInitAttr, QpInitAttrEx},
+        context::ContextPtr,
+        object::Lock,
+        value as v,
+        work::{RecvWr, SendWr},
+    },
+    convert::{caps, caps_to_c, qp_attr, qp_change, qp_state_number, qp_type},
+    object::{Context, Cq, Events, Pd, Qp, Srq, Users},
+    wr::{self, Batch, Requests, recv_sges},
+};
+use core::{
+    ffi::{c_int, c_void},
+    ptr,
+    sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
+};
+use rxe_verbs::{Gid, QpInit, QpState, limits};
+use std::sync::Arc;
+
+/// Requests converted before they are posted together; a longer list is posted in pieces.
+const CHUNK: usize = 64;
+/// What ibv_create_qp_ex can be asked for by `send_ops_flags`: all but segmentation offload, the eleventh.
+const SEND_OPS: u64 = 0x1bff;
+
+/// ibv_create_qp(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_create_qp(pd: Option<&Pd>, init: Option<&mut QpInitAttr<'_>>) -> *mut Qp {
+    pointer(|| make(given(pd)?, given(init)?, None))
+}
+
+/// ibv_create_qp_ex(3), where the header does not turn it into the plain call.
+pub(super) extern "C" fn create_qp_ex(context: ContextPtr, init: Option<&mut QpInitAttrEx<'_>>) -> *mut Qp {
+    const KNOWN: u32 = v::QP_INIT_ATTR_PD | v::QP_INIT_ATTR_CREATE_FLAGS | v::QP_INIT_ATTR_SEND_OPS_FLAGS;
+    pointer(|| {
+        Context::of(context)?;
+        let init = given(init)?;
+        let has = |bit| init.comp_mask & bit != 0;
+        if init.comp_mask & !KNOWN != 0 || (has(v::QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0) {
+            return Err(UNSUPPORTED);
+        }
+        if !has(v::QP_INIT_ATTR_PD) {
+            return Err(INVALID);
+        }
+        let extended = has(v::QP_INIT_ATTR_SEND_OPS_FLAGS);
+        if extended && init.send_ops_flags & !SEND_OPS != 0 {
+            return Err(UNSUPPORTED);
+        }
+        let pd = given(init.pd)?;
+        let mut base = init.base();
+        let qp = make(pd, &mut base, extended.then(Batch::default))?;
+        init.cap = base.cap;
+        Ok(qp)
+    })
+}
+
+pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> Result<*mut Qp> {
+    let (send_cq, recv_cq) = (given(init.send_cq)?, given(init.recv_cq)?);
+    let mut caps = caps(&init.cap);
+    // The room of the elements is there for inline data too, as in kernel rxe: some programs take it for granted.
+    caps.max_inline = caps.max_inline.max(caps.max_send_sge.saturating_mul(16).min(limits::MAX_INLINE));
+    let qp = pd.pd.create_qp(&QpInit {
+        qp_type: qp_type(init.qp_type)?,
+        send_cq: &send_cq.cq,
+        recv_cq: &recv_cq.cq,
+        srq: init.srq.map(|srq| &srq.srq),
+        caps,
+        signal_all: init.sq_sig_all != 0,
+    })?;
+    let qpn = qp.qpn();
+    let c = c_qp(pd, init, qpn.value());
+    init.cap = caps_to_c(&qp.query().1.caps);
+    let object = Box::into_raw(Box::new(Qp {
+        c,
+        qp,
+        context: Arc::clone(&pd.context),
+        _pd: Users::clone(&pd.users),
+        events: Events::default(),
+        batch,
+    }));
+    pd.context.qps.enter(qpn, object);
+    Ok(object)
+}
+
+fn c_qp(pd: &Pd, init: &QpInitAttr<'_>, number: u32) -> c::object::QpEx {
+    let cq = |cq: Option<&Cq>| cq.map_or(ptr::null_mut(), |cq| (&raw const cq.c.base).cast_mut());
+    let srq = |srq: Option<&Srq>| srq.map_or(ptr::null_mut(), |srq| (&raw const srq.c).cast_mut());
+    let qp_base = c::object::Qp {
+        context: pd.context.pointer(),
+        qp_context: Pointer::new(init.qp_context),
+        pd: c_pd(pd),
+        send_cq: Pointer::new(cq(init.send_cq)),
+        recv_cq: Pointer::new(cq(init.recv_cq)),
+        srq: Pointer::new(srq(init.srq)),
+        handle: number,
+        qp_num: number,
+        state: AtomicI32::new(qp_state_number(QpState::Reset)),
+        qp_type: init.qp_type,
+        lock: Lock::NEW,
+        events_completed: 0,
+    };
+    c::object::QpEx {
+        qp_base,
+        comp_mask: 0,
+        wr_id: AtomicU64::new(0),
+        wr_flags: AtomicU32::new(0),
+        functions: wr::FUNCTIONS,
+    }
+}
+
+/// ibv_qp_to_qp_ex(3): null unless ibv_wr_* were asked for.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_qp_to_qp_ex(qp: Option<&Qp>) -> *const Qp {
+    qp.filter(|qp| qp.batch.is_some()).map_or(ptr::null(), ptr::from_ref)
+}
+
+/// ibv_modify_qp(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_modify_qp(qp: Option<&Qp>, attr: Option<&QpAttr>, mask: c_int) -> c_int {
+    code(|| {
+        let qp = given(qp)?;
+        let change = qp_change(&qp.context.context, given(attr)?, mask)?;
+        qp.qp.modify(&change)?;
+        if let Some(state) = change.state {
+            qp.c.qp_base.state.store(qp_state_number(state), Ordering::Relaxed);
+        }
+        Ok(())
+    })
+}
+
+/// What ibv_query_qp tells of how a queue pair was made: `ibv_qp_init_attr` again.
+#[derive(Debug)]
+#[repr(C)]
+struct Made {
+    qp_context: *mut c_void,
+    send_cq: *mut c::object::Cq,
+    recv_cq: *mut c::object::Cq,
+    srq: *mut c::object::Srq,
+    cap: QpCap,
+    qp_type: c_int,
+    sq_sig_all: c_int,
+}
+
+/// ibv_query_qp(3). All attributes are told, whatever the mask.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_qp(
+    qp: Option<&Qp>,
+    attr: Out<'_, QpAttr>,
+    _mask: c_int,
+    made: Out<'_, Made>,
+) -> c_int {
+    code(|| {
+        let qp = given(qp)?;
+        let (now, config) = qp.qp.query();
+        let base = &qp.c.qp_base;
+        given(attr)?.write(qp_attr(&now, &config.caps));
+        base.state.store(qp_state_number(now.state), Ordering::Relaxed);
+        given(made)?.write(Made {
+            qp_context: base.qp_context.load(Ordering::Relaxed),
+            send_cq: base.send_cq.load(Ordering::Relaxed),
+            recv_cq: base.recv_cq.load(Ordering::Relaxed),
+            srq: base.srq.load(Ordering::Relaxed),
+            cap: caps_to_c(&config.caps),
+            qp_type: base.qp_type,
+            sq_sig_all: config.signal_all.into(),
+        });
+        Ok(())
+    })
+}
+
+/// ibv_query_qp_data_in_order(3): what a peer sends or writes is placed in rising order. (Answers to READs are too, but
+/// a READ that is sent again places some bytes twice.)
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_qp_data_in_order(qp: Option<&Qp>, op: c_int, flags: u32) -> c_int {
+    const RETURN_CAPS: u32 = 1;
+    const WHOLE_MESSAGE_AND_128_BYTES: c_int = 3;
+    let placed = matches!(
+        op,
+        v::WR_RDMA_WRITE | v::WR_RDMA_WRITE_WITH_IMM | v::WR_SEND | v::WR_SEND_WITH_IMM | v::WR_SEND_WITH_INV
+    );
+    match (qp, flags) {
+        (Some(_), 0) => placed.into(),
+        (Some(_), RETURN_CAPS) if placed => WHOLE_MESSAGE_AND_128_BYTES,
+        _ => 0,
+    }
+}
+
+/// ibv_destroy_qp(3): waits until its events are acknowledged.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_destroy_qp(qp: Owned<Qp>) -> c_int {
+    code(|| {
+        let object = qp.get()?;
+        object.context.qps.remove(&object.qp.qpn());
+        object.events.wait();
+        qp.free();
+        Ok(())
+    })
+}
+
+/// ibv_post_send(3).
+pub(super) extern "C" fn post_send<'a>(
+    qp: Option<&Qp>,
+    wr: Option<&'a SendWr<'a>>,
+    bad: Option<&mut *const SendWr<'a>>,
+) -> c_int {
+    let mut culprit = wr;
+    let errno = code(|| {
+        let qp = given(qp)?;
+        let mut requests = Requests::default();
+        while let Some(first) = culprit {
+            requests.clear();
+            let (mut next, mut wrong) = (Some(first), None);
+            while let Some(wr) = next.filter(|_| requests.len() < CHUNK) {
+                if let Err(errno) = requests.add(qp, wr) {
+                    wrong = Some(errno);
+                    break;
+                }
+                next = wr.next;
+            }
+            if let Err(error) = requests.post(&qp.qp) {
+                culprit = nth(first, error.index, |wr| wr.next);
+                return Err(error.into());
+            }
+            culprit = next;
+            if let Some(errno) = wrong {
+                return Err(errno);
+            }
+        }
+        Ok(())
+    });
+    tell_culprit(errno, bad, culprit)
+}
+
+/// The request `index` places behind the first.
+fn nth<'a, T>(first: &'a T, index: usize, next: impl Fn(&'a T) -> Option<&'a T>) -> Option<&'a T> {
+    (0..index).try_fold(first, |wr, _| next(wr))
+}
+
+/// `bad_wr` of the post functions.
+pub(super) fn tell_culprit<T>(errno: c_int, bad: Option<&mut *const T>, culprit: Option<&T>) -> c_int {
+    if let (true, Some(bad)) = (errno != 0, bad) {
+        *bad = culprit.map_or(ptr::null(), ptr::from_ref);
+    }
+    errno
+}
+
+/// ibv_post_recv(3).
+pub(super) extern "C" fn post_recv<'a>(
+    qp: Option<&Qp>,
+    wr: Option<&'a RecvWr<'a>>,
+    bad: Option<&mut *const RecvWr<'a>>,
+) -> c_int {
+    let mut culprit = wr;
+    let errno = code(|| {
+        let qp = given(qp)?;
+        while let Some(wr) = culprit {
+            qp.qp.post_recv(&rxe_verbs::RecvWr { wr_id: wr.wr_id, sges: &recv_sges(wr)? })?;
+            culprit = wr.next;
+        }
+        Ok(())
+    });
+    tell_culprit(errno, bad, culprit)
+}
+
+/// ibv_attach_mcast(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_attach_mcast(qp: Option<&Qp>, group: Option<&c::Gid>, _lid: u16) -> c_int {
+    code(|| Ok(given(qp)?.qp.attach_multicast(Gid(given(group)?.0))?))
+}
+
+/// ibv_detach_mcast(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_detach_mcast(qp: Option<&Qp>, group: Option<&c::Gid>, _lid: u16) -> c_int {
+    code(|| Ok(given(qp)?.qp.detach_multicast(Gid(given(group)?.0))?))
+}

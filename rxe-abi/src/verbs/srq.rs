@@ -1,0 +1,123 @@
+//! Shared receive queues.
+
+use super::{memory::c_pd, pd::BUSY, qp::tell_culprit};
+use crate::{
+    border::{INVALID, Out, Owned, Result, UNSUPPORTED, code, given, pointer},
+    c::{
+        self, Pointer,
+        attr::{SrqAttr, SrqInitAttr, SrqInitAttrEx},
+        context::ContextPtr,
+        object::Lock,
+        value as v,
+        work::RecvWr,
+    },
+    object::{Context, Events, Pd, Srq, Users},
+    wr::recv_sges,
+};
+use core::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+/// ibv_create_srq(3).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_create_srq(pd: Option<&Pd>, init: Option<&SrqInitAttr>) -> *mut Srq {
+    pointer(|| {
+        let init = given(init)?;
+        make(given(pd)?, init.srq_context, &init.attr)
+    })
+}
+
+/// ibv_create_srq_ex(3), where the header does not turn it into the plain call.
+pub(super) extern "C" fn create_srq_ex(
+    context: ContextPtr,
+    init: Option<&mut SrqInitAttrEx<'_>>,
+) -> *mut Srq {
+    pointer(|| {
+        Context::of(context)?;
+        let init = given(init)?;
+        let basic = init.comp_mask & v::SRQ_INIT_ATTR_TYPE == 0 || init.srq_type == v::SRQT_BASIC;
+        if !basic || init.comp_mask & !(v::SRQ_INIT_ATTR_TYPE | v::SRQ_INIT_ATTR_PD) != 0 {
+            return Err(UNSUPPORTED);
+        }
+        if init.comp_mask & v::SRQ_INIT_ATTR_PD == 0 {
+            return Err(INVALID);
+        }
+        make(given(init.pd)?, init.srq_context, &init.attr)
+    })
+}
+
+fn make(pd: &Pd, srq_context: *mut c_void, attr: &SrqAttr) -> Result<*mut Srq> {
+    let srq = pd.pd.create_srq(attr.max_wr, attr.max_sge)?;
+    let id = srq.id();
+    let c = c::object::Srq {
+        context: pd.context.pointer(),
+        srq_context: Pointer::new(srq_context),
+        pd: c_pd(pd),
+        handle: id.0,
+        lock: Lock::NEW,
+        events_completed: 0,
+    };
+    let object = Box::into_raw(Box::new(Srq {
+        c,
+        srq,
+        context: Arc::clone(&pd.context),
+        _pd: Users::clone(&pd.users),
+        events: Events::default(),
+    }));
+    pd.context.srqs.enter(id, object);
+    Ok(object)
+}
+
+/// ibv_modify_srq(3). Bits of the mask that are unknown mean nothing, as to the kernel.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_modify_srq(srq: Option<&Srq>, attr: Option<&SrqAttr>, mask: c_int) -> c_int {
+    code(|| {
+        let (srq, attr) = (given(srq)?, given(attr)?);
+        let max_wr = (mask & v::SRQ_MAX_WR != 0).then_some(attr.max_wr);
+        let limit = (mask & v::SRQ_LIMIT != 0).then_some(attr.srq_limit);
+        Ok(srq.srq.modify(max_wr, limit)?)
+    })
+}
+
+/// ibv_query_srq(3).
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_srq(srq: Option<&Srq>, attr: Out<'_, SrqAttr>) -> c_int {
+    code(|| {
+        let srq = given(srq)?;
+        let (max_wr, srq_limit) = srq.srq.query();
+        given(attr)?.write(SrqAttr { max_wr, max_sge: srq.srq.max_sge(), srq_limit });
+        Ok(())
+    })
+}
+
+/// ibv_destroy_srq(3): waits until its events are acknowledged.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_destroy_srq(srq: Owned<Srq>) -> c_int {
+    code(|| {
+        let object = srq.get()?;
+        if object.srq.is_shared() {
+            return Err(BUSY);
+        }
+        object.context.srqs.remove(&object.srq.id());
+        object.events.wait();
+        srq.free();
+        Ok(())
+    })
+}
+
+/// ibv_post_srq_recv(3).
+pub(super) extern "C" fn post_srq_recv<'a>(
+    srq: Option<&Srq>,
+    wr: Option<&'a RecvWr<'a>>,
+    bad: Option<&mut *const RecvWr<'a>>,
+) -> c_int {
+    let mut culprit = wr;
+    let errno = code(|| {
+        let srq = given(srq)?;
+        while let Some(wr) = culprit {
+            srq.srq.post_recv(&rxe_verbs::RecvWr { wr_id: wr.wr_id, sges: &recv_sges(wr)? })?;
+            culprit = wr.next;
+        }
+        Ok(())
+    });
+    tell_culprit(errno, bad, culprit)
+}

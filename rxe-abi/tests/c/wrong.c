@@ -1,0 +1,293 @@
+/* Wrong calls, and the numbers that libibverbs over a kernel device gives for them. Prints one line for each that differs
+ * and a sum; exit code 1 if any does. With an argument it leaves out what would end a program over a kernel device. */
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+static int tried, differ, ours;
+
+static void note(const char *what, int got, int wanted)
+{
+	tried++;
+	if (got == wanted)
+		return;
+	differ++;
+	printf("%s: %d (%s), wanted %d (%s)\n", what, got, strerror(got), wanted, strerror(wanted));
+}
+
+/* A call that returns a number of errno's, one that returns -1 and one that returns a pointer. */
+#define CODE(call, wanted) note(#call, (call), wanted)
+#define MINUS1(call, wanted) (errno = 0, note(#call, (call) == -1 ? errno : 0, wanted))
+#define NUL(call, wanted) (errno = 0, note(#call, (call) == NULL ? errno : 0, wanted))
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+static struct ibv_mr *mr;
+static char *page;
+
+static void port(void)
+{
+	struct ibv_port_attr attr;
+	struct ibv_gid_entry entries[64];
+	union ibv_gid gid;
+	__be16 pkey;
+
+	CODE(ibv_query_port(context, 1, &attr), 0);
+	CODE(ibv_query_port(context, 0, &attr), EINVAL);
+	CODE(ibv_query_port(context, 2, &attr), EINVAL);
+	CODE(ibv_query_gid(context, 1, 0, &gid), 0);
+	MINUS1(ibv_query_gid(context, 2, 0, &gid), EINVAL);
+	MINUS1(ibv_query_gid(context, 1, 70000, &gid), EINVAL);
+	CODE(ibv_query_gid_ex(context, 1, 0, entries, 0), 0);
+	CODE(ibv_query_gid_ex(context, 1, 0, entries, 1), EINVAL);
+	CODE(ibv_query_gid_ex(context, 1, 70000, entries, 0), EINVAL);
+	note("ibv_query_gid_table, no room", ibv_query_gid_table(context, entries, 0, 0), -EINVAL);
+	note("ibv_query_gid_table", ibv_query_gid_table(context, entries, 64, 0) > 0, 1);
+	CODE(ibv_query_pkey(context, 1, 0, &pkey), 0);
+	note("ibv_query_pkey, index 9999", ibv_query_pkey(context, 1, 9999, &pkey), -1);
+	CODE(ibv_get_pkey_index(context, 1, pkey), 0);
+	note("ibv_get_pkey_index, no such key", ibv_get_pkey_index(context, 1, 0x3412), -1);
+}
+
+static void memory(void)
+{
+	char *read_only = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *gone = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_mr *other;
+
+	munmap(gone, 8192);
+	NUL(ibv_reg_mr(pd, gone, 8192, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+	NUL(ibv_reg_mr(pd, gone, 8192, 0), EFAULT);
+	NUL(ibv_reg_mr(pd, read_only, 8192, IBV_ACCESS_LOCAL_WRITE), EFAULT);
+	other = ibv_reg_mr(pd, read_only, 8192, IBV_ACCESS_REMOTE_READ);
+	note("read-only memory for reading", other != NULL, 1);
+	note("ibv_dereg_mr", other ? ibv_dereg_mr(other) : -1, 0);
+	NUL(ibv_reg_mr(pd, page, 4096, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+	NUL(ibv_reg_mr(pd, page, 4096, IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
+	NUL(ibv_reg_mr(pd, page, 4096, 1 << 18), EINVAL);
+	NUL(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE), EOPNOTSUPP);
+
+	errno = 0;
+	note("ibv_rereg_mr, unknown flag", ibv_rereg_mr(mr, 1 << 5, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
+	note("errno of it", errno, EINVAL);
+	note("ibv_rereg_mr, no memory",
+	     ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
+	note("ibv_rereg_mr, rights without the flag", ibv_rereg_mr(mr, 0, NULL, NULL, 0, 1), IBV_REREG_MR_ERR_INPUT);
+	CODE(ibv_dealloc_pd(pd), EBUSY);
+	NUL(ibv_alloc_mw(pd, 7), EINVAL);
+}
+
+static void queues(void)
+{
+	struct ibv_device_attr limits;
+	struct ibv_cq_init_attr_ex unknown = { .cqe = 4, .wc_flags = 1ULL << 40 };
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	struct ibv_srq_init_attr srq = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_srq_attr change = { .srq_limit = 1000 };
+	struct ibv_cq *with_channel, *which;
+	struct ibv_srq *made;
+	void *whose;
+
+	ibv_query_device(context, &limits);
+	NUL(ibv_create_cq(context, 0, NULL, NULL, 0), EINVAL);
+	NUL(ibv_create_cq(context, -1, NULL, NULL, 0), EINVAL);
+	NUL(ibv_create_cq(context, limits.max_cqe + 1, NULL, NULL, 0), EINVAL);
+	NUL(ibv_create_cq(context, 4, NULL, NULL, -1), EINVAL);
+	NUL(ibv_create_cq(context, 4, NULL, NULL, context->num_comp_vectors), EINVAL);
+	NUL(ibv_create_cq_ex(context, &unknown), EOPNOTSUPP);
+	CODE(ibv_resize_cq(cq, 0), EINVAL);
+	CODE(ibv_resize_cq(cq, limits.max_cqe + 1), EINVAL);
+
+	with_channel = ibv_create_cq(context, 4, cq, channel, 0);
+	note("context of a queue", with_channel->cq_context == cq, 1);
+	CODE(ibv_destroy_comp_channel(channel), EBUSY);
+	fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
+	MINUS1(ibv_get_cq_event(channel, &which, &whose), EAGAIN);
+	CODE(ibv_destroy_cq(with_channel), 0);
+	CODE(ibv_destroy_comp_channel(channel), 0);
+
+	srq.attr.max_wr = 0;
+	NUL(ibv_create_srq(pd, &srq), EINVAL);
+	srq.attr.max_wr = limits.max_srq_wr + 1;
+	NUL(ibv_create_srq(pd, &srq), EINVAL);
+	srq.attr.max_wr = 16;
+	made = ibv_create_srq(pd, &srq);
+	CODE(ibv_modify_srq(made, &change, IBV_SRQ_LIMIT), EINVAL);
+	CODE(ibv_modify_srq(made, &change, 1 << 5), 0);
+	CODE(ibv_destroy_srq(made), 0);
+}
+
+static struct ibv_qp_init_attr usual(void)
+{
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64 },
+	};
+	return init;
+}
+
+static void making_pairs(void)
+{
+	struct ibv_qp_init_attr init = usual();
+	struct ibv_qp_init_attr_ex ex = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .pd = pd,
+		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_TSO,
+	};
+	struct ibv_qp *plain;
+
+	init.cap.max_send_wr = 1 << 30;
+	NUL(ibv_create_qp(pd, &init), EINVAL);
+	init = usual();
+	init.cap.max_send_sge = 10000;
+	NUL(ibv_create_qp(pd, &init), EINVAL);
+	init = usual();
+	init.qp_type = 77;
+	NUL(ibv_create_qp(pd, &init), EINVAL);
+	if (ours) {
+		/* libibverbs follows the pointer. */
+		init = usual();
+		init.send_cq = NULL;
+		NUL(ibv_create_qp(pd, &init), EINVAL);
+	}
+	NUL(ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
+	ex.send_ops_flags = 0;
+	ex.comp_mask |= 1 << 20;
+	NUL(ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
+	init = usual();
+	plain = ibv_create_qp(pd, &init);
+	note("no ibv_wr_* without asking", ibv_qp_to_qp_ex(plain) == NULL, 1);
+	CODE(ibv_destroy_cq(cq), EBUSY);
+	CODE(ibv_destroy_qp(plain), 0);
+}
+
+static void changing_pairs(void)
+{
+	struct ibv_qp_init_attr init = usual();
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
+	union ibv_gid gid = { .raw = { 0xff, 0x0e } };
+
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
+	attr.qp_state = 99;
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
+	attr.qp_state = IBV_QPS_INIT;
+	attr.port_num = 1;
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT), EINVAL);
+	attr.port_num = 3;
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS), EINVAL);
+	attr.port_num = 1;
+	attr.pkey_index = 9999;
+	/* Kernel rxe takes any index. */
+	if (ours)
+		CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS), EINVAL);
+	attr.pkey_index = 0;
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS), 0);
+	note("the state that programs read", qp->state, IBV_QPS_INIT);
+	CODE(ibv_attach_mcast(qp, &gid, 0), EINVAL);
+	CODE(ibv_destroy_qp(qp), 0);
+}
+
+static void posting(void)
+{
+	struct ibv_qp_init_attr init = usual();
+	struct ibv_qp *qp = ibv_create_qp(pd, &init);
+	struct ibv_sge sge[2] = { { (uintptr_t)page, 8, mr->lkey }, { (uintptr_t)page, 8, mr->lkey } };
+	struct ibv_recv_wr recv[4] = { 0 }, *bad_recv = NULL;
+	struct ibv_send_wr send[2] = { 0 }, *bad_send = NULL;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+
+	for (int i = 0; i < 4; i++)
+		recv[i] = (struct ibv_recv_wr){ .next = i < 3 ? &recv[i + 1] : NULL, .sg_list = sge, .num_sge = 1 };
+	send[0] = (struct ibv_send_wr){ .next = &send[1], .sg_list = sge, .num_sge = 1, .opcode = IBV_WR_SEND };
+	send[1] = (struct ibv_send_wr){ .sg_list = sge, .num_sge = 1, .opcode = IBV_WR_SEND };
+	CODE(ibv_post_recv(qp, recv, &bad_recv), EINVAL);
+	CODE(ibv_post_send(qp, send, &bad_send), EINVAL);
+	if (!ours) {
+		/*
+		 * Kernel rxe makes queues larger than asked for, and its provider says ENOMEM also for requests that are
+		 * wrong in themselves and does not always name the culprit. Adapters' providers do as we do.
+		 */
+		ibv_destroy_qp(qp);
+		return;
+	}
+	note("the first is to blame", bad_recv == &recv[0], 1);
+	note("the first is to blame", bad_send == &send[0], 1);
+
+	ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS);
+	CODE(ibv_post_recv(qp, recv, &bad_recv), ENOMEM);
+	note("the third does not fit", bad_recv == &recv[2], 1);
+	attr.qp_state = IBV_QPS_ERR;
+	ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+	recv[0].next = NULL;
+	recv[0].num_sge = 2;
+	CODE(ibv_post_recv(qp, recv, &bad_recv), EINVAL);
+	recv[0].num_sge = -1;
+	CODE(ibv_post_recv(qp, recv, &bad_recv), EINVAL);
+	send[1].num_sge = 2;
+	CODE(ibv_post_send(qp, send, &bad_send), EINVAL);
+	note("the second is to blame", bad_send == &send[1], 1);
+	send[0].opcode = 77;
+	CODE(ibv_post_send(qp, send, &bad_send), EINVAL);
+	note("the first is to blame", bad_send == &send[0], 1);
+	send[1] = (struct ibv_send_wr){ .sg_list = sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE };
+	sge[0].length = 4000;
+	CODE(ibv_post_send(qp, &send[1], &bad_send), EINVAL);
+	CODE(ibv_destroy_qp(qp), 0);
+}
+
+static void addresses(void)
+{
+	struct ibv_ah_attr attr = { .port_num = 1 };
+
+	NUL(ibv_create_ah(pd, &attr), EINVAL);
+	attr.is_global = 1;
+	attr.grh.dgid.raw[10] = attr.grh.dgid.raw[11] = 0xff;
+	attr.grh.dgid.raw[12] = 10;
+	attr.grh.sgid_index = 200;
+	NUL(ibv_create_ah(pd, &attr), ENODATA);
+	attr.grh.sgid_index = 0;
+	attr.port_num = 2;
+	NUL(ibv_create_ah(pd, &attr), EINVAL);
+}
+
+int main(int count, char **arguments)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+
+	ours = count < 2;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	context = list && list[0] ? ibv_open_device(list[0]) : NULL;
+	(void)arguments;
+	if (!context)
+		return 2;
+	ibv_free_device_list(list);
+	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pd = ibv_alloc_pd(context);
+	cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+	mr = ibv_reg_mr(pd, page, 4096, ALL);
+	if (!pd || !cq || !mr)
+		return 2;
+	port();
+	memory();
+	queues();
+	making_pairs();
+	changing_pairs();
+	posting();
+	addresses();
+	CODE(ibv_dereg_mr(mr), 0);
+	CODE(ibv_destroy_cq(cq), 0);
+	CODE(ibv_dealloc_pd(pd), 0);
+	CODE(ibv_close_device(context), 0);
+	printf("%d calls tried, %d differ\n", tried, differ);
+	return differ != 0;
+}

@@ -1,0 +1,109 @@
+//! The shared library as `scripts/build-dropin` makes it: its names and versions, against the distribution's libraries.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::OnceLock,
+};
+
+/// Debian's, by which programs were linked.
+const THEIRS: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+fn said(output: &Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{}\n{out}{err}", output.status)
+}
+
+/// The library, built now if it has to be.
+fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/build-dropin");
+        let output = Command::new(script).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+    })
+}
+
+/// Whether a program can be run.
+fn there(program: &str) -> bool {
+    let there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !there {
+        println!("skipped: no {program}");
+    }
+    there
+}
+
+/// What a library exports, as `name@version`.
+fn exports(file: &Path) -> BTreeSet<String> {
+    let output = Command::new("readelf").args(["-W", "--dyn-syms"]).arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let columns = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    columns
+        .filter(|columns| columns.len() >= 8 && columns[6] != "UND" && columns[6] != "ABS")
+        .filter(|columns| columns[7].contains('@'))
+        .map(|columns| columns[7].replace("@@", "@"))
+        .collect()
+}
+
+#[test]
+fn whatever_the_distribution_exports_is_there() {
+    if !there("readelf") {
+        return;
+    }
+    let ours = exports(library());
+    for name in THEIRS {
+        let places = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
+        let Some(file) = places.iter().map(|place| Path::new(place).join(name)).find(|file| file.exists())
+        else {
+            println!("skipped: no {name} to compare with");
+            continue;
+        };
+        let theirs = exports(&file);
+        assert!(theirs.len() > 50, "{} seems to export {} names only", file.display(), theirs.len());
+        let missing: Vec<_> = theirs.difference(&ours).collect();
+        assert!(missing.is_empty(), "{name} has more: {missing:?}");
+    }
+}
+
+#[test]
+fn every_export_is_named() {
+    if !there("readelf") {
+        return;
+    }
+    let unnamed: Vec<_> = exports(library())
+        .into_iter()
+        .filter(|name| !name.contains("@IBVERBS_") && !name.contains("@RDMACM_"))
+        .collect();
+    assert!(unnamed.is_empty(), "{unnamed:?}");
+}
+
+#[test]
+fn two_names_are_one_library_with_versions() {
+    if !there("gcc") {
+        return;
+    }
+    let place = env::temp_dir().join(format!("rxe-abi-names-{}", std::process::id()));
+    fs::create_dir_all(&place).unwrap();
+    let program = place.join("names");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/names.c");
+    let built =
+        Command::new("gcc").args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source).arg("-ldl").output();
+    let built = built.unwrap();
+    assert!(built.status.success(), "{}", said(&built));
+    let verbs = library();
+    let cm = verbs.with_file_name(THEIRS[1]);
+    let output = Command::new(&program).arg(verbs).arg(&cm).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+
+    // The check can fail: a copy is another library.
+    let copy = place.join(THEIRS[1]);
+    fs::copy(verbs, &copy).unwrap();
+    let output = Command::new(&program).arg(verbs).arg(&copy).output().unwrap();
+    fs::remove_dir_all(&place).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("two libraries"), "{}", said(&output));
+}

@@ -1,0 +1,179 @@
+//! `rxe run` and `rxe env`: unmodified programs on our devices.
+
+mod view;
+
+use crate::Result;
+use clap::ValueEnum;
+use rxe_verbs::{Device, devices, host::HostConfig};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The names under which programs look for the drop-in.
+const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// What shows programs our devices below /sys/class.
+const SYSFS: &str = "librxe_sysfs.so";
+/// Says where they are.
+const VARIABLE: &str = "RXE_LIB";
+
+/// Run a program on rxe's devices instead of the system's: libibverbs is replaced, nothing is installed
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    wishes: Wishes,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Print what `rxe run` sets, for a shell: eval "$(rxe env)"
+#[derive(Debug, clap::Args)]
+pub(crate) struct EnvArgs {
+    #[command(flatten)]
+    wishes: Wishes,
+}
+
+#[derive(Debug, clap::Args)]
+struct Wishes {
+    /// Show only this device: its name (rxe0), its interface (eth0) or one of its addresses
+    #[arg(long, value_name = "NAME")]
+    device: Option<OsString>,
+    /// Record all packets as pcapng; %p becomes the process's number
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// How programs that look below /sys/class/infiniband find our devices
+    #[arg(long, value_enum, default_value_t = Sysfs::Hooks)]
+    sysfs: Sysfs,
+    /// Say in words, on standard error, why a call is refused
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Sysfs {
+    /// By a second preloaded library
+    Hooks,
+    /// Not at all
+    Off,
+}
+
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    let variables = variables(&args.wishes)?;
+    let (program, arguments) = args.command.split_first().ok_or("no program was given")?;
+    let error = Command::new(program).args(arguments).envs(variables).exec();
+    Err(format!("cannot run {}: {error}", program.display()).into())
+}
+
+pub(crate) fn print(args: &EnvArgs) -> Result<()> {
+    for (name, value) in variables(&args.wishes)? {
+        println!("export {name}={}", quoted(&value)?);
+    }
+    Ok(())
+}
+
+/// A word for the shell.
+fn quoted(value: &OsStr) -> Result<String> {
+    let text = value.to_str().ok_or("a path is not valid UTF-8")?;
+    Ok(format!("'{}'", text.replace('\'', "'\\''")))
+}
+
+/// What the program's environment gets.
+fn variables(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
+    // A mistake in it is told here rather than by each process.
+    HostConfig::load()?;
+    let library = library()?;
+    let mut preload = vec![library.join(NAMES[0])];
+    let mut list = Vec::new();
+    let shim = library.join(SYSFS);
+    if wishes.sysfs == Sysfs::Hooks && shim.exists() {
+        preload.push(shim);
+        list.push(("RXE_SYSFS", sysfs(wishes)?.into()));
+    }
+    let first: Vec<_> = preload.iter().map(|path| path.as_os_str()).collect();
+    list.extend([
+        ("LD_PRELOAD", before(&first, "LD_PRELOAD")),
+        ("LD_LIBRARY_PATH", before(&[library.as_os_str()], "LD_LIBRARY_PATH")),
+    ]);
+    if env::var_os("RXE_SERVICE").is_none() {
+        list.push(("RXE_SERVICE", env::current_exe()?.into()));
+    }
+    if let Some(device) = &wishes.device {
+        list.push(("RXE_DEVICE", device.clone()));
+    }
+    if let Some(file) = &wishes.pcap {
+        list.push(("RXE_PCAP", std::path::absolute(file)?.into()));
+    }
+    if wishes.verbose {
+        list.push(("RXE_LOG", "1".into()));
+    }
+    Ok(list)
+}
+
+/// Writes what the wished devices look like there; where.
+fn sysfs(wishes: &Wishes) -> Result<PathBuf> {
+    let Some(wish) = &wishes.device else { return view::write(&devices()?, None) };
+    let wish = wish.to_str().ok_or("the device's name is not valid UTF-8")?;
+    let device = match wish.parse() {
+        Ok(address) => Device::of_address(address)?,
+        Err(_) => Device::find(wish)?,
+    };
+    view::write(&[device], Some(wish))
+}
+
+/// These, and behind them what the variable had; each once, where runs are nested.
+fn before(first: &[&OsStr], variable: &str) -> OsString {
+    let had = env::var_os(variable).unwrap_or_default();
+    let had = had.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes);
+    let others = had.filter(|part| !part.is_empty() && !first.contains(part));
+    first.iter().copied().chain(others).collect::<Vec<_>>().join(OsStr::new(":"))
+}
+
+/// The folder with the drop-in: where the variable says, or near this program (where it was built, or installed).
+fn library() -> Result<PathBuf> {
+    let places: Vec<PathBuf> = match env::var_os(VARIABLE).filter(|place| !place.is_empty()) {
+        Some(place) => vec![place.into()],
+        None => {
+            let own = env::current_exe()?;
+            let beside = own.parent().unwrap_or_else(|| Path::new("/"));
+            vec![beside.join("dropin"), beside.join("../lib/rxe")]
+        }
+    };
+    let found = places.iter().find(|place| place.join(NAMES[0]).exists());
+    let Some(found) = found else {
+        let list: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+        return Err(format!(
+            "{} is not in {}: scripts/build-dropin makes it, {VARIABLE} says where it is",
+            NAMES[0],
+            list.join(" or ")
+        )
+        .into());
+    };
+    // The loader separates paths by these, and knows no way around it.
+    let found = fs::canonicalize(found)?;
+    if found.as_os_str().as_bytes().iter().any(|byte| b": ;".contains(byte)) {
+        return Err(format!("{} has a colon, semicolon or space in its name", found.display()).into());
+    }
+    one_file(&found)?;
+    Ok(found)
+}
+
+/// Both names must be one file: two would be two engines in a process that loads both.
+fn one_file(place: &Path) -> Result<()> {
+    let identity = |name: &str| -> io::Result<(u64, u64)> {
+        let about = fs::metadata(place.join(name))?;
+        Ok((about.dev(), about.ino()))
+    };
+    match (identity(NAMES[0]), identity(NAMES[1])) {
+        (Ok(first), Ok(second)) if first == second => Ok(()),
+        (Ok(_), Ok(_)) => {
+            Err(format!("{} in {} must be a link to {}, not a copy", NAMES[1], place.display(), NAMES[0])
+                .into())
+        }
+        _ => Err(format!("{} is not in {}: link it to {}", NAMES[1], place.display(), NAMES[0]).into()),
+    }
+}

@@ -1,0 +1,170 @@
+//! What programs find below `/sys/class/infiniband`, written to a folder of the user's: the files that kernel rxe has there,
+//! and `device/net`, which it lacks and programs look for. `rxe-sysfs` takes programs to it.
+//!
+//! The folder belongs to a user and a network namespace, and stays; each run brings it up to date. Only what has changed
+//! is written, each file in one step, so programs that run already are not disturbed.
+
+use crate::Result;
+use rxe_verbs::{Device, Gid, PortState};
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, symlink},
+    path::{Path, PathBuf},
+};
+
+/// Files by their path below `/sys/class`.
+type Files = BTreeMap<String, String>;
+
+/// Writes the view of these devices; gives where it is.
+pub(super) fn write(devices: &[Device], only: Option<&str>) -> Result<PathBuf> {
+    let top = own_folder()?;
+    let namespace = fs::metadata("/proc/self/ns/net").map_or(0, |about| about.ino());
+    let plain = |text: &str| text.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
+    let folder = top
+        .join(format!("sys-{namespace}{}", only.map(|name| format!("-{}", plain(name))).unwrap_or_default()));
+    let mut files = Files::new();
+    let mut links = BTreeMap::new();
+    files.insert("infiniband_verbs/abi_version".into(), "6".into());
+    for device in devices {
+        describe(device, &mut files);
+        let net = format!("infiniband/{}/device/net/{}", device.name(), device.netdev());
+        links.insert(net, format!("/sys/class/net/{}", device.netdev()));
+    }
+    fs::create_dir_all(folder.join("infiniband"))?;
+    for (path, target) in &links {
+        let place = folder.join(path);
+        if fs::read_link(&place).is_ok_and(|have| have == Path::new(target)) {
+            continue;
+        }
+        replace(&place, |fresh| symlink(target, fresh))?;
+    }
+    for (path, content) in &files {
+        let (place, content) = (folder.join(path), format!("{content}\n"));
+        if fs::read(&place).is_ok_and(|have| have == content.as_bytes()) {
+            continue;
+        }
+        replace(&place, |fresh| fs::write(fresh, content))?;
+    }
+    let wanted = |path: &str| files.contains_key(path) || links.contains_key(path);
+    remove_others(&folder, "", &wanted)?;
+    Ok(folder)
+}
+
+/// A folder of ours that nobody else can have put there.
+fn own_folder() -> Result<PathBuf> {
+    let base =
+        env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute() && dir.is_dir());
+    let uid = fs::metadata("/proc/self")?.uid();
+    let folder = base.unwrap_or_else(env::temp_dir).join(format!("rxe-{uid}"));
+    match fs::DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(format!("cannot make {}: {error}; --sysfs off does without", folder.display()).into());
+        }
+        _ => {}
+    }
+    let about = fs::symlink_metadata(&folder)?;
+    if !about.is_dir() || about.uid() != uid || about.mode() & 0o022 != 0 {
+        return Err(
+            format!("{} is not a folder of ours alone; --sysfs off does without", folder.display()).into()
+        );
+    }
+    Ok(folder)
+}
+
+/// Makes something new and puts it in its place in one step.
+fn replace(place: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
+    let parent = place.parent().ok_or("no folder")?;
+    fs::create_dir_all(parent)?;
+    let fresh = parent.join(format!(".fresh-{}", std::process::id()));
+    let _ = fs::remove_file(&fresh);
+    make(&fresh)?;
+    fs::rename(&fresh, place)?;
+    Ok(())
+}
+
+/// Removes what is not wanted any more, and folders that are empty then.
+fn remove_others(folder: &Path, below: &str, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().into_string().map_err(|_| "a strange name")?;
+        let path = if below.is_empty() { name } else { format!("{below}/{name}") };
+        if entry.file_type()?.is_dir() {
+            remove_others(&entry.path(), &path, wanted)?;
+            // Fails, as it should, where something is left.
+            let _ = fs::remove_dir(entry.path());
+        } else if !wanted(&path) && !path.contains("/.fresh-") {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    // Where no device is, programs expect an empty folder rather than none.
+    if below.is_empty() {
+        fs::create_dir_all(folder.join("infiniband"))?;
+    }
+    Ok(())
+}
+
+/// Counters that programs add up; what a process counts `rxe stat` knows.
+const COUNTERS: [&str; 16] = [
+    "excessive_buffer_overrun_errors",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "port_rcv_constraint_errors",
+    "port_rcv_data",
+    "port_rcv_errors",
+    "port_rcv_packets",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_data",
+    "port_xmit_discards",
+    "port_xmit_packets",
+    "symbol_error",
+    "VL15_dropped",
+];
+
+fn describe(device: &Device, files: &mut Files) {
+    let name = device.name();
+    let number = name.trim_start_matches("rxe");
+    let guid = device.guid();
+    let guid: Vec<String> = guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
+    let mut put = |path: &str, content: &str| {
+        files.insert(format!("infiniband/{name}/{path}"), content.to_owned());
+    };
+    put("node_type", "1: CA");
+    put("node_guid", &guid.join(":"));
+    put("sys_image_guid", &guid.join(":"));
+    put("node_desc", name);
+    put("fw_ver", env!("CARGO_PKG_VERSION"));
+    put("uevent", &format!("NAME={name}"));
+    put("device/numa_node", "-1");
+    let active = device.state() == PortState::Active;
+    put("ports/1/state", if active { "4: ACTIVE" } else { "1: DOWN" });
+    put("ports/1/phys_state", if active { "5: LinkUp" } else { "3: Disabled" });
+    put("ports/1/link_layer", "Ethernet");
+    put("ports/1/rate", "40 Gb/sec (4X QDR)");
+    put("ports/1/lid", "0x0");
+    put("ports/1/sm_lid", "0x0");
+    put("ports/1/sm_sl", "0");
+    put("ports/1/lid_mask_count", "0");
+    put("ports/1/cap_mask", "0x04010000");
+    put("ports/1/pkeys/0", "0xffff");
+    for counter in COUNTERS {
+        put(&format!("ports/1/counters/{counter}"), "0");
+    }
+    let gids = device.gids();
+    for index in 0..u8::try_from(gids.len()).unwrap_or(u8::MAX) {
+        let gid = gids.get(index);
+        put(&format!("ports/1/gids/{index}"), &gid.to_string());
+        if gid != Gid::ZERO {
+            put(&format!("ports/1/gid_attrs/types/{index}"), "RoCE v2");
+            put(&format!("ports/1/gid_attrs/ndevs/{index}"), device.netdev());
+        }
+    }
+    let verbs = format!("infiniband_verbs/uverbs{number}");
+    files.insert(format!("{verbs}/ibdev"), name.to_owned());
+    files.insert(format!("{verbs}/abi_version"), "1".to_owned());
+    // No character device: the numbers are those of none.
+    files.insert(format!("{verbs}/dev"), "0:0".to_owned());
+}

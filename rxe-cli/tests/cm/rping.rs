@@ -1,0 +1,146 @@
+//! rping, both roles.
+
+use super::{
+    common::{failed, good, rxe, text},
+    stage::Host,
+};
+use rxe_cm::{ConnParams, EventChannel, EventKind, Manager, proto::PortSpace};
+use rxe_verbs::{Access, Completion, Key, QpInit, QpType, RecvWr, Remote, SendOp, SendWr, WcStatus};
+use std::time::Duration;
+
+#[test]
+fn pings_come_back() {
+    let Some(host) = Host::new() else { return };
+    for (address, servers, clients) in [
+        ("127.0.0.1", "", ""),
+        ("::1", "-a ::", ""),
+        ("127.0.0.1", "-a 127.0.0.1", "-q"),
+        ("::1", "-q", ""),
+        ("127.0.0.1", "-q", "-q"),
+    ] {
+        let server = host.start(&format!("rping -s -v -V {servers}"));
+        let client = host.client(&format!("rping -c -a {address} -I {address} -C 20 -S 400 -v -V {clients}"));
+        good(&client);
+        let said = text(&client.stdout);
+        assert!(said.contains("20 pings of 400 bytes came back as they were sent"), "{said}");
+        assert_eq!(said.lines().filter(|line| line.starts_with("ping data: rdma-ping-")).count(), 20);
+        let server = server.finish();
+        good(&server);
+        let last = text(&server.stdout).lines().last().unwrap().to_owned();
+        assert!(last.starts_with("server ping data: rdma-ping-19: TUVW"), "{last}");
+    }
+}
+
+#[test]
+fn a_persistent_server_has_many_clients() {
+    let Some(host) = Host::new() else { return };
+    let _server = host.start("rping -s -P -p 99");
+    good(&host.client("rping -c -a 127.0.0.1 -p 99 -C 1"));
+    let clients: Vec<_> = ["127.0.0.1", "::1", "127.0.0.1", "::1"]
+        .map(|address| host.start(&format!("rping -c -a {address} -p 99 -C 200 -S 65535 -V")))
+        .into();
+    for client in clients {
+        good(&client.finish());
+    }
+    // One that dies leaves the server to others.
+    drop(host.start("rping -c -a 127.0.0.1 -p 99"));
+    good(&host.client("rping -c -a 127.0.0.1 -p 99 -C 3 -V"));
+}
+
+/// The host service tells the client when the server is killed.
+#[test]
+fn the_death_of_a_server_is_told() {
+    let Some(host) = Host::new() else { return };
+    let server = host.start("rping -s -P");
+    good(&host.client("rping -c -a 127.0.0.1 -C 1"));
+    let client = host.watched(rxe("rping -c -a 127.0.0.1 -v"), "rdma-ping-5:");
+    drop(server);
+    let (output, _) = client.end();
+    failed(&output, "it has hung up in the middle of ping");
+}
+
+/// Servers that are no rping, or a wrong one, are told to the client's user.
+#[test]
+fn wrong_servers_are_told() {
+    for (wrong, part) in [
+        (Wrong::Data, "the data of ping 1 are wrong: byte 20 is 0x21 instead of 0x49"),
+        (Wrong::Silence, "it has said nothing for 1 s"),
+        (Wrong::Length, "it sends 15 bytes; a message of rping has 16"),
+        (Wrong::Gone, "it has hung up in the middle of ping 1"),
+    ] {
+        let Some(host) = Host::new() else { return };
+        let server = host.run(move || false_server(wrong));
+        let output = host.rxe("rping -c -a 127.0.0.1 -C 3 -V -t 1");
+        failed(&output, part);
+        server.join().unwrap();
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    Data,
+    Silence,
+    Length,
+    Gone,
+}
+
+/// Listens in this process; its thread answers one ping well and the next in the wrong way.
+fn false_server(wrong: Wrong) -> std::thread::JoinHandle<()> {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let manager = Manager::open().unwrap();
+    let events = EventChannel::new().unwrap();
+    let listener = manager.create_id(&events, PortSpace::Tcp).unwrap();
+    listener.bind("127.0.0.1:7174".parse().unwrap()).unwrap();
+    listener.listen(0).unwrap();
+    std::thread::spawn(move || {
+        let _listens = listener;
+        let request = events.get_event(Some(PATIENCE)).unwrap();
+        assert!(matches!(request.kind, EventKind::ConnectRequest(_)), "{request:?}");
+        let context = request.id.context().unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(16, None).unwrap();
+        let mr = pd.alloc_mr(256, Access::LOCAL_WRITE).unwrap();
+        let qp = request.id.create_qp(&pd, &QpInit::new(QpType::Rc, &cq)).unwrap();
+        let receive = || qp.post_recv(&RecvWr { wr_id: 1, sges: &[mr.sge(0, 16)] }).unwrap();
+        let next = || -> Completion {
+            let wc = cq.poll_within(PATIENCE).unwrap().unwrap();
+            assert_eq!(wc.status, WcStatus::Success);
+            wc
+        };
+        let remote = || {
+            while next().wr_id != 1 {}
+            let bytes = mr.read_vec(0, 16).unwrap();
+            receive();
+            Remote {
+                addr: u64::from_be_bytes(bytes[..8].try_into().unwrap()),
+                rkey: Key(u32::from_be_bytes(bytes[8..12].try_into().unwrap())),
+            }
+        };
+        let post = |op, at, len| qp.post_send(&SendWr::new(2, op, &[mr.sge(at, len)])).unwrap();
+        receive();
+        request.id.accept(&ConnParams::default()).unwrap();
+        while events.get_event(Some(PATIENCE)).unwrap().kind.name() != "ESTABLISHED" {}
+        for ping in 0..2 {
+            let from = remote();
+            post(SendOp::Read(from), 64, 64);
+            while next().opcode != rxe_verbs::WcOpcode::Read {}
+            if ping == 1 {
+                match wrong {
+                    Wrong::Data => mr.write_at(64 + 20, &[0x21]).unwrap(),
+                    Wrong::Length => post(SendOp::Send, 0, 15),
+                    Wrong::Gone => request.id.disconnect().unwrap(),
+                    Wrong::Silence => {}
+                }
+                if wrong != Wrong::Data {
+                    break;
+                }
+            }
+            post(SendOp::Send, 32, 16);
+            let to = remote();
+            post(SendOp::Write(to), 64, 64);
+            post(SendOp::Send, 32, 16);
+        }
+        // Until the client has had enough.
+        while events.get_event(Some(PATIENCE)).unwrap().kind.name() != "DISCONNECTED" {}
+    })
+}

@@ -1,0 +1,217 @@
+//! Whatever comes to queue pair 1: connections of others stand, nothing panics, every drop is counted, and a flood fills a
+//! backlog and nothing else.
+
+mod api_common;
+
+use api_common::{Host, PATIENCE, PORT, connect, send};
+use rxe_cm::{
+    ConnParams,
+    proto::{
+        CmaHeader, CommId, Datagram, Dreq, Guid, Message, Path, PortSpace, PrivateData, Req, ServiceId,
+        SidrReq,
+    },
+};
+use rxe_core::{
+    num::{Pkey, Psn, Qpn},
+    testing::rng::Rng,
+};
+use rxe_verbs::{
+    AddressVector, Context, ContextOptions, Cq, Gid, Payload, Qkey, Qp, QpChange, QpInit, QpState, QpType,
+    SendOp, SendWr, UdDest, net::InprocNet,
+};
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+const MAD: usize = 256;
+
+/// Somebody with a queue pair 1 and no manners.
+struct Stranger {
+    context: Context,
+    qp: Qp,
+    cq: Cq,
+    to: IpAddr,
+    own: IpAddr,
+}
+
+impl Stranger {
+    fn new(net: &InprocNet, own: &str, to: &Host) -> Self {
+        let own: IpAddr = own.parse().unwrap();
+        let context = ContextOptions::new().open_inproc(net, &[own]).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(1024, None).unwrap();
+        let qp = pd.create_qp(&QpInit::new(QpType::Gsi, &cq)).unwrap();
+        let none = QpChange::default();
+        qp.modify(&QpChange {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            qkey: Some(Qkey::GSI),
+            ..none
+        })
+        .unwrap();
+        qp.modify(&QpChange { state: Some(QpState::Rtr), ..none }).unwrap();
+        qp.modify(&QpChange { state: Some(QpState::Rts), sq_psn: Some(Psn::new(0)), ..none }).unwrap();
+        Self { context, qp, cq, to: to.address, own }
+    }
+
+    fn way(&self) -> AddressVector {
+        self.context.address_vector(0, Gid::from(self.to)).unwrap()
+    }
+
+    fn send(&self, mad: &[u8; MAD]) {
+        let dest = Some(UdDest { av: self.way(), remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI });
+        let wr = SendWr { dest, payload: Payload::Inline(mad), ..SendWr::new(0, SendOp::Send, &[]) };
+        let start = Instant::now();
+        while self.qp.post_send(&wr).is_err() {
+            assert!(start.elapsed() < PATIENCE);
+            let _ = self.cq.poll(&mut [rxe_verbs::Completion::default(); 64]);
+        }
+        let _ = self.cq.poll(&mut [rxe_verbs::Completion::default(); 64]);
+    }
+
+    /// A request that a listener would take.
+    fn req(&self, number: u32) -> Req {
+        let header = CmaHeader { src_port: 1000, src: self.own, dst: self.to };
+        Req {
+            local_comm_id: CommId(number),
+            local_ca_guid: Guid(0x0200_0000_0000_0001),
+            local_qpn: Qpn::new(number),
+            service_id: ServiceId::new(PortSpace::Tcp, PORT),
+            remote_cm_response_timeout: 20,
+            local_cm_response_timeout: 20,
+            max_cm_retries: 15,
+            pkey: Pkey::DEFAULT,
+            path_mtu: 3,
+            primary: Path {
+                local_gid: self.own,
+                remote_gid: self.to,
+                hop_limit: 64,
+                ack_timeout: 10,
+                ..Path::default()
+            },
+            private_data: PrivateData::with_header(&header, b"hello").unwrap(),
+            ..Req::default()
+        }
+    }
+}
+
+fn mad(message: impl Into<Message>) -> [u8; MAD] {
+    Datagram { transaction: 1, modifier: 0, message: message.into() }.emit()
+}
+
+/// Waits until the victim has looked at as many as were sent.
+fn digested(host: &Host, sent: u64) {
+    let start = Instant::now();
+    while host.manager.counters().received < sent {
+        assert!(start.elapsed() < PATIENCE, "{:?}", host.manager.counters());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn messages_without_sense_disturb_nobody() {
+    let net = InprocNet::new();
+    let (a, b) = (Host::new(&net, "10.0.0.1"), Host::new(&net, "10.0.0.2"));
+    let stranger = Stranger::new(&net, "10.0.0.3", &b);
+    let listener = b.listen(PortSpace::Tcp, PORT, 4);
+    let (active, passive) = connect(&a, &b, &listener);
+    let before = b.manager.counters().received;
+    let mut rng = Rng::new(7);
+    const COUNT: u64 = 20_000;
+    for number in 0..COUNT {
+        let mut bytes = match number % 4 {
+            0 => [0; MAD],
+            1 => mad(stranger.req(number as u32)),
+            2 => mad(Dreq { local_comm_id: CommId(number as u32), ..Dreq::default() }),
+            _ => mad(SidrReq { request_id: CommId(number as u32), ..SidrReq::default() }),
+        };
+        // From one flipped bit to noise.
+        for _ in 0..1 << rng.below(9) {
+            let at = rng.below(MAD);
+            bytes[at] ^= rng.below(256) as u8;
+        }
+        if rng.below(2) == 0 {
+            // A connection manager's message, whichever.
+            bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
+            bytes[16..18].copy_from_slice(&(0x10 + rng.below(11) as u16).to_be_bytes());
+        }
+        stranger.send(&bytes);
+        if number % 256 == 255 {
+            digested(&b, before + number + 1);
+        }
+    }
+    digested(&b, before + COUNT);
+    let counters = b.manager.counters();
+    let told = counters.malformed + counters.unknown + counters.refused;
+    assert!(told > COUNT / 4, "{counters:?}");
+    send(&a, &active, &b, &passive);
+    // Requests that came through by chance are the program's to refuse.
+    while let Some(event) = b.channel.try_get_event() {
+        assert_eq!(event.kind.name(), "CONNECT_REQUEST");
+    }
+    let (again, _) = connect(&a, &b, &listener);
+    assert!(!again.is_same(&active));
+}
+
+#[test]
+fn a_flood_of_requests_fills_the_backlog_and_nothing_else() {
+    let net = InprocNet::new();
+    let (a, b) = (Host::new(&net, "10.0.0.1"), Host::new(&net, "10.0.0.2"));
+    let stranger = Stranger::new(&net, "10.0.0.3", &b);
+    const BACKLOG: usize = 16;
+    let listener = b.listen(PortSpace::Tcp, PORT, BACKLOG);
+    let (active, passive) = connect(&a, &b, &listener);
+    let before = b.manager.counters().received;
+    const COUNT: u32 = 10_000;
+    for number in 0..COUNT {
+        stranger.send(&mad(stranger.req(0x10_0000 + number)));
+        if number % 256 == 255 {
+            digested(&b, before + u64::from(number) + 1);
+        }
+    }
+    digested(&b, before + u64::from(COUNT));
+    assert_eq!(b.manager.connections(), BACKLOG + 1, "{:?}", b.manager.counters());
+    assert_eq!(b.manager.counters().backlog_full, u64::from(COUNT) - BACKLOG as u64);
+    send(&a, &active, &b, &passive);
+    // Other services do not share the backlog.
+    let other = b.listen(PortSpace::Tcp, PORT + 1, 4);
+    let id = a.resolved(PortSpace::Tcp, other.local_addr().unwrap());
+    a.qp(&id);
+    id.connect(&ConnParams::default()).unwrap();
+    let mut refused = 0;
+    loop {
+        let event = b.next();
+        assert_eq!(event.kind.name(), "CONNECT_REQUEST");
+        if event.listener.as_ref().is_some_and(|at| at.is_same(&other)) {
+            b.qp(&event.id);
+            event.id.accept(&ConnParams::default()).unwrap();
+            break;
+        }
+        // Dropped: refused.
+        refused += 1;
+    }
+    assert_eq!(refused, BACKLOG);
+    a.expect("ESTABLISHED");
+}
+
+#[test]
+fn ends_of_unknown_connections_are_answered_but_not_without_limit() {
+    let net = InprocNet::new();
+    let b = Host::new(&net, "10.0.0.2");
+    let stranger = Stranger::new(&net, "10.0.0.3", &b);
+    const COUNT: u64 = 5000;
+    for number in 0..COUNT {
+        let dreq =
+            Dreq { local_comm_id: CommId(number as u32), remote_comm_id: CommId(5), ..Dreq::default() };
+        stranger.send(&mad(dreq));
+        if number % 256 == 255 {
+            digested(&b, number + 1);
+        }
+    }
+    digested(&b, COUNT);
+    let counters = b.manager.counters();
+    assert_eq!(counters.sent + counters.not_sent + counters.rate_limited, COUNT, "{counters:?}");
+    assert!(counters.sent >= 1000, "{counters:?}");
+    assert_eq!(b.manager.connections(), 0);
+}

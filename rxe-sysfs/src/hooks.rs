@@ -1,0 +1,69 @@
+//! The functions themselves. Those of libc that are variadic take their one further argument always: the calling
+//! conventions of the hosts we run on put it in the same place, and libc's own looks at it only if it was given.
+
+use crate::{path::Path, real::Real};
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use libc::{DIR, FILE, mode_t, size_t, ssize_t};
+
+/// One line a function: its arguments before the path in brackets, and those behind it.
+macro_rules! hooks {
+    ($($name:ident = $symbol:literal [$($before:ident: $before_type:ty),*] ($($after:ident: $after_type:ty),*)
+        -> $result:ty;)*) => {$(
+        #[doc = concat!("libc's function of this name.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            $($before: $before_type,)* path: *const c_char $(, $after: $after_type)*
+        ) -> $result {
+            static REAL: Real = Real::new($symbol);
+            type Function = unsafe extern "C" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;
+            // SAFETY: the address is that of libc's function of the same name, whose type this is.
+            let real = unsafe { core::mem::transmute::<*mut c_void, Function>(REAL.address()) };
+            // SAFETY: the program promises a string, as it does to libc.
+            let path = unsafe { Path::of(path) };
+            // SAFETY: as the program called us, but for the path, which is a string again.
+            unsafe { real($($before,)* path.as_ptr() $(, $after)*) }
+        }
+    )*};
+}
+
+hooks! {
+    open = c"open" [] (flags: c_int, mode: mode_t) -> c_int;
+    open64 = c"open64" [] (flags: c_int, mode: mode_t) -> c_int;
+    openat = c"openat" [dir: c_int] (flags: c_int, mode: mode_t) -> c_int;
+    openat64 = c"openat64" [dir: c_int] (flags: c_int, mode: mode_t) -> c_int;
+    __open_2 = c"__open_2" [] (flags: c_int) -> c_int;
+    __open64_2 = c"__open64_2" [] (flags: c_int) -> c_int;
+    __openat_2 = c"__openat_2" [dir: c_int] (flags: c_int) -> c_int;
+    __openat64_2 = c"__openat64_2" [dir: c_int] (flags: c_int) -> c_int;
+    fopen = c"fopen" [] (mode: *const c_char) -> *mut FILE;
+    fopen64 = c"fopen64" [] (mode: *const c_char) -> *mut FILE;
+    opendir = c"opendir" [] () -> *mut DIR;
+    scandir = c"scandir" [] (list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int;
+    scandir64 = c"scandir64" [] (list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int;
+    stat = c"stat" [] (out: *mut c_void) -> c_int;
+    stat64 = c"stat64" [] (out: *mut c_void) -> c_int;
+    lstat = c"lstat" [] (out: *mut c_void) -> c_int;
+    lstat64 = c"lstat64" [] (out: *mut c_void) -> c_int;
+    __xstat = c"__xstat" [version: c_int] (out: *mut c_void) -> c_int;
+    __xstat64 = c"__xstat64" [version: c_int] (out: *mut c_void) -> c_int;
+    __lxstat = c"__lxstat" [version: c_int] (out: *mut c_void) -> c_int;
+    __lxstat64 = c"__lxstat64" [version: c_int] (out: *mut c_void) -> c_int;
+    fstatat = c"fstatat" [dir: c_int] (out: *mut c_void, flags: c_int) -> c_int;
+    fstatat64 = c"fstatat64" [dir: c_int] (out: *mut c_void, flags: c_int) -> c_int;
+    statx = c"statx" [dir: c_int] (flags: c_int, mask: c_uint, out: *mut c_void) -> c_int;
+    access = c"access" [] (mode: c_int) -> c_int;
+    eaccess = c"eaccess" [] (mode: c_int) -> c_int;
+    euidaccess = c"euidaccess" [] (mode: c_int) -> c_int;
+    faccessat = c"faccessat" [dir: c_int] (mode: c_int, flags: c_int) -> c_int;
+    readlink = c"readlink" [] (out: *mut c_char, size: size_t) -> ssize_t;
+    readlinkat = c"readlinkat" [dir: c_int] (out: *mut c_char, size: size_t) -> ssize_t;
+    __readlink_chk = c"__readlink_chk" [] (out: *mut c_char, len: size_t, size: size_t) -> ssize_t;
+    realpath = c"realpath" [] (out: *mut c_char) -> *mut c_char;
+    __realpath_chk = c"__realpath_chk" [] (out: *mut c_char, size: size_t) -> *mut c_char;
+    canonicalize_file_name = c"canonicalize_file_name" [] () -> *mut c_char;
+    chdir = c"chdir" [] () -> c_int;
+    getxattr = c"getxattr" [] (name: *const c_char, out: *mut c_void, size: size_t) -> ssize_t;
+    lgetxattr = c"lgetxattr" [] (name: *const c_char, out: *mut c_void, size: size_t) -> ssize_t;
+    listxattr = c"listxattr" [] (out: *mut c_char, size: size_t) -> ssize_t;
+    llistxattr = c"llistxattr" [] (out: *mut c_char, size: size_t) -> ssize_t;
+}

@@ -1,0 +1,88 @@
+//! Which paths are ours, and where they go.
+
+use core::{
+    ffi::{CStr, c_char},
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+/// Longest path the system takes, its zero byte included.
+const MOST: usize = libc::PATH_MAX as usize;
+
+/// What is taken over, and what of the path stays: `/sys/class/infiniband/rxe0` is `infiniband/rxe0` in the folder.
+const TREE: &[u8] = b"/sys/class/";
+const FOLDERS: [&[u8]; 2] = [b"infiniband", b"infiniband_verbs"];
+
+/// The folder. The variable's value stays where it is as long as nobody changes the environment, so it is looked up
+/// once; null says that it was not there.
+static FOLDER: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::without_provenance_mut(UNKNOWN));
+const UNKNOWN: usize = 1;
+
+fn folder() -> Option<&'static [u8]> {
+    let mut value = FOLDER.load(Ordering::Relaxed);
+    if value.addr() == UNKNOWN {
+        // SAFETY: reads the environment; a program that changes it in another thread at its start has a race of its own.
+        value = unsafe { libc::getenv(c"RXE_SYSFS".as_ptr()) };
+        if !value.is_null() {
+            // A copy, since programs that show their own title write over the environment. It is never freed.
+            // SAFETY: a string.
+            value = unsafe { libc::strdup(value) };
+        }
+        FOLDER.store(value, Ordering::Relaxed);
+    }
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: the copy made above, or one that another thread made.
+    let bytes = unsafe { CStr::from_ptr(value) }.to_bytes();
+    (!bytes.is_empty()).then_some(bytes)
+}
+
+/// A path to hand on: the program's own, or one built here.
+pub(crate) struct Path {
+    given: *const c_char,
+    built: Option<[u8; MOST]>,
+}
+
+impl Path {
+    /// What becomes of a path of the program's.
+    ///
+    /// # Safety
+    /// `given` is null or a string.
+    pub(crate) unsafe fn of(given: *const c_char) -> Self {
+        let mut path = Self { given, built: None };
+        if given.is_null() {
+            return path;
+        }
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { CStr::from_ptr(given) }.to_bytes();
+        // Nearly all end here.
+        if bytes.first() == Some(&b'/')
+            && let Some(rest) = taken(bytes)
+            && let Some(folder) = folder()
+            && let Some(end) = folder.len().checked_add(1 + rest.len()).filter(|end| *end < MOST)
+        {
+            let built = path.built.insert([0; MOST]);
+            built[..folder.len()].copy_from_slice(folder);
+            built[folder.len()] = b'/';
+            built[folder.len() + 1..end].copy_from_slice(rest);
+        }
+        path
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const c_char {
+        self.built.as_ref().map_or(self.given, |built| built.as_ptr().cast())
+    }
+}
+
+/// What follows `/sys/class/` if the path is one of ours. Doubled slashes at the start are seen through, further ones
+/// are the system's to understand.
+fn taken(path: &[u8]) -> Option<&[u8]> {
+    let start = path.iter().position(|byte| *byte != b'/')?;
+    let rest = path[start - 1..].strip_prefix(TREE)?;
+    let skip = rest.iter().position(|byte| *byte != b'/')?;
+    let rest = &rest[skip..];
+    let ours = FOLDERS.iter().any(|folder| {
+        rest.strip_prefix(*folder).is_some_and(|behind| behind.first().is_none_or(|byte| *byte == b'/'))
+    });
+    ours.then_some(rest)
+}

@@ -1,0 +1,55 @@
+//! Whether memory is there before it is registered, as pinning it would find out.
+
+use super::process::page_size;
+use core::ffi::c_void;
+use std::sync::OnceLock;
+
+/// Whether all of a range is mapped, and its first and last page can be read, and written if `write`. What is mapped
+/// between them is not looked at page by page: that would take as long as pinning it.
+pub(crate) fn is_mapped(address: usize, len: usize, write: bool) -> bool {
+    let page = page_size();
+    let start = address / page * page;
+    let Some(last) = address.checked_add(len.saturating_sub(1)).map(|last| last / page * page) else {
+        return false;
+    };
+    // SAFETY: MS_ASYNC does nothing but say whether something is mapped everywhere in the range.
+    let mapped = unsafe { libc::msync(start as *mut c_void, last - start + page, libc::MS_ASYNC) } == 0;
+    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    mapped && (!can_populate() || (populate(start, advice) && populate(last, advice)))
+}
+
+/// Has a page brought in, as an access of that kind would.
+fn populate(page: usize, advice: i32) -> bool {
+    // SAFETY: changes no byte; where nothing can be brought in it says so.
+    unsafe { libc::madvise(page as *mut c_void, page_size(), advice) == 0 }
+}
+
+/// Since Linux 5.14.
+fn can_populate() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let here = 0u8;
+        let page = page_size();
+        populate((&raw const here).addr() / page * page, libc::MADV_POPULATE_READ)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memmap2::MmapOptions;
+
+    #[test]
+    fn mapped_read_only_and_gone() {
+        let page = page_size();
+        let pages = MmapOptions::new().len(3 * page).map_anon().unwrap();
+        let start = pages.as_ptr().addr();
+        assert!(is_mapped(start + 5, 2 * page, true));
+        assert!(!is_mapped(start, usize::MAX / 2, false));
+        assert!(!is_mapped(0, 1, false));
+        assert!(!is_mapped(usize::MAX, 2, false));
+        let _pages = pages.make_read_only().unwrap();
+        assert!(is_mapped(start, 3 * page, false));
+        assert_eq!(is_mapped(start, 3 * page, true), !can_populate());
+    }
+}
