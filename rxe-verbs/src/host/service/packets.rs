@@ -22,9 +22,6 @@ const MAX_TRACKERS: usize = 4096;
 const RECEIVES: usize = 8;
 /// Connection request and service ID resolution request (IBTA vol. 1, 12.6).
 const REQUESTS: [u16; 2] = [0x10, 0x17];
-/// Refusal (IBTA vol. 1, 12.6.7), and where it has the remote communication ID.
-const REJ: u16 = 0x12;
-const REJ_REMOTE: core::ops::Range<usize> = MAD_HEADER_LEN + 4..MAD_HEADER_LEN + 8;
 /// Where both have their service ID, behind the MAD's header.
 const SERVICE_ID: core::ops::Range<usize> = MAD_HEADER_LEN + 8..MAD_HEADER_LEN + 16;
 /// Reject (IBTA vol. 1, 12.6.7), and the reason of who has given up (12.6.7.2).
@@ -77,9 +74,6 @@ enum Fate {
     /// For a multicast group. Linux 6.18 gives one member of a reuseport group the only copy, whichever has joined;
     /// older ones give each that has joined its own, and us none.
     Multicast,
-    /// A refusal from somebody who asked and was never answered: it knows no ID of ours. Who has its request knows by its
-    /// own ID and GUID.
-    Everybody,
     Drop,
 }
 
@@ -126,12 +120,6 @@ impl Service {
                     self.counters.multicast += u64::from(self.deliver(*slot, packet.clone()));
                 }
             }
-            Some(Fate::Everybody) => {
-                let packet = Packet::new(meta, None, bytes);
-                for slot in self.connected.keys() {
-                    self.counters.dispatched += u64::from(self.deliver(*slot, packet.clone()));
-                }
-            }
             Some(Fate::Drop) => self.counters.dropped += 1,
             None => self.counters.corrupt += 1,
         }
@@ -148,9 +136,6 @@ impl Service {
             return Some(if held { Fate::HandOn(dest.slot()) } else { Fate::Drop });
         }
         let header = MadHeader::parse(packet.payload.first_chunk()?);
-        if header.is_cm() && header.attribute == REJ && packet.payload.get(REJ_REMOTE)? == [0; 4] {
-            return Some(Fate::Everybody);
-        }
         let service_id = packet.payload.get(SERVICE_ID)?.try_into().ok()?;
         if !header.is_cm() {
             return Some(Fate::Drop);
