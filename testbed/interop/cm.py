@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from results import parse
@@ -303,11 +304,10 @@ class Column:
 
 
 def at_once(tasks):
-    threads = [threading.Thread(target=task) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    """Runs them in threads; what one of them raises is raised."""
+    with ThreadPoolExecutor() as pool:
+        for future in [pool.submit(task) for task in tasks]:
+            future.result()
 
 
 def play(guest, cm, rxe, results):

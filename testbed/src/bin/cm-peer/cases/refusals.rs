@@ -7,21 +7,21 @@ use std::{thread::sleep, time::Duration};
 use testbed::agent::Failure;
 
 pub(super) const ALL: &[Case] = &[
-    Case { name: "refused: nobody listens (8)", ours: Some(nobody), kernel: Some(nobody_here) },
+    Case { name: "refused, nobody listens (8)", ours: Some(nobody), kernel: Some(nobody_here) },
     Case { name: "refused by the program (28)", ours: Some(by_program), kernel: Some(by_program_here) },
     Case {
         name: "refused for each reason there is, and an unknown one",
         ours: None,
         kernel: Some(each_reason),
     },
-    Case { name: "refused: the request is given up (4)", ours: Some(given_up), kernel: Some(given_up_here) },
+    Case { name: "refused, the request is given up (4)", ours: Some(given_up), kernel: Some(given_up_here) },
     Case {
-        name: "refused: the queue pair is in use (10), its connection is ended",
+        name: "refused, the queue pair is in use (10), its connection is ended",
         ours: Some(stale),
         kernel: None,
     },
     Case {
-        name: "refused: the id is dropped before it is answered (28)",
+        name: "refused, the id is dropped before it is answered (28)",
         ours: Some(dropped),
         kernel: Some(dropped_here),
     },
