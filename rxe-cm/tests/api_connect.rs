@@ -29,6 +29,24 @@ fn a_connection_carries_data_and_ends() {
     a.expect("TIMEWAIT_EXIT");
     b.expect("TIMEWAIT_EXIT");
     assert_eq!((a.manager.connections(), b.manager.connections()), (0, 0));
+    // Whoever hears late that it is over may still end it.
+    active.disconnect().unwrap();
+}
+
+/// The peer may end a connection while our word is on its way; the program cannot know that.
+#[test]
+fn to_end_what_is_ending_does_no_harm() {
+    let (a, b) = pair();
+    let listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let (active, passive) = connect(&a, &b, &listener);
+    active.disconnect().unwrap();
+    active.disconnect().unwrap();
+    b.expect("DISCONNECTED");
+    passive.disconnect().unwrap();
+    a.expect("DISCONNECTED");
+    active.disconnect().unwrap();
+    passive.disconnect().unwrap();
+    assert_eq!(passive.qp().unwrap().state(), QpState::Error);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::{
     proto::{
         CmaHeader, Path, PrivateData, RejectReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
         Transport,
-        machine::{Connection, Local, Rejection, ack_timeout},
+        machine::{Connection, Local, Rejection, State, ack_timeout},
     },
     route::ACK_DELAY,
 };
@@ -161,25 +161,36 @@ impl CmId {
 
     /// Ends the connection, or agrees to the peer's ending it (rdma_disconnect). The queue pair that the id looks after is
     /// put into the error state at once: work left is flushed. [`Disconnected`](crate::EventKind::Disconnected) tells when
-    /// the peer has agreed, or has not answered for long.
+    /// the peer has agreed, or has not answered for long. To end what has ended already, or is ending, does no harm: the
+    /// peer may have been quicker.
     ///
     /// # Errors
-    /// [`CmError::State`] or [`CmError::Machine`] if nothing stands.
+    /// [`CmError::State`] or [`CmError::Machine`] if nothing has stood.
     pub fn disconnect(&self) -> Result<(), CmError> {
         self.handle().agent.act(|turn| {
             let now = turn.now;
-            let Some((comm_id, side)) = turn.side_of(self.key()) else {
-                return Err(wrong_state(turn, self.key(), "disconnect"));
+            let over = turn.state.ids.get(self.key()).is_some_and(|id| id.agreed.is_some());
+            let comm_id = match turn.side_of(self.key()) {
+                Some((comm_id, side)) => {
+                    match side.machine.state() {
+                        State::DreqReceived => {
+                            side.machine.confirm_disconnect(now, PrivateData::default())?
+                        }
+                        State::DreqSent | State::TimeWait => {}
+                        _ => side.machine.disconnect(now, PrivateData::default())?,
+                    }
+                    Some(comm_id)
+                }
+                None if over => None,
+                None => return Err(wrong_state(turn, self.key(), "disconnect")),
             };
-            // Crossing wishes are not the program's mistake.
-            if side.machine.confirm_disconnect(now, PrivateData::default()).is_err() {
-                side.machine.disconnect(now, PrivateData::default())?;
-            }
             if let Some(qp) = turn.state.ids.get(self.key()).and_then(|id| id.qp.clone()) {
                 // In whatever state it is.
                 let _ = qp.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() });
             }
-            turn.settle(comm_id);
+            if let Some(comm_id) = comm_id {
+                turn.settle(comm_id);
+            }
             Ok(())
         })
     }
