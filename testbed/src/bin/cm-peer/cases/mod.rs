@@ -199,7 +199,9 @@ impl Bench {
 pub(crate) fn play(agent: &str, options: Options) -> Result<(), Failure> {
     let bench = Bench::open(agent, options)?;
     let mut failed = 0;
-    for case in [refusals::ALL, private_data::ALL, endings::ALL].into_iter().flatten() {
+    // Endings come first: they wait until no connection is left, and refusals are kept for as long as a lost one could be asked
+    // for again, a minute and more.
+    for case in [endings::ALL, refusals::ALL, private_data::ALL].into_iter().flatten() {
         for (role, run) in [("ours", case.ours), ("kernel", case.kernel)] {
             let Some(run) = run else { continue };
             if !case.name.contains(&bench.peer.options.get("only", String::new())?) {
