@@ -21,7 +21,8 @@ LIMIT = 60
 READY = 20
 # A client is started again, so often, while nobody listens yet.
 TRIES = 20
-NOBODY_LISTENS = re.compile(r"invalid service ID|REJECTED, error:? 8\b")
+# A listener on another address of the device makes it a rejection.
+NOBODY_LISTENS = re.compile(r"invalid service ID|REJECTED, error:? 8\b|service ID not supported|rejected by the service")
 # Our ports rise from here, so that what a program has left behind can't meet the next one.
 PORT = 21000
 

@@ -315,7 +315,11 @@ def whole_kernel(version, options, folder, results):
         if options.minute:
             crowd.minute(guest, options.rxe, results, pair, processes)
             return
-        cm.play(guest, options.cm, options.rxe, results, options.lossy)
+        if options.with_cm or options.only_cm:
+            cm.play(guest, options.cm, options.rxe, results, options.lossy)
+        else:
+            results.add(cm.SECTION, "all", version, "both", "both", "skipped")
+            print(f"skipped: kernel {version}: {cm.SECTION}: made on request (--with-cm): not steady enough for a verdict yet")
         if options.only_cm:
             judged(capture, version, results, [])
             return
@@ -339,6 +343,7 @@ def main():
     parser.add_argument("--rxe", default=str(TARGET / "debug/rxe"))
     parser.add_argument("--ops", default=str(TARGET / "debug/kernel-ops"))
     parser.add_argument("--cm", default=str(TARGET / "debug/cm-peer"))
+    parser.add_argument("--with-cm", action="store_true", help="also programs that connect by rdma_cm")
     parser.add_argument("--lossy", action="store_true", help="also connect by rdma_cm over a network that loses 1 %%")
     parser.add_argument("--only-cm", action="store_true", help="only the programs that connect by rdma_cm")
     parser.add_argument("--minute", action="store_true", help="only several processes on one address, for a minute")
