@@ -2,7 +2,7 @@
 
 use super::{
     Id, Template,
-    event::{CONNECT_REQUEST, Event, acknowledge_own, drop_event, next},
+    event::{CONNECT_REQUEST, Event, acknowledge_own, next, rdma_ack_cm_event},
     id::{
         create, rdma_bind_addr, rdma_destroy_id, rdma_migrate_id, rdma_resolve_addr, rdma_resolve_route,
         space_of,
@@ -97,7 +97,7 @@ extern "C" fn rdma_get_request(listener: Option<&Id>, out: Out<'_, *const Id>) -
         let owned = Owned::ours(event);
         let (number, id): (c_int, *const Id) = (owned.get()?.number(), owned.get()?.id());
         if number != CONNECT_REQUEST {
-            drop_event(event);
+            rdma_ack_cm_event(owned);
             return Err(INVALID);
         }
         let request = Owned::ours(id.cast_mut());
@@ -119,7 +119,7 @@ fn take_request(listener: &Id, id: &Id, event: *mut Event) -> Result<()> {
     let Some(template) = listener.more().template else { return Ok(()) };
     let pd = crate::border::object(&listener.c.pd);
     let init = QpInitAttr {
-        qp_context: qp::nothing(),
+        qp_context: ptr::null_mut(),
         send_cq: None,
         recv_cq: None,
         srq: crate::border::object(&listener.c.srq),

@@ -2,7 +2,7 @@
 
 use super::{Channel, Id, id::enter, ids, qp};
 use crate::{
-    border::{Errno, Out, Owned, Result, given, object, quietly, value},
+    border::{Errno, Out, Owned, Result, given, object, value},
     c::rdma::{CmEvent, ConnParam, Param, UdParam},
     convert::ah_attr,
     object::Events,
@@ -265,9 +265,4 @@ extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
     ];
     let name = usize::try_from(event).ok().and_then(|event| NAMES.get(event));
     name.map_or(c"UNKNOWN EVENT", |name| *name).as_ptr()
-}
-
-/// rdma_free: nothing to be told.
-pub(super) fn drop_event(event: *mut Event) {
-    quietly(|| _ = rdma_ack_cm_event(Owned::ours(event)));
 }

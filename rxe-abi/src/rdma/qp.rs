@@ -14,7 +14,7 @@ use crate::{
     verbs::{cq, qp, srq},
 };
 use core::{
-    ffi::{c_int, c_void},
+    ffi::c_int,
     ptr,
     sync::atomic::{AtomicPtr, Ordering},
 };
@@ -210,9 +210,4 @@ extern "C" fn rdma_init_qp_attr(
         (*attr, *mask) = qp_attr_of(&change);
         Ok(0)
     })
-}
-
-/// For `made` objects that C frees itself.
-pub(super) const fn nothing() -> *mut c_void {
-    ptr::null_mut()
 }
