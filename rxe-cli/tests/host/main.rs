@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod late;
 mod life;
 #[path = "../../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;

@@ -172,6 +172,7 @@ impl Service {
                 let answer =
                     if added { ToClient::Listening { token } } else { ToClient::NotListening { token } };
                 self.answer(key, &answer);
+                self.serve_unheard();
             }
             (ToService::Unlisten { token }, Kind::Member(slot)) => {
                 self.listeners.remove(usize::from(*slot), token);

@@ -10,6 +10,7 @@ mod ask;
 mod clients;
 mod courier;
 mod packets;
+mod unheard;
 
 use super::{
     attendant::{Attendant, attendant},
@@ -47,6 +48,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
+use unheard::Unheard;
 
 /// How often it looks after itself.
 const TICK: Duration = Duration::from_secs(1);
@@ -151,6 +153,8 @@ pub struct Service {
     trackers: HashMap<IpAddr, IdentTracker>,
     /// Who was given whose connection request.
     askers: HashMap<packets::Asker, u8>,
+    /// Requests that nobody listens for yet.
+    unheard: Unheard,
     probes: Probes,
     asked: Vec<Asked>,
     next_ask: u32,
@@ -206,6 +210,7 @@ impl Service {
             arrivals: Some(RecvBatch::default()),
             trackers: HashMap::new(),
             askers: HashMap::new(),
+            unheard: Unheard::default(),
             probes: Probes::default(),
             asked: Vec::new(),
             next_ask: 0,
@@ -235,6 +240,7 @@ impl Service {
         loop {
             let left = tick.saturating_duration_since(Instant::now());
             let left = self.send_last_words().map_or(left, |soon| left.min(soon));
+            let left = self.refuse_unheard().map_or(left, |soon| left.min(soon));
             let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
             let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
             for event in &events[..count] {
