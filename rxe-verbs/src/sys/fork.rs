@@ -56,6 +56,11 @@ pub(crate) fn generation() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
+/// Whether what was made in `generation` is this process's own: a load and a comparison.
+pub(crate) fn is_own(generation: u32) -> bool {
+    FORKS.load(Ordering::Relaxed) == generation
+}
+
 /// Has a descriptor replaced in children. To be dropped before the descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct Tracked(Option<usize>);
