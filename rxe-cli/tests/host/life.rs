@@ -2,7 +2,10 @@
 
 use super::{
     netns::Namespace,
-    stage::{End, PATIENCE, SERVICE, Service, exchange, listens, observe, until},
+    stage::{
+        self, End, PATIENCE, SERVICE, Service, exchange, exchange_of, finish, hear, listens, mad, observe,
+        say, until,
+    },
 };
 use nix::{
     sys::{
@@ -12,47 +15,16 @@ use nix::{
     unistd::{ForkResult, Pid, fork},
 };
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Read, Write},
     net::UdpSocket,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdout},
     thread,
     time::Duration,
 };
 
-/// Runs one of the tests below that are ignored, in a process of its own inside the namespace.
-fn child(namespace: &Namespace, test: &'static str) -> (Child, BufReader<ChildStdout>) {
-    let mut child = namespace.run(move || {
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("life::{test}"), "--ignored", "--nocapture", "--test-threads=1"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
-    });
-    let output = BufReader::new(child.stdout.take().unwrap());
-    (child, output)
-}
-
-/// Waits for a line of a child's.
-fn hear(output: &mut impl BufRead, wanted: &str) -> String {
-    let mut line = String::new();
-    while !line.contains(wanted) {
-        line.clear();
-        assert!(output.read_line(&mut line).unwrap() > 0, "it ended before it said {wanted:?}");
-    }
-    line
-}
-
-fn finish(mut child: Child, mut output: impl Read) {
-    drop(child.stdin.take());
-    let mut rest = String::new();
-    let _ = output.read_to_string(&mut rest);
-    assert!(child.wait().unwrap().success(), "{rest}");
-}
-
-fn say(line: &str) {
-    println!("{line}");
-    std::io::stdout().flush().unwrap();
+/// Runs one of the tests below that are ignored.
+fn child(namespace: &Namespace, test: &str) -> (Child, BufReader<ChildStdout>) {
+    stage::child(namespace, &format!("life::{test}"))
 }
 
 /// A request to oneself: through the service, and the reply past it.
@@ -111,7 +83,7 @@ fn child_forks() {
 }
 
 fn talk_to_oneself_as(end: &End, service_id: u64) {
-    super::stage::exchange_of(end, end, 7, service_id);
+    exchange_of(end, end, 7, service_id);
 }
 
 /// A program that closes everything it does not know, and then opens its own files where ours were.
@@ -180,7 +152,7 @@ fn a_stopped_client_keeps_its_slot() {
 /// A request of `end`'s, which the child answers.
 fn exchange_with_child(end: &End, round: u32) {
     let comm_id = u32::from(end.slot()) << 24 | round;
-    end.send(&super::stage::mad(super::stage::REQ, comm_id, 0, SERVICE));
+    end.send(&mad(stage::REQ, comm_id, 0, SERVICE));
     let reply = end.receive();
     assert_eq!(reply[28..32], comm_id.to_be_bytes());
 }
@@ -199,7 +171,7 @@ fn child_answers() {
     loop {
         let request = end.receive();
         let comm_id = u32::from_be_bytes(request[24..28].try_into().unwrap());
-        end.send(&super::stage::mad(super::stage::REP, u32::from(end.slot()) << 24, comm_id, 0));
+        end.send(&mad(stage::REP, u32::from(end.slot()) << 24, comm_id, 0));
     }
 }
 

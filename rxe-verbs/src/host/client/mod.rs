@@ -246,6 +246,9 @@ impl Shared {
 
     fn tell(&self, message: &ToService) {
         let channel = self.channel.read().unwrap_or_else(PoisonError::into_inner);
+        if !channel.is_intact() {
+            return;
+        }
         send_patiently(&channel, &encode(message));
     }
 

@@ -12,7 +12,10 @@ use crate::{
         slots::{Holder, Slot},
         vault::Vault,
     },
-    sys::unix::{Channel, Peer, Received, pid_of, same_process},
+    sys::{
+        kept::Kept,
+        unix::{Channel, Peer, Received, out_of_the_way, pid_of, same_process},
+    },
 };
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{
@@ -139,6 +142,10 @@ impl Service {
         let mut buffer = [0; MAX_MESSAGE];
         for _ in 0..BURST {
             let Some(client) = self.clients.get(key) else { return };
+            // The next look at everybody's descriptors ends the service.
+            if !client.channel.is_intact() {
+                return;
+            }
             let end = match client.channel.receive(&mut buffer, 1 + Vault::DESCRIPTORS) {
                 Ok(Received::Message(len, fds)) => self.handle_message(key, &buffer[..len], fds).err(),
                 Ok(Received::Nothing) => return,
@@ -288,9 +295,9 @@ impl Service {
     }
 
     fn adopt_pidfd(&mut self, slot: u8, pidfd: Option<OwnedFd>) {
-        match pidfd {
+        match pidfd.map(out_of_the_way) {
             Some(fd) if watch(&self.epoll, fd.as_fd(), Token::Death(slot)).is_ok() => {
-                self.pidfds.insert(slot, fd);
+                self.pidfds.insert(slot, Kept::new(fd));
                 self.unwatched.remove(&slot);
             }
             _ => _ = self.unwatched.insert(slot, Instant::now()),
