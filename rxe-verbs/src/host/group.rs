@@ -9,12 +9,14 @@ use crate::{
         unix::out_of_the_way,
     },
 };
+use nix::sys::stat::fstat;
 use rxe_core::endpoint::STEERING_PROBE;
 use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
 };
 
 /// Probes of one round and family: from so many source ports, so that a group without its program shows.
@@ -81,6 +83,13 @@ impl Group {
         self.place.insert(slot, self.members.len());
         self.members.push(Member::new(sockets));
         self.members.len() - 1
+    }
+
+    /// What a slot's sockets are called in /proc, where a process's descriptors are listed.
+    pub(crate) fn links(&self, slot: u8) -> Vec<PathBuf> {
+        let member = self.place.get(&slot).map(|place| &self.members[*place]);
+        let name = |fd: BorrowedFd<'_>| Some(format!("socket:[{}]", fstat(fd).ok()?.st_ino).into());
+        member.into_iter().flat_map(Member::fds).filter_map(name).collect()
     }
 
     /// Whether all sockets are still its own.

@@ -118,13 +118,15 @@ impl Service {
                 peer.uid
             );
             self.counters.refused += 1;
-            self.note(&format!("user {} (process {}) was refused", peer.uid, peer.pid));
+            self.note_seldom(&format!("user {} (process {}) was refused", peer.uid, peer.pid));
             let _ = channel.send(&encode(&ToClient::Refused(text)), &[]);
             return;
         }
         if self.clients.len() >= MAX_CONNECTIONS {
+            let why = "too many connections";
             self.counters.refused += 1;
-            let _ = channel.send(&encode(&ToClient::Busy("too many connections".to_owned())), &[]);
+            self.note_seldom(&format!("process {} was told to come later: {why}", peer.pid));
+            let _ = channel.send(&encode(&ToClient::Busy(why.to_owned())), &[]);
             return;
         }
         let (since, queue) = (Instant::now(), VecDeque::new());
@@ -493,17 +495,18 @@ impl Service {
             End::Gone => {}
             End::Refused(text) => {
                 self.counters.refused += 1;
-                self.note(&format!("process {} was refused: {text}", client.peer.pid));
+                self.note_seldom(&format!("process {} was refused: {text}", client.peer.pid));
                 client.queue.clear();
                 let _ = client.channel.send(&encode(&ToClient::Refused(text)), &[]);
             }
             End::Busy(why) => {
                 self.counters.refused += 1;
+                self.note_seldom(&format!("process {} was told to come later: {why}", client.peer.pid));
                 let _ = client.channel.send(&encode(&ToClient::Busy(why.to_owned())), &[]);
             }
             End::Misbehaved(why) => {
                 self.counters.misbehaved += 1;
-                self.note(&format!("process {} was cut off: {why}", client.peer.pid));
+                self.note_seldom(&format!("process {} was cut off: {why}", client.peer.pid));
             }
         }
         if let Kind::Member(slot) = client.kind {
@@ -543,7 +546,7 @@ impl Service {
     }
 
     /// Takes a slot back: its connections are mourned, its sockets emptied, and it rests.
-    fn retire(&mut self, slot: u8) {
+    pub(super) fn retire(&mut self, slot: u8) {
         if let Some(fd) = self.pidfds.remove(&slot) {
             let _ = self.epoll.delete(fd);
         }

@@ -9,7 +9,9 @@
 mod ask;
 mod clients;
 mod courier;
+mod departed;
 mod packets;
+mod seldom;
 
 use super::{
     attendant::{Attendant, attendant},
@@ -43,6 +45,7 @@ use nix::{
 };
 use packets::Probes;
 use rxe_core::{num::Psn, wire::IdentTracker};
+use seldom::Seldom;
 use slab::Slab;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -166,6 +169,8 @@ pub struct Service {
     next_ask: u32,
     counters: ServiceCounters,
     log: VecDeque<String>,
+    /// For lines about those who are no clients, or will not be for long.
+    seldom: Seldom,
     /// Speaks for those who cannot, once somebody has named himself.
     attendant: Option<Box<dyn Attendant>>,
     refusals: Refusals,
@@ -225,6 +230,7 @@ impl Service {
             next_ask: 0,
             counters: ServiceCounters::default(),
             log: VecDeque::new(),
+            seldom: Seldom::new(now),
             attendant: attendant(),
             refusals: Refusals::default(),
             letter_psn: Psn::default(),
@@ -317,7 +323,12 @@ impl Service {
         self.close_silent(now);
         self.end_asks(now);
         self.release_unwatched(now);
+        self.release_departed(now);
         self.examine();
+        match self.seldom.hidden() {
+            0 => {}
+            count => self.note(&format!("{count} more connections were refused or cut off")),
+        }
         if self.is_needed() {
             self.idle_since = now;
         }
@@ -382,6 +393,13 @@ impl Service {
         let stored = port.vault.store(port.group.families(), &port.records, &members);
         if let Err(error) = stored {
             self.note(&format!("the state for a successor could not be kept: {error}"));
+        }
+    }
+
+    /// A line about somebody who may come as often as he likes.
+    fn note_seldom(&mut self, text: &str) {
+        if self.seldom.take(Instant::now()) {
+            self.note(text);
         }
     }
 
