@@ -4,7 +4,7 @@ use crate::{
     context::Context,
     cq::Cq,
     engine::{Shard, State, now},
-    error::{AddressError, CreateError, ModifyQpError, PostListError},
+    error::{AddressError, CreateError, Forked, ModifyQpError, PostListError},
     gid::Gid,
     limits,
     mr::Mr,
@@ -80,12 +80,15 @@ pub struct Qp {
     recv_cq: Cq,
     srq: Option<Srq>,
     pd: Pd,
+    /// What it was made of, in the core's words.
+    made: QpConfig,
 }
 
 impl Qp {
     pub(crate) fn new(pd: &Pd, init: &QpInit<'_>) -> Result<Self, CreateError> {
         let context = pd.context();
         let stack = &context.0.stack;
+        stack.check()?;
         check_caps(&init.caps, init.srq.is_some())?;
         if !init.send_cq.belongs_to(stack) || !init.recv_cq.belongs_to(stack) {
             return Err(CreateError::Stranger("completion queue"));
@@ -106,13 +109,14 @@ impl Qp {
             caps: init.caps,
             signal_all: init.signal_all,
         };
-        let qpn = shard.act(Acks::Wait, |state, _| {
+        let (qpn, made) = shard.act(Acks::Wait, |state, _| {
             let qpn = state.endpoint.create_qp(config)?;
             state.use_queue(init.send_cq.ring());
             state.use_queue(init.recv_cq.ring());
             state.qp_owners.insert(qpn, Arc::clone(&context.0.events));
-            Ok::<_, ObjectError>(qpn)
-        })?;
+            let made = state.endpoint.query_qp(qpn).map_or(config, |(_, made)| made);
+            Ok::<_, ObjectError>((qpn, made))
+        })??;
         Ok(Self {
             qpn,
             qp_type: init.qp_type,
@@ -122,6 +126,7 @@ impl Qp {
             recv_cq: init.recv_cq.clone(),
             srq: init.srq.cloned(),
             pd: pd.clone(),
+            made,
         })
     }
 
@@ -173,6 +178,7 @@ impl Qp {
     /// # Errors
     /// [`ModifyQpError`] names what is missing, not allowed or out of range; nothing was changed.
     pub fn modify(&self, change: &QpChange) -> Result<(), ModifyQpError> {
+        self.shard.check()?;
         if let Some(wanted) = change.path_mtu {
             let active = self.context().port().active_mtu;
             if wanted > active {
@@ -196,16 +202,19 @@ impl Qp {
                 self.recv_cq.ring().forget(self.qpn);
             }
             Ok::<_, ModifyError>(())
-        })?;
+        })??;
         Ok(())
     }
 
-    /// Its attributes and what it was made of (ibv_query_qp).
+    /// Its attributes and what it was made of (ibv_query_qp). In a forked child it is in the state ERROR, and the other
+    /// attributes tell nothing.
     #[must_use]
     pub fn query(&self) -> (QpAttrs, QpConfig) {
-        self.shard
-            .look(|state| state.endpoint.query_qp(self.qpn))
-            .unwrap_or_else(|| unreachable!("a queue pair is in its endpoint until it is dropped"))
+        match self.shard.look(|state| state.endpoint.query_qp(self.qpn)) {
+            Ok(Some(told)) => told,
+            Ok(None) => unreachable!("a queue pair is in its endpoint until it is dropped"),
+            Err(Forked) => (QpAttrs { state: QpState::Error, ..QpAttrs::default() }, self.made),
+        }
     }
 
     /// Its state.
@@ -217,15 +226,17 @@ impl Qp {
     /// Its counters.
     #[must_use]
     pub fn stats(&self) -> QpStats {
-        self.shard.look(|state| state.endpoint.qp_stats(self.qpn)).unwrap_or_default()
+        self.shard.look(|state| state.endpoint.qp_stats(self.qpn)).ok().flatten().unwrap_or_default()
     }
 
     /// The PSNs it sends and expects next.
     #[must_use]
     pub fn psns(&self) -> (Psn, Psn) {
-        self.shard
-            .look(|state| state.endpoint.psns(self.qpn))
-            .unwrap_or_else(|| unreachable!("a queue pair is in its endpoint until it is dropped"))
+        match self.shard.look(|state| state.endpoint.psns(self.qpn)) {
+            Ok(Some(told)) => told,
+            Ok(None) => unreachable!("a queue pair is in its endpoint until it is dropped"),
+            Err(Forked) => Default::default(),
+        }
     }
 
     /// Posts a send request (ibv_post_send) and sends what may leave now. Elements and inline bytes are copied; the
@@ -234,7 +245,7 @@ impl Qp {
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.shard.act(Acks::Wait, |state, view| self.post_one(state, view, wr))
+        self.shard.act(Acks::Wait, |state, view| self.post_one(state, view, wr))?
     }
 
     /// Posts several send requests, up to the first that fails. They leave together.
@@ -246,7 +257,7 @@ impl Qp {
             list.iter().enumerate().try_for_each(|(index, wr)| {
                 self.post_one(state, view, wr).map_err(|reason| PostListError { index, reason })
             })
-        })
+        })?
     }
 
     /// Posts all of these send requests or, if one is refused, none (ibv_wr_complete). They leave together.
@@ -255,11 +266,12 @@ impl Qp {
     /// Which was refused, and why.
     pub fn post_send_all(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
         let told = |(index, reason)| PostListError { index, reason };
+        self.shard.check()?;
         for (index, wr) in list.iter().enumerate() {
             self.check_length(wr).map_err(|reason| told((index, reason)))?;
         }
         self.shard
-            .act(Acks::Wait, |state, _| state.endpoint.post_send_all(now(), self.qpn, list).map_err(told))
+            .act(Acks::Wait, |state, _| state.endpoint.post_send_all(now(), self.qpn, list).map_err(told))?
     }
 
     fn post_one(&self, state: &mut State, _view: View<'_>, wr: &SendWr<'_>) -> Result<(), PostError> {
@@ -287,7 +299,7 @@ impl Qp {
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.shard.look(|state| state.endpoint.post_recv(self.qpn, wr))
+        self.shard.look(|state| state.endpoint.post_recv(self.qpn, wr))?
     }
 
     /// Posts several receives, up to the first that fails.
@@ -300,7 +312,7 @@ impl Qp {
                 let posted = state.endpoint.post_recv(self.qpn, wr);
                 posted.map_err(|reason| PostListError { index, reason })
             })
-        })
+        })?
     }
 
     /// Binds a type 1 window (ibv_bind_mw): posts the request and gives the key that the window will have.
@@ -326,6 +338,7 @@ impl Qp {
         if mw.kind() != WindowType::One {
             return Err(PostError::Operation);
         }
+        self.shard.check()?;
         let mut key = mw.posted();
         let bind = BindWindow { window: *key, new_rkey: key.rotated(), ..to };
         self.post_send(&SendWr { flags, ..SendWr::new(wr_id, SendOp::BindWindow(bind), &[]) })?;
@@ -341,6 +354,7 @@ impl Qp {
         let address = group.address().filter(IpAddr::is_multicast);
         let address = address.ok_or_else(|| CreateError::Group(group.address().unwrap_or(NO_ADDRESS)))?;
         let membership = (address, self.context().device().interface().index);
+        self.shard.check()?;
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         if groups.contains(&membership) {
             return Ok(());
@@ -353,7 +367,7 @@ impl Qp {
                 let _ = state.endpoint.detach_multicast(self.qpn, address);
             }
             joined
-        })?;
+        })??;
         groups.push(membership);
         Ok(())
     }
@@ -364,13 +378,14 @@ impl Qp {
     /// [`CreateError::Group`] if it was not attached.
     pub fn detach_multicast(&self, group: Gid) -> Result<(), CreateError> {
         let address = group.address().unwrap_or(NO_ADDRESS);
+        self.shard.check()?;
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let place = groups.iter().position(|(have, _)| *have == address);
         let membership = groups.swap_remove(place.ok_or(CreateError::Group(address))?);
         self.shard.act(Acks::Wait, |state, _| {
             leave(state, membership);
             state.endpoint.detach_multicast(self.qpn, address)
-        })?;
+        })??;
         Ok(())
     }
 }
@@ -417,7 +432,8 @@ fn check_caps(caps: &QpCaps, shared: bool) -> Result<(), CreateError> {
 impl Drop for Qp {
     fn drop(&mut self) {
         let groups = core::mem::take(self.groups.get_mut().unwrap_or_else(PoisonError::into_inner));
-        self.shard.act(Acks::Wait, |state, view| {
+        // A forked child's parent has it.
+        let _ = self.shard.act(Acks::Wait, |state, view| {
             // What it owes is forgotten with it.
             state.send_now(view, Acks::Flush);
             for membership in groups {

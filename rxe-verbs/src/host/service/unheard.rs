@@ -45,15 +45,21 @@ impl Service {
         }
     }
 
-    /// Refuses those that have waited long enough; how long until there are more.
-    pub(super) fn refuse_unheard(&mut self) -> Option<Duration> {
+    /// Refuses those that have waited long enough.
+    pub(super) fn refuse_unheard(&mut self) {
         let now = Instant::now();
-        while self.unheard.front()?.due <= now {
-            let request = self.unheard.pop_front()?;
-            self.give_up(&request.packet);
+        while self.unheard.front().is_some_and(|request| request.due <= now) {
+            if let Some(request) = self.unheard.pop_front() {
+                self.give_up(&request.packet);
+            }
         }
+    }
+
+    /// How long until some are to be refused.
+    pub(super) fn until_refusals(&self) -> Option<Duration> {
+        let left = self.unheard.front()?.due.saturating_duration_since(Instant::now());
         // Waiting is counted in milliseconds.
-        Some(self.unheard.front()?.due.saturating_duration_since(now).max(Duration::from_millis(1)))
+        Some(left.max(Duration::from_millis(1)))
     }
 
     fn give_up(&mut self, packet: &Packet) {
