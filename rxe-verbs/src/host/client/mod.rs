@@ -283,10 +283,13 @@ impl Shared {
             ..ClientStats::default()
         };
         let Some(shard) = self.shard.upgrade() else { return stats };
+        let (taken, refused) = self.mailbox.counts();
         shard.look(|state| {
             stats.port = state.endpoint.port_stats().each().map(named).collect();
             stats.port.push(("receive_drops".to_owned(), state.link.drops()));
             stats.port.push(("merged_receives".to_owned(), state.report().merged));
+            stats.port.push(("handed_over".to_owned(), taken));
+            stats.port.push(("dropped_mailbox_full".to_owned(), refused));
             stats.qps = state
                 .endpoint
                 .queue_pairs()

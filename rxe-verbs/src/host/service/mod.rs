@@ -18,7 +18,7 @@ use super::{
     listeners::Listeners,
     message::NAME,
     records::{Records, Register},
-    report::ServiceCounters,
+    report::{Exchanged, ServiceCounters},
     slots::{Slot, Slots},
     vault::{DepositRef, Vault},
 };
@@ -155,6 +155,8 @@ pub struct Service {
     asked: Vec<Asked>,
     next_ask: u32,
     counters: ServiceCounters,
+    /// By slot, since its process came.
+    exchanged: HashMap<u8, Exchanged>,
     log: VecDeque<String>,
     /// Speaks for those who cannot, once somebody has named himself.
     attendant: Option<Box<dyn Attendant>>,
@@ -210,6 +212,7 @@ impl Service {
             asked: Vec::new(),
             next_ask: 0,
             counters: ServiceCounters::default(),
+            exchanged: HashMap::new(),
             log: VecDeque::new(),
             attendant: attendant(),
             refusals: Refusals::default(),

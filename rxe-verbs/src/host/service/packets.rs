@@ -110,14 +110,16 @@ impl Service {
             }
             Some(Fate::HandOn(slot)) => {
                 self.probes.suspicious = true;
+                self.exchanged_with(0).strayed += 1;
                 let handed = self.deliver(slot, Packet::new(meta, None, bytes));
                 *(if handed { &mut self.counters.handed_on } else { &mut self.counters.dropped }) += 1;
             }
             Some(Fate::Multicast) => {
                 let packet = Packet::new(meta, None, bytes);
-                for slot in self.connected.keys() {
+                let slots: Vec<u8> = self.connected.keys().copied().collect();
+                for slot in slots {
                     // Who is no member drops it.
-                    self.counters.multicast += u64::from(self.deliver(*slot, packet.clone()));
+                    self.counters.multicast += u64::from(self.deliver(slot, packet.clone()));
                 }
             }
             Some(Fate::Drop) => self.counters.dropped += 1,
@@ -193,6 +195,7 @@ impl Service {
             return;
         }
         self.probes.suspicious = true;
+        self.exchanged_with(from).strayed += 1;
         let slot = Decoded::decode(&packet.bytes).ok().map(|decoded| decoded.bth.dest_qp.slot());
         let handed = match slot {
             // Its own would come back to it for ever.
