@@ -81,6 +81,7 @@ impl Service {
     /// Takes what has arrived at slot 0's sockets.
     pub(super) fn receive(&mut self) {
         let Some(mut arrivals) = self.arrivals.take() else { return };
+        let malformed = arrivals.malformed();
         for _ in 0..RECEIVES {
             let Some(Port { link, .. }) = &mut self.port else { break };
             if !matches!(link.recv(&mut arrivals), Ok(1..)) {
@@ -93,6 +94,7 @@ impl Service {
                 }
             }
         }
+        self.counters.corrupt += arrivals.malformed() - malformed;
         self.arrivals = Some(arrivals);
     }
 
