@@ -21,7 +21,7 @@ use super::{
     listeners::Listeners,
     message::NAME,
     records::{Records, Register},
-    report::ServiceCounters,
+    report::{Exchanged, ServiceCounters},
     slots::{Slot, Slots},
     vault::{DepositRef, Vault},
 };
@@ -172,6 +172,8 @@ pub struct Service {
     asked: Vec<Asked>,
     next_ask: u32,
     counters: ServiceCounters,
+    /// By slot, since its process came.
+    exchanged: HashMap<u8, Exchanged>,
     log: VecDeque<String>,
     /// For lines about those who are no clients, or will not be for long.
     seldom: Seldom,
@@ -234,6 +236,7 @@ impl Service {
             asked: Vec::new(),
             next_ask: 0,
             counters: ServiceCounters::default(),
+            exchanged: HashMap::new(),
             log: VecDeque::new(),
             seldom: Seldom::new(now),
             attendant: attendant(),

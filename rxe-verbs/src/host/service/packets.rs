@@ -81,6 +81,7 @@ impl Service {
     /// Takes what has arrived at slot 0's sockets.
     pub(super) fn receive(&mut self) {
         let Some(mut arrivals) = self.arrivals.take() else { return };
+        let malformed = arrivals.malformed();
         for _ in 0..RECEIVES {
             let Some(Port { link, .. }) = &mut self.port else { break };
             if !matches!(link.recv(&mut arrivals), Ok(1..)) {
@@ -93,6 +94,7 @@ impl Service {
                 }
             }
         }
+        self.counters.corrupt += arrivals.malformed() - malformed;
         self.arrivals = Some(arrivals);
     }
 
@@ -110,14 +112,16 @@ impl Service {
             }
             Some(Fate::HandOn(slot)) => {
                 self.probes.suspicious = true;
+                self.exchanged_with(0).strayed += 1;
                 let handed = self.deliver(slot, Packet::new(meta, None, bytes));
                 *(if handed { &mut self.counters.handed_on } else { &mut self.counters.dropped }) += 1;
             }
             Some(Fate::Multicast) => {
                 let packet = Packet::new(meta, None, bytes);
-                for slot in self.connected.keys() {
+                let slots: Vec<u8> = self.connected.keys().copied().collect();
+                for slot in slots {
                     // Who is no member drops it.
-                    self.counters.multicast += u64::from(self.deliver(*slot, packet.clone()));
+                    self.counters.multicast += u64::from(self.deliver(slot, packet.clone()));
                 }
             }
             Some(Fate::Drop) => self.counters.dropped += 1,
@@ -184,6 +188,7 @@ impl Service {
             return;
         }
         self.probes.suspicious = true;
+        self.exchanged_with(from).strayed += 1;
         let slot = Decoded::decode(&packet.bytes).ok().map(|decoded| decoded.bth.dest_qp.slot());
         let handed = match slot {
             // Its own would come back to it for ever.
