@@ -13,8 +13,8 @@ use core::{
     ptr, slice,
 };
 use rxe_verbs::{
-    AddressError, CreateError, EventError, ModifyQpError, OpenError, PostError, PostListError, RegisterError,
-    post_errno,
+    AddressError, CreateError, EventError, Forked, ModifyQpError, OpenError, PostError, PostListError,
+    RegisterError, post_errno,
 };
 use std::{
     collections::HashMap,
@@ -56,7 +56,7 @@ macro_rules! numbered {
     )*};
 }
 
-numbered!(AddressError, CreateError, ModifyQpError, RegisterError, PostListError);
+numbered!(AddressError, CreateError, Forked, ModifyQpError, RegisterError, PostListError);
 
 impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {

@@ -46,8 +46,15 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The context that C means by the address of its middle.
+    /// The context that C means by the address of its middle; EIO in a forked child, whose parent's it is.
     pub(crate) fn of<'a>(inner: ContextPtr) -> Result<&'a Self> {
+        let context = Self::of_anybody(inner)?;
+        context.context.check_owner()?;
+        Ok(context)
+    }
+
+    /// The same, also in a child, which may close it.
+    pub(crate) fn of_anybody<'a>(inner: ContextPtr) -> Result<&'a Self> {
         if inner.is_null() {
             return Err(INVALID);
         }

@@ -59,8 +59,8 @@ pub use cq::Cq;
 pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
 pub use engine::LinkReport;
 pub use error::{
-    AddressError, CreateError, ModifyQpError, MrError, OpenError, PollError, PostListError, RegisterError,
-    post_errno,
+    AddressError, CreateError, Forked, ModifyQpError, MrError, OpenError, PollError, PostListError,
+    RegisterError, post_errno,
 };
 pub use events::{AsyncEvent, EventError};
 pub use gid::{Gid, GidTable};

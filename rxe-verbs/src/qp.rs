@@ -4,7 +4,7 @@ use crate::{
     context::Context,
     cq::Cq,
     engine::{Shard, State, now},
-    error::{AddressError, CreateError, ModifyQpError, PostListError},
+    error::{AddressError, CreateError, Forked, ModifyQpError, PostListError},
     gid::Gid,
     limits,
     mr::Mr,
@@ -81,6 +81,8 @@ pub struct Qp {
     cqs: Option<(Cq, Cq)>,
     srq: Option<Srq>,
     pd: Pd,
+    /// What it was made of, in the core's words.
+    made: QpConfig,
     xrcd: Option<Xrcd>,
 }
 
@@ -88,6 +90,7 @@ impl Qp {
     pub(crate) fn new(pd: &Pd, init: &QpInit<'_>) -> Result<Self, CreateError> {
         let context = pd.context();
         let stack = &context.0.stack;
+        stack.check()?;
         check_caps(&init.caps, init.srq.is_some())?;
         if !init.send_cq.belongs_to(stack) || !init.recv_cq.belongs_to(stack) {
             return Err(CreateError::Stranger("completion queue"));
@@ -138,16 +141,17 @@ impl Qp {
             .start_threads()
             .map_err(|source| CreateError::System { action: "start the background thread", source })?;
         let shard = Arc::clone(srq.as_ref().map_or_else(|| stack.shard(), Srq::shard));
-        let qpn = shard.act(Acks::Wait, |state, _| {
+        let (qpn, made) = shard.act(Acks::Wait, |state, _| {
             let qpn = state.endpoint.create_qp(config)?;
             for cq in cqs.iter().flat_map(|(send, recv)| [send, recv]) {
                 state.use_queue(cq.ring());
             }
             state.qp_owners.insert(qpn, Arc::clone(&context.0.events));
-            Ok::<_, ObjectError>(qpn)
-        })?;
+            let made = state.endpoint.query_qp(qpn).map_or(config, |(_, made)| made);
+            Ok::<_, ObjectError>((qpn, made))
+        })??;
         let (qp_type, groups) = (config.qp_type, Mutex::default());
-        Ok(Self { qpn, qp_type, shard, groups, cqs, srq, pd: pd.clone(), xrcd })
+        Ok(Self { qpn, qp_type, shard, groups, cqs, srq, pd: pd.clone(), made, xrcd })
     }
 
     /// Its number: what the peer is told.
@@ -196,6 +200,7 @@ impl Qp {
     /// # Errors
     /// [`ModifyQpError`] names what is missing, not allowed or out of range; nothing was changed.
     pub fn modify(&self, change: &QpChange) -> Result<(), ModifyQpError> {
+        self.shard.check()?;
         if let Some(wanted) = change.path_mtu {
             let active = self.context().port().active_mtu;
             if wanted > active {
@@ -220,16 +225,19 @@ impl Qp {
                 }
             }
             Ok::<_, ModifyError>(())
-        })?;
+        })??;
         Ok(())
     }
 
-    /// Its attributes and what it was made of (ibv_query_qp).
+    /// Its attributes and what it was made of (ibv_query_qp). In a forked child it is in the state ERROR, and the other
+    /// attributes tell nothing.
     #[must_use]
     pub fn query(&self) -> (QpAttrs, QpConfig) {
-        self.shard
-            .look(|state| state.endpoint.query_qp(self.qpn))
-            .unwrap_or_else(|| unreachable!("a queue pair is in its endpoint until it is dropped"))
+        match self.shard.look(|state| state.endpoint.query_qp(self.qpn)) {
+            Ok(Some(told)) => told,
+            Ok(None) => unreachable!("a queue pair is in its endpoint until it is dropped"),
+            Err(Forked) => (QpAttrs { state: QpState::Error, ..QpAttrs::default() }, self.made),
+        }
     }
 
     /// Its state.
@@ -241,15 +249,17 @@ impl Qp {
     /// Its counters.
     #[must_use]
     pub fn stats(&self) -> QpStats {
-        self.shard.look(|state| state.endpoint.qp_stats(self.qpn)).unwrap_or_default()
+        self.shard.look(|state| state.endpoint.qp_stats(self.qpn)).ok().flatten().unwrap_or_default()
     }
 
     /// The PSNs it sends and expects next.
     #[must_use]
     pub fn psns(&self) -> (Psn, Psn) {
-        self.shard
-            .look(|state| state.endpoint.psns(self.qpn))
-            .unwrap_or_else(|| unreachable!("a queue pair is in its endpoint until it is dropped"))
+        match self.shard.look(|state| state.endpoint.psns(self.qpn)) {
+            Ok(Some(told)) => told,
+            Ok(None) => unreachable!("a queue pair is in its endpoint until it is dropped"),
+            Err(Forked) => Default::default(),
+        }
     }
 
     /// Posts a send request (ibv_post_send) and sends what may leave now. Elements and inline bytes are copied; the
@@ -258,7 +268,7 @@ impl Qp {
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.shard.act(Acks::Wait, |state, view| self.post_one(state, view, wr))
+        self.shard.act(Acks::Wait, |state, view| self.post_one(state, view, wr))?
     }
 
     /// Posts several send requests, up to the first that fails. They leave together.
@@ -270,7 +280,7 @@ impl Qp {
             list.iter().enumerate().try_for_each(|(index, wr)| {
                 self.post_one(state, view, wr).map_err(|reason| PostListError { index, reason })
             })
-        })
+        })?
     }
 
     /// Posts all of these send requests or, if one is refused, none (ibv_wr_complete). They leave together.
@@ -279,11 +289,12 @@ impl Qp {
     /// Which was refused, and why.
     pub fn post_send_all(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
         let told = |(index, reason)| PostListError { index, reason };
+        self.shard.check()?;
         for (index, wr) in list.iter().enumerate() {
             self.check_length(wr).map_err(|reason| told((index, reason)))?;
         }
         self.shard
-            .act(Acks::Wait, |state, _| state.endpoint.post_send_all(now(), self.qpn, list).map_err(told))
+            .act(Acks::Wait, |state, _| state.endpoint.post_send_all(now(), self.qpn, list).map_err(told))?
     }
 
     fn post_one(&self, state: &mut State, _view: View<'_>, wr: &SendWr<'_>) -> Result<(), PostError> {
@@ -311,7 +322,7 @@ impl Qp {
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.shard.look(|state| state.endpoint.post_recv(self.qpn, wr))
+        self.shard.look(|state| state.endpoint.post_recv(self.qpn, wr))?
     }
 
     /// Posts several receives, up to the first that fails.
@@ -324,7 +335,7 @@ impl Qp {
                 let posted = state.endpoint.post_recv(self.qpn, wr);
                 posted.map_err(|reason| PostListError { index, reason })
             })
-        })
+        })?
     }
 
     /// Binds a type 1 window (ibv_bind_mw): posts the request and gives the key that the window will have.
@@ -350,6 +361,7 @@ impl Qp {
         if mw.kind() != WindowType::One {
             return Err(PostError::Operation);
         }
+        self.shard.check()?;
         let mut key = mw.posted();
         let bind = BindWindow { window: *key, new_rkey: key.rotated(), ..to };
         self.post_send(&SendWr { flags, ..SendWr::new(wr_id, SendOp::BindWindow(bind), &[]) })?;
@@ -365,6 +377,7 @@ impl Qp {
         let address = group.address().filter(IpAddr::is_multicast);
         let address = address.ok_or_else(|| CreateError::Group(group.address().unwrap_or(NO_ADDRESS)))?;
         let membership = (address, self.context().device().interface().index);
+        self.shard.check()?;
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         if groups.contains(&membership) {
             return Ok(());
@@ -377,7 +390,7 @@ impl Qp {
                 let _ = state.endpoint.detach_multicast(self.qpn, address);
             }
             joined
-        })?;
+        })??;
         groups.push(membership);
         Ok(())
     }
@@ -388,13 +401,14 @@ impl Qp {
     /// [`CreateError::Group`] if it was not attached.
     pub fn detach_multicast(&self, group: Gid) -> Result<(), CreateError> {
         let address = group.address().unwrap_or(NO_ADDRESS);
+        self.shard.check()?;
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let place = groups.iter().position(|(have, _)| *have == address);
         let membership = groups.swap_remove(place.ok_or(CreateError::Group(address))?);
         self.shard.act(Acks::Wait, |state, _| {
             leave(state, membership);
             state.endpoint.detach_multicast(self.qpn, address)
-        })?;
+        })??;
         Ok(())
     }
 }
@@ -441,7 +455,8 @@ fn check_caps(caps: &QpCaps, shared: bool) -> Result<(), CreateError> {
 impl Drop for Qp {
     fn drop(&mut self) {
         let groups = core::mem::take(self.groups.get_mut().unwrap_or_else(PoisonError::into_inner));
-        self.shard.act(Acks::Wait, |state, view| {
+        // A forked child's parent has it.
+        let _ = self.shard.act(Acks::Wait, |state, view| {
             // What it owes is forgotten with it.
             state.send_now(view, Acks::Flush);
             for membership in groups {

@@ -64,7 +64,7 @@ impl Srq {
             };
             state.srq_owners.insert(made.0, Arc::clone(&context.events));
             Ok::<_, CreateError>(made)
-        })?;
+        })??;
         let xrc = xrc.map(|parts| (parts, number));
         Ok(Self(Arc::new(Inner { id, shard, max_sge, pd: pd.clone(), xrc })))
     }
@@ -109,13 +109,13 @@ impl Srq {
     /// # Errors
     /// [`PostError`]: more requests wait than are to fit, or the limit is larger than the queue.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), PostError> {
-        self.0.shard.act(Acks::Wait, |state, _| state.endpoint.modify_srq(self.0.id, max_wr, limit))
+        self.0.shard.act(Acks::Wait, |state, _| state.endpoint.modify_srq(self.0.id, max_wr, limit))?
     }
 
     /// How many requests it holds at most, and the limit: 0 where none is armed, or its event was raised (ibv_query_srq).
     #[must_use]
     pub fn query(&self) -> (u32, u32) {
-        self.0.shard.look(|state| state.endpoint.query_srq(self.0.id)).unwrap_or_default()
+        self.0.shard.look(|state| state.endpoint.query_srq(self.0.id)).ok().flatten().unwrap_or_default()
     }
 
     /// Posts a receive (ibv_post_srq_recv).
@@ -123,7 +123,7 @@ impl Srq {
     /// # Errors
     /// [`PostError`].
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.0.shard.look(|state| state.endpoint.post_srq_recv(self.0.id, wr))
+        self.0.shard.look(|state| state.endpoint.post_srq_recv(self.0.id, wr))?
     }
 
     /// Posts several receives, up to the first that fails.
@@ -136,13 +136,14 @@ impl Srq {
                 let posted = state.endpoint.post_srq_recv(self.0.id, wr);
                 posted.map_err(|reason| PostListError { index, reason })
             })
-        })
+        })?
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.shard.act(Acks::Wait, |state, _| {
+        // A forked child's parent has it.
+        let _ = self.shard.act(Acks::Wait, |state, _| {
             // Queue pairs that use it hold a handle, so it is not busy.
             let _ = state.endpoint.destroy_srq(self.id);
             state.hand_out();

@@ -59,6 +59,7 @@ extern "C" fn rdma_get_cm_event(channel: Option<&Channel>, out: Out<'_, *mut Eve
 /// The next event of a channel.
 pub(super) fn next(channel: &Channel) -> Result<*mut Event> {
     let events = &channel.channel;
+    events.check_owner()?;
     loop {
         let event = match events.try_get_event() {
             Some(event) => event,

@@ -19,10 +19,14 @@ use rxe_cm::{CmId, proto::PortSpace};
 use rxe_verbs::{Gid, QpType};
 use std::sync::{Arc, Mutex};
 
-/// rdma_create_event_channel(3).
+/// rdma_create_event_channel(3). The connection manager starts here, where librdmacm looks for devices: programs that
+/// have agreed elsewhere on when to connect expect the listener's first id to be quick.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_create_event_channel() -> *mut Channel {
-    pointer(Channel::new)
+    pointer(|| {
+        manager()?;
+        Channel::new()
+    })
 }
 
 /// rdma_destroy_event_channel(3).

@@ -128,7 +128,7 @@ pub(crate) fn open(device: &'static Device) -> Result<Arc<Context>> {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_close_device(context: ContextPtr) -> c_int {
     code(|| {
-        Context::of(context)?.release();
+        Context::of_anybody(context)?.release();
         Ok(())
     })
 }

@@ -208,6 +208,7 @@ extern "C" fn ibv_query_qp(
 ) -> c_int {
     code(|| {
         let qp = given(qp)?;
+        qp.qp.context().check_owner()?;
         let (now, config) = qp.qp.query();
         let base = &qp.c.qp_base;
         given(attr)?.write(qp_attr(&now, &config.caps));

@@ -95,6 +95,7 @@ extern "C" fn ibv_modify_srq(srq: Option<&Srq>, attr: Option<&SrqAttr>, mask: c_
 extern "C" fn ibv_query_srq(srq: Option<&Srq>, attr: Out<'_, SrqAttr>) -> c_int {
     code(|| {
         let srq = given(srq)?;
+        srq.context.context.check_owner()?;
         let (max_wr, srq_limit) = srq.srq.query();
         given(attr)?.write(SrqAttr { max_wr, max_sge: srq.srq.max_sge(), srq_limit });
         Ok(())

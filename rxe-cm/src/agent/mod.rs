@@ -12,6 +12,7 @@ mod qp;
 mod services;
 mod state;
 mod timers;
+mod unheard;
 
 use crate::{
     error::CmError,

@@ -39,6 +39,9 @@ pub enum PostError {
     /// No such queue (EINVAL).
     #[error("no such queue")]
     NoSuchQueue,
+    /// The queue is the parent's of this process (EIO). Nothing of the core's says so: it knows no processes.
+    #[error("it belongs to the process that this one was forked from")]
+    Forked,
 }
 
 /// A receive request in a queue or in use.

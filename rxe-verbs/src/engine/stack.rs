@@ -9,9 +9,13 @@ use super::{
     transmit::core_ident,
 };
 use crate::{
+    error::Forked,
     net::Link,
     regions::Regions,
-    sys::{fork::generation, poll::Fds},
+    sys::{
+        fork::{generation, is_own},
+        poll::Fds,
+    },
     xrcd::{Domain, FileId},
 };
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -128,6 +132,14 @@ impl Stack {
     /// What [`Self::keep`] was given.
     pub(crate) fn companion<T: 'static>(&self) -> Option<&T> {
         self.companion.get()?.downcast_ref()
+    }
+
+    /// Whether it is this process's.
+    ///
+    /// # Errors
+    /// [`Forked`] in a child of its process.
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        if is_own(self.generation) { Ok(()) } else { Err(Forked) }
     }
 
     /// The shard that a new queue pair belongs to.
