@@ -122,14 +122,14 @@ extern "C" fn ibv_query_device(context: ContextPtr, out: *mut c_void) -> c_int {
     code(|| write_sized(out, size_of::<DeviceAttr>(), &device_attr(Context::of(context)?)))
 }
 
-/// ibv_query_device_ex(3), called with the size that the program knows.
+/// ibv_query_device_ex(3), called with the size that the program knows. A forked child may ask: nothing of this changes.
 pub(super) extern "C" fn query_device_ex(
     context: ContextPtr,
     _input: *const c_uint,
     out: *mut c_void,
     size: usize,
 ) -> c_int {
-    code(|| write_sized(out, size, &device_attr_ex(Context::of(context)?)))
+    code(|| write_sized(out, size, &device_attr_ex(Context::of_anybody(context)?)))
 }
 
 /// The clock of timestamps: CLOCK_MONOTONIC in nanoseconds.

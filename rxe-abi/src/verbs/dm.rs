@@ -27,7 +27,8 @@ const ALIGNMENT: u64 = 4;
 pub(super) extern "C" fn alloc_dm(context: ContextPtr, attr: Option<&AllocDmAttr>) -> *mut Dm {
     const PAGE_BITS: u32 = 12;
     pointer(|| {
-        let (context, attr) = (Context::of(context)?, given(attr)?);
+        // Also in a forked child, as with a kernel device: it is memory, and no more.
+        let (context, attr) = (Context::of_anybody(context)?, given(attr)?);
         if attr.comp_mask != 0 {
             return Err(UNSUPPORTED);
         }
