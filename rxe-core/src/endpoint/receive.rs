@@ -7,7 +7,7 @@ use crate::{
     qp::{Arrival, common::Ctx, flow::Flow},
     time::Instant,
     wire::{
-        Class, DecodeError, GRH_LEN, Grh, Opcode, Packet,
+        Class, DecodeError, GRH_LEN, Grh, Packet,
         icrc::{Route, RouteCrc},
     },
 };
@@ -55,7 +55,8 @@ impl Endpoint {
     fn handle_packet(&mut self, now: Instant, origin: &Origin<'_>, bytes: &[u8], memory: &dyn Memory) {
         let packet = match Packet::decode(bytes) {
             Ok(packet) => packet,
-            Err(DecodeError::Opcode(Opcode(STEERING_PROBE))) if self.shared.config.keep_strays => {
+            // Shorter than any packet, so it is not even an unknown opcode.
+            Err(_) if self.shared.config.keep_strays && bytes.first() == Some(&STEERING_PROBE) => {
                 self.keep_stray(origin, bytes);
                 return;
             }
