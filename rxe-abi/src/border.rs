@@ -20,6 +20,7 @@ use std::{
     collections::HashMap,
     hash::Hash,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    os::fd::BorrowedFd,
     panic::catch_unwind,
     sync::{Mutex, OnceLock},
 };
@@ -125,6 +126,12 @@ pub(crate) fn quietly(work: impl FnOnce()) {
         work();
         Ok(())
     });
+}
+
+/// A file of the program's, if it names one.
+pub(crate) fn descriptor<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
+    // SAFETY: it is not -1; one that is not open is found out by whoever looks at it. The program keeps it for the call.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Where C wants something written; it may be uninitialised.

@@ -190,6 +190,16 @@ pub(crate) struct Cq {
     pub(crate) current: Mutex<rxe_verbs::Completion>,
 }
 
+/// An XRC domain.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Xrcd {
+    pub(crate) c: c::object::Xrcd,
+    pub(crate) xrcd: rxe_verbs::Xrcd,
+    pub(crate) context: Arc<Context>,
+    pub(crate) users: Users,
+}
+
 /// A shared receive queue.
 #[derive(Debug)]
 #[repr(C)]
@@ -198,6 +208,7 @@ pub(crate) struct Srq {
     pub(crate) srq: rxe_verbs::Srq,
     pub(crate) context: Arc<Context>,
     pub(crate) _pd: Users,
+    pub(crate) _xrcd: Option<Users>,
     pub(crate) events: Events,
 }
 
@@ -208,7 +219,8 @@ pub(crate) struct Qp {
     pub(crate) c: c::object::QpEx,
     pub(crate) qp: rxe_verbs::Qp,
     pub(crate) context: Arc<Context>,
-    pub(crate) _pd: Users,
+    /// Of its protection domain, or of an XRC target's domain.
+    pub(crate) _domain: Users,
     pub(crate) events: Events,
     /// What ibv_wr_* have put together; only where the program asked for them.
     pub(crate) batch: Option<Batch>,

@@ -13,6 +13,7 @@ use crate::{
     host::{Host, Listen, records::SlotRecords},
     net::{Capture, FaultPlan, InprocNet, Link, UdpConfig, interfaces::Interface},
     pd::Pd,
+    xrcd::Xrcd,
 };
 use core::{net::IpAddr, time::Duration};
 use live::Live;
@@ -320,6 +321,20 @@ impl Context {
     /// [`CreateError::Exhausted`].
     pub fn alloc_pd(&self) -> Result<Pd, CreateError> {
         Pd::new(self)
+    }
+
+    /// Opens the XRC domain that goes with a file, or makes one if there is none and `create` says so; without a file always
+    /// a new one (ibv_open_xrcd). `exclusive` asks for a new one.
+    ///
+    /// # Errors
+    /// [`CreateError::NoDomain`], [`CreateError::DomainExists`], [`CreateError::Exhausted`].
+    pub fn open_xrcd(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<Xrcd, CreateError> {
+        Xrcd::open(self, file, create, exclusive)
     }
 
     /// Makes a completion queue for `capacity` completions, whose events go to `channel` (ibv_create_cq).

@@ -118,6 +118,12 @@ pub enum CreateError {
     /// Objects of different contexts or protection domains (EINVAL).
     #[error("{0} belongs to another context or protection domain")]
     Stranger(&'static str),
+    /// No XRC domain is open with the file, and none was to be made (EAGAIN, as the kernel says).
+    #[error("no XRC domain is open with this file")]
+    NoDomain,
+    /// An XRC domain is open with the file, and a new one was asked for (EINVAL, as the kernel says).
+    #[error("an XRC domain is open with this file already")]
+    DomainExists,
     /// The protocol core refused.
     #[error(transparent)]
     Object(#[from] ObjectError),
@@ -144,8 +150,8 @@ impl CreateError {
         match self {
             Self::Limit { .. } | Self::Stranger(_) | Self::Group(_) => libc::EINVAL,
             Self::Exhausted(_) | Self::Object(ObjectError::Exhausted) => libc::ENOMEM,
-            Self::Object(ObjectError::NoSuchObject) => libc::EINVAL,
-            Self::Object(ObjectError::Unsupported) => libc::EOPNOTSUPP,
+            Self::Object(ObjectError::NoSuchObject | ObjectError::Xrc) | Self::DomainExists => libc::EINVAL,
+            Self::NoDomain => libc::EAGAIN,
             Self::Object(ObjectError::Busy(_) | ObjectError::GsiTaken) => libc::EBUSY,
             Self::Forked(forked) => forked.errno(),
             Self::System { source, .. } => os_number(source),

@@ -106,7 +106,7 @@ impl Pd {
     /// # Errors
     /// [`CreateError`].
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, CreateError> {
-        Srq::new(self, max_wr, max_sge)
+        Srq::new(self, None, max_wr, max_sge)
     }
 
     /// Makes a queue pair (ibv_create_qp).

@@ -12,6 +12,7 @@ use crate::{
     pd::Pd,
     regions::View,
     srq::Srq,
+    xrcd::Xrcd,
 };
 use core::net::IpAddr;
 use rxe_core::{
@@ -20,7 +21,7 @@ use rxe_core::{
     qp::{ModifyError, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType},
     region::WindowType,
     stats::QpStats,
-    work::{Access, AddressVector, BindWindow, Payload, RecvWr, SendFlags, SendOp, SendWr},
+    work::{Access, AddressVector, BindWindow, CqId, Payload, RecvWr, SendFlags, SendOp, SendWr},
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -76,12 +77,13 @@ pub struct Qp {
     shard: Arc<Shard>,
     /// Multicast groups, with the interface each was joined on.
     groups: Mutex<Vec<(IpAddr, u32)>>,
-    send_cq: Cq,
-    recv_cq: Cq,
+    /// Where completions go, of sends and of receives; XRC targets make none themselves.
+    cqs: Option<(Cq, Cq)>,
     srq: Option<Srq>,
     pd: Pd,
     /// What it was made of, in the core's words.
     made: QpConfig,
+    xrcd: Option<Xrcd>,
 }
 
 impl Qp {
@@ -96,38 +98,60 @@ impl Qp {
         if init.srq.is_some_and(|srq| !srq.pd().same_as(pd)) {
             return Err(CreateError::Stranger("shared receive queue"));
         }
-        stack
-            .start_threads()
-            .map_err(|source| CreateError::System { action: "start the background thread", source })?;
-        let shard = Arc::clone(init.srq.map_or_else(|| stack.shard(), Srq::shard));
         let config = QpConfig {
             qp_type: init.qp_type,
             pd: pd.id(),
             send_cq: init.send_cq.id(),
             recv_cq: init.recv_cq.id(),
             srq: init.srq.map(Srq::id),
+            xrcd: None,
             caps: init.caps,
             signal_all: init.signal_all,
         };
+        Self::make(pd, config, Some((init.send_cq.clone(), init.recv_cq.clone())), init.srq.cloned(), None)
+    }
+
+    /// An XRC target of a domain.
+    pub(crate) fn target(xrcd: &Xrcd) -> Result<Self, CreateError> {
+        let nowhere = CqId(u32::MAX);
+        let caps = QpCaps { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline: 0 };
+        let config = QpConfig {
+            qp_type: QpType::XrcTarget,
+            pd: xrcd.pd().id(),
+            send_cq: nowhere,
+            recv_cq: nowhere,
+            srq: None,
+            xrcd: Some(xrcd.id()),
+            caps,
+            signal_all: false,
+        };
+        Self::make(xrcd.pd(), config, None, None, Some(xrcd.clone()))
+    }
+
+    fn make(
+        pd: &Pd,
+        config: QpConfig,
+        cqs: Option<(Cq, Cq)>,
+        srq: Option<Srq>,
+        xrcd: Option<Xrcd>,
+    ) -> Result<Self, CreateError> {
+        let context = pd.context();
+        let stack = &context.0.stack;
+        stack
+            .start_threads()
+            .map_err(|source| CreateError::System { action: "start the background thread", source })?;
+        let shard = Arc::clone(srq.as_ref().map_or_else(|| stack.shard(), Srq::shard));
         let (qpn, made) = shard.act(Acks::Wait, |state, _| {
             let qpn = state.endpoint.create_qp(config)?;
-            state.use_queue(init.send_cq.ring());
-            state.use_queue(init.recv_cq.ring());
+            for cq in cqs.iter().flat_map(|(send, recv)| [send, recv]) {
+                state.use_queue(cq.ring());
+            }
             state.qp_owners.insert(qpn, Arc::clone(&context.0.events));
             let made = state.endpoint.query_qp(qpn).map_or(config, |(_, made)| made);
             Ok::<_, ObjectError>((qpn, made))
         })??;
-        Ok(Self {
-            qpn,
-            qp_type: init.qp_type,
-            shard,
-            groups: Mutex::default(),
-            send_cq: init.send_cq.clone(),
-            recv_cq: init.recv_cq.clone(),
-            srq: init.srq.cloned(),
-            pd: pd.clone(),
-            made,
-        })
+        let (qp_type, groups) = (config.qp_type, Mutex::default());
+        Ok(Self { qpn, qp_type, shard, groups, cqs, srq, pd: pd.clone(), made, xrcd })
     }
 
     /// Its number: what the peer is told.
@@ -142,7 +166,11 @@ impl Qp {
         self.qp_type
     }
 
-    /// The protection domain.
+    fn cqs(&self) -> impl Iterator<Item = &Cq> {
+        self.cqs.iter().flat_map(|(send, recv)| [send, recv])
+    }
+
+    /// The protection domain. That of an XRC target is its own and empty.
     #[must_use]
     pub const fn pd(&self) -> &Pd {
         &self.pd
@@ -154,16 +182,10 @@ impl Qp {
         self.pd.context()
     }
 
-    /// Where send completions go.
+    /// The XRC domain of a target.
     #[must_use]
-    pub const fn send_cq(&self) -> &Cq {
-        &self.send_cq
-    }
-
-    /// Where receive completions go.
-    #[must_use]
-    pub const fn recv_cq(&self) -> &Cq {
-        &self.recv_cq
+    pub const fn xrcd(&self) -> Option<&Xrcd> {
+        self.xrcd.as_ref()
     }
 
     /// The shared receive queue.
@@ -198,8 +220,9 @@ impl Qp {
             state.endpoint.modify_qp(now(), self.qpn, change, &view)?;
             if change.state == Some(QpState::Reset) {
                 state.hand_out();
-                self.send_cq.ring().forget(self.qpn);
-                self.recv_cq.ring().forget(self.qpn);
+                for cq in self.cqs() {
+                    cq.ring().forget(self.qpn);
+                }
             }
             Ok::<_, ModifyError>(())
         })??;
@@ -443,8 +466,9 @@ impl Drop for Qp {
             // It is there: only this removes it.
             let _ = state.endpoint.destroy_qp(self.qpn);
             state.hand_out();
-            state.leave_queue(self.send_cq.id());
-            state.leave_queue(self.recv_cq.id());
+            for cq in self.cqs() {
+                state.leave_queue(cq.id());
+            }
             state.qp_owners.remove(&self.qpn);
         });
     }

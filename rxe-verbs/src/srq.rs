@@ -1,10 +1,12 @@
 //! Shared receive queues (ibv_srq).
 
 use crate::{
+    cq::Cq,
     engine::Shard,
     error::{CreateError, PostListError},
     limits,
     pd::Pd,
+    xrcd::Xrcd,
 };
 use rxe_core::{
     endpoint::Acks,
@@ -23,20 +25,54 @@ struct Inner {
     shard: Arc<Shard>,
     max_sge: u32,
     pd: Pd,
+    xrc: Option<(XrcParts, u32)>,
+}
+
+/// What makes a shared receive queue an XRC one.
+#[derive(Clone, Debug)]
+pub(crate) struct XrcParts {
+    pub(crate) xrcd: Xrcd,
+    pub(crate) cq: Cq,
 }
 
 impl Srq {
-    pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self, CreateError> {
+    pub(crate) fn new(
+        pd: &Pd,
+        xrc: Option<XrcParts>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Self, CreateError> {
         limits::check("SRQ requests", max_wr.into(), 1, limits::MAX_QP_WR.into())?;
         limits::check("SRQ elements", max_sge.into(), 0, limits::MAX_SGE.into())?;
         let context = &pd.context().0;
+        if xrc
+            .as_ref()
+            .is_some_and(|xrc| !xrc.xrcd.belongs_to(&context.stack) || !xrc.cq.belongs_to(&context.stack))
+        {
+            return Err(CreateError::Stranger("XRC domain or completion queue"));
+        }
         let shard = Arc::clone(context.stack.shard());
-        let id = shard.act(Acks::Wait, |state, _| {
-            let id = state.endpoint.create_srq(pd.id(), max_wr, max_sge)?;
-            state.srq_owners.insert(id, Arc::clone(&context.events));
-            Ok::<_, CreateError>(id)
+        let (id, number) = shard.act(Acks::Wait, |state, _| {
+            let made = match &xrc {
+                Some(XrcParts { xrcd, cq }) => {
+                    let made =
+                        state.endpoint.create_xrc_srq(pd.id(), (xrcd.id(), cq.id()), max_wr, max_sge)?;
+                    state.use_queue(cq.ring());
+                    made
+                }
+                None => (state.endpoint.create_srq(pd.id(), max_wr, max_sge)?, 0),
+            };
+            state.srq_owners.insert(made.0, Arc::clone(&context.events));
+            Ok::<_, CreateError>(made)
         })??;
-        Ok(Self(Arc::new(Inner { id, shard, max_sge, pd: pd.clone() })))
+        let xrc = xrc.map(|parts| (parts, number));
+        Ok(Self(Arc::new(Inner { id, shard, max_sge, pd: pd.clone(), xrc })))
+    }
+
+    /// What peers call it, if it is an XRC one (ibv_get_srq_num).
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        self.0.xrc.as_ref().map(|(_, number)| *number)
     }
 
     /// Its name in asynchronous events.
@@ -112,6 +148,9 @@ impl Drop for Inner {
             let _ = state.endpoint.destroy_srq(self.id);
             state.hand_out();
             state.srq_owners.remove(&self.id);
+            if let Some((xrc, _)) = &self.xrc {
+                state.leave_queue(xrc.cq.id());
+            }
         });
     }
 }

@@ -185,8 +185,8 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
 
 /// The peer has accepted: the queue pair becomes ready, and the peer hears that.
 fn confirm(id: &Id) -> Result<()> {
-    qp::change(id, QpState::Rtr, None)?;
-    qp::change(id, QpState::Rts, None)?;
+    qp::change(id, QpState::Rtr, None, None)?;
+    qp::change(id, QpState::Rts, None, None)?;
     Ok(id.cm.establish()?)
 }
 

@@ -5,6 +5,7 @@ mod abuse;
 #[path = "../common/mod.rs"]
 mod common;
 mod descriptors;
+mod late;
 mod life;
 #[path = "../../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;

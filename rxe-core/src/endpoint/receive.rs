@@ -22,6 +22,8 @@ const MAX_STRAYS: usize = 64;
 /// First byte of a packet by which a host examines its own steering: an opcode that no service has (IBTA vol. 1, 9.2.1
 /// leaves it to manufacturers).
 pub const STEERING_PROBE: u8 = 0xff;
+/// Bytes of such a packet: a BTH without an ICRC, which nothing else is.
+pub const STEERING_PROBE_LEN: usize = 12;
 
 /// The headers of a run, worked out once.
 struct Origin<'a> {
@@ -53,13 +55,12 @@ impl Endpoint {
     }
 
     fn handle_packet(&mut self, now: Instant, origin: &Origin<'_>, bytes: &[u8], memory: &dyn Memory) {
+        if self.shared.config.keep_strays && bytes.len() == STEERING_PROBE_LEN && bytes[0] == STEERING_PROBE {
+            self.keep_stray(origin, bytes);
+            return;
+        }
         let packet = match Packet::decode(bytes) {
             Ok(packet) => packet,
-            // Shorter than any packet, so it is not even an unknown opcode.
-            Err(_) if self.shared.config.keep_strays && bytes.first() == Some(&STEERING_PROBE) => {
-                self.keep_stray(origin, bytes);
-                return;
-            }
             Err(error) => {
                 let stats = &mut self.shared.stats;
                 match error {

@@ -13,7 +13,7 @@ use nix::sys::{
     socket::{SockaddrStorage, getpeername},
     stat::fstat,
 };
-use rxe_core::endpoint::STEERING_PROBE;
+use rxe_core::endpoint::{STEERING_PROBE, STEERING_PROBE_LEN};
 use std::{
     collections::BTreeMap,
     io,
@@ -225,7 +225,7 @@ impl Group {
     }
 
     fn send_probes(&self, number: impl Fn(Family) -> u16, nonce: u64) {
-        let mut packet = [0; 12];
+        let mut packet = [0; STEERING_PROBE_LEN];
         packet[0] = STEERING_PROBE;
         packet[4..].copy_from_slice(&nonce.to_be_bytes());
         let homes: [(bool, IpAddr); 2] =
@@ -249,7 +249,7 @@ impl Group {
 
 /// Number and nonce of a probe.
 pub(crate) fn parse_probe(packet: &[u8]) -> Option<(u16, u64)> {
-    let packet: &[u8; 12] = packet.try_into().ok()?;
+    let packet: &[u8; STEERING_PROBE_LEN] = packet.try_into().ok()?;
     (packet[0] == STEERING_PROBE).then(|| {
         let [.., a, b, c, d, e, f, g, h] = *packet;
         (u16::from_be_bytes([packet[2], packet[3]]), u64::from_be_bytes([a, b, c, d, e, f, g, h]))

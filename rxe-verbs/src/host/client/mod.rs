@@ -298,11 +298,16 @@ impl Shared {
             ..ClientStats::default()
         };
         let Some(shard) = self.shard.upgrade() else { return stats };
+        let (taken, refused) = self.mailbox.counts();
         // Threads like this one are not in forked children.
         let _ = shard.look(|state| {
             stats.port = state.endpoint.port_stats().each().map(named).collect();
             stats.port.push(("receive_drops".to_owned(), state.link.drops()));
-            stats.port.push(("merged_receives".to_owned(), state.report().merged));
+            let report = state.report();
+            stats.port.push(("dropped_empty".to_owned(), report.malformed));
+            stats.port.push(("merged_receives".to_owned(), report.merged));
+            stats.port.push(("handed_over".to_owned(), taken));
+            stats.port.push(("dropped_mailbox_full".to_owned(), refused));
             stats.qps = state
                 .endpoint
                 .queue_pairs()

@@ -181,6 +181,7 @@ impl Service {
                 let answer =
                     if added { ToClient::Listening { token } } else { ToClient::NotListening { token } };
                 self.answer(key, &answer);
+                self.serve_unheard();
             }
             (ToService::Unlisten { token }, Kind::Member(slot)) => {
                 self.listeners.remove(usize::from(*slot), token);
@@ -285,6 +286,7 @@ impl Service {
         }
         self.adopt_pidfd(slot, pidfd);
         self.connected.insert(slot, key);
+        self.exchanged.remove(&slot);
         self.clients[key].kind = Kind::Member(slot);
         self.counters.joined += 1;
         let text = match self.slots.get(slot) {
@@ -593,9 +595,12 @@ impl Service {
     }
 
     /// Gives a packet to the process of a slot; false if there is none, or it does not take it.
-    pub(super) fn deliver(&self, slot: u8, packet: Packet) -> bool {
+    pub(super) fn deliver(&mut self, slot: u8, packet: Packet) -> bool {
         let client = self.connected.get(&slot).and_then(|key| self.clients.get(*key));
-        client.is_some_and(|client| client.channel.send(&encode(&ToClient::Packet(packet)), &[]).is_ok())
+        let given =
+            client.is_some_and(|client| client.channel.send(&encode(&ToClient::Packet(packet)), &[]).is_ok());
+        self.exchanged_with(slot).given += u64::from(given);
+        given
     }
 
     /// Newcomers find nobody from now on; the service ends with its last client.

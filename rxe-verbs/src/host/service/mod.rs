@@ -12,6 +12,7 @@ mod courier;
 mod departed;
 mod packets;
 mod seldom;
+mod unheard;
 
 use super::{
     attendant::{Attendant, attendant},
@@ -20,7 +21,7 @@ use super::{
     listeners::Listeners,
     message::NAME,
     records::{Records, Register},
-    report::ServiceCounters,
+    report::{Exchanged, ServiceCounters},
     slots::{Slot, Slots},
     vault::{DepositRef, Vault},
 };
@@ -54,6 +55,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
+use unheard::Unheard;
 
 /// How often it looks after itself.
 const TICK: Duration = Duration::from_secs(1);
@@ -164,10 +166,14 @@ pub struct Service {
     trackers: HashMap<IpAddr, IdentTracker>,
     /// Who was given whose connection request.
     askers: HashMap<packets::Asker, u8>,
+    /// Requests that nobody listens for yet.
+    unheard: Unheard,
     probes: Probes,
     asked: Vec<Asked>,
     next_ask: u32,
     counters: ServiceCounters,
+    /// By slot, since its process came.
+    exchanged: HashMap<u8, Exchanged>,
     log: VecDeque<String>,
     /// For lines that others may cause as often as they like.
     seldom: Seldom,
@@ -225,10 +231,12 @@ impl Service {
             arrivals: Some(RecvBatch::default()),
             trackers: HashMap::new(),
             askers: HashMap::new(),
+            unheard: Unheard::default(),
             probes: Probes::default(),
             asked: Vec::new(),
             next_ask: 0,
             counters: ServiceCounters::default(),
+            exchanged: HashMap::new(),
             log: VecDeque::new(),
             seldom: Seldom::new(now),
             attendant: attendant(),
@@ -255,6 +263,7 @@ impl Service {
         loop {
             let left = tick.saturating_duration_since(Instant::now());
             let left = self.until_last_words().map_or(left, |soon| left.min(soon));
+            let left = self.until_refusals().map_or(left, |soon| left.min(soon));
             let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
             let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
             let due = Instant::now() >= tick;
@@ -266,6 +275,7 @@ impl Service {
             for event in &events[..count] {
                 self.handle(Token::from_number(event.data()), event.events());
             }
+            self.refuse_unheard();
             if self.listener.is_none() && !self.is_needed() {
                 return;
             }
