@@ -66,8 +66,8 @@ impl Member {
             if (fresh.v4.is_some(), fresh.v6.is_some()) != (v4, v6) {
                 return Err(OpenError::NoFamily);
             }
-            self.v4 = fresh.v4.or(self.v4.take());
-            self.v6 = fresh.v6.or(self.v6.take());
+            self.v4 = fresh.v4.or_else(|| self.v4.take());
+            self.v6 = fresh.v6.or_else(|| self.v6.take());
         }
         Ok(())
     }
