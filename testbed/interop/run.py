@@ -36,7 +36,7 @@ from results import Results
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-TIMEOUT = 60
+TIMEOUT = 150
 # How long a server may take until it listens.
 MEETING = 40
 # What the two programs say while nobody listens yet.

@@ -105,6 +105,8 @@ counters!(
     corrupt,
     /// Times the steering program was found missing or changed, and put back.
     mended,
+    /// Processes that went on without their slot: they executed another program, or closed all their descriptors.
+    deserted,
 );
 
 /// The counters of all clients.

@@ -28,14 +28,14 @@ const SERVICE_ID: core::ops::Range<usize> = MAD_HEADER_LEN + 8..MAD_HEADER_LEN +
 const REJ: u16 = 0x12;
 const TIMEOUT: u16 = 4;
 /// Connection requests whose listeners are remembered at most.
-const MAX_ASKERS: usize = 4096;
+pub(super) const MAX_ASKERS: usize = 4096;
 
 /// What a connection is named by until its passive side has told a number of its own: the asker's channel adapter and
 /// communication ID.
 pub(super) type Asker = (u64, u32);
 
 /// Who asks by a connection request.
-fn asker_of_req(payload: &[u8]) -> Option<Asker> {
+pub(super) fn asker_of_req(payload: &[u8]) -> Option<Asker> {
     let comm_id = payload.get(MAD_HEADER_LEN..)?.first_chunk()?;
     let guid = payload.get(MAD_HEADER_LEN + 16..)?.first_chunk()?;
     let is_req = MadHeader::parse(payload.first_chunk()?).attribute == REQUESTS[0];
@@ -164,29 +164,20 @@ impl Service {
     }
 
     /// Gives a client a packet that the steering could not find it for; false if it was not to be had.
-    fn dispatch(&mut self, slot: u8, packet: Packet) -> bool {
+    pub(super) fn dispatch(&mut self, slot: u8, packet: Packet) -> bool {
         let delivered = self.deliver(slot, packet);
         *(if delivered { &mut self.counters.dispatched } else { &mut self.counters.dropped }) += 1;
         delivered
     }
 
-    /// Gives a connection request to whoever listens for it.
+    /// Gives a connection request to whoever listens for it, or will in a moment.
     fn handle_request(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
         let Some(verdict) = self.judge(meta, bytes) else { return };
-        let Ok(packet) = Decoded::decode(bytes) else { return };
-        let slot = self.listeners.find(service_id, meta.dst).and_then(|owner| u8::try_from(owner).ok());
-        let Some(slot) = slot else {
-            self.refuse(meta, &packet);
-            return;
-        };
         // The listener's process sees only some of the peer's packets, and could not follow its IDs.
-        if self.dispatch(slot, Packet::new(meta, verdict.ident(), bytes))
-            && let Some(asker) = asker_of_req(packet.payload)
-        {
-            if self.askers.len() >= MAX_ASKERS {
-                self.askers.clear();
-            }
-            self.askers.insert(asker, slot);
+        let packet = Packet::new(meta, verdict.ident(), bytes);
+        match self.listener_of(service_id, meta.dst) {
+            Some(slot) => self.dispatch_request(slot, packet),
+            None => self.keep(service_id, packet),
         }
     }
 
