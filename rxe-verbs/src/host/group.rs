@@ -147,12 +147,6 @@ impl Group {
         Ok(())
     }
 
-    /// The slot of the member that the kernel has as `number`.
-    pub(crate) fn slot_at(&self, number: u16) -> Option<u8> {
-        let table = self.table();
-        self.place.keys().copied().find(|slot| table.member(*slot) == number)
-    }
-
     /// The kernel's number of a slot's member.
     pub(crate) fn number_of(&self, slot: u8) -> u16 {
         self.table().member(slot)

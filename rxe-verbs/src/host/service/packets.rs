@@ -14,7 +14,10 @@ use rxe_core::{
         icrc::{Route, RouteCrc},
     },
 };
-use std::hash::{BuildHasher, RandomState};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{BuildHasher, RandomState},
+};
 
 /// Peers whose IPv4 IDs are remembered at most.
 const MAX_TRACKERS: usize = 4096;
@@ -63,6 +66,17 @@ pub(super) struct Probes {
     bad_rounds: u32,
     /// Whether packets have come to the wrong process since the last look.
     pub(super) suspicious: bool,
+    /// Where this round's probes have come to, by the member that they name.
+    seen: BTreeMap<u16, Seen>,
+}
+
+/// Where the probes that name one member have come to.
+#[derive(Debug)]
+struct Seen {
+    slot: u8,
+    count: usize,
+    /// Whether all have come there.
+    agreed: bool,
 }
 
 /// Where a packet that the service received belongs.
@@ -204,21 +218,42 @@ impl Service {
         if nonce != self.probes.nonce {
             return;
         }
-        if port.group.slot_at(number) == Some(slot) {
-            self.probes.home += usize::from(slot == 0);
-        } else if self.probes.bad_rounds > 1 {
-            // The program was attached anew since, so this is where the kernel has that member.
-            port.group.learn(slot, number);
-            let _ = port.group.steer();
-            self.counters.mended += 1;
-            self.note(&format!("slot {slot} is number {number} of the group now"));
+        self.probes.home += usize::from(slot == 0 && port.group.number_of(0) == number);
+        let seen = self.probes.seen.entry(number).or_insert(Seen { slot, count: 0, agreed: true });
+        seen.count += 1;
+        seen.agreed &= seen.slot == slot;
+    }
+
+    /// Corrects the table by what a round of probes to all members has shown.
+    fn learn(&mut self, seen: &BTreeMap<u16, Seen>) {
+        let Some(port) = &mut self.port else { return };
+        let mut found = BTreeSet::new();
+        let mut notes = Vec::new();
+        for (number, seen) in seen {
+            // A number that nobody has any more is taken by whoever the hash of the addresses names. Those are the highest
+            // numbers, so of two that seem one slot's the lower is. With a family that knows better nothing is learnt:
+            // both have the same table.
+            if !seen.agreed || seen.count < port.group.probes() || !found.insert(seen.slot) {
+                continue;
+            }
+            if port.group.number_of(seen.slot) != *number {
+                port.group.learn(seen.slot, *number);
+                notes.push(format!("slot {} is number {number} of the group now", seen.slot));
+            }
         }
+        self.counters.mended += notes.len() as u64;
+        notes.iter().for_each(|note| self.note(note));
     }
 
     /// Looks whether packets still go where they should, and puts the program back.
     pub(super) fn examine(&mut self) {
         if self.slots.known().next().is_none() {
             return;
+        }
+        let seen = core::mem::take(&mut self.probes.seen);
+        if self.probes.bad_rounds > 1 {
+            // The program was attached anew before they were sent, so this is where the kernel has the members.
+            self.learn(&seen);
         }
         let Some(port) = &mut self.port else { return };
         let whole = self.probes.home == port.group.probes();
