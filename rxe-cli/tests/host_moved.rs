@@ -66,5 +66,7 @@ fn members_that_have_moved_are_found() {
     assert!((0..10).all(|_| !goes_astray()));
     let log = observe(&namespace).unwrap().log;
     let notes: Vec<&String> = log.iter().filter(|line| line.contains("of the group now")).collect();
-    assert!(matches!(&notes[..], [note] if note.contains(&format!("slot {} is", last.slot()))), "{log:?}");
+    // Each family has its own numbers.
+    let about_it = |note: &&String| note.contains(&format!("slot {} is", last.slot()));
+    assert!((1..=2).contains(&notes.len()) && notes.iter().all(about_it), "{log:?}");
 }

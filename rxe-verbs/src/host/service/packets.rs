@@ -19,7 +19,7 @@ use rxe_core::{
     },
 };
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, RandomState},
 };
 
@@ -71,7 +71,7 @@ pub(super) struct Probes {
     /// Whether packets have come to the wrong process since the last look.
     pub(super) suspicious: bool,
     /// To whom the probes for each number have come in this round.
-    found: HashMap<(Family, u16), Found>,
+    found: BTreeMap<(Family, u16), Found>,
 }
 
 /// Who was found under a number of the group.
@@ -239,12 +239,13 @@ impl Service {
         if self.probes.bad_rounds < 2 {
             return;
         }
-        let mut learnt = Vec::new();
+        let (mut learnt, mut placed) = (Vec::new(), BTreeSet::new());
         let Some(port) = &mut self.port else { return };
         for ((family, number), Found { slot, probes, others }) in found {
             // Some may be lost, but a few that agree may do so by chance.
             let is_sure = !others && probes > PROBES / 2;
-            if is_sure && !port.group.is_at(family, slot, number) {
+            // Numbers that the group lacks are the highest, so of two that seem one slot's the lower is.
+            if is_sure && placed.insert((family, slot)) && !port.group.is_at(family, slot, number) {
                 port.group.learn(family, slot, number);
                 learnt.push(format!("slot {slot} is number {number} of the group now ({family:?})"));
             }
