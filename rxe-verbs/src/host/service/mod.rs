@@ -356,10 +356,12 @@ impl Service {
         let system = |action| move |source| OpenError::System { action, source };
         let records = Records::new().map_err(system("share memory"))?;
         let vault = Vault::new().map_err(system("make a socket pair"))?;
-        self.settle(group, vault, records)
+        self.settle(group, vault, records)?;
+        self.store();
+        Ok(())
     }
 
-    /// Begins to work with the port.
+    /// Begins to work with the port. Nothing is stored yet: what an earlier service left stays until the slots are known.
     fn settle(&mut self, mut group: Group, vault: Vault, records: Records) -> Result<(), OpenError> {
         let own = group.sockets(0)?;
         let copy =
@@ -380,7 +382,6 @@ impl Service {
         let register = records.register().map_err(system("share memory"))?;
         self.port = Some(Port { group, vault, records, register, link });
         self.reunion = None;
-        self.store();
         Ok(())
     }
 
