@@ -87,6 +87,21 @@ fn a_long_message_leaves_in_full_batches() {
     assert!(asked <= stats.batches_sent, "{asked} requests to acknowledge, {} batches", stats.batches_sent);
 }
 
+/// The last packet of a message with an immediate is longer than those before it, so it begins a batch of its own: it does
+/// not wait for an acknowledgement that those before it have not asked for.
+#[test]
+fn a_longer_last_packet_does_not_wait() {
+    for packets in 30..100 {
+        let mut bench = Bench::new("long-last");
+        bench.recv(1, 5, 0, 100);
+        let len = packets * bench.options.mtu.bytes();
+        bench.send(0, 1, SendOp::WriteImm(bench.remote(1, 0), [7; 4]), 0, len);
+        bench.pair.run_until_idle();
+        assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)], "{packets} packets");
+        assert_eq!((bench.stats(0).timeouts, bench.stats(0).retransmitted), (0, 0), "{packets} packets");
+    }
+}
+
 /// Many queue pairs share a window: none waits for a room that only its own acknowledgements could make, and that
 /// nobody has asked for.
 #[test]

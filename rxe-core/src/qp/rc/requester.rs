@@ -182,18 +182,21 @@ impl Requester {
         if wqe.is_read_or_atomic() {
             self.step_read_or_atomic(qp, wqe, k, flow)
         } else {
-            Self::step_message(qp, wqe, k, flow)
+            self.step_message(qp, wqe, k, flow)
         }
     }
 
-    fn step_message(qp: &QpCommon, wqe: &SendWqe, k: u32, flow: &Flow<'_>) -> Step {
+    fn step_message(&self, qp: &QpCommon, wqe: &SendWqe, k: u32, flow: &Flow<'_>) -> Step {
         let mtu = qp.mtu();
         let offset = wqe.offset(k, mtu);
         let left = u64::from(wqe.len) - offset;
         let payload = left.min(u64::from(mtu)) as u32;
         let end = left <= u64::from(mtu);
         let position = Position::new(k == 0, end);
-        if !flow.window.allows(payload + PACKET_COST) || flow.place.first && !flow.window.begins() {
+        // Whoever has not asked yet goes on until it does: a last packet with an immediate may be longer than the others,
+        // and begin a batch that nobody expected.
+        let begins = !flow.place.first || self.unasked > 0 || flow.window.begins();
+        if !begins || !flow.window.allows(payload + PACKET_COST) {
             return Step::Window;
         }
         let opcode = match wqe.op {
