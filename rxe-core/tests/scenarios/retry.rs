@@ -192,6 +192,26 @@ fn a_lost_end_is_sent_again_soon() {
     assert!(again[0] >= Duration::from_micros(500), "{again:?}");
 }
 
+/// A peer that has become slow is probed a few times, then known to be slow: else every message would leave several times,
+/// and make it slower.
+#[test]
+fn a_slow_peer_is_learnt() {
+    let mut bench = suspicious("slow-peer", 1);
+    for side in &mut bench.pair.sides {
+        side.link.set_rule(|_| Verdict::Delay(Duration::from_millis(20)));
+    }
+    let before = bench.wire(0).len();
+    for wr_id in 0..200 {
+        bench.send(0, wr_id, SendOp::Write(bench.remote(1, 0)), 0, 100);
+        bench.pair.run_until_idle();
+    }
+    assert_eq!(bench.sent(0).len(), 200);
+    let stats = bench.stats(0);
+    assert_eq!(stats.timeouts, 0);
+    assert!(stats.probes <= 8, "{} probes", stats.probes);
+    assert!(bench.wire(0).len() - before <= 200 + 8);
+}
+
 /// Silence alone is no reason, however long it is compared with answers before.
 #[test]
 fn without_a_loss_nothing_is_sent_early() {

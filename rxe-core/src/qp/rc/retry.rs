@@ -7,6 +7,8 @@ use core::time::Duration;
 const LEAST_PROBE: Duration = Duration::from_micros(500);
 /// So many probes in a row at most, each after twice the silence; then the timeout decides.
 const PROBES: u8 = 4;
+/// Beyond that patience has become longer than any timeout.
+const MOST_DOUBLINGS: u8 = 16;
 /// A loss makes us suspicious until so many acknowledgements have come. Without suspicion nothing is sent again early: the
 /// peer may have lost its processor.
 const SUSPICION: u32 = 4096;
@@ -30,6 +32,8 @@ pub(crate) struct Retry {
     probe: Option<Instant>,
     /// Probes since the peer acknowledged something.
     probes: u8,
+    /// Probes since an answer was last measured.
+    unmeasured: u8,
     /// Acknowledgements until the last loss is forgotten.
     suspicion: u32,
     trip: RoundTrip,
@@ -102,6 +106,7 @@ impl Retry {
         {
             self.trip.sample = None;
             self.trip.learn(now.since(at));
+            self.unmeasured = 0;
         }
     }
 
@@ -110,9 +115,11 @@ impl Retry {
         self.trip.sample = None;
     }
 
+    /// Patience doubles with each probe, and stays until an answer was measured (RFC 6298, 5.5 to 5.7): a probe spoils the
+    /// measurement that would tell that the peer has merely become slow.
     fn schedule_probe(&mut self, now: Instant) {
         let due = self.trip.patience().filter(|_| self.probes < PROBES && self.suspicion > 0);
-        let due = due.map(|patience| now + patience * (1 << self.probes));
+        let due = due.map(|patience| now + patience * (1 << self.unmeasured.min(MOST_DOUBLINGS)));
         self.probe = due.filter(|due| self.deadline.is_some_and(|deadline| *due < deadline));
     }
 
@@ -203,6 +210,7 @@ impl Retry {
             return Due::Nothing;
         }
         self.probes += 1;
+        self.unmeasured = self.unmeasured.saturating_add(1);
         self.schedule_probe(now);
         Due::Probe
     }
