@@ -13,13 +13,14 @@ use core::{
     ptr, slice,
 };
 use rxe_verbs::{
-    AddressError, CreateError, EventError, ModifyQpError, OpenError, PostError, PostListError, RegisterError,
-    post_errno,
+    AddressError, CreateError, EventError, Forked, ModifyQpError, OpenError, PostError, PostListError,
+    RegisterError, post_errno,
 };
 use std::{
     collections::HashMap,
     hash::Hash,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    os::fd::BorrowedFd,
     panic::catch_unwind,
     sync::{Mutex, OnceLock},
 };
@@ -55,7 +56,7 @@ macro_rules! numbered {
     )*};
 }
 
-numbered!(AddressError, CreateError, ModifyQpError, RegisterError, PostListError);
+numbered!(AddressError, CreateError, Forked, ModifyQpError, RegisterError, PostListError);
 
 impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {
@@ -125,6 +126,12 @@ pub(crate) fn quietly(work: impl FnOnce()) {
         work();
         Ok(())
     });
+}
+
+/// A file of the program's, if it names one.
+pub(crate) fn descriptor<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
+    // SAFETY: it is not -1; one that is not open is found out by whoever looks at it. The program keeps it for the call.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Where C wants something written; it may be uninitialised.

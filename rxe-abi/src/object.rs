@@ -46,8 +46,15 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The context that C means by the address of its middle.
+    /// The context that C means by the address of its middle; EIO in a forked child, whose parent's it is.
     pub(crate) fn of<'a>(inner: ContextPtr) -> Result<&'a Self> {
+        let context = Self::of_anybody(inner)?;
+        context.context.check_owner()?;
+        Ok(context)
+    }
+
+    /// The same, also in a child, which may close it.
+    pub(crate) fn of_anybody<'a>(inner: ContextPtr) -> Result<&'a Self> {
         if inner.is_null() {
             return Err(INVALID);
         }
@@ -183,6 +190,16 @@ pub(crate) struct Cq {
     pub(crate) current: Mutex<rxe_verbs::Completion>,
 }
 
+/// An XRC domain.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Xrcd {
+    pub(crate) c: c::object::Xrcd,
+    pub(crate) xrcd: rxe_verbs::Xrcd,
+    pub(crate) context: Arc<Context>,
+    pub(crate) users: Users,
+}
+
 /// A shared receive queue.
 #[derive(Debug)]
 #[repr(C)]
@@ -191,6 +208,7 @@ pub(crate) struct Srq {
     pub(crate) srq: rxe_verbs::Srq,
     pub(crate) context: Arc<Context>,
     pub(crate) _pd: Users,
+    pub(crate) _xrcd: Option<Users>,
     pub(crate) events: Events,
 }
 
@@ -201,7 +219,8 @@ pub(crate) struct Qp {
     pub(crate) c: c::object::QpEx,
     pub(crate) qp: rxe_verbs::Qp,
     pub(crate) context: Arc<Context>,
-    pub(crate) _pd: Users,
+    /// Of its protection domain, or of an XRC target's domain.
+    pub(crate) _domain: Users,
     pub(crate) events: Events,
     /// What ibv_wr_* have put together; only where the program asked for them.
     pub(crate) batch: Option<Batch>,

@@ -103,6 +103,13 @@ fn describe(report: &ServiceReport) -> String {
             let _ = writeln!(text, "             listens to {:#018x} on {address}", listen.service_id);
         }
     }
+    for exchanged in report.exchanged.iter().filter(|exchanged| exchanged.strayed + exchanged.given > 0) {
+        let _ = writeln!(
+            text,
+            "  slot {:3}  {} packets for others came to it, {} were given to it by the service",
+            exchanged.slot, exchanged.strayed, exchanged.given
+        );
+    }
     for (name, value) in report.counters.each().filter(|(_, value)| *value > 0) {
         let _ = writeln!(text, "  {name:<12} {value}");
     }

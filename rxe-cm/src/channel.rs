@@ -34,6 +34,8 @@ pub(crate) struct Queue {
     readable: EventFd,
     /// The channel is gone; ids may outlive it.
     closed: AtomicBool,
+    /// The process that made it. A forked child shares its counter with the parent, and must leave it alone.
+    process: u32,
 }
 
 impl EventChannel {
@@ -49,14 +51,24 @@ impl EventChannel {
             events: Mutex::default(),
             readable,
             closed: AtomicBool::new(false),
+            process: std::process::id(),
         })))))
+    }
+
+    /// Whether it is this process's.
+    ///
+    /// # Errors
+    /// [`CmError::Forked`] in a child of the process that made it.
+    pub fn check_owner(&self) -> Result<(), CmError> {
+        if self.0.0.is_own() { Ok(()) } else { Err(CmError::Forked) }
     }
 
     /// The next event (rdma_get_cm_event); without a timeout waits for as long as it takes.
     ///
     /// # Errors
-    /// [`CmError::Empty`] when the time is over, [`CmError::Interrupted`] if a signal arrives.
+    /// [`CmError::Empty`] when the time is over, [`CmError::Interrupted`] if a signal arrives, [`CmError::Forked`].
     pub fn get_event(&self, timeout: Option<Duration>) -> Result<CmEvent, CmError> {
+        self.check_owner()?;
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if let Some(event) = self.try_get_event() {
@@ -104,6 +116,9 @@ impl AsFd for EventChannel {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if !self.0.is_own() {
+            return;
+        }
         // Events hold ids, ids hold the queue: somebody has to let go.
         self.0.closed.store(true, Ordering::Release);
         let events = core::mem::take(&mut *self.0.lock());
@@ -112,6 +127,10 @@ impl Drop for Handle {
 }
 
 impl Queue {
+    fn is_own(&self) -> bool {
+        self.process == std::process::id()
+    }
+
     pub(crate) fn push(&self, event: CmEvent) {
         let mut events = self.lock();
         if self.closed.load(Ordering::Acquire) {
@@ -125,6 +144,9 @@ impl Queue {
     }
 
     fn pop(&self) -> Option<CmEvent> {
+        if !self.is_own() {
+            return None;
+        }
         let mut events = self.lock();
         let mut event = events.pop_front();
         // Only then does it count something; a program may have made it blocking.
@@ -140,6 +162,9 @@ impl Queue {
 
     /// Moves the events of one id to another channel (rdma_migrate_id).
     pub(crate) fn move_events(&self, id: &CmId, to: &Self) {
+        if !self.is_own() {
+            return;
+        }
         let mut events = self.lock();
         let was_empty = events.is_empty();
         let (moved, kept) =
@@ -154,6 +179,9 @@ impl Queue {
     }
 
     fn forget(&self, id: &CmId) {
+        if !self.is_own() {
+            return;
+        }
         let mut events = self.lock();
         let was_empty = events.is_empty();
         // Kept to the end: dropping them may end ids, which is nothing to do under a lock.

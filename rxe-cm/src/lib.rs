@@ -20,7 +20,7 @@ mod id;
 pub mod proto;
 mod route;
 
-pub use agent::{Crossing, Direction, Manager, ManagerCounters};
+pub use agent::{Crossing, Direction, Manager, ManagerCounters, min_rnr_timer};
 pub use channel::EventChannel;
 pub use error::CmError;
 pub use event::{CmEvent, ConnTerms, DatagramTerms, EventKind, Offer};

@@ -4,10 +4,15 @@ mod api_common;
 
 use api_common::{Host, PORT, connect, pair, send};
 use rxe_cm::{
-    CmError, CmOptions, ConnParams, EventKind, Offer,
-    proto::{PortSpace, RejectReason},
+    CmError, CmOptions, ConnParams, Direction, EventKind, Offer,
+    proto::{Message, PortSpace, RejectReason},
 };
 use rxe_verbs::{QpState, net::InprocNet};
+use std::{
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Duration,
+};
 
 #[test]
 fn a_connection_carries_data_and_ends() {
@@ -31,6 +36,76 @@ fn a_connection_carries_data_and_ends() {
     assert_eq!((a.manager.connections(), b.manager.connections()), (0, 0));
     // Whoever hears late that it is over may still end it.
     active.disconnect().unwrap();
+}
+
+/// A peer that gives up some day gets the time that rdma_cm gives it.
+#[test]
+fn a_peer_that_may_retry_three_times_has_long_to_wait() {
+    let (a, b) = pair();
+    let listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let params = ConnParams { rnr_retry_count: 3, ..ConnParams::default() };
+    let active = a.resolved(PortSpace::Tcp, b.at(PORT));
+    let _own = a.qp(&active);
+    active.connect(&params).unwrap();
+    let request = b.expect("CONNECT_REQUEST");
+    let _theirs = b.qp(&request.id);
+    request.id.accept(&params).unwrap();
+    a.expect("ESTABLISHED");
+    for id in [&active, &request.id] {
+        let (attrs, _) = id.qp().unwrap().query();
+        assert_eq!((attrs.rnr_retry, attrs.min_rnr_timer), (3, 0));
+    }
+    drop(listener);
+}
+
+/// rdma_set_option with RDMA_OPTION_ID_ACK_TIMEOUT, on both sides, once queue pairs and routes are there.
+#[test]
+fn an_ack_timeout_may_be_wished_late() {
+    let (a, b) = pair();
+    let _listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let options = CmOptions { ack_timeout: Some(21), ..CmOptions::default() };
+    let active = a.resolved(PortSpace::Tcp, b.at(PORT));
+    let _own = a.qp(&active);
+    active.set_options(options).unwrap();
+    active.connect(&ConnParams::default()).unwrap();
+    let request = b.expect("CONNECT_REQUEST");
+    let _theirs = b.qp(&request.id);
+    request.id.set_options(options).unwrap();
+    request.id.accept(&ConnParams::default()).unwrap();
+    a.expect("ESTABLISHED");
+    for id in [&active, &request.id] {
+        assert_eq!(id.qp().unwrap().query().0.timeout, 21);
+        assert_eq!(id.qp_change(QpState::Rts).unwrap().timeout, Some(21));
+    }
+}
+
+/// A program may end right behind rdma_destroy_id: the peer hears of it all the same, whoever is at work just then.
+#[test]
+fn when_an_id_is_destroyed_the_peer_has_been_told() {
+    let (a, b) = pair();
+    let listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let (_active, passive) = connect(&a, &b, &listener);
+    let (busy, is_busy) = mpsc::channel();
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&sent);
+    b.manager.watch(move |crossing| {
+        if crossing.direction == Direction::Sent {
+            let message = crossing.datagram.message;
+            log.lock().unwrap().push(message);
+            if matches!(message, Message::Rej(_)) {
+                let _ = busy.send(());
+                thread::sleep(Duration::from_millis(300));
+            }
+        }
+    });
+    // Nobody listens there: b's thread is busy with the refusal when the id is destroyed.
+    let stray = a.resolved(PortSpace::Tcp, b.at(PORT + 1));
+    let _own = a.qp(&stray);
+    stray.connect(&ConnParams::default()).unwrap();
+    is_busy.recv().unwrap();
+    passive.destroy();
+    let told = sent.lock().unwrap().iter().any(|message| matches!(message, Message::Dreq(_)));
+    assert!(told, "{:?}", sent.lock().unwrap());
 }
 
 /// The peer may end a connection while our word is on its way; the program cannot know that.
@@ -142,7 +217,7 @@ fn a_destroyed_id_ends_its_connection_and_says_no_more() {
     let (active, passive) = connect(&a, &b, &listener);
     drop(active);
     b.expect("DISCONNECTED");
-    drop(passive);
+    passive.destroy();
     a.is_silent();
     b.is_silent();
 }
@@ -191,7 +266,7 @@ fn a_full_backlog_leaves_requests_without_an_answer() {
         .collect();
     // Two wait; the others are heard when they ask again.
     while b.manager.counters().backlog_full < 3 {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     let (mut accepted, mut stand) = (Vec::new(), 0);
     while stand < ids.len() {

@@ -39,6 +39,9 @@ pub enum Violation {
     /// A SEND with invalidate names a key that cannot be invalidated.
     #[error("remote invalidate: {0}")]
     Invalidate(AccessError),
+    /// A request to an XRC target names a shared receive queue that is not there, or of another domain.
+    #[error("no such XRC shared receive queue in the domain")]
+    XrcSrq,
 }
 
 impl Violation {
@@ -54,6 +57,7 @@ impl Violation {
             | Self::Length
             | Self::Misaligned
             | Self::TooManyReads
+            | Self::XrcSrq
             | Self::ReceiveTooShort => AsyncEvent::QpRequestError(qpn),
         }
     }
@@ -67,6 +71,7 @@ impl From<Violation> for NakCode {
             | Violation::Length
             | Violation::Misaligned
             | Violation::TooManyReads
+            | Violation::XrcSrq
             | Violation::ReceiveTooShort
             | Violation::Access(AccessError::Misaligned(_)) => Self::InvalidRequest,
             // The peer's request was right; our application took the memory away under it.
@@ -79,9 +84,11 @@ impl From<Violation> for NakCode {
 impl From<Violation> for WcStatus {
     fn from(violation: Violation) -> Self {
         match violation {
-            Violation::Sequence | Violation::NotEnabled | Violation::Length | Violation::TooManyReads => {
-                Self::RemoteInvalidRequest
-            }
+            Violation::Sequence
+            | Violation::NotEnabled
+            | Violation::Length
+            | Violation::TooManyReads
+            | Violation::XrcSrq => Self::RemoteInvalidRequest,
             Violation::Misaligned | Violation::Access(_) | Violation::Invalidate(_) => Self::LocalAccess,
             Violation::ReceiveTooShort => Self::LocalLength,
             Violation::ReceiveAccess(_) => Self::LocalProtection,

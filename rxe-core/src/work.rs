@@ -24,6 +24,10 @@ id!(
     /// A shared receive queue, named by the endpoint.
     SrqId
 );
+id!(
+    /// An XRC domain, named by the caller.
+    XrcdId
+);
 
 /// A scatter/gather element (ibv_sge): a piece of registered local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -11,6 +11,8 @@ const MOST: usize = libc::PATH_MAX as usize;
 /// What is taken over, and what of the path stays: `/sys/class/infiniband/rxe0` is `infiniband/rxe0` in the folder.
 const TREE: &[u8] = b"/sys/class/";
 const FOLDERS: [&[u8]; 2] = [b"infiniband", b"infiniband_verbs"];
+/// Device nodes, which some programs (UCX) look for before they open a device; `dev/infiniband` in the folder.
+const NODES: &[u8] = b"/dev/infiniband";
 
 /// The folder. The variable's value stays where it is as long as nobody changes the environment, so it is looked up
 /// once; null says that it was not there.
@@ -74,15 +76,20 @@ impl Path {
     }
 }
 
-/// What follows `/sys/class/` if the path is one of ours. Doubled slashes at the start are seen through, further ones
+/// What of the path stays, if it is one of ours. Doubled slashes at the start are seen through, further ones
 /// are the system's to understand.
 fn taken(path: &[u8]) -> Option<&[u8]> {
     let start = path.iter().position(|byte| *byte != b'/')?;
+    if path[start - 1..].strip_prefix(NODES).is_some_and(ends) {
+        return Some(&path[start..]);
+    }
     let rest = path[start - 1..].strip_prefix(TREE)?;
     let skip = rest.iter().position(|byte| *byte != b'/')?;
     let rest = &rest[skip..];
-    let ours = FOLDERS.iter().any(|folder| {
-        rest.strip_prefix(*folder).is_some_and(|behind| behind.first().is_none_or(|byte| *byte == b'/'))
-    });
-    ours.then_some(rest)
+    FOLDERS.iter().any(|folder| rest.strip_prefix(*folder).is_some_and(ends)).then_some(rest)
+}
+
+/// Whether a name ends where this follows.
+fn ends(behind: &[u8]) -> bool {
+    behind.first().is_none_or(|byte| *byte == b'/')
 }

@@ -115,7 +115,7 @@ impl CompChannel {
     /// ([`Cq::ack_events`]) where somebody asks for that ([`Cq::wait_acked`]).
     ///
     /// # Errors
-    /// [`EventError::Interrupted`] if a signal arrives.
+    /// [`EventError::Interrupted`] if a signal arrives; [`EventError::Forked`].
     pub fn get_event(&self) -> Result<Cq, EventError> {
         self.wait(None)
     }
@@ -137,6 +137,7 @@ impl CompChannel {
 
     /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK).
     pub fn try_get_event(&self) -> Option<Cq> {
+        self.0.stack.check().ok()?;
         self.0.pop().or_else(|| {
             self.0.waits_inside.store(false, Ordering::Relaxed);
             self.0.stack.progress();
@@ -145,6 +146,7 @@ impl CompChannel {
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<Cq, EventError> {
+        self.0.stack.check()?;
         let deadline = poll::Deadline::after(timeout);
         let mut waiting = None;
         loop {

@@ -7,12 +7,13 @@ use crate::{
     cq::Cq,
     device::{Device, PortAttrs, PortState},
     engine::{Binding, Follower, LinkReport, Stack, StackConfig, Wrapping, find_or_open, open_link},
-    error::{AddressError, CreateError, OpenError},
+    error::{AddressError, CreateError, Forked, OpenError},
     events::{AsyncEvent, AsyncQueue, EventError},
     gid::{Gid, GidTable},
     host::{Host, Listen, records::SlotRecords},
     net::{Capture, FaultPlan, InprocNet, Link, UdpConfig, interfaces::Interface},
     pd::Pd,
+    xrcd::Xrcd,
 };
 use core::{net::IpAddr, time::Duration};
 use live::Live;
@@ -215,8 +216,19 @@ impl Context {
 
     /// The port as it is now, after a look at what the system has announced.
     fn live(&self) -> Live {
+        if self.check_owner().is_err() {
+            return Live { state: PortState::Down, ..Live::of(&self.0.device) };
+        }
         self.0.stack.network.look();
         self.0.port.live.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether it, and all that was made from it, is this process's.
+    ///
+    /// # Errors
+    /// [`Forked`] in a child of the process that opened it.
+    pub fn check_owner(&self) -> Result<(), Forked> {
+        self.0.stack.check()
     }
 
     /// The device, as it was when opened.
@@ -311,6 +323,20 @@ impl Context {
         Pd::new(self)
     }
 
+    /// Opens the XRC domain that goes with a file, or makes one if there is none and `create` says so; without a file always
+    /// a new one (ibv_open_xrcd). `exclusive` asks for a new one.
+    ///
+    /// # Errors
+    /// [`CreateError::NoDomain`], [`CreateError::DomainExists`], [`CreateError::Exhausted`].
+    pub fn open_xrcd(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<Xrcd, CreateError> {
+        Xrcd::open(self, file, create, exclusive)
+    }
+
     /// Makes a completion queue for `capacity` completions, whose events go to `channel` (ibv_create_cq).
     ///
     /// # Errors
@@ -322,8 +348,9 @@ impl Context {
     /// Makes a completion channel (ibv_create_comp_channel).
     ///
     /// # Errors
-    /// [`CreateError::System`] if the system has no descriptor left.
+    /// [`CreateError::System`] if the system has no descriptor left; [`CreateError::Forked`].
     pub fn create_comp_channel(&self) -> Result<CompChannel, CreateError> {
+        self.check_owner()?;
         CompChannel::new(&self.0.stack)
             .map_err(|source| CreateError::System { action: "make an event counter", source })
     }
@@ -331,6 +358,7 @@ impl Context {
     /// An asynchronous event if there is one.
     #[must_use]
     pub fn try_get_async_event(&self) -> Option<AsyncEvent> {
+        self.check_owner().ok()?;
         self.0.events.pop().or_else(|| {
             self.0.stack.network.look();
             self.0.stack.progress();
@@ -341,8 +369,9 @@ impl Context {
     /// Waits for an asynchronous event (ibv_get_async_event); without a timeout for as long as it takes.
     ///
     /// # Errors
-    /// [`EventError`]: a signal arrived, or the time is over.
+    /// [`EventError`]: a signal arrived, or the time is over, or this is a forked child.
     pub fn get_async_event(&self, timeout: Option<Duration>) -> Result<AsyncEvent, EventError> {
+        self.check_owner()?;
         if let Some(event) = self.try_get_async_event() {
             return Ok(event);
         }
@@ -385,13 +414,13 @@ impl Context {
     /// Counters of the port, as far as this process uses it.
     #[must_use]
     pub fn port_stats(&self) -> PortStats {
-        self.0.stack.shard().look(|state| state.endpoint.port_stats())
+        self.0.stack.shard().look(|state| state.endpoint.port_stats()).unwrap_or_default()
     }
 
     /// What the network did with what we sent and should have received.
     #[must_use]
     pub fn link_report(&self) -> LinkReport {
-        self.0.stack.shard().look(|state| state.report())
+        self.0.stack.shard().look(|state| state.report()).unwrap_or_default()
     }
 }
 

@@ -3,9 +3,10 @@
 use crate::{
     channel::{Channel, CompChannel},
     engine::Stack,
-    error::{CreateError, PollError},
+    error::{CreateError, Forked, PollError},
     events::{AsyncEvent, AsyncQueue},
     limits,
+    sys::fork::{generation, is_own},
 };
 use core::time::Duration;
 use rxe_core::{
@@ -42,6 +43,8 @@ pub(crate) struct CqRing {
     /// Where an overrun is reported.
     events: Arc<AsyncQueue>,
     channel: Option<Arc<Channel>>,
+    /// Of the process that made it.
+    generation: u32,
     handle: OnceLock<Weak<Handle>>,
     acked: Condvar,
 }
@@ -126,6 +129,7 @@ impl Cq {
         capacity: u32,
         channel: Option<&CompChannel>,
     ) -> Result<Self, CreateError> {
+        stack.check()?;
         limits::check("CQ entries", capacity.into(), 1, limits::MAX_CQE.into())?;
         let id = CqId(stack.name_cq().ok_or(CreateError::Exhausted("completion queues"))?);
         let ring = Arc::new(CqRing {
@@ -141,6 +145,7 @@ impl Cq {
             overrun: AtomicBool::new(false),
             events: Arc::clone(events),
             channel: channel.map(|channel| Arc::clone(channel.shared())),
+            generation: generation(),
             handle: OnceLock::new(),
             acked: Condvar::new(),
         });
@@ -148,6 +153,11 @@ impl Cq {
         // Set once, here.
         let _ = handle.ring.handle.set(Arc::downgrade(&handle));
         Ok(Self(handle))
+    }
+
+    /// Whether it is this process's.
+    fn check(&self) -> Result<(), Forked> {
+        if is_own(self.0.ring.generation) { Ok(()) } else { Err(Forked) }
     }
 
     /// The queue that `ring` belongs to, if it still has a user.
@@ -174,8 +184,10 @@ impl Cq {
     /// processor to other threads (`sched_yield(2)`).
     ///
     /// # Errors
-    /// [`PollError::Overrun`] when a full queue has lost completions and those it kept have all been taken.
+    /// [`PollError::Overrun`] when a full queue has lost completions and those it kept have all been taken;
+    /// [`PollError::Forked`].
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, PollError> {
+        self.check()?;
         let ring = &self.0.ring;
         let count = ring.pop(out);
         if count == out.len() {
@@ -224,6 +236,9 @@ impl Cq {
     /// error, puts an event into the channel. Completions that are there already do not: poll once more after arming.
     /// Arming for all is not undone by arming for solicited ones.
     pub fn req_notify(&self, solicited_only: bool) {
+        if self.check().is_err() {
+            return;
+        }
         let ring = &self.0.ring;
         let mut state = ring.lock();
         state.armed = state.armed.max(if solicited_only { Armed::Solicited } else { Armed::Next });
@@ -233,9 +248,12 @@ impl Cq {
         }
     }
 
-    /// Completions that it can hold.
+    /// Completions that it can hold; none in a forked child.
     #[must_use]
     pub fn capacity(&self) -> u32 {
+        if self.check().is_err() {
+            return 0;
+        }
         u32::try_from(self.0.ring.lock().capacity).unwrap_or(u32::MAX)
     }
 
@@ -244,6 +262,7 @@ impl Cq {
     /// # Errors
     /// [`CreateError::Limit`] outside 1 to the device's limit, or fewer than wait in it now.
     pub fn resize(&self, capacity: u32) -> Result<(), CreateError> {
+        self.check()?;
         let mut state = self.0.ring.lock();
         let least = state.entries.len().max(1) as u64;
         limits::check("CQ entries", capacity.into(), least, limits::MAX_CQE.into())?;
@@ -260,6 +279,9 @@ impl Cq {
 
     /// Acknowledges `count` events (ibv_ack_cq_events). More than there were count as all.
     pub fn ack_events(&self, count: u32) {
+        if self.check().is_err() {
+            return;
+        }
         let mut state = self.0.ring.lock();
         state.unacked = state.unacked.saturating_sub(count.into());
         if state.unacked == 0 {
@@ -270,12 +292,19 @@ impl Cq {
     /// Events that were given out and not acknowledged.
     #[must_use]
     pub fn unacked_events(&self) -> u64 {
+        if self.check().is_err() {
+            return 0;
+        }
         self.0.ring.lock().unacked
     }
 
     /// Waits until every event given out is acknowledged, as ibv_destroy_cq does. Dropping does not wait: in Rust an
     /// event holds its queue.
     pub fn wait_acked(&self) {
+        // A forked child has none of the threads that might acknowledge.
+        if self.check().is_err() {
+            return;
+        }
         let mut state = self.0.ring.lock();
         while state.unacked > 0 {
             state = self.0.ring.acked.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -289,6 +318,9 @@ impl Cq {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.stack.check().is_err() {
+            return;
+        }
         if let Some(channel) = &self.ring.channel {
             channel.forget(&self.ring);
         }

@@ -9,6 +9,26 @@ use rxe_core::{
 };
 use std::io;
 
+/// The object belongs to the process that this one was forked from (EIO). It is dead here: nothing leaves by it or
+/// arrives, and dropping it changes nothing for the parent. What the child opens itself works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("it belongs to the process that this one was forked from")]
+pub struct Forked;
+
+impl Forked {
+    /// The number of this error in C.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        libc::EIO
+    }
+}
+
+impl From<Forked> for PostError {
+    fn from(_: Forked) -> Self {
+        Self::Forked
+    }
+}
+
 /// Why a device was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -98,6 +118,12 @@ pub enum CreateError {
     /// Objects of different contexts or protection domains (EINVAL).
     #[error("{0} belongs to another context or protection domain")]
     Stranger(&'static str),
+    /// No XRC domain is open with the file, and none was to be made (EAGAIN, as the kernel says).
+    #[error("no XRC domain is open with this file")]
+    NoDomain,
+    /// An XRC domain is open with the file, and a new one was asked for (EINVAL, as the kernel says).
+    #[error("an XRC domain is open with this file already")]
+    DomainExists,
     /// The protocol core refused.
     #[error(transparent)]
     Object(#[from] ObjectError),
@@ -112,6 +138,9 @@ pub enum CreateError {
         /// What the system said.
         source: io::Error,
     },
+    /// It is the parent's of this process (EIO).
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl CreateError {
@@ -121,9 +150,10 @@ impl CreateError {
         match self {
             Self::Limit { .. } | Self::Stranger(_) | Self::Group(_) => libc::EINVAL,
             Self::Exhausted(_) | Self::Object(ObjectError::Exhausted) => libc::ENOMEM,
-            Self::Object(ObjectError::NoSuchObject) => libc::EINVAL,
-            Self::Object(ObjectError::Unsupported) => libc::EOPNOTSUPP,
+            Self::Object(ObjectError::NoSuchObject | ObjectError::Xrc) | Self::DomainExists => libc::EINVAL,
+            Self::NoDomain => libc::EAGAIN,
             Self::Object(ObjectError::Busy(_) | ObjectError::GsiTaken) => libc::EBUSY,
+            Self::Forked(forked) => forked.errno(),
             Self::System { source, .. } => os_number(source),
         }
     }
@@ -169,6 +199,9 @@ pub enum RegisterError {
     /// The protection domain is another device's (EINVAL).
     #[error("the protection domain belongs to another device")]
     Stranger,
+    /// It is the parent's of this process (EIO).
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl RegisterError {
@@ -179,6 +212,7 @@ impl RegisterError {
             Self::Region(_) | Self::Range { .. } | Self::Stranger => libc::EINVAL,
             Self::NotMapped { .. } => libc::EFAULT,
             Self::Exhausted | Self::Memory { .. } => libc::ENOMEM,
+            Self::Forked(forked) => forked.errno(),
             Self::Bound => libc::EBUSY,
         }
     }
@@ -242,6 +276,9 @@ pub enum ModifyQpError {
     /// Source and destination of the address vector are of different families.
     #[error("{0}")]
     Address(#[from] AddressError),
+    /// It is the parent's of this process (EIO).
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl ModifyQpError {
@@ -260,6 +297,7 @@ impl ModifyQpError {
     pub const fn errno(&self) -> i32 {
         match self {
             Self::Rule(ModifyError::Draining) => libc::EBUSY,
+            Self::Forked(forked) => forked.errno(),
             _ => libc::EINVAL,
         }
     }
@@ -324,7 +362,14 @@ pub struct PostListError {
 pub const fn post_errno(error: &PostError) -> i32 {
     match error {
         PostError::Full(_) => libc::ENOMEM,
+        PostError::Forked => libc::EIO,
         _ => libc::EINVAL,
+    }
+}
+
+impl From<Forked> for PostListError {
+    fn from(_: Forked) -> Self {
+        Self { index: 0, reason: PostError::Forked }
     }
 }
 
@@ -346,13 +391,19 @@ pub enum PollError {
         /// How many.
         lost: u64,
     },
+    /// It is the parent's of this process (EIO).
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl PollError {
     /// The number of this error in C.
     #[must_use]
     pub const fn errno(self) -> i32 {
-        libc::EOVERFLOW
+        match self {
+            Self::Overrun { .. } => libc::EOVERFLOW,
+            Self::Forked(forked) => forked.errno(),
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Asynchronous events: what happens to a context apart from completions.
 
-use crate::sys::{poll, socket::Event};
+use crate::{
+    error::Forked,
+    sys::{poll, socket::Event},
+};
 use core::{net::IpAddr, time::Duration};
 use rxe_core::work::{self, CqId};
 use std::{
@@ -42,6 +45,9 @@ pub enum EventError {
     /// The time is over, or none was there and the call does not wait (EAGAIN).
     #[error("no event")]
     Empty,
+    /// It is the parent's of this process (EIO).
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl EventError {
@@ -51,6 +57,7 @@ impl EventError {
         match self {
             Self::Interrupted => libc::EINTR,
             Self::Empty => libc::EAGAIN,
+            Self::Forked(forked) => forked.errno(),
         }
     }
 }

@@ -50,6 +50,7 @@ mod qp;
 mod regions;
 mod srq;
 mod sys;
+mod xrcd;
 
 pub use ah::Ah;
 pub use channel::CompChannel;
@@ -58,8 +59,8 @@ pub use cq::Cq;
 pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
 pub use engine::LinkReport;
 pub use error::{
-    AddressError, CreateError, ModifyQpError, MrError, OpenError, PollError, PostListError, RegisterError,
-    post_errno,
+    AddressError, CreateError, Forked, ModifyQpError, MrError, OpenError, PollError, PostListError,
+    RegisterError, post_errno,
 };
 pub use events::{AsyncEvent, EventError};
 pub use gid::{Gid, GidTable};
@@ -68,6 +69,7 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{MwBind, Qp, QpInit};
 pub use srq::Srq;
+pub use xrcd::Xrcd;
 
 pub use rxe_core::{
     num::{Key, Pkey, Psn, Qkey, Qpn},
@@ -76,6 +78,6 @@ pub use rxe_core::{
     stats::{PortStats, QpStats},
     work::{
         self, Access, AddressVector, BindWindow, Completion, CqId, Payload, PdId, RecvWr, Remote, SendFlags,
-        SendOp, SendWr, Sge, SrqId, UdDest, WcExtra, WcOpcode, WcStatus,
+        SendOp, SendWr, Sge, SrqId, UdDest, WcExtra, WcOpcode, WcStatus, XrcdId,
     },
 };

@@ -98,7 +98,9 @@ impl Mr {
         access: Access,
         owned: Option<Owned>,
     ) -> Result<Self, RegisterError> {
-        let table = &pd.context().0.stack.table;
+        let stack = &pd.context().0.stack;
+        stack.check()?;
+        let table = &stack.table;
         let entry =
             regions::register(table, pd.id(), iova, bytes, access)?.ok_or(RegisterError::Exhausted)?;
         let key = entry.key();
@@ -134,6 +136,7 @@ impl Mr {
     ) -> Result<(), RegisterError> {
         let pd = pd.unwrap_or(&self.pd);
         let stack = &pd.context().0.stack;
+        stack.check()?;
         if !Arc::ptr_eq(stack, &self.pd.context().0.stack) {
             return Err(RegisterError::Stranger);
         }
@@ -322,10 +325,15 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        let stack = &self.pd.context().0.stack;
+        // A forked child has a copy of the memory, and none of the threads that a removal waits for.
+        if stack.check().is_err() {
+            return;
+        }
         if let Entry::Memory(memory) = &*self.entry {
             // Windows may still be bound to it, and outlive it.
             memory.abandon();
         }
-        regions::remove(&self.pd.context().0.stack.table, &self.entry);
+        regions::remove(&stack.table, &self.entry);
     }
 }

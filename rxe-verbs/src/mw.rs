@@ -20,7 +20,9 @@ pub struct Mw {
 
 impl Mw {
     pub(crate) fn new(pd: &Pd, kind: WindowType) -> Result<Self, RegisterError> {
-        let table = &pd.context().0.stack.table;
+        let stack = &pd.context().0.stack;
+        stack.check()?;
+        let table = &stack.table;
         let entry = regions::allocate_window(table, pd.id(), kind).ok_or(RegisterError::Exhausted)?;
         let posted = Mutex::new(entry.key());
         Ok(Self { entry, kind, posted, pd: pd.clone() })
@@ -56,6 +58,9 @@ impl Mw {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        regions::remove(&self.pd.context().0.stack.table, &self.entry);
+        let stack = &self.pd.context().0.stack;
+        if stack.check().is_ok() {
+            regions::remove(&stack.table, &self.entry);
+        }
     }
 }

@@ -27,6 +27,7 @@ struct PdInner {
 
 impl Pd {
     pub(crate) fn new(context: &Context) -> Result<Self, CreateError> {
+        context.0.stack.check()?;
         let id = context.0.stack.name_pd().ok_or(CreateError::Exhausted("protection domains"))?;
         Ok(Self(Arc::new(PdInner { id: PdId(id), context: context.clone() })))
     }
@@ -105,7 +106,7 @@ impl Pd {
     /// # Errors
     /// [`CreateError`].
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, CreateError> {
-        Srq::new(self, max_wr, max_sge)
+        Srq::new(self, None, max_wr, max_sge)
     }
 
     /// Makes a queue pair (ibv_create_qp).
@@ -125,6 +126,8 @@ impl Pd {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        self.context.0.stack.unname_pd(self.id.0);
+        if self.context.0.stack.check().is_ok() {
+            self.context.0.stack.unname_pd(self.id.0);
+        }
     }
 }

@@ -4,13 +4,14 @@ use crate::{
     context::Context,
     cq::Cq,
     engine::{Shard, State, now},
-    error::{AddressError, CreateError, ModifyQpError, PostListError},
+    error::{AddressError, CreateError, Forked, ModifyQpError, PostListError},
     gid::Gid,
     limits,
     mr::Mr,
     mw::Mw,
     pd::Pd,
     srq::Srq,
+    xrcd::Xrcd,
 };
 use core::net::IpAddr;
 use rxe_core::{
@@ -20,7 +21,7 @@ use rxe_core::{
     region::WindowType,
     stats::QpStats,
     time::Instant,
-    work::{Access, AddressVector, BindWindow, Payload, RecvWr, SendFlags, SendOp, SendWr},
+    work::{Access, AddressVector, BindWindow, CqId, Payload, RecvWr, SendFlags, SendOp, SendWr},
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -76,16 +77,20 @@ pub struct Qp {
     shard: Arc<Shard>,
     /// Multicast groups, with the interface each was joined on.
     groups: Mutex<Vec<(IpAddr, u32)>>,
-    send_cq: Cq,
-    recv_cq: Cq,
+    /// Where completions go, of sends and of receives; XRC targets make none themselves.
+    cqs: Option<(Cq, Cq)>,
     srq: Option<Srq>,
     pd: Pd,
+    /// What it was made of, in the core's words.
+    made: QpConfig,
+    xrcd: Option<Xrcd>,
 }
 
 impl Qp {
     pub(crate) fn new(pd: &Pd, init: &QpInit<'_>) -> Result<Self, CreateError> {
         let context = pd.context();
         let stack = &context.0.stack;
+        stack.check()?;
         check_caps(&init.caps, init.srq.is_some())?;
         if !init.send_cq.belongs_to(stack) || !init.recv_cq.belongs_to(stack) {
             return Err(CreateError::Stranger("completion queue"));
@@ -93,36 +98,60 @@ impl Qp {
         if init.srq.is_some_and(|srq| !srq.pd().same_as(pd)) {
             return Err(CreateError::Stranger("shared receive queue"));
         }
-        stack
-            .start_threads()
-            .map_err(|source| CreateError::System { action: "start the background thread", source })?;
-        let shard = Arc::clone(init.srq.map_or_else(|| stack.shard(), Srq::shard));
         let config = QpConfig {
             qp_type: init.qp_type,
             pd: pd.id(),
             send_cq: init.send_cq.id(),
             recv_cq: init.recv_cq.id(),
             srq: init.srq.map(Srq::id),
+            xrcd: None,
             caps: init.caps,
             signal_all: init.signal_all,
         };
-        let qpn = shard.act(Acks::Wait, |state, _| {
+        Self::make(pd, config, Some((init.send_cq.clone(), init.recv_cq.clone())), init.srq.cloned(), None)
+    }
+
+    /// An XRC target of a domain.
+    pub(crate) fn target(xrcd: &Xrcd) -> Result<Self, CreateError> {
+        let nowhere = CqId(u32::MAX);
+        let caps = QpCaps { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline: 0 };
+        let config = QpConfig {
+            qp_type: QpType::XrcTarget,
+            pd: xrcd.pd().id(),
+            send_cq: nowhere,
+            recv_cq: nowhere,
+            srq: None,
+            xrcd: Some(xrcd.id()),
+            caps,
+            signal_all: false,
+        };
+        Self::make(xrcd.pd(), config, None, None, Some(xrcd.clone()))
+    }
+
+    fn make(
+        pd: &Pd,
+        config: QpConfig,
+        cqs: Option<(Cq, Cq)>,
+        srq: Option<Srq>,
+        xrcd: Option<Xrcd>,
+    ) -> Result<Self, CreateError> {
+        let context = pd.context();
+        let stack = &context.0.stack;
+        stack
+            .start_threads()
+            .map_err(|source| CreateError::System { action: "start the background thread", source })?;
+        let shard = Arc::clone(srq.as_ref().map_or_else(|| stack.shard(), Srq::shard));
+        let (qpn, made) = shard.act(Acks::Wait, |state, _| {
             let qpn = state.endpoint.create_qp(config)?;
-            state.use_queue(init.send_cq.ring());
-            state.use_queue(init.recv_cq.ring());
+            for cq in cqs.iter().flat_map(|(send, recv)| [send, recv]) {
+                state.use_queue(cq.ring());
+            }
             state.qp_owners.insert(qpn, Arc::clone(&context.0.events));
-            Ok::<_, ObjectError>(qpn)
-        })?;
-        Ok(Self {
-            qpn,
-            qp_type: init.qp_type,
-            shard,
-            groups: Mutex::default(),
-            send_cq: init.send_cq.clone(),
-            recv_cq: init.recv_cq.clone(),
-            srq: init.srq.cloned(),
-            pd: pd.clone(),
-        })
+            let made = state.endpoint.query_qp(qpn).map_or(config, |(_, made)| made);
+            Ok::<_, ObjectError>((qpn, made))
+        })??;
+        let (qp_type, groups) = (config.qp_type, Mutex::default());
+        Ok(Self { qpn, qp_type, shard, groups, cqs, srq, pd: pd.clone(), made, xrcd })
     }
 
     /// Its number: what the peer is told.
@@ -137,7 +166,11 @@ impl Qp {
         self.qp_type
     }
 
-    /// The protection domain.
+    fn cqs(&self) -> impl Iterator<Item = &Cq> {
+        self.cqs.iter().flat_map(|(send, recv)| [send, recv])
+    }
+
+    /// The protection domain. That of an XRC target is its own and empty.
     #[must_use]
     pub const fn pd(&self) -> &Pd {
         &self.pd
@@ -149,16 +182,10 @@ impl Qp {
         self.pd.context()
     }
 
-    /// Where send completions go.
+    /// The XRC domain of a target.
     #[must_use]
-    pub const fn send_cq(&self) -> &Cq {
-        &self.send_cq
-    }
-
-    /// Where receive completions go.
-    #[must_use]
-    pub const fn recv_cq(&self) -> &Cq {
-        &self.recv_cq
+    pub const fn xrcd(&self) -> Option<&Xrcd> {
+        self.xrcd.as_ref()
     }
 
     /// The shared receive queue.
@@ -173,6 +200,7 @@ impl Qp {
     /// # Errors
     /// [`ModifyQpError`] names what is missing, not allowed or out of range; nothing was changed.
     pub fn modify(&self, change: &QpChange) -> Result<(), ModifyQpError> {
+        self.shard.check()?;
         if let Some(wanted) = change.path_mtu {
             let active = self.context().port().active_mtu;
             if wanted > active {
@@ -192,20 +220,24 @@ impl Qp {
             state.endpoint.modify_qp(now(), self.qpn, change, &view)?;
             if change.state == Some(QpState::Reset) {
                 state.hand_out();
-                self.send_cq.ring().forget(self.qpn);
-                self.recv_cq.ring().forget(self.qpn);
+                for cq in self.cqs() {
+                    cq.ring().forget(self.qpn);
+                }
             }
             Ok::<_, ModifyError>(())
-        })?;
+        })??;
         Ok(())
     }
 
-    /// Its attributes and what it was made of (ibv_query_qp).
+    /// Its attributes and what it was made of (ibv_query_qp). In a forked child it is in the state ERROR, and the other
+    /// attributes tell nothing.
     #[must_use]
     pub fn query(&self) -> (QpAttrs, QpConfig) {
-        self.shard
-            .look(|state| state.endpoint.query_qp(self.qpn))
-            .unwrap_or_else(|| unreachable!("a queue pair is in its endpoint until it is dropped"))
+        match self.shard.look(|state| state.endpoint.query_qp(self.qpn)) {
+            Ok(Some(told)) => told,
+            Ok(None) => unreachable!("a queue pair is in its endpoint until it is dropped"),
+            Err(Forked) => (QpAttrs { state: QpState::Error, ..QpAttrs::default() }, self.made),
+        }
     }
 
     /// Its state.
@@ -217,15 +249,17 @@ impl Qp {
     /// Its counters.
     #[must_use]
     pub fn stats(&self) -> QpStats {
-        self.shard.look(|state| state.endpoint.qp_stats(self.qpn)).unwrap_or_default()
+        self.shard.look(|state| state.endpoint.qp_stats(self.qpn)).ok().flatten().unwrap_or_default()
     }
 
     /// The PSNs it sends and expects next.
     #[must_use]
     pub fn psns(&self) -> (Psn, Psn) {
-        self.shard
-            .look(|state| state.endpoint.psns(self.qpn))
-            .unwrap_or_else(|| unreachable!("a queue pair is in its endpoint until it is dropped"))
+        match self.shard.look(|state| state.endpoint.psns(self.qpn)) {
+            Ok(Some(told)) => told,
+            Ok(None) => unreachable!("a queue pair is in its endpoint until it is dropped"),
+            Err(Forked) => Default::default(),
+        }
     }
 
     /// Posts a send request (ibv_post_send) and sends what may leave now. Elements and inline bytes are copied; the
@@ -254,7 +288,7 @@ impl Qp {
             list.iter().enumerate().try_for_each(|(index, wr)| {
                 self.post_one(state, now, wr).map_err(|reason| PostListError { index, reason })
             })
-        })
+        })?
     }
 
     /// Posts all of these send requests or, if one is refused, none (ibv_wr_complete). They leave together.
@@ -263,11 +297,12 @@ impl Qp {
     /// Which was refused, and why.
     pub fn post_send_all(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
         let told = |(index, reason)| PostListError { index, reason };
+        self.shard.check()?;
         for (index, wr) in list.iter().enumerate() {
             self.check_length(wr).map_err(|reason| told((index, reason)))?;
         }
         self.shard
-            .act(Acks::Wait, |state, _| state.endpoint.post_send_all(now(), self.qpn, list).map_err(told))
+            .act(Acks::Wait, |state, _| state.endpoint.post_send_all(now(), self.qpn, list).map_err(told))?
     }
 
     fn post_one(&self, state: &mut State, now: Instant, wr: &SendWr<'_>) -> Result<(), PostError> {
@@ -295,7 +330,7 @@ impl Qp {
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.shard.look(|state| state.endpoint.post_recv(self.qpn, wr))
+        self.shard.look(|state| state.endpoint.post_recv(self.qpn, wr))?
     }
 
     /// Posts several receives, up to the first that fails.
@@ -308,7 +343,7 @@ impl Qp {
                 let posted = state.endpoint.post_recv(self.qpn, wr);
                 posted.map_err(|reason| PostListError { index, reason })
             })
-        })
+        })?
     }
 
     /// Binds a type 1 window (ibv_bind_mw): posts the request and gives the key that the window will have.
@@ -334,6 +369,7 @@ impl Qp {
         if mw.kind() != WindowType::One {
             return Err(PostError::Operation);
         }
+        self.shard.check()?;
         let mut key = mw.posted();
         let bind = BindWindow { window: *key, new_rkey: key.rotated(), ..to };
         self.post_send(&SendWr { flags, ..SendWr::new(wr_id, SendOp::BindWindow(bind), &[]) })?;
@@ -349,6 +385,7 @@ impl Qp {
         let address = group.address().filter(IpAddr::is_multicast);
         let address = address.ok_or_else(|| CreateError::Group(group.address().unwrap_or(NO_ADDRESS)))?;
         let membership = (address, self.context().device().interface().index);
+        self.shard.check()?;
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         if groups.contains(&membership) {
             return Ok(());
@@ -361,7 +398,7 @@ impl Qp {
                 let _ = state.endpoint.detach_multicast(self.qpn, address);
             }
             joined
-        })?;
+        })??;
         groups.push(membership);
         Ok(())
     }
@@ -372,13 +409,14 @@ impl Qp {
     /// [`CreateError::Group`] if it was not attached.
     pub fn detach_multicast(&self, group: Gid) -> Result<(), CreateError> {
         let address = group.address().unwrap_or(NO_ADDRESS);
+        self.shard.check()?;
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let place = groups.iter().position(|(have, _)| *have == address);
         let membership = groups.swap_remove(place.ok_or(CreateError::Group(address))?);
         self.shard.act(Acks::Wait, |state, _| {
             leave(state, membership);
             state.endpoint.detach_multicast(self.qpn, address)
-        })?;
+        })??;
         Ok(())
     }
 }
@@ -425,7 +463,8 @@ fn check_caps(caps: &QpCaps, shared: bool) -> Result<(), CreateError> {
 impl Drop for Qp {
     fn drop(&mut self) {
         let groups = core::mem::take(self.groups.get_mut().unwrap_or_else(PoisonError::into_inner));
-        self.shard.act(Acks::Wait, |state, view| {
+        // A forked child's parent has it.
+        let _ = self.shard.act(Acks::Wait, |state, view| {
             // What it owes is forgotten with it.
             state.send_now(view, Acks::Flush);
             for membership in groups {
@@ -435,8 +474,9 @@ impl Drop for Qp {
             // It is there: only this removes it.
             let _ = state.endpoint.destroy_qp(self.qpn);
             state.hand_out();
-            state.leave_queue(self.send_cq.id());
-            state.leave_queue(self.recv_cq.id());
+            for cq in self.cqs() {
+                state.leave_queue(cq.id());
+            }
             state.qp_owners.remove(&self.qpn);
         });
     }

@@ -1,10 +1,12 @@
 //! Shared receive queues (ibv_srq).
 
 use crate::{
+    cq::Cq,
     engine::Shard,
     error::{CreateError, PostListError},
     limits,
     pd::Pd,
+    xrcd::Xrcd,
 };
 use rxe_core::{
     endpoint::Acks,
@@ -23,20 +25,54 @@ struct Inner {
     shard: Arc<Shard>,
     max_sge: u32,
     pd: Pd,
+    xrc: Option<(XrcParts, u32)>,
+}
+
+/// What makes a shared receive queue an XRC one.
+#[derive(Clone, Debug)]
+pub(crate) struct XrcParts {
+    pub(crate) xrcd: Xrcd,
+    pub(crate) cq: Cq,
 }
 
 impl Srq {
-    pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u32) -> Result<Self, CreateError> {
+    pub(crate) fn new(
+        pd: &Pd,
+        xrc: Option<XrcParts>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Self, CreateError> {
         limits::check("SRQ requests", max_wr.into(), 1, limits::MAX_QP_WR.into())?;
         limits::check("SRQ elements", max_sge.into(), 0, limits::MAX_SGE.into())?;
         let context = &pd.context().0;
+        if xrc
+            .as_ref()
+            .is_some_and(|xrc| !xrc.xrcd.belongs_to(&context.stack) || !xrc.cq.belongs_to(&context.stack))
+        {
+            return Err(CreateError::Stranger("XRC domain or completion queue"));
+        }
         let shard = Arc::clone(context.stack.shard());
-        let id = shard.act(Acks::Wait, |state, _| {
-            let id = state.endpoint.create_srq(pd.id(), max_wr, max_sge)?;
-            state.srq_owners.insert(id, Arc::clone(&context.events));
-            Ok::<_, CreateError>(id)
-        })?;
-        Ok(Self(Arc::new(Inner { id, shard, max_sge, pd: pd.clone() })))
+        let (id, number) = shard.act(Acks::Wait, |state, _| {
+            let made = match &xrc {
+                Some(XrcParts { xrcd, cq }) => {
+                    let made =
+                        state.endpoint.create_xrc_srq(pd.id(), (xrcd.id(), cq.id()), max_wr, max_sge)?;
+                    state.use_queue(cq.ring());
+                    made
+                }
+                None => (state.endpoint.create_srq(pd.id(), max_wr, max_sge)?, 0),
+            };
+            state.srq_owners.insert(made.0, Arc::clone(&context.events));
+            Ok::<_, CreateError>(made)
+        })??;
+        let xrc = xrc.map(|parts| (parts, number));
+        Ok(Self(Arc::new(Inner { id, shard, max_sge, pd: pd.clone(), xrc })))
+    }
+
+    /// What peers call it, if it is an XRC one (ibv_get_srq_num).
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        self.0.xrc.as_ref().map(|(_, number)| *number)
     }
 
     /// Its name in asynchronous events.
@@ -73,13 +109,13 @@ impl Srq {
     /// # Errors
     /// [`PostError`]: more requests wait than are to fit, or the limit is larger than the queue.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), PostError> {
-        self.0.shard.act(Acks::Wait, |state, _| state.endpoint.modify_srq(self.0.id, max_wr, limit))
+        self.0.shard.act(Acks::Wait, |state, _| state.endpoint.modify_srq(self.0.id, max_wr, limit))?
     }
 
     /// How many requests it holds at most, and the limit: 0 where none is armed, or its event was raised (ibv_query_srq).
     #[must_use]
     pub fn query(&self) -> (u32, u32) {
-        self.0.shard.look(|state| state.endpoint.query_srq(self.0.id)).unwrap_or_default()
+        self.0.shard.look(|state| state.endpoint.query_srq(self.0.id)).ok().flatten().unwrap_or_default()
     }
 
     /// Posts a receive (ibv_post_srq_recv).
@@ -87,7 +123,7 @@ impl Srq {
     /// # Errors
     /// [`PostError`].
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.0.shard.look(|state| state.endpoint.post_srq_recv(self.0.id, wr))
+        self.0.shard.look(|state| state.endpoint.post_srq_recv(self.0.id, wr))?
     }
 
     /// Posts several receives, up to the first that fails.
@@ -100,17 +136,21 @@ impl Srq {
                 let posted = state.endpoint.post_srq_recv(self.0.id, wr);
                 posted.map_err(|reason| PostListError { index, reason })
             })
-        })
+        })?
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.shard.act(Acks::Wait, |state, _| {
+        // A forked child's parent has it.
+        let _ = self.shard.act(Acks::Wait, |state, _| {
             // Queue pairs that use it hold a handle, so it is not busy.
             let _ = state.endpoint.destroy_srq(self.id);
             state.hand_out();
             state.srq_owners.remove(&self.id);
+            if let Some((xrc, _)) = &self.xrc {
+                state.leave_queue(xrc.cq.id());
+            }
         });
     }
 }

@@ -202,3 +202,20 @@ fn a_path_that_is_too_narrow_is_told() {
     // Told once.
     assert!(two.a.try_get_async_event().is_none_or(|event| !matches!(event, AsyncEvent::PathMtuExceeded(_))));
 }
+
+/// An empty datagram is no packet, but somebody sent it: it is counted.
+#[test]
+fn empty_datagrams_are_counted() {
+    let two = verbs_common::udp4();
+    let (a, b) = connected(&two, QpType::Rc, 64, Mtu::M1024);
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..3 {
+        assert_eq!(socket.send_to(&[], (verbs_common::loopback(2), 4791)).unwrap(), 0);
+    }
+    // Behind them in the same socket, so they have been taken when this has arrived.
+    a.mr.write_at(0, b"x").unwrap();
+    let remote = Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };
+    a.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[a.mr.sge(0, 1)])).unwrap();
+    a.good();
+    assert_eq!((two.a.link_report().malformed, two.b.link_report().malformed), (0, 3));
+}

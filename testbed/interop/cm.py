@@ -15,7 +15,7 @@ SECTION = "Programs that connect by rdma_cm"
 CASES = "The connection manager step by step (`cm-peer cases`)"
 LOSS = "Connections while each way loses 1 %"
 # Seconds for all cases of one family.
-CASES_LIMIT = 200
+CASES_LIMIT = 500
 # Seconds for one pair; and for a server of ours to say that it listens.
 LIMIT = 60
 READY = 20

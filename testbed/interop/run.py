@@ -34,7 +34,7 @@ from results import Results
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-TIMEOUT = 60
+TIMEOUT = 150
 # What the two programs say while nobody listens yet.
 NOT_YET = re.compile(r"Connection refused|Couldn't connect to")
 

@@ -1,7 +1,7 @@
 //! Attributes that programs hand in or get back when they make, change or ask about objects.
 
 use super::Gid;
-use crate::object::{CompChannel, Cq, Pd, Qp, Srq, Td};
+use crate::object::{CompChannel, Cq, Pd, Qp, Srq, Td, Xrcd};
 use core::ffi::{c_int, c_uint, c_void};
 
 /// struct ibv_global_route.
@@ -54,7 +54,7 @@ pub(crate) struct SrqInitAttrEx<'a> {
     pub(crate) comp_mask: u32,
     pub(crate) srq_type: c_int,
     pub(crate) pd: Option<&'a Pd>,
-    pub(crate) xrcd: *const c_void,
+    pub(crate) xrcd: Option<&'a Xrcd>,
     pub(crate) cq: Option<&'a Cq>,
     pub(crate) tm_cap: [u32; 2],
 }
@@ -96,7 +96,7 @@ pub(crate) struct QpInitAttrEx<'a> {
     pub(crate) sq_sig_all: c_int,
     pub(crate) comp_mask: u32,
     pub(crate) pd: Option<&'a Pd>,
-    pub(crate) xrcd: *mut c_void,
+    pub(crate) xrcd: Option<&'a Xrcd>,
     pub(crate) create_flags: u32,
     pub(crate) max_tso_header: u16,
     pub(crate) rwq_ind_tbl: *mut c_void,
@@ -205,6 +205,15 @@ pub(crate) struct ParentDomainInitAttr<'a> {
     pub(crate) alloc: usize,
     pub(crate) free: usize,
     pub(crate) pd_context: *mut c_void,
+}
+
+/// struct ibv_xrcd_init_attr.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct XrcdInitAttr {
+    pub(crate) comp_mask: u32,
+    pub(crate) fd: c_int,
+    pub(crate) oflags: c_int,
 }
 
 /// struct ibv_alloc_dm_attr.

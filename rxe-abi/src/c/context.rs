@@ -4,13 +4,14 @@ use super::{
     Absent, Pointer,
     attr::{
         AllocDmAttr, CqInitAttrEx, ModifyCqAttr, ParentDomainInitAttr, QpInitAttrEx, SrqInitAttrEx, ValuesEx,
+        XrcdInitAttr,
     },
     device::Device,
     work::{MwBind, RecvWr, SendWr, Sge, Wc},
 };
 use crate::{
     border::{List, OutList, Owned},
-    object::{Cq, Dm, Mr, Mw, Pd, Qp, Srq, Td},
+    object::{Cq, Dm, Mr, Mw, Pd, Qp, Srq, Td, Xrcd},
 };
 use core::ffi::{c_int, c_uint, c_void};
 use libc::pthread_mutex_t;
@@ -94,11 +95,11 @@ pub(crate) struct VerbsContext {
     pub(crate) open_qp: Absent,
     pub(crate) create_qp_ex:
         Option<unsafe extern "C" fn(ContextPtr, Option<&mut QpInitAttrEx<'_>>) -> *mut Qp>,
-    pub(crate) get_srq_num: Absent,
+    pub(crate) get_srq_num: Option<unsafe extern "C" fn(Option<&Srq>, Option<&mut u32>) -> c_int>,
     pub(crate) create_srq_ex:
         Option<unsafe extern "C" fn(ContextPtr, Option<&mut SrqInitAttrEx<'_>>) -> *mut Srq>,
-    pub(crate) open_xrcd: Absent,
-    pub(crate) close_xrcd: Absent,
+    pub(crate) open_xrcd: Option<unsafe extern "C" fn(ContextPtr, Option<&XrcdInitAttr>) -> *mut Xrcd>,
+    pub(crate) close_xrcd: Option<unsafe extern "C" fn(Owned<Xrcd>) -> c_int>,
     pub(crate) _placeholder: u64,
     pub(crate) sz: usize,
     pub(crate) context: Context,

@@ -5,11 +5,13 @@
 use super::{
     attr::{
         AhAttr, AllocDmAttr, AsyncEvent, CqInitAttrEx, GlobalRoute, ModifyCqAttr, ParentDomainInitAttr,
-        QpAttr, QpCap, QpInitAttr, QpInitAttrEx, SrqAttr, SrqInitAttr, SrqInitAttrEx, ValuesEx,
+        QpAttr, QpCap, QpInitAttr, QpInitAttrEx, SrqAttr, SrqInitAttr, SrqInitAttrEx, ValuesEx, XrcdInitAttr,
     },
     context::{Context, ContextOps, VerbsContext},
     device::{Device, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr},
-    object::{Ah, CompChannel, Cq, CqEx, Dm, Mr, Mw, Pd, PollFunctions, Qp, QpEx, Srq, Td, WrFunctions},
+    object::{
+        Ah, CompChannel, Cq, CqEx, Dm, Mr, Mw, Pd, PollFunctions, Qp, QpEx, Srq, Td, WrFunctions, Xrcd,
+    },
     rdma::{AddrInfo, CmEvent, CmId, ConnParam, EventChannel, IbAddr, JoinAttr, PathRec, Route, UdParam},
     work::{
         AtomicOperands, BindMw, DataBuf, Grh, MwBind, MwBindInfo, Rdma, RecvWr, SendWr, Sge, UdTarget, Wc,
@@ -70,6 +72,7 @@ fn object_facts(out: &mut Vec<Fact>) {
     facts!(out, "ibv_pd", Pd, { context, handle });
     facts!(out, "ibv_dm", Dm, { context, memcpy_to_dm, memcpy_from_dm, comp_mask, handle });
     facts!(out, "ibv_td", Td, { context });
+    facts!(out, "ibv_xrcd", Xrcd, { context });
     facts!(out, "ibv_mr", Mr, { context, pd, addr, length, handle, lkey, rkey });
     facts!(out, "ibv_mw", Mw, { context, pd, rkey, handle, kind = "type" });
     facts!(out, "ibv_ah", Ah, { context, pd, handle });
@@ -141,6 +144,7 @@ fn attribute_facts(out: &mut Vec<Fact>) {
     facts!(out, "ibv_cq_init_attr_ex", CqInitAttrEx<'_>, {
         cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, flags, parent_domain,
     });
+    facts!(out, "ibv_xrcd_init_attr", XrcdInitAttr, { comp_mask, fd, oflags });
     facts!(out, "ibv_alloc_dm_attr", AllocDmAttr, { length, log_align_req, comp_mask });
     facts!(out, "ibv_async_event", AsyncEvent, { element, event_type });
     facts!(out, "ibv_values_ex", ValuesEx, { comp_mask, raw_clock });

@@ -78,6 +78,13 @@ pub(crate) struct CompChannel {
     pub(crate) refcnt: AtomicI32,
 }
 
+/// struct ibv_xrcd.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Xrcd {
+    pub(crate) context: Pointer<Context>,
+}
+
 /// struct ibv_srq.
 #[derive(Debug)]
 #[repr(C)]

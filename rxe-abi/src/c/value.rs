@@ -26,6 +26,7 @@ pub(crate) const DEVICE_SYS_IMAGE_GUID: u32 = 1 << 11;
 pub(crate) const DEVICE_RC_RNR_NAK_GEN: u32 = 1 << 12;
 pub(crate) const DEVICE_SRQ_RESIZE: u32 = 1 << 13;
 pub(crate) const DEVICE_MEM_WINDOW: u32 = 1 << 17;
+pub(crate) const DEVICE_XRC: u32 = 1 << 20;
 pub(crate) const DEVICE_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 pub(crate) const DEVICE_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
 pub(crate) const ATOMIC_HCA: c_int = 1;
@@ -72,6 +73,7 @@ pub(crate) const QP_DEST_QPN: c_int = 1 << 20;
 pub(crate) const QP_ATTR_MASK: c_int = (QP_DEST_QPN << 1) - 1;
 
 pub(crate) const QP_INIT_ATTR_PD: u32 = 1;
+pub(crate) const QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub(crate) const QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
 pub(crate) const QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 
@@ -98,8 +100,13 @@ pub(crate) const CQ_WC_FLAGS: u64 = 0x7f | 1 << 7 | 1 << 11;
 pub(crate) const SRQ_MAX_WR: c_int = 1;
 pub(crate) const SRQ_LIMIT: c_int = 1 << 1;
 pub(crate) const SRQT_BASIC: c_int = 0;
+pub(crate) const SRQT_XRC: c_int = 1;
 pub(crate) const SRQ_INIT_ATTR_TYPE: u32 = 1;
 pub(crate) const SRQ_INIT_ATTR_PD: u32 = 1 << 1;
+pub(crate) const SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
+pub(crate) const SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
+pub(crate) const XRCD_INIT_ATTR_FD: u32 = 1;
+pub(crate) const XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;
 
 pub(crate) const MW_TYPE_1: c_int = 1;
 pub(crate) const MW_TYPE_2: c_int = 2;

@@ -87,8 +87,8 @@ extern "C" fn rdma_accept(id: Option<&Id>, param: Option<&ConnParam>) -> c_int {
         let said = Said::new(id, param);
         let datagrams = qp::kind_of(id) == QpType::Ud;
         if qp::of(id).is_some() && !datagrams {
-            qp::change(id, QpState::Rtr, said.responder_resources)?;
-            qp::change(id, QpState::Rts, said.initiator_depth)?;
+            qp::change(id, QpState::Rtr, said.responder_resources, Some(said.rnr_retry_count))?;
+            qp::change(id, QpState::Rts, said.initiator_depth, None)?;
         }
         id.cm.accept(&said.params())?;
         if datagrams { Ok(0) } else { wait_if_sync(id) }

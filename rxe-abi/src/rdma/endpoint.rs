@@ -154,12 +154,14 @@ extern "C" fn rdma_getaddrinfo(
         let own = hints.map_or(Ok(None), |hints| Address::new(hints.ai_src_addr).read())?;
         let (node, service) = (node.read()?, service.read()?);
         let passive = flags & RAI_PASSIVE != 0;
-        let found = match (node, service) {
-            (None, None) => return Err(INVALID),
-            (node, service) => find(node, service, passive, flags & RAI_NUMERICHOST != 0, family)?,
+        let found = match (node, service, hints) {
+            (None, None, None) => return Err(INVALID),
+            // Nothing is looked up: the hints are what comes out.
+            (None, None, Some(hints)) => Address::new(hints.ai_dst_addr).read()?,
+            (node, service, _) => Some(find(node, service, passive, flags & RAI_NUMERICHOST != 0, family)?),
         };
         let bytes = |address: SocketAddr| sockaddr_bytes(address).into_vec().into_boxed_slice();
-        let (from, to) = if passive { (Some(found), None) } else { (own, Some(found)) };
+        let (from, to) = if passive && found.is_some() { (found, None) } else { (own, found) };
         let mut addresses = [from.map(bytes), to.map(bytes)];
         let [src, dst] = addresses.each_mut().map(|bytes| {
             bytes
@@ -168,7 +170,11 @@ extern "C" fn rdma_getaddrinfo(
         });
         let c = AddrInfo {
             ai_flags: flags,
-            ai_family: if found.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 },
+            ai_family: match found {
+                Some(found) if found.is_ipv4() => libc::AF_INET,
+                Some(_) => libc::AF_INET6,
+                None => hints.map_or(0, |hints| hints.ai_family),
+            },
             ai_qp_type: qp_type_number(kind),
             ai_port_space: space.number().into(),
             ai_src_len: src.1,

@@ -59,6 +59,7 @@ extern "C" fn rdma_get_cm_event(channel: Option<&Channel>, out: Out<'_, *mut Eve
 /// The next event of a channel.
 pub(super) fn next(channel: &Channel) -> Result<*mut Event> {
     let events = &channel.channel;
+    events.check_owner()?;
     loop {
         let event = match events.try_get_event() {
             Some(event) => event,
@@ -184,8 +185,8 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
 
 /// The peer has accepted: the queue pair becomes ready, and the peer hears that.
 fn confirm(id: &Id) -> Result<()> {
-    qp::change(id, QpState::Rtr, None)?;
-    qp::change(id, QpState::Rts, None)?;
+    qp::change(id, QpState::Rtr, None, None)?;
+    qp::change(id, QpState::Rts, None, None)?;
     Ok(id.cm.establish()?)
 }
 

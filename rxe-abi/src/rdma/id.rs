@@ -19,10 +19,14 @@ use rxe_cm::{CmId, proto::PortSpace};
 use rxe_verbs::{Gid, QpType};
 use std::sync::{Arc, Mutex};
 
-/// rdma_create_event_channel(3).
+/// rdma_create_event_channel(3). The connection manager starts here, where librdmacm looks for devices: programs that
+/// have agreed elsewhere on when to connect expect the listener's first id to be quick.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_create_event_channel() -> *mut Channel {
-    pointer(Channel::new)
+    pointer(|| {
+        manager()?;
+        Channel::new()
+    })
 }
 
 /// rdma_destroy_event_channel(3).
@@ -189,7 +193,9 @@ pub(super) extern "C" fn rdma_destroy_id(id: Owned<Id>) -> c_int {
         ids().remove(&this.cm.number());
         this.events.wait();
         this.channel()?.channel.forget(&this.cm);
+        let cm = this.cm.clone();
         id.free();
+        cm.destroy();
         if sync {
             Owned::ours(channel).free();
         }

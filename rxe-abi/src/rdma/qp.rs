@@ -30,8 +30,8 @@ pub(super) fn of(id: &Id) -> Option<&Qp> {
 }
 
 /// Moves the id's queue pair to a state; `depth` is the number of READs that it may take (Rtr) or issue (Rts) at a time,
-/// where the program has its own wish.
-pub(super) fn change(id: &Id, state: QpState, depth: Option<u8>) -> Result<()> {
+/// where the program has its own wish; `retries`, how often the peer may try again when there is no receive.
+pub(super) fn change(id: &Id, state: QpState, depth: Option<u8>, retries: Option<u8>) -> Result<()> {
     let qp = given(of(id))?;
     if state == QpState::Rtr && kind_of(id) != QpType::Ud {
         // What the peer may do is known only now.
@@ -43,6 +43,9 @@ pub(super) fn change(id: &Id, state: QpState, depth: Option<u8>) -> Result<()> {
             QpState::Rtr => change.max_dest_rd_atomic = change.max_dest_rd_atomic.and(depth),
             _ => change.max_rd_atomic = change.max_rd_atomic.and(depth),
         }
+    }
+    if let Some(retries) = retries {
+        change.min_rnr_timer = change.min_rnr_timer.map(|_| rxe_cm::min_rnr_timer(retries));
     }
     apply(qp, &change)
 }
@@ -95,7 +98,9 @@ pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>) -> Result<Q
     let made = qp::make(pd, &mut init, None).inspect_err(|_| end_queues(id))?;
     show(&id.c.qp, made.cast_const());
     let ready = if kind_of(id) == QpType::Ud {
-        [QpState::Init, QpState::Rtr, QpState::Rts].iter().try_for_each(|state| change(id, *state, None))
+        [QpState::Init, QpState::Rtr, QpState::Rts]
+            .iter()
+            .try_for_each(|state| change(id, *state, None, None))
     } else {
         id.cm.qp_change(QpState::Init).map_err(Into::into).and_then(|change| apply(given(of(id))?, &change))
     };

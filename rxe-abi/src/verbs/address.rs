@@ -29,6 +29,7 @@ fn make(pd: &Pd, attr: &AhAttr) -> Result<*mut Ah> {
     }
     // An index without a GID has a number of its own here, but not for queue pairs.
     let context = &pd.context.context;
+    context.check_owner()?;
     if attr.is_global != 0 && context.gids().get(attr.grh.sgid_index).is_zero() {
         return Err(Errno(libc::ENODATA));
     }

@@ -27,6 +27,7 @@ const FLAGS: u32 = v::DEVICE_BAD_PKEY_CNTR
     | v::DEVICE_RC_RNR_NAK_GEN
     | v::DEVICE_SRQ_RESIZE
     | v::DEVICE_MEM_WINDOW
+    | v::DEVICE_XRC
     | v::DEVICE_MEM_MGT_EXTENSIONS
     | v::DEVICE_MEM_WINDOW_TYPE_2B;
 
@@ -110,7 +111,7 @@ fn device_attr_ex(context: &Context) -> DeviceAttrEx {
         cq_mod_caps: CqModerationCaps::default(),
         max_dm_size: super::dm::MOST as u64,
         pci_atomic_caps: PciAtomicCaps::default(),
-        xrc_odp_caps: 0,
+        xrc_odp_caps: ODP.rc_odp_caps,
         phys_port_cnt_ex: 1,
     }
 }

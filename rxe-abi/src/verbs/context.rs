@@ -1,6 +1,6 @@
 //! Opening and closing devices, and the tables of functions they come with.
 
-use super::{attributes, cq, dm, import, memory, pd, port, qp, srq};
+use super::{attributes, cq, dm, import, memory, pd, port, qp, srq, xrcd};
 use crate::{
     border::{Errno, Register, Result, code, given, pointer},
     c::{
@@ -59,10 +59,10 @@ fn c_context(device: &'static Device, cmd_fd: c_int, async_fd: c_int) -> VerbsCo
         destroy_flow: [None; 4],
         open_qp: None,
         create_qp_ex: Some(qp::create_qp_ex),
-        get_srq_num: None,
+        get_srq_num: Some(srq::get_srq_num),
         create_srq_ex: Some(srq::create_srq_ex),
-        open_xrcd: None,
-        close_xrcd: None,
+        open_xrcd: Some(xrcd::open_xrcd),
+        close_xrcd: Some(xrcd::close_xrcd),
         _placeholder: 0,
         sz: size_of::<VerbsContext>(),
         context: CContext {
@@ -128,7 +128,7 @@ pub(crate) fn open(device: &'static Device) -> Result<Arc<Context>> {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_close_device(context: ContextPtr) -> c_int {
     code(|| {
-        Context::of(context)?.release();
+        Context::of_anybody(context)?.release();
         Ok(())
     })
 }

@@ -65,6 +65,7 @@ extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     value(|| {
         let channel = given(channel)?;
+        channel.context.context.check_owner()?;
         let (object, cq_context) = next_event(channel)?;
         given(cq)?.write(object);
         if let Some(place) = context {
@@ -248,7 +249,9 @@ pub(super) extern "C" fn poll_cq(cq: Option<&Cq>, entries: c_int, mut out: OutLi
 /// ibv_req_notify_cq(3).
 pub(super) extern "C" fn req_notify_cq(cq: Option<&Cq>, solicited_only: c_int) -> c_int {
     code(|| {
-        given(cq)?.cq.req_notify(solicited_only != 0);
+        let cq = given(cq)?;
+        cq.context.context.check_owner()?;
+        cq.cq.req_notify(solicited_only != 0);
         Ok(())
     })
 }

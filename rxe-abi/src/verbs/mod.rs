@@ -15,5 +15,6 @@ mod port;
 pub(crate) mod qp;
 pub(crate) mod srq;
 mod text;
+pub(crate) mod xrcd;
 
 pub(crate) use attributes::clock;

@@ -12,7 +12,7 @@ use crate::{
         work::{RecvWr, SendWr},
     },
     convert::{caps, caps_to_c, qp_attr, qp_change, qp_state_number, qp_type},
-    object::{Context, Cq, Events, Pd, Qp, Srq, Users},
+    object::{Context, Cq, Events, Pd, Qp, Srq, Users, Xrcd},
     wr::{self, Batch, Requests, recv_sges},
 };
 use core::{
@@ -36,31 +36,61 @@ extern "C" fn ibv_create_qp(pd: Option<&Pd>, init: Option<&mut QpInitAttr<'_>>) 
 
 /// ibv_create_qp_ex(3), where the header does not turn it into the plain call.
 pub(super) extern "C" fn create_qp_ex(context: ContextPtr, init: Option<&mut QpInitAttrEx<'_>>) -> *mut Qp {
-    const KNOWN: u32 = v::QP_INIT_ATTR_PD | v::QP_INIT_ATTR_CREATE_FLAGS | v::QP_INIT_ATTR_SEND_OPS_FLAGS;
     pointer(|| {
         Context::of(context)?;
-        let init = given(init)?;
-        let has = |bit| init.comp_mask & bit != 0;
-        if init.comp_mask & !KNOWN != 0 || (has(v::QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0) {
-            return Err(UNSUPPORTED);
-        }
-        if !has(v::QP_INIT_ATTR_PD) {
-            return Err(INVALID);
-        }
-        let extended = has(v::QP_INIT_ATTR_SEND_OPS_FLAGS);
-        if extended && init.send_ops_flags & !SEND_OPS != 0 {
-            return Err(UNSUPPORTED);
-        }
-        let pd = given(init.pd)?;
-        let mut base = init.base();
-        let qp = make(pd, &mut base, extended.then(Batch::default))?;
-        init.cap = base.cap;
-        Ok(qp)
+        make_ex(given(init)?)
     })
 }
 
+/// A queue pair as the attributes say.
+pub(crate) fn make_ex(init: &mut QpInitAttrEx<'_>) -> Result<*mut Qp> {
+    const KNOWN: u32 = v::QP_INIT_ATTR_PD
+        | v::QP_INIT_ATTR_XRCD
+        | v::QP_INIT_ATTR_CREATE_FLAGS
+        | v::QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let has = |bit| init.comp_mask & bit != 0;
+    if init.comp_mask & !KNOWN != 0 || (has(v::QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0) {
+        return Err(UNSUPPORTED);
+    }
+    if init.qp_type == v::QPT_XRC_RECV {
+        let xrcd = init.xrcd.filter(|_| has(v::QP_INIT_ATTR_XRCD));
+        return make_target(given(xrcd)?, init.qp_context);
+    }
+    if !has(v::QP_INIT_ATTR_PD) || has(v::QP_INIT_ATTR_XRCD) {
+        return Err(INVALID);
+    }
+    let extended = has(v::QP_INIT_ATTR_SEND_OPS_FLAGS);
+    if extended && init.send_ops_flags & !SEND_OPS != 0 {
+        return Err(UNSUPPORTED);
+    }
+    let pd = given(init.pd)?;
+    let mut base = init.base();
+    let qp = make(pd, &mut base, extended.then(Batch::default))?;
+    init.cap = base.cap;
+    Ok(qp)
+}
+
+/// An XRC target: it has nothing but its domain. Sizes asked for are left as they are, as by the kernel.
+fn make_target(xrcd: &Xrcd, qp_context: *mut c_void) -> Result<*mut Qp> {
+    let qp = xrcd.xrcd.create_target()?;
+    let none = QpInitAttr {
+        qp_context,
+        send_cq: None,
+        recv_cq: None,
+        srq: None,
+        cap: QpCap::default(),
+        qp_type: v::QPT_XRC_RECV,
+        sq_sig_all: 0,
+    };
+    let c = c_qp(&xrcd.context, None, &none, qp.qpn().value());
+    Ok(enter(c, qp, &xrcd.context, &xrcd.users, None))
+}
+
 pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> Result<*mut Qp> {
-    let (send_cq, recv_cq) = (given(init.send_cq)?, given(init.recv_cq)?);
+    let send_cq = given(init.send_cq)?;
+    // Initiators receive nothing.
+    let initiator = init.qp_type == v::QPT_XRC_SEND;
+    let recv_cq = given(init.recv_cq.or_else(|| initiator.then_some(send_cq)))?;
     let mut caps = caps(&init.cap);
     // The room of the elements is there for inline data too, as in kernel rxe: some programs take it for granted.
     caps.max_inline = caps.max_inline.max(caps.max_send_sge.saturating_mul(16).min(limits::MAX_INLINE));
@@ -72,28 +102,39 @@ pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> 
         caps,
         signal_all: init.sq_sig_all != 0,
     })?;
-    let qpn = qp.qpn();
-    let c = c_qp(pd, init, qpn.value());
+    let c = c_qp(&pd.context, Some(pd), init, qp.qpn().value());
     init.cap = caps_to_c(&qp.query().1.caps);
+    Ok(enter(c, qp, &pd.context, &pd.users, batch))
+}
+
+/// Hands a queue pair to the program.
+fn enter(
+    c: c::object::QpEx,
+    qp: rxe_verbs::Qp,
+    context: &Arc<Context>,
+    domain: &Users,
+    batch: Option<Batch>,
+) -> *mut Qp {
+    let qpn = qp.qpn();
     let object = Box::into_raw(Box::new(Qp {
         c,
         qp,
-        context: Arc::clone(&pd.context),
-        _pd: Users::clone(&pd.users),
+        context: Arc::clone(context),
+        _domain: Users::clone(domain),
         events: Events::default(),
         batch,
     }));
-    pd.context.qps.enter(qpn, object);
-    Ok(object)
+    context.qps.enter(qpn, object);
+    object
 }
 
-fn c_qp(pd: &Pd, init: &QpInitAttr<'_>, number: u32) -> c::object::QpEx {
+fn c_qp(context: &Context, pd: Option<&Pd>, init: &QpInitAttr<'_>, number: u32) -> c::object::QpEx {
     let cq = |cq: Option<&Cq>| cq.map_or(ptr::null_mut(), |cq| (&raw const cq.c.base).cast_mut());
     let srq = |srq: Option<&Srq>| srq.map_or(ptr::null_mut(), |srq| (&raw const srq.c).cast_mut());
     let qp_base = c::object::Qp {
-        context: pd.context.pointer(),
+        context: context.pointer(),
         qp_context: Pointer::new(init.qp_context),
-        pd: c_pd(pd),
+        pd: pd.map_or_else(Pointer::default, c_pd),
         send_cq: Pointer::new(cq(init.send_cq)),
         recv_cq: Pointer::new(cq(init.recv_cq)),
         srq: Pointer::new(srq(init.srq)),
@@ -156,6 +197,7 @@ extern "C" fn ibv_query_qp(
 ) -> c_int {
     code(|| {
         let qp = given(qp)?;
+        qp.qp.context().check_owner()?;
         let (now, config) = qp.qp.query();
         let base = &qp.c.qp_base;
         given(attr)?.write(qp_attr(&now, &config.caps));

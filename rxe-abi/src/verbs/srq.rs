@@ -11,7 +11,7 @@ use crate::{
         value as v,
         work::RecvWr,
     },
-    object::{Context, Events, Pd, Srq, Users},
+    object::{Context, Cq, Events, Pd, Srq, Users, Xrcd},
     wr::recv_sges,
 };
 use core::ffi::{c_int, c_void};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub(crate) extern "C" fn ibv_create_srq(pd: Option<&Pd>, init: Option<&SrqInitAttr>) -> *mut Srq {
     pointer(|| {
         let init = given(init)?;
-        make(given(pd)?, init.srq_context, &init.attr)
+        make(given(pd)?, None, init.srq_context, &init.attr)
     })
 }
 
@@ -33,20 +33,31 @@ pub(super) extern "C" fn create_srq_ex(
 ) -> *mut Srq {
     pointer(|| {
         Context::of(context)?;
-        let init = given(init)?;
-        let basic = init.comp_mask & v::SRQ_INIT_ATTR_TYPE == 0 || init.srq_type == v::SRQT_BASIC;
-        if !basic || init.comp_mask & !(v::SRQ_INIT_ATTR_TYPE | v::SRQ_INIT_ATTR_PD) != 0 {
-            return Err(UNSUPPORTED);
-        }
-        if init.comp_mask & v::SRQ_INIT_ATTR_PD == 0 {
-            return Err(INVALID);
-        }
-        make(given(init.pd)?, init.srq_context, &init.attr)
+        make_ex(given(init)?)
     })
 }
 
-fn make(pd: &Pd, srq_context: *mut c_void, attr: &SrqAttr) -> Result<*mut Srq> {
-    let srq = pd.pd.create_srq(attr.max_wr, attr.max_sge)?;
+/// A shared receive queue of a kind that the attributes name.
+pub(crate) fn make_ex(init: &SrqInitAttrEx<'_>) -> Result<*mut Srq> {
+    const XRC: u32 = v::SRQ_INIT_ATTR_XRCD | v::SRQ_INIT_ATTR_CQ;
+    let has = |bits| init.comp_mask & bits == bits;
+    let kind = if has(v::SRQ_INIT_ATTR_TYPE) { init.srq_type } else { v::SRQT_BASIC };
+    let known = v::SRQ_INIT_ATTR_TYPE | v::SRQ_INIT_ATTR_PD | if kind == v::SRQT_XRC { XRC } else { 0 };
+    if !matches!(kind, v::SRQT_BASIC | v::SRQT_XRC) || init.comp_mask & !known != 0 {
+        return Err(UNSUPPORTED);
+    }
+    if !has(v::SRQ_INIT_ATTR_PD) || kind == v::SRQT_XRC && !has(XRC) {
+        return Err(INVALID);
+    }
+    let xrc = if kind == v::SRQT_XRC { Some((given(init.xrcd)?, given(init.cq)?)) } else { None };
+    make(given(init.pd)?, xrc, init.srq_context, &init.attr)
+}
+
+fn make(pd: &Pd, xrc: Option<(&Xrcd, &Cq)>, srq_context: *mut c_void, attr: &SrqAttr) -> Result<*mut Srq> {
+    let srq = match xrc {
+        Some((xrcd, cq)) => xrcd.xrcd.create_srq(&pd.pd, &cq.cq, attr.max_wr, attr.max_sge)?,
+        None => pd.pd.create_srq(attr.max_wr, attr.max_sge)?,
+    };
     let id = srq.id();
     let c = c::object::Srq {
         context: pd.context.pointer(),
@@ -61,6 +72,7 @@ fn make(pd: &Pd, srq_context: *mut c_void, attr: &SrqAttr) -> Result<*mut Srq> {
         srq,
         context: Arc::clone(&pd.context),
         _pd: Users::clone(&pd.users),
+        _xrcd: xrc.map(|(xrcd, _)| Users::clone(&xrcd.users)),
         events: Events::default(),
     }));
     pd.context.srqs.enter(id, object);
@@ -83,8 +95,17 @@ extern "C" fn ibv_modify_srq(srq: Option<&Srq>, attr: Option<&SrqAttr>, mask: c_
 extern "C" fn ibv_query_srq(srq: Option<&Srq>, attr: Out<'_, SrqAttr>) -> c_int {
     code(|| {
         let srq = given(srq)?;
+        srq.context.context.check_owner()?;
         let (max_wr, srq_limit) = srq.srq.query();
         given(attr)?.write(SrqAttr { max_wr, max_sge: srq.srq.max_sge(), srq_limit });
+        Ok(())
+    })
+}
+
+/// ibv_get_srq_num(3). Those that no peer names have none, which libibverbs says as EOPNOTSUPP.
+pub(super) extern "C" fn get_srq_num(srq: Option<&Srq>, number: Option<&mut u32>) -> c_int {
+    code(|| {
+        *given(number)? = given(srq)?.srq.number().ok_or(UNSUPPORTED)?;
         Ok(())
     })
 }

@@ -134,6 +134,64 @@ static struct ibv_qp_init_attr usual(void)
 	return init;
 }
 
+/* Kernels without XRC refuse all of it. */
+static void extended(void)
+{
+	struct ibv_xrcd_init_attr open = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = 1 };
+	struct ibv_srq_init_attr_ex srq = {
+		.attr = { .max_wr = 16, .max_sge = 1 }, .srq_type = IBV_SRQT_XRC, .pd = pd, .cq = cq,
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_XRCD,
+	};
+	struct ibv_qp_init_attr_ex target = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD };
+	struct ibv_qp_init_attr plain = { .qp_type = IBV_QPT_XRC_RECV, .send_cq = cq, .recv_cq = cq };
+	struct ibv_srq_init_attr basic = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_recv_wr *bad, none = { .num_sge = 0 };
+	struct ibv_xrcd *domain, *same;
+	struct ibv_srq *made;
+	struct ibv_qp *qp;
+	uint32_t number = 0;
+
+	if (!ours)
+		return;
+	NUL(ibv_open_xrcd(context, &open), EAGAIN);
+	open.oflags = O_CREAT;
+	open.fd = 9999;
+	NUL(ibv_open_xrcd(context, &open), EBADF);
+	open.fd = 1;
+	domain = ibv_open_xrcd(context, &open);
+	open.oflags = O_CREAT | O_EXCL;
+	NUL(ibv_open_xrcd(context, &open), EINVAL);
+	open.oflags = 0;
+	same = ibv_open_xrcd(context, &open);
+	CODE(same == NULL, 0);
+	CODE(ibv_close_xrcd(same), 0);
+	open.comp_mask = 1 << 5;
+	NUL(ibv_open_xrcd(context, &open), EOPNOTSUPP);
+
+	NUL(ibv_create_srq_ex(context, &srq), EINVAL);
+	srq.xrcd = domain;
+	srq.comp_mask &= ~IBV_SRQ_INIT_ATTR_CQ;
+	NUL(ibv_create_srq_ex(context, &srq), EINVAL);
+	srq.comp_mask |= IBV_SRQ_INIT_ATTR_CQ;
+	made = ibv_create_srq_ex(context, &srq);
+	CODE(ibv_close_xrcd(domain), EBUSY);
+	CODE(ibv_get_srq_num(made, &number), 0);
+	CODE(number == 0, 0);
+	CODE(ibv_destroy_srq(made), 0);
+	made = ibv_create_srq(pd, &basic);
+	CODE(ibv_get_srq_num(made, &number), EOPNOTSUPP);
+	CODE(ibv_destroy_srq(made), 0);
+
+	NUL(ibv_create_qp(pd, &plain), EINVAL);
+	NUL(ibv_create_qp_ex(context, &target), EINVAL);
+	target.xrcd = domain;
+	qp = ibv_create_qp_ex(context, &target);
+	CODE(ibv_post_recv(qp, &none, &bad), EINVAL);
+	CODE(ibv_close_xrcd(domain), EBUSY);
+	CODE(ibv_destroy_qp(qp), 0);
+	CODE(ibv_close_xrcd(domain), 0);
+}
+
 static void making_pairs(void)
 {
 	struct ibv_qp_init_attr init = usual();
@@ -280,6 +338,7 @@ int main(int count, char **arguments)
 	port();
 	memory();
 	queues();
+	extended();
 	making_pairs();
 	changing_pairs();
 	posting();

@@ -30,6 +30,11 @@ pub(super) fn write(devices: &[Device], only: Option<&str>) -> Result<PathBuf> {
         describe(device, &mut files);
         let net = format!("infiniband/{}/device/net/{}", device.name(), device.netdev());
         links.insert(net, format!("/sys/class/net/{}", device.netdev()));
+        // There is nothing to be had from a node: programs ask whether it is a character device that they may use.
+        links.insert(
+            format!("dev/infiniband/uverbs{}", device.name().trim_start_matches("rxe")),
+            "/dev/null".into(),
+        );
     }
     fs::create_dir_all(folder.join("infiniband"))?;
     for (path, target) in &links {

@@ -104,7 +104,7 @@ fn refusals_carry_data() {
 #[test]
 fn a_slow_listener_asks_for_patience() {
     let Some(host) = Host::new() else { return };
-    let listener = host.listen("7471 -n 1 --json --delay 0.4");
+    let listener = host.listen("7471 -n 1 --json --delay 0.8");
     let output = host.rxe("connect 127.0.0.1:7471 --json --ack-timeout 12 --response-timeout 14");
     good(&output);
     let active = lines(text(&output.stdout));

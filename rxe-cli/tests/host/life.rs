@@ -2,7 +2,10 @@
 
 use super::{
     netns::Namespace,
-    stage::{End, PATIENCE, SERVICE, Service, exchange, listens, observe, until},
+    stage::{
+        self, End, PATIENCE, SERVICE, Service, exchange, exchange_of, finish, hear, listens, mad, observe,
+        say, until,
+    },
 };
 use nix::{
     sys::{
@@ -12,47 +15,16 @@ use nix::{
     unistd::{ForkResult, Pid, fork},
 };
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufReader, Read, Write},
     net::UdpSocket,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdout},
     thread,
     time::Duration,
 };
 
-/// Runs one of the tests below that are ignored, in a process of its own inside the namespace.
-fn child(namespace: &Namespace, test: &'static str) -> (Child, BufReader<ChildStdout>) {
-    let mut child = namespace.run(move || {
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("life::{test}"), "--ignored", "--nocapture", "--test-threads=1"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
-    });
-    let output = BufReader::new(child.stdout.take().unwrap());
-    (child, output)
-}
-
-/// Waits for a line of a child's.
-fn hear(output: &mut impl BufRead, wanted: &str) -> String {
-    let mut line = String::new();
-    while !line.contains(wanted) {
-        line.clear();
-        assert!(output.read_line(&mut line).unwrap() > 0, "it ended before it said {wanted:?}");
-    }
-    line
-}
-
-fn finish(mut child: Child, mut output: impl Read) {
-    drop(child.stdin.take());
-    let mut rest = String::new();
-    let _ = output.read_to_string(&mut rest);
-    assert!(child.wait().unwrap().success(), "{rest}");
-}
-
-fn say(line: &str) {
-    println!("{line}");
-    std::io::stdout().flush().unwrap();
+/// Runs one of the tests below that are ignored.
+fn child(namespace: &Namespace, test: &str) -> (Child, BufReader<ChildStdout>) {
+    stage::child(namespace, &format!("life::{test}"))
 }
 
 /// A request to oneself: through the service, and the reply past it.
@@ -111,7 +83,7 @@ fn child_forks() {
 }
 
 fn talk_to_oneself_as(end: &End, service_id: u64) {
-    super::stage::exchange_of(end, end, 7, service_id);
+    exchange_of(end, end, 7, service_id);
 }
 
 /// A program that closes everything it does not know, and then opens its own files where ours were.
@@ -180,7 +152,7 @@ fn a_stopped_client_keeps_its_slot() {
 /// A request of `end`'s, which the child answers.
 fn exchange_with_child(end: &End, round: u32) {
     let comm_id = u32::from(end.slot()) << 24 | round;
-    end.send(&super::stage::mad(super::stage::REQ, comm_id, 0, SERVICE));
+    end.send(&mad(stage::REQ, comm_id, 0, SERVICE));
     let reply = end.receive();
     assert_eq!(reply[28..32], comm_id.to_be_bytes());
 }
@@ -199,7 +171,7 @@ fn child_answers() {
     loop {
         let request = end.receive();
         let comm_id = u32::from_be_bytes(request[24..28].try_into().unwrap());
-        end.send(&super::stage::mad(super::stage::REP, u32::from(end.slot()) << 24, comm_id, 0));
+        end.send(&mad(stage::REP, u32::from(end.slot()) << 24, comm_id, 0));
     }
 }
 
@@ -254,4 +226,57 @@ fn the_dead_are_noticed_at_once() {
     let report = observe(&namespace).unwrap();
     assert_eq!((report.clients.len(), report.resting.len()), (1, 1), "{report:?}");
     child.wait().unwrap();
+}
+
+/// Another program has the process, and no use for the slot: it is free, though nobody has died.
+#[test]
+fn a_slot_is_free_after_its_process_executed_another_program() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    is_free_after_exec(&namespace);
+    assert_eq!(observe(&namespace).unwrap().counters.died, 0);
+}
+
+/// The service was in that process.
+#[test]
+fn nor_does_an_executed_service_keep_its_slot() {
+    let Some(namespace) = Namespace::new() else { return };
+    is_free_after_exec(&namespace);
+}
+
+fn is_free_after_exec(namespace: &Namespace) {
+    let (mut child, mut output) = child(namespace, "child_executes");
+    hear(&mut output, "ready");
+    let pid = child.id() as i32;
+    let (a, b) = (End::new(namespace), End::new(namespace));
+    assert_eq!(observe(namespace).unwrap().clients.len(), 3);
+    stage::go_on(&mut child);
+    hear(&mut output, "executed");
+    until(|| observe(namespace).is_some_and(|report| report.counters.deserted == 1));
+    let report = observe(namespace).unwrap();
+    assert!(report.clients.iter().all(|client| client.pid != pid), "{report:?}");
+    assert_eq!((report.clients.len(), report.resting.len()), (2, 1), "{report:?}");
+    assert!(report.log.iter().any(|line| line.contains("goes on without it")), "{:?}", report.log);
+    assert!(child.try_wait().unwrap().is_none(), "the process lives");
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+        let target = std::fs::read_link(entry.unwrap().path()).unwrap();
+        assert!(!target.to_str().unwrap().starts_with("socket:"), "it has inherited {target:?}");
+    }
+    // Nobody listens any more, and the others know each other.
+    assert!(a.context.host_port().unwrap().listen(listens(SERVICE)).is_some());
+    exchange(&a, &b, 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+#[ignore = "run by a_slot_is_free_after_its_process_executed_another_program"]
+fn child_executes() {
+    use std::os::unix::process::CommandExt;
+    let end = End::here();
+    let _token = end.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
+    say("ready");
+    stage::wait_for_parent();
+    let error = std::process::Command::new("sh").args(["-c", "echo executed; exec sleep 1000"]).exec();
+    panic!("{error}");
 }

@@ -3,6 +3,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod descriptors;
+mod late;
 mod life;
 #[path = "../../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;
@@ -187,10 +189,12 @@ fn the_host_s_file_is_everybody_s() {
 #[test]
 fn strangers_are_refused_in_words() {
     let Some(namespace) = Namespace::new() else { return };
+    // Copying takes longer than an idle service lives.
+    let program = for_everybody();
     let service = Service::start(&namespace);
     let rxe = |arguments: &'static str| {
+        let program = program.clone();
         namespace.run(move || {
-            let program = for_everybody();
             Command::new("setpriv")
                 .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
                 .arg(&program)

@@ -8,8 +8,9 @@ use rxe_verbs::{
 };
 use std::{
     fs,
+    io::{BufRead, BufReader, Read, Write},
     net::IpAddr,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -65,6 +66,54 @@ pub(crate) fn until(mut done: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "it does not happen");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Runs a test that is ignored, in a process of its own inside the namespace.
+pub(crate) fn child(namespace: &Namespace, test: &str) -> (Child, BufReader<ChildStdout>) {
+    let test = test.to_owned();
+    let mut child = namespace.run(move || {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &test, "--ignored", "--nocapture", "--test-threads=1"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    let output = BufReader::new(child.stdout.take().unwrap());
+    (child, output)
+}
+
+/// Waits for a line of a child's.
+pub(crate) fn hear(output: &mut impl BufRead, wanted: &str) -> String {
+    let mut line = String::new();
+    while !line.contains(wanted) {
+        line.clear();
+        assert!(output.read_line(&mut line).unwrap() > 0, "it ended before it said {wanted:?}");
+    }
+    line
+}
+
+/// Has a child go on.
+pub(crate) fn go_on(child: &mut Child) {
+    child.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
+}
+
+/// In a child: waits for [`go_on`], or the parent's end.
+pub(crate) fn wait_for_parent() {
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// Waits for a child, which ends well.
+pub(crate) fn finish(mut child: Child, mut output: impl Read) {
+    drop(child.stdin.take());
+    let mut rest = String::new();
+    let _ = output.read_to_string(&mut rest);
+    assert!(child.wait().unwrap().success(), "{rest}");
+}
+
+pub(crate) fn say(line: &str) {
+    println!("{line}");
+    std::io::stdout().flush().unwrap();
 }
 
 pub(crate) fn observe(namespace: &Namespace) -> Option<ServiceReport> {

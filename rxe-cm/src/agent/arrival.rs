@@ -42,24 +42,35 @@ impl Turn<'_> {
             }
         };
         self.agent.tell_watcher(Direction::Received, arrival.dst, arrival.src, &datagram);
-        let now = self.now;
-        match self.state.directory.route(&datagram) {
+        self.take(arrival, &datagram);
+    }
+
+    /// Takes a request that has waited.
+    pub(super) fn take_request_of(&mut self, arrival: &Arrival) {
+        if let Ok(datagram) = Datagram::parse(&arrival.mad) {
+            self.take(arrival, &datagram);
+        }
+    }
+
+    fn take(&mut self, arrival: &Arrival, datagram: &Datagram) {
+        let (now, counters) = (self.now, &self.agent.counters);
+        match self.state.directory.route(datagram) {
             Route::To(comm_id) => {
                 if let Some(side) = self.state.connections.get_mut(&comm_id)
-                    && side.machine.handle(now, &datagram).is_err()
+                    && side.machine.handle(now, datagram).is_err()
                 {
                     counters.ignored.fetch_add(1, Ordering::Relaxed);
                 }
                 self.settle(comm_id);
             }
-            Route::New => self.handle_request(arrival, &datagram),
+            Route::New => self.handle_request(arrival, datagram),
             Route::Stale { old, answer } => {
                 self.answer(arrival, &answer);
                 self.abandon(old);
                 self.settle(old);
             }
             Route::Answer(answer) => self.answer(arrival, &answer),
-            Route::Sidr => self.handle_sidr(arrival, &datagram),
+            Route::Sidr => self.handle_sidr(arrival, datagram),
             Route::Unknown => _ = counters.unknown.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -87,6 +98,7 @@ impl Turn<'_> {
         let Message::Req(req) = &datagram.message else { return };
         match self.judge_request(arrival, req) {
             Ok(listener) => self.take_request(arrival, datagram, &listener),
+            Err(_) if self.may_wait(req.service_id, arrival) => {}
             Err(why) => {
                 self.agent.counters.refused.fetch_add(1, Ordering::Relaxed);
                 if let Some(answer) = Directory::refuse(datagram, *why) {

@@ -75,12 +75,16 @@ impl Turn<'_> {
             match side.machine.poll_event() {
                 Some(event) => self.handle_event(comm_id, event),
                 None => {
-                    if matches!(side.machine.state(), MachineState::Refused | MachineState::TimeWait) {
+                    let over = matches!(side.machine.state(), MachineState::Refused | MachineState::TimeWait);
+                    if over {
                         // The peer may use its queue pair for another connection.
                         self.state.directory.enter_time_wait(comm_id);
                     }
                     let due = side.machine.poll_timeout();
                     self.state.timers.set(Key::Connection(comm_id), &mut side.timer, due);
+                    if over {
+                        self.unrecord(comm_id);
+                    }
                     return;
                 }
             }
@@ -94,7 +98,7 @@ impl Turn<'_> {
             Event::Rejected(rejection) => self.on_rejected(comm_id, &rejection),
             Event::Unreachable => self.tell(comm_id, EventKind::Unreachable, &[]),
             Event::DisconnectRequested(private_data) => {
-                self.unrecord(comm_id);
+                // On record until the program has answered: if it dies without, the peer is to hear of it.
                 self.tell_end(comm_id, whole(&private_data));
                 if self.owner(comm_id).is_none() {
                     self.abandon(comm_id);

@@ -124,6 +124,7 @@ impl Turn<'_> {
         }
         match self.judge_sidr(arrival, req) {
             Ok(listener) => self.take_sidr(arrival, datagram, req, &listener),
+            Err(_) if self.may_wait(req.service_id, arrival) => {}
             Err(status) => {
                 self.agent.counters.refused.fetch_add(1, Ordering::Relaxed);
                 let rep = SidrRep {

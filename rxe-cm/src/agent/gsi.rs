@@ -30,6 +30,8 @@ pub(crate) struct Arrival {
     /// The sender's queue pair; 1 for a connection manager.
     pub(crate) src_qp: Qpn,
     pub(crate) mad: [u8; MAD],
+    /// It has waited for somebody to listen.
+    pub(crate) has_waited: bool,
 }
 
 /// Queue pair 1 and what belongs to it.
@@ -117,7 +119,7 @@ impl Gsi {
         self.memory.read_at(completion.wr_id as usize * ROOM, &mut bytes).ok().filter(|()| whole)?;
         let (header, mad) = bytes.split_first_chunk::<GRH>()?;
         let (src, dst) = addresses(header)?;
-        Some(Arrival { src, dst, src_qp: completion.src_qp, mad: mad.try_into().ok()? })
+        Some(Arrival { src, dst, src_qp: completion.src_qp, mad: mad.try_into().ok()?, has_waited: false })
     }
 
     /// Waits for an arrival, for [`Self::interrupt`], or until the time is over.

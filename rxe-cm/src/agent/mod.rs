@@ -12,6 +12,7 @@ mod qp;
 mod services;
 mod state;
 mod timers;
+mod unheard;
 
 use crate::{
     error::CmError,
@@ -37,6 +38,7 @@ use std::{
 pub(crate) use arrival::transaction;
 pub(crate) use manager::Handle;
 pub use manager::{Manager, ManagerCounters};
+pub use qp::min_rnr_timer;
 pub(crate) use qp::{Agreed, init};
 pub(crate) use services::Place;
 pub(crate) use state::{Exchange, Id, Listening, State};

@@ -12,9 +12,16 @@ use crate::{
 };
 use rxe_verbs::{Access, AddressVector, Mtu, Psn, Qp, QpChange, QpState, QpType, Qpn, limits::MAX_RD_ATOMIC};
 
-/// How long a peer whose receive queue is empty waits before it tries again: 0.64 ms. rdma_cm leaves it at 0, which means
-/// 655 ms, and stalls programs that post a receive a little late.
-pub(crate) const MIN_RNR_TIMER: u8 = 12;
+/// How long a peer whose message found no receive waits before it tries again, as a code, if we let it try `retries`
+/// times: 0.64 ms where that is without end. rdma_cm leaves it at 0, which means 655 ms, and stalls programs that post a
+/// receive a little late; but a peer that gives up some day is to have as much time as there.
+#[must_use]
+pub const fn min_rnr_timer(retries: u8) -> u8 {
+    match retries {
+        1..=6 => 0,
+        _ => 12,
+    }
+}
 
 /// What both sides of a connection have agreed on, seen from ours.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +41,10 @@ pub(crate) struct Agreed {
     pub(crate) timeout: u8,
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry: u8,
-    packet_lifetime: u8,
+    pub(crate) min_rnr_timer: u8,
+    /// The program's own wish, in place of `timeout`.
+    pub(crate) own_timeout: Option<u8>,
+    pub(crate) packet_lifetime: u8,
 }
 
 impl Agreed {
@@ -52,6 +62,8 @@ impl Agreed {
             timeout,
             retry_count: 7,
             rnr_retry: 7,
+            min_rnr_timer: min_rnr_timer(7),
+            own_timeout: None,
             packet_lifetime: path.packet_lifetime,
         }
     }
@@ -91,6 +103,8 @@ impl Agreed {
             timeout: request.primary.ack_timeout,
             retry_count: request.retry_count.min(7),
             rnr_retry: request.terms.rnr_retry_count.min(7),
+            min_rnr_timer: min_rnr_timer(rep.rnr_retry_count),
+            own_timeout: None,
             packet_lifetime: path.packet_lifetime,
         }
     }
@@ -110,7 +124,7 @@ impl Agreed {
             dest_qpn: Some(self.dest_qpn),
             rq_psn: Some(self.rq_psn),
             max_dest_rd_atomic: reliable.then_some(self.responder_resources),
-            min_rnr_timer: reliable.then_some(MIN_RNR_TIMER),
+            min_rnr_timer: reliable.then_some(self.min_rnr_timer),
             ..QpChange::default()
         }
     }
@@ -121,7 +135,7 @@ impl Agreed {
         QpChange {
             state: Some(QpState::Rts),
             sq_psn: Some(self.sq_psn),
-            timeout: reliable.then_some(self.timeout),
+            timeout: reliable.then_some(self.own_timeout.unwrap_or(self.timeout)),
             retry_count: reliable.then_some(self.retry_count),
             rnr_retry: reliable.then_some(self.rnr_retry),
             max_rd_atomic: reliable.then_some(self.initiator_depth),

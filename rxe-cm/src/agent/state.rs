@@ -1,6 +1,6 @@
 //! What an agent knows: ids, and the machines of their exchanges.
 
-use super::{Agreed, Place, Turn, services::Services, timers::Timers};
+use super::{Agreed, Place, Turn, services::Services, timers::Timers, unheard::Unheard};
 use crate::{
     channel::Queue,
     event::{CmEvent, EventKind, Place as BacklogPlace},
@@ -42,6 +42,7 @@ pub(crate) struct State {
     /// Places in the record that outlives the process.
     pub(super) records: Slab<()>,
     pub(super) bucket: Bucket,
+    pub(super) unheard: Unheard,
 }
 
 /// An id, as the agent sees it.
@@ -180,7 +181,7 @@ impl Bucket {
 
 impl State {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.timers.first()
+        self.timers.first().into_iter().chain(self.unheard.deadline()).min()
     }
 
     /// Whether nothing waits for an answer: what is left is TIMEWAIT and answers kept for repetitions.
@@ -269,6 +270,7 @@ impl Turn<'_> {
 
     /// Does what is due.
     pub(super) fn handle_timeouts(&mut self) {
+        self.refuse_waiting();
         while let Some(key) = self.state.timers.take_passed(self.now) {
             match key {
                 Key::Connection(comm_id) => self.handle_connection_timeout(comm_id),

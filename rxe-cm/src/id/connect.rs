@@ -2,7 +2,7 @@
 
 use super::{CmId, ForeignQp, UDP_QKEY};
 use crate::{
-    agent::{Agreed, Exchange, Turn, transaction},
+    agent::{Agreed, Exchange, Turn, min_rnr_timer, transaction},
     error::CmError,
     proto::{
         CmaHeader, Path, PrivateData, RejectReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
@@ -283,6 +283,8 @@ fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), C
     if let Some(id) = turn.state.ids.get_mut(key) {
         let mut agreed = Agreed::asked(&path, starting_psn, responder_resources, timeout);
         agreed.retry_count = params.retry_count;
+        agreed.min_rnr_timer = min_rnr_timer(params.rnr_retry_count);
+        agreed.own_timeout = options.ack_timeout;
         id.agreed = Some(agreed);
     }
     turn.adopt(machine, path.av, key);
@@ -335,8 +337,9 @@ fn grant(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(),
         private_data,
         ..Rep::default()
     };
-    let agreed = Agreed::granted(&path, &request, &rep);
+    let mut agreed = Agreed::granted(&path, &request, &rep);
     if let Some(id) = turn.state.ids.get_mut(key) {
+        agreed.own_timeout = id.options.ack_timeout;
         id.agreed = Some(agreed);
         if let Some(own) = id.qp.clone() {
             Turn::connect_qp(&own, &agreed)?;

@@ -33,6 +33,10 @@ impl CmId {
         self.with(|id| {
             id.listening = Some(Listening { limit, taken: Arc::default() });
             Ok(())
+        })?;
+        self.inner.handle.agent.act(|turn| {
+            turn.hear_waiting();
+            Ok(())
         })
     }
 }

@@ -166,6 +166,15 @@ impl CmId {
         &self.inner.handle
     }
 
+    /// Destroys the id, as dropping its last handle does; but when this returns the peer has been told, also if the process
+    /// ends at once (rdma_destroy_id).
+    pub fn destroy(self) {
+        let handle = Arc::clone(self.handle());
+        drop(self);
+        // Somebody else's turn may not have come to its end, where it would be seen to. A forked child tells nobody.
+        let _ = handle.agent.act(|_| Ok(()));
+    }
+
     /// A number that no other living id of its manager has.
     #[must_use]
     pub fn number(&self) -> usize {

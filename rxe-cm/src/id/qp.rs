@@ -2,7 +2,7 @@
 
 use super::{CmId, UDP_QKEY};
 use crate::{
-    agent::{self, Exchange},
+    agent::{self, Agreed, Exchange},
     error::CmError,
 };
 use rxe_core::num::Psn;
@@ -64,7 +64,8 @@ impl CmId {
             if kind == QpType::Ud {
                 return datagram_change(state, id.qkey.unwrap_or(UDP_QKEY));
             }
-            match (state, &id.agreed, id.exchange) {
+            let own_timeout = id.options.ack_timeout;
+            match (state, id.agreed.map(|agreed| Agreed { own_timeout, ..agreed }), id.exchange) {
                 (QpState::Init, None, _) => Ok(agent::init(0)),
                 (QpState::Init, Some(agreed), _) => Ok(agreed.enter_init(kind)),
                 (QpState::Rtr, Some(agreed), Exchange::Connection(_)) => Ok(agreed.enter_rtr(kind)),

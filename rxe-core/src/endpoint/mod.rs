@@ -8,7 +8,7 @@ mod table;
 mod transmit;
 mod types;
 
-pub use receive::STEERING_PROBE;
+pub use receive::{STEERING_PROBE, STEERING_PROBE_LEN};
 pub use types::{Acks, BatchIdent, EndpointConfig, ObjectError, Run, RunMeta, Stray, Transmit};
 
 use crate::{

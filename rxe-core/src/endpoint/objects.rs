@@ -8,11 +8,11 @@ use crate::{
         ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, apply,
         common::Ctx,
         flow::{Flow, Place, Window},
-        rq::{RecvQueue, Srq},
+        rq::{RecvQueue, Srq, XrcSrq},
     },
     stats::QpStats,
     time::Instant,
-    work::{AddressVector, PdId, SrqId},
+    work::{AddressVector, CqId, PdId, SrqId, XrcdId},
 };
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
@@ -23,11 +23,12 @@ impl Endpoint {
     /// # Errors
     /// [`ObjectError`].
     pub fn create_qp(&mut self, config: QpConfig) -> Result<Qpn, ObjectError> {
-        if matches!(config.qp_type, QpType::XrcInitiator | QpType::XrcTarget) {
-            return Err(ObjectError::Unsupported);
+        let target = config.qp_type == QpType::XrcTarget;
+        if target != config.xrcd.is_some() || config.qp_type.is_xrc() && config.srq.is_some() {
+            return Err(ObjectError::Xrc);
         }
         if let Some(srq) = config.srq
-            && !self.shared.srqs.contains(srq.0 as usize)
+            && self.shared.srqs.get(srq.0 as usize).is_none_or(|srq| srq.xrc.is_some())
         {
             return Err(ObjectError::NoSuchObject);
         }
@@ -110,7 +111,7 @@ impl Endpoint {
             self.shared.leave_peer(left);
         } else if let Some(av) = next.av
             && (change.av.is_some() || change.dest_qpn.is_some())
-            && matches!(qp.common.config.qp_type, QpType::Rc | QpType::Uc)
+            && !matches!(qp.common.config.qp_type, QpType::Ud | QpType::Gsi)
         {
             let path = self.shared.path(&av, next.dest_qpn);
             qp.path = Some(path);
@@ -161,8 +162,29 @@ impl Endpoint {
         let entry = self.shared.srqs.vacant_entry();
         let id = SrqId(u32::try_from(entry.key()).map_err(|_| ObjectError::Exhausted)?);
         let queue = RecvQueue { max_wr, max_sge, ..RecvQueue::default() };
-        entry.insert(Srq { pd, queue, limit: 0 });
+        entry.insert(Srq { pd, queue, limit: 0, xrc: None });
         Ok(id)
+    }
+
+    /// Makes a shared receive queue that XRC targets of a domain use when their peer names it, and whose receives complete
+    /// on `cq` (ibv_create_srq_ex with IBV_SRQT_XRC). Its name here, and the number for the peer (ibv_get_srq_num).
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub fn create_xrc_srq(
+        &mut self,
+        pd: PdId,
+        (domain, cq): (XrcdId, CqId),
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<(SrqId, u32), ObjectError> {
+        let id = u32::try_from(self.shared.srqs.vacant_key()).map_err(|_| ObjectError::Exhausted)?;
+        let number = XrcSrq::number(self.shared.config.slot, SrqId(id)).ok_or(ObjectError::Exhausted)?;
+        let id = self.create_srq(pd, max_wr, max_sge)?;
+        if let Some(srq) = self.shared.srqs.get_mut(id.0 as usize) {
+            srq.xrc = Some(XrcSrq { domain, cq, number });
+        }
+        Ok((id, number))
     }
 
     /// Changes a shared receive queue's size or limit (ibv_modify_srq).
@@ -195,7 +217,8 @@ impl Endpoint {
         self.shared.srqs.get(srq.0 as usize).map(|srq| (srq.queue.max_wr, srq.limit))
     }
 
-    /// Destroys a shared receive queue (ibv_destroy_srq).
+    /// Destroys a shared receive queue (ibv_destroy_srq). XRC targets do not keep theirs: a message that is on its way into
+    /// it is refused.
     ///
     /// # Errors
     /// [`ObjectError::Busy`] while queue pairs use it.
@@ -208,6 +231,7 @@ impl Endpoint {
             return Err(ObjectError::Busy(users));
         }
         self.shared.srqs.remove(srq.0 as usize);
+        self.qps.iter_mut().for_each(|qp| qp.forget_srq(srq));
         Ok(())
     }
 

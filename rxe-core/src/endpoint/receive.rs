@@ -7,7 +7,7 @@ use crate::{
     qp::{Arrival, common::Ctx, flow::Flow},
     time::Instant,
     wire::{
-        Class, DecodeError, GRH_LEN, Grh, Opcode, Packet,
+        Class, DecodeError, GRH_LEN, Grh, Packet,
         icrc::{Route, RouteCrc},
     },
 };
@@ -22,6 +22,8 @@ const MAX_STRAYS: usize = 64;
 /// First byte of a packet by which a host examines its own steering: an opcode that no service has (IBTA vol. 1, 9.2.1
 /// leaves it to manufacturers).
 pub const STEERING_PROBE: u8 = 0xff;
+/// Bytes of such a packet: a BTH without an ICRC, which nothing else is.
+pub const STEERING_PROBE_LEN: usize = 12;
 
 /// The headers of a run, worked out once.
 struct Origin<'a> {
@@ -53,12 +55,12 @@ impl Endpoint {
     }
 
     fn handle_packet(&mut self, now: Instant, origin: &Origin<'_>, bytes: &[u8], memory: &dyn Memory) {
+        if self.shared.config.keep_strays && bytes.len() == STEERING_PROBE_LEN && bytes[0] == STEERING_PROBE {
+            self.keep_stray(origin, bytes);
+            return;
+        }
         let packet = match Packet::decode(bytes) {
             Ok(packet) => packet,
-            Err(DecodeError::Opcode(Opcode(STEERING_PROBE))) if self.shared.config.keep_strays => {
-                self.keep_stray(origin, bytes);
-                return;
-            }
             Err(error) => {
                 let stats = &mut self.shared.stats;
                 match error {

@@ -77,6 +77,11 @@ impl QpTable {
         self.count
     }
 
+    /// All, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut QueuePair> {
+        self.pages.iter_mut().flatten().flat_map(|page| page.iter_mut()).flatten().map(|qp| &mut **qp)
+    }
+
     /// All queue pairs.
     pub(super) fn iter(&self) -> impl Iterator<Item = &QueuePair> {
         self.pages.iter().flatten().flat_map(|page| page.iter()).filter_map(Option::as_deref)

@@ -144,9 +144,10 @@ pub enum ObjectError {
     /// Still used by queue pairs (EBUSY).
     #[error("still used by {0} queue pairs")]
     Busy(usize),
-    /// XRC queue pairs are not offered yet (EOPNOTSUPP).
-    #[error("this kind of queue pair is not supported")]
-    Unsupported,
+    /// An XRC target without a domain, another queue pair with one, or an XRC queue pair with a shared receive queue
+    /// (EINVAL).
+    #[error("an XRC target has a domain and nothing else to receive with")]
+    Xrc,
     /// Queue pair 1 exists already, or is not for this slot (EBUSY).
     #[error("queue pair 1 is taken")]
     GsiTaken,

@@ -2,7 +2,7 @@
 
 use crate::{
     num::{Psn, Qkey, Qpn},
-    work::{Access, AddressVector, CqId, PdId, SrqId},
+    work::{Access, AddressVector, CqId, PdId, SrqId, XrcdId},
 };
 
 /// Kind of queue pair (ibv_qp_type).
@@ -115,6 +115,14 @@ pub struct QpCaps {
     pub max_inline: u32,
 }
 
+impl QpType {
+    /// Whether it speaks the extended service.
+    #[must_use]
+    pub const fn is_xrc(self) -> bool {
+        matches!(self, Self::XrcInitiator | Self::XrcTarget)
+    }
+}
+
 /// What a queue pair is made of (ibv_qp_init_attr).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpConfig {
@@ -128,6 +136,9 @@ pub struct QpConfig {
     pub recv_cq: CqId,
     /// Shared receive queue, if it has no queue of its own.
     pub srq: Option<SrqId>,
+    /// XRC targets: the domain whose shared receive queues its peer may name. They have no use for the protection domain
+    /// and completion queues above; those of the shared receive queue count (IBTA vol. 1, A14).
+    pub xrcd: Option<XrcdId>,
     /// Queue sizes.
     pub caps: QpCaps,
     /// Every send request makes a completion.

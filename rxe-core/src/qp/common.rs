@@ -1,14 +1,16 @@
 //! What every kind of queue pair has: identity, attributes, receive side, counters; and the outside world of one call.
 
 use super::{
-    attrs::{QpAttrs, QpConfig, QpState},
-    rq::{RecvQueue, RecvWqe, Srq},
+    attrs::{QpAttrs, QpConfig, QpState, QpType},
+    rq::{Named, RecvQueue, RecvWqe, Srq, XrcSrq},
 };
 use crate::{
     memory::{Asker, Memory},
     num::{Pkey, Qpn},
     stats::QpStats,
     time::Instant,
+    violation::Violation,
+    wire::{Opcode, Packet},
     work::{AsyncEvent, Completion, Event, WcStatus},
 };
 use alloc::collections::VecDeque;
@@ -38,11 +40,28 @@ pub(crate) struct QpCommon {
     pub established: bool,
     /// Whether LAST_WQE_REACHED was raised since the last reset.
     pub last_wqe_raised: bool,
+    /// XRC targets: what the latest request in sequence names.
+    pub named: Option<Named>,
 }
 
 impl QpCommon {
     pub(crate) fn asker(&self) -> Asker {
-        Asker { pd: self.config.pd, qpn: self.qpn }
+        Asker { pd: self.named.map_or(self.config.pd, |named| named.pd), qpn: self.qpn }
+    }
+
+    /// The opcode of its own reliable service, given that of RC.
+    pub(crate) const fn opcode(&self, rc: Opcode) -> Opcode {
+        if self.config.qp_type.is_xrc() { rc.on(Opcode::XRC) } else { rc }
+    }
+
+    /// The shared receive queue that a request names, which is to be one of the target's domain; `None` for queue pairs of
+    /// other kinds.
+    pub(crate) fn find_named(&self, ctx: &Ctx<'_>, packet: &Packet<'_>) -> Result<Option<Named>, Violation> {
+        if self.config.qp_type != QpType::XrcTarget {
+            return Ok(None);
+        }
+        let found = self.config.xrcd.and_then(|xrcd| XrcSrq::find(ctx.srqs, xrcd, packet.ext.xrc_srq));
+        found.map(Some).ok_or(Violation::XrcSrq)
     }
 
     pub(crate) fn state(&self) -> QpState {
@@ -56,7 +75,9 @@ impl QpCommon {
 
     /// Draws a receive request from the own or the shared queue; raises the shared queue's limit event.
     pub(crate) fn take_recv(&mut self, ctx: &mut Ctx<'_>) -> Option<RecvWqe> {
-        let Some(id) = self.config.srq else { return self.rq.queue.pop_front() };
+        let Some(id) = self.config.srq.or_else(|| self.named.map(|named| named.srq)) else {
+            return self.rq.queue.pop_front();
+        };
         let srq = ctx.srqs.get_mut(id.0 as usize)?;
         let wqe = srq.queue.queue.pop_front()?;
         if (srq.queue.queue.len() as u64) < u64::from(srq.limit) {
@@ -69,7 +90,8 @@ impl QpCommon {
     /// Puts a receive completion. `solicited` is the packet's bit; errors always wake.
     pub(crate) fn complete_recv(&self, ctx: &mut Ctx<'_>, wc: Completion) {
         let solicited = wc.solicited || wc.status != WcStatus::Success;
-        ctx.events.push_back(Event::Completion { cq: self.config.recv_cq, solicited, wc });
+        let cq = self.named.map_or(self.config.recv_cq, |named| named.cq);
+        ctx.events.push_back(Event::Completion { cq, solicited, wc });
     }
 
     /// Puts a send completion.

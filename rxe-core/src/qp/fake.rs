@@ -230,6 +230,7 @@ impl World {
             send_cq: CqId(1),
             recv_cq: CqId(2),
             srq: None,
+            xrcd: None,
             caps,
             signal_all: false,
         };
@@ -242,6 +243,7 @@ impl World {
             stats: QpStats::default(),
             established: false,
             last_wqe_raised: false,
+            named: None,
         };
         Self { memory: FakeMemory::default(), events: VecDeque::new(), srqs: Slab::new(), qp }
     }
@@ -250,7 +252,7 @@ impl World {
     pub(crate) fn share(&mut self, pd: PdId, limit: u32) {
         let queue = RecvQueue { max_wr: 64, max_sge: 4, ..RecvQueue::default() };
         let id = SrqId(self.srqs.vacant_key() as u32);
-        self.srqs.insert(Srq { pd, queue, limit });
+        self.srqs.insert(Srq { pd, queue, limit, xrc: None });
         self.qp.config.srq = Some(id);
     }
 

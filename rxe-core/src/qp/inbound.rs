@@ -156,6 +156,11 @@ impl Inbound {
         }
     }
 
+    /// Gives up the receive without a completion: its queue is gone.
+    pub(crate) fn forget_receive(&mut self) {
+        self.recv = None;
+    }
+
     /// Gives up message and receive with the flush status.
     pub(crate) fn flush(&mut self, qp: &QpCommon, ctx: &mut Ctx<'_>) {
         self.open = None;

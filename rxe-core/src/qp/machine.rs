@@ -21,7 +21,7 @@ use crate::{
     stats::QpStats,
     time::Instant,
     wire::{Packet, Service},
-    work::{AddressVector, AsyncEvent, Event, RecvWr, SendOp, SendWr},
+    work::{AddressVector, AsyncEvent, Event, RecvWr, SendOp, SendWr, SrqId},
 };
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -109,6 +109,7 @@ impl QueuePair {
                 stats: QpStats::default(),
                 established: false,
                 last_wqe_raised: false,
+                named: None,
             },
             sq: SendQueue::default(),
             machine: Box::new(machine),
@@ -144,7 +145,12 @@ impl QueuePair {
             QpState::Reset | QpState::Init | QpState::Error => false,
         };
         let stats = &mut common.stats;
-        let drop = if packet.info.service != service {
+        let wrong_way = match common.config.qp_type {
+            QpType::XrcInitiator => packet.info.is_request(),
+            QpType::XrcTarget => !packet.info.is_request(),
+            _ => false,
+        };
+        let drop = if packet.info.service != service || wrong_way {
             &mut stats.dropped_service
         } else if !ready {
             &mut stats.dropped_state
@@ -271,7 +277,7 @@ impl QueuePair {
         if self.common.state() == QpState::Reset {
             return Err(PostError::State(QpState::Reset));
         }
-        if self.common.config.srq.is_some() {
+        if self.common.config.srq.is_some() || self.common.config.qp_type.is_xrc() {
             return Err(PostError::Operation);
         }
         self.common.rq.post(wr)?;
@@ -460,6 +466,16 @@ impl QueuePair {
         self.common = QpCommon { attrs, stats, ..fresh.common };
         self.sq = fresh.sq;
         self.machine = fresh.machine;
+    }
+
+    /// A shared receive queue is gone: an XRC target lets go of it.
+    pub(crate) fn forget_srq(&mut self, id: SrqId) {
+        if self.common.named.is_some_and(|named| named.srq == id)
+            && let Machine::Rc { responder, .. } = &mut *self.machine
+        {
+            responder.forget_receive();
+            self.common.named = None;
+        }
     }
 
     /// Gives back what is in flight: before the queue pair goes or starts anew.

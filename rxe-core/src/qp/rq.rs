@@ -6,9 +6,10 @@ use super::{
 };
 use crate::{
     memory::{AccessError, Asker, Memory},
-    work::{PdId, RecvWr},
+    work::{CqId, PdId, RecvWr, SrqId, XrcdId},
 };
 use alloc::collections::VecDeque;
+use slab::Slab;
 use thiserror::Error;
 
 /// Why a work request was not queued; nothing changed.
@@ -38,6 +39,9 @@ pub enum PostError {
     /// No such queue (EINVAL).
     #[error("no such queue")]
     NoSuchQueue,
+    /// The queue is the parent's of this process (EIO). Nothing of the core's says so: it knows no processes.
+    #[error("it belongs to the process that this one was forked from")]
+    Forked,
 }
 
 /// A receive request in a queue or in use.
@@ -63,6 +67,43 @@ pub(crate) struct Srq {
     pub queue: RecvQueue,
     /// Armed limit; 0 is none.
     pub limit: u32,
+    /// What makes it an XRC one.
+    pub xrc: Option<XrcSrq>,
+}
+
+/// The XRC part of a shared receive queue (IBTA vol. 1, A14).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct XrcSrq {
+    /// Targets of this domain may use it.
+    pub domain: XrcdId,
+    /// Where its receives complete.
+    pub cq: CqId,
+    /// What peers call it.
+    pub number: u32,
+}
+
+/// The shared receive queue that a request to an XRC target names: in place of what other queue pairs have themselves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Named {
+    pub srq: SrqId,
+    pub pd: PdId,
+    pub cq: CqId,
+}
+
+impl XrcSrq {
+    /// The number of the queue with this name: 24 bits, never 0.
+    pub(crate) fn number(slot: u8, id: SrqId) -> Option<u32> {
+        let low = u16::try_from(id.0.checked_add(1)?).ok()?;
+        Some(u32::from(slot) << 16 | u32::from(low))
+    }
+
+    /// The queue that a peer calls by `number`, if it is of this domain.
+    pub(crate) fn find(srqs: &Slab<Srq>, domain: XrcdId, number: u32) -> Option<Named> {
+        let id = (number & 0xffff).checked_sub(1)?;
+        let srq = srqs.get(id as usize)?;
+        let xrc = srq.xrc.filter(|xrc| xrc.domain == domain && xrc.number == number)?;
+        Some(Named { srq: SrqId(id), pd: srq.pd, cq: xrc.cq })
+    }
 }
 
 impl RecvQueue {
@@ -102,7 +143,7 @@ impl RecvWqe {
 /// 10.2.9).
 pub(crate) fn receive_asker(qp: &QpCommon, ctx: &Ctx<'_>) -> Asker {
     let shared = qp.config.srq.and_then(|id| ctx.srqs.get(id.0 as usize));
-    Asker { pd: shared.map_or(qp.config.pd, |srq| srq.pd), qpn: qp.qpn }
+    shared.map_or_else(|| qp.asker(), |srq| Asker { pd: srq.pd, qpn: qp.qpn })
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ pub(crate) struct SendWqe {
     /// Payload bytes (READ: bytes to come).
     pub len: u32,
     pub dest: Option<UdDest>,
+    /// The peer's XRC shared receive queue.
+    pub xrc_srq: u32,
     /// First PSN, once started.
     pub first_psn: Psn,
     /// PSNs it takes, once started; 0 for local operations.
@@ -162,6 +164,7 @@ impl SendQueue {
             data,
             len,
             dest: wr.dest,
+            xrc_srq: wr.xrc_srq,
             first_psn: Psn::new(0),
             psns: 0,
         });

@@ -4,7 +4,7 @@ use super::pair::Pair;
 use crate::{
     num::{Pkey, Psn, Qkey, Qpn},
     qp::{Mtu, QpCaps, QpChange, QpConfig, QpState, QpType},
-    work::{Access, AddressVector, CqId, PdId, SrqId, UdDest},
+    work::{Access, AddressVector, CqId, PdId, SrqId, UdDest, XrcdId},
 };
 
 /// All rights that a peer can have.
@@ -51,6 +51,8 @@ pub struct ConnectOptions {
     pub caps: QpCaps,
     /// Shared receive queues.
     pub srq: [Option<SrqId>; 2],
+    /// Domain of XRC targets.
+    pub xrcd: Option<XrcdId>,
     /// Domains.
     pub pd: [PdId; 2],
     /// Completion queues for sends and receives.
@@ -84,6 +86,7 @@ impl Default for ConnectOptions {
             max_dest_rd_atomic: [16; 2],
             caps,
             srq: [None; 2],
+            xrcd: None,
             pd: [PD; 2],
             cqs: [(SEND_CQ, RECV_CQ); 2],
             signal_all: false,
@@ -128,6 +131,7 @@ impl Pair {
             send_cq: options.cqs[side].0,
             recv_cq: options.cqs[side].1,
             srq: options.srq[side],
+            xrcd: options.xrcd,
             caps: options.caps,
             signal_all: options.signal_all,
         };
@@ -139,6 +143,8 @@ impl Pair {
     pub fn step_to(&self, side: usize, peer: Qpn, options: &ConnectOptions, to: QpState) -> QpChange {
         let datagram = matches!(options.qp_type, QpType::Ud | QpType::Gsi);
         let reliable = !datagram && options.qp_type != QpType::Uc;
+        let responder = reliable && options.qp_type != QpType::XrcInitiator;
+        let requester = reliable && options.qp_type != QpType::XrcTarget;
         let mut change = QpChange { state: Some(to), ..QpChange::default() };
         match to {
             QpState::Init => {
@@ -153,15 +159,15 @@ impl Pair {
                 change.path_mtu = Some(options.mtu);
                 change.dest_qpn = Some(peer);
                 change.rq_psn = Some(options.psn[1 - side]);
-                change.max_dest_rd_atomic = reliable.then_some(options.max_dest_rd_atomic[side]);
-                change.min_rnr_timer = reliable.then_some(options.min_rnr_timer);
+                change.max_dest_rd_atomic = responder.then_some(options.max_dest_rd_atomic[side]);
+                change.min_rnr_timer = responder.then_some(options.min_rnr_timer);
             }
             QpState::Rts => {
                 change.sq_psn = Some(options.psn[side]);
                 change.timeout = reliable.then_some(options.timeout);
-                change.retry_count = reliable.then_some(options.retry_count);
-                change.rnr_retry = reliable.then_some(options.rnr_retry);
-                change.max_rd_atomic = reliable.then_some(options.max_rd_atomic[side]);
+                change.retry_count = requester.then_some(options.retry_count);
+                change.rnr_retry = requester.then_some(options.rnr_retry);
+                change.max_rd_atomic = requester.then_some(options.max_rd_atomic[side]);
             }
             _ => {}
         }

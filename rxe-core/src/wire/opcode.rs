@@ -284,6 +284,8 @@ impl Opcode {
     pub const RC_ATOMIC_WRITE: Self = Self(0x1d);
     /// RC RDMA READ response, only packet.
     pub const RC_READ_RESPONSE_ONLY: Self = Self(0x10);
+    /// What [`Self::on`] takes for XRC.
+    pub const XRC: u8 = 0xa0;
     /// UD SEND.
     pub const UD_SEND_ONLY: Self = Self(0x64);
     /// UD SEND with immediate.

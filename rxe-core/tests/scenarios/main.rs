@@ -23,3 +23,4 @@ mod sqd;
 mod strangers;
 mod unreliable;
 mod windows;
+mod xrc;

@@ -2,10 +2,11 @@
 
 use crate::bench::Bench;
 use rxe_core::{
+    endpoint::{EndpointConfig, STEERING_PROBE, STEERING_PROBE_LEN},
     num::{Pkey, Psn, Qpn},
     qp::QpState,
     stats::QpStats,
-    testing::Datagram,
+    testing::{ConnectOptions, Datagram, PairConfig},
     wire::{self, Bth, Ext, Opcode, Reth, icrc},
     work::{SendOp, WcStatus},
 };
@@ -131,6 +132,30 @@ fn another_queue_pair() {
     bench.pair.inject(1, &forgery.seal());
     let stats = bench.pair.sides[1].endpoint.port_stats();
     assert_eq!((stats.dropped_no_qp, stats.dropped_other_slot), (1, 1));
+}
+
+/// A probe of the host's steering is no packet of the wire, and is given back as it came; one byte more or less makes it
+/// an unknown packet, which is not worth anybody's time.
+#[test]
+fn a_probe_of_the_steering() {
+    let keeps = EndpointConfig { keep_strays: true, ..EndpointConfig::default() };
+    let config = PairConfig {
+        name: "stranger-probe",
+        endpoints: [EndpointConfig::default(), keeps],
+        ..PairConfig::default()
+    };
+    let mut bench = Bench::with(config, ConnectOptions::default());
+    for len in [STEERING_PROBE_LEN - 1, STEERING_PROBE_LEN, STEERING_PROBE_LEN + 1, 64] {
+        let mut datagram = Forgery::new(&bench).seal();
+        datagram.bytes = vec![STEERING_PROBE; len];
+        bench.pair.inject(1, &datagram);
+        let endpoint = &mut bench.pair.sides[1].endpoint;
+        let stray = endpoint.poll_stray().map(|stray| stray.bytes);
+        assert_eq!(stray, (len == STEERING_PROBE_LEN).then_some(datagram.bytes), "{len} bytes");
+        assert!(endpoint.poll_stray().is_none());
+    }
+    let stats = bench.pair.sides[1].endpoint.port_stats();
+    assert_eq!((stats.dropped_short, stats.dropped_opcode), (2, 1));
 }
 
 #[test]

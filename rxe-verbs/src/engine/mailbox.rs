@@ -2,7 +2,7 @@
 //! and packets of others that came to it. Both are rare.
 
 use crate::sys::socket::Event;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rxe_core::endpoint::{RunMeta, Stray};
 use std::{
     collections::VecDeque,
@@ -23,6 +23,8 @@ pub(crate) struct Mailbox {
     arrived: Event,
     outgoing: Mutex<VecDeque<Stray>>,
     leaving: Event,
+    taken: AtomicU64,
+    refused: AtomicU64,
 }
 
 impl Mailbox {
@@ -33,6 +35,8 @@ impl Mailbox {
             arrived: Event::new()?,
             outgoing: Mutex::default(),
             leaving: Event::new()?,
+            taken: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
         })
     }
 
@@ -40,12 +44,19 @@ impl Mailbox {
     pub(crate) fn put(&self, meta: RunMeta, bytes: Vec<u8>) -> bool {
         let mut incoming = lock(&self.incoming);
         if incoming.len() >= CAPACITY {
+            self.refused.fetch_add(1, Ordering::Relaxed);
             return false;
         }
+        self.taken.fetch_add(1, Ordering::Relaxed);
         incoming.push_back((meta, bytes));
         self.has_incoming.store(true, Ordering::Release);
         self.arrived.raise();
         true
+    }
+
+    /// How many packets were put in, and how many there was no room for.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.taken.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
 
     /// All packets for the shard.

@@ -6,8 +6,10 @@ use super::{
     state::{State, Turn, Who},
 };
 use crate::{
+    error::Forked,
     regions::{Regions, View},
     sys::{
+        fork::{generation, is_own},
         poll::AnyReadable,
         socket::Event,
         table::{Guard, Guarded},
@@ -38,6 +40,8 @@ pub(super) mod mode {
 pub(crate) struct Shard {
     state: Arc<Guarded<State>>,
     table: Arc<Regions>,
+    /// Of the process that made it.
+    generation: u32,
     /// Readable while the link has arrivals.
     arrivals: AnyReadable,
     /// Wakes the background thread.
@@ -64,6 +68,7 @@ impl Shard {
         Ok(Arc::new(Self {
             state: table.guard(state),
             table: Arc::clone(table),
+            generation: generation(),
             arrivals,
             wake: Event::new()?,
             mode: AtomicU8::new(mode::AWAKE),
@@ -76,24 +81,44 @@ impl Shard {
         }))
     }
 
+    /// Whether it is this process's.
+    ///
+    /// # Errors
+    /// [`Forked`] in a child of its process, where its threads are not and its lock may be held for ever.
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        if is_own(self.generation) { Ok(()) } else { Err(Forked) }
+    }
+
     /// Does something with the endpoint, then sends what came of it. Waits for the lock.
-    pub(crate) fn act<T>(&self, acks: Acks, action: impl FnOnce(&mut State, View<'_>) -> T) -> T {
+    ///
+    /// # Errors
+    /// As [`Self::check`]; nothing was done.
+    pub(crate) fn act<T>(
+        &self,
+        acks: Acks,
+        action: impl FnOnce(&mut State, View<'_>) -> T,
+    ) -> Result<T, Forked> {
+        self.check()?;
         let mut guard = self.state.lock();
         let (state, view) = self.parts(&mut guard);
         let result = action(state, view);
         let turn = state.send_now(view, acks);
         self.warn(turn);
-        result
+        Ok(result)
     }
 
     /// Posts a message of `bytes` to `qpn`, and sends what may leave now; but while the application is posting and polling in a
     /// row the message may wait for its next call.
-    pub(crate) fn post<E>(
+    ///
+    /// # Errors
+    /// As [`Self::check`]; nothing was done. Or what `action` says.
+    pub(crate) fn post<E: From<Forked>>(
         &self,
         qpn: Qpn,
         bytes: u64,
         action: impl FnOnce(&mut State, Instant) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.check()?;
         let mut guard = self.state.lock();
         let (state, view) = self.parts(&mut guard);
         let now = clock::now();
@@ -124,8 +149,12 @@ impl Shard {
     }
 
     /// Looks at the state, and sends nothing. Waits for the lock.
-    pub(crate) fn look<T>(&self, action: impl FnOnce(&mut State) -> T) -> T {
-        action(self.state.lock().parts().0)
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub(crate) fn look<T>(&self, action: impl FnOnce(&mut State) -> T) -> Result<T, Forked> {
+        self.check()?;
+        Ok(action(self.state.lock().parts().0))
     }
 
     /// A turn on behalf of the application, unless another thread is in one. Whether it moved anything.
@@ -138,8 +167,9 @@ impl Shard {
         })
     }
 
-    /// A turn, unless another thread is in one.
+    /// A turn, unless another thread is in one, or it is not ours.
     pub(super) fn try_turn(&self, who: Who) -> Option<Turn> {
+        self.check().ok()?;
         let mut guard = self.state.try_lock()?;
         let (state, view) = self.parts(&mut guard);
         Some(state.turn(view, who))

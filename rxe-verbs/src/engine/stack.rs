@@ -9,9 +9,14 @@ use super::{
     transmit::core_ident,
 };
 use crate::{
+    error::Forked,
     net::Link,
     regions::Regions,
-    sys::{fork::generation, poll::Fds},
+    sys::{
+        fork::{generation, is_own},
+        poll::Fds,
+    },
+    xrcd::{Domain, FileId},
 };
 use core::sync::atomic::{AtomicU32, Ordering};
 use rxe_core::{
@@ -20,9 +25,10 @@ use rxe_core::{
 };
 use slab::Slab;
 use std::{
+    collections::HashMap,
     hash::{BuildHasher, RandomState},
     io,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     thread::JoinHandle,
 };
 
@@ -60,6 +66,8 @@ pub(crate) struct Stack {
     /// Top byte of its queue pair numbers.
     pub(crate) slot: u8,
     names: Mutex<Names>,
+    /// XRC domains by the file that they were opened with.
+    xrcd_files: Mutex<HashMap<FileId, Weak<Domain>>>,
     /// Turns in a row, of calls that found nothing, that moved nothing.
     idle_turns: AtomicU32,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -71,6 +79,7 @@ pub(crate) struct Stack {
 struct Names {
     pds: Slab<()>,
     cqs: Slab<()>,
+    xrcds: Slab<()>,
 }
 
 impl Stack {
@@ -108,6 +117,7 @@ impl Stack {
             pkeys,
             slot: config.slot,
             names: Mutex::default(),
+            xrcd_files: Mutex::default(),
             idle_turns: AtomicU32::new(0),
             threads: Mutex::default(),
             companion: OnceLock::new(),
@@ -122,6 +132,14 @@ impl Stack {
     /// What [`Self::keep`] was given.
     pub(crate) fn companion<T: 'static>(&self) -> Option<&T> {
         self.companion.get()?.downcast_ref()
+    }
+
+    /// Whether it is this process's.
+    ///
+    /// # Errors
+    /// [`Forked`] in a child of its process.
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        if is_own(self.generation) { Ok(()) } else { Err(Forked) }
     }
 
     /// The shard that a new queue pair belongs to.
@@ -213,6 +231,20 @@ impl Stack {
 
     pub(crate) fn unname_cq(&self, cq: u32) {
         self.names().cqs.try_remove(cq as usize);
+    }
+
+    /// A number for an XRC domain; `None` if there are too many.
+    pub(crate) fn name_xrcd(&self) -> Option<u32> {
+        let mut names = self.names();
+        (names.xrcds.len() < crate::limits::MAX_PD as usize).then(|| names.xrcds.insert(()) as u32)
+    }
+
+    pub(crate) fn unname_xrcd(&self, xrcd: u32) {
+        self.names().xrcds.try_remove(xrcd as usize);
+    }
+
+    pub(crate) fn xrcd_files(&self) -> MutexGuard<'_, HashMap<FileId, Weak<Domain>>> {
+        self.xrcd_files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {

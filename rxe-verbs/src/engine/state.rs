@@ -323,6 +323,7 @@ impl State {
     pub(crate) fn report(&self) -> LinkReport {
         let mut report = self.report.clone();
         report.receive_drops = self.link.drops();
+        report.malformed = self.arrivals.malformed();
         report
     }
 }

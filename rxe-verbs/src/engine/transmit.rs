@@ -35,6 +35,8 @@ pub struct LinkReport {
     pub receive_errors: u64,
     /// Packets, or whole merged batches, that the system threw away because the receive buffer was full.
     pub receive_drops: u64,
+    /// Datagrams thrown away because they were empty, or came incomplete from the system.
+    pub malformed: u64,
     /// Arrivals of several packets that the system had merged into one (UDP_GRO).
     pub merged: u64,
     /// Destinations that packets were too large for.

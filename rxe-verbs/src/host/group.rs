@@ -4,28 +4,48 @@ use super::{memberships::leave_all, vault::Deposit};
 use crate::{
     net::{BufferSize, ConfigError, GroupSockets, OpenError, ROCE_PORT, Sharing, SlotTable, UdpConfig},
     sys::{
-        fork::Tracked,
+        kept::Kept,
         socket::{attach_reuseport_program, discard},
+        unix::out_of_the_way,
     },
 };
-use rxe_core::endpoint::STEERING_PROBE;
+use nix::sys::stat::fstat;
+use rxe_core::endpoint::{STEERING_PROBE, STEERING_PROBE_LEN};
 use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
 };
 
 /// Probes of one round and family: from so many source ports, so that a group without its program shows.
 const PROBES: usize = 8;
 
+/// A slot's sockets.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) v4: Option<Kept<OwnedFd>>,
+    pub(crate) v6: Option<Kept<OwnedFd>>,
+}
+
+impl Member {
+    fn new(sockets: GroupSockets) -> Self {
+        let [v4, v6] = [sockets.v4, sockets.v6].map(|fd| fd.map(|fd| Kept::new(out_of_the_way(fd))));
+        Self { v4, v6 }
+    }
+
+    /// The sockets it has.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.v4.iter().chain(&self.v6).map(AsFd::as_fd)
+    }
+}
+
 /// The group of both families. Members are never closed while the group lives, so that none ever changes its number.
 #[derive(Debug)]
 pub(crate) struct Group {
     families: (bool, bool),
-    /// Before the sockets, so that they are forgotten before they are closed: a forked child must not keep them open.
-    tracked: Vec<Tracked>,
-    members: Vec<GroupSockets>,
+    members: Vec<Member>,
     /// Where the sockets of a slot are: in `members`, and in the group as the kernel counts.
     place: BTreeMap<u8, usize>,
     /// The kernel's number of each member, where it is not the place in `members`.
@@ -55,21 +75,26 @@ impl Group {
     }
 
     const fn empty(families: (bool, bool)) -> Self {
-        Self {
-            families,
-            tracked: Vec::new(),
-            members: Vec::new(),
-            place: BTreeMap::new(),
-            moved: BTreeMap::new(),
-        }
+        Self { families, members: Vec::new(), place: BTreeMap::new(), moved: BTreeMap::new() }
     }
 
     /// Adds the next member; gives its place.
     fn add(&mut self, slot: u8, sockets: GroupSockets) -> usize {
-        self.tracked.extend(sockets.fds().map(Tracked::new));
         self.place.insert(slot, self.members.len());
-        self.members.push(sockets);
+        self.members.push(Member::new(sockets));
         self.members.len() - 1
+    }
+
+    /// What a slot's sockets are called in /proc, where a process's descriptors are listed.
+    pub(crate) fn links(&self, slot: u8) -> Vec<PathBuf> {
+        let member = self.place.get(&slot).map(|place| &self.members[*place]);
+        let name = |fd: BorrowedFd<'_>| Some(format!("socket:[{}]", fstat(fd).ok()?.st_ino).into());
+        member.into_iter().flat_map(Member::fds).filter_map(name).collect()
+    }
+
+    /// Whether all sockets are still its own.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.members.iter().flat_map(|member| member.v4.iter().chain(&member.v6)).all(Kept::is_intact)
     }
 
     pub(crate) const fn families(&self) -> (bool, bool) {
@@ -81,7 +106,7 @@ impl Group {
     }
 
     /// Slots and their sockets, in the order of the group.
-    pub(crate) fn in_order(&self) -> Vec<(u8, &GroupSockets)> {
+    pub(crate) fn in_order(&self) -> Vec<(u8, &Member)> {
         let mut list: Vec<_> = self.place.iter().map(|(slot, place)| (*place, *slot)).collect();
         list.sort_unstable();
         list.into_iter().map(|(place, slot)| (slot, &self.members[place])).collect()
@@ -91,7 +116,7 @@ impl Group {
     ///
     /// # Errors
     /// The system has no more descriptors, or a family is gone.
-    pub(crate) fn sockets(&mut self, slot: u8) -> Result<&GroupSockets, OpenError> {
+    pub(crate) fn sockets(&mut self, slot: u8) -> Result<&Member, OpenError> {
         let place = match self.place.get(&slot) {
             Some(place) => *place,
             None => {
@@ -116,7 +141,7 @@ impl Group {
     /// The system has no such option (some sandboxes), or a filter lock forbids it.
     pub(crate) fn steer(&self) -> io::Result<()> {
         let program = self.table().program();
-        for fd in self.members.first().into_iter().flat_map(GroupSockets::fds) {
+        for fd in self.members.first().into_iter().flat_map(Member::fds) {
             attach_reuseport_program(fd, &program)?;
         }
         Ok(())
@@ -145,8 +170,10 @@ impl Group {
         let sockets = self.place.get(&slot).map(|place| &self.members[*place]);
         sockets
             .into_iter()
-            .inspect(|sockets| leave_all(sockets))
-            .flat_map(GroupSockets::fds)
+            .inspect(|member| {
+                leave_all(member.v4.as_ref().map(AsFd::as_fd), member.v6.as_ref().map(AsFd::as_fd))
+            })
+            .flat_map(Member::fds)
             .map(discard)
             .sum()
     }
@@ -154,7 +181,7 @@ impl Group {
     /// Sends probes to the member with this number. They come back to whoever reads its sockets; none do where the
     /// loopback is down.
     pub(crate) fn probe(&self, number: u16, nonce: u64) {
-        let mut packet = [0; 12];
+        let mut packet = [0; STEERING_PROBE_LEN];
         packet[0] = STEERING_PROBE;
         packet[2..4].copy_from_slice(&number.to_be_bytes());
         packet[4..].copy_from_slice(&nonce.to_be_bytes());
@@ -178,7 +205,7 @@ impl Group {
 
 /// Number and nonce of a probe.
 pub(crate) fn parse_probe(packet: &[u8]) -> Option<(u16, u64)> {
-    let packet: &[u8; 12] = packet.try_into().ok()?;
+    let packet: &[u8; STEERING_PROBE_LEN] = packet.try_into().ok()?;
     (packet[0] == STEERING_PROBE).then(|| {
         let [.., a, b, c, d, e, f, g, h] = *packet;
         (u16::from_be_bytes([packet[2], packet[3]]), u64::from_be_bytes([a, b, c, d, e, f, g, h]))
@@ -205,11 +232,4 @@ fn config(v4: bool, v6: bool, sharing: Sharing) -> UdpConfig {
 /// [`ConfigError`].
 pub(crate) fn member_config() -> Result<UdpConfig, ConfigError> {
     UdpConfig { slots: None, sharing: Sharing::Group, ..UdpConfig::default() }.with_environment()
-}
-
-impl GroupSockets {
-    /// The sockets it has.
-    pub(crate) fn fds(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
-        self.v4.iter().chain(&self.v6).map(AsFd::as_fd)
-    }
 }

@@ -1,25 +1,25 @@
 //! Multicast groups that a dead process's sockets are still members of. Its sockets live on for others, and the kernel tells
 //! which groups this host has joined, but not by which socket: each socket leaves all of them.
 
-use crate::net::GroupSockets;
 use socket2::{InterfaceIndexOrAddress, SockRef};
 use std::{
     fs::read_to_string,
     net::{Ipv4Addr, Ipv6Addr},
+    os::fd::BorrowedFd,
 };
 
 /// Has the sockets leave every group, or they would go on getting the only copy of packets that others wait for.
-pub(super) fn leave_all(sockets: &GroupSockets) {
+pub(super) fn leave_all(v4: Option<BorrowedFd<'_>>, v6: Option<BorrowedFd<'_>>) {
     // Without /proc there is nothing to be known.
     let table = |name: &str| read_to_string(format!("/proc/self/net/{name}")).unwrap_or_default();
-    if let Some(v4) = &sockets.v4 {
+    if let Some(v4) = &v4 {
         let socket = SockRef::from(v4);
         for (ifindex, group) in parse_igmp(&table("igmp")) {
             // Most are of other sockets.
             let _ = socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(ifindex));
         }
     }
-    if let Some(v6) = &sockets.v6 {
+    if let Some(v6) = &v6 {
         let socket = SockRef::from(v6);
         for (ifindex, group) in parse_igmp6(&table("igmp6")) {
             let _ = socket.leave_multicast_v6(&group, ifindex);
@@ -55,7 +55,10 @@ fn parse_igmp6(text: &str) -> Vec<(u32, Ipv6Addr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::UdpSocket;
+    use std::{
+        net::UdpSocket,
+        os::fd::{AsFd, OwnedFd},
+    };
 
     #[test]
     fn the_kernels_tables_are_read() {
@@ -74,8 +77,8 @@ mod tests {
     #[test]
     fn a_socket_that_changes_hands_is_no_member_any_more() {
         let bind = |address: &str| UdpSocket::bind(address).ok().map(Into::into);
-        let sockets = GroupSockets { v4: bind("0.0.0.0:0"), v6: bind("[::]:0") };
-        let (v4, v6) = (SockRef::from(sockets.v4.as_ref().unwrap()), sockets.v6.as_ref().map(SockRef::from));
+        let sockets: [Option<OwnedFd>; 2] = [bind("0.0.0.0:0"), bind("[::]:0")];
+        let (v4, v6) = (SockRef::from(sockets[0].as_ref().unwrap()), sockets[1].as_ref().map(SockRef::from));
         // The loopback interface.
         let (group, group6) = (Ipv4Addr::new(239, 77, 1, 2), "ff05::77:1:2".parse().unwrap());
         let join = || {
@@ -84,7 +87,7 @@ mod tests {
         };
         join().unwrap();
         assert_eq!(join().unwrap_err().kind(), std::io::ErrorKind::AddrInUse, "a member already");
-        leave_all(&sockets);
+        leave_all(sockets[0].as_ref().map(AsFd::as_fd), sockets[1].as_ref().map(AsFd::as_fd));
         join().unwrap();
     }
 }

@@ -30,6 +30,19 @@ pub struct ServiceReport {
     pub counters: ServiceCounters,
     /// The last lines of its log.
     pub log: Vec<String>,
+    /// What it has exchanged with the processes that have a slot, and with its own socket (slot 0).
+    pub exchanged: Vec<Exchanged>,
+}
+
+/// Packets that a service has exchanged with the process of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchanged {
+    /// The slot.
+    pub slot: u8,
+    /// Packets for others that came to this slot's socket.
+    pub strayed: u64,
+    /// Packets given to its process: strays of others, connection requests, multicast.
+    pub given: u64,
 }
 
 /// A process that has a slot.
@@ -92,6 +105,8 @@ counters!(
     corrupt,
     /// Times the steering program was found missing or changed, and put back.
     mended,
+    /// Processes that went on without their slot: they executed another program, or closed all their descriptors.
+    deserted,
 );
 
 /// The counters of all clients.

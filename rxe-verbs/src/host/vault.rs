@@ -14,7 +14,7 @@ use super::{
     records::Records,
     slots::{Holder, Slot},
 };
-use crate::sys::unix::{Channel, MAX_DESCRIPTORS, Received};
+use crate::sys::unix::{Channel, MAX_DESCRIPTORS, Received, out_of_the_way};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -114,7 +114,7 @@ impl Vault {
 
     /// One that was passed to us as [`Self::DESCRIPTORS`] descriptors.
     pub(crate) fn adopt(fds: [OwnedFd; Self::DESCRIPTORS]) -> Self {
-        let [a, b, c, d] = fds.map(Channel::from_fd);
+        let [a, b, c, d] = fds.map(|fd| Channel::from_fd(out_of_the_way(fd)));
         Self { pairs: [(a, b), (c, d)], generation: 0, current: 0 }
     }
 
@@ -122,6 +122,11 @@ impl Vault {
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
         let [(a, b), (c, d)] = &self.pairs;
         [a.as_fd(), b.as_fd(), c.as_fd(), d.as_fd()]
+    }
+
+    /// Whether its descriptors are still its own.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.pairs.iter().all(|(a, b)| a.is_intact() && b.is_intact())
     }
 
     /// Puts the state in, in place of what is there.

@@ -2,6 +2,7 @@
 
 pub(crate) mod control;
 pub(crate) mod fork;
+pub(crate) mod kept;
 pub(crate) mod mapped;
 pub(crate) mod message;
 pub(crate) mod owned;

@@ -1,5 +1,6 @@
 //! Memory that several processes share, seen as 64-bit words that are only ever accessed atomically.
 
+use super::{kept::Kept, unix::out_of_the_way};
 use core::sync::atomic::AtomicU64;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -11,18 +12,18 @@ use std::{
 
 /// A file in memory, sealed at its length: whoever maps it can rely on its pages.
 #[derive(Debug)]
-pub(crate) struct SharedFile(File);
+pub(crate) struct SharedFile(Kept<File>);
 
 impl SharedFile {
     /// A new one of `len` bytes, all zero. Pages cost memory when they are written to.
     pub(crate) fn new(name: &str, len: usize) -> io::Result<Self> {
         use nix::fcntl::{FcntlArg, SealFlag, fcntl};
         let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-        let file = File::from(fd);
+        let file = File::from(out_of_the_way(fd));
         file.set_len(len as u64)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-        Ok(Self(file))
+        Ok(Self(Kept::new(file)))
     }
 
     /// One made elsewhere.
@@ -31,7 +32,7 @@ impl SharedFile {
     /// `InvalidData` if it is shorter than `len` or might shrink.
     pub(crate) fn adopt(fd: OwnedFd, len: usize) -> io::Result<Self> {
         use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-        let file = File::from(fd);
+        let file = File::from(out_of_the_way(fd));
         let seals = SealFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GET_SEALS)?);
         if !seals.contains(SealFlag::F_SEAL_SHRINK) || file.metadata()?.len() < len as u64 {
             return Err(io::Error::new(
@@ -39,12 +40,12 @@ impl SharedFile {
                 "not the shared memory that was promised",
             ));
         }
-        Ok(Self(file))
+        Ok(Self(Kept::new(file)))
     }
 
     /// Maps `words` words at `offset`, a multiple of the page size.
     pub(crate) fn map(&self, offset: u64, words: usize) -> io::Result<SharedWords> {
-        let map = MmapOptions::new().offset(offset).len(words * 8).map_raw(&self.0)?;
+        let map = MmapOptions::new().offset(offset).len(words * 8).map_raw(&*self.0)?;
         Ok(SharedWords { map, words })
     }
 }

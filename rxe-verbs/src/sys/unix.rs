@@ -1,7 +1,7 @@
 //! Messages between processes of this host: sequenced-packet Unix sockets that carry descriptors (`unix(7)`), and
 //! process descriptors (`pidfd_open(2)`).
 
-use super::fork::Tracked;
+use super::kept::Kept;
 use core::sync::atomic::{AtomicI32, Ordering};
 use nix::{
     errno::Errno,
@@ -34,12 +34,7 @@ pub(crate) struct Peer {
 ///
 /// A forked child does not have it: as long as one had, nobody would see the other end die.
 #[derive(Debug)]
-pub(crate) struct Channel {
-    // Before the descriptor, so that it is forgotten before that is closed.
-    _tracked: Tracked,
-    identity: Option<(u64, u64)>,
-    fd: OwnedFd,
-}
+pub(crate) struct Channel(Kept<OwnedFd>);
 
 /// What a receive brought.
 #[derive(Debug)]
@@ -68,22 +63,22 @@ impl Channel {
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (a, b) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-        Ok((Self::from_fd(a), Self::from_fd(b)))
+        Ok((Self::from_fd(out_of_the_way(a)), Self::from_fd(out_of_the_way(b))))
     }
 
     /// An end that was made elsewhere.
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {
-        Self { _tracked: Tracked::new(fd.as_fd()), identity: identity(&fd), fd }
+        Self(Kept::new(fd))
     }
 
     /// Whether the descriptor is still what it was: the program may have closed it, and opened something else there.
     pub(crate) fn is_intact(&self) -> bool {
-        identity(&self.fd) == self.identity
+        self.0.is_intact()
     }
 
     /// Who is at the other end.
     pub(crate) fn peer(&self) -> io::Result<Peer> {
-        let who = getsockopt(&self.fd, sockopt::PeerCredentials)?;
+        let who = getsockopt(&self.0, sockopt::PeerCredentials)?;
         Ok(Peer { pid: who.pid(), uid: who.uid() })
     }
 
@@ -96,7 +91,7 @@ impl Channel {
         let rights = [ControlMessage::ScmRights(&raw)];
         let control = if raw.is_empty() { &rights[..0] } else { &rights[..] };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        sendmsg::<()>(self.fd.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?;
+        sendmsg::<()>(self.0.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?;
         Ok(())
     }
 
@@ -111,7 +106,7 @@ impl Channel {
 
     /// The next `peek` sees the oldest message again.
     pub(crate) fn peek_from_start(&self) -> io::Result<()> {
-        super::socket::set_option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, 0)
+        super::socket::set_option(self.0.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, 0)
     }
 
     /// Reads messages without taking them, one after the other from where [`Self::peek_from_start`] was called.
@@ -124,7 +119,7 @@ impl Channel {
         let mut control = nix::cmsg_space!([i32; MAX_DESCRIPTORS]);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC | more;
         let mut parts = [IoSliceMut::new(buffer)];
-        let message = match recvmsg::<()>(self.fd.as_raw_fd(), &mut parts, Some(&mut control), flags) {
+        let message = match recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut control), flags) {
             Ok(message) => message,
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Received::Nothing),
             Err(Errno::ECONNRESET) => return Ok(Received::Closed),
@@ -167,17 +162,14 @@ fn take_rights(control: &[u8]) -> Vec<OwnedFd> {
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.as_fd()
     }
 }
 
 /// A listener with an abstract name, of which there is one in a network namespace.
 /// A forked child does not have it.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    _tracked: Tracked,
-    fd: OwnedFd,
-}
+pub(crate) struct Listener(Kept<OwnedFd>);
 
 impl Listener {
     /// Takes the name.
@@ -189,14 +181,19 @@ impl Listener {
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
         bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
         listen(&fd, Backlog::new(BACKLOG)?)?;
-        Ok(Self { _tracked: Tracked::new(fd.as_fd()), fd })
+        Ok(Self(Kept::new(out_of_the_way(fd))))
+    }
+
+    /// As [`Channel::is_intact`].
+    pub(crate) fn is_intact(&self) -> bool {
+        self.0.is_intact()
     }
 
     /// The next connection, if one waits.
     pub(crate) fn accept(&self) -> io::Result<Option<Channel>> {
-        match accept4(self.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
+        match accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
             // SAFETY: a descriptor that the kernel has just made for us.
-            Ok(fd) => Ok(Some(Channel::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }))),
+            Ok(fd) => Ok(Some(Channel::from_fd(out_of_the_way(unsafe { OwnedFd::from_raw_fd(fd) })))),
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -205,7 +202,7 @@ impl Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.as_fd()
     }
 }
 
@@ -255,11 +252,6 @@ pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
     }
     // The process may have fewer descriptors than that.
     fd
-}
-
-/// What tells one open file from another that has the same number later: device and inode.
-fn identity(fd: &OwnedFd) -> Option<(u64, u64)> {
-    nix::sys::stat::fstat(fd).ok().map(|about| (about.st_dev, about.st_ino))
 }
 
 #[cfg(test)]

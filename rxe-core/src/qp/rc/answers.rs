@@ -4,6 +4,7 @@
 use crate::{
     num::{Key, Msn, Psn},
     wire::{NakCode, Opcode, Position, Syndrome},
+    work::PdId,
 };
 use alloc::collections::VecDeque;
 
@@ -47,6 +48,8 @@ pub(super) struct Stream {
     /// Address of the next byte.
     pub addr: u64,
     pub rkey: Key,
+    /// Whose regions the key may name.
+    pub pd: PdId,
     /// Bytes left.
     pub left: u32,
     /// Whether a packet of it has left.

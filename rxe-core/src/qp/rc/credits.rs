@@ -18,7 +18,7 @@ fn code(receives: usize) -> u8 {
 /// The positive syndrome of a queue pair. A limit is MSN plus credits; the MSN does not count an open message, so the
 /// receive which that one holds is still to be counted. A shared queue promises nothing to one of its users.
 pub(super) fn syndrome(qp: &QpCommon, holds_receive: bool) -> Syndrome {
-    if qp.config.srq.is_some() {
+    if qp.config.srq.is_some() || qp.config.qp_type.is_xrc() {
         Syndrome::ACK_NO_CREDITS
     } else {
         Syndrome::Ack(code(qp.rq.queue.len() + usize::from(holds_receive)))

@@ -179,10 +179,14 @@ impl Requester {
             return Step::Local;
         }
         let k = if self.cur_wqe < self.started { self.cur.since(wqe.first_psn) } else { 0 };
-        if wqe.is_read_or_atomic() {
+        let step = if wqe.is_read_or_atomic() {
             self.step_read_or_atomic(qp, wqe, k, flow)
         } else {
             self.step_message(qp, wqe, k, flow)
+        };
+        match step {
+            Step::Send(plan) => Step::Send(Plan { opcode: qp.opcode(plan.opcode), ..plan }),
+            other => other,
         }
     }
 
@@ -286,7 +290,7 @@ impl Requester {
         let cost = if wqe.is_read_or_atomic() { 0 } else { plan.payload + PACKET_COST };
         let mut bth = Bth::new(plan.opcode, qp.attrs.dest_qpn, self.cur);
         bth.pkey = qp.pkey;
-        bth.ack_req = plan.end || plan.opcode == Opcode::RC_READ_REQUEST || Self::asks(cost, qp.mtu(), flow);
+        bth.ack_req = plan.end || matches!(wqe.op, SendOp::Read(_)) || Self::asks(cost, qp.mtu(), flow);
         bth.solicited = plan.end && is_solicited(wqe);
         let ext = extensions(wqe, &plan, qp.mtu());
         let Some(slot) = wire::emit(&bth, &ext, plan.payload as usize, out) else { return false };
@@ -432,7 +436,7 @@ const fn is_solicited(wqe: &SendWqe) -> bool {
 
 /// The extension headers of a packet; those that its opcode lacks are not written.
 fn extensions(wqe: &SendWqe, plan: &Plan, mtu: u32) -> Ext {
-    let mut ext = Ext::default();
+    let mut ext = Ext { xrc_srq: wqe.xrc_srq & 0x00ff_ffff, ..Ext::default() };
     match wqe.op {
         SendOp::SendImm(imm) => ext.imm = imm,
         SendOp::SendInvalidate(key) => ext.invalidate = key,

@@ -13,9 +13,9 @@ use super::{
     replay::{Entry, Outcome, Replay, read_psns},
 };
 use crate::{
-    memory::AccessError,
+    memory::{AccessError, Asker},
     num::{Msn, Psn},
-    qp::QpState,
+    qp::{QpState, QpType},
     violation::Violation,
     wire::{Aeth, Bth, Class, Ext, NakCode, Packet, Syndrome, emit, wire_len},
     work::{Access, AsyncEvent, Event},
@@ -102,7 +102,7 @@ impl Responder {
                 Ok(())
             }
             Ordering::Less => {
-                self.on_duplicate(qp, packet);
+                self.on_duplicate(qp, ctx, packet);
                 Ok(())
             }
         }
@@ -157,6 +157,12 @@ impl Responder {
         packet: &Packet<'_>,
     ) -> Result<Executed, Violation> {
         self.inbound.follows(packet.info)?;
+        if packet.info.position.is_start() {
+            qp.named = qp.find_named(ctx, packet)?;
+        } else if qp.config.qp_type == QpType::XrcTarget && qp.named.is_none() {
+            // The queue that the message began with is gone.
+            return Err(Violation::XrcSrq);
+        }
         let need = rights(packet)?;
         if !qp.attrs.access.contains(need) {
             return Err(Violation::NotEnabled);
@@ -213,7 +219,8 @@ impl Responder {
                 .map_err(Violation::Access)?;
         }
         let psns = read_psns(reth.len, qp.mtu());
-        let stream = Stream { addr: reth.addr, rkey: reth.rkey, left: reth.len, started: false };
+        let pd = qp.asker().pd;
+        let stream = Stream { addr: reth.addr, rkey: reth.rkey, pd, left: reth.len, started: false };
         self.reply(qp, packet, psns, Outcome::Read(reth), Kind::Read(stream));
         Ok(Executed::Done(psns))
     }
@@ -294,8 +301,9 @@ impl Responder {
 
     /// A request that was executed already: the peer missed the answer (IBTA vol. 1, 9.7.5.1.5). What cannot be
     /// answered is a stray and is dropped.
-    fn on_duplicate(&mut self, qp: &mut QpCommon, packet: &Packet<'_>) {
+    fn on_duplicate(&mut self, qp: &mut QpCommon, ctx: &Ctx<'_>, packet: &Packet<'_>) {
         qp.stats.duplicates += 1;
+        let Ok(named) = qp.find_named(ctx, packet) else { return };
         if !rights(packet).is_ok_and(|need| qp.attrs.access.contains(need)) {
             return;
         }
@@ -306,6 +314,7 @@ impl Responder {
                 self.replay.covers_read(psn, &reth, qp.mtu()).then_some(Kind::Read(Stream {
                     addr: reth.addr,
                     rkey: reth.rkey,
+                    pd: named.map_or(qp.config.pd, |named| named.pd),
                     left: reth.len,
                     started: false,
                 }))
@@ -329,7 +338,7 @@ impl Responder {
     pub(crate) fn peek(&self, qp: &QpCommon) -> Option<(Answer, usize)> {
         let (opcode, payload) = self.answers.front()?.packet(qp.mtu());
         let answer = if self.answers.may_wait() { Answer::DeferredAck } else { Answer::Now };
-        Some((answer, wire_len(opcode, payload)))
+        Some((answer, wire_len(qp.opcode(opcode), payload)))
     }
 
     /// Writes the next answer into `out`, which has the length that `peek` gave; false if there is nothing to send
@@ -346,12 +355,13 @@ impl Responder {
         if let Kind::Atomic(original) = next.kind {
             ext.original = original;
         }
-        let bth = Bth { pkey: qp.pkey, ..Bth::new(opcode, qp.attrs.dest_qpn, next.psn) };
+        let bth = Bth { pkey: qp.pkey, ..Bth::new(qp.opcode(opcode), qp.attrs.dest_qpn, next.psn) };
         let Some(place) = emit(&bth, &ext, payload, out) else { return false };
         if let Kind::Read(stream) = next.kind
             && payload > 0
         {
-            let read = ctx.memory.read(qp.asker(), stream.rkey, stream.addr, Access::REMOTE_READ, place);
+            let asker = Asker { pd: stream.pd, qpn: qp.qpn };
+            let read = ctx.memory.read(asker, stream.rkey, stream.addr, Access::REMOTE_READ, place);
             if let Err(error) = read {
                 self.on_unreadable(qp, ctx, &next, stream, error);
                 return false;
@@ -399,6 +409,11 @@ impl Responder {
     /// the event raised.
     pub(crate) const fn take_failure(&mut self) -> Option<Violation> {
         self.failure.take()
+    }
+
+    /// The shared receive queue that an XRC request named is gone, and with it the receive in use.
+    pub(crate) fn forget_receive(&mut self) {
+        self.inbound.forget_receive();
     }
 
     /// The error state: gives up an open receive with the flush status. What was executed is still acknowledged, READs

@@ -13,7 +13,13 @@ use super::{
 };
 use crate::{
     engine::{Mailbox, Shard, Stack},
-    sys::{fork::generation, poll, process::block_signals, socket::Event, unix::Channel},
+    sys::{
+        fork::{generation, is_own},
+        poll,
+        process::block_signals,
+        socket::Event,
+        unix::Channel,
+    },
 };
 use std::{
     collections::HashMap,
@@ -124,6 +130,9 @@ impl Host {
 
     /// Asks for connection requests; the token to give them up with, or `None` if somebody else listens there.
     pub(crate) fn listen(&self, listen: Listen) -> Option<u32> {
+        if !is_own(self.generation) {
+            return None;
+        }
         let shared = &self.shared;
         let mut listeners = lock(&shared.listeners);
         let random = RandomState::new();
@@ -147,6 +156,9 @@ impl Host {
 
     /// Gives up what [`Self::listen`] asked for.
     pub(crate) fn unlisten(&self, token: u32) {
+        if !is_own(self.generation) {
+            return;
+        }
         lock(&self.shared.listeners).remove(&token);
         self.shared.tell(&ToService::Unlisten { token });
     }
@@ -154,7 +166,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        if self.generation != generation() {
+        if !is_own(self.generation) {
             // A forked child is not the one who has the slot, and has not the thread.
             core::mem::forget(self.thread.take());
             return;
@@ -234,6 +246,9 @@ impl Shared {
 
     fn tell(&self, message: &ToService) {
         let channel = self.channel.read().unwrap_or_else(PoisonError::into_inner);
+        if !channel.is_intact() {
+            return;
+        }
         send_patiently(&channel, &encode(message));
     }
 
@@ -283,10 +298,16 @@ impl Shared {
             ..ClientStats::default()
         };
         let Some(shard) = self.shard.upgrade() else { return stats };
-        shard.look(|state| {
+        let (taken, refused) = self.mailbox.counts();
+        // Threads like this one are not in forked children.
+        let _ = shard.look(|state| {
             stats.port = state.endpoint.port_stats().each().map(named).collect();
             stats.port.push(("receive_drops".to_owned(), state.link.drops()));
-            stats.port.push(("merged_receives".to_owned(), state.report().merged));
+            let report = state.report();
+            stats.port.push(("dropped_empty".to_owned(), report.malformed));
+            stats.port.push(("merged_receives".to_owned(), report.merged));
+            stats.port.push(("handed_over".to_owned(), taken));
+            stats.port.push(("dropped_mailbox_full".to_owned(), refused));
             stats.qps = state
                 .endpoint
                 .queue_pairs()

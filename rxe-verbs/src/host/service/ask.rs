@@ -3,7 +3,7 @@
 use super::{Place, Service, clients::Kind};
 use crate::host::{
     message::{Part, ToClient, decode, parts},
-    report::{ClientReport, ClientStats, HostStats, ServiceReport},
+    report::{ClientReport, ClientStats, Exchanged, HostStats, ServiceReport},
     slots::Slot,
 };
 use std::{
@@ -43,6 +43,8 @@ impl Service {
             }),
             _ => None,
         });
+        let mut exchanged: Vec<_> = self.exchanged.values().copied().collect();
+        exchanged.sort_unstable_by_key(|exchanged| exchanged.slot);
         let resting = self.slots.known().filter(|(_, state)| matches!(state, Slot::Resting(_)));
         let report = ServiceReport {
             pid: std::process::id(),
@@ -57,10 +59,16 @@ impl Service {
             resting: resting.map(|(slot, _)| slot).collect(),
             counters: self.counters,
             log: self.log.iter().cloned().collect(),
+            exchanged,
         };
         for part in parts(&report) {
             self.answer(observer, &ToClient::Part(part));
         }
+    }
+
+    /// What was exchanged with a slot's process so far.
+    pub(super) fn exchanged_with(&mut self, slot: u8) -> &mut Exchanged {
+        self.exchanged.entry(slot).or_insert_with(|| Exchanged { slot, ..Exchanged::default() })
     }
 
     pub(super) fn ask_everyone(&mut self, observer: usize) {

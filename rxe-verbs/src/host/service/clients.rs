@@ -12,7 +12,10 @@ use crate::{
         slots::{Holder, Slot},
         vault::Vault,
     },
-    sys::unix::{Channel, Peer, Received, pid_of, same_process},
+    sys::{
+        kept::Kept,
+        unix::{Channel, Peer, Received, out_of_the_way, pid_of, same_process},
+    },
 };
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{
@@ -115,13 +118,15 @@ impl Service {
                 peer.uid
             );
             self.counters.refused += 1;
-            self.note(&format!("user {} (process {}) was refused", peer.uid, peer.pid));
+            self.note_seldom(&format!("user {} (process {}) was refused", peer.uid, peer.pid));
             let _ = channel.send(&encode(&ToClient::Refused(text)), &[]);
             return;
         }
         if self.clients.len() >= MAX_CONNECTIONS {
+            let why = "too many connections";
             self.counters.refused += 1;
-            let _ = channel.send(&encode(&ToClient::Busy("too many connections".to_owned())), &[]);
+            self.note_seldom(&format!("process {} was told to come later: {why}", peer.pid));
+            let _ = channel.send(&encode(&ToClient::Busy(why.to_owned())), &[]);
             return;
         }
         let (since, queue) = (Instant::now(), VecDeque::new());
@@ -139,6 +144,10 @@ impl Service {
         let mut buffer = [0; MAX_MESSAGE];
         for _ in 0..BURST {
             let Some(client) = self.clients.get(key) else { return };
+            // The next look at everybody's descriptors ends the service.
+            if !client.channel.is_intact() {
+                return;
+            }
             let end = match client.channel.receive(&mut buffer, 1 + Vault::DESCRIPTORS) {
                 Ok(Received::Message(len, fds)) => self.handle_message(key, &buffer[..len], fds).err(),
                 Ok(Received::Nothing) => return,
@@ -172,6 +181,7 @@ impl Service {
                 let answer =
                     if added { ToClient::Listening { token } } else { ToClient::NotListening { token } };
                 self.answer(key, &answer);
+                self.serve_unheard();
             }
             (ToService::Unlisten { token }, Kind::Member(slot)) => {
                 self.listeners.remove(usize::from(*slot), token);
@@ -276,6 +286,7 @@ impl Service {
         }
         self.adopt_pidfd(slot, pidfd);
         self.connected.insert(slot, key);
+        self.exchanged.remove(&slot);
         self.clients[key].kind = Kind::Member(slot);
         self.counters.joined += 1;
         let text = match self.slots.get(slot) {
@@ -288,9 +299,9 @@ impl Service {
     }
 
     fn adopt_pidfd(&mut self, slot: u8, pidfd: Option<OwnedFd>) {
-        match pidfd {
+        match pidfd.map(out_of_the_way) {
             Some(fd) if watch(&self.epoll, fd.as_fd(), Token::Death(slot)).is_ok() => {
-                self.pidfds.insert(slot, fd);
+                self.pidfds.insert(slot, Kept::new(fd));
                 self.unwatched.remove(&slot);
             }
             _ => _ = self.unwatched.insert(slot, Instant::now()),
@@ -486,17 +497,18 @@ impl Service {
             End::Gone => {}
             End::Refused(text) => {
                 self.counters.refused += 1;
-                self.note(&format!("process {} was refused: {text}", client.peer.pid));
+                self.note_seldom(&format!("process {} was refused: {text}", client.peer.pid));
                 client.queue.clear();
                 let _ = client.channel.send(&encode(&ToClient::Refused(text)), &[]);
             }
             End::Busy(why) => {
                 self.counters.refused += 1;
+                self.note_seldom(&format!("process {} was told to come later: {why}", client.peer.pid));
                 let _ = client.channel.send(&encode(&ToClient::Busy(why.to_owned())), &[]);
             }
             End::Misbehaved(why) => {
                 self.counters.misbehaved += 1;
-                self.note(&format!("process {} was cut off: {why}", client.peer.pid));
+                self.note_seldom(&format!("process {} was cut off: {why}", client.peer.pid));
             }
         }
         if let Kind::Member(slot) = client.kind {
@@ -536,7 +548,7 @@ impl Service {
     }
 
     /// Takes a slot back: its connections are mourned, its sockets emptied, and it rests.
-    fn retire(&mut self, slot: u8) {
+    pub(super) fn retire(&mut self, slot: u8) {
         if let Some(fd) = self.pidfds.remove(&slot) {
             let _ = self.epoll.delete(fd);
         }
@@ -583,9 +595,12 @@ impl Service {
     }
 
     /// Gives a packet to the process of a slot; false if there is none, or it does not take it.
-    pub(super) fn deliver(&self, slot: u8, packet: Packet) -> bool {
+    pub(super) fn deliver(&mut self, slot: u8, packet: Packet) -> bool {
         let client = self.connected.get(&slot).and_then(|key| self.clients.get(*key));
-        client.is_some_and(|client| client.channel.send(&encode(&ToClient::Packet(packet)), &[]).is_ok())
+        let given =
+            client.is_some_and(|client| client.channel.send(&encode(&ToClient::Packet(packet)), &[]).is_ok());
+        self.exchanged_with(slot).given += u64::from(given);
+        given
     }
 
     /// Newcomers find nobody from now on; the service ends with its last client.

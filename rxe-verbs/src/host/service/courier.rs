@@ -68,12 +68,12 @@ impl Service {
         self.dispatch_letter(&letter);
     }
 
-    /// Sends what is due for the dead; how long until there is more.
-    pub(super) fn send_last_words(&mut self) -> Option<Duration> {
+    /// Sends what is due for the dead.
+    pub(super) fn send_last_words(&mut self) {
         let time = now();
-        let attendant = self.attendant.as_mut()?;
-        if attendant.poll_timeout()? > time {
-            return self.until_last_words();
+        let Some(attendant) = &mut self.attendant else { return };
+        if attendant.poll_timeout().is_none_or(|due| due > time) {
+            return;
         }
         let mut letters = Vec::new();
         attendant.letters(time, BURST, &mut letters);
@@ -81,11 +81,10 @@ impl Service {
             self.dispatch_letter(letter);
         }
         self.counters.last_words += letters.len() as u64;
-        self.until_last_words()
     }
 
     /// How long until something is due.
-    fn until_last_words(&self) -> Option<Duration> {
+    pub(super) fn until_last_words(&self) -> Option<Duration> {
         let due = self.attendant.as_ref()?.poll_timeout()?;
         // A moment for everybody else, if much is due at once.
         Some(due.since(now()).max(Duration::from_millis(1)))

@@ -9,7 +9,10 @@
 mod ask;
 mod clients;
 mod courier;
+mod departed;
 mod packets;
+mod seldom;
+mod unheard;
 
 use super::{
     attendant::{Attendant, attendant},
@@ -18,13 +21,17 @@ use super::{
     listeners::Listeners,
     message::NAME,
     records::{Records, Register},
-    report::ServiceCounters,
+    report::{Exchanged, ServiceCounters},
     slots::{Slot, Slots},
     vault::{DepositRef, Vault},
 };
 use crate::{
     net::{BufferSize, GroupSockets, OpenError, RecvBatch, UdpConfig, UdpLink},
-    sys::unix::Listener,
+    sys::{
+        kept::Kept,
+        socket::Event,
+        unix::{Listener, out_of_the_way},
+    },
 };
 use ask::Asked;
 use clients::Client;
@@ -39,6 +46,7 @@ use nix::{
 };
 use packets::Probes;
 use rxe_core::{num::Psn, wire::IdentTracker};
+use seldom::Seldom;
 use slab::Slab;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -47,6 +55,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
+use unheard::Unheard;
 
 /// How often it looks after itself.
 const TICK: Duration = Duration::from_secs(1);
@@ -91,6 +100,8 @@ enum Token {
     Client(usize),
     /// The process of this slot has died.
     Death(u8),
+    /// Nothing: it is there to be found again.
+    Anchor,
 }
 
 impl Token {
@@ -100,6 +111,7 @@ impl Token {
             Self::Link => 1,
             Self::Client(key) => 2 | (key as u64) << 8,
             Self::Death(slot) => 3 | (slot as u64) << 8,
+            Self::Anchor => 4,
         }
     }
 
@@ -108,7 +120,8 @@ impl Token {
             0 => Self::Listener,
             1 => Self::Link,
             2 => Self::Client((number >> 8) as usize),
-            _ => Self::Death((number >> 8) as u8),
+            3 => Self::Death((number >> 8) as u8),
+            _ => Self::Anchor,
         }
     }
 }
@@ -133,6 +146,8 @@ pub struct Service {
     /// It has no descriptor left for new connections, until the next look.
     deaf: bool,
     epoll: Epoll,
+    /// Watched by `epoll`, and by no other, for nothing.
+    anchor: Event,
     port: Option<Port>,
     /// When to stop waiting for programs that use the port, if it is in use.
     reunion: Option<Instant>,
@@ -140,7 +155,7 @@ pub struct Service {
     /// Connections of the slots.
     connected: HashMap<u8, usize>,
     slots: Slots,
-    pidfds: HashMap<u8, OwnedFd>,
+    pidfds: HashMap<u8, Kept<OwnedFd>>,
     /// Slots whose process has no pidfd, and since when it is not connected.
     unwatched: HashMap<u8, Instant>,
     /// Slots whose process has closed its connection to this service, and lives.
@@ -151,11 +166,17 @@ pub struct Service {
     trackers: HashMap<IpAddr, IdentTracker>,
     /// Who was given whose connection request.
     askers: HashMap<packets::Asker, u8>,
+    /// Requests that nobody listens for yet.
+    unheard: Unheard,
     probes: Probes,
     asked: Vec<Asked>,
     next_ask: u32,
     counters: ServiceCounters,
+    /// By slot, since its process came.
+    exchanged: HashMap<u8, Exchanged>,
     log: VecDeque<String>,
+    /// For lines about those who are no clients, or will not be for long.
+    seldom: Seldom,
     /// Speaks for those who cannot, once somebody has named himself.
     attendant: Option<Box<dyn Attendant>>,
     refusals: Refusals,
@@ -186,6 +207,9 @@ impl Service {
         })?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| failed("wait for events")(errno.into()))?;
+        let epoll = Epoll(out_of_the_way(epoll.0));
+        let anchor = Event::new().map_err(failed("make an event counter"))?;
+        watch(&epoll, anchor.as_fd(), Token::Anchor).map_err(failed("wait for events"))?;
         let now = Instant::now();
         raise_file_limit();
         let mut service = Self {
@@ -194,6 +218,7 @@ impl Service {
             listener: Some(listener),
             deaf: false,
             epoll,
+            anchor,
             port: None,
             reunion: None,
             clients: Slab::new(),
@@ -206,11 +231,14 @@ impl Service {
             arrivals: Some(RecvBatch::default()),
             trackers: HashMap::new(),
             askers: HashMap::new(),
+            unheard: Unheard::default(),
             probes: Probes::default(),
             asked: Vec::new(),
             next_ask: 0,
             counters: ServiceCounters::default(),
+            exchanged: HashMap::new(),
             log: VecDeque::new(),
+            seldom: Seldom::new(now),
             attendant: attendant(),
             refusals: Refusals::default(),
             letter_psn: Psn::default(),
@@ -234,22 +262,55 @@ impl Service {
         let mut tick = Instant::now() + TICK;
         loop {
             let left = tick.saturating_duration_since(Instant::now());
-            let left = self.send_last_words().map_or(left, |soon| left.min(soon));
+            let left = self.until_last_words().map_or(left, |soon| left.min(soon));
+            let left = self.until_refusals().map_or(left, |soon| left.min(soon));
             let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
             let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
+            let due = Instant::now() >= tick;
+            if !self.has_its_own() || due && !self.has_everybody_s() {
+                self.leave();
+                return;
+            }
+            self.send_last_words();
             for event in &events[..count] {
                 self.handle(Token::from_number(event.data()), event.events());
             }
+            self.refuse_unheard();
             if self.listener.is_none() && !self.is_needed() {
                 return;
             }
-            if Instant::now() >= tick {
+            if due {
                 tick = Instant::now() + TICK;
                 if !self.tick() {
                     return;
                 }
             }
         }
+    }
+
+    /// Whether the descriptors that each turn uses are still ours. The program around an embedded service may have closed
+    /// them (`close_range(2)`), and opened its own under their numbers.
+    fn has_its_own(&self) -> bool {
+        // All of their kind look alike, so the one we know must be found where we put it.
+        let mut event = EpollEvent::new(EpollFlags::empty(), Token::Anchor.number());
+        self.epoll.modify(&self.anchor, &mut event).is_ok()
+            && self.listener.as_ref().is_none_or(Listener::is_intact)
+            && self.port.as_ref().is_none_or(|port| port.link.is_intact() && port.vault.is_intact())
+    }
+
+    /// Whether those of members and clients are, too.
+    fn has_everybody_s(&self) -> bool {
+        self.port.as_ref().is_none_or(|port| port.group.is_intact())
+            && self.clients.iter().all(|(_, client)| client.channel.is_intact())
+            && self.pidfds.values().all(Kept::is_intact)
+    }
+
+    /// Ends because descriptors are gone. Those that are left are closed, so that the clients notice and the next service
+    /// finds the name free; what goes by the numbers of the others is not touched.
+    fn leave(self) {
+        let Self { epoll, anchor, .. } = self;
+        // Nothing depends on them, and they cannot be told from others of their kind.
+        core::mem::forget((epoll, anchor));
     }
 
     fn handle(&mut self, token: Token, flags: EpollFlags) {
@@ -260,6 +321,7 @@ impl Service {
             // It may have left in the same batch of events.
             Token::Death(slot) if !self.pidfds.contains_key(&slot) => {}
             Token::Death(slot) => self.bury(slot),
+            Token::Anchor => {}
         }
     }
 
@@ -271,7 +333,12 @@ impl Service {
         self.close_silent(now);
         self.end_asks(now);
         self.release_unwatched(now);
+        self.release_departed(now);
         self.examine();
+        match self.seldom.hidden() {
+            0 => {}
+            count => self.note(&format!("{count} more connections were refused or cut off")),
+        }
         if self.is_needed() {
             self.idle_since = now;
         }
@@ -295,7 +362,8 @@ impl Service {
     /// Begins to work with the port.
     fn settle(&mut self, mut group: Group, vault: Vault, records: Records) -> Result<(), OpenError> {
         let own = group.sockets(0)?;
-        let copy = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
+        let copy =
+            |fd: &Option<Kept<OwnedFd>>| fd.as_ref().map(|fd| fd.try_clone().map(out_of_the_way)).transpose();
         let system = |action| move |source| OpenError::System { action, source };
         let clones = copy(&own.v4).and_then(|v4| Ok(GroupSockets { v4, v6: copy(&own.v6)? }));
         let config =
@@ -335,6 +403,13 @@ impl Service {
         let stored = port.vault.store(port.group.families(), &port.records, &members);
         if let Err(error) = stored {
             self.note(&format!("the state for a successor could not be kept: {error}"));
+        }
+    }
+
+    /// A line about somebody who may come as often as he likes.
+    fn note_seldom(&mut self, text: &str) {
+        if self.seldom.take(Instant::now()) {
+            self.note(text);
         }
     }
 

@@ -28,14 +28,14 @@ const SERVICE_ID: core::ops::Range<usize> = MAD_HEADER_LEN + 8..MAD_HEADER_LEN +
 const REJ: u16 = 0x12;
 const TIMEOUT: u16 = 4;
 /// Connection requests whose listeners are remembered at most.
-const MAX_ASKERS: usize = 4096;
+pub(super) const MAX_ASKERS: usize = 4096;
 
 /// What a connection is named by until its passive side has told a number of its own: the asker's channel adapter and
 /// communication ID.
 pub(super) type Asker = (u64, u32);
 
 /// Who asks by a connection request.
-fn asker_of_req(payload: &[u8]) -> Option<Asker> {
+pub(super) fn asker_of_req(payload: &[u8]) -> Option<Asker> {
     let comm_id = payload.get(MAD_HEADER_LEN..)?.first_chunk()?;
     let guid = payload.get(MAD_HEADER_LEN + 16..)?.first_chunk()?;
     let is_req = MadHeader::parse(payload.first_chunk()?).attribute == REQUESTS[0];
@@ -81,6 +81,7 @@ impl Service {
     /// Takes what has arrived at slot 0's sockets.
     pub(super) fn receive(&mut self) {
         let Some(mut arrivals) = self.arrivals.take() else { return };
+        let malformed = arrivals.malformed();
         for _ in 0..RECEIVES {
             let Some(Port { link, .. }) = &mut self.port else { break };
             if !matches!(link.recv(&mut arrivals), Ok(1..)) {
@@ -93,6 +94,7 @@ impl Service {
                 }
             }
         }
+        self.counters.corrupt += arrivals.malformed() - malformed;
         self.arrivals = Some(arrivals);
     }
 
@@ -110,14 +112,16 @@ impl Service {
             }
             Some(Fate::HandOn(slot)) => {
                 self.probes.suspicious = true;
+                self.exchanged_with(0).strayed += 1;
                 let handed = self.deliver(slot, Packet::new(meta, None, bytes));
                 *(if handed { &mut self.counters.handed_on } else { &mut self.counters.dropped }) += 1;
             }
             Some(Fate::Multicast) => {
                 let packet = Packet::new(meta, None, bytes);
-                for slot in self.connected.keys() {
+                let slots: Vec<u8> = self.connected.keys().copied().collect();
+                for slot in slots {
                     // Who is no member drops it.
-                    self.counters.multicast += u64::from(self.deliver(*slot, packet.clone()));
+                    self.counters.multicast += u64::from(self.deliver(slot, packet.clone()));
                 }
             }
             Some(Fate::Drop) => self.counters.dropped += 1,
@@ -160,29 +164,20 @@ impl Service {
     }
 
     /// Gives a client a packet that the steering could not find it for; false if it was not to be had.
-    fn dispatch(&mut self, slot: u8, packet: Packet) -> bool {
+    pub(super) fn dispatch(&mut self, slot: u8, packet: Packet) -> bool {
         let delivered = self.deliver(slot, packet);
         *(if delivered { &mut self.counters.dispatched } else { &mut self.counters.dropped }) += 1;
         delivered
     }
 
-    /// Gives a connection request to whoever listens for it.
+    /// Gives a connection request to whoever listens for it, or will in a moment.
     fn handle_request(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
         let Some(verdict) = self.judge(meta, bytes) else { return };
-        let Ok(packet) = Decoded::decode(bytes) else { return };
-        let slot = self.listeners.find(service_id, meta.dst).and_then(|owner| u8::try_from(owner).ok());
-        let Some(slot) = slot else {
-            self.refuse(meta, &packet);
-            return;
-        };
         // The listener's process sees only some of the peer's packets, and could not follow its IDs.
-        if self.dispatch(slot, Packet::new(meta, verdict.ident(), bytes))
-            && let Some(asker) = asker_of_req(packet.payload)
-        {
-            if self.askers.len() >= MAX_ASKERS {
-                self.askers.clear();
-            }
-            self.askers.insert(asker, slot);
+        let packet = Packet::new(meta, verdict.ident(), bytes);
+        match self.listener_of(service_id, meta.dst) {
+            Some(slot) => self.dispatch_request(slot, packet),
+            None => self.keep(service_id, packet),
         }
     }
 
@@ -193,6 +188,7 @@ impl Service {
             return;
         }
         self.probes.suspicious = true;
+        self.exchanged_with(from).strayed += 1;
         let slot = Decoded::decode(&packet.bytes).ok().map(|decoded| decoded.bth.dest_qp.slot());
         let handed = match slot {
             // Its own would come back to it for ever.

@@ -25,7 +25,7 @@ use super::{
     check_batch,
 };
 use crate::sys::{
-    fork::Tracked,
+    kept::Kept,
     socket::{attach_reuseport_program, receive_drops},
 };
 
@@ -52,9 +52,7 @@ pub struct UdpLink {
 /// One address family's half of a link.
 #[derive(Debug)]
 struct Family {
-    /// Before the socket, so that it is forgotten before that is closed.
-    _tracked: Tracked,
-    socket: Socket,
+    socket: Kept<Socket>,
     bound: IpAddr,
     gso: bool,
     /// Destinations whose route cannot segment, by address and interface.
@@ -68,6 +66,11 @@ impl UdpLink {
     /// [`OpenError`], in words for the user.
     pub fn open(config: &UdpConfig) -> Result<Self, OpenError> {
         Self::from_sockets(GroupSockets::bind(config)?, config)
+    }
+
+    /// Whether its sockets are still its own: the program may have closed them.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.families().all(|family| family.socket.is_intact())
     }
 
     /// Makes a link of sockets bound elsewhere, for instance received from the process that owns the group.
@@ -84,7 +87,7 @@ impl UdpLink {
                 options::set_send_buffer(&socket, config.send_buffer);
                 gro &= options::try_gro(&socket, features);
                 let gso = options::try_gso(&socket, features);
-                Family { _tracked: Tracked::new(socket.as_fd()), socket, bound, gso, refusing: Vec::new() }
+                Family { socket: Kept::new(socket), bound, gso, refusing: Vec::new() }
             })
         };
         let v4 = family(sockets.v4, config.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).into());

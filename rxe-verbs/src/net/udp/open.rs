@@ -14,7 +14,7 @@ use super::options::{self, doing};
 use crate::net::ROCE_PORT;
 use crate::net::config::{BufferSize, Sharing, UdpConfig};
 use crate::net::error::OpenError;
-use crate::sys::socket::drop_arrivals;
+use crate::sys::{kept::Kept, socket::drop_arrivals};
 
 /// First port of the range RoCEv2 senders use.
 const POOL_FIRST: u16 = 0xc000;
@@ -112,8 +112,8 @@ fn bind_error(address: IpAddr, error: io::Error) -> OpenError {
 #[derive(Debug)]
 pub(super) struct Sender {
     pub(super) port: u16,
-    pub(super) v4: Option<Socket>,
-    pub(super) v6: Option<Socket>,
+    pub(super) v4: Option<Kept<Socket>>,
+    pub(super) v6: Option<Kept<Socket>>,
 }
 
 /// Makes the sending sockets: unconnected, and deaf. Fewer than asked for, or none, where ports are scarce.
@@ -145,7 +145,7 @@ fn sender_socket(
     address: Option<IpAddr>,
     port: u16,
     config: &UdpConfig,
-) -> Result<Option<Option<Socket>>, OpenError> {
+) -> Result<Option<Option<Kept<Socket>>>, OpenError> {
     let Some(address) = address else { return Ok(Some(None)) };
     let Some(socket) = options::create(address)? else { return Ok(Some(None)) };
     // Nobody answers to these ports. What comes all the same is not to fill a buffer.
@@ -154,7 +154,7 @@ fn sender_socket(
     }
     options::set_send_buffer(&socket, config.send_buffer);
     match socket.bind(&socket_address(address, port, config.v6_scope)) {
-        Ok(()) => Ok(Some(Some(socket))),
+        Ok(()) => Ok(Some(Some(Kept::new(socket)))),
         Err(e) if e.raw_os_error() == Some(libc::EADDRINUSE) => Ok(None),
         Err(source) => Err(OpenError::System { action: "bind a UDP port to send from", source }),
     }

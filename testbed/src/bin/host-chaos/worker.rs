@@ -1,8 +1,11 @@
 //! One process of a pair: sends numbered messages, and checks those of its partner byte by byte.
 //!
 //! Each message is a WRITE to the partner's memory and a SEND that says where. The partner posts a receive again when
-//! it has checked both, so at most [`DEPTH`] messages are ahead of it and no WRITE meets one that it still reads.
+//! it has checked both, so at most [`DEPTH`] messages are ahead of it and no WRITE meets one that it still reads. Contents
+//! and first PSN are this process's alone ([`crate::Name`]): a packet of another pair, or of an earlier life of this one,
+//! cannot look right.
 
+use crate::Name;
 use rxe_verbs::{
     Access, Completion, Context, Gid, Key, Mr, Mtu, Psn, Qp, QpChange, QpInit, QpState, QpType, Qpn, RecvWr,
     Remote, SendOp, SendWr, WcStatus,
@@ -11,6 +14,11 @@ use serde_json::{Value, json};
 use std::{
     io::{BufRead, Write},
     net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 use testbed::{agent::Failure, pattern::pattern};
@@ -30,36 +38,38 @@ const SIZE: usize = SOURCES + 2 * DEPTH * PLACE;
 const TELL: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
-    let [address, seed] = arguments else { return Err("worker ADDRESS SEED".into()) };
+    let [address, name] = arguments else { return Err("worker ADDRESS NAME".into()) };
     let address: IpAddr = address.parse()?;
-    let seed: u64 = seed.parse()?;
+    let name = Name(name.parse()?);
     let context = Context::open_address(address)?;
     let pd = context.alloc_pd()?;
     let mr = pd.alloc_mr(SIZE, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let cq = context.create_cq(256, None)?;
     let qp = pd.create_qp(&QpInit::new(QpType::Rc, &cq))?;
-    let psn = 0x10_0000 + seed as u32 * 1000;
+    let psn = name.first_psn();
     say(&json!({ "card": {
-        "qpn": qp.qpn().value(), "psn": psn, "seed": seed, "addr": mr.addr(), "rkey": mr.rkey().0,
+        "qpn": qp.qpn().value(), "psn": psn, "name": name.0, "addr": mr.addr(), "rkey": mr.rkey().0,
         "address": address.to_string(),
     } }));
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     let card: Value = serde_json::from_str(&line)?;
     connect(&qp, &card, psn)?;
-    let peer = number(&card, "seed")?;
+    let peer = Name(number(&card, "name")?);
     let remote = Remote { addr: number(&card, "addr")?, rkey: Key(number(&card, "rkey")? as u32) };
     let mut worker = Worker {
         mr: &mr,
         qp: &qp,
         remote,
-        seed,
-        peer,
+        own: Source::new(name),
+        peer: Source::new(peer),
         sent: 0,
         done: 0,
         checked: 0,
         bytes: 0,
         told: Instant::now(),
+        stop: stop_signal(),
+        stopped: false,
     };
     for place in 0..DEPTH {
         worker.receive(place)?;
@@ -69,30 +79,38 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
         worker.send_more()?;
         let count = cq.poll(&mut completions)?;
         for wc in &completions[..count] {
-            if wc.status != WcStatus::Success {
-                say(&json!({ "status": format!("{:?}", wc.status), "seconds": 0 }));
+            if !worker.handle(wc)? {
                 return Ok(());
             }
-            worker.handle(wc)?;
         }
-        if count == 0 {
-            // Sixteen of these share two processors.
-            if let Some(wc) = cq.poll_within(Duration::from_millis(20))? {
-                if wc.status != WcStatus::Success {
-                    say(&json!({ "status": format!("{:?}", wc.status) }));
-                    return Ok(());
-                }
-                worker.handle(&wc)?;
-            }
+        // Sixteen of these share two processors.
+        if count == 0
+            && let Some(wc) = cq.poll_within(Duration::from_millis(20))?
+            && !worker.handle(&wc)?
+        {
+            return Ok(());
         }
         worker.tell();
     }
 }
 
+/// Set once the next line comes from whoever runs us.
+fn stop_signal() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&stop);
+    thread::spawn(move || {
+        if std::io::stdin().lock().read_line(&mut String::new()).is_ok() {
+            set.store(true, Ordering::Release);
+        }
+    });
+    stop
+}
+
+/// One write a line, so that a line is never cut off when we are killed.
 fn say(line: &Value) {
     let mut out = std::io::stdout().lock();
     // Whoever listened may be gone, and ends us.
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    let _ = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
 }
 
 fn number(card: &Value, name: &str) -> Result<u64, Failure> {
@@ -116,7 +134,8 @@ fn connect(qp: &Qp, card: &Value, psn: u32) -> Result<(), Failure> {
         dest_qpn: Some(Qpn::new(number(card, "qpn")? as u32)),
         rq_psn: Some(Psn::new(number(card, "psn")? as u32)),
         max_dest_rd_atomic: Some(1),
-        min_rnr_timer: Some(1),
+        // 0.64 ms: who has no processor posts no receives, and is not helped by being asked again at once.
+        min_rnr_timer: Some(12),
         ..none
     })?;
     // 0.27 s, seven times: two seconds until a dead partner is noticed, and long against the stalls of a busy machine.
@@ -135,13 +154,17 @@ struct Worker<'a> {
     mr: &'a Mr,
     qp: &'a Qp,
     remote: Remote,
-    seed: u64,
-    peer: u64,
+    own: Source,
+    peer: Source,
     sent: u64,
     done: u64,
     checked: u64,
     bytes: u64,
     told: Instant,
+    /// Whether it is to send nothing more.
+    stop: Arc<AtomicBool>,
+    /// Whether it has said that it has nothing under way.
+    stopped: bool,
 }
 
 /// Length of message `number`: from a few bytes to several packets.
@@ -149,10 +172,31 @@ const fn length(number: u64) -> usize {
     16 + (number * 7919 % 12_000) as usize
 }
 
-fn content(seed: u64, number: u64, kind: u64) -> Vec<u8> {
-    let mut bytes = pattern(seed << 40 | number << 1 | kind, length(number + kind));
-    bytes[..8].copy_from_slice(&number.to_le_bytes());
-    bytes
+/// The bytes that one process sends: parts of a block that no other process has. Cheap to make, because the processes
+/// share what processors there are.
+struct Source {
+    name: Name,
+    block: Vec<u8>,
+}
+
+impl Source {
+    /// Bytes of a block, a prime; and how far the messages' parts are from each other.
+    const SIZE: usize = 65_521;
+    const STEP: u64 = 97;
+
+    fn new(name: Name) -> Self {
+        // Once more, so that a part may begin anywhere.
+        Self { name, block: pattern(name.0, 2 * Self::SIZE) }
+    }
+
+    fn content(&self, number: u64, kind: u64) -> Vec<u8> {
+        let mark = self.name.0 << 40 | number << 1 | kind;
+        let begin = ((mark % Self::SIZE as u64) * Self::STEP % Self::SIZE as u64) as usize;
+        let mut bytes = self.block[begin..][..length(number + kind)].to_vec();
+        // So that a wrong one can be recognised.
+        bytes[..8].copy_from_slice(&mark.to_le_bytes());
+        bytes
+    }
 }
 
 impl Worker<'_> {
@@ -163,10 +207,10 @@ impl Worker<'_> {
 
     /// Posts messages as far as the depth allows.
     fn send_more(&mut self) -> Result<(), Failure> {
-        while self.sent < self.done + DEPTH as u64 {
+        while self.sent < self.done + DEPTH as u64 && !self.stop.load(Ordering::Acquire) {
             let number = self.sent;
             let source = SOURCES + (number as usize % DEPTH) * 2 * PLACE;
-            let (write, send) = (content(self.seed, number, 1), content(self.seed, number, 0));
+            let (write, send) = (self.own.content(number, 1), self.own.content(number, 0));
             self.mr.write_at(source, &write)?;
             self.mr.write_at(source + PLACE, &send)?;
             let there = WRITTEN + (number as usize % PLACES) * PLACE;
@@ -184,32 +228,44 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn handle(&mut self, wc: &Completion) -> Result<(), Failure> {
+    /// Takes a completion; false if it is an error, which has been told then.
+    fn handle(&mut self, wc: &Completion) -> Result<bool, Failure> {
+        if wc.status != WcStatus::Success {
+            say(&json!({ "status": format!("{:?}", wc.status) }));
+            return Ok(false);
+        }
         if wc.wr_id >> 32 != 0 {
             self.done += 1;
-            return Ok(());
+            return Ok(true);
         }
         let (place, number) = (wc.wr_id as usize, self.checked);
-        let expected = content(self.peer, number, 0);
+        let expected = self.peer.content(number, 0);
         let found = self.mr.read_vec(RECEIVES + place * PLACE, wc.byte_len as usize)?;
-        let written = content(self.peer, number, 1);
+        let written = self.peer.content(number, 1);
         let there = WRITTEN + (number as usize % PLACES) * PLACE;
         let seen = self.mr.read_vec(there, written.len())?;
         for (what, found, expected) in [("SEND", found, expected), ("WRITE", seen, written)] {
             if found != expected {
                 let at = found.iter().zip(&expected).position(|(a, b)| a != b);
-                say(
-                    &json!({ "wrong": format!("{what} of message {number} differs at byte {at:?} of {}", found.len()) }),
-                );
+                let head = |bytes: &[u8]| format!("{:02x?}", &bytes[..bytes.len().min(8)]);
+                say(&json!({ "wrong": format!(
+                    "{what} of message {number} differs at byte {at:?} of {}: it begins with {}, not {}",
+                    found.len(), head(&found), head(&expected)
+                ) }));
                 return Err("wrong data".into());
             }
             self.bytes += found.len() as u64;
         }
         self.checked += 1;
-        self.receive(place)
+        self.receive(place)?;
+        Ok(true)
     }
 
     fn tell(&mut self) {
+        if !self.stopped && self.done == self.sent && self.stop.load(Ordering::Acquire) {
+            self.stopped = true;
+            say(&json!({ "sent": self.done }));
+        }
         if self.told.elapsed() >= TELL {
             self.told = Instant::now();
             say(&json!({ "messages": self.checked, "bytes": core::mem::take(&mut self.bytes) }));

@@ -1,0 +1,64 @@
+//! Requests that come a moment before somebody listens are not refused.
+
+mod api_common;
+
+use api_common::pair;
+use rxe_cm::{ConnParams, Direction, EventKind, proto::PortSpace};
+use std::{net::SocketAddr, sync::mpsc, time::Duration};
+
+/// How often the listener may be too late, on a host that lets it wait for its turn.
+const TRIES: u16 = 20;
+
+#[test]
+fn a_request_waits_for_its_listener() {
+    let (a, b) = pair();
+    for port in 7000..7000 + TRIES {
+        let (seen, come) = mpsc::channel();
+        b.manager.watch(move |crossing| {
+            if crossing.direction == Direction::Received {
+                let _ = seen.send(());
+            }
+        });
+        let bound = b.id(PortSpace::Tcp);
+        bound.bind(b.at(port)).unwrap();
+        let active = a.resolved(PortSpace::Tcp, b.at(port));
+        a.qp(&active);
+        active.connect(&ConnParams::default()).unwrap();
+        come.recv().unwrap();
+        bound.listen(0).unwrap();
+        // Refused, or asked for.
+        let refused = a.channel.get_event(Some(Duration::from_millis(500)));
+        if refused.is_ok() {
+            continue;
+        }
+        let request = b.expect("CONNECT_REQUEST");
+        b.qp(&request.id);
+        request.id.accept(&ConnParams::default()).unwrap();
+        a.expect("ESTABLISHED");
+        return;
+    }
+    panic!("{TRIES} times it was refused");
+}
+
+#[test]
+fn those_that_wait_are_refused_in_the_end() {
+    let (a, b) = pair();
+    let bound = b.id(PortSpace::Tcp);
+    bound.bind(b.at(7000)).unwrap();
+    // More than may wait.
+    const COUNT: usize = 300;
+    let to = SocketAddr::new(b.address, 7000);
+    let ids: Vec<_> = (0..COUNT)
+        .map(|_| {
+            let id = a.resolved(PortSpace::Tcp, to);
+            a.qp(&id);
+            id
+        })
+        .collect();
+    ids.iter().for_each(|id| id.connect(&ConnParams::default()).unwrap());
+    for _ in 0..COUNT {
+        let event = a.next();
+        assert!(matches!(event.kind, EventKind::Rejected { .. }), "{event:?}");
+    }
+    assert_eq!(b.manager.connections(), 0);
+}

@@ -1,0 +1,102 @@
+//! Processes that live and have no use for their slot any more: they have executed another program, or closed all their
+//! descriptors. The hang-up alone does not tell, since a process may lose its connection to us and go on with its sockets.
+
+use super::{REUNION, Service};
+use crate::{host::slots::Slot, sys::unix::pid_of};
+use std::{
+    fs, io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+/// Whether a process has any of these sockets open.
+///
+/// # Errors
+/// That cannot be known: the process is not ours to look at, or /proc is not mounted.
+fn has_any(pid: i32, sockets: &[PathBuf]) -> io::Result<bool> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    if has_any_in(&process.join("fd"), sockets)? {
+        return Ok(true);
+    }
+    // Threads may have tables of their own (`unshare(2)`, CLONE_FILES).
+    for thread in fs::read_dir(process.join("task"))? {
+        match has_any_in(&thread?.path().join("fd"), sockets) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            // It has ended meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+fn has_any_in(folder: &Path, sockets: &[PathBuf]) -> io::Result<bool> {
+    for entry in fs::read_dir(folder)? {
+        match fs::read_link(entry?.path()) {
+            Ok(target) if sockets.contains(&target) => return Ok(true),
+            Ok(_) => {}
+            // Closed while we look.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+impl Service {
+    /// Takes back the slots of processes that go on without.
+    pub(super) fn release_departed(&mut self, now: Instant) {
+        // Those that an earlier service knew are on their way.
+        let all_are_back = now.duration_since(self.started) > REUNION;
+        let away: Vec<u8> = self
+            .slots
+            .known()
+            .filter(|(slot, state)| {
+                matches!(state, Slot::Held(_))
+                    && !self.connected.contains_key(slot)
+                    && (all_are_back || self.orphans.contains(slot))
+            })
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in away {
+            if self.is_deserted(slot) {
+                self.counters.deserted += 1;
+                self.note(&format!(
+                    "slot {slot}: its process goes on without it (it has executed another program, or closed its descriptors)"
+                ));
+                self.retire(slot);
+                self.store();
+            }
+        }
+    }
+
+    /// Whether a slot's process lives, and has none of its sockets.
+    fn is_deserted(&self, slot: u8) -> bool {
+        let (Some(port), Some(pidfd)) = (&self.port, self.pidfds.get(&slot)) else { return false };
+        // As our process namespace numbers it; the dead are mourned when their pidfd says so.
+        let Some(pid) = pid_of(pidfd.as_fd()).filter(|pid| *pid > 0) else { return false };
+        let sockets = port.group.links(slot);
+        !sockets.is_empty()
+            && matches!(has_any(pid, &sockets), Ok(false))
+            // The number may have become another's while we looked.
+            && pid_of(pidfd.as_fd()) == Some(pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{net::UdpSocket, os::fd::AsRawFd};
+
+    #[test]
+    fn a_process_s_sockets_are_found() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let link = fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
+        let own = std::process::id() as i32;
+        assert!(has_any(own, &["socket:[0]".into(), link]).unwrap());
+        assert!(!has_any(own, &["socket:[0]".into()]).unwrap());
+        assert!(has_any(0, &[]).is_err(), "no such process");
+    }
+}

@@ -1,0 +1,92 @@
+//! Descriptors that the program may close behind our back, and then have files of its own under their numbers
+//! (`close_range(2)`): they can be told from strangers, and a stranger is never closed.
+
+use super::fork::Tracked;
+use core::{
+    mem::ManuallyDrop,
+    ops::{Deref, DerefMut},
+};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Something that owns a descriptor. It closes it only if it is still its own. A forked child does not have it.
+#[derive(Debug)]
+pub(crate) struct Kept<T: AsFd> {
+    tracked: Tracked,
+    item: ManuallyDrop<T>,
+}
+
+impl<T: AsFd> Kept<T> {
+    pub(crate) fn new(item: T) -> Self {
+        Self { tracked: Tracked::new(item.as_fd()), item: ManuallyDrop::new(item) }
+    }
+
+    /// Whether the descriptor is still what it was.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.tracked.is_intact()
+    }
+}
+
+impl<T: AsFd> Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.item
+    }
+}
+
+impl<T: AsFd> DerefMut for Kept<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.item
+    }
+}
+
+impl<T: AsFd> AsFd for Kept<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.item.as_fd()
+    }
+}
+
+impl<T: AsFd> Drop for Kept<T> {
+    fn drop(&mut self) {
+        let own = self.tracked.is_intact();
+        // Before it is closed: a child must not replace whatever gets the number next.
+        self.tracked.release();
+        if own {
+            // SAFETY: dropped nowhere else, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.item) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::unistd::dup2_raw;
+    use std::{
+        io::{Read, Write, pipe},
+        os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    };
+
+    #[test]
+    fn only_what_is_still_ours_is_closed() {
+        let (mut from, into) = pipe().unwrap();
+        let kept = Kept::new(into);
+        assert!(kept.is_intact());
+        drop(kept);
+        assert_eq!(from.read(&mut [0]).unwrap(), 0, "nobody can write any more");
+
+        let (_from, into) = pipe().unwrap();
+        let (mut other_from, other_into) = pipe().unwrap();
+        let kept = Kept::new(into);
+        let number = kept.as_raw_fd();
+        // SAFETY: puts a file of "the program's" in the place of the kept one, which is what is tested.
+        let stranger = unsafe { dup2_raw(&other_into, number) }.unwrap();
+        drop(other_into);
+        assert!(!kept.is_intact());
+        drop(kept);
+        // SAFETY: the number is the stranger's, which nobody has closed.
+        let mut stranger = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(stranger.as_raw_fd()) });
+        stranger.write_all(b"x").unwrap();
+        assert_eq!(other_from.read(&mut [0; 2]).unwrap(), 1);
+    }
+}
