@@ -64,7 +64,7 @@ mod tests {
     use nix::unistd::dup2_raw;
     use std::{
         io::{Read, Write, pipe},
-        os::fd::{AsRawFd, FromRawFd, OwnedFd},
+        os::fd::AsRawFd,
     };
 
     #[test]
@@ -84,8 +84,7 @@ mod tests {
         drop(other_into);
         assert!(!kept.is_intact());
         drop(kept);
-        // SAFETY: the number is the stranger's, which nobody has closed.
-        let mut stranger = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(stranger.as_raw_fd()) });
+        let mut stranger = std::fs::File::from(stranger);
         stranger.write_all(b"x").unwrap();
         assert_eq!(other_from.read(&mut [0; 2]).unwrap(), 1);
     }
