@@ -29,6 +29,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(Action::Show { link, json }) => (link.as_deref(), *json),
         None => (None, false),
     };
+    show(link, json)
+}
+
+/// One link, or all.
+pub(crate) fn show(link: Option<&str>, json: bool) -> Result<()> {
     let list = match link {
         // A device has one port.
         Some(name) => vec![Device::find(name.strip_suffix("/1").unwrap_or(name))?],

@@ -5,11 +5,13 @@ mod cm;
 mod cmtime;
 mod demo;
 mod devices;
+mod doctor;
 mod host;
 mod link;
 mod measure;
 mod perf;
 mod pingpong;
+mod rdma;
 mod rping;
 mod run;
 mod service;
@@ -45,6 +47,10 @@ enum Command {
     Service(service::Args),
     Stat(stat::Args),
     Link(link::Args),
+    Doctor(doctor::Args),
+    /// What documents have people type for kernel devices; `rxe run` puts a program of this name on the PATH.
+    #[command(hide = true)]
+    Rdma(rdma::Args),
     /// The second process of `rxe demo`.
     #[command(hide = true)]
     DemoPeer(demo::PeerArgs),
@@ -66,6 +72,8 @@ fn main() -> ExitCode {
         Command::Service(args) => service::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Link(args) => link::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Rdma(args) => rdma::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoPeer(args) => demo::run_peer(&args),
     };

@@ -86,21 +86,33 @@ fn describe(report: &ServiceReport) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
-        "rxe {} host service, {kind} {}, user {}, up {} s\nport 4791, {families}, {} sockets a family, P_Keys {}",
+        "rxe {} host service, {kind} {}, user {}, up {} s\nport 4791, {families}, {} for each, P_Keys {}",
         report.release,
         report.pid,
         report.uid,
         report.seconds,
-        report.members,
+        counted(report.members, "socket", "sockets"),
         keys.join(" ")
     );
-    let _ = writeln!(text, "{} processes, {} slots at rest", report.clients.len(), report.resting.len());
+    let processes = counted(report.clients.len(), "process", "processes");
+    let _ = writeln!(
+        text,
+        "{processes}, {} at rest (free for another in some seconds)",
+        counted(report.resting.len(), "slot", "slots")
+    );
+    if !report.clients.is_empty() {
+        let _ = writeln!(text, "  {:8}  {:>8}  program", "slot", "process");
+    }
     for client in &report.clients {
         let away = if client.connected { "" } else { "  not connected" };
         let _ = writeln!(text, "  slot {:3}  {:8}  {}{away}", client.slot, client.pid, client.name);
         for listen in &client.listening {
             let address = listen.address.map_or_else(|| "all addresses".to_owned(), |a| a.to_string());
-            let _ = writeln!(text, "             listens to {:#018x} on {address}", listen.service_id);
+            let _ = writeln!(
+                text,
+                "             listens to {} on {address}",
+                service_in_words(listen.service_id)
+            );
         }
     }
     for exchanged in report.exchanged.iter().filter(|exchanged| exchanged.strayed + exchanged.given > 0) {
@@ -110,10 +122,25 @@ fn describe(report: &ServiceReport) -> String {
             exchanged.slot, exchanged.strayed, exchanged.given
         );
     }
-    for (name, value) in report.counters.each().filter(|(_, value)| *value > 0) {
-        let _ = writeln!(text, "  {name:<12} {value}");
+    for (name, value, words) in report.counters.explained().filter(|(_, value, _)| *value > 0) {
+        let _ = writeln!(text, "  {name:<12} {value:>8}  {words}");
     }
     text
+}
+
+/// A number of things in words.
+pub(crate) fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// A service ID as users know it: the port of rdma_cm that stands for it (IBTA vol. 1, annex A11.2.2).
+fn service_in_words(service_id: u64) -> String {
+    let port = service_id & 0xffff;
+    match service_id >> 16 {
+        0x106 => format!("TCP port {port} of rdma_cm"),
+        0x111 => format!("UDP port {port} of rdma_cm"),
+        _ => format!("service ID {service_id:#018x}"),
+    }
 }
 
 /// Starts the service and ends at once, so that the service is nobody's child.

@@ -1,6 +1,9 @@
 //! `rxe stat`: what the processes that share the port have counted.
 
-use crate::{Result, service::observer};
+use crate::{
+    Result,
+    service::{counted, observer},
+};
 use rxe_verbs::host::report::{ClientStats, HostStats};
 use std::fmt::Write;
 
@@ -50,11 +53,11 @@ fn describe(stats: &HostStats, qps: bool) -> String {
 fn describe_client(text: &mut String, client: &ClientStats, qps: bool) {
     let _ = writeln!(
         text,
-        "slot {}: process {} ({}), {} queue pairs",
+        "slot {}: process {} ({}), {}",
         client.slot,
         client.pid,
         client.name,
-        client.qps.len()
+        counted(client.qps.len(), "queue pair", "queue pairs")
     );
     counters(text, "  port", &client.port);
     if qps {
@@ -69,6 +72,9 @@ fn counters(text: &mut String, title: &str, list: &[(String, u64)]) {
     let _ = write!(text, "{title}:");
     for (name, value) in list.iter().filter(|(_, value)| *value > 0) {
         let _ = write!(text, " {name} {value}");
+    }
+    if list.iter().all(|(_, value)| *value == 0) {
+        text.push_str(" nothing yet");
     }
     text.push('\n');
 }

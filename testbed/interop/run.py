@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Runs `rxe pingpong` against ibv_*_pingpong on kernel rxe, and every operation, both roles, IPv4 and IPv6; judges the wire.
 
-  run.py [--kernels 6.1,6.12] [--rxe PATH] [--ops PATH] [--cm PATH] [--only-cm] [--table FILE] [--keep]
+  run.py [--kernels 6.1,6.12] [--rxe PATH] [--ops PATH] [--cm PATH] [--only-cm] [--minute] [--table FILE] [--keep]
 
 Our side runs as user nobody in the guest's network namespace on this host; and once more inside the guest, in a second
 namespace there, so that the guest's UDP stack is our sender. Both sides compare every byte (-c) and both exit codes
@@ -9,7 +9,8 @@ count. Meanwhile the kernel captures the wire with segmentation offload off; scr
 with ours, judges each packet's ICRC, and tshark must read the operations.
 
 Then testbed/src/bin/kernel-ops plays each operation, also over bad networks and with a small receive buffer (operations.py);
-several of our processes share the port while the host service is killed (crowd.py); and programs connect by rdma_cm (cm.py).
+several of our processes share the port while the host service is killed (crowd.py; with --minute only that, for a minute
+and with processes of ours killed too, minute.py); and programs connect by rdma_cm (cm.py).
 --table writes the matrix as Markdown (docs/interop.md is one).
 
 Ends with "N passed, N failed, N skipped"; exit 1 if any failed.
@@ -28,6 +29,7 @@ import time
 
 import cm
 import crowd
+import minute
 import operations
 from results import Results
 
@@ -35,6 +37,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 TIMEOUT = 150
+# How long a server may take until it listens.
+MEETING = 40
 # What the two programs say while nobody listens yet.
 NOT_YET = re.compile(r"Connection refused|Couldn't connect to")
 
@@ -160,7 +164,8 @@ def our_side(rxe, case, address, host):
 def play(server, client):
     """Runs the server, then the client; what went wrong, or nothing."""
     server = start(server)
-    for _ in range(20):
+    until = time.monotonic() + MEETING
+    while time.monotonic() < until:
         time.sleep(0.5)
         client_output, client_code = finish(start(client))
         # The server's TCP port may not be open yet; nothing has crossed the wire then.
@@ -187,13 +192,6 @@ def cell(guest, rxe, case, role, family, inner):
         theirs = guest.command(kernel_side(case, device, index, None))
         return play(theirs, run_ours(our_side(rxe, case, ours, info[f"{side}4"])))
     return play(run_ours(our_side(rxe, case, ours, None)), guest.command(kernel_side(case, device, index, ours)))
-
-
-def commands_of_victim(guest, rxe, family, port):
-    """The server, on the kernel, and the client, ours, that goes on until it is killed."""
-    address = guest.info[f"guest{family}"]
-    theirs = guest.command(["rping", "-s", "-a", address, "-p", str(port), "-S", "4000"])
-    return theirs, guest.outside([rxe, "rping", "-c", "-a", address, "-p", str(port), "-S", "4000"])
 
 
 def pair_of_crowd(guest, rxe, case, family, port):
@@ -308,12 +306,10 @@ def whole_kernel(version, options, folder, results):
     def pair(case, family, port):
         return pair_of_crowd(guest, options.rxe, case, family, port)
 
-    def processes(family, port):
-        return commands_of_victim(guest, options.rxe, family, port)
-
     try:
         if options.minute:
-            crowd.minute(guest, options.rxe, results, pair, processes)
+            minute.play(guest, options.rxe, results, pair, capture)
+            judged(capture, version, results, [])
             return
         if options.with_cm or options.only_cm:
             cm.play(guest, options.cm, options.rxe, results, options.lossy)

@@ -160,11 +160,22 @@ extern "C" fn ibv_qp_to_qp_ex(qp: Option<&Qp>) -> *const Qp {
     qp.filter(|qp| qp.batch.is_some()).map_or(ptr::null(), ptr::from_ref)
 }
 
+/// Attributes of the half that an XRC queue pair lacks: the kernel's interface for programs leaves them out, and programs
+/// give them (perftest).
+const fn foreign(qp_type: c_int) -> c_int {
+    match qp_type {
+        v::QPT_XRC_SEND => v::QP_MAX_DEST_RD_ATOMIC | v::QP_MIN_RNR_TIMER,
+        v::QPT_XRC_RECV => v::QP_MAX_QP_RD_ATOMIC | v::QP_RETRY_CNT | v::QP_RNR_RETRY,
+        _ => 0,
+    }
+}
+
 /// ibv_modify_qp(3).
 #[unsafe(no_mangle)]
 extern "C" fn ibv_modify_qp(qp: Option<&Qp>, attr: Option<&QpAttr>, mask: c_int) -> c_int {
     code(|| {
         let qp = given(qp)?;
+        let mask = mask & !foreign(qp.c.qp_base.qp_type);
         let change = qp_change(&qp.context.context, given(attr)?, mask)?;
         qp.qp.modify(&change)?;
         if let Some(state) = change.state {

@@ -99,6 +99,9 @@ fn variables(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
         ("LD_PRELOAD", before(&first, "LD_PRELOAD")),
         ("LD_LIBRARY_PATH", before(&[library.as_os_str()], "LD_LIBRARY_PATH")),
     ]);
+    if wishes.sysfs == Sysfs::Hooks {
+        list.push(("PATH", before(&[view::tools()?.as_os_str()], "PATH")));
+    }
     if env::var_os("RXE_SERVICE").is_none() {
         list.push(("RXE_SERVICE", env::current_exe()?.into()));
     }
@@ -134,7 +137,7 @@ fn before(first: &[&OsStr], variable: &str) -> OsString {
 }
 
 /// The folder with the drop-in: where the variable says, or near this program (where it was built, or installed).
-fn library() -> Result<PathBuf> {
+pub(crate) fn library() -> Result<PathBuf> {
     let places: Vec<PathBuf> = match env::var_os(VARIABLE).filter(|place| !place.is_empty()) {
         Some(place) => vec![place.into()],
         None => {

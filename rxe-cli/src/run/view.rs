@@ -9,7 +9,7 @@ use rxe_verbs::{Device, Gid, PortState};
 use std::{
     collections::BTreeMap,
     env, fs, io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, symlink},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
 };
 
@@ -53,6 +53,22 @@ pub(super) fn write(devices: &[Device], only: Option<&str>) -> Result<PathBuf> {
     }
     let wanted = |path: &str| files.contains_key(path) || links.contains_key(path);
     remove_others(&folder, "", &wanted)?;
+    Ok(folder)
+}
+
+/// A folder with the program `rdma`, which documents have people type to make a kernel device: it is this program.
+pub(super) fn tools() -> Result<PathBuf> {
+    let folder = own_folder()?.join("bin");
+    let own = env::current_exe()?;
+    let own = own.to_str().ok_or("the path of rxe is not valid UTF-8")?.replace('\'', "'\\''");
+    let (place, content) = (folder.join("rdma"), format!("#!/bin/sh\nexec '{own}' rdma \"$@\"\n"));
+    if !fs::read(&place).is_ok_and(|have| have == content.as_bytes()) {
+        fs::create_dir_all(&folder)?;
+        replace(&place, |fresh| {
+            fs::write(fresh, &content)?;
+            fs::set_permissions(fresh, fs::Permissions::from_mode(0o700))
+        })?;
+    }
     Ok(folder)
 }
 

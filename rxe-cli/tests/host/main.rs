@@ -1,6 +1,7 @@
 //! The host service: requests find their listener, replies their process, strangers and broken messages nothing; from
 //! its beginning to its violent end.
 
+mod abuse;
 #[path = "../common/mod.rs"]
 mod common;
 mod descriptors;
@@ -9,17 +10,17 @@ mod life;
 #[path = "../../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;
 mod stage;
+mod traffic;
 
 use common::{CONFIG, text};
 use netns::Namespace;
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen, sendmsg,
-    socket,
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use stage::{
+    End, JOIN, NAME, OBSERVE, REQ, SERVICE, SIDR_REP, SIDR_REQ, Service, exchange, group_sockets, hello,
+    listens, mad, observe, raw, say_raw, until,
 };
-use stage::{End, NAME, REQ, SERVICE, Service, exchange, listens, mad, observe, until};
 use std::{
     fs,
-    io::IoSlice,
     os::fd::{AsRawFd, OwnedFd},
     process::Command,
 };
@@ -54,33 +55,6 @@ fn requests_find_their_listener_and_replies_their_process() {
     assert!([&a, &b, &c].iter().all(|end| end.slot() != d.slot()));
 }
 
-/// A raw connection to the service.
-fn raw(namespace: &Namespace) -> OwnedFd {
-    namespace.run(|| {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
-        connect(fd.as_raw_fd(), &UnixAddr::new_abstract(NAME).unwrap()).unwrap();
-        fd
-    })
-}
-
-fn say(fd: &OwnedFd, bytes: &[u8], fds: &[i32]) -> bool {
-    let rights = [ControlMessage::ScmRights(fds)];
-    let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
-    let flags = MsgFlags::MSG_NOSIGNAL;
-    sendmsg::<()>(fd.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).is_ok()
-}
-
-/// Version 1, an observer or a client with a short name.
-fn hello(role: &[u8]) -> Vec<u8> {
-    let mut bytes = b"\0rxeh\x01\x01\0\x01x".to_vec();
-    bytes.extend(role);
-    bytes
-}
-
-const JOIN: &[u8] = b"\0\x01x";
-const OBSERVE: &[u8] = b"\x02";
-
 #[test]
 fn broken_messages_cost_their_sender_the_connection() {
     let Some(namespace) = Namespace::new() else { return };
@@ -94,7 +68,7 @@ fn broken_messages_cost_their_sender_the_connection() {
     let mut offend = |messages: &[(&[u8], &[i32])]| {
         let fd = raw(&namespace);
         for (bytes, fds) in messages {
-            say(&fd, bytes, fds);
+            say_raw(&fd, bytes, fds);
         }
         offences += 1;
         until(|| observe(&namespace).unwrap().counters.misbehaved == offences);
@@ -138,7 +112,7 @@ fn releases_meet_or_say_who_is_to_upgrade() {
         bytes.extend(role);
         // What a newer release has added.
         bytes.extend([7; 9]);
-        assert!(say(&fd, &bytes, &[]));
+        assert!(say_raw(&fd, &bytes, &[]));
         let mut buffer = [0; 4096];
         let len = nix::sys::socket::recv(fd.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap();
         buffer[..len].to_vec()
@@ -236,6 +210,33 @@ fn for_everybody() -> std::path::PathBuf {
     copy
 }
 
+/// Service ID resolution: the request finds its listener, the reply its request's process.
+#[test]
+fn resolutions_find_their_listener_and_replies_their_process() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let (a, b, c) = (End::new(&namespace), End::new(&namespace), End::new(&namespace));
+    let _token = a.context.host_port().unwrap().listen(listens(SERVICE)).expect("nobody else listens");
+    for round in 1..=3 {
+        let id = u32::from(b.slot()) << 24 | round;
+        let request = mad(SIDR_REQ, id, 0, SERVICE);
+        b.send(&request);
+        assert_eq!(a.receive(), request);
+        // A reply has the number of the request where requests and other replies have the sender's.
+        let reply = mad(SIDR_REP, id, u32::from(c.slot()) << 24, 0);
+        a.send(&reply);
+        assert_eq!(b.receive(), reply);
+    }
+    c.hears_nothing();
+    let counters = observe(&namespace).unwrap().counters;
+    assert_eq!((counters.dispatched, counters.handed_on, counters.unheard), (3, 0, 0), "{counters:?}");
+    b.send(&mad(SIDR_REQ, 0x11, 0, SERVICE + 1));
+    until(|| observe(&namespace).unwrap().counters.unheard == 1);
+    for end in [&a, &c] {
+        end.hears_nothing();
+    }
+}
+
 /// A process that takes the group's program away, from everybody; the service puts it back.
 #[test]
 fn a_changed_steering_program_is_mended() {
@@ -270,31 +271,4 @@ fn a_changed_steering_program_is_mended() {
     for (round, end) in (2..).zip(&ends[1..]) {
         exchange(&ends[0], end, round);
     }
-}
-
-/// The port-4791 sockets that this process has in a namespace.
-fn group_sockets(namespace: &Namespace) -> Vec<i32> {
-    const SIOCGSKNS: libc::c_ulong = 0x894c;
-    let home = namespace.run(|| fs::read_link("/proc/thread-self/ns/net").unwrap());
-    let numbers = fs::read_dir("/proc/self/fd").unwrap();
-    let numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    numbers
-        .filter(|fd| {
-            let name = nix::sys::socket::getsockname::<nix::sys::socket::SockaddrStorage>(*fd);
-            let port = name.ok().and_then(|name| {
-                name.as_sockaddr_in()
-                    .map(|v4| v4.port())
-                    .or_else(|| name.as_sockaddr_in6().map(|v6| v6.port()))
-            });
-            if port != Some(4791) {
-                return false;
-            }
-            // SAFETY: gives a new descriptor of the socket's namespace, or an error.
-            let place = unsafe { libc::ioctl(*fd, SIOCGSKNS as _) };
-            let link = fs::read_link(format!("/proc/self/fd/{place}"));
-            // SAFETY: made just now, and nobody else's.
-            unsafe { libc::close(place) };
-            link.is_ok_and(|link| link == home)
-        })
-        .collect()
 }

@@ -1,6 +1,10 @@
 //! What the tests of the host service start from: a service, and ends with a queue pair 1 that exchange messages.
 
 use super::{common::CONFIG, netns::Namespace};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, SockaddrStorage, UnixAddr, connect,
+    getpeername, getsockname, sendmsg, socket,
+};
 use rxe_verbs::{
     Access, Completion, Context, ContextOptions, Cq, Gid, Mr, Psn, Qkey, Qp, QpChange, QpInit, QpState,
     QpType, Qpn, RecvWr, SendOp, SendWr, UdDest, WcStatus,
@@ -8,8 +12,9 @@ use rxe_verbs::{
 };
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, IoSlice, Read, Write},
     net::IpAddr,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     process::{Child, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -207,7 +212,7 @@ pub(crate) fn mad(attribute: u16, local: u32, remote: u32, service_id: u64) -> [
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);
     mad[16..18].copy_from_slice(&attribute.to_be_bytes());
     mad[24..28].copy_from_slice(&local.to_be_bytes());
-    if attribute == REQ {
+    if matches!(attribute, REQ | SIDR_REQ) {
         mad[32..40].copy_from_slice(&service_id.to_be_bytes());
     } else {
         mad[28..32].copy_from_slice(&remote.to_be_bytes());
@@ -218,6 +223,8 @@ pub(crate) fn mad(attribute: u16, local: u32, remote: u32, service_id: u64) -> [
 
 pub(crate) const REQ: u16 = 0x10;
 pub(crate) const REP: u16 = 0x13;
+pub(crate) const SIDR_REQ: u16 = 0x17;
+pub(crate) const SIDR_REP: u16 = 0x18;
 pub(crate) const SERVICE: u64 = 0x0000_0000_0106_1234;
 
 pub(crate) fn listens(service_id: u64) -> Listen {
@@ -238,4 +245,72 @@ pub(crate) fn exchange_of(a: &End, b: &End, round: u32, service_id: u64) {
     let reply = mad(REP, comm_id(a), comm_id(b), 0);
     a.send(&reply);
     assert_eq!(b.receive(), reply);
+}
+
+/// A raw connection to the service.
+pub(crate) fn raw(namespace: &Namespace) -> OwnedFd {
+    namespace.run(|| {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        connect(fd.as_raw_fd(), &UnixAddr::new_abstract(NAME).unwrap()).unwrap();
+        fd
+    })
+}
+
+/// Says something to the service, with descriptors; false if it has closed the connection.
+pub(crate) fn say_raw(fd: &OwnedFd, bytes: &[u8], fds: &[i32]) -> bool {
+    let rights = [ControlMessage::ScmRights(fds)];
+    let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    sendmsg::<()>(fd.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).is_ok()
+}
+
+/// Version 1, an observer or a client with a short name.
+pub(crate) fn hello(role: &[u8]) -> Vec<u8> {
+    let mut bytes = b"\0rxeh\x01\x01\0\x01x".to_vec();
+    bytes.extend(role);
+    bytes
+}
+
+pub(crate) const JOIN: &[u8] = b"\0\x01x";
+pub(crate) const OBSERVE: &[u8] = b"\x02";
+
+/// The port-4791 sockets that this process has in a namespace.
+pub(crate) fn group_sockets(namespace: &Namespace) -> Vec<RawFd> {
+    sockets_where(namespace, |fd| {
+        let name = getsockname::<SockaddrStorage>(fd).ok();
+        let port = |name: SockaddrStorage| {
+            let v4 = name.as_sockaddr_in().map(|v4| v4.port());
+            v4.or_else(|| name.as_sockaddr_in6().map(|v6| v6.port()))
+        };
+        name.and_then(port) == Some(4791)
+    })
+}
+
+/// The connections to the host service that this process has in a namespace.
+pub(crate) fn connections(namespace: &Namespace) -> Vec<RawFd> {
+    sockets_where(namespace, |fd| {
+        let peer = getpeername::<SockaddrStorage>(fd).ok();
+        peer.is_some_and(|peer| peer.as_unix_addr().is_some_and(|name| name.as_abstract() == Some(NAME)))
+    })
+}
+
+fn sockets_where(namespace: &Namespace, fits: impl Fn(RawFd) -> bool) -> Vec<RawFd> {
+    const SIOCGSKNS: libc::c_ulong = 0x894c;
+    let home = namespace.run(|| fs::read_link("/proc/thread-self/ns/net").unwrap());
+    let numbers = fs::read_dir("/proc/self/fd").unwrap();
+    let numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok());
+    numbers
+        .filter(|fd| {
+            if !fits(*fd) {
+                return false;
+            }
+            // SAFETY: gives a new descriptor of the socket's namespace, or an error.
+            let place = unsafe { libc::ioctl(*fd, SIOCGSKNS as _) };
+            let link = fs::read_link(format!("/proc/self/fd/{place}"));
+            // SAFETY: made just now, and nobody else's.
+            unsafe { libc::close(place) };
+            link.is_ok_and(|link| link == home)
+        })
+        .collect()
 }

@@ -9,18 +9,35 @@ use crate::{
         unix::out_of_the_way,
     },
 };
-use nix::sys::stat::fstat;
+use nix::sys::{
+    socket::{SockaddrStorage, getpeername},
+    stat::fstat,
+};
 use rxe_core::endpoint::{STEERING_PROBE, STEERING_PROBE_LEN};
 use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::PathBuf,
 };
 
-/// Probes of one round and family: from so many source ports, so that a group without its program shows.
-const PROBES: usize = 8;
+/// Probes of one round and family: from so many source ports, so that a group without its program shows, and a number that
+/// the group lacks.
+pub(crate) const PROBES: usize = 8;
+
+/// An address family.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(crate) const fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
 
 /// A slot's sockets.
 #[derive(Debug)]
@@ -39,6 +56,25 @@ impl Member {
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.v4.iter().chain(&self.v6).map(AsFd::as_fd)
     }
+
+    /// Puts new sockets in the place of those that have left the group: whoever had them has connected them.
+    fn renew(&mut self) -> Result<(), OpenError> {
+        let (v4, v6) =
+            (self.v4.as_ref().is_some_and(is_connected), self.v6.as_ref().is_some_and(is_connected));
+        if v4 || v6 {
+            let fresh = Self::new(GroupSockets::bind(&config(v4, v6, Sharing::Group))?);
+            if (fresh.v4.is_some(), fresh.v6.is_some()) != (v4, v6) {
+                return Err(OpenError::NoFamily);
+            }
+            self.v4 = fresh.v4.or_else(|| self.v4.take());
+            self.v6 = fresh.v6.or_else(|| self.v6.take());
+        }
+        Ok(())
+    }
+}
+
+fn is_connected(socket: &Kept<OwnedFd>) -> bool {
+    getpeername::<SockaddrStorage>(socket.as_raw_fd()).is_ok()
 }
 
 /// The group of both families. Members are never closed while the group lives, so that none ever changes its number.
@@ -48,8 +84,8 @@ pub(crate) struct Group {
     members: Vec<Member>,
     /// Where the sockets of a slot are: in `members`, and in the group as the kernel counts.
     place: BTreeMap<u8, usize>,
-    /// The kernel's number of each member, where it is not the place in `members`.
-    moved: BTreeMap<usize, u16>,
+    /// The kernel's number of each member, where it is not the place in `members`. Each family has a group of its own.
+    moved: BTreeMap<(Family, usize), u16>,
 }
 
 impl Group {
@@ -118,7 +154,10 @@ impl Group {
     /// The system has no more descriptors, or a family is gone.
     pub(crate) fn sockets(&mut self, slot: u8) -> Result<&Member, OpenError> {
         let place = match self.place.get(&slot) {
-            Some(place) => *place,
+            Some(place) => {
+                self.members[*place].renew()?;
+                *place
+            }
             None => {
                 let sockets = GroupSockets::bind(&config(self.families.0, self.families.1, Sharing::Group))?;
                 if (sockets.v4.is_some(), sockets.v6.is_some()) != self.families {
@@ -130,8 +169,8 @@ impl Group {
         Ok(&self.members[place])
     }
 
-    fn table(&self) -> SlotTable {
-        let number = |place: &usize| self.moved.get(place).copied().unwrap_or(*place as u16);
+    fn table(&self, family: Family) -> SlotTable {
+        let number = |place: &usize| self.moved.get(&(family, *place)).copied().unwrap_or(*place as u16);
         SlotTable::new(self.place.iter().map(|(slot, place)| (*slot, number(place))))
     }
 
@@ -140,28 +179,24 @@ impl Group {
     /// # Errors
     /// The system has no such option (some sandboxes), or a filter lock forbids it.
     pub(crate) fn steer(&self) -> io::Result<()> {
-        let program = self.table().program();
-        for fd in self.members.first().into_iter().flat_map(Member::fds) {
-            attach_reuseport_program(fd, &program)?;
+        let Some(Member { v4, v6 }) = self.members.first() else { return Ok(()) };
+        for (family, socket) in [(Family::V4, v4), (Family::V6, v6)] {
+            if let Some(socket) = socket {
+                attach_reuseport_program(socket.as_fd(), &self.table(family).program())?;
+            }
         }
         Ok(())
     }
 
-    /// The slot of the member that the kernel has as `number`.
-    pub(crate) fn slot_at(&self, number: u16) -> Option<u8> {
-        let table = self.table();
-        self.place.keys().copied().find(|slot| table.member(*slot) == number)
+    /// Whether the program finds a slot's member by this number.
+    pub(crate) fn is_at(&self, family: Family, slot: u8, number: u16) -> bool {
+        self.place.contains_key(&slot) && self.table(family).member(slot) == number
     }
 
-    /// The kernel's number of a slot's member.
-    pub(crate) fn number_of(&self, slot: u8) -> u16 {
-        self.table().member(slot)
-    }
-
-    /// A probe has shown that `slot`'s member is number `number` in the group.
-    pub(crate) fn learn(&mut self, slot: u8, number: u16) {
+    /// A probe has shown that `slot`'s member is number `number` of a family.
+    pub(crate) fn learn(&mut self, family: Family, slot: u8, number: u16) {
         if let Some(place) = self.place.get(&slot) {
-            self.moved.insert(*place, number);
+            self.moved.insert((family, *place), number);
         }
     }
 
@@ -178,16 +213,25 @@ impl Group {
             .sum()
     }
 
-    /// Sends probes to the member with this number. They come back to whoever reads its sockets; none do where the
+    /// Sends probes to where a slot's sockets should be; as [`Self::probe`].
+    pub(crate) fn probe_slot(&self, slot: u8, nonce: u64) {
+        self.send_probes(|family| self.table(family).member(slot), nonce);
+    }
+
+    /// Sends probes to the members with this number. They come back to whoever reads their sockets; none do where the
     /// loopback is down.
     pub(crate) fn probe(&self, number: u16, nonce: u64) {
+        self.send_probes(|_| number, nonce);
+    }
+
+    fn send_probes(&self, number: impl Fn(Family) -> u16, nonce: u64) {
         let mut packet = [0; STEERING_PROBE_LEN];
         packet[0] = STEERING_PROBE;
-        packet[2..4].copy_from_slice(&number.to_be_bytes());
         packet[4..].copy_from_slice(&nonce.to_be_bytes());
         let homes: [(bool, IpAddr); 2] =
             [(self.families.0, Ipv4Addr::LOCALHOST.into()), (self.families.1, Ipv6Addr::LOCALHOST.into())];
         for (_, home) in homes.into_iter().filter(|(wanted, _)| *wanted) {
+            packet[2..4].copy_from_slice(&number(Family::of(home)).to_be_bytes());
             for _ in 0..PROBES {
                 // A socket each, and so a source port each.
                 if let Ok(socket) = UdpSocket::bind(SocketAddr::new(home, 0)) {

@@ -62,15 +62,20 @@ pub struct ClientReport {
 }
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
+    ($($(#[doc = $doc:literal])* $field:ident),* $(,)?) => {
         /// What a host service counts.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-        pub struct ServiceCounters { $($(#[$doc])* pub $field: u64),* }
+        pub struct ServiceCounters { $($(#[doc = $doc])* pub $field: u64),* }
 
         impl ServiceCounters {
             /// Every counter with its name.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field)),*].into_iter()
+            }
+
+            /// Every counter with its name and, in words, what it counts.
+            pub fn explained(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+                [$((stringify!($field), self.$field, concat!($($doc),*).trim_ascii())),*].into_iter()
             }
         }
     };

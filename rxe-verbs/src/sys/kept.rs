@@ -63,6 +63,7 @@ mod tests {
     use super::*;
     use nix::unistd::dup2_raw;
     use std::{
+        fs::File,
         io::{Read, Write, pipe},
         os::fd::AsRawFd,
     };
@@ -84,7 +85,7 @@ mod tests {
         drop(other_into);
         assert!(!kept.is_intact());
         drop(kept);
-        let mut stranger = std::fs::File::from(stranger);
+        let mut stranger = File::from(stranger);
         stranger.write_all(b"x").unwrap();
         assert_eq!(other_from.read(&mut [0; 2]).unwrap(), 1);
     }

@@ -175,7 +175,7 @@ pub struct Service {
     /// By slot, since its process came.
     exchanged: HashMap<u8, Exchanged>,
     log: VecDeque<String>,
-    /// For lines about those who are no clients, or will not be for long.
+    /// For lines that others may cause as often as they like.
     seldom: Seldom,
     /// Speaks for those who cannot, once somebody has named himself.
     attendant: Option<Box<dyn Attendant>>,
@@ -337,7 +337,7 @@ impl Service {
         self.examine();
         match self.seldom.hidden() {
             0 => {}
-            count => self.note(&format!("{count} more connections were refused or cut off")),
+            count => self.note(&format!("{count} more lines of such kinds were left out")),
         }
         if self.is_needed() {
             self.idle_since = now;
@@ -406,7 +406,7 @@ impl Service {
         }
     }
 
-    /// A line about somebody who may come as often as he likes.
+    /// A line that others may cause as often as they like.
     fn note_seldom(&mut self, text: &str) {
         if self.seldom.take(Instant::now()) {
             self.note(text);

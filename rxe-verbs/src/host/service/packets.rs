@@ -3,7 +3,11 @@
 use super::{Port, Service};
 use crate::{
     engine::now,
-    host::{group::parse_probe, message::Packet, slots::Slot},
+    host::{
+        group::{Family, PROBES, parse_probe},
+        message::Packet,
+        slots::Slot,
+    },
     net::Link,
 };
 use rxe_core::{
@@ -14,7 +18,10 @@ use rxe_core::{
         icrc::{Route, RouteCrc},
     },
 };
-use std::hash::{BuildHasher, RandomState};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+};
 
 /// Peers whose IPv4 IDs are remembered at most.
 const MAX_TRACKERS: usize = 4096;
@@ -63,6 +70,17 @@ pub(super) struct Probes {
     bad_rounds: u32,
     /// Whether packets have come to the wrong process since the last look.
     pub(super) suspicious: bool,
+    /// To whom the probes for each number have come in this round.
+    found: HashMap<(Family, u16), Found>,
+}
+
+/// Who was found under a number of the group.
+#[derive(Debug)]
+struct Found {
+    slot: u8,
+    probes: usize,
+    /// Others got some, too: the group has no such number, and the hash of the addresses decided.
+    others: bool,
 }
 
 /// Where a packet that the service received belongs.
@@ -100,7 +118,7 @@ impl Service {
 
     fn handle_packet(&mut self, meta: &RunMeta, bytes: &[u8]) {
         if let Some((number, nonce)) = parse_probe(bytes) {
-            self.handle_probe(0, number, nonce);
+            self.handle_probe(Family::of(meta.dst), 0, number, nonce);
             return;
         }
         match self.fate(bytes) {
@@ -184,7 +202,7 @@ impl Service {
     /// A client received what is not for it.
     pub(super) fn handle_stray(&mut self, from: u8, packet: &Packet) {
         if let Some((number, nonce)) = parse_probe(&packet.bytes) {
-            self.handle_probe(from, number, nonce);
+            self.handle_probe(Family::of(packet.meta().dst), from, number, nonce);
             return;
         }
         self.probes.suspicious = true;
@@ -199,19 +217,41 @@ impl Service {
     }
 
     /// A probe for member `number` has come to `slot`'s socket.
-    fn handle_probe(&mut self, slot: u8, number: u16, nonce: u64) {
-        let Some(port) = &mut self.port else { return };
+    fn handle_probe(&mut self, family: Family, slot: u8, number: u16, nonce: u64) {
+        let Some(port) = &self.port else { return };
         if nonce != self.probes.nonce {
             return;
         }
-        if port.group.slot_at(number) == Some(slot) {
+        let found =
+            self.probes.found.entry((family, number)).or_insert(Found { slot, probes: 0, others: false });
+        found.probes += 1;
+        found.others |= found.slot != slot;
+        if port.group.is_at(family, 0, number) {
             self.probes.home += usize::from(slot == 0);
-        } else if self.probes.bad_rounds > 1 {
-            // The program was attached anew since, so this is where the kernel has that member.
-            port.group.learn(slot, number);
-            let _ = port.group.steer();
-            self.counters.mended += 1;
-            self.note(&format!("slot {slot} is number {number} of the group now"));
+            // That none comes home says nothing; that one comes to somebody else does.
+            self.probes.suspicious |= slot != 0;
+        }
+    }
+
+    /// Attaching the program did not help: members have changed their numbers, and probes have shown where they are.
+    fn learn(&mut self) {
+        let found = core::mem::take(&mut self.probes.found);
+        if self.probes.bad_rounds < 2 {
+            return;
+        }
+        let mut learnt = Vec::new();
+        let Some(port) = &mut self.port else { return };
+        for ((family, number), Found { slot, probes, others }) in found {
+            // Some may be lost, but a few that agree may do so by chance.
+            let is_sure = !others && probes > PROBES / 2;
+            if is_sure && !port.group.is_at(family, slot, number) {
+                port.group.learn(family, slot, number);
+                learnt.push(format!("slot {slot} is number {number} of the group now ({family:?})"));
+            }
+        }
+        self.counters.mended += learnt.len() as u64;
+        for text in learnt {
+            self.note_seldom(&text);
         }
     }
 
@@ -220,8 +260,10 @@ impl Service {
         if self.slots.known().next().is_none() {
             return;
         }
+        self.learn();
         let Some(port) = &mut self.port else { return };
-        let whole = self.probes.home == port.group.probes();
+        // More come home when every number is probed.
+        let whole = self.probes.home >= port.group.probes();
         let asked = self.probes.nonce != 0;
         let strange = core::mem::take(&mut self.probes.suspicious);
         // No probe at all comes back where the loopback is down.
@@ -230,10 +272,9 @@ impl Service {
         self.probes.home = 0;
         self.probes.nonce = RandomState::new().hash_one(self.probes.nonce) | 1;
         // First the probes, which are steered as they are sent: they tell of the program that is there now.
-        port.group.probe(port.group.number_of(0), self.probes.nonce);
+        port.group.probe_slot(0, self.probes.nonce);
         let steered = port.group.steer();
         if self.probes.bad_rounds > 1 {
-            // Attaching the program did not help: members have changed their numbers.
             for number in 0..port.group.len() as u16 {
                 port.group.probe(number, self.probes.nonce);
             }
@@ -241,7 +282,7 @@ impl Service {
         if broken {
             self.counters.mended += u64::from(!whole);
             let how = steered.map_or_else(|error| error.to_string(), |()| "put back".to_owned());
-            self.note(&format!("packets went astray: the steering program was {how}"));
+            self.note_seldom(&format!("packets went astray: the steering program was {how}"));
         }
     }
 }

@@ -1,0 +1,273 @@
+//! What the host has in the way: port, buffers, address translation, filters, sandboxes.
+
+use super::{Finding, State};
+use rxe_verbs::{
+    Context, Device, PortState, devices,
+    host::{HostConfig, Observer},
+};
+use std::{fs, io, process::Command};
+
+/// The port of RoCEv2.
+const PORT: u16 = 4791;
+/// A receive buffer of so many bytes takes a batch of 64 KiB from each of several peers.
+const BUFFER: u64 = 4 << 20;
+
+pub(super) fn examine() -> Vec<Finding> {
+    let mut findings = vec![config()];
+    let list = devices().unwrap_or_default();
+    findings.extend(interfaces(&list));
+    findings.extend(port(&list));
+    findings.push(buffer("rmem_max", "receive buffer"));
+    findings.push(buffer("wmem_max", "send buffer"));
+    findings.push(reverse_path(&list));
+    findings.extend(rules());
+    findings.extend(sandbox());
+    findings
+}
+
+fn config() -> Finding {
+    match HostConfig::load() {
+        Ok(_) => Finding::good("configuration", "readable"),
+        Err(error) => Finding::bad("configuration", error.to_string(), "mend the file, or unset RXE_CONFIG"),
+    }
+}
+
+fn interfaces(list: &[Device]) -> Vec<Finding> {
+    if list.is_empty() {
+        let text = "no interface has an IP address, so there is no device";
+        return vec![Finding::bad("devices", text, "`ip link set lo up` makes one; so does any address")];
+    }
+    let about = |device: &Device| {
+        let (name, netdev) = (device.name(), device.netdev());
+        if device.state() == PortState::Down {
+            return Finding::note(
+                "devices",
+                format!("{name} on {netdev} is down"),
+                format!("`ip link set {netdev} up`"),
+            );
+        }
+        let mtu = device.active_mtu().bytes();
+        let text = format!("{name} on {netdev}, packets of {mtu} bytes");
+        if mtu < 4096 {
+            let cure = format!(
+                "not needed; where the network takes them, `ip link set {netdev} mtu 4200` allows 4096"
+            );
+            return Finding::note("devices", text, cure);
+        }
+        Finding::good("devices", text)
+    };
+    list.iter().map(about).collect()
+}
+
+/// Whether the port can be had: the only sure way to know is to have it.
+fn port(list: &[Device]) -> Vec<Finding> {
+    const CHECK: &str = "port 4791";
+    let Some(device) = list.first() else { return Vec::new() };
+    let served = matches!(Observer::connect(), Ok(Some(_)));
+    match Context::open(device) {
+        Ok(_) if served => vec![Finding::good(CHECK, "shared by the host service")],
+        Ok(_) => vec![Finding::good(CHECK, "free")],
+        Err(error) => {
+            let mut text = error.to_string();
+            let holders = holders();
+            if !holders.is_empty() {
+                text = format!("{text} (a socket of {} has it)", holders.join(" and "));
+            }
+            let cure = if fs::exists("/sys/module/rdma_rxe").unwrap_or_default() {
+                "the kernel's rdma_rxe is loaded: `rdma link del` its links, or `modprobe -r rdma_rxe`"
+            } else {
+                "end the process that has it (`ss -lunp sport = :4791`), or use a network namespace of your own; \
+                 processes of one user share it"
+            };
+            vec![Finding::bad(CHECK, text, cure)]
+        }
+    }
+}
+
+/// Whose sockets are bound to the port.
+fn holders() -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for file in ["/proc/net/udp", "/proc/net/udp6"] {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        for line in text.lines().skip(1) {
+            let mut fields = line.split_ascii_whitespace();
+            let bound = fields.nth(1).and_then(|local| local.rsplit_once(':'));
+            let port = bound.and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+            // local, remote, state, queues, timer, retransmissions, then the user.
+            let user = fields.nth(5);
+            if let (Some(PORT), Some(user)) = (port, user) {
+                let user = format!("user {user}");
+                if !found.contains(&user) {
+                    found.push(user);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn number(path: &str) -> io::Result<u64> {
+    let text = fs::read_to_string(path)?;
+    text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+fn buffer(name: &'static str, what: &str) -> Finding {
+    match number(&format!("/proc/sys/net/core/{name}")) {
+        Ok(bytes) if bytes >= BUFFER => Finding::good(name, format!("{bytes} bytes of {what}")),
+        Ok(bytes) => Finding::note(
+            name,
+            format!("only {bytes} bytes of {what}: works, but fast peers lose packets and wait"),
+            format!("as root: sysctl -w net.core.{name}={BUFFER}"),
+        ),
+        Err(error) => Finding::of(
+            State::Unknown,
+            name,
+            format!("cannot be read here: {error}"),
+            "in a container it is the host's value",
+        ),
+    }
+}
+
+/// With two interfaces on one network answers may arrive by the other one, which a strict filter drops.
+fn reverse_path(list: &[Device]) -> Finding {
+    const CHECK: &str = "rp_filter";
+    let value = |name: &str| number(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).unwrap_or(0);
+    let all = value("all");
+    let strict: Vec<&str> = list
+        .iter()
+        .filter(|device| device.netdev() != "lo")
+        .map(Device::netdev)
+        .filter(|netdev| all.max(value(netdev)) == 1)
+        .collect();
+    if strict.len() < 2 {
+        return Finding::good(CHECK, "does not matter here");
+    }
+    let text = format!(
+        "strict on {}: if two of them are on one network, packets that come by the other one are dropped",
+        strict.join(", ")
+    );
+    Finding::note(CHECK, text, "as root: sysctl -w net.ipv4.conf.all.rp_filter=2")
+}
+
+/// Address translation and filters, as far as they may be seen.
+fn rules() -> Vec<Finding> {
+    const NAT: &str = "address translation";
+    const FILTER: &str = "packet filter";
+    let listed = [("nft", vec!["list", "ruleset"]), ("iptables-save", vec![]), ("ip6tables-save", vec![])]
+        .into_iter()
+        .filter_map(|(program, arguments)| Command::new(program).args(arguments).output().ok())
+        .filter(|output| output.status.success())
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let texts: Vec<String> = listed.collect();
+    if texts.is_empty() {
+        let text = "the rules cannot be listed here (needs privilege, and nft or iptables-save)";
+        let cure = "if peers do not answer: the ICRC covers the addresses, so RoCE does not pass NAT, and both \
+                    sides must let UDP 4791 in, from any source port";
+        return vec![Finding::of(State::Unknown, FILTER, text, cure)];
+    }
+    let rules = texts.join("\n");
+    vec![translation(NAT, &rules), filter(FILTER, &rules)]
+}
+
+fn translation(check: &'static str, rules: &str) -> Finding {
+    let lower = rules.to_lowercase();
+    let words = ["masquerade", "snat", "dnat", "redirect"];
+    let found: Vec<&str> = words.into_iter().filter(|word| lower.contains(word)).collect();
+    if found.is_empty() {
+        return Finding::good(check, "none on this host");
+    }
+    Finding::note(
+        check,
+        format!(
+            "there are rules with {}: the ICRC covers the addresses, so what they change is dropped",
+            found.join(", ")
+        ),
+        "exempt UDP 4791, or have both peers on a network without translation (docker: --network host)",
+    )
+}
+
+fn filter(check: &'static str, rules: &str) -> Finding {
+    let closed = rules.lines().any(|line| {
+        let line = line.trim();
+        line.starts_with(":INPUT DROP") || (line.contains("hook input") && line.contains("policy drop"))
+    });
+    let stateful = rules.contains("ct state") || rules.contains("--ctstate");
+    let open = rules.contains("4791");
+    match (closed, open) {
+        (true, false) => Finding::bad(
+            check,
+            if stateful {
+                "input is dropped unless it answers something, and nothing lets UDP 4791 in: a peer's first packet \
+                 comes from a source port that no packet went to"
+            } else {
+                "input is dropped, and nothing lets UDP 4791 in"
+            },
+            "as root: nft add rule inet filter input udp dport 4791 accept (or iptables -I INPUT -p udp --dport 4791 \
+             -j ACCEPT)",
+        ),
+        _ => Finding::good(check, "lets UDP 4791 in"),
+    }
+}
+
+fn sandbox() -> Vec<Finding> {
+    const CHECK: &str = "sandbox";
+    let mut findings = Vec::new();
+    let version = fs::read_to_string("/proc/version").unwrap_or_default();
+    // What gVisor says of itself, always.
+    if version.contains("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016") {
+        findings.push(Finding::note(
+            CHECK,
+            "this looks like gVisor: sockets have neither segmentation offload nor steering programs",
+            "works, more slowly, and for one process: RXE_SERVICE=off",
+        ));
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    };
+    if field("Seccomp") == Some("2") {
+        findings.push(Finding::note(
+            CHECK,
+            "system calls are filtered here (seccomp)",
+            "if a program ends by SIGSYS or says EPERM, allow bpf-free socket options, memfd_create, pidfd_open and \
+             process_vm_readv; RXE_USERCOPY=kernel and RXE_SERVICE=off need fewer",
+        ));
+    }
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let whole = map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
+    if !map.is_empty() && !whole {
+        findings.push(Finding::note(
+            CHECK,
+            "this is a user namespace: processes outside of it are another user's",
+            "run all processes that share an address in the same one",
+        ));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::good(CHECK, "none seen"));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_as_nft_and_iptables_list_them() {
+        let open =
+            "table inet filter {\n\tchain input {\n\t\ttype filter hook input priority 0; policy accept;\n";
+        assert_eq!(filter("", open).state, State::Good);
+        let closed = open.replace("accept", "drop");
+        assert_eq!(filter("", &closed).state, State::Bad);
+        let stateful = format!("{closed}\t\tct state established accept\n");
+        assert!(filter("", &stateful).text.contains("answers something"));
+        let let_in = format!("{stateful}\t\tudp dport 4791 accept\n");
+        assert_eq!(filter("", &let_in).state, State::Good);
+        let old = "*filter\n:INPUT DROP [0:0]\n:FORWARD ACCEPT [0:0]\n";
+        assert_eq!(filter("", old).state, State::Bad);
+        assert_eq!(filter("", &format!("{old}-A INPUT -p udp --dport 4791 -j ACCEPT\n")).state, State::Good);
+        assert_eq!(translation("", old).state, State::Good);
+        let docker = "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\n";
+        assert_eq!(translation("", docker).state, State::Note);
+    }
+}

@@ -1,0 +1,98 @@
+//! `rxe doctor`: what is in the way of rxe here, or of one program, and what helps.
+
+mod host;
+mod program;
+
+use crate::Result;
+use serde::Serialize;
+use std::{ffi::OsString, fmt::Write};
+
+/// Say what is in the way of rxe here, and what helps; with a program, also what is in the way of that
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// A program that is to run under `rxe run`
+    #[arg(value_name = "PROGRAM")]
+    program: Option<OsString>,
+}
+
+/// How a check came out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// As it should be.
+    Good,
+    /// Works, but may surprise or be slow.
+    Note,
+    /// Does not work.
+    Bad,
+    /// Could not be looked at.
+    Unknown,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    state: State,
+    /// What was found.
+    text: String,
+    /// What helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cure: Option<String>,
+}
+
+impl Finding {
+    fn good(check: &'static str, text: impl Into<String>) -> Self {
+        Self { check, state: State::Good, text: text.into(), cure: None }
+    }
+
+    fn of(state: State, check: &'static str, text: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self { check, state, text: text.into(), cure: Some(cure.into()) }
+    }
+
+    fn note(check: &'static str, text: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self::of(State::Note, check, text, cure)
+    }
+
+    fn bad(check: &'static str, text: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self::of(State::Bad, check, text, cure)
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut findings = host::examine();
+    if let Some(program) = &args.program {
+        findings.extend(program::examine(program));
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&findings)?);
+    } else {
+        print!("{}", describe(&findings));
+    }
+    let bad = findings.iter().filter(|finding| finding.state == State::Bad).count();
+    match bad {
+        0 => Ok(()),
+        1 => Err("one thing is in the way".into()),
+        many => Err(format!("{many} things are in the way").into()),
+    }
+}
+
+fn describe(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { check, state, text: found, cure } in findings {
+        let mark = match state {
+            State::Good => "ok  ",
+            State::Note => "note",
+            State::Bad => "BAD ",
+            State::Unknown => "?   ",
+        };
+        let _ = writeln!(text, "{mark}  {check}: {found}");
+        if let Some(cure) = cure {
+            let _ = writeln!(text, "      -> {cure}");
+        }
+    }
+    text
+}

@@ -1,0 +1,115 @@
+//! `rxe doctor`, and `rdma` as documents have people type it.
+
+mod common;
+
+use common::{failed, good, rxe, text};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Output,
+};
+
+fn folder(name: &str) -> PathBuf {
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("doctor-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// A program that is this one with something changed.
+fn changed(name: &str, mode: u32, change: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
+    let mut bytes = fs::read(std::env::current_exe().unwrap()).unwrap();
+    change(&mut bytes);
+    file(name, mode, &bytes)
+}
+
+fn file(name: &str, mode: u32, bytes: &[u8]) -> PathBuf {
+    let path = folder(name).join("program");
+    fs::write(&path, bytes).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+fn doctor(program: &Path) -> Output {
+    rxe("doctor").arg(program).output().unwrap()
+}
+
+#[test]
+fn every_finding_has_a_state_and_what_is_not_good_a_cure() {
+    let output = rxe("doctor --json").output().unwrap();
+    let list: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let state = |finding: &serde_json::Value| finding["state"].as_str().unwrap().to_owned();
+    for check in ["configuration", "devices", "port 4791", "rmem_max", "wmem_max", "rp_filter", "sandbox"] {
+        assert!(list.iter().any(|finding| finding["check"] == check), "{check}: {list:?}");
+    }
+    assert!(list.iter().all(|finding| state(finding) == "good" || finding["cure"].is_string()), "{list:?}");
+    assert_eq!(output.status.success(), list.iter().all(|finding| state(finding) != "bad"), "{list:?}");
+}
+
+#[test]
+fn a_static_program_cannot_be_reached() {
+    const PT_INTERP: u32 = 3;
+    let path = changed("static", 0o755, |bytes| {
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        // e_phoff, e_phentsize and e_phnum of a 64-bit ELF header.
+        let start = usize::try_from(number(32)).unwrap();
+        let [size, count] = [54, 56].map(|at| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]])));
+        let header = (0..count).map(|index| start + index * size);
+        let found = header.into_iter().find(|at| bytes[*at..at + 4] == PT_INTERP.to_le_bytes());
+        bytes[found.unwrap()] = 0;
+    });
+    let output = doctor(&path);
+    failed(&output, "in the way");
+    assert!(text(&output.stdout).contains("linked statically"), "{output:?}");
+}
+
+#[test]
+fn other_processors_and_privilege_are_seen() {
+    for (name, mode, part) in [("machine", 0o755, "another processor"), ("privilege", 0o4755, "set-user-ID")]
+    {
+        let path = changed(name, mode, |bytes| {
+            if name == "machine" {
+                // e_machine: SPARC V9.
+                bytes[18] = 43;
+            }
+        });
+        let output = doctor(&path);
+        failed(&output, "in the way");
+        assert!(text(&output.stdout).contains(part), "{output:?}");
+    }
+}
+
+#[test]
+fn scripts_are_followed_and_strangers_told() {
+    let script = file("script", 0o755, b"#!/usr/bin/env -S sh\nexit 0\n");
+    let shown = doctor(&script);
+    let shown = text(&shown.stdout);
+    assert!(shown.contains("is a script for") && shown.contains("can run under `rxe run`"), "{shown}");
+    for (name, mode, content, part) in [
+        ("nothing", 0o644, &b"\x7fELF"[..], "cannot be run"),
+        ("garbage", 0o755, &b"\x7fELF and no more"[..], "no program of Linux'"),
+    ] {
+        let output = doctor(&file(name, mode, content));
+        failed(&output, "in the way");
+        assert!(text(&output.stdout).contains(part), "{output:?}");
+    }
+}
+
+#[test]
+fn links_need_not_be_added() {
+    let own = rxe("link show").output().unwrap();
+    let typed = rxe("rdma link").output().unwrap();
+    good(&typed);
+    assert_eq!(typed.stdout, own.stdout);
+    good(&rxe("rdma link add rxe_lo type rxe netdev lo").output().unwrap());
+    failed(&rxe("rdma link add rxe_lo type rxe netdev nope").output().unwrap(), "nope");
+    failed(&rxe("rdma link add rxe_lo netdev lo").output().unwrap(), "type is missing");
+    failed(&rxe("rdma link add rxe_lo type siw netdev lo").output().unwrap(), "siw");
+    failed(&rxe("rdma link del rxe77").output().unwrap(), "rxe77");
+    let json: serde_json::Value =
+        serde_json::from_slice(&rxe("rdma -j link show").output().unwrap().stdout).unwrap();
+    assert!(json.as_array().unwrap().iter().any(|link| link["netdev"] == "lo"), "{json}");
+    let shown = rxe("rdma dev").output().unwrap();
+    assert!(text(&shown.stdout).contains("node_type ca node_guid"), "{shown:?}");
+}
