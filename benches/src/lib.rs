@@ -3,4 +3,3 @@
 
 pub mod direct;
 pub mod ends;
-pub mod turns;

@@ -190,12 +190,7 @@ impl Cq {
         self.check()?;
         let ring = &self.0.ring;
         let count = ring.pop(out);
-        if count == out.len() {
-            // There may be more, so it will probably ask again.
-            return Ok(count);
-        }
-        if count > 0 {
-            self.0.stack.release();
+        if count > 0 || out.is_empty() {
             return Ok(count);
         }
         self.0.stack.progress();
