@@ -165,7 +165,7 @@ fn content(round: u32, direction: u32) -> Vec<u8> {
 }
 
 #[test]
-#[ignore = "run by Traffic"]
+#[ignore = "run by abuse::a_thousand_hellos_are_one_too_many"]
 fn child_trades() {
     let trader = Trader::new();
     say(&format!("queue pair {}", trader.qp.qpn().value()));
