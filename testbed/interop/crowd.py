@@ -11,6 +11,9 @@ SECTION = "Several processes on one address, the host service killed"
 CASE = ("rc", 4096, 65536, 400)
 COUNT = 4
 PORT = 18600
+# Against 6.12 a queue pair stands still in one run of a few, and the kernel's program then for longer than any retries
+# take; whose fault that is is not known. `--crowd` plays it there too.
+STEADY = {"6.1"}
 
 
 def service(guest, rxe):
@@ -28,6 +31,12 @@ def one(pair, family, port, wrong):
     # Whatever it is.
     except Exception:
         wrong.append(traceback.format_exc())
+
+
+def skip(guest, results):
+    """Says that it is not played."""
+    results.add(SECTION, "all", guest.version, "both", "both", "skipped")
+    print(f"skipped: kernel {guest.version}: {SECTION}: made on request (--crowd): a queue pair stands still now and then")
 
 
 def play(guest, rxe, results, pair):
