@@ -402,7 +402,9 @@ impl Service {
         self.clients[key].kind = Kind::Member(slot);
         self.counters.rejoined += 1;
         self.note(&format!("slot {slot}: process {pid} is back"));
-        self.send_welcome(key, version, slot, false)
+        self.send_welcome(key, version, slot, false)?;
+        self.serve_unheard();
+        Ok(())
     }
 
     /// Connections that want a slot and have none, the oldest first.

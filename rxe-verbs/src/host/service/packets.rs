@@ -193,10 +193,7 @@ impl Service {
         let Some(verdict) = self.judge(meta, bytes) else { return };
         // The listener's process sees only some of the peer's packets, and could not follow its IDs.
         let packet = Packet::new(meta, verdict.ident(), bytes);
-        match self.listener_of(service_id, meta.dst) {
-            Some(slot) => self.dispatch_request(slot, packet),
-            None => self.keep(service_id, packet),
-        }
+        self.take_request(service_id, packet);
     }
 
     /// A client received what is not for it.

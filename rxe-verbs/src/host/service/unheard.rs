@@ -1,22 +1,25 @@
 //! Requests that wait a moment for somebody to listen. Programs agree on when to connect by other ways than this one
 //! (perftest -R does), and then the listener and the request race; a busy host must not decide that against them. A
-//! kernel, where nobody has to be woken to listen, refuses at once; its peers wait for seconds.
+//! kernel, where nobody has to be woken to listen, refuses at once; its peers wait for seconds. Requests for a listener
+//! who is about to come back to a new service wait, too.
 
 use super::{Service, packets};
 use crate::host::message::Packet;
 use rxe_core::wire::Packet as Decoded;
 use std::{
-    collections::VecDeque,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
-/// How long one waits.
+/// How long one waits for somebody to listen.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// How long for a listener to come back.
+const ABSENCE: Duration = Duration::from_secs(1);
 /// Requests that wait at most; others are refused at once.
 const MOST: usize = 256;
 
-/// Requests that nobody listens for, the oldest in front.
-pub(super) type Unheard = VecDeque<Request>;
+/// Requests that nobody hears.
+pub(super) type Unheard = Vec<Request>;
 
 #[derive(Debug)]
 pub(super) struct Request {
@@ -26,54 +29,63 @@ pub(super) struct Request {
 }
 
 impl Service {
-    /// Keeps a request that nobody listens for, for now.
-    pub(super) fn keep(&mut self, service_id: u64, packet: Packet) {
-        if self.unheard.len() < MOST {
-            self.unheard.push_back(Request { service_id, packet, due: Instant::now() + PATIENCE });
-        } else {
-            self.give_up(&packet);
+    /// Gives a request to its listener, or keeps it for now.
+    pub(super) fn take_request(&mut self, service_id: u64, packet: Packet) {
+        let listener = self.listener_of(service_id, packet.meta().dst);
+        match listener {
+            Some(slot) if self.connected.contains_key(&slot) => self.dispatch_request(slot, packet),
+            _ if self.unheard.len() < MOST => {
+                let due = Instant::now() + if listener.is_some() { ABSENCE } else { PATIENCE };
+                self.unheard.push(Request { service_id, packet, due });
+            }
+            _ => self.give_up(service_id, &packet),
         }
     }
 
-    /// Somebody listens who did not.
+    /// Somebody listens, or is there, who was not.
     pub(super) fn serve_unheard(&mut self) {
         for request in core::mem::take(&mut self.unheard) {
             match self.listener_of(request.service_id, request.packet.meta().dst) {
-                Some(slot) => self.dispatch_request(slot, request.packet),
-                None => self.unheard.push_back(request),
+                Some(slot) if self.connected.contains_key(&slot) => {
+                    self.dispatch_request(slot, request.packet)
+                }
+                _ => self.unheard.push(request),
             }
         }
     }
 
-    /// Refuses those that have waited long enough.
+    /// Sees to those that have waited long enough.
     pub(super) fn refuse_unheard(&mut self) {
         let now = Instant::now();
-        while self.unheard.front().is_some_and(|request| request.due <= now) {
-            if let Some(request) = self.unheard.pop_front() {
-                self.give_up(&request.packet);
-            }
+        let is_due = |request: &mut Request| request.due <= now;
+        let due: Vec<Request> = self.unheard.extract_if(.., is_due).collect();
+        for request in due {
+            self.give_up(request.service_id, &request.packet);
         }
     }
 
-    /// How long until some are to be refused.
+    /// How long until some are due.
     pub(super) fn until_refusals(&self) -> Option<Duration> {
-        let left = self.unheard.front()?.due.saturating_duration_since(Instant::now());
+        let due = self.unheard.iter().map(|request| request.due).min()?;
         // Waiting is counted in milliseconds.
-        Some(left.max(Duration::from_millis(1)))
+        Some(due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
     }
 
-    fn give_up(&mut self, packet: &Packet) {
-        if let Ok(decoded) = Decoded::decode(&packet.bytes) {
+    fn give_up(&mut self, service_id: u64, packet: &Packet) {
+        if self.listener_of(service_id, packet.meta().dst).is_some() {
+            // The listener may be there when its sender asks again.
+            self.counters.dropped += 1;
+        } else if let Ok(decoded) = Decoded::decode(&packet.bytes) {
             self.refuse(&packet.meta(), &decoded);
         }
     }
 
-    pub(super) fn listener_of(&self, service_id: u64, address: std::net::IpAddr) -> Option<u8> {
+    fn listener_of(&self, service_id: u64, address: IpAddr) -> Option<u8> {
         self.listeners.find(service_id, address).and_then(|owner| u8::try_from(owner).ok())
     }
 
     /// Gives a request to its listener's process, and remembers to whom.
-    pub(super) fn dispatch_request(&mut self, slot: u8, packet: Packet) {
+    fn dispatch_request(&mut self, slot: u8, packet: Packet) {
         let asker =
             Decoded::decode(&packet.bytes).ok().and_then(|decoded| packets::asker_of_req(decoded.payload));
         if self.dispatch(slot, packet)
