@@ -81,22 +81,49 @@ pub(crate) struct Attachment {
     pub(super) program: Option<std::path::PathBuf>,
 }
 
+/// How long something is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Until<'a> {
+    pub(super) deadline: Instant,
+    /// Readable once nobody wants it any more: a program that ends must not wait for a service.
+    pub(super) stop: Option<BorrowedFd<'a>>,
+}
+
+impl Until<'_> {
+    pub(super) const fn deadline(deadline: Instant) -> Self {
+        Self { deadline, stop: None }
+    }
+
+    /// Waits for a descriptor, for a while.
+    ///
+    /// # Errors
+    /// [`HostError::Silent`]: it is time to give up.
+    fn wait(&self, fd: Option<BorrowedFd<'_>>, longest: Duration) -> Result<(), HostError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let fds: poll::Fds<'_> = self.stop.into_iter().chain(fd).collect();
+        // A signal only makes us look again.
+        let found = poll::wait(&fds, Some(left.min(longest))).unwrap_or(0);
+        let stopped = self.stop.is_some() && found & 1 != 0;
+        if left.is_zero() || stopped { Err(HostError::Silent) } else { Ok(()) }
+    }
+}
+
 /// Gets a slot.
 ///
 /// # Errors
 /// [`HostError`], in words for the user.
 pub(crate) fn attach(program: Option<&Path>) -> Result<Attachment, HostError> {
-    let deadline = Instant::now() + PATIENCE;
+    let until = Until::deadline(Instant::now() + PATIENCE);
     let pidfd = own_pidfd().ok();
     let fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
     loop {
-        let channel = connect(program, deadline)?;
+        let channel = connect(program, until)?;
         let hello = Hello::new(Role::Join { name: own_name() });
-        match greet(&channel, hello, &fds, deadline) {
+        match greet(&channel, hello, &fds, until) {
             Ok(Some((welcome, fds))) => return Attachment::of(channel, welcome, fds, program),
             // It ended while we spoke to it.
             Ok(None) => {}
-            Err(HostError::Busy(_)) if Instant::now() < deadline => thread::sleep(BUSY_PAUSE),
+            Err(HostError::Busy(_)) if Instant::now() < until.deadline => thread::sleep(BUSY_PAUSE),
             Err(error) => return Err(error),
         }
     }
@@ -107,18 +134,18 @@ pub(super) fn rejoin(
     slot: u8,
     vault: &Vault,
     program: Option<&Path>,
-    deadline: Instant,
+    until: Until<'_>,
 ) -> Result<Option<Channel>, HostError> {
-    let channel = connect(program, deadline)?;
+    let channel = connect(program, until)?;
     let pidfd = own_pidfd().ok();
     let mut fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
     fds.extend(vault.descriptors());
     let hello = Hello::new(Role::Rejoin { name: own_name(), slot });
-    Ok(greet(&channel, hello, &fds, deadline)?.map(|_| channel))
+    Ok(greet(&channel, hello, &fds, until)?.map(|_| channel))
 }
 
 /// Connects to the service, and starts one where there is none.
-fn connect(program: Option<&Path>, deadline: Instant) -> Result<Channel, HostError> {
+fn connect(program: Option<&Path>, until: Until<'_>) -> Result<Channel, HostError> {
     let mut start_at = Instant::now();
     let mut pause = Duration::from_micros(200);
     loop {
@@ -134,10 +161,7 @@ fn connect(program: Option<&Path>, deadline: Instant) -> Result<Channel, HostErr
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(source) => return Err(HostError::System { action: "reach the rxe host service", source }),
         }
-        if Instant::now() >= deadline {
-            return Err(HostError::Silent);
-        }
-        thread::sleep(pause);
+        until.wait(None, pause)?;
         pause = (pause * 2).min(Duration::from_millis(20));
     }
 }
@@ -159,13 +183,13 @@ fn greet(
     channel: &Channel,
     hello: Hello,
     fds: &[BorrowedFd<'_>],
-    deadline: Instant,
+    until: Until<'_>,
 ) -> Result<Option<(Welcome, Vec<OwnedFd>)>, HostError> {
     if channel.send(&encode(&ToService::Hello(hello)), fds).is_err() {
         // It may have said why.
-        return receive(channel, deadline).map(|_| None);
+        return receive(channel, until).map(|_| None);
     }
-    match receive(channel, deadline)? {
+    match receive(channel, until)? {
         None => Ok(None),
         Some((ToClient::Welcome(welcome), fds)) => Ok(Some((welcome, fds))),
         Some(_) => Err(HostError::Silent),
@@ -175,7 +199,7 @@ fn greet(
 /// The next message; `None` if the other side is gone.
 pub(super) fn receive(
     channel: &Channel,
-    deadline: Instant,
+    until: Until<'_>,
 ) -> Result<Option<(ToClient, Vec<OwnedFd>)>, HostError> {
     let mut buffer = [0; MAX_MESSAGE];
     loop {
@@ -191,12 +215,7 @@ pub(super) fn receive(
             Ok(Received::Nothing) => {}
             Err(source) => return Err(HostError::System { action: "hear the rxe host service", source }),
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(HostError::Silent);
-        }
-        // A signal only makes us look again.
-        let _ = poll::wait(&[channel.as_fd()], Some(left));
+        until.wait(Some(channel.as_fd()), Duration::MAX)?;
     }
 }
 
@@ -232,4 +251,21 @@ pub(super) fn own_name() -> String {
     let exe = std::env::current_exe().ok();
     let name = exe.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     name.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::socket::Event;
+
+    #[test]
+    fn who_ends_does_not_wait_for_a_service() {
+        let (channel, _silent) = Channel::pair().unwrap();
+        let stop = Event::new().unwrap();
+        stop.raise();
+        let deadline = Instant::now() + PATIENCE;
+        let until = Until { deadline, stop: Some(stop.as_fd()) };
+        assert!(matches!(receive(&channel, until), Err(HostError::Silent)));
+        assert!(Instant::now() < deadline, "it gave up for another reason");
+    }
 }

@@ -36,6 +36,7 @@ use std::{
 };
 
 pub use attach::HostError;
+use attach::Until;
 pub(crate) use attach::{Attachment, attach};
 pub use observe::Observer;
 pub(crate) use start::Mode;
@@ -212,7 +213,7 @@ impl Shared {
         if ready & 1 == 0 {
             return Heard::Something;
         }
-        match attach::receive(channel, Instant::now() + PATIENCE) {
+        match attach::receive(channel, Until::deadline(Instant::now() + PATIENCE)) {
             Ok(Some((message, _))) => {
                 self.handle(channel, message);
                 Heard::Something
@@ -261,7 +262,8 @@ impl Shared {
             if poll::wait(&[self.stop.as_fd()], Some(pause)).unwrap_or(0) != 0 {
                 return false;
             }
-            match attach::rejoin(self.slot, &self.vault, self.program.as_deref(), deadline) {
+            let until = Until { deadline, stop: Some(self.stop.as_fd()) };
+            match attach::rejoin(self.slot, &self.vault, self.program.as_deref(), until) {
                 Ok(Some(channel)) => {
                     *self.channel.write().unwrap_or_else(PoisonError::into_inner) = channel;
                     self.listen_again();

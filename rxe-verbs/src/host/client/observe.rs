@@ -1,6 +1,6 @@
 //! Looking at a host service without being its client.
 
-use super::attach::{HostError, receive, trust};
+use super::attach::{HostError, Until, receive, trust};
 use crate::{
     host::{
         message::{Hello, NAME, Role, ToClient, ToService, decode, encode},
@@ -73,7 +73,7 @@ impl Observer {
         let deadline = Instant::now() + PATIENCE;
         let mut bytes = Vec::new();
         loop {
-            match receive(&self.0, deadline)? {
+            match receive(&self.0, Until::deadline(deadline))? {
                 Some((ToClient::Part(part), _)) => {
                     bytes.extend(part.bytes);
                     if part.last || bytes.len() > MAX_ANSWER {
