@@ -175,7 +175,14 @@ fn events_of_the_network_need_no_queue_pair() {
         }
     });
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| left.run(move || await_event(&context, AsyncEvent::GidChange)));
+        let (left, (begun, waits)) = (&left, std::sync::mpsc::channel());
+        let waiting = scope.spawn(move || {
+            left.run(move || {
+                begun.send(()).unwrap();
+                await_event(&context, AsyncEvent::GidChange);
+            });
+        });
+        waits.recv().unwrap();
         left.ip("addr del 10.9.7.7/24 dev v0");
         waiting.join().unwrap();
     });

@@ -25,7 +25,14 @@ pub(crate) struct Network {
     readable: AnyReadable,
     /// The network namespace it is about: a thread may live in another one.
     namespace: Option<PathBuf>,
-    followers: Mutex<Vec<Weak<dyn Follower>>>,
+    told: Mutex<Told>,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    followers: Vec<Weak<dyn Follower>>,
+    /// Something was announced that they have not been told of.
+    stale: bool,
 }
 
 impl Network {
@@ -33,30 +40,36 @@ impl Network {
         let watch = Watch::new().ok();
         let fds: Vec<BorrowedFd<'_>> = watch.iter().map(AsFd::as_fd).collect();
         let readable = AnyReadable::new(&fds)?;
-        Ok(Self { watch, readable, namespace: network_namespace(), followers: Mutex::default() })
+        Ok(Self { watch, readable, namespace: network_namespace(), told: Mutex::default() })
     }
 
     pub(crate) fn follow(&self, follower: &Arc<impl Follower + 'static>) {
         let weak = Arc::downgrade(follower);
-        self.followers().push(weak);
+        let mut told = self.told();
+        told.followers.push(weak);
+        // What it knows may be from before we listened.
+        told.stale = true;
     }
 
     /// Tells the followers if anything was announced since the last time.
     pub(crate) fn look(&self) {
         // Kept to the end: whoever asks while we look waits for the answer.
-        let mut followers = self.followers();
-        if !self.watch.as_ref().is_some_and(Watch::changed) || network_namespace() != self.namespace {
+        let mut told = self.told();
+        told.stale |= self.watch.as_ref().is_some_and(Watch::changed);
+        // A thread that lives elsewhere leaves it to the next one that does not.
+        if !told.stale || network_namespace() != self.namespace {
             return;
         }
         let Ok(list) = interfaces() else { return };
-        followers.retain(|follower| follower.strong_count() > 0);
-        for follower in followers.iter().filter_map(Weak::upgrade) {
+        told.stale = false;
+        told.followers.retain(|follower| follower.strong_count() > 0);
+        for follower in told.followers.iter().filter_map(Weak::upgrade) {
             follower.network_changed(&list);
         }
     }
 
-    fn followers(&self) -> MutexGuard<'_, Vec<Weak<dyn Follower>>> {
-        self.followers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,14 +5,14 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use rxe_verbs::net::{Link, RecvBatch};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -74,13 +74,17 @@ impl Namespace {
         take.recv().expect("the job panicked")
     }
 
-    /// Runs `ip` inside.
+    /// Runs `ip` inside, also while a job runs.
     pub(crate) fn ip(&self, arguments: &str) {
-        let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
-        let output = self.run({
-            let arguments = arguments.clone();
-            move || Command::new("ip").args(arguments).output().expect("ip (iproute2) is needed")
-        });
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let run = || {
+            if !is_here() {
+                let namespace = File::open(format!("/proc/self/task/{}/ns/net", self.thread)).unwrap();
+                setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+            }
+            Command::new("ip").args(&arguments).output().expect("ip (iproute2) is needed")
+        };
+        let output = thread::scope(|scope| scope.spawn(run).join().unwrap());
         assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
