@@ -71,7 +71,7 @@ pub(crate) fn make_ex(init: &mut QpInitAttrEx<'_>) -> Result<*mut Qp> {
 }
 
 /// An XRC target: it has nothing but its domain. Sizes asked for are left as they are, as by the kernel.
-fn make_target(xrcd: &Xrcd, qp_context: *mut c_void) -> Result<*mut Qp> {
+pub(crate) fn make_target(xrcd: &Xrcd, qp_context: *mut c_void) -> Result<*mut Qp> {
     let qp = xrcd.xrcd.create_target()?;
     let none = QpInitAttr {
         qp_context,
