@@ -192,6 +192,7 @@ for home in 127.0.0.1 ::1; do
     cm 0x1061d2f "rdma_server -s $home" "rdma_client -s $home"
 done
 cm 0x1061d2f "rdma_xserver -c r" "rdma_xclient -c r -s 127.0.0.1"
+cm 0x13f1d2f "rdma_xserver -c x" "rdma_xclient -c x -s 127.0.0.1"
 for work in write read send; do
     cm 0x1064853 "ib_${work}_bw -R -F -n 100" "ib_${work}_bw -R -F -n 100 127.0.0.1"
 done
