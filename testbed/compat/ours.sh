@@ -11,6 +11,12 @@ one '/sys/class/infiniband/rxe0/ports/1/gids/0$' find /sys/class/infiniband/ -na
 one "^\['rxe0'\] True$" /usr/bin/python3 -c \
     'import os; d = "/sys/class/infiniband"; print(os.listdir(d), os.path.exists(d + "/rxe0/node_guid"))'
 
+# A static program, by mounts; and a pair with the devices shown that way.
+run_options=--sysfs=mount
+one '^4: ACTIVE$' busybox cat /sys/class/infiniband/rxe0/ports/1/state
+two ibv_rc_pingpong -g 0 -c -n 100
+run_options=
+
 one 'State: Active' ibstat
 one 'rate:[[:space:]]+40 Gb/sec' ibstatus
 
