@@ -226,7 +226,7 @@ def once(place, watch, cell, role, port):
 def wrong_calls(place, name):
     """The same C program on both; what it prints must be the same but for lines that are named with their reason."""
     argv = [str(place.folder / name), "print"]
-    theirs, ours = Theirs(place, argv), Ours(place, argv)
+    theirs, ours = (side(place, [*argv, f"here={at['4']}"]) for side, at in ((Theirs, place.theirs), (Ours, place.ours)))
     codes = theirs.finish(LIMIT), ours.finish(LIMIT)
     if codes != (0, 0):
         return "FAILED", f"ended with {codes}:\n{theirs.output[-500:]}\n{ours.output[-500:]}"

@@ -203,6 +203,14 @@ for work in write read send; do
     cm 0x1064853 "ib_${work}_bw -R -F -n 100" "ib_${work}_bw -R -F -n 100 127.0.0.1"
 done
 
+if [ -n "$full" ] && [[ minute == *"$wanted"* ]]; then
+    : >"$place/server"
+    result=ok
+    ip netns exec "$netns" /usr/bin/python3 testbed/compat/minute.py --folder "$place" >"$place/client" 2>&1 || result="see above"
+    sed 's/^/        /' "$place/client"
+    verdict "minute: 8 pairs of rping and ib_write_bw at once, some killed" "$result"
+fi
+
 if [ -n "$full" ]; then
     # shellcheck disable=SC2086
     for work in write read send; do
