@@ -138,6 +138,47 @@ static struct ibv_qp_init_attr usual(void)
 	return init;
 }
 
+/* Other handles of an XRC target: it lives as long as one of them. */
+static void sharing(struct ibv_xrcd *domain, struct ibv_qp *first)
+{
+	struct ibv_xrcd_init_attr apart = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT };
+	struct ibv_xrcd *other = ibv_open_xrcd(context, &apart);
+	struct ibv_qp_open_attr open = {
+		.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE | IBV_QP_OPEN_ATTR_CONTEXT,
+		.qp_num = first->qp_num, .xrcd = domain, .qp_context = &open, .qp_type = IBV_QPT_XRC_RECV,
+	};
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	int init = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS;
+	struct ibv_qp_init_attr made;
+	struct ibv_qp *second;
+
+	open.qp_num++;
+	NUL(ibv_open_qp(context, &open), EINVAL);
+	open.qp_num--;
+	open.qp_type = IBV_QPT_RC;
+	NUL(ibv_open_qp(context, &open), EINVAL);
+	open.qp_type = IBV_QPT_XRC_RECV;
+	open.xrcd = other;
+	NUL(ibv_open_qp(context, &open), EINVAL);
+	open.xrcd = domain;
+	open.comp_mask &= ~IBV_QP_OPEN_ATTR_NUM;
+	NUL(ibv_open_qp(context, &open), EINVAL);
+	open.comp_mask |= IBV_QP_OPEN_ATTR_NUM | 1 << 7;
+	NUL(ibv_open_qp(context, &open), EOPNOTSUPP);
+	open.comp_mask &= ~(1 << 7);
+	second = ibv_open_qp(context, &open);
+	note("another handle of the same target", second && second->qp_num == first->qp_num, 1);
+	note("its own context", second && second->qp_context == &open, 1);
+	CODE(ibv_modify_qp(first, &attr, init), 0);
+	CODE(ibv_destroy_qp(first), 0);
+	CODE(ibv_close_xrcd(domain), EBUSY);
+	CODE(ibv_query_qp(second, &attr, IBV_QP_STATE, &made), 0);
+	note("the state that both have", attr.qp_state, IBV_QPS_INIT);
+	CODE(ibv_destroy_qp(second), 0);
+	NUL(ibv_open_qp(context, &open), EINVAL);
+	CODE(ibv_close_xrcd(other), 0);
+}
+
 /* Kernels without XRC refuse all of it. */
 static void extended(void)
 {
@@ -192,7 +233,7 @@ static void extended(void)
 	qp = ibv_create_qp_ex(context, &target);
 	CODE(ibv_post_recv(qp, &none, &bad), EINVAL);
 	CODE(ibv_close_xrcd(domain), EBUSY);
-	CODE(ibv_destroy_qp(qp), 0);
+	sharing(domain, qp);
 	CODE(ibv_close_xrcd(domain), 0);
 }
 
