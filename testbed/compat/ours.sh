@@ -203,6 +203,17 @@ for work in write read send; do
     cm 0x1064853 "ib_${work}_bw -R -F -n 100" "ib_${work}_bw -R -F -n 100 127.0.0.1"
 done
 
+# The package, as dpkg installs it in a copy of this system, from the build that is there.
+if [ -n "$full" ] && [[ scripts/build-deb == *"$wanted"* ]]; then
+    result=ok
+    if ! package=$(./scripts/build-deb --debug --no-build "$place/deb" 2>"$place/server"); then
+        result="not built"
+    elif ! testbed/compat/deb.sh "$package" >"$place/client" 2>&1; then
+        result="exit code"
+    fi
+    verdict "scripts/build-deb, dpkg -i" "$result"
+fi
+
 if [ -n "$full" ] && [[ minute == *"$wanted"* ]]; then
     : >"$place/server"
     result=ok
