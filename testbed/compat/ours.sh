@@ -199,6 +199,31 @@ for home in 127.0.0.1 ::1; do
 done
 cm 0x1061d2f "rdma_xserver -c r" "rdma_xclient -c r -s 127.0.0.1"
 cm 0x13f1d2f "rdma_xserver -c x" "rdma_xclient -c x -s 127.0.0.1"
+# A server without end.
+if due "cmtime -s 127.0.0.1 -c 20"; then
+    until_listening 0x1061d2f no
+    on_rxe cmtime -b 127.0.0.1 >"$place/server" 2>&1 &
+    server=$!
+    until_listening 0x1061d2f yes
+    result=ok
+    on_rxe cmtime -b 127.0.0.1 -s 127.0.0.1 -c 20 >"$place/client" 2>&1 || result="exit code"
+    verdict "cmtime -s 127.0.0.1 -c 20" "$result"
+    ip netns pids "$netns" | xargs -r kill 2>/dev/null || true
+    wait "$server" 2>/dev/null || true
+fi
+# A sender destroys its queue pairs as soon as it has posted, so there are several; the receiver ends with what it wants.
+if due "mckey -b 127.0.0.1 -m 239.1.2.3"; then
+    on_rxe stdbuf -oL mckey -b 127.0.0.1 -m 239.1.2.3 >"$place/server" 2>&1 &
+    server=$!
+    for _ in $(seq 200); do
+        grep -q joined "$place/server" && break
+        sleep 0.05
+    done
+    result=ok
+    on_rxe mckey -b 127.0.0.1 -m 239.1.2.3 -s -c 20 >"$place/client" 2>&1 || result="sender's exit code"
+    wait "$server" || result="receiver's exit code"
+    verdict "mckey -b 127.0.0.1 -m 239.1.2.3" "$result"
+fi
 for work in write read send; do
     cm 0x1064853 "ib_${work}_bw -R -F -n 100" "ib_${work}_bw -R -F -n 100 127.0.0.1"
 done
