@@ -99,7 +99,7 @@ macro_rules! scene {
         };
         (
             Ctx { now: $now, memory: $memory, events: &mut shared.events, srqs: &mut shared.srqs },
-            Flow { window, reads: &mut shared.reads },
+            Flow { window, reads: &mut shared.reads, place: $crate::qp::flow::Place::default() },
         )
     }};
 }
@@ -185,6 +185,16 @@ impl Endpoint {
         qp.post_send_all(&mut ctx, list, port_mtu)?;
         self.shared.make_ready(qp);
         Ok(())
+    }
+
+    /// Whether something is unanswered that this reliable queue pair has sent, or others to the same destination.
+    #[must_use]
+    pub fn has_unanswered(&self, qpn: Qpn) -> bool {
+        let Some(qp) = self.qps.get(qpn).filter(|qp| qp.common.config.qp_type == QpType::Rc) else {
+            return false;
+        };
+        let peer = qp.peer.and_then(|index| self.shared.peers.get(index));
+        peer.is_some_and(|peer| !peer.window.is_empty()) || qp.has_unanswered()
     }
 
     /// Queues a receive request (ibv_post_recv).

@@ -7,7 +7,7 @@ use crate::{
     qp::{
         ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, apply,
         common::Ctx,
-        flow::{Flow, Window},
+        flow::{Flow, Place, Window},
         rq::{RecvQueue, Srq, XrcSrq},
     },
     stats::QpStats,
@@ -53,8 +53,11 @@ impl Endpoint {
         let mut qp = self.qps.remove(qpn).ok_or(ObjectError::NoSuchObject)?;
         let peer = qp.peer;
         let window = peer.and_then(|index| self.shared.peers.get_mut(index)).map(|peer| &mut peer.window);
-        let mut flow =
-            Flow { window: window.unwrap_or(&mut self.shared.no_window), reads: &mut self.shared.reads };
+        let mut flow = Flow {
+            window: window.unwrap_or(&mut self.shared.no_window),
+            reads: &mut self.shared.reads,
+            place: Place::default(),
+        };
         qp.silence(&mut flow);
         if let Some(path) = qp.path
             && qp.deferred_ack() == Some(ACK_LEN)

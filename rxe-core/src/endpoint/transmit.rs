@@ -4,7 +4,11 @@ use super::{Acks, BatchIdent, Endpoint, Transmit, batch::Batch, scene, schedule:
 use crate::{
     memory::Memory,
     num::Qpn,
-    qp::{Path, Wish, common::Ctx, flow::Flow},
+    qp::{
+        Path, Wish,
+        common::Ctx,
+        flow::{Flow, Place},
+    },
     time::Instant,
     wire::{IdentTracker, Opcode},
 };
@@ -19,6 +23,12 @@ enum Filled {
 }
 
 impl Endpoint {
+    /// Whether [`Self::poll_transmit`] may have something: without this, it has nothing, whatever the time.
+    #[must_use]
+    pub fn may_transmit(&self) -> bool {
+        !self.shared.farewells.is_empty() || self.shared.schedule.has_any()
+    }
+
     /// Fills `arena` (at least `max_batch` bytes) with one batch of packets to one destination and slot; `None` if there
     /// is nothing to send. With [`Acks::Wait`] acknowledgements leave only behind data or when their time is up.
     pub fn poll_transmit(
@@ -113,11 +123,13 @@ impl Endpoint {
         let Some(qp) = self.qps.get_mut(qpn) else { return Filled::Dry };
         loop {
             let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
+            flow.place = Place { first: batch.is_empty(), last: false };
             match qp.wish(&flow, port_mtu) {
                 Wish::Packet(len) => {
                     if !batch.admits(path, len) {
                         return Filled::Full;
                     }
+                    flow.place.last = batch.ends_with(len, limits.0);
                     let emitted = qp.emit(&mut ctx, &mut flow, port_mtu, batch.slot(len));
                     if emitted {
                         let rxe_flush = batch.slot(1)[0] == Opcode::RC_FLUSH.0

@@ -3,6 +3,8 @@
 
 /// Smallest window, bytes: a few full packets.
 const MIN_WINDOW: u32 = 16 * 1024;
+/// What a window above the last size that failed grows by, when all of it was acknowledged: two large packets.
+const STEP: u32 = 8192;
 /// What each request packet counts besides its payload: headers and the receiver's bookkeeping.
 pub(crate) const PACKET_COST: u32 = 64;
 
@@ -10,6 +12,8 @@ pub(crate) const PACKET_COST: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Window {
     in_flight: u32,
+    /// Bytes that left since each queue pair last asked for an acknowledgement.
+    unasked: u32,
     limit: u32,
     max: u32,
     threshold: u32,
@@ -18,7 +22,12 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) const fn new(start: u32, max: u32) -> Self {
-        Self { in_flight: 0, limit: start, max, threshold: max, acked_since_cut: u32::MAX }
+        Self { in_flight: 0, unasked: 0, limit: start, max, threshold: max, acked_since_cut: u32::MAX }
+    }
+
+    /// Whether nothing is in flight.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.in_flight == 0
     }
 
     /// Whether `cost` more bytes may leave; one packet always may.
@@ -26,13 +35,35 @@ impl Window {
         self.in_flight == 0 || self.in_flight.saturating_add(cost) <= self.limit
     }
 
-    /// Present size, bytes.
-    pub(crate) const fn limit(&self) -> u32 {
-        self.limit
+    /// Whether a new batch may begin once `more` bytes have left: only with room for a good part of one. Else a window
+    /// that is a little larger than some batches would be filled with one of a packet or two behind each.
+    pub(crate) const fn begins_after(&self, more: u32) -> bool {
+        self.in_flight.saturating_add(more) <= self.limit - self.limit / 3
+    }
+
+    /// Whether a new batch may begin now; one always may if nothing is in flight.
+    pub(crate) const fn begins(&self) -> bool {
+        self.in_flight == 0 || self.begins_after(0)
     }
 
     pub(crate) const fn sent(&mut self, cost: u32) {
         self.in_flight = self.in_flight.saturating_add(cost);
+    }
+
+    /// Whether the next to end a batch is to ask for an acknowledgement, once `more` bytes have left. So what nobody has
+    /// asked about never closes the window.
+    pub(crate) const fn is_to_ask(&self, more: u32) -> bool {
+        self.unasked.saturating_add(more) >= self.limit / 4
+    }
+
+    /// Counts bytes sent without asking.
+    pub(crate) const fn unasked(&mut self, cost: u32) {
+        self.unasked = self.unasked.saturating_add(cost);
+    }
+
+    /// They were asked about, or are not in flight any more.
+    pub(crate) const fn asked(&mut self, cost: u32) {
+        self.unasked = self.unasked.saturating_sub(cost);
     }
 
     /// Bytes that are no longer in flight, for whatever reason.
@@ -40,25 +71,32 @@ impl Window {
         self.in_flight = self.in_flight.saturating_sub(cost);
     }
 
-    /// Bytes the peer acknowledged: the window grows, quickly below the last size that failed, slowly above.
+    /// Bytes the peer acknowledged: the window grows, quickly below the last size that failed, by a little above.
     pub(crate) fn acknowledged(&mut self, cost: u32) {
         self.left(cost);
         self.acked_since_cut = self.acked_since_cut.saturating_add(cost);
         let growth = if self.limit < self.threshold {
             cost
         } else {
-            u32::try_from(u64::from(cost) * 1024 / u64::from(self.limit)).unwrap_or(0)
+            u32::try_from(u64::from(cost) * u64::from(STEP) / u64::from(self.limit)).unwrap_or(0)
         };
         self.limit = self.limit.saturating_add(growth).min(self.max);
     }
 
-    /// Packets were lost: the window shrinks, at most once a window.
-    pub(crate) fn lost(&mut self) {
+    /// Packets were lost: the window shrinks by three tenths (as CUBIC's, RFC 9438, 4.6), at most once a window.
+    pub(crate) const fn lost(&mut self) {
         if self.acked_since_cut >= self.limit / 2 {
-            self.limit = (self.limit / 2).max(MIN_WINDOW);
+            let less = self.limit - self.limit / 10 * 3;
+            self.limit = if less < MIN_WINDOW { MIN_WINDOW } else { less };
             self.threshold = self.limit;
             self.acked_since_cut = 0;
         }
+    }
+
+    /// Nothing came back for long: it starts anew, and grows quickly to where it would be after a loss.
+    pub(crate) const fn silent(&mut self) {
+        self.lost();
+        self.limit = MIN_WINDOW;
     }
 }
 
@@ -94,8 +132,18 @@ impl ReadBudget {
     }
 }
 
-/// Both limits as a requester meets them.
+/// Both limits as a requester meets them, and the batch that its next packet is for.
 pub(crate) struct Flow<'a> {
     pub window: &'a mut Window,
     pub reads: &'a mut ReadBudget,
+    pub place: Place,
+}
+
+/// Where in a batch the next packet stands.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// It is the first.
+    pub first: bool,
+    /// No packet of its size fits behind it.
+    pub last: bool,
 }

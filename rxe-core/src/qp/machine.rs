@@ -316,6 +316,11 @@ impl QueuePair {
         }
     }
 
+    /// Whether requests were sent that are not answered: reliable connections.
+    pub(crate) fn has_unanswered(&self) -> bool {
+        matches!(&*self.machine, Machine::Rc { requester, .. } if requester.has_outstanding())
+    }
+
     fn may_send(&self) -> bool {
         matches!(self.common.state(), QpState::Rts | QpState::Sqd)
     }
