@@ -68,6 +68,8 @@ counters!(
         dropped_length,
         /// Congestion notifications received.
         cnps_received,
+        /// Congestion notifications sent: marked packets came.
+        cnps_sent,
     }
 );
 

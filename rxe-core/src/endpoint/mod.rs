@@ -22,7 +22,7 @@ use crate::{
     },
     stats::{PortStats, QpStats},
     time::Instant,
-    wire::IdentTracker,
+    wire::{CNP_LEN, IdentTracker},
     work::{Event, RecvWr, SendWr, SrqId},
 };
 use alloc::{collections::VecDeque, vec::Vec};
@@ -57,18 +57,28 @@ struct Shared {
     groups: HashMap<IpAddr, Vec<Qpn>>,
     route_limits: HashMap<(IpAddr, u32), (u16, BatchIdent)>,
     schedule: Schedule,
-    /// Acknowledgements that destroyed queue pairs still owed.
-    farewells: VecDeque<Farewell>,
+    /// Packets that no queue pair sends: of destroyed ones, and about congestion.
+    notices: VecDeque<Notice>,
     /// Packets for other slots.
     strays: VecDeque<Stray>,
     stats: PortStats,
 }
 
-/// An acknowledgement whose queue pair is gone: headers without an ICRC.
+/// An acknowledgement whose queue pair is gone, or a congestion notification: without an ICRC.
 #[derive(Debug)]
-struct Farewell {
+struct Notice {
     path: Path,
-    packet: [u8; ACK_LEN],
+    packet: [u8; CNP_LEN],
+    len: usize,
+}
+
+impl Notice {
+    /// `packet` is not longer than a congestion notification.
+    fn new(path: Path, packet: &[u8]) -> Self {
+        let mut notice = Self { path, packet: [0; CNP_LEN], len: packet.len().min(CNP_LEN) };
+        notice.packet[..notice.len].copy_from_slice(&packet[..notice.len]);
+        notice
+    }
 }
 
 /// Bytes of an acknowledgement, BTH to ICRC.
@@ -122,7 +132,7 @@ impl Endpoint {
                 groups: HashMap::new(),
                 route_limits: HashMap::new(),
                 schedule: Schedule::default(),
-                farewells: VecDeque::new(),
+                notices: VecDeque::new(),
                 strays: VecDeque::new(),
                 stats: PortStats::default(),
                 config,

@@ -1,6 +1,6 @@
 //! Making, changing and destroying queue pairs and shared receive queues.
 
-use super::{ACK_LEN, Endpoint, Farewell, ObjectError, Peer, Shared, scene};
+use super::{ACK_LEN, Endpoint, Notice, ObjectError, Peer, Shared, scene};
 use crate::{
     memory::{Memory, NoMemory},
     num::{Psn, Qpn},
@@ -65,7 +65,7 @@ impl Endpoint {
             let mut packet = [0; ACK_LEN];
             let (mut ctx, mut flow) = scene!(&mut self.shared, peer, Instant::ZERO, &NoMemory);
             if qp.emit_ack(&mut ctx, &mut flow, &mut packet) {
-                self.shared.farewells.push_back(Farewell { path, packet });
+                self.shared.notices.push_back(Notice::new(path, &packet));
             }
         }
         self.shared.unblock(peer);

@@ -1,6 +1,6 @@
 //! Filling batches: one destination at a time, data first, then the acknowledgements owed to it.
 
-use super::{Acks, BatchIdent, Endpoint, Transmit, batch::Batch, scene, schedule::Source};
+use super::{Acks, BatchIdent, Endpoint, Notice, Transmit, batch::Batch, scene, schedule::Source};
 use crate::{
     memory::Memory,
     num::Qpn,
@@ -26,7 +26,7 @@ impl Endpoint {
     /// Whether [`Self::poll_transmit`] may have something: without this, it has nothing, whatever the time.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
-        !self.shared.farewells.is_empty() || self.shared.schedule.has_any()
+        !self.shared.notices.is_empty() || self.shared.schedule.has_any()
     }
 
     /// Fills `arena` (at least `max_batch` bytes) with one batch of packets to one destination and slot; `None` if there
@@ -48,11 +48,9 @@ impl Endpoint {
         }
         loop {
             let mut batch = Batch::new(&mut *arena);
-            if let Some(farewell) = self.shared.farewells.pop_front() {
-                let len = farewell.packet.len();
-                batch.slot(len).copy_from_slice(&farewell.packet);
-                let limits = self.limits(&farewell.path);
-                batch.push(&farewell.path, len, limits, false);
+            if let Some(Notice { path, packet, len }) = self.shared.notices.pop_front() {
+                batch.slot(len).copy_from_slice(&packet[..len]);
+                batch.push(&path, len, self.limits(&path), false);
                 return self.counted(batch);
             }
             match self.shared.schedule.pop() {

@@ -8,6 +8,13 @@ const STEP: u32 = 8192;
 /// What each request packet counts besides its payload: headers and the receiver's bookkeeping.
 pub(crate) const PACKET_COST: u32 = 64;
 
+/// A share in units of `ALL`.
+const ALL: u32 = 1024;
+/// What one window with or without a notification counts in the estimate of congestion (RFC 8257's g).
+const GAIN: u32 = 16;
+/// Windows in which half of what a notification took is given back each time (DCQCN's fast recovery).
+const RECOVERY: u8 = 5;
+
 /// The window to one destination socket, shared by all queue pairs to that address and slot.
 #[derive(Debug)]
 pub(crate) struct Window {
@@ -18,11 +25,43 @@ pub(crate) struct Window {
     max: u32,
     threshold: u32,
     acked_since_cut: u32,
+    congestion: Congestion,
+}
+
+/// What notifications of congestion tell. DCQCN (Zhu et al., SIGCOMM 2015) has a rate, and timers; here the window takes
+/// the rate's place and a window's worth of acknowledgements the timer's, as in DCTCP (RFC 8257), because nothing paces
+/// the packets of a socket.
+#[derive(Debug)]
+struct Congestion {
+    /// How much of the path's congestion is ours, in units of `ALL`: what a notification takes, twice over.
+    share: u32,
+    /// The window before the last notification.
+    target: u32,
+    /// Steps towards the target left.
+    steps: u8,
+    /// Bytes acknowledged since the last step.
+    acked: u32,
+    /// A notification came since the last step.
+    heard: bool,
+}
+
+impl Congestion {
+    const fn new() -> Self {
+        Self { share: ALL, target: 0, steps: 0, acked: u32::MAX, heard: false }
+    }
 }
 
 impl Window {
     pub(crate) const fn new(start: u32, max: u32) -> Self {
-        Self { in_flight: 0, unasked: 0, limit: start, max, threshold: max, acked_since_cut: u32::MAX }
+        Self {
+            in_flight: 0,
+            unasked: 0,
+            limit: start,
+            max,
+            threshold: max,
+            acked_since_cut: u32::MAX,
+            congestion: Congestion::new(),
+        }
     }
 
     /// Whether nothing is in flight.
@@ -81,6 +120,46 @@ impl Window {
             u32::try_from(u64::from(cost) * u64::from(STEP) / u64::from(self.limit)).unwrap_or(0)
         };
         self.limit = self.limit.saturating_add(growth).min(self.max);
+        if self.congestion.target != 0 {
+            self.step(cost);
+        }
+    }
+
+    /// The peer says that packets reach it marked: the window shrinks by up to half, at most once a window.
+    pub(crate) fn notified(&mut self) {
+        self.congestion.heard = true;
+        if self.congestion.acked >= self.limit {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        let congestion = &mut self.congestion;
+        congestion.share += (ALL - congestion.share) / GAIN;
+        congestion.target = self.limit;
+        self.limit = (self.limit - self.limit / (2 * ALL) * congestion.share).max(MIN_WINDOW);
+        self.threshold = self.limit;
+        (congestion.steps, congestion.acked, congestion.heard) = (RECOVERY, 0, false);
+    }
+
+    /// With each window acknowledged: smaller again if a notification came meanwhile, else nearer to where it was.
+    fn step(&mut self, cost: u32) {
+        let congestion = &mut self.congestion;
+        congestion.acked = congestion.acked.saturating_add(cost);
+        if congestion.acked < self.limit {
+            return;
+        }
+        if congestion.heard {
+            self.cut();
+            return;
+        }
+        congestion.share -= congestion.share / GAIN;
+        congestion.acked = 0;
+        if let Some(left) = congestion.steps.checked_sub(1) {
+            congestion.steps = left;
+            self.limit = self.limit.max(self.limit.midpoint(congestion.target)).min(self.max);
+            self.threshold = self.limit;
+        }
     }
 
     /// Packets were lost: the window shrinks by three tenths (as CUBIC's, RFC 9438, 4.6), at most once a window.
@@ -90,6 +169,7 @@ impl Window {
             self.limit = if less < MIN_WINDOW { MIN_WINDOW } else { less };
             self.threshold = self.limit;
             self.acked_since_cut = 0;
+            self.congestion.steps = 0;
         }
     }
 
