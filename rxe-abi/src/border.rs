@@ -328,7 +328,8 @@ impl Address {
                     let flow = u32::from_be(v6.sin6_flowinfo);
                     Ok(Some(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id).into()))
                 }
-                _ => Err(Errno(libc::EAFNOSUPPORT)),
+                // As librdmacm has it.
+                _ => Err(INVALID),
             }
         }
     }

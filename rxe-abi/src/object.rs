@@ -217,7 +217,8 @@ pub(crate) struct Srq {
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) c: c::object::QpEx,
-    pub(crate) qp: rxe_verbs::Qp,
+    /// Several handles may be of one XRC target (ibv_open_qp).
+    pub(crate) qp: Arc<rxe_verbs::Qp>,
     pub(crate) context: Arc<Context>,
     /// Of its protection domain, or of an XRC target's domain.
     pub(crate) _domain: Users,

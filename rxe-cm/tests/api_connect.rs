@@ -79,6 +79,15 @@ fn an_ack_timeout_may_be_wished_late() {
     }
 }
 
+/// As with a kernel: what the route is has been told.
+#[test]
+fn a_route_is_resolved_once() {
+    let (a, b) = pair();
+    let id = a.resolved(PortSpace::Tcp, b.at(PORT));
+    assert!(matches!(id.resolve_route(), Err(CmError::State { .. })));
+    a.is_silent();
+}
+
 /// A program may end right behind rdma_destroy_id: the peer hears of it all the same, whoever is at work just then.
 #[test]
 fn when_an_id_is_destroyed_the_peer_has_been_told() {

@@ -76,6 +76,12 @@ impl Xrcd {
         self.0.domain.id
     }
 
+    /// Whether both are openings of one domain.
+    #[must_use]
+    pub fn is_same_domain(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0.domain, &other.0.domain)
+    }
+
     /// The context it was opened with.
     #[must_use]
     pub fn context(&self) -> &Context {

@@ -123,6 +123,17 @@ impl<'a> QpInitAttrEx<'a> {
     }
 }
 
+/// struct ibv_qp_open_attr.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct QpOpenAttr<'a> {
+    pub(crate) comp_mask: u32,
+    pub(crate) qp_num: u32,
+    pub(crate) xrcd: Option<&'a Xrcd>,
+    pub(crate) qp_context: *mut c_void,
+    pub(crate) qp_type: c_int,
+}
+
 /// struct ibv_qp_attr.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]

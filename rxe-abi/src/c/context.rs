@@ -3,8 +3,8 @@
 use super::{
     Absent, Pointer,
     attr::{
-        AllocDmAttr, CqInitAttrEx, ModifyCqAttr, ParentDomainInitAttr, QpInitAttrEx, SrqInitAttrEx, ValuesEx,
-        XrcdInitAttr,
+        AllocDmAttr, CqInitAttrEx, ModifyCqAttr, ParentDomainInitAttr, QpInitAttrEx, QpOpenAttr,
+        SrqInitAttrEx, ValuesEx, XrcdInitAttr,
     },
     device::Device,
     work::{MwBind, RecvWr, SendWr, Sge, Wc},
@@ -92,7 +92,7 @@ pub(crate) struct VerbsContext {
     pub(crate) private: Pointer<c_void>,
     pub(crate) query_device_ex: Option<QueryDeviceExFn>,
     pub(crate) destroy_flow: [Absent; 4],
-    pub(crate) open_qp: Absent,
+    pub(crate) open_qp: Option<extern "C" fn(ContextPtr, Option<&QpOpenAttr<'_>>) -> *mut Qp>,
     pub(crate) create_qp_ex:
         Option<unsafe extern "C" fn(ContextPtr, Option<&mut QpInitAttrEx<'_>>) -> *mut Qp>,
     pub(crate) get_srq_num: Option<unsafe extern "C" fn(Option<&Srq>, Option<&mut u32>) -> c_int>,

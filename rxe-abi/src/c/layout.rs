@@ -5,7 +5,8 @@
 use super::{
     attr::{
         AhAttr, AllocDmAttr, AsyncEvent, CqInitAttrEx, GlobalRoute, ModifyCqAttr, ParentDomainInitAttr,
-        QpAttr, QpCap, QpInitAttr, QpInitAttrEx, SrqAttr, SrqInitAttr, SrqInitAttrEx, ValuesEx, XrcdInitAttr,
+        QpAttr, QpCap, QpInitAttr, QpInitAttrEx, QpOpenAttr, SrqAttr, SrqInitAttr, SrqInitAttrEx, ValuesEx,
+        XrcdInitAttr,
     },
     context::{Context, ContextOps, VerbsContext},
     device::{Device, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr},
@@ -135,6 +136,7 @@ fn attribute_facts(out: &mut Vec<Fact>) {
         rx_hash_key_len = "rx_hash_conf.rx_hash_key_len", rx_hash_key = "rx_hash_conf.rx_hash_key",
         rx_hash_fields_mask = "rx_hash_conf.rx_hash_fields_mask", source_qpn, send_ops_flags,
     });
+    facts!(out, "ibv_qp_open_attr", QpOpenAttr<'_>, { comp_mask, qp_num, xrcd, qp_context, qp_type });
     facts!(out, "ibv_qp_attr", QpAttr, {
         qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags, cap,
         ah_attr, alt_ah_attr, pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining, max_rd_atomic,

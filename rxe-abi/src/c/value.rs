@@ -76,6 +76,10 @@ pub(crate) const QP_INIT_ATTR_PD: u32 = 1;
 pub(crate) const QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub(crate) const QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
 pub(crate) const QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
+pub(crate) const QP_OPEN_ATTR_NUM: u32 = 1;
+pub(crate) const QP_OPEN_ATTR_XRCD: u32 = 1 << 1;
+pub(crate) const QP_OPEN_ATTR_CONTEXT: u32 = 1 << 2;
+pub(crate) const QP_OPEN_ATTR_TYPE: u32 = 1 << 3;
 
 pub(crate) const SEND_INLINE: u32 = 1 << 3;
 

@@ -127,7 +127,7 @@ fn take_request(listener: &Id, id: &Id, event: *mut Event) -> Result<()> {
         qp_type: qp_type_number(qp::kind_of(id)),
         sq_sig_all: template.sq_sig_all,
     };
-    qp::create(id, pd, init)?;
+    qp::create(id, pd, init, None)?;
     Ok(())
 }
 

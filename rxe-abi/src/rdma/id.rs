@@ -3,8 +3,8 @@
 use super::{Channel, Id, More, event::wait_if_sync, ids, manager, opened, opened_for, show};
 use crate::{
     border::{
-        Address, Bytes, INVALID, Out, Owned, Result, UNSUPPORTED, given, object, pointer, quietly,
-        sockaddr_bytes, value,
+        Address, Bytes, Errno, INVALID, Out, Owned, Result, given, object, pointer, quietly, sockaddr_bytes,
+        value,
     },
     c::{self, Pointer, rdma as r},
     convert::qp_type_number,
@@ -264,13 +264,16 @@ extern "C" fn rdma_get_dst_port(id: Option<&Id>) -> u16 {
     id.map_or(0, |id| id.c.route.dst.port())
 }
 
+/// What the kernel says of options that it does not know.
+const UNKNOWN: Errno = Errno(libc::ENOSYS);
+
 /// rdma_set_option(3).
 #[unsafe(no_mangle)]
 extern "C" fn rdma_set_option(id: Option<&Id>, level: c_int, name: c_int, wish: Bytes, len: usize) -> c_int {
     value(|| {
         let id = given(id)?;
         if level != r::OPTION_ID {
-            return Err(UNSUPPORTED);
+            return Err(UNKNOWN);
         }
         let bytes = wish.read(len.min(8));
         let byte = || bytes.first().copied().filter(|_| len == 1).ok_or(INVALID);
@@ -285,7 +288,7 @@ extern "C" fn rdma_set_option(id: Option<&Id>, level: c_int, name: c_int, wish: 
             r::OPTION_ID_REUSEADDR => options.reuse_addr = flag()?,
             r::OPTION_ID_AFONLY => options.family_only = flag()?,
             r::OPTION_ID_ACK_TIMEOUT => options.ack_timeout = Some(byte()?),
-            _ => return Err(UNSUPPORTED),
+            _ => return Err(UNKNOWN),
         }
         id.cm.set_options(options)?;
         Ok(0)

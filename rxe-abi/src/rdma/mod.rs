@@ -11,9 +11,9 @@ mod multicast;
 mod qp;
 
 use crate::{
-    border::{Errno, Register, Result},
+    border::{Errno, Register, Result, given, object},
     c,
-    object::{Context, Events, Pd},
+    object::{Context, Events, Pd, Xrcd},
     verbs::{self, context::blocking, device::devices},
 };
 use core::{
@@ -110,11 +110,24 @@ fn manager() -> Result<Manager> {
     }
 }
 
-/// A device opened for ids, and the protection domain that they have unless they are given one.
+/// A device opened for ids, and the protection domain that they have unless they are given one; XRC targets and their
+/// queues share a domain.
 #[derive(Debug)]
 struct Opened {
     context: Arc<Context>,
     pd: AtomicPtr<Pd>,
+    xrcd: Mutex<AtomicPtr<Xrcd>>,
+}
+
+impl Opened {
+    /// The XRC domain, made when it is needed first.
+    fn xrcd(&self) -> Result<&Xrcd> {
+        let place = self.xrcd.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.load(Ordering::Acquire).is_null() {
+            show(&place, verbs::xrcd::open(&self.context, -1, libc::O_CREAT)?.cast_const());
+        }
+        given(object(&place))
+    }
 }
 
 static OPENED: Mutex<Vec<&'static Opened>> = Mutex::new(Vec::new());
@@ -126,7 +139,11 @@ fn opened() -> Result<Vec<&'static Opened>> {
         if !opened.iter().any(|have| core::ptr::eq(have.context.device, device)) {
             let context = verbs::context::open(device)?;
             let pd = verbs::pd::make(&context, context.context.alloc_pd()?, None);
-            opened.push(Box::leak(Box::new(Opened { context, pd: AtomicPtr::new(pd) })));
+            opened.push(Box::leak(Box::new(Opened {
+                context,
+                pd: AtomicPtr::new(pd),
+                xrcd: Mutex::default(),
+            })));
         }
     }
     Ok(opened.clone())

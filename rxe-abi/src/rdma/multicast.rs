@@ -2,7 +2,7 @@
 
 use super::{Id, event::wait_if_sync, qp};
 use crate::{
-    border::{Address, INVALID, Result, UNSUPPORTED, given, value},
+    border::{Address, Errno, INVALID, Result, UNSUPPORTED, given, value},
     c::rdma::JoinAttr,
 };
 use core::{
@@ -16,9 +16,24 @@ fn join(id: &Id, group: IpAddr, context: *mut c_void) -> Result<c_int> {
     if let Some(qp) = qp::of(id) {
         qp.qp.attach_multicast(Gid::from(group))?;
     }
+    // Before the event, which names the context, can come.
     id.more().groups.push((group, AtomicPtr::new(context)));
-    id.cm.join_multicast(group)?;
+    if let Err(error) = id.cm.join_multicast(group) {
+        leave(id, group)?;
+        return Err(error.into());
+    }
     wait_if_sync(id)
+}
+
+fn leave(id: &Id, group: IpAddr) -> Result<()> {
+    let mut more = id.more();
+    let place = more.groups.iter().position(|(have, _)| *have == group);
+    more.groups.swap_remove(place.ok_or(Errno(libc::EADDRNOTAVAIL))?);
+    drop(more);
+    if let Some(qp) = qp::of(id) {
+        qp.qp.detach_multicast(Gid::from(group))?;
+    }
+    Ok(())
 }
 
 /// rdma_join_multicast(3).
@@ -53,13 +68,7 @@ extern "C" fn rdma_join_multicast_ex(
 extern "C" fn rdma_leave_multicast(id: Option<&Id>, group: Address) -> c_int {
     value(|| {
         let (id, group) = (given(id)?, given(group.read()?)?.ip());
-        let mut more = id.more();
-        let place = more.groups.iter().position(|(have, _)| *have == group);
-        more.groups.swap_remove(place.ok_or(crate::border::Errno(libc::EADDRNOTAVAIL))?);
-        drop(more);
-        if let Some(qp) = qp::of(id) {
-            qp.qp.detach_multicast(Gid::from(group))?;
-        }
+        leave(id, group)?;
         Ok(0)
     })
 }

@@ -1,16 +1,16 @@
 //! The queue pair of an id, and the completion queues made with it.
 
-use super::{Id, show};
+use super::{Id, opened_for, show};
 use crate::{
     border::{INVALID, Owned, Result, given, object, quietly, value},
     c::{
         Pointer,
-        attr::{QpAttr, QpCap, QpInitAttr, QpInitAttrEx, SrqInitAttr},
+        attr::{QpAttr, QpCap, QpInitAttr, QpInitAttrEx, SrqInitAttr, SrqInitAttrEx},
         context::ContextPtr,
         value as v,
     },
     convert::{qp_attr_of, qp_state_number, qp_type, state_of},
-    object::{CompChannel, Context, Cq, Pd, Qp, Srq},
+    object::{CompChannel, Context, Cq, Pd, Qp, Srq, Xrcd},
     verbs::{cq, qp, srq},
 };
 use core::{
@@ -67,7 +67,7 @@ pub(super) extern "C" fn rdma_create_qp(
 ) -> c_int {
     value(|| {
         let init = given(init)?;
-        init.cap = create(given(id)?, pd, *init)?;
+        init.cap = create(given(id)?, pd, *init, None)?;
         Ok(0)
     })
 }
@@ -78,13 +78,14 @@ extern "C" fn rdma_create_qp_ex(id: Option<&Id>, init: Option<&mut QpInitAttrEx<
     value(|| {
         let (id, init) = (given(id)?, given(init)?);
         let pd = init.pd.filter(|_| init.comp_mask & v::QP_INIT_ATTR_PD != 0);
-        init.cap = create(id, pd, init.base())?;
+        let xrcd = init.xrcd.filter(|_| init.comp_mask & v::QP_INIT_ATTR_XRCD != 0);
+        init.cap = create(id, pd, init.base(), xrcd)?;
         Ok(0)
     })
 }
 
-/// Makes the queue pair; the sizes that it has.
-pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>) -> Result<QpCap> {
+/// Makes the queue pair; the sizes that it has. An XRC target is made in `xrcd`, or the device's domain for ids.
+pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Option<&Xrcd>) -> Result<QpCap> {
     let pd = pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
     let context: ContextPtr = id.c.verbs.load(Ordering::Acquire).cast_const();
     if context.is_null() || of(id).is_some() || !ptr::eq(context, Context::as_c(&raw const *pd.context)) {
@@ -95,7 +96,11 @@ pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>) -> Result<Q
     }
     show(&id.c.pd, pd);
     let mut init = with_queues(id, context, init)?;
-    let made = qp::make(pd, &mut init, None).inspect_err(|_| end_queues(id))?;
+    let made = match kind_of(id) {
+        QpType::XrcTarget => domain(id, xrcd).and_then(|xrcd| qp::make_target(xrcd, init.qp_context)),
+        _ => qp::make(pd, &mut init, None),
+    };
+    let made = made.inspect_err(|_| end_queues(id))?;
     show(&id.c.qp, made.cast_const());
     let ready = if kind_of(id) == QpType::Ud {
         [QpState::Init, QpState::Rtr, QpState::Rts]
@@ -108,6 +113,14 @@ pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>) -> Result<Q
     Ok(init.cap)
 }
 
+/// The XRC domain that the program names, or the one of ids.
+fn domain<'a>(id: &Id, named: Option<&'a Xrcd>) -> Result<&'a Xrcd> {
+    match named {
+        Some(named) => Ok(named),
+        None => opened_for(&id.cm.context().ok_or(INVALID)?)?.xrcd(),
+    }
+}
+
 /// Completion queues, each with a channel, for sides that the program has given none.
 fn with_queues<'a>(id: &'a Id, context: ContextPtr, mut init: QpInitAttr<'a>) -> Result<QpInitAttr<'a>> {
     if init.send_cq.is_none() {
@@ -116,16 +129,22 @@ fn with_queues<'a>(id: &'a Id, context: ContextPtr, mut init: QpInitAttr<'a>) ->
         init.send_cq = object(&id.c.send_cq);
     }
     if init.recv_cq.is_none() {
-        if id.c.recv_cq.load(Ordering::Acquire).is_null() {
-            make_queue(context, init.cap.max_recv_wr, &id.c.recv_cq_channel, &id.c.recv_cq)?;
-            id.more().made[1] = true;
-        }
+        receive_queue(id, context, init.cap.max_recv_wr)?;
         init.recv_cq = object(&id.c.recv_cq);
     }
     if init.srq.is_none() {
         init.srq = object::<_, Srq>(&id.c.srq);
     }
     Ok(init)
+}
+
+/// The completion queue of the receive side, made now if there is none.
+fn receive_queue(id: &Id, context: ContextPtr, entries: u32) -> Result<()> {
+    if id.c.recv_cq.load(Ordering::Acquire).is_null() {
+        make_queue(context, entries, &id.c.recv_cq_channel, &id.c.recv_cq)?;
+        id.more().made[1] = true;
+    }
+    Ok(())
 }
 
 type CChannel = Pointer<crate::c::object::CompChannel>;
@@ -160,7 +179,10 @@ fn end(id: &Id) {
     if of(id).is_some() {
         qp::ibv_destroy_qp(take::<_, Qp>(&id.c.qp));
     }
-    end_queues(id);
+    // A shared receive queue for XRC completes there.
+    if kind_of(id) != QpType::XrcTarget || id.c.srq.load(Ordering::Acquire).is_null() {
+        end_queues(id);
+    }
 }
 
 /// rdma_destroy_qp(3).
@@ -173,23 +195,57 @@ pub(super) extern "C" fn rdma_destroy_qp(id: Option<&Id>) {
     });
 }
 
-/// rdma_create_srq(3).
+/// rdma_create_srq(3): an XRC one for an id of XRC targets.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_create_srq(id: Option<&Id>, pd: Option<&Pd>, init: Option<&SrqInitAttr>) -> c_int {
     value(|| {
         let (id, init) = (given(id)?, given(init)?);
-        let pd = pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
-        if !id.c.srq.load(Ordering::Acquire).is_null() {
-            return Err(INVALID);
-        }
-        let made = srq::ibv_create_srq(Some(pd), Some(init));
-        if made.is_null() {
-            return Err(crate::border::Errno(nix::errno::Errno::last_raw()));
-        }
-        show(&id.c.srq, made.cast_const());
-        show(&id.c.pd, pd);
+        let kind = if kind_of(id) == QpType::XrcTarget { v::SRQT_XRC } else { v::SRQT_BASIC };
+        let mut all = SrqInitAttrEx {
+            srq_context: init.srq_context,
+            attr: init.attr,
+            comp_mask: v::SRQ_INIT_ATTR_TYPE,
+            srq_type: kind,
+            pd,
+            xrcd: None,
+            cq: None,
+            tm_cap: [0; 2],
+        };
+        create_srq(id, &mut all)?;
         Ok(0)
     })
+}
+
+/// rdma_create_srq_ex(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_create_srq_ex<'a>(id: Option<&'a Id>, init: Option<&mut SrqInitAttrEx<'a>>) -> c_int {
+    value(|| {
+        create_srq(given(id)?, given(init)?)?;
+        Ok(0)
+    })
+}
+
+/// Makes the shared receive queue, with what the program has not named: the id's protection domain, and for XRC the domain
+/// and completion queue of the id.
+fn create_srq<'a>(id: &'a Id, init: &mut SrqInitAttrEx<'a>) -> Result<()> {
+    let pd = init.pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
+    if !id.c.srq.load(Ordering::Acquire).is_null() {
+        return Err(INVALID);
+    }
+    init.pd = Some(pd);
+    init.comp_mask |= v::SRQ_INIT_ATTR_PD;
+    if init.comp_mask & v::SRQ_INIT_ATTR_TYPE != 0 && init.srq_type == v::SRQT_XRC {
+        init.xrcd = Some(domain(id, init.xrcd)?);
+        if init.cq.is_none() {
+            receive_queue(id, id.c.verbs.load(Ordering::Acquire).cast_const(), init.attr.max_wr)?;
+            init.cq = object(&id.c.recv_cq);
+        }
+        init.comp_mask |= v::SRQ_INIT_ATTR_XRCD | v::SRQ_INIT_ATTR_CQ;
+    }
+    let made = srq::make_ex(init)?;
+    show(&id.c.srq, made.cast_const());
+    show(&id.c.pd, pd);
+    Ok(())
 }
 
 /// rdma_destroy_srq(3).
@@ -198,6 +254,9 @@ pub(super) extern "C" fn rdma_destroy_srq(id: Option<&Id>) {
     quietly(|| {
         if let Some(id) = id.filter(|id| !id.c.srq.load(Ordering::Acquire).is_null()) {
             srq::ibv_destroy_srq(take::<_, Srq>(&id.c.srq));
+            if kind_of(id) == QpType::XrcTarget && of(id).is_none() {
+                end_queues(id);
+            }
         }
     });
 }

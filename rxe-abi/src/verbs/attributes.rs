@@ -116,13 +116,13 @@ fn device_attr_ex(context: &Context) -> DeviceAttrEx {
     }
 }
 
-/// ibv_query_device(3).
+/// ibv_query_device(3). A forked child may ask: nothing of this changes.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_device(context: ContextPtr, out: *mut c_void) -> c_int {
-    code(|| write_sized(out, size_of::<DeviceAttr>(), &device_attr(Context::of(context)?)))
+    code(|| write_sized(out, size_of::<DeviceAttr>(), &device_attr(Context::of_anybody(context)?)))
 }
 
-/// ibv_query_device_ex(3), called with the size that the program knows. A forked child may ask: nothing of this changes.
+/// ibv_query_device_ex(3), called with the size that the program knows. A forked child may ask, too.
 pub(super) extern "C" fn query_device_ex(
     context: ContextPtr,
     _input: *const c_uint,

@@ -57,7 +57,7 @@ fn c_context(device: &'static Device, cmd_fd: c_int, async_fd: c_int) -> VerbsCo
         private: Pointer::default(),
         query_device_ex: Some(attributes::query_device_ex),
         destroy_flow: [None; 4],
-        open_qp: None,
+        open_qp: Some(qp::open_qp),
         create_qp_ex: Some(qp::create_qp_ex),
         get_srq_num: Some(srq::get_srq_num),
         create_srq_ex: Some(srq::create_srq_ex),

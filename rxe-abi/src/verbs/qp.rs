@@ -5,7 +5,7 @@ use crate::{
     border::{INVALID, Out, Owned, Result, UNSUPPORTED, code, given, pointer},
     c::{
         self, Pointer,
-        attr::{QpAttr, QpCap, QpInitAttr, QpInitAttrEx},
+        attr::{QpAttr, QpCap, QpInitAttr, QpInitAttrEx, QpOpenAttr},
         context::ContextPtr,
         object::Lock,
         value as v,
@@ -21,7 +21,7 @@ use core::{
     sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
 };
 use rxe_verbs::{Gid, QpInit, QpState, limits};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Requests converted before they are posted together; a longer list is posted in pieces.
 const CHUNK: usize = 64;
@@ -71,19 +71,62 @@ pub(crate) fn make_ex(init: &mut QpInitAttrEx<'_>) -> Result<*mut Qp> {
 }
 
 /// An XRC target: it has nothing but its domain. Sizes asked for are left as they are, as by the kernel.
-fn make_target(xrcd: &Xrcd, qp_context: *mut c_void) -> Result<*mut Qp> {
+pub(crate) fn make_target(xrcd: &Xrcd, qp_context: *mut c_void) -> Result<*mut Qp> {
     let qp = xrcd.xrcd.create_target()?;
-    let none = QpInitAttr {
+    let none = target_attr(qp_context);
+    let c = c_qp(&xrcd.context, None, &none, qp.qpn().value());
+    let qp = Arc::new(qp);
+    let mut targets = targets();
+    targets.retain(|target| target.strong_count() > 0);
+    targets.push(Arc::downgrade(&qp));
+    drop(targets);
+    let object = handle(c, qp, &xrcd.context, &xrcd.users, None);
+    Ok(object)
+}
+
+/// All XRC targets of this process.
+fn targets() -> MutexGuard<'static, Vec<Weak<rxe_verbs::Qp>>> {
+    static TARGETS: Mutex<Vec<Weak<rxe_verbs::Qp>>> = Mutex::new(Vec::new());
+    TARGETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// ibv_open_qp(3): another handle of an XRC target of the domain; the target ends with the last one. Events of it go to
+/// the handle that was there first.
+pub(super) extern "C" fn open_qp(context: ContextPtr, attr: Option<&QpOpenAttr<'_>>) -> *mut Qp {
+    const NEEDED: u32 = v::QP_OPEN_ATTR_NUM | v::QP_OPEN_ATTR_XRCD | v::QP_OPEN_ATTR_TYPE;
+    pointer(|| {
+        let (context, attr) = (Context::of(context)?, given(attr)?);
+        if attr.comp_mask & !(NEEDED | v::QP_OPEN_ATTR_CONTEXT) != 0 {
+            return Err(UNSUPPORTED);
+        }
+        if attr.comp_mask & NEEDED != NEEDED || attr.qp_type != v::QPT_XRC_RECV {
+            return Err(INVALID);
+        }
+        let xrcd = given(attr.xrcd)?;
+        let is_it = |qp: &rxe_verbs::Qp| {
+            qp.qpn().value() == attr.qp_num
+                && qp.xrcd().is_some_and(|domain| domain.is_same_domain(&xrcd.xrcd))
+        };
+        let found = targets().iter().filter_map(Weak::upgrade).find(|qp| is_it(qp));
+        let qp = found.ok_or(INVALID)?;
+        let has_context = attr.comp_mask & v::QP_OPEN_ATTR_CONTEXT != 0;
+        let none = target_attr(if has_context { attr.qp_context } else { ptr::null_mut() });
+        let c = c_qp(context, None, &none, attr.qp_num);
+        c.qp_base.state.store(qp_state_number(qp.state()), Ordering::Relaxed);
+        Ok(handle(c, qp, &xrcd.context, &xrcd.users, None))
+    })
+}
+
+const fn target_attr(qp_context: *mut c_void) -> QpInitAttr<'static> {
+    QpInitAttr {
         qp_context,
         send_cq: None,
         recv_cq: None,
         srq: None,
-        cap: QpCap::default(),
+        cap: QpCap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 },
         qp_type: v::QPT_XRC_RECV,
         sq_sig_all: 0,
-    };
-    let c = c_qp(&xrcd.context, None, &none, qp.qpn().value());
-    Ok(enter(c, qp, &xrcd.context, &xrcd.users, None))
+    }
 }
 
 pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> Result<*mut Qp> {
@@ -104,13 +147,13 @@ pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> 
     })?;
     let c = c_qp(&pd.context, Some(pd), init, qp.qpn().value());
     init.cap = caps_to_c(&qp.query().1.caps);
-    Ok(enter(c, qp, &pd.context, &pd.users, batch))
+    Ok(handle(c, Arc::new(qp), &pd.context, &pd.users, batch))
 }
 
 /// Hands a queue pair to the program.
-fn enter(
+fn handle(
     c: c::object::QpEx,
-    qp: rxe_verbs::Qp,
+    qp: Arc<rxe_verbs::Qp>,
     context: &Arc<Context>,
     domain: &Users,
     batch: Option<Batch>,
@@ -124,7 +167,10 @@ fn enter(
         events: Events::default(),
         batch,
     }));
-    context.qps.enter(qpn, object);
+    // Of several handles events name the first.
+    if context.qps.find(&qpn, |_| ()).is_none() {
+        context.qps.enter(qpn, object);
+    }
     object
 }
 
@@ -248,7 +294,9 @@ extern "C" fn ibv_query_qp_data_in_order(qp: Option<&Qp>, op: c_int, flags: u32)
 pub(crate) extern "C" fn ibv_destroy_qp(qp: Owned<Qp>) -> c_int {
     code(|| {
         let object = qp.get()?;
-        object.context.qps.remove(&object.qp.qpn());
+        if object.context.qps.find(&object.qp.qpn(), |_| ()).is_some_and(|first| ptr::eq(first, object)) {
+            object.context.qps.remove(&object.qp.qpn());
+        }
         object.events.wait();
         qp.free();
         Ok(())

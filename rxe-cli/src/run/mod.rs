@@ -1,5 +1,6 @@
 //! `rxe run` and `rxe env`: unmodified programs on our devices.
 
+mod mount;
 mod view;
 
 use crate::Result;
@@ -58,6 +59,8 @@ struct Wishes {
 enum Sysfs {
     /// By a second preloaded library
     Hooks,
+    /// By mounts in a namespace of the program's own: also for static programs; no nodes below /dev/infiniband
+    Mount,
     /// Not at all
     Off,
 }
@@ -65,11 +68,23 @@ enum Sysfs {
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let variables = variables(&args.wishes)?;
     let (program, arguments) = args.command.split_first().ok_or("no program was given")?;
+    if args.wishes.sysfs == Sysfs::Mount {
+        let view = sysfs(&args.wishes)?;
+        // A service started from in there could not look after processes outside.
+        if env::var_os("RXE_SERVICE").is_none_or(|service| service != "off") {
+            // By a program that we wait for: it must be no child of the program's.
+            Command::new(env::current_exe()?).args(["service", "start"]).status()?;
+        }
+        mount::enter(&view)?;
+    }
     let error = Command::new(program).args(arguments).envs(variables).exec();
     Err(format!("cannot run {}: {error}", program.display()).into())
 }
 
 pub(crate) fn print(args: &EnvArgs) -> Result<()> {
+    if args.wishes.sysfs == Sysfs::Mount {
+        return Err("--sysfs=mount is for `rxe run`: a shell cannot be taken to another namespace".into());
+    }
     for (name, value) in variables(&args.wishes)? {
         println!("export {name}={}", quoted(&value)?);
     }
@@ -99,7 +114,7 @@ fn variables(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
         ("LD_PRELOAD", before(&first, "LD_PRELOAD")),
         ("LD_LIBRARY_PATH", before(&[library.as_os_str()], "LD_LIBRARY_PATH")),
     ]);
-    if wishes.sysfs == Sysfs::Hooks {
+    if wishes.sysfs != Sysfs::Off {
         list.push(("PATH", before(&[view::tools()?.as_os_str()], "PATH")));
     }
     if env::var_os("RXE_SERVICE").is_none() {

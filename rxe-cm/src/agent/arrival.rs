@@ -5,7 +5,7 @@ use crate::{
     event::{ConnTerms, EventKind, Offer, Place},
     id::CmId,
     proto::{
-        CmaHeader, Datagram, Message, PrivateData, RejectReason, Req, ServiceId, Transport,
+        CmaHeader, Datagram, EXTENDED_XRC, Message, PrivateData, RejectReason, Req, ServiceId, Transport,
         machine::{Connection, Directory, Local, Rejection, Request, Route},
     },
     route::{PathRecord, gid_index},
@@ -125,11 +125,12 @@ impl Turn<'_> {
         let header = req.private_data.split_header().map(|(header, _)| header);
         let listener = self.find_listener(arrival, req.service_id, header.ok()).ok_or_else(consumer)?;
         let transport = match self.state.ids.get(listener.id).map(|id| id.qp_type) {
-            Some(QpType::Rc) => Transport::Rc,
-            Some(QpType::Uc) => Transport::Uc,
+            Some(QpType::Rc) => (Transport::Rc, req.extended_transport),
+            Some(QpType::Uc) => (Transport::Uc, req.extended_transport),
+            Some(QpType::XrcTarget) => (Transport::Extended, EXTENDED_XRC),
             _ => return Err(consumer()),
         };
-        if req.transport != transport {
+        if (req.transport, req.extended_transport) != transport {
             return Err(because(RejectReason::INVALID_TRANSPORT));
         }
         let active = listener.context.port().active_mtu;

@@ -39,7 +39,7 @@ pub(crate) use arrival::transaction;
 pub(crate) use manager::Handle;
 pub use manager::{Manager, ManagerCounters};
 pub use qp::min_rnr_timer;
-pub(crate) use qp::{Agreed, init};
+pub(crate) use qp::{Agreed, answers, asks, init};
 pub(crate) use services::Place;
 pub(crate) use state::{Exchange, Id, Listening, State};
 

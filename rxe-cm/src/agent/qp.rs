@@ -116,29 +116,29 @@ impl Agreed {
 
     /// INIT to RTR.
     pub(crate) fn enter_rtr(&self, qp_type: QpType) -> QpChange {
-        let reliable = qp_type == QpType::Rc;
+        let answers = answers(qp_type);
         QpChange {
             state: Some(QpState::Rtr),
             av: Some(self.av),
             path_mtu: Some(self.mtu),
             dest_qpn: Some(self.dest_qpn),
             rq_psn: Some(self.rq_psn),
-            max_dest_rd_atomic: reliable.then_some(self.responder_resources),
-            min_rnr_timer: reliable.then_some(self.min_rnr_timer),
+            max_dest_rd_atomic: answers.then_some(self.responder_resources),
+            min_rnr_timer: answers.then_some(self.min_rnr_timer),
             ..QpChange::default()
         }
     }
 
     /// RTR to RTS.
     pub(crate) fn enter_rts(&self, qp_type: QpType) -> QpChange {
-        let reliable = qp_type == QpType::Rc;
+        let (reliable, asks) = (is_reliable(qp_type), asks(qp_type));
         QpChange {
             state: Some(QpState::Rts),
             sq_psn: Some(self.sq_psn),
             timeout: reliable.then_some(self.own_timeout.unwrap_or(self.timeout)),
-            retry_count: reliable.then_some(self.retry_count),
-            rnr_retry: reliable.then_some(self.rnr_retry),
-            max_rd_atomic: reliable.then_some(self.initiator_depth),
+            retry_count: asks.then_some(self.retry_count),
+            rnr_retry: asks.then_some(self.rnr_retry),
+            max_rd_atomic: asks.then_some(self.initiator_depth),
             ..QpChange::default()
         }
     }
@@ -146,13 +146,28 @@ impl Agreed {
     /// A connected peer may write; and read, if we said that we take READs.
     fn access(&self, qp_type: QpType) -> Access {
         let write = Access::REMOTE_WRITE;
-        if qp_type != QpType::Rc {
+        if !answers(qp_type) {
             return write;
         }
         let flush = Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
         let read = Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         if self.responder_resources > 0 { write | flush | read } else { write | flush }
     }
+}
+
+/// Whether a kind of queue pair asks of its peer, and is answered.
+pub(crate) const fn asks(qp_type: QpType) -> bool {
+    matches!(qp_type, QpType::Rc | QpType::XrcInitiator)
+}
+
+/// Whether it answers what its peer asks.
+pub(crate) const fn answers(qp_type: QpType) -> bool {
+    matches!(qp_type, QpType::Rc | QpType::XrcTarget)
+}
+
+/// Whether one of both.
+pub(crate) const fn is_reliable(qp_type: QpType) -> bool {
+    asks(qp_type) || answers(qp_type)
 }
 
 /// To INIT, with no rights yet.

@@ -143,12 +143,12 @@ impl CmId {
     /// Finds out the properties of the way (rdma_resolve_route). [`EventKind::RouteResolved`] follows.
     ///
     /// # Errors
-    /// [`CmError::State`] if the address is not resolved.
+    /// [`CmError::State`] if the address is not resolved, or the route is known already.
     pub fn resolve_route(&self) -> Result<(), CmError> {
         let agent = &self.handle().agent;
         let (context, local, peer, space, options) =
             self.with(|id| match (&id.context, id.local, id.peer, id.exchange) {
-                (Some(context), Some(local), Some(peer), Exchange::None) => {
+                (Some(context), Some(local), Some(peer), Exchange::None) if id.path.is_none() => {
                     Ok((context.clone(), local, peer, id.space, id.options))
                 }
                 _ => Err(CmError::State { action: "resolve a route", state: id.doing() }),

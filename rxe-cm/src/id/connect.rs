@@ -2,17 +2,17 @@
 
 use super::{CmId, ForeignQp, UDP_QKEY};
 use crate::{
-    agent::{Agreed, Exchange, Turn, min_rnr_timer, transaction},
+    agent::{Agreed, Exchange, Turn, answers, asks, min_rnr_timer, transaction},
     error::CmError,
     proto::{
-        CmaHeader, Path, PrivateData, RejectReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
-        Transport,
+        CmaHeader, EXTENDED_XRC, Path, PrivateData, RejectReason, Rep, Req, ServiceId, SidrRep, SidrReq,
+        SidrStatus, Transport,
         machine::{Connection, Local, Rejection, State, ack_timeout},
     },
     route::ACK_DELAY,
 };
 use rxe_core::num::Psn;
-use rxe_verbs::{Qkey, QpChange, QpState, QpType, limits::MAX_RD_ATOMIC};
+use rxe_verbs::{Qkey, QpChange, QpState, QpType, Qpn, limits::MAX_RD_ATOMIC};
 
 /// How long the peer's connection manager may take to answer, and we: 4.096 us << 18 = 1.07 s. Kernels say 20 (4.3 s); a
 /// shorter time repairs a loss sooner, and a peer that needs longer says so (MRA).
@@ -239,10 +239,17 @@ fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), C
     let starting_psn = Psn::new(turn.agent.random() as u32);
     let timeout = ack_timeout(ACK_DELAY, path.packet_lifetime);
     let most = MAX_RD_ATOMIC;
-    let reliable = qp_type == QpType::Rc;
-    let depth = |wanted: Option<u8>| if reliable { wanted.unwrap_or(most) } else { 0 };
+    let depth = |wanted: Option<u8>, has: bool| if has { wanted.unwrap_or(most) } else { 0 };
     let (responder_resources, initiator_depth) =
-        (depth(params.responder_resources), depth(params.initiator_depth));
+        (depth(params.responder_resources, answers(qp_type)), depth(params.initiator_depth, asks(qp_type)));
+    let (transport, extended_transport) = match qp_type {
+        QpType::Uc => (Transport::Uc, 0),
+        QpType::XrcInitiator => (Transport::Extended, EXTENDED_XRC),
+        QpType::XrcTarget => {
+            return Err(CmError::Argument("an XRC target listens, and does not connect".into()));
+        }
+        _ => (Transport::Rc, 0),
+    };
     let req = Req {
         service_id: ServiceId::new(space, peer.port()),
         local_qpn: qp.qpn,
@@ -251,7 +258,8 @@ fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), C
         remote_cm_response_timeout: options.response_timeout.unwrap_or(RESPONSE_TIMEOUT),
         local_cm_response_timeout: RESPONSE_TIMEOUT,
         max_cm_retries: MAX_CM_RETRIES,
-        transport: if reliable { Transport::Rc } else { Transport::Uc },
+        transport,
+        extended_transport,
         flow_control: params.flow_control && !qp.srq,
         starting_psn,
         retry_count: params.retry_count,
@@ -318,22 +326,31 @@ fn grant(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(),
         return Err(wrong_state(turn, key, "accept"));
     };
     let qp = queue_pair(turn, key, params)?;
-    let reliable = request.transport == Transport::Rc;
-    let depth = |wanted: Option<u8>, asked: u8| {
-        if reliable { wanted.unwrap_or_else(|| asked.min(MAX_RD_ATOMIC)) } else { 0 }
+    let target = request.transport == Transport::Extended;
+    let depth = |wanted: Option<u8>, asked: u8, has: bool| {
+        if has { wanted.unwrap_or_else(|| asked.min(MAX_RD_ATOMIC)) } else { 0 }
     };
     let Some((path, agreed)) = turn.state.ids.get(key).and_then(|id| Some((id.path?, id.agreed?))) else {
         return Err(wrong_state(turn, key, "accept"));
     };
     let rep = Rep {
-        local_qpn: qp.qpn,
+        local_qpn: if target { Qpn::default() } else { qp.qpn },
+        local_eecn: if target { qp.qpn.value() } else { 0 },
         starting_psn: agreed.rq_psn,
-        responder_resources: depth(params.responder_resources, request.terms.responder_resources),
-        initiator_depth: depth(params.initiator_depth, request.terms.initiator_depth),
+        responder_resources: depth(
+            params.responder_resources,
+            request.terms.responder_resources,
+            request.transport != Transport::Uc,
+        ),
+        initiator_depth: depth(
+            params.initiator_depth,
+            request.terms.initiator_depth,
+            request.transport == Transport::Rc,
+        ),
         target_ack_delay: ACK_DELAY,
         flow_control: params.flow_control && !qp.srq,
         rnr_retry_count: params.rnr_retry_count,
-        srq: qp.srq,
+        srq: qp.srq || target,
         private_data,
         ..Rep::default()
     };

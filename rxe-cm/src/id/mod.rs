@@ -92,7 +92,7 @@ impl Manager {
         self.create_id_for(channel, space, qp_type)
     }
 
-    /// The same for another transport service: Rc, Uc or Ud.
+    /// The same for another transport service: Rc, Uc, Ud; XrcInitiator, which connects, and XrcTarget, which listens.
     ///
     /// # Errors
     /// [`CmError::Argument`] for other kinds of queue pair; [`CmError::Forked`].
@@ -102,7 +102,7 @@ impl Manager {
         space: PortSpace,
         qp_type: QpType,
     ) -> Result<CmId, CmError> {
-        if !matches!(qp_type, QpType::Rc | QpType::Uc | QpType::Ud) {
+        if qp_type == QpType::Gsi {
             return Err(CmError::Argument(format!(
                 "no connections between {qp_type:?} queue pairs are made"
             )));

@@ -28,4 +28,4 @@ pub use layout::BODY_LEN;
 pub use message::{Apr, Drep, Dreq, Lap, Mra, Path, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
 pub use private_data::{CMA_HEADER_LEN, CmaError, CmaHeader, PrivateData, TooLong};
 pub use service_id::{PortSpace, ServiceId};
-pub use types::{CommId, Concerns, Guid, RejectReason, SidrStatus, Transport};
+pub use types::{CommId, Concerns, EXTENDED_XRC, Guid, RejectReason, SidrStatus, Transport};

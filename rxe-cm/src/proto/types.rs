@@ -50,6 +50,9 @@ pub enum Transport {
     Extended,
 }
 
+/// The REQ's extended transport type for XRC, by its initiator to a target.
+pub const EXTENDED_XRC: u8 = 1;
+
 impl Transport {
     /// Reads the low two bits.
     #[must_use]

@@ -43,7 +43,7 @@ impl Connection {
         match self.state {
             State::ReqSent => {
                 self.peer =
-                    Some(Peer { comm_id: rep.local_comm_id, ca_guid: rep.local_ca_guid, qpn: rep.local_qpn });
+                    Some(Peer { comm_id: rep.local_comm_id, ca_guid: rep.local_ca_guid, qpn: rep.qpn() });
                 self.time_wait = timeout(self.local.packet_lifetime) * 2 + timeout(rep.target_ack_delay);
                 self.stop_repeating();
                 self.state = State::RepReceived;

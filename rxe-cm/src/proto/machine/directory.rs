@@ -112,7 +112,7 @@ impl Directory {
                 if !self.locals.contains_key(&local) || known.is_some_and(|&known| known != local) {
                     return Route::Unknown;
                 }
-                match self.by_qpn.get(&(rep.local_ca_guid, rep.local_qpn)) {
+                match self.by_qpn.get(&(rep.local_ca_guid, rep.qpn())) {
                     Some(&old) if old != local => {
                         Route::Stale { old, answer: stale(datagram, Concerns::Rep, local) }
                     }

@@ -123,7 +123,7 @@ impl Accepted {
             terms: Terms {
                 comm_id: rep.local_comm_id,
                 ca_guid: rep.local_ca_guid,
-                qpn: rep.local_qpn,
+                qpn: rep.qpn(),
                 starting_psn: rep.starting_psn,
                 responder_resources: rep.initiator_depth,
                 initiator_depth: rep.responder_resources,

@@ -35,7 +35,7 @@ impl Connection {
             local_ca_guid: self.local.ca_guid,
             ..*rep
         };
-        self.local_qpn = Some(rep.local_qpn);
+        self.local_qpn = Some(rep.qpn());
         self.answer = None;
         self.state = State::RepSent;
         self.send_repeatedly(now, Datagram { modifier, ..self.datagram(self.transaction, rep) });

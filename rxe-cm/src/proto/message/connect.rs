@@ -15,11 +15,11 @@ message! {
         remote_comm_id: CommId = Field::bytes(4..8),
         /// Datagram services only; 0.
         local_qkey: Qkey = Field::bytes(8..12),
-        /// The sender's queue pair.
+        /// The sender's queue pair; 0 for an XRC target, see [`Rep::qpn`].
         local_qpn: Qpn = Field::bytes(12..15),
         /// Vendor of the enhanced connection establishment options, 24 bits; 0 for none.
         vendor_id: u32 = Apart([15, 19, 23]),
-        /// Reliable datagrams only; 0.
+        /// An XRC target's number, as kernels send it (their cm_format_rep); otherwise 0.
         local_eecn: u32 = Field::bytes(16..19),
         /// The PSN that the **receiver** of this message must start sending with.
         starting_psn: Psn = Field::bytes(20..23),
@@ -41,6 +41,14 @@ message! {
         local_ca_guid: Guid = Field::bytes(28..36),
         /// Private data.
         private_data: PrivateData<196> = Area(36),
+    }
+}
+
+impl Rep {
+    /// The sender's queue pair: an XRC target says it where end-to-end contexts are.
+    #[must_use]
+    pub const fn qpn(&self) -> Qpn {
+        if self.local_qpn.value() == 0 { Qpn::new(self.local_eecn) } else { self.local_qpn }
     }
 }
 

@@ -1,0 +1,207 @@
+/* Wrong calls of the connection manager, and the numbers that librdmacm over a kernel gives for them. Prints one line for
+ * each that differs and a sum; exit code 1 if any does. With the argument "print" it prints what each call gave instead, for
+ * scripts/compat to compare, and ends with 0. The argument "here=ADDRESS" names an address of the device. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <string.h>
+
+static int tried, differ, print;
+static struct rdma_event_channel *channel;
+static struct sockaddr_in here = { .sin_family = AF_INET };
+
+static void note(const char *what, int got, int wanted)
+{
+	tried++;
+	if (print)
+		printf("%s: %d\n", what, got);
+	if (got == wanted)
+		return;
+	differ++;
+	if (!print)
+		printf("%s: %d (%s), wanted %d (%s)\n", what, got, strerror(got), wanted, strerror(wanted));
+}
+
+/* All of librdmacm returns -1 and sets errno. */
+#define MINUS1(call, wanted) (errno = 0, note(#call, (call) == -1 ? errno : 0, wanted))
+
+static struct rdma_cm_id *make(enum rdma_port_space space)
+{
+	struct rdma_cm_id *id = NULL;
+
+	rdma_create_id(channel, &id, NULL, space);
+	return id;
+}
+
+static struct sockaddr *at(int port)
+{
+	here.sin_port = htons(port);
+	return (struct sockaddr *)&here;
+}
+
+/* The next event's number, and its status by the way; -1 if none comes. */
+static int event(int *status)
+{
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+	struct rdma_cm_event *event;
+	int number;
+
+	if (poll(&fd, 1, 10000) != 1 || rdma_get_cm_event(channel, &event))
+		return -1;
+	number = event->event;
+	*status = event->status;
+	rdma_ack_cm_event(event);
+	return number;
+}
+
+static void addresses(void)
+{
+	struct sockaddr_in nowhere = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xc6336401) };
+	struct sockaddr unknown = { .sa_family = 77 };
+	struct rdma_cm_id *id = make(RDMA_PS_TCP), *other = make(RDMA_PS_TCP), *datagrams;
+
+	MINUS1(rdma_bind_addr(id, &unknown), EINVAL);
+	MINUS1(rdma_bind_addr(id, (struct sockaddr *)&nowhere), EADDRNOTAVAIL);
+	MINUS1(rdma_bind_addr(id, at(7000)), 0);
+	MINUS1(rdma_bind_addr(id, at(7001)), EINVAL);
+	MINUS1(rdma_bind_addr(other, at(7000)), EADDRINUSE);
+	note("rdma_get_src_port", ntohs(rdma_get_src_port(id)), 7000);
+	MINUS1(rdma_listen(id, 1), 0);
+	MINUS1(rdma_listen(id, 1), EINVAL);
+	/* Ports of datagrams are others. */
+	datagrams = make(RDMA_PS_UDP);
+	MINUS1(rdma_bind_addr(datagrams, at(7000)), 0);
+	MINUS1(rdma_destroy_id(datagrams), 0);
+	MINUS1(rdma_destroy_id(id), 0);
+	MINUS1(rdma_bind_addr(other, at(7000)), 0);
+	MINUS1(rdma_destroy_id(other), 0);
+	MINUS1(rdma_create_id(channel, &id, NULL, 0x7777), EINVAL);
+}
+
+static void order(void)
+{
+	struct rdma_conn_param param = { .retry_count = 1 };
+	struct rdma_cm_id *id = make(RDMA_PS_TCP);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR };
+	int mask = 0, byte = 7, status = 0, yes = 1;
+	char tos = 4;
+
+	/* librdmacm follows a pointer to the device. */
+	if (!print) {
+		MINUS1(rdma_resolve_route(id, 1000), EINVAL);
+		MINUS1(rdma_connect(id, &param), EINVAL);
+		MINUS1(rdma_accept(id, &param), EINVAL);
+	}
+	MINUS1(rdma_reject(id, NULL, 0), EINVAL);
+	MINUS1(rdma_disconnect(id), EINVAL);
+	MINUS1(rdma_notify(id, IBV_EVENT_COMM_EST), EINVAL);
+	MINUS1(rdma_migrate_id(id, channel), 0);
+	MINUS1(rdma_set_option(id, RDMA_OPTION_ID, 77, &byte, sizeof(byte)), ENOSYS);
+	MINUS1(rdma_set_option(id, 77, RDMA_OPTION_ID_TOS, &tos, 1), ENOSYS);
+	MINUS1(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &byte, sizeof(byte)), EINVAL);
+	MINUS1(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1), 0);
+	MINUS1(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof(yes)), 0);
+
+	MINUS1(rdma_resolve_addr(id, NULL, at(7999), 2000), 0);
+	note("event of an address", event(&status), RDMA_CM_EVENT_ADDR_RESOLVED);
+	MINUS1(rdma_resolve_addr(id, NULL, at(7999), 2000), EINVAL);
+	MINUS1(rdma_listen(id, 1), EINVAL);
+	note("rdma_init_qp_attr for RTR before there is a peer", rdma_init_qp_attr(id, &attr, &mask) == -1 ? errno : 0, EINVAL);
+	MINUS1(rdma_connect(id, &param), EINVAL);
+	MINUS1(rdma_resolve_route(id, 2000), 0);
+	note("event of a route", event(&status), RDMA_CM_EVENT_ROUTE_RESOLVED);
+	MINUS1(rdma_resolve_route(id, 2000), EINVAL);
+	MINUS1(rdma_accept(id, &param), EINVAL);
+	/* Nobody is there. */
+	param.qp_num = 4711;
+	MINUS1(rdma_connect(id, &param), 0);
+	note("the answer of nobody", event(&status), RDMA_CM_EVENT_REJECTED);
+	note("its status", status, 8);
+	MINUS1(rdma_destroy_id(id), 0);
+}
+
+static void pairs(void)
+{
+	struct rdma_cm_id *id = make(RDMA_PS_TCP);
+	struct ibv_qp_init_attr init = {
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_pd *pd;
+	int status = 0;
+
+	MINUS1(rdma_bind_addr(id, at(7002)), 0);
+	note("a bound id has a device", id->verbs != NULL, 1);
+	pd = ibv_alloc_pd(id->verbs);
+	init.qp_type = IBV_QPT_UD;
+	MINUS1(rdma_create_qp(id, pd, &init), EINVAL);
+	init.qp_type = IBV_QPT_RC;
+	init.cap.max_send_wr = 1 << 30;
+	note("a queue pair that is too large", rdma_create_qp(id, pd, &init) == -1, 1);
+	init.cap.max_send_wr = 2;
+	MINUS1(rdma_destroy_id(id), 0);
+	/* The kernel gives no queue pair to an id that goes to its own address. */
+	if (print)
+		return;
+	id = make(RDMA_PS_TCP);
+	MINUS1(rdma_resolve_addr(id, NULL, at(7999), 2000), 0);
+	note("the event of the second id", event(&status), RDMA_CM_EVENT_ADDR_RESOLVED);
+	pd = ibv_alloc_pd(id->verbs);
+	MINUS1(rdma_create_qp(id, pd, &init), 0);
+	note("it has a queue pair", id->qp != NULL, 1);
+	MINUS1(rdma_create_qp(id, pd, &init), EINVAL);
+	rdma_destroy_qp(id);
+	note("it has none", id->qp == NULL, 1);
+	ibv_dealloc_pd(pd);
+	MINUS1(rdma_destroy_id(id), 0);
+}
+
+static void groups(void)
+{
+	struct sockaddr_in group = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(0xef010203) };
+	struct rdma_cm_id *id = make(RDMA_PS_UDP);
+
+	MINUS1(rdma_join_multicast(id, (struct sockaddr *)&group, NULL), EINVAL);
+	MINUS1(rdma_leave_multicast(id, (struct sockaddr *)&group), EADDRNOTAVAIL);
+	MINUS1(rdma_destroy_id(id), 0);
+}
+
+static void information(void)
+{
+	struct rdma_addrinfo hints = { .ai_flags = RAI_NUMERICHOST }, *info = NULL;
+
+	MINUS1(rdma_getaddrinfo(NULL, NULL, NULL, &info), EINVAL);
+	note("rdma_getaddrinfo, no number", rdma_getaddrinfo("no.such.host.invalid", "1", &hints, &info) != 0, 1);
+	MINUS1(rdma_getaddrinfo("127.0.0.1", "7000", &hints, &info), 0);
+	note("its kind of queue pair", info ? info->ai_qp_type : -1, IBV_QPT_RC);
+	note("its port space", info ? info->ai_port_space : -1, RDMA_PS_TCP);
+	note("its family", info ? info->ai_family : -1, AF_INET);
+	if (info)
+		rdma_freeaddrinfo(info);
+}
+
+int main(int count, char **arguments)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	inet_pton(AF_INET, "127.0.0.1", &here.sin_addr);
+	for (int i = 1; i < count; i++) {
+		print |= !strcmp(arguments[i], "print");
+		if (!strncmp(arguments[i], "here=", 5))
+			inet_pton(AF_INET, arguments[i] + 5, &here.sin_addr);
+	}
+	channel = rdma_create_event_channel();
+	if (!channel)
+		return 2;
+	addresses();
+	order();
+	pairs();
+	groups();
+	information();
+	rdma_destroy_event_channel(channel);
+	if (print)
+		return 0;
+	printf("%d calls tried, %d differ\n", tried, differ);
+	return differ != 0;
+}

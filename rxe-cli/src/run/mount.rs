@@ -1,0 +1,72 @@
+//! The view of sysfs by mounts, for programs that no preloaded library reaches: static ones, and those that make their
+//! system calls themselves. They get a mount namespace; ordinary users get a user namespace for it, in which they are who
+//! they were.
+
+use crate::Result;
+use nix::{
+    errno::Errno,
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+};
+use std::{
+    fs::{self, File},
+    io,
+    os::fd::AsRawFd,
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
+
+const CLASS: &str = "/sys/class";
+const OURS: [&str; 2] = ["infiniband", "infiniband_verbs"];
+
+/// Takes this process, which goes on as the program, to where `/sys/class` has the folders of the view and everything else
+/// that was there. Nothing can be made in sysfs itself, so that a new folder with the old ones in it lies above.
+pub(super) fn enter(view: &Path) -> Result<()> {
+    let apart = || -> io::Result<()> {
+        let about = fs::metadata("/proc/self")?;
+        if unshare(CloneFlags::CLONE_NEWNS).is_err() {
+            unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
+            // Else nobody but the privileged may say which groups there are.
+            fs::write("/proc/self/setgroups", "deny")?;
+            fs::write("/proc/self/uid_map", format!("{0} {0} 1", about.uid()))?;
+            fs::write("/proc/self/gid_map", format!("{0} {0} 1", about.gid()))?;
+        }
+        Ok(())
+    };
+    apart().map_err(|error| {
+        format!(
+            "--sysfs=mount needs a mount namespace, and this system gives none to ordinary users ({error}): see \
+             user.max_user_namespaces, kernel.unprivileged_userns_clone and the sandbox around this process; \
+             --sysfs=hooks, which serves programs that are not static, needs nothing"
+        )
+    })?;
+    cover(view).map_err(|error| format!("cannot mount the view on {CLASS}: {error}").into())
+}
+
+fn cover(view: &Path) -> io::Result<()> {
+    let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+    // Nothing of this reaches other namespaces.
+    put("none", "/", "", MsFlags::MS_REC | MsFlags::MS_PRIVATE, "")?;
+    let old = File::open(CLASS)?;
+    let names = fs::read_dir(CLASS)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    put("rxe", CLASS, "tmpfs", plain, "mode=755,size=1m")?;
+    let old = format!("/proc/self/fd/{}", old.as_raw_fd());
+    for name in names.iter().filter(|name| !OURS.iter().any(|ours| name == ours)) {
+        let (from, to) = (Path::new(&old).join(name), Path::new(CLASS).join(name));
+        if from.is_dir() {
+            fs::create_dir(&to)?;
+            mount(Some(&from), &to, None::<&str>, bind, None::<&str>).map_err(io::Error::from)?;
+        }
+    }
+    for name in OURS {
+        let to = Path::new(CLASS).join(name);
+        fs::create_dir(&to)?;
+        mount(Some(&view.join(name)), &to, None::<&str>, bind, None::<&str>).map_err(io::Error::from)?;
+    }
+    put("none", CLASS, "", MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | plain, "")
+}
+
+fn put(what: &str, place: &str, kind: &str, flags: MsFlags, data: &str) -> io::Result<()> {
+    mount(Some(what), place, Some(kind), flags, Some(data)).map_err(|errno: Errno| errno.into())
+}

@@ -1,0 +1,81 @@
+//! `rxe run --sysfs=mount`: programs that no preloaded library reaches see the devices, and nobody else does.
+
+mod common;
+
+use common::{failed, good, rxe, text};
+use std::{
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A folder with an empty file in the place of the drop-in, which the loader passes over.
+fn dropin(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("rxe-mount-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("libibverbs.so.1"), "").unwrap();
+    symlink("libibverbs.so.1", dir.join("librdmacm.so.1")).unwrap();
+    dir
+}
+
+fn with(dir: &Path, arguments: &str) -> Command {
+    let mut command = rxe(arguments);
+    command.env("RXE_LIB", dir).env("XDG_RUNTIME_DIR", dir).env("RXE_SERVICE", "off");
+    command
+}
+
+#[test]
+fn programs_without_our_libraries_see_the_devices() {
+    let dir = dropin("seen");
+    let output = with(&dir, "run --device lo --sysfs=mount -- ls /sys/class/infiniband").output().unwrap();
+    if text(&output.stderr).contains("needs a mount namespace") {
+        println!("skipped: {}", text(&output.stderr));
+        return;
+    }
+    good(&output);
+    let name = text(&output.stdout).trim().to_owned();
+    // The shell's own redirection; and what else is in /sys/class is still there.
+    let script = format!(
+        "read state </sys/class/infiniband/{name}/ports/1/state; read mtu </sys/class/infiniband/{name}/device/net/lo/mtu\n\
+         read index </sys/class/net/lo/ifindex; echo $state, $mtu, $index; id -u; touch /sys/class/x 2>/dev/null || echo no"
+    );
+    let mut command = with(&dir, "run --device lo --sysfs=mount -- sh -c");
+    let output = command.arg(script).output().unwrap();
+    good(&output);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap().trim().to_owned();
+    let own = Command::new("id").arg("-u").output().unwrap();
+    let wanted = format!(
+        "4: ACTIVE, {}, {}\n{}no\n",
+        read("/sys/class/net/lo/mtu"),
+        read("/sys/class/net/lo/ifindex"),
+        text(&own.stdout)
+    );
+    assert_eq!(text(&output.stdout), wanted);
+    let outside = Path::new("/sys/class/infiniband").join(&name);
+    let ours = outside.join("ports/1/gid_attrs/ndevs/0");
+    assert!(!ours.exists() || Path::new("/sys/module/rdma_rxe").exists(), "seen by everybody");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn where_there_are_no_namespaces_it_says_so() {
+    let dir = dropin("none");
+    failed(&with(&dir, "env --sysfs=mount").output().unwrap(), "is for `rxe run`");
+    let forbidden =
+        "for kind in user mnt; do echo 0 >/proc/sys/user/max_${kind}_namespaces || exit 9; done; exec \"$@\"";
+    let run = with(&dir, "run --sysfs=mount -- true");
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", forbidden, "sh"]);
+    command.arg(run.get_program()).args(run.get_args());
+    command.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = command.output();
+    match output {
+        Ok(output) if output.status.code() == Some(1) && text(&output.stderr).starts_with("rxe: ") => {
+            failed(&output, "--sysfs=mount needs a mount namespace");
+        }
+        Ok(output) if output.status.success() => panic!("it was not refused: {output:?}"),
+        other => println!("skipped: no namespace to forbid it in: {other:?}"),
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}

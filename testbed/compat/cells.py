@@ -1,0 +1,181 @@
+"""What scripts/compat plays against kernel rxe: programs in pairs, what a kernel lacks, and calls that kernels answer otherwise."""
+
+from typing import NamedTuple
+
+GROUPS = {"4": "239.1.2.3", "6": "ff0e::1:2"}
+
+
+class Absent(NamedTuple):
+    """What the kernel's end says, and why."""
+
+    says: str
+    why: str
+    # Of these kernels only, if any are named.
+    versions: tuple = ()
+
+
+class Cell(NamedTuple):
+    """Two ends. In the words {here} is the end's own address, {peer} the other's, {gid} the GID's index at this end."""
+
+    title: str
+    server: str
+    client: str
+    # How it is seen that the server listens: ("socket", TCP port), ("TCP" or "UDP", rdma_cm's port), ("says", words). Port 0
+    # is one that no other cell has: {port}.
+    listens: tuple
+    family: str = "4"
+    full: bool = False
+    # The server goes on for ever, or the client does.
+    endless: bool = False
+    endless_client: bool = False
+    # It is played again, some times, if the client ends with this in its output.
+    again: str = ""
+    # What the client's output must have.
+    figure: str = ""
+    absent: Absent | None = None
+    # What ours may be: a server on a kernel that lacks something may never learn of it.
+    roles: tuple = ("client", "server")
+
+    def absent_on(self, version):
+        """What this kernel lacks for it, if anything."""
+        if self.absent and version in (self.absent.versions or (version,)):
+            return self.absent
+        return None
+
+
+NO_XRC = "kernel rxe has no XRC"
+NO_ODP = "kernel rxe has no on-demand paging"
+NO_CLOCK = "kernel rxe has no completion timestamps"
+
+
+def pingpong(words, full=False, absent=None):
+    """ibv_*_pingpong; ours has the address under index 0. They have a peer gone that is silent for half a second, as an emulated
+    machine may be. And kernel rxe takes the acknowledgement of a message that it is sending again, in the middle of it, as
+    the end of the message; with a send queue of one entry, which these have, it never sends the next (testbed/interop/crowd.py)."""
+    again = r"transport retry counter exceeded|killed: it did not end"
+    name = words.replace(" ", " -g 0 ", 1) if " " in words else f"{words} -g 0"
+    text = name.replace("-g 0", "-g {gid}")
+    return Cell(name, text, f"{text} {{peer}}", ("socket", 18515), full=full, absent=absent, again=again)
+
+
+def perftest(words, full=False, absent=None):
+    text = words.replace(" ", " -x {gid} -F ", 1)
+    return Cell(text.format(gid=0), text, f"{text} {{peer}}", ("socket", 18515), full=full, absent=absent)
+
+
+def managed(words, full=False):
+    """perftest that connects by rdma_cm. It agrees by a first connection on when to listen and connect, and is an emulated
+    server late, the second is refused."""
+    again = "REJECTED; error: 8"
+    return Cell(f"{words} IPv4", words, f"{words} {{peer}}", ("TCP", 18515), full=full, again=again)
+
+
+def qperf(test, full=False):
+    # A port that was used just now can't be had again.
+    words = f"qperf -cm1 {{peer}} -lp {{port}} -t 1 {test}"
+    return Cell(
+        f"qperf -cm1 {test}", "qperf -lp {port}", words, ("socket", 0), full=full, endless=True, again="Event rejected",
+        figure=r"(?m)^ +(latency|bw|send_bw|msg_rate|loc_node) +=",
+    )  # fmt: skip
+
+
+def of_family(family):
+    """The programs of rdmacm-utils."""
+    full, name = family == "6", f"IPv{family}"
+    return [
+        Cell(
+            f"rping -c -a {name} -C 10 -V", "rping -s -a {here} -C 10 -V", "rping -c -a {peer} -C 10 -V",
+            ("TCP", 7174), family, full,
+        ),
+        Cell(
+            f"ucmatose -s {name} -c 20 -C 10", "ucmatose -b {here} -c 20 -C 10", "ucmatose -s {peer} -c 20 -C 10",
+            ("TCP", 7471), family, full,
+        ),
+        Cell(
+            f"udaddy -s {name} -c 5 -C 10", "udaddy -b {here} -c 5 -C 10", "udaddy -b {here} -s {peer} -c 5 -C 10",
+            ("UDP", 7174), family, full,
+        ),
+        Cell(f"rdma_client -s {name}", "rdma_server -s {here}", "rdma_client -s {peer}", ("TCP", 7471), family, full),
+        Cell(
+            f"cmtime -s {name} -c 20", "cmtime -b {here}", "cmtime -b {here} -s {peer} -c 20",
+            ("TCP", 7471), family, full, endless=True,
+        ),
+        # A sender destroys its queue pairs as soon as it has posted: those of the first get their time.
+        Cell(
+            f"mckey -b {name} -m {GROUPS[family]}", "mckey -b {here} -m {group}", "mckey -b {here} -m {group} -s -c 20",
+            ("says", "joined"), family, full, endless_client=True,
+            absent=Absent("failure joining", "kernel rxe has no IPv6 groups: a join ends with ENOTSUPP") if full else None,
+        ),
+    ]  # fmt: skip
+
+
+CELLS = [
+    pingpong("ibv_rc_pingpong -c -n 200"),
+    pingpong("ibv_rc_pingpong -c -n 200 -e", full=True),
+    pingpong("ibv_rc_pingpong -c -n 200 -N", full=True),
+    pingpong("ibv_rc_pingpong -c -s 100000 -n 50", full=True),
+    pingpong("ibv_rc_pingpong -c -n 200 -o", full=True, absent=Absent("isn't ODP capable", NO_ODP)),
+    pingpong("ibv_rc_pingpong -c -n 200 -t", full=True, absent=Absent("isn't completion timestamp capable", NO_CLOCK)),
+    pingpong("ibv_uc_pingpong -c -n 200"),
+    pingpong("ibv_uc_pingpong -c -n 200 -e", full=True),
+    pingpong("ibv_ud_pingpong -c -n 200"),
+    pingpong("ibv_ud_pingpong -c -n 200 -e", full=True),
+    pingpong("ibv_srq_pingpong -c -n 200"),
+    pingpong("ibv_srq_pingpong -c -n 200 -e", full=True),
+    pingpong("ibv_xsrq_pingpong", absent=Absent("Couldn't [Oo]pen the XRC Domain", NO_XRC)),
+    *of_family("4"),
+    Cell(
+        "rdma_xclient -c r -s IPv4", "rdma_xserver -c r", "rdma_xclient -c r -s {peer}", ("TCP", 7471),
+    ),
+    Cell(
+        "rdma_xclient -c x -s IPv4", "rdma_xserver -c x", "rdma_xclient -c x -s {peer}", ("TCP", 7471),
+        absent=Absent("rdma_create_ep|rdma_create_qp|rdma_create_srq|Operation not supported", NO_XRC), roles=("server",),
+    ),
+    Cell(
+        "udpong -s IPv4", "udpong -b {here}", "udpong -s {peer} -T e -C 10", ("UDP", 7174), endless=True,
+        absent=Absent("rconnect: |rbind|rsocket", "datagrams of rsockets need an address handle without GRH, which RoCE has not"),
+        roles=("server",),
+    ),
+    *of_family("6"),
+    *[perftest(f"ib_{work}_{what} -n 100") for work in ("write", "read", "send", "atomic") for what in ("bw", "lat")],
+    # What an emulated machine loses of these is lost: no more at a time than its socket's buffer holds.
+    perftest("ib_send_bw -n 40 -s 2048 -c UC", full=True),
+    perftest("ib_send_bw -n 40 -s 1024 -c UD", full=True),
+    perftest("ib_send_lat -n 100 -c UD", full=True),
+    perftest("ib_write_bw -n 40 -s 2048 -c UC", full=True),
+    perftest("ib_write_bw -n 100 -b -q 4", full=True),
+    perftest("ib_send_bw -n 100 -b -e", full=True),
+    perftest("ib_send_bw -n 100 -q 2 --use-srq", full=True),
+    perftest("ib_send_lat -n 100 -I 64", full=True),
+    perftest("ib_write_bw -n 5 -s 1000000", full=True),
+    perftest("ib_read_bw -n 5 -s 1000000", full=True),
+    perftest("ib_send_bw -n 5 -s 1000000", full=True),
+    perftest("ib_atomic_bw -n 100 -A CMP_AND_SWAP", full=True),
+    perftest("ib_send_bw -n 100 -c XRC", full=True, absent=Absent("(?i)xrc|Couldn't|Unable|not supported", NO_XRC)),
+    managed("ib_write_bw -R -F -n 100"),
+    managed("ib_read_bw -R -F -n 100", full=True),
+    managed("ib_send_bw -R -F -n 100", full=True),
+    qperf("rc_bw"),
+    *[
+        qperf(test, full=True)
+        for test in (
+            "conf", "rc_bi_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_bw", "rc_rdma_write_lat",
+            "rc_rdma_write_poll_lat", "rc_compare_swap_mr", "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add",
+        )
+    ],
+]  # fmt: skip
+
+# Calls of the C programs that a kernel answers in another way, and why we do not: call -> reason.
+_ROOM = "the kernel gives queues more room than asked for, so the request is right there; ours takes what was asked for"
+_EARLY = "rdma-core's provider for rxe refuses before it writes to bad_wr"
+DIFFERENT = {
+    "ibv_modify_qp, P_Key index 9999": "kernel rxe takes any index; adapters and we refuse one that has no key",
+    "bad_wr of a receive before INIT": _EARLY,
+    "bad_wr of a send before RTS": _EARLY,
+    "bad_wr of them": _ROOM,
+    "a send of more parts than the queue takes": _ROOM,
+    "bad_wr of that send": _ROOM,
+    "a send of an unknown opcode": "rdma-core's provider for rxe passes it on, and its completion is an error; we refuse it at once",
+    "bad_wr of the unknown opcode": "as the one before",
+    "rdma_init_qp_attr for RTR before there is a peer": "the kernel gives the attributes for INIT instead; we say that there are none yet",
+}

@@ -1,0 +1,43 @@
+#!/bin/bash
+# Installs a package of rxe with dpkg in a copy of this system (an overlay above it, gone at the end), and has user nobody
+# run Debian's programs with what it has installed: deb.sh PACKAGE. Needs root; network namespace and all else are its own.
+set -euo pipefail
+package=$(realpath "$1")
+if [ -z "${RXE_DEB_INSIDE:-}" ]; then
+    RXE_DEB_INSIDE=1 exec unshare --mount --net --pid --fork --kill-child "$0" "$package"
+fi
+ip link set lo up
+copy=$(mktemp -d)
+mount -t tmpfs rxe "$copy"
+mkdir "$copy/upper" "$copy/work" "$copy/root"
+mount -t overlay -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work" rxe "$copy/root"
+root=$copy/root
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount -t sysfs sys "$root/sys"
+mount -t tmpfs -o mode=1777 tmp "$root/tmp"
+cp "$package" "$root/tmp/rxe.deb"
+chroot "$root" dpkg -i /tmp/rxe.deb
+nobody() { chroot --userspec=65534:65534 "$root" env -u LD_LIBRARY_PATH -u CARGO_TARGET_DIR HOME=/tmp timeout 30 "$@"; }
+nobody rxe run -- ibv_devinfo | grep -E 'hca_id|state:'
+nobody rxe run -- ibv_rc_pingpong -g 0 -c >"$root/tmp/server" 2>&1 &
+server=$!
+for _ in $(seq 100); do
+    [ -z "$(ss -Hltn 'sport = :18515')" ] || break
+    sleep 0.05
+done
+nobody rxe run -- ibv_rc_pingpong -g 0 -c 127.0.0.1 | tail -n 1
+wait "$server"
+nobody rxe run -- rping -s -a 127.0.0.1 -C 3 -V &
+server=$!
+for _ in $(seq 100); do
+    nobody rxe service status --json 2>/dev/null | grep -q '"service_id"' && break
+    sleep 0.05
+done
+nobody rxe run -- rping -c -a 127.0.0.1 -C 3 -V -v
+wait "$server"
+# Nothing of the system's was replaced, and nothing of it stays.
+[ "$(chroot "$root" dpkg -S /usr/lib/*-linux-gnu/libibverbs.so.1 | cut -d: -f1)" = libibverbs1 ]
+chroot "$root" dpkg -r rxe >/dev/null
+[ ! -e "$root/usr/bin/rxe" ] && [ ! -e "$root/usr/lib/rxe" ]
+echo "installed, used and removed"

@@ -1,0 +1,74 @@
+#!/usr/bin/python3
+"""Writes docs/compat.md from the lines of a whole run of scripts/compat: name, placement, verdict, remark.
+
+  table.py FILE
+"""
+
+import pathlib
+import subprocess
+import sys
+
+import cells
+
+PACKAGES = [
+    "ibverbs-utils", "rdmacm-utils", "perftest", "qperf", "infiniband-diags", "python3-pyverbs", "ucx-utils",
+    "libfabric-bin", "openmpi-bin",
+]  # fmt: skip
+HEAD = """# What runs on the drop-in
+
+Debian's programs, unmodified, as user nobody without a capability or a device node: `scripts/compat --write` has written
+this. Where there are two ends, both have to end well; with `-c` the ibv_ programs compare the data, rping with `-V`.
+
+"""
+COLUMNS = """
+`ours`: both ends on the drop-in, two processes on one address. `6.1 →`: the server is on that kernel's rxe in an emulated
+machine, our end is the client; `6.1 ←`: the other way round. There the command's addresses and GID indices are others.
+`none`: the kernel lacks what the program needs, and its end said so. Empty: not played there.
+"""
+TAIL = """
+qperf without `-cm1` names its peer by LID, which is no way on Ethernet (nor on kernel devices): its UC and UD tests are not
+here. rcopy, rstream, riostream and udpong are made of rsockets, which are not there yet: they end with "Operation not
+supported". What became of each of pyverbs' tests is in [pyverbs.txt](pyverbs.txt).
+"""
+
+
+def program_of(name):
+    return name.split()[0].rstrip(":").rsplit("/", 1)[-1]
+
+
+def packages():
+    for package in PACKAGES:
+        words = ["dpkg-query", "-W", "-f", "* ${Package} ${Version}\n", package]
+        yield subprocess.run(words, capture_output=True, text=True, check=False).stdout
+
+
+def main():
+    rows, notes, placements = {}, {}, []
+    for line in pathlib.Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():
+        name, placement, verdict, remark = line.split("\t")
+        rows.setdefault(program_of(name), {}).setdefault(name, {})[placement] = (verdict, remark)
+        if placement not in placements:
+            placements.append(placement)
+        if remark:
+            notes.setdefault(remark, len(notes) + 1)
+    heads = [placement.replace(" client", " →").replace(" server", " ←") for placement in placements]
+    text = HEAD + "".join(packages()) + COLUMNS
+    for program, names in rows.items():
+        text += f"\n## {program}\n\n| | " + " | ".join(heads) + " |\n" + "|---" * (len(heads) + 1) + "|\n"
+        for name, found in names.items():
+            marks = []
+            for placement in placements:
+                verdict, remark = found.get(placement, ("", ""))
+                marks.append(verdict + (f" [{notes[remark]}]" if remark else ""))
+            shown = name.replace("|", "\\|")
+            text += f"| `{shown}` | " + " | ".join(marks) + " |\n"
+    if notes:
+        text += "\n## Notes\n\n" + "".join(f"{number}. {remark}\n" for remark, number in notes.items())
+    if cells.DIFFERENT:
+        text += "\n## Calls that kernel rxe answers in another way\n\nThe C programs `wrong` and `wrong_cm` make each of these; all others give the same.\n\n| call | why ours is another |\n|---|---|\n"
+        text += "".join(f"| `{call}` | {why} |\n" for call, why in cells.DIFFERENT.items())
+    print(text + TAIL, end="")
+
+
+if __name__ == "__main__":
+    main()
