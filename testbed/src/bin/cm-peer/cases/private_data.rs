@@ -1,5 +1,6 @@
 //! Private data of every length that a message has room for: the other program gets the bytes, then zeroes to the field's end.
-//! The fields are the same for both IP versions: over IPv6 each eighth length is tried, in the suite's time.
+//! The fields are the same for both IP versions: over IPv6 each eighth length is tried, in the suite's time; with `set=brief`
+//! also over IPv4.
 
 use super::{Bench, Case};
 use crate::peer::same;
@@ -27,7 +28,9 @@ const SIDR_REP: usize = 136;
 
 /// The lengths to try.
 fn lengths(bench: &Bench, most: usize) -> impl Iterator<Item = usize> {
-    (0..=most).step_by(if bench.peer.options.ours.is_ipv6() { 8 } else { 1 }).chain([most])
+    let options = &bench.peer.options;
+    let brief = options.ours.is_ipv6() || options.get("set", String::new()).is_ok_and(|set| set == "brief");
+    (0..=most).step_by(if brief { 8 } else { 1 }).chain([most])
 }
 
 /// Bytes of a length within the field, and what the other side's program has to see.
