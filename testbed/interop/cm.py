@@ -51,6 +51,9 @@ class Program(NamedTuple):
     endless: tuple = ()
     # Why the kernel's server can't be reached over IPv6, if so.
     no_server6: str = ""
+    # Whether its client asks for many connections at once: it must not come while the server is about to listen. Requests that are
+    # taken back then are looked at before those of the next attempt, and spoil them.
+    crowd: bool = False
     # Why a client may be refused by its own server, if so: both are started anew then, and it is no fault of ours if that does not
     # help.
     race: str = ""
@@ -106,6 +109,7 @@ PROGRAMS = [
         "{rxe} cmtime -b {there} -p {port}",
         "{rxe} cmtime -b {there} -s {here} -p {port} -c 100",
         endless=("server", "our_server"),
+        crowd=True,
     ),
     Program(
         "qperf -cm1: RC SEND latency and rate, RC WRITE rate; ours on the drop-in",
@@ -122,8 +126,8 @@ PROGRAMS = [
         "ib_write_bw -R -x 1 -n 200 -s 4096 -p {port} {there}",
         "{dropin} ib_write_bw -R -x 1 -n 200 -s 4096 -p {port}",
         "{dropin} ib_write_bw -R -x 1 -n 200 -s 4096 -p {port} {here}",
-        race="its server listens only after it has told the client to connect, and in an emulated machine that is too late; the client "
-        "does not survive the refusal",
+        race="its server listens only after it has told the client to connect, and in an emulated machine that is too late; "
+        "the client does not survive the refusal",
         no_ipv6="perftest 4.5 resolves IPv4 alone with -R",
     ),
     Program(
@@ -208,11 +212,10 @@ class Side:
         return 0
 
 
-def pair(server, client, says_ready, endless_server, endless_client, tries):
-    """Plays a pair, the client so often while nobody listens; what went wrong, or nothing."""
+def pair(server, client, wait, endless_server, endless_client, tries):
+    """Plays a pair, the client after `wait` and so often while nobody listens; what went wrong, or nothing."""
     server = Side(server)
-    if says_ready:
-        server.listening.wait(READY)
+    wait(server)
     for left in reversed(range(tries)):
         client_side = Side(client)
         if endless_client:
@@ -288,6 +291,17 @@ class Column:
         print(f"skipped: {where}: refused {ANEW} times: {program.race}", flush=True)
         return "skipped", program.race
 
+    def until_listening(self, port):
+        """Waits until a program on the kernel listens to that port."""
+        end = time.monotonic() + READY
+        while time.monotonic() < end:
+            shown = subprocess.run(
+                self.guest.command(["rdma", "res", "show", "cm_id"]), capture_output=True, text=True, check=False
+            ).stdout
+            if any("LISTEN" in line and f":{port} " in f"{line} " for line in shown.splitlines()):
+                return
+            time.sleep(0.2)
+
     def once(self, program, whose, tries):
         """Plays a pair; what went wrong, or nothing."""
         port = program.port or self.port
@@ -297,10 +311,12 @@ class Column:
             theirs, ours = program.client, program.our_server
         theirs = self.guest.command(self.words(theirs, port))
         ours = self.guest.outside(self.words(ours, port), variables=self.variables)
+        ends = ("server", "our_client") if whose == "ours" else ("our_server", "client")
+        endless = [end in program.endless for end in ends]
         if whose == "ours":
-            return pair(theirs, ours, False, "server" in program.endless, "our_client" in program.endless, tries)
-        ready = program.our_server.startswith("{cm}")
-        return pair(ours, theirs, ready, "our_server" in program.endless, "client" in program.endless, tries)
+            return pair(theirs, ours, lambda _: program.crowd and self.until_listening(port), *endless, tries)
+        says_ready = program.our_server.startswith("{cm}")
+        return pair(ours, theirs, lambda server: says_ready and server.listening.wait(READY), *endless, tries)
 
     def cases(self, section, which):
         """What each side's program sees of refusals, private data and endings."""
