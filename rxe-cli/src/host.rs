@@ -2,14 +2,14 @@
 
 use crate::Result;
 use rxe_verbs::{
-    Access, Completion, Context, Cq, Device, Gid, Mtu, Psn, Qkey, Qp, QpChange, QpState, QpType, Qpn,
-    WcStatus,
+    Access, CompChannel, Completion, Context, Cq, Device, EventError, Gid, Mtu, Psn, Qkey, Qp, QpChange,
+    QpState, QpType, Qpn, WcStatus,
 };
 use std::{
     hash::{BuildHasher, RandomState},
     io,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How long a silent peer is waited for.
@@ -186,9 +186,17 @@ pub(crate) fn connect(qp: &Qp, to: &Connection) -> Result<()> {
     Ok(qp.modify(&rts)?)
 }
 
-/// Waits for a completion and wants it to be a success.
-pub(crate) fn next_completion(cq: &Cq, context: &Context) -> Result<Completion> {
-    let Some(wc) = cq.poll_within(PATIENCE)? else {
+/// Waits for a completion and wants it to be a success; polls, or sleeps until the channel tells of one.
+pub(crate) fn next_completion(
+    cq: &Cq,
+    events: Option<&CompChannel>,
+    context: &Context,
+) -> Result<Completion> {
+    let next = match events {
+        None => cq.poll_within(PATIENCE)?,
+        Some(events) => sleep_for(cq, events)?,
+    };
+    let Some(wc) = next else {
         let seconds = PATIENCE.as_secs();
         return Err(format!(
             "nothing came from the peer for {seconds} s: is it still running, does UDP port 4791 reach both sides, and \
@@ -199,6 +207,27 @@ pub(crate) fn next_completion(cq: &Cq, context: &Context) -> Result<Completion> 
     };
     check(&wc, context)?;
     Ok(wc)
+}
+
+fn sleep_for(cq: &Cq, events: &CompChannel) -> Result<Option<Completion>> {
+    let mut one = [Completion::default()];
+    let end = Instant::now() + PATIENCE;
+    loop {
+        // What came before the queue was armed wakes nobody: one more look at it.
+        for armed in [false, true] {
+            if cq.poll(&mut one)? == 1 {
+                return Ok(Some(one[0]));
+            }
+            if !armed {
+                cq.req_notify(false);
+            }
+        }
+        match events.get_event_within(end.saturating_duration_since(Instant::now())) {
+            Ok(_) | Err(EventError::Interrupted) => {}
+            Err(EventError::Empty) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Wants a completion to be a success.

@@ -131,7 +131,7 @@ fn ipv6_alone() {
     let Some(namespace) = Namespace::with_loopback("ipv6") else { return };
     namespace.ip("addr del 127.0.0.1/8 dev lo");
     namespace.ip("addr add ::2/128 dev lo nodad");
-    for service in ["rc", "uc", "ud", "srq -n 200"] {
+    for service in ["rc", "uc", "ud", "srq -n 200", "rc --events", "srq -n 200 --events"] {
         let options = format!("pingpong {service} --check --bind");
         let outputs =
             both((&namespace, &format!("{options} ::1")), (&namespace, &format!("{options} ::2 ::1")));

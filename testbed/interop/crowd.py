@@ -7,13 +7,12 @@ import time
 import traceback
 
 SECTION = "Several processes on one address, the host service killed"
-# Long enough for the service to be killed in the middle.
-CASE = ("rc", 4096, 65536, 400)
+# Each message one packet: kernel rxe takes the acknowledgement of a message that it is sending again, in the middle of
+# it, as the end of the message, and with a send queue of one entry (ibv_rc_pingpong's) never sends the next. In an
+# emulated machine its timeout of 67 ms runs out often enough. Enough messages for the service to be killed meanwhile.
+CASE = ("rc", 4096, 4096, 2000)
 COUNT = 4
 PORT = 18600
-# Against 6.12 a queue pair stands still in one run of a few, and the kernel's program then for longer than any retries
-# take; whose fault that is is not known. `--crowd` plays it there too.
-STEADY = {"6.1"}
 
 
 def service(guest, rxe):
@@ -31,12 +30,6 @@ def one(pair, family, port, wrong):
     # Whatever it is.
     except Exception:
         wrong.append(traceback.format_exc())
-
-
-def skip(guest, results):
-    """Says that it is not played."""
-    results.add(SECTION, "all", guest.version, "both", "both", "skipped")
-    print(f"skipped: kernel {guest.version}: {SECTION}: made on request (--crowd): a queue pair stands still now and then")
 
 
 def play(guest, rxe, results, pair):

@@ -12,8 +12,8 @@ import crowd
 import steering
 
 SECTION = crowd.SECTION
-# A few seconds each, where the kernel is emulated on processors that are shared.
-CASE = ("rc", 4096, 65536, 40)
+# A few seconds each, where the kernel is emulated on processors that are shared; of one packet, see crowd.py.
+CASE = ("rc", 4096, 4096, 1000)
 SECONDS = 60
 SERVICE_EVERY = 10
 # So many at a time, since each takes some seconds; and how many must come about.

@@ -2,7 +2,7 @@
 """Runs `rxe pingpong` against ibv_*_pingpong on kernel rxe, and every operation, both roles, IPv4 and IPv6; judges the wire.
 
   run.py [--kernels 6.1,6.12] [--rxe PATH] [--ops PATH] [--cm PATH] [--with-cm] [--lossy] [--only-cm]
-         [--brief-cm] [--crowd] [--minute] [--table FILE] [--keep]
+         [--brief-cm] [--only-crowd] [--minute] [--table FILE] [--keep]
 
 Our side runs as user nobody in the guest's network namespace on this host; and once more inside the guest, in a second
 namespace there, so that the guest's UDP stack is our sender. Both sides compare every byte (-c) and both exit codes
@@ -200,8 +200,9 @@ def pair_of_crowd(guest, rxe, case, family, port):
     """One of several pairs that play at the same time; what went wrong, or nothing."""
     info = guest.info
     index = guest.gid_index(info["guest_dev"], info[f"guest{family}"])
-    theirs = [*kernel_side(case, info["guest_dev"], index, None), "-p", str(port)]
-    ours = [*our_side(rxe, case, info[f"host{family}"], info["guest4"]), "--port", str(port)]
+    theirs = [*kernel_side(case, info["guest_dev"], index, None), "-e", "-p", str(port)]
+    # By events: so many that poll would take the machine from each other.
+    ours = [*our_side(rxe, case, info[f"host{family}"], info["guest4"]), "--events", "--port", str(port)]
     return play(guest.command(theirs), guest.outside(ours))
 
 
@@ -309,6 +310,9 @@ def whole_kernel(version, options, folder, results):
         return pair_of_crowd(guest, options.rxe, case, family, port)
 
     try:
+        if options.crowd:
+            crowd.play(guest, options.rxe, results, pair)
+            return
         if options.minute:
             minute.play(guest, options.rxe, results, pair, capture)
             judged(capture, version, results, [])
@@ -324,10 +328,7 @@ def whole_kernel(version, options, folder, results):
         judged(capture, version, results, WANTED)
         operations.play(guest, options.ops, results, operations.BULK, "46", run)
 
-        if version in crowd.STEADY or options.crowd:
-            crowd.play(guest, options.rxe, results, pair)
-        else:
-            crowd.skip(guest, results)
+        crowd.play(guest, options.rxe, results, pair)
     finally:
         capture.stop()
         if not options.keep:
@@ -344,7 +345,7 @@ def main():
     parser.add_argument("--lossy", action="store_true", help="rdma_cm: also whole programs over a network that loses 1 %%")
     parser.add_argument("--only-cm", action="store_true", help="only rdma_cm, and all of that")
     parser.add_argument("--brief-cm", action="store_true", help="only rdma_cm, as much as without flags")
-    parser.add_argument("--crowd", action="store_true", help="several processes on one address against every kernel")
+    parser.add_argument("--only-crowd", dest="crowd", action="store_true", help="only several processes on one address")
     parser.add_argument("--minute", action="store_true", help="only several processes on one address, for a minute")
     parser.add_argument("--table", type=pathlib.Path, help="write the matrix to this Markdown file")
     parser.add_argument("--keep", action="store_true", help="leave the guests running")

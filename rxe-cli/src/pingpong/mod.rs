@@ -48,6 +48,9 @@ pub(crate) struct Args {
     /// Compare every byte of every message received (of a peer from rdma-core: what it can send)
     #[arg(short, long)]
     check: bool,
+    /// Sleep until a completion comes instead of polling
+    #[arg(short, long)]
+    events: bool,
     #[command(flatten)]
     local: Local,
     /// Print JSON

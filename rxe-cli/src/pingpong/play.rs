@@ -6,8 +6,8 @@ use crate::{
     host::{self, Connection, next_completion},
 };
 use rxe_verbs::{
-    Access, Completion, Context, Cq, Gid, Mr, Pd, Qkey, Qp, QpCaps, QpInit, RecvWr, SendOp, SendWr, Srq,
-    UdDest, WcOpcode,
+    Access, CompChannel, Completion, Context, Cq, Gid, Mr, Pd, Qkey, Qp, QpCaps, QpInit, RecvWr, SendOp,
+    SendWr, Srq, UdDest, WcOpcode,
 };
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,8 @@ pub(super) struct Table {
     context: Context,
     pd: Pd,
     cq: Cq,
+    /// Where there is one, it sleeps instead of polling.
+    events: Option<CompChannel>,
     srq: Option<Srq>,
     players: Vec<Player>,
     /// A send buffer for each player.
@@ -66,7 +68,8 @@ impl Table {
         let slot = size + before;
         let slots = (RECEIVE_BYTES / slot).min(args.rx_depth as usize).max(2 * count);
         let pd = context.alloc_pd()?;
-        let cq = context.create_cq((slots + count) as u32, None)?;
+        let events = args.events.then(|| context.create_comp_channel()).transpose()?;
+        let cq = context.create_cq((slots + count) as u32, events.as_ref())?;
         let srq = (service == Service::Srq).then(|| pd.create_srq(slots as u32, 1)).transpose()?;
         let caps = QpCaps {
             max_send_wr: 1,
@@ -99,6 +102,7 @@ impl Table {
             context,
             pd,
             cq,
+            events,
             srq,
             players,
             sends,
@@ -169,7 +173,7 @@ impl Table {
         }
         let (mut sent, mut received) = (0, 0);
         while sent < iters || received < iters {
-            let wc = next_completion(&self.cq, &self.context)?;
+            let wc = next_completion(&self.cq, self.events.as_ref(), &self.context)?;
             let index = self.players.iter().position(|player| player.own.qpn == wc.qpn);
             let index = index.ok_or("a completion of a queue pair that is not ours")?;
             if wc.opcode == WcOpcode::Recv {
