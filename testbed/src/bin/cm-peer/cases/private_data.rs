@@ -109,14 +109,22 @@ fn reject_here(bench: &Bench) -> Result<(), Failure> {
 
 fn datagram(bench: &Bench) -> Result<(), Failure> {
     let (_listener, address) = bench.their_listener(PortSpace::Udp)?;
+    let mut earlier = None;
     for round in lengths(bench, SIDR_REQ) {
         let ((asked, seen), (answered, answer)) = (field(round, SIDR_REQ), field(round, SIDR_REP));
         let ours = bench.peer.resolved(PortSpace::Udp, address)?;
         ours.connect(&bench.params(&asked))?;
-        let (theirs, told) = bench.they_are_asked()?;
+        let (mut theirs, mut told) = bench.they_are_asked()?;
+        // A kernel forgets a request as soon as it has answered: if that took it longer than we wait, our repetition is another.
+        while earlier.as_ref() == Some(&told.data) && told.data != seen {
+            println!("  a repetition of the last SIDR_REQ was told as a new one");
+            drop(theirs);
+            (theirs, told) = bench.they_are_asked()?;
+        }
         same("the SIDR_REQ's", &told.data, &seen)?;
         theirs.call("cm_accept", &answered)?;
         same("the SIDR_REP's", &bench.we_get("ESTABLISHED")?.private_data, &answer)?;
+        earlier = Some(seen);
     }
     Ok(())
 }
