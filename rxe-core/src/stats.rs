@@ -30,6 +30,8 @@ counters!(
         retransmitted,
         /// Times the retransmission timer ran out.
         timeouts,
+        /// Times requests were sent again because the peer was silent for longer than usual.
+        probes,
         /// PSN sequence NAKs received.
         psn_naks_received,
         /// PSN sequence NAKs sent.
@@ -66,6 +68,8 @@ counters!(
         dropped_length,
         /// Congestion notifications received.
         cnps_received,
+        /// Congestion notifications sent: marked packets came.
+        cnps_sent,
     }
 );
 

@@ -190,7 +190,12 @@ impl Cq {
         self.check()?;
         let ring = &self.0.ring;
         let count = ring.pop(out);
-        if count > 0 || out.is_empty() {
+        if count == out.len() {
+            // There may be more, so it will probably ask again.
+            return Ok(count);
+        }
+        if count > 0 {
+            self.0.stack.release();
             return Ok(count);
         }
         self.0.stack.progress();

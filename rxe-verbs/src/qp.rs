@@ -10,7 +10,6 @@ use crate::{
     mr::Mr,
     mw::Mw,
     pd::Pd,
-    regions::View,
     srq::Srq,
     xrcd::Xrcd,
 };
@@ -21,6 +20,7 @@ use rxe_core::{
     qp::{ModifyError, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType},
     region::WindowType,
     stats::QpStats,
+    time::Instant,
     work::{Access, AddressVector, BindWindow, CqId, Payload, RecvWr, SendFlags, SendOp, SendWr},
 };
 use std::sync::{Arc, Mutex, PoisonError};
@@ -265,10 +265,17 @@ impl Qp {
     /// Posts a send request (ibv_post_send) and sends what may leave now. Elements and inline bytes are copied; the
     /// memory they name is read later, until the request completes.
     ///
+    /// A small request behind others that are unanswered may wait for the next call of a program that posts and polls in
+    /// a row (a millisecond at most), so that many leave together.
+    ///
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.shard.act(Acks::Wait, |state, view| self.post_one(state, view, wr))?
+        let bytes = match wr.payload {
+            Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
+            Payload::Inline(bytes) => bytes.len() as u64,
+        };
+        self.shard.post(self.qpn, bytes, |state, now| self.post_one(state, now, wr))
     }
 
     /// Posts several send requests, up to the first that fails. They leave together.
@@ -276,9 +283,10 @@ impl Qp {
     /// # Errors
     /// Which failed, and why; those before it were posted.
     pub fn post_send_list(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
-        self.shard.act(Acks::Wait, |state, view| {
+        self.shard.act(Acks::Wait, |state, _| {
+            let now = now();
             list.iter().enumerate().try_for_each(|(index, wr)| {
-                self.post_one(state, view, wr).map_err(|reason| PostListError { index, reason })
+                self.post_one(state, now, wr).map_err(|reason| PostListError { index, reason })
             })
         })?
     }
@@ -297,9 +305,9 @@ impl Qp {
             .act(Acks::Wait, |state, _| state.endpoint.post_send_all(now(), self.qpn, list).map_err(told))?
     }
 
-    fn post_one(&self, state: &mut State, _view: View<'_>, wr: &SendWr<'_>) -> Result<(), PostError> {
+    fn post_one(&self, state: &mut State, now: Instant, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.check_length(wr)?;
-        state.endpoint.post_send(now(), self.qpn, wr)
+        state.endpoint.post_send(now, self.qpn, wr)
     }
 
     /// A datagram fits the network as it is now.

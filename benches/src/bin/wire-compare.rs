@@ -3,22 +3,13 @@
 //! Ours is two processes of `rxe perf write bw`, TCP is `iperf3 -l 128K` (Debian package iperf3). `scripts/bench` builds
 //! everything and runs this.
 
+use benches::{
+    ends::Result,
+    turns::{Server, ask, extremes, free_port, idle_share, iperf3, machine, median, ratios},
+};
 use clap::Parser;
 use serde_json::{Value, json};
-use std::{
-    error::Error,
-    fs,
-    net::{IpAddr, TcpListener},
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
-
-/// How long a server may take to listen, and how long a finished one to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+use std::{fs, net::IpAddr, path::PathBuf, process::Command};
 
 /// RC WRITE beside one TCP stream, on loopback, in turns
 #[derive(Debug, Parser)]
@@ -65,7 +56,8 @@ fn main() -> Result<()> {
         let (mut ours, mut tcp) = (Vec::new(), Vec::new());
         for round in 1..=args.rounds {
             let mine = rc_write(&args, &rxe, size).map_err(|error| format!("rxe perf: {error}"))?;
-            let theirs = iperf3(&args).map_err(|error| format!("iperf3: {error}"))?;
+            let theirs = iperf3(args.client, args.server, "128K", args.seconds)
+                .map_err(|error| format!("iperf3: {error}"))?;
             eprintln!("{size} bytes, round {round}: rxe {mine:.2}, iperf3 {theirs:.2} Gbit/s");
             ours.push(mine);
             tcp.push(theirs);
@@ -109,85 +101,6 @@ fn row_json((size, ours, tcp): &(u32, Vec<f64>, Vec<f64>)) -> Value {
     })
 }
 
-fn ratios(ours: &[f64], tcp: &[f64]) -> Vec<f64> {
-    ours.iter().zip(tcp).map(|(mine, theirs)| mine / theirs).collect()
-}
-
-/// The middle value; of an even number the mean of the two in the middle.
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
-    f64::midpoint(values[low], values[high])
-}
-
-fn extremes(values: &[f64]) -> (f64, f64) {
-    values.iter().fold((f64::INFINITY, 0.0), |(low, high), &value| (low.min(value), high.max(value)))
-}
-
-/// A process that ends with us.
-struct Server(Child);
-
-impl Server {
-    fn start(command: &mut Command) -> Result<Self> {
-        Ok(Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
-    }
-
-    /// It has served one client and goes by itself.
-    fn wait(mut self) -> Result<()> {
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            if let Some(status) = self.0.try_wait()? {
-                return if status.success() {
-                    Ok(())
-                } else {
-                    Err(format!("the server says {status}").into())
-                };
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        Err("the server does not end".into())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It is gone already unless something went wrong.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A TCP port that is free at this moment.
-fn free_port(address: IpAddr) -> Result<u16> {
-    Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
-}
-
-/// Runs a client until it finds its server listening; gives the figure in what it printed.
-fn ask(
-    server: &mut Server,
-    mut client: impl FnMut() -> Command,
-    figure: impl Fn(&Value) -> Option<f64>,
-) -> Result<f64> {
-    let start = Instant::now();
-    loop {
-        let output = client().stdin(Stdio::null()).output()?;
-        // iperf3 reports failures with a status of 0.
-        let found = serde_json::from_slice(&output.stdout).ok().and_then(|printed| figure(&printed));
-        if let Some(found) = found {
-            return Ok(found);
-        }
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        if let Some(status) = server.0.try_wait()? {
-            return Err(format!("the server says {status}, the client {out}{err}").into());
-        }
-        if start.elapsed() > PATIENCE {
-            return Err(format!("the client failed: {out}{err}").into());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Gbit/s of one RC WRITE measurement.
 fn rc_write(args: &Args, rxe: &PathBuf, size: u32) -> Result<f64> {
     let port = free_port(args.server)?.to_string();
@@ -203,64 +116,4 @@ fn rc_write(args: &Args, rxe: &PathBuf, size: u32) -> Result<f64> {
     let found = ask(&mut server, client, |printed| printed["gbit_per_second"].as_f64())?;
     server.wait()?;
     Ok(found)
-}
-
-/// Gbit/s of one TCP stream between the same addresses, as its receiver counts.
-fn iperf3(args: &Args) -> Result<f64> {
-    let port = free_port(args.server)?.to_string();
-    let [near, far] = [args.client.to_string(), args.server.to_string()];
-    let mut server = Server::start(Command::new("iperf3").args(["-s", "-1", "-B", &far, "-p", &port]))?;
-    let seconds = args.seconds.to_string();
-    let client = || {
-        let mut client = Command::new("iperf3");
-        client.args(["-c", &far, "-B", &near, "-p", &port, "-l", "128K", "-t", &seconds, "-J"]);
-        client
-    };
-    let found = ask(&mut server, client, |printed| {
-        printed["end"]["sum_received"]["bits_per_second"].as_f64().filter(|bits| *bits > 0.0)
-    })?;
-    server.wait()?;
-    Ok(found * 1e-9)
-}
-
-/// Processor, cores and kernel, without names.
-fn machine() -> String {
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");
-    let model = model.trim_start_matches([' ', '\t', ':']).to_owned();
-    let cores = thread::available_parallelism().map_or(0, usize::from);
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let version: Vec<&str> = kernel.split(['.', '-']).take(2).collect();
-    format!("{model}, {cores} cores, Linux {}", version.join("."))
-}
-
-/// The share of all processors' time that was idle during a second in which we do nothing.
-fn idle_share() -> f64 {
-    let sample = || -> Option<(u64, u64)> {
-        let stat = fs::read_to_string("/proc/stat").ok()?;
-        let fields: Vec<u64> =
-            stat.lines().next()?.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
-        // idle and iowait (proc_stat(5)).
-        Some((fields.get(3)? + fields.get(4)?, fields.iter().take(8).sum()))
-    };
-    let before = sample();
-    thread::sleep(Duration::from_secs(1));
-    match (before, sample()) {
-        (Some(before), Some(after)) if after.1 > before.1 => {
-            (after.0 - before.0) as f64 / (after.1 - before.1) as f64
-        }
-        _ => f64::NAN,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert_eq!(extremes(&ratios(&[1.0, 6.0], &[2.0, 2.0])), (0.5, 3.0));
-    }
 }

@@ -53,6 +53,15 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Whether no second packet of `len` bytes fits behind one. `max_segments` is what the first packet of a batch will
+    /// set.
+    pub(super) fn ends_with(&self, len: usize, max_segments: u16) -> bool {
+        let most = if self.is_empty() { usize::from(max_segments) } else { self.max_segments };
+        (!self.is_empty() && len < self.segment)
+            || self.count + 1 >= most
+            || self.len + 2 * len > self.arena.len()
+    }
+
     /// The place for the next packet.
     pub(super) fn slot(&mut self, len: usize) -> &mut [u8] {
         &mut self.arena[self.len..self.len + len]

@@ -22,7 +22,7 @@ use crate::{
     },
     stats::{PortStats, QpStats},
     time::Instant,
-    wire::IdentTracker,
+    wire::{CNP_LEN, IdentTracker},
     work::{Event, RecvWr, SendWr, SrqId},
 };
 use alloc::{collections::VecDeque, vec::Vec};
@@ -57,18 +57,28 @@ struct Shared {
     groups: HashMap<IpAddr, Vec<Qpn>>,
     route_limits: HashMap<(IpAddr, u32), (u16, BatchIdent)>,
     schedule: Schedule,
-    /// Acknowledgements that destroyed queue pairs still owed.
-    farewells: VecDeque<Farewell>,
+    /// Packets that no queue pair sends: of destroyed ones, and about congestion.
+    notices: VecDeque<Notice>,
     /// Packets for other slots.
     strays: VecDeque<Stray>,
     stats: PortStats,
 }
 
-/// An acknowledgement whose queue pair is gone: headers without an ICRC.
+/// An acknowledgement whose queue pair is gone, or a congestion notification: without an ICRC.
 #[derive(Debug)]
-struct Farewell {
+struct Notice {
     path: Path,
-    packet: [u8; ACK_LEN],
+    packet: [u8; CNP_LEN],
+    len: usize,
+}
+
+impl Notice {
+    /// `packet` is not longer than a congestion notification.
+    fn new(path: Path, packet: &[u8]) -> Self {
+        let mut notice = Self { path, packet: [0; CNP_LEN], len: packet.len().min(CNP_LEN) };
+        notice.packet[..notice.len].copy_from_slice(&packet[..notice.len]);
+        notice
+    }
 }
 
 /// Bytes of an acknowledgement, BTH to ICRC.
@@ -99,7 +109,7 @@ macro_rules! scene {
         };
         (
             Ctx { now: $now, memory: $memory, events: &mut shared.events, srqs: &mut shared.srqs },
-            Flow { window, reads: &mut shared.reads },
+            Flow { window, reads: &mut shared.reads, place: $crate::qp::flow::Place::default() },
         )
     }};
 }
@@ -122,7 +132,7 @@ impl Endpoint {
                 groups: HashMap::new(),
                 route_limits: HashMap::new(),
                 schedule: Schedule::default(),
-                farewells: VecDeque::new(),
+                notices: VecDeque::new(),
                 strays: VecDeque::new(),
                 stats: PortStats::default(),
                 config,
@@ -185,6 +195,16 @@ impl Endpoint {
         qp.post_send_all(&mut ctx, list, port_mtu)?;
         self.shared.make_ready(qp);
         Ok(())
+    }
+
+    /// Whether something is unanswered that this reliable queue pair has sent, or others to the same destination.
+    #[must_use]
+    pub fn has_unanswered(&self, qpn: Qpn) -> bool {
+        let Some(qp) = self.qps.get(qpn).filter(|qp| qp.common.config.qp_type == QpType::Rc) else {
+            return false;
+        };
+        let peer = qp.peer.and_then(|index| self.shared.peers.get(index));
+        peer.is_some_and(|peer| !peer.window.is_empty()) || qp.has_unanswered()
     }
 
     /// Queues a receive request (ibv_post_recv).

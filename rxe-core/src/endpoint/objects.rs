@@ -1,13 +1,13 @@
 //! Making, changing and destroying queue pairs and shared receive queues.
 
-use super::{ACK_LEN, Endpoint, Farewell, ObjectError, Peer, Shared, scene};
+use super::{ACK_LEN, Endpoint, Notice, ObjectError, Peer, Shared, scene};
 use crate::{
     memory::{Memory, NoMemory},
     num::{Psn, Qpn},
     qp::{
         ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, apply,
         common::Ctx,
-        flow::{Flow, Window},
+        flow::{Flow, Place, Window},
         rq::{RecvQueue, Srq, XrcSrq},
     },
     stats::QpStats,
@@ -53,8 +53,11 @@ impl Endpoint {
         let mut qp = self.qps.remove(qpn).ok_or(ObjectError::NoSuchObject)?;
         let peer = qp.peer;
         let window = peer.and_then(|index| self.shared.peers.get_mut(index)).map(|peer| &mut peer.window);
-        let mut flow =
-            Flow { window: window.unwrap_or(&mut self.shared.no_window), reads: &mut self.shared.reads };
+        let mut flow = Flow {
+            window: window.unwrap_or(&mut self.shared.no_window),
+            reads: &mut self.shared.reads,
+            place: Place::default(),
+        };
         qp.silence(&mut flow);
         if let Some(path) = qp.path
             && qp.deferred_ack() == Some(ACK_LEN)
@@ -62,7 +65,7 @@ impl Endpoint {
             let mut packet = [0; ACK_LEN];
             let (mut ctx, mut flow) = scene!(&mut self.shared, peer, Instant::ZERO, &NoMemory);
             if qp.emit_ack(&mut ctx, &mut flow, &mut packet) {
-                self.shared.farewells.push_back(Farewell { path, packet });
+                self.shared.notices.push_back(Notice::new(path, &packet));
             }
         }
         self.shared.unblock(peer);

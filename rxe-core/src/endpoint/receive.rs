@@ -1,21 +1,26 @@
 //! From a run of datagrams to queue pairs: decode, find, judge, hand over. Every drop is counted by its reason.
 
-use super::{Endpoint, Run, RunMeta, Stray, scene};
+use super::{Endpoint, Notice, Run, RunMeta, Stray, scene};
 use crate::{
     memory::Memory,
     num::Qpn,
-    qp::{Arrival, common::Ctx, flow::Flow},
+    qp::{Arrival, Path, common::Ctx, flow::Flow},
     time::Instant,
     wire::{
-        Class, DecodeError, GRH_LEN, Grh, Packet,
+        CNP_TOS, Class, DecodeError, GRH_LEN, Grh, Packet, cnp,
         icrc::{Route, RouteCrc},
     },
 };
+use core::time::Duration;
 
 /// Peers whose IPv4 IDs are remembered at most; beyond, all are forgotten and learnt again.
 const MAX_TRACKERS: usize = 4096;
-/// The ECN bits of a TOS byte that a congested router set.
+/// The ECN bits of a TOS byte that a congested router set (RFC 3168, 5).
 const CONGESTION_EXPERIENCED: u8 = 3;
+/// A queue pair's peer is told of congestion this often at most (DCQCN's N).
+const CNP_INTERVAL: Duration = Duration::from_micros(50);
+/// Notifications that wait to be sent at most: more would tell nothing new.
+const MAX_NOTICES: usize = 256;
 
 /// Strays kept at most, until somebody asks for them.
 const MAX_STRAYS: usize = 64;
@@ -32,6 +37,12 @@ struct Origin<'a> {
     crc: RouteCrc,
 }
 
+impl Origin<'_> {
+    const fn marked(&self) -> bool {
+        self.meta.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
+    }
+}
+
 impl Endpoint {
     /// Takes the packets of one receive.
     pub fn handle_run(&mut self, now: Instant, run: &Run<'_>, memory: &dyn Memory) {
@@ -43,13 +54,12 @@ impl Endpoint {
             self.shared.stats.packets_received += 1;
             self.shared.stats.dropped_short += 1;
         }
-        let marked = meta.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
         let size = if run.segment == 0 { run.bytes.len().max(1) } else { run.segment };
         for bytes in run.bytes.chunks(size) {
             let stats = &mut self.shared.stats;
             stats.packets_received += 1;
             stats.bytes_received += bytes.len() as u64;
-            stats.ecn_marked += u64::from(marked);
+            stats.ecn_marked += u64::from(origin.marked());
             self.handle_packet(now, &origin, bytes, memory);
         }
     }
@@ -98,6 +108,9 @@ impl Endpoint {
         let arrival = Arrival { src: origin.meta.src, dst: origin.meta.dst, grh: &grh };
         if self.qps.get_mut(dest).is_some_and(|qp| qp.admits(&packet, &arrival)) {
             self.deliver(now, origin, dest, &packet, bytes.len(), memory);
+            if origin.marked() && packet.info.class != Class::Acknowledge {
+                self.notify_of_congestion(now, dest);
+            }
         } else {
             self.shared.stats.dropped_by_qp += 1;
         }
@@ -178,6 +191,20 @@ impl Endpoint {
         }
     }
 
+    /// Tells a connected peer that its packets arrive marked (RoCEv2 annex A17.9.3).
+    fn notify_of_congestion(&mut self, now: Instant, dest: Qpn) {
+        let Some(qp) = self.qps.get_mut(dest) else { return };
+        let Some(path) = qp.path else { return };
+        let early = qp.notified.is_some_and(|at| now.since(at) < CNP_INTERVAL);
+        if early || self.shared.notices.len() >= MAX_NOTICES {
+            return;
+        }
+        qp.notified = Some(now);
+        qp.common.stats.cnps_sent += 1;
+        let path = Path { tos: CNP_TOS, ..path };
+        self.shared.notices.push_back(Notice::new(path, &cnp(qp.common.attrs.dest_qpn)));
+    }
+
     /// A congestion notification: the window to that peer shrinks. Only the peer may ask for it.
     fn on_congestion(&mut self, dest: Qpn, meta: &RunMeta) {
         let Some(qp) = self.qps.get_mut(dest) else { return };
@@ -188,7 +215,7 @@ impl Endpoint {
         }
         qp.common.stats.cnps_received += 1;
         if let Some(peer) = qp.peer.and_then(|index| self.shared.peers.get_mut(index)) {
-            peer.window.lost();
+            peer.window.notified();
         }
     }
 }

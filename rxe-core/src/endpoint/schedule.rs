@@ -30,6 +30,11 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
+    /// Whether anybody is ready, woken or owes something.
+    pub(super) fn has_any(&self) -> bool {
+        !(self.ready.is_empty() && self.woken.is_empty() && self.owing.is_empty())
+    }
+
     pub(super) fn push_peer(&mut self, index: usize) {
         self.ready.push_back(Source::Peer(index));
     }

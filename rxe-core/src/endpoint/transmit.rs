@@ -1,10 +1,14 @@
 //! Filling batches: one destination at a time, data first, then the acknowledgements owed to it.
 
-use super::{Acks, BatchIdent, Endpoint, Transmit, batch::Batch, scene, schedule::Source};
+use super::{Acks, BatchIdent, Endpoint, Notice, Transmit, batch::Batch, scene, schedule::Source};
 use crate::{
     memory::Memory,
     num::Qpn,
-    qp::{Path, Wish, common::Ctx, flow::Flow},
+    qp::{
+        Path, Wish,
+        common::Ctx,
+        flow::{Flow, Place},
+    },
     time::Instant,
     wire::{IdentTracker, Opcode},
 };
@@ -19,6 +23,12 @@ enum Filled {
 }
 
 impl Endpoint {
+    /// Whether [`Self::poll_transmit`] may have something: without this, it has nothing, whatever the time.
+    #[must_use]
+    pub fn may_transmit(&self) -> bool {
+        !self.shared.notices.is_empty() || self.shared.schedule.has_any()
+    }
+
     /// Fills `arena` (at least `max_batch` bytes) with one batch of packets to one destination and slot; `None` if there
     /// is nothing to send. With [`Acks::Wait`] acknowledgements leave only behind data or when their time is up.
     pub fn poll_transmit(
@@ -38,11 +48,9 @@ impl Endpoint {
         }
         loop {
             let mut batch = Batch::new(&mut *arena);
-            if let Some(farewell) = self.shared.farewells.pop_front() {
-                let len = farewell.packet.len();
-                batch.slot(len).copy_from_slice(&farewell.packet);
-                let limits = self.limits(&farewell.path);
-                batch.push(&farewell.path, len, limits, false);
+            if let Some(Notice { path, packet, len }) = self.shared.notices.pop_front() {
+                batch.slot(len).copy_from_slice(&packet[..len]);
+                batch.push(&path, len, self.limits(&path), false);
                 return self.counted(batch);
             }
             match self.shared.schedule.pop() {
@@ -113,11 +121,13 @@ impl Endpoint {
         let Some(qp) = self.qps.get_mut(qpn) else { return Filled::Dry };
         loop {
             let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
+            flow.place = Place { first: batch.is_empty(), last: false };
             match qp.wish(&flow, port_mtu) {
                 Wish::Packet(len) => {
                     if !batch.admits(path, len) {
                         return Filled::Full;
                     }
+                    flow.place.last = batch.ends_with(len, limits.0);
                     let emitted = qp.emit(&mut ctx, &mut flow, port_mtu, batch.slot(len));
                     if emitted {
                         let rxe_flush = batch.slot(1)[0] == Opcode::RC_FLUSH.0

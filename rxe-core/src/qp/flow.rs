@@ -3,22 +3,70 @@
 
 /// Smallest window, bytes: a few full packets.
 const MIN_WINDOW: u32 = 16 * 1024;
+/// What a window above the last size that failed grows by, when all of it was acknowledged: two large packets.
+const STEP: u32 = 8192;
 /// What each request packet counts besides its payload: headers and the receiver's bookkeeping.
 pub(crate) const PACKET_COST: u32 = 64;
+
+/// A share in units of `ALL`.
+const ALL: u32 = 1024;
+/// What one window with or without a notification counts in the estimate of congestion (RFC 8257's g).
+const GAIN: u32 = 16;
+/// Windows in which half of what a notification took is given back each time (DCQCN's fast recovery).
+const RECOVERY: u8 = 5;
 
 /// The window to one destination socket, shared by all queue pairs to that address and slot.
 #[derive(Debug)]
 pub(crate) struct Window {
     in_flight: u32,
+    /// Bytes that left since each queue pair last asked for an acknowledgement.
+    unasked: u32,
     limit: u32,
     max: u32,
     threshold: u32,
     acked_since_cut: u32,
+    congestion: Congestion,
+}
+
+/// What notifications of congestion tell. DCQCN (Zhu et al., SIGCOMM 2015) has a rate, and timers; here the window takes
+/// the rate's place and a window's worth of acknowledgements the timer's, as in DCTCP (RFC 8257), because nothing paces
+/// the packets of a socket.
+#[derive(Debug)]
+struct Congestion {
+    /// How much of the path's congestion is ours, in units of `ALL`: what a notification takes, twice over.
+    share: u32,
+    /// The window before the last notification.
+    target: u32,
+    /// Steps towards the target left.
+    steps: u8,
+    /// Bytes acknowledged since the last step.
+    acked: u32,
+    /// A notification came since the last step.
+    heard: bool,
+}
+
+impl Congestion {
+    const fn new() -> Self {
+        Self { share: ALL, target: 0, steps: 0, acked: u32::MAX, heard: false }
+    }
 }
 
 impl Window {
     pub(crate) const fn new(start: u32, max: u32) -> Self {
-        Self { in_flight: 0, limit: start, max, threshold: max, acked_since_cut: u32::MAX }
+        Self {
+            in_flight: 0,
+            unasked: 0,
+            limit: start,
+            max,
+            threshold: max,
+            acked_since_cut: u32::MAX,
+            congestion: Congestion::new(),
+        }
+    }
+
+    /// Whether nothing is in flight.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.in_flight == 0
     }
 
     /// Whether `cost` more bytes may leave; one packet always may.
@@ -26,13 +74,35 @@ impl Window {
         self.in_flight == 0 || self.in_flight.saturating_add(cost) <= self.limit
     }
 
-    /// Present size, bytes.
-    pub(crate) const fn limit(&self) -> u32 {
-        self.limit
+    /// Whether a new batch may begin once `more` bytes have left: only with room for a good part of one. Else a window
+    /// that is a little larger than some batches would be filled with one of a packet or two behind each.
+    pub(crate) const fn begins_after(&self, more: u32) -> bool {
+        self.in_flight.saturating_add(more) <= self.limit - self.limit / 3
+    }
+
+    /// Whether a new batch may begin now; one always may if nothing is in flight.
+    pub(crate) const fn begins(&self) -> bool {
+        self.in_flight == 0 || self.begins_after(0)
     }
 
     pub(crate) const fn sent(&mut self, cost: u32) {
         self.in_flight = self.in_flight.saturating_add(cost);
+    }
+
+    /// Whether the next to end a batch is to ask for an acknowledgement, once `more` bytes have left. So what nobody has
+    /// asked about never closes the window.
+    pub(crate) const fn is_to_ask(&self, more: u32) -> bool {
+        self.unasked.saturating_add(more) >= self.limit / 4
+    }
+
+    /// Counts bytes sent without asking.
+    pub(crate) const fn unasked(&mut self, cost: u32) {
+        self.unasked = self.unasked.saturating_add(cost);
+    }
+
+    /// They were asked about, or are not in flight any more.
+    pub(crate) const fn asked(&mut self, cost: u32) {
+        self.unasked = self.unasked.saturating_sub(cost);
     }
 
     /// Bytes that are no longer in flight, for whatever reason.
@@ -40,25 +110,73 @@ impl Window {
         self.in_flight = self.in_flight.saturating_sub(cost);
     }
 
-    /// Bytes the peer acknowledged: the window grows, quickly below the last size that failed, slowly above.
+    /// Bytes the peer acknowledged: the window grows, quickly below the last size that failed, by a little above.
     pub(crate) fn acknowledged(&mut self, cost: u32) {
         self.left(cost);
         self.acked_since_cut = self.acked_since_cut.saturating_add(cost);
         let growth = if self.limit < self.threshold {
             cost
         } else {
-            u32::try_from(u64::from(cost) * 1024 / u64::from(self.limit)).unwrap_or(0)
+            u32::try_from(u64::from(cost) * u64::from(STEP) / u64::from(self.limit)).unwrap_or(0)
         };
         self.limit = self.limit.saturating_add(growth).min(self.max);
+        if self.congestion.target != 0 {
+            self.step(cost);
+        }
     }
 
-    /// Packets were lost: the window shrinks, at most once a window.
-    pub(crate) fn lost(&mut self) {
+    /// The peer says that packets reach it marked: the window shrinks by up to half, at most once a window.
+    pub(crate) fn notified(&mut self) {
+        self.congestion.heard = true;
+        if self.congestion.acked >= self.limit {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        let congestion = &mut self.congestion;
+        congestion.share += (ALL - congestion.share) / GAIN;
+        congestion.target = self.limit;
+        self.limit = (self.limit - self.limit / (2 * ALL) * congestion.share).max(MIN_WINDOW);
+        self.threshold = self.limit;
+        (congestion.steps, congestion.acked, congestion.heard) = (RECOVERY, 0, false);
+    }
+
+    /// With each window acknowledged: smaller again if a notification came meanwhile, else nearer to where it was.
+    fn step(&mut self, cost: u32) {
+        let congestion = &mut self.congestion;
+        congestion.acked = congestion.acked.saturating_add(cost);
+        if congestion.acked < self.limit {
+            return;
+        }
+        if congestion.heard {
+            self.cut();
+            return;
+        }
+        congestion.share -= congestion.share / GAIN;
+        congestion.acked = 0;
+        if let Some(left) = congestion.steps.checked_sub(1) {
+            congestion.steps = left;
+            self.limit = self.limit.max(self.limit.midpoint(congestion.target)).min(self.max);
+            self.threshold = self.limit;
+        }
+    }
+
+    /// Packets were lost: the window shrinks by three tenths (as CUBIC's, RFC 9438, 4.6), at most once a window.
+    pub(crate) const fn lost(&mut self) {
         if self.acked_since_cut >= self.limit / 2 {
-            self.limit = (self.limit / 2).max(MIN_WINDOW);
+            let less = self.limit - self.limit / 10 * 3;
+            self.limit = if less < MIN_WINDOW { MIN_WINDOW } else { less };
             self.threshold = self.limit;
             self.acked_since_cut = 0;
+            self.congestion.steps = 0;
         }
+    }
+
+    /// Nothing came back for long: it starts anew, and grows quickly to where it would be after a loss.
+    pub(crate) const fn silent(&mut self) {
+        self.lost();
+        self.limit = MIN_WINDOW;
     }
 }
 
@@ -94,8 +212,18 @@ impl ReadBudget {
     }
 }
 
-/// Both limits as a requester meets them.
+/// Both limits as a requester meets them, and the batch that its next packet is for.
 pub(crate) struct Flow<'a> {
     pub window: &'a mut Window,
     pub reads: &'a mut ReadBudget,
+    pub place: Place,
+}
+
+/// Where in a batch the next packet stands.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// It is the first.
+    pub first: bool,
+    /// No packet of its size fits behind it.
+    pub last: bool,
 }

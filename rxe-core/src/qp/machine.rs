@@ -81,6 +81,8 @@ pub(crate) struct QueuePair {
     pub queued: bool,
     /// In a list of those that owe an acknowledgement.
     pub owes: bool,
+    /// When the peer was last told of congestion.
+    pub notified: Option<Instant>,
     /// Deadline that the endpoint's timer list knows of.
     pub timer: Option<Instant>,
 }
@@ -117,6 +119,7 @@ impl QueuePair {
             peer: None,
             queued: false,
             owes: false,
+            notified: None,
             timer: None,
         }
     }
@@ -314,6 +317,11 @@ impl QueuePair {
                 }
             }
         }
+    }
+
+    /// Whether requests were sent that are not answered: reliable connections.
+    pub(crate) fn has_unanswered(&self) -> bool {
+        matches!(&*self.machine, Machine::Rc { requester, .. } if requester.has_outstanding())
     }
 
     fn may_send(&self) -> bool {

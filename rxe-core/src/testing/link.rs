@@ -54,6 +54,8 @@ pub struct LinkConfig {
     pub rate: u64,
     /// Bytes that may wait for a limited wire; what comes on top is lost. 0 for no limit.
     pub queue: u64,
+    /// With so many bytes waiting, packets that allow it (ECT) are marked (RFC 3168). 0 for never.
+    pub mark: u64,
 }
 
 impl Default for LinkConfig {
@@ -64,6 +66,7 @@ impl Default for LinkConfig {
             reorder_delay: Duration::from_micros(100),
             rate: 0,
             queue: 0,
+            mark: 0,
         }
     }
 }
@@ -147,6 +150,8 @@ pub struct LinkStats {
     pub delayed: u64,
     /// Damaged.
     pub corrupted: u64,
+    /// Marked: congestion experienced.
+    pub marked: u64,
 }
 
 /// A wire in one direction.
@@ -218,6 +223,10 @@ impl Link {
         let index = self.stats.sent;
         self.stats.sent += 1;
         let verdict = self.judge(index, now, &datagram);
+        if self.config.mark != 0 && self.waiting(now) > self.config.mark && datagram.tos & 3 != 0 {
+            self.stats.marked += u64::from(datagram.tos & 3 != 3);
+            datagram.tos |= 3;
+        }
         let Some(leaves) = self.transmit(now, datagram.bytes.len() as u64) else {
             self.stats.overflowed += 1;
             return Verdict::Drop;
@@ -268,6 +277,12 @@ impl Link {
             (_, _, _, true) => Verdict::Delay(delay),
             _ => Verdict::Pass,
         }
+    }
+
+    /// Bytes that wait for a limited wire.
+    fn waiting(&self, now: Instant) -> u64 {
+        let time = u128::from(self.config.rate) * self.busy_until.since(now).as_nanos();
+        u64::try_from(time / 1_000_000_000).unwrap_or(u64::MAX)
     }
 
     /// When the last bit of a packet leaves; `None` if there is no room for it.

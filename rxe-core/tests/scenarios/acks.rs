@@ -5,7 +5,7 @@ use rxe_core::{
     endpoint::Acks,
     testing::{ConnectOptions, PairConfig},
     wire::Class,
-    work::{SendOp, WcStatus},
+    work::{SendOp, SendWr, WcStatus},
 };
 use std::time::Duration;
 
@@ -66,6 +66,62 @@ fn one_for_many() {
     assert_eq!(bench.sent(0).len(), 100);
     let acks = bench.wire_of(1, Class::Acknowledge).len();
     assert!(acks <= 50, "{acks} acknowledgements for 100 messages in a row");
+}
+
+/// The window is not filled with batches of a packet or two, and each full batch asks once.
+#[test]
+fn a_long_message_leaves_in_full_batches() {
+    let mut bench = Bench::new("full-batches");
+    for wr_id in 0..8 {
+        bench.send(0, wr_id, SendOp::Write(bench.remote(1, 0)), 0, 256 << 10);
+    }
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent(0).len(), 8);
+    let stats = bench.pair.sides[0].endpoint.port_stats();
+    let packet = bench.options.mtu.bytes() as u64 + 40;
+    let full = 65_000 / packet;
+    // The first packet of a WRITE is longer than the rest: with it goes one more, and the message may end in the middle.
+    let most = stats.packets_sent / full + 2 * 8;
+    assert!(stats.batches_sent <= most, "{} packets in {} batches", stats.packets_sent, stats.batches_sent);
+    let asked = bench.wire_of(0, Class::Write).iter().filter(|seen| seen.ack_req).count() as u64;
+    assert!(asked <= stats.batches_sent, "{asked} requests to acknowledge, {} batches", stats.batches_sent);
+}
+
+/// The last packet of a message with an immediate is longer than those before it, so it begins a batch of its own: it does
+/// not wait for an acknowledgement that those before it have not asked for.
+#[test]
+fn a_longer_last_packet_does_not_wait() {
+    for packets in 30..100 {
+        let mut bench = Bench::new("long-last");
+        bench.recv(1, 5, 0, 100);
+        let len = packets * bench.options.mtu.bytes();
+        bench.send(0, 1, SendOp::WriteImm(bench.remote(1, 0), [7; 4]), 0, len);
+        bench.pair.run_until_idle();
+        assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)], "{packets} packets");
+        assert_eq!((bench.stats(0).timeouts, bench.stats(0).retransmitted), (0, 0), "{packets} packets");
+    }
+}
+
+/// Many queue pairs share a window: none waits for a room that only its own acknowledgements could make, and that
+/// nobody has asked for.
+#[test]
+fn nobody_waits_for_what_nobody_asked() {
+    let mut bench = Bench::new("shared-window");
+    let options = bench.options;
+    let more: Vec<_> = (0..15).map(|_| bench.pair.connect(&options).qpns[0]).collect();
+    let (remote, sge) = (bench.remote(1, 0), bench.sge(0, 0, 200_000));
+    for wr_id in 0..4 {
+        for &qpn in &more {
+            let wr = SendWr::new(wr_id, SendOp::Write(remote), core::slice::from_ref(&sge));
+            bench.pair.post_send(0, qpn, &wr).expect("room in the queue");
+        }
+    }
+    bench.pair.run_until_idle();
+    for qpn in more {
+        let stats = bench.pair.sides[0].endpoint.qp_stats(qpn).expect("it exists");
+        assert_eq!((stats.timeouts, stats.retransmitted), (0, 0));
+        assert!(stats.bytes_sent == 800_000, "{stats:?}");
+    }
 }
 
 /// The last packet of every message asks for an acknowledgement: else a lost one would never be missed.

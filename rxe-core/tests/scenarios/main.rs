@@ -4,6 +4,7 @@ mod access;
 mod acks;
 mod atomics;
 mod bench;
+mod congestion;
 mod corruption;
 mod counters;
 mod credits;

@@ -145,3 +145,100 @@ fn a_timeout_changed_while_drained_counts() {
     assert_eq!(bench.sent_statuses(0), [(1, WcStatus::RetryExceeded)]);
     assert!(bench.pair.now.since(start) >= Duration::from_nanos(4096 << 15));
 }
+
+/// A connection that has lost a packet, of which a NAK told.
+fn suspicious(name: &'static str, retry_count: u8) -> Bench {
+    let options = ConnectOptions { timeout: 18, retry_count, ..ConnectOptions::default() };
+    let mut bench = Bench::with(PairConfig { name, ..PairConfig::default() }, options);
+    bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 100);
+    bench.pair.run_until_idle();
+    let mut count = 0;
+    bench.pair.sides[0].link.set_rule(move |_| {
+        count += 1;
+        if count == 1 { Verdict::Drop } else { Verdict::Pass }
+    });
+    bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 5000);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success); 2]);
+    assert_eq!(bench.stats(0).psn_naks_received, 1);
+    bench.pair.sides[0].link.clear_rule();
+    bench
+}
+
+/// Where packets are lost, a lost last one, of which no NAK can tell, is sent again long before the timeout, and that is no
+/// retry.
+#[test]
+fn a_lost_end_is_sent_again_soon() {
+    let mut bench = suspicious("probe", 1);
+    // Twice: the copy is lost too.
+    let mut left = 2;
+    bench.pair.sides[0].link.set_rule(move |crossing| match crossing.packet {
+        Some(packet) if packet.bth.ack_req && left > 0 => {
+            left -= 1;
+            Verdict::Drop
+        }
+        _ => Verdict::Pass,
+    });
+    let data = bench.fill(0, 0, 5000, 7);
+    let before = bench.wire(0).len();
+    let start = bench.pair.now;
+    bench.send(0, 2, SendOp::Write(bench.remote(1, 0)), 0, 5000);
+    bench.pair.run_for(Duration::from_millis(50));
+    assert_eq!(bench.sent_statuses(0), [(2, WcStatus::Success)]);
+    assert_eq!(bench.bytes(1, 0, 5000), data);
+    let stats = bench.stats(0);
+    assert_eq!((stats.probes, stats.timeouts), (2, 0));
+    let again: Vec<_> = bench.wire(0).iter().skip(before + 5).map(|seen| seen.at.since(start)).collect();
+    assert!(again[0] >= Duration::from_micros(500), "{again:?}");
+}
+
+/// A peer that has become slow is probed a few times, then known to be slow: else every message would leave several times,
+/// and make it slower.
+#[test]
+fn a_slow_peer_is_learnt() {
+    let mut bench = suspicious("slow-peer", 1);
+    for side in &mut bench.pair.sides {
+        side.link.set_rule(|_| Verdict::Delay(Duration::from_millis(20)));
+    }
+    let before = bench.wire(0).len();
+    for wr_id in 0..200 {
+        bench.send(0, wr_id, SendOp::Write(bench.remote(1, 0)), 0, 100);
+        bench.pair.run_until_idle();
+    }
+    assert_eq!(bench.sent(0).len(), 200);
+    let stats = bench.stats(0);
+    assert_eq!(stats.timeouts, 0);
+    assert!(stats.probes <= 8, "{} probes", stats.probes);
+    assert!(bench.wire(0).len() - before <= 200 + 8);
+}
+
+/// Silence alone is no reason, however long it is compared with answers before.
+#[test]
+fn without_a_loss_nothing_is_sent_early() {
+    let options = ConnectOptions { timeout: 18, retry_count: 1, ..ConnectOptions::default() };
+    let mut bench = Bench::with(PairConfig { name: "no-probe", ..PairConfig::default() }, options);
+    for wr_id in 0..100 {
+        bench.send(0, wr_id, SendOp::Write(bench.remote(1, 0)), 0, 100);
+        bench.pair.run_until_idle();
+    }
+    bench.cut(0);
+    let before = bench.wire(0).len();
+    bench.send(0, 100, SendOp::Write(bench.remote(1, 0)), 0, 100);
+    bench.pair.run_for(Duration::from_millis(1000));
+    assert_eq!(bench.wire(0).len() - before, 1);
+    assert_eq!(bench.stats(0).probes, 0);
+}
+
+/// Probes have an end: then the timeout decides.
+#[test]
+fn a_dead_peer_is_not_probed_for_ever() {
+    let mut bench = suspicious("probe-end", 1);
+    bench.cut(0);
+    let before = bench.wire(0).len();
+    bench.send(0, 2, SendOp::Write(bench.remote(1, 0)), 0, 100);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(2, WcStatus::RetryExceeded)]);
+    let stats = bench.stats(0);
+    assert_eq!((stats.probes, stats.timeouts), (4, 2));
+    assert_eq!(bench.wire(0).len() - before, 1 + 4 + 1);
+}

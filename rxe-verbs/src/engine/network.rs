@@ -51,21 +51,31 @@ impl Network {
         told.stale = true;
     }
 
-    /// Tells the followers if anything was announced since the last time.
-    pub(crate) fn look(&self) {
+    /// Tells the followers if anything was announced since the last time. False, and nothing is done, in a thread that
+    /// lives in another namespace: it would see other interfaces.
+    pub(crate) fn look(&self) -> bool {
+        if network_namespace() != self.namespace {
+            return false;
+        }
         // Kept to the end: whoever asks while we look waits for the answer.
         let mut told = self.told();
         told.stale |= self.watch.as_ref().is_some_and(Watch::changed);
-        // A thread that lives elsewhere leaves it to the next one that does not.
-        if !told.stale || network_namespace() != self.namespace {
-            return;
+        if told.stale
+            && let Ok(list) = interfaces()
+        {
+            told.stale = false;
+            told.followers.retain(|follower| follower.strong_count() > 0);
+            for follower in told.followers.iter().filter_map(Weak::upgrade) {
+                follower.network_changed(&list);
+            }
         }
-        let Ok(list) = interfaces() else { return };
-        told.stale = false;
-        told.followers.retain(|follower| follower.strong_count() > 0);
-        for follower in told.followers.iter().filter_map(Weak::upgrade) {
-            follower.network_changed(&list);
-        }
+        true
+    }
+
+    /// Ends what makes it readable; the next look is to tell the followers.
+    pub(crate) fn put_off(&self) {
+        let mut told = self.told();
+        told.stale |= self.watch.as_ref().is_some_and(Watch::changed);
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {

@@ -1,6 +1,7 @@
 //! A shard: a slot of the host, its link and its queue pairs, behind one lock.
 
 use super::{
+    clock,
     mailbox::Mailbox,
     state::{State, Turn, Who},
 };
@@ -15,7 +16,7 @@ use crate::{
     },
 };
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use rxe_core::endpoint::Acks;
+use rxe_core::{endpoint::Acks, num::Qpn, time::Instant};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
@@ -55,6 +56,8 @@ pub(crate) struct Shard {
     /// The application is about to sleep where we do not see it.
     pub(super) expects_sleep: AtomicBool,
     pub(super) stop: AtomicBool,
+    /// Perhaps messages wait for the next call.
+    holds: AtomicBool,
 }
 
 impl Shard {
@@ -74,6 +77,7 @@ impl Shard {
             waiters: AtomicU32::new(0),
             expects_sleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            holds: AtomicBool::new(false),
         }))
     }
 
@@ -101,6 +105,47 @@ impl Shard {
         let turn = state.send_now(view, acks);
         self.warn(turn);
         Ok(result)
+    }
+
+    /// Posts a message of `bytes` to `qpn`, and sends what may leave now; but while the application is posting and polling in a
+    /// row the message may wait for its next call.
+    ///
+    /// # Errors
+    /// As [`Self::check`]; nothing was done. Or what `action` says.
+    pub(crate) fn post<E: From<Forked>>(
+        &self,
+        qpn: Qpn,
+        bytes: u64,
+        action: impl FnOnce(&mut State, Instant) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.check()?;
+        let mut guard = self.state.lock();
+        let (state, view) = self.parts(&mut guard);
+        let now = clock::now();
+        // A ticking background thread comes in a millisecond at the latest; one that sleeps longer would have to be woken.
+        let hold = self.mode.load(Ordering::Relaxed) == mode::TICKING && state.may_hold(now, qpn, bytes);
+        action(state, now)?;
+        if hold {
+            state.hold(now, bytes);
+            self.holds.store(true, Ordering::Relaxed);
+        } else {
+            self.holds.store(false, Ordering::Relaxed);
+            let turn = state.send_now(view, Acks::Wait);
+            self.warn(turn);
+        }
+        Ok(())
+    }
+
+    /// Sends messages that wait, unless another thread is in a turn, which does.
+    pub(crate) fn release(&self) {
+        if self.holds.load(Ordering::Relaxed)
+            && let Some(mut guard) = self.state.try_lock()
+        {
+            self.holds.store(false, Ordering::Relaxed);
+            let (state, view) = self.parts(&mut guard);
+            let turn = state.send_now(view, Acks::Wait);
+            self.warn(turn);
+        }
     }
 
     /// Looks at the state, and sends nothing. Waits for the lock.

@@ -155,6 +155,13 @@ impl Stack {
         self.idle_turns.store(idle, Ordering::Relaxed);
     }
 
+    /// For a call that found what it wanted without a turn: messages that waited for it leave.
+    pub(crate) fn release(&self) {
+        for shard in &self.shards {
+            shard.release();
+        }
+    }
+
     /// For a call that found nothing even after its turn: once many turns in a row moved nothing, the processor is
     /// offered to others, of which one may be whom we wait for. Where nobody wants it we have it back at once. Says
     /// whether it did.

@@ -11,7 +11,7 @@ use crate::{
     net::{self, Link, RecvBatch},
     regions::View,
 };
-use core::net::IpAddr;
+use core::{net::IpAddr, time::Duration};
 use rxe_core::{
     endpoint::{Acks, Endpoint, Run},
     num::Qpn,
@@ -24,6 +24,16 @@ use std::{collections::HashMap, sync::Arc};
 const RECEIVES: usize = 4;
 /// After an acknowledgement waited in vain for data to travel with, so many turns do not wait.
 const PATIENCE: u8 = 8;
+
+/// Turns that find nothing may go by until the clock is looked at; that is a few microseconds.
+const BLIND_TURNS: u8 = 8;
+
+/// Messages, and bytes of them, that wait for the next call at most.
+const MOST_HELD: (u32, u64) = (64, 16 << 10);
+/// Messages wait only if a call has looked for packets so short a time ago, and should not wait longer.
+const HELD: Duration = Duration::from_micros(50);
+/// After messages waited longer, so many are sent at once.
+const HOLD_OFF: u32 = 1000;
 
 /// One link, one endpoint, and who they work for.
 pub(crate) struct State {
@@ -46,6 +56,15 @@ pub(crate) struct State {
     pub(crate) groups: HashMap<(IpAddr, u32), u32>,
     /// Turns that still send acknowledgements at once.
     impatient: u8,
+    /// The clock as it was last looked at, by turns.
+    now: Instant,
+    /// Turns since.
+    blind: u8,
+    /// Messages that wait for the next call, their bytes, and since when.
+    held: (u32, u64),
+    held_since: Instant,
+    /// Messages that are still sent at once.
+    hold_off: u32,
 }
 
 impl core::fmt::Debug for State {
@@ -90,18 +109,26 @@ impl State {
             srq_owners: HashMap::new(),
             groups: HashMap::new(),
             impatient: 0,
+            now: clock::now(),
+            blind: 0,
+            held: (0, 0),
+            held_since: Instant::ZERO,
+            hold_off: 0,
         }
     }
 
     /// One turn: everything there is to do now, within limits.
     pub(crate) fn turn(&mut self, view: View<'_>, who: Who) -> Turn {
-        let mut now = clock::now();
-        // Acknowledgements that an earlier call left to travel with data have waited long enough.
-        let late = self.transmit(now, view, Acks::Flush);
-        if late > 0 && who == Who::Inline {
-            self.impatient = PATIENCE;
+        let mut late = 0;
+        self.blind = self.blind.saturating_add(1);
+        if self.pending.is_some() || self.endpoint.may_transmit() {
+            self.look_at_clock();
+            late = self.send_late(view, who);
+        } else if self.blind >= BLIND_TURNS || who == Who::Idle {
+            self.look_at_clock();
         }
-        let received = self.receive(&mut now, view);
+        let received = self.receive(view);
+        let now = self.now;
         let due = self.endpoint.poll_timeout().is_some_and(|deadline| deadline <= now);
         if due {
             self.endpoint.handle_timeout(now, &view);
@@ -116,9 +143,55 @@ impl State {
         Turn { busy: received || sent + late > 0, ..self.rest() }
     }
 
+    fn look_at_clock(&mut self) {
+        (self.now, self.blind) = (clock::now(), 0);
+    }
+
+    /// Sends what earlier calls left: messages that waited for this one, and acknowledgements.
+    fn send_late(&mut self, view: View<'_>, who: Who) -> usize {
+        let held = core::mem::take(&mut self.held).0 > 0;
+        if held && who == Who::Idle && self.now.since(self.held_since) > HELD {
+            self.hold_off = HOLD_OFF;
+        }
+        // Acknowledgements that were to travel with data have waited long enough.
+        let count = self.transmit(self.now, view, Acks::Flush);
+        if count > 0 && !held && who == Who::Inline {
+            self.impatient = PATIENCE;
+        }
+        count
+    }
+
+    /// Whether a message of `bytes` posted at `now` to `qpn` may wait for the application's next call, to leave together with
+    /// others: while there are unanswered ones before it and the application has just looked for packets. A message with
+    /// nothing before it never waits.
+    pub(crate) fn may_hold(&mut self, now: Instant, qpn: Qpn, bytes: u64) -> bool {
+        if self.hold_off > 0 {
+            self.hold_off -= 1;
+            return false;
+        }
+        if self.pending.is_some() || now.since(self.now) > HELD || !self.endpoint.has_unanswered(qpn) {
+            return false;
+        }
+        let (count, sum) = self.held;
+        count < MOST_HELD.0 && sum + bytes < MOST_HELD.1
+    }
+
+    /// Counts a message that waits.
+    pub(crate) const fn hold(&mut self, now: Instant, bytes: u64) {
+        if self.held.0 == 0 {
+            self.held_since = now;
+        }
+        self.held = (self.held.0 + 1, self.held.1 + bytes);
+    }
+
     /// Sends what a call has just brought about, and hands out what came of it.
     pub(crate) fn send_now(&mut self, view: View<'_>, acks: Acks) -> Turn {
-        let sent = self.transmit(clock::now(), view, acks);
+        self.held = (0, 0);
+        let sent = if self.pending.is_some() || self.endpoint.may_transmit() {
+            self.transmit(clock::now(), view, acks)
+        } else {
+            0
+        };
         self.hand_out();
         Turn { busy: sent > 0, ..self.rest() }
     }
@@ -141,7 +214,7 @@ impl State {
         Acks::Flush
     }
 
-    fn receive(&mut self, now: &mut Instant, view: View<'_>) -> bool {
+    fn receive(&mut self, view: View<'_>) -> bool {
         let mut any = false;
         for _ in 0..RECEIVES {
             match self.link.recv(&mut self.arrivals) {
@@ -152,27 +225,27 @@ impl State {
                     break;
                 }
             }
-            *now = clock::now();
+            self.look_at_clock();
             any = true;
             for run in self.arrivals.iter() {
                 self.report.merged += u64::from(run.bytes.len() > run.segment_size);
-                self.endpoint.handle_run(*now, &core_run(&run), &view);
+                self.endpoint.handle_run(self.now, &core_run(&run), &view);
             }
             if !self.arrivals.is_full() {
                 break;
             }
         }
-        self.exchange(now, view) | any
+        self.exchange(view) | any
     }
 
     /// Takes packets that other processes received for us, and gives away those of others. Whether there were any.
-    fn exchange(&mut self, now: &mut Instant, view: View<'_>) -> bool {
+    fn exchange(&mut self, view: View<'_>) -> bool {
         let Some(mailbox) = &self.mailbox else { return false };
         let incoming = mailbox.take();
         let any = !incoming.is_empty();
         for (meta, bytes) in incoming {
-            *now = clock::now();
-            self.endpoint.handle_run(*now, &Run { meta, bytes: &bytes, segment: 0 }, &view);
+            (self.now, self.blind) = (clock::now(), 0);
+            self.endpoint.handle_run(self.now, &Run { meta, bytes: &bytes, segment: 0 }, &view);
         }
         while let Some(stray) = self.endpoint.poll_stray() {
             mailbox.hand_on(stray);

@@ -225,17 +225,23 @@ impl RecvRing {
         unsafe { core::slice::from_raw_parts_mut(self.bytes.add(index * self.capacity), self.capacity) }
     }
 
-    /// Receives into the buffers from `first` on, without waiting; answers how many arrived (0: nothing was there).
+    /// Receives up to `most` datagrams into the buffers from `first` on, without waiting; answers how many arrived (0: nothing
+    /// was there).
     /// With `one_by_one`, by `recvmsg` calls.
     pub(crate) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
         first: usize,
+        most: usize,
         one_by_one: bool,
     ) -> io::Result<usize> {
-        assert!(first < self.messages);
+        assert!(most > 0 && first + most <= self.messages);
         self.reset();
-        let result = if one_by_one { self.receive_singly(fd, first) } else { self.receive_many(fd, first) };
+        let result = if one_by_one {
+            self.receive_singly(fd, first, most)
+        } else {
+            self.receive_many(fd, first, most)
+        };
         match result {
             Ok(count) => {
                 self.dirty = first..first + count;
@@ -260,14 +266,14 @@ impl RecvRing {
         }
     }
 
-    fn receive_many(&self, fd: BorrowedFd<'_>, first: usize) -> io::Result<usize> {
+    fn receive_many(&self, fd: BorrowedFd<'_>, first: usize, most: usize) -> io::Result<usize> {
         loop {
-            // SAFETY: `messages - first` headers follow the pointer; each points at buffers of its own.
+            // SAFETY: `most` headers follow the pointer; each points at buffers of its own.
             let result = unsafe {
                 libc::recvmmsg(
                     fd.as_raw_fd(),
                     self.headers.add(first),
-                    (self.messages - first) as libc::c_uint,
+                    most as libc::c_uint,
                     libc::MSG_DONTWAIT as _,
                     core::ptr::null_mut(),
                 )
@@ -284,9 +290,9 @@ impl RecvRing {
         }
     }
 
-    fn receive_singly(&self, fd: BorrowedFd<'_>, first: usize) -> io::Result<usize> {
+    fn receive_singly(&self, fd: BorrowedFd<'_>, first: usize, most: usize) -> io::Result<usize> {
         let mut count = 0;
-        while first + count < self.messages {
+        while count < most {
             // SAFETY: the header is in range and points at buffers of its own.
             let result = unsafe {
                 let header = self.headers.add(first + count);

@@ -2,7 +2,7 @@
 //! 9.7.6-9.7.7). Answers complete requests in order; a later answer implies the ones before it, except where data is
 //! missing, which counts as a loss.
 
-use super::requester::Requester;
+use super::{requester::Requester, retry::Due};
 use crate::{
     num::Psn,
     qp::{
@@ -237,6 +237,7 @@ impl Requester {
             scene.flow.window.left(self.in_flight);
             self.in_flight = 0;
         }
+        self.retry.on_acknowledged(scene.ctx.now, to);
         self.retry.on_progress(scene.ctx.now, &scene.qp.attrs, self.has_outstanding());
     }
 
@@ -295,15 +296,29 @@ impl Requester {
         scene: &mut Scene<'_, '_, '_>,
         now: Instant,
     ) -> Result<(), Failure> {
-        if self.retry.end_wait(now) || !self.retry.is_due(now) {
+        if self.retry.end_wait(now) {
+            return Ok(());
+        }
+        let due = self.retry.take_due(now);
+        if due == Due::Nothing {
             return Ok(());
         }
         if !self.has_outstanding() {
             self.retry.on_progress(now, &scene.qp.attrs, false);
             return Ok(());
         }
-        scene.qp.stats.timeouts += 1;
         let oldest = scene.sq.ring.front();
+        if due == Due::Probe {
+            // A READ, FLUSH or atomic may take its time, and makes work when it is repeated.
+            if oldest.is_none_or(SendWqe::is_read_or_atomic) {
+                return Ok(());
+            }
+            scene.qp.stats.probes += 1;
+            scene.flow.window.silent();
+            self.go_back(scene.flow);
+            return Ok(());
+        }
+        scene.qp.stats.timeouts += 1;
         self.rxe_flush ^= oldest.is_some_and(|wqe| matches!(wqe.op, SendOp::Flush { .. }));
         self.retry.on_timeout()?;
         scene.flow.window.lost();

@@ -140,7 +140,8 @@ impl Requester {
         self.rxe_flush
     }
 
-    pub(super) const fn has_outstanding(&self) -> bool {
+    /// Whether packets were sent that are not answered.
+    pub(crate) const fn has_outstanding(&self) -> bool {
         self.una.value() != self.next.value()
     }
 
@@ -181,7 +182,7 @@ impl Requester {
         let step = if wqe.is_read_or_atomic() {
             self.step_read_or_atomic(qp, wqe, k, flow)
         } else {
-            Self::step_message(qp, wqe, k, flow)
+            self.step_message(qp, wqe, k, flow)
         };
         match step {
             Step::Send(plan) => Step::Send(Plan { opcode: qp.opcode(plan.opcode), ..plan }),
@@ -189,14 +190,17 @@ impl Requester {
         }
     }
 
-    fn step_message(qp: &QpCommon, wqe: &SendWqe, k: u32, flow: &Flow<'_>) -> Step {
+    fn step_message(&self, qp: &QpCommon, wqe: &SendWqe, k: u32, flow: &Flow<'_>) -> Step {
         let mtu = qp.mtu();
         let offset = wqe.offset(k, mtu);
         let left = u64::from(wqe.len) - offset;
         let payload = left.min(u64::from(mtu)) as u32;
         let end = left <= u64::from(mtu);
         let position = Position::new(k == 0, end);
-        if !flow.window.allows(payload + PACKET_COST) {
+        // Whoever has not asked yet goes on until it does: a last packet with an immediate may be longer than the others,
+        // and begin a batch that nobody expected.
+        let begins = !flow.place.first || self.unasked > 0 || flow.window.begins();
+        if !begins || !flow.window.allows(payload + PACKET_COST) {
             return Step::Window;
         }
         let opcode = match wqe.op {
@@ -286,7 +290,7 @@ impl Requester {
         let cost = if wqe.is_read_or_atomic() { 0 } else { plan.payload + PACKET_COST };
         let mut bth = Bth::new(plan.opcode, qp.attrs.dest_qpn, self.cur);
         bth.pkey = qp.pkey;
-        bth.ack_req = plan.end || matches!(wqe.op, SendOp::Read(_)) || self.asks(cost, qp.mtu(), flow);
+        bth.ack_req = plan.end || matches!(wqe.op, SendOp::Read(_)) || Self::asks(cost, qp.mtu(), flow);
         bth.solicited = plan.end && is_solicited(wqe);
         let ext = extensions(wqe, &plan, qp.mtu());
         let Some(slot) = wire::emit(&bth, &ext, plan.payload as usize, out) else { return false };
@@ -330,10 +334,12 @@ impl Requester {
         true
     }
 
-    /// Whether to ask for an acknowledgement in the middle of a message, so that the window moves on.
-    fn asks(&self, cost: u32, mtu: u32, flow: &Flow<'_>) -> bool {
-        let window = flow.window.limit();
-        self.unasked.saturating_add(cost) >= window / 4 || !flow.window.allows(cost + mtu + PACKET_COST)
+    /// Whether to ask for an acknowledgement in the middle of a message, so that the window moves on: with the last
+    /// packet of a batch, because all of a batch arrives together, and before the window is closed to us.
+    fn asks(cost: u32, mtu: u32, flow: &Flow<'_>) -> bool {
+        let window = &flow.window;
+        !window.allows(cost + mtu + PACKET_COST)
+            || flow.place.last && (window.is_to_ask(cost) || !window.begins_after(cost))
     }
 
     #[allow(clippy::too_many_arguments, reason = "one place that counts what leaves")]
@@ -347,10 +353,18 @@ impl Requester {
         payload: u32,
         again: bool,
     ) {
-        self.unasked = if bth.ack_req { 0 } else { self.unasked.saturating_add(cost) };
+        if bth.ack_req {
+            flow.window.asked(core::mem::take(&mut self.unasked));
+        } else {
+            flow.window.unasked(cost);
+            self.unasked = self.unasked.saturating_add(cost);
+        }
         self.in_flight = self.in_flight.saturating_add(cost);
         flow.window.sent(cost);
         self.retry.on_sent(now, &qp.attrs);
+        if bth.ack_req && !again {
+            self.retry.on_asked(now, bth.psn);
+        }
         qp.stats.packets_sent += 1;
         qp.stats.bytes_sent += u64::from(payload);
         qp.stats.retransmitted += u64::from(again);
@@ -403,7 +417,8 @@ impl Requester {
         }
         self.cur = self.una;
         self.cur_wqe = 0;
-        self.unasked = 0;
+        self.retry.on_again();
+        flow.window.asked(core::mem::take(&mut self.unasked));
         // A request that could not be read is tried again when its turn comes.
         self.broken = None;
     }

@@ -1,7 +1,17 @@
 //! The requester's clock and patience: retransmission timeout, retry counts, RNR waits (IBTA vol. 1, 9.7.6.1).
 
-use crate::{qp::QpAttrs, time::Instant, wire::rnr_delay, work::WcStatus};
+use crate::{num::Psn, qp::QpAttrs, time::Instant, wire::rnr_delay, work::WcStatus};
 use core::time::Duration;
+
+/// The least silence after which something is sent again without a sign of loss.
+const LEAST_PROBE: Duration = Duration::from_micros(500);
+/// So many probes in a row at most, each after twice the silence; then the timeout decides.
+const PROBES: u8 = 4;
+/// Beyond that patience has become longer than any timeout.
+const MOST_DOUBLINGS: u8 = 16;
+/// A loss makes us suspicious until so many acknowledgements have come. Without suspicion nothing is sent again early: the
+/// peer may have lost its processor.
+const SUSPICION: u32 = 4096;
 
 /// A user process is not scheduled more often than this can be relied on; shorter timeouts are stretched to it, as
 /// kernels stretch them to their tick.
@@ -18,6 +28,52 @@ pub(crate) struct Retry {
     rnr_left: u8,
     /// Whether the present loss was noticed already: further hints of it are ignored until something is acknowledged.
     noticed: bool,
+    /// When something is sent again although the timeout has not run out: the peer usually answers sooner.
+    probe: Option<Instant>,
+    /// Probes since the peer acknowledged something.
+    probes: u8,
+    /// Probes since an answer was last measured.
+    unmeasured: u8,
+    /// Acknowledgements until the last loss is forgotten.
+    suspicion: u32,
+    trip: RoundTrip,
+}
+
+/// How long acknowledgements take: mean and deviation as RFC 6298 has them.
+#[derive(Debug, Default)]
+struct RoundTrip {
+    /// A packet that asked, and when it left.
+    sample: Option<(Psn, Instant)>,
+    /// `None` before the first measurement.
+    mean: Option<Duration>,
+    deviation: Duration,
+}
+
+impl RoundTrip {
+    fn learn(&mut self, took: Duration) {
+        let (mean, deviation) = match self.mean {
+            None => (took, took / 2),
+            Some(mean) => ((mean * 7 + took) / 8, (self.deviation * 3 + mean.abs_diff(took)) / 4),
+        };
+        (self.mean, self.deviation) = (Some(mean), deviation);
+    }
+
+    /// Silence that is longer than usual.
+    fn patience(&self) -> Option<Duration> {
+        self.mean.map(|mean| (mean + self.deviation * 4).max(LEAST_PROBE))
+    }
+}
+
+/// What the clock says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Due {
+    /// Nothing yet.
+    Nothing,
+    /// The peer is silent for longer than usual: what was lost may have been the last packet, or what was sent again, of
+    /// which no NAK tells. Sending again now is no retry that counts.
+    Probe,
+    /// The timeout ran out.
+    Timeout,
 }
 
 /// The local ACK timeout code `code`: 4.096 us times 2 to its power; `None` for 0, which never runs out.
@@ -34,7 +90,37 @@ impl Retry {
     pub(crate) fn on_sent(&mut self, now: Instant, attrs: &QpAttrs) {
         if self.deadline.is_none() {
             self.deadline = timeout(attrs.timeout).map(|wait| now + wait);
+            self.schedule_probe(now);
         }
+    }
+
+    /// A packet left for the first time and asks for an acknowledgement: the time that takes is measured.
+    pub(crate) fn on_asked(&mut self, now: Instant, psn: Psn) {
+        self.trip.sample.get_or_insert((psn, now));
+    }
+
+    /// Everything before `una` is acknowledged.
+    pub(crate) fn on_acknowledged(&mut self, now: Instant, una: Psn) {
+        if let Some((psn, at)) = self.trip.sample
+            && psn.is_before(una)
+        {
+            self.trip.sample = None;
+            self.trip.learn(now.since(at));
+            self.unmeasured = 0;
+        }
+    }
+
+    /// Packets are sent again: an acknowledgement may be for either copy, so its time tells nothing (Karn).
+    pub(crate) const fn on_again(&mut self) {
+        self.trip.sample = None;
+    }
+
+    /// Patience doubles with each probe, and stays until an answer was measured (RFC 6298, 5.5 to 5.7): a probe spoils the
+    /// measurement that would tell that the peer has merely become slow.
+    fn schedule_probe(&mut self, now: Instant) {
+        let due = self.trip.patience().filter(|_| self.probes < PROBES && self.suspicion > 0);
+        let due = due.map(|patience| now + patience * (1 << self.unmeasured.min(MOST_DOUBLINGS)));
+        self.probe = due.filter(|due| self.deadline.is_some_and(|deadline| *due < deadline));
     }
 
     /// The peer acknowledged something; `more` is still outstanding.
@@ -43,6 +129,9 @@ impl Retry {
         self.rnr_left = attrs.rnr_retry;
         self.noticed = false;
         self.deadline = if more { timeout(attrs.timeout).map(|wait| now + wait) } else { None };
+        self.probes = 0;
+        self.suspicion = self.suspicion.saturating_sub(1);
+        self.schedule_probe(now);
     }
 
     /// A loss was inferred from what arrived. `Ok(true)`: send again; `Ok(false)`: this one is known already.
@@ -52,12 +141,15 @@ impl Retry {
         }
         self.spend()?;
         self.noticed = true;
+        self.suspicion = SUSPICION;
         Ok(true)
     }
 
     /// The deadline passed.
     pub(crate) fn on_timeout(&mut self) -> Result<(), WcStatus> {
         self.deadline = None;
+        self.probe = None;
+        self.suspicion = SUSPICION;
         self.spend()
     }
 
@@ -78,6 +170,7 @@ impl Retry {
         }
         self.rnr_until = Some(now + rnr_delay(code));
         self.deadline = None;
+        self.probe = None;
         Ok(())
     }
 
@@ -90,6 +183,8 @@ impl Retry {
     pub(crate) const fn next_deadline(&self) -> Option<Instant> {
         match self.rnr_until {
             Some(until) => Some(until),
+            // A probe comes before the timeout, or not at all.
+            None if self.probe.is_some() => self.probe,
             None => self.deadline,
         }
     }
@@ -103,8 +198,20 @@ impl Retry {
         over
     }
 
-    /// Whether the deadline passed.
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.rnr_until.is_none() && self.deadline.is_some_and(|deadline| deadline <= now)
+    /// What is due now. A probe is told once.
+    pub(super) fn take_due(&mut self, now: Instant) -> Due {
+        if self.rnr_until.is_some() {
+            return Due::Nothing;
+        }
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            return Due::Timeout;
+        }
+        if self.probe.is_none_or(|probe| probe > now) {
+            return Due::Nothing;
+        }
+        self.probes += 1;
+        self.unmeasured = self.unmeasured.saturating_add(1);
+        self.schedule_probe(now);
+        Due::Probe
     }
 }

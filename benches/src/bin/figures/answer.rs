@@ -1,0 +1,134 @@
+//! The process that answers. It prints one line about itself, reads one about the other side, and ends with its input.
+
+use crate::{
+    ours::{self, Card, Sleep},
+    raw,
+};
+use benches::ends::Result;
+use clap::ValueEnum;
+use serde_json::Value;
+use std::{
+    io::{BufRead, BufReader, Read, Write, stdin, stdout},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+/// What the answering side does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Role {
+    /// Takes WRITEs, SENDs and READs, polling.
+    Absorb,
+    /// Sends each SEND back, polling.
+    Echo,
+    /// The same, waiting for events.
+    EchoAsleep,
+    /// Sends each datagram back, polling.
+    Udp,
+    /// The same, waiting.
+    UdpAsleep,
+    /// Takes datagrams, polling.
+    UdpCount,
+    /// Checks, places and acknowledges batches of packets.
+    Limit,
+}
+
+/// Says when the input has ended.
+pub(crate) type Stop = Arc<AtomicBool>;
+
+/// Prints a line for the other side.
+pub(crate) fn say(value: &Value) -> Result<()> {
+    let mut out = stdout().lock();
+    writeln!(out, "{value}")?;
+    Ok(out.flush()?)
+}
+
+/// The line of the other side.
+pub(crate) fn hear() -> Result<Value> {
+    let mut line = String::new();
+    stdin().read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// Watches the input from now on.
+pub(crate) fn until_end() -> Stop {
+    let stop = Stop::default();
+    let seen = Arc::clone(&stop);
+    thread::spawn(move || {
+        let _ = stdin().read_to_end(&mut Vec::new());
+        seen.store(true, Ordering::Relaxed);
+    });
+    stop
+}
+
+pub(crate) fn run(role: Role, qps: usize) -> Result<()> {
+    match role {
+        Role::Absorb => ours::absorb(qps),
+        Role::Echo => ours::echo(Sleep::No),
+        Role::EchoAsleep => ours::echo(Sleep::Yes),
+        Role::Udp => raw::echo(Sleep::No),
+        Role::UdpAsleep => raw::echo(Sleep::Yes),
+        Role::UdpCount => raw::count(),
+        Role::Limit => raw::take(),
+    }
+}
+
+/// The answering process, as the measuring one sees it.
+pub(crate) struct Other {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Other {
+    pub(crate) fn start(role: Role, qps: usize, environment: Option<(&str, &str)>) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let name = role.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        command.args(["answer", &name, &qps.to_string()]).envs(environment);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().ok_or("no output")?);
+        Ok(Self { child, input, output })
+    }
+
+    pub(crate) fn hear(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(serde_json::from_str(&line).map_err(|error| format!("the other side said {line:?}: {error}"))?)
+    }
+
+    pub(crate) fn say(&mut self, value: &Value) -> Result<()> {
+        let input = self.input.as_mut().ok_or("no input")?;
+        writeln!(input, "{value}")?;
+        Ok(input.flush()?)
+    }
+
+    /// Ends it.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.input = None;
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("the other side ended with {status}").into()) }
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It is gone already unless something went wrong.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a line says of a side.
+pub(crate) fn card(value: &Value) -> Result<Card> {
+    let number = |name: &str| value[name].as_u64().ok_or_else(|| format!("no {name} in {value}"));
+    let qpns = value["qpns"].as_array().ok_or("no qpns")?;
+    Ok(Card {
+        qpns: qpns.iter().filter_map(Value::as_u64).map(|qpn| qpn as u32).collect(),
+        addr: number("addr")?,
+        rkey: number("rkey")? as u32,
+    })
+}

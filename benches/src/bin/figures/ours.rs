@@ -1,0 +1,301 @@
+//! Our side of the comparison: reliable connections between two processes, each with a device of its own.
+
+use crate::answer::{Other, Role, Stop, card, hear, say, until_end};
+use benches::ends::{ALL, Result};
+use rxe_verbs::{
+    CompChannel, Completion, Context, ContextOptions, Cq, EventError, Gid, Key, Mr, Mtu, Payload, Pd, Psn,
+    Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
+    WcOpcode, WcStatus,
+};
+use serde_json::{Value, json};
+use std::{
+    net::IpAddr,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+/// Receives that the answering side keeps posted for each queue pair that gets SENDs.
+const RECEIVES: u32 = 256;
+/// Bytes of memory of each side.
+const MEMORY: usize = 2 << 20;
+/// How long nothing may complete.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Op {
+    Write,
+    Send,
+    Read,
+}
+
+/// Whether both sides wait for events, or poll.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Sleep {
+    No,
+    Yes,
+}
+
+/// What keeps the queue pairs busy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Load {
+    pub(crate) op: Op,
+    pub(crate) size: u32,
+    /// Queue pairs, used in turn.
+    pub(crate) qps: usize,
+    /// Requests waiting at most, of all queue pairs together.
+    pub(crate) depth: usize,
+    /// Requests posted by one call; the last of them is signaled.
+    pub(crate) list: usize,
+    /// A variable set for the answering side.
+    pub(crate) environment: Option<(&'static str, &'static str)>,
+}
+
+/// What a side has to be told about the other.
+pub(crate) struct Card {
+    pub(crate) qpns: Vec<u32>,
+    pub(crate) addr: u64,
+    pub(crate) rkey: u32,
+}
+
+struct Side {
+    qps: Vec<Qp>,
+    mr: Mr,
+    cq: Cq,
+    channel: Option<CompChannel>,
+    context: Context,
+    _pd: Pd,
+}
+
+fn address(answers: bool) -> IpAddr {
+    IpAddr::from([127, 77, 91, if answers { 1 } else { 2 }])
+}
+
+impl Side {
+    fn new(answers: bool, qps: usize, sleep: Sleep) -> Result<Self> {
+        let context = ContextOptions::new().alone().open_address(address(answers))?;
+        let channel = if sleep == Sleep::Yes { Some(context.create_comp_channel()?) } else { None };
+        let cq = context.create_cq(1 << 14, channel.as_ref())?;
+        let pd = context.alloc_pd()?;
+        let caps = QpCaps { max_recv_wr: RECEIVES, ..QpInit::new(QpType::Rc, &cq).caps };
+        let qps = (0..qps)
+            .map(|_| pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) }))
+            .collect::<std::result::Result<_, _>>()?;
+        let mr = pd.alloc_mr(MEMORY, ALL)?;
+        Ok(Self { qps, mr, cq, channel, context, _pd: pd })
+    }
+
+    fn card(&self) -> Value {
+        let qpns: Vec<u32> = self.qps.iter().map(|qp| qp.qpn().value()).collect();
+        json!({ "qpns": qpns, "addr": self.mr.addr(), "rkey": self.mr.rkey().0 })
+    }
+
+    fn connect(&self, other: &Card, answers: bool) -> Result<()> {
+        let gid = Gid::from(address(!answers));
+        let av = self.context.address_vector(0, gid)?;
+        for (qp, &qpn) in self.qps.iter().zip(&other.qpns) {
+            let init = QpChange {
+                state: Some(QpState::Init),
+                pkey_index: Some(0),
+                port: Some(1),
+                ..QpChange::default()
+            };
+            qp.modify(&QpChange { access: Some(ALL), ..init })?;
+            qp.modify(&QpChange {
+                state: Some(QpState::Rtr),
+                av: Some(av),
+                path_mtu: Some(Mtu::M4096),
+                dest_qpn: Some(Qpn::new(qpn)),
+                rq_psn: Some(Psn::new(0)),
+                max_dest_rd_atomic: Some(16),
+                min_rnr_timer: Some(1),
+                ..QpChange::default()
+            })?;
+            qp.modify(&QpChange {
+                state: Some(QpState::Rts),
+                sq_psn: Some(Psn::new(0)),
+                timeout: Some(14),
+                retry_count: Some(7),
+                rnr_retry: Some(7),
+                max_rd_atomic: Some(16),
+                ..QpChange::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn sge(&self, len: u32) -> Sge {
+        Sge { addr: self.mr.addr(), len, lkey: self.mr.lkey() }
+    }
+
+    fn receive(&self, len: u32) -> Result<()> {
+        Ok(self.qps[0].post_recv(&RecvWr { wr_id: 0, sges: &[self.sge(len)] })?)
+    }
+
+    /// Completions there are now.
+    fn poll<'a>(&self, some: &'a mut [Completion]) -> Result<&'a [Completion]> {
+        let count = self.cq.poll(some)?;
+        match some[..count].iter().find(|wc| wc.status != WcStatus::Success) {
+            Some(wc) => Err(format!("{wc:?}").into()),
+            None => Ok(&some[..count]),
+        }
+    }
+
+    /// Until there is a completion, by polling or by waiting for the event of one. None if nothing came for a while.
+    fn wait<'a>(&self, some: &'a mut [Completion]) -> Result<&'a [Completion]> {
+        let Some(channel) = &self.channel else { return self.poll(some) };
+        let count = self.poll(some)?.len();
+        if count > 0 {
+            return Ok(&some[..count]);
+        }
+        self.cq.req_notify(false);
+        let count = self.poll(some)?.len();
+        if count > 0 {
+            return Ok(&some[..count]);
+        }
+        match channel.get_event_within(Duration::from_millis(100)) {
+            Ok(_) => self.cq.ack_events(1),
+            Err(EventError::Empty) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.poll(some)
+    }
+}
+
+fn answering(qps: usize, sleep: Sleep, receives: u32, len: u32) -> Result<(Side, Stop)> {
+    let side = Side::new(true, qps, sleep)?;
+    say(&side.card())?;
+    side.connect(&card(&hear()?)?, true)?;
+    for _ in 0..receives {
+        side.receive(len)?;
+    }
+    say(&json!("ready"))?;
+    Ok((side, until_end()))
+}
+
+/// Takes whatever comes, polling.
+pub(crate) fn absorb(qps: usize) -> Result<()> {
+    let (side, stop) = answering(qps, Sleep::No, RECEIVES, 1 << 20)?;
+    let mut some = [Completion::default(); 64];
+    while !stop.load(Ordering::Relaxed) {
+        for _ in side.poll(&mut some)? {
+            side.receive(1 << 20)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends each SEND back.
+pub(crate) fn echo(sleep: Sleep) -> Result<()> {
+    let (side, stop) = answering(1, sleep, 16, 64)?;
+    let mut some = [Completion::default(); 16];
+    while !stop.load(Ordering::Relaxed) {
+        for wc in side.wait(&mut some)? {
+            if wc.opcode == WcOpcode::Recv {
+                send_small(&side)?;
+                side.receive(64)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn send_small(side: &Side) -> Result<()> {
+    let wr = SendWr { flags: SendFlags::empty(), ..SendWr::new(0, SendOp::Send, &[]) };
+    Ok(side.qps[0].post_send(&SendWr { payload: Payload::Inline(&[1, 2]), ..wr })?)
+}
+
+fn measuring(
+    role: Role,
+    qps: usize,
+    sleep: Sleep,
+    environment: Option<(&str, &str)>,
+) -> Result<(Side, Other, Card)> {
+    let mut other = Other::start(role, qps, environment)?;
+    let side = Side::new(false, qps, sleep)?;
+    let theirs = card(&other.hear()?)?;
+    side.connect(&theirs, false)?;
+    other.say(&side.card())?;
+    other.hear()?;
+    Ok((side, other, theirs))
+}
+
+/// Messages a second of a load.
+pub(crate) fn messages(load: Load, seconds: f64) -> Result<f64> {
+    let (side, other, theirs) = measuring(Role::Absorb, load.qps, Sleep::No, load.environment)?;
+    let remote = Remote { addr: theirs.addr, rkey: Key(theirs.rkey) };
+    let op = match load.op {
+        Op::Write => SendOp::Write(remote),
+        Op::Send => SendOp::Send,
+        Op::Read => SendOp::Read(remote),
+    };
+    let sges = [side.sge(load.size)];
+    let one = SendWr { flags: SendFlags::empty(), ..SendWr::new(0, op, &sges) };
+    let last = SendWr { flags: SendFlags::SIGNALED, ..one };
+    let mut list = vec![one; load.list - 1];
+    list.push(last);
+    let mut some = [Completion::default(); 64];
+    let warm_up = Duration::from_secs_f64(seconds / 4.0);
+    let mut time = Duration::from_secs_f64(seconds) + warm_up;
+    let (mut start, mut life) = (Instant::now(), Instant::now());
+    let (mut posted, mut done, mut before, mut warm, mut at) = (0, 0, 0, false, 0);
+    while start.elapsed() < time {
+        while posted - done + load.list <= load.depth {
+            let qp = &side.qps[at];
+            if load.list == 1 {
+                qp.post_send(&last)?
+            } else {
+                qp.post_send_list(&list)?
+            }
+            at = if at + 1 == load.qps { 0 } else { at + 1 };
+            posted += load.list;
+        }
+        let count = side.poll(&mut some)?.len();
+        done += count * load.list;
+        if count > 0 {
+            life = Instant::now();
+        } else if life.elapsed() > PATIENCE {
+            return Err("no work request completes any more".into());
+        }
+        if !warm && start.elapsed() >= warm_up {
+            (warm, before, start, time) = (true, done, Instant::now(), time - warm_up);
+        }
+    }
+    let rate = (done - before) as f64 / start.elapsed().as_secs_f64();
+    while done < posted && life.elapsed() < PATIENCE {
+        done += side.poll(&mut some)?.len() * load.list;
+    }
+    let port = side.context.port_stats();
+    eprintln!(
+        "    {:.1} packets a batch, {:.1} a packet received",
+        port.packets_sent as f64 / port.batches_sent.max(1) as f64,
+        port.packets_sent as f64 / port.packets_received.max(1) as f64
+    );
+    other.end()?;
+    Ok(rate)
+}
+
+/// One way of a SEND of 2 bytes, microseconds, median.
+pub(crate) fn latency(sleep: Sleep, seconds: f64) -> Result<f64> {
+    let role = if sleep == Sleep::Yes { Role::EchoAsleep } else { Role::Echo };
+    let (side, other, _) = measuring(role, 1, sleep, None)?;
+    for _ in 0..16 {
+        side.receive(64)?;
+    }
+    let mut some = [Completion::default(); 16];
+    let mut times = Vec::with_capacity(1 << 20);
+    let begin = Instant::now();
+    while begin.elapsed().as_secs_f64() < seconds {
+        let start = Instant::now();
+        send_small(&side)?;
+        while side.wait(&mut some)?.is_empty() {
+            if start.elapsed() > PATIENCE {
+                return Err("no answer".into());
+            }
+        }
+        side.receive(64)?;
+        times.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
+    }
+    other.end()?;
+    Ok(benches::turns::median(&times))
+}

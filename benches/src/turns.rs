@@ -1,0 +1,177 @@
+//! Measuring two things in turns: child processes, medians, the machine's description, and iperf3.
+
+use crate::ends::Result;
+use serde_json::Value;
+use std::{
+    fs,
+    net::{IpAddr, TcpListener},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a server may take to listen, and how long a finished one to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Quotients, pair by pair.
+#[must_use]
+pub fn ratios(ours: &[f64], tcp: &[f64]) -> Vec<f64> {
+    ours.iter().zip(tcp).map(|(mine, theirs)| mine / theirs).collect()
+}
+
+/// The middle value; of an even number the mean of the two in the middle.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
+    f64::midpoint(values[low], values[high])
+}
+
+/// Smallest and largest.
+#[must_use]
+pub fn extremes(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, 0.0), |(low, high), &value| (low.min(value), high.max(value)))
+}
+
+/// A process that ends with us.
+#[derive(Debug)]
+pub struct Server(Child);
+
+impl Server {
+    /// Starts it, with nothing to read and nobody who reads.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        Ok(Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
+    }
+
+    /// It has served one client and goes by itself.
+    ///
+    /// # Errors
+    /// If it fails or stays.
+    pub fn wait(mut self) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = self.0.try_wait()? {
+                return if status.success() {
+                    Ok(())
+                } else {
+                    Err(format!("the server says {status}").into())
+                };
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Err("the server does not end".into())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It is gone already unless something went wrong.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A TCP port that is free at this moment.
+///
+/// # Errors
+/// If there is none at this address.
+pub fn free_port(address: IpAddr) -> Result<u16> {
+    Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
+}
+
+/// Runs a client until it finds its server listening; gives the figure in what it printed.
+///
+/// # Errors
+/// What both said, if nothing came of it.
+pub fn ask(
+    server: &mut Server,
+    mut client: impl FnMut() -> Command,
+    figure: impl Fn(&Value) -> Option<f64>,
+) -> Result<f64> {
+    let start = Instant::now();
+    loop {
+        let output = client().stdin(Stdio::null()).output()?;
+        // iperf3 reports failures with a status of 0.
+        let found = serde_json::from_slice(&output.stdout).ok().and_then(|printed| figure(&printed));
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if let Some(status) = server.0.try_wait()? {
+            return Err(format!("the server says {status}, the client {out}{err}").into());
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(format!("the client failed: {out}{err}").into());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Gbit/s of one TCP stream between the same addresses, as its receiver counts.
+///
+/// # Errors
+/// What iperf3 says.
+pub fn iperf3(client: IpAddr, server: IpAddr, length: &str, seconds: u32) -> Result<f64> {
+    let port = free_port(server)?.to_string();
+    let [near, far] = [client.to_string(), server.to_string()];
+    let mut server = Server::start(Command::new("iperf3").args(["-s", "-1", "-B", &far, "-p", &port]))?;
+    let seconds = seconds.to_string();
+    let client = || {
+        let mut client = Command::new("iperf3");
+        client.args(["-c", &far, "-B", &near, "-p", &port, "-l", length, "-t", &seconds, "-J"]);
+        client
+    };
+    let found = ask(&mut server, client, |printed| {
+        printed["end"]["sum_received"]["bits_per_second"].as_f64().filter(|bits| *bits > 0.0)
+    })?;
+    server.wait()?;
+    Ok(found * 1e-9)
+}
+
+/// Processor, cores and kernel, without names.
+#[must_use]
+pub fn machine() -> String {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");
+    let model = model.trim_start_matches([' ', '\t', ':']).to_owned();
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let version: Vec<&str> = kernel.split(['.', '-']).take(2).collect();
+    format!("{model}, {cores} cores, Linux {}", version.join("."))
+}
+
+/// The share of all processors' time that was idle during a second in which we do nothing.
+#[must_use]
+pub fn idle_share() -> f64 {
+    let sample = || -> Option<(u64, u64)> {
+        let stat = fs::read_to_string("/proc/stat").ok()?;
+        let fields: Vec<u64> =
+            stat.lines().next()?.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+        // idle and iowait (proc_stat(5)).
+        Some((fields.get(3)? + fields.get(4)?, fields.iter().take(8).sum()))
+    };
+    let before = sample();
+    thread::sleep(Duration::from_secs(1));
+    match (before, sample()) {
+        (Some(before), Some(after)) if after.1 > before.1 => {
+            (after.0 - before.0) as f64 / (after.1 - before.1) as f64
+        }
+        _ => f64::NAN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(extremes(&ratios(&[1.0, 6.0], &[2.0, 2.0])), (0.5, 3.0));
+    }
+}

@@ -1,0 +1,76 @@
+//! Small messages posted one by one: many leave together where the program polls in between, and all leave where it
+//! does not.
+
+mod verbs_common;
+
+use rxe_verbs::{Completion, Mtu, QpType, Remote, SendFlags, SendOp, SendWr, WcStatus};
+use std::time::{Duration, Instant};
+use verbs_common::{End, PATIENCE, connected, udp4};
+
+const SIZE: u32 = 64;
+
+fn write(a: &End, b: &End, at: usize, flags: SendFlags) {
+    let remote = Remote { addr: b.mr.addr() + at as u64, rkey: b.mr.rkey() };
+    let wr = SendWr { flags, ..SendWr::new(1, SendOp::Write(remote), &[]) };
+    let sges = [a.mr.sge(at, SIZE)];
+    a.qp.post_send(&SendWr { payload: rxe_verbs::Payload::Sges(&sges), ..wr }).unwrap();
+}
+
+/// Posts `count` WRITEs and polls until they are done.
+fn round(a: &End, b: &End, count: usize) {
+    for at in 0..count {
+        write(a, b, at * SIZE as usize, SendFlags::SIGNALED);
+    }
+    let (mut done, start) = (0, Instant::now());
+    let mut some = [Completion::default(); 16];
+    while done < count {
+        let found = a.cq.poll(&mut some).unwrap();
+        assert!(some[..found].iter().all(|wc| wc.status == WcStatus::Success));
+        done += found;
+        assert!(start.elapsed() < PATIENCE, "{done} of {count} done");
+    }
+}
+
+#[test]
+fn posts_in_a_row_leave_together() {
+    let two = udp4();
+    let (a, b) = connected(&two, QpType::Rc, 1 << 16, Mtu::M1024);
+    let start = Instant::now();
+    loop {
+        let before = two.a.port_stats();
+        round(&a, &b, 64);
+        let after = two.a.port_stats();
+        let (packets, batches) =
+            (after.packets_sent - before.packets_sent, after.batches_sent - before.batches_sent);
+        // The first leaves alone. A busy machine may keep the program from polling in time.
+        if packets >= 64 && batches <= 16 {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "{packets} packets in {batches} batches");
+    }
+}
+
+/// The program polls and posts in a row, and then does neither: what waited for its next call leaves without one.
+#[test]
+fn nothing_waits_for_a_call_that_never_comes() {
+    let two = udp4();
+    let (a, b) = connected(&two, QpType::Rc, 1 << 16, Mtu::M1024);
+    for turn in 1..=20u8 {
+        let start = Instant::now();
+        // So that the program counts as one that polls.
+        while start.elapsed() < Duration::from_millis(5) {
+            round(&a, &b, 4);
+        }
+        a.mr.fill(turn).unwrap();
+        for at in 0..32 {
+            write(&a, &b, at * SIZE as usize, SendFlags::empty());
+        }
+        let last = 32 * SIZE as usize - 1;
+        let start = Instant::now();
+        while b.mr.load_u8(last).unwrap() != turn {
+            assert!(start.elapsed() < PATIENCE, "turn {turn}: the last WRITE is not there");
+            std::thread::yield_now();
+        }
+        assert_eq!(b.mr.read_vec(0, last + 1).unwrap(), vec![turn; last + 1]);
+    }
+}
