@@ -53,9 +53,9 @@ class Program(NamedTuple):
     endless: tuple = ()
     # Why the kernel's server can't be reached over IPv6, if so.
     no_server6: str = ""
-    # Whether its client asks for many connections at once: it must not come while the server is about to listen. Requests that are
-    # taken back then are looked at before those of the next attempt, and spoil them.
-    crowd: bool = False
+    # A client of ours that asks for one connection, if the real one asks for many at once: that must not come while the server is
+    # about to listen. Requests that are taken back then are looked at before those of the next attempt, and spoil them.
+    probe: str = ""
     # Why a client may be refused by its own server, if so: both are started anew then, and it is no fault of ours if that does not
     # help.
     race: str = ""
@@ -111,7 +111,7 @@ PROGRAMS = [
         "{rxe} cmtime -b {there} -p {port}",
         "{rxe} cmtime -b {there} -s {here} -p {port} -c 100",
         endless=("server", "our_server"),
-        crowd=True,
+        probe="{rxe} cmtime -b {there} -s {here} -p {port} -c 1",
     ),
     Program(
         "qperf -cm1: RC SEND latency and rate, RC WRITE rate; ours on the drop-in",
@@ -293,16 +293,13 @@ class Column:
         print(f"skipped: {where}: tried {ANEW} times: {program.race}", flush=True)
         return "skipped", program.race
 
-    def until_listening(self, port):
-        """Waits until a program on the kernel listens to that port."""
-        end = time.monotonic() + READY
-        while time.monotonic() < end:
-            shown = subprocess.run(
-                self.guest.command(["rdma", "res", "show", "cm_id"]), capture_output=True, text=True, check=False
-            ).stdout
-            if any("LISTEN" in line and f":{port} " in f"{line} " for line in shown.splitlines()):
+    def until_listening(self, program, port):
+        """Connects once to the kernel's server, so often until it listens."""
+        probe = self.guest.outside(self.words(program.probe, port))
+        for _ in range(TRIES if program.probe else 0):
+            if Side(probe).finish() == 0:
                 return
-            time.sleep(0.2)
+            time.sleep(0.3)
 
     def once(self, program, whose, tries):
         """Plays a pair; what went wrong, or nothing."""
@@ -316,7 +313,7 @@ class Column:
         ends = ("server", "our_client") if whose == "ours" else ("our_server", "client")
         endless = [end in program.endless for end in ends]
         if whose == "ours":
-            return pair(theirs, ours, lambda _: program.crowd and self.until_listening(port), *endless, tries)
+            return pair(theirs, ours, lambda _: self.until_listening(program, port), *endless, tries)
         says_ready = program.our_server.startswith("{cm}")
         return pair(ours, theirs, lambda server: says_ready and server.listening.wait(READY), *endless, tries)
 
