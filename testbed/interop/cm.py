@@ -26,6 +26,8 @@ LIMIT = 60
 READY = 20
 # A client is started again, so often, while nobody listens yet.
 TRIES = 20
+# Seconds that the kernel's server has to begin to listen before a crowd comes.
+CROWD_WAITS = 4
 # Both are started anew, so often, where the program races with itself.
 ANEW = 6
 # perftest also gives no report on a machine too busy to measure its clock.
@@ -53,9 +55,9 @@ class Program(NamedTuple):
     endless: tuple = ()
     # Why the kernel's server can't be reached over IPv6, if so.
     no_server6: str = ""
-    # A client of ours that asks for one connection, if the real one asks for many at once: that must not come while the server is
-    # about to listen. Requests that are taken back then are looked at before those of the next attempt, and spoil them.
-    probe: str = ""
+    # Whether its client asks for many connections at once: it had better not come while the server is about to listen. Requests that
+    # are taken back then are looked at before those of the next attempt, and spoil them.
+    crowd: bool = False
     # Why a client may be refused by its own server, if so: both are started anew then, and it is no fault of ours if that does not
     # help.
     race: str = ""
@@ -111,7 +113,7 @@ PROGRAMS = [
         "{rxe} cmtime -b {there} -p {port}",
         "{rxe} cmtime -b {there} -s {here} -p {port} -c 100",
         endless=("server", "our_server"),
-        probe="{rxe} cmtime -b {there} -s {here} -p {port} -c 1",
+        crowd=True,
     ),
     Program(
         "qperf -cm1: RC SEND latency and rate, RC WRITE rate; ours on the drop-in",
@@ -293,16 +295,6 @@ class Column:
         print(f"skipped: {where}: tried {ANEW} times: {program.race}", flush=True)
         return "skipped", program.race
 
-    def until_listening(self, program, port):
-        """Connects once to the kernel's server, so often until it listens."""
-        if not program.probe:
-            return
-        probe = self.guest.outside(self.words(program.probe, port))
-        for _ in range(TRIES):
-            if Side(probe).finish() == 0:
-                return
-            time.sleep(0.3)
-
     def once(self, program, whose, tries):
         """Plays a pair; what went wrong, or nothing."""
         port = program.port or self.port
@@ -315,7 +307,7 @@ class Column:
         ends = ("server", "our_client") if whose == "ours" else ("our_server", "client")
         endless = [end in program.endless for end in ends]
         if whose == "ours":
-            return pair(theirs, ours, lambda _: self.until_listening(program, port), *endless, tries)
+            return pair(theirs, ours, lambda _: time.sleep(CROWD_WAITS if program.crowd else 0), *endless, tries)
         says_ready = program.our_server.startswith("{cm}")
         return pair(ours, theirs, lambda server: says_ready and server.listening.wait(READY), *endless, tries)
 
