@@ -14,7 +14,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
     io,
     path::PathBuf,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 /// Our vendor id. It is not an assigned one: no real hardware is meant to be taken for ours.
@@ -206,8 +206,12 @@ impl Device {
         if let Some(mac) = self.interface.mac.filter(|mac| *mac != [0; 6]) {
             return [mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]];
         }
+        // Asked for with each connection, and the same for as long as we live.
+        static BOOT: OnceLock<String> = OnceLock::new();
+        let boot =
+            BOOT.get_or_init(|| fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default());
         let mut hasher = DefaultHasher::new();
-        fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().hash(&mut hasher);
+        boot.hash(&mut hasher);
         self.interface.name.hash(&mut hasher);
         let mut guid = hasher.finish().to_be_bytes();
         guid[0] = guid[0] & !1 | 2;

@@ -1,19 +1,24 @@
-"""Programs that connect by rdma_cm on the kernel's rxe, against ours: `rxe` itself or testbed/src/bin/cm-peer, in both roles."""
+"""Programs that connect by rdma_cm on the kernel's rxe, against ours, in both roles: `rxe` itself, testbed/src/bin/cm-peer, or the
+same program on the drop-in."""
 
 import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import dropin
+import shark
 from results import parse
 
 SECTION = "Programs that connect by rdma_cm"
 CASES = "The connection manager step by step (`cm-peer cases`)"
 LOSS = "Connections while each way loses 1 %"
+MESSAGES = "Messages of the connection manager as tshark reads them"
 # Seconds for all cases of one family.
 CASES_LIMIT = 500
 # Seconds for one pair; and for a server of ours to say that it listens.
@@ -21,8 +26,17 @@ LIMIT = 60
 READY = 20
 # A client is started again, so often, while nobody listens yet.
 TRIES = 20
+# Seconds that the kernel's server has to begin to listen before a crowd comes.
+CROWD_WAITS = 4
+# Both are started anew, so often, where the program races with itself.
+ANEW = 6
+# perftest also gives no report on a machine too busy to measure its clock.
+BUSY = re.compile(r"Correlation coefficient")
 # A listener on another address of the device makes it a rejection.
-NOBODY_LISTENS = re.compile(r"invalid service ID|REJECTED, error:? 8\b|service ID not supported|rejected by the service")
+NOBODY_LISTENS = re.compile(
+    r"invalid service ID|REJECTED, error:? 8\b|service ID not supported|rejected by the service|Unexpected CM event bl blka 8"
+    r"|RDMA_CM_EVENT_REJECTED; error: 8|RDMA CM: Event rejected|failed to connect|Connection refused"
+)
 # Our ports rise from here, so that what a program has left behind can't meet the next one.
 PORT = 21000
 
@@ -41,13 +55,21 @@ class Program(NamedTuple):
     endless: tuple = ()
     # Why the kernel's server can't be reached over IPv6, if so.
     no_server6: str = ""
+    # Whether its client asks for many connections at once: it had better not come while the server is about to listen. Requests that
+    # are taken back then are looked at before those of the next attempt, and spoil them.
+    crowd: bool = False
+    # Why a client may be refused by its own server, if so: both are started anew then, and it is no fault of ours if that does not
+    # help.
+    race: str = ""
+    # Why it has no IPv6, if so.
+    no_ipv6: str = ""
     # What the kernel's program says when its kernel does not have what it needs; by family.
     absent: tuple = ()
 
 
 def peer(name, more=""):
     """Our ends as cm-peer plays them."""
-    return [f"{{cm}} {name} {role} {{there}} {{here}} port={{port}} {more}" for role in ("server", "client")]
+    return [f"{{cm}} {name} {role} {{there}} {{here}} port={{port}} sent={{sent}} {more}" for role in ("server", "client")]
 
 
 PROGRAMS = [
@@ -91,6 +113,27 @@ PROGRAMS = [
         "{rxe} cmtime -b {there} -p {port}",
         "{rxe} cmtime -b {there} -s {here} -p {port} -c 100",
         endless=("server", "our_server"),
+        crowd=True,
+    ),
+    Program(
+        "qperf -cm1: RC SEND latency and rate, RC WRITE rate; ours on the drop-in",
+        "qperf -lp {port}",
+        "qperf -lp {port} -cm1 -t 1 {there} rc_lat rc_bw rc_rdma_write_bw",
+        "{dropin} qperf -lp {port}",
+        "{dropin} qperf -lp {port} -cm1 -t 1 {here} rc_lat rc_bw rc_rdma_write_bw",
+        endless=("server", "our_server"),
+        race="its server may tell the client the port of a test before it listens there",
+        no_ipv6="qperf knows IPv4 alone",
+    ),
+    Program(
+        "ib_write_bw -R, 200 x 4096 B; ours on the drop-in",
+        "ib_write_bw -R -x 1 -n 200 -s 4096 -p {port}",
+        "ib_write_bw -R -x 1 -n 200 -s 4096 -p {port} {there}",
+        "{dropin} ib_write_bw -R -x 1 -n 200 -s 4096 -p {port}",
+        "{dropin} ib_write_bw -R -x 1 -n 200 -s 4096 -p {port} {here}",
+        race="its server listens only after it has told the client to connect, and in an emulated machine that is too late; "
+        "the client does not survive the refusal",
+        no_ipv6="perftest 4.5 resolves IPv4 alone with -R",
     ),
     Program(
         "mckey, 10 datagrams to a group",
@@ -174,26 +217,23 @@ class Side:
         return 0
 
 
-def pair(server, client, says_ready, endless_server, endless_client):
-    """Plays a pair; what went wrong, or nothing."""
+def pair(server, client, wait, endless_server, endless_client, tries):
+    """Plays a pair, the client after `wait` and so often while nobody listens; what went wrong, or nothing."""
     server = Side(server)
-    if says_ready:
-        server.listening.wait(READY)
-    for _ in range(TRIES):
+    wait(server)
+    for left in reversed(range(tries)):
         client_side = Side(client)
         if endless_client:
             server_code = server.finish()
             client_code = client_side.end()
             break
         client_code = client_side.finish()
-        if client_code != 0 and NOBODY_LISTENS.search(client_side.output) and server.process.poll() is None:
+        if left and client_code != 0 and NOBODY_LISTENS.search(client_side.output) and server.process.poll() is None:
             time.sleep(0.3)
             continue
         # A server without its client would wait for ever.
         server_code = server.end() if endless_server else server.finish(LIMIT if client_code == 0 else 3)
         break
-    else:
-        server_code = server.end()
     if (client_code, server_code) == (0, 0):
         return None
     return f"client ended with {client_code}:\n{client_side.output}\nserver with {server_code}:\n{server.output}"
@@ -202,12 +242,14 @@ def pair(server, client, says_ready, endless_server, endless_client):
 class Column:
     """All programs of one kernel over one family."""
 
-    def __init__(self, guest, cm, rxe, results, family):
+    def __init__(self, guest, cm, rxe, results, family, sent):
         self.guest, self.results, self.family = guest, results, family
         self.section, self.variables = SECTION, ()
         self.values = {
             "cm": cm,
             "rxe": rxe,
+            "dropin": " ".join(dropin.words(rxe, guest.folder)),
+            "sent": sent,
             "here": guest.info[f"guest{family}"],
             "there": guest.info[f"host{family}"],
             "group": GROUPS[family],
@@ -244,7 +286,18 @@ class Column:
         return False
 
     def cell(self, program, whose):
-        """One cell of the matrix: plays it; what went wrong, or nothing."""
+        """One cell of the matrix: plays it; its verdict, and what went wrong or why it could not be played."""
+        for _ in range(ANEW if program.race else 1):
+            wrong = self.once(program, whose, 1 if program.race else TRIES)
+            if not program.race or not wrong or not (NOBODY_LISTENS.search(wrong) or BUSY.search(wrong)):
+                return ("FAILED", wrong) if wrong else ("ok", "")
+            self.port += 1
+        where = f"kernel {self.guest.version}, IPv{self.family}: {program.title}"
+        print(f"skipped: {where}: tried {ANEW} times: {program.race}", flush=True)
+        return "skipped", program.race
+
+    def once(self, program, whose, tries):
+        """Plays a pair; what went wrong, or nothing."""
         port = program.port or self.port
         if whose == "ours":
             theirs, ours = program.server, program.our_client
@@ -252,17 +305,19 @@ class Column:
             theirs, ours = program.client, program.our_server
         theirs = self.guest.command(self.words(theirs, port))
         ours = self.guest.outside(self.words(ours, port), variables=self.variables)
+        ends = ("server", "our_client") if whose == "ours" else ("our_server", "client")
+        endless = [end in program.endless for end in ends]
         if whose == "ours":
-            return pair(theirs, ours, False, "server" in program.endless, "our_client" in program.endless)
-        ready = program.our_server.startswith("{cm}")
-        return pair(ours, theirs, ready, "our_server" in program.endless, "client" in program.endless)
+            return pair(theirs, ours, lambda _: time.sleep(CROWD_WAITS if program.crowd else 0), *endless, tries)
+        says_ready = program.our_server.startswith("{cm}")
+        return pair(ours, theirs, lambda server: says_ready and server.listening.wait(READY), *endless, tries)
 
-    def cases(self):
+    def cases(self, section, which):
         """What each side's program sees of refusals, private data and endings."""
         info = self.guest.info
-        port = str(self.port + 1000)
-        words = [self.values["cm"], "cases", info["agent"], self.values["there"], self.values["here"], f"port={port}"]
-        side = Side(self.guest.outside(words, CASES_LIMIT))
+        more = [f"port={self.port + 1000}", f"set={which}", f"sent={self.values['sent']}"]
+        words = [self.values["cm"], "cases", info["agent"], self.values["there"], self.values["here"], *more]
+        side = Side(self.guest.outside(words, CASES_LIMIT, variables=self.variables))
         code = side.finish(CASES_LIMIT + 10)
         failed = 0
         for line in side.output.splitlines():
@@ -271,21 +326,25 @@ class Column:
             if not found:
                 continue
             verdict, role, name, _, _ = found
-            self.results.add(CASES, name, self.guest.version, role, self.family, verdict)
+            self.results.add(section, name, self.guest.version, role, self.family, verdict)
             if verdict == "FAILED":
                 failed += 1
-                self.results.fail(f"kernel {self.guest.version}, IPv{self.family}, {CASES}: {line}")
+                self.results.fail(f"kernel {self.guest.version}, IPv{self.family}, {section}: {line}")
         if code != 0 and not failed or not any(parse(line) for line in side.output.splitlines()):
-            self.results.add(CASES, "to its end", self.guest.version, "both", self.family, "FAILED")
-            self.results.fail(f"kernel {self.guest.version}, IPv{self.family}, {CASES}: ended with {code}:\n{side.output}")
+            self.results.add(section, "to its end", self.guest.version, "both", self.family, "FAILED")
+            self.results.fail(f"kernel {self.guest.version}, IPv{self.family}, {section}: ended with {code}:\n{side.output}")
 
-    def play(self):
+    def play(self, whole):
         self.programs(PROGRAMS)
-        self.cases()
+        self.cases(CASES, "whole" if whole else "brief")
 
-    def lossy(self):
+    def losing(self):
         self.section, self.variables = LOSS, ("RXE_FAULT=loss=10,seed=11",)
         self.port += 100
+        self.cases(LOSS, "lossy")
+
+    def lossy(self):
+        self.losing()
         self.programs(LOSSY)
 
     def programs(self, programs):
@@ -294,14 +353,17 @@ class Column:
                 continue
             for whose in ("ours", "kernel"):
                 self.port += 1
+                if program.no_ipv6 and self.family == "6":
+                    self.told(program, whose, "absent", program.no_ipv6)
+                    self.results.note(program.title, self.guest.version, program.no_ipv6)
+                    continue
                 if program.no_server6 and (whose, self.family) == ("ours", "6"):
                     self.told(program, whose, "skipped", program.no_server6)
                     print(f"skipped: {program.title}, IPv6, we connect: {program.no_server6}", flush=True)
                     continue
                 began = time.monotonic()
-                wrong = self.cell(program, whose)
-                took = time.monotonic() - began
-                self.told(program, whose, "FAILED" if wrong else "ok", wrong or f"{took:.1f} s")
+                verdict, text = self.cell(program, whose)
+                self.told(program, whose, verdict, text or f"{time.monotonic() - began:.1f} s")
 
 
 def at_once(tasks):
@@ -311,17 +373,40 @@ def at_once(tasks):
             future.result()
 
 
-def play(guest, cm, rxe, results, lossy):
-    """All programs, IPv4 and IPv6 at the same time: most of it is waiting. `lossy`: also over a bad network, where all connections are
-    made, but a program may be gone before its last acknowledgement has arrived, so that the other end of now and then one of them
-    reports an error. That is for watching, not for a verdict."""
-    print(f"kernel {guest.version}: {SECTION}", flush=True)
-    columns = [Column(guest, cm, rxe, results, family) for family in "46"]
-    at_once([column.play for column in columns])
-    if not lossy:
-        return
-    subprocess.run(guest.command(NETEM), check=True)
+def disturbed(guest, order, undo, tasks):
+    """Runs them while the guest's network is bad."""
+    subprocess.run(guest.command(order), check=True)
     try:
-        at_once([column.lossy for column in columns])
+        at_once(tasks)
     finally:
-        subprocess.run(guest.command(NO_NETEM), check=True)
+        subprocess.run(guest.command(undo), check=True)
+
+
+def play(guest, cm, rxe, results, options):
+    """All programs, IPv4 and IPv6 at the same time: most of it is waiting. `lossy` of the options: also programs over a bad network,
+    where all connections are made, but a program may be gone before its last acknowledgement has arrived, so that the other end of
+    now and then one of them reports an error. That is for watching, not for a verdict."""
+    print(f"kernel {guest.version}: {SECTION}", flush=True)
+    with tempfile.NamedTemporaryFile(prefix="sent-", dir=guest.folder) as sent:
+        # User nobody writes to it.
+        os.chmod(guest.folder, 0o755)
+        os.chmod(sent.name, 0o666)
+        capture = shark.Capture(guest)
+        try:
+            columns = [Column(guest, cm, rxe, results, family, sent.name) for family in "46"]
+            whole = options.with_cm or options.only_cm
+            at_once([lambda column=column: column.play(whole) for column in columns])
+        finally:
+            capture.stop()
+        wrong = shark.judge(capture.path, sent.name, [guest.info["host4"], guest.info["host6"]])
+        results.add(MESSAGES, "each message of ours", guest.version, "both", "both", "FAILED" if wrong else "ok")
+        if wrong:
+            results.fail(f"kernel {guest.version}: {MESSAGES}\n{wrong}")
+            print(f"FAILED {MESSAGES}\n{wrong}", flush=True)
+        if options.lossy:
+            disturbed(guest, NETEM, NO_NETEM, [column.lossy for column in columns])
+        elif whole:
+            disturbed(guest, NETEM, NO_NETEM, [column.losing for column in columns])
+        else:
+            left_out = "private data of each length (each eighth is tried), connections over a network that loses 1 %"
+            print(f"kernel {guest.version}: {SECTION}: left to --with-cm: {left_out}", flush=True)

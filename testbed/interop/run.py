@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Runs `rxe pingpong` against ibv_*_pingpong on kernel rxe, and every operation, both roles, IPv4 and IPv6; judges the wire.
 
-  run.py [--kernels 6.1,6.12] [--rxe PATH] [--ops PATH] [--cm PATH] [--only-cm] [--only-crowd] [--minute] [--table FILE] [--keep]
+  run.py [--kernels 6.1,6.12] [--rxe PATH] [--ops PATH] [--cm PATH] [--with-cm] [--lossy] [--only-cm]
+         [--brief-cm] [--only-crowd] [--minute] [--table FILE] [--keep]
 
 Our side runs as user nobody in the guest's network namespace on this host; and once more inside the guest, in a second
 namespace there, so that the guest's UDP stack is our sender. Both sides compare every byte (-c) and both exit codes
@@ -29,6 +30,7 @@ import time
 
 import cm
 import crowd
+import dropin
 import minute
 import operations
 from results import Results
@@ -315,12 +317,8 @@ def whole_kernel(version, options, folder, results):
             minute.play(guest, options.rxe, results, pair, capture)
             judged(capture, version, results, [])
             return
-        if options.with_cm or options.only_cm:
-            cm.play(guest, options.cm, options.rxe, results, options.lossy)
-        else:
-            results.add(cm.SECTION, "all", version, "both", "both", "skipped")
-            print(f"skipped: kernel {version}: {cm.SECTION}: made on request (--with-cm): not steady enough for a verdict yet")
-        if options.only_cm:
+        cm.play(guest, options.cm, options.rxe, results, options)
+        if options.only_cm or options.brief_cm:
             judged(capture, version, results, [])
             return
         matrix(guest, options.rxe, results)
@@ -343,9 +341,10 @@ def main():
     parser.add_argument("--rxe", default=str(TARGET / "debug/rxe"))
     parser.add_argument("--ops", default=str(TARGET / "debug/kernel-ops"))
     parser.add_argument("--cm", default=str(TARGET / "debug/cm-peer"))
-    parser.add_argument("--with-cm", action="store_true", help="also programs that connect by rdma_cm")
-    parser.add_argument("--lossy", action="store_true", help="also connect by rdma_cm over a network that loses 1 %%")
-    parser.add_argument("--only-cm", action="store_true", help="only the programs that connect by rdma_cm")
+    parser.add_argument("--with-cm", action="store_true", help="rdma_cm: each length of private data, and a network that loses 1 %%")
+    parser.add_argument("--lossy", action="store_true", help="rdma_cm: also whole programs over a network that loses 1 %%")
+    parser.add_argument("--only-cm", action="store_true", help="only rdma_cm, and all of that")
+    parser.add_argument("--brief-cm", action="store_true", help="only rdma_cm, as much as without flags")
     parser.add_argument("--only-crowd", dest="crowd", action="store_true", help="only several processes on one address")
     parser.add_argument("--minute", action="store_true", help="only several processes on one address, for a minute")
     parser.add_argument("--table", type=pathlib.Path, help="write the matrix to this Markdown file")
@@ -356,6 +355,8 @@ def main():
     for program in (options.rxe, options.ops, options.cm):
         if not os.access(program, os.X_OK):
             sys.exit(f"{program} is not there: run `cargo build --workspace --bins` first")
+    if not dropin.place(options.rxe).exists():
+        sys.exit(f"{dropin.place(options.rxe)} is not there: run scripts/build-dropin first")
     results, began = Results(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for version in options.kernels.split(","):

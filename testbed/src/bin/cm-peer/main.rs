@@ -3,16 +3,20 @@
 //!
 //! ```text
 //! cm-peer PROGRAM client|server OUR-IP THEIR-IP [NAME=VALUE ...]
-//! cm-peer cases AGENT OUR-IP THEIR-IP [port=FIRST] [only=PART-OF-A-NAME]
+//! cm-peer cases AGENT OUR-IP THEIR-IP [port=FIRST] [set=brief|lossy] [only=PART-OF-A-NAME]
 //! ```
-//! A server prints `listening` when it does. Exit 0 if all went as the program's protocol says and the data was right.
+//! PROGRAM may also be `hold`, which makes a connection and waits, or `odd`, which asks in a wrong way. `sent=FILE` notes what was
+//! meant by each message sent. A server prints `listening` when it does. Exit 0 if all went as the program's protocol says and the data was right.
 
 mod cases;
+mod hold;
 mod mckey;
 mod node;
+mod odd;
 mod options;
 mod peer;
 mod rdma_pair;
+mod record;
 mod ucmatose;
 mod udaddy;
 
@@ -30,8 +34,12 @@ fn run() -> Result<(), Failure> {
     if *program == "cases" {
         return cases::play(role, Options::parse("client", ours, theirs, rest)?);
     }
+    if *program == "odd" {
+        return odd::play(&Options::parse(role, ours, theirs, rest)?);
+    }
     let peer = Peer::open(Options::parse(role, ours, theirs, rest)?)?;
     match *program {
+        "hold" => hold::play(&peer),
         "mckey" => mckey::play(&peer),
         "udaddy" => udaddy::play(&peer),
         "ucmatose" => ucmatose::play(&peer),

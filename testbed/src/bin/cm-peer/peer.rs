@@ -1,12 +1,13 @@
 //! Our side of every program: the connection manager, a channel, and what one waits for.
 
-use crate::options::Options;
+use crate::{options::Options, record};
 use rxe_cm::{
     CmEvent, CmId, ConnParams, EventChannel, EventKind, Manager,
     proto::{PortSpace, RejectReason, SidrStatus},
 };
 use rxe_verbs::{Completion, Cq, Mr, Sge, WcStatus};
 use std::{
+    fs::OpenOptions,
     io::{Write, stdout},
     net::SocketAddr,
     thread::sleep,
@@ -39,7 +40,14 @@ pub(crate) fn tell(event: &CmEvent) -> Failure {
 
 impl Peer {
     pub(crate) fn open(options: Options) -> Result<Self, Failure> {
-        Ok(Self { manager: Manager::open()?, channel: EventChannel::new()?, options })
+        let manager = Manager::open()?;
+        let sent: String = options.get("sent", String::new())?;
+        if !sent.is_empty() {
+            let file =
+                OpenOptions::new().append(true).open(&sent).map_err(|error| format!("{sent}: {error}"))?;
+            manager.watch(move |crossing| record::note(&file, crossing));
+        }
+        Ok(Self { manager, channel: EventChannel::new()?, options })
     }
 
     /// The next event but for the ends of TIMEWAIT, which come whenever they like.

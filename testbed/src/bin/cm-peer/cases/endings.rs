@@ -1,10 +1,15 @@
 //! How connections end: from either side, from both at once, by an id that is destroyed, by a program that is killed.
 
 use super::{Bench, Case};
-use crate::ucmatose::nothing_left;
+use crate::{hold::STANDS, ucmatose::nothing_left};
 use rxe_cm::{ConnParams, proto::PortSpace};
 use rxe_verbs::{QpInit, QpState, QpType};
 use serde_json::json;
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    process::{Child, ChildStdout, Command, Stdio},
+};
 use testbed::agent::Failure;
 
 pub(super) const ALL: &[Case] = &[
@@ -34,6 +39,11 @@ pub(super) const ALL: &[Case] = &[
         kernel: Some(|bench| destroyed_there(bench, false)),
     },
     Case { name: "the kernel's program is killed", ours: Some(killed_server), kernel: Some(killed_client) },
+    Case {
+        name: "our program is killed",
+        ours: Some(|bench| killed_here(bench, true)),
+        kernel: Some(|bench| killed_here(bench, false)),
+    },
 ];
 
 fn connected(bench: &Bench, by_us: bool) -> Result<(rxe_cm::CmId, super::Theirs<'_>), Failure> {
@@ -111,7 +121,7 @@ fn killed(bench: &Bench, handle: u64, id: &rxe_cm::CmId) -> Result<(), Failure> 
 
 fn killed_server(bench: &Bench) -> Result<(), Failure> {
     let port = bench.number();
-    let at = std::net::SocketAddr::new(bench.peer.options.theirs, port);
+    let at = SocketAddr::new(bench.peer.options.theirs, port);
     let argv = ["rdma_server", "-s", &at.ip().to_string(), "-p", &port.to_string()];
     let handle = bench.agent.borrow_mut().number("spawn", &json!({ "argv": argv }), "handle")?;
     let id = bench.peer.resolved(PortSpace::Tcp, at)?;
@@ -132,6 +142,70 @@ fn killed_client(bench: &Bench) -> Result<(), Failure> {
     bench.we_get("ESTABLISHED")?;
     // Its message finds no receive here and is repeated.
     killed(bench, handle, &id)
+}
+
+/// Kills a program of ours that holds a connection: the host service ends it in its name.
+fn killed_here(bench: &Bench, by_us: bool) -> Result<(), Failure> {
+    let (ours, theirs) = (bench.peer.options.ours, bench.peer.options.theirs);
+    let port = bench.number();
+    let spawn = |role: &str| -> Result<Holder, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["hold", role, &ours.to_string(), &theirs.to_string(), &format!("port={port}")]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let lines = BufReader::new(child.stdout.take().ok_or("no output")?);
+        Ok(Holder { child, lines })
+    };
+    let (mut holder, their_end);
+    if by_us {
+        let listener = bench.their_id(PortSpace::Tcp)?;
+        let order = json!({ "id": listener.handle, "addr": theirs.to_string(), "port": port });
+        bench.call("cm_listen", &order)?;
+        holder = spawn("client")?;
+        (their_end, _) = bench.they_are_asked()?;
+        their_end.call("cm_accept", &[])?;
+        bench.they_get("ESTABLISHED")?;
+    } else {
+        holder = spawn("server")?;
+        holder.says("listening")?;
+        their_end = bench.their_resolved(PortSpace::Tcp, SocketAddr::new(ours, port))?;
+        their_end.call("cm_connect", &[])?;
+        bench.they_get("CONNECT_RESPONSE")?;
+        their_end.call("cm_establish", &[])?;
+    }
+    holder.says(STANDS)?;
+    // SIGKILL.
+    holder.child.kill()?;
+    bench.they_get("DISCONNECTED")?;
+    // Everything is as before: the next one is taken.
+    drop(their_end);
+    let (ours, theirs) = connected(bench, by_us)?;
+    drop(ours);
+    bench.they_get("DISCONNECTED")?;
+    drop(theirs);
+    nothing_left(&bench.peer)
+}
+
+/// A program of ours, dead when this is dropped.
+struct Holder {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    /// Its next line.
+    fn says(&mut self, what: &str) -> Result<(), Failure> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line)?;
+        if line.trim_end() == what { Ok(()) } else { Err(format!("it said {line:?}, not {what}").into()) }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It may be dead.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 fn parts(id: &rxe_cm::CmId) -> Result<(rxe_verbs::Pd, rxe_verbs::Cq), Failure> {

@@ -2,6 +2,8 @@
 //! the agent in its guest. Prints a line a case, as `kernel-ops` does.
 
 mod endings;
+mod lossy;
+mod odd;
 mod private_data;
 mod refusals;
 
@@ -65,6 +67,7 @@ pub(crate) struct Told {
     id: Option<u64>,
 }
 
+/// Two digits a byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -201,7 +204,11 @@ pub(crate) fn play(agent: &str, options: Options) -> Result<(), Failure> {
     let mut failed = 0;
     // Endings come first: they wait until no connection is left, and refusals are kept for as long as a lost one could be asked
     // for again, a minute and more.
-    for case in [endings::ALL, refusals::ALL, private_data::ALL].into_iter().flatten() {
+    let sets: &[&[Case]] = match bench.peer.options.get("set", String::new())?.as_str() {
+        "lossy" => &[lossy::ALL],
+        _ => &[endings::ALL, odd::ALL, refusals::ALL, private_data::ALL],
+    };
+    for case in sets.iter().copied().flatten() {
         for (role, run) in [("ours", case.ours), ("kernel", case.kernel)] {
             let Some(run) = run else { continue };
             if !case.name.contains(&bench.peer.options.get("only", String::new())?) {
