@@ -302,6 +302,13 @@ impl Shared {
         }
     }
 
+    /// A queue pair that has failed has nothing in flight any more.
+    fn unblock_after_failure(&mut self, qp: &QueuePair) {
+        if qp.common.state() == QpState::Error {
+            self.unblock(qp.peer);
+        }
+    }
+
     /// Something left a window or the READ budget: those that waited may try again.
     fn unblock(&mut self, peer: Option<usize>) {
         if let Some(index) = peer

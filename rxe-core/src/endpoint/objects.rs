@@ -108,6 +108,8 @@ impl Endpoint {
             qp.path = None;
             qp.queued = false;
             qp.owes = false;
+            // What it had in flight blocks the others of that destination no more.
+            self.shared.unblock(left);
             self.shared.leave_peer(left);
         } else if let Some(av) = next.av
             && (change.av.is_some() || change.dest_qpn.is_some())
@@ -118,6 +120,7 @@ impl Endpoint {
             let key = (av.dst, next.dest_qpn.slot());
             if qp.peer.is_none_or(|index| self.shared.peers.get(index).is_none_or(|peer| peer.key != key)) {
                 let old = qp.peer.take();
+                self.shared.unblock(old);
                 self.shared.leave_peer(old);
                 qp.peer = Some(self.shared.join_peer(key));
                 qp.queued = false;

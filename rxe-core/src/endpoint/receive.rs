@@ -156,7 +156,10 @@ impl Endpoint {
             self.shared.make_owing(qp, now);
         }
         self.shared.make_ready(qp);
-        if !packet.info.is_request() {
+        // A request that was refused ends the queue pair, and what it had in flight.
+        if packet.info.is_request() {
+            self.shared.unblock_after_failure(qp);
+        } else {
             self.shared.unblock(qp.peer);
         }
         self.shared.watch(qp);

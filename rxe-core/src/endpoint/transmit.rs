@@ -136,9 +136,11 @@ impl Endpoint {
                         batch.push(path, len, limits, rxe_flush);
                     }
                     self.shared.watch(qp);
+                    self.shared.unblock_after_failure(qp);
                 }
                 Wish::Local => {
                     qp.emit(&mut ctx, &mut flow, port_mtu, &mut []);
+                    self.shared.unblock_after_failure(qp);
                 }
                 Wish::Nothing => {
                     qp.queued = false;
@@ -232,6 +234,7 @@ impl Endpoint {
                 let limits = self.limits(&path);
                 batch.push(&path, len, limits, false);
             } else {
+                self.shared.unblock_after_failure(qp);
                 // What it owed turned into something else: its turn comes with the data.
                 self.drop_owing(index, qpn);
             }

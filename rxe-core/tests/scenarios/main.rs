@@ -23,5 +23,6 @@ mod shared_receive;
 mod sqd;
 mod strangers;
 mod unreliable;
+mod window_shared;
 mod windows;
 mod xrc;
