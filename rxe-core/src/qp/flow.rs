@@ -64,6 +64,16 @@ impl Window {
         }
     }
 
+    const fn least(&self) -> u32 {
+        if self.max < MIN_WINDOW { self.max } else { MIN_WINDOW }
+    }
+
+    /// Whether `cost` more bytes may leave of a message. Also where nobody was asked about all that is in flight, which a
+    /// window that shrank all at once may bring about: whoever sends on asks.
+    pub(crate) const fn admits(&self, cost: u32) -> bool {
+        self.allows(cost) || self.in_flight <= self.unasked
+    }
+
     /// Whether nothing is in flight.
     pub(crate) const fn is_empty(&self) -> bool {
         self.in_flight == 0
@@ -134,10 +144,11 @@ impl Window {
     }
 
     fn cut(&mut self) {
+        let least = self.least();
         let congestion = &mut self.congestion;
         congestion.share += (ALL - congestion.share) / GAIN;
         congestion.target = self.limit;
-        self.limit = (self.limit - self.limit / (2 * ALL) * congestion.share).max(MIN_WINDOW);
+        self.limit = (self.limit - self.limit / (2 * ALL) * congestion.share).max(least);
         self.threshold = self.limit;
         (congestion.steps, congestion.acked, congestion.heard) = (RECOVERY, 0, false);
     }
@@ -166,7 +177,7 @@ impl Window {
     pub(crate) const fn lost(&mut self) {
         if self.acked_since_cut >= self.limit / 2 {
             let less = self.limit - self.limit / 10 * 3;
-            self.limit = if less < MIN_WINDOW { MIN_WINDOW } else { less };
+            self.limit = if less < self.least() { self.least() } else { less };
             self.threshold = self.limit;
             self.acked_since_cut = 0;
             self.congestion.steps = 0;
@@ -176,7 +187,8 @@ impl Window {
     /// Nothing came back for long: it starts anew, and grows quickly to where it would be after a loss.
     pub(crate) const fn silent(&mut self) {
         self.lost();
-        self.limit = MIN_WINDOW;
+        self.limit = self.least();
+        self.congestion.steps = 0;
     }
 }
 

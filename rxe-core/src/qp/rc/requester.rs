@@ -200,7 +200,7 @@ impl Requester {
         // Whoever has not asked yet goes on until it does: a last packet with an immediate may be longer than the others,
         // and begin a batch that nobody expected.
         let begins = !flow.place.first || self.unasked > 0 || flow.window.begins();
-        if !begins || !flow.window.allows(payload + PACKET_COST) {
+        if !begins || !flow.window.admits(payload + PACKET_COST) {
             return Step::Window;
         }
         let opcode = match wqe.op {
