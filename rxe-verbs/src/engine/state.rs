@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub(super) arena: Vec<u8>,
     /// A batch in the arena that the link could not take yet.
     pub(super) pending: Option<Pending>,
+    /// The last turn had more to send than a turn may.
+    pub(super) unfinished: bool,
     pub(super) report: LinkReport,
     /// Completion queues by number, with the queue pairs that use each.
     queues: Vec<Option<(Arc<CqRing>, u32)>>,
@@ -89,7 +91,7 @@ pub(crate) struct Turn {
     pub(crate) busy: bool,
     /// The next deadline.
     pub(crate) deadline: Option<Instant>,
-    /// A batch waits for room in the link.
+    /// A batch waits for room in the link, or for the next turn.
     pub(crate) blocked: bool,
 }
 
@@ -103,6 +105,7 @@ impl State {
             arrivals: RecvBatch::default(),
             arena,
             pending: None,
+            unfinished: false,
             report: LinkReport::default(),
             queues: Vec::new(),
             qp_owners: HashMap::new(),
@@ -198,7 +201,11 @@ impl State {
 
     /// Where things stand.
     fn rest(&self) -> Turn {
-        Turn { busy: false, deadline: self.endpoint.poll_timeout(), blocked: self.pending.is_some() }
+        Turn {
+            busy: false,
+            deadline: self.endpoint.poll_timeout(),
+            blocked: self.pending.is_some() || self.unfinished,
+        }
     }
 
     /// Whether this turn's acknowledgements leave at its end. They wait if the application may answer (then both travel

@@ -84,6 +84,7 @@ impl State {
                 break;
             }
         }
+        self.unfinished = count == BATCHES;
         count
     }
 
