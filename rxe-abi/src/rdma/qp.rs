@@ -228,7 +228,15 @@ extern "C" fn rdma_create_srq_ex<'a>(id: Option<&'a Id>, init: Option<&mut SrqIn
 /// Makes the shared receive queue, with what the program has not named: the id's protection domain, and for XRC the domain
 /// and completion queue of the id.
 fn create_srq<'a>(id: &'a Id, init: &mut SrqInitAttrEx<'a>) -> Result<()> {
-    let pd = init.pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
+    // What the mask does not name may be anything.
+    let named = |bit: u32| init.comp_mask & bit != 0;
+    let (pd, xrcd, cq) = (
+        init.pd.filter(|_| named(v::SRQ_INIT_ATTR_PD)),
+        init.xrcd.filter(|_| named(v::SRQ_INIT_ATTR_XRCD)),
+        init.cq.filter(|_| named(v::SRQ_INIT_ATTR_CQ)),
+    );
+    (init.xrcd, init.cq) = (xrcd, cq);
+    let pd = pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
     if !id.c.srq.load(Ordering::Acquire).is_null() {
         return Err(INVALID);
     }

@@ -103,6 +103,9 @@ pub(super) extern "C" fn open_qp(context: ContextPtr, attr: Option<&QpOpenAttr<'
             return Err(INVALID);
         }
         let xrcd = given(attr.xrcd)?;
+        if !ptr::eq(context, &raw const *xrcd.context) {
+            return Err(INVALID);
+        }
         let is_it = |qp: &rxe_verbs::Qp| {
             qp.qpn().value() == attr.qp_num
                 && qp.xrcd().is_some_and(|domain| domain.is_same_domain(&xrcd.xrcd))
