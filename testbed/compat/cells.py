@@ -131,11 +131,6 @@ CELLS = [
         "rdma_xclient -c x -s IPv4", "rdma_xserver -c x", "rdma_xclient -c x -s {peer}", ("TCP", 7471),
         absent=Absent("rdma_create_ep|rdma_create_qp|rdma_create_srq|Operation not supported", NO_XRC), roles=("server",),
     ),
-    Cell(
-        "udpong -s IPv4", "udpong -b {here}", "udpong -s {peer} -T e -C 10", ("UDP", 7174), endless=True,
-        absent=Absent("rconnect: |rbind|rsocket", "datagrams of rsockets need an address handle without GRH, which RoCE has not"),
-        roles=("server",),
-    ),
     *of_family("6"),
     *[perftest(f"ib_{work}_{what} -n 100") for work in ("write", "read", "send", "atomic") for what in ("bw", "lat")],
     # What an emulated machine loses of these is lost: no more at a time than its socket's buffer holds.

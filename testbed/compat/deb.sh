@@ -39,5 +39,6 @@ wait "$server"
 # Nothing of the system's was replaced, and nothing of it stays.
 [ "$(chroot "$root" dpkg -S /usr/lib/*-linux-gnu/libibverbs.so.1 | cut -d: -f1)" = libibverbs1 ]
 chroot "$root" dpkg -r rxe >/dev/null
-[ ! -e "$root/usr/bin/rxe" ] && [ ! -e "$root/usr/lib/rxe" ]
+[ ! -e "$root/usr/bin/rxe" ]
+[ ! -e "$root/usr/lib/rxe" ]
 echo "installed, used and removed"
