@@ -35,8 +35,16 @@ impl Observer {
             Err(source) => return Err(HostError::System { action: "reach the rxe host service", source }),
         };
         let observer = Self(channel);
-        observer.say(&ToService::Hello(Hello::new(Role::Observe)))?;
-        Ok(Some(observer))
+        match observer.say(&ToService::Hello(Hello::new(Role::Observe))) {
+            Ok(()) => Ok(Some(observer)),
+            // It has ended without taking the connection.
+            Err(HostError::System { source, .. })
+                if matches!(source.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// How the service is.
