@@ -7,9 +7,10 @@ import time
 import traceback
 
 SECTION = "Several processes on one address, the host service killed"
-# Each message one packet: kernel rxe takes the acknowledgement of a message that it is sending again, in the middle of
-# it, as the end of the message, and with a send queue of one entry (ibv_rc_pingpong's) never sends the next. In an
-# emulated machine its timeout of 67 ms runs out often enough. Enough messages for the service to be killed meanwhile.
+# Each message one packet. With 64 KiB a pair stands still in one round of a few: a capture shows the kernel's queue pair
+# acknowledged to its last PSN in the middle of sending a message again (its timeout of 67 ms runs out in an emulated
+# machine), and silent from then on. From reading, its completer ends the message there, and ibv_rc_pingpong's send queue of
+# one entry then looks empty; that was not watched inside the kernel. Enough messages for the service to be killed meanwhile.
 CASE = ("rc", 4096, 4096, 2000)
 COUNT = 4
 PORT = 18600
