@@ -37,6 +37,10 @@ const WINDOW: (usize, usize) = (16 * 1024, 512 * 1024);
 /// A receive buffer of so many bytes is charged for one byte of payload, when packets come one by one and small.
 const BUFFER_PER_BYTE: usize = 4;
 
+/// Bytes in flight to one destination at most, where our own buffer is large: then the peer's probably is, too. With less a
+/// sender that never waits is held up by its acknowledgements; more brings nothing.
+const SEND_WINDOW_MOST: u32 = 384 * 1024;
+
 /// Turns without effect before the processor is offered. That is more than pass in a round trip between two idle
 /// processors (about 25), which therefore never pays for it; about as long (20 us) as a thread that may sleep goes on
 /// looking; and much less than the time slice of whoever waits for this processor.
@@ -82,6 +86,13 @@ struct Names {
     xrcds: Slab<()>,
 }
 
+/// Bytes in flight to one destination, at first and at most, where our own receive buffer has `recv_buffer` bytes.
+fn send_window(recv_buffer: usize) -> (u32, u32) {
+    let (start, usual) = EndpointConfig::default().send_window;
+    let most = u32::try_from(recv_buffer / BUFFER_PER_BYTE).unwrap_or(u32::MAX);
+    (start, most.clamp(usual, SEND_WINDOW_MOST))
+}
+
 impl Stack {
     pub(super) fn new(
         link: Box<dyn Link>,
@@ -101,6 +112,7 @@ impl Stack {
             ident: core_ident(capabilities.ident),
             source_ports: capabilities.source_ports.clone(),
             receive_window: window as u32,
+            send_window: send_window(capabilities.recv_buffer),
             pkeys: pkeys.clone(),
             port_mtu: config.port_mtu,
             seed: random.hash_one(seed),
