@@ -4,6 +4,7 @@ use super::{
     background,
     mailbox::Mailbox,
     network::Network,
+    polling::Polling,
     shard::Shard,
     state::{State, Who},
     transmit::core_ident,
@@ -55,6 +56,8 @@ pub(crate) struct StackConfig {
     pub(crate) pkeys: Option<Vec<Pkey>>,
     /// Largest payload of a packet, in bytes.
     pub(crate) port_mtu: u32,
+    /// How threads wait; without one, as the environment says.
+    pub(crate) polling: Option<Polling>,
 }
 
 /// One process's share of a host's RoCE port.
@@ -63,6 +66,7 @@ pub(crate) struct Stack {
     shards: Vec<Arc<Shard>>,
     pub(crate) table: Arc<Regions>,
     pub(crate) network: Arc<Network>,
+    pub(crate) polling: Polling,
     /// Of the process that made it.
     pub(super) generation: u32,
     /// The partition table.
@@ -117,7 +121,6 @@ impl Stack {
             port_mtu: config.port_mtu,
             seed: random.hash_one(seed),
             keep_strays: mailbox.is_some(),
-            ..EndpointConfig::default()
         });
         let network = Arc::new(Network::new()?);
         let shard = Shard::new(State::new(endpoint, link, mailbox), &table)?;
@@ -125,6 +128,7 @@ impl Stack {
             shards: vec![shard],
             table,
             network,
+            polling: config.polling.unwrap_or_default(),
             generation: generation(),
             pkeys,
             slot: config.slot,
@@ -185,7 +189,7 @@ impl Stack {
         due
     }
 
-    /// The same for a thread that is about to sleep.
+    /// A turn of every shard for a thread that is about to sleep: acknowledgements leave.
     pub(crate) fn progress_before_sleep(&self) {
         for shard in &self.shards {
             shard.progress(Who::Idle);
@@ -212,7 +216,7 @@ impl Stack {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if threads.is_empty() {
             for shard in &self.shards {
-                threads.push(background::start(shard, &self.network)?);
+                threads.push(background::start(shard, &self.network, self.polling)?);
             }
         }
         Ok(())
@@ -312,6 +316,16 @@ mod tests {
         Context,
         net::{InprocNet, Transmit},
     };
+
+    #[test]
+    fn the_send_window_follows_the_own_buffer() {
+        let usual = EndpointConfig::default().send_window;
+        for (recv_buffer, most) in
+            [(0, usual.1), (2 * 212_992, usual.1), (1 << 20, 256 << 10), (8 << 20, SEND_WINDOW_MOST)]
+        {
+            assert_eq!(send_window(recv_buffer), (usual.0, most), "{recv_buffer}");
+        }
+    }
 
     #[test]
     fn a_processor_is_offered_only_after_many_empty_turns() {
