@@ -57,7 +57,8 @@ fn main() -> Result<()> {
         for round in 1..=args.rounds {
             let mine = rc_write(&args, &rxe, size).map_err(|error| format!("rxe perf: {error}"))?;
             let theirs = iperf3(args.client, args.server, "128K", args.seconds)
-                .map_err(|error| format!("iperf3: {error}"))?;
+                .map_err(|error| format!("iperf3: {error}"))?
+                .gbit;
             eprintln!("{size} bytes, round {round}: rxe {mine:.2}, iperf3 {theirs:.2} Gbit/s");
             ours.push(mine);
             tcp.push(theirs);

@@ -2,9 +2,10 @@
 //!
 //! Every measurement has two processes: this one, and one of the same program that answers (`answer.rs`). Ours are in
 //! `ours.rs`; raw UDP, and what a socket could carry at best, in `raw.rs`; TCP is iperf3. `scripts/bench --quick` builds
-//! everything and runs this.
+//! everything and runs this, `scripts/bench --full` the whole report (`full/`).
 
 mod answer;
+mod full;
 mod ours;
 mod plan;
 mod raw;
@@ -22,7 +23,7 @@ use std::{collections::HashMap, fs};
 #[derive(Debug, Parser)]
 struct Args {
     #[command(subcommand)]
-    role: Option<Answer>,
+    command: Option<Other>,
     /// Repetitions of each measurement
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -35,7 +36,8 @@ struct Args {
 }
 
 #[derive(Debug, Subcommand)]
-enum Answer {
+enum Other {
+    Full(full::Args),
     /// The other side of a measurement; started by this program
     #[command(hide = true)]
     Answer {
@@ -44,13 +46,17 @@ enum Answer {
         role: Role,
         /// Queue pairs
         qps: usize,
+        /// Bytes of a message
+        len: u32,
     },
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    if let Some(Answer::Answer { role, qps }) = args.role {
-        return answer::run(role, qps);
+    match args.command {
+        Some(Other::Answer { role, qps, len }) => return answer::run(role, qps, len),
+        Some(Other::Full(args)) => return full::run(&args),
+        None => {}
     }
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
     let rows: Vec<_> = ROWS.iter().filter(|row| wanted(row.name)).collect();

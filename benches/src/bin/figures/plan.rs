@@ -4,7 +4,10 @@ use crate::{
     ours::{self, Load, Op, Sleep},
     raw,
 };
-use benches::{ends::Result, turns::iperf3};
+use benches::{
+    ends::Result,
+    turns::{iperf3, median},
+};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// One measurement.
@@ -37,15 +40,17 @@ impl Figure {
 
     pub(crate) fn measure(self, seconds: f64) -> Result<f64> {
         match self {
-            Self::Bandwidth(load) => Ok(ours::messages(load, seconds)? * f64::from(load.size) * 8e-9),
-            Self::Rate(load) => Ok(ours::messages(load, seconds)? * 1e-6),
-            Self::Latency(sleep) => ours::latency(sleep, seconds),
-            Self::UdpLatency(sleep) => raw::latency(sleep, seconds),
+            Self::Bandwidth(load) => {
+                Ok(ours::messages(load, seconds)?.messages * f64::from(load.size) * 8e-9)
+            }
+            Self::Rate(load) => Ok(ours::messages(load, seconds)?.messages * 1e-6),
+            Self::Latency(sleep) => Ok(median(&ours::latency(sleep, seconds)?)),
+            Self::UdpLatency(sleep) => Ok(median(&raw::latency(sleep, seconds)?)),
             Self::UdpRate => Ok(raw::rate(seconds)? * 1e-6),
-            Self::Limit => raw::limit(seconds),
+            Self::Limit => Ok(raw::limit(4096, seconds)?.messages * 4096.0 * 8e-9),
             Self::Tcp(length) => {
                 let local = |last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
-                iperf3(local(2), local(1), length, (seconds.ceil() as u32).max(1))
+                Ok(iperf3(local(2), local(1), length, (seconds.ceil() as u32).max(1))?.gbit)
             }
         }
     }
@@ -59,7 +64,8 @@ pub(crate) struct Row {
     pub(crate) aim: &'static str,
 }
 
-const K64: Load = Load { op: Op::Write, size: 64 << 10, qps: 1, depth: 64, list: 1, environment: None };
+const K64: Load =
+    Load { op: Op::Write, size: 64 << 10, qps: 1, depth: 64, list: 1, sleep: Sleep::No, environment: None };
 const M1: Load = Load { size: 1 << 20, depth: 8, ..K64 };
 const SMALL: Load = Load { size: 64, depth: 128, ..K64 };
 
