@@ -17,7 +17,17 @@ use std::{
 const SECTIONS: [(&str, &[(&str, usize)]); 8] = [
     ("bandwidth", SIZES),
     ("processor", SIZES),
-    ("latency", &[("SEND, polling", 4), ("UDP, polling", 4), ("SEND, sleeping", 4), ("UDP, sleeping", 4)]),
+    (
+        "latency",
+        &[
+            ("SEND, polling", 4),
+            ("UDP, polling", 4),
+            ("SEND, sleeping, 2 CPUs", 4),
+            ("UDP, sleeping, 2 CPUs", 4),
+            ("SEND, sleeping, 1 CPU", 4),
+            ("UDP, sleeping, 1 CPU", 4),
+        ],
+    ),
     ("rate", &[("1 queue pair", 7), ("16 queue pairs", 7), ("256 queue pairs", 7), ("UDP, one a call", 1)]),
     ("loss", &[("WRITE 64 KiB", 4), ("SEND 64 KiB", 4), ("READ 64 KiB", 4)]),
     ("queue-pairs-small", &[("WRITE 64 B", 5)]),

@@ -7,6 +7,7 @@
 mod answer;
 mod full;
 mod ours;
+mod place;
 mod plan;
 mod raw;
 

@@ -1,6 +1,9 @@
 //! Our side of the comparison: reliable connections between two processes, each with a device of its own.
 
-use crate::answer::{Other, Role, Stop, card, hear, say};
+use crate::{
+    answer::{Other, Role, Stop, card, hear, say},
+    place::{Held, Place},
+};
 use benches::{
     ends::{ALL, Result},
     turns::processor_seconds,
@@ -222,21 +225,23 @@ fn measuring(
     qps: usize,
     len: u32,
     sleep: Sleep,
+    place: Place,
     environment: Option<(&str, &str)>,
-) -> Result<(Side, Other, Card)> {
-    let mut other = Other::start(role, qps, len, environment)?;
+) -> Result<(Side, Other, Card, Held)> {
+    let (mut other, held) = place.start(|| Other::start(role, qps, len, environment))?;
     let side = Side::new(false, qps, sleep)?;
     let theirs = card(&other.hear()?)?;
     side.connect(&theirs, false)?;
     other.say(&side.card())?;
     other.hear()?;
-    Ok((side, other, theirs))
+    Ok((side, other, theirs, held))
 }
 
 /// Keeps a load up for some time, after a quarter of that to get going.
 pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
     let role = if load.sleep == Sleep::Yes { Role::AbsorbAsleep } else { Role::Absorb };
-    let (side, other, theirs) = measuring(role, load.qps, load.size, load.sleep, load.environment)?;
+    let (side, other, theirs, _held) =
+        measuring(role, load.qps, load.size, load.sleep, Place::Free, load.environment)?;
     let remote = Remote { addr: theirs.addr, rkey: Key(theirs.rkey) };
     let op = match load.op {
         Op::Write => SendOp::Write(remote),
@@ -285,9 +290,9 @@ pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
 }
 
 /// One way of a SEND of 2 bytes: microseconds of each.
-pub(crate) fn latency(sleep: Sleep, seconds: f64) -> Result<Vec<f64>> {
+pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f64>> {
     let role = if sleep == Sleep::Yes { Role::EchoAsleep } else { Role::Echo };
-    let (side, other, _) = measuring(role, 1, 64, sleep, None)?;
+    let (side, other, _, _held) = measuring(role, 1, 64, sleep, place, None)?;
     for _ in 0..16 {
         side.receive(64)?;
     }

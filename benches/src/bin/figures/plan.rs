@@ -2,6 +2,7 @@
 
 use crate::{
     ours::{self, Load, Op, Sleep},
+    place::Place,
     raw,
 };
 use benches::{
@@ -18,9 +19,9 @@ pub(crate) enum Figure {
     /// Messages of it, millions a second.
     Rate(Load),
     /// One way of a SEND of 2 bytes, microseconds.
-    Latency(Sleep),
+    Latency(Sleep, Place),
     /// One way of a UDP datagram of 2 bytes, microseconds.
-    UdpLatency(Sleep),
+    UdpLatency(Sleep, Place),
     /// UDP datagrams as large as a WRITE of 64 bytes, one a call, millions a second.
     UdpRate,
     /// What a socket could carry at best: batches, ICRCs and copies on both sides, a window. Gbit/s of payload.
@@ -34,7 +35,7 @@ impl Figure {
         match self {
             Self::Bandwidth(_) | Self::Limit | Self::Tcp(_) => "Gbit/s",
             Self::Rate(_) | Self::UdpRate => "M/s",
-            Self::Latency(_) | Self::UdpLatency(_) => "us",
+            Self::Latency(..) | Self::UdpLatency(..) => "us",
         }
     }
 
@@ -44,8 +45,8 @@ impl Figure {
                 Ok(ours::messages(load, seconds)?.messages * f64::from(load.size) * 8e-9)
             }
             Self::Rate(load) => Ok(ours::messages(load, seconds)?.messages * 1e-6),
-            Self::Latency(sleep) => Ok(median(&ours::latency(sleep, seconds)?)),
-            Self::UdpLatency(sleep) => Ok(median(&raw::latency(sleep, seconds)?)),
+            Self::Latency(sleep, place) => Ok(median(&ours::latency(sleep, place, seconds)?)),
+            Self::UdpLatency(sleep, place) => Ok(median(&raw::latency(sleep, place, seconds)?)),
             Self::UdpRate => Ok(raw::rate(seconds)? * 1e-6),
             Self::Limit => Ok(raw::limit(4096, seconds)?.messages * 4096.0 * 8e-9),
             Self::Tcp(length) => {
@@ -97,12 +98,29 @@ pub(crate) const ROWS: &[Row] = &[
     ),
     row("SEND 64 KiB / WRITE", &[Figure::Bandwidth(Load { op: Op::Send, ..K64 })], &[WRITE], ">= 0.9"),
     row("READ 64 KiB / WRITE", &[Figure::Bandwidth(Load { op: Op::Read, ..K64 })], &[WRITE], ">= 0.9"),
-    row("SEND 2 B, busy / UDP", &[Figure::Latency(Sleep::No)], &[Figure::UdpLatency(Sleep::No)], "<= 1.3"),
+    row(
+        "SEND 2 B, busy / UDP",
+        &[Figure::Latency(Sleep::No, Place::Free)],
+        &[Figure::UdpLatency(Sleep::No, Place::Free)],
+        "<= 1.3",
+    ),
     row(
         "SEND 2 B, sleeping / UDP",
-        &[Figure::Latency(Sleep::Yes)],
-        &[Figure::UdpLatency(Sleep::Yes)],
+        &[Figure::Latency(Sleep::Yes, Place::Free)],
+        &[Figure::UdpLatency(Sleep::Yes, Place::Free)],
         "<= 1.25",
+    ),
+    row(
+        "SEND 2 B, sleeping / UDP, on one processor",
+        &[Figure::Latency(Sleep::Yes, Place::Same)],
+        &[Figure::UdpLatency(Sleep::Yes, Place::Same)],
+        "",
+    ),
+    row(
+        "SEND 2 B, sleeping / UDP, on one each",
+        &[Figure::Latency(Sleep::Yes, Place::Apart)],
+        &[Figure::UdpLatency(Sleep::Yes, Place::Apart)],
+        "",
     ),
     row(
         "WRITE 64 B, lists of 32 / UDP singly",

@@ -3,6 +3,7 @@
 use crate::{
     answer::{Other, Role, Stop, hear, say},
     ours::{Sleep, Traffic},
+    place::{Held, Place},
 };
 use benches::{ends::Result, turns::processor_seconds};
 use rxe_core::wire::icrc::{Route, RouteCrc};
@@ -42,10 +43,10 @@ fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> Result<Option<SocketAddr>> {
     }
 }
 
-fn connect(role: Role, sleep: Sleep) -> Result<(UdpSocket, SocketAddr, Other)> {
-    let mut other = Other::start(role, 0, 0, None)?;
+fn connect(role: Role, sleep: Sleep, place: Place) -> Result<(UdpSocket, SocketAddr, Other, Held)> {
+    let (mut other, held) = place.start(|| Other::start(role, 0, 0, None))?;
     let to = other.hear()?.as_str().unwrap_or_default().parse()?;
-    Ok((socket(sleep)?, to, other))
+    Ok((socket(sleep)?, to, other, held))
 }
 
 /// Sends each datagram back.
@@ -63,9 +64,9 @@ pub(crate) fn echo(sleep: Sleep) -> Result<()> {
 }
 
 /// One way of 2 bytes: microseconds of each.
-pub(crate) fn latency(sleep: Sleep, seconds: f64) -> Result<Vec<f64>> {
+pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f64>> {
     let role = if sleep == Sleep::Yes { Role::UdpAsleep } else { Role::Udp };
-    let (socket, to, other) = connect(role, sleep)?;
+    let (socket, to, other, _held) = connect(role, sleep, place)?;
     let mut bytes = [0; 64];
     let mut times = Vec::with_capacity(1 << 20);
     let begin = Instant::now();
@@ -94,7 +95,7 @@ pub(crate) fn count() -> Result<()> {
 /// Datagrams a second that leave, one a call, while somebody takes them: more than arrive, as nothing holds the sender
 /// back.
 pub(crate) fn rate(seconds: f64) -> Result<f64> {
-    let (socket, to, other) = connect(Role::UdpCount, Sleep::No)?;
+    let (socket, to, other, _held) = connect(Role::UdpCount, Sleep::No, Place::Free)?;
     let begin = Instant::now();
     let mut sent = 0u64;
     while begin.elapsed().as_secs_f64() < seconds {

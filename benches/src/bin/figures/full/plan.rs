@@ -2,6 +2,7 @@
 
 use crate::{
     ours::{self, Load, Op, Sleep},
+    place::Place,
     raw,
 };
 use benches::{
@@ -46,9 +47,9 @@ pub(super) enum Probe {
     /// One TCP stream, by the bytes of a write.
     Tcp(u32),
     /// Messages of 2 bytes, one way.
-    Latency(Sleep),
+    Latency(Sleep, Place),
     /// The same by UDP.
-    UdpLatency(Sleep),
+    UdpLatency(Sleep, Place),
     /// UDP datagrams as large as a WRITE of 64 bytes, one a call.
     UdpRate,
     /// Connections of reliable queue pairs, by index of `CONNECTIONS`.
@@ -116,8 +117,8 @@ impl Probe {
                 let tcp = iperf3(local(2), local(1), &length.to_string(), whole)?;
                 Outcome { gbit: tcp.gbit, processor: tcp.processor / (tcp.gbit / 8.0), ..Outcome::default() }
             }
-            Self::Latency(sleep) => Outcome::times(ours::latency(sleep, seconds)?),
-            Self::UdpLatency(sleep) => Outcome::times(raw::latency(sleep, seconds)?),
+            Self::Latency(sleep, place) => Outcome::times(ours::latency(sleep, place, seconds)?),
+            Self::UdpLatency(sleep, place) => Outcome::times(raw::latency(sleep, place, seconds)?),
             Self::UdpRate => Outcome { messages: raw::rate(seconds)?, ..Outcome::default() },
             Self::Connections(index) => {
                 Outcome { messages: connections(index, seconds)?, ..Outcome::default() }
@@ -210,10 +211,12 @@ fn latency() -> Vec<Series> {
         Series { name, points: PERCENTILES.into_iter().enumerate().map(point).collect() }
     };
     vec![
-        series("SEND, polling", Probe::Latency(Sleep::No)),
-        series("UDP, polling", Probe::UdpLatency(Sleep::No)),
-        series("SEND, sleeping", Probe::Latency(Sleep::Yes)),
-        series("UDP, sleeping", Probe::UdpLatency(Sleep::Yes)),
+        series("SEND, polling", Probe::Latency(Sleep::No, Place::Apart)),
+        series("UDP, polling", Probe::UdpLatency(Sleep::No, Place::Apart)),
+        series("SEND, sleeping, 2 CPUs", Probe::Latency(Sleep::Yes, Place::Apart)),
+        series("UDP, sleeping, 2 CPUs", Probe::UdpLatency(Sleep::Yes, Place::Apart)),
+        series("SEND, sleeping, 1 CPU", Probe::Latency(Sleep::Yes, Place::Same)),
+        series("UDP, sleeping, 1 CPU", Probe::UdpLatency(Sleep::Yes, Place::Same)),
     ]
 }
 
@@ -311,7 +314,8 @@ const BANDWIDTH: &str = "One queue pair, MTU 4096, posted singly, at most 8 MiB 
 const PROCESSOR: &str = "Of both processes together, in the same measurements. Who polls needs all of both processors \
     whatever it moves; \"sleeping\" waits for an event whenever nothing is there.";
 const LATENCY: &str = "Half of a round trip: SENDs beside UDP datagrams between two processes. Polling, both ends look \
-    without a pause; sleeping, both wait in the kernel.";
+    without a pause, each on a processor of its own; sleeping, both wait in the kernel, on one processor or on two: waking \
+    another one costs more than everything else.";
 const RATE: &str = "Posted by lists, the last of each signaled, 128 requests under way over all queue pairs. UDP: \
     datagrams as large as such a packet (96 bytes), one a system call, as many as leave.";
 const LOSS: &str = "Packets are lost at random (`RXE_FAULT`) where WRITEs and SENDs arrive, and where READ responses \
