@@ -69,6 +69,17 @@ FIGURES = [
 ]
 
 
+def end(process):
+    """Ends the group of a process that scripts/kernel-vm may have taken to root."""
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        subprocess.run(["sudo", "kill", "-TERM", "--", f"-{process.pid}"], check=False)
+    process.communicate()
+
+
 class Guest:
     """A guest, booted if it does not run yet."""
 
@@ -98,11 +109,7 @@ class Guest:
             client = self.start(figure.client.format(**words).split(), whose)
             return client.communicate()[0], client.returncode
         finally:
-            try:
-                os.killpg(server.pid, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
-            server.communicate()
+            end(server)
 
     def measure(self, figure, whose):
         for _ in range(TRIES):
