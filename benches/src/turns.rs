@@ -173,6 +173,13 @@ pub fn machine() -> String {
     format!("{model}, {cores} cores, Linux {}", version.join("."))
 }
 
+/// The load of the last minute (proc_loadavg(5)).
+#[must_use]
+pub fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or_default().to_owned()
+}
+
 /// Processor time of this process until now, seconds.
 ///
 /// # Errors

@@ -117,6 +117,16 @@ fn every_figure_is_measured_stored_and_drawn() {
     for name in ["machine", "date", "command"] {
         assert!(report[name].as_str().is_some_and(|text| !text.is_empty()), "no {name}");
     }
+    let ratios = report["ratios"].as_array().unwrap();
+    assert!(ratios.len() >= 16, "{} ratios", ratios.len());
+    for ratio in ratios {
+        for name in ["first", "second", "ratio", "least", "most"] {
+            assert!(ratio[name].as_f64().is_some_and(|value| value >= 0.0), "{name} of {ratio}");
+        }
+        let has_aim = !ratio["aim"].as_str().unwrap().is_empty();
+        assert_eq!(ratio["reached"].is_boolean(), has_aim, "{ratio}");
+        assert!(printed.contains(&format!("| {} |", ratio["name"].as_str().unwrap())), "{ratio}");
+    }
     let sections = report["sections"].as_array().unwrap();
     let found: BTreeMap<&str, &Value> =
         sections.iter().map(|section| (section["name"].as_str().unwrap(), section)).collect();

@@ -5,11 +5,11 @@
 
 use benches::{
     ends::Result,
-    turns::{Server, ask, extremes, free_port, idle_share, iperf3, machine, median, ratios},
+    turns::{Server, ask, extremes, free_port, idle_share, iperf3, load, machine, median, ratios},
 };
 use clap::Parser;
 use serde_json::{Value, json};
-use std::{fs, net::IpAddr, path::PathBuf, process::Command};
+use std::{net::IpAddr, path::PathBuf, process::Command};
 
 /// RC WRITE beside one TCP stream, on loopback, in turns
 #[derive(Debug, Parser)]
@@ -65,8 +65,7 @@ fn main() -> Result<()> {
         }
         rows.push((size, ours, tcp));
     }
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().unwrap_or_default();
+    let load = load();
     if args.json {
         let sizes: Vec<Value> = rows.iter().map(row_json).collect();
         let object = json!({

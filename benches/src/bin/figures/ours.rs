@@ -259,7 +259,8 @@ pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
     let mut time = Duration::from_secs_f64(seconds) + warm_up;
     let (mut start, mut life) = (Instant::now(), Instant::now());
     let (mut posted, mut done, mut before, mut warm, mut at) = (0, 0, 0, false, 0);
-    while start.elapsed() < time {
+    // At least something, however short.
+    while start.elapsed() < time || done == before {
         while posted - done + load.list <= load.depth {
             let qp = &side.qps[at];
             if load.list == 1 {
@@ -299,7 +300,7 @@ pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f6
     let mut some = [Completion::default(); 16];
     let mut times = Vec::with_capacity(1 << 20);
     let begin = Instant::now();
-    while begin.elapsed().as_secs_f64() < seconds {
+    while begin.elapsed().as_secs_f64() < seconds || times.is_empty() {
         let start = Instant::now();
         send_small(&side)?;
         while side.wait(&mut some)?.is_empty() {

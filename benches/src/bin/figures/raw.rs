@@ -70,7 +70,7 @@ pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f6
     let mut bytes = [0; 64];
     let mut times = Vec::with_capacity(1 << 20);
     let begin = Instant::now();
-    while begin.elapsed().as_secs_f64() < seconds {
+    while begin.elapsed().as_secs_f64() < seconds || times.is_empty() {
         let start = Instant::now();
         socket.send_to(&bytes[..2], to)?;
         while receive(&socket, &mut bytes)?.is_none() {}
@@ -98,7 +98,7 @@ pub(crate) fn rate(seconds: f64) -> Result<f64> {
     let (socket, to, other, _held) = connect(Role::UdpCount, Sleep::No, Place::Free)?;
     let begin = Instant::now();
     let mut sent = 0u64;
-    while begin.elapsed().as_secs_f64() < seconds {
+    while begin.elapsed().as_secs_f64() < seconds || sent == 0 {
         match socket.send_to(&[0; SMALL], to) {
             Ok(_) => sent += 1,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -168,7 +168,7 @@ pub(crate) fn limit(payload: usize, seconds: f64) -> Result<Traffic> {
     let (mut at, mut flying, mut answered) = (0, 0usize, 0usize);
     let processor = processor_seconds()?;
     let (start, mut life) = (Instant::now(), Instant::now());
-    while start.elapsed().as_secs_f64() < seconds {
+    while start.elapsed().as_secs_f64() < seconds || answered == 0 {
         while flying + arena.len() <= WINDOW {
             for (id, packet) in arena.chunks_mut(packet_len).enumerate() {
                 packet[12..12 + payload].copy_from_slice(&memory[at..at + payload]);

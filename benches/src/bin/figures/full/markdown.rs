@@ -1,6 +1,7 @@
 //! The report as Markdown.
 
 use super::store::{Line, Report, Table};
+use crate::ratio;
 use std::fmt::{self, Write};
 
 /// Three digits.
@@ -53,6 +54,9 @@ pub(super) fn write(report: &Report) -> Result<String, fmt::Error> {
     )?;
     if !report.environment.is_empty() {
         writeln!(out, "Set were: `{}`.", report.environment.join("`, `"))?;
+    }
+    if !report.ratios.is_empty() {
+        write!(out, "\n## Ratios and their aims\n\n{}", ratio::table(&report.ratios))?;
     }
     report.sections.iter().try_for_each(|section| table(&mut out, section))?;
     Ok(out)

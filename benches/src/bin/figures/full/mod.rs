@@ -5,11 +5,13 @@ mod plan;
 mod plot;
 mod store;
 
+use crate::{
+    bar,
+    plan::{ROWS, Row},
+    round, unique,
+};
 use benches::ends::Result;
-use indicatif::{ProgressBar, ProgressStyle};
-use plan::{Outcome, Probe, Section};
 use std::{
-    collections::HashMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -27,7 +29,7 @@ pub(crate) struct Args {
     /// Where report.md, report.json and the plots go
     #[arg(short, long, default_value = "docs/benchmarks")]
     out: PathBuf,
-    /// Only sections whose name contains this
+    /// Only sections whose name contains this, of those with a plot and `ratios`
     #[arg(long)]
     only: Option<String>,
     /// Add the rounds to those that are stored, if everything else is as it was
@@ -44,29 +46,25 @@ fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
     let mut plan = plan::sections();
-    plan.retain(|section| args.only.as_deref().is_none_or(|only| section.name.contains(only)));
-    if plan.is_empty() {
+    plan.retain(|section| wanted(section.name));
+    let rows = if wanted("ratios") { ROWS } else { &[] };
+    if plan.is_empty() && rows.is_empty() {
         return Err("no section has such a name".into());
     }
-    let probes = probes(&plan);
-    let mut report = Report::new(&plan, args.seconds);
+    let points = plan.iter().flat_map(|section| &section.series).flat_map(|series| &series.points);
+    let probes = unique(rows.iter().flat_map(Row::probes).chain(points.map(|point| point.probe)));
+    let mut report = Report::new(rows, &plan, args.seconds);
     if args.add {
         let path = args.out.join("report.json");
         let text = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         report.continue_from(serde_json::from_slice(&text)?)?;
     }
-    let bar = ProgressBar::new(u64::from(args.rounds) * probes.len() as u64);
-    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} of {duration}  {wide_msg}")?);
+    let bar = bar(args.rounds, &probes)?;
     for _ in 0..args.rounds {
-        let mut found: HashMap<Probe, Outcome> = HashMap::new();
-        for probe in &probes {
-            bar.set_message(format!("{probe:?}"));
-            let outcome = probe.measure(args.seconds).map_err(|error| format!("{probe:?}: {error}"))?;
-            found.insert(*probe, outcome);
-            bar.inc(1);
-        }
-        report.add(&plan, |probe| found.get(&probe).cloned());
+        let found = round(&probes, args.seconds, &bar)?;
+        report.add(rows, &plan, |probe| found.get(&probe).cloned());
     }
     bar.finish_and_clear();
     let markdown = markdown::write(&report)?;
@@ -74,17 +72,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     store(&args.out, &report, &markdown, &json)?;
     print!("{}", if args.json { &json } else { &markdown });
     Ok(())
-}
-
-/// Each measurement once, in the order of the sections.
-fn probes(plan: &[Section]) -> Vec<Probe> {
-    let mut probes = Vec::new();
-    for point in plan.iter().flat_map(|section| &section.series).flat_map(|series| &series.points) {
-        if !probes.contains(&point.probe) {
-            probes.push(point.probe);
-        }
-    }
-    probes
 }
 
 fn store(out: &Path, report: &Report, markdown: &str, json: &str) -> Result<()> {

@@ -1,18 +1,9 @@
 //! What the report consists of: sections with series of points, and the measurement behind each point.
 
 use crate::{
-    ours::{self, Load, Op, Sleep},
+    ours::{Load, Op, Sleep},
     place::Place,
-    raw,
-};
-use benches::{
-    ends::Result,
-    turns::{beside, iperf3},
-};
-use serde_json::Value;
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    process::{Command, Stdio},
+    probe::{CONNECTIONS, PERCENTILES, Pick, Probe},
 };
 
 /// Bytes of messages.
@@ -21,8 +12,6 @@ const SIZES: [u32; 9] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 1
 const TCP_MOST: u32 = 1 << 20;
 /// Payload of a packet at most.
 const MTU: u32 = 4096;
-/// Percentiles of latencies.
-const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 /// Losses, and what `RXE_FAULT` is to be at the side that answers: of WRITEs what comes is lost, of READs what leaves.
 const LOSSES: [(&str, &str, &str); 4] = [
     ("0 %", "", ""),
@@ -34,115 +23,6 @@ const LOSSES: [(&str, &str, &str); 4] = [
 const LISTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Queue pairs, powers of ten.
 const QUEUE_PAIRS: [usize; 5] = [1, 10, 100, 1000, 10_000];
-/// Connections under way, and how many are made in a second of a measurement.
-const CONNECTIONS: [(usize, f64); 3] = [(1, 1000.0), (8, 4000.0), (64, 5000.0)];
-
-/// A measurement. What is equal is measured once a round.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Probe {
-    /// Ours.
-    Load(Load),
-    /// What a socket could carry at best, by the payload of a packet.
-    Limit(u32),
-    /// One TCP stream, by the bytes of a write.
-    Tcp(u32),
-    /// Messages of 2 bytes, one way.
-    Latency(Sleep, Place),
-    /// The same by UDP.
-    UdpLatency(Sleep, Place),
-    /// UDP datagrams as large as a WRITE of 64 bytes, one a call.
-    UdpRate,
-    /// Connections of reliable queue pairs, by index of `CONNECTIONS`.
-    Connections(usize),
-}
-
-/// All that a measurement may tell.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Outcome {
-    /// Messages or connections a second.
-    messages: f64,
-    gbit: f64,
-    /// Seconds of processor time of both processes for 10^9 bytes.
-    processor: f64,
-    percentiles: [f64; 4],
-}
-
-/// Which part of an outcome a point shows.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Pick {
-    Gbit,
-    Processor,
-    /// Millions of messages a second.
-    Millions,
-    /// Connections a second.
-    Each,
-    /// By index of `PERCENTILES`.
-    Percentile(usize),
-}
-
-impl Outcome {
-    pub(super) fn pick(&self, pick: Pick) -> f64 {
-        match pick {
-            Pick::Gbit => self.gbit,
-            Pick::Processor => self.processor,
-            Pick::Millions => self.messages * 1e-6,
-            Pick::Each => self.messages,
-            Pick::Percentile(index) => self.percentiles[index],
-        }
-    }
-
-    fn traffic(traffic: &ours::Traffic, size: u32) -> Self {
-        let bytes = f64::from(size);
-        let (messages, gbit) = (traffic.messages, traffic.messages * bytes * 8e-9);
-        Self { messages, gbit, processor: traffic.processor / bytes * 1e9, ..Self::default() }
-    }
-
-    fn times(mut times: Vec<f64>) -> Self {
-        times.sort_by(f64::total_cmp);
-        // Nearest rank.
-        let rank = |percent: f64| (times.len() as f64 * percent / 100.0).ceil() as usize;
-        let value = |percent| times.get(rank(percent).saturating_sub(1)).copied().unwrap_or(f64::NAN);
-        Self { percentiles: PERCENTILES.map(value), ..Self::default() }
-    }
-}
-
-impl Probe {
-    pub(super) fn measure(self, seconds: f64) -> Result<Outcome> {
-        Ok(match self {
-            Self::Load(load) => Outcome::traffic(&ours::messages(load, seconds)?, load.size),
-            Self::Limit(payload) => Outcome::traffic(&raw::limit(payload as usize, seconds)?, payload),
-            Self::Tcp(length) => {
-                let local = |last| IpAddr::V4(Ipv4Addr::new(127, 77, 93, last));
-                let whole = (seconds.ceil() as u32).max(1);
-                let tcp = iperf3(local(2), local(1), &length.to_string(), whole)?;
-                Outcome { gbit: tcp.gbit, processor: tcp.processor / (tcp.gbit / 8.0), ..Outcome::default() }
-            }
-            Self::Latency(sleep, place) => Outcome::times(ours::latency(sleep, place, seconds)?),
-            Self::UdpLatency(sleep, place) => Outcome::times(raw::latency(sleep, place, seconds)?),
-            Self::UdpRate => Outcome { messages: raw::rate(seconds)?, ..Outcome::default() },
-            Self::Connections(index) => {
-                Outcome { messages: connections(index, seconds)?, ..Outcome::default() }
-            }
-        })
-    }
-}
-
-/// Connections a second, ends included, between two processes on 127.0.0.1, as `cm-load` tells.
-fn connections(index: usize, seconds: f64) -> Result<f64> {
-    let (window, rate) = CONNECTIONS[index];
-    let count = ((rate * seconds) as usize).max(window);
-    let mut command = Command::new(beside("cm-load")?);
-    command.args(["--count", &count.to_string(), "--window", &window.to_string()]);
-    // One of the two is the host service, so that none is left behind.
-    let output = command.env("RXE_SERVICE", "embedded").stderr(Stdio::inherit()).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let made =
-        said.lines().find_map(|line| serde_json::from_str::<Value>(line).ok()?["made_per_second"].as_f64());
-    match made {
-        Some(made) if output.status.success() => Ok(made),
-        _ => Err(format!("cm-load: {}: {said}", output.status).into()),
-    }
-}
 
 /// A point of a series.
 #[derive(Clone, Debug)]
@@ -166,9 +46,14 @@ pub(super) struct Section {
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) across: &'static str,
-    pub(super) unit: &'static str,
     pub(super) note: &'static str,
     pub(super) series: Vec<Series>,
+}
+
+impl Section {
+    pub(super) fn unit(&self) -> &'static str {
+        self.series.iter().flat_map(|series| &series.points).next().map_or("", |point| point.pick.unit())
+    }
 }
 
 fn load(op: Op, size: u32) -> Load {
@@ -271,27 +156,18 @@ fn connected() -> Vec<Series> {
 
 /// The whole report.
 pub(super) fn sections() -> Vec<Section> {
-    let section =
-        |name, title, across, unit, note, series| Section { name, title, across, unit, note, series };
+    let section = |name, title, across, note, series| Section { name, title, across, note, series };
     let asked = "queue pairs, used in turn";
     vec![
-        section("bandwidth", "Bandwidth", "bytes of a message", "Gbit/s", BANDWIDTH, sizes(Pick::Gbit)),
-        section(
-            "processor",
-            "Processor time",
-            "bytes of a message",
-            "CPU seconds/GB",
-            PROCESSOR,
-            sizes(Pick::Processor),
-        ),
-        section("latency", "Latency of 2 bytes, one way", "percentile", "us", LATENCY, latency()),
-        section("rate", "WRITEs of 64 bytes", "requests of a list", "M/s", RATE, rate()),
-        section("loss", "Bandwidth with losses", "packets lost", "Gbit/s", LOSS, loss()),
+        section("bandwidth", "Bandwidth", "bytes of a message", BANDWIDTH, sizes(Pick::Gbit)),
+        section("processor", "Processor time", "bytes of a message", PROCESSOR, sizes(Pick::Processor)),
+        section("latency", "Latency of 2 bytes, one way", "percentile", LATENCY, latency()),
+        section("rate", "WRITEs of 64 bytes", "requests of a list", RATE, rate()),
+        section("loss", "Bandwidth with losses", "packets lost", LOSS, loss()),
         section(
             "queue-pairs-small",
             "Many queue pairs, small messages",
             asked,
-            "M/s",
             QPS,
             queue_pairs("WRITE 64 B", 64, Pick::Millions),
         ),
@@ -299,11 +175,10 @@ pub(super) fn sections() -> Vec<Section> {
             "queue-pairs-large",
             "Many queue pairs, large messages",
             asked,
-            "Gbit/s",
             QPS,
             queue_pairs("WRITE 64 KiB", 64 << 10, Pick::Gbit),
         ),
-        section("connections", "Connections", "under way at a time", "1/s", CONNECTED, connected()),
+        section("connections", "Connections", "under way at a time", CONNECTED, connected()),
     ]
 }
 

@@ -1,12 +1,17 @@
 //! The report as it is stored: samples with the circumstances they were taken in.
 
-use super::plan::{Outcome, Section};
+use super::plan::Section;
+use crate::{
+    plan::Row,
+    probe::{Outcome, Probe},
+    ratio::Ratio,
+};
 use benches::{
     ends::Result,
-    turns::{extremes, idle_share, machine, median},
+    turns::{extremes, idle_share, load, machine, median},
 };
 use serde::{Deserialize, Serialize};
-use std::{env, fs, process::Command};
+use std::{env, process::Command};
 
 /// All that the JSON has.
 #[derive(Clone, Serialize, Deserialize, Debug)]
@@ -27,6 +32,7 @@ pub(super) struct Report {
     pub(super) idle_before: f64,
     /// Of a minute, after the last round.
     pub(super) load_after: String,
+    pub(super) ratios: Vec<Ratio>,
     pub(super) sections: Vec<Table>,
 }
 
@@ -75,7 +81,7 @@ fn line_of(program: &str, arguments: &[&str]) -> String {
 
 impl Report {
     /// The circumstances, and no samples yet.
-    pub(super) fn new(plan: &[Section], seconds: f64) -> Self {
+    pub(super) fn new(rows: &[Row], plan: &[Section], seconds: f64) -> Self {
         // Not what an earlier run has written.
         let changed = ["status", "--porcelain", "-uno", "--", ":/", ":(top,exclude)docs"];
         let changed = if line_of("git", &changed).is_empty() { "" } else { "+" };
@@ -92,6 +98,7 @@ impl Report {
             rounds: 0,
             idle_before: idle_share(),
             load_after: String::new(),
+            ratios: rows.iter().map(Ratio::new).collect(),
             sections: plan.iter().map(Table::new).collect(),
         }
     }
@@ -109,14 +116,14 @@ impl Report {
                     .into(),
             );
         }
-        (self.sections, self.rounds, self.idle_before) =
-            (earlier.sections, earlier.rounds, earlier.idle_before);
+        (self.sections, self.ratios) = (earlier.sections, earlier.ratios);
+        (self.rounds, self.idle_before) = (earlier.rounds, earlier.idle_before);
         Ok(())
     }
 
     /// Names of everything that has samples.
     fn shape(&self) -> Vec<String> {
-        let mut names = Vec::new();
+        let mut names: Vec<String> = self.ratios.iter().map(|ratio| ratio.name.clone()).collect();
         for table in &self.sections {
             for line in &table.series {
                 let at = line.points.iter().map(|spot| &spot.at);
@@ -127,7 +134,8 @@ impl Report {
     }
 
     /// Adds one round.
-    pub(super) fn add(&mut self, plan: &[Section], outcome: impl Fn(super::plan::Probe) -> Option<Outcome>) {
+    pub(super) fn add(&mut self, rows: &[Row], plan: &[Section], outcome: impl Fn(Probe) -> Option<Outcome>) {
+        self.ratios.iter_mut().zip(rows).for_each(|(ratio, row)| ratio.add(row, &outcome));
         for (table, section) in self.sections.iter_mut().zip(plan) {
             for (line, series) in table.series.iter_mut().zip(&section.series) {
                 for (spot, point) in line.points.iter_mut().zip(&series.points) {
@@ -138,8 +146,7 @@ impl Report {
             }
         }
         self.rounds += 1;
-        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        self.load_after = load.split(' ').next().unwrap_or_default().to_owned();
+        self.load_after = load();
     }
 }
 
@@ -155,7 +162,7 @@ impl Table {
             name: section.name.to_owned(),
             title: section.title.to_owned(),
             across: section.across.to_owned(),
-            unit: section.unit.to_owned(),
+            unit: section.unit().to_owned(),
             note: section.note.to_owned(),
             series: lines.collect(),
         }
