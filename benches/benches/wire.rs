@@ -1,4 +1,5 @@
-//! What each packet costs before any queue pair sees it: sealing, judging the ICRC, decoding.
+//! What each packet costs before any queue pair sees it, and behind: sealing and judging the ICRC, building and parsing
+//! headers.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rxe_core::{
@@ -36,5 +37,31 @@ fn wire(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, wire);
+/// Headers alone, of those opcodes that differ most in them.
+fn headers(criterion: &mut Criterion) {
+    let opcodes = [
+        ("SEND middle", Opcode::send(Position::Middle, false, false)),
+        ("WRITE first", Opcode::write(Position::First, false)),
+        ("READ request", Opcode::RC_READ_REQUEST),
+        ("acknowledge", Opcode::RC_ACKNOWLEDGE),
+        ("compare and swap", Opcode::RC_COMPARE_SWAP),
+        ("UD SEND", Opcode::UD_SEND_ONLY),
+    ];
+    for (name, opcode) in opcodes {
+        let mut bytes = vec![0; wire_len(opcode, 0)];
+        let (bth, ext) = (Bth::new(opcode, Qpn::new(17), Psn::new(1)), Ext::default());
+        let mut group = criterion.benchmark_group(format!("headers of {name}"));
+        group.throughput(Throughput::Elements(1));
+        group.bench_function("build", |bencher| {
+            bencher.iter(|| emit(black_box(&bth), black_box(&ext), 0, black_box(&mut bytes)).is_some());
+        });
+        assert_eq!(Packet::decode(&bytes).map(|packet| packet.bth), Ok(bth), "what was built");
+        group.bench_function("parse", |bencher| {
+            bencher.iter(|| Packet::decode(black_box(&bytes)).map(black_box))
+        });
+        group.finish();
+    }
+}
+
+criterion_group!(benches, wire, headers);
 criterion_main!(benches);

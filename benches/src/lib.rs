@@ -2,5 +2,7 @@
 //! TCP; `docs/benchmarks.md` explains all of them.
 
 pub mod direct;
+#[cfg(feature = "sockets")]
 pub mod ends;
+#[cfg(feature = "sockets")]
 pub mod turns;

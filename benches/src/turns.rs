@@ -1,10 +1,15 @@
 //! Measuring two things in turns: child processes, medians, the machine's description, and iperf3.
 
 use crate::ends::Result;
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::TimeVal,
+};
 use serde_json::Value;
 use std::{
     fs,
     net::{IpAddr, TcpListener},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -75,6 +80,15 @@ impl Drop for Server {
     }
 }
 
+/// A program of this workspace, which lies where this one does.
+///
+/// # Errors
+/// If nobody knows where that is, or it is not there.
+pub fn beside(name: &str) -> Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    if path.exists() { Ok(path) } else { Err(format!("{} is not there: build it", path.display()).into()) }
+}
+
 /// A TCP port that is free at this moment.
 ///
 /// # Errors
@@ -87,11 +101,11 @@ pub fn free_port(address: IpAddr) -> Result<u16> {
 ///
 /// # Errors
 /// What both said, if nothing came of it.
-pub fn ask(
+pub fn ask<T>(
     server: &mut Server,
     mut client: impl FnMut() -> Command,
-    figure: impl Fn(&Value) -> Option<f64>,
-) -> Result<f64> {
+    figure: impl Fn(&Value) -> Option<T>,
+) -> Result<T> {
     let start = Instant::now();
     loop {
         let output = client().stdin(Stdio::null()).output()?;
@@ -111,11 +125,20 @@ pub fn ask(
     }
 }
 
-/// Gbit/s of one TCP stream between the same addresses, as its receiver counts.
+/// What a TCP stream did.
+#[derive(Clone, Copy, Debug)]
+pub struct Tcp {
+    /// Gbit/s, as its receiver counts.
+    pub gbit: f64,
+    /// Seconds of processor time of both ends for a second of the stream.
+    pub processor: f64,
+}
+
+/// One TCP stream between two addresses, written by `length` bytes at a time.
 ///
 /// # Errors
 /// What iperf3 says.
-pub fn iperf3(client: IpAddr, server: IpAddr, length: &str, seconds: u32) -> Result<f64> {
+pub fn iperf3(client: IpAddr, server: IpAddr, length: &str, seconds: u32) -> Result<Tcp> {
     let port = free_port(server)?.to_string();
     let [near, far] = [client.to_string(), server.to_string()];
     let mut server = Server::start(Command::new("iperf3").args(["-s", "-1", "-B", &far, "-p", &port]))?;
@@ -126,10 +149,16 @@ pub fn iperf3(client: IpAddr, server: IpAddr, length: &str, seconds: u32) -> Res
         client
     };
     let found = ask(&mut server, client, |printed| {
-        printed["end"]["sum_received"]["bits_per_second"].as_f64().filter(|bits| *bits > 0.0)
+        let end = &printed["end"];
+        let bits = end["sum_received"]["bits_per_second"].as_f64().filter(|bits| *bits > 0.0)?;
+        let percent = |whose| end["cpu_utilization_percent"][whose].as_f64();
+        Some(Tcp {
+            gbit: bits * 1e-9,
+            processor: (percent("host_total")? + percent("remote_total")?) / 100.0,
+        })
     })?;
     server.wait()?;
-    Ok(found * 1e-9)
+    Ok(found)
 }
 
 /// Processor, cores and kernel, without names.
@@ -142,6 +171,23 @@ pub fn machine() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let version: Vec<&str> = kernel.split(['.', '-']).take(2).collect();
     format!("{model}, {cores} cores, Linux {}", version.join("."))
+}
+
+/// The load of the last minute (proc_loadavg(5)).
+#[must_use]
+pub fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Processor time of this process until now, seconds.
+///
+/// # Errors
+/// What the system says (getrusage(2)).
+pub fn processor_seconds() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
+    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
 /// The share of all processors' time that was idle during a second in which we do nothing.

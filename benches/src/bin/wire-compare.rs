@@ -5,11 +5,11 @@
 
 use benches::{
     ends::Result,
-    turns::{Server, ask, extremes, free_port, idle_share, iperf3, machine, median, ratios},
+    turns::{Server, ask, extremes, free_port, idle_share, iperf3, load, machine, median, ratios},
 };
 use clap::Parser;
 use serde_json::{Value, json};
-use std::{fs, net::IpAddr, path::PathBuf, process::Command};
+use std::{net::IpAddr, path::PathBuf, process::Command};
 
 /// RC WRITE beside one TCP stream, on loopback, in turns
 #[derive(Debug, Parser)]
@@ -57,15 +57,15 @@ fn main() -> Result<()> {
         for round in 1..=args.rounds {
             let mine = rc_write(&args, &rxe, size).map_err(|error| format!("rxe perf: {error}"))?;
             let theirs = iperf3(args.client, args.server, "128K", args.seconds)
-                .map_err(|error| format!("iperf3: {error}"))?;
+                .map_err(|error| format!("iperf3: {error}"))?
+                .gbit;
             eprintln!("{size} bytes, round {round}: rxe {mine:.2}, iperf3 {theirs:.2} Gbit/s");
             ours.push(mine);
             tcp.push(theirs);
         }
         rows.push((size, ours, tcp));
     }
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().unwrap_or_default();
+    let load = load();
     if args.json {
         let sizes: Vec<Value> = rows.iter().map(row_json).collect();
         let object = json!({

@@ -4,7 +4,7 @@ use crate::{
     ours::{self, Card, Sleep},
     raw,
 };
-use benches::ends::Result;
+use benches::{ends::Result, turns::processor_seconds};
 use clap::ValueEnum;
 use serde_json::Value;
 use std::{
@@ -22,6 +22,8 @@ use std::{
 pub(crate) enum Role {
     /// Takes WRITEs, SENDs and READs, polling.
     Absorb,
+    /// The same, waiting for events.
+    AbsorbAsleep,
     /// Sends each SEND back, polling.
     Echo,
     /// The same, waiting for events.
@@ -36,8 +38,33 @@ pub(crate) enum Role {
     Limit,
 }
 
-/// Says when the input has ended.
-pub(crate) type Stop = Arc<AtomicBool>;
+/// Says when the input has ended, and what the time until then has cost.
+pub(crate) struct Stop {
+    ended: Arc<AtomicBool>,
+    before: f64,
+}
+
+impl Stop {
+    /// Watches the input from now on.
+    pub(crate) fn watch() -> Result<Self> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&ended);
+        thread::spawn(move || {
+            let _ = stdin().read_to_end(&mut Vec::new());
+            seen.store(true, Ordering::Relaxed);
+        });
+        Ok(Self { ended, before: processor_seconds()? })
+    }
+
+    pub(crate) fn is_near(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// The last line: seconds of processor time since the watch began.
+    pub(crate) fn tell(&self) -> Result<()> {
+        say(&(processor_seconds()? - self.before).into())
+    }
+}
 
 /// Prints a line for the other side.
 pub(crate) fn say(value: &Value) -> Result<()> {
@@ -53,26 +80,16 @@ pub(crate) fn hear() -> Result<Value> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Watches the input from now on.
-pub(crate) fn until_end() -> Stop {
-    let stop = Stop::default();
-    let seen = Arc::clone(&stop);
-    thread::spawn(move || {
-        let _ = stdin().read_to_end(&mut Vec::new());
-        seen.store(true, Ordering::Relaxed);
-    });
-    stop
-}
-
-pub(crate) fn run(role: Role, qps: usize) -> Result<()> {
+pub(crate) fn run(role: Role, qps: usize, len: u32) -> Result<()> {
     match role {
-        Role::Absorb => ours::absorb(qps),
+        Role::Absorb => ours::absorb(qps, len, Sleep::No),
+        Role::AbsorbAsleep => ours::absorb(qps, len, Sleep::Yes),
         Role::Echo => ours::echo(Sleep::No),
         Role::EchoAsleep => ours::echo(Sleep::Yes),
         Role::Udp => raw::echo(Sleep::No),
         Role::UdpAsleep => raw::echo(Sleep::Yes),
         Role::UdpCount => raw::count(),
-        Role::Limit => raw::take(),
+        Role::Limit => raw::take(len as usize),
     }
 }
 
@@ -84,10 +101,11 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    pub(crate) fn start(role: Role, qps: usize, environment: Option<(&str, &str)>) -> Result<Self> {
+    /// With that many queue pairs, for messages (in `Limit` packets) with `len` bytes.
+    pub(crate) fn start(role: Role, qps: usize, len: u32, environment: Option<(&str, &str)>) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         let name = role.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        command.args(["answer", &name, &qps.to_string()]).envs(environment);
+        command.args(["answer", &name, &qps.to_string(), &len.to_string()]).envs(environment);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().ok_or("no output")?);
@@ -106,11 +124,15 @@ impl Other {
         Ok(input.flush()?)
     }
 
-    /// Ends it.
-    pub(crate) fn end(mut self) -> Result<()> {
+    /// Ends it; gives the processor time that its answering took, seconds.
+    pub(crate) fn end(mut self) -> Result<f64> {
         self.input = None;
+        let said = self.hear();
         let status = self.child.wait()?;
-        if status.success() { Ok(()) } else { Err(format!("the other side ended with {status}").into()) }
+        if !status.success() {
+            return Err(format!("the other side ended with {status}").into());
+        }
+        Ok(said?.as_f64().ok_or("no processor time")?)
     }
 }
 

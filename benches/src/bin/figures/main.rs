@@ -1,28 +1,35 @@
 //! The data path's figures, each a ratio of two measurements taken in turns: prints a Markdown table.
 //!
-//! Every measurement has two processes: this one, and one of the same program that answers (`answer.rs`). Ours are in
-//! `ours.rs`; raw UDP, and what a socket could carry at best, in `raw.rs`; TCP is iperf3. `scripts/bench --quick` builds
-//! everything and runs this.
+//! Every measurement (`probe.rs`) has two processes: this one, and one of the same program that answers (`answer.rs`).
+//! Ours are in `ours.rs`; raw UDP, and what a socket could carry at best, in `raw.rs`; TCP is iperf3. `scripts/bench
+//! --quick` builds everything and runs this, `scripts/bench --full` the whole report (`full/`).
 
 mod answer;
+mod full;
 mod ours;
+mod place;
 mod plan;
+mod probe;
+mod ratio;
 mod raw;
 
 use answer::Role;
 use benches::{
     ends::Result,
-    turns::{extremes, idle_share, machine, median, ratios},
+    turns::{idle_share, load, machine},
 };
 use clap::{Parser, Subcommand};
-use plan::{Figure, ROWS};
-use std::{collections::HashMap, fs};
+use indicatif::{ProgressBar, ProgressStyle};
+use plan::{ROWS, Row};
+use probe::{Outcome, Probe};
+use ratio::Ratio;
+use std::collections::HashMap;
 
 /// The data path's figures, side by side
 #[derive(Debug, Parser)]
 struct Args {
     #[command(subcommand)]
-    role: Option<Answer>,
+    command: Option<Other>,
     /// Repetitions of each measurement
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -35,7 +42,8 @@ struct Args {
 }
 
 #[derive(Debug, Subcommand)]
-enum Answer {
+enum Other {
+    Full(full::Args),
     /// The other side of a measurement; started by this program
     #[command(hide = true)]
     Answer {
@@ -44,61 +52,70 @@ enum Answer {
         role: Role,
         /// Queue pairs
         qps: usize,
+        /// Bytes of a message
+        len: u32,
     },
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    if let Some(Answer::Answer { role, qps }) = args.role {
-        return answer::run(role, qps);
+    match args.command {
+        Some(Other::Answer { role, qps, len }) => return answer::run(role, qps, len),
+        Some(Other::Full(args)) => return full::run(&args),
+        None => {}
     }
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
-    let rows: Vec<_> = ROWS.iter().filter(|row| wanted(row.name)).collect();
-    let mut figures: Vec<Figure> = Vec::new();
-    for figure in rows.iter().flat_map(|row| row.above.iter().chain(row.below)) {
-        if !figures.contains(figure) {
-            figures.push(*figure);
-        }
-    }
+    let rows: Vec<&Row> = ROWS.iter().filter(|row| wanted(row.name)).collect();
+    let probes = unique(rows.iter().flat_map(|row| row.probes()));
+    let mut ratios: Vec<Ratio> = rows.iter().map(|row| Ratio::new(row)).collect();
     let idle = idle_share();
-    let mut found: HashMap<Figure, Vec<f64>> = HashMap::new();
-    for round in 1..=args.rounds {
-        for figure in &figures {
-            let value = figure.measure(args.seconds).map_err(|error| format!("{figure:?}: {error}"))?;
-            eprintln!("round {round}: {figure:?}: {value:.3}");
-            found.entry(*figure).or_default().push(value);
-        }
+    let bar = bar(args.rounds, &probes)?;
+    for _ in 0..args.rounds {
+        let found = round(&probes, args.seconds, &bar)?;
+        ratios
+            .iter_mut()
+            .zip(&rows)
+            .for_each(|(ratio, row)| ratio.add(row, |probe| found.get(&probe).cloned()));
     }
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().unwrap_or_default();
+    bar.finish_and_clear();
     println!(
-        "{}; {:.0} % of its processors idle before, load {load} after; {} rounds of {} s.\n",
+        "{}; {:.0} % of its processors idle before, load {} after; {} rounds of {} s.\n",
         machine(),
         idle * 100.0,
+        load(),
         args.rounds,
         args.seconds
     );
-    println!("| figure | unit | first | second | ratio | of the rounds | aim |");
-    println!("|---|---|---|---|---|---|---|");
-    for row in rows {
-        let (above, below) = (best(row.above, &found), best(row.below, &found));
-        let of_rounds = ratios(&above, &below);
-        let (low, high) = extremes(&of_rounds);
-        println!(
-            "| {} | {} | {:.2} | {:.2} | **{:.2}** | {low:.2} to {high:.2} | {} |",
-            row.name,
-            row.above[0].unit(),
-            median(&above),
-            median(&below),
-            median(&of_rounds),
-            row.aim
-        );
-    }
+    print!("{}", ratio::table(&ratios));
     Ok(())
 }
 
-/// Of figures that stand for one thing, the one with the largest median.
-fn best(figures: &[Figure], found: &HashMap<Figure, Vec<f64>>) -> Vec<f64> {
-    let all = figures.iter().filter_map(|figure| found.get(figure));
-    all.max_by(|a, b| median(a).total_cmp(&median(b))).cloned().unwrap_or_default()
+/// Each measurement once, in the order in which it is wanted first.
+fn unique(all: impl Iterator<Item = Probe>) -> Vec<Probe> {
+    let mut probes = Vec::new();
+    for probe in all {
+        if !probes.contains(&probe) {
+            probes.push(probe);
+        }
+    }
+    probes
+}
+
+/// On a terminal only.
+fn bar(rounds: u32, probes: &[Probe]) -> Result<ProgressBar> {
+    let bar = ProgressBar::new(u64::from(rounds) * probes.len() as u64);
+    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} of {duration}  {wide_msg}")?);
+    Ok(bar)
+}
+
+/// Measures each thing once.
+fn round(probes: &[Probe], seconds: f64, bar: &ProgressBar) -> Result<HashMap<Probe, Outcome>> {
+    let mut found = HashMap::new();
+    for probe in probes {
+        bar.set_message(format!("{probe:?}"));
+        let outcome = probe.measure(seconds).map_err(|error| format!("{probe:?}: {error}"))?;
+        found.insert(*probe, outcome);
+        bar.inc(1);
+    }
+    Ok(found)
 }

@@ -1,7 +1,13 @@
 //! Our side of the comparison: reliable connections between two processes, each with a device of its own.
 
-use crate::answer::{Other, Role, Stop, card, hear, say, until_end};
-use benches::ends::{ALL, Result};
+use crate::{
+    answer::{Other, Role, Stop, card, hear, say},
+    place::{Held, Place},
+};
+use benches::{
+    ends::{ALL, Result},
+    turns::processor_seconds,
+};
 use rxe_verbs::{
     CompChannel, Completion, Context, ContextOptions, Cq, EventError, Gid, Key, Mr, Mtu, Payload, Pd, Psn,
     Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
@@ -10,14 +16,13 @@ use rxe_verbs::{
 use serde_json::{Value, json};
 use std::{
     net::IpAddr,
-    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 /// Receives that the answering side keeps posted for each queue pair that gets SENDs.
 const RECEIVES: u32 = 256;
-/// Bytes of memory of each side.
-const MEMORY: usize = 2 << 20;
+/// Bytes of memory of each side: the largest message.
+const MEMORY: usize = 4 << 20;
 /// How long nothing may complete.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -47,8 +52,18 @@ pub(crate) struct Load {
     pub(crate) depth: usize,
     /// Requests posted by one call; the last of them is signaled.
     pub(crate) list: usize,
+    /// Whether both sides wait for completions, or poll.
+    pub(crate) sleep: Sleep,
     /// A variable set for the answering side.
     pub(crate) environment: Option<(&'static str, &'static str)>,
+}
+
+/// What came of a load.
+pub(crate) struct Traffic {
+    /// Messages a second.
+    pub(crate) messages: f64,
+    /// Processor time of both processes for one message, seconds.
+    pub(crate) processor: f64,
 }
 
 /// What a side has to be told about the other.
@@ -170,26 +185,26 @@ fn answering(qps: usize, sleep: Sleep, receives: u32, len: u32) -> Result<(Side,
         side.receive(len)?;
     }
     say(&json!("ready"))?;
-    Ok((side, until_end()))
+    Ok((side, Stop::watch()?))
 }
 
-/// Takes whatever comes, polling.
-pub(crate) fn absorb(qps: usize) -> Result<()> {
-    let (side, stop) = answering(qps, Sleep::No, RECEIVES, 1 << 20)?;
+/// Takes whatever comes.
+pub(crate) fn absorb(qps: usize, len: u32, sleep: Sleep) -> Result<()> {
+    let (side, stop) = answering(qps, sleep, RECEIVES, len)?;
     let mut some = [Completion::default(); 64];
-    while !stop.load(Ordering::Relaxed) {
-        for _ in side.poll(&mut some)? {
-            side.receive(1 << 20)?;
+    while !stop.is_near() {
+        for _ in side.wait(&mut some)? {
+            side.receive(len)?;
         }
     }
-    Ok(())
+    stop.tell()
 }
 
 /// Sends each SEND back.
 pub(crate) fn echo(sleep: Sleep) -> Result<()> {
     let (side, stop) = answering(1, sleep, 16, 64)?;
     let mut some = [Completion::default(); 16];
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.is_near() {
         for wc in side.wait(&mut some)? {
             if wc.opcode == WcOpcode::Recv {
                 send_small(&side)?;
@@ -197,7 +212,7 @@ pub(crate) fn echo(sleep: Sleep) -> Result<()> {
             }
         }
     }
-    Ok(())
+    stop.tell()
 }
 
 fn send_small(side: &Side) -> Result<()> {
@@ -208,21 +223,25 @@ fn send_small(side: &Side) -> Result<()> {
 fn measuring(
     role: Role,
     qps: usize,
+    len: u32,
     sleep: Sleep,
+    place: Place,
     environment: Option<(&str, &str)>,
-) -> Result<(Side, Other, Card)> {
-    let mut other = Other::start(role, qps, environment)?;
+) -> Result<(Side, Other, Card, Held)> {
+    let (mut other, held) = place.start(|| Other::start(role, qps, len, environment))?;
     let side = Side::new(false, qps, sleep)?;
     let theirs = card(&other.hear()?)?;
     side.connect(&theirs, false)?;
     other.say(&side.card())?;
     other.hear()?;
-    Ok((side, other, theirs))
+    Ok((side, other, theirs, held))
 }
 
-/// Messages a second of a load.
-pub(crate) fn messages(load: Load, seconds: f64) -> Result<f64> {
-    let (side, other, theirs) = measuring(Role::Absorb, load.qps, Sleep::No, load.environment)?;
+/// Keeps a load up for some time, after a quarter of that to get going.
+pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
+    let role = if load.sleep == Sleep::Yes { Role::AbsorbAsleep } else { Role::Absorb };
+    let (side, other, theirs, _held) =
+        measuring(role, load.qps, load.size, load.sleep, Place::Free, load.environment)?;
     let remote = Remote { addr: theirs.addr, rkey: Key(theirs.rkey) };
     let op = match load.op {
         Op::Write => SendOp::Write(remote),
@@ -235,11 +254,13 @@ pub(crate) fn messages(load: Load, seconds: f64) -> Result<f64> {
     let mut list = vec![one; load.list - 1];
     list.push(last);
     let mut some = [Completion::default(); 64];
+    let processor = processor_seconds()?;
     let warm_up = Duration::from_secs_f64(seconds / 4.0);
     let mut time = Duration::from_secs_f64(seconds) + warm_up;
     let (mut start, mut life) = (Instant::now(), Instant::now());
     let (mut posted, mut done, mut before, mut warm, mut at) = (0, 0, 0, false, 0);
-    while start.elapsed() < time {
+    // At least something, however short.
+    while start.elapsed() < time || done == before {
         while posted - done + load.list <= load.depth {
             let qp = &side.qps[at];
             if load.list == 1 {
@@ -250,7 +271,7 @@ pub(crate) fn messages(load: Load, seconds: f64) -> Result<f64> {
             at = if at + 1 == load.qps { 0 } else { at + 1 };
             posted += load.list;
         }
-        let count = side.poll(&mut some)?.len();
+        let count = side.wait(&mut some)?.len();
         done += count * load.list;
         if count > 0 {
             life = Instant::now();
@@ -263,29 +284,23 @@ pub(crate) fn messages(load: Load, seconds: f64) -> Result<f64> {
     }
     let rate = (done - before) as f64 / start.elapsed().as_secs_f64();
     while done < posted && life.elapsed() < PATIENCE {
-        done += side.poll(&mut some)?.len() * load.list;
+        done += side.wait(&mut some)?.len() * load.list;
     }
-    let port = side.context.port_stats();
-    eprintln!(
-        "    {:.1} packets a batch, {:.1} a packet received",
-        port.packets_sent as f64 / port.batches_sent.max(1) as f64,
-        port.packets_sent as f64 / port.packets_received.max(1) as f64
-    );
-    other.end()?;
-    Ok(rate)
+    let processor = processor_seconds()? - processor + other.end()?;
+    Ok(Traffic { messages: rate, processor: processor / done.max(1) as f64 })
 }
 
-/// One way of a SEND of 2 bytes, microseconds, median.
-pub(crate) fn latency(sleep: Sleep, seconds: f64) -> Result<f64> {
+/// One way of a SEND of 2 bytes: microseconds of each.
+pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f64>> {
     let role = if sleep == Sleep::Yes { Role::EchoAsleep } else { Role::Echo };
-    let (side, other, _) = measuring(role, 1, sleep, None)?;
+    let (side, other, _, _held) = measuring(role, 1, 64, sleep, place, None)?;
     for _ in 0..16 {
         side.receive(64)?;
     }
     let mut some = [Completion::default(); 16];
     let mut times = Vec::with_capacity(1 << 20);
     let begin = Instant::now();
-    while begin.elapsed().as_secs_f64() < seconds {
+    while begin.elapsed().as_secs_f64() < seconds || times.is_empty() {
         let start = Instant::now();
         send_small(&side)?;
         while side.wait(&mut some)?.is_empty() {
@@ -297,5 +312,5 @@ pub(crate) fn latency(sleep: Sleep, seconds: f64) -> Result<f64> {
         times.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
     }
     other.end()?;
-    Ok(benches::turns::median(&times))
+    Ok(times)
 }

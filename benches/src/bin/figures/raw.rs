@@ -1,26 +1,25 @@
 //! What plain UDP sockets do, and what one could carry at best.
 
 use crate::{
-    answer::{Other, Role, hear, say, until_end},
-    ours::Sleep,
+    answer::{Other, Role, Stop, hear, say},
+    ours::{Sleep, Traffic},
+    place::{Held, Place},
 };
-use benches::ends::Result;
+use benches::{ends::Result, turns::processor_seconds};
 use rxe_core::wire::icrc::{Route, RouteCrc};
 use rxe_verbs::net::{Ident, Link, RecvBatch, SendError, Transmit, UdpConfig, UdpLink};
 use serde_json::json;
 use std::{
     io::ErrorKind,
     net::{IpAddr, SocketAddr, UdpSocket},
-    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 /// Bytes of a datagram that carries what a WRITE of 64 bytes does: BTH, RETH, data, ICRC.
 const SMALL: usize = 12 + 16 + 64 + 4;
-/// The limit: payload and length of a packet, packets of a batch, bytes in flight, and bytes of memory on each side.
-const PAYLOAD: usize = 4096;
-const PACKET: usize = 12 + PAYLOAD + 4;
-const BATCH: usize = 15;
+/// The limit: packets and bytes of a batch, bytes in flight, and bytes of memory on each side.
+const MOST_PACKETS: usize = 64;
+const MOST_BYTES: usize = 15 * (FRAME + 4096);
 const WINDOW: usize = 192 << 10;
 const MEMORY: usize = 1 << 20;
 
@@ -44,62 +43,62 @@ fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> Result<Option<SocketAddr>> {
     }
 }
 
-fn connect(role: Role, sleep: Sleep) -> Result<(UdpSocket, SocketAddr, Other)> {
-    let mut other = Other::start(role, 0, None)?;
+fn connect(role: Role, sleep: Sleep, place: Place) -> Result<(UdpSocket, SocketAddr, Other, Held)> {
+    let (mut other, held) = place.start(|| Other::start(role, 0, 0, None))?;
     let to = other.hear()?.as_str().unwrap_or_default().parse()?;
-    Ok((socket(sleep)?, to, other))
+    Ok((socket(sleep)?, to, other, held))
 }
 
 /// Sends each datagram back.
 pub(crate) fn echo(sleep: Sleep) -> Result<()> {
     let socket = socket(sleep)?;
     say(&json!(socket.local_addr()?.to_string()))?;
-    let stop = until_end();
+    let stop = Stop::watch()?;
     let mut bytes = [0; 64];
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.is_near() {
         if let Some(from) = receive(&socket, &mut bytes)? {
             socket.send_to(&bytes[..2], from)?;
         }
     }
-    Ok(())
+    stop.tell()
 }
 
-/// One way of 2 bytes, microseconds, median.
-pub(crate) fn latency(sleep: Sleep, seconds: f64) -> Result<f64> {
+/// One way of 2 bytes: microseconds of each.
+pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f64>> {
     let role = if sleep == Sleep::Yes { Role::UdpAsleep } else { Role::Udp };
-    let (socket, to, other) = connect(role, sleep)?;
+    let (socket, to, other, _held) = connect(role, sleep, place)?;
     let mut bytes = [0; 64];
     let mut times = Vec::with_capacity(1 << 20);
     let begin = Instant::now();
-    while begin.elapsed().as_secs_f64() < seconds {
+    while begin.elapsed().as_secs_f64() < seconds || times.is_empty() {
         let start = Instant::now();
         socket.send_to(&bytes[..2], to)?;
         while receive(&socket, &mut bytes)?.is_none() {}
         times.push(start.elapsed().as_secs_f64() * 1e6 / 2.0);
     }
     other.end()?;
-    Ok(benches::turns::median(&times))
+    Ok(times)
 }
 
 /// Takes datagrams, one a call.
 pub(crate) fn count() -> Result<()> {
     let socket = socket(Sleep::No)?;
     say(&json!(socket.local_addr()?.to_string()))?;
-    let stop = until_end();
+    let stop = Stop::watch()?;
     let mut bytes = [0; 2 * SMALL];
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.is_near() {
         receive(&socket, &mut bytes)?;
     }
-    Ok(())
+    stop.tell()
 }
 
 /// Datagrams a second that leave, one a call, while somebody takes them: more than arrive, as nothing holds the sender
 /// back.
 pub(crate) fn rate(seconds: f64) -> Result<f64> {
-    let (socket, to, other) = connect(Role::UdpCount, Sleep::No)?;
+    let (socket, to, other, _held) = connect(Role::UdpCount, Sleep::No, Place::Free)?;
     let begin = Instant::now();
     let mut sent = 0u64;
-    while begin.elapsed().as_secs_f64() < seconds {
+    while begin.elapsed().as_secs_f64() < seconds || sent == 0 {
         match socket.send_to(&[0; SMALL], to) {
             Ok(_) => sent += 1,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -111,57 +110,69 @@ pub(crate) fn rate(seconds: f64) -> Result<f64> {
     Ok(rate)
 }
 
-fn link(answers: bool) -> Result<(UdpLink, Transmit, RouteCrc)> {
+/// BTH and ICRC.
+const FRAME: usize = 12 + 4;
+
+/// Packets of a batch: what one send call takes.
+const fn batch_of(payload: usize) -> usize {
+    let fit = MOST_BYTES / (FRAME + payload);
+    if fit < MOST_PACKETS { fit } else { MOST_PACKETS }
+}
+
+fn link(answers: bool, payload: usize) -> Result<(UdpLink, Transmit, RouteCrc)> {
     let [src, dst] = [1, 2].map(|last| IpAddr::from([127, 77, 92, if answers { last } else { 3 - last }]));
     let link = UdpLink::open(&UdpConfig::only(src, 0).with_environment()?)?;
     let source_port = link.capabilities().source_ports[0];
-    let batch = Transmit { src, dst, ifindex: 0, source_port, tos: 0, hop_limit: 64, segment_size: PACKET };
+    let segment_size = FRAME + payload;
+    let batch = Transmit { src, dst, ifindex: 0, source_port, tos: 0, hop_limit: 64, segment_size };
     Ok((link, batch, RouteCrc::new(&Route { src, dst, src_port: source_port })))
 }
 
 /// Checks and places what comes, and sends a packet of 20 bytes back for each run.
-pub(crate) fn take() -> Result<()> {
-    let (mut link, batch, _) = link(true)?;
+pub(crate) fn take(payload: usize) -> Result<()> {
+    let (mut link, batch, _) = link(true, payload)?;
     say(&json!(batch.source_port))?;
     let from = hear()?.as_u64().ok_or("no port")?;
     let crc = RouteCrc::new(&Route { src: batch.dst, dst: batch.src, src_port: from as u16 });
-    let stop = until_end();
+    let stop = Stop::watch()?;
     let mut into = RecvBatch::default();
     let mut memory = vec![0_u8; MEMORY];
     let (mut at, mut wrong) = (0, 0u64);
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.is_near() {
         link.recv(&mut into)?;
         for run in into.iter() {
             for (id, packet) in run.packets().enumerate() {
                 wrong += u64::from(!crc.check(id as u16, 0x4000, packet));
-                memory[at..at + PAYLOAD].copy_from_slice(&packet[12..12 + PAYLOAD]);
-                at = (at + PAYLOAD) % MEMORY;
+                memory[at..at + payload].copy_from_slice(&packet[12..12 + payload]);
+                at = (at + payload) % MEMORY;
             }
             let mut answer = [0; 20];
             answer[0] = run.packets().len() as u8;
             link.send(&batch, &answer)?;
         }
     }
-    if wrong > 0 { Err(format!("{wrong} wrong ICRCs").into()) } else { Ok(()) }
+    if wrong > 0 { Err(format!("{wrong} wrong ICRCs").into()) } else { stop.tell() }
 }
 
-/// Gbit/s of payload from one memory to another, by batches with ICRCs.
-pub(crate) fn limit(seconds: f64) -> Result<f64> {
-    let mut other = Other::start(Role::Limit, 0, None)?;
-    let (mut link, batch, crc) = link(false)?;
+/// Packets with so much payload (a power of two) from one memory to another, by batches with ICRCs.
+pub(crate) fn limit(payload: usize, seconds: f64) -> Result<Traffic> {
+    let mut other = Other::start(Role::Limit, 0, payload as u32, None)?;
+    let (mut link, batch, crc) = link(false, payload)?;
     other.hear()?;
     other.say(&json!(batch.source_port))?;
     let sequential = link.path(batch.dst, 0).ident == Ident::Sequential;
     let memory = vec![0x5a_u8; MEMORY];
-    let mut arena = vec![0_u8; BATCH * PACKET];
+    let packet_len = FRAME + payload;
+    let mut arena = vec![0_u8; batch_of(payload) * packet_len];
     let mut into = RecvBatch::default();
     let (mut at, mut flying, mut answered) = (0, 0usize, 0usize);
+    let processor = processor_seconds()?;
     let (start, mut life) = (Instant::now(), Instant::now());
-    while start.elapsed().as_secs_f64() < seconds {
-        while flying + BATCH * PACKET <= WINDOW {
-            for (id, packet) in arena.chunks_mut(PACKET).enumerate() {
-                packet[12..12 + PAYLOAD].copy_from_slice(&memory[at..at + PAYLOAD]);
-                at = (at + PAYLOAD) % MEMORY;
+    while start.elapsed().as_secs_f64() < seconds || answered == 0 {
+        while flying + arena.len() <= WINDOW {
+            for (id, packet) in arena.chunks_mut(packet_len).enumerate() {
+                packet[12..12 + payload].copy_from_slice(&memory[at..at + payload]);
+                at = (at + payload) % MEMORY;
                 crc.seal(if sequential { id as u16 } else { 0 }, packet);
             }
             match link.send(&batch, &arena) {
@@ -174,7 +185,7 @@ pub(crate) fn limit(seconds: f64) -> Result<f64> {
         for answer in into.iter().flat_map(|run| run.packets()) {
             let count = usize::from(answer[0]);
             answered += count;
-            flying = flying.saturating_sub(count * PACKET);
+            flying = flying.saturating_sub(count * packet_len);
             life = Instant::now();
         }
         if life.elapsed() > Duration::from_millis(20) {
@@ -182,7 +193,7 @@ pub(crate) fn limit(seconds: f64) -> Result<f64> {
             (flying, life) = (0, Instant::now());
         }
     }
-    let time = start.elapsed().as_secs_f64();
-    other.end()?;
-    Ok((answered * PAYLOAD) as f64 * 8e-9 / time)
+    let messages = answered as f64 / start.elapsed().as_secs_f64();
+    let processor = processor_seconds()? - processor + other.end()?;
+    Ok(Traffic { messages, processor: processor / answered.max(1) as f64 })
 }
