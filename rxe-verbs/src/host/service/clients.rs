@@ -177,7 +177,7 @@ impl Service {
             _ if brings => return Err(End::Misbehaved("it sent descriptors that nobody asked for")),
             (ToService::Listen { token, listen }, Kind::Member(slot)) => {
                 let added = self.listeners.add(usize::from(*slot), token, listen);
-                self.register_listeners();
+                self.listeners_changed();
                 let answer =
                     if added { ToClient::Listening { token } } else { ToClient::NotListening { token } };
                 self.answer(key, &answer);
@@ -185,7 +185,7 @@ impl Service {
             }
             (ToService::Unlisten { token }, Kind::Member(slot)) => {
                 self.listeners.remove(usize::from(*slot), token);
-                self.register_listeners();
+                self.listeners_changed();
             }
             (ToService::HandOn(packet), Kind::Member(slot)) => {
                 let slot = *slot;
@@ -361,21 +361,27 @@ impl Service {
     /// Those who listened to the earlier service do so now, before anybody else can.
     fn restore_listeners(&mut self) {
         let Some(register) = self.port.as_ref().map(|port| &port.register) else { return };
-        for (slot, token, listen) in register.load() {
+        let earlier = register.load();
+        // Places are given anew.
+        register.wipe();
+        for (slot, token, listen) in earlier {
             if matches!(self.slots.get(slot), Slot::Held(_)) {
                 self.listeners.add(usize::from(slot), token, listen);
             }
         }
+        self.listeners_changed();
     }
 
     /// Puts those who listen where the next service finds them.
-    fn register_listeners(&self) {
-        let Some(port) = &self.port else { return };
-        let of_slots = self
-            .listeners
-            .iter()
-            .filter_map(|(owner, token, listen)| u8::try_from(owner).ok().map(|slot| (slot, token, listen)));
-        port.register.store(of_slots);
+    fn listeners_changed(&mut self) {
+        let changes = self.listeners.take_changes();
+        if let Some(port) = &self.port {
+            for (place, change) in changes {
+                let of_slot = change
+                    .and_then(|(owner, token, listen)| Some((u8::try_from(owner).ok()?, token, listen)));
+                port.register.set(place, of_slot);
+            }
+        }
     }
 
     fn members(&self) -> usize {
@@ -517,7 +523,7 @@ impl Service {
             self.connected.remove(&slot);
             self.orphans.insert(slot);
             self.listeners.remove_owner(usize::from(slot));
-            self.register_listeners();
+            self.listeners_changed();
             if let Some(since) = self.unwatched.get_mut(&slot) {
                 *since = Instant::now();
             }
@@ -557,7 +563,7 @@ impl Service {
         self.unwatched.remove(&slot);
         self.orphans.remove(&slot);
         self.listeners.remove_owner(usize::from(slot));
-        self.register_listeners();
+        self.listeners_changed();
         let Some(port) = &self.port else { return };
         self.counters.drained += port.group.drain(slot);
         if let Ok(records) = port.records.of_slot(slot) {
