@@ -372,7 +372,7 @@ impl Service {
         self.listeners_changed();
     }
 
-    /// Puts those who listen where the next service finds them.
+    /// Puts those who listen where the next service finds them, and steers requests by them.
     fn listeners_changed(&mut self) {
         let changes = self.listeners.take_changes();
         if let Some(port) = &self.port {
@@ -382,6 +382,7 @@ impl Service {
                 port.register.set(place, of_slot);
             }
         }
+        self.review_direct();
     }
 
     fn members(&self) -> usize {
