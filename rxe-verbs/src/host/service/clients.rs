@@ -37,6 +37,8 @@ const MANNERS: Duration = Duration::from_secs(5);
 const QUEUEING: Duration = Duration::from_secs(5);
 /// Answers that wait for a client to read at most.
 const MAX_QUEUE: usize = 1024;
+/// Packets among them at most; more are lost, as in a socket buffer.
+const MAX_QUEUED_PACKETS: usize = 512;
 /// Messages of one client that are heard before the others get their turn.
 const BURST: usize = 16;
 /// A process without a pidfd that is not connected is taken for dead after so long.
@@ -603,11 +605,28 @@ impl Service {
         let _ = self.epoll.modify(client.channel.as_fd(), &mut event);
     }
 
-    /// Gives a packet to the process of a slot; false if there is none, or it does not take it.
+    /// Gives a packet to the process of a slot, now or when it reads again; false if there is none, or it does not take it.
     pub(super) fn deliver(&mut self, slot: u8, packet: Packet) -> bool {
-        let client = self.connected.get(&slot).and_then(|key| self.clients.get(*key));
-        let given =
-            client.is_some_and(|client| client.channel.send(&encode(&ToClient::Packet(packet)), &[]).is_ok());
+        let Some(key) = self.connected.get(&slot).copied() else { return false };
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let bytes = encode(&ToClient::Packet(packet));
+        let sent = if client.queue.is_empty() {
+            client.channel.send(&bytes, &[])
+        } else {
+            Err(io::ErrorKind::WouldBlock.into())
+        };
+        let given = match sent {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let room = client.queue.len() < MAX_QUEUED_PACKETS;
+                if room {
+                    client.queue.push_back(bytes);
+                    self.flush(key);
+                }
+                room
+            }
+            Err(_) => false,
+        };
         self.exchanged_with(slot).given += u64::from(given);
         given
     }
