@@ -2,11 +2,13 @@
 
 use crate::{
     cq::{Cq, CqRing},
-    engine::Stack,
+    engine::{Stack, Waiter},
+    error::PollError,
     events::EventError,
-    sys::{poll, socket::Event},
+    sys::{poll, process::become_background, socket::Event},
 };
 use core::time::Duration;
+use rxe_core::work::Completion;
 use std::{
     collections::VecDeque,
     io,
@@ -91,6 +93,19 @@ impl Channel {
         cq
     }
 
+    /// Whether somebody has interrupted. That is over then, and the descriptor readable for events alone.
+    fn take_interruption(&self) -> bool {
+        let interrupted = self.interrupted.swap(false, Ordering::AcqRel);
+        if interrupted {
+            let queue = self.lock();
+            // Who interrupts anew, or has an event, raises it after this.
+            if queue.is_empty() {
+                self.readable.clear();
+            }
+        }
+        interrupted
+    }
+
     fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<CqRing>>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,8 +168,7 @@ impl CompChannel {
             if let Some(cq) = self.0.pop() {
                 return Ok(cq);
             }
-            // Popping has made the descriptor unreadable again.
-            if self.0.interrupted.swap(false, Ordering::AcqRel) {
+            if self.0.take_interruption() {
                 return Err(EventError::Interrupted);
             }
             self.0.waits_inside.store(true, Ordering::Relaxed);
@@ -184,6 +198,71 @@ impl CompChannel {
                 return None;
             }
         }
+    }
+}
+
+/// For a thread that does nothing but wait for the completions of one queue and handle them, such as the connection
+/// manager's. It watches the network meanwhile, in the place of the library's background thread, until it is dropped.
+/// Not while the program polls, which then sees to the packets: two threads that wait for the same socket double the
+/// latency.
+#[derive(Debug)]
+pub struct CqWaiter<'a> {
+    cq: &'a Cq,
+    channel: &'a Channel,
+    watching: Option<Waiter<'a>>,
+    /// The application's turns at the last wait.
+    polls: u64,
+}
+
+impl<'a> CqWaiter<'a> {
+    pub(crate) fn new(cq: &'a Cq) -> Option<Self> {
+        let channel = cq.ring().channel()?;
+        become_background();
+        Some(Self { cq, channel, watching: None, polls: channel.stack.polls() })
+    }
+
+    /// As [`Cq::poll`], but not for a program that polls: it moves what there is to move, once, and never holds back what is
+    /// owed to peers.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollError> {
+        if self.cq.ring().is_empty() {
+            self.channel.stack.attend();
+        }
+        self.cq.take(out)
+    }
+
+    /// Waits until there is a completion, packets have arrived, or the time is over; in each case the queue is to be polled.
+    ///
+    /// # Errors
+    /// [`EventError::Interrupted`] after [`CompChannel::interrupt`] or a signal; [`EventError::Forked`].
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), EventError> {
+        let (channel, ring) = (self.channel, self.cq.ring());
+        channel.stack.check()?;
+        if channel.take_interruption() {
+            return Err(EventError::Interrupted);
+        }
+        // Armed only here: a completion of this thread's own turns need not wake it.
+        if ring.arm() {
+            let polls = channel.stack.polls();
+            let polled = core::mem::replace(&mut self.polls, polls) != polls || channel.stack.is_polled();
+            let watched = if polled {
+                self.watching = None;
+                None
+            } else {
+                Some(self.watching.get_or_insert_with(|| channel.stack.wait_for_packets()))
+            };
+            let mut fds = watched.map(|waiter| waiter.fds()).unwrap_or_default();
+            fds.push(channel.readable.as_fd());
+            let woken = poll::wait(&fds, timeout);
+            ring.disarm();
+            woken.map_err(|_| EventError::Interrupted)?;
+        }
+        while let Some(cq) = channel.pop() {
+            cq.ack_events(1);
+        }
+        if channel.take_interruption() { Err(EventError::Interrupted) } else { Ok(()) }
     }
 }
 

@@ -161,6 +161,11 @@ impl Shard {
     pub(crate) fn progress(&self, who: Who) -> bool {
         // Only a hint for the background thread, so lost updates do not matter.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.attend(who)
+    }
+
+    /// The same on behalf of nobody: the application need not be polling.
+    pub(crate) fn attend(&self, who: Who) -> bool {
         self.try_turn(who).is_some_and(|turn| {
             self.warn(turn);
             turn.busy
@@ -204,6 +209,11 @@ impl Shard {
         if self.mode.load(Ordering::Relaxed) == mode::TICKING {
             self.wake.raise();
         }
+    }
+
+    /// Whether the background thread has seen the application poll in the last millisecond.
+    pub(super) fn is_polled(&self) -> bool {
+        self.mode.load(Ordering::SeqCst) == mode::TICKING
     }
 
     pub(super) fn arrivals(&self) -> BorrowedFd<'_> {

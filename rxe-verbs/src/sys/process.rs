@@ -1,6 +1,6 @@
 //! What concerns the process as a whole: signals of our threads, work to do at exit, memory brought to storage.
 
-use core::ffi::c_void;
+use core::{cell::Cell, ffi::c_void};
 use nix::sys::signal::{SigSet, Signal};
 use std::{fs, io, path::PathBuf, sync::OnceLock};
 
@@ -13,6 +13,22 @@ pub(crate) fn block_signals() {
     }
     // Fails for an invalid `how` only.
     let _ = set.thread_block();
+}
+
+thread_local! {
+    /// It is one of the library's own.
+    static BACKGROUND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is one of ours from now on: it takes no signals, and stays in the process's network namespace.
+pub(crate) fn become_background() {
+    block_signals();
+    BACKGROUND.set(true);
+}
+
+/// Whether the calling thread is one of ours.
+pub(crate) fn is_background() -> bool {
+    BACKGROUND.get()
 }
 
 static AT_EXIT: OnceLock<fn()> = OnceLock::new();
