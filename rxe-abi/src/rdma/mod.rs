@@ -94,7 +94,7 @@ fn ids() -> &'static Register<usize, Id> {
 fn manager() -> Result<Manager> {
     static MANAGER: Mutex<Option<(u32, Manager)>> = Mutex::new(None);
     let mut manager = MANAGER.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
+    let process = rxe_verbs::forks();
     match &*manager {
         Some((maker, manager)) if *maker == process => Ok(manager.clone()),
         _ => {
