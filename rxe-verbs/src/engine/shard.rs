@@ -161,11 +161,6 @@ impl Shard {
     pub(crate) fn progress(&self, who: Who) -> bool {
         // Only a hint for the background thread, so lost updates do not matter.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        self.attend(who)
-    }
-
-    /// The same on behalf of nobody: the application need not be polling.
-    pub(crate) fn attend(&self, who: Who) -> bool {
         self.try_turn(who).is_some_and(|turn| {
             self.warn(turn);
             turn.busy
@@ -178,6 +173,14 @@ impl Shard {
         let mut guard = self.state.try_lock()?;
         let (state, view) = self.parts(&mut guard);
         Some(state.turn(view, who))
+    }
+
+    /// A turn on behalf of nobody: the application need not be polling. Waits for the lock: whoever has it may be waiting for
+    /// the processor that a thread which came back again and again would not give away.
+    pub(crate) fn attend(&self) {
+        if self.check().is_ok() {
+            self.turn_then(Who::Idle, |turn| self.warn(turn));
+        }
     }
 
     /// The lock is free for a moment, so a holder's changes are seen: a turn, and `after` before the lock is given back.

@@ -180,10 +180,10 @@ impl Stack {
         }
     }
 
-    /// The same for a thread that waits for packets whatever the application does.
+    /// A turn of every shard for a thread that waits for packets whatever the application does.
     pub(crate) fn attend(&self) {
         for shard in &self.shards {
-            shard.attend(Who::Idle);
+            shard.attend();
         }
     }
 
