@@ -107,3 +107,30 @@ fn two_names_are_one_library_with_versions() {
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("two libraries"), "{}", said(&output));
 }
+
+/// Devices are looked for when the first id needs one, and not by each: that takes longer than all the rest of a connection.
+#[test]
+fn the_system_is_asked_for_its_devices_once() {
+    if !there("gcc") {
+        return;
+    }
+    let place = env::temp_dir().join(format!("rxe-abi-asks-{}", std::process::id()));
+    fs::create_dir_all(&place).unwrap();
+    let program = place.join("asks");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/asks.c");
+    let mut gcc = Command::new("gcc");
+    let built =
+        gcc.args(["-Wall", "-Werror", "-rdynamic", "-o"]).arg(&program).arg(source).arg("-ldl").output();
+    let built = built.unwrap();
+    assert!(built.status.success(), "{}", said(&built));
+    let verbs = library();
+    let mut asks = Command::new(&program);
+    let output =
+        asks.arg(verbs).arg(verbs.with_file_name(THEIRS[1])).env("RXE_SERVICE", "off").output().unwrap();
+    fs::remove_dir_all(&place).unwrap();
+    if output.status.code() == Some(77) {
+        println!("skipped: no network namespace may be made here");
+        return;
+    }
+    assert!(output.status.success(), "{}", said(&output));
+}

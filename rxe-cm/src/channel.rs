@@ -34,7 +34,7 @@ pub(crate) struct Queue {
     readable: EventFd,
     /// The channel is gone; ids may outlive it.
     closed: AtomicBool,
-    /// The process that made it. A forked child shares its counter with the parent, and must leave it alone.
+    /// Of the process that made it ([`rxe_verbs::forks`]). A forked child shares its counter with the parent, and must leave it alone.
     process: u32,
 }
 
@@ -51,7 +51,7 @@ impl EventChannel {
             events: Mutex::default(),
             readable,
             closed: AtomicBool::new(false),
-            process: std::process::id(),
+            process: rxe_verbs::forks(),
         })))))
     }
 
@@ -128,7 +128,7 @@ impl Drop for Handle {
 
 impl Queue {
     fn is_own(&self) -> bool {
-        self.process == std::process::id()
+        self.process == rxe_verbs::forks()
     }
 
     pub(crate) fn push(&self, event: CmEvent) {

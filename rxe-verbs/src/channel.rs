@@ -2,11 +2,13 @@
 
 use crate::{
     cq::{Cq, CqRing},
-    engine::{Polling, Stack},
+    engine::{Polling, Stack, Waiter},
+    error::PollError,
     events::EventError,
-    sys::{poll, signals, socket::Event},
+    sys::{poll, process::become_background, signals, socket::Event},
 };
 use core::time::Duration;
+use rxe_core::work::Completion;
 use std::{
     collections::VecDeque,
     io,
@@ -232,6 +234,73 @@ impl CompChannel {
         }
         stack.progress_before_sleep();
         self.0.pop()
+    }
+}
+
+/// For a thread that does nothing but wait for the completions of one queue and handle them, such as the connection
+/// manager's. It watches the network meanwhile, in the place of the library's background thread, until it is dropped.
+/// Not while the program polls, or the background thread never sleeps: two threads that wait for the same socket double the
+/// latency.
+#[derive(Debug)]
+pub struct CqWaiter<'a> {
+    cq: &'a Cq,
+    channel: &'a Channel,
+    watching: Option<Waiter<'a>>,
+    /// The application's turns at the last wait.
+    polls: u64,
+}
+
+impl<'a> CqWaiter<'a> {
+    pub(crate) fn new(cq: &'a Cq) -> Option<Self> {
+        let channel = cq.ring().channel()?;
+        become_background();
+        Some(Self { cq, channel, watching: None, polls: channel.stack.polls() })
+    }
+
+    /// As [`Cq::poll`], but not for a program that polls: it moves what there is to move, once, and never holds back what is
+    /// owed to peers.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollError> {
+        if self.cq.ring().is_empty() {
+            self.channel.stack.attend();
+        }
+        self.cq.take(out)
+    }
+
+    /// Waits until there is a completion, packets have arrived, or the time is over; in each case the queue is to be polled.
+    ///
+    /// # Errors
+    /// [`EventError::Interrupted`] after [`CompChannel::interrupt`] or a signal; [`EventError::Forked`].
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), EventError> {
+        let (channel, ring) = (self.channel, self.cq.ring());
+        channel.stack.check()?;
+        if channel.take_interrupt() {
+            return Err(EventError::Interrupted);
+        }
+        // Armed only here: a completion of this thread's own turns need not wake it.
+        if ring.arm() {
+            let polls = channel.stack.polls();
+            let polled = core::mem::replace(&mut self.polls, polls) != polls
+                || channel.stack.is_polled()
+                || channel.stack.polling == Polling::Busy;
+            let watched = if polled {
+                self.watching = None;
+                None
+            } else {
+                Some(self.watching.get_or_insert_with(|| channel.stack.wait_for_packets()))
+            };
+            let mut fds = watched.map(|waiter| waiter.fds()).unwrap_or_default();
+            fds.push(channel.readable.as_fd());
+            let woken = poll::wait(&fds, timeout);
+            ring.disarm();
+            woken.map_err(|_| EventError::Interrupted)?;
+        }
+        while let Some(cq) = channel.pop() {
+            cq.ack_events(1);
+        }
+        if channel.take_interrupt() { Err(EventError::Interrupted) } else { Ok(()) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Completion queues (ibv_cq).
 
 use crate::{
-    channel::{Channel, CompChannel},
+    channel::{Channel, CompChannel, CqWaiter},
     engine::Stack,
     error::{CreateError, Forked, PollError},
     events::{AsyncEvent, AsyncQueue},
@@ -106,6 +106,29 @@ impl CqRing {
         self.len.store(state.entries.len(), Ordering::Release);
     }
 
+    pub(crate) fn channel(&self) -> Option<&Channel> {
+        self.channel.as_deref()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+
+    /// Arms it for the next completion, unless there is one: false then.
+    pub(crate) fn arm(&self) -> bool {
+        let mut state = self.lock();
+        let empty = state.entries.is_empty();
+        if empty {
+            state.armed = Armed::Next;
+        }
+        empty
+    }
+
+    /// Undoes that.
+    pub(crate) fn disarm(&self) {
+        self.lock().armed = Armed::No;
+    }
+
     fn pop(&self, out: &mut [Completion]) -> usize {
         if self.len.load(Ordering::Acquire) == 0 {
             return 0;
@@ -202,11 +225,22 @@ impl Cq {
             return Ok(count);
         }
         self.0.stack.progress();
-        let count = ring.pop(out);
+        let count = self.take(out)?;
         if count == 0 {
             self.0.stack.give_way();
         }
-        if count == 0 && ring.overrun.load(Ordering::Acquire) && ring.len.load(Ordering::Acquire) == 0 {
+        Ok(count)
+    }
+
+    /// Takes completions that are there.
+    ///
+    /// # Errors
+    /// As [`Self::poll`].
+    pub(crate) fn take(&self, out: &mut [Completion]) -> Result<usize, PollError> {
+        self.check()?;
+        let ring = &self.0.ring;
+        let count = ring.pop(out);
+        if count == 0 && ring.overrun.load(Ordering::Acquire) && ring.is_empty() {
             return Err(PollError::Overrun { lost: ring.lock().lost });
         }
         Ok(count)
@@ -249,6 +283,14 @@ impl Cq {
         if ring.channel.as_ref().is_some_and(|channel| !channel.waits_inside()) {
             self.0.stack.expect_sleep();
         }
+    }
+
+    /// The calling thread will do nothing but wait for this queue's completions and handle them: it takes no signals from
+    /// now on, and sees the network of the process (it must not call `setns(2)`). `None` without a channel. Nobody else may
+    /// wait for the channel's events.
+    #[must_use]
+    pub fn waiter(&self) -> Option<CqWaiter<'_>> {
+        CqWaiter::new(self)
     }
 
     /// Completions that it can hold; none in a forked child.

@@ -53,7 +53,7 @@ mod sys;
 mod xrcd;
 
 pub use ah::Ah;
-pub use channel::CompChannel;
+pub use channel::{CompChannel, CqWaiter};
 pub use context::{Context, ContextOptions, HostPort};
 pub use cq::Cq;
 pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
@@ -70,6 +70,13 @@ pub use pd::Pd;
 pub use qp::{MwBind, Qp, QpInit};
 pub use srq::Srq;
 pub use xrcd::Xrcd;
+
+/// How often this process, or one that it descends from, has been forked since the library was first used. What remembers
+/// another number was made by a parent of this process, and has none of its threads (`fork(2)`).
+#[must_use]
+pub fn forks() -> u32 {
+    sys::fork::generation()
+}
 
 pub use rxe_core::{
     num::{Key, Pkey, Psn, Qkey, Qpn},

@@ -98,6 +98,72 @@ fn a_program_that_sleeps_on_the_descriptor() {
     });
 }
 
+/// Whoever was interrupted may sleep again.
+#[test]
+fn an_interruption_is_over_when_it_is_told() {
+    everywhere(|two| {
+        let (_end, channel) = with_channel(&two.b);
+        for _ in 0..3 {
+            channel.interrupt();
+            assert_eq!(channel.get_event_within(PATIENCE).unwrap_err(), EventError::Interrupted);
+            assert!(!readable(channel.as_fd(), Duration::ZERO));
+        }
+    });
+}
+
+/// A thread that waits for one queue, beside one that polls now and then and takes packets of both.
+#[test]
+fn a_thread_for_one_queue() {
+    everywhere(|two| {
+        let a = End::new(&two.a, QpType::Rc, 4096);
+        let (b, channel) = with_channel(&two.b);
+        verbs_common::connect(&a.qp, &b.qp, Mtu::M1024);
+        let other = two.b.create_cq(1, None).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let attendant = scope.spawn(|| {
+                let mut waiter = b.cq.waiter().expect("it has a channel");
+                let (mut got, mut interrupted) = (0, 0);
+                while !stop.load(Ordering::Acquire) {
+                    let mut wc = [Completion::default(); 4];
+                    let count = waiter.poll(&mut wc).unwrap();
+                    got += count;
+                    if count == 0 {
+                        match waiter.wait(Some(PATIENCE)) {
+                            Ok(()) => {}
+                            Err(EventError::Interrupted) => interrupted += 1,
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+                (got, interrupted)
+            });
+            for round in 0..60 {
+                b.qp.post_recv(&RecvWr { wr_id: round, sges: &[b.mr.sge(0, 64)] }).unwrap();
+                let sges = [a.mr.sge(0, 8)];
+                let flags = SendFlags::SIGNALED;
+                a.qp.post_send(&SendWr { flags, ..SendWr::new(1, SendOp::Send, &sges) }).unwrap();
+                if round % 3 == 0 {
+                    // The attendant leaves the packets to who polls, and takes over when nobody does.
+                    let _ = other.poll(&mut [Completion::default()]);
+                }
+                if round % 20 == 0 {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                a.good();
+            }
+            stop.store(true, Ordering::Release);
+            channel.interrupt();
+            let (got, interrupted) = attendant.join().unwrap();
+            let mut wc = [Completion::default(); 64];
+            let left = b.cq.poll(&mut wc).unwrap();
+            assert_eq!(got + left, 60);
+            assert!(interrupted <= 1, "{interrupted}");
+            assert!(two.b.create_cq(1, None).unwrap().waiter().is_none(), "no channel");
+        });
+    });
+}
+
 #[test]
 fn a_thread_that_sleeps_in_the_library() {
     everywhere(|two| {

@@ -94,7 +94,7 @@ fn ids() -> &'static Register<usize, Id> {
 fn manager() -> Result<Manager> {
     static MANAGER: Mutex<Option<(u32, Manager)>> = Mutex::new(None);
     let mut manager = MANAGER.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
+    let process = rxe_verbs::forks();
     match &*manager {
         Some((maker, manager)) if *maker == process => Ok(manager.clone()),
         _ => {
@@ -149,11 +149,16 @@ fn opened() -> Result<Vec<&'static Opened>> {
     Ok(opened.clone())
 }
 
-/// The device that the connection manager found for an id.
+/// The device that the connection manager found for an id. The system is asked for devices only if it is none of those
+/// that are open: that takes longer than all the rest of a connection.
 fn opened_for(context: &rxe_verbs::Context) -> Result<&'static Opened> {
     let name = context.device().name();
     let same = |have: &&Opened| have.context.context.device().name() == name;
-    opened()?.into_iter().find(same).ok_or(Errno(libc::ENODEV))
+    let known = OPENED.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().find(same);
+    match known {
+        Some(known) => Ok(known),
+        None => opened()?.into_iter().find(same).ok_or(Errno(libc::ENODEV)),
+    }
 }
 
 /// Stores the address of an object for C to see.

@@ -66,3 +66,13 @@ fn a_server_without_end_serves_again_and_again() {
         assert!(shown.starts_with("step ") && shown.contains("50 connections, "), "{shown}");
     }
 }
+
+/// Each id of the client is bound to an address and so has a port, of which the host service keeps account.
+#[test]
+fn thousands_of_ids_that_are_bound() {
+    let Some(host) = Host::new() else { return };
+    let _server = host.start("cmtime -p 88");
+    let client = host.client("cmtime -b 127.0.0.1 -s 127.0.0.1 -p 88 -c 4200");
+    good(&client);
+    assert!(text(&client.stdout).contains("4200 connections, "), "{client:?}");
+}

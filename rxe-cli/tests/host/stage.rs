@@ -53,6 +53,10 @@ impl Service {
         self.0.wait().unwrap();
     }
 
+    pub(crate) fn pid(&self) -> i32 {
+        self.0.id().cast_signed()
+    }
+
     pub(crate) fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.0.id())).unwrap().count()
     }

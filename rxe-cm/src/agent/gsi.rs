@@ -3,16 +3,17 @@
 use crate::error::CmError;
 use core::{net::IpAddr, time::Duration};
 use rxe_verbs::{
-    Access, AddressVector, CompChannel, Completion, Context, Cq, CreateError, EventError, Mr, Payload,
-    PostError, Psn, Qkey, Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp,
-    SendWr, UdDest, WcStatus,
+    Access, AddressVector, CompChannel, Completion, Context, Cq, CqWaiter, CreateError, EventError, Mr,
+    Payload, PostError, Psn, Qkey, Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags,
+    SendOp, SendWr, UdDest, WcStatus,
 };
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Bytes of a management datagram.
 pub(crate) const MAD: usize = 256;
-/// Datagrams that wait to be looked at at most; as many as kernels keep.
-const RECEIVES: usize = 512;
+/// Datagrams that wait to be looked at at most. Kernels keep 512; here a thousand requests that another process has received
+/// for us may come in one turn.
+const RECEIVES: usize = 2048;
 /// Bytes in front of a received datagram: its network header.
 const GRH: usize = 40;
 /// Bytes for each.
@@ -73,7 +74,6 @@ impl Gsi {
         qp.modify(&QpChange { state: Some(QpState::Rts), sq_psn: Some(Psn::new(0)), ..none })?;
         let gsi = Self { qp, sends, receives, channel, memory };
         (0..RECEIVES).for_each(|place| gsi.expect(place));
-        gsi.receives.req_notify(false);
         Ok(gsi)
     }
 
@@ -98,19 +98,9 @@ impl Gsi {
         self.qp.post_send(&wr)
     }
 
-    /// Takes what has arrived, some at a time; the number, 0 if there is no more.
-    pub(super) fn receive(&self, each: &mut dyn FnMut(Arrival)) -> usize {
-        let mut done = [Completion::default(); BATCH];
-        let count = self.receives.poll(&mut done).unwrap_or(0);
-        for completion in &done[..count] {
-            if let Some(arrival) = self.read(completion) {
-                each(arrival);
-            }
-            if completion.status == WcStatus::Success {
-                self.expect(completion.wr_id as usize);
-            }
-        }
-        count
+    /// For the thread that takes what arrives.
+    pub(super) fn inbox(&self) -> Inbox<'_> {
+        Inbox { gsi: self, waiter: self.receives.waiter() }
     }
 
     fn read(&self, completion: &Completion) -> Option<Arrival> {
@@ -122,25 +112,41 @@ impl Gsi {
         Some(Arrival { src, dst, src_qp: completion.src_qp, mad: mad.try_into().ok()?, has_waited: false })
     }
 
-    /// Waits for an arrival, for [`Self::interrupt`], or until the time is over.
-    pub(super) fn wait(&self, timeout: Option<Duration>) {
-        let event = match timeout {
-            Some(timeout) => self.channel.get_event_within(timeout),
-            None => self.channel.get_event(),
-        };
-        match event {
-            Ok(cq) => {
-                cq.ack_events(1);
-                cq.req_notify(false);
-            }
-            Err(EventError::Interrupted | EventError::Empty) => {}
-            // Whatever it is, it must not make us spin.
-            Err(_) => std::thread::sleep(Duration::from_millis(1)),
-        }
-    }
-
     pub(super) fn interrupt(&self) {
         self.channel.interrupt();
+    }
+}
+
+/// What the agent's thread takes datagrams from.
+#[derive(Debug)]
+pub(super) struct Inbox<'a> {
+    gsi: &'a Gsi,
+    waiter: Option<CqWaiter<'a>>,
+}
+
+impl Inbox<'_> {
+    /// Takes what has arrived, some at a time. Whether there may be more; if not, the next wait ends at once all the same.
+    pub(super) fn receive(&mut self, each: &mut dyn FnMut(Arrival)) -> bool {
+        let mut done = [Completion::default(); BATCH];
+        let count = self.waiter.as_mut().map_or(0, |waiter| waiter.poll(&mut done).unwrap_or(0));
+        for completion in &done[..count] {
+            if let Some(arrival) = self.gsi.read(completion) {
+                each(arrival);
+            }
+            if completion.status == WcStatus::Success {
+                self.gsi.expect(completion.wr_id as usize);
+            }
+        }
+        count == BATCH
+    }
+
+    /// Waits for an arrival, for [`Gsi::interrupt`], or until the time is over.
+    pub(super) fn wait(&mut self, timeout: Duration) {
+        match self.waiter.as_mut().map(|waiter| waiter.wait(Some(timeout))) {
+            Some(Ok(()) | Err(EventError::Interrupted)) => {}
+            // Whatever it is, it must not make us spin.
+            Some(Err(_)) | None => std::thread::sleep(Duration::from_millis(1)),
+        }
     }
 }
 

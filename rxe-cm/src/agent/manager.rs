@@ -94,7 +94,7 @@ impl Manager {
 
     fn start(context: &Context, system: bool) -> Result<Self, CmError> {
         let mut agents = lock(&AGENTS);
-        let process = std::process::id();
+        let process = rxe_verbs::forks();
         agents.retain(|agent| agent.strong_count() > 0);
         let of_port = |agent: &Arc<Agent>| agent.process == process && agent.home.shares_port_with(context);
         if let Some(agent) = agents.iter().filter_map(Weak::upgrade).find(of_port) {
@@ -168,7 +168,7 @@ fn random_guid(random: &RandomState) -> Guid {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.agent.users.fetch_sub(1, Ordering::AcqRel) == 1 && self.agent.process == std::process::id() {
+        if self.agent.users.fetch_sub(1, Ordering::AcqRel) == 1 && self.agent.process == rxe_verbs::forks() {
             self.agent.gsi.interrupt();
         }
     }

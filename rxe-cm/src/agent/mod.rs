@@ -25,7 +25,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
-use gsi::Gsi;
+use gsi::{Gsi, Inbox};
 use rxe_core::time::Instant;
 use rxe_verbs::{AddressVector, Context, Device};
 
@@ -98,7 +98,7 @@ pub(crate) struct Agent {
     watched: AtomicBool,
     counters: manager::Counters,
     started: time::Instant,
-    /// The process that made it.
+    /// Of the process that made it ([`rxe_verbs::forks`]).
     process: u32,
 }
 
@@ -179,7 +179,7 @@ impl Agent {
         &self,
         work: impl FnOnce(&mut Turn<'_>) -> Result<R, CmError>,
     ) -> Result<R, CmError> {
-        if self.process != std::process::id() {
+        if self.process != rxe_verbs::forks() {
             return Err(CmError::Forked);
         }
         let mut state = lock(&self.state);
@@ -199,7 +199,7 @@ impl Agent {
 
     /// The last handle of an id is gone.
     pub(crate) fn abandon(&self, id: usize) {
-        if self.process == std::process::id() {
+        if self.process == rxe_verbs::forks() {
             lock(&self.graveyard).push(id);
             self.bury_soon();
         }
@@ -234,8 +234,9 @@ impl Agent {
     /// The thread's work, until nobody needs the agent any more.
     fn run(self: &Arc<Self>) {
         let mut farewell = None;
+        let mut inbox = self.gsi.inbox();
         loop {
-            self.look();
+            self.look(&mut inbox);
             if self.users.load(Ordering::Acquire) == 0 {
                 let since = *farewell.get_or_insert_with(time::Instant::now);
                 let quiet = lock(&self.state).is_quiet();
@@ -246,15 +247,15 @@ impl Agent {
                 farewell = None;
             }
             let longest = if farewell.is_some() { FAREWELL / 30 } else { LONGEST_SLEEP };
-            self.sleep(longest);
+            self.sleep(&mut inbox, longest);
         }
     }
 
     /// Takes what has arrived, and does what is due.
-    fn look(&self) {
+    fn look(&self, inbox: &mut Inbox<'_>) {
         loop {
             let mut arrivals = Vec::new();
-            let count = self.gsi.receive(&mut |arrival| arrivals.push(arrival));
+            let more = inbox.receive(&mut |arrival| arrivals.push(arrival));
             let mut state = lock(&self.state);
             let mut turn = Turn { agent: self, state: &mut state, now: self.now() };
             turn.bury();
@@ -265,21 +266,23 @@ impl Agent {
             turn.bury();
             drop(state);
             self.bury_soon();
-            if count == 0 {
+            if !more {
                 return;
             }
         }
     }
 
-    fn sleep(&self, longest: Duration) {
-        let limit = self.now() + longest;
-        let due = lock(&self.state).next_deadline().map_or(limit, |due| due.min(limit));
+    fn sleep(&self, inbox: &mut Inbox<'_>, longest: Duration) {
+        let now = self.now();
+        let limit = now + longest;
+        // Under the lock: whoever sets an earlier deadline afterwards sees how long we mean to sleep.
+        let state = lock(&self.state);
+        let due = state.next_deadline().map_or(limit, |due| due.min(limit));
         self.wakes_at.store(due.nanos(), Ordering::Release);
-        // Between the look and the store a deadline may have been set.
-        let again = lock(&self.state).next_deadline().map_or(due, |now_due| now_due.min(due));
-        let left = again.since(self.now());
+        drop(state);
+        let left = due.since(now);
         if !left.is_zero() {
-            self.gsi.wait(Some(left));
+            inbox.wait(left);
         }
         self.wakes_at.store(0, Ordering::Release);
     }

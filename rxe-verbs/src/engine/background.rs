@@ -144,7 +144,7 @@ fn sleep(engine: &Engine<'_>, for_packets: bool, timeout: Option<Duration>) {
     if ready & 1 != 0 {
         engine.shard.wake.clear();
     }
-    if ready & 2 != 0 && !engine.network.look() {
+    if ready & 2 != 0 && !engine.network.look_closely() {
         engine.network.put_off();
     }
 }

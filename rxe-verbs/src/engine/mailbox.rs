@@ -12,7 +12,7 @@ use std::{
 };
 
 /// Packets that wait in either direction at most; more are lost, as in a socket buffer.
-const CAPACITY: usize = 256;
+const CAPACITY: usize = 1024;
 
 /// A shard's mailbox.
 #[derive(Debug)]

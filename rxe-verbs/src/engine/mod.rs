@@ -25,6 +25,6 @@ pub(crate) use network::Follower;
 pub use polling::Polling;
 pub(crate) use registry::{Binding, Wrapping, find_or_open, open_link};
 pub(crate) use shard::Shard;
-pub(crate) use stack::{Stack, StackConfig};
+pub(crate) use stack::{Stack, StackConfig, Waiter};
 pub(crate) use state::State;
 pub use transmit::LinkReport;

@@ -2,7 +2,10 @@
 
 use crate::{
     net::interfaces::{Interface, Watch, interfaces},
-    sys::{poll::AnyReadable, process::network_namespace},
+    sys::{
+        poll::AnyReadable,
+        process::{is_background, network_namespace},
+    },
 };
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -54,6 +57,15 @@ impl Network {
     /// Tells the followers if anything was announced since the last time. False, and nothing is done, in a thread that
     /// lives in another namespace: it would see other interfaces.
     pub(crate) fn look(&self) -> bool {
+        // The thread that is woken by announcements looks for them.
+        if is_background() {
+            return true;
+        }
+        self.look_closely()
+    }
+
+    /// The same, in any thread.
+    pub(crate) fn look_closely(&self) -> bool {
         if network_namespace() != self.namespace {
             return false;
         }

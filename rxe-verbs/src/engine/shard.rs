@@ -175,6 +175,14 @@ impl Shard {
         Some(state.turn(view, who))
     }
 
+    /// A turn on behalf of nobody: the application need not be polling. Waits for the lock: whoever has it may be waiting for
+    /// the processor that a thread which came back again and again would not give away.
+    pub(crate) fn attend(&self) {
+        if self.check().is_ok() {
+            self.turn_then(Who::Idle, |turn| self.warn(turn));
+        }
+    }
+
     /// The lock is free for a moment, so a holder's changes are seen: a turn, and `after` before the lock is given back.
     pub(super) fn turn_then<T>(&self, who: Who, after: impl FnOnce(Turn) -> T) -> T {
         let mut guard = self.state.lock();
@@ -204,6 +212,11 @@ impl Shard {
         if self.mode.load(Ordering::Relaxed) == mode::TICKING {
             self.wake.raise();
         }
+    }
+
+    /// Whether the background thread has seen the application poll in the last millisecond.
+    pub(super) fn is_polled(&self) -> bool {
+        self.mode.load(Ordering::SeqCst) == mode::TICKING
     }
 
     pub(super) fn arrivals(&self) -> BorrowedFd<'_> {

@@ -196,11 +196,28 @@ impl Stack {
         }
     }
 
+    /// A turn of every shard for a thread that waits for packets whatever the application does.
+    pub(crate) fn attend(&self) {
+        for shard in &self.shards {
+            shard.attend();
+        }
+    }
+
     /// The application is about to sleep on a descriptor.
     pub(crate) fn expect_sleep(&self) {
         for shard in &self.shards {
             shard.expect_sleep();
         }
+    }
+
+    /// Counts the application's turns.
+    pub(crate) fn polls(&self) -> u64 {
+        self.shards.iter().fold(0, |sum, shard| sum.wrapping_add(shard.polls.load(Ordering::Relaxed)))
+    }
+
+    /// Whether the background threads have seen the application poll: it sees to the packets then.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.shards.iter().any(|shard| shard.is_polled())
     }
 
     /// From now until the result is dropped the calling thread watches the arrivals.

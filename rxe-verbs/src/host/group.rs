@@ -86,6 +86,8 @@ pub(crate) struct Group {
     place: BTreeMap<u8, usize>,
     /// The kernel's number of each member, where it is not the place in `members`. Each family has a group of its own.
     moved: BTreeMap<(Family, usize), u16>,
+    /// Service IDs whose requests go to a slot without the service.
+    direct: Vec<(u64, u8)>,
 }
 
 impl Group {
@@ -111,7 +113,13 @@ impl Group {
     }
 
     const fn empty(families: (bool, bool)) -> Self {
-        Self { families, members: Vec::new(), place: BTreeMap::new(), moved: BTreeMap::new() }
+        Self {
+            families,
+            members: Vec::new(),
+            place: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            direct: Vec::new(),
+        }
     }
 
     /// Adds the next member; gives its place.
@@ -172,6 +180,16 @@ impl Group {
     fn table(&self, family: Family) -> SlotTable {
         let number = |place: &usize| self.moved.get(&(family, *place)).copied().unwrap_or(*place as u16);
         SlotTable::new(self.place.iter().map(|(slot, place)| (*slot, number(place))))
+            .with_services(&self.direct)
+    }
+
+    /// From now on requests for these service IDs go to these slots at once.
+    ///
+    /// # Errors
+    /// As [`Self::steer`].
+    pub(crate) fn steer_requests(&mut self, direct: Vec<(u64, u8)>) -> io::Result<()> {
+        self.direct = direct;
+        self.steer()
     }
 
     /// Attaches the program, whatever is attached now.

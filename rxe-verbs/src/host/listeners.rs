@@ -4,74 +4,107 @@
 //! both listeners allow it; the one on the address then comes first, as with TCP.
 
 use super::message::Listen;
+use slab::Slab;
 use std::{collections::HashMap, net::IpAddr};
 
-/// Listeners of one client at most.
-pub(crate) const MAX_PER_OWNER: usize = 4096;
+/// Ports of one client at most. An id that is bound to an address has one, too, and a program may have as many of them as
+/// there are ports to give (Linux: 32768 to 60999).
+pub(crate) const MAX_PER_OWNER: usize = 32_768;
+/// Ports of all clients at most. An entry takes about 150 bytes, so that is 40 MB.
+const MAX: usize = 1 << 18;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     owner: usize,
     token: u32,
     listen: Listen,
+    place: usize,
 }
+
+/// Where an entry is kept for the next service, and what is to be kept there: owner, token and wish.
+pub(crate) type Change = (usize, Option<(usize, u32, Listen)>);
 
 /// All listeners of the host. Owners and tokens are the caller's numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     by_service: HashMap<u64, Vec<Entry>>,
-    owned: HashMap<usize, usize>,
+    /// The service ID of each owner's token.
+    by_owner: HashMap<usize, HashMap<u32, u64>>,
+    /// Each entry has a number that no other has; the lowest that is free.
+    places: Slab<()>,
+    changes: Vec<Change>,
 }
 
 impl Listeners {
     /// Adds one; false if somebody else listens there, the owner's token is in use, or it has too many. To say the same
     /// again does no harm.
     pub(crate) fn add(&mut self, owner: usize, token: u32, listen: Listen) -> bool {
-        let owned = self.owned.entry(owner).or_default();
-        let list = self.by_service.entry(listen.service_id).or_default();
+        let list = self.by_service.get(&listen.service_id).map_or(&[][..], Vec::as_slice);
         if list.iter().any(|entry| (entry.owner, entry.token, entry.listen) == (owner, token, listen)) {
             return true;
         }
-        let same = |entry: &Entry| entry.owner == owner && entry.token == token;
-        if *owned >= MAX_PER_OWNER || list.iter().any(|entry| conflict(&entry.listen, &listen) || same(entry))
-        {
+        let owned = self.by_owner.entry(owner).or_default();
+        let full = owned.len() >= MAX_PER_OWNER || self.places.len() >= MAX;
+        if full || owned.contains_key(&token) || list.iter().any(|entry| conflict(&entry.listen, &listen)) {
             return false;
         }
-        list.push(Entry { owner, token, listen });
-        *owned += 1;
+        owned.insert(token, listen.service_id);
+        let place = self.places.insert(());
+        self.by_service.entry(listen.service_id).or_default().push(Entry { owner, token, listen, place });
+        self.changes.push((place, Some((owner, token, listen))));
         true
     }
 
     /// Removes one.
     pub(crate) fn remove(&mut self, owner: usize, token: u32) {
-        self.retain(|entry| entry.owner != owner || entry.token != token);
+        let service = self.by_owner.get_mut(&owner).and_then(|owned| owned.remove(&token));
+        if let Some(service) = service {
+            self.forget(service, owner);
+        }
     }
 
     /// Removes all of an owner.
     pub(crate) fn remove_owner(&mut self, owner: usize) {
-        self.retain(|entry| entry.owner != owner);
-        self.owned.remove(&owner);
+        for service in self.by_owner.remove(&owner).unwrap_or_default().into_values() {
+            self.forget(service, owner);
+        }
     }
 
-    fn retain(&mut self, keep: impl Fn(&Entry) -> bool) {
-        let owned = &mut self.owned;
-        self.by_service.retain(|_, list| {
-            list.retain(|entry| {
-                let stays = keep(entry);
-                if !stays && let Some(count) = owned.get_mut(&entry.owner) {
-                    *count -= 1;
-                }
-                stays
-            });
-            !list.is_empty()
+    /// Removes the entries of a service ID that their owner has no token for any more.
+    fn forget(&mut self, service: u64, owner: usize) {
+        let Some(list) = self.by_service.get_mut(&service) else { return };
+        let tokens = self.by_owner.get(&owner);
+        list.retain(|entry| {
+            let stays = entry.owner != owner || tokens.is_some_and(|all| all.contains_key(&entry.token));
+            if !stays {
+                self.places.remove(entry.place);
+                self.changes.push((entry.place, None));
+            }
+            stays
         });
+        if list.is_empty() {
+            self.by_service.remove(&service);
+        }
     }
 
-    /// The owner to whom a request for `service_id` that came to `address` belongs.
+    /// What has changed since the last call, in order.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        core::mem::take(&mut self.changes)
+    }
+
+    /// The owner to whom a request for `service_id` that came to `address` belongs: who listens there, or to all addresses;
+    /// or who is the only one to listen to that service ID, on whatever address, and will say what is wrong.
     pub(crate) fn find(&self, service_id: u64, address: IpAddr) -> Option<usize> {
         let list = self.by_service.get(&service_id)?;
         let on = |wanted: Option<IpAddr>| list.iter().find(|entry| entry.listen.address == wanted);
-        on(Some(address)).or_else(|| on(None)).map(|entry| entry.owner)
+        let found = on(Some(address)).or_else(|| on(None)).map(|entry| entry.owner);
+        found.or_else(|| self.only_owner(service_id))
+    }
+
+    /// Who listens to a service ID, if nobody else does.
+    pub(crate) fn only_owner(&self, service_id: u64) -> Option<usize> {
+        let (first, others) = self.by_service.get(&service_id)?.split_first()?;
+        others.iter().all(|entry| entry.owner == first.owner).then_some(first.owner)
     }
 
     /// Owner, token and wish of every listener.
@@ -126,6 +159,49 @@ mod tests {
         all.remove_owner(1);
         assert!(all.add(3, 1, listen(Some("10.0.0.1"), false)));
         assert_eq!(all.iter().count(), 2);
+    }
+
+    #[test]
+    fn who_is_alone_gets_all_requests() {
+        let mut all = Listeners::default();
+        assert_eq!(all.only_owner(PORT), None);
+        assert!(all.add(1, 1, listen(Some("10.0.0.1"), false)));
+        assert!(all.add(1, 2, listen(Some("10.0.0.2"), false)));
+        assert_eq!((all.only_owner(PORT), all.find(PORT, ip("10.0.0.3"))), (Some(1), Some(1)));
+        assert!(all.add(2, 1, listen(Some("10.0.0.3"), false)));
+        assert_eq!((all.only_owner(PORT), all.find(PORT, ip("10.0.0.4"))), (None, None));
+        all.remove(2, 1);
+        assert_eq!(all.only_owner(PORT), Some(1));
+    }
+
+    /// Whoever follows the changes knows the same.
+    #[test]
+    fn changes() {
+        let mut all = Listeners::default();
+        let mut copy = std::collections::BTreeMap::new();
+        let other = |n: u32| Listen { service_id: n.into(), address: None, reuse: false };
+        for n in 0..20u32 {
+            assert!(all.add(n as usize % 3, n, other(n)));
+            if n % 4 == 3 {
+                all.remove(n as usize % 3, n);
+            }
+            if n == 10 {
+                all.remove_owner(2);
+            }
+        }
+        for (place, change) in all.take_changes() {
+            match change {
+                Some(entry) => assert!(copy.insert(place, entry).is_none(), "a place of its own"),
+                None => assert!(copy.remove(&place).is_some(), "there was something"),
+            }
+        }
+        assert!(all.take_changes().is_empty());
+        let sorted = |entries: Vec<(usize, u32, Listen)>| {
+            let mut tokens: Vec<u32> = entries.into_iter().map(|(_, token, _)| token).collect();
+            tokens.sort_unstable();
+            tokens
+        };
+        assert_eq!(sorted(copy.into_values().collect()), sorted(all.iter().collect()));
     }
 
     #[test]

@@ -216,32 +216,40 @@ impl Register {
         self.words.words().get((1 + index) * ENTRY..(2 + index) * ENTRY)
     }
 
-    /// Replaces what is in it. A reader in the midst of that finds old and new ones, each whole or not at all.
-    pub(crate) fn store(&self, listeners: impl Iterator<Item = (u8, u32, Listen)>) {
-        let mut count = 0;
-        for (entry, (slot, token, listen)) in
-            (0..REGISTER_ENTRIES).filter_map(|n| self.entry(n)).zip(listeners)
-        {
-            let [high, low] = listen.address.map_or([0, 0], halves);
-            let flags = u64::from(listen.reuse) << 1 | u64::from(listen.address.is_some());
-            let values =
-                [LIVE, u64::from(slot) << 32 | u64::from(token), listen.service_id, high, low, flags];
-            entry[0].store(0, Ordering::Release);
-            for (word, value) in entry.iter().zip(values).skip(1) {
-                word.store(value, Ordering::Relaxed);
-            }
-            entry[0].store(LIVE, Ordering::Release);
-            count += 1;
+    /// Puts a listener at `index`, or nothing. A reader finds it whole or not at all. Beyond its end nothing is kept: such a
+    /// listener is unknown to the next service until its process is back.
+    pub(crate) fn set(&self, index: usize, listener: Option<(u8, u32, Listen)>) {
+        let Some(entry) = self.entry(index).filter(|_| index < REGISTER_ENTRIES) else { return };
+        entry[0].store(0, Ordering::Release);
+        let Some((slot, token, listen)) = listener else { return };
+        let [high, low] = listen.address.map_or([0, 0], halves);
+        let flags = u64::from(listen.reuse) << 1 | u64::from(listen.address.is_some());
+        let values = [LIVE, u64::from(slot) << 32 | u64::from(token), listen.service_id, high, low, flags];
+        for (word, value) in entry.iter().zip(values).skip(1) {
+            word.store(value, Ordering::Relaxed);
         }
+        entry[0].store(LIVE, Ordering::Release);
         if let Some(used) = self.words.words().first() {
-            used.store(count, Ordering::Release);
+            used.fetch_max(index as u64 + 1, Ordering::AcqRel);
         }
+    }
+
+    /// Takes everything out.
+    pub(crate) fn wipe(&self) {
+        (0..self.used()).for_each(|index| self.set(index, None));
+        if let Some(used) = self.words.words().first() {
+            used.store(0, Ordering::Release);
+        }
+    }
+
+    /// How many places were ever used; whatever anybody has written there.
+    fn used(&self) -> usize {
+        let used = self.words.words().first().map_or(0, |used| used.load(Ordering::Acquire));
+        usize::try_from(used).unwrap_or(REGISTER_ENTRIES).min(REGISTER_ENTRIES)
     }
 
     /// Slot, token and wish of each.
     pub(crate) fn load(&self) -> Vec<(u8, u32, Listen)> {
-        let used = self.words.words().first().map_or(0, |used| used.load(Ordering::Acquire));
-        let used = usize::try_from(used).unwrap_or(REGISTER_ENTRIES).min(REGISTER_ENTRIES);
         let read = |index: usize| {
             let entry = self.entry(index)?;
             (entry[0].load(Ordering::Acquire) == LIVE).then_some(())?;
@@ -255,7 +263,7 @@ impl Register {
             };
             Some((u8::try_from(who >> 32).ok()?, who as u32, listen))
         };
-        (0..used).filter_map(read).collect()
+        (0..self.used()).filter_map(read).collect()
     }
 }
 
@@ -278,11 +286,18 @@ mod tests {
             (255, u32::MAX, listen(Some("10.0.0.1"), false)),
             (1, 0, listen(Some("fd00::1"), false)),
         ];
-        register.store(all.into_iter());
+        for (index, one) in all.into_iter().enumerate() {
+            register.set(index, Some(one));
+        }
+        register.set(REGISTER_ENTRIES, Some(all[0]));
         let again = Records::adopt(records.as_fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(again.register().unwrap().load(), all);
-        register.store(all[1..].iter().copied());
+        register.set(0, None);
         assert_eq!(again.register().unwrap().load(), all[1..]);
+        register.set(0, Some(all[2]));
+        assert_eq!(again.register().unwrap().load(), [all[2], all[1], all[2]]);
+        again.register().unwrap().wipe();
+        assert!(register.load().is_empty());
     }
 
     fn connection(number: u32) -> Connection {

@@ -28,6 +28,7 @@ pub use config::{BufferSize, ConfigError, Features, Sharing, UdpConfig};
 pub use error::{Holder, OpenError, SendError};
 pub use fault::{FaultLink, FaultPlan};
 pub use inproc::{InprocLink, InprocNet};
+pub(crate) use steer::MAX_SERVICES;
 pub use steer::SlotTable;
 pub use tap::{Capture, TapLink};
 pub use udp::{GroupSockets, UdpLink};

@@ -3,7 +3,8 @@
 //! Several processes of a host share port 4791 as a `SO_REUSEPORT` group. The high byte of a QPN is the slot of the
 //! process that owns the QP, and a classic BPF program looks a packet's slot up in an explicit table. QP1 belongs to
 //! nobody, so for it the program looks at the MAD: replies of the connection manager name the remote communication ID,
-//! whose high byte is our slot again; requests and everything else go to slot 0.
+//! whose high byte is our slot again; requests go to the slot that alone listens for their service ID, if the table
+//! knows one; the others, and everything else, to slot 0.
 //!
 //! The kernel runs the program on the UDP payload: offset 0 is the first byte of the BTH (BTH 12 bytes, DETH 8, MAD 24
 //! bytes of header; IBTA vol. 1, 9.2, 13.4.2, 12.6). A load behind the packet's end would make the program answer 0,
@@ -40,12 +41,20 @@ const SIDR_REQUEST_ID: u32 = 44;
 /// First byte of the remote communication ID in all other CM replies.
 const REMOTE_COMM_ID: u32 = 48;
 const REMOTE_COMM_ID_END: u32 = 52;
+/// The service ID of a request: both words.
+const SERVICE_ID: [u32; 2] = [52, 56];
+const SERVICE_ID_END: u32 = 60;
 
 /// Management class of the connection manager (IBTA vol. 1, table 104).
 const CLASS_CM: u32 = 7;
 const SIDR_REP: u32 = 0x18;
 /// MRA, REJ, REP, RTU, DREQ, DREP, LAP, APR: attributes that carry a remote communication ID.
 const REPLIES: [u32; 8] = [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a];
+/// REQ and SIDR_REQ, which have a service ID.
+const REQUESTS: [u32; 2] = [0x10, 0x17];
+
+/// Service IDs in a table at most: a request is compared with one after the other.
+pub(crate) const MAX_SERVICES: usize = 32;
 
 /// Which member of the socket group serves which slot.
 ///
@@ -55,20 +64,28 @@ const REPLIES: [u32; 8] = [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a];
 pub struct SlotTable {
     default: u16,
     members: BTreeMap<u8, u16>,
+    /// Service IDs whose requests a slot gets.
+    services: Vec<(u64, u8)>,
 }
 
 impl SlotTable {
     /// The table of a group with one member: everything is its.
     #[must_use]
     pub const fn single() -> Self {
-        Self { default: 0, members: BTreeMap::new() }
+        Self { default: 0, members: BTreeMap::new(), services: Vec::new() }
     }
 
     /// A table with an entry for each `(slot, member)`. The member of slot 0 is the default; without it, member 0.
     #[must_use]
     pub fn new(entries: impl IntoIterator<Item = (u8, u16)>) -> Self {
         let members: BTreeMap<u8, u16> = entries.into_iter().collect();
-        Self { default: members.get(&0).copied().unwrap_or(0), members }
+        Self { default: members.get(&0).copied().unwrap_or(0), members, services: Vec::new() }
+    }
+
+    /// The same, where requests for these service IDs go to these slots at once; [`MAX_SERVICES`] at most.
+    pub(crate) fn with_services(self, services: &[(u64, u8)]) -> Self {
+        let services = services.iter().copied().take(MAX_SERVICES).collect();
+        Self { services, ..self }
     }
 
     /// The member that serves `slot`.
@@ -77,7 +94,8 @@ impl SlotTable {
         self.members.get(&slot).copied().unwrap_or(self.default)
     }
 
-    /// The program for this table: about 30 instructions and three for each range of slots with one member.
+    /// The program for this table: about 35 instructions, three for each range of slots with one member, and five for
+    /// each service ID.
     pub(crate) fn program(&self) -> Vec<Instruction> {
         let mut program = Vec::new();
         let default = u32::from(self.default);
@@ -117,9 +135,10 @@ impl SlotTable {
             // Each match jumps over the later comparisons and the SIDR part (4 instructions).
             program.push(branch(JUMP_IF_EQUAL, reply, count - 1 - earlier + 4, 0));
         }
+        program.push(branch(JUMP_IF_EQUAL, SIDR_REP, 1, 0));
+        let to_requests = program.len();
         program.extend([
-            branch(JUMP_IF_EQUAL, SIDR_REP, 1, 0),
-            give_up,
+            step(JUMP, 0),
             step(LOAD_BYTE, SIDR_REQUEST_ID),
             step(JUMP, 1),
             step(LOAD_BYTE, REMOTE_COMM_ID),
@@ -127,7 +146,34 @@ impl SlotTable {
 
         program[to_table].k = (program.len() - to_table - 1) as u32;
         search(&self.ranges(), &mut program);
+        program[to_requests].k = (program.len() - to_requests - 1) as u32;
+        self.requests(&mut program);
         program
+    }
+
+    /// Appends the part for messages that are no replies; their attribute is in the accumulator.
+    fn requests(&self, program: &mut Vec<Instruction>) {
+        let step = |code, k| Instruction { code, jump_true: 0, jump_false: 0, k };
+        let unless = |code, k, over| Instruction { code, jump_true: 0, jump_false: over, k };
+        let give_up = step(RETURN, u32::from(self.default));
+        let [req, sidr_req] = REQUESTS;
+        program.extend([
+            Instruction { jump_true: 1, ..unless(JUMP_IF_EQUAL, req, 0) },
+            Instruction { jump_true: 0, ..unless(JUMP_IF_EQUAL, sidr_req, 2) },
+            step(LOAD_LENGTH, 0),
+            Instruction { jump_true: 1, ..unless(JUMP_IF_AT_LEAST, SERVICE_ID_END, 0) },
+            give_up,
+        ]);
+        for (service, slot) in &self.services {
+            program.extend([
+                step(LOAD_WORD, SERVICE_ID[0]),
+                unless(JUMP_IF_EQUAL, (service >> 32) as u32, 3),
+                step(LOAD_WORD, SERVICE_ID[1]),
+                unless(JUMP_IF_EQUAL, *service as u32, 1),
+                step(RETURN, self.member(*slot).into()),
+            ]);
+        }
+        program.push(give_up);
     }
 
     /// Ranges of slots with one member each, as (last slot, member).
@@ -245,6 +291,41 @@ mod tests {
         let scattered = SlotTable::new((0..=255).map(|slot| (slot, u16::from(slot ^ 0xa5))));
         check(&scattered);
         check(&SlotTable::new((0..=255).map(|slot| (slot, u16::from(slot)))));
+    }
+
+    fn mad(attribute: u8, service: u64) -> [u8; 64] {
+        let mut packet = [0; 64];
+        (packet[7], packet[MAD_CLASS as usize], packet[MAD_ATTRIBUTE as usize + 1]) = (1, 7, attribute);
+        packet[52..60].copy_from_slice(&service.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn a_request_goes_to_the_slot_that_listens() {
+        let wanted = [(0x106_1d2f, 3), (0x1111_2222_0106_1d2f, 7), (0x106_1d30, 9), (5, 200)];
+        let table = SlotTable::new([(0, 4), (3, 0), (7, 1), (9, 2)]).with_services(&wanted);
+        let program = table.program();
+        well_formed(&program);
+        check(&table);
+        for attribute in [0x10, 0x17] {
+            for (service, slot) in wanted {
+                let packet = mad(attribute, service);
+                assert_eq!(run(&program, &packet).0, table.member(slot).into(), "{service:#x}");
+                assert_eq!(run(&program, &packet[..59]).0, 4, "too short to have one");
+            }
+            assert_eq!(run(&program, &mad(attribute, 0x106_1d31)).0, 4, "somebody else's");
+            assert_eq!(run(&program, &mad(attribute, 0x1_0106_1d2f)).0, 4, "half of it");
+        }
+        assert_eq!(run(&program, &mad(0x1b, 5)).0, 4, "no request");
+        let mut reply = mad(0x13, 0x106_1d30);
+        reply[48] = 7;
+        assert_eq!(run(&program, &reply).0, 1, "by its communication ID");
+        let many: Vec<_> = (0..100).map(|n| (n, 3)).collect();
+        let full =
+            SlotTable::new((0..=255).map(|slot| (slot, u16::from(slot)))).with_services(&many).program();
+        well_formed(&full);
+        assert_eq!(run(&full, &mad(0x10, 31)).0, 3);
+        assert_eq!(run(&full, &mad(0x10, 32)).0, 0, "more than fit");
     }
 
     #[test]

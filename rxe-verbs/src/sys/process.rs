@@ -1,7 +1,24 @@
 //! What concerns the process as a whole: work to do at exit, memory brought to storage.
 
-use core::ffi::c_void;
+use super::signals::block_signals;
+use core::{cell::Cell, ffi::c_void};
 use std::{fs, io, path::PathBuf, sync::OnceLock};
+
+thread_local! {
+    /// It is one of the library's own.
+    static BACKGROUND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is one of ours from now on: it takes no signals, and stays in the process's network namespace.
+pub(crate) fn become_background() {
+    block_signals();
+    BACKGROUND.set(true);
+}
+
+/// Whether the calling thread is one of ours.
+pub(crate) fn is_background() -> bool {
+    BACKGROUND.get()
+}
 
 static AT_EXIT: OnceLock<fn()> = OnceLock::new();
 

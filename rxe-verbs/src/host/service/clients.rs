@@ -37,6 +37,8 @@ const MANNERS: Duration = Duration::from_secs(5);
 const QUEUEING: Duration = Duration::from_secs(5);
 /// Answers that wait for a client to read at most.
 const MAX_QUEUE: usize = 1024;
+/// Packets among them at most; more are lost, as in a socket buffer.
+const MAX_QUEUED_PACKETS: usize = 512;
 /// Messages of one client that are heard before the others get their turn.
 const BURST: usize = 16;
 /// A process without a pidfd that is not connected is taken for dead after so long.
@@ -177,7 +179,7 @@ impl Service {
             _ if brings => return Err(End::Misbehaved("it sent descriptors that nobody asked for")),
             (ToService::Listen { token, listen }, Kind::Member(slot)) => {
                 let added = self.listeners.add(usize::from(*slot), token, listen);
-                self.register_listeners();
+                self.listeners_changed();
                 let answer =
                     if added { ToClient::Listening { token } } else { ToClient::NotListening { token } };
                 self.answer(key, &answer);
@@ -185,7 +187,7 @@ impl Service {
             }
             (ToService::Unlisten { token }, Kind::Member(slot)) => {
                 self.listeners.remove(usize::from(*slot), token);
-                self.register_listeners();
+                self.listeners_changed();
             }
             (ToService::HandOn(packet), Kind::Member(slot)) => {
                 let slot = *slot;
@@ -361,21 +363,28 @@ impl Service {
     /// Those who listened to the earlier service do so now, before anybody else can.
     fn restore_listeners(&mut self) {
         let Some(register) = self.port.as_ref().map(|port| &port.register) else { return };
-        for (slot, token, listen) in register.load() {
+        let earlier = register.load();
+        // Places are given anew.
+        register.wipe();
+        for (slot, token, listen) in earlier {
             if matches!(self.slots.get(slot), Slot::Held(_)) {
                 self.listeners.add(usize::from(slot), token, listen);
             }
         }
+        self.listeners_changed();
     }
 
-    /// Puts those who listen where the next service finds them.
-    fn register_listeners(&self) {
-        let Some(port) = &self.port else { return };
-        let of_slots = self
-            .listeners
-            .iter()
-            .filter_map(|(owner, token, listen)| u8::try_from(owner).ok().map(|slot| (slot, token, listen)));
-        port.register.store(of_slots);
+    /// Puts those who listen where the next service finds them, and steers requests by them.
+    fn listeners_changed(&mut self) {
+        let changes = self.listeners.take_changes();
+        if let Some(port) = &self.port {
+            for (place, change) in changes {
+                let of_slot = change
+                    .and_then(|(owner, token, listen)| Some((u8::try_from(owner).ok()?, token, listen)));
+                port.register.set(place, of_slot);
+            }
+        }
+        self.review_direct();
     }
 
     fn members(&self) -> usize {
@@ -517,7 +526,7 @@ impl Service {
             self.connected.remove(&slot);
             self.orphans.insert(slot);
             self.listeners.remove_owner(usize::from(slot));
-            self.register_listeners();
+            self.listeners_changed();
             if let Some(since) = self.unwatched.get_mut(&slot) {
                 *since = Instant::now();
             }
@@ -557,7 +566,7 @@ impl Service {
         self.unwatched.remove(&slot);
         self.orphans.remove(&slot);
         self.listeners.remove_owner(usize::from(slot));
-        self.register_listeners();
+        self.listeners_changed();
         let Some(port) = &self.port else { return };
         self.counters.drained += port.group.drain(slot);
         if let Ok(records) = port.records.of_slot(slot) {
@@ -596,11 +605,28 @@ impl Service {
         let _ = self.epoll.modify(client.channel.as_fd(), &mut event);
     }
 
-    /// Gives a packet to the process of a slot; false if there is none, or it does not take it.
+    /// Gives a packet to the process of a slot, now or when it reads again; false if there is none, or it does not take it.
     pub(super) fn deliver(&mut self, slot: u8, packet: Packet) -> bool {
-        let client = self.connected.get(&slot).and_then(|key| self.clients.get(*key));
-        let given =
-            client.is_some_and(|client| client.channel.send(&encode(&ToClient::Packet(packet)), &[]).is_ok());
+        let Some(key) = self.connected.get(&slot).copied() else { return false };
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let bytes = encode(&ToClient::Packet(packet));
+        let sent = if client.queue.is_empty() {
+            client.channel.send(&bytes, &[])
+        } else {
+            Err(io::ErrorKind::WouldBlock.into())
+        };
+        let given = match sent {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let room = client.queue.len() < MAX_QUEUED_PACKETS;
+                if room {
+                    client.queue.push_back(bytes);
+                    self.flush(key);
+                }
+                room
+            }
+            Err(_) => false,
+        };
         self.exchanged_with(slot).given += u64::from(given);
         given
     }

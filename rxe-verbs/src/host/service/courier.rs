@@ -34,7 +34,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    fn take(&mut self) -> bool {
+    pub(super) fn take(&mut self) -> bool {
         if self.since.elapsed() >= Duration::from_secs(1) {
             *self = Self::default();
         }

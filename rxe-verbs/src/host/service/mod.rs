@@ -10,6 +10,7 @@ mod ask;
 mod clients;
 mod courier;
 mod departed;
+mod direct;
 mod packets;
 mod seldom;
 mod unheard;
@@ -37,6 +38,7 @@ use ask::Asked;
 use clients::Client;
 pub(in crate::host) use clients::is_nobody_in_particular;
 use courier::Refusals;
+use direct::Direct;
 use nix::{
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
@@ -180,6 +182,9 @@ pub struct Service {
     /// Speaks for those who cannot, once somebody has named himself.
     attendant: Option<Box<dyn Attendant>>,
     refusals: Refusals,
+    /// Of notes that somebody has given up, to all who may be meant.
+    given_up: Refusals,
+    direct: Direct,
     /// Of the datagrams that it sends.
     letter_psn: Psn,
     uid: u32,
@@ -241,6 +246,8 @@ impl Service {
             seldom: Seldom::new(now),
             attendant: attendant(),
             refusals: Refusals::default(),
+            given_up: Refusals::default(),
+            direct: Direct::default(),
             letter_psn: Psn::default(),
             uid: geteuid().as_raw(),
             started: now,

@@ -86,8 +86,8 @@ struct Found {
 /// Where a packet that the service received belongs.
 enum Fate {
     Dispatch(u64),
-    /// For the client that was given the request which its sender gives up.
-    GivenUp(u8),
+    /// For the client that was given the request which its sender gives up, if it is known.
+    GivenUp(Option<u8>),
     HandOn(u8),
     /// For a multicast group. Linux 6.18 gives one member of a reuseport group the only copy, whichever has joined;
     /// older ones give each that has joined its own, and us none.
@@ -125,7 +125,11 @@ impl Service {
             Some(Fate::Dispatch(service_id)) => self.handle_request(meta, bytes, service_id),
             Some(Fate::GivenUp(slot)) => {
                 if let Some(verdict) = self.judge(meta, bytes) {
-                    self.dispatch(slot, Packet::new(meta, verdict.ident(), bytes));
+                    let packet = Packet::new(meta, verdict.ident(), bytes);
+                    match slot {
+                        Some(slot) => _ = self.dispatch(slot, packet),
+                        None => self.give_up_direct(&packet),
+                    }
                 }
             }
             Some(Fate::HandOn(slot)) => {
@@ -165,8 +169,8 @@ impl Service {
         if REQUESTS.contains(&header.attribute) {
             return Some(Fate::Dispatch(u64::from_be_bytes(service_id)));
         }
-        let slot = asker_of_rej(packet.payload).and_then(|asker| self.askers.get(&asker));
-        Some(slot.map_or(Fate::Drop, |slot| Fate::GivenUp(*slot)))
+        let asker = asker_of_rej(packet.payload);
+        Some(asker.map_or(Fate::Drop, |asker| Fate::GivenUp(self.askers.get(&asker).copied())))
     }
 
     /// Whether a packet is whole, as far as can be known.

@@ -33,7 +33,9 @@ impl Service {
     pub(super) fn take_request(&mut self, service_id: u64, packet: Packet) {
         let listener = self.listener_of(service_id, packet.meta().dst);
         match listener {
-            Some(slot) if self.connected.contains_key(&slot) => self.dispatch_request(slot, packet),
+            Some(slot) if self.connected.contains_key(&slot) => {
+                self.dispatch_request(service_id, slot, packet);
+            }
             _ if self.unheard.len() < MOST => {
                 let due = Instant::now() + if listener.is_some() { ABSENCE } else { PATIENCE };
                 self.unheard.push(Request { service_id, packet, due });
@@ -47,7 +49,7 @@ impl Service {
         for request in core::mem::take(&mut self.unheard) {
             match self.listener_of(request.service_id, request.packet.meta().dst) {
                 Some(slot) if self.connected.contains_key(&slot) => {
-                    self.dispatch_request(slot, request.packet)
+                    self.dispatch_request(request.service_id, slot, request.packet)
                 }
                 _ => self.unheard.push(request),
             }
@@ -85,16 +87,18 @@ impl Service {
     }
 
     /// Gives a request to its listener's process, and remembers to whom.
-    fn dispatch_request(&mut self, slot: u8, packet: Packet) {
+    fn dispatch_request(&mut self, service_id: u64, slot: u8, packet: Packet) {
         let asker =
             Decoded::decode(&packet.bytes).ok().and_then(|decoded| packets::asker_of_req(decoded.payload));
-        if self.dispatch(slot, packet)
-            && let Some(asker) = asker
-        {
+        if !self.dispatch(slot, packet) {
+            return;
+        }
+        if let Some(asker) = asker {
             if self.askers.len() >= packets::MAX_ASKERS {
                 self.askers.clear();
             }
             self.askers.insert(asker, slot);
         }
+        self.make_direct(service_id, slot);
     }
 }
