@@ -65,7 +65,7 @@ if [[ "scripts/install" == *"$wanted"* ]]; then
     fi
 fi
 
-for program in wrong wrong_cm forked; do
+for program in wrong wrong_cm forked targets; do
     # They go by their own names in the list.
     [[ $program == *"$wanted"* ]] || continue
     if [ -x "$place/$program" ]; then

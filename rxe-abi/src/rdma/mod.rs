@@ -62,7 +62,7 @@ struct More {
     sync: bool,
     /// What queue pairs of its requests are made of.
     template: Option<Template>,
-    /// Completion queues and channels made with its queue pair: of the send side, of the receive side.
+    /// Whether its completion queues and channels were made by us: of the send side, of the receive side.
     made: [bool; 2],
     /// Groups, with what the program calls them.
     groups: Vec<(IpAddr, AtomicPtr<c_void>)>,
