@@ -1,6 +1,6 @@
 //! Events.
 
-use super::{Channel, Id, id::enter, ids, qp};
+use super::{Channel, Id, id::enter, ids, multicast::Join, qp};
 use crate::{
     border::{Errno, Out, Owned, Result, given, object, value},
     c::rdma::{CmEvent, ConnParam, Param, UdParam},
@@ -235,11 +235,7 @@ fn ud(terms: Option<&DatagramTerms>, private_data: &[u8]) -> UdParam {
 
 fn joined(about: usize, terms: &DatagramTerms) -> Param {
     let mut context = ptr::null_mut();
-    ids().find(&about, |id| {
-        let more = id.more();
-        let group = more.groups.iter().find(|(group, _)| *group == terms.av.dst);
-        context = group.map_or(ptr::null_mut(), |(_, context)| context.load(Ordering::Relaxed));
-    });
+    ids().find(&about, |id| context = Join::tell(&mut id.more().groups, terms.av.dst));
     Param { ud: UdParam { private_data: context, ..ud(Some(terms), &[]) } }
 }
 

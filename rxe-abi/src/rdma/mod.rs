@@ -16,11 +16,7 @@ use crate::{
     object::{Context, Events, Pd, Xrcd},
     verbs::{self, context::blocking, device::devices},
 };
-use core::{
-    ffi::c_void,
-    net::IpAddr,
-    sync::atomic::{AtomicPtr, Ordering},
-};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use rxe_cm::{CmId, Manager};
 use rxe_verbs::ContextOptions;
 use std::{
@@ -64,8 +60,8 @@ struct More {
     template: Option<Template>,
     /// Whether its completion queues and channels were made by us: of the send side, of the receive side.
     made: [bool; 2],
-    /// Groups, with what the program calls them.
-    groups: Vec<(IpAddr, AtomicPtr<c_void>)>,
+    /// Groups that it has joined, in that order.
+    groups: Vec<multicast::Join>,
     /// Private data for the next connect.
     connect: Vec<u8>,
     path: Option<Box<c::rdma::PathRec>>,
