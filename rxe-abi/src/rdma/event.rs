@@ -155,13 +155,17 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
         let space = event.id.port_space()?;
         let id = enter(event.id, channel.cast(), context, space, kind);
         // What cannot be shown the program will miss by itself.
-        let _ = Owned::ours(id).get().map(Id::refresh);
+        let _ = Owned::ours(id).get().map(|id| {
+            hear_options(id, &event.kind);
+            id.refresh()
+        });
         (id.cast_const(), listen_id, about)
     } else {
         let about = event.id.number();
         let id = ids().find(&about, |id| {
             id.events.give();
             events = Some(Arc::clone(&id.events));
+            hear_options(id, &event.kind);
             let _ = id.refresh();
             if let EventKind::ConnectResponse(_) = event.kind
                 && !id.c.qp.load(Ordering::Acquire).is_null()
@@ -181,6 +185,13 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
     };
     let c = CmEvent { id, listen_id, event: name, status, param };
     Some(Box::into_raw(Box::new(Event { c, _private_data: private_data, events: events? })))
+}
+
+/// Keeps what the peer says of its vendor's options.
+fn hear_options(id: &Id, kind: &EventKind) {
+    if let EventKind::ConnectRequest(Offer::Connection(terms)) | EventKind::ConnectResponse(terms) = kind {
+        id.more().ece.remote = terms.ece;
+    }
 }
 
 /// The peer has accepted: the queue pair becomes ready, and the peer hears that.

@@ -4,6 +4,7 @@
 //! connection manager says ([`rxe_cm::CmId::qp_change`]); a connection is confirmed when the program fetches its event.
 
 mod connect;
+mod ece;
 mod endpoint;
 mod event;
 mod id;
@@ -65,6 +66,7 @@ struct More {
     /// Private data for the next connect.
     connect: Vec<u8>,
     path: Option<Box<c::rdma::PathRec>>,
+    ece: ece::Both,
 }
 
 /// struct ibv_qp_init_attr of an endpoint that listens.

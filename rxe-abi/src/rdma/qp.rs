@@ -102,6 +102,8 @@ pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Optio
     };
     let made = made.inspect_err(|_| end_queues(id))?;
     show(&id.c.qp, made.cast_const());
+    // It has none, whatever was said before.
+    id.more().ece.local = rxe_cm::Ece::default();
     let ready = if kind_of(id) == QpType::Ud {
         [QpState::Init, QpState::Rtr, QpState::Rts]
             .iter()
