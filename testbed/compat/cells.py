@@ -21,7 +21,7 @@ class Cell(NamedTuple):
     title: str
     server: str
     client: str
-    # How it is seen that the server listens: ("socket", TCP port), ("TCP" or "UDP", rdma_cm's port), ("says", words). Port 0
+    # How it is seen that the server listens: ("socket", TCP port), ("TCP", "UDP" or "IB", rdma_cm's port), ("says", words). Port 0
     # is one that nobody has had: {port}.
     listens: tuple
     family: str = "4"
@@ -66,6 +66,12 @@ def pingpong(words, full=False, absent=None):
 def perftest(words, full=False, absent=None):
     text = words.replace(" ", " -x {gid} -F ", 1)
     return Cell(text.format(gid=0), text, f"{text} {{peer}}", ("socket", 18515), full=full, absent=absent)
+
+
+def warned(words, full=False):
+    """perftest without -F: it warns of processors that change their pace, and goes on."""
+    text = words.replace(" ", " -x {gid} ", 1)
+    return Cell(text.format(gid=0), text, f"{text} {{peer}}", ("socket", 18515), full=full)
 
 
 def managed(words, full=False):
@@ -133,7 +139,7 @@ CELLS = [
         "rdma_xclient -c r -s IPv4", "rdma_xserver -c r", "rdma_xclient -c r -s {peer}", ("TCP", 7471),
     ),
     Cell(
-        "rdma_xclient -c x -s IPv4", "rdma_xserver -c x", "rdma_xclient -c x -s {peer}", ("TCP", 7471),
+        "rdma_xclient -c x -s IPv4", "rdma_xserver -c x", "rdma_xclient -c x -s {peer}", ("IB", 7471),
         absent=Absent("rdma_create_ep: Operation not supported", NO_XRC), roles=("server",),
     ),
     *of_family("6"),
@@ -151,10 +157,23 @@ CELLS = [
     perftest("ib_read_bw -n 5 -s 1000000", full=True),
     perftest("ib_send_bw -n 5 -s 1000000", full=True),
     perftest("ib_atomic_bw -n 100 -A CMP_AND_SWAP", full=True),
+    perftest("ib_write_bw -n 5 -a", full=True),
+    # Messages of one packet: of longer ones, when so many lose some, kernel rxe numbers packets anew as it sends them again.
+    perftest("ib_write_bw -n 100 -q 16 -s 1024", full=True),
+    perftest("ib_write_bw -n 100 --report_gbits", full=True),
+    perftest("ib_write_lat -n 100 -I 64", full=True),
+    perftest("ib_read_bw -n 100 -b", full=True),
+    perftest("ib_read_bw -n 100 -e", full=True),
+    perftest("ib_send_lat -n 100 -e", full=True),
+    perftest("ib_atomic_bw -n 100 -b", full=True),
+    warned("ib_write_bw -n 100", full=True),
+    warned("ib_send_lat -n 100", full=True),
     perftest("ib_send_bw -n 100 -c XRC", full=True, absent=Absent("Error opening XRC domain", NO_XRC)),
     managed("ib_write_bw -R -F -n 100"),
     managed("ib_read_bw -R -F -n 100", full=True),
     managed("ib_send_bw -R -F -n 100", full=True),
+    managed("ib_send_lat -R -F -n 100", full=True),
+    managed("ib_atomic_lat -R -F -n 100", full=True),
     qperf("rc_bw"),
     *[
         qperf(test, full=True)

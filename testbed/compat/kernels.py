@@ -146,7 +146,7 @@ class Watch:
         if kind == "socket":
             words = ["ss", "-Hltn", f"sport = :{what}"]
             return bool(subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip())
-        number = {"TCP": 0x1060000, "UDP": 0x1110000}[kind] + what
+        number = {"TCP": 0x1060000, "UDP": 0x1110000, "IB": 0x13F0000}[kind] + what
         words = [*NOBODY, "env", f"XDG_RUNTIME_DIR={self.place.folder}/run", str(self.place.folder / "rxe")]
         answer = subprocess.run([*words, "service", "status", "--json"], capture_output=True, text=True, check=False)
         return re.search(rf'"service_id": *{number}\b', answer.stdout) is not None
@@ -200,7 +200,7 @@ def once(place, watch, cell, role, port):
     kernel = server if role == "client" else client
     absent = cell.absent_on(place.version)
     if cell.endless_client:
-        server_code = server.finish(LIMIT)
+        server_code = server.finish(15 if absent else LIMIT)
         client.kill()
         client.finish(GRACE)
         client_code = 0

@@ -23,12 +23,11 @@ this. Where there are two ends, both have to end well; with `-c` the ibv_ progra
 COLUMNS = """
 `ours`: both ends on the drop-in, two processes on one address. `6.1 →`: the server is on that kernel's rxe in an emulated
 machine, our end is the client; `6.1 ←`: the other way round. There the command's addresses and GID indices are others.
-`none`: the kernel lacks what the program needs, and its end said so. Empty: not played there.
+`none`: the kernel (or ours) lacks what the program needs, and its end said so. Empty: not played there.
 """
 TAIL = """
-qperf without `-cm1` names its peer by LID, which is no way on Ethernet (nor on kernel devices): its UC and UD tests are not
-here. rcopy, rstream, riostream and udpong are made of rsockets, which are not there yet: they end with "Operation not
-supported". What became of each of pyverbs' tests is in [pyverbs.txt](pyverbs.txt).
+rcopy, rstream, riostream and udpong are made of rsockets, which are not there: `rsocket` fails with EOPNOTSUPP, and a line on
+standard error says so. What became of each of pyverbs' tests is in [pyverbs.txt](pyverbs.txt).
 """
 
 
