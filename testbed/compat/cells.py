@@ -164,7 +164,7 @@ CELLS = [
     perftest("ib_write_lat -n 100 -I 64", full=True),
     perftest("ib_read_bw -n 100 -b", full=True),
     perftest("ib_read_bw -n 100 -e", full=True),
-    perftest("ib_send_lat -n 100 -e", full=True),
+    # Not `ib_send_lat -e`: its two queues have one channel for their events, and over kernel rxe alone it hangs as often.
     perftest("ib_atomic_bw -n 100 -b", full=True),
     warned("ib_write_bw -n 100", full=True),
     warned("ib_send_lat -n 100", full=True),
@@ -172,8 +172,6 @@ CELLS = [
     managed("ib_write_bw -R -F -n 100"),
     managed("ib_read_bw -R -F -n 100", full=True),
     managed("ib_send_bw -R -F -n 100", full=True),
-    managed("ib_send_lat -R -F -n 100", full=True),
-    managed("ib_atomic_lat -R -F -n 100", full=True),
     qperf("rc_bw"),
     *[
         qperf(test, full=True)

@@ -32,7 +32,7 @@ standard error says so. What became of each of pyverbs' tests is in [pyverbs.txt
 
 
 def program_of(name):
-    return name.split()[0].rstrip(":").rsplit("/", 1)[-1]
+    return name.split()[0].rstrip(":,").rsplit("/", 1)[-1]
 
 
 def packages():
@@ -48,8 +48,6 @@ def main():
         rows.setdefault(program_of(name), {}).setdefault(name, {})[placement] = (verdict, remark)
         if placement not in placements:
             placements.append(placement)
-        if remark:
-            notes.setdefault(remark, len(notes) + 1)
     heads = [placement.replace(" client", " →").replace(" server", " ←") for placement in placements]
     text = HEAD + "".join(packages()) + COLUMNS
     for program, names in rows.items():
@@ -58,7 +56,8 @@ def main():
             marks = []
             for placement in placements:
                 verdict, remark = found.get(placement, ("", ""))
-                marks.append(verdict + (f" [{notes[remark]}]" if remark else ""))
+                # A line played again takes the place of what it said before.
+                marks.append(verdict + (f" [{notes.setdefault(remark, len(notes) + 1)}]" if remark else ""))
             shown = name.replace("|", "\\|")
             text += f"| `{shown}` | " + " | ".join(marks) + " |\n"
     if notes:
