@@ -12,7 +12,7 @@ use crate::{
 };
 use core::{mem::offset_of, net::IpAddr};
 use memmap2::MmapRaw;
-use rxe_verbs::{CqId, Qpn, SrqId};
+use rxe_verbs::{CqId, Listener, Qpn, SrqId};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -36,6 +36,8 @@ pub(crate) struct Context {
     pub(crate) device: &'static Device,
     pub(crate) cqs: Register<CqId, Cq>,
     pub(crate) qps: Register<Qpn, Qp>,
+    /// Handles of XRC targets, which may have several, by the listener's name.
+    pub(crate) targets: Register<u64, Qp>,
     pub(crate) srqs: Register<SrqId, Srq>,
     /// By handle, for import.
     pub(crate) pds: Register<u32, Pd>,
@@ -223,6 +225,8 @@ pub(crate) struct Qp {
     /// Of its protection domain, or of an XRC target's domain.
     pub(crate) _domain: Users,
     pub(crate) events: Events,
+    /// By which a handle of an XRC target hears of its events.
+    pub(crate) listener: Option<Listener>,
     /// What ibv_wr_* have put together; only where the program asked for them.
     pub(crate) batch: Option<Batch>,
 }

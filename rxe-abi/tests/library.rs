@@ -134,3 +134,48 @@ fn the_system_is_asked_for_its_devices_once() {
     }
     assert!(output.status.success(), "{}", said(&output));
 }
+
+/// Python wheels bring renamed copies of the libraries; what is preloaded comes before them.
+#[test]
+fn a_program_linked_to_renamed_copies_gets_ours() {
+    if !there("gcc") {
+        return;
+    }
+    let system = Path::new("/usr/lib").join(format!("{}-linux-gnu", env::consts::ARCH));
+    if !THEIRS.iter().all(|name| system.join(name).exists()) {
+        println!("skipped: no libraries of Debian's to copy");
+        return;
+    }
+    let place = env::temp_dir().join(format!("rxe-abi-copied-{}", std::process::id()));
+    fs::create_dir_all(&place).unwrap();
+    let gcc = |arguments: &[&str]| {
+        let output = Command::new("gcc").args(arguments).current_dir(&place).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    // The linker takes the name from what it is given: something with that name and the two functions.
+    let copies = ["libibverbs-1de1263b.so.1", "librdmacm-2ef4a10c.so.1"];
+    let functions = [("ibv_get_device_list", "IBVERBS_1.1"), ("rdma_create_event_channel", "RDMACM_1.0")];
+    for ((copy, (function, version)), original) in copies.iter().zip(functions).zip(THEIRS) {
+        fs::write(place.join("stub.c"), format!("void {function}(void) {{}}\n")).unwrap();
+        fs::write(place.join("stub.map"), format!("{version} {{ global: {function}; local: *; }};\n"))
+            .unwrap();
+        let soname = format!("-Wl,-soname,{copy}");
+        gcc(&["-shared", "-o", original, "stub.c", &soname, "-Wl,--version-script=stub.map"]);
+        fs::copy(system.join(original), place.join(copy)).unwrap();
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/copied.c");
+    gcc(&["-Wall", "-Werror", "-o", "copied", source, THEIRS[0], THEIRS[1], "-ldl"]);
+    let goes_to = |preloaded: Option<&Path>| {
+        let mut command = Command::new(place.join("copied"));
+        command.env_clear().env("LD_LIBRARY_PATH", &place);
+        if let Some(file) = preloaded {
+            command.env("LD_PRELOAD", file);
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap().lines().map(PathBuf::from).collect::<Vec<_>>()
+    };
+    assert_eq!(goes_to(None), copies.map(|copy| place.join(copy)));
+    assert_eq!(goes_to(Some(library())), [library(), library()]);
+    fs::remove_dir_all(&place).unwrap();
+}

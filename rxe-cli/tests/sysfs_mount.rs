@@ -1,12 +1,19 @@
 //! `rxe run --sysfs=mount`: programs that no preloaded library reaches see the devices, and nobody else does.
 
 mod common;
+#[path = "../../rxe-verbs/tests/netns/mod.rs"]
+mod netns;
 
-use common::{failed, good, rxe, text};
+use common::{CONFIG, failed, good, rxe, text};
+use netns::Namespace;
+use nix::{sys::stat::Mode, unistd::mkfifo};
+use rxe_verbs::host::Observer;
 use std::{
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
+    thread,
+    time::Duration,
 };
 
 /// A folder with an empty file in the place of the drop-in, which the loader passes over.
@@ -55,6 +62,41 @@ fn programs_without_our_libraries_see_the_devices() {
     let outside = Path::new("/sys/class/infiniband").join(&name);
     let ours = outside.join("ports/1/gid_attrs/ndevs/0");
     assert!(!ours.exists() || Path::new("/sys/module/rdma_rxe").exists(), "seen by everybody");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// However long the service takes to come up: programs in there find it, and it is not in there.
+#[test]
+fn the_service_stays_outside() {
+    let Some(namespace) = Namespace::new() else { return };
+    let dir = dropin("service");
+    // The configuration comes late: `rxe run` reads the first copy, the service the second.
+    let config = dir.join("config");
+    mkfifo(&config, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    let mut command = with(&dir, "run --device lo --sysfs=mount -- sh -c");
+    command.env("RXE_CONFIG", &config).env_remove("RXE_SERVICE");
+    let script = r#"readlink /proc/self/ns/mnt; exec "$0" service status --json"#;
+    command.args([script, env!("CARGO_BIN_EXE_rxe")]);
+    thread::spawn(move || {
+        for _ in 0..2 {
+            std::fs::write(&config, std::fs::read(CONFIG).unwrap()).unwrap();
+            thread::sleep(Duration::from_millis(500));
+        }
+    });
+    let (output, service) = namespace.run(move || {
+        let output = command.output().unwrap();
+        let service = Observer::connect().unwrap().map(|observer| observer.status().unwrap().pid);
+        (output, service.map(|pid| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap()))
+    });
+    if text(&output.stderr).contains("needs a mount namespace") {
+        println!("skipped: {}", text(&output.stderr));
+        return;
+    }
+    good(&output);
+    let inside = text(&output.stdout).lines().next().map(Into::into);
+    let here = std::fs::read_link("/proc/thread-self/ns/mnt").ok();
+    assert_ne!(inside, here, "the program has a namespace of its own");
+    assert_eq!(service, here);
     std::fs::remove_dir_all(dir).unwrap();
 }
 

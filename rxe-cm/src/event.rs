@@ -3,7 +3,10 @@
 use crate::{
     error::CmError,
     id::CmId,
-    proto::{RejectReason, SidrStatus, machine::Terms},
+    proto::{
+        RejectReason, SidrStatus,
+        machine::{Accepted, Request, Terms},
+    },
 };
 use rxe_verbs::{AddressVector, Qkey, Qpn};
 use std::sync::{
@@ -64,6 +67,16 @@ pub enum EventKind {
     TimewaitExit,
 }
 
+/// Enhanced connection establishment options (struct ibv_ece): what vendors' devices agree on beyond the standard, carried
+/// in a REQ and its REP (IBTA vol. 1, 1.4, clause 12.6). Our devices have none; they are carried for programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ece {
+    /// Whose options they are, 24 bits (an IEEE OUI); 0 for none.
+    pub vendor_id: u32,
+    /// The options.
+    pub options: u32,
+}
+
 /// What the peer says about its end: of a connection, or of a datagram service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offer {
@@ -90,10 +103,24 @@ pub struct ConnTerms {
     pub srq: bool,
     /// Its queue pair.
     pub qpn: Qpn,
+    /// Its vendor's options.
+    pub ece: Ece,
 }
 
 impl ConnTerms {
-    pub(crate) const fn new(terms: &Terms, retry_count: u8) -> Self {
+    /// What a REQ says.
+    pub(crate) const fn requested(request: &Request) -> Self {
+        let ece = Ece { vendor_id: request.vendor_id, options: request.modifier };
+        Self::new(&request.terms, request.retry_count, ece)
+    }
+
+    /// What a REP says.
+    pub(crate) const fn accepted(accepted: &Accepted) -> Self {
+        let ece = Ece { vendor_id: accepted.vendor_id, options: accepted.modifier };
+        Self::new(&accepted.terms, 0, ece)
+    }
+
+    const fn new(terms: &Terms, retry_count: u8, ece: Ece) -> Self {
         Self {
             responder_resources: terms.responder_resources,
             initiator_depth: terms.initiator_depth,
@@ -102,6 +129,7 @@ impl ConnTerms {
             rnr_retry_count: terms.rnr_retry_count,
             srq: terms.srq,
             qpn: terms.qpn,
+            ece,
         }
     }
 }

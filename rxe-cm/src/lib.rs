@@ -23,7 +23,7 @@ mod route;
 pub use agent::{Crossing, Direction, Manager, ManagerCounters, min_rnr_timer};
 pub use channel::EventChannel;
 pub use error::CmError;
-pub use event::{CmEvent, ConnTerms, DatagramTerms, EventKind, Offer};
+pub use event::{CmEvent, ConnTerms, DatagramTerms, Ece, EventKind, Offer};
 pub use host::attend_services;
 pub use id::{CmId, CmOptions, ConnParams, ForeignQp, UDP_QKEY};
 pub use route::PathRecord;

@@ -4,7 +4,7 @@ mod api_common;
 
 use api_common::{Host, PORT, connect, pair, send};
 use rxe_cm::{
-    CmError, CmOptions, ConnParams, Direction, EventKind, Offer,
+    CmError, CmOptions, ConnParams, Direction, Ece, EventKind, Offer,
     proto::{Message, PortSpace, RejectReason},
 };
 use rxe_verbs::{QpState, net::InprocNet};
@@ -146,6 +146,7 @@ fn addresses_and_terms_are_seen_from_each_side() {
         initiator_depth: Some(5),
         retry_count: 4,
         rnr_retry_count: 6,
+        ece: Ece { vendor_id: 0xa0b0_c0d0, options: 0xdead_beef },
         ..ConnParams::default()
     };
     active.connect(&params).unwrap();
@@ -153,17 +154,20 @@ fn addresses_and_terms_are_seen_from_each_side() {
     let EventKind::ConnectRequest(Offer::Connection(terms)) = &request.kind else { panic!("{request:?}") };
     assert_eq!((terms.responder_resources, terms.initiator_depth), (5, 3), "mirrored");
     assert_eq!((terms.retry_count, terms.rnr_retry_count, terms.qpn), (4, 6, qp.qpn()));
+    assert_eq!(terms.ece, Ece { vendor_id: 0xb0_c0d0, options: 0xdead_beef }, "a vendor has three bytes");
     assert_eq!(*request.private_data, private_data);
     assert_eq!(request.id.local_addr(), Some(b.at(PORT)));
     assert_eq!(request.id.peer_addr(), active.local_addr());
     b.qp(&request.id);
-    let answer = ConnParams { private_data: &[9; 196], initiator_depth: Some(2), ..ConnParams::default() };
+    let ece = Ece { vendor_id: 0x10_2030, options: 7 };
+    let answer =
+        ConnParams { private_data: &[9; 196], initiator_depth: Some(2), ece, ..ConnParams::default() };
     request.id.accept(&answer).unwrap();
     let established = a.expect("ESTABLISHED");
     let EventKind::Established(Offer::Connection(terms)) = &established.kind else {
         panic!("{established:?}")
     };
-    assert_eq!((terms.responder_resources, terms.initiator_depth), (2, 5));
+    assert_eq!((terms.responder_resources, terms.initiator_depth, terms.ece), (2, 5, ece));
     assert_eq!(*established.private_data, [9; 196]);
     b.expect("ESTABLISHED");
     let attrs = |id: &rxe_cm::CmId| id.qp().unwrap().query().0;

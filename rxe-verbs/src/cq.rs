@@ -372,6 +372,7 @@ impl Drop for Handle {
         if let Some(channel) = &self.ring.channel {
             channel.forget(&self.ring);
         }
+        self.ring.events.forget(|event| *event == AsyncEvent::CqError(self.ring.id));
         self.stack.unname_cq(self.ring.id.0);
     }
 }

@@ -2,15 +2,26 @@
 
 use crate::{
     error::Forked,
-    sys::{poll, socket::Event},
+    sys::{
+        fork::{generation, is_own},
+        poll,
+        socket::Event,
+    },
 };
-use core::{net::IpAddr, time::Duration};
-use rxe_core::work::{self, CqId};
+use core::{
+    net::IpAddr,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+use rxe_core::{
+    num::Qpn,
+    work::{self, CqId},
+};
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Events a context keeps for an application that does not fetch them; later ones are counted only.
@@ -22,6 +33,13 @@ const MOST_KEPT: usize = 4096;
 pub enum AsyncEvent {
     /// A queue pair or shared receive queue has something to say.
     Queue(work::AsyncEvent),
+    /// The same of a queue pair that has listeners ([`crate::Qp::listen`]): one for each of them.
+    Heard {
+        /// What happened.
+        event: work::AsyncEvent,
+        /// [`Listener::name`].
+        listener: u64,
+    },
     /// A completion queue was full: completions were lost (IBV_EVENT_CQ_ERR).
     CqError(CqId),
     /// The GID table changed (IBV_EVENT_GID_CHANGE).
@@ -62,20 +80,40 @@ impl EventError {
     }
 }
 
+/// Names of listeners, and what each hears by.
+type Listeners = Vec<(u64, Arc<AsyncQueue>)>;
+
 /// A context's events, with a descriptor that is readable while there are any.
 #[derive(Debug)]
 pub(crate) struct AsyncQueue {
     queue: Mutex<VecDeque<AsyncEvent>>,
     readable: Event,
+    /// Queue pairs of the context that have listeners: by name, with the queues that they hear by.
+    listened: Mutex<HashMap<Qpn, Listeners>>,
 }
 
 impl AsyncQueue {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { queue: Mutex::default(), readable: Event::new()? })
+        Ok(Self { queue: Mutex::default(), readable: Event::new()?, listened: Mutex::default() })
     }
 
+    /// Tells the context, or the listeners instead where the queue pair has had any.
     pub(crate) fn push(&self, event: AsyncEvent) {
-        let mut queue = self.lock();
+        if let AsyncEvent::Queue(event) = event
+            && let Some(qpn) = qp_of(event)
+            && let Some(listeners) = lock(&self.listened).get(&qpn)
+        {
+            // While the lock is held: one that goes away forgets what it has not fetched after it has left the list.
+            for (listener, queue) in listeners {
+                queue.keep(AsyncEvent::Heard { event, listener: *listener });
+            }
+            return;
+        }
+        self.keep(event);
+    }
+
+    fn keep(&self, event: AsyncEvent) {
+        let mut queue = lock(&self.queue);
         if queue.len() < MOST_KEPT {
             queue.push_back(event);
             if queue.len() == 1 {
@@ -85,7 +123,7 @@ impl AsyncQueue {
     }
 
     pub(crate) fn pop(&self) -> Option<AsyncEvent> {
-        let mut queue = self.lock();
+        let mut queue = lock(&self.queue);
         let event = queue.pop_front()?;
         // It was readable. Reading it while it is not would block if somebody has made the descriptor blocking.
         if queue.is_empty() {
@@ -108,8 +146,78 @@ impl AsyncQueue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<AsyncEvent>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Forgets those that nobody is to fetch any more: their object ends, and its name may be another's soon.
+    pub(crate) fn forget(&self, gone: impl Fn(&AsyncEvent) -> bool) {
+        let mut queue = lock(&self.queue);
+        let before = queue.len();
+        queue.retain(|event| !gone(event));
+        if before > 0 && queue.is_empty() {
+            self.readable.clear();
+        }
+    }
+
+    /// The same for a queue pair, which has no listeners any more either.
+    pub(crate) fn forget_qp(&self, qpn: Qpn) {
+        lock(&self.listened).remove(&qpn);
+        self.forget(|event| matches!(event, AsyncEvent::Queue(event) if qp_of(*event) == Some(qpn)));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The queue pair that an event is of.
+const fn qp_of(event: work::AsyncEvent) -> Option<Qpn> {
+    use work::AsyncEvent as E;
+    match event {
+        E::QpFatal(qpn)
+        | E::QpRequestError(qpn)
+        | E::QpAccessError(qpn)
+        | E::CommunicationEstablished(qpn)
+        | E::SqDrained(qpn)
+        | E::LastWqeReached(qpn) => Some(qpn),
+        E::SrqLimitReached(_) => None,
+    }
+}
+
+/// Somebody who hears of a queue pair's events, until dropped: one handle of an XRC target that has several (ibv_open_qp).
+#[derive(Debug)]
+pub struct Listener {
+    name: u64,
+    qpn: Qpn,
+    /// Of the context that has the queue pair.
+    source: Arc<AsyncQueue>,
+    own: Arc<AsyncQueue>,
+    generation: u32,
+}
+
+impl Listener {
+    pub(crate) fn new(qpn: Qpn, source: &Arc<AsyncQueue>, own: &Arc<AsyncQueue>) -> Self {
+        static NAMES: AtomicU64 = AtomicU64::new(1);
+        let name = NAMES.fetch_add(1, Ordering::Relaxed);
+        lock(&source.listened).entry(qpn).or_default().push((name, Arc::clone(own)));
+        Self { name, qpn, source: Arc::clone(source), own: Arc::clone(own), generation: generation() }
+    }
+
+    /// What its events say ([`AsyncEvent::Heard`]); no other has it in this process.
+    #[must_use]
+    pub const fn name(&self) -> u64 {
+        self.name
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // In a forked child the locks may be held by a thread that is not there.
+        if !is_own(self.generation) {
+            return;
+        }
+        if let Some(listeners) = lock(&self.source.listened).get_mut(&self.qpn) {
+            listeners.retain(|(name, _)| *name != self.name);
+        }
+        self.own
+            .forget(|event| matches!(event, AsyncEvent::Heard { listener, .. } if *listener == self.name));
     }
 }
 

@@ -62,7 +62,7 @@ pub use error::{
     AddressError, CreateError, Forked, ModifyQpError, MrError, OpenError, PollError, PostListError,
     RegisterError, post_errno,
 };
-pub use events::{AsyncEvent, EventError};
+pub use events::{AsyncEvent, EventError, Listener};
 pub use gid::{Gid, GidTable};
 pub use mr::{MemoryRange, Mr};
 pub use mw::Mw;

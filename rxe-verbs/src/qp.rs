@@ -5,6 +5,7 @@ use crate::{
     cq::Cq,
     engine::{Shard, State, now},
     error::{AddressError, CreateError, Forked, ModifyQpError, PostListError},
+    events::Listener,
     gid::Gid,
     limits,
     mr::Mr,
@@ -246,6 +247,17 @@ impl Qp {
         self.query().0.state
     }
 
+    /// Has its events told by name to whoever listens, each listener in its context ([`crate::AsyncEvent::Heard`]), and from the
+    /// first one on no more to the context that made it: what handles of a shared queue pair hear by (ibv_open_qp). The
+    /// kernel tells all of them, too (`__ib_shared_qp_event_handler`).
+    ///
+    /// # Errors
+    /// [`Forked`].
+    pub fn listen(&self, context: &Context) -> Result<Listener, Forked> {
+        context.check_owner()?;
+        Ok(Listener::new(self.qpn, &self.context().0.events, &context.0.events))
+    }
+
     /// Its counters.
     #[must_use]
     pub fn stats(&self) -> QpStats {
@@ -478,6 +490,7 @@ impl Drop for Qp {
                 state.leave_queue(cq.id());
             }
             state.qp_owners.remove(&self.qpn);
+            self.context().0.events.forget_qp(self.qpn);
         });
     }
 }

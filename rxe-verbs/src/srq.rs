@@ -4,6 +4,7 @@ use crate::{
     cq::Cq,
     engine::Shard,
     error::{CreateError, PostListError},
+    events::AsyncEvent,
     limits,
     pd::Pd,
     xrcd::Xrcd,
@@ -11,7 +12,7 @@ use crate::{
 use rxe_core::{
     endpoint::Acks,
     qp::PostError,
-    work::{RecvWr, SrqId},
+    work::{self, RecvWr, SrqId},
 };
 use std::sync::Arc;
 
@@ -148,6 +149,8 @@ impl Drop for Inner {
             let _ = state.endpoint.destroy_srq(self.id);
             state.hand_out();
             state.srq_owners.remove(&self.id);
+            let limit = AsyncEvent::Queue(work::AsyncEvent::SrqLimitReached(self.id));
+            self.pd.context().0.events.forget(|event| *event == limit);
             if let Some((xrc, _)) = &self.xrc {
                 state.leave_queue(xrc.cq.id());
             }

@@ -254,6 +254,30 @@ fn asynchronous_events_have_a_descriptor() {
     assert_eq!(two.b.get_async_event(Some(Duration::from_millis(5))), Err(EventError::Empty));
 }
 
+/// Else a program that waits for the descriptor would find nothing, and a later object of that name would hear of it.
+#[test]
+fn events_end_with_their_object() {
+    let two = udp4();
+    let (a, mut b) = connected(&two, QpType::Rc, 4096, Mtu::M1024);
+    b.cq = two.b.create_cq(1, None).unwrap();
+    b.qp = b.pd.create_qp(&QpInit::new(QpType::Rc, &b.cq)).unwrap();
+    let a = End { qp: a.pd.create_qp(&QpInit::new(QpType::Rc, &a.cq)).unwrap(), ..a };
+    verbs_common::connect(&a.qp, &b.qp, Mtu::M1024);
+    for wr_id in 0..2 {
+        b.qp.post_recv(&RecvWr { wr_id, sges: &[b.mr.sge(0, 64)] }).unwrap();
+        a.qp.post_send(&SendWr::new(1, SendOp::Send, &[a.mr.sge(0, 8)])).unwrap();
+        a.good();
+    }
+    let wrong = Remote { addr: 0, rkey: b.mr.rkey() };
+    a.qp.post_send(&SendWr::new(1, SendOp::Write(wrong), &[a.mr.sge(0, 8)])).unwrap();
+    assert_eq!(a.wait().status, WcStatus::RemoteAccess);
+    assert!(readable(two.b.async_fd(), PATIENCE));
+    drop(b);
+    let left: Vec<_> = std::iter::from_fn(|| two.b.try_get_async_event()).collect();
+    assert_eq!(left, []);
+    assert!(!readable(two.b.async_fd(), Duration::ZERO));
+}
+
 /// C programs find these descriptors blocking, as the kernel's are: looking for events must not read them in vain.
 #[test]
 fn descriptors_may_be_made_blocking() {

@@ -3,9 +3,10 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    CreateError, Mtu, Psn, Qp, QpChange, QpInit, QpState, QpType, RecvWr, Remote, SendOp, SendWr, WcOpcode,
+    AsyncEvent, Context, CreateError, Listener, Mtu, Psn, Qp, QpChange, QpInit, QpState, QpType, RecvWr,
+    Remote, SendOp, SendWr, WcOpcode, WcStatus, work,
 };
-use std::{fs::File, os::fd::AsFd};
+use std::{fs::File, iter, os::fd::AsFd};
 use verbs_common::{ALL, End, everywhere, inproc, pattern, to_init};
 
 /// Connects an initiator to a target.
@@ -98,6 +99,35 @@ fn a_file_leads_to_the_same_domain_while_it_is_open() {
     assert!(open(&file, false, false).is_ok());
     drop(target);
     assert!(matches!(open(&file, false, false), Err(CreateError::NoDomain)));
+}
+
+/// As ibv_open_qp(3) has it: every handle hears of a target's events, also when the first one is gone.
+#[test]
+fn listeners_hear_of_a_target_one_by_one() {
+    let two = inproc();
+    let (a, b) = (End::new(&two.a, QpType::Rc, 4096), End::new(&two.b, QpType::Rc, 4096));
+    let initiator = a.pd.create_qp(&QpInit::new(QpType::XrcInitiator, &a.cq)).unwrap();
+    let domain = two.b.open_xrcd(None, true, false).unwrap();
+    let target = domain.create_target().unwrap();
+    let (first, second, elsewhere) =
+        (target.listen(&two.b).unwrap(), target.listen(&two.b).unwrap(), target.listen(&two.a).unwrap());
+    connect(&initiator, &target, [&a, &b]);
+    let srq = domain.create_srq(&b.pd, &b.cq, 16, 1).unwrap();
+    let nobody = srq.number().unwrap() + 77;
+    drop(first);
+    let sges = [a.mr.sge(0, 8)];
+    initiator.post_send(&SendWr { xrc_srq: nobody, ..SendWr::new(1, SendOp::Send, &sges) }).unwrap();
+    assert_eq!(a.wait().status, WcStatus::RemoteInvalidRequest);
+    let all = |context: &Context| -> Vec<_> { iter::from_fn(|| context.try_get_async_event()).collect() };
+    let heard = |listener: &Listener| AsyncEvent::Heard {
+        event: work::AsyncEvent::QpRequestError(target.qpn()),
+        listener: listener.name(),
+    };
+    assert_eq!(all(&two.b), [heard(&second)]);
+    assert!(all(&two.a).contains(&heard(&elsewhere)));
+    drop((second, elsewhere));
+    drop(target);
+    assert_eq!(all(&two.b), []);
 }
 
 #[test]

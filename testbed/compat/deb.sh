@@ -1,17 +1,35 @@
 #!/bin/bash
 # Installs a package of rxe with dpkg in a copy of this system (an overlay above it, gone at the end), and has user nobody
 # run Debian's programs with what it has installed: deb.sh PACKAGE. Needs root; network namespace and all else are its own.
+# Exit code 77: it cannot be tried here.
 set -euo pipefail
 package=$(realpath "$1")
 if [ -z "${RXE_DEB_INSIDE:-}" ]; then
-    RXE_DEB_INSIDE=1 exec unshare --mount --net --pid --fork --kill-child "$0" "$package"
+    copy=$(mktemp -d)
+    # What was mounted there has ended with its namespace.
+    trap 'rmdir "$copy"' EXIT
+    RXE_DEB_INSIDE=$copy unshare --mount --net --pid --fork --kill-child "$0" "$package"
+    exit
 fi
-ip link set lo up
-copy=$(mktemp -d)
-mount -t tmpfs rxe "$copy"
-mkdir "$copy/upper" "$copy/work" "$copy/root"
-mount -t overlay -o "lowerdir=/,upperdir=$copy/upper,workdir=$copy/work" rxe "$copy/root"
+copy=$RXE_DEB_INSIDE
 root=$copy/root
+ip link set lo up
+mount -t tmpfs rxe "$copy"
+mkdir "$root"
+# An overlay shows a single file system, so that parts of the system which are mounted get one each.
+layers=0
+layer() {
+    layers=$((layers + 1))
+    mkdir -p "$copy/$layers/upper" "$copy/$layers/work"
+    mount -t overlay -o "lowerdir=$1,upperdir=$copy/$layers/upper,workdir=$copy/$layers/work" rxe "$root$1" || {
+        echo "skipped: no overlay above $1 can be made here"
+        exit 77
+    }
+}
+layer /
+for part in /usr /etc /var /var/lib /opt; do
+    ! mountpoint -q "$part" || layer "$part"
+done
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t sysfs sys "$root/sys"

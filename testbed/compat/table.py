@@ -23,17 +23,16 @@ this. Where there are two ends, both have to end well; with `-c` the ibv_ progra
 COLUMNS = """
 `ours`: both ends on the drop-in, two processes on one address. `6.1 →`: the server is on that kernel's rxe in an emulated
 machine, our end is the client; `6.1 ←`: the other way round. There the command's addresses and GID indices are others.
-`none`: the kernel lacks what the program needs, and its end said so. Empty: not played there.
+`none`: the kernel (or ours) lacks what the program needs, and its end said so. Empty: not played there.
 """
 TAIL = """
-qperf without `-cm1` names its peer by LID, which is no way on Ethernet (nor on kernel devices): its UC and UD tests are not
-here. rcopy, rstream, riostream and udpong are made of rsockets, which are not there yet: they end with "Operation not
-supported". What became of each of pyverbs' tests is in [pyverbs.txt](pyverbs.txt).
+rcopy, rstream, riostream and udpong are made of rsockets, which are not there: `rsocket` fails with EOPNOTSUPP, and a line on
+standard error says so. What became of each of pyverbs' tests is in [pyverbs.txt](pyverbs.txt).
 """
 
 
 def program_of(name):
-    return name.split()[0].rstrip(":").rsplit("/", 1)[-1]
+    return name.split()[0].rstrip(":,").rsplit("/", 1)[-1]
 
 
 def packages():
@@ -49,8 +48,6 @@ def main():
         rows.setdefault(program_of(name), {}).setdefault(name, {})[placement] = (verdict, remark)
         if placement not in placements:
             placements.append(placement)
-        if remark:
-            notes.setdefault(remark, len(notes) + 1)
     heads = [placement.replace(" client", " →").replace(" server", " ←") for placement in placements]
     text = HEAD + "".join(packages()) + COLUMNS
     for program, names in rows.items():
@@ -59,7 +56,8 @@ def main():
             marks = []
             for placement in placements:
                 verdict, remark = found.get(placement, ("", ""))
-                marks.append(verdict + (f" [{notes[remark]}]" if remark else ""))
+                # A line played again takes the place of what it said before.
+                marks.append(verdict + (f" [{notes.setdefault(remark, len(notes) + 1)}]" if remark else ""))
             shown = name.replace("|", "\\|")
             text += f"| `{shown}` | " + " | ".join(marks) + " |\n"
     if notes:

@@ -60,6 +60,8 @@ pub(crate) struct DeviceAttr {
     pub(crate) max_pkeys: u16,
     pub(crate) local_ca_ack_delay: u8,
     pub(crate) phys_port_cnt: u8,
+    /// Padding is named here: what is copied to the program says nothing of our memory.
+    pub(crate) _padding: u32,
 }
 
 /// struct ibv_odp_caps.
@@ -70,6 +72,7 @@ pub(crate) struct OdpCaps {
     pub(crate) rc_odp_caps: u32,
     pub(crate) uc_odp_caps: u32,
     pub(crate) ud_odp_caps: u32,
+    pub(crate) _padding: u32,
 }
 
 /// struct ibv_tso_caps.
@@ -87,8 +90,10 @@ pub(crate) struct RssCaps {
     pub(crate) supported_qpts: u32,
     pub(crate) max_rwq_indirection_tables: u32,
     pub(crate) max_rwq_indirection_table_size: u32,
+    pub(crate) _padding: u32,
     pub(crate) rx_hash_fields_mask: u64,
     pub(crate) rx_hash_function: u8,
+    pub(crate) _padding_behind: [u8; 7],
 }
 
 /// struct ibv_packet_pacing_caps.
@@ -134,6 +139,7 @@ pub(crate) struct PciAtomicCaps {
 pub(crate) struct DeviceAttrEx {
     pub(crate) orig_attr: DeviceAttr,
     pub(crate) comp_mask: u32,
+    pub(crate) _padding: u32,
     pub(crate) odp_caps: OdpCaps,
     pub(crate) completion_timestamp_mask: u64,
     pub(crate) hca_core_clock: u64,
@@ -145,8 +151,10 @@ pub(crate) struct DeviceAttrEx {
     pub(crate) raw_packet_caps: u32,
     pub(crate) tm_caps: TmCaps,
     pub(crate) cq_mod_caps: CqModerationCaps,
+    pub(crate) _padding_of_moderation: u32,
     pub(crate) max_dm_size: u64,
     pub(crate) pci_atomic_caps: PciAtomicCaps,
+    pub(crate) _padding_of_atomics: u16,
     pub(crate) xrc_odp_caps: u32,
     pub(crate) phys_port_cnt_ex: u32,
 }

@@ -13,7 +13,9 @@ use super::{
     object::{
         Ah, CompChannel, Cq, CqEx, Dm, Mr, Mw, Pd, PollFunctions, Qp, QpEx, Srq, Td, WrFunctions, Xrcd,
     },
-    rdma::{AddrInfo, CmEvent, CmId, ConnParam, EventChannel, IbAddr, JoinAttr, PathRec, Route, UdParam},
+    rdma::{
+        AddrInfo, CmEvent, CmId, ConnParam, Ece, EventChannel, IbAddr, JoinAttr, PathRec, Route, UdParam,
+    },
     work::{
         AtomicOperands, BindMw, DataBuf, Grh, MwBind, MwBindInfo, Rdma, RecvWr, SendWr, Sge, UdTarget, Wc,
     },
@@ -205,6 +207,7 @@ fn rdma_facts(out: &mut Vec<Fact>) {
         private_data, private_data_len, responder_resources, initiator_depth, flow_control, retry_count,
         rnr_retry_count, srq, qp_num,
     });
+    facts!(out, "ibv_ece", Ece, { vendor_id, options, comp_mask });
     facts!(out, "rdma_ud_param", UdParam, { private_data, private_data_len, ah_attr, qp_num, qkey });
     facts!(out, "rdma_cm_event", CmEvent, { id, listen_id, event, status, param });
     facts!(out, "rdma_addrinfo", AddrInfo, {

@@ -121,6 +121,15 @@ pub(crate) struct ConnParam {
     pub(crate) qp_num: u32,
 }
 
+/// struct ibv_ece.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Ece {
+    pub(crate) vendor_id: u32,
+    pub(crate) options: u32,
+    pub(crate) comp_mask: u32,
+}
+
 /// struct rdma_ud_param.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

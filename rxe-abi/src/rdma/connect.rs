@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use core::ffi::c_int;
-use rxe_cm::{ConnParams, ForeignQp, proto::RejectReason};
+use rxe_cm::{ConnParams, Ece, ForeignQp, proto::RejectReason};
 use rxe_verbs::{QpChange, QpState, QpType, Qpn, limits::MAX_RD_ATOMIC};
 
 /// What the program says about its end.
@@ -21,11 +21,13 @@ struct Said {
     retry_count: u8,
     rnr_retry_count: u8,
     qp: Option<ForeignQp>,
+    ece: Ece,
 }
 
 impl Said {
     /// Null leaves everything to us, as librdmacm has it.
     fn new(id: &Id, param: Option<&ConnParam>) -> Self {
+        let ece = id.more().ece.local;
         let own = qp::of(id).map(|qp| ForeignQp { qpn: qp.qp.qpn(), srq: qp.qp.srq().is_some() });
         let Some(param) = param else {
             return Self {
@@ -36,6 +38,7 @@ impl Said {
                 retry_count: 7,
                 rnr_retry_count: 7,
                 qp: own,
+                ece,
             };
         };
         let depth = |count: u8| (count != MAX_DEPTH).then_some(count.min(MAX_RD_ATOMIC));
@@ -48,6 +51,7 @@ impl Said {
             retry_count: param.retry_count.min(7),
             rnr_retry_count: param.rnr_retry_count.min(7),
             qp: own.or_else(|| (param.qp_num != 0).then_some(named)),
+            ece,
         }
     }
 
@@ -61,6 +65,7 @@ impl Said {
             rnr_retry_count: self.rnr_retry_count,
             qp: self.qp,
             qkey: None,
+            ece: self.ece,
         }
     }
 }
@@ -84,7 +89,9 @@ extern "C" fn rdma_connect(id: Option<&Id>, param: Option<&ConnParam>) -> c_int 
 extern "C" fn rdma_accept(id: Option<&Id>, param: Option<&ConnParam>) -> c_int {
     value(|| {
         let id = given(id)?;
-        let said = Said::new(id, param);
+        let mut said = Said::new(id, param);
+        // The vendor that the peer has named, as librdmacm answers.
+        said.ece.vendor_id = id.more().ece.remote.vendor_id;
         let datagrams = qp::kind_of(id) == QpType::Ud;
         if qp::of(id).is_some() && !datagrams {
             qp::change(id, QpState::Rtr, said.responder_resources, Some(said.rnr_retry_count))?;

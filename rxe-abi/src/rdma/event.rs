@@ -1,6 +1,6 @@
 //! Events.
 
-use super::{Channel, Id, id::enter, ids, qp};
+use super::{Channel, Id, id::enter, ids, multicast::Join, qp};
 use crate::{
     border::{Errno, Out, Owned, Result, given, object, value},
     c::rdma::{CmEvent, ConnParam, Param, UdParam},
@@ -155,13 +155,17 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
         let space = event.id.port_space()?;
         let id = enter(event.id, channel.cast(), context, space, kind);
         // What cannot be shown the program will miss by itself.
-        let _ = Owned::ours(id).get().map(Id::refresh);
+        let _ = Owned::ours(id).get().map(|id| {
+            hear_options(id, &event.kind);
+            id.refresh()
+        });
         (id.cast_const(), listen_id, about)
     } else {
         let about = event.id.number();
         let id = ids().find(&about, |id| {
             id.events.give();
             events = Some(Arc::clone(&id.events));
+            hear_options(id, &event.kind);
             let _ = id.refresh();
             if let EventKind::ConnectResponse(_) = event.kind
                 && !id.c.qp.load(Ordering::Acquire).is_null()
@@ -181,6 +185,13 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
     };
     let c = CmEvent { id, listen_id, event: name, status, param };
     Some(Box::into_raw(Box::new(Event { c, _private_data: private_data, events: events? })))
+}
+
+/// Keeps what the peer says of its vendor's options.
+fn hear_options(id: &Id, kind: &EventKind) {
+    if let EventKind::ConnectRequest(Offer::Connection(terms)) | EventKind::ConnectResponse(terms) = kind {
+        id.more().ece.remote = terms.ece;
+    }
 }
 
 /// The peer has accepted: the queue pair becomes ready, and the peer hears that.
@@ -235,11 +246,7 @@ fn ud(terms: Option<&DatagramTerms>, private_data: &[u8]) -> UdParam {
 
 fn joined(about: usize, terms: &DatagramTerms) -> Param {
     let mut context = ptr::null_mut();
-    ids().find(&about, |id| {
-        let more = id.more();
-        let group = more.groups.iter().find(|(group, _)| *group == terms.av.dst);
-        context = group.map_or(ptr::null_mut(), |(_, context)| context.load(Ordering::Relaxed));
-    });
+    ids().find(&about, |id| context = Join::tell(&mut id.more().groups, terms.av.dst));
     Param { ud: UdParam { private_data: context, ..ud(Some(terms), &[]) } }
 }
 

@@ -4,6 +4,7 @@
 //! connection manager says ([`rxe_cm::CmId::qp_change`]); a connection is confirmed when the program fetches its event.
 
 mod connect;
+mod ece;
 mod endpoint;
 mod event;
 mod id;
@@ -16,11 +17,7 @@ use crate::{
     object::{Context, Events, Pd, Xrcd},
     verbs::{self, context::blocking, device::devices},
 };
-use core::{
-    ffi::c_void,
-    net::IpAddr,
-    sync::atomic::{AtomicPtr, Ordering},
-};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use rxe_cm::{CmId, Manager};
 use rxe_verbs::ContextOptions;
 use std::{
@@ -62,13 +59,14 @@ struct More {
     sync: bool,
     /// What queue pairs of its requests are made of.
     template: Option<Template>,
-    /// Completion queues and channels made with its queue pair: of the send side, of the receive side.
+    /// Whether its completion queues and channels were made by us: of the send side, of the receive side.
     made: [bool; 2],
-    /// Groups, with what the program calls them.
-    groups: Vec<(IpAddr, AtomicPtr<c_void>)>,
+    /// Groups that it has joined, in that order.
+    groups: Vec<multicast::Join>,
     /// Private data for the next connect.
     connect: Vec<u8>,
     path: Option<Box<c::rdma::PathRec>>,
+    ece: ece::Both,
 }
 
 /// struct ibv_qp_init_attr of an endpoint that listens.

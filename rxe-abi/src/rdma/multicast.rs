@@ -8,30 +8,64 @@ use crate::{
 use core::{
     ffi::{c_int, c_void},
     net::IpAddr,
-    sync::atomic::AtomicPtr,
+    ptr,
+    sync::atomic::{AtomicPtr, Ordering},
 };
 use rxe_verbs::Gid;
 
-fn join(id: &Id, group: IpAddr, context: *mut c_void) -> Result<c_int> {
-    if let Some(qp) = qp::of(id) {
+/// A group that an id has joined.
+#[derive(Debug)]
+pub(super) struct Join {
+    group: IpAddr,
+    /// What the program calls it.
+    context: AtomicPtr<c_void>,
+    /// Its event was given out.
+    told: bool,
+}
+
+impl Join {
+    /// What the next event of this group is to say: joins are told in their order.
+    pub(super) fn tell(joins: &mut [Self], group: IpAddr) -> *mut c_void {
+        let next = joins.iter_mut().find(|join| join.group == group && !join.told);
+        next.map_or(ptr::null_mut(), |join| {
+            join.told = true;
+            join.context.load(Ordering::Relaxed)
+        })
+    }
+}
+
+fn join(id: &Id, group: IpAddr, receives: bool, context: *mut c_void) -> Result<c_int> {
+    let pair = qp::of(id).filter(|_| receives);
+    let again = id.more().groups.iter().any(|join| join.group == group);
+    if let Some(qp) = pair {
         qp.qp.attach_multicast(Gid::from(group))?;
     }
     // Before the event, which names the context, can come.
-    id.more().groups.push((group, AtomicPtr::new(context)));
+    id.more().groups.push(Join { group, context: AtomicPtr::new(context), told: false });
     if let Err(error) = id.cm.join_multicast(group) {
-        leave(id, group)?;
+        forget(id, group)?;
+        // A join before this one stays as it is.
+        if let Some(qp) = pair.filter(|_| !again) {
+            qp.qp.detach_multicast(Gid::from(group))?;
+        }
         return Err(error.into());
     }
     wait_if_sync(id)
 }
 
+/// Takes the newest join of a group from the list, as librdmacm does.
+fn forget(id: &Id, group: IpAddr) -> Result<()> {
+    let groups = &mut id.more().groups;
+    let place = groups.iter().rposition(|join| join.group == group);
+    groups.remove(place.ok_or(Errno(libc::EADDRNOTAVAIL))?);
+    Ok(())
+}
+
 fn leave(id: &Id, group: IpAddr) -> Result<()> {
-    let mut more = id.more();
-    let place = more.groups.iter().position(|(have, _)| *have == group);
-    more.groups.swap_remove(place.ok_or(Errno(libc::EADDRNOTAVAIL))?);
-    drop(more);
+    forget(id, group)?;
     if let Some(qp) = qp::of(id) {
-        qp.qp.detach_multicast(Gid::from(group))?;
+        // It may not be attached: the join was for sending only, or another was left before.
+        let _ = qp.qp.detach_multicast(Gid::from(group));
     }
     Ok(())
 }
@@ -39,7 +73,7 @@ fn leave(id: &Id, group: IpAddr) -> Result<()> {
 /// rdma_join_multicast(3).
 #[unsafe(no_mangle)]
 extern "C" fn rdma_join_multicast(id: Option<&Id>, group: Address, context: *mut c_void) -> c_int {
-    value(|| join(given(id)?, given(group.read()?)?.ip(), context))
+    value(|| join(given(id)?, given(group.read()?)?.ip(), true, context))
 }
 
 /// rdma_join_multicast_ex(3).
@@ -50,16 +84,17 @@ extern "C" fn rdma_join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     const BOTH: u32 = 3;
-    const MOST_FLAGS: u32 = 1;
+    /// RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: the queue pair gets nothing.
+    const SEND_ONLY: u32 = 1;
     value(|| {
         let (id, attr) = (given(id)?, given(attr)?);
         if attr.comp_mask != BOTH {
             return Err(INVALID);
         }
-        if attr.join_flags > MOST_FLAGS {
+        if attr.join_flags > SEND_ONLY {
             return Err(UNSUPPORTED);
         }
-        join(id, given(attr.addr.read()?)?.ip(), context)
+        join(id, given(attr.addr.read()?)?.ip(), attr.join_flags != SEND_ONLY, context)
     })
 }
 

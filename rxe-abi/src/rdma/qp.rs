@@ -10,7 +10,7 @@ use crate::{
         value as v,
     },
     convert::{qp_attr_of, qp_state_number, qp_type, state_of},
-    object::{CompChannel, Context, Cq, Pd, Qp, Srq, Xrcd},
+    object::{CompChannel, Context, Pd, Qp, Srq, Xrcd},
     verbs::{cq, qp, srq},
 };
 use core::{
@@ -95,13 +95,15 @@ pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Optio
         return Err(INVALID);
     }
     show(&id.c.pd, pd);
-    let mut init = with_queues(id, context, init)?;
+    let mut init = with_queues(id, context, init).inspect_err(|_| end_queues(id))?;
     let made = match kind_of(id) {
         QpType::XrcTarget => domain(id, xrcd).and_then(|xrcd| qp::make_target(xrcd, init.qp_context)),
         _ => qp::make(pd, &mut init, None),
     };
     let made = made.inspect_err(|_| end_queues(id))?;
     show(&id.c.qp, made.cast_const());
+    // It has none, whatever was said before.
+    id.more().ece.local = rxe_cm::Ece::default();
     let ready = if kind_of(id) == QpType::Ud {
         [QpState::Init, QpState::Rtr, QpState::Rts]
             .iter()
@@ -121,15 +123,16 @@ fn domain<'a>(id: &Id, named: Option<&'a Xrcd>) -> Result<&'a Xrcd> {
     }
 }
 
-/// Completion queues, each with a channel, for sides that the program has given none.
+/// Completion queues, each with a channel, for sides that the program has given none, and that have none yet. An XRC target
+/// completes nothing itself, and an initiator receives nothing.
 fn with_queues<'a>(id: &'a Id, context: ContextPtr, mut init: QpInitAttr<'a>) -> Result<QpInitAttr<'a>> {
-    if init.send_cq.is_none() {
-        make_queue(context, init.cap.max_send_wr, &id.c.send_cq_channel, &id.c.send_cq)?;
-        id.more().made[0] = true;
+    let kind = kind_of(id);
+    if init.send_cq.is_none() && kind != QpType::XrcTarget {
+        own_queue(id, context, SEND, init.cap.max_send_wr)?;
         init.send_cq = object(&id.c.send_cq);
     }
-    if init.recv_cq.is_none() {
-        receive_queue(id, context, init.cap.max_recv_wr)?;
+    if init.recv_cq.is_none() && !matches!(kind, QpType::XrcTarget | QpType::XrcInitiator) {
+        own_queue(id, context, RECV, init.cap.max_recv_wr)?;
         init.recv_cq = object(&id.c.recv_cq);
     }
     if init.srq.is_none() {
@@ -138,40 +141,61 @@ fn with_queues<'a>(id: &'a Id, context: ContextPtr, mut init: QpInitAttr<'a>) ->
     Ok(init)
 }
 
-/// The completion queue of the receive side, made now if there is none.
-fn receive_queue(id: &Id, context: ContextPtr, entries: u32) -> Result<()> {
-    if id.c.recv_cq.load(Ordering::Acquire).is_null() {
-        make_queue(context, entries, &id.c.recv_cq_channel, &id.c.recv_cq)?;
-        id.more().made[1] = true;
-    }
-    Ok(())
-}
-
 type CChannel = Pointer<crate::c::object::CompChannel>;
 type CCq = Pointer<crate::c::object::Cq>;
 
-fn make_queue(context: ContextPtr, entries: u32, channel: &CChannel, queue: &CCq) -> Result<()> {
+/// Sides of an id, as `More::made` has them.
+const SEND: usize = 0;
+const RECV: usize = 1;
+
+const fn side(id: &Id, side: usize) -> (&CCq, &CChannel) {
+    match side {
+        SEND => (&id.c.send_cq, &id.c.send_cq_channel),
+        _ => (&id.c.recv_cq, &id.c.recv_cq_channel),
+    }
+}
+
+/// The id's completion queue of a side, made now if there is none.
+fn own_queue(id: &Id, context: ContextPtr, which: usize, entries: u32) -> Result<()> {
+    let (queue, channel) = side(id, which);
+    if !queue.load(Ordering::Acquire).is_null() {
+        return Ok(());
+    }
     let errno = || crate::border::Errno(nix::errno::Errno::last_raw());
-    let made = cq::ibv_create_comp_channel(context);
-    show(channel, made.cast_const());
-    let made = object::<_, CompChannel>(channel).ok_or_else(errno)?;
     let entries = c_int::try_from(entries.max(1)).map_err(|_| INVALID)?;
-    let made = cq::ibv_create_cq(context, entries, ptr::null_mut(), Some(made), 0);
+    let new_channel = cq::ibv_create_comp_channel(context);
+    if new_channel.is_null() {
+        return Err(errno());
+    }
+    show(channel, new_channel.cast_const());
+    // Its context is the id: programs that wait for its events check that (rdma_get_send_comp in the header).
+    let own = ptr::from_ref(id).cast_mut().cast();
+    let made = cq::ibv_create_cq(context, entries, own, object::<_, CompChannel>(channel), 0);
+    if made.is_null() {
+        let error = errno();
+        cq::ibv_destroy_comp_channel(take::<_, CompChannel>(channel));
+        return Err(error);
+    }
     show(queue, made.cast_const());
-    if made.is_null() { Err(errno()) } else { Ok(()) }
+    id.more().made[which] = true;
+    Ok(())
 }
 
 fn take<T, U>(place: &AtomicPtr<T>) -> Owned<U> {
     Owned::ours(place.swap(ptr::null_mut(), Ordering::AcqRel).cast())
 }
 
-/// Ends the completion queues that were made with the queue pair.
+/// Ends the completion queues that were made for the id, but for one that a queue pair or a shared receive queue still uses.
 fn end_queues(id: &Id) {
-    let made = core::mem::take(&mut id.more().made);
-    let sides = [(&id.c.send_cq, &id.c.send_cq_channel), (&id.c.recv_cq, &id.c.recv_cq_channel)];
-    for ((queue, channel), _) in sides.into_iter().zip(made).filter(|(_, made)| *made) {
-        cq::ibv_destroy_cq(take::<_, Cq>(queue));
-        cq::ibv_destroy_comp_channel(take::<_, CompChannel>(channel));
+    for which in [SEND, RECV] {
+        let (queue, channel) = side(id, which);
+        let (old_queue, old_channel) = (queue.load(Ordering::Acquire), channel.load(Ordering::Acquire));
+        if id.more().made[which] && cq::ibv_destroy_cq(Owned::ours(old_queue.cast())) == 0 {
+            queue.store(ptr::null_mut(), Ordering::Release);
+            channel.store(ptr::null_mut(), Ordering::Release);
+            id.more().made[which] = false;
+            cq::ibv_destroy_comp_channel(Owned::ours(old_channel.cast()));
+        }
     }
 }
 
@@ -179,10 +203,7 @@ fn end(id: &Id) {
     if of(id).is_some() {
         qp::ibv_destroy_qp(take::<_, Qp>(&id.c.qp));
     }
-    // A shared receive queue for XRC completes there.
-    if kind_of(id) != QpType::XrcTarget || id.c.srq.load(Ordering::Acquire).is_null() {
-        end_queues(id);
-    }
+    end_queues(id);
 }
 
 /// rdma_destroy_qp(3).
@@ -245,12 +266,12 @@ fn create_srq<'a>(id: &'a Id, init: &mut SrqInitAttrEx<'a>) -> Result<()> {
     if init.comp_mask & v::SRQ_INIT_ATTR_TYPE != 0 && init.srq_type == v::SRQT_XRC {
         init.xrcd = Some(domain(id, init.xrcd)?);
         if init.cq.is_none() {
-            receive_queue(id, id.c.verbs.load(Ordering::Acquire).cast_const(), init.attr.max_wr)?;
+            own_queue(id, id.c.verbs.load(Ordering::Acquire).cast_const(), RECV, init.attr.max_wr)?;
             init.cq = object(&id.c.recv_cq);
         }
         init.comp_mask |= v::SRQ_INIT_ATTR_XRCD | v::SRQ_INIT_ATTR_CQ;
     }
-    let made = srq::make_ex(init)?;
+    let made = srq::make_ex(init).inspect_err(|_| end_queues(id))?;
     show(&id.c.srq, made.cast_const());
     show(&id.c.pd, pd);
     Ok(())
@@ -262,9 +283,7 @@ pub(super) extern "C" fn rdma_destroy_srq(id: Option<&Id>) {
     quietly(|| {
         if let Some(id) = id.filter(|id| !id.c.srq.load(Ordering::Acquire).is_null()) {
             srq::ibv_destroy_srq(take::<_, Srq>(&id.c.srq));
-            if kind_of(id) == QpType::XrcTarget && of(id).is_none() {
-                end_queues(id);
-            }
+            end_queues(id);
         }
     });
 }

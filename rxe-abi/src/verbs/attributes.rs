@@ -81,6 +81,7 @@ fn device_attr(context: &Context) -> DeviceAttr {
         max_pkeys: u16::try_from(context.context.pkeys().len()).unwrap_or(u16::MAX),
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
+        _padding: 0,
     }
 }
 
@@ -90,6 +91,7 @@ const ODP: OdpCaps = OdpCaps {
     rc_odp_caps: v::ODP_SEND | v::ODP_RECV | v::ODP_WRITE | v::ODP_READ | v::ODP_ATOMIC | v::ODP_SRQ_RECV,
     uc_odp_caps: v::ODP_SEND | v::ODP_RECV | v::ODP_WRITE | v::ODP_SRQ_RECV,
     ud_odp_caps: v::ODP_SEND | v::ODP_RECV | v::ODP_SRQ_RECV,
+    _padding: 0,
 };
 
 fn device_attr_ex(context: &Context) -> DeviceAttrEx {
@@ -97,6 +99,7 @@ fn device_attr_ex(context: &Context) -> DeviceAttrEx {
     DeviceAttrEx {
         orig_attr,
         comp_mask: 0,
+        _padding: 0,
         odp_caps: ODP,
         // Timestamps are nanoseconds.
         completion_timestamp_mask: u64::MAX,
@@ -109,8 +112,10 @@ fn device_attr_ex(context: &Context) -> DeviceAttrEx {
         raw_packet_caps: 0,
         tm_caps: TmCaps::default(),
         cq_mod_caps: CqModerationCaps::default(),
+        _padding_of_moderation: 0,
         max_dm_size: super::dm::MOST as u64,
         pci_atomic_caps: PciAtomicCaps::default(),
+        _padding_of_atomics: 0,
         xrc_odp_caps: ODP.rc_odp_caps,
         phys_port_cnt_ex: 1,
     }

@@ -114,6 +114,7 @@ pub(crate) fn open(device: &'static Device) -> Result<Arc<Context>> {
         device,
         cqs: Register::new(),
         qps: Register::new(),
+        targets: Register::new(),
         srqs: Register::new(),
         pds: Register::new(),
         mrs: Register::new(),

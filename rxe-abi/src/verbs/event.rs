@@ -11,7 +11,7 @@ use crate::{
     object::{Context, Cq, Qp, Srq},
 };
 use core::ffi::c_int;
-use rxe_verbs::{AsyncEvent as Event, Qpn, work};
+use rxe_verbs::{AsyncEvent as Event, Qpn, work::AsyncEvent as Q};
 
 /// ibv_get_async_event(3). It waits unless the descriptor was made non-blocking.
 #[unsafe(no_mangle)]
@@ -39,22 +39,20 @@ fn next_event(context: &Context) -> Result<AsyncEvent> {
 }
 
 fn to_c(context: &Context, event: Event) -> Option<AsyncEvent> {
-    use work::AsyncEvent as Q;
-    let qp = |number: Qpn, event_type| {
-        let qp = context.qps.find(&number, |qp: &Qp| qp.events.give())?;
-        Some(AsyncEvent { element: EventElement { qp }, event_type })
-    };
     let port = |event_type| Some(AsyncEvent { element: EventElement { port_num: 1 }, event_type });
     match event {
-        Event::Queue(Q::QpFatal(number)) => qp(number, v::EVENT_QP_FATAL),
-        Event::Queue(Q::QpRequestError(number)) => qp(number, v::EVENT_QP_REQ_ERR),
-        Event::Queue(Q::QpAccessError(number)) => qp(number, v::EVENT_QP_ACCESS_ERR),
-        Event::Queue(Q::CommunicationEstablished(number)) => qp(number, v::EVENT_COMM_EST),
-        Event::Queue(Q::SqDrained(number)) => qp(number, v::EVENT_SQ_DRAINED),
-        Event::Queue(Q::LastWqeReached(number)) => qp(number, v::EVENT_QP_LAST_WQE_REACHED),
         Event::Queue(Q::SrqLimitReached(number)) => {
             let srq = context.srqs.find(&number, |srq: &Srq| srq.events.give())?;
             Some(AsyncEvent { element: EventElement { srq }, event_type: v::EVENT_SRQ_LIMIT_REACHED })
+        }
+        Event::Queue(event) => {
+            let (number, event_type) = of_qp(event)?;
+            let qp = context.qps.find(&number, |qp: &Qp| qp.events.give())?;
+            Some(AsyncEvent { element: EventElement { qp }, event_type })
+        }
+        Event::Heard { event, listener } => {
+            let qp = context.targets.find(&listener, |qp: &Qp| qp.events.give())?;
+            Some(AsyncEvent { element: EventElement { qp }, event_type: of_qp(event)?.1 })
         }
         Event::CqError(number) => {
             let cq = context.cqs.find(&number, |cq: &Cq| cq.events.give())?;
@@ -65,6 +63,19 @@ fn to_c(context: &Context, event: Event) -> Option<AsyncEvent> {
         Event::PortError => port(v::EVENT_PORT_ERR),
         _ => None,
     }
+}
+
+/// The queue pair of an event, and its number.
+const fn of_qp(event: Q) -> Option<(Qpn, c_int)> {
+    Some(match event {
+        Q::QpFatal(number) => (number, v::EVENT_QP_FATAL),
+        Q::QpRequestError(number) => (number, v::EVENT_QP_REQ_ERR),
+        Q::QpAccessError(number) => (number, v::EVENT_QP_ACCESS_ERR),
+        Q::CommunicationEstablished(number) => (number, v::EVENT_COMM_EST),
+        Q::SqDrained(number) => (number, v::EVENT_SQ_DRAINED),
+        Q::LastWqeReached(number) => (number, v::EVENT_QP_LAST_WQE_REACHED),
+        Q::SrqLimitReached(_) => return None,
+    })
 }
 
 /// ibv_ack_async_event(3).

@@ -20,7 +20,7 @@ use core::{
     ptr,
     sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
 };
-use rxe_verbs::{Gid, QpInit, QpState, limits};
+use rxe_verbs::{Gid, Listener, QpInit, QpState, limits};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Requests converted before they are posted together; a longer list is posted in pieces.
@@ -80,7 +80,15 @@ pub(crate) fn make_target(xrcd: &Xrcd, qp_context: *mut c_void) -> Result<*mut Q
     targets.retain(|target| target.strong_count() > 0);
     targets.push(Arc::downgrade(&qp));
     drop(targets);
-    let object = handle(c, qp, &xrcd.context, &xrcd.users, None);
+    target_handle(c, qp, xrcd)
+}
+
+/// Hands a handle of an XRC target to the program: each hears of the target's events.
+fn target_handle(c: c::object::QpEx, qp: Arc<rxe_verbs::Qp>, xrcd: &Xrcd) -> Result<*mut Qp> {
+    let listener = qp.listen(&xrcd.context.context)?;
+    let name = listener.name();
+    let object = handle(c, qp, &xrcd.context, &xrcd.users, None, Some(listener));
+    xrcd.context.targets.enter(name, object);
     Ok(object)
 }
 
@@ -90,8 +98,7 @@ fn targets() -> MutexGuard<'static, Vec<Weak<rxe_verbs::Qp>>> {
     TARGETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// ibv_open_qp(3): another handle of an XRC target of the domain; the target ends with the last one. Events of it go to
-/// the handle that was there first.
+/// ibv_open_qp(3): another handle of an XRC target of the domain; the target ends with the last one.
 pub(super) extern "C" fn open_qp(context: ContextPtr, attr: Option<&QpOpenAttr<'_>>) -> *mut Qp {
     const NEEDED: u32 = v::QP_OPEN_ATTR_NUM | v::QP_OPEN_ATTR_XRCD | v::QP_OPEN_ATTR_TYPE;
     pointer(|| {
@@ -116,7 +123,7 @@ pub(super) extern "C" fn open_qp(context: ContextPtr, attr: Option<&QpOpenAttr<'
         let none = target_attr(if has_context { attr.qp_context } else { ptr::null_mut() });
         let c = c_qp(context, None, &none, attr.qp_num);
         c.qp_base.state.store(qp_state_number(qp.state()), Ordering::Relaxed);
-        Ok(handle(c, qp, &xrcd.context, &xrcd.users, None))
+        target_handle(c, qp, xrcd)
     })
 }
 
@@ -150,31 +157,29 @@ pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> 
     })?;
     let c = c_qp(&pd.context, Some(pd), init, qp.qpn().value());
     init.cap = caps_to_c(&qp.query().1.caps);
-    Ok(handle(c, Arc::new(qp), &pd.context, &pd.users, batch))
+    let qpn = qp.qpn();
+    let object = handle(c, Arc::new(qp), &pd.context, &pd.users, batch, None);
+    pd.context.qps.enter(qpn, object);
+    Ok(object)
 }
 
-/// Hands a queue pair to the program.
 fn handle(
     c: c::object::QpEx,
     qp: Arc<rxe_verbs::Qp>,
     context: &Arc<Context>,
     domain: &Users,
     batch: Option<Batch>,
+    listener: Option<Listener>,
 ) -> *mut Qp {
-    let qpn = qp.qpn();
-    let object = Box::into_raw(Box::new(Qp {
+    Box::into_raw(Box::new(Qp {
         c,
         qp,
         context: Arc::clone(context),
         _domain: Users::clone(domain),
         events: Events::default(),
+        listener,
         batch,
-    }));
-    // Of several handles events name the first.
-    if context.qps.find(&qpn, |_| ()).is_none() {
-        context.qps.enter(qpn, object);
-    }
-    object
+    }))
 }
 
 fn c_qp(context: &Context, pd: Option<&Pd>, init: &QpInitAttr<'_>, number: u32) -> c::object::QpEx {
@@ -297,8 +302,9 @@ extern "C" fn ibv_query_qp_data_in_order(qp: Option<&Qp>, op: c_int, flags: u32)
 pub(crate) extern "C" fn ibv_destroy_qp(qp: Owned<Qp>) -> c_int {
     code(|| {
         let object = qp.get()?;
-        if object.context.qps.find(&object.qp.qpn(), |_| ()).is_some_and(|first| ptr::eq(first, object)) {
-            object.context.qps.remove(&object.qp.qpn());
+        match &object.listener {
+            Some(listener) => object.context.targets.remove(&listener.name()),
+            None => object.context.qps.remove(&object.qp.qpn()),
         }
         object.events.wait();
         qp.free();

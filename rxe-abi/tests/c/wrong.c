@@ -273,6 +273,54 @@ static void making_pairs(void)
 	CODE(ibv_destroy_qp(plain), 0);
 }
 
+/* What needs an adapter's hardware, or the right to see everybody's packets. */
+static void raw(void)
+{
+	struct ibv_qp_init_attr init = usual();
+	struct ibv_qp_init_attr_ex ex = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RAW_PACKET, .pd = pd,
+		.cap = { .max_send_wr = 2, .max_recv_wr = 2, .max_send_sge = 1, .max_recv_sge = 1 }, .comp_mask = IBV_QP_INIT_ATTR_PD,
+	};
+	struct ibv_wq_init_attr queue = { .wq_type = IBV_WQT_RQ, .max_wr = 4, .max_sge = 1, .pd = pd, .cq = cq };
+	struct ibv_wq *none = NULL;
+	struct ibv_rwq_ind_table_init_attr table = { .ind_tbl = &none };
+	struct ibv_flow_action_esp_attr esp = { 0 };
+	struct ibv_counters_init_attr counters = { 0 };
+	struct ibv_ece ece = { .vendor_id = 0x123456 };
+	struct {
+		struct ibv_flow_attr attr;
+		struct ibv_flow_spec_eth eth;
+	} flow = {
+		.attr = { .type = IBV_FLOW_ATTR_NORMAL, .size = sizeof(flow), .num_of_specs = 1, .port = 1 },
+		.eth = { .type = IBV_FLOW_SPEC_ETH, .size = sizeof(struct ibv_flow_spec_eth) },
+	};
+	struct ibv_flow *made;
+	struct ibv_qp *qp;
+
+	init.qp_type = IBV_QPT_RAW_PACKET;
+	NUL(ibv_create_qp(pd, &init), EOPNOTSUPP);
+	NUL(ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
+	ex.qp_type = IBV_QPT_DRIVER;
+	NUL(ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
+	init = usual();
+	qp = ibv_create_qp(pd, &init);
+	flow.attr.type = IBV_FLOW_ATTR_SNIFFER;
+	NUL(made = ibv_create_flow(qp, &flow.attr), EOPNOTSUPP);
+	flow.attr.type = IBV_FLOW_ATTR_NORMAL;
+	NUL(made = ibv_create_flow(qp, &flow.attr), EOPNOTSUPP);
+	note("no flow", made != NULL, 0);
+	NUL(ibv_create_wq(context, &queue), EOPNOTSUPP);
+	NUL(ibv_create_rwq_ind_table(context, &table), EOPNOTSUPP);
+	NUL(ibv_create_flow_action_esp(context, &esp), EOPNOTSUPP);
+	NUL(ibv_create_counters(context, &counters), EOPNOTSUPP);
+	/* Its connection options: none. */
+	CODE(ibv_query_ece(qp, &ece), EOPNOTSUPP);
+	CODE(ibv_set_ece(qp, &ece), EOPNOTSUPP);
+	ece.vendor_id = 0;
+	CODE(ibv_set_ece(qp, &ece), EOPNOTSUPP);
+	CODE(ibv_destroy_qp(qp), 0);
+}
+
 static void changing_pairs(void)
 {
 	struct ibv_qp_init_attr init = usual();
@@ -392,6 +440,7 @@ int main(int count, char **arguments)
 	queues();
 	extended();
 	making_pairs();
+	raw();
 	changing_pairs();
 	posting();
 	addresses();

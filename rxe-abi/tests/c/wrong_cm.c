@@ -168,6 +168,70 @@ static void groups(void)
 	MINUS1(rdma_destroy_id(id), 0);
 }
 
+/* The next event, which is to be this one; `asked` gets the id that a request comes with. */
+static void expect(enum rdma_cm_event_type wanted, struct rdma_cm_id **asked)
+{
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+	struct rdma_cm_event *event = NULL;
+
+	if (poll(&fd, 1, 10000) == 1)
+		rdma_get_cm_event(channel, &event);
+	note("the next event", event ? (int)event->event : -1, wanted);
+	if (event && asked)
+		*asked = event->id;
+	if (event)
+		rdma_ack_cm_event(event);
+}
+
+/* Vendors' options: ids whose queue pairs are the program's own carry them, whatever they are of. */
+static void options(void)
+{
+	struct ibv_ece ece = { .vendor_id = 0x123456, .options = 0xdeadbeef }, none = { .comp_mask = 7 }, said = { .comp_mask = 9 };
+	struct rdma_conn_param param = { .qp_num = 0x4711, .retry_count = 1, .rnr_retry_count = 1 };
+	struct rdma_cm_id *listener = make(RDMA_PS_TCP), *id = make(RDMA_PS_TCP), *request = NULL;
+
+	MINUS1(rdma_set_local_ece(NULL, &ece), EINVAL);
+	MINUS1(rdma_set_local_ece(id, NULL), EINVAL);
+	MINUS1(rdma_set_local_ece(id, &none), EINVAL);
+	none.vendor_id = 1;
+	MINUS1(rdma_set_local_ece(id, &none), EINVAL);
+	MINUS1(rdma_get_remote_ece(NULL, &said), EINVAL);
+	MINUS1(rdma_get_remote_ece(id, NULL), EINVAL);
+	MINUS1(rdma_get_remote_ece(id, &said), 0);
+	note("nothing was heard yet", said.vendor_id | said.options | said.comp_mask, 0);
+
+	MINUS1(rdma_bind_addr(listener, at(7006)), 0);
+	MINUS1(rdma_listen(listener, 1), 0);
+	MINUS1(rdma_set_local_ece(id, &ece), 0);
+	MINUS1(rdma_resolve_addr(id, NULL, at(7006), 2000), 0);
+	expect(RDMA_CM_EVENT_ADDR_RESOLVED, NULL);
+	MINUS1(rdma_resolve_route(id, 2000), 0);
+	expect(RDMA_CM_EVENT_ROUTE_RESOLVED, NULL);
+	MINUS1(rdma_connect(id, &param), 0);
+	expect(RDMA_CM_EVENT_CONNECT_REQUEST, &request);
+	if (!request)
+		return;
+	MINUS1(rdma_get_remote_ece(request, &said), 0);
+	note("the vendor of a request", said.vendor_id, 0x123456);
+	note("its options", said.options == 0xdeadbeef, 1);
+	note("its mask", said.comp_mask, 0);
+	ece = (struct ibv_ece){ .vendor_id = 0x999999, .options = 0x5a };
+	MINUS1(rdma_set_local_ece(request, &ece), 0);
+	param.qp_num = 0x4712;
+	MINUS1(rdma_accept(request, &param), 0);
+	expect(RDMA_CM_EVENT_CONNECT_RESPONSE, NULL);
+	MINUS1(rdma_get_remote_ece(id, &said), 0);
+	note("a reply has the vendor of its request", said.vendor_id, 0x123456);
+	note("options of a reply", said.options, 0x5a);
+	MINUS1(rdma_establish(id), 0);
+	expect(RDMA_CM_EVENT_ESTABLISHED, NULL);
+	MINUS1(rdma_disconnect(id), 0);
+	MINUS1(rdma_destroy_id(request), 0);
+	MINUS1(rdma_destroy_id(id), 0);
+	MINUS1(rdma_destroy_id(listener), 0);
+	/* Events of ids that are gone do not come. */
+}
+
 static void information(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_NUMERICHOST }, *info = NULL;
@@ -198,6 +262,7 @@ int main(int count, char **arguments)
 	order();
 	pairs();
 	groups();
+	options();
 	information();
 	rdma_destroy_event_channel(channel);
 	if (print)

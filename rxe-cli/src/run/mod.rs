@@ -5,7 +5,10 @@ mod view;
 
 use crate::Result;
 use clap::ValueEnum;
-use rxe_verbs::{Device, devices, host::HostConfig};
+use rxe_verbs::{
+    Device, devices,
+    host::{HostConfig, Observer},
+};
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -13,6 +16,8 @@ use std::{
     os::unix::{ffi::OsStrExt, fs::MetadataExt, process::CommandExt},
     path::{Path, PathBuf},
     process::Command,
+    thread,
+    time::{Duration, Instant},
 };
 
 /// The names under which programs look for the drop-in.
@@ -68,17 +73,48 @@ enum Sysfs {
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let variables = variables(&args.wishes)?;
     let (program, arguments) = args.command.split_first().ok_or("no program was given")?;
+    let mut connection = None;
     if args.wishes.sysfs == Sysfs::Mount {
         let view = sysfs(&args.wishes)?;
-        // A service started from in there could not look after processes outside.
-        if env::var_os("RXE_SERVICE").is_none_or(|service| service != "off") {
-            // By a program that we wait for: it must be no child of the program's.
-            Command::new(env::current_exe()?).args(["service", "start"]).status()?;
-        }
+        connection = service_outside()?;
         mount::enter(&view)?;
     }
     let error = Command::new(program).args(arguments).envs(variables).exec();
+    drop(connection);
     Err(format!("cannot run {}: {error}", program.display()).into())
+}
+
+/// Sees to it that there is a host service out here: one that is started from another mount or user namespace could not look
+/// after processes outside. Its idle time begins when the connection is closed, as the program begins.
+fn service_outside() -> Result<Option<Observer>> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let program = match env::var_os("RXE_SERVICE") {
+        Some(wish) if wish == "off" || wish == "embedded" => return Ok(None),
+        Some(wish) if !wish.is_empty() => wish.into(),
+        _ => env::current_exe()?,
+    };
+    match Observer::connect() {
+        Ok(None) => {}
+        Ok(there) => return Ok(there),
+        // One that is not for us is told of by the call that needs it.
+        Err(_) => return Ok(None),
+    }
+    // By a program that we wait for: it must be no child of the program's.
+    let ended = Command::new(&program).args(["service", "start"]).status();
+    let ended = ended.map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+    if !ended.success() {
+        return Err(format!("{} service start: {ended}", program.display()).into());
+    }
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match Observer::connect() {
+            Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(2)),
+            Ok(None) => {
+                return Err("the host service does not answer; RXE_SERVICE=off does without".into());
+            }
+            there => return Ok(there.ok().flatten()),
+        }
+    }
 }
 
 pub(crate) fn print(args: &EnvArgs) -> Result<()> {

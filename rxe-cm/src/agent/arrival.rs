@@ -206,8 +206,7 @@ impl Turn<'_> {
             side.request = Some(Box::new(request));
         }
         self.settle(comm_id);
-        let kind =
-            EventKind::ConnectRequest(Offer::Connection(ConnTerms::new(&request.terms, request.retry_count)));
+        let kind = EventKind::ConnectRequest(Offer::Connection(ConnTerms::requested(&request)));
         let own = request.private_data.split_header().map_or(&[][..], |(_, own)| own);
         self.emit_request((listener.id, child), kind, own, place);
     }

@@ -127,7 +127,7 @@ impl Turn<'_> {
         };
         let Some(agreed) = &mut id.agreed else { return };
         agreed.accepted(&accepted.terms, accepted.target_ack_delay);
-        let terms = ConnTerms::new(&accepted.terms, 0);
+        let terms = ConnTerms::accepted(accepted);
         let Some(qp) = id.qp.clone() else {
             let kind = EventKind::ConnectResponse(terms);
             self.emit(owner, kind, whole(&accepted.private_data));
@@ -156,7 +156,7 @@ impl Turn<'_> {
     fn on_established(&mut self, comm_id: CommId, private_data: &[u8]) {
         let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
         side.stood = true;
-        let terms = side.request.as_ref().map(|request| ConnTerms::new(&request.terms, request.retry_count));
+        let terms = side.request.as_deref().map(ConnTerms::requested);
         self.record(comm_id);
         if let Some(terms) = terms {
             self.tell(comm_id, EventKind::Established(Offer::Connection(terms)), private_data);

@@ -4,6 +4,7 @@ use super::{CmId, ForeignQp, UDP_QKEY};
 use crate::{
     agent::{Agreed, Exchange, Turn, answers, asks, min_rnr_timer, transaction},
     error::CmError,
+    event::Ece,
     proto::{
         CmaHeader, EXTENDED_XRC, Path, PrivateData, RejectReason, Rep, Req, ServiceId, SidrRep, SidrReq,
         SidrStatus, Transport,
@@ -40,6 +41,8 @@ pub struct ConnParams<'a> {
     pub qp: Option<ForeignQp>,
     /// Q_Key of a datagram service.
     pub qkey: Option<Qkey>,
+    /// Vendor's options of the program's own queue pair.
+    pub ece: Ece,
 }
 
 impl Default for ConnParams<'_> {
@@ -53,6 +56,7 @@ impl Default for ConnParams<'_> {
             rnr_retry_count: 7,
             qp: None,
             qkey: None,
+            ece: Ece::default(),
         }
     }
 }
@@ -196,6 +200,9 @@ impl CmId {
     }
 }
 
+/// The bits of a vendor ID.
+const VENDOR: u32 = 0xff_ffff;
+
 fn check(params: &ConnParams<'_>) -> Result<(), CmError> {
     for (what, count) in [("retries", params.retry_count), ("RNR retries", params.rnr_retry_count)] {
         if count > 7 {
@@ -280,6 +287,7 @@ fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), C
             subnet_local: false,
             ack_timeout: timeout,
         },
+        vendor_id: params.ece.vendor_id & VENDOR,
         private_data,
         ..Req::default()
     };
@@ -287,7 +295,7 @@ fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), C
     let ca_guid = turn.agent.guid(&context);
     let transaction = transaction(turn.agent.random(), comm_id.0);
     let local = Local { comm_id, ca_guid, transaction, packet_lifetime: path.packet_lifetime };
-    let machine = Connection::connect(turn.now, local, &req, 0);
+    let machine = Connection::connect(turn.now, local, &req, params.ece.options);
     if let Some(id) = turn.state.ids.get_mut(key) {
         let mut agreed = Agreed::asked(&path, starting_psn, responder_resources, timeout);
         agreed.retry_count = params.retry_count;
@@ -351,6 +359,7 @@ fn grant(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(),
         flow_control: params.flow_control && !qp.srq,
         rnr_retry_count: params.rnr_retry_count,
         srq: qp.srq || target,
+        vendor_id: params.ece.vendor_id & VENDOR,
         private_data,
         ..Rep::default()
     };
@@ -364,7 +373,7 @@ fn grant(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(),
     }
     let now = turn.now;
     let Some((comm_id, side)) = turn.side_of(key) else { return Err(CmError::NoQueuePair) };
-    side.machine.accept(now, &rep, 0)?;
+    side.machine.accept(now, &rep, params.ece.options)?;
     turn.settle(comm_id);
     Ok(())
 }
