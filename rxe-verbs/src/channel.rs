@@ -2,9 +2,9 @@
 
 use crate::{
     cq::{Cq, CqRing},
-    engine::Stack,
+    engine::{Polling, Stack},
     events::EventError,
-    sys::{poll, socket::Event},
+    sys::{poll, signals, socket::Event},
 };
 use core::time::Duration;
 use std::{
@@ -18,8 +18,10 @@ use std::{
     time::Instant,
 };
 
-/// How long a thread looks for packets before it sleeps.
+/// How long a thread looks for packets before it sleeps; [`Polling`] may say otherwise.
 const SPIN: Duration = Duration::from_micros(20);
+/// A thread that never sleeps looks up so often: for signals, and for what else ends a wait.
+const LOOK_UP: Duration = Duration::from_micros(100);
 
 /// A completion channel. Clones are the same channel.
 ///
@@ -31,33 +33,53 @@ pub struct CompChannel(Arc<Channel>);
 #[derive(Debug)]
 pub(crate) struct Channel {
     stack: Arc<Stack>,
-    queue: Mutex<VecDeque<Arc<CqRing>>>,
+    waiting: Mutex<Waiting>,
     readable: Event,
     /// The program waits inside [`CompChannel::get_event`], which watches the network itself, and not by polling the
     /// descriptor.
     waits_inside: AtomicBool,
+}
+
+/// What waits to be taken from a channel.
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<Arc<CqRing>>,
     /// Somebody wants the waiting thread to look up.
-    interrupted: AtomicBool,
+    interrupted: bool,
+    /// Threads that look here again in a moment: they need no descriptor to tell them.
+    lookers: u32,
+    /// The descriptor is readable.
+    raised: bool,
+}
+
+impl Waiting {
+    /// Makes the descriptor readable, or unreadable, if it has to be. It costs a system call, so it stays as it is where it
+    /// may be either.
+    fn settle(&mut self, readable: &Event) {
+        let any = self.interrupted || !self.events.is_empty();
+        if any && !self.raised && (self.interrupted || self.lookers == 0) {
+            readable.raise();
+            self.raised = true;
+        } else if !any && self.raised {
+            readable.clear();
+            self.raised = false;
+        }
+    }
 }
 
 impl Channel {
     /// Queues an event of `cq`, once per arming.
     pub(crate) fn push(&self, cq: Arc<CqRing>) {
-        let mut queue = self.lock();
-        queue.push_back(cq);
-        if queue.len() == 1 {
-            self.readable.raise();
-        }
+        let mut waiting = self.lock();
+        waiting.events.push_back(cq);
+        waiting.settle(&self.readable);
     }
 
     /// Forgets the events of a queue that goes away.
     pub(crate) fn forget(&self, cq: &CqRing) {
-        let mut queue = self.lock();
-        let raised = !queue.is_empty();
-        queue.retain(|entry| !core::ptr::eq(&raw const **entry, cq));
-        if raised && queue.is_empty() {
-            self.readable.clear();
-        }
+        let mut waiting = self.lock();
+        waiting.events.retain(|entry| !core::ptr::eq(&raw const **entry, cq));
+        waiting.settle(&self.readable);
     }
 
     pub(crate) fn waits_inside(&self) -> bool {
@@ -65,34 +87,45 @@ impl Channel {
     }
 
     fn pop(&self) -> Option<Cq> {
-        let mut queue = self.lock();
-        // The descriptor is readable just then. Reading it once more would block if somebody has made it blocking.
-        if queue.is_empty() {
-            return None;
-        }
-        let cq = loop {
-            // A queue whose last handle is being dropped has no reader any more.
-            match queue.pop_front() {
-                Some(ring) => {
-                    if let Some(cq) = Cq::of(&ring) {
-                        break Some(cq);
-                    }
-                }
-                None => break None,
-            }
-        };
-        if queue.is_empty() {
-            self.readable.clear();
-        }
-        drop(queue);
+        let mut waiting = self.lock();
+        // A queue whose last handle is being dropped has no reader any more.
+        let cq = core::iter::from_fn(|| waiting.events.pop_front()).find_map(|ring| Cq::of(&ring));
+        waiting.settle(&self.readable);
+        drop(waiting);
         if let Some(cq) = &cq {
             cq.count_event();
         }
         cq
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<CqRing>>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether somebody wanted the waiting thread to look up; true once.
+    fn take_interrupt(&self) -> bool {
+        let mut waiting = self.lock();
+        let interrupted = core::mem::take(&mut waiting.interrupted);
+        waiting.settle(&self.readable);
+        interrupted
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While it lives the calling thread looks for events itself.
+struct Looker<'a>(&'a Channel);
+
+impl<'a> Looker<'a> {
+    fn new(channel: &'a Channel) -> Self {
+        channel.lock().lookers += 1;
+        Self(channel)
+    }
+}
+
+impl Drop for Looker<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.0.lock();
+        waiting.lookers -= 1;
+        waiting.settle(&self.0.readable);
     }
 }
 
@@ -100,10 +133,9 @@ impl CompChannel {
     pub(crate) fn new(stack: &Arc<Stack>) -> io::Result<Self> {
         Ok(Self(Arc::new(Channel {
             stack: Arc::clone(stack),
-            queue: Mutex::default(),
+            waiting: Mutex::default(),
             readable: Event::new()?,
             waits_inside: AtomicBool::new(false),
-            interrupted: AtomicBool::new(false),
         })))
     }
 
@@ -131,8 +163,9 @@ impl CompChannel {
     /// Makes the thread that waits for an event, or the next one that is about to, return with
     /// [`EventError::Interrupted`].
     pub fn interrupt(&self) {
-        self.0.interrupted.store(true, Ordering::Release);
-        self.0.readable.raise();
+        let mut waiting = self.0.lock();
+        waiting.interrupted = true;
+        waiting.settle(&self.0.readable);
     }
 
     /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK).
@@ -149,20 +182,25 @@ impl CompChannel {
         self.0.stack.check()?;
         let deadline = poll::Deadline::after(timeout);
         let mut waiting = None;
+        // Whoever sleeps is woken by a signal; whoever does not would never hear that one came.
+        let signals = (self.0.stack.polling == Polling::Busy).then(signals::Held::new);
         loop {
             if let Some(cq) = self.0.pop() {
                 return Ok(cq);
             }
-            // Popping has made the descriptor unreadable again.
-            if self.0.interrupted.swap(false, Ordering::AcqRel) {
+            if self.0.take_interrupt() {
                 return Err(EventError::Interrupted);
             }
             self.0.waits_inside.store(true, Ordering::Relaxed);
-            if let Some(cq) = self.look_around(deadline) {
+            if let Some(cq) = self.look_around(deadline, waiting.is_some()) {
                 return Ok(cq);
             }
             if deadline.is_over() {
                 return Err(EventError::Empty);
+            }
+            if let Some(signals) = &signals {
+                signals.deliver().map_err(|_| EventError::Interrupted)?;
+                continue;
             }
             // While it lives, the background threads leave the sockets to us.
             let waiter = waiting.get_or_insert_with(|| self.0.stack.wait_for_packets());
@@ -173,17 +211,27 @@ impl CompChannel {
     }
 
     /// Takes turns for a moment: an answer that is on its way is had without sleeping.
-    fn look_around(&self, deadline: poll::Deadline) -> Option<Cq> {
-        let start = Instant::now();
-        loop {
-            self.0.stack.progress_before_sleep();
+    fn look_around(&self, deadline: poll::Deadline, slept: bool) -> Option<Cq> {
+        let stack = &self.0.stack;
+        let end = Instant::now() + stack.polling.look_for(SPIN).unwrap_or(LOOK_UP);
+        let _looker = Looker::new(&self.0);
+        while Instant::now() < end && !deadline.is_over() {
+            if slept {
+                // The background thread sleeps long: it would have to be woken for acknowledgements that wait.
+                stack.progress_before_sleep();
+            } else {
+                // The program probably answers what it is given: acknowledgements wait for that.
+                stack.progress();
+            }
             if let Some(cq) = self.0.pop() {
                 return Some(cq);
             }
-            if start.elapsed() >= SPIN || deadline.is_over() {
-                return None;
+            if stack.polling == Polling::Busy {
+                stack.give_way();
             }
         }
+        stack.progress_before_sleep();
+        self.0.pop()
     }
 }
 

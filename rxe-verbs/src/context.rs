@@ -6,7 +6,7 @@ use crate::{
     channel::CompChannel,
     cq::Cq,
     device::{Device, PortAttrs, PortState},
-    engine::{Binding, Follower, LinkReport, Stack, StackConfig, Wrapping, find_or_open, open_link},
+    engine::{Binding, Follower, LinkReport, Polling, Stack, StackConfig, Wrapping, find_or_open, open_link},
     error::{AddressError, CreateError, Forked, OpenError},
     events::{AsyncEvent, AsyncQueue, EventError},
     gid::{Gid, GidTable},
@@ -52,19 +52,27 @@ pub struct ContextOptions {
     slot: u8,
     pkeys: Option<Vec<Pkey>>,
     wrapping: Wrapping,
+    polling: Option<Polling>,
     shared: bool,
     alone: bool,
 }
 
 impl Default for ContextOptions {
     fn default() -> Self {
-        Self { slot: 0, pkeys: None, wrapping: Wrapping::default(), shared: true, alone: false }
+        Self {
+            slot: 0,
+            pkeys: None,
+            wrapping: Wrapping::default(),
+            polling: None,
+            shared: true,
+            alone: false,
+        }
     }
 }
 
 impl ContextOptions {
     /// The defaults: a slot from the host service, the host's partition table, what the environment says about faults (`RXE_FAULT`) and captures
-    /// (`RXE_PCAP`).
+    /// (`RXE_PCAP`), and about waiting (`RXE_POLL`).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -105,6 +113,13 @@ impl ContextOptions {
     #[must_use]
     pub fn capture(mut self, capture: Capture) -> Self {
         (self.wrapping.capture, self.shared) = (Some(capture), false);
+        self
+    }
+
+    /// How threads wait for packets.
+    #[must_use]
+    pub const fn polling(mut self, polling: Polling) -> Self {
+        (self.polling, self.shared) = (Some(polling), false);
         self
     }
 
@@ -153,7 +168,12 @@ impl ContextOptions {
     }
 
     fn stack_config(&self, mtu: Mtu) -> StackConfig {
-        StackConfig { slot: self.slot, pkeys: self.pkeys.clone(), port_mtu: mtu.bytes() }
+        StackConfig {
+            slot: self.slot,
+            pkeys: self.pkeys.clone(),
+            port_mtu: mtu.bytes(),
+            polling: self.polling,
+        }
     }
 
     fn open_bound(

@@ -57,6 +57,8 @@ struct State {
     lost: u64,
     /// Events given out and not acknowledged.
     unacked: u64,
+    /// Threads that wait until there are none.
+    waiting: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -140,6 +142,7 @@ impl Cq {
                 armed: Armed::No,
                 lost: 0,
                 unacked: 0,
+                waiting: 0,
             }),
             len: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
@@ -284,7 +287,8 @@ impl Cq {
         }
         let mut state = self.0.ring.lock();
         state.unacked = state.unacked.saturating_sub(count.into());
-        if state.unacked == 0 {
+        // Telling nobody is a system call, too.
+        if state.unacked == 0 && state.waiting > 0 {
             self.0.ring.acked.notify_all();
         }
     }
@@ -306,9 +310,11 @@ impl Cq {
             return;
         }
         let mut state = self.0.ring.lock();
+        state.waiting += 1;
         while state.unacked > 0 {
             state = self.0.ring.acked.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.waiting -= 1;
     }
 
     pub(crate) fn count_event(&self) {

@@ -7,10 +7,11 @@
 use super::{
     clock,
     network::Network,
+    polling::Polling,
     shard::{Shard, mode},
-    state::{Turn, Who},
+    state::Who,
 };
-use crate::sys::{poll, process::block_signals};
+use crate::sys::{poll, signals::block_signals};
 use core::{sync::atomic::Ordering, time::Duration};
 use rxe_core::time::Instant;
 use std::{
@@ -22,15 +23,21 @@ use std::{
 
 /// How often it looks in while the application polls.
 const TICK: Duration = Duration::from_millis(1);
-/// How long it goes on looking for packets after the last one, before it sleeps.
+/// How long it goes on looking for packets after the last one, before it sleeps; [`Polling`] may say otherwise.
 const SPIN: Duration = Duration::from_micros(30);
+/// Once it has found nothing for so long it offers the processor at each look.
+const GENEROUS: Duration = Duration::from_micros(100);
 
 /// Starts the thread.
-pub(super) fn start(shard: &Arc<Shard>, network: &Arc<Network>) -> io::Result<JoinHandle<()>> {
+pub(super) fn start(
+    shard: &Arc<Shard>,
+    network: &Arc<Network>,
+    polling: Polling,
+) -> io::Result<JoinHandle<()>> {
     let (shard, network) = (Arc::clone(shard), Arc::clone(network));
     thread::Builder::new().name("rxe".to_owned()).stack_size(256 * 1024).spawn(move || {
         block_signals();
-        run(&Engine { shard: &shard, network: &network });
+        run(&Engine { shard: &shard, network: &network, polling });
     })
 }
 
@@ -39,6 +46,7 @@ pub(super) fn start(shard: &Arc<Shard>, network: &Arc<Network>) -> io::Result<Jo
 struct Engine<'a> {
     shard: &'a Shard,
     network: &'a Network,
+    polling: Polling,
 }
 
 fn run(engine: &Engine<'_>) {
@@ -86,14 +94,27 @@ fn rest(engine: &Engine<'_>) {
 /// Nobody else makes progress: turns while there is something to do and a moment longer, then sleep.
 fn take_over(engine: &Engine<'_>, polls: u64) {
     let shard = engine.shard;
-    let mut idle_since = clock::now();
-    while clock::now().since(idle_since) < SPIN {
+    let (mut now, limit) = (clock::now(), engine.polling.look_for(SPIN));
+    let (mut idle_since, mut looked_up) = (now, now);
+    while limit.is_none_or(|limit| now.since(idle_since) < limit) {
         if shard.polls.load(Ordering::Relaxed) != polls || shard.stop.load(Ordering::Acquire) {
             return;
         }
-        match shard.try_turn(Who::Idle) {
-            Some(Turn { busy: true, .. }) => idle_since = clock::now(),
-            _ => core::hint::spin_loop(),
+        let busy = shard.try_turn(Who::Idle).is_some_and(|turn| turn.busy);
+        now = clock::now();
+        if busy {
+            idle_since = now;
+        } else if now.since(idle_since) > GENEROUS {
+            thread::yield_now();
+        } else {
+            core::hint::spin_loop();
+        }
+        if now.since(looked_up) > TICK {
+            looked_up = now;
+            if shard.waiters.load(Ordering::SeqCst) > 0 {
+                return;
+            }
+            sleep(engine, false, Some(Duration::ZERO));
         }
     }
     let timeout = announce(shard, mode::LISTENING);

@@ -2,6 +2,7 @@
 
 use super::{
     mailbox::Mailbox,
+    polling::Polling,
     stack::{Stack, StackConfig},
 };
 use crate::{
@@ -130,9 +131,12 @@ impl Open {
         bound: Option<(Binding, Option<PathBuf>)>,
         link: impl Link + 'static,
         wrapping: Wrapping,
-        config: StackConfig,
+        mut config: StackConfig,
         mailbox: Option<Arc<Mailbox>>,
     ) -> Result<Arc<Stack>, OpenError> {
+        if config.polling.is_none() {
+            config.polling = Some(Polling::from_environment()?);
+        }
         let capture = match wrapping.capture {
             Some(capture) => Some(capture),
             None => self.capture_of_environment()?,

@@ -4,6 +4,7 @@ use super::{
     background,
     mailbox::Mailbox,
     network::Network,
+    polling::Polling,
     shard::Shard,
     state::{State, Who},
     transmit::core_ident,
@@ -37,6 +38,10 @@ const WINDOW: (usize, usize) = (16 * 1024, 512 * 1024);
 /// A receive buffer of so many bytes is charged for one byte of payload, when packets come one by one and small.
 const BUFFER_PER_BYTE: usize = 4;
 
+/// Bytes in flight to one destination at most, where our own buffer is large: then the peer's probably is, too. With less a
+/// sender that never waits is held up by its acknowledgements; more brings nothing.
+const SEND_WINDOW_MOST: u32 = 384 * 1024;
+
 /// Turns without effect before the processor is offered. That is more than pass in a round trip between two idle
 /// processors (about 25), which therefore never pays for it; about as long (20 us) as a thread that may sleep goes on
 /// looking; and much less than the time slice of whoever waits for this processor.
@@ -51,6 +56,8 @@ pub(crate) struct StackConfig {
     pub(crate) pkeys: Option<Vec<Pkey>>,
     /// Largest payload of a packet, in bytes.
     pub(crate) port_mtu: u32,
+    /// How threads wait; without one, as the environment says.
+    pub(crate) polling: Option<Polling>,
 }
 
 /// One process's share of a host's RoCE port.
@@ -59,6 +66,7 @@ pub(crate) struct Stack {
     shards: Vec<Arc<Shard>>,
     pub(crate) table: Arc<Regions>,
     pub(crate) network: Arc<Network>,
+    pub(crate) polling: Polling,
     /// Of the process that made it.
     pub(super) generation: u32,
     /// The partition table.
@@ -82,6 +90,13 @@ struct Names {
     xrcds: Slab<()>,
 }
 
+/// Bytes in flight to one destination, at first and at most, where our own receive buffer has `recv_buffer` bytes.
+fn send_window(recv_buffer: usize) -> (u32, u32) {
+    let (start, usual) = EndpointConfig::default().send_window;
+    let most = u32::try_from(recv_buffer / BUFFER_PER_BYTE).unwrap_or(u32::MAX);
+    (start, most.clamp(usual, SEND_WINDOW_MOST))
+}
+
 impl Stack {
     pub(super) fn new(
         link: Box<dyn Link>,
@@ -101,11 +116,11 @@ impl Stack {
             ident: core_ident(capabilities.ident),
             source_ports: capabilities.source_ports.clone(),
             receive_window: window as u32,
+            send_window: send_window(capabilities.recv_buffer),
             pkeys: pkeys.clone(),
             port_mtu: config.port_mtu,
             seed: random.hash_one(seed),
             keep_strays: mailbox.is_some(),
-            ..EndpointConfig::default()
         });
         let network = Arc::new(Network::new()?);
         let shard = Shard::new(State::new(endpoint, link, mailbox), &table)?;
@@ -113,6 +128,7 @@ impl Stack {
             shards: vec![shard],
             table,
             network,
+            polling: config.polling.unwrap_or_default(),
             generation: generation(),
             pkeys,
             slot: config.slot,
@@ -173,7 +189,7 @@ impl Stack {
         due
     }
 
-    /// The same for a thread that is about to sleep.
+    /// A turn of every shard for a thread that is about to sleep: acknowledgements leave.
     pub(crate) fn progress_before_sleep(&self) {
         for shard in &self.shards {
             shard.progress(Who::Idle);
@@ -200,7 +216,7 @@ impl Stack {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if threads.is_empty() {
             for shard in &self.shards {
-                threads.push(background::start(shard, &self.network)?);
+                threads.push(background::start(shard, &self.network, self.polling)?);
             }
         }
         Ok(())
@@ -300,6 +316,16 @@ mod tests {
         Context,
         net::{InprocNet, Transmit},
     };
+
+    #[test]
+    fn the_send_window_follows_the_own_buffer() {
+        let usual = EndpointConfig::default().send_window;
+        for (recv_buffer, most) in
+            [(0, usual.1), (2 * 212_992, usual.1), (1 << 20, 256 << 10), (8 << 20, SEND_WINDOW_MOST)]
+        {
+            assert_eq!(send_window(recv_buffer), (usual.0, most), "{recv_buffer}");
+        }
+    }
 
     #[test]
     fn a_processor_is_offered_only_after_many_empty_turns() {

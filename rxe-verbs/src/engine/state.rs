@@ -25,7 +25,8 @@ const RECEIVES: usize = 4;
 /// After an acknowledgement waited in vain for data to travel with, so many turns do not wait.
 const PATIENCE: u8 = 8;
 
-/// Turns that find nothing may go by until the clock is looked at; that is a few microseconds.
+/// Turns that find nothing may go by until the clock, and the sockets that had nothing lately, are looked at; that is a
+/// few microseconds for a thread that polls, and the background thread looks once a millisecond.
 const BLIND_TURNS: u8 = 8;
 
 /// Messages, and bytes of them, that wait for the next call at most.
@@ -75,6 +76,15 @@ impl core::fmt::Debug for State {
     }
 }
 
+/// Where a turn looks for packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Look {
+    /// At every socket.
+    All,
+    /// At the one that had some last.
+    Glance,
+}
+
 /// Who takes a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Who {
@@ -122,15 +132,17 @@ impl State {
 
     /// One turn: everything there is to do now, within limits.
     pub(crate) fn turn(&mut self, view: View<'_>, who: Who) -> Turn {
-        let mut late = 0;
+        let (mut late, mut look) = (0, Look::All);
         self.blind = self.blind.saturating_add(1);
         if self.pending.is_some() || self.endpoint.may_transmit() {
             self.look_at_clock();
             late = self.send_late(view, who);
         } else if self.blind >= BLIND_TURNS || who == Who::Idle {
             self.look_at_clock();
+        } else {
+            look = Look::Glance;
         }
-        let received = self.receive(view);
+        let received = self.receive(view, look);
         let now = self.now;
         let due = self.endpoint.poll_timeout().is_some_and(|deadline| deadline <= now);
         if due {
@@ -221,10 +233,14 @@ impl State {
         Acks::Flush
     }
 
-    fn receive(&mut self, view: View<'_>) -> bool {
+    fn receive(&mut self, view: View<'_>, look: Look) -> bool {
         let mut any = false;
         for _ in 0..RECEIVES {
-            match self.link.recv(&mut self.arrivals) {
+            let received = match look {
+                Look::All => self.link.recv(&mut self.arrivals),
+                Look::Glance => self.link.glance(&mut self.arrivals),
+            };
+            match received {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(error) => {

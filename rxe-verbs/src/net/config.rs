@@ -170,7 +170,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(super) fn new(variable: &'static str, value: &str, allowed: &'static str) -> Self {
+    pub(crate) fn new(variable: &'static str, value: &str, allowed: &'static str) -> Self {
         Self { variable, value: value.to_owned(), allowed }
     }
 }

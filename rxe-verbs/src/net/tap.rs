@@ -207,6 +207,14 @@ impl<L: Link> Link for TapLink<L> {
         Ok(count)
     }
 
+    fn glance(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        let count = self.inner.glance(into)?;
+        for run in into.iter() {
+            self.record_run(&run);
+        }
+        Ok(count)
+    }
+
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.inner.poll_fds()
     }

@@ -9,6 +9,7 @@ pub(crate) mod owned;
 pub(crate) mod poll;
 pub(crate) mod process;
 pub(crate) mod shared;
+pub(crate) mod signals;
 pub(crate) mod socket;
 pub(crate) mod table;
 pub(crate) mod unix;

@@ -1,19 +1,7 @@
-//! What concerns the process as a whole: signals of our threads, work to do at exit, memory brought to storage.
+//! What concerns the process as a whole: work to do at exit, memory brought to storage.
 
 use core::ffi::c_void;
-use nix::sys::signal::{SigSet, Signal};
 use std::{fs, io, path::PathBuf, sync::OnceLock};
-
-/// Blocks every signal in the calling thread but those that its own instructions raise: the program's handlers run in
-/// its own threads, while a copy from memory that is gone must still reach the handler that turns it into an error.
-pub(crate) fn block_signals() {
-    let mut set = SigSet::all();
-    for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP] {
-        set.remove(fault);
-    }
-    // Fails for an invalid `how` only.
-    let _ = set.thread_block();
-}
 
 static AT_EXIT: OnceLock<fn()> = OnceLock::new();
 

@@ -16,7 +16,7 @@ use crate::{
     sys::{
         fork::{generation, is_own},
         poll,
-        process::block_signals,
+        signals::block_signals,
         socket::Event,
         unix::Channel,
     },

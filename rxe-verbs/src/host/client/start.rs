@@ -5,7 +5,7 @@ use crate::{
         config::{HostConfig, HostConfigError},
         service::{Place, Service, ServiceError},
     },
-    sys::process::block_signals,
+    sys::signals::block_signals,
 };
 use std::{
     env, io,
