@@ -138,6 +138,7 @@ CONNECTION MANAGER (librdmacm; ids have no queue pair, and a queue pair number t
   cm_resolve {id, addr, port}           -> null       address and route; takes their two events
   cm_connect {id, data="", qpn=null}    -> null       data: private data in hex
   cm_accept {id, data=""}, cm_reject {id, data=""}  -> null
+  cm_reject_ece {id, data=""}           -> null       for connection options that it does not have
   cm_establish {id}, cm_disconnect {id} -> null
   cm_event {channel, timeout_ms=10000}  -> {event, status, data, id, listener} or null   event as in
       rdma_cm_event_type without RDMA_CM_EVENT_; data is the whole field, in hex. A CONNECT_REQUEST's

@@ -188,6 +188,11 @@ def op_cm_reject(session, id, data=""):
     session.get(id, CmId).call("rdma_reject", data or None, len(data))
 
 
+def op_cm_reject_ece(session, id, data=""):
+    data = bytes.fromhex(data)
+    session.get(id, CmId).call("rdma_reject_ece", data or None, len(data))
+
+
 def op_cm_establish(session, id):
     session.get(id, CmId).call("rdma_establish")
 

@@ -10,6 +10,11 @@ pub(super) const ALL: &[Case] = &[
     Case { name: "refused, nobody listens (8)", ours: Some(nobody), kernel: Some(nobody_here) },
     Case { name: "refused by the program (28)", ours: Some(by_program), kernel: Some(by_program_here) },
     Case {
+        name: "refused by the program for its connection options (35)",
+        ours: Some(by_options),
+        kernel: Some(by_options_here),
+    },
+    Case {
         name: "refused for each reason there is, and an unknown one",
         ours: None,
         kernel: Some(each_reason),
@@ -88,6 +93,34 @@ fn by_program_here(bench: &Bench) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The only other reason that a kernel's program can give (rdma_reject_ece).
+fn by_options(bench: &Bench) -> Result<(), Failure> {
+    let (_listener, address) = bench.their_listener(PortSpace::Tcp)?;
+    for text in [&b"no"[..], b""] {
+        let id = bench.peer.resolved(PortSpace::Tcp, address)?;
+        id.connect(&bench.params(&[]))?;
+        let (theirs, _) = bench.they_are_asked()?;
+        theirs.call("cm_reject_ece", text)?;
+        let event = bench.we_get_status("REJECTED", 35)?;
+        let mut want = text.to_vec();
+        want.resize(event.private_data.len(), 0);
+        same("what came with it", &event.private_data[..], &want)?;
+    }
+    Ok(())
+}
+
+fn by_options_here(bench: &Bench) -> Result<(), Failure> {
+    let (_listener, address) = bench.our_listener(PortSpace::Tcp)?;
+    let id = bench.their_resolved(PortSpace::Tcp, address)?;
+    id.call("cm_connect", &[])?;
+    bench.we_get("CONNECT_REQUEST")?.id.reject_because(RejectReason::VENDOR_OPTION_NOT_SUPPORTED, b"no")?;
+    let told = bench.they_get("REJECTED")?;
+    if told.status != 35 {
+        return Err(format!("the kernel's program sees reason {}, not 35", told.status).into());
+    }
+    same("what came with it", &told.data[..2], b"no")
 }
 
 /// The kernel hands on whatever it is told. "Timeout" is for whom has asked: the kernel looks for another connection then.
