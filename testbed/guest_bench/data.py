@@ -151,7 +151,13 @@ def text_of(store):
     return "\n".join(lines) + "\n"
 
 
-def rounds_of(version, rounds, wanted, store):
+def save(store, out):
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "guest.json").write_text(json.dumps(store, indent=1) + "\n", encoding="utf-8")
+    (out / "guest.md").write_text(text_of(store), encoding="utf-8")
+
+
+def rounds_of(version, rounds, wanted, store, out):
     guest = Guest(version)
     kernel = store["kernels"].setdefault(version, {"samples": {}})
     kernel["release"] = guest.info["release"]
@@ -164,6 +170,7 @@ def rounds_of(version, rounds, wanted, store):
                 both[whose].append(value)
             print(f"{version}, round {number}: {figure.name}: kernel {pair[0]:.1f}, ours {pair[1]:.1f} {figure.unit}",
                   file=sys.stderr, flush=True)
+            save(store, out)
 
 
 def main():
@@ -187,13 +194,10 @@ def main():
     store["date"] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     for version in args.kernels.split(","):
         try:
-            rounds_of(version, args.rounds, wanted, store)
+            rounds_of(version, args.rounds, wanted, store, args.out)
         finally:
             if not args.keep:
                 subprocess.run([VM, "down", version], check=False)
-    args.out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(store, indent=1) + "\n", encoding="utf-8")
-    (args.out / "guest.md").write_text(text_of(store), encoding="utf-8")
     print(text_of(store), end="")
 
 
