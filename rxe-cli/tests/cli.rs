@@ -205,6 +205,42 @@ fn the_demonstration_holds() {
     std::fs::remove_file(&pcap).unwrap();
 }
 
+#[test]
+fn a_trace_has_a_line_for_every_packet() {
+    let output = rxe("demo --json").env("RXE_TRACE", "1").output().unwrap();
+    good(&output);
+    let said = text(&output.stderr);
+    // Time, direction, address, packet. Both processes of the demonstration tell of what they send and of what comes.
+    let of = |direction: &str| {
+        let lines = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let mut packets: Vec<String> = lines
+            .filter(|words| words.get(1) == Some(&direction))
+            .map(|words| {
+                assert!(
+                    words[0].parse::<f64>().is_ok() && words[2].parse::<std::net::IpAddr>().is_ok(),
+                    "{words:?}"
+                );
+                words[3..].join(" ")
+            })
+            .collect();
+        packets.sort_unstable();
+        packets
+    };
+    let (sent, received) = (of(">"), of("<"));
+    for kind in ["RC WRITE_FIRST", "RC READ_REQUEST", "RC ACK", "UD SEND_ONLY"] {
+        assert!(
+            received.iter().any(|packet| packet.starts_with(kind)),
+            "{kind} is missing of {}",
+            received.len()
+        );
+    }
+    // What arrived was sent: nothing is made up, and nothing is lost but what may be under way at the end.
+    let mut left = sent.iter();
+    for packet in &received {
+        assert!(left.any(|one| one == packet), "{packet} was received, but not sent");
+    }
+}
+
 /// A folder with two files in the place of the drop-in; no program here loads them.
 fn dropin(name: &str, link: bool) -> std::path::PathBuf {
     let dir = std::env::temp_dir().join(format!("rxe-run-{name}-{}", std::process::id()));
@@ -223,7 +259,7 @@ fn dropin(name: &str, link: bool) -> std::path::PathBuf {
 #[test]
 fn env_prints_what_run_sets() {
     let dir = dropin("env", true);
-    let mut command = rxe("env --device eth0 --pcap /tmp/it's.pcapng -v");
+    let mut command = rxe("env --device eth0 --trace --pcap /tmp/it's.pcapng -v");
     let command = command.env("RXE_LIB", &dir).env("LD_LIBRARY_PATH", "/opt/x").env_remove("LD_PRELOAD");
     let output = command.env_remove("RXE_SERVICE").output().unwrap();
     good(&output);
@@ -237,6 +273,7 @@ fn env_prints_what_run_sets() {
         format!("LD_PRELOAD='{}/libibverbs.so.1'", dir.display()),
         "RXE_DEVICE='eth0'".to_owned(),
         "RXE_LOG='1'".to_owned(),
+        "RXE_TRACE='1'".to_owned(),
         format!("RXE_SERVICE='{}'", env!("CARGO_BIN_EXE_rxe")),
     ] {
         assert!(shown.lines().any(|line| line == wanted), "{wanted} is not in\n{shown}");

@@ -53,8 +53,8 @@ pub enum OpenError {
     /// The host service gave no share of the port.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The capture file could not be made.
-    #[error("cannot write the capture {path}: {source}")]
+    /// The file for captured (`RXE_PCAP`) or printed (`RXE_TRACE`) packets could not be made.
+    #[error("cannot write packets to {path}: {source}")]
     Capture {
         /// Its name.
         path: String,

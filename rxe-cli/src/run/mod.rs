@@ -49,6 +49,9 @@ struct Wishes {
     /// Show only this device: its name (rxe0), its interface (eth0) or one of its addresses
     #[arg(long, value_name = "NAME")]
     device: Option<OsString>,
+    /// Print every packet on standard error: when, whither or whence, and what it says
+    #[arg(long)]
+    trace: bool,
     /// Record all packets as pcapng; %p becomes the process's number
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -158,6 +161,9 @@ fn variables(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
     }
     if let Some(device) = &wishes.device {
         list.push(("RXE_DEVICE", device.clone()));
+    }
+    if wishes.trace {
+        list.push(("RXE_TRACE", "1".into()));
     }
     if let Some(file) = &wishes.pcap {
         list.push(("RXE_PCAP", std::path::absolute(file)?.into()));

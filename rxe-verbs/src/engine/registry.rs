@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::OpenError,
     host::{self, Host, HostError, Mode},
-    net::{self, Capture, FaultLink, FaultPlan, Link, TapLink, UdpConfig, UdpLink},
+    net::{self, Capture, FaultLink, FaultPlan, Link, TapLink, Trace, TraceLink, UdpConfig, UdpLink},
     sys::{
         fork::generation,
         process::{at_exit, network_namespace},
@@ -42,9 +42,11 @@ struct Open {
     stacks: Vec<Entry>,
     /// The capture of `RXE_PCAP`, which all links share.
     capture: Option<Capture>,
+    /// That of `RXE_TRACE`.
+    trace: Option<Trace>,
 }
 
-static OPEN: Mutex<Open> = Mutex::new(Open { stacks: Vec::new(), capture: None });
+static OPEN: Mutex<Open> = Mutex::new(Open { stacks: Vec::new(), capture: None, trace: None });
 
 fn open() -> MutexGuard<'static, Open> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -145,7 +147,7 @@ impl Open {
             Some(faults) => Some(faults),
             None => FaultPlan::from_environment()?,
         };
-        let stack = Stack::new(wrap(link, capture, faults)?, config, mailbox)
+        let stack = Stack::new(wrap(link, capture, self.trace_of_environment()?, faults)?, config, mailbox)
             .map_err(|source| OpenError::System { action: "set up the engine", source })?;
         self.stacks.retain(|entry| entry.stack.strong_count() > 0);
         self.stacks.push(Entry { bound, stack: Arc::downgrade(&stack) });
@@ -161,23 +163,52 @@ impl Open {
         let Some(name) = std::env::var("RXE_PCAP").ok().filter(|name| !name.is_empty()) else {
             return Ok(None);
         };
-        let path = name.replace("%p", &std::process::id().to_string());
+        let path = with_process(&name);
         let capture = Capture::create(Path::new(&path), "rxe")
             .map_err(|source| OpenError::Capture { path: path.clone(), source })?;
         self.capture = Some(capture.clone());
         Ok(Some(capture))
     }
+
+    /// `RXE_TRACE=1` or `RXE_TRACE=FILE`, where `%p` becomes the process's number.
+    fn trace_of_environment(&mut self) -> Result<Option<Trace>, OpenError> {
+        if self.trace.is_some() {
+            return Ok(self.trace.clone());
+        }
+        let Some(name) = std::env::var("RXE_TRACE").ok().filter(|name| !matches!(&**name, "" | "0")) else {
+            return Ok(None);
+        };
+        let (path, trace) = if name == "1" {
+            ("standard error".to_owned(), Trace::to_stderr())
+        } else {
+            let path = with_process(&name);
+            let trace = Trace::create(Path::new(&path));
+            (path, trace)
+        };
+        self.trace = Some(trace.map_err(|source| OpenError::Capture { path, source })?);
+        Ok(self.trace.clone())
+    }
+}
+
+/// A file's name in which `%p` is the process's number.
+fn with_process(name: &str) -> String {
+    name.replace("%p", &std::process::id().to_string())
 }
 
 /// The capture is closest to the wire: it shows what the faults left.
 fn wrap(
     link: impl Link + 'static,
     capture: Option<Capture>,
+    trace: Option<Trace>,
     faults: Option<FaultPlan>,
 ) -> Result<Box<dyn Link>, OpenError> {
     let link: Box<dyn Link> = match capture {
         Some(capture) => Box::new(TapLink::new(link, capture)),
         None => Box::new(link),
+    };
+    let link: Box<dyn Link> = match trace {
+        Some(trace) => Box::new(TraceLink::new(link, trace)),
+        None => link,
     };
     Ok(match faults {
         Some(faults) => Box::new(
