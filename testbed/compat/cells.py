@@ -158,13 +158,14 @@ CELLS = [
     perftest("ib_send_bw -n 5 -s 1000000", full=True),
     perftest("ib_atomic_bw -n 100 -A CMP_AND_SWAP", full=True),
     perftest("ib_write_bw -n 5 -a", full=True),
-    # Messages of one packet: of longer ones, when so many lose some, kernel rxe numbers packets anew as it sends them again.
+    # Messages of one packet: of longer ones kernel 6.1 was seen to send a WRITE once more under other PSNs, which is no valid
+    # request (3 of 6 plays with 64 KiB; 6.12 was not tried).
     perftest("ib_write_bw -n 100 -q 16 -s 1024", full=True),
     perftest("ib_write_bw -n 100 --report_gbits", full=True),
     perftest("ib_write_lat -n 100 -I 64", full=True),
     perftest("ib_read_bw -n 100 -b", full=True),
     perftest("ib_read_bw -n 100 -e", full=True),
-    # Not `ib_send_lat -e`: its two queues have one channel for their events, and over kernel rxe alone it hangs as often.
+    # Not `ib_send_lat -e`: with a client on 6.12 6 of 8 plays hung, and between kernels 3 of 4; why is not known.
     perftest("ib_atomic_bw -n 100 -b", full=True),
     warned("ib_write_bw -n 100", full=True),
     warned("ib_send_lat -n 100", full=True),
