@@ -194,7 +194,7 @@ impl CompChannel {
                 return Err(EventError::Interrupted);
             }
             self.0.waits_inside.store(true, Ordering::Relaxed);
-            if let Some(cq) = self.look_around(deadline) {
+            if let Some(cq) = self.look_around(deadline, waiting.is_some()) {
                 return Ok(cq);
             }
             if deadline.is_over() {
@@ -213,13 +213,18 @@ impl CompChannel {
     }
 
     /// Takes turns for a moment: an answer that is on its way is had without sleeping.
-    fn look_around(&self, deadline: poll::Deadline) -> Option<Cq> {
+    fn look_around(&self, deadline: poll::Deadline, slept: bool) -> Option<Cq> {
         let stack = &self.0.stack;
         let end = Instant::now() + stack.polling.look_for(SPIN).unwrap_or(LOOK_UP);
         let _looker = Looker::new(&self.0);
         while Instant::now() < end && !deadline.is_over() {
-            // The program probably answers what it is given: acknowledgements wait for that.
-            stack.progress();
+            if slept {
+                // The background thread sleeps long: it would have to be woken for acknowledgements that wait.
+                stack.progress_before_sleep();
+            } else {
+                // The program probably answers what it is given: acknowledgements wait for that.
+                stack.progress();
+            }
             if let Some(cq) = self.0.pop() {
                 return Some(cq);
             }
