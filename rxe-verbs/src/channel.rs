@@ -22,6 +22,8 @@ use std::{
 
 /// How long a thread looks for packets before it sleeps; [`Polling`] may say otherwise.
 const SPIN: Duration = Duration::from_micros(20);
+/// Each time it has looked so often it offers the processor: whom it waits for may be waiting for that.
+const GENEROUS: u32 = 8;
 /// A thread that never sleeps looks up so often: for signals, and for what else ends a wait.
 const LOOK_UP: Duration = Duration::from_micros(100);
 
@@ -217,7 +219,12 @@ impl CompChannel {
         let stack = &self.0.stack;
         let end = Instant::now() + stack.polling.look_for(SPIN).unwrap_or(LOOK_UP);
         let _looker = Looker::new(&self.0);
+        let mut looks = 0u32;
         while Instant::now() < end && !deadline.is_over() {
+            looks += 1;
+            if looks.is_multiple_of(GENEROUS) {
+                std::thread::yield_now();
+            }
             if slept {
                 // The background thread sleeps long: it would have to be woken for acknowledgements that wait.
                 stack.progress_before_sleep();
@@ -227,9 +234,6 @@ impl CompChannel {
             }
             if let Some(cq) = self.0.pop() {
                 return Some(cq);
-            }
-            if stack.polling == Polling::Busy {
-                stack.give_way();
             }
         }
         stack.progress_before_sleep();

@@ -25,8 +25,8 @@ use std::{
 const TICK: Duration = Duration::from_millis(1);
 /// How long it goes on looking for packets after the last one, before it sleeps; [`Polling`] may say otherwise.
 const SPIN: Duration = Duration::from_micros(30);
-/// Once it has found nothing for so long it offers the processor at each look.
-const GENEROUS: Duration = Duration::from_micros(100);
+/// Each time it has looked so often it offers the processor: whom it waits for may be waiting for that.
+const GENEROUS: u32 = 8;
 
 /// Starts the thread.
 pub(super) fn start(
@@ -95,16 +95,17 @@ fn rest(engine: &Engine<'_>) {
 fn take_over(engine: &Engine<'_>, polls: u64) {
     let shard = engine.shard;
     let (mut now, limit) = (clock::now(), engine.polling.look_for(SPIN));
-    let (mut idle_since, mut looked_up) = (now, now);
+    let (mut idle_since, mut looked_up, mut looks) = (now, now, 0u32);
     while limit.is_none_or(|limit| now.since(idle_since) < limit) {
         if shard.polls.load(Ordering::Relaxed) != polls || shard.stop.load(Ordering::Acquire) {
             return;
         }
         let busy = shard.try_turn(Who::Idle).is_some_and(|turn| turn.busy);
         now = clock::now();
+        looks = looks.wrapping_add(1);
         if busy {
             idle_since = now;
-        } else if now.since(idle_since) > GENEROUS {
+        } else if looks.is_multiple_of(GENEROUS) {
             thread::yield_now();
         } else {
             core::hint::spin_loop();

@@ -7,8 +7,7 @@ use core::time::Duration;
 /// the background thread of a program that makes no calls. A program that polls (`ibv_poll_cq`) is not concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Polling {
-    /// It looks all the time: the shortest latency, and a processor for each such thread. Once it has found nothing for long,
-    /// it offers the processor to others at each look.
+    /// It looks all the time: the shortest latency, and a processor for each such thread.
     Busy,
     /// It looks for a moment (20 to 30 us) after the last packet, then sleeps.
     #[default]
