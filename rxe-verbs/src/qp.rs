@@ -87,6 +87,19 @@ pub struct Qp {
     xrcd: Option<Xrcd>,
 }
 
+/// Bytes of a request's data.
+fn length(wr: &SendWr<'_>) -> u64 {
+    match wr.payload {
+        Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
+        Payload::Inline(bytes) => bytes.len() as u64,
+    }
+}
+
+/// Requests of a list, and bytes of their data.
+fn size(list: &[SendWr<'_>]) -> (u32, u64) {
+    (u32::try_from(list.len()).unwrap_or(u32::MAX), list.iter().map(length).fold(0, u64::saturating_add))
+}
+
 impl Qp {
     pub(crate) fn new(pd: &Pd, init: &QpInit<'_>) -> Result<Self, CreateError> {
         let context = pd.context();
@@ -283,11 +296,7 @@ impl Qp {
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let bytes = match wr.payload {
-            Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
-            Payload::Inline(bytes) => bytes.len() as u64,
-        };
-        self.shard.post(self.qpn, bytes, |state, now| self.post_one(state, now, wr))
+        self.shard.post(self.qpn, (1, length(wr)), |state, now| self.post_one(state, now, wr))?
     }
 
     /// Posts several send requests, up to the first that fails. They leave together.
@@ -295,8 +304,7 @@ impl Qp {
     /// # Errors
     /// Which failed, and why; those before it were posted.
     pub fn post_send_list(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
-        self.shard.act(Acks::Wait, |state, _| {
-            let now = now();
+        self.shard.post(self.qpn, size(list), |state, now| {
             list.iter().enumerate().try_for_each(|(index, wr)| {
                 self.post_one(state, now, wr).map_err(|reason| PostListError { index, reason })
             })
@@ -313,8 +321,9 @@ impl Qp {
         for (index, wr) in list.iter().enumerate() {
             self.check_length(wr).map_err(|reason| told((index, reason)))?;
         }
-        self.shard
-            .act(Acks::Wait, |state, _| state.endpoint.post_send_all(now(), self.qpn, list).map_err(told))?
+        self.shard.post(self.qpn, size(list), |state, now| {
+            state.endpoint.post_send_all(now, self.qpn, list).map_err(told)
+        })?
     }
 
     fn post_one(&self, state: &mut State, now: Instant, wr: &SendWr<'_>) -> Result<(), PostError> {
@@ -325,10 +334,7 @@ impl Qp {
     /// A datagram fits the network as it is now.
     fn check_length(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if matches!(self.qp_type, QpType::Ud | QpType::Gsi) {
-            let length = match wr.payload {
-                Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
-                Payload::Inline(bytes) => bytes.len() as u64,
-            };
+            let length = length(wr);
             let most = u64::from(self.context().active_mtu().bytes());
             if length > most {
                 return Err(PostError::Length(length, most));

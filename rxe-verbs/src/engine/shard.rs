@@ -107,33 +107,34 @@ impl Shard {
         Ok(result)
     }
 
-    /// Posts a message of `bytes` to `qpn`, and sends what may leave now; but while the application is posting and polling in a
-    /// row the message may wait for its next call.
+    /// Posts `count` messages of `bytes` together to `qpn`, and sends what may leave now; but while the application is posting
+    /// and polling in a row they may wait for its next call.
     ///
     /// # Errors
-    /// As [`Self::check`]; nothing was done. Or what `action` says.
-    pub(crate) fn post<E: From<Forked>>(
+    /// As [`Self::check`]; nothing was done.
+    pub(crate) fn post<T>(
         &self,
         qpn: Qpn,
-        bytes: u64,
-        action: impl FnOnce(&mut State, Instant) -> Result<(), E>,
-    ) -> Result<(), E> {
+        (count, bytes): (u32, u64),
+        action: impl FnOnce(&mut State, Instant) -> T,
+    ) -> Result<T, Forked> {
         self.check()?;
         let mut guard = self.state.lock();
         let (state, view) = self.parts(&mut guard);
         let now = clock::now();
         // A ticking background thread comes in a millisecond at the latest; one that sleeps longer would have to be woken.
-        let hold = self.mode.load(Ordering::Relaxed) == mode::TICKING && state.may_hold(now, qpn, bytes);
-        action(state, now)?;
+        let hold =
+            self.mode.load(Ordering::Relaxed) == mode::TICKING && state.may_hold(now, qpn, (count, bytes));
+        let result = action(state, now);
         if hold {
-            state.hold(now, bytes);
+            state.hold(now, (count, bytes));
             self.holds.store(true, Ordering::Relaxed);
         } else {
             self.holds.store(false, Ordering::Relaxed);
             let turn = state.send_now(view, Acks::Wait);
             self.warn(turn);
         }
-        Ok(())
+        Ok(result)
     }
 
     /// Sends messages that wait, unless another thread is in a turn, which does.

@@ -176,10 +176,10 @@ impl State {
         count
     }
 
-    /// Whether a message of `bytes` posted at `now` to `qpn` may wait for the application's next call, to leave together with
-    /// others: while there are unanswered ones before it and the application has just looked for packets. A message with
-    /// nothing before it never waits.
-    pub(crate) fn may_hold(&mut self, now: Instant, qpn: Qpn, bytes: u64) -> bool {
+    /// Whether messages, so many and of so many bytes, posted at `now` to `qpn` may wait for the application's next call, to
+    /// leave together with others: while there are unanswered ones before them and the application has just looked for
+    /// packets. A message with nothing before it never waits.
+    pub(crate) fn may_hold(&mut self, now: Instant, qpn: Qpn, more: (u32, u64)) -> bool {
         if self.hold_off > 0 {
             self.hold_off -= 1;
             return false;
@@ -188,15 +188,15 @@ impl State {
             return false;
         }
         let (count, sum) = self.held;
-        count < MOST_HELD.0 && sum + bytes < MOST_HELD.1
+        count.saturating_add(more.0) <= MOST_HELD.0 && sum.saturating_add(more.1) < MOST_HELD.1
     }
 
-    /// Counts a message that waits.
-    pub(crate) const fn hold(&mut self, now: Instant, bytes: u64) {
+    /// Counts messages that wait, and their bytes.
+    pub(crate) const fn hold(&mut self, now: Instant, more: (u32, u64)) {
         if self.held.0 == 0 {
             self.held_since = now;
         }
-        self.held = (self.held.0 + 1, self.held.1 + bytes);
+        self.held = (self.held.0 + more.0, self.held.1 + more.1);
     }
 
     /// Sends what a call has just brought about, and hands out what came of it.
