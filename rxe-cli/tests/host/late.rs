@@ -32,3 +32,30 @@ fn a_request_waits_for_its_listener() {
     }
     panic!("{TRIES} times nobody heard it");
 }
+
+/// Whoever has many ports says so to the next service, and hears its answers meanwhile.
+#[test]
+fn thousands_of_ports_outlive_the_service() {
+    const PORTS: u64 = 3000;
+    let Some(namespace) = Namespace::new() else { return };
+    let mut service = Service::start(&namespace);
+    let a = End::new(&namespace);
+    let port = a.context.host_port().unwrap();
+    for n in 0..PORTS {
+        port.listen(listens(SERVICE + n)).expect("nobody else listens");
+    }
+    service.kill();
+    let _next = Service::start(&namespace);
+    until(|| {
+        observe(&namespace).is_some_and(|report| {
+            let all: usize = report.clients.iter().map(|client| client.listening.len()).sum();
+            all == PORTS as usize && report.clients.iter().all(|client| client.connected)
+        })
+    });
+    // It stays so: nobody was cut off while all was said again.
+    thread::sleep(Duration::from_millis(300));
+    let report = observe(&namespace).unwrap();
+    assert_eq!((report.counters.rejoined, report.counters.misbehaved), (1, 0));
+    let complete = |listening: usize, connected| connected && listening == PORTS as usize;
+    assert!(report.clients.iter().all(|client| complete(client.listening.len(), client.connected)));
+}

@@ -188,8 +188,14 @@ impl Group {
     /// # Errors
     /// As [`Self::steer`].
     pub(crate) fn steer_requests(&mut self, direct: Vec<(u64, u8)>) -> io::Result<()> {
-        self.direct = direct;
-        self.steer()
+        let before = core::mem::replace(&mut self.direct, direct);
+        let steered = self.steer();
+        if steered.is_err() {
+            // All go to the service, as before, and newcomers can still be steered to.
+            self.direct = before;
+            let _ = self.steer();
+        }
+        steered
     }
 
     /// Attaches the program, whatever is attached now.

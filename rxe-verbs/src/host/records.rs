@@ -234,11 +234,11 @@ impl Register {
         }
     }
 
-    /// Takes everything out.
-    pub(crate) fn wipe(&self) {
-        (0..self.used()).for_each(|index| self.set(index, None));
+    /// Takes out everything from this place on.
+    pub(crate) fn clear_from(&self, first: usize) {
+        (first..self.used()).for_each(|index| self.set(index, None));
         if let Some(used) = self.words.words().first() {
-            used.store(0, Ordering::Release);
+            used.fetch_min(first as u64, Ordering::AcqRel);
         }
     }
 
@@ -296,7 +296,9 @@ mod tests {
         assert_eq!(again.register().unwrap().load(), all[1..]);
         register.set(0, Some(all[2]));
         assert_eq!(again.register().unwrap().load(), [all[2], all[1], all[2]]);
-        again.register().unwrap().wipe();
+        again.register().unwrap().clear_from(1);
+        assert_eq!(again.register().unwrap().load(), [all[2]]);
+        again.register().unwrap().clear_from(0);
         assert!(register.load().is_empty());
     }
 

@@ -44,6 +44,8 @@ pub use start::VARIABLE as SERVICE_VARIABLE;
 
 /// How long a client tries to come back to a service.
 const REUNION: Duration = Duration::from_secs(30);
+/// Requests after which a process that has many hears the answers that have come.
+const UNHEARD: usize = 64;
 /// How long the service may take to answer a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -285,9 +287,29 @@ impl Shared {
     fn listen_again(&self) {
         let wanted: Vec<(u32, Listen)> =
             lock(&self.listeners).iter().map(|(token, listener)| (*token, listener.listen)).collect();
-        for (token, listen) in wanted {
+        for (count, (token, listen)) in wanted.into_iter().enumerate() {
             self.tell(&ToService::Listen { token, listen });
+            if !lock(&self.listeners).contains_key(&token) {
+                // Given up meanwhile, perhaps before this was sent.
+                self.tell(&ToService::Unlisten { token });
+            }
+            // The service cuts off whoever does not read its answers.
+            if count % UNHEARD == UNHEARD - 1 && !self.hear_all() {
+                return;
+            }
         }
+    }
+
+    /// Hears what has come; false if the service has died.
+    fn hear_all(&self) -> bool {
+        let channel = &*self.channel.read().unwrap_or_else(PoisonError::into_inner);
+        while poll::wait(&[channel.as_fd()], Some(Duration::ZERO)).unwrap_or(0) != 0 {
+            match attach::receive(channel, Until::deadline(Instant::now() + PATIENCE)) {
+                Ok(Some((message, _))) => self.handle(channel, message),
+                Ok(None) | Err(_) => return false,
+            }
+        }
+        true
     }
 
     /// What this process counts.

@@ -363,15 +363,17 @@ impl Service {
     /// Those who listened to the earlier service do so now, before anybody else can.
     fn restore_listeners(&mut self) {
         let Some(register) = self.port.as_ref().map(|port| &port.register) else { return };
-        let earlier = register.load();
-        // Places are given anew.
-        register.wipe();
-        for (slot, token, listen) in earlier {
+        for (slot, token, listen) in register.load() {
             if matches!(self.slots.get(slot), Slot::Held(_)) {
                 self.listeners.add(usize::from(slot), token, listen);
             }
         }
+        // Each gets its old place or an earlier one: whenever we die, the next service finds all of them.
         self.listeners_changed();
+        let count = self.listeners.iter().count();
+        if let Some(port) = &self.port {
+            port.register.clear_from(count);
+        }
     }
 
     /// Puts those who listen where the next service finds them, and steers requests by them.
