@@ -267,10 +267,16 @@ impl<'a> CqWaiter<'a> {
     /// # Errors
     /// As [`Cq::poll`].
     pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollError> {
-        if self.cq.ring().is_empty() {
+        // While we watch, nobody else receives.
+        if self.watching.is_some() || self.cq.ring().is_empty() {
             self.channel.stack.attend();
         }
         self.cq.take(out)
+    }
+
+    /// Leaves the network to the background thread until the next wait: this one is about to be kept from it.
+    pub fn step_aside(&mut self) {
+        self.watching = None;
     }
 
     /// Waits until there is a completion, packets have arrived, or the time is over; in each case the queue is to be polled.

@@ -140,6 +140,13 @@ impl Inbox<'_> {
         count == BATCH
     }
 
+    /// Somebody else receives until the next wait: the caller is about to be kept from it.
+    pub(super) fn step_aside(&mut self) {
+        if let Some(waiter) = &mut self.waiter {
+            waiter.step_aside();
+        }
+    }
+
     /// Waits for an arrival, for [`Gsi::interrupt`], or until the time is over.
     pub(super) fn wait(&mut self, timeout: Duration) {
         match self.waiter.as_mut().map(|waiter| waiter.wait(Some(timeout))) {

@@ -31,7 +31,7 @@ use rxe_verbs::{AddressVector, Context, Device};
 
 use std::{
     hash::{BuildHasher, RandomState},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError},
     time,
 };
 
@@ -256,7 +256,14 @@ impl Agent {
         loop {
             let mut arrivals = Vec::new();
             let more = inbox.receive(&mut |arrival| arrivals.push(arrival));
-            let mut state = lock(&self.state);
+            let mut state = match self.state.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::Poisoned(state)) => state.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    inbox.step_aside();
+                    lock(&self.state)
+                }
+            };
             let mut turn = Turn { agent: self, state: &mut state, now: self.now() };
             turn.bury();
             for arrival in arrivals {
@@ -273,10 +280,10 @@ impl Agent {
     }
 
     fn sleep(&self, inbox: &mut Inbox<'_>, longest: Duration) {
-        let now = self.now();
-        let limit = now + longest;
         // Under the lock: whoever sets an earlier deadline afterwards sees how long we mean to sleep.
         let state = lock(&self.state);
+        let now = self.now();
+        let limit = now + longest;
         let due = state.next_deadline().map_or(limit, |due| due.min(limit));
         self.wakes_at.store(due.nanos(), Ordering::Release);
         drop(state);
