@@ -9,7 +9,7 @@ use super::{
     network::Network,
     polling::Polling,
     shard::{Shard, mode},
-    state::Who,
+    state::{Turn, Who},
 };
 use crate::sys::{poll, signals::block_signals};
 use core::{sync::atomic::Ordering, time::Duration};
@@ -76,6 +76,10 @@ fn run(engine: &Engine<'_>) {
 fn tick(engine: &Engine<'_>) {
     let shard = engine.shard;
     shard.mode.store(mode::TICKING, Ordering::SeqCst);
+    // Whoever is about to sleep sees the mode, or we see him.
+    if shard.expects_sleep.load(Ordering::SeqCst) {
+        return;
+    }
     sleep(engine, false, Some(TICK));
     shard.try_turn(Who::Idle);
 }
@@ -133,7 +137,12 @@ fn announce(shard: &Shard, mode: u8) -> Option<Duration> {
         shard.sleeps_until.store(deadline, Ordering::Relaxed);
         shard.mode.store(mode, Ordering::SeqCst);
         let until = turn.deadline.map(|deadline| deadline.since(clock::now()));
-        if turn.blocked { Some(until.unwrap_or(TICK).min(TICK)) } else { until }
+        match turn {
+            // It had more to send than a turn may.
+            Turn { blocked: true, busy: true, .. } => Some(Duration::ZERO),
+            Turn { blocked: true, .. } => Some(until.unwrap_or(TICK).min(TICK)),
+            _ => until,
+        }
     })
 }
 

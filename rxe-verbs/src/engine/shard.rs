@@ -209,8 +209,8 @@ impl Shard {
 
     /// The application is about to sleep on a descriptor: the background thread stops ticking and listens.
     pub(crate) fn expect_sleep(&self) {
-        self.expects_sleep.store(true, Ordering::Relaxed);
-        if self.mode.load(Ordering::Relaxed) == mode::TICKING {
+        self.expects_sleep.store(true, Ordering::SeqCst);
+        if self.mode.load(Ordering::SeqCst) == mode::TICKING {
             self.wake.raise();
         }
     }

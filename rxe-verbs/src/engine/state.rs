@@ -248,7 +248,10 @@ impl State {
                     break;
                 }
             }
-            self.look_at_clock();
+            self.now = clock::now();
+            if look == Look::All {
+                self.blind = 0;
+            }
             any = true;
             for run in self.arrivals.iter() {
                 self.report.merged += u64::from(run.bytes.len() > run.segment_size);

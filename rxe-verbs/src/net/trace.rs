@@ -57,7 +57,7 @@ impl Trace {
             Ok(packet) => writeln!(line, "{seconds:12.6} {direction} {peer} {packet}"),
             Err(error) => writeln!(line, "{seconds:12.6} {direction} {peer} {} B: {error}", payload.len()),
         };
-        // A reader that is gone, or slow and not waited for, loses lines; the program goes on.
+        // A reader that is gone loses lines; a program in C that does not ignore SIGPIPE ends, as by output of its own.
         let _ = to.write_all(line.as_bytes());
     }
 }

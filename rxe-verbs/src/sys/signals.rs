@@ -14,7 +14,9 @@ use nix::{
 /// handler that turns it into an error.
 fn others() -> SigSet {
     let mut set = SigSet::all();
-    for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP] {
+    for fault in
+        [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS]
+    {
         set.remove(fault);
     }
     set
