@@ -19,6 +19,8 @@ pub(super) struct Join {
     group: IpAddr,
     /// What the program calls it.
     context: AtomicPtr<c_void>,
+    /// Its queue pair was attached: it was not for sending only.
+    receives: bool,
     /// Its event was given out.
     told: bool,
 }
@@ -36,12 +38,12 @@ impl Join {
 
 fn join(id: &Id, group: IpAddr, receives: bool, context: *mut c_void) -> Result<c_int> {
     let pair = qp::of(id).filter(|_| receives);
-    let again = id.more().groups.iter().any(|join| join.group == group);
+    let again = id.more().groups.iter().any(|join| join.group == group && join.receives);
     if let Some(qp) = pair {
         qp.qp.attach_multicast(Gid::from(group))?;
     }
     // Before the event, which names the context, can come.
-    id.more().groups.push(Join { group, context: AtomicPtr::new(context), told: false });
+    id.more().groups.push(Join { group, context: AtomicPtr::new(context), receives, told: false });
     if let Err(error) = id.cm.join_multicast(group) {
         forget(id, group)?;
         // A join before this one stays as it is.
@@ -54,17 +56,16 @@ fn join(id: &Id, group: IpAddr, receives: bool, context: *mut c_void) -> Result<
 }
 
 /// Takes the newest join of a group from the list, as librdmacm does.
-fn forget(id: &Id, group: IpAddr) -> Result<()> {
+fn forget(id: &Id, group: IpAddr) -> Result<Join> {
     let groups = &mut id.more().groups;
     let place = groups.iter().rposition(|join| join.group == group);
-    groups.remove(place.ok_or(Errno(libc::EADDRNOTAVAIL))?);
-    Ok(())
+    Ok(groups.remove(place.ok_or(Errno(libc::EADDRNOTAVAIL))?))
 }
 
 fn leave(id: &Id, group: IpAddr) -> Result<()> {
-    forget(id, group)?;
-    if let Some(qp) = qp::of(id) {
-        // It may not be attached: the join was for sending only, or another was left before.
+    let join = forget(id, group)?;
+    if let Some(qp) = qp::of(id).filter(|_| join.receives) {
+        // It may not be attached: another was left before.
         let _ = qp.qp.detach_multicast(Gid::from(group));
     }
     Ok(())

@@ -94,6 +94,15 @@ int main(int count, char **arguments)
 	MINUS1(rdma_leave_multicast(id, to), 0);
 	MINUS1(rdma_leave_multicast(id, to), EADDRNOTAVAIL);
 
+	/* Of one that receives and one that only sends the second is left first; the first goes on. */
+	MINUS1(rdma_join_multicast(id, to, &first), 0);
+	note("an event of who receives", event(&context, &gid), RDMA_CM_EVENT_MULTICAST_JOIN);
+	MINUS1(rdma_join_multicast_ex(id, &quiet, &quiet), 0);
+	note("an event of who sends", event(&context, &again), RDMA_CM_EVENT_MULTICAST_JOIN);
+	MINUS1(rdma_leave_multicast(id, to), 0);
+	note("who receives is still attached", ibv_detach_mcast(id->qp, &gid, 0), 0);
+	MINUS1(rdma_leave_multicast(id, to), 0);
+
 	/* One that fails. */
 	MINUS1(rdma_join_multicast(id, to, &first), 0);
 	note("an event of the one before", event(&context, &gid), RDMA_CM_EVENT_MULTICAST_JOIN);
