@@ -37,7 +37,7 @@ fn programs_without_our_libraries_see_the_devices() {
     let dir = dropin("seen");
     let output = with(&dir, "run --device lo --sysfs=mount -- ls /sys/class/infiniband").output().unwrap();
     if text(&output.stderr).contains("needs a mount namespace") {
-        println!("skipped: {}", text(&output.stderr));
+        netns::skip(text(&output.stderr));
         return;
     }
     good(&output);
@@ -89,7 +89,7 @@ fn the_service_stays_outside() {
         (output, service.map(|pid| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap()))
     });
     if text(&output.stderr).contains("needs a mount namespace") {
-        println!("skipped: {}", text(&output.stderr));
+        netns::skip(text(&output.stderr));
         return;
     }
     good(&output);
@@ -117,7 +117,7 @@ fn where_there_are_no_namespaces_it_says_so() {
             failed(&output, "--sysfs=mount needs a mount namespace");
         }
         Ok(output) if output.status.success() => panic!("it was not refused: {output:?}"),
-        other => println!("skipped: no namespace to forbid it in: {other:?}"),
+        other => netns::skip(&format!("no namespace to forbid it in: {other:?}")),
     }
     std::fs::remove_dir_all(dir).unwrap();
 }

@@ -118,6 +118,8 @@ class Guest:
             if code == 0 and found:
                 unit = UNITS[found[2]] if found.re.groups > 1 else 1
                 return float(found[1].replace(",", "")) * unit
+            last = output.strip().splitlines()[-1:] or ["it said nothing"]
+            print(f"once more: {figure.name}, {whose}: the client ended with {code}: {last[0]}", file=sys.stderr, flush=True)
         sys.exit(f"guest-bench: {figure.name}, {whose}: the client ended with {code}:\n{output}")
 
 

@@ -34,6 +34,8 @@ CROWD_WAITS = 4
 ANEW = 6
 BUSY = re.compile(r"Correlation coefficient")
 # A listener on another address of the device makes it a rejection.
+# What `rxe service status` says before the first program of ours is there.
+NO_SERVICE = "there is no host service here"
 NOBODY_LISTENS = re.compile(
     r"invalid service ID|REJECTED, error:? 8\b|service ID not supported|rejected by the service|Unexpected CM event bl blka 8"
     r"|RDMA_CM_EVENT_REJECTED; error: 8|RDMA CM: Event rejected|failed to connect|Connection refused"
@@ -197,7 +199,7 @@ class Side:
             text=True,
             start_new_session=True,
         )
-        self.reader = threading.Thread(target=self._read)
+        self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def _read(self):
@@ -289,9 +291,18 @@ class Requests:
         return None
 
 
-def pair(server, client, wait, endless_server, endless_client, tries, requests=None):
-    """Plays a pair, the client after `wait` and so often while nobody listens; what went wrong, or nothing."""
+def pair(server, client, *rules):
+    """Plays a pair, as `played` says; whatever becomes of it, the server ends."""
     server = Side(server)
+    try:
+        return played(server, client, *rules)
+    finally:
+        if server.process.poll() is None:
+            server.end()
+
+
+def played(server, client, wait, endless_server, endless_client, tries, requests=None):
+    """The client after `wait`, and so often while nobody listens; what went wrong, or nothing."""
     wait(server)
     for left in reversed(range(tries)):
         client_side = Side(client)
@@ -371,6 +382,8 @@ class Column:
     def look(self, command, wanted):
         """What of a command's output is like that, or nothing."""
         found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if found.returncode != 0 and NO_SERVICE in found.stderr:
+            return None
         if found.returncode != 0:
             raise RuntimeError(f"{command}: {found.stdout}{found.stderr}")
         match = re.search(wanted, found.stdout)
@@ -402,7 +415,8 @@ class Column:
                 name = re.escape(program.server.split()[0])
                 listens = self.guest.command(["rdma", "resource", "show", "cm_id"]), f"cm-idn [0-9]+ state LISTEN .*comm {name} "
             else:
-                listens = self.guest.outside([self.values["rxe"], "service", "status"]), "listens to"
+                name = re.escape(program.our_server.replace("{dropin}", "").split()[0])
+                listens = self.guest.outside([self.values["rxe"], "service", "status"]), rf"(?m)^ +slot .* {name}\n +listens to .*"
             direction = "egress" if we_ask else "ingress"
             with Requests(self.guest, direction, program.races, lambda: self.look(*listens)) as requests:
                 first, second = (theirs, ours) if we_ask else (ours, theirs)
