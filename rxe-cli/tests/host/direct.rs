@@ -27,6 +27,8 @@ fn requests_after_the_first_need_no_service() {
     let (a, b, c) = (End::new(&namespace), End::new(&namespace), End::new(&namespace));
     let token = a.context.host_port().unwrap().listen(listens(SERVICE)).expect("nobody else listens");
     exchange(&a, &b, 1);
+    // Whoever has been answered knows that it has done what it does after handing the request on.
+    assert_eq!(dispatched(&namespace), 1);
     // It is stopped, and nobody misses it.
     kill(Pid::from_raw(service.pid()), Signal::SIGSTOP).unwrap();
     for round in 2..6 {
