@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::OpenError,
     host::{self, Host, HostError, Mode},
-    net::{self, Capture, FaultLink, FaultPlan, Link, TapLink, Trace, TraceLink, UdpConfig, UdpLink},
+    net::{self, Capture, FaultLink, FaultPlan, Link, TapLink, Trace, UdpConfig, UdpLink},
     sys::{
         fork::generation,
         process::{at_exit, network_namespace},
@@ -207,7 +207,7 @@ fn wrap(
         None => Box::new(link),
     };
     let link: Box<dyn Link> = match trace {
-        Some(trace) => Box::new(TraceLink::new(link, trace)),
+        Some(trace) => Box::new(TapLink::new(link, trace)),
         None => link,
     };
     Ok(match faults {

@@ -2,7 +2,7 @@
 //!
 //! A [`Link`] moves UDP payloads (BTH to ICRC) between IP addresses; it knows nothing of queue pairs. There is one per
 //! shard. [`UdpLink`] is the real one, an ordinary UDP socket; [`InprocLink`] connects ends inside one process;
-//! [`FaultLink`], [`TapLink`] and [`TraceLink`] wrap another link to disturb, to record or to print it.
+//! [`FaultLink`] and [`TapLink`] wrap another link to disturb it, and to record ([`Capture`]) or print ([`Trace`]) it.
 //!
 //! The ICRC covers the IPv4 identification field, so a sender has to know it in advance: [`Link::path`] says which IDs
 //! the packets of one batch will get. Every IPv4 packet a link sends has DF set, and the IPv6 flow label is always 0.
@@ -32,7 +32,7 @@ pub use inproc::{InprocLink, InprocNet};
 pub(crate) use steer::MAX_SERVICES;
 pub use steer::SlotTable;
 pub use tap::{Capture, TapLink};
-pub use trace::{Trace, TraceLink};
+pub use trace::Trace;
 pub use udp::{GroupSockets, UdpLink};
 
 /// The UDP destination port of RoCEv2 (IBTA vol. 1, annex A17; IANA "roce").

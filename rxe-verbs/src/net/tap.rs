@@ -156,22 +156,42 @@ impl Shared {
     }
 }
 
-/// A link that records every packet of another.
-#[derive(Debug)]
-pub struct TapLink<L> {
-    inner: L,
-    capture: Capture,
-    idents: Idents,
+/// Who is told of packets.
+pub trait Sink: Send {
+    /// Takes note of one packet, now.
+    fn record(&self, record: &Record<'_>);
+
+    /// The link is gone; whoever wants to know of failures asks elsewhere.
+    fn finish(&self) {}
 }
 
-impl<L: Link> TapLink<L> {
-    /// Records the packets of `inner` into `capture`.
-    pub fn new(inner: L, capture: Capture) -> Self {
-        Self { inner, capture, idents: Idents::new() }
+impl Sink for Capture {
+    fn record(&self, record: &Record<'_>) {
+        Self::record(self, record);
+    }
+
+    fn finish(&self) {
+        // What could not be written is told by `Capture::flush`.
+        let _ = self.flush();
     }
 }
 
-impl<L: Link> Link for TapLink<L> {
+/// A link that tells of every packet of another.
+#[derive(Debug)]
+pub struct TapLink<L, S: Sink> {
+    inner: L,
+    sink: S,
+    idents: Idents,
+}
+
+impl<L: Link, S: Sink> TapLink<L, S> {
+    /// Tells `sink` of the packets of `inner`.
+    pub fn new(inner: L, sink: S) -> Self {
+        Self { inner, sink, idents: Idents::new() }
+    }
+}
+
+impl<L: Link, S: Sink> Link for TapLink<L, S> {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
@@ -185,7 +205,7 @@ impl<L: Link> Link for TapLink<L> {
         let result = self.inner.send(batch, bytes);
         let sent = result.as_ref().map_or_else(SendError::sent, |()| usize::MAX);
         for (index, payload) in bytes.chunks(batch.segment_size.max(1)).enumerate().take(sent) {
-            self.capture.record(&Record {
+            self.sink.record(&Record {
                 src: batch.src,
                 dst: batch.dst,
                 source_port: batch.source_port,
@@ -232,10 +252,10 @@ impl<L: Link> Link for TapLink<L> {
     }
 }
 
-impl<L> TapLink<L> {
+impl<L, S: Sink> TapLink<L, S> {
     fn record_run(&mut self, run: &Run<'_>) {
         for (payload, ident) in run.packets().zip(self.idents.of_run(run)) {
-            self.capture.record(&Record {
+            self.sink.record(&Record {
                 src: run.src,
                 dst: run.dst,
                 source_port: run.src_port,
@@ -249,9 +269,8 @@ impl<L> TapLink<L> {
     }
 }
 
-impl<L> Drop for TapLink<L> {
+impl<L, S: Sink> Drop for TapLink<L, S> {
     fn drop(&mut self) {
-        // What could not be written is told by `Capture::flush`.
-        let _ = self.capture.flush();
+        self.sink.finish();
     }
 }

@@ -1,13 +1,13 @@
 //! One line for every packet that a link sends or receives, for people who watch.
 
-use super::{Capabilities, Link, Path, RecvBatch, SendError, Transmit};
+use super::tap::{Record, Sink};
 use crate::sys::unix::out_of_the_way;
-use core::{fmt::Write as _, net::IpAddr};
+use core::fmt::Write as _;
 use rxe_core::wire::Packet;
 use std::{
     fs::File,
     io::{self, Write},
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::AsFd,
     path::Path as FilePath,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
@@ -45,9 +45,13 @@ impl Trace {
     fn new(to: File) -> Self {
         Self(Arc::new(Mutex::new(Out { to, start: Instant::now(), line: String::new() })))
     }
+}
 
+impl Sink for Trace {
     /// Seconds since the start, direction, the other side's address, what the packet says.
-    fn packet(&self, direction: char, peer: IpAddr, payload: &[u8]) {
+    fn record(&self, record: &Record<'_>) {
+        let (direction, peer) = if record.outbound { ('>', record.dst) } else { ('<', record.src) };
+        let payload = record.payload;
         let mut out = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Out { to, start, line } = &mut *out;
         line.clear();
@@ -59,74 +63,5 @@ impl Trace {
         };
         // A reader that is gone loses lines; a program in C that does not ignore SIGPIPE ends, as by output of its own.
         let _ = to.write_all(line.as_bytes());
-    }
-}
-
-/// A link that tells of every packet of another.
-#[derive(Debug)]
-pub struct TraceLink<L> {
-    inner: L,
-    trace: Trace,
-}
-
-impl<L: Link> TraceLink<L> {
-    /// Tells `trace` of the packets of `inner`.
-    pub const fn new(inner: L, trace: Trace) -> Self {
-        Self { inner, trace }
-    }
-
-    fn received(&self, runs: &RecvBatch) {
-        for run in runs.iter() {
-            for payload in run.packets() {
-                self.trace.packet('<', run.src, payload);
-            }
-        }
-    }
-}
-
-impl<L: Link> Link for TraceLink<L> {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
-        self.inner.path(dst, ifindex)
-    }
-
-    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
-        let result = self.inner.send(batch, bytes);
-        let sent = result.as_ref().map_or_else(SendError::sent, |()| usize::MAX);
-        for payload in bytes.chunks(batch.segment_size.max(1)).take(sent) {
-            self.trace.packet('>', batch.dst, payload);
-        }
-        result
-    }
-
-    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        let count = self.inner.recv(into)?;
-        self.received(into);
-        Ok(count)
-    }
-
-    fn glance(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        let count = self.inner.glance(into)?;
-        self.received(into);
-        Ok(count)
-    }
-
-    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.inner.poll_fds()
-    }
-
-    fn drops(&self) -> u64 {
-        self.inner.drops()
-    }
-
-    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        self.inner.join(group, ifindex)
-    }
-
-    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        self.inner.leave(group, ifindex)
     }
 }
