@@ -168,7 +168,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The queue pair that an event is of.
-const fn qp_of(event: work::AsyncEvent) -> Option<Qpn> {
+pub(crate) const fn qp_of(event: work::AsyncEvent) -> Option<Qpn> {
     use work::AsyncEvent as E;
     match event {
         E::QpFatal(qpn)

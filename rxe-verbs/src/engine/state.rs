@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     cq::CqRing,
-    events::{AsyncEvent, AsyncQueue},
+    events::{AsyncEvent, AsyncQueue, qp_of},
     net::{self, Link, RecvBatch},
     regions::View,
 };
@@ -298,15 +298,9 @@ impl State {
     }
 
     fn owner(&self, event: work::AsyncEvent) -> Option<&Arc<AsyncQueue>> {
-        use work::AsyncEvent as E;
         match event {
-            E::QpFatal(qpn)
-            | E::QpRequestError(qpn)
-            | E::QpAccessError(qpn)
-            | E::CommunicationEstablished(qpn)
-            | E::SqDrained(qpn)
-            | E::LastWqeReached(qpn) => self.qp_owners.get(&qpn),
-            E::SrqLimitReached(srq) => self.srq_owners.get(&srq),
+            work::AsyncEvent::SrqLimitReached(srq) => self.srq_owners.get(&srq),
+            _ => self.qp_owners.get(&qp_of(event)?),
         }
     }
 
