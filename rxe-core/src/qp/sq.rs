@@ -38,6 +38,8 @@ pub(crate) struct SendWqe {
     pub first_psn: Psn,
     /// PSNs it takes, once started; 0 for local operations.
     pub psns: u32,
+    /// A WRITE each packet of which is a message of its own, once started.
+    pub in_parts: bool,
 }
 
 impl SendWqe {
@@ -167,6 +169,7 @@ impl SendQueue {
             xrc_srq: wr.xrc_srq,
             first_psn: Psn::new(0),
             psns: 0,
+            in_parts: false,
         });
         Ok(())
     }
