@@ -18,7 +18,7 @@ fn opcodes(bench: &Bench) -> BTreeSet<u8> {
     bench.wire_of(0, Class::Write).iter().map(|seen| seen.opcode.0).collect()
 }
 
-fn bench(name: &'static str, write_parts: bool, options: ConnectOptions) -> Bench {
+fn with(name: &'static str, write_parts: bool, options: ConnectOptions) -> Bench {
     let endpoint = EndpointConfig { write_parts, ..EndpointConfig::default() };
     Bench::with(
         PairConfig { name, endpoints: [endpoint.clone(), endpoint], ..PairConfig::default() },
@@ -43,7 +43,7 @@ fn write_many(bench: &mut Bench, count: u64) {
 
 #[test]
 fn alone_in_the_usual_form() {
-    let mut bench = bench("write-alone", true, ConnectOptions::default());
+    let mut bench = with("write-alone", true, ConnectOptions::default());
     for _ in 0..3 {
         write_many(&mut bench, 1);
     }
@@ -55,7 +55,7 @@ fn alone_in_the_usual_form() {
 #[test]
 fn in_a_row_in_parts_and_in_full_batches() {
     let [in_parts, whole] = [true, false].map(|parts| {
-        let mut bench = bench("write-row", parts, ConnectOptions::default());
+        let mut bench = with("write-row", parts, ConnectOptions::default());
         write_many(&mut bench, 16);
         assert_eq!(opcodes(&bench).contains(&ONLY.0), parts);
         let stats = bench.pair.sides[0].endpoint.port_stats();
@@ -70,7 +70,7 @@ fn in_a_row_in_parts_and_in_full_batches() {
 /// Each part names its own place and length.
 #[test]
 fn every_part_says_where_it_goes() {
-    let mut bench = bench("write-where", true, ConnectOptions::default());
+    let mut bench = with("write-where", true, ConnectOptions::default());
     write_many(&mut bench, 4);
     let parts: Vec<_> =
         bench.wire_of(0, Class::Write).into_iter().filter(|seen| seen.opcode == ONLY).collect();
@@ -81,7 +81,7 @@ fn every_part_says_where_it_goes() {
 /// What is sent again has the form it had at first, and is no new message to the peer.
 #[test]
 fn losses_change_nothing() {
-    let mut bench = bench("write-loss", true, ConnectOptions::default());
+    let mut bench = with("write-loss", true, ConnectOptions::default());
     bench.pair.sides[0].link.set_rule(|crossing| match crossing.index {
         3 | 40 | 41 | 77 | 130 => Verdict::Drop,
         _ => Verdict::Pass,
@@ -97,7 +97,7 @@ fn losses_change_nothing() {
 /// A receiver of an immediate is told the length of the whole message; unreliable messages are dropped as a whole.
 #[test]
 fn not_with_an_immediate_and_not_unreliably() {
-    let mut bench = bench("write-imm", true, ConnectOptions::default());
+    let mut bench = with("write-imm", true, ConnectOptions::default());
     for wr_id in 0..4 {
         bench.recv(1, wr_id, 0, 0);
         bench.send(0, wr_id, SendOp::WriteImm(bench.remote(1, 0), [7; 4]), 0, LEN);
@@ -107,7 +107,7 @@ fn not_with_an_immediate_and_not_unreliably() {
     assert!(!opcodes(&bench).contains(&ONLY.0));
 
     let options = ConnectOptions { qp_type: QpType::Uc, ..ConnectOptions::default() };
-    let mut bench = bench("write-uc", true, options);
+    let mut bench = with("write-uc", true, options);
     write_many(&mut bench, 4);
     assert_eq!(opcodes(&bench).len(), 3, "first, middle, last");
 }
