@@ -75,6 +75,11 @@ impl SendWqe {
         )
     }
 
+    /// Whether the peer may have to wait for something before it can answer.
+    pub(crate) const fn may_take_long(&self) -> bool {
+        matches!(self.op, SendOp::Flush { .. } | SendOp::AtomicWrite { .. })
+    }
+
     /// Whether it takes a receive of the peer's.
     pub(crate) const fn takes_receive(&self) -> bool {
         matches!(
