@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::OpenError,
     host::{self, Host, HostError, Mode},
-    net::{self, Capture, FaultLink, FaultPlan, Link, TapLink, Trace, UdpConfig, UdpLink},
+    net::{self, Capture, FaultLink, FaultPlan, Link, Sharing, TapLink, Trace, UdpConfig, UdpLink},
     sys::{
         fork::generation,
         process::{at_exit, network_namespace},
@@ -90,7 +90,8 @@ pub(crate) fn find_or_open(
     let bound = Some((binding, namespace));
     match mode {
         Mode::Off => {
-            let link = UdpLink::open(&udp().with_environment()?)?;
+            let udp = UdpConfig { sharing: Sharing::Sole, slots: None, ..udp() };
+            let link = UdpLink::open(&udp.with_environment()?)?;
             open.add(bound, link, wrapping, config, None)
         }
         Mode::Program(program) => open.join_host(bound, program.as_deref(), wrapping, config),
