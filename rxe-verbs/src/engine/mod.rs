@@ -10,6 +10,7 @@
 
 mod background;
 mod clock;
+mod hold;
 mod mailbox;
 mod network;
 mod polling;
