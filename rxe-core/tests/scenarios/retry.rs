@@ -253,7 +253,7 @@ fn a_response_lost_twice_is_missed_at_once() {
     let mut first = None;
     bench.pair.sides[1].link.set_rule(move |crossing| match crossing.packet {
         Some(packet) if packet.info.class == Class::ReadResponse && lost < 2 => {
-            let psn = *first.get_or_insert(packet.bth.psn.plus(3));
+            let psn = *first.get_or_insert_with(|| packet.bth.psn.plus(3));
             if packet.bth.psn == psn {
                 lost += 1;
                 return Verdict::Drop;
