@@ -3,7 +3,7 @@
 use crate::{
     context::Context,
     cq::Cq,
-    engine::{Shard, State, now},
+    engine::{Shard, ShardSet, State, now},
     error::{AddressError, CreateError, Forked, ModifyQpError, PostListError},
     events::Listener,
     gid::Gid,
@@ -151,10 +151,11 @@ impl Qp {
     ) -> Result<Self, CreateError> {
         let context = pd.context();
         let stack = &context.0.stack;
-        stack
-            .start_threads()
+        let reach = cqs.as_ref().map(|(send, recv)| send.ring().reach().and(recv.ring().reach()));
+        let shard = stack
+            .shard_for(&config, reach.unwrap_or(ShardSet::NONE))
             .map_err(|source| CreateError::System { action: "start the background thread", source })?;
-        let shard = Arc::clone(srq.as_ref().map_or_else(|| stack.shard(), Srq::shard));
+        let shard = Arc::clone(shard);
         let (qpn, made) = shard.act(Acks::Wait, |state, _| {
             let qpn = state.endpoint.create_qp(config)?;
             for cq in cqs.iter().flat_map(|(send, recv)| [send, recv]) {

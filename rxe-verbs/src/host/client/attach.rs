@@ -113,7 +113,19 @@ impl Until<'_> {
 /// # Errors
 /// [`HostError`], in words for the user.
 pub(crate) fn attach(program: Option<&Path>) -> Result<Attachment, HostError> {
-    let until = Until::deadline(Instant::now() + PATIENCE);
+    join(program, PATIENCE)
+}
+
+/// Gets a further slot for a process that has one, within `patience`.
+///
+/// # Errors
+/// [`HostError`], in words for the user.
+pub(crate) fn attach_further(program: Option<&Path>, patience: Duration) -> Result<Attachment, HostError> {
+    join(program, patience)
+}
+
+fn join(program: Option<&Path>, patience: Duration) -> Result<Attachment, HostError> {
+    let until = Until::deadline(Instant::now() + patience);
     let pidfd = own_pidfd().ok();
     let fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
     loop {

@@ -12,7 +12,7 @@ use super::{
     vault::Vault,
 };
 use crate::{
-    engine::{Mailbox, Shard, Stack},
+    engine::{Mailbox, Shard},
     sys::{
         fork::{generation, is_own},
         poll,
@@ -37,7 +37,7 @@ use std::{
 
 pub use attach::HostError;
 use attach::Until;
-pub(crate) use attach::{Attachment, attach};
+pub(crate) use attach::{Attachment, attach, attach_further};
 pub use observe::Observer;
 pub(crate) use start::Mode;
 pub use start::VARIABLE as SERVICE_VARIABLE;
@@ -62,7 +62,7 @@ enum Heard {
     NotOurs,
 }
 
-/// The connection of a stack to the host service.
+/// The connection of a shard to the host service.
 #[derive(Debug)]
 pub(crate) struct Host {
     shared: Arc<Shared>,
@@ -96,7 +96,7 @@ impl Host {
     /// Begins to hear what the service says.
     pub(crate) fn start(
         attachment: Attachment,
-        stack: &Arc<Stack>,
+        shard: &Arc<Shard>,
         mailbox: &Arc<Mailbox>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
@@ -106,7 +106,7 @@ impl Host {
             records: attachment.records,
             program: attachment.program,
             mailbox: Arc::clone(mailbox),
-            shard: Arc::downgrade(stack.shard()),
+            shard: Arc::downgrade(shard),
             listeners: Mutex::default(),
             answered: Condvar::new(),
             stop: Event::new()?,
