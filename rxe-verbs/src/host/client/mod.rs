@@ -73,6 +73,8 @@ pub(crate) struct Host {
 #[derive(Debug)]
 struct Shared {
     slot: u8,
+    /// It is not the first of its stack.
+    further: bool,
     channel: RwLock<Channel>,
     vault: Vault,
     records: SlotRecords,
@@ -101,6 +103,7 @@ impl Host {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             slot: attachment.slot,
+            further: attachment.further,
             channel: RwLock::new(attachment.channel),
             vault: attachment.vault,
             records: attachment.records,
@@ -265,7 +268,7 @@ impl Shared {
                 return false;
             }
             let until = Until { deadline, stop: Some(self.stop.as_fd()) };
-            match attach::rejoin(self.slot, &self.vault, self.program.as_deref(), until) {
+            match attach::rejoin((self.slot, self.further), &self.vault, self.program.as_deref(), until) {
                 Ok(Some(channel)) => {
                     *self.channel.write().unwrap_or_else(PoisonError::into_inner) = channel;
                     self.listen_again();
