@@ -249,7 +249,7 @@ impl Stack {
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
         // Somebody may have been quicker.
         let count = self.places().count();
-        if index >= count && source.is_some() {
+        if index >= count && source.as_ref().is_some_and(|source| source.is_here()) {
             match self.grow(count, &mut source) {
                 Some(place) => _ = self.places[count].set(place),
                 None => *source = None,

@@ -28,6 +28,11 @@ pub(super) type Connect = Box<dyn FnOnce(&Arc<Shard>) -> io::Result<Companion>>;
 
 /// Where further shards come from.
 pub(super) trait Source: Send + core::fmt::Debug {
+    /// Whether the calling thread can ask.
+    fn is_here(&self) -> bool {
+        true
+    }
+
     /// What the `index`th is made from; `None` if there can be no more.
     fn next(&mut self, index: u8) -> Option<Supply>;
 }
@@ -90,10 +95,11 @@ pub(super) struct HostSlots {
 }
 
 impl Source for HostSlots {
+    fn is_here(&self) -> bool {
+        network_namespace() == self.namespace
+    }
+
     fn next(&mut self, index: u8) -> Option<Supply> {
-        if network_namespace() != self.namespace {
-            return None;
-        }
         let attached = host::attach_further(self.program.as_deref(), PATIENCE);
         let supply = attached.map_err(|error| error.to_string()).and_then(|attachment| {
             of_slot(attachment, |link| self.wraps.wrap(link)).map_err(|error| error.to_string())
