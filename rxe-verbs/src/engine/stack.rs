@@ -435,44 +435,4 @@ impl Drop for Waiter<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Context,
-        net::{InprocNet, Transmit},
-    };
-
-    #[test]
-    fn the_send_window_follows_the_own_buffer() {
-        let usual = EndpointConfig::default().send_window;
-        for (recv_buffer, most) in
-            [(0, usual.1), (2 * 212_992, usual.1), (1 << 20, 256 << 10), (8 << 20, SEND_WINDOW_MOST)]
-        {
-            assert_eq!(send_window(recv_buffer), (usual.0, most), "{recv_buffer}");
-        }
-    }
-
-    #[test]
-    fn a_processor_is_offered_only_after_many_empty_turns() {
-        let net = InprocNet::new();
-        let own = [10, 0, 0, 1].into();
-        let context = Context::open_inproc(&net, &[own]).unwrap();
-        let src = [10, 0, 0, 2].into();
-        let mut stranger = net.attach(&[src], 1).unwrap();
-        let stack = &context.0.stack;
-        for _ in 0..2 {
-            for _ in 1..IDLE_TURNS {
-                stack.progress(ShardSet::ALL);
-                assert!(!stack.give_way());
-            }
-            stack.progress(ShardSet::ALL);
-            assert!(stack.give_way());
-            let source_port = stranger.capabilities().source_ports[0];
-            let to =
-                Transmit { src, dst: own, ifindex: 0, source_port, tos: 0, hop_limit: 64, segment_size: 20 };
-            stranger.send(&to, &[0; 20]).unwrap();
-            stack.progress(ShardSet::ALL);
-            assert!(!stack.give_way(), "something arrived");
-        }
-    }
-}
+mod tests;
