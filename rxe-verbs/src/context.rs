@@ -7,7 +7,7 @@ use crate::{
     cq::Cq,
     device::{Device, PortAttrs, PortState},
     engine::{
-        Binding, Follower, LinkReport, Polling, ShardSet, Stack, StackConfig, Threads, Wrapping,
+        Binding, Follower, LinkReport, Polling, ShardSet, Stack, StackConfig, Threads, Wrapping, Writes,
         find_or_open, open_inproc, open_link,
     },
     error::{AddressError, CreateError, Forked, OpenError},
@@ -57,6 +57,7 @@ pub struct ContextOptions {
     wrapping: Wrapping,
     polling: Option<Polling>,
     threads: Option<Threads>,
+    writes: Option<Writes>,
     shared: bool,
     alone: bool,
 }
@@ -69,6 +70,7 @@ impl Default for ContextOptions {
             wrapping: Wrapping::default(),
             polling: None,
             threads: None,
+            writes: None,
             shared: true,
             alone: false,
         }
@@ -77,7 +79,7 @@ impl Default for ContextOptions {
 
 impl ContextOptions {
     /// The defaults: a slot from the host service, the host's partition table, what the environment says about faults (`RXE_FAULT`) and captures
-    /// (`RXE_PCAP`), about waiting (`RXE_POLL`) and threads (`RXE_THREADS`).
+    /// (`RXE_PCAP`), about waiting (`RXE_POLL`), threads (`RXE_THREADS`) and the form of WRITEs (`RXE_WRITES`).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -137,6 +139,13 @@ impl ContextOptions {
         self
     }
 
+    /// In what form WRITEs leave.
+    #[must_use]
+    pub const fn writes(mut self, writes: Writes) -> Self {
+        (self.writes, self.shared) = (Some(writes), false);
+        self
+    }
+
     /// Opens a device on all of the host's addresses.
     ///
     /// # Errors
@@ -187,6 +196,7 @@ impl ContextOptions {
             port_mtu: mtu.bytes(),
             polling: self.polling,
             threads: self.threads,
+            writes: self.writes,
         }
     }
 

@@ -57,7 +57,7 @@ pub use channel::{CompChannel, CqWaiter};
 pub use context::{Context, ContextOptions, HostPort};
 pub use cq::Cq;
 pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
-pub use engine::{LinkReport, Polling};
+pub use engine::{LinkReport, Polling, Writes};
 pub use error::{
     AddressError, CreateError, Forked, ModifyQpError, MrError, OpenError, PollError, PostListError,
     RegisterError, post_errno,

@@ -22,6 +22,7 @@ mod state;
 mod supply;
 mod threads;
 mod transmit;
+mod writes;
 
 pub(crate) use clock::now;
 pub(crate) use mailbox::Mailbox;
@@ -34,3 +35,4 @@ pub(crate) use stack::{Stack, StackConfig, Waiter};
 pub(crate) use state::State;
 pub(crate) use threads::Threads;
 pub use transmit::LinkReport;
+pub use writes::Writes;

@@ -5,6 +5,7 @@ use super::{
     stack::{Stack, StackConfig},
     supply::{HostSlots, InprocEnds, Source, Supply, Wraps, of_slot},
     threads::Threads,
+    writes::Writes,
 };
 use crate::{
     error::OpenError,
@@ -173,6 +174,9 @@ impl Open {
     ) -> Result<Arc<Stack>, OpenError> {
         if config.polling.is_none() {
             config.polling = Some(Polling::from_environment()?);
+        }
+        if config.writes.is_none() {
+            config.writes = Some(Writes::from_environment()?);
         }
         if config.threads.is_none() {
             config.threads = Some(Threads::from_environment()?);

@@ -10,6 +10,7 @@ use super::{
     supply::{Source, Supply},
     threads::Threads,
     transmit::core_ident,
+    writes::Writes,
 };
 use crate::{
     error::Forked,
@@ -65,6 +66,8 @@ pub(crate) struct StackConfig {
     pub(crate) port_mtu: u32,
     /// How threads wait; without one, as the environment says.
     pub(crate) polling: Option<Polling>,
+    /// In what form WRITEs leave; without one, as the environment says.
+    pub(crate) writes: Option<Writes>,
     /// How many shards it may have; without that, as the environment says.
     pub(crate) threads: Option<Threads>,
 }
@@ -92,7 +95,8 @@ pub(crate) struct Stack {
     /// Queue pairs that were given a shard in turn.
     turns: AtomicUsize,
     spread: bool,
-    port_mtu: u32,
+    /// What the endpoints of all shards have in common.
+    common: EndpointConfig,
     pub(crate) table: Arc<Regions>,
     pub(crate) network: Arc<Network>,
     pub(crate) polling: Polling,
@@ -123,13 +127,8 @@ fn send_window(recv_buffer: usize) -> (u32, u32) {
     (start, most.clamp(usual, SEND_WINDOW_MOST))
 }
 
-/// A shard over `supply`'s link, the `index`th of those that share a table.
-fn make_shard(
-    supply: Supply,
-    index: u8,
-    (pkeys, port_mtu): (&[Pkey], u32),
-    table: &Arc<Regions>,
-) -> io::Result<Place> {
+/// A shard over `supply`'s link, the `index`th of those that share a table, and otherwise as `common` says.
+fn make_shard(supply: Supply, index: u8, common: &EndpointConfig, table: &Arc<Regions>) -> io::Result<Place> {
     let Supply { link, slot, mailbox, connect } = supply;
     let capabilities = link.capabilities();
     let window = (capabilities.recv_buffer / BUFFER_PER_BYTE).clamp(WINDOW.0, WINDOW.1);
@@ -141,10 +140,9 @@ fn make_shard(
         source_ports: capabilities.source_ports.clone(),
         receive_window: window as u32,
         send_window: send_window(capabilities.recv_buffer),
-        pkeys: pkeys.to_vec(),
-        port_mtu,
         seed: RandomState::new().hash_one((std::process::id(), index)),
         keep_strays: mailbox.is_some(),
+        ..common.clone()
     });
     let shard = Shard::new(State::new(endpoint, link, mailbox, index), table)?;
     let companion = connect.map(|connect| connect(&shard)).transpose()?;
@@ -160,9 +158,15 @@ impl Stack {
     ) -> io::Result<Arc<Self>> {
         let table = Arc::new(Regions::new(RandomState::new().hash_one(std::process::id()) as u8));
         let pkeys = config.pkeys.unwrap_or_else(|| vec![Pkey::DEFAULT]);
+        let common = EndpointConfig {
+            write_parts: config.writes.unwrap_or_default() == Writes::Parts,
+            pkeys: pkeys.clone(),
+            port_mtu: config.port_mtu,
+            ..EndpointConfig::default()
+        };
         let network = Arc::new(Network::new()?);
         let slot = first.slot;
-        let place = make_shard(first, 0, (&pkeys, config.port_mtu), &table)?;
+        let place = make_shard(first, 0, &common, &table)?;
         let threads = config.threads.filter(|_| source.is_some()).unwrap_or_else(|| Threads::wished(1));
         let mut places: Box<[_]> = (0..threads.most).map(|_| OnceLock::new()).collect();
         places[0] = OnceLock::from(place);
@@ -171,7 +175,7 @@ impl Stack {
             source: Mutex::new(source),
             turns: AtomicUsize::new(0),
             spread: threads.spread,
-            port_mtu: config.port_mtu,
+            common,
             table,
             network,
             polling: config.polling.unwrap_or_default(),
@@ -261,7 +265,7 @@ impl Stack {
     fn grow(&self, index: usize, source: &mut Option<Box<dyn Source>>) -> Option<Place> {
         let index = u8::try_from(index).ok()?;
         let supply = source.as_mut()?.next(index)?;
-        make_shard(supply, index, (&self.pkeys, self.port_mtu), &self.table).ok()
+        make_shard(supply, index, &self.common, &self.table).ok()
     }
 
     /// A turn of every shard of `set` that nobody else is in, for a call that found nothing.

@@ -309,9 +309,8 @@ impl Requester {
         }
         let oldest = scene.sq.ring.front();
         if due == Due::Probe {
-            // A READ, FLUSH or atomic may take its time, and makes work when it is repeated.
-            // And who is about to send it again has not given the peer a chance to answer.
-            if oldest.is_none_or(SendWqe::is_read_or_atomic) || self.cur == self.una {
+            // A FLUSH may take its time. And who is about to send it again has not given the peer a chance to answer.
+            if oldest.is_none_or(SendWqe::may_take_long) || self.cur == self.una {
                 return Ok(());
             }
             scene.qp.stats.probes += 1;

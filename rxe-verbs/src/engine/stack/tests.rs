@@ -38,7 +38,14 @@ impl Source for Few {
 
 fn stack(threads: Threads, has: u8) -> Arc<Stack> {
     let source = Few(InprocNet::new(), has);
-    let config = StackConfig { slot: 0, pkeys: None, port_mtu: 4096, polling: None, threads: Some(threads) };
+    let config = StackConfig {
+        slot: 0,
+        pkeys: None,
+        port_mtu: 4096,
+        polling: None,
+        writes: None,
+        threads: Some(threads),
+    };
     Stack::new(source.supply(0), config, Some(Box::new(source))).unwrap()
 }
 
