@@ -422,8 +422,9 @@ impl Requester {
         self.cur_wqe += 1;
     }
 
-    /// Sends everything unanswered again, from `una` on.
-    pub(super) fn go_back(&mut self, flow: &mut Flow<'_>) {
+    /// Sends everything unanswered again, from `una` on. `lost`: since when it is known that the first copy was lost, so that
+    /// what answers now answers the second.
+    pub(super) fn go_back(&mut self, flow: &mut Flow<'_>, lost: Option<Instant>) {
         flow.window.left(self.in_flight);
         self.in_flight = 0;
         for read in self.outstanding.drain(..) {
@@ -431,7 +432,7 @@ impl Requester {
         }
         self.cur = self.una;
         self.cur_wqe = 0;
-        self.retry.on_again();
+        self.retry.on_again(lost.map(|now| (self.una, now)));
         flow.window.asked(core::mem::take(&mut self.unasked));
         // A request that could not be read is tried again when its turn comes.
         self.broken = None;
@@ -439,7 +440,7 @@ impl Requester {
 
     /// Forgets everything in flight: the queue pair leaves the connected states.
     pub(crate) fn stop(&mut self, flow: &mut Flow<'_>) {
-        self.go_back(flow);
+        self.go_back(flow, None);
         *self = Self { una: self.next, cur: self.next, next: self.next, ..Self::default() };
     }
 }
