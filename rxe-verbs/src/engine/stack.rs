@@ -88,6 +88,8 @@ struct Place {
 /// One process's share of a host's RoCE port.
 #[derive(Debug)]
 pub(crate) struct Stack {
+    /// The only shard, where there can be no other.
+    only: Option<Arc<Shard>>,
     /// As many as there may be; filled one after the other, and never emptied.
     places: Box<[OnceLock<Place>]>,
     /// Where further shards come from; nowhere any more once that had none.
@@ -169,8 +171,10 @@ impl Stack {
         let place = make_shard(first, 0, &common, &table)?;
         let threads = config.threads.filter(|_| source.is_some()).unwrap_or_else(|| Threads::wished(1));
         let mut places: Box<[_]> = (0..threads.most).map(|_| OnceLock::new()).collect();
+        let only = (places.len() == 1).then(|| Arc::clone(&place.shard));
         places[0] = OnceLock::from(place);
         Ok(Arc::new(Self {
+            only,
             places,
             source: Mutex::new(source),
             turns: AtomicUsize::new(0),
@@ -205,6 +209,14 @@ impl Stack {
     fn among(&self, set: ShardSet) -> impl Iterator<Item = &Arc<Shard>> {
         let set = set.or_first();
         self.shards().enumerate().filter(move |(index, _)| set.has(*index)).map(|(_, shard)| shard)
+    }
+
+    /// Does something with each of them. A program that polls comes here all the time.
+    fn each(&self, set: ShardSet, mut act: impl FnMut(&Shard)) {
+        match &self.only {
+            Some(only) => act(only),
+            None => self.among(set).for_each(|shard| act(shard)),
+        }
     }
 
     /// The connection to the host service of the first shard, if it has one.
@@ -270,7 +282,8 @@ impl Stack {
 
     /// A turn of every shard of `set` that nobody else is in, for a call that found nothing.
     pub(crate) fn progress(&self, set: ShardSet) {
-        let busy = self.among(set).fold(false, |busy, shard| shard.progress(Who::Inline) | busy);
+        let mut busy = false;
+        self.each(set, |shard| busy |= shard.progress(Who::Inline));
         // Lost updates do not matter.
         let idle = if busy { 0 } else { self.idle_turns.load(Ordering::Relaxed).saturating_add(1) };
         self.idle_turns.store(idle, Ordering::Relaxed);
@@ -278,9 +291,7 @@ impl Stack {
 
     /// For a call that found what it wanted without a turn: messages that waited for it leave.
     pub(crate) fn release(&self, set: ShardSet) {
-        for shard in self.among(set) {
-            shard.release();
-        }
+        self.each(set, Shard::release);
     }
 
     /// For a call that found nothing even after its turn: once many turns in a row moved nothing, the processor is
@@ -296,23 +307,17 @@ impl Stack {
 
     /// A turn of every shard of `set` for a thread that is about to sleep: acknowledgements leave.
     pub(crate) fn progress_before_sleep(&self, set: ShardSet) {
-        for shard in self.among(set) {
-            shard.progress(Who::Idle);
-        }
+        self.each(set, |shard| _ = shard.progress(Who::Idle));
     }
 
     /// A turn of every shard of `set` for a thread that waits for packets whatever the application does.
     pub(crate) fn attend(&self, set: ShardSet) {
-        for shard in self.among(set) {
-            shard.attend();
-        }
+        self.each(set, Shard::attend);
     }
 
     /// The application is about to sleep on a descriptor.
     pub(crate) fn expect_sleep(&self, set: ShardSet) {
-        for shard in self.among(set) {
-            shard.expect_sleep();
-        }
+        self.each(set, Shard::expect_sleep);
     }
 
     /// Counts the application's turns.
