@@ -3,7 +3,7 @@
 use crate::{
     context::Context,
     cq::Cq,
-    engine::{Shard, ShardSet, State, now},
+    engine::{Shard, State, now},
     error::{AddressError, CreateError, Forked, ModifyQpError, PostListError},
     events::Listener,
     gid::Gid,
@@ -151,9 +151,8 @@ impl Qp {
     ) -> Result<Self, CreateError> {
         let context = pd.context();
         let stack = &context.0.stack;
-        let reach = cqs.as_ref().map(|(send, recv)| send.ring().reach().and(recv.ring().reach()));
         let shard = stack
-            .shard_for(&config, reach.unwrap_or(ShardSet::NONE))
+            .shard_for(&config)
             .map_err(|source| CreateError::System { action: "start the background thread", source })?;
         let shard = Arc::clone(shard);
         let (qpn, made) = shard.act(Acks::Wait, |state, _| {

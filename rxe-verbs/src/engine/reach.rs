@@ -10,18 +10,6 @@ impl ShardSet {
     /// All of them, also those that are not there yet.
     pub(crate) const ALL: Self = Self(u32::MAX);
 
-    /// None of them.
-    pub(crate) const NONE: Self = Self(0);
-
-    /// The one with the lowest index.
-    pub(super) fn first(self) -> Option<usize> {
-        (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
-    }
-
-    pub(crate) const fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
     /// Whoever has to do with none has its packets looked for by the first.
     pub(super) const fn or_first(self) -> Self {
         if self.0 == 0 { Self(1) } else { self }
@@ -58,12 +46,10 @@ mod tests {
     #[test]
     fn shards_are_added_and_removed() {
         let reach = Reach::default();
-        assert_eq!(reach.get().first(), None);
         assert!(reach.get().or_first().has(0) && !reach.get().or_first().has(1));
         reach.add(15);
         reach.add(3);
         assert!(reach.get().has(3) && reach.get().has(15) && !reach.get().has(0));
-        assert_eq!(reach.get().first(), Some(3));
         reach.remove(3);
         assert_eq!(reach.get().or_first(), ShardSet(1 << 15));
         assert!((0..16).all(|index| ShardSet::ALL.has(index)));

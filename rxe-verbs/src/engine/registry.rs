@@ -133,19 +133,13 @@ impl Open {
         wrapping: Wrapping,
         mut config: StackConfig,
     ) -> Result<Arc<Stack>, OpenError> {
-        // Wrong variables are complained of before anybody is asked for anything.
         host::member_config()?;
         let wraps = self.wraps(wrapping)?;
-        let threads = match config.threads {
-            Some(threads) => threads,
-            None => Threads::from_environment()?,
-        };
-        config.threads = Some(threads);
         let attachment = host::attach(program)?;
         config.pkeys = config.pkeys.or_else(|| Some(attachment.pkeys.iter().copied().map(Pkey).collect()));
         let first = of_slot(attachment, |link| wraps.wrap(link))?;
         let (program, namespace) = (program.map(Path::to_owned), network_namespace());
-        let more = HostSlots { program, namespace, wraps, speaks: threads.spread };
+        let more = HostSlots { program, namespace, wraps };
         self.add(bound, first, config, Some(Box::new(more)))
     }
 

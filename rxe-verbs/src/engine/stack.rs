@@ -96,7 +96,6 @@ pub(crate) struct Stack {
     source: Mutex<Option<Box<dyn Source>>>,
     /// Queue pairs that were given a shard in turn.
     turns: AtomicUsize,
-    spread: bool,
     /// What the endpoints of all shards have in common.
     common: EndpointConfig,
     pub(crate) table: Arc<Regions>,
@@ -170,7 +169,7 @@ impl Stack {
         let slot = first.slot;
         let place = make_shard(first, 0, &common, &table)?;
         let threads = config.threads.filter(|_| source.is_some()).unwrap_or_else(|| Threads::wished(1));
-        let mut places: Box<[_]> = (0..threads.most).map(|_| OnceLock::new()).collect();
+        let mut places: Box<[_]> = (0..threads.count()).map(|_| OnceLock::new()).collect();
         let only = (places.len() == 1).then(|| Arc::clone(&place.shard));
         places[0] = OnceLock::from(place);
         Ok(Arc::new(Self {
@@ -178,7 +177,6 @@ impl Stack {
             places,
             source: Mutex::new(source),
             turns: AtomicUsize::new(0),
-            spread: threads.spread,
             common,
             table,
             network,
@@ -238,17 +236,13 @@ impl Stack {
         &self.first().shard
     }
 
-    /// The shard for a new queue pair, whose completion queues have to do with `reach`; its background thread runs.
+    /// The shard for a new queue pair; its background thread runs.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn shard_for(&self, config: &QpConfig, reach: ShardSet) -> io::Result<&Arc<Shard>> {
-        let free = matches!(config.qp_type, QpType::Rc | QpType::Uc) && config.srq.is_none();
-        let index = match reach.first() {
-            _ if !free || self.places.len() == 1 => 0,
-            Some(index) if !self.spread => index,
-            _ => self.next_in_turn(),
-        };
+    pub(crate) fn shard_for(&self, config: &QpConfig) -> io::Result<&Arc<Shard>> {
+        let is_free = matches!(config.qp_type, QpType::Rc | QpType::Uc) && config.srq.is_none();
+        let index = if is_free && self.only.is_none() { self.next_in_turn() } else { 0 };
         let place = self.places.get(index).and_then(OnceLock::get).unwrap_or_else(|| self.first());
         self.start_thread(place)?;
         Ok(&place.shard)

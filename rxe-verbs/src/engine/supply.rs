@@ -90,8 +90,6 @@ pub(super) struct HostSlots {
     /// The network namespace that the service is in: a thread may live in another one.
     pub(super) namespace: Option<PathBuf>,
     pub(super) wraps: Wraps,
-    /// Whoever asked for several threads is told why there are fewer.
-    pub(super) speaks: bool,
 }
 
 impl Source for HostSlots {
@@ -106,9 +104,7 @@ impl Source for HostSlots {
         });
         supply
             .inspect_err(|error| {
-                if self.speaks {
-                    eprintln!("rxe: no more than {index} of the threads that were asked for: {error}");
-                }
+                eprintln!("rxe: no more than {index} of the threads that were asked for: {error}");
             })
             .ok()
     }

@@ -1,47 +1,41 @@
 //! How many shards, each with a thread, a stack may have.
 
 use crate::net::ConfigError;
-use std::thread::available_parallelism;
 
 /// Shards of a stack at most.
-pub(crate) const MOST: u8 = 16;
-/// Without being told, a stack has one shard for so many processors, which it shares with the program's own threads,
-const PROCESSORS: usize = 4;
-/// and so many at most.
-const USUAL_MOST: u8 = 4;
+const MOST: u8 = 16;
 
-/// How many shards a stack may have, and which queue pairs go where.
+/// How many shards a stack may have: 1 to 16.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Threads {
-    /// 1 to [`MOST`].
-    pub(super) most: u8,
-    /// Each queue pair goes to the next shard. Else those of one completion queue stay together: whoever polls it has one
-    /// socket to look at.
-    pub(super) spread: bool,
-}
+pub(crate) struct Threads(u8);
 
 impl Threads {
+    /// One, whatever the machine has. Each shard sees only its part of a peer's packets, and one that counts its IPv4 IDs
+    /// over all of them (kernel rxe, ConnectX) makes jumps there, of which each costs a packet ([`rxe_core::wire::ident`]).
+    const USUAL: Self = Self(1);
+
     /// As a program or user wishes; brought into the range.
     pub(crate) fn wished(count: u8) -> Self {
-        Self { most: count.clamp(1, MOST), spread: true }
+        Self(count.clamp(1, MOST))
     }
 
-    /// What `RXE_THREADS` says, 1 to 16; if it is not set or empty, what fits the machine.
+    pub(super) const fn count(self) -> u8 {
+        self.0
+    }
+
+    /// What `RXE_THREADS` says, 1 to 16; one if it is not set or empty.
     ///
     /// # Errors
     /// [`ConfigError`] for another value.
     pub(super) fn from_environment() -> Result<Self, ConfigError> {
         let text = std::env::var_os("RXE_THREADS").unwrap_or_default();
-        Self::parse(&text.to_string_lossy(), available_parallelism().map_or(1, usize::from))
+        Self::parse(&text.to_string_lossy())
     }
 
-    fn parse(text: &str, processors: usize) -> Result<Self, ConfigError> {
-        if text.is_empty() {
-            let most = u8::try_from(processors / PROCESSORS).unwrap_or(u8::MAX).clamp(1, USUAL_MOST);
-            return Ok(Self { most, spread: false });
-        }
+    fn parse(text: &str) -> Result<Self, ConfigError> {
         match text.parse() {
-            Ok(count @ 1..=MOST) => Ok(Self::wished(count)),
+            _ if text.is_empty() => Ok(Self::USUAL),
+            Ok(count @ 1..=MOST) => Ok(Self(count)),
             _ => Err(ConfigError::new("RXE_THREADS", text, "1 to 16")),
         }
     }
@@ -52,15 +46,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_decides_unless_somebody_does() {
-        for (processors, most) in [(1, 1), (3, 1), (4, 1), (7, 1), (8, 2), (15, 3), (16, 4), (4096, 4)] {
-            assert_eq!(Threads::parse("", processors), Ok(Threads { most, spread: false }), "{processors}");
+    fn there_is_one_unless_the_user_wants_more() {
+        for (text, count) in [("", 1), ("1", 1), ("16", 16)] {
+            assert_eq!(Threads::parse(text), Ok(Threads(count)), "{text:?}");
         }
-        assert_eq!(Threads::parse("1", 64), Ok(Threads::wished(1)));
-        assert_eq!(Threads::parse("16", 2), Ok(Threads { most: 16, spread: true }));
         for wrong in ["0", "17", "-1", "two", "4 ", "256"] {
-            let error = Threads::parse(wrong, 2).unwrap_err().to_string();
+            let error = Threads::parse(wrong).unwrap_err().to_string();
             assert_eq!(error, format!("RXE_THREADS={wrong:?} is not understood; allowed: 1 to 16"));
         }
+        assert_eq!([0, 3, 255].map(Threads::wished), [1, 3, 16].map(Threads));
     }
 }

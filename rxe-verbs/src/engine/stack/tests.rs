@@ -1,7 +1,6 @@
 use super::*;
 use crate::{
     Context,
-    engine::Reach,
     net::{InprocNet, Transmit},
 };
 use rxe_core::{
@@ -50,39 +49,33 @@ fn stack(threads: Threads, has: u8) -> Arc<Stack> {
 }
 
 /// Puts a queue pair on a shard; which that was, and how many there are now.
-fn put(stack: &Stack, qp_type: QpType, srq: Option<SrqId>, reach: ShardSet) -> (usize, usize) {
+fn put(stack: &Stack, qp_type: QpType, srq: Option<SrqId>) -> (usize, usize) {
     let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
     let cq = CqId(0);
     let config =
         QpConfig { qp_type, pd: PdId(0), send_cq: cq, recv_cq: cq, srq, xrcd: None, caps, signal_all: false };
-    let shard = stack.shard_for(&config, reach).unwrap();
+    let shard = stack.shard_for(&config).unwrap();
     let index = stack.shards().position(|other| Arc::ptr_eq(shard, other));
     (index.unwrap(), stack.shards().count())
 }
 
 #[test]
-fn queue_pairs_of_one_completion_queue_stay_together_unless_they_are_to_be_spread() {
-    let (none, third) = (ShardSet::NONE, Reach::default());
-    third.add(2);
-    let usual = stack(Threads { most: 3, spread: false }, 3);
-    assert_eq!(put(&usual, QpType::Rc, None, none), (0, 1), "shards are made when they are needed");
-    assert_eq!(put(&usual, QpType::Uc, None, none), (1, 2));
-    assert_eq!(put(&usual, QpType::Rc, None, none), (2, 3));
-    assert_eq!(put(&usual, QpType::Rc, None, third.get()), (2, 3));
-    assert_eq!(put(&usual, QpType::Rc, Some(SrqId(0)), third.get()), (0, 3));
+fn shards_are_made_when_queue_pairs_are_put_there() {
+    let stack = stack(Threads::wished(3), 3);
+    assert_eq!(put(&stack, QpType::Ud, None), (0, 1));
+    let placed = [QpType::Rc, QpType::Uc, QpType::Rc, QpType::Rc].map(|qp_type| put(&stack, qp_type, None));
+    assert_eq!(placed, [(0, 1), (1, 2), (2, 3), (0, 3)]);
     for qp_type in [QpType::Ud, QpType::Gsi, QpType::XrcInitiator, QpType::XrcTarget] {
-        assert_eq!(put(&usual, qp_type, None, third.get()), (0, 3), "{qp_type:?}");
+        assert_eq!(put(&stack, qp_type, None), (0, 3), "{qp_type:?}");
     }
-    assert_eq!(put(&usual, QpType::Rc, None, none), (0, 3));
-    let spread = stack(Threads::wished(3), 3);
-    let places = [(); 4].map(|()| put(&spread, QpType::Rc, None, third.get()));
-    assert_eq!(places, [(0, 1), (1, 2), (2, 3), (0, 3)]);
+    assert_eq!(put(&stack, QpType::Rc, Some(SrqId(0))), (0, 3));
+    assert_eq!(put(&stack, QpType::Rc, None), (1, 3));
 }
 
 #[test]
 fn fewer_shards_than_wanted_will_do() {
     let stack = stack(Threads::wished(16), 2);
-    let placed: Vec<_> = (0..6).map(|_| put(&stack, QpType::Rc, None, ShardSet::NONE)).collect();
+    let placed: Vec<_> = (0..6).map(|_| put(&stack, QpType::Rc, None)).collect();
     assert_eq!(placed, [(0, 1), (1, 2), (0, 2), (1, 2), (0, 2), (1, 2)]);
     assert_eq!(self::stack(Threads::wished(1), 9).places.len(), 1);
 }
