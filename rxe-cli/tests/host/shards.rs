@@ -8,12 +8,13 @@ use nix::{
     sys::{
         signal::{Signal, kill},
         socket::{MsgFlags, recv},
+        wait::{WaitStatus, waitpid},
     },
-    unistd::Pid,
+    unistd::{ForkResult, Pid, alarm, fork},
 };
 use rxe_verbs::{
-    Access, Context, ContextOptions, Cq, Gid, Mr, Mtu, Psn, Qp, QpChange, QpInit, QpState, QpType, Remote,
-    SendOp, SendWr, WcStatus,
+    Access, Completion, Context, ContextOptions, Cq, Gid, Mr, Mtu, PollError, Psn, Qp, QpChange, QpInit,
+    QpState, QpType, Remote, SendOp, SendWr, WcStatus,
     host::{Observer, report::ServiceReport},
 };
 use std::{
@@ -266,4 +267,53 @@ fn further() -> Vec<u8> {
 #[ignore = "run by no_process_gets_all_slots"]
 fn child_joins() {
     assert_eq!(Wide::here().slots().len(), 3);
+}
+
+/// A fork in the middle of the traffic of all shards: the child's copies are dead, it gets slots of its own, and the parent
+/// keeps all of its.
+#[test]
+fn a_forked_child_has_none_of_the_slots() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let (child, output) = stage::child(&namespace, "shards::child_forks_with_slots");
+    finish(child, output);
+}
+
+#[test]
+#[ignore = "run by a_forked_child_has_none_of_the_slots"]
+fn child_forks_with_slots() {
+    let wide = Wide::here();
+    let peer = Wide::of(wide.context.clone());
+    let (pairs, stop) = (across(&wide, &peer), &AtomicBool::new(false));
+    let slots = wide.slots();
+    thread::scope(|scope| {
+        for (own, other) in &pairs {
+            let goes_on = |_: &u64| !stop.load(Ordering::Relaxed);
+            scope.spawn(move || (0..).take_while(goes_on).for_each(|round| own.trade(other, round)));
+        }
+        for _ in 0..3 {
+            // SAFETY: the child uses what is safe there: allocation (glibc sees to it), and no lock of another thread.
+            match unsafe { fork() }.unwrap() {
+                ForkResult::Child => {
+                    alarm::set(20);
+                    let dead = wide.lanes.iter().all(|lane| {
+                        lane.cq.poll(&mut [Completion::default()])
+                            == Err(PollError::Forked(rxe_verbs::Forked))
+                    });
+                    let own = Wide::here();
+                    let more = Wide::of(own.context.clone());
+                    across(&own, &more).iter().for_each(|(one, other)| one.trade(other, 9));
+                    let good = dead && own.slots().len() == 3 && own.slots().is_disjoint(&slots);
+                    // SAFETY: ends the process without the test harness's handlers.
+                    unsafe { libc::_exit(i32::from(!good)) };
+                }
+                ForkResult::Parent { child } => {
+                    assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let report = Observer::connect().unwrap().unwrap().status().unwrap();
+    assert_eq!(own_slots(&report), slots, "{report:?}");
 }
