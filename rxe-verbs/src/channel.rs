@@ -2,7 +2,7 @@
 
 use crate::{
     cq::{Cq, CqRing},
-    engine::{Polling, Stack, Waiter},
+    engine::{Polling, Reach, Stack, Waiter},
     error::PollError,
     events::EventError,
     sys::{poll, process::become_background, signals, socket::Event},
@@ -42,6 +42,8 @@ pub(crate) struct Channel {
     /// The program waits inside [`CompChannel::get_event`], which watches the network itself, and not by polling the
     /// descriptor.
     waits_inside: AtomicBool,
+    /// The shards with queue pairs that use its queues, now or before.
+    reach: Reach,
 }
 
 /// What waits to be taken from a channel.
@@ -84,6 +86,11 @@ impl Channel {
         let mut waiting = self.lock();
         waiting.events.retain(|entry| !core::ptr::eq(&raw const **entry, cq));
         waiting.settle(&self.readable);
+    }
+
+    /// A shard has queue pairs that use one of its queues.
+    pub(crate) fn add_shard(&self, index: u8) {
+        self.reach.add(index);
     }
 
     pub(crate) fn waits_inside(&self) -> bool {
@@ -140,6 +147,7 @@ impl CompChannel {
             waiting: Mutex::default(),
             readable: Event::new()?,
             waits_inside: AtomicBool::new(false),
+            reach: Reach::default(),
         })))
     }
 
@@ -177,7 +185,7 @@ impl CompChannel {
         self.0.stack.check().ok()?;
         self.0.pop().or_else(|| {
             self.0.waits_inside.store(false, Ordering::Relaxed);
-            self.0.stack.progress();
+            self.0.stack.progress(self.0.reach.get());
             self.0.pop()
         })
     }
@@ -207,7 +215,7 @@ impl CompChannel {
                 continue;
             }
             // While it lives, the background threads leave the sockets to us.
-            let waiter = waiting.get_or_insert_with(|| self.0.stack.wait_for_packets());
+            let waiter = waiting.get_or_insert_with(|| self.0.stack.wait_for_packets(self.0.reach.get()));
             let mut fds = waiter.fds();
             fds.push(self.0.readable.as_fd());
             poll::wait(&fds, deadline.left()).map_err(|_| EventError::Interrupted)?;
@@ -216,7 +224,7 @@ impl CompChannel {
 
     /// Takes turns for a moment: an answer that is on its way is had without sleeping.
     fn look_around(&self, deadline: poll::Deadline, slept: bool) -> Option<Cq> {
-        let stack = &self.0.stack;
+        let (stack, reach) = (&self.0.stack, self.0.reach.get());
         let end = Instant::now() + stack.polling.look_for(SPIN).unwrap_or(LOOK_UP);
         let _looker = Looker::new(&self.0);
         let mut looks = 0u32;
@@ -227,16 +235,16 @@ impl CompChannel {
             }
             if slept {
                 // The background thread sleeps long: it would have to be woken for acknowledgements that wait.
-                stack.progress_before_sleep();
+                stack.progress_before_sleep(reach);
             } else {
                 // The program probably answers what it is given: acknowledgements wait for that.
-                stack.progress();
+                stack.progress(reach);
             }
             if let Some(cq) = self.0.pop() {
                 return Some(cq);
             }
         }
-        stack.progress_before_sleep();
+        stack.progress_before_sleep(reach);
         self.0.pop()
     }
 }
@@ -258,7 +266,7 @@ impl<'a> CqWaiter<'a> {
     pub(crate) fn new(cq: &'a Cq) -> Option<Self> {
         let channel = cq.ring().channel()?;
         become_background();
-        Some(Self { cq, channel, watching: None, polls: channel.stack.polls() })
+        Some(Self { cq, channel, watching: None, polls: channel.stack.polls(cq.ring().reach()) })
     }
 
     /// As [`Cq::poll`], but not for a program that polls: it moves what there is to move, once, and never holds back what is
@@ -269,7 +277,7 @@ impl<'a> CqWaiter<'a> {
     pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollError> {
         // While we watch, nobody else receives.
         if self.watching.is_some() || self.cq.ring().is_empty() {
-            self.channel.stack.attend();
+            self.channel.stack.attend(self.cq.ring().reach());
         }
         self.cq.take(out)
     }
@@ -291,15 +299,16 @@ impl<'a> CqWaiter<'a> {
         }
         // Armed only here: a completion of this thread's own turns need not wake it.
         if ring.arm() {
-            let polls = channel.stack.polls();
+            let reach = ring.reach();
+            let polls = channel.stack.polls(reach);
             let polled = core::mem::replace(&mut self.polls, polls) != polls
-                || channel.stack.is_polled()
+                || channel.stack.is_polled(reach)
                 || channel.stack.polling == Polling::Busy;
             let watched = if polled {
                 self.watching = None;
                 None
             } else {
-                Some(self.watching.get_or_insert_with(|| channel.stack.wait_for_packets()))
+                Some(self.watching.get_or_insert_with(|| channel.stack.wait_for_packets(reach)))
             };
             let mut fds = watched.map(|waiter| waiter.fds()).unwrap_or_default();
             fds.push(channel.readable.as_fd());

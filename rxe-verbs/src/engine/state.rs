@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub(crate) link: Box<dyn Link>,
     /// The way to the other processes of the host, where there are any.
     pub(super) mailbox: Option<Arc<Mailbox>>,
+    /// Which of its stack's shards it is.
+    index: u8,
     arrivals: RecvBatch,
     /// Where batches are built.
     pub(super) arena: Vec<u8>,
@@ -97,12 +99,18 @@ pub(crate) struct Turn {
 }
 
 impl State {
-    pub(crate) fn new(endpoint: Endpoint, link: Box<dyn Link>, mailbox: Option<Arc<Mailbox>>) -> Self {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        link: Box<dyn Link>,
+        mailbox: Option<Arc<Mailbox>>,
+        index: u8,
+    ) -> Self {
         let arena = vec![0; endpoint.config().max_batch];
         Self {
             endpoint,
             link,
             mailbox,
+            index,
             arrivals: RecvBatch::default(),
             arena,
             pending: None,
@@ -295,17 +303,21 @@ impl State {
         }
         match &mut self.queues[index] {
             Some((_, users)) => *users += 1,
-            empty => *empty = Some((Arc::clone(ring), 1)),
+            empty => {
+                ring.add_shard(self.index);
+                *empty = Some((Arc::clone(ring), 1));
+            }
         }
     }
 
     /// Undoes one [`Self::use_queue`].
     pub(crate) fn leave_queue(&mut self, cq: CqId) {
         if let Some(entry) = self.queues.get_mut(cq.0 as usize)
-            && let Some((_, users)) = entry
+            && let Some((ring, users)) = entry
         {
             *users -= 1;
             if *users == 0 {
+                ring.remove_shard(self.index);
                 *entry = None;
             }
         }
