@@ -172,6 +172,13 @@ impl CompChannel {
         waiting.settle(&self.0.readable);
     }
 
+    /// An event that is there, without looking for packets; for a thread that waits if there is none.
+    #[must_use]
+    pub fn take_event(&self) -> Option<Cq> {
+        self.0.stack.check().ok()?;
+        self.0.pop()
+    }
+
     /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK).
     pub fn try_get_event(&self) -> Option<Cq> {
         self.0.stack.check().ok()?;
@@ -219,19 +226,20 @@ impl CompChannel {
         let stack = &self.0.stack;
         let end = Instant::now() + stack.polling.look_for(SPIN).unwrap_or(LOOK_UP);
         let _looker = Looker::new(&self.0);
+        if slept {
+            stack.progress_after_sleep();
+            if let Some(cq) = self.0.pop() {
+                return Some(cq);
+            }
+        }
         let mut looks = 0u32;
         while Instant::now() < end && !deadline.is_over() {
             looks += 1;
             if looks.is_multiple_of(GENEROUS) {
                 std::thread::yield_now();
             }
-            if slept {
-                // The background thread sleeps long: it would have to be woken for acknowledgements that wait.
-                stack.progress_before_sleep();
-            } else {
-                // The program probably answers what it is given: acknowledgements wait for that.
-                stack.progress();
-            }
+            // The program probably answers what it is given: acknowledgements wait for that.
+            stack.progress();
             if let Some(cq) = self.0.pop() {
                 return Some(cq);
             }

@@ -171,6 +171,13 @@ impl Stack {
         self.idle_turns.store(idle, Ordering::Relaxed);
     }
 
+    /// A turn of every shard for a thread that was woken because packets have come.
+    pub(crate) fn progress_after_sleep(&self) {
+        for shard in &self.shards {
+            shard.progress(Who::Woken);
+        }
+    }
+
     /// For a call that found what it wanted without a turn: messages that waited for it leave.
     pub(crate) fn release(&self) {
         for shard in &self.shards {
