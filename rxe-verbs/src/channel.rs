@@ -5,6 +5,7 @@ use crate::{
     engine::{Polling, Stack, Waiter},
     error::PollError,
     events::EventError,
+    patience::{Patience, Spent},
     sys::{poll, process::become_background, signals, socket::Event},
 };
 use core::time::Duration;
@@ -20,8 +21,6 @@ use std::{
     time::Instant,
 };
 
-/// How long a thread looks for packets before it sleeps; [`Polling`] may say otherwise.
-const SPIN: Duration = Duration::from_micros(20);
 /// Each time it has looked so often it offers the processor: whom it waits for may be waiting for that.
 const GENEROUS: u32 = 8;
 /// A thread that never sleeps looks up so often: for signals, and for what else ends a wait.
@@ -42,6 +41,7 @@ pub(crate) struct Channel {
     /// The program waits inside [`CompChannel::get_event`], which watches the network itself, and not by polling the
     /// descriptor.
     waits_inside: AtomicBool,
+    patience: Patience,
 }
 
 /// What waits to be taken from a channel.
@@ -140,6 +140,7 @@ impl CompChannel {
             waiting: Mutex::default(),
             readable: Event::new()?,
             waits_inside: AtomicBool::new(false),
+            patience: Patience::default(),
         })))
     }
 
@@ -203,9 +204,10 @@ impl CompChannel {
                 return Err(EventError::Interrupted);
             }
             self.0.waits_inside.store(true, Ordering::Relaxed);
-            if let Some(cq) = self.look_around(deadline, waiting.is_some()) {
-                return Ok(cq);
-            }
+            let spent = match self.look_around(deadline, waiting.is_some()) {
+                Ok(cq) => return Ok(cq),
+                Err(spent) => spent,
+            };
             if deadline.is_over() {
                 return Err(EventError::Empty);
             }
@@ -217,35 +219,46 @@ impl CompChannel {
             let waiter = waiting.get_or_insert_with(|| self.0.stack.wait_for_packets());
             let mut fds = waiter.fds();
             fds.push(self.0.readable.as_fd());
+            let asleep = Instant::now();
             poll::wait(&fds, deadline.left()).map_err(|_| EventError::Interrupted)?;
+            self.0.patience.learn(spent, asleep.elapsed());
         }
     }
 
     /// Takes turns for a moment: an answer that is on its way is had without sleeping.
-    fn look_around(&self, deadline: poll::Deadline, slept: bool) -> Option<Cq> {
+    fn look_around(&self, deadline: poll::Deadline, slept: bool) -> Result<Cq, Spent> {
         let stack = &self.0.stack;
-        let end = Instant::now() + stack.polling.look_for(SPIN).unwrap_or(LOOK_UP);
         let _looker = Looker::new(&self.0);
         if slept {
             stack.progress_after_sleep();
             if let Some(cq) = self.0.pop() {
-                return Some(cq);
+                return Ok(cq);
             }
         }
-        let mut looks = 0u32;
-        while Instant::now() < end && !deadline.is_over() {
-            looks += 1;
-            if looks.is_multiple_of(GENEROUS) {
+        let start = Instant::now();
+        let mut spent = Spent { looks: 0, time: Duration::ZERO };
+        while !deadline.is_over() {
+            let goes_on = match stack.polling {
+                Polling::Adaptive => self.0.patience.lasts(spent),
+                Polling::Busy => spent.time < LOOK_UP,
+                Polling::Sleep => false,
+            };
+            if !goes_on {
+                break;
+            }
+            spent.looks += 1;
+            if spent.looks.is_multiple_of(GENEROUS) {
                 std::thread::yield_now();
             }
             // The program probably answers what it is given: acknowledgements wait for that.
             stack.progress();
             if let Some(cq) = self.0.pop() {
-                return Some(cq);
+                return Ok(cq);
             }
+            spent.time = start.elapsed();
         }
         stack.progress_before_sleep();
-        self.0.pop()
+        self.0.pop().ok_or(spent)
     }
 }
 
