@@ -6,7 +6,9 @@ use crate::{
     channel::CompChannel,
     cq::Cq,
     device::{Device, PortAttrs, PortState},
-    engine::{Binding, Follower, LinkReport, Polling, Stack, StackConfig, Wrapping, find_or_open, open_link},
+    engine::{
+        Binding, Follower, LinkReport, Polling, Stack, StackConfig, Wrapping, Writes, find_or_open, open_link,
+    },
     error::{AddressError, CreateError, Forked, OpenError},
     events::{AsyncEvent, AsyncQueue, EventError},
     gid::{Gid, GidTable},
@@ -53,6 +55,7 @@ pub struct ContextOptions {
     pkeys: Option<Vec<Pkey>>,
     wrapping: Wrapping,
     polling: Option<Polling>,
+    writes: Option<Writes>,
     shared: bool,
     alone: bool,
 }
@@ -64,6 +67,7 @@ impl Default for ContextOptions {
             pkeys: None,
             wrapping: Wrapping::default(),
             polling: None,
+            writes: None,
             shared: true,
             alone: false,
         }
@@ -72,7 +76,7 @@ impl Default for ContextOptions {
 
 impl ContextOptions {
     /// The defaults: a slot from the host service, the host's partition table, what the environment says about faults (`RXE_FAULT`) and captures
-    /// (`RXE_PCAP`), and about waiting (`RXE_POLL`).
+    /// (`RXE_PCAP`), about waiting (`RXE_POLL`) and the form of WRITEs (`RXE_WRITES`).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -120,6 +124,13 @@ impl ContextOptions {
     #[must_use]
     pub const fn polling(mut self, polling: Polling) -> Self {
         (self.polling, self.shared) = (Some(polling), false);
+        self
+    }
+
+    /// In what form WRITEs leave.
+    #[must_use]
+    pub const fn writes(mut self, writes: Writes) -> Self {
+        (self.writes, self.shared) = (Some(writes), false);
         self
     }
 
@@ -173,6 +184,7 @@ impl ContextOptions {
             pkeys: self.pkeys.clone(),
             port_mtu: mtu.bytes(),
             polling: self.polling,
+            writes: self.writes,
         }
     }
 

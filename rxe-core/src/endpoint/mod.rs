@@ -109,7 +109,12 @@ macro_rules! scene {
         };
         (
             Ctx { now: $now, memory: $memory, events: &mut shared.events, srqs: &mut shared.srqs },
-            Flow { window, reads: &mut shared.reads, place: $crate::qp::flow::Place::default() },
+            Flow {
+                window,
+                reads: &mut shared.reads,
+                place: $crate::qp::flow::Place::default(),
+                parts: shared.config.write_parts,
+            },
         )
     }};
 }

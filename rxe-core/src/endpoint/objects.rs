@@ -57,6 +57,7 @@ impl Endpoint {
             window: window.unwrap_or(&mut self.shared.no_window),
             reads: &mut self.shared.reads,
             place: Place::default(),
+            parts: false,
         };
         qp.silence(&mut flow);
         if let Some(path) = qp.path

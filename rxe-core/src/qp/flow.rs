@@ -229,6 +229,8 @@ pub(crate) struct Flow<'a> {
     pub window: &'a mut Window,
     pub reads: &'a mut ReadBudget,
     pub place: Place,
+    /// Whether WRITEs may leave in parts.
+    pub parts: bool,
 }
 
 /// Where in a batch the next packet stands.

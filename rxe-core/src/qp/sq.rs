@@ -38,6 +38,8 @@ pub(crate) struct SendWqe {
     pub first_psn: Psn,
     /// PSNs it takes, once started; 0 for local operations.
     pub psns: u32,
+    /// A WRITE each packet of which is a message of its own, once started.
+    pub in_parts: bool,
 }
 
 impl SendWqe {
@@ -71,6 +73,11 @@ impl SendWqe {
                 | SendOp::AtomicWrite { .. }
                 | SendOp::Flush { .. }
         )
+    }
+
+    /// Whether the peer may have to wait for something before it can answer.
+    pub(crate) const fn may_take_long(&self) -> bool {
+        matches!(self.op, SendOp::Flush { .. } | SendOp::AtomicWrite { .. })
     }
 
     /// Whether it takes a receive of the peer's.
@@ -167,6 +174,7 @@ impl SendQueue {
             xrc_srq: wr.xrc_srq,
             first_psn: Psn::new(0),
             psns: 0,
+            in_parts: false,
         });
         Ok(())
     }

@@ -25,4 +25,5 @@ mod strangers;
 mod unreliable;
 mod window_shared;
 mod windows;
+mod write_parts;
 mod xrc;

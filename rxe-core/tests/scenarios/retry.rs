@@ -242,3 +242,52 @@ fn a_dead_peer_is_not_probed_for_ever() {
     assert_eq!((stats.probes, stats.timeouts), (4, 2));
     assert_eq!(bench.wire(0).len() - before, 1 + 4 + 1);
 }
+
+/// A READ response that is lost, and whose copy is lost too, is asked for once more as soon as answers to the second request
+/// show that, without a pause.
+#[test]
+fn a_response_lost_twice_is_missed_at_once() {
+    let mut bench = suspicious("read-twice", 1);
+    let data = bench.fill(1, 0, 20_000, 3);
+    let mut lost = 0;
+    let mut first = None;
+    bench.pair.sides[1].link.set_rule(move |crossing| match crossing.packet {
+        Some(packet) if packet.info.class == Class::ReadResponse && lost < 2 => {
+            let psn = *first.get_or_insert_with(|| packet.bth.psn.plus(3));
+            if packet.bth.psn == psn {
+                lost += 1;
+                return Verdict::Drop;
+            }
+            Verdict::Pass
+        }
+        _ => Verdict::Pass,
+    });
+    let start = bench.pair.now;
+    bench.send(0, 2, SendOp::Read(bench.remote(1, 0)), 0, 20_000);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(2, WcStatus::Success)]);
+    assert_eq!(bench.bytes(0, 0, 20_000), data);
+    let stats = bench.stats(0);
+    assert_eq!((stats.probes, stats.timeouts), (1, 0));
+    let asked: Vec<_> =
+        bench.wire_of(0, Class::ReadRequest).iter().map(|seen| seen.at.since(start)).collect();
+    assert_eq!(asked.len(), 3, "{asked:?}");
+    assert!(asked[2] < Duration::from_micros(100), "{asked:?}");
+}
+
+/// The same request lost twice: silence is noticed long before the timeout, as with a WRITE.
+#[test]
+fn a_read_request_lost_twice_is_sent_again_soon() {
+    let mut bench = suspicious("read-request", 1);
+    let data = bench.fill(1, 0, 5000, 4);
+    let mut left = 2;
+    bench.pair.sides[0].link.set_rule(move |_| {
+        left -= i32::from(left > 0);
+        if left > 0 { Verdict::Drop } else { Verdict::Pass }
+    });
+    bench.send(0, 2, SendOp::Read(bench.remote(1, 0)), 0, 5000);
+    bench.pair.run_for(Duration::from_millis(50));
+    assert_eq!(bench.sent_statuses(0), [(2, WcStatus::Success)]);
+    assert_eq!(bench.bytes(0, 0, 5000), data);
+    assert_eq!(bench.stats(0).timeouts, 0);
+}

@@ -18,6 +18,7 @@ mod shard;
 mod stack;
 mod state;
 mod transmit;
+mod writes;
 
 pub(crate) use clock::now;
 pub(crate) use mailbox::Mailbox;
@@ -28,3 +29,4 @@ pub(crate) use shard::Shard;
 pub(crate) use stack::{Stack, StackConfig, Waiter};
 pub(crate) use state::State;
 pub use transmit::LinkReport;
+pub use writes::Writes;

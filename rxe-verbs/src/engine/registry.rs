@@ -4,6 +4,7 @@ use super::{
     mailbox::Mailbox,
     polling::Polling,
     stack::{Stack, StackConfig},
+    writes::Writes,
 };
 use crate::{
     error::OpenError,
@@ -138,6 +139,9 @@ impl Open {
     ) -> Result<Arc<Stack>, OpenError> {
         if config.polling.is_none() {
             config.polling = Some(Polling::from_environment()?);
+        }
+        if config.writes.is_none() {
+            config.writes = Some(Writes::from_environment()?);
         }
         let capture = match wrapping.capture {
             Some(capture) => Some(capture),

@@ -8,6 +8,7 @@ use super::{
     shard::Shard,
     state::{State, Who},
     transmit::core_ident,
+    writes::Writes,
 };
 use crate::{
     error::Forked,
@@ -58,6 +59,8 @@ pub(crate) struct StackConfig {
     pub(crate) port_mtu: u32,
     /// How threads wait; without one, as the environment says.
     pub(crate) polling: Option<Polling>,
+    /// In what form WRITEs leave; without one, as the environment says.
+    pub(crate) writes: Option<Writes>,
 }
 
 /// One process's share of a host's RoCE port.
@@ -117,6 +120,7 @@ impl Stack {
             source_ports: capabilities.source_ports.clone(),
             receive_window: window as u32,
             send_window: send_window(capabilities.recv_buffer),
+            write_parts: config.writes.unwrap_or_default() == Writes::Parts,
             pkeys: pkeys.clone(),
             port_mtu: config.port_mtu,
             seed: random.hash_one(seed),

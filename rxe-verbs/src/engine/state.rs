@@ -30,7 +30,7 @@ const PATIENCE: u8 = 8;
 const BLIND_TURNS: u8 = 8;
 
 /// Messages, and bytes of them, that wait for the next call at most.
-const MOST_HELD: (u32, u64) = (64, 16 << 10);
+const MOST_HELD: (u32, u64) = (64, 120 << 10);
 /// Messages wait only if a call has looked for packets so short a time ago, and should not wait longer.
 const HELD: Duration = Duration::from_micros(50);
 /// After messages waited longer, so many are sent at once.

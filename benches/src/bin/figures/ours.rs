@@ -11,7 +11,7 @@ use benches::{
 use rxe_verbs::{
     CompChannel, Completion, Context, ContextOptions, Cq, EventError, Gid, Key, Mr, Mtu, Payload, Pd, Psn,
     Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
-    WcOpcode, WcStatus,
+    WcOpcode, WcStatus, net::FaultPlan,
 };
 use serde_json::{Value, json};
 use std::{
@@ -56,6 +56,19 @@ pub(crate) struct Load {
     pub(crate) sleep: Sleep,
     /// A variable set for the answering side.
     pub(crate) environment: Option<(&'static str, &'static str)>,
+    /// A plan of faults (`RXE_FAULT`) for the side where the data arrives.
+    pub(crate) faults: Option<&'static str>,
+}
+
+impl Load {
+    /// A variable for the answering side, and faults for ours.
+    fn wrong(&self) -> (Option<(&'static str, &'static str)>, Option<&'static str>) {
+        match self.faults {
+            Some(plan) if self.op == Op::Read => (self.environment, Some(plan)),
+            Some(plan) => (Some(("RXE_FAULT", plan)), None),
+            None => (self.environment, None),
+        }
+    }
 }
 
 /// What came of a load.
@@ -87,8 +100,13 @@ fn address(answers: bool) -> IpAddr {
 }
 
 impl Side {
-    fn new(answers: bool, qps: usize, sleep: Sleep) -> Result<Self> {
-        let context = ContextOptions::new().alone().open_address(address(answers))?;
+    fn new(answers: bool, qps: usize, sleep: Sleep, faults: Option<&str>) -> Result<Self> {
+        let options = ContextOptions::new().alone();
+        let options = match faults {
+            Some(plan) => options.faults(FaultPlan::parse(plan)?),
+            None => options,
+        };
+        let context = options.open_address(address(answers))?;
         let channel = if sleep == Sleep::Yes { Some(context.create_comp_channel()?) } else { None };
         let cq = context.create_cq(1 << 14, channel.as_ref())?;
         let pd = context.alloc_pd()?;
@@ -178,7 +196,7 @@ impl Side {
 }
 
 fn answering(qps: usize, sleep: Sleep, receives: u32, len: u32) -> Result<(Side, Stop)> {
-    let side = Side::new(true, qps, sleep)?;
+    let side = Side::new(true, qps, sleep, None)?;
     say(&side.card())?;
     side.connect(&card(&hear()?)?, true)?;
     for _ in 0..receives {
@@ -226,10 +244,10 @@ fn measuring(
     len: u32,
     sleep: Sleep,
     place: Place,
-    environment: Option<(&str, &str)>,
+    (environment, faults): (Option<(&str, &str)>, Option<&str>),
 ) -> Result<(Side, Other, Card, Held)> {
     let (mut other, held) = place.start(|| Other::start(role, qps, len, environment))?;
-    let side = Side::new(false, qps, sleep)?;
+    let side = Side::new(false, qps, sleep, faults)?;
     let theirs = card(&other.hear()?)?;
     side.connect(&theirs, false)?;
     other.say(&side.card())?;
@@ -241,7 +259,7 @@ fn measuring(
 pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
     let role = if load.sleep == Sleep::Yes { Role::AbsorbAsleep } else { Role::Absorb };
     let (side, other, theirs, _held) =
-        measuring(role, load.qps, load.size, load.sleep, Place::Free, load.environment)?;
+        measuring(role, load.qps, load.size, load.sleep, Place::Free, load.wrong())?;
     let remote = Remote { addr: theirs.addr, rkey: Key(theirs.rkey) };
     let op = match load.op {
         Op::Write => SendOp::Write(remote),
@@ -293,7 +311,7 @@ pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
 /// One way of a SEND of 2 bytes: microseconds of each.
 pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f64>> {
     let role = if sleep == Sleep::Yes { Role::EchoAsleep } else { Role::Echo };
-    let (side, other, _, _held) = measuring(role, 1, 64, sleep, place, None)?;
+    let (side, other, _, _held) = measuring(role, 1, 64, sleep, place, (None, None))?;
     for _ in 0..16 {
         side.receive(64)?;
     }

@@ -23,8 +23,16 @@ impl Row {
     }
 }
 
-const K64: Load =
-    Load { op: Op::Write, size: 64 << 10, qps: 1, depth: 64, list: 1, sleep: Sleep::No, environment: None };
+const K64: Load = Load {
+    op: Op::Write,
+    size: 64 << 10,
+    qps: 1,
+    depth: 64,
+    list: 1,
+    sleep: Sleep::No,
+    environment: None,
+    faults: None,
+};
 const M1: Load = Load { size: 1 << 20, depth: 8, ..K64 };
 const SMALL: Load = Load { size: 64, depth: 128, ..K64 };
 
@@ -100,7 +108,7 @@ pub(crate) const ROWS: &[Row] = &[
     row("WRITE 64 B, posted singly / UDP singly", &[rate(SMALL)], &[UDP_RATE], ""),
     row(
         "WRITE 64 KiB, 1 % loss / none",
-        &[bandwidth(Load { environment: Some(("RXE_FAULT", "loss=10,dir=rx")), ..K64 })],
+        &[bandwidth(Load { faults: Some("loss=10,dir=rx"), ..K64 })],
         &[WRITE],
         ">= 0.5",
     ),

@@ -78,32 +78,32 @@ impl Requester {
         match syndrome {
             Syndrome::Ack(_) => {
                 if !self.acknowledge_before(scene, psn.next()) {
-                    return self.on_gap(scene);
+                    return self.on_gap(scene, psn);
                 }
                 Ok(())
             }
             Syndrome::RnrNak(code) => {
                 scene.qp.stats.rnr_naks_received += 1;
                 if !self.acknowledge_before(scene, psn) {
-                    return self.on_gap(scene);
+                    return self.on_gap(scene, psn);
                 }
                 if self.retry.is_waiting() {
                     return Ok(());
                 }
                 self.retry.on_rnr(scene.ctx.now, &scene.qp.attrs, code)?;
-                self.go_back(scene.flow);
+                self.go_back(scene.flow, None);
                 Ok(())
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 scene.qp.stats.psn_naks_received += 1;
                 if !self.acknowledge_before(scene, psn) {
-                    return self.on_gap(scene);
+                    return self.on_gap(scene, psn);
                 }
                 self.on_loss(scene)
             }
             Syndrome::Nak(code) => {
                 if !self.acknowledge_before(scene, psn) {
-                    return self.on_gap(scene);
+                    return self.on_gap(scene, psn);
                 }
                 let status = match code {
                     NakCode::InvalidRequest | NakCode::InvalidRdRequest => WcStatus::RemoteInvalidRequest,
@@ -114,7 +114,7 @@ impl Requester {
             }
             Syndrome::Reserved(bits) => {
                 if !self.acknowledge_before(scene, psn) {
-                    return self.on_gap(scene);
+                    return self.on_gap(scene, psn);
                 }
                 Err(Failure { status: WcStatus::BadResponse, vendor: u32::from(bits) })
             }
@@ -129,7 +129,7 @@ impl Requester {
         let psn = packet.bth.psn;
         if !self.acknowledge_before(scene, psn) {
             scene.qp.stats.implied_naks += 1;
-            return self.on_gap(scene);
+            return self.on_gap(scene, psn);
         }
         if packet.info.position.is_start()
             && let syndrome @ (Syndrome::Nak(_) | Syndrome::RnrNak(_) | Syndrome::Reserved(_)) =
@@ -165,7 +165,7 @@ impl Requester {
         let psn = packet.bth.psn;
         if !self.acknowledge_before(scene, psn) {
             scene.qp.stats.implied_naks += 1;
-            return self.on_gap(scene);
+            return self.on_gap(scene, psn);
         }
         let Some(wqe) = scene.sq.ring.front() else { return Ok(()) };
         if !matches!(wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) {
@@ -272,11 +272,16 @@ impl Requester {
         scene.flow.window.acknowledged(cost);
     }
 
-    /// READ data or an atomic's result is missing before an answer that arrived: an implied NAK.
-    fn on_gap(&mut self, scene: &mut Scene<'_, '_, '_>) -> Result<(), Failure> {
+    /// READ data or an atomic's result is missing before the answer to `psn`: an implied NAK.
+    fn on_gap(&mut self, scene: &mut Scene<'_, '_, '_>, psn: Psn) -> Result<(), Failure> {
         if self.cur.since(self.una) == 0 {
             // It is about to be sent again anyway.
             scene.qp.stats.responses_ignored += 1;
+            return Ok(());
+        }
+        if self.retry.on_gap(psn) {
+            scene.qp.stats.probes += 1;
+            self.go_back(scene.flow, Some(scene.ctx.now));
             return Ok(());
         }
         self.on_loss(scene)
@@ -285,7 +290,7 @@ impl Requester {
     fn on_loss(&mut self, scene: &mut Scene<'_, '_, '_>) -> Result<(), Failure> {
         if self.retry.on_loss()? {
             scene.flow.window.lost();
-            self.go_back(scene.flow);
+            self.go_back(scene.flow, Some(scene.ctx.now));
         }
         Ok(())
     }
@@ -309,21 +314,20 @@ impl Requester {
         }
         let oldest = scene.sq.ring.front();
         if due == Due::Probe {
-            // A READ, FLUSH or atomic may take its time, and makes work when it is repeated.
-            // And who is about to send it again has not given the peer a chance to answer.
-            if oldest.is_none_or(SendWqe::is_read_or_atomic) || self.cur == self.una {
+            // A FLUSH may take its time. And who is about to send it again has not given the peer a chance to answer.
+            if oldest.is_none_or(SendWqe::may_take_long) || self.cur == self.una {
                 return Ok(());
             }
             scene.qp.stats.probes += 1;
             scene.flow.window.silent();
-            self.go_back(scene.flow);
+            self.go_back(scene.flow, None);
             return Ok(());
         }
         scene.qp.stats.timeouts += 1;
         self.rxe_flush ^= oldest.is_some_and(|wqe| matches!(wqe.op, SendOp::Flush { .. }));
         self.retry.on_timeout()?;
         scene.flow.window.lost();
-        self.go_back(scene.flow);
+        self.go_back(scene.flow, None);
         Ok(())
     }
 

@@ -82,11 +82,13 @@ struct Plan {
     /// PSNs it takes: more than one for a READ request.
     psns: u32,
     end: bool,
+    /// A message of its own, of a WRITE that is more.
+    part: bool,
 }
 
 impl Plan {
     const fn single(opcode: Opcode, payload: u32) -> Self {
-        Self { opcode, offset: 0, payload, psns: 1, end: true }
+        Self { opcode, offset: 0, payload, psns: 1, end: true, part: false }
     }
 }
 
@@ -182,7 +184,7 @@ impl Requester {
         let step = if wqe.is_read_or_atomic() {
             self.step_read_or_atomic(qp, wqe, k, flow)
         } else {
-            self.step_message(qp, wqe, k, flow)
+            self.step_message(qp, sq, wqe, k, flow)
         };
         match step {
             Step::Send(plan) => Step::Send(Plan { opcode: qp.opcode(plan.opcode), ..plan }),
@@ -190,13 +192,24 @@ impl Requester {
         }
     }
 
-    fn step_message(&self, qp: &QpCommon, wqe: &SendWqe, k: u32, flow: &Flow<'_>) -> Step {
+    /// Whether each packet of a WRITE that is about to start is a message of its own ("WRITE only", each with its address):
+    /// packets of one length fill batches, while a first packet is longer than those behind it and needs one to itself. Only
+    /// in a row of requests, which has batches to fill; and not with an immediate, whose receiver is told the length.
+    fn parts(&self, qp: &QpCommon, sq: &SendQueue, wqe: &SendWqe, flow: &Flow<'_>) -> bool {
+        matches!(wqe.op, SendOp::Write(_))
+            && flow.parts
+            && wqe.len > qp.mtu()
+            && (self.has_outstanding() || sq.ring.len() > self.cur_wqe + 1)
+    }
+
+    fn step_message(&self, qp: &QpCommon, sq: &SendQueue, wqe: &SendWqe, k: u32, flow: &Flow<'_>) -> Step {
         let mtu = qp.mtu();
         let offset = wqe.offset(k, mtu);
         let left = u64::from(wqe.len) - offset;
         let payload = left.min(u64::from(mtu)) as u32;
         let end = left <= u64::from(mtu);
-        let position = Position::new(k == 0, end);
+        let part = if self.cur_wqe < self.started { wqe.in_parts } else { self.parts(qp, sq, wqe, flow) };
+        let position = Position::new(k == 0 || part, end || part);
         // Whoever has not asked yet goes on until it does: a last packet with an immediate may be longer than the others,
         // and begin a batch that nobody expected.
         let begins = !flow.place.first || self.unasked > 0 || flow.window.begins();
@@ -210,7 +223,7 @@ impl Requester {
             SendOp::WriteImm(..) => Opcode::write(position, true),
             _ => Opcode::send(position, false, false),
         };
-        Step::Send(Plan { opcode, offset, payload, psns: 1, end })
+        Step::Send(Plan { opcode, offset, payload, psns: 1, end, part })
     }
 
     fn step_read_or_atomic(&self, qp: &QpCommon, wqe: &SendWqe, k: u32, flow: &Flow<'_>) -> Step {
@@ -232,7 +245,7 @@ impl Requester {
                 let left = u64::from(wqe.len) - offset;
                 let Some(psns) = self.read_psns(left, mtu, flow) else { return Step::Budget };
                 let end = offset + u64::from(psns) * u64::from(mtu) >= u64::from(wqe.len);
-                Plan { opcode: Opcode::RC_READ_REQUEST, offset, payload: 0, psns, end }
+                Plan { opcode: Opcode::RC_READ_REQUEST, offset, payload: 0, psns, end, part: false }
             }
         })
     }
@@ -281,6 +294,7 @@ impl Requester {
         let Some(wqe) = sq.ring.get_mut(self.cur_wqe) else { return false };
         if fresh {
             wqe.first_psn = self.next;
+            wqe.in_parts = plan.part;
             wqe.psns = if wqe.is_read_or_atomic() && !matches!(wqe.op, SendOp::Read(_)) {
                 1
             } else {
@@ -314,8 +328,8 @@ impl Requester {
             _ => 0,
         };
         let done = plan.end;
-        // Each READ request is a message to the peer, also where one READ is cut into several.
-        if fresh || is_read && !again {
+        // Each READ request is a message to the peer, also where one READ is cut into several; and each part of a WRITE.
+        if fresh || (is_read || plan.part) && !again {
             self.limit.start(wqe.takes_receive());
         }
         if fresh {
@@ -408,8 +422,9 @@ impl Requester {
         self.cur_wqe += 1;
     }
 
-    /// Sends everything unanswered again, from `una` on.
-    pub(super) fn go_back(&mut self, flow: &mut Flow<'_>) {
+    /// Sends everything unanswered again, from `una` on. `lost`: since when it is known that the first copy was lost, so that
+    /// what answers now answers the second.
+    pub(super) fn go_back(&mut self, flow: &mut Flow<'_>, lost: Option<Instant>) {
         flow.window.left(self.in_flight);
         self.in_flight = 0;
         for read in self.outstanding.drain(..) {
@@ -417,7 +432,7 @@ impl Requester {
         }
         self.cur = self.una;
         self.cur_wqe = 0;
-        self.retry.on_again();
+        self.retry.on_again(lost.map(|now| (self.una, now)));
         flow.window.asked(core::mem::take(&mut self.unasked));
         // A request that could not be read is tried again when its turn comes.
         self.broken = None;
@@ -425,7 +440,7 @@ impl Requester {
 
     /// Forgets everything in flight: the queue pair leaves the connected states.
     pub(crate) fn stop(&mut self, flow: &mut Flow<'_>) {
-        self.go_back(flow);
+        self.go_back(flow, None);
         *self = Self { una: self.next, cur: self.next, next: self.next, ..Self::default() };
     }
 }
@@ -440,7 +455,14 @@ fn extensions(wqe: &SendWqe, plan: &Plan, mtu: u32) -> Ext {
     match wqe.op {
         SendOp::SendImm(imm) => ext.imm = imm,
         SendOp::SendInvalidate(key) => ext.invalidate = key,
-        SendOp::Write(remote) => ext.reth = Reth { addr: remote.addr, rkey: remote.rkey, len: wqe.len },
+        SendOp::Write(remote) => {
+            let (addr, len) = if plan.part {
+                (remote.addr.wrapping_add(plan.offset), plan.payload)
+            } else {
+                (remote.addr, wqe.len)
+            };
+            ext.reth = Reth { addr, rkey: remote.rkey, len };
+        }
         SendOp::WriteImm(remote, imm) => {
             ext.reth = Reth { addr: remote.addr, rkey: remote.rkey, len: wqe.len };
             ext.imm = imm;

@@ -28,6 +28,8 @@ pub(crate) struct Retry {
     rnr_left: u8,
     /// Whether the present loss was noticed already: further hints of it are ignored until something is acknowledged.
     noticed: bool,
+    /// The first of the answers that came before one that was missing.
+    beyond: Option<Psn>,
     /// When something is sent again although the timeout has not run out: the peer usually answers sooner.
     probe: Option<Instant>,
     /// Probes since the peer acknowledged something.
@@ -110,9 +112,22 @@ impl Retry {
         }
     }
 
-    /// Packets are sent again: an acknowledgement may be for either copy, so its time tells nothing (Karn).
-    pub(crate) const fn on_again(&mut self) {
-        self.trip.sample = None;
+    /// Packets are sent again: an acknowledgement may be for either copy, so its time tells nothing (Karn), unless it is
+    /// known that the first was lost; then the first of them is measured anew.
+    pub(crate) const fn on_again(&mut self, lost: Option<(Psn, Instant)>) {
+        self.trip.sample = lost;
+    }
+
+    /// The answer to `psn` came, and one before it is missing. Whether that was missed before, and is lost again: answers
+    /// come in order, so one that does not lie behind the first that was noticed answers what was sent again. So few times as
+    /// a probe, because it may also be a duplicate.
+    pub(crate) fn on_gap(&mut self, psn: Psn) -> bool {
+        if self.beyond.is_some_and(|first| first.is_before(psn)) {
+            return false;
+        }
+        let again = self.beyond.replace(psn).is_some() && self.noticed && self.probes < PROBES;
+        self.probes += u8::from(again);
+        again
     }
 
     /// Patience doubles with each probe, and stays until an answer was measured (RFC 6298, 5.5 to 5.7): a probe spoils the
@@ -128,6 +143,7 @@ impl Retry {
         self.left = attrs.retry_count;
         self.rnr_left = attrs.rnr_retry;
         self.noticed = false;
+        self.beyond = None;
         self.deadline = if more { timeout(attrs.timeout).map(|wait| now + wait) } else { None };
         self.probes = 0;
         self.suspicion = self.suspicion.saturating_sub(1);

@@ -276,6 +276,7 @@ fn endpoint(rng: &mut Rng) -> EndpointConfig {
         source_ports: (0..ports).map(|port| 0xc000 + port as u16 * 17).collect(),
         receive_window: rng.pick(&[4 * 1024, 32 * 1024, 256 * 1024]),
         send_window: (window, window * 2),
+        write_parts: rng.chance(500),
         ..EndpointConfig::default()
     }
 }

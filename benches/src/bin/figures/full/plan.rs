@@ -12,12 +12,12 @@ const SIZES: [u32; 9] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 1
 const TCP_MOST: u32 = 1 << 20;
 /// Payload of a packet at most.
 const MTU: u32 = 4096;
-/// Losses, and what `RXE_FAULT` is to be at the side that answers: of WRITEs what comes is lost, of READs what leaves.
-const LOSSES: [(&str, &str, &str); 4] = [
-    ("0 %", "", ""),
-    ("0.1 %", "loss=1,dir=rx", "loss=1,dir=tx"),
-    ("1 %", "loss=10,dir=rx", "loss=10,dir=tx"),
-    ("5 %", "loss=50,dir=rx", "loss=50,dir=tx"),
+/// Losses, and what `RXE_FAULT` is to be where the data arrives.
+const LOSSES: [(&str, Option<&str>); 4] = [
+    ("0 %", None),
+    ("0.1 %", Some("loss=1,dir=rx")),
+    ("1 %", Some("loss=10,dir=rx")),
+    ("5 %", Some("loss=50,dir=rx")),
 ];
 /// Requests of a list.
 const LISTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -59,7 +59,7 @@ impl Section {
 fn load(op: Op, size: u32) -> Load {
     let most = if size <= MTU { 128 } else { 64 };
     let depth = ((8 << 20) / size as usize).clamp(4, most);
-    Load { op, size, qps: 1, depth, list: 1, sleep: Sleep::No, environment: None }
+    Load { op, size, qps: 1, depth, list: 1, sleep: Sleep::No, environment: None, faults: None }
 }
 
 fn bytes(size: u32) -> String {
@@ -125,10 +125,8 @@ fn rate() -> Vec<Series> {
 
 fn loss() -> Vec<Series> {
     let series = |name, op| {
-        let point = |(at, coming, leaving): (&str, _, _)| {
-            let fault: &str = if op == Op::Read { leaving } else { coming };
-            let environment = (!fault.is_empty()).then_some(("RXE_FAULT", fault));
-            let probe = Probe::Load(Load { environment, ..load(op, 64 << 10) });
+        let point = |(at, faults): (&str, _)| {
+            let probe = Probe::Load(Load { faults, ..load(op, 64 << 10) });
             Point { at: at.to_owned(), probe, pick: Pick::Gbit }
         };
         Series { name, points: LOSSES.into_iter().map(point).collect() }
@@ -193,8 +191,7 @@ const LATENCY: &str = "Half of a round trip: SENDs beside UDP datagrams between 
     another one costs more than everything else.";
 const RATE: &str = "Posted by lists, the last of each signaled, 128 requests under way over all queue pairs. UDP: \
     datagrams as large as such a packet (96 bytes), one a system call, as many as leave.";
-const LOSS: &str = "Packets are lost at random (`RXE_FAULT`) where WRITEs and SENDs arrive, and where READ responses \
-    leave.";
+const LOSS: &str = "Packets are lost at random (`RXE_FAULT`) where the data arrives.";
 const QPS: &str = "One completion queue, and as many requests under way as with one queue pair.";
 const CONNECTED: &str = "Reliable queue pairs between two processes by the connection manager (`cm-load`): resolved, \
     connected and ended again.";
