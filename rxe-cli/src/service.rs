@@ -3,6 +3,7 @@
 use crate::Result;
 use rxe_verbs::host::{HostConfig, Observer, Place, Service, ServiceError, report::ServiceReport};
 use std::{
+    collections::BTreeSet,
     env,
     os::unix::process::CommandExt,
     process::{Command, Stdio},
@@ -94,7 +95,11 @@ fn describe(report: &ServiceReport) -> String {
         counted(report.members, "socket", "sockets"),
         keys.join(" ")
     );
-    let processes = counted(report.clients.len(), "process", "processes");
+    // A process may have several slots. Where it cannot be told, each is taken for one of another.
+    let pids: BTreeSet<i32> =
+        report.clients.iter().map(|client| client.pid).filter(|pid| *pid != 0).collect();
+    let unknown = report.clients.iter().filter(|client| client.pid == 0).count();
+    let processes = counted(pids.len() + unknown, "process", "processes");
     let _ = writeln!(
         text,
         "{processes}, {} at rest (free for another in some seconds)",

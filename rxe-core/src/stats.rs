@@ -11,6 +11,12 @@ macro_rules! counters {
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field)),*].into_iter()
             }
+
+            /// The sums of both.
+            #[must_use]
+            pub const fn plus(self, other: Self) -> Self {
+                Self { $($field: self.$field.wrapping_add(other.$field)),* }
+            }
         }
     };
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     cq::{Cq, CqRing},
-    engine::{Polling, Stack, Waiter},
+    engine::{Polling, Reach, Stack, Waiter},
     error::PollError,
     events::EventError,
     patience::{Patience, Spent},
@@ -42,6 +42,8 @@ pub(crate) struct Channel {
     /// descriptor.
     waits_inside: AtomicBool,
     patience: Patience,
+    /// The shards with queue pairs that use its queues, now or before.
+    reach: Reach,
 }
 
 /// What waits to be taken from a channel.
@@ -84,6 +86,11 @@ impl Channel {
         let mut waiting = self.lock();
         waiting.events.retain(|entry| !core::ptr::eq(&raw const **entry, cq));
         waiting.settle(&self.readable);
+    }
+
+    /// A shard has queue pairs that use one of its queues.
+    pub(crate) fn add_shard(&self, index: u8) {
+        self.reach.add(index);
     }
 
     pub(crate) fn waits_inside(&self) -> bool {
@@ -141,6 +148,7 @@ impl CompChannel {
             readable: Event::new()?,
             waits_inside: AtomicBool::new(false),
             patience: Patience::default(),
+            reach: Reach::default(),
         })))
     }
 
@@ -185,7 +193,7 @@ impl CompChannel {
         self.0.stack.check().ok()?;
         self.0.pop().or_else(|| {
             self.0.waits_inside.store(false, Ordering::Relaxed);
-            self.0.stack.progress();
+            self.0.stack.progress(self.0.reach.get());
             self.0.pop()
         })
     }
@@ -216,7 +224,7 @@ impl CompChannel {
                 continue;
             }
             // While it lives, the background threads leave the sockets to us.
-            let waiter = waiting.get_or_insert_with(|| self.0.stack.wait_for_packets());
+            let waiter = waiting.get_or_insert_with(|| self.0.stack.wait_for_packets(self.0.reach.get()));
             let mut fds = waiter.fds();
             fds.push(self.0.readable.as_fd());
             let asleep = Instant::now();
@@ -227,10 +235,10 @@ impl CompChannel {
 
     /// Takes turns for a moment: an answer that is on its way is had without sleeping.
     fn look_around(&self, deadline: poll::Deadline, slept: bool) -> Result<Cq, Spent> {
-        let stack = &self.0.stack;
+        let (stack, reach) = (&self.0.stack, self.0.reach.get());
         let _looker = Looker::new(&self.0);
         if slept {
-            stack.progress_after_sleep();
+            stack.progress_after_sleep(reach);
             if let Some(cq) = self.0.pop() {
                 return Ok(cq);
             }
@@ -251,13 +259,13 @@ impl CompChannel {
                 std::thread::yield_now();
             }
             // The program probably answers what it is given: acknowledgements wait for that.
-            stack.progress();
+            stack.progress(reach);
             if let Some(cq) = self.0.pop() {
                 return Ok(cq);
             }
             spent.time = start.elapsed();
         }
-        stack.progress_before_sleep();
+        stack.progress_before_sleep(reach);
         self.0.pop().ok_or(spent)
     }
 }
@@ -279,7 +287,7 @@ impl<'a> CqWaiter<'a> {
     pub(crate) fn new(cq: &'a Cq) -> Option<Self> {
         let channel = cq.ring().channel()?;
         become_background();
-        Some(Self { cq, channel, watching: None, polls: channel.stack.polls() })
+        Some(Self { cq, channel, watching: None, polls: channel.stack.polls(cq.ring().reach()) })
     }
 
     /// As [`Cq::poll`], but not for a program that polls: it moves what there is to move, once, and never holds back what is
@@ -290,7 +298,7 @@ impl<'a> CqWaiter<'a> {
     pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollError> {
         // While we watch, nobody else receives.
         if self.watching.is_some() || self.cq.ring().is_empty() {
-            self.channel.stack.attend();
+            self.channel.stack.attend(self.cq.ring().reach());
         }
         self.cq.take(out)
     }
@@ -312,15 +320,16 @@ impl<'a> CqWaiter<'a> {
         }
         // Armed only here: a completion of this thread's own turns need not wake it.
         if ring.arm() {
-            let polls = channel.stack.polls();
+            let reach = ring.reach();
+            let polls = channel.stack.polls(reach);
             let polled = core::mem::replace(&mut self.polls, polls) != polls
-                || channel.stack.is_polled()
+                || channel.stack.is_polled(reach)
                 || channel.stack.polling == Polling::Busy;
             let watched = if polled {
                 self.watching = None;
                 None
             } else {
-                Some(self.watching.get_or_insert_with(|| channel.stack.wait_for_packets()))
+                Some(self.watching.get_or_insert_with(|| channel.stack.wait_for_packets(reach)))
             };
             let mut fds = watched.map(|waiter| waiter.fds()).unwrap_or_default();
             fds.push(channel.readable.as_fd());

@@ -7,7 +7,8 @@ use crate::{
     cq::Cq,
     device::{Device, PortAttrs, PortState},
     engine::{
-        Binding, Follower, LinkReport, Polling, Stack, StackConfig, Wrapping, Writes, find_or_open, open_link,
+        Binding, Follower, LinkReport, Polling, ShardSet, Stack, StackConfig, Threads, Wrapping, Writes,
+        find_or_open, open_inproc, open_link,
     },
     error::{AddressError, CreateError, Forked, OpenError},
     events::{AsyncEvent, AsyncQueue, EventError},
@@ -55,6 +56,7 @@ pub struct ContextOptions {
     pkeys: Option<Vec<Pkey>>,
     wrapping: Wrapping,
     polling: Option<Polling>,
+    threads: Option<Threads>,
     writes: Option<Writes>,
     shared: bool,
     alone: bool,
@@ -67,6 +69,7 @@ impl Default for ContextOptions {
             pkeys: None,
             wrapping: Wrapping::default(),
             polling: None,
+            threads: None,
             writes: None,
             shared: true,
             alone: false,
@@ -76,7 +79,7 @@ impl Default for ContextOptions {
 
 impl ContextOptions {
     /// The defaults: a slot from the host service, the host's partition table, what the environment says about faults (`RXE_FAULT`) and captures
-    /// (`RXE_PCAP`), about waiting (`RXE_POLL`) and the form of WRITEs (`RXE_WRITES`).
+    /// (`RXE_PCAP`), about waiting (`RXE_POLL`), threads (`RXE_THREADS`) and the form of WRITEs (`RXE_WRITES`).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -127,6 +130,15 @@ impl ContextOptions {
         self
     }
 
+    /// How many threads may work on packets, 1 to 16 (other numbers are brought into that range): each has a slot of the host's
+    /// and sockets of its own. Queue pairs of the services RC and UC that have no shared receive queue are spread over
+    /// them, all others are the first one's. It is one where no host service gives slots.
+    #[must_use]
+    pub fn threads(mut self, count: u8) -> Self {
+        (self.threads, self.shared) = (Some(Threads::wished(count)), false);
+        self
+    }
+
     /// In what form WRITEs leave.
     #[must_use]
     pub const fn writes(mut self, writes: Writes) -> Self {
@@ -162,10 +174,9 @@ impl ContextOptions {
     /// # Errors
     /// [`OpenError::System`] if the addresses are taken there.
     pub fn open_inproc(self, net: &InprocNet, addresses: &[IpAddr]) -> Result<Context, OpenError> {
-        let link = net
-            .attach(addresses, 1)
-            .map_err(|source| OpenError::System { action: "join the in-process network", source })?;
-        self.open_link(link, addresses)
+        let config = self.stack_config(Mtu::M4096);
+        let stack = open_inproc(net, addresses, self.wrapping, config)?;
+        Ok(Context(Context::inner(stack, Device::virtual_one("rxe_link", addresses), None)?))
     }
 
     /// Opens a device over a link of the caller's, with these addresses.
@@ -184,6 +195,7 @@ impl ContextOptions {
             pkeys: self.pkeys.clone(),
             port_mtu: mtu.bytes(),
             polling: self.polling,
+            threads: self.threads,
             writes: self.writes,
         }
     }
@@ -393,7 +405,7 @@ impl Context {
         self.check_owner().ok()?;
         self.0.events.pop().or_else(|| {
             self.0.stack.network.look();
-            self.0.stack.progress();
+            self.0.stack.progress(ShardSet::ALL);
             self.0.events.pop()
         })
     }
@@ -408,8 +420,8 @@ impl Context {
             return Ok(event);
         }
         // Without queue pairs nobody listens to the network yet. Where no thread can be had, events come late.
-        let _ = self.0.stack.start_threads();
-        self.0.stack.expect_sleep();
+        let _ = self.0.stack.follow_network();
+        self.0.stack.expect_sleep(ShardSet::ALL);
         self.0.events.wait(timeout)
     }
 
@@ -421,7 +433,7 @@ impl Context {
 
     /// Lets the engine take a turn. Not needed by programs that poll or wait.
     pub fn progress(&self) {
-        self.0.stack.progress();
+        self.0.stack.progress(ShardSet::ALL);
     }
 
     /// This process's slot of the host's port (the top byte of its queue pair numbers), and how it asks for connection
@@ -431,7 +443,8 @@ impl Context {
         self.0.stack.companion().map(HostPort)
     }
 
-    /// Top byte of the numbers of its queue pairs: the host service's slot, else what [`ContextOptions::slot`] said.
+    /// Top byte of the numbers of its queue pairs: the host service's slot, else what [`ContextOptions::slot`] said. A context
+    /// with several threads has a slot for each, of which this is the first; queue pair 1 is there.
     #[must_use]
     pub fn slot(&self) -> u8 {
         self.0.stack.slot
@@ -446,13 +459,16 @@ impl Context {
     /// Counters of the port, as far as this process uses it.
     #[must_use]
     pub fn port_stats(&self) -> PortStats {
-        self.0.stack.shard().look(|state| state.endpoint.port_stats()).unwrap_or_default()
+        let each =
+            self.0.stack.shards().filter_map(|shard| shard.look(|state| state.endpoint.port_stats()).ok());
+        each.fold(PortStats::default(), PortStats::plus)
     }
 
     /// What the network did with what we sent and should have received.
     #[must_use]
     pub fn link_report(&self) -> LinkReport {
-        self.0.stack.shard().look(|state| state.report()).unwrap_or_default()
+        let each = self.0.stack.shards().filter_map(|shard| shard.look(|state| state.report()).ok());
+        each.reduce(LinkReport::and).unwrap_or_default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     channel::{Channel, CompChannel, CqWaiter},
-    engine::Stack,
+    engine::{Reach, ShardSet, Stack},
     error::{CreateError, Forked, PollError},
     events::{AsyncEvent, AsyncQueue},
     limits,
@@ -40,6 +40,8 @@ pub(crate) struct CqRing {
     /// Entries waiting, so that an empty queue is seen without the lock.
     len: AtomicUsize,
     overrun: AtomicBool,
+    /// The shards with queue pairs that use it.
+    reach: Reach,
     /// Where an overrun is reported.
     events: Arc<AsyncQueue>,
     channel: Option<Arc<Channel>>,
@@ -110,6 +112,24 @@ impl CqRing {
         self.channel.as_deref()
     }
 
+    /// The shards that may have something for it.
+    pub(crate) fn reach(&self) -> ShardSet {
+        self.reach.get()
+    }
+
+    /// A shard has queue pairs that use it.
+    pub(crate) fn add_shard(&self, index: u8) {
+        self.reach.add(index);
+        if let Some(channel) = &self.channel {
+            channel.add_shard(index);
+        }
+    }
+
+    /// It has none any more.
+    pub(crate) fn remove_shard(&self, index: u8) {
+        self.reach.remove(index);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
     }
@@ -169,6 +189,7 @@ impl Cq {
             }),
             len: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
+            reach: Reach::default(),
             events: Arc::clone(events),
             channel: channel.map(|channel| Arc::clone(channel.shared())),
             generation: generation(),
@@ -221,10 +242,10 @@ impl Cq {
             return Ok(count);
         }
         if count > 0 {
-            self.0.stack.release();
+            self.0.stack.release(ring.reach());
             return Ok(count);
         }
-        self.0.stack.progress();
+        self.0.stack.progress(ring.reach());
         let count = self.take(out)?;
         if count == 0 {
             self.0.stack.give_way();
@@ -281,7 +302,7 @@ impl Cq {
         state.armed = state.armed.max(if solicited_only { Armed::Solicited } else { Armed::Next });
         drop(state);
         if ring.channel.as_ref().is_some_and(|channel| !channel.waits_inside()) {
-            self.0.stack.expect_sleep();
+            self.0.stack.expect_sleep(ring.reach());
         }
     }
 

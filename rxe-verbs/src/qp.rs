@@ -151,10 +151,10 @@ impl Qp {
     ) -> Result<Self, CreateError> {
         let context = pd.context();
         let stack = &context.0.stack;
-        stack
-            .start_threads()
+        let shard = stack
+            .shard_for(&config)
             .map_err(|source| CreateError::System { action: "start the background thread", source })?;
-        let shard = Arc::clone(srq.as_ref().map_or_else(|| stack.shard(), Srq::shard));
+        let shard = Arc::clone(shard);
         let (qpn, made) = shard.act(Acks::Wait, |state, _| {
             let qpn = state.endpoint.create_qp(config)?;
             for cq in cqs.iter().flat_map(|(send, recv)| [send, recv]) {

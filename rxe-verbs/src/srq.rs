@@ -88,10 +88,6 @@ impl Srq {
         &self.0.pd
     }
 
-    pub(crate) fn shard(&self) -> &Arc<Shard> {
-        &self.0.shard
-    }
-
     /// Elements of a request at most.
     #[must_use]
     pub fn max_sge(&self) -> u32 {

@@ -314,6 +314,36 @@ fn a_held_port_is_explained() {
     assert!(matches!(error, OpenError::NotLocal { .. }), "{error}");
 }
 
+/// A link that has its address alone tells, and is told, only what differs from what its sockets do by themselves.
+#[test]
+fn one_address_alone() {
+    let Some(namespace) = Namespace::new() else { return };
+    for (own, other) in [(V4, address("127.0.0.2")), (V6, V6)] {
+        let alone = |at| UdpConfig { sharing: Sharing::Sole, slots: None, ..UdpConfig::only(at, 0) };
+        let mut link = open(&namespace, &alone(own));
+        assert!(!link.capabilities().steering);
+        let mut far = (own != other).then(|| open(&namespace, &alone(other)));
+        for (tos, hop_limit, count) in
+            [(0, 0, 1), (0x2e, 0, 1), (0, 9, 3), (0, 0, 3), (0xb9, 9, 1), (0, 0, 1)]
+        {
+            let batch = Transmit { tos, hop_limit, ..transmit(&link, own, other, 40) };
+            link.send(&batch, &packets(count, 40, 7)).unwrap();
+            let got = receive(far.as_mut().unwrap_or(&mut link), count);
+            assert_eq!(got.len(), count);
+            for packet in got {
+                assert_eq!((packet.src, packet.dst, packet.src_port), (own, other, batch.source_port));
+                assert_eq!((packet.tos, packet.ttl), (tos, if hop_limit == 0 { 64 } else { hop_limit }));
+            }
+        }
+        // Nobody else may have the address: neither alone nor in a group.
+        for sharing in [Sharing::Sole, Sharing::Exclusive, Sharing::Group] {
+            let config = UdpConfig { sharing, ..alone(own) };
+            let error = namespace.run(move || UdpLink::open(&config)).unwrap_err();
+            assert!(matches!(error, OpenError::PortHeld { .. }), "{sharing:?}: {error}");
+        }
+    }
+}
+
 #[test]
 fn buffers_are_as_large_as_asked_for() {
     let Some(namespace) = Namespace::new() else { return };

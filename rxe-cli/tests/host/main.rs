@@ -10,6 +10,7 @@ mod late;
 mod life;
 #[path = "../../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;
+mod shards;
 mod stage;
 mod traffic;
 

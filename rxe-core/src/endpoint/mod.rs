@@ -255,6 +255,11 @@ impl Endpoint {
                 continue;
             }
             qp.timer = None;
+            // Deadlines usually have moved on since the list was told of one.
+            if qp.next_deadline().is_none_or(|deadline| deadline > now) {
+                self.shared.watch(qp);
+                continue;
+            }
             let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
             qp.handle_timeout(&mut ctx, &mut flow);
             self.shared.make_ready(qp);

@@ -155,7 +155,9 @@ impl Endpoint {
         if qp.deferred_ack().is_some() {
             self.shared.make_owing(qp, now);
         }
-        self.shared.make_ready(qp);
+        if !qp.is_quiet() {
+            self.shared.make_ready(qp);
+        }
         // A request that was refused ends the queue pair, and what it had in flight.
         if packet.info.is_request() {
             self.shared.unblock_after_failure(qp);

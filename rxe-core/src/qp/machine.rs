@@ -319,6 +319,14 @@ impl QueuePair {
         }
     }
 
+    /// Whether it certainly wishes nothing ([`Self::wish`]): no answer is to leave by itself, and every request has left.
+    pub(crate) fn is_quiet(&self) -> bool {
+        match &*self.machine {
+            Machine::Rc { requester, responder } => responder.may_wait() && requester.has_sent_all(&self.sq),
+            Machine::Uc { .. } | Machine::Ud { .. } => false,
+        }
+    }
+
     /// Whether requests were sent that are not answered: reliable connections.
     pub(crate) fn has_unanswered(&self) -> bool {
         matches!(&*self.machine, Machine::Rc { requester, .. } if requester.has_outstanding())

@@ -1,6 +1,7 @@
 //! The engine: the only place where sockets, threads and time meet the protocol core.
 //!
-//! A [`Shard`] is one link and one core endpoint behind one lock. Whoever holds the lock takes a turn: send what waits,
+//! A [`Shard`] is one link and one core endpoint behind one lock; a stack has one or several, which know nothing of each
+//! other but share the registered memory and the completion queues. Whoever holds the lock takes a turn: send what waits,
 //! receive, handle, look at the timers, hand completions to their queues, send what came of it. Turns are taken inline,
 //! by the calls of the application (`poll` on an empty queue, posting, waiting for an event), and by a background thread
 //! while the application makes none.
@@ -10,13 +11,17 @@
 
 mod background;
 mod clock;
+mod hold;
 mod mailbox;
 mod network;
 mod polling;
+mod reach;
 mod registry;
 mod shard;
 mod stack;
 mod state;
+mod supply;
+mod threads;
 mod transmit;
 mod writes;
 
@@ -24,9 +29,11 @@ pub(crate) use clock::now;
 pub(crate) use mailbox::Mailbox;
 pub(crate) use network::Follower;
 pub use polling::Polling;
-pub(crate) use registry::{Binding, Wrapping, find_or_open, open_link};
+pub(crate) use reach::{Reach, ShardSet};
+pub(crate) use registry::{Binding, Wrapping, find_or_open, open_inproc, open_link};
 pub(crate) use shard::Shard;
 pub(crate) use stack::{Stack, StackConfig, Waiter};
 pub(crate) use state::State;
+pub(crate) use threads::Threads;
 pub use transmit::LinkReport;
 pub use writes::Writes;

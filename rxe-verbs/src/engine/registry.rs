@@ -1,15 +1,16 @@
 //! The stacks of this process: one for each set of bound addresses, shared by the contexts that use it.
 
 use super::{
-    mailbox::Mailbox,
     polling::Polling,
     stack::{Stack, StackConfig},
+    supply::{HostSlots, InprocEnds, Source, Supply, Wraps, of_slot},
+    threads::Threads,
     writes::Writes,
 };
 use crate::{
     error::OpenError,
-    host::{self, Host, HostError, Mode},
-    net::{self, Capture, FaultLink, FaultPlan, Link, TapLink, Trace, UdpConfig, UdpLink},
+    host::{self, Mode},
+    net::{Capture, FaultPlan, InprocNet, Link, Sharing, Trace, UdpConfig, UdpLink},
     sys::{
         fork::generation,
         process::{at_exit, network_namespace},
@@ -90,8 +91,9 @@ pub(crate) fn find_or_open(
     let bound = Some((binding, namespace));
     match mode {
         Mode::Off => {
-            let link = UdpLink::open(&udp().with_environment()?)?;
-            open.add(bound, link, wrapping, config, None)
+            let udp = UdpConfig { sharing: Sharing::Sole, slots: None, ..udp() };
+            let link = UdpLink::open(&udp.with_environment()?)?;
+            open.add_link(bound, link, wrapping, config)
         }
         Mode::Program(program) => open.join_host(bound, program.as_deref(), wrapping, config),
     }
@@ -103,11 +105,28 @@ pub(crate) fn open_link(
     wrapping: Wrapping,
     config: StackConfig,
 ) -> Result<Arc<Stack>, OpenError> {
-    open().add(None, link, wrapping, config, None)
+    open().add_link(None, link, wrapping, config)
+}
+
+/// A stack at these addresses of a network inside this process.
+pub(crate) fn open_inproc(
+    net: &InprocNet,
+    addresses: &[IpAddr],
+    wrapping: Wrapping,
+    config: StackConfig,
+) -> Result<Arc<Stack>, OpenError> {
+    let system = |action| move |source| OpenError::System { action, source };
+    let link = net.attach(addresses, 1).map_err(system("join the in-process network"))?;
+    let mut open = open();
+    let wraps = open.wraps(wrapping)?;
+    let link = wraps.wrap(link).map_err(system("set up the faults"))?;
+    let (slot, addresses) = (config.slot, addresses.to_vec());
+    let more = InprocEnds { net: net.clone(), addresses, slot, wraps };
+    open.add(None, Supply { link, slot, mailbox: None, connect: None }, config, Some(Box::new(more)))
 }
 
 impl Open {
-    /// A stack with a slot of the host's.
+    /// A stack with a slot of the host's, which may get more of them.
     fn join_host(
         &mut self,
         bound: Option<(Binding, Option<PathBuf>)>,
@@ -115,27 +134,38 @@ impl Open {
         wrapping: Wrapping,
         mut config: StackConfig,
     ) -> Result<Arc<Stack>, OpenError> {
-        let udp = host::member_config()?;
-        let mut attachment = host::attach(program)?;
-        let none = net::GroupSockets { v4: None, v6: None };
-        let link = UdpLink::from_sockets(core::mem::replace(&mut attachment.sockets, none), &udp)?;
-        config.slot = attachment.slot;
+        host::member_config()?;
+        let wraps = self.wraps(wrapping)?;
+        let attachment = host::attach(program)?;
         config.pkeys = config.pkeys.or_else(|| Some(attachment.pkeys.iter().copied().map(Pkey).collect()));
-        let system = |action| move |source| HostError::System { action, source };
-        let mailbox = Arc::new(Mailbox::new().map_err(system("make an event counter"))?);
-        let stack = self.add(bound, link, wrapping, config, Some(Arc::clone(&mailbox)))?;
-        let host = Host::start(attachment, &stack, &mailbox).map_err(system("start a thread"))?;
-        stack.keep(Box::new(host));
-        Ok(stack)
+        let first = of_slot(attachment, |link| wraps.wrap(link))?;
+        let (program, namespace) = (program.map(Path::to_owned), network_namespace());
+        let more = HostSlots { program, namespace, wraps };
+        self.add(bound, first, config, Some(Box::new(more)))
+    }
+
+    /// A stack over one link.
+    fn add_link(
+        &mut self,
+        bound: Option<(Binding, Option<PathBuf>)>,
+        link: impl Link + 'static,
+        wrapping: Wrapping,
+        config: StackConfig,
+    ) -> Result<Arc<Stack>, OpenError> {
+        let link = self
+            .wraps(wrapping)?
+            .wrap(link)
+            .map_err(|source| OpenError::System { action: "set up the faults", source })?;
+        let slot = config.slot;
+        self.add(bound, Supply { link, slot, mailbox: None, connect: None }, config, None)
     }
 
     fn add(
         &mut self,
         bound: Option<(Binding, Option<PathBuf>)>,
-        link: impl Link + 'static,
-        wrapping: Wrapping,
+        first: Supply,
         mut config: StackConfig,
-        mailbox: Option<Arc<Mailbox>>,
+        source: Option<Box<dyn Source>>,
     ) -> Result<Arc<Stack>, OpenError> {
         if config.polling.is_none() {
             config.polling = Some(Polling::from_environment()?);
@@ -143,6 +173,19 @@ impl Open {
         if config.writes.is_none() {
             config.writes = Some(Writes::from_environment()?);
         }
+        if config.threads.is_none() {
+            config.threads = Some(Threads::from_environment()?);
+        }
+        let stack = Stack::new(first, config, source)
+            .map_err(|source| OpenError::System { action: "set up the engine", source })?;
+        self.stacks.retain(|entry| entry.stack.strong_count() > 0);
+        self.stacks.push(Entry { bound, stack: Arc::downgrade(&stack) });
+        at_exit(finish);
+        Ok(stack)
+    }
+
+    /// What the caller or the environment says is done to the packets.
+    fn wraps(&mut self, wrapping: Wrapping) -> Result<Wraps, OpenError> {
         let capture = match wrapping.capture {
             Some(capture) => Some(capture),
             None => self.capture_of_environment()?,
@@ -151,12 +194,7 @@ impl Open {
             Some(faults) => Some(faults),
             None => FaultPlan::from_environment()?,
         };
-        let stack = Stack::new(wrap(link, capture, self.trace_of_environment()?, faults)?, config, mailbox)
-            .map_err(|source| OpenError::System { action: "set up the engine", source })?;
-        self.stacks.retain(|entry| entry.stack.strong_count() > 0);
-        self.stacks.push(Entry { bound, stack: Arc::downgrade(&stack) });
-        at_exit(finish);
-        Ok(stack)
+        Ok(Wraps { capture, trace: self.trace_of_environment()?, faults })
     }
 
     /// `RXE_PCAP=FILE`; `%p` in the name becomes the process's number.
@@ -197,30 +235,6 @@ impl Open {
 /// A file's name in which `%p` is the process's number.
 fn with_process(name: &str) -> String {
     name.replace("%p", &std::process::id().to_string())
-}
-
-/// The capture is closest to the wire: it shows what the faults left.
-fn wrap(
-    link: impl Link + 'static,
-    capture: Option<Capture>,
-    trace: Option<Trace>,
-    faults: Option<FaultPlan>,
-) -> Result<Box<dyn Link>, OpenError> {
-    let link: Box<dyn Link> = match capture {
-        Some(capture) => Box::new(TapLink::new(link, capture)),
-        None => Box::new(link),
-    };
-    let link: Box<dyn Link> = match trace {
-        Some(trace) => Box::new(TapLink::new(link, trace)),
-        None => link,
-    };
-    Ok(match faults {
-        Some(faults) => Box::new(
-            FaultLink::new(link, faults)
-                .map_err(|source| OpenError::System { action: "set up the faults", source })?,
-        ),
-        None => link,
-    })
 }
 
 /// At the process's exit: what is owed leaves, what was captured is written.

@@ -139,7 +139,7 @@ impl Shard {
             self.holds.store(true, Ordering::Relaxed);
         } else {
             self.holds.store(false, Ordering::Relaxed);
-            let turn = state.send_now(view, Acks::Wait);
+            let turn = state.send_at(|| now, view, Acks::Wait);
             self.warn(turn);
         }
         Ok(result)

@@ -2,11 +2,13 @@
 
 use super::{
     background,
-    mailbox::Mailbox,
     network::Network,
     polling::Polling,
+    reach::ShardSet,
     shard::Shard,
     state::{State, Who},
+    supply::{Source, Supply},
+    threads::Threads,
     transmit::core_ident,
     writes::Writes,
 };
@@ -20,12 +22,17 @@ use crate::{
     },
     xrcd::{Domain, FileId},
 };
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::{
+    any::Any,
+    sync::atomic::{AtomicU32, AtomicUsize, Ordering},
+};
 use rxe_core::{
     endpoint::{Endpoint, EndpointConfig},
     num::Pkey,
+    qp::{QpConfig, QpType},
 };
 use slab::Slab;
+use smallvec::SmallVec;
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
@@ -61,12 +68,36 @@ pub(crate) struct StackConfig {
     pub(crate) polling: Option<Polling>,
     /// In what form WRITEs leave; without one, as the environment says.
     pub(crate) writes: Option<Writes>,
+    /// How many shards it may have; without that, as the environment says.
+    pub(crate) threads: Option<Threads>,
+}
+
+/// What lives as long as a shard: its connection to the host service.
+pub(super) type Companion = Box<dyn Any + Send + Sync>;
+
+/// A shard's place in a stack.
+#[derive(Debug)]
+struct Place {
+    shard: Arc<Shard>,
+    /// Goes last, when the sockets are closed.
+    companion: OnceLock<Companion>,
+    /// Its background thread, once it runs.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// One process's share of a host's RoCE port.
 #[derive(Debug)]
 pub(crate) struct Stack {
-    shards: Vec<Arc<Shard>>,
+    /// The only shard, where there can be no other.
+    only: Option<Arc<Shard>>,
+    /// As many as there may be; filled one after the other, and never emptied.
+    places: Box<[OnceLock<Place>]>,
+    /// Where further shards come from; nowhere any more once that had none.
+    source: Mutex<Option<Box<dyn Source>>>,
+    /// Queue pairs that were given a shard in turn.
+    turns: AtomicUsize,
+    /// What the endpoints of all shards have in common.
+    common: EndpointConfig,
     pub(crate) table: Arc<Regions>,
     pub(crate) network: Arc<Network>,
     pub(crate) polling: Polling,
@@ -81,9 +112,6 @@ pub(crate) struct Stack {
     xrcd_files: Mutex<HashMap<FileId, Weak<Domain>>>,
     /// Turns in a row, of calls that found nothing, that moved nothing.
     idle_turns: AtomicU32,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    /// What else lives as long: the connection to the host service. Goes last, when the sockets are closed.
-    companion: OnceLock<Box<dyn core::any::Any + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
@@ -100,58 +128,98 @@ fn send_window(recv_buffer: usize) -> (u32, u32) {
     (start, most.clamp(usual, SEND_WINDOW_MOST))
 }
 
+/// A shard over `supply`'s link, the `index`th of those that share a table, and otherwise as `common` says.
+fn make_shard(supply: Supply, index: u8, common: &EndpointConfig, table: &Arc<Regions>) -> io::Result<Place> {
+    let Supply { link, slot, mailbox, connect } = supply;
+    let capabilities = link.capabilities();
+    let window = (capabilities.recv_buffer / BUFFER_PER_BYTE).clamp(WINDOW.0, WINDOW.1);
+    let endpoint = Endpoint::new(EndpointConfig {
+        slot,
+        max_segments: capabilities.max_segments,
+        max_batch: capabilities.max_batch_bytes,
+        ident: core_ident(capabilities.ident),
+        source_ports: capabilities.source_ports.clone(),
+        receive_window: window as u32,
+        send_window: send_window(capabilities.recv_buffer),
+        seed: RandomState::new().hash_one((std::process::id(), index)),
+        keep_strays: mailbox.is_some(),
+        ..common.clone()
+    });
+    let shard = Shard::new(State::new(endpoint, link, mailbox, index), table)?;
+    let companion = connect.map(|connect| connect(&shard)).transpose()?;
+    let companion = companion.map_or_else(OnceLock::new, OnceLock::from);
+    Ok(Place { shard, companion, thread: Mutex::default() })
+}
+
 impl Stack {
     pub(super) fn new(
-        link: Box<dyn Link>,
+        first: Supply,
         config: StackConfig,
-        mailbox: Option<Arc<Mailbox>>,
+        source: Option<Box<dyn Source>>,
     ) -> io::Result<Arc<Self>> {
-        let random = RandomState::new();
-        let seed = random.hash_one(std::process::id());
-        let table = Arc::new(Regions::new(seed as u8));
-        let capabilities = link.capabilities();
-        let window = (capabilities.recv_buffer / BUFFER_PER_BYTE).clamp(WINDOW.0, WINDOW.1);
+        let table = Arc::new(Regions::new(RandomState::new().hash_one(std::process::id()) as u8));
         let pkeys = config.pkeys.unwrap_or_else(|| vec![Pkey::DEFAULT]);
-        let endpoint = Endpoint::new(EndpointConfig {
-            slot: config.slot,
-            max_segments: capabilities.max_segments,
-            max_batch: capabilities.max_batch_bytes,
-            ident: core_ident(capabilities.ident),
-            source_ports: capabilities.source_ports.clone(),
-            receive_window: window as u32,
-            send_window: send_window(capabilities.recv_buffer),
+        let common = EndpointConfig {
             write_parts: config.writes.unwrap_or_default() == Writes::Parts,
             pkeys: pkeys.clone(),
             port_mtu: config.port_mtu,
-            seed: random.hash_one(seed),
-            keep_strays: mailbox.is_some(),
-        });
+            ..EndpointConfig::default()
+        };
         let network = Arc::new(Network::new()?);
-        let shard = Shard::new(State::new(endpoint, link, mailbox), &table)?;
+        let slot = first.slot;
+        let place = make_shard(first, 0, &common, &table)?;
+        let threads = config.threads.filter(|_| source.is_some()).unwrap_or_else(|| Threads::wished(1));
+        let mut places: Box<[_]> = (0..threads.count()).map(|_| OnceLock::new()).collect();
+        let only = (places.len() == 1).then(|| Arc::clone(&place.shard));
+        places[0] = OnceLock::from(place);
         Ok(Arc::new(Self {
-            shards: vec![shard],
+            only,
+            places,
+            source: Mutex::new(source),
+            turns: AtomicUsize::new(0),
+            common,
             table,
             network,
             polling: config.polling.unwrap_or_default(),
             generation: generation(),
             pkeys,
-            slot: config.slot,
+            slot,
             names: Mutex::default(),
             xrcd_files: Mutex::default(),
             idle_turns: AtomicU32::new(0),
-            threads: Mutex::default(),
-            companion: OnceLock::new(),
         }))
     }
 
-    /// Ties something to the stack's life. Once.
-    pub(super) fn keep(&self, companion: Box<dyn core::any::Any + Send + Sync>) {
-        let _ = self.companion.set(companion);
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        self.places.iter().map_while(OnceLock::get)
     }
 
-    /// What [`Self::keep`] was given.
+    fn first(&self) -> &Place {
+        self.places().next().unwrap_or_else(|| unreachable!("a stack has a shard from the start"))
+    }
+
+    /// All shards that there are.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &Arc<Shard>> {
+        self.places().map(|place| &place.shard)
+    }
+
+    /// Those of a set; the first, if that is empty.
+    fn among(&self, set: ShardSet) -> impl Iterator<Item = &Arc<Shard>> {
+        let set = set.or_first();
+        self.shards().enumerate().filter(move |(index, _)| set.has(*index)).map(|(_, shard)| shard)
+    }
+
+    /// Does something with each of them. A program that polls comes here all the time.
+    fn each(&self, set: ShardSet, mut act: impl FnMut(&Shard)) {
+        match &self.only {
+            Some(only) => act(only),
+            None => self.among(set).for_each(|shard| act(shard)),
+        }
+    }
+
+    /// The connection to the host service of the first shard, if it has one.
     pub(crate) fn companion<T: 'static>(&self) -> Option<&T> {
-        self.companion.get()?.downcast_ref()
+        self.first().companion.get()?.downcast_ref()
     }
 
     /// Whether it is this process's.
@@ -162,31 +230,67 @@ impl Stack {
         if is_own(self.generation) { Ok(()) } else { Err(Forked) }
     }
 
-    /// The shard that a new queue pair belongs to.
+    /// The shard of all that cannot be anywhere else: shared receive queues and who uses them, datagrams and groups, queue
+    /// pair 1.
     pub(crate) fn shard(&self) -> &Arc<Shard> {
-        &self.shards[0]
+        &self.first().shard
     }
 
-    /// A turn of every shard that nobody else is in, for a call that found nothing.
-    pub(crate) fn progress(&self) {
-        let busy = self.shards.iter().fold(false, |busy, shard| shard.progress(Who::Inline) | busy);
+    /// The shard for a new queue pair; its background thread runs.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn shard_for(&self, config: &QpConfig) -> io::Result<&Arc<Shard>> {
+        let is_free = matches!(config.qp_type, QpType::Rc | QpType::Uc) && config.srq.is_none();
+        let index = if is_free && self.only.is_none() { self.next_in_turn() } else { 0 };
+        let place = self.places.get(index).and_then(OnceLock::get).unwrap_or_else(|| self.first());
+        self.start_thread(place)?;
+        Ok(&place.shard)
+    }
+
+    /// The shard whose turn it is, made now if it is not there yet and can be had.
+    fn next_in_turn(&self) -> usize {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        let index = turn % self.places.len();
+        let count = self.places().count();
+        if index < count {
+            return index;
+        }
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        // Somebody may have been quicker.
+        let count = self.places().count();
+        if index >= count && source.as_ref().is_some_and(|source| source.is_here()) {
+            match self.grow(count, &mut source) {
+                Some(place) => _ = self.places[count].set(place),
+                None => *source = None,
+            }
+        }
+        turn % self.places().count()
+    }
+
+    fn grow(&self, index: usize, source: &mut Option<Box<dyn Source>>) -> Option<Place> {
+        let index = u8::try_from(index).ok()?;
+        let supply = source.as_mut()?.next(index)?;
+        make_shard(supply, index, &self.common, &self.table).ok()
+    }
+
+    /// A turn of every shard of `set` that nobody else is in, for a call that found nothing.
+    pub(crate) fn progress(&self, set: ShardSet) {
+        let mut busy = false;
+        self.each(set, |shard| busy |= shard.progress(Who::Inline));
         // Lost updates do not matter.
         let idle = if busy { 0 } else { self.idle_turns.load(Ordering::Relaxed).saturating_add(1) };
         self.idle_turns.store(idle, Ordering::Relaxed);
     }
 
-    /// A turn of every shard for a thread that was woken because packets have come.
-    pub(crate) fn progress_after_sleep(&self) {
-        for shard in &self.shards {
-            shard.progress(Who::Woken);
-        }
+    /// A turn of every shard of `set` for a thread that was woken because packets have come.
+    pub(crate) fn progress_after_sleep(&self, set: ShardSet) {
+        self.each(set, |shard| _ = shard.progress(Who::Woken));
     }
 
     /// For a call that found what it wanted without a turn: messages that waited for it leave.
-    pub(crate) fn release(&self) {
-        for shard in &self.shards {
-            shard.release();
-        }
+    pub(crate) fn release(&self, set: ShardSet) {
+        self.each(set, Shard::release);
     }
 
     /// For a call that found nothing even after its turn: once many turns in a row moved nothing, the processor is
@@ -200,59 +304,60 @@ impl Stack {
         due
     }
 
-    /// A turn of every shard for a thread that is about to sleep: acknowledgements leave.
-    pub(crate) fn progress_before_sleep(&self) {
-        for shard in &self.shards {
-            shard.progress(Who::Idle);
-        }
+    /// A turn of every shard of `set` for a thread that is about to sleep: acknowledgements leave.
+    pub(crate) fn progress_before_sleep(&self, set: ShardSet) {
+        self.each(set, |shard| _ = shard.progress(Who::Idle));
     }
 
-    /// A turn of every shard for a thread that waits for packets whatever the application does.
-    pub(crate) fn attend(&self) {
-        for shard in &self.shards {
-            shard.attend();
-        }
+    /// A turn of every shard of `set` for a thread that waits for packets whatever the application does.
+    pub(crate) fn attend(&self, set: ShardSet) {
+        self.each(set, Shard::attend);
     }
 
     /// The application is about to sleep on a descriptor.
-    pub(crate) fn expect_sleep(&self) {
-        for shard in &self.shards {
-            shard.expect_sleep();
-        }
+    pub(crate) fn expect_sleep(&self, set: ShardSet) {
+        self.each(set, Shard::expect_sleep);
     }
 
     /// Counts the application's turns.
-    pub(crate) fn polls(&self) -> u64 {
-        self.shards.iter().fold(0, |sum, shard| sum.wrapping_add(shard.polls.load(Ordering::Relaxed)))
+    pub(crate) fn polls(&self, set: ShardSet) -> u64 {
+        self.among(set).fold(0, |sum, shard| sum.wrapping_add(shard.polls.load(Ordering::Relaxed)))
     }
 
     /// Whether the background threads have seen the application poll: it sees to the packets then.
-    pub(crate) fn is_polled(&self) -> bool {
-        self.shards.iter().any(|shard| shard.is_polled())
+    pub(crate) fn is_polled(&self, set: ShardSet) -> bool {
+        self.among(set).any(|shard| shard.is_polled())
     }
 
-    /// From now until the result is dropped the calling thread watches the arrivals.
-    pub(crate) fn wait_for_packets(&self) -> Waiter<'_> {
-        for shard in &self.shards {
+    /// From now until the result is dropped the calling thread watches the arrivals of `set`.
+    pub(crate) fn wait_for_packets(&self, set: ShardSet) -> Waiter<'_> {
+        let shards: SmallVec<[&Shard; 2]> = self.among(set).map(|shard| &**shard).collect();
+        for shard in &shards {
             shard.begin_waiting();
         }
-        Waiter(&self.shards)
+        Waiter(shards)
     }
 
-    /// Starts the background threads if they do not run.
-    pub(crate) fn start_threads(&self) -> io::Result<()> {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        if threads.is_empty() {
-            for shard in &self.shards {
-                threads.push(background::start(shard, &self.network, self.polling)?);
-            }
+    /// Starts a background thread, which follows the network, if there is none.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn follow_network(&self) -> io::Result<()> {
+        self.start_thread(self.first())
+    }
+
+    /// Starts a shard's background thread if it does not run.
+    fn start_thread(&self, place: &Place) -> io::Result<()> {
+        let mut thread = place.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            *thread = Some(background::start(&place.shard, &self.network, self.polling)?);
         }
         Ok(())
     }
 
     /// Acknowledgements owed leave now, unless another thread is in a turn, which sends them too.
     pub(super) fn flush(&self) {
-        for shard in &self.shards {
+        for shard in self.shards() {
             shard.try_turn(Who::Idle);
         }
     }
@@ -298,29 +403,29 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        if self.generation != generation() {
-            // A forked child has neither the threads nor the sockets.
-            core::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner))
-                .into_iter()
-                .for_each(core::mem::forget);
-            return;
-        }
-        for shard in &self.shards {
+        let is_own = self.generation == generation();
+        for shard in self.shards().filter(|_| is_own) {
             shard.stop.store(true, Ordering::Release);
             shard.wake.raise();
         }
-        let threads = core::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
-        for thread in threads {
-            // A thread that panicked has said so.
-            let _ = thread.join();
+        for place in self.places.iter_mut().filter_map(OnceLock::get_mut) {
+            let thread = place.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            match thread {
+                // A thread that panicked has said so.
+                Some(thread) if is_own => _ = thread.join(),
+                // A forked child has neither the threads nor the sockets.
+                thread => core::mem::forget(thread),
+            }
         }
-        self.flush();
+        if is_own {
+            self.flush();
+        }
     }
 }
 
 /// A thread that watches the arrivals itself, so that the background threads need not.
 #[derive(Debug)]
-pub(crate) struct Waiter<'a>(&'a [Arc<Shard>]);
+pub(crate) struct Waiter<'a>(SmallVec<[&'a Shard; 2]>);
 
 impl Waiter<'_> {
     /// What it waits for, beside its own.
@@ -331,51 +436,11 @@ impl Waiter<'_> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        for shard in self.0 {
+        for shard in &self.0 {
             shard.end_waiting();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Context,
-        net::{InprocNet, Transmit},
-    };
-
-    #[test]
-    fn the_send_window_follows_the_own_buffer() {
-        let usual = EndpointConfig::default().send_window;
-        for (recv_buffer, most) in
-            [(0, usual.1), (2 * 212_992, usual.1), (1 << 20, 256 << 10), (8 << 20, SEND_WINDOW_MOST)]
-        {
-            assert_eq!(send_window(recv_buffer), (usual.0, most), "{recv_buffer}");
-        }
-    }
-
-    #[test]
-    fn a_processor_is_offered_only_after_many_empty_turns() {
-        let net = InprocNet::new();
-        let own = [10, 0, 0, 1].into();
-        let context = Context::open_inproc(&net, &[own]).unwrap();
-        let src = [10, 0, 0, 2].into();
-        let mut stranger = net.attach(&[src], 1).unwrap();
-        let stack = &context.0.stack;
-        for _ in 0..2 {
-            for _ in 1..IDLE_TURNS {
-                stack.progress();
-                assert!(!stack.give_way());
-            }
-            stack.progress();
-            assert!(stack.give_way());
-            let source_port = stranger.capabilities().source_ports[0];
-            let to =
-                Transmit { src, dst: own, ifindex: 0, source_port, tos: 0, hop_limit: 64, segment_size: 20 };
-            stranger.send(&to, &[0; 20]).unwrap();
-            stack.progress();
-            assert!(!stack.give_way(), "something arrived");
-        }
-    }
-}
+mod tests;

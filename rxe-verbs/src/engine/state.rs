@@ -2,6 +2,7 @@
 
 use super::{
     clock,
+    hold::Hold,
     mailbox::Mailbox,
     transmit::{LinkReport, Pending},
 };
@@ -11,7 +12,7 @@ use crate::{
     net::{self, Link, RecvBatch},
     regions::View,
 };
-use core::{net::IpAddr, time::Duration};
+use core::net::IpAddr;
 use rxe_core::{
     endpoint::{Acks, Endpoint, Run},
     num::Qpn,
@@ -29,19 +30,14 @@ const PATIENCE: u8 = 8;
 /// few microseconds for a thread that polls, and the background thread looks once a millisecond.
 const BLIND_TURNS: u8 = 8;
 
-/// Messages, and bytes of them, that wait for the next call at most.
-const MOST_HELD: (u32, u64) = (64, 120 << 10);
-/// Messages wait only if a call has looked for packets so short a time ago, and should not wait longer.
-const HELD: Duration = Duration::from_micros(50);
-/// After messages waited longer, so many are sent at once.
-const HOLD_OFF: u32 = 1000;
-
 /// One link, one endpoint, and who they work for.
 pub(crate) struct State {
     pub(crate) endpoint: Endpoint,
     pub(crate) link: Box<dyn Link>,
     /// The way to the other processes of the host, where there are any.
     pub(super) mailbox: Option<Arc<Mailbox>>,
+    /// Which of its stack's shards it is.
+    index: u8,
     arrivals: RecvBatch,
     /// Where batches are built.
     pub(super) arena: Vec<u8>,
@@ -63,11 +59,8 @@ pub(crate) struct State {
     now: Instant,
     /// Turns since.
     blind: u8,
-    /// Messages that wait for the next call, their bytes, and since when.
-    held: (u32, u64),
-    held_since: Instant,
-    /// Messages that are still sent at once.
-    hold_off: u32,
+    /// Messages that wait for the next call.
+    hold: Hold,
 }
 
 impl core::fmt::Debug for State {
@@ -112,12 +105,18 @@ pub(crate) struct Turn {
 }
 
 impl State {
-    pub(crate) fn new(endpoint: Endpoint, link: Box<dyn Link>, mailbox: Option<Arc<Mailbox>>) -> Self {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        link: Box<dyn Link>,
+        mailbox: Option<Arc<Mailbox>>,
+        index: u8,
+    ) -> Self {
         let arena = vec![0; endpoint.config().max_batch];
         Self {
             endpoint,
             link,
             mailbox,
+            index,
             arrivals: RecvBatch::default(),
             arena,
             pending: None,
@@ -130,9 +129,7 @@ impl State {
             impatient: 0,
             now: clock::now(),
             blind: 0,
-            held: (0, 0),
-            held_since: Instant::ZERO,
-            hold_off: 0,
+            hold: Hold::default(),
         }
     }
 
@@ -173,10 +170,7 @@ impl State {
 
     /// Sends what earlier calls left: messages that waited for this one, and acknowledgements.
     fn send_late(&mut self, view: View<'_>, who: Who) -> usize {
-        let held = core::mem::take(&mut self.held).0 > 0;
-        if held && matches!(who, Who::Idle | Who::Resting) && self.now.since(self.held_since) > HELD {
-            self.hold_off = HOLD_OFF;
-        }
+        let held = self.hold.leave(self.now, matches!(who, Who::Idle | Who::Resting));
         // Acknowledgements that were to travel with data have waited long enough.
         let count = self.transmit(self.now, view, Acks::Flush);
         if count > 0 && !held && who == Who::Inline {
@@ -187,32 +181,29 @@ impl State {
 
     /// Whether messages, so many and of so many bytes, posted at `now` to `qpn` may wait for the application's next call, to
     /// leave together with others: while there are unanswered ones before them and the application has just looked for
-    /// packets. A message with nothing before it never waits.
+    /// packets, or has been posting in a row since it did. A message with nothing before it never waits.
     pub(crate) fn may_hold(&mut self, now: Instant, qpn: Qpn, more: (u32, u64)) -> bool {
-        if self.hold_off > 0 {
-            self.hold_off -= 1;
+        if self.hold.is_off() || self.pending.is_some() || !self.endpoint.has_unanswered(qpn) {
             return false;
         }
-        if self.pending.is_some() || now.since(self.now) > HELD || !self.endpoint.has_unanswered(qpn) {
-            return false;
-        }
-        let (count, sum) = self.held;
-        count.saturating_add(more.0) <= MOST_HELD.0 && sum.saturating_add(more.1) < MOST_HELD.1
+        self.hold.admits(now, self.now, more)
     }
 
     /// Counts messages that wait, and their bytes.
-    pub(crate) const fn hold(&mut self, now: Instant, more: (u32, u64)) {
-        if self.held.0 == 0 {
-            self.held_since = now;
-        }
-        self.held = (self.held.0 + more.0, self.held.1 + more.1);
+    pub(crate) fn hold(&mut self, now: Instant, more: (u32, u64)) {
+        self.hold.add(now, more);
     }
 
     /// Sends what a call has just brought about, and hands out what came of it.
     pub(crate) fn send_now(&mut self, view: View<'_>, acks: Acks) -> Turn {
-        self.held = (0, 0);
+        self.send_at(clock::now, view, acks)
+    }
+
+    /// The same for who may know the time.
+    pub(crate) fn send_at(&mut self, now: impl FnOnce() -> Instant, view: View<'_>, acks: Acks) -> Turn {
+        self.hold.clear();
         let sent = if self.pending.is_some() || self.endpoint.may_transmit() {
-            self.transmit(clock::now(), view, acks)
+            self.transmit(now(), view, acks)
         } else {
             0
         };
@@ -324,17 +315,21 @@ impl State {
         }
         match &mut self.queues[index] {
             Some((_, users)) => *users += 1,
-            empty => *empty = Some((Arc::clone(ring), 1)),
+            empty => {
+                ring.add_shard(self.index);
+                *empty = Some((Arc::clone(ring), 1));
+            }
         }
     }
 
     /// Undoes one [`Self::use_queue`].
     pub(crate) fn leave_queue(&mut self, cq: CqId) {
         if let Some(entry) = self.queues.get_mut(cq.0 as usize)
-            && let Some((_, users)) = entry
+            && let Some((ring, users)) = entry
         {
             *users -= 1;
             if *users == 0 {
+                ring.remove_shard(self.index);
                 *entry = None;
             }
         }

@@ -46,6 +46,26 @@ pub struct LinkReport {
 }
 
 impl LinkReport {
+    /// Both together: what the links of several shards report.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let mut too_long_for = self.too_long_for;
+        too_long_for.extend(other.too_long_for);
+        too_long_for.sort_unstable();
+        too_long_for.dedup();
+        Self {
+            too_long: self.too_long + other.too_long,
+            unreachable: self.unreachable + other.unreachable,
+            blocked: self.blocked + other.blocked,
+            failed: self.failed + other.failed,
+            receive_errors: self.receive_errors + other.receive_errors,
+            receive_drops: self.receive_drops + other.receive_drops,
+            malformed: self.malformed + other.malformed,
+            merged: self.merged + other.merged,
+            too_long_for,
+            last_error: other.last_error.or(self.last_error),
+        }
+    }
+
     pub(super) fn receive_failed(&mut self, error: &io::Error) {
         self.receive_errors += 1;
         self.last_error = Some(format!("receiving: {error}"));

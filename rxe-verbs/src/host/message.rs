@@ -18,6 +18,9 @@ pub(crate) const MAX_MESSAGE: usize = 16 * 1024;
 pub(crate) const MAX_PART: usize = 8 * 1024;
 /// Bytes of a packet that is handed over at most: 4096 of payload and all headers.
 pub(crate) const MAX_PACKET: usize = 4096 + 128;
+/// A bit of [`Hello::features`]: this is not the first slot of a stack. The process can do without, and all its multicast
+/// groups, listeners and connections are with the first.
+pub(crate) const FURTHER: u64 = 1;
 /// First bytes of every connection.
 pub(crate) const MAGIC: [u8; 4] = *b"rxeh";
 /// Characters of a program's name that are kept.
@@ -31,7 +34,7 @@ pub(crate) struct Hello {
     pub(crate) oldest: u16,
     /// Newest version spoken.
     pub(crate) newest: u16,
-    /// Optional abilities; none yet.
+    /// Optional abilities and wishes, a bit each: [`FURTHER`].
     pub(crate) features: u64,
     /// Release, for words only.
     pub(crate) release: String,
@@ -63,6 +66,11 @@ impl Hello {
     pub(crate) fn new(role: Role) -> Self {
         let release = env!("CARGO_PKG_VERSION").to_owned();
         Self { magic: MAGIC, oldest: *VERSIONS.start(), newest: *VERSIONS.end(), features: 0, release, role }
+    }
+
+    /// The same for a slot that is not the first of its stack.
+    pub(crate) fn further(self, further: bool) -> Self {
+        Self { features: if further { FURTHER } else { 0 }, ..self }
     }
 
     /// The version to speak with its sender; in words if there is none.

@@ -37,5 +37,5 @@ pub fn leave_session() {
     let _ = nix::unistd::setsid();
 }
 
-pub(crate) use client::{Host, Mode, attach};
+pub(crate) use client::{Attachment, Host, Mode, attach, attach_further};
 pub(crate) use group::member_config;

@@ -82,6 +82,8 @@ pub enum Sharing {
     /// No: opening fails if another program has the port.
     #[default]
     Exclusive,
+    /// No, and it never will be shared: a socket without a group, which finds packets faster. It cannot be steered.
+    Sole,
     /// Yes: the socket becomes the next member of the group that this user's processes form. Somebody has to attach a
     /// table that names it ([`UdpLink::steer`](super::UdpLink::steer)).
     Group,

@@ -13,6 +13,8 @@ use crate::sys::socket::Event;
 
 /// TTL of packets that ask for the default.
 const DEFAULT_TTL: u8 = 64;
+/// Where a packet has the slot of the queue pair it is for: the first byte of its number (IBTA vol. 1, 9.2).
+const SLOT_BYTE: usize = 5;
 /// Bytes of arrivals an end holds.
 const QUEUE_BYTES: usize = 4 << 20;
 /// Empty buffers an end keeps for reuse.
@@ -26,8 +28,24 @@ pub struct InprocNet {
 
 #[derive(Debug, Default)]
 struct Directory {
-    hosts: HashMap<IpAddr, Arc<End>>,
+    hosts: HashMap<IpAddr, Host>,
     groups: HashMap<IpAddr, Vec<Arc<End>>>,
+}
+
+/// Who receives at an address.
+#[derive(Debug)]
+struct Host {
+    first: Arc<End>,
+    /// Further ends, each with the slot of the queue pairs that are there.
+    further: Vec<(u8, Arc<End>)>,
+}
+
+impl Host {
+    fn end(&self, packet: &[u8]) -> &Arc<End> {
+        let slot = packet.get(SLOT_BYTE);
+        let further = self.further.iter().find(|(own, _)| Some(own) == slot);
+        further.map_or(&self.first, |(_, end)| end)
+    }
 }
 
 #[derive(Debug)]
@@ -85,9 +103,27 @@ impl InprocNet {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         for &address in addresses {
-            directory.hosts.insert(address, Arc::clone(&end));
+            directory.hosts.insert(address, Host { first: Arc::clone(&end), further: Vec::new() });
         }
         drop(directory);
+        Ok(self.link(end))
+    }
+
+    /// Adds a further end at addresses that have one, for packets to queue pairs of `slot`.
+    pub(crate) fn attach_slot(&self, addresses: &[IpAddr], slot: u8) -> io::Result<InprocLink> {
+        let mut directory = lock(&self.directory);
+        let first = addresses.first().and_then(|address| directory.hosts.get(address));
+        let ifindex = first.ok_or(io::ErrorKind::AddrNotAvailable)?.first.ifindex;
+        let end = Arc::new(End { ifindex, queue: Mutex::default(), readable: Event::new()? });
+        for address in addresses {
+            let host = directory.hosts.get_mut(address).ok_or(io::ErrorKind::AddrNotAvailable)?;
+            host.further.push((slot, Arc::clone(&end)));
+        }
+        drop(directory);
+        Ok(self.link(end))
+    }
+
+    fn link(&self, end: Arc<End>) -> InprocLink {
         let capabilities = Capabilities {
             ipv4: true,
             ipv6: true,
@@ -100,7 +136,7 @@ impl InprocNet {
             recv_buffer: QUEUE_BYTES,
             steering: true,
         };
-        Ok(InprocLink { net: self.clone(), end, capabilities })
+        InprocLink { net: self.clone(), end, capabilities }
     }
 }
 
@@ -134,8 +170,9 @@ impl Link for InprocLink {
             for end in directory.groups.get(&batch.dst).into_iter().flatten() {
                 end.deliver(&run);
             }
-        } else if let Some(end) = directory.hosts.get(&batch.dst) {
-            let end = Arc::clone(end);
+        } else if let Some(host) = directory.hosts.get(&batch.dst) {
+            // A batch is for one slot.
+            let end = Arc::clone(host.end(bytes));
             drop(directory);
             end.deliver(&run);
         }
@@ -190,7 +227,10 @@ impl Link for InprocLink {
 impl Drop for InprocLink {
     fn drop(&mut self) {
         let mut directory = lock(&self.net.directory);
-        directory.hosts.retain(|_, end| !Arc::ptr_eq(end, &self.end));
+        directory.hosts.retain(|_, host| !Arc::ptr_eq(&host.first, &self.end));
+        for host in directory.hosts.values_mut() {
+            host.further.retain(|(_, end)| !Arc::ptr_eq(end, &self.end));
+        }
         for members in directory.groups.values_mut() {
             members.retain(|end| !Arc::ptr_eq(end, &self.end));
         }

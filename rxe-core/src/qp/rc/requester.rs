@@ -147,6 +147,11 @@ impl Requester {
         self.una.value() != self.next.value()
     }
 
+    /// Whether every request has left and none is to leave again.
+    pub(crate) fn has_sent_all(&self, sq: &SendQueue) -> bool {
+        self.cur_wqe >= sq.ring.len()
+    }
+
     /// Looks at what comes next, without doing it.
     pub(crate) fn peek(&self, qp: &QpCommon, sq: &SendQueue, flow: &Flow<'_>) -> Next {
         match self.step(qp, sq, flow) {

@@ -341,6 +341,11 @@ impl Responder {
         Some((answer, wire_len(qp.opcode(opcode), payload)))
     }
 
+    /// Whether no answer is to leave without company.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.answers.front().is_none() || self.answers.may_wait()
+    }
+
     /// Writes the next answer into `out`, which has the length that `peek` gave; false if there is nothing to send
     /// after all (memory of a READ is gone: a NAK is queued in its place, see [`Self::take_failure`]).
     pub(crate) fn emit(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>, out: &mut [u8]) -> bool {

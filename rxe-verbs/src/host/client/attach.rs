@@ -75,6 +75,8 @@ pub(crate) struct Attachment {
     pub(crate) slot: u8,
     pub(crate) sockets: GroupSockets,
     pub(crate) pkeys: Vec<u16>,
+    /// It is not the first of its stack.
+    pub(super) further: bool,
     pub(super) channel: Channel,
     pub(super) vault: Vault,
     pub(super) records: SlotRecords,
@@ -113,14 +115,26 @@ impl Until<'_> {
 /// # Errors
 /// [`HostError`], in words for the user.
 pub(crate) fn attach(program: Option<&Path>) -> Result<Attachment, HostError> {
-    let until = Until::deadline(Instant::now() + PATIENCE);
+    join(program, PATIENCE, false)
+}
+
+/// Gets a further slot for a process that has one, within `patience`.
+///
+/// # Errors
+/// [`HostError`], in words for the user.
+pub(crate) fn attach_further(program: Option<&Path>, patience: Duration) -> Result<Attachment, HostError> {
+    join(program, patience, true)
+}
+
+fn join(program: Option<&Path>, patience: Duration, further: bool) -> Result<Attachment, HostError> {
+    let until = Until::deadline(Instant::now() + patience);
     let pidfd = own_pidfd().ok();
     let fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
     loop {
         let channel = connect(program, until)?;
-        let hello = Hello::new(Role::Join { name: own_name() });
+        let hello = Hello::new(Role::Join { name: own_name() }).further(further);
         match greet(&channel, hello, &fds, until) {
-            Ok(Some((welcome, fds))) => return Attachment::of(channel, welcome, fds, program),
+            Ok(Some((welcome, fds))) => return Attachment::of(channel, welcome, fds, program, further),
             // It ended while we spoke to it.
             Ok(None) => {}
             Err(HostError::Busy(_)) if Instant::now() < until.deadline => thread::sleep(BUSY_PAUSE),
@@ -131,7 +145,7 @@ pub(crate) fn attach(program: Option<&Path>) -> Result<Attachment, HostError> {
 
 /// Comes back to a service with the slot that an earlier one gave.
 pub(super) fn rejoin(
-    slot: u8,
+    (slot, further): (u8, bool),
     vault: &Vault,
     program: Option<&Path>,
     until: Until<'_>,
@@ -140,7 +154,7 @@ pub(super) fn rejoin(
     let pidfd = own_pidfd().ok();
     let mut fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
     fds.extend(vault.descriptors());
-    let hello = Hello::new(Role::Rejoin { name: own_name(), slot });
+    let hello = Hello::new(Role::Rejoin { name: own_name(), slot }).further(further);
     Ok(greet(&channel, hello, &fds, until)?.map(|_| channel))
 }
 
@@ -225,6 +239,7 @@ impl Attachment {
         welcome: Welcome,
         fds: Vec<OwnedFd>,
         program: Option<&Path>,
+        further: bool,
     ) -> Result<Self, HostError> {
         let mut fds = fds.into_iter().map(out_of_the_way);
         let mut next = || fds.next().ok_or(HostError::Silent);
@@ -238,6 +253,7 @@ impl Attachment {
             slot: welcome.slot,
             sockets: GroupSockets { v4, v6 },
             pkeys: welcome.pkeys,
+            further,
             channel,
             vault,
             records,

@@ -12,7 +12,7 @@ use super::{
     vault::Vault,
 };
 use crate::{
-    engine::{Mailbox, Shard, Stack},
+    engine::{Mailbox, Shard},
     sys::{
         fork::{generation, is_own},
         poll,
@@ -37,7 +37,7 @@ use std::{
 
 pub use attach::HostError;
 use attach::Until;
-pub(crate) use attach::{Attachment, attach};
+pub(crate) use attach::{Attachment, attach, attach_further};
 pub use observe::Observer;
 pub(crate) use start::Mode;
 pub use start::VARIABLE as SERVICE_VARIABLE;
@@ -62,7 +62,7 @@ enum Heard {
     NotOurs,
 }
 
-/// The connection of a stack to the host service.
+/// The connection of a shard to the host service.
 #[derive(Debug)]
 pub(crate) struct Host {
     shared: Arc<Shared>,
@@ -73,6 +73,8 @@ pub(crate) struct Host {
 #[derive(Debug)]
 struct Shared {
     slot: u8,
+    /// It is not the first of its stack.
+    further: bool,
     channel: RwLock<Channel>,
     vault: Vault,
     records: SlotRecords,
@@ -96,17 +98,18 @@ impl Host {
     /// Begins to hear what the service says.
     pub(crate) fn start(
         attachment: Attachment,
-        stack: &Arc<Stack>,
+        shard: &Arc<Shard>,
         mailbox: &Arc<Mailbox>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             slot: attachment.slot,
+            further: attachment.further,
             channel: RwLock::new(attachment.channel),
             vault: attachment.vault,
             records: attachment.records,
             program: attachment.program,
             mailbox: Arc::clone(mailbox),
-            shard: Arc::downgrade(stack.shard()),
+            shard: Arc::downgrade(shard),
             listeners: Mutex::default(),
             answered: Condvar::new(),
             stop: Event::new()?,
@@ -265,7 +268,7 @@ impl Shared {
                 return false;
             }
             let until = Until { deadline, stop: Some(self.stop.as_fd()) };
-            match attach::rejoin(self.slot, &self.vault, self.program.as_deref(), until) {
+            match attach::rejoin((self.slot, self.further), &self.vault, self.program.as_deref(), until) {
                 Ok(Some(channel)) => {
                     *self.channel.write().unwrap_or_else(PoisonError::into_inner) = channel;
                     self.listen_again();

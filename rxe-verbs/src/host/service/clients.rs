@@ -6,7 +6,8 @@ use crate::{
     host::{
         group::Group,
         message::{
-            Hello, MAGIC, MAX_MESSAGE, Packet, Role, ToClient, ToService, Welcome, clean, decode, encode,
+            FURTHER, Hello, MAGIC, MAX_MESSAGE, Packet, Role, ToClient, ToService, Welcome, clean, decode,
+            encode,
         },
         records::Records,
         slots::{Holder, Slot},
@@ -53,6 +54,8 @@ pub(super) struct Client {
     /// When it said something last.
     heard: Instant,
     pub(super) kind: Kind,
+    /// Its slot is not the first of its stack.
+    pub(super) further: bool,
     /// Answers that did not go out at once.
     queue: VecDeque<Vec<u8>>,
 }
@@ -131,8 +134,9 @@ impl Service {
             let _ = channel.send(&encode(&ToClient::Busy(why.to_owned())), &[]);
             return;
         }
-        let (since, queue) = (Instant::now(), VecDeque::new());
-        let key = self.clients.insert(Client { channel, peer, since, heard: since, kind: Kind::New, queue });
+        let (since, queue, further) = (Instant::now(), VecDeque::new(), false);
+        let client = Client { channel, peer, since, heard: since, kind: Kind::New, further, queue };
+        let key = self.clients.insert(client);
         if watch(&self.epoll, self.clients[key].channel.as_fd(), Token::Client(key)).is_err() {
             self.clients.remove(key);
         }
@@ -223,6 +227,7 @@ impl Service {
             return Err(End::Misbehaved("it is no rxe"));
         }
         let version = hello.agree().map_err(End::Refused)?;
+        self.clients[key].further = hello.features & FURTHER != 0;
         let wrong = || End::Misbehaved("its first message lacks descriptors, or has others");
         match hello.role {
             Role::Observe if fds.is_empty() => {
@@ -265,12 +270,13 @@ impl Service {
 
     /// Gives a waiting client a slot.
     fn admit(&mut self, key: usize) -> Result<(), End> {
-        let Client { kind, peer, .. } = &mut self.clients[key];
-        let pid = peer.pid;
+        let Client { kind, peer, further, .. } = &mut self.clients[key];
+        let (pid, further) = (peer.pid, *further);
         let Kind::Waiting { name, pidfd, version } = core::mem::replace(kind, Kind::New) else {
             return Ok(());
         };
-        self.release_orphan(pid);
+        self.release_orphans(pid);
+        self.check_share(pid, pidfd.as_ref(), further).map_err(End::Refused)?;
         let Some(port) = &mut self.port else { return Ok(()) };
         let holder = Holder { pid, name };
         let Some(slot) = self.slots.take(Instant::now(), holder) else {
@@ -534,18 +540,6 @@ impl Service {
             }
         }
         self.forget_asks_of(key);
-    }
-
-    /// A process that has lost its connection (it has closed all its descriptors, or executed another program) joins anew:
-    /// what it had before is gone. One that has merely not come back yet, after the death of another service, will.
-    fn release_orphan(&mut self, pid: i32) {
-        let orphan = self.slots.known().find_map(|(slot, state)| match state {
-            Slot::Held(holder) if pid != 0 && holder.pid == pid && self.orphans.contains(&slot) => Some(slot),
-            _ => None,
-        });
-        if let Some(slot) = orphan {
-            self.retire(slot);
-        }
     }
 
     /// The process of a slot has died.

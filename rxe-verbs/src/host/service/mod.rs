@@ -13,6 +13,7 @@ mod departed;
 mod direct;
 mod packets;
 mod seldom;
+mod share;
 mod unheard;
 
 use super::{

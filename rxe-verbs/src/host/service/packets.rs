@@ -140,7 +140,9 @@ impl Service {
             }
             Some(Fate::Multicast) => {
                 let packet = Packet::new(meta, None, bytes);
-                let slots: Vec<u8> = self.connected.keys().copied().collect();
+                let first = |key: &usize| self.clients.get(*key).is_some_and(|client| !client.further);
+                let slots: Vec<u8> =
+                    self.connected.iter().filter(|(_, key)| first(key)).map(|(slot, _)| *slot).collect();
                 for slot in slots {
                     // Who is no member drops it.
                     self.counters.multicast += u64::from(self.deliver(slot, packet.clone()));

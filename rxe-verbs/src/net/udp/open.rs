@@ -75,8 +75,10 @@ fn bind(address: IpAddr, config: &UdpConfig) -> Result<Option<Socket>, OpenError
         let Some(probe) = options::create(address)? else { return Ok(None) };
         bind_patiently(&probe, &name).map_err(|e| bind_error(address, e))?;
     }
-    socket.set_reuse_port(true).map_err(doing("share UDP port 4791 (SO_REUSEPORT)"))?;
-    options::prepare_receive(&socket, address.is_ipv4())?;
+    if config.sharing != Sharing::Sole {
+        socket.set_reuse_port(true).map_err(doing("share UDP port 4791 (SO_REUSEPORT)"))?;
+    }
+    options::prepare_receive(&socket, address)?;
     options::set_receive_buffer(&socket, config.recv_buffer);
     options::set_send_buffer(&socket, config.send_buffer);
     bind_patiently(&socket, &name).map_err(|e| bind_error(address, e))?;

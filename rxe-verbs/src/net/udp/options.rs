@@ -48,11 +48,14 @@ pub(super) fn create(address: IpAddr) -> Result<Option<Socket>, OpenError> {
     Ok(Some(socket))
 }
 
-/// Sets what a 4791 socket needs to tell about arrivals, and to take those without a UDP checksum.
-pub(super) fn prepare_receive(socket: &Socket, v4: bool) -> Result<(), OpenError> {
+/// Sets what a 4791 socket to be bound to `address` needs to tell about arrivals, and to take those without a UDP checksum.
+pub(super) fn prepare_receive(socket: &Socket, address: IpAddr) -> Result<(), OpenError> {
     let fd = socket.as_fd();
-    if v4 {
-        needed(set_option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1), "IP_PKTINFO")?;
+    if address.is_ipv4() {
+        // One address gets packets to itself alone, not even those to groups.
+        if address.is_unspecified() {
+            needed(set_option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1), "IP_PKTINFO")?;
+        }
         // What a UD receiver's GRH and congestion marks come from; without them those fields are 0.
         let _ = socket.set_recv_tos_v4(true);
         let _ = set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, 1);

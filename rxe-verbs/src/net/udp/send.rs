@@ -29,20 +29,31 @@ impl Family {
     }
 }
 
-fn control(batch: &Transmit) -> Control {
+/// What the system is told of a batch from a socket bound to `bound`: only what it would not do by itself, as each message
+/// costs time, and more than one an allocation.
+fn control(batch: &Transmit, bound: IpAddr) -> Control {
     let mut control = Control::new();
+    let elsewhere = batch.src != bound || batch.ifindex != 0;
     match batch.src {
         IpAddr::V4(src) => {
-            control.push_source_v4(src, batch.ifindex);
-            control.push_tos_v4(batch.tos);
+            if elsewhere {
+                control.push_source_v4(src, batch.ifindex);
+            }
+            if batch.tos != 0 {
+                control.push_tos_v4(batch.tos);
+            }
             // 0 is not a TTL the system takes; leaving it out means its default.
             if batch.hop_limit != 0 {
                 control.push_ttl_v4(batch.hop_limit);
             }
         }
         IpAddr::V6(src) => {
-            control.push_source_v6(src, batch.ifindex);
-            control.push_class_v6(batch.tos);
+            if elsewhere {
+                control.push_source_v6(src, batch.ifindex);
+            }
+            if batch.tos != 0 {
+                control.push_class_v6(batch.tos);
+            }
             if batch.hop_limit != 0 {
                 control.push_hops_v6(batch.hop_limit);
             }
@@ -108,7 +119,7 @@ impl UdpLink {
         let prepared = Prepared {
             socket: socket.as_fd(),
             name: Name::new(batch.dst, ROCE_PORT, batch.ifindex),
-            control: control(batch),
+            control: control(batch, family.bound),
             bytes,
             segment_size: batch.segment_size,
         };

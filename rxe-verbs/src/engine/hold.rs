@@ -1,0 +1,125 @@
+//! Messages that wait for the application's next call, so that many leave together.
+
+use core::time::Duration;
+use rxe_core::time::Instant;
+
+/// Messages, and bytes of them, that wait for the next call at most.
+const MOST: (u32, u64) = (64, 120 << 10);
+/// Messages wait only if a call has looked for packets so short a time ago, and should not wait longer.
+const LONGEST: Duration = Duration::from_micros(50);
+/// So many that leave together show that they are being posted in a row, however long that takes.
+const MANY: u32 = 16;
+/// After messages waited longer, so many are sent at once.
+const OFF: u32 = 1000;
+
+/// Which messages wait.
+#[derive(Debug, Default)]
+pub(super) struct Hold {
+    count: u32,
+    bytes: u64,
+    since: Instant,
+    /// When many of them last left because no more could wait.
+    in_a_row: Instant,
+    /// Messages that are still sent at once.
+    off: u32,
+}
+
+impl Hold {
+    /// Whether waiting has done harm lately. To be asked once for each message.
+    pub(super) const fn is_off(&mut self) -> bool {
+        let off = self.off > 0;
+        self.off = self.off.saturating_sub(1);
+        off
+    }
+
+    /// Whether messages posted at `now`, so many and of so many bytes, may wait too, if packets were last looked for at
+    /// `looked`. If not, all leave.
+    pub(super) fn admits(&mut self, now: Instant, looked: Instant, more: (u32, u64)) -> bool {
+        let count = self.count.saturating_add(more.0);
+        let soon = now.since(looked.max(self.in_a_row)) <= LONGEST;
+        if soon && count <= MOST.0 && self.bytes.saturating_add(more.1) < MOST.1 {
+            return true;
+        }
+        if count >= MANY {
+            self.in_a_row = now;
+        }
+        false
+    }
+
+    /// Counts messages that wait.
+    pub(super) const fn add(&mut self, now: Instant, more: (u32, u64)) {
+        if self.count == 0 {
+            self.since = now;
+        }
+        (self.count, self.bytes) = (self.count + more.0, self.bytes + more.1);
+    }
+
+    /// All leave, by a call that looks for packets at `now`. Whether there were any. If it is not the application's own, and
+    /// they have waited too long, none will wait for some time.
+    pub(super) fn leave(&mut self, now: Instant, forgotten: bool) -> bool {
+        let any = self.count > 0;
+        if any && forgotten && now.since(self.since) > LONGEST {
+            self.off = OFF;
+        }
+        self.clear();
+        any
+    }
+
+    /// All leave.
+    pub(super) const fn clear(&mut self) {
+        (self.count, self.bytes) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What became of messages of 64 bytes, posted one each `every` after packets were looked for once: how many left together
+    /// each time.
+    fn batches(count: u32, every: Duration) -> Vec<u32> {
+        let (mut hold, looked) = (Hold::default(), Instant::from_nanos(1_000_000));
+        let (mut now, mut waiting, mut left) = (looked, 0, Vec::new());
+        for _ in 0..count {
+            now += every;
+            waiting += 1;
+            if !hold.is_off() && hold.admits(now, looked, (1, 64)) {
+                hold.add(now, (1, 64));
+            } else {
+                hold.clear();
+                left.push(core::mem::take(&mut waiting));
+            }
+        }
+        left
+    }
+
+    #[test]
+    fn a_long_row_leaves_in_batches_to_its_end() {
+        // Fast ones fill batches; slow ones leave when the first of them has waited for long enough.
+        assert_eq!(batches(650, Duration::from_nanos(300)), [65; 10]);
+        assert_eq!(batches(510, Duration::from_micros(1)), [51; 10]);
+        assert_eq!(batches(170, Duration::from_micros(3)), [17; 10]);
+    }
+
+    #[test]
+    fn what_comes_now_and_then_does_not_wait_for_a_call() {
+        let left = batches(20, Duration::from_micros(20));
+        assert_eq!(left[0], 3);
+        assert!(left[1..].iter().all(|together| *together == 1), "{left:?}");
+    }
+
+    #[test]
+    fn where_the_next_call_did_not_come_nothing_waits_for_some_time() {
+        let (mut hold, now) = (Hold::default(), Instant::from_nanos(1_000_000));
+        for (forgotten, late, off) in
+            [(true, LONGEST, false), (false, 2 * LONGEST, false), (true, 2 * LONGEST, true)]
+        {
+            assert!(!hold.is_off() && hold.admits(now, now, (1, 64)));
+            hold.add(now, (1, 64));
+            assert!(hold.leave(now + late, forgotten));
+            assert!(!hold.leave(now, true), "they have left");
+            assert_eq!(hold.is_off(), off, "{forgotten} {late:?}");
+        }
+        assert_eq!((0..2 * OFF).filter(|_| hold.is_off()).count() as u32, OFF - 1);
+    }
+}

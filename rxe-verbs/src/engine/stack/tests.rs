@@ -1,0 +1,104 @@
+use super::*;
+use crate::{
+    Context,
+    net::{InprocNet, Transmit},
+};
+use rxe_core::{
+    qp::QpCaps,
+    work::{CqId, PdId, SrqId},
+};
+
+#[test]
+fn the_send_window_follows_the_own_buffer() {
+    let usual = EndpointConfig::default().send_window;
+    for (recv_buffer, most) in
+        [(0, usual.1), (2 * 212_992, usual.1), (1 << 20, 256 << 10), (8 << 20, SEND_WINDOW_MOST)]
+    {
+        assert_eq!(send_window(recv_buffer), (usual.0, most), "{recv_buffer}");
+    }
+}
+
+/// Gives so many shards.
+#[derive(Debug)]
+struct Few(InprocNet, u8);
+
+impl Few {
+    fn supply(&self, slot: u8) -> Supply {
+        let link = self.0.attach(&[[10, 0, 0, slot + 1].into()], 1).unwrap();
+        Supply { link: Box::new(link), slot, mailbox: None, connect: None }
+    }
+}
+
+impl Source for Few {
+    fn next(&mut self, index: u8) -> Option<Supply> {
+        (index < self.1).then(|| self.supply(index))
+    }
+}
+
+fn stack(threads: Threads, has: u8) -> Arc<Stack> {
+    let source = Few(InprocNet::new(), has);
+    let config = StackConfig {
+        slot: 0,
+        pkeys: None,
+        port_mtu: 4096,
+        polling: None,
+        writes: None,
+        threads: Some(threads),
+    };
+    Stack::new(source.supply(0), config, Some(Box::new(source))).unwrap()
+}
+
+/// Puts a queue pair on a shard; which that was, and how many there are now.
+fn put(stack: &Stack, qp_type: QpType, srq: Option<SrqId>) -> (usize, usize) {
+    let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+    let cq = CqId(0);
+    let config =
+        QpConfig { qp_type, pd: PdId(0), send_cq: cq, recv_cq: cq, srq, xrcd: None, caps, signal_all: false };
+    let shard = stack.shard_for(&config).unwrap();
+    let index = stack.shards().position(|other| Arc::ptr_eq(shard, other));
+    (index.unwrap(), stack.shards().count())
+}
+
+#[test]
+fn shards_are_made_when_queue_pairs_are_put_there() {
+    let stack = stack(Threads::wished(3), 3);
+    assert_eq!(put(&stack, QpType::Ud, None), (0, 1));
+    let placed = [QpType::Rc, QpType::Uc, QpType::Rc, QpType::Rc].map(|qp_type| put(&stack, qp_type, None));
+    assert_eq!(placed, [(0, 1), (1, 2), (2, 3), (0, 3)]);
+    for qp_type in [QpType::Ud, QpType::Gsi, QpType::XrcInitiator, QpType::XrcTarget] {
+        assert_eq!(put(&stack, qp_type, None), (0, 3), "{qp_type:?}");
+    }
+    assert_eq!(put(&stack, QpType::Rc, Some(SrqId(0))), (0, 3));
+    assert_eq!(put(&stack, QpType::Rc, None), (1, 3));
+}
+
+#[test]
+fn fewer_shards_than_wanted_will_do() {
+    let stack = stack(Threads::wished(16), 2);
+    let placed: Vec<_> = (0..6).map(|_| put(&stack, QpType::Rc, None)).collect();
+    assert_eq!(placed, [(0, 1), (1, 2), (0, 2), (1, 2), (0, 2), (1, 2)]);
+    assert_eq!(self::stack(Threads::wished(1), 9).places.len(), 1);
+}
+
+#[test]
+fn a_processor_is_offered_only_after_many_empty_turns() {
+    let net = InprocNet::new();
+    let own = [10, 0, 0, 1].into();
+    let context = Context::open_inproc(&net, &[own]).unwrap();
+    let src = [10, 0, 0, 2].into();
+    let mut stranger = net.attach(&[src], 1).unwrap();
+    let stack = &context.0.stack;
+    for _ in 0..2 {
+        for _ in 1..IDLE_TURNS {
+            stack.progress(ShardSet::ALL);
+            assert!(!stack.give_way());
+        }
+        stack.progress(ShardSet::ALL);
+        assert!(stack.give_way());
+        let source_port = stranger.capabilities().source_ports[0];
+        let to = Transmit { src, dst: own, ifindex: 0, source_port, tos: 0, hop_limit: 64, segment_size: 20 };
+        stranger.send(&to, &[0; 20]).unwrap();
+        stack.progress(ShardSet::ALL);
+        assert!(!stack.give_way(), "something arrived");
+    }
+}

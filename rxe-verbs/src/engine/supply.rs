@@ -1,0 +1,129 @@
+//! What shards are made from, and where a stack that wants more of them gets it.
+
+use super::{mailbox::Mailbox, shard::Shard, stack::Companion};
+use crate::{
+    error::OpenError,
+    host::{self, Attachment, Host},
+    net::{Capture, FaultLink, FaultPlan, GroupSockets, InprocNet, Link, TapLink, Trace, UdpLink},
+    sys::process::network_namespace,
+};
+use core::{net::IpAddr, time::Duration};
+use std::{io, path::PathBuf, sync::Arc};
+
+/// How long a further slot is waited for: whoever makes a queue pair waits, too, and can do without.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a shard is made from.
+pub(super) struct Supply {
+    pub(super) link: Box<dyn Link>,
+    /// Top byte of its queue pair numbers.
+    pub(super) slot: u8,
+    pub(super) mailbox: Option<Arc<Mailbox>>,
+    /// Connects the shard with the host service.
+    pub(super) connect: Option<Connect>,
+}
+
+/// See [`Supply::connect`].
+pub(super) type Connect = Box<dyn FnOnce(&Arc<Shard>) -> io::Result<Companion>>;
+
+/// Where further shards come from.
+pub(super) trait Source: Send + core::fmt::Debug {
+    /// Whether the calling thread can ask.
+    fn is_here(&self) -> bool {
+        true
+    }
+
+    /// What the `index`th is made from; `None` if there can be no more.
+    fn next(&mut self, index: u8) -> Option<Supply>;
+}
+
+/// What every link of a stack goes through.
+#[derive(Clone, Debug)]
+pub(super) struct Wraps {
+    pub(super) capture: Option<Capture>,
+    pub(super) trace: Option<Trace>,
+    pub(super) faults: Option<FaultPlan>,
+}
+
+impl Wraps {
+    /// The capture is closest to the wire: it shows what the faults left.
+    pub(super) fn wrap(&self, link: impl Link + 'static) -> io::Result<Box<dyn Link>> {
+        let link: Box<dyn Link> = match self.capture.clone() {
+            Some(capture) => Box::new(TapLink::new(link, capture)),
+            None => Box::new(link),
+        };
+        let link: Box<dyn Link> = match self.trace.clone() {
+            Some(trace) => Box::new(TapLink::new(link, trace)),
+            None => link,
+        };
+        Ok(match self.faults.clone() {
+            Some(faults) => Box::new(FaultLink::new(link, faults)?),
+            None => link,
+        })
+    }
+}
+
+/// What a slot of the host's gives.
+pub(super) fn of_slot(
+    mut attachment: Attachment,
+    wrap: impl FnOnce(UdpLink) -> io::Result<Box<dyn Link>>,
+) -> Result<Supply, OpenError> {
+    let none = GroupSockets { v4: None, v6: None };
+    let sockets = core::mem::replace(&mut attachment.sockets, none);
+    let system = |action| move |source| OpenError::System { action, source };
+    let link = UdpLink::from_sockets(sockets, &host::member_config()?)?;
+    let link = wrap(link).map_err(system("set up the faults"))?;
+    let mailbox = Arc::new(Mailbox::new().map_err(system("make an event counter"))?);
+    let (slot, of_host) = (attachment.slot, Arc::clone(&mailbox));
+    let connect: Connect = Box::new(move |shard| {
+        let host = Host::start(attachment, shard, &of_host)?;
+        let companion: Companion = Box::new(host);
+        Ok(companion)
+    });
+    Ok(Supply { link, slot, mailbox: Some(mailbox), connect: Some(connect) })
+}
+
+/// The host service, of which a process may have several slots.
+#[derive(Debug)]
+pub(super) struct HostSlots {
+    pub(super) program: Option<PathBuf>,
+    /// The network namespace that the service is in: a thread may live in another one.
+    pub(super) namespace: Option<PathBuf>,
+    pub(super) wraps: Wraps,
+}
+
+impl Source for HostSlots {
+    fn is_here(&self) -> bool {
+        network_namespace() == self.namespace
+    }
+
+    fn next(&mut self, index: u8) -> Option<Supply> {
+        let attached = host::attach_further(self.program.as_deref(), PATIENCE);
+        let supply = attached.map_err(|error| error.to_string()).and_then(|attachment| {
+            of_slot(attachment, |link| self.wraps.wrap(link)).map_err(|error| error.to_string())
+        });
+        supply
+            .inspect_err(|error| {
+                eprintln!("rxe: no more than {index} of the threads that were asked for: {error}");
+            })
+            .ok()
+    }
+}
+
+/// A network inside the process, in which an address may have several ends.
+#[derive(Debug)]
+pub(super) struct InprocEnds {
+    pub(super) net: InprocNet,
+    pub(super) addresses: Vec<IpAddr>,
+    /// The first one's slot.
+    pub(super) slot: u8,
+    pub(super) wraps: Wraps,
+}
+
+impl Source for InprocEnds {
+    fn next(&mut self, index: u8) -> Option<Supply> {
+        let slot = self.slot.checked_add(index)?;
+        let link = self.net.attach_slot(&self.addresses, slot).ok()?;
+        Some(Supply { link: self.wraps.wrap(link).ok()?, slot, mailbox: None, connect: None })
+    }
+}

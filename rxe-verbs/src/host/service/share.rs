@@ -1,0 +1,56 @@
+//! Processes that have several slots: for several stacks, or one for each thread of a stack.
+
+use super::Service;
+use crate::{
+    host::slots::{Holder, Slot},
+    sys::unix::same_process,
+};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Slots of a process with which it gets no further ones for threads, and no more at all.
+const MOST_FURTHER: usize = 16;
+const MOST_OF_A_PROCESS: usize = 32;
+/// Once so many slots are held, all others are kept for the first of a process.
+const SLOTS_TO_SPARE: usize = 64;
+
+impl Service {
+    /// A process that has lost its connections (it has closed all its descriptors, or executed another program) joins anew:
+    /// what it had before is gone. Not so for one that has another connection: it uses all its sockets still. One that has
+    /// merely not come back yet, after the death of another service, will.
+    pub(super) fn release_orphans(&mut self, pid: i32) {
+        let held = |(slot, state): (u8, &Slot)| match state {
+            Slot::Held(holder) if pid != 0 && holder.pid == pid => Some(slot),
+            _ => None,
+        };
+        let own: Vec<u8> = self.slots.known().filter_map(held).collect();
+        if own.iter().any(|slot| self.connected.contains_key(slot)) {
+            return;
+        }
+        for slot in own.into_iter().filter(|slot| self.orphans.contains(slot)).collect::<Vec<_>>() {
+            self.retire(slot);
+        }
+    }
+
+    /// No process has so many slots that none are left for others.
+    pub(super) fn check_share(&self, pid: i32, pidfd: Option<&OwnedFd>, further: bool) -> Result<(), String> {
+        let is_its = |slot: u8, holder: &Holder| match (self.pidfds.get(&slot), pidfd) {
+            (Some(known), Some(its)) => same_process(known.as_fd(), its.as_fd()),
+            _ => pid != 0 && holder.pid == pid,
+        };
+        let (mut all, mut own) = (0, 0);
+        for (slot, state) in self.slots.known() {
+            if let Slot::Held(holder) = state {
+                all += 1;
+                own += usize::from(is_its(slot, holder));
+            }
+        }
+        let most = if further { MOST_FURTHER } else { MOST_OF_A_PROCESS };
+        if own >= most {
+            return Err(format!("this process has {own} slots of the port already"));
+        }
+        if further && all >= SLOTS_TO_SPARE {
+            return Err(format!("{all} slots of the port are in use, and the rest is for other processes"));
+        }
+        Ok(())
+    }
+}
