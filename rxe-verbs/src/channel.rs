@@ -5,6 +5,7 @@ use crate::{
     engine::{Polling, Reach, Stack, Waiter},
     error::PollError,
     events::EventError,
+    patience::{Patience, Spent},
     sys::{poll, process::become_background, signals, socket::Event},
 };
 use core::time::Duration;
@@ -20,8 +21,6 @@ use std::{
     time::Instant,
 };
 
-/// How long a thread looks for packets before it sleeps; [`Polling`] may say otherwise.
-const SPIN: Duration = Duration::from_micros(20);
 /// Each time it has looked so often it offers the processor: whom it waits for may be waiting for that.
 const GENEROUS: u32 = 8;
 /// A thread that never sleeps looks up so often: for signals, and for what else ends a wait.
@@ -42,6 +41,7 @@ pub(crate) struct Channel {
     /// The program waits inside [`CompChannel::get_event`], which watches the network itself, and not by polling the
     /// descriptor.
     waits_inside: AtomicBool,
+    patience: Patience,
     /// The shards with queue pairs that use its queues, now or before.
     reach: Reach,
 }
@@ -147,6 +147,7 @@ impl CompChannel {
             waiting: Mutex::default(),
             readable: Event::new()?,
             waits_inside: AtomicBool::new(false),
+            patience: Patience::default(),
             reach: Reach::default(),
         })))
     }
@@ -180,6 +181,13 @@ impl CompChannel {
         waiting.settle(&self.0.readable);
     }
 
+    /// An event that is there, without looking for packets; for a thread that waits if there is none.
+    #[must_use]
+    pub fn take_event(&self) -> Option<Cq> {
+        self.0.stack.check().ok()?;
+        self.0.pop()
+    }
+
     /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK).
     pub fn try_get_event(&self) -> Option<Cq> {
         self.0.stack.check().ok()?;
@@ -204,9 +212,10 @@ impl CompChannel {
                 return Err(EventError::Interrupted);
             }
             self.0.waits_inside.store(true, Ordering::Relaxed);
-            if let Some(cq) = self.look_around(deadline, waiting.is_some()) {
-                return Ok(cq);
-            }
+            let spent = match self.look_around(deadline, waiting.is_some()) {
+                Ok(cq) => return Ok(cq),
+                Err(spent) => spent,
+            };
             if deadline.is_over() {
                 return Err(EventError::Empty);
             }
@@ -218,34 +227,46 @@ impl CompChannel {
             let waiter = waiting.get_or_insert_with(|| self.0.stack.wait_for_packets(self.0.reach.get()));
             let mut fds = waiter.fds();
             fds.push(self.0.readable.as_fd());
+            let asleep = Instant::now();
             poll::wait(&fds, deadline.left()).map_err(|_| EventError::Interrupted)?;
+            self.0.patience.learn(spent, asleep.elapsed());
         }
     }
 
     /// Takes turns for a moment: an answer that is on its way is had without sleeping.
-    fn look_around(&self, deadline: poll::Deadline, slept: bool) -> Option<Cq> {
+    fn look_around(&self, deadline: poll::Deadline, slept: bool) -> Result<Cq, Spent> {
         let (stack, reach) = (&self.0.stack, self.0.reach.get());
-        let end = Instant::now() + stack.polling.look_for(SPIN).unwrap_or(LOOK_UP);
         let _looker = Looker::new(&self.0);
-        let mut looks = 0u32;
-        while Instant::now() < end && !deadline.is_over() {
-            looks += 1;
-            if looks.is_multiple_of(GENEROUS) {
-                std::thread::yield_now();
-            }
-            if slept {
-                // The background thread sleeps long: it would have to be woken for acknowledgements that wait.
-                stack.progress_before_sleep(reach);
-            } else {
-                // The program probably answers what it is given: acknowledgements wait for that.
-                stack.progress(reach);
-            }
+        if slept {
+            stack.progress_after_sleep(reach);
             if let Some(cq) = self.0.pop() {
-                return Some(cq);
+                return Ok(cq);
             }
         }
+        let start = Instant::now();
+        let mut spent = Spent { looks: 0, time: Duration::ZERO };
+        while !deadline.is_over() {
+            let goes_on = match stack.polling {
+                Polling::Adaptive => self.0.patience.lasts(spent),
+                Polling::Busy => spent.time < LOOK_UP,
+                Polling::Sleep => false,
+            };
+            if !goes_on {
+                break;
+            }
+            spent.looks += 1;
+            if spent.looks.is_multiple_of(GENEROUS) {
+                std::thread::yield_now();
+            }
+            // The program probably answers what it is given: acknowledgements wait for that.
+            stack.progress(reach);
+            if let Some(cq) = self.0.pop() {
+                return Ok(cq);
+            }
+            spent.time = start.elapsed();
+        }
         stack.progress_before_sleep(reach);
-        self.0.pop()
+        self.0.pop().ok_or(spent)
     }
 }
 

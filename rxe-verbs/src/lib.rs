@@ -46,6 +46,7 @@ pub mod limits;
 mod mr;
 mod mw;
 pub mod net;
+mod patience;
 mod pd;
 mod qp;
 mod regions;

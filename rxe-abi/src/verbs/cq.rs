@@ -77,9 +77,11 @@ extern "C" fn ibv_get_cq_event(
 
 fn next_event(channel: &CompChannel) -> Result<(*const Cq, *mut c_void)> {
     loop {
-        let event = match channel.channel.try_get_event() {
+        let event = match channel.channel.take_event() {
             Some(event) => event,
-            None if is_non_blocking(channel.channel.as_fd()) => return Err(Errno(libc::EAGAIN)),
+            None if is_non_blocking(channel.channel.as_fd()) => {
+                channel.channel.try_get_event().ok_or(Errno(libc::EAGAIN))?
+            }
             None => channel.channel.get_event()?,
         };
         let mut cq_context = core::ptr::null_mut();

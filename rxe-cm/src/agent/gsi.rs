@@ -73,14 +73,18 @@ impl Gsi {
         qp.modify(&QpChange { state: Some(QpState::Rtr), ..none })?;
         qp.modify(&QpChange { state: Some(QpState::Rts), sq_psn: Some(Psn::new(0)), ..none })?;
         let gsi = Self { qp, sends, receives, channel, memory };
-        (0..RECEIVES).for_each(|place| gsi.expect(place));
+        gsi.expect(&(0..RECEIVES).collect::<Vec<_>>());
         Ok(gsi)
     }
 
-    fn expect(&self, place: usize) {
-        let sges = [self.memory.sge(place * ROOM, (GRH + MAD) as u32)];
+    /// Receives into these places, all with one turn of the queue pair's lock.
+    fn expect(&self, places: &[usize]) {
+        let sge = |place: &usize| [self.memory.sge(place * ROOM, (GRH + MAD) as u32)];
+        let sges: Vec<_> = places.iter().map(sge).collect();
+        let requests = places.iter().zip(&sges);
+        let list: Vec<_> = requests.map(|(place, sges)| RecvWr { wr_id: *place as u64, sges }).collect();
         // There is one request for each place, and as many fit.
-        let _ = self.qp.post_recv(&RecvWr { wr_id: place as u64, sges: &sges });
+        let _ = self.qp.post_recv_list(&list);
     }
 
     /// Sends a datagram. One that finds no room is lost, as on the way: whoever needs the answer asks again.
@@ -129,14 +133,16 @@ impl Inbox<'_> {
     pub(super) fn receive(&mut self, each: &mut dyn FnMut(Arrival)) -> bool {
         let mut done = [Completion::default(); BATCH];
         let count = self.waiter.as_mut().map_or(0, |waiter| waiter.poll(&mut done).unwrap_or(0));
+        let mut places = Vec::with_capacity(count);
         for completion in &done[..count] {
             if let Some(arrival) = self.gsi.read(completion) {
                 each(arrival);
             }
             if completion.status == WcStatus::Success {
-                self.gsi.expect(completion.wr_id as usize);
+                places.push(completion.wr_id as usize);
             }
         }
+        self.gsi.expect(&places);
         count == BATCH
     }
 

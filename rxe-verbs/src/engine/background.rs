@@ -2,7 +2,9 @@
 //!
 //! While the application polls, this thread never waits for packets: two threads waiting for the same socket double the
 //! latency. It looks in once a millisecond, for timers. When the application has not polled for a tick, it takes over:
-//! turns for a moment, then sleeps until packets arrive or a deadline passes.
+//! turns for a moment, then sleeps until packets arrive or a deadline passes. While a thread of the application waits for
+//! packets itself, only deadlines are left; that one sets an alarm when it has what it waited for, so that somebody looks in
+//! if it does not come back, and mostly it is back before that.
 
 use super::{
     clock,
@@ -22,7 +24,7 @@ use std::{
 };
 
 /// How often it looks in while the application polls.
-const TICK: Duration = Duration::from_millis(1);
+pub(super) const TICK: Duration = Duration::from_millis(1);
 /// How long it goes on looking for packets after the last one, before it sleeps; [`Polling`] may say otherwise.
 const SPIN: Duration = Duration::from_micros(30);
 /// Each time it has looked so often it offers the processor: whom it waits for may be waiting for that.
@@ -62,10 +64,10 @@ fn run(engine: &Engine<'_>) {
         let polled = core::mem::replace(&mut seen, polls) != polls;
         if shard.expects_sleep.swap(false, Ordering::Relaxed) {
             take_over(engine, polls);
-        } else if polled {
-            tick(engine);
         } else if shard.waiters.load(Ordering::SeqCst) > 0 {
             rest(engine);
+        } else if polled {
+            tick(engine);
         } else {
             take_over(engine, polls);
         }
@@ -81,13 +83,16 @@ fn tick(engine: &Engine<'_>) {
         return;
     }
     sleep(engine, false, Some(TICK));
-    shard.try_turn(Who::Idle);
+    // What has come for a thread that waits is his.
+    if shard.waiters.load(Ordering::SeqCst) == 0 {
+        shard.try_turn(Who::Idle);
+    }
 }
 
 /// A thread of the application waits for packets: only deadlines are left to us.
 fn rest(engine: &Engine<'_>) {
     let shard = engine.shard;
-    let timeout = announce(shard, mode::RESTING);
+    let timeout = announce(shard, mode::RESTING, Who::Resting);
     // Whoever stops waiting now sees the mode, or we see that he has.
     if shard.waiters.load(Ordering::SeqCst) > 0 {
         sleep(engine, false, timeout);
@@ -122,7 +127,7 @@ fn take_over(engine: &Engine<'_>, polls: u64) {
             sleep(engine, false, Some(Duration::ZERO));
         }
     }
-    let timeout = announce(shard, mode::LISTENING);
+    let timeout = announce(shard, mode::LISTENING, Who::Idle);
     if shard.polls.load(Ordering::Relaxed) == polls && !shard.stop.load(Ordering::Acquire) {
         sleep(engine, true, timeout);
     }
@@ -131,8 +136,8 @@ fn take_over(engine: &Engine<'_>, polls: u64) {
 
 /// A last turn before sleeping. Mode and deadline are made known under the lock, so that whoever brings about an earlier
 /// deadline afterwards knows that he has to wake us.
-fn announce(shard: &Shard, mode: u8) -> Option<Duration> {
-    shard.turn_then(Who::Idle, |turn| {
+fn announce(shard: &Shard, mode: u8, who: Who) -> Option<Duration> {
+    shard.turn_then(who, |turn| {
         let deadline = turn.deadline.map_or(u64::MAX, Instant::nanos);
         shard.sleeps_until.store(deadline, Ordering::Relaxed);
         shard.mode.store(mode, Ordering::SeqCst);
@@ -148,13 +153,17 @@ fn announce(shard: &Shard, mode: u8) -> Option<Duration> {
 
 /// Sleeps until woken, or for `timeout`; also until the system's network changes, of which the contexts are told.
 fn sleep(engine: &Engine<'_>, for_packets: bool, timeout: Option<Duration>) {
-    let fds = [engine.shard.wake.as_fd(), engine.network.as_fd(), engine.shard.arrivals()];
+    let shard = engine.shard;
+    let fds = [shard.wake.as_fd(), engine.network.as_fd(), shard.alarm.as_fd(), shard.arrivals()];
     // Signals are blocked, so nothing interrupts.
-    let ready = poll::wait(if for_packets { &fds } else { &fds[..2] }, timeout).unwrap_or(0);
+    let ready = poll::wait(if for_packets { &fds } else { &fds[..3] }, timeout).unwrap_or(0);
     if ready & 1 != 0 {
-        engine.shard.wake.clear();
+        shard.wake.clear();
     }
     if ready & 2 != 0 && !engine.network.look_closely() {
         engine.network.put_off();
+    }
+    if ready & 4 != 0 {
+        shard.alarm.clear();
     }
 }

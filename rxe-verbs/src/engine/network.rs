@@ -3,10 +3,11 @@
 use crate::{
     net::interfaces::{Interface, Watch, interfaces},
     sys::{
-        poll::AnyReadable,
+        poll::{self, AnyReadable},
         process::{is_background, network_namespace},
     },
 };
+use core::time::Duration;
 use std::{
     os::fd::{AsFd, BorrowedFd},
     path::PathBuf,
@@ -61,7 +62,15 @@ impl Network {
         if is_background() {
             return true;
         }
-        self.look_closely()
+        // Programs ask all the time, and which namespace this is takes much longer to find out than whether there is news.
+        !self.has_news() || self.look_closely()
+    }
+
+    /// Something was announced that the followers have not been told of.
+    fn has_news(&self) -> bool {
+        let announced =
+            |watch: &Watch| poll::wait(&[watch.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0);
+        self.told().stale || self.watch.as_ref().is_some_and(announced)
     }
 
     /// The same, in any thread.

@@ -9,7 +9,8 @@ use core::time::Duration;
 pub enum Polling {
     /// It looks all the time: the shortest latency, and a processor for each such thread.
     Busy,
-    /// It looks for a moment (20 to 30 us) after the last packet, then sleeps.
+    /// It looks for a moment (20 to 30 us) after the last packet, then sleeps; a thread in `get_event` looks longer where that
+    /// has been worth it.
     #[default]
     Adaptive,
     /// It sleeps at once: the least processor time.

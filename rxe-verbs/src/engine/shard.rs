@@ -1,6 +1,7 @@
 //! A shard: a slot of the host, its link and its queue pairs, behind one lock.
 
 use super::{
+    background::TICK,
     clock,
     mailbox::Mailbox,
     state::{State, Turn, Who},
@@ -9,6 +10,7 @@ use crate::{
     error::Forked,
     regions::{Regions, View},
     sys::{
+        alarm::Alarm,
         fork::{generation, is_own},
         poll::AnyReadable,
         socket::Event,
@@ -46,6 +48,8 @@ pub(crate) struct Shard {
     arrivals: AnyReadable,
     /// Wakes the background thread.
     pub(super) wake: Event,
+    /// Wakes it a tick later.
+    pub(super) alarm: Alarm,
     pub(super) mode: AtomicU8,
     /// Deadline, in nanoseconds, that a sleeping background thread knows of.
     pub(super) sleeps_until: AtomicU64,
@@ -71,6 +75,7 @@ impl Shard {
             generation: generation(),
             arrivals,
             wake: Event::new()?,
+            alarm: Alarm::new(TICK)?,
             mode: AtomicU8::new(mode::AWAKE),
             sleeps_until: AtomicU64::new(u64::MAX),
             polls: AtomicU64::new(0),
@@ -122,12 +127,15 @@ impl Shard {
         let mut guard = self.state.lock();
         let (state, view) = self.parts(&mut guard);
         let now = clock::now();
-        // A ticking background thread comes in a millisecond at the latest; one that sleeps longer would have to be woken.
-        let hold =
-            self.mode.load(Ordering::Relaxed) == mode::TICKING && state.may_hold(now, qpn, (count, bytes));
+        let mode = self.mode.load(Ordering::Relaxed);
+        let hold = matches!(mode, mode::TICKING | mode::RESTING) && state.may_hold(now, qpn, (count, bytes));
         let result = action(state, now);
         if hold {
             state.hold(now, (count, bytes));
+            // A ticking background thread comes in a millisecond at the latest.
+            if mode == mode::RESTING {
+                self.look_in_later();
+            }
             self.holds.store(true, Ordering::Relaxed);
         } else {
             self.holds.store(false, Ordering::Relaxed);
@@ -196,13 +204,22 @@ impl Shard {
         (state, View::new(&self.table, token))
     }
 
-    /// Wakes the background thread if it would sleep past the next deadline. A ticking one comes in time.
+    /// Has the background thread look in soon if it would sleep past the next deadline. A ticking one does.
     fn warn(&self, turn: Turn) {
         let next = turn.deadline.map_or(u64::MAX, |deadline| deadline.nanos());
         let mode = self.mode.load(Ordering::Relaxed);
-        if matches!(mode, mode::LISTENING | mode::RESTING)
-            && (turn.blocked || next < self.sleeps_until.load(Ordering::Relaxed))
-        {
+        if matches!(mode, mode::LISTENING | mode::RESTING) {
+            if turn.blocked {
+                self.wake.raise();
+            } else if next < self.sleeps_until.load(Ordering::Relaxed) {
+                self.look_in_later();
+            }
+        }
+    }
+
+    /// Wakes the background thread, but a tick later.
+    fn look_in_later(&self) {
+        if !self.alarm.set() {
             self.wake.raise();
         }
     }
@@ -233,7 +250,8 @@ impl Shard {
         if self.waiters.fetch_sub(1, Ordering::SeqCst) == 1
             && self.mode.load(Ordering::SeqCst) == mode::RESTING
         {
-            self.wake.raise();
+            // Not at once: who waits again soon had it woken for nothing.
+            self.look_in_later();
         }
     }
 }

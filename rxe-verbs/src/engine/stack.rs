@@ -283,6 +283,11 @@ impl Stack {
         self.idle_turns.store(idle, Ordering::Relaxed);
     }
 
+    /// A turn of every shard of `set` for a thread that was woken because packets have come.
+    pub(crate) fn progress_after_sleep(&self, set: ShardSet) {
+        self.each(set, |shard| _ = shard.progress(Who::Woken));
+    }
+
     /// For a call that found what it wanted without a turn: messages that waited for it leave.
     pub(crate) fn release(&self, set: ShardSet) {
         self.each(set, Shard::release);

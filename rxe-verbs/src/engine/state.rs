@@ -76,6 +76,8 @@ enum Look {
     All,
     /// At the one that had some last.
     Glance,
+    /// Nowhere.
+    Away,
 }
 
 /// Who takes a turn.
@@ -83,8 +85,12 @@ enum Look {
 pub(crate) enum Who {
     /// A call of the application, which will probably post an answer to what it gets.
     Inline,
+    /// The same, by a thread that was woken for packets.
+    Woken,
     /// A thread that will not: the background thread, or one about to sleep.
     Idle,
+    /// The background thread while somebody else waits for the packets.
+    Resting,
 }
 
 /// What a turn did and what is next.
@@ -134,10 +140,13 @@ impl State {
         if self.pending.is_some() || self.endpoint.may_transmit() {
             self.look_at_clock();
             late = self.send_late(view, who);
-        } else if self.blind >= BLIND_TURNS || who == Who::Idle {
+        } else if self.blind >= BLIND_TURNS || who != Who::Inline {
             self.look_at_clock();
         } else {
             look = Look::Glance;
+        }
+        if who == Who::Resting {
+            look = Look::Away;
         }
         let received = self.receive(view, look);
         let now = self.now;
@@ -161,7 +170,7 @@ impl State {
 
     /// Sends what earlier calls left: messages that waited for this one, and acknowledgements.
     fn send_late(&mut self, view: View<'_>, who: Who) -> usize {
-        let held = self.hold.leave(self.now, who == Who::Idle);
+        let held = self.hold.leave(self.now, matches!(who, Who::Idle | Who::Resting));
         // Acknowledgements that were to travel with data have waited long enough.
         let count = self.transmit(self.now, view, Acks::Flush);
         if count > 0 && !held && who == Who::Inline {
@@ -214,7 +223,7 @@ impl State {
     /// Whether this turn's acknowledgements leave at its end. They wait if the application may answer (then both travel
     /// together), unless that was hoped for in vain a short while ago.
     fn acks(&mut self, who: Who, received: bool) -> Acks {
-        if who == Who::Idle {
+        if matches!(who, Who::Idle | Who::Resting) {
             return Acks::Flush;
         }
         if self.impatient == 0 {
@@ -225,11 +234,14 @@ impl State {
     }
 
     fn receive(&mut self, view: View<'_>, look: Look) -> bool {
+        if look == Look::Away {
+            return false;
+        }
         let mut any = false;
         for _ in 0..RECEIVES {
             let received = match look {
-                Look::All => self.link.recv(&mut self.arrivals),
                 Look::Glance => self.link.glance(&mut self.arrivals),
+                Look::All | Look::Away => self.link.recv(&mut self.arrivals),
             };
             match received {
                 Ok(0) => break,

@@ -1,0 +1,78 @@
+//! A timer that wakes another thread (`timerfd_create(2)`).
+
+use super::unix::out_of_the_way;
+use core::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+use nix::sys::{
+    time::TimeSpec,
+    timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+/// Readable a while after it was set: to have somebody look in a little later costs nobody a wake-up now, and many who want
+/// that one system call.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    timer: TimerFd,
+    after: Duration,
+    set: AtomicBool,
+}
+
+impl Alarm {
+    /// One that rings `after` it was set.
+    pub(crate) fn new(after: Duration) -> io::Result<Self> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = out_of_the_way(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?.into());
+        // SAFETY: it is a copy of a timer's descriptor.
+        let timer = unsafe { TimerFd::from_owned_fd(timer) };
+        Ok(Self { timer, after, set: AtomicBool::new(false) })
+    }
+
+    /// Sets it, if it is not. False if that was impossible.
+    pub(crate) fn set(&self) -> bool {
+        if self.set.swap(true, Ordering::SeqCst) {
+            return true;
+        }
+        let once = Expiration::OneShot(TimeSpec::from_duration(self.after));
+        let is_set = self.timer.set(once, TimerSetTimeFlags::empty()).is_ok();
+        if !is_set {
+            self.set.store(false, Ordering::SeqCst);
+        }
+        is_set
+    }
+
+    /// For who was woken by it, before he looks: whoever sets it from now on wakes him again.
+    pub(crate) fn clear(&self) {
+        self.set.store(false, Ordering::SeqCst);
+        // It may have been set again just now, and not have rung.
+        let _ = self.timer.wait();
+    }
+}
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::poll;
+
+    #[test]
+    fn it_rings_once_for_all_who_set_it() {
+        let alarm = Alarm::new(Duration::from_millis(1)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(poll::wait(&[alarm.as_fd()], Some(Duration::from_millis(5))).unwrap(), 0, "not set");
+            assert!(alarm.set() && alarm.set());
+            assert_eq!(poll::wait(&[alarm.as_fd()], Some(Duration::from_secs(20))).unwrap(), 1);
+            alarm.clear();
+        }
+    }
+}
