@@ -3,8 +3,8 @@
 
 mod persona_common;
 
-use persona_common::{MTU, NEVER, SHORT, SIZES, both_families, of, pattern, post};
-use rxe_verbs::{Key, Remote, SendOp, WcOpcode};
+use persona_common::{MTU, NEVER, SHORT, SIZES, both_families, both_families_with, of, pattern, post};
+use rxe_verbs::{Key, Remote, SendOp, WcOpcode, Writes};
 use testbed::persona::{Ask, Direction, Pair, wire::op};
 
 const ASK_LAWS: [&str; 5] = [
@@ -21,7 +21,16 @@ fn at(pair: &Pair, offset: u64) -> Remote {
 
 #[test]
 fn every_size_of_every_operation() {
-    both_families(|mut stage| {
+    every_size(Writes::Whole);
+}
+
+#[test]
+fn every_size_with_writes_in_parts() {
+    every_size(Writes::Parts);
+}
+
+fn every_size(writes: Writes) {
+    both_families_with(writes, |mut stage| {
         let (pair, end) = stage.connect(1 << 16, NEVER);
         stage.pair(pair).responder.memory = vec![0; 1 << 16];
         for (number, size) in SIZES.into_iter().enumerate() {
@@ -195,24 +204,35 @@ fn a_peer_that_miscounts_is_not_waited_for() {
 
 #[test]
 fn lost_requests_and_answers() {
-    both_families(|mut stage| {
+    lossy(
+        Writes::Whole,
+        &[
+            (Direction::In, op::SEND_FIRST, 0),
+            (Direction::In, op::SEND_MIDDLE, 0),
+            (Direction::In, op::SEND_LAST, 0),
+            (Direction::In, op::WRITE_FIRST, 0),
+            (Direction::In, op::WRITE_MIDDLE, 0),
+            (Direction::In, op::WRITE_LAST, 0),
+            (Direction::In, op::READ_REQUEST, 0),
+            (Direction::Out, op::READ_FIRST, 0),
+            (Direction::Out, op::READ_MIDDLE, 0),
+            (Direction::Out, op::READ_LAST, 0),
+        ],
+    );
+}
+
+#[test]
+fn lost_parts_of_writes() {
+    lossy(Writes::Parts, &[0, 1, 3, 4].map(|skip| (Direction::In, op::WRITE_ONLY, skip)));
+}
+
+fn lossy(writes: Writes, losses: &[(Direction, u8, u32)]) {
+    both_families_with(writes, |mut stage| {
         let (pair, end) = stage.connect(1 << 16, SHORT);
         stage.pair(pair).responder.memory = vec![0; 1 << 16];
-        let losses = [
-            (Direction::In, op::SEND_FIRST),
-            (Direction::In, op::SEND_MIDDLE),
-            (Direction::In, op::SEND_LAST),
-            (Direction::In, op::WRITE_FIRST),
-            (Direction::In, op::WRITE_MIDDLE),
-            (Direction::In, op::WRITE_LAST),
-            (Direction::In, op::READ_REQUEST),
-            (Direction::Out, op::READ_FIRST),
-            (Direction::Out, op::READ_MIDDLE),
-            (Direction::Out, op::READ_LAST),
-        ];
-        for (number, (direction, opcode)) in losses.into_iter().enumerate() {
+        for (number, &(direction, opcode, skip)) in losses.iter().enumerate() {
             let lost = stage.persona.card.lost();
-            stage.persona.card.lose(direction, opcode, 0);
+            stage.persona.card.lose(direction, opcode, skip);
             let size = 4 * MTU + 5;
             let data = pattern(number as u64, size);
             end.mr.fill(0).unwrap();

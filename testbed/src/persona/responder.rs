@@ -65,10 +65,12 @@ impl SenderLaws {
             format!("{packet:?}, {next:#x} was due")
         });
         let (start, end) = (is_start(packet.opcode), is_end(packet.opcode));
-        if end {
+        let len = packet.payload.len();
+        // A full WRITE may be a part of one that goes on.
+        let part = packet.opcode == op::WRITE_ONLY && len == self.mtu;
+        if end && !part {
             findings.check("requests: LAST, ONLY and READ ask for an acknowledgement", packet.asks(), detail);
         }
-        let len = packet.payload.len();
         let lengths = match (start, end) {
             (_, false) => len == self.mtu,
             (false, true) => (1..=self.mtu).contains(&len),

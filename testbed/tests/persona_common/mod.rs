@@ -8,7 +8,8 @@ mod verbs_common;
 pub(crate) use verbs_common::pattern;
 
 use rxe_verbs::{
-    Completion, Context, Gid, Mtu, Psn, QpChange, QpState, QpType, Qpn, SendOp, SendWr, WcOpcode, WcStatus,
+    Completion, Context, ContextOptions, Gid, Mtu, Psn, QpChange, QpState, QpType, Qpn, SendOp, SendWr,
+    WcOpcode, WcStatus, Writes,
 };
 use std::{
     io::Write,
@@ -53,6 +54,11 @@ pub(crate) struct Stage {
 
 /// Runs `test` over IPv4 and over IPv6; without root says that it does not.
 pub(crate) fn both_families(test: impl Fn(Stage)) {
+    both_families_with(Writes::default(), test);
+}
+
+/// The same, with WRITEs of ours in that form.
+pub(crate) fn both_families_with(writes: Writes, test: impl Fn(Stage)) {
     if !nix::unistd::geteuid().is_root() {
         // Past the test harness, which would keep it to itself.
         let name = thread::current().name().unwrap_or("a test").to_owned();
@@ -61,11 +67,11 @@ pub(crate) fn both_families(test: impl Fn(Stage)) {
     }
     for (own, peer) in [("10.9.0.1", "10.9.0.2"), ("fd09::1", "fd09::2")] {
         println!("persona {own}, our stack {peer}");
-        test(stage(own.parse().unwrap(), peer.parse().unwrap()));
+        test(stage(own.parse().unwrap(), peer.parse().unwrap(), writes));
     }
 }
 
-fn stage(own: IpAddr, peer: IpAddr) -> Stage {
+fn stage(own: IpAddr, peer: IpAddr, writes: Writes) -> Stage {
     let (left, right) = namespaces(1500).expect("root may make network namespaces");
     // The persona is to see packets as they would be on a wire, not batches that only a real card would cut.
     right.ip("link set dev v1 gso_max_segs 1");
@@ -78,7 +84,7 @@ fn stage(own: IpAddr, peer: IpAddr) -> Stage {
     await_road((&left, own), (&right, peer));
     let sink = left.run(move || UdpSocket::bind((own, 4791)).unwrap());
     let card = left.run(move || Card::open("v0", own, peer, peer_mac).unwrap());
-    let context = right.run(move || Context::open_address(peer).unwrap());
+    let context = right.run(move || ContextOptions::new().writes(writes).open_address(peer).unwrap());
     Stage { persona: Persona::new(card), context, address: own, _sink: sink, _namespaces: (left, right) }
 }
 
