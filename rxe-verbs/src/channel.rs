@@ -2,7 +2,7 @@
 
 use crate::{
     cq::{Cq, CqRing},
-    engine::{Polling, Reach, Stack, Waiter},
+    engine::{Polling, Reach, ShardSet, Stack, Waiter},
     error::PollError,
     events::EventError,
     patience::{Patience, Spent},
@@ -224,7 +224,7 @@ impl CompChannel {
                 continue;
             }
             // While it lives, the background threads leave the sockets to us.
-            let waiter = waiting.get_or_insert_with(|| self.0.stack.wait_for_packets(self.0.reach.get()));
+            let waiter = waiter_for(&mut waiting, &self.0.stack, self.0.reach.get());
             let mut fds = waiter.fds();
             fds.push(self.0.readable.as_fd());
             let asleep = Instant::now();
@@ -270,6 +270,18 @@ impl CompChannel {
     }
 }
 
+/// Whoever watches `reach`. Where that has changed, those watched before are given back: nobody would see to them.
+fn waiter_for<'a, 'b>(
+    watching: &'b mut Option<(ShardSet, Waiter<'a>)>,
+    stack: &'a Stack,
+    reach: ShardSet,
+) -> &'b Waiter<'a> {
+    if watching.as_ref().is_some_and(|(watched, _)| *watched != reach) {
+        *watching = None;
+    }
+    &watching.get_or_insert_with(|| (reach, stack.wait_for_packets(reach))).1
+}
+
 /// For a thread that does nothing but wait for the completions of one queue and handle them, such as the connection
 /// manager's. It watches the network meanwhile, in the place of the library's background thread, until it is dropped.
 /// Not while the program polls, or the background thread never sleeps: two threads that wait for the same socket double the
@@ -278,7 +290,7 @@ impl CompChannel {
 pub struct CqWaiter<'a> {
     cq: &'a Cq,
     channel: &'a Channel,
-    watching: Option<Waiter<'a>>,
+    watching: Option<(ShardSet, Waiter<'a>)>,
     /// The application's turns at the last wait.
     polls: u64,
 }
@@ -296,9 +308,13 @@ impl<'a> CqWaiter<'a> {
     /// # Errors
     /// As [`Cq::poll`].
     pub fn poll(&mut self, out: &mut [Completion]) -> Result<usize, PollError> {
+        let reach = self.cq.ring().reach();
+        if self.watching.as_ref().is_some_and(|(watched, _)| *watched != reach) {
+            self.watching = None;
+        }
         // While we watch, nobody else receives.
         if self.watching.is_some() || self.cq.ring().is_empty() {
-            self.channel.stack.attend(self.cq.ring().reach());
+            self.channel.stack.attend(reach);
         }
         self.cq.take(out)
     }
@@ -329,7 +345,7 @@ impl<'a> CqWaiter<'a> {
                 self.watching = None;
                 None
             } else {
-                Some(self.watching.get_or_insert_with(|| channel.stack.wait_for_packets(reach)))
+                Some(waiter_for(&mut self.watching, &channel.stack, reach))
             };
             let mut fds = watched.map(|waiter| waiter.fds()).unwrap_or_default();
             fds.push(channel.readable.as_fd());

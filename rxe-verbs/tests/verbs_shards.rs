@@ -4,8 +4,9 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    AsyncEvent, CompChannel, Completion, Context, ContextOptions, Key, Mr, Mtu, MwBind, Pd, Qp, QpInit,
-    QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus, WindowType, net::InprocNet, work,
+    AsyncEvent, CompChannel, Completion, Context, ContextOptions, EventError, Key, Mr, Mtu, MwBind, Pd, Qp,
+    QpInit, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus, WindowType, net::InprocNet,
+    work,
 };
 use std::{
     collections::HashSet,
@@ -351,6 +352,28 @@ fn one_channel_for_queues_of_all_shards() {
     let mut heard: Vec<_> = pairs.iter().map(|_| channel.get_event_within(PATIENCE).unwrap().id()).collect();
     heard.sort_unstable_by_key(|id| id.0);
     assert_eq!(heard, pairs.iter().map(|(_, b)| b.cq.id()).collect::<Vec<_>>());
+}
+
+/// Who waits at a channel before it has queue pairs watches the first shard; when they turn out to be another's, the first is
+/// seen to by its own thread again.
+#[test]
+fn a_shard_that_nobody_waits_for_any_more() {
+    let two = several();
+    let (a, b) = (End::new(&two.a, QpType::Rc, 64), End::new(&two.b, QpType::Rc, 64));
+    connect(&a.qp, &b.qp, Mtu::M1024);
+    let channel = two.b.create_comp_channel().unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| channel.get_event_within(PATIENCE * 2));
+        thread::sleep(Duration::from_millis(20));
+        let other = with_channel(&two.b, &channel);
+        assert_eq!((slot(&b.qp), slot(&other.qp)), (0, 1));
+        for _ in 0..3 {
+            a.qp.post_send(&SendWr::new(1, SendOp::Write(remote(&b.mr)), &[a.mr.sge(0, 8)])).unwrap();
+            a.good();
+        }
+        channel.interrupt();
+        assert_eq!(waiter.join().unwrap().err(), Some(EventError::Interrupted));
+    });
 }
 
 /// What happens to queue pairs of any shard is told to their context.

@@ -70,7 +70,9 @@ impl Network {
     fn has_news(&self) -> bool {
         let announced =
             |watch: &Watch| poll::wait(&[watch.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0);
-        self.told().stale || self.watch.as_ref().is_some_and(announced)
+        // Held meanwhile: who tells of news has taken it from the descriptor.
+        let told = self.told();
+        told.stale || self.watch.as_ref().is_some_and(announced)
     }
 
     /// The same, in any thread.

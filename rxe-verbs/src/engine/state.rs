@@ -145,7 +145,8 @@ impl State {
         } else {
             look = Look::Glance;
         }
-        if who == Who::Resting {
+        // Where time has run out, what it ran out for may be among what nobody has looked at yet.
+        if who == Who::Resting && self.endpoint.poll_timeout().is_none_or(|deadline| deadline > self.now) {
             look = Look::Away;
         }
         let received = self.receive(view, look);

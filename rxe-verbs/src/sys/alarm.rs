@@ -48,9 +48,10 @@ impl Alarm {
 
     /// For who was woken by it, before he looks: whoever sets it from now on wakes him again.
     pub(crate) fn clear(&self) {
-        self.set.store(false, Ordering::SeqCst);
-        // It may have been set again just now, and not have rung.
+        // In this order: a ring that is taken away after it may be set again would be for ever the last. Who finds it set in
+        // between is seen, because it is by a swap that this one learns of it.
         let _ = self.timer.wait();
+        self.set.swap(false, Ordering::SeqCst);
     }
 }
 
@@ -74,5 +75,28 @@ mod tests {
             assert_eq!(poll::wait(&[alarm.as_fd()], Some(Duration::from_secs(20))).unwrap(), 1);
             alarm.clear();
         }
+    }
+
+    /// Set again while it is cleared: it still rings afterwards.
+    #[test]
+    fn no_ring_is_the_last() {
+        let alarm = Alarm::new(Duration::from_nanos(1)).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    alarm.set();
+                }
+            });
+            for _ in 0..50_000 {
+                let rings = poll::wait(&[alarm.as_fd()], Some(Duration::from_secs(20))).unwrap();
+                if rings == 0 {
+                    stop.store(true, Ordering::SeqCst);
+                    panic!("it is set all the time, and silent");
+                }
+                alarm.clear();
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
     }
 }
