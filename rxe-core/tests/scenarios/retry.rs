@@ -291,3 +291,32 @@ fn a_read_request_lost_twice_is_sent_again_soon() {
     assert_eq!(bench.bytes(0, 0, 5000), data);
     assert_eq!(bench.stats(0).timeouts, 0);
 }
+
+/// A NAK told of a lost READ request, then the answer to the second one is lost: the answers behind it tell.
+#[test]
+fn an_answer_lost_after_a_nak_is_missed_at_once() {
+    let options = ConnectOptions { timeout: 18, retry_count: 1, ..ConnectOptions::default() };
+    let mut bench = Bench::with(PairConfig { name: "read-nak", ..PairConfig::default() }, options);
+    let data = bench.fill(1, 0, 5000, 5);
+    bench.recv(1, 1, 100_000, 100);
+    for (side, class) in [(0, Class::ReadRequest), (1, Class::ReadResponse)] {
+        let mut left = 1;
+        bench.pair.sides[side].link.set_rule(move |crossing| match crossing.packet {
+            Some(packet) if packet.info.class == class && left > 0 => {
+                left -= 1;
+                Verdict::Drop
+            }
+            _ => Verdict::Pass,
+        });
+    }
+    let start = bench.pair.now;
+    bench.send(0, 1, SendOp::Read(bench.remote(1, 0)), 0, 5000);
+    bench.send(0, 2, SendOp::Send, 0, 100);
+    while bench.pair.completions_waiting(0) < 2 {
+        assert!(bench.pair.step(start + Duration::from_micros(200)), "both are done soon");
+    }
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(bench.bytes(0, 0, 5000), data);
+    let stats = bench.stats(0);
+    assert_eq!((stats.psn_naks_received, stats.probes, stats.timeouts), (1, 1, 0));
+}

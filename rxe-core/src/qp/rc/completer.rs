@@ -78,14 +78,14 @@ impl Requester {
         match syndrome {
             Syndrome::Ack(_) => {
                 if !self.acknowledge_before(scene, psn.next()) {
-                    return self.on_gap(scene, psn);
+                    return self.on_missing(scene, psn);
                 }
                 Ok(())
             }
             Syndrome::RnrNak(code) => {
                 scene.qp.stats.rnr_naks_received += 1;
                 if !self.acknowledge_before(scene, psn) {
-                    return self.on_gap(scene, psn);
+                    return self.on_missing(scene, psn);
                 }
                 if self.retry.is_waiting() {
                     return Ok(());
@@ -97,13 +97,13 @@ impl Requester {
             Syndrome::Nak(NakCode::PsnSequence) => {
                 scene.qp.stats.psn_naks_received += 1;
                 if !self.acknowledge_before(scene, psn) {
-                    return self.on_gap(scene, psn);
+                    return self.on_missing(scene, psn);
                 }
                 self.on_loss(scene)
             }
             Syndrome::Nak(code) => {
                 if !self.acknowledge_before(scene, psn) {
-                    return self.on_gap(scene, psn);
+                    return self.on_missing(scene, psn);
                 }
                 let status = match code {
                     NakCode::InvalidRequest | NakCode::InvalidRdRequest => WcStatus::RemoteInvalidRequest,
@@ -114,7 +114,7 @@ impl Requester {
             }
             Syndrome::Reserved(bits) => {
                 if !self.acknowledge_before(scene, psn) {
-                    return self.on_gap(scene, psn);
+                    return self.on_missing(scene, psn);
                 }
                 Err(Failure { status: WcStatus::BadResponse, vendor: u32::from(bits) })
             }
@@ -272,23 +272,29 @@ impl Requester {
         scene.flow.window.acknowledged(cost);
     }
 
-    /// READ data or an atomic's result is missing before the answer to `psn`: an implied NAK.
+    /// READ data or an atomic's result is missing before the response to `psn`: an implied NAK.
     fn on_gap(&mut self, scene: &mut Scene<'_, '_, '_>, psn: Psn) -> Result<(), Failure> {
-        if self.cur.since(self.una) == 0 {
-            // It is about to be sent again anyway.
-            scene.qp.stats.responses_ignored += 1;
-            return Ok(());
-        }
-        if self.retry.on_gap(psn) {
+        if self.cur != self.una && self.retry.on_gap(scene.ctx.now, psn) {
             scene.qp.stats.probes += 1;
             self.go_back(scene.flow, Some(scene.ctx.now));
             return Ok(());
         }
+        self.on_missing(scene, psn)
+    }
+
+    /// The same before any answer. An acknowledgement may come twice, so it never tells that a copy was lost.
+    fn on_missing(&mut self, scene: &mut Scene<'_, '_, '_>, psn: Psn) -> Result<(), Failure> {
+        if self.cur == self.una {
+            // It is about to be sent again anyway.
+            scene.qp.stats.responses_ignored += 1;
+            return Ok(());
+        }
+        self.retry.note_beyond(psn);
         self.on_loss(scene)
     }
 
     fn on_loss(&mut self, scene: &mut Scene<'_, '_, '_>) -> Result<(), Failure> {
-        if self.retry.on_loss()? {
+        if self.retry.on_loss(scene.ctx.now)? {
             scene.flow.window.lost();
             self.go_back(scene.flow, Some(scene.ctx.now));
         }
@@ -314,7 +320,7 @@ impl Requester {
         }
         let oldest = scene.sq.ring.front();
         if due == Due::Probe {
-            // A FLUSH may take its time. And who is about to send it again has not given the peer a chance to answer.
+            // A FLUSH, and an ATOMIC WRITE behind it, may take their time. And who is about to send it again has not given the peer a chance to answer.
             if oldest.is_none_or(SendWqe::may_take_long) || self.cur == self.una {
                 return Ok(());
             }

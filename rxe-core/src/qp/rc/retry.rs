@@ -118,16 +118,25 @@ impl Retry {
         self.trip.sample = lost;
     }
 
-    /// The answer to `psn` came, and one before it is missing. Whether that was missed before, and is lost again: answers
+    /// The response to `psn` came, and one before it is missing. Whether that was missed before, and is lost again: answers
     /// come in order, so one that does not lie behind the first that was noticed answers what was sent again. So few times as
     /// a probe, because it may also be a duplicate.
-    pub(crate) fn on_gap(&mut self, psn: Psn) -> bool {
+    pub(crate) fn on_gap(&mut self, now: Instant, psn: Psn) -> bool {
         if self.beyond.is_some_and(|first| first.is_before(psn)) {
             return false;
         }
-        let again = self.beyond.replace(psn).is_some() && self.noticed && self.probes < PROBES;
-        self.probes += u8::from(again);
+        self.beyond = Some(psn);
+        let again = self.noticed && self.probes < PROBES;
+        if again {
+            self.probes += 1;
+            self.schedule_probe(now);
+        }
         again
+    }
+
+    /// The answer to `psn` came, and one before it is missing.
+    pub(crate) fn note_beyond(&mut self, psn: Psn) {
+        self.beyond.get_or_insert(psn);
     }
 
     /// Patience doubles with each probe, and stays until an answer was measured (RFC 6298, 5.5 to 5.7): a probe spoils the
@@ -151,13 +160,14 @@ impl Retry {
     }
 
     /// A loss was inferred from what arrived. `Ok(true)`: send again; `Ok(false)`: this one is known already.
-    pub(crate) fn on_loss(&mut self) -> Result<bool, WcStatus> {
+    pub(crate) fn on_loss(&mut self, now: Instant) -> Result<bool, WcStatus> {
         if self.noticed || self.rnr_until.is_some() {
             return Ok(false);
         }
         self.spend()?;
         self.noticed = true;
         self.suspicion = SUSPICION;
+        self.schedule_probe(now);
         Ok(true)
     }
 
