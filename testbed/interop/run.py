@@ -362,7 +362,7 @@ def main():
         for version in options.kernels.split(","):
             whole_kernel(version, options, folder, results)
     if options.table:
-        options.table.write_text(results.markdown("scripts/interop --table docs/interop.md"), encoding="utf-8")
+        options.table.write_text(results.markdown(f"scripts/interop{' --with-cm' * options.with_cm} --table docs/interop.md"), encoding="utf-8")
     for failure in results.failures:
         print(f"\nfailed: {failure}")
     passed, failed, skipped = results.tally()
