@@ -77,7 +77,8 @@ mod tests {
         }
     }
 
-    /// Set again while it is cleared: it still rings afterwards.
+    /// Set again while it is cleared: it still rings afterwards. The wrong order in `clear` passes, too, unless the thread
+    /// that clears is kept from its processor between the two steps.
     #[test]
     fn no_ring_is_the_last() {
         let alarm = Alarm::new(Duration::from_nanos(1)).unwrap();
