@@ -9,19 +9,31 @@ const MOST: (u32, u64) = (64, 120 << 10);
 const LONGEST: Duration = Duration::from_micros(50);
 /// So many that leave together show that they are being posted in a row, however long that takes.
 const MANY: u32 = 16;
-/// After messages waited longer, so many are sent at once.
-const OFF: u32 = 1000;
+/// Messages posted so shortly one after the other, sending each by itself included, and so many of them, are a row, too:
+/// whoever lost its processor in the middle of one goes on with it.
+const ROW: (Duration, u32) = (Duration::from_micros(8), 4);
+/// After messages waited although the application made no call for longer, so many are sent at once: the most, and the least.
+/// Twice as many each time, half as many each time its next call did come: one that lost its processor is not one that
+/// does something else.
+const OFF: (u32, u32) = (1024, 16);
 
 /// Which messages wait.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     count: u32,
     bytes: u64,
-    since: Instant,
+    /// When the last of them was posted.
+    latest: Instant,
     /// When many of them last left because no more could wait.
     in_a_row: Instant,
+    /// When a message was last posted that might have waited.
+    posted: Instant,
+    /// So many were, in a row.
+    row: u32,
     /// Messages that are still sent at once.
     off: u32,
+    /// How many were so the last time.
+    penalty: u32,
 }
 
 impl Hold {
@@ -36,11 +48,13 @@ impl Hold {
     /// `looked`. If not, all leave.
     pub(super) fn admits(&mut self, now: Instant, looked: Instant, more: (u32, u64)) -> bool {
         let count = self.count.saturating_add(more.0);
+        self.row = if now.since(self.posted) <= ROW.0 { self.row.saturating_add(1) } else { 0 };
+        self.posted = now;
         let soon = now.since(looked.max(self.in_a_row)) <= LONGEST;
         if soon && count <= MOST.0 && self.bytes.saturating_add(more.1) < MOST.1 {
             return true;
         }
-        if count >= MANY {
+        if count >= MANY || self.row >= ROW.1 {
             self.in_a_row = now;
         }
         false
@@ -48,18 +62,19 @@ impl Hold {
 
     /// Counts messages that wait.
     pub(super) const fn add(&mut self, now: Instant, more: (u32, u64)) {
-        if self.count == 0 {
-            self.since = now;
-        }
+        self.latest = now;
         (self.count, self.bytes) = (self.count + more.0, self.bytes + more.1);
     }
 
     /// All leave, by a call that looks for packets at `now`. Whether there were any. If it is not the application's own, and
-    /// they have waited too long, none will wait for some time.
+    /// that has made none for long, none will wait for some time.
     pub(super) fn leave(&mut self, now: Instant, forgotten: bool) -> bool {
         let any = self.count > 0;
-        if any && forgotten && now.since(self.since) > LONGEST {
-            self.off = OFF;
+        if any && !forgotten {
+            self.penalty /= 2;
+        } else if any && now.since(self.latest) > LONGEST {
+            self.penalty = (self.penalty * 2).clamp(OFF.1, OFF.0);
+            self.off = self.penalty;
         }
         self.clear();
         any
@@ -109,17 +124,55 @@ mod tests {
     }
 
     #[test]
+    fn a_row_goes_on_after_a_pause() {
+        let (mut hold, looked) = (Hold::default(), Instant::from_nanos(1_000_000));
+        let mut now = looked + Duration::from_millis(1);
+        let mut held = Vec::new();
+        for _ in 0..8 {
+            now += Duration::from_micros(4);
+            held.push(hold.admits(now, looked, (1, 64)));
+        }
+        assert_eq!(held, [false, false, false, false, false, true, true, true]);
+    }
+
+    #[test]
     fn where_the_next_call_did_not_come_nothing_waits_for_some_time() {
         let (mut hold, now) = (Hold::default(), Instant::from_nanos(1_000_000));
-        for (forgotten, late, off) in
-            [(true, LONGEST, false), (false, 2 * LONGEST, false), (true, 2 * LONGEST, true)]
-        {
-            assert!(!hold.is_off() && hold.admits(now, now, (1, 64)));
-            hold.add(now, (1, 64));
-            assert!(hold.leave(now + late, forgotten));
-            assert!(!hold.leave(now, true), "they have left");
-            assert_eq!(hold.is_off(), off, "{forgotten} {late:?}");
+        for (forgotten, late, off) in [
+            (true, LONGEST, 0),
+            (false, 2 * LONGEST, 0),
+            (true, 2 * LONGEST, 16),
+            (true, 2 * LONGEST, 32),
+            (true, LONGEST, 0),
+            (true, 2 * LONGEST, 64),
+            (false, 2 * LONGEST, 0),
+            (true, 2 * LONGEST, 64),
+        ] {
+            assert_eq!(left_after(&mut hold, now, late, forgotten), off, "{forgotten} {late:?}");
         }
-        assert_eq!((0..2 * OFF).filter(|_| hold.is_off()).count() as u32, OFF - 1);
+        for off in [128, 256, 512, 1024, 1024] {
+            assert_eq!(left_after(&mut hold, now, 2 * LONGEST, true), off);
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_longer_than_anything_should_wait_is_not_forgotten() {
+        let (mut hold, looked) = (Hold::default(), Instant::from_nanos(1_000_000));
+        let mut now = looked;
+        for _ in 0..60 {
+            now += Duration::from_micros(1);
+            hold.add(now, (1, 64));
+        }
+        assert!(hold.leave(now + Duration::from_micros(5), true));
+        assert!(!hold.is_off());
+    }
+
+    /// A message is posted at `now`, and leaves `late` after that: how many are then sent at once.
+    fn left_after(hold: &mut Hold, now: Instant, late: Duration, forgotten: bool) -> u32 {
+        assert!(!hold.is_off() && hold.admits(now, now, (1, 64)));
+        hold.add(now, (1, 64));
+        assert!(hold.leave(now + late, forgotten));
+        assert!(!hold.leave(now, true), "they have left");
+        (0..2 * OFF.0).filter(|_| hold.is_off()).count() as u32
     }
 }
