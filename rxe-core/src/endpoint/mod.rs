@@ -5,6 +5,7 @@ mod objects;
 mod receive;
 mod schedule;
 mod table;
+mod trackers;
 mod transmit;
 mod types;
 
@@ -22,7 +23,7 @@ use crate::{
     },
     stats::{PortStats, QpStats},
     time::Instant,
-    wire::{CNP_LEN, IdentTracker},
+    wire::CNP_LEN,
     work::{Event, RecvWr, SendWr, SrqId},
 };
 use alloc::{collections::VecDeque, vec::Vec};
@@ -31,6 +32,7 @@ use hashbrown::HashMap;
 use schedule::Schedule;
 use slab::Slab;
 use table::QpTable;
+use trackers::Trackers;
 
 /// An endpoint: the queue pairs behind one socket.
 ///
@@ -53,7 +55,7 @@ struct Shared {
     reads: ReadBudget,
     /// Stands in for the window where there is none: datagrams, queue pairs that are not connected.
     no_window: Window,
-    trackers: HashMap<IpAddr, IdentTracker>,
+    trackers: Trackers,
     groups: HashMap<IpAddr, Vec<Qpn>>,
     route_limits: HashMap<(IpAddr, u32), (u16, BatchIdent)>,
     schedule: Schedule,
@@ -133,7 +135,7 @@ impl Endpoint {
                 peer_index: HashMap::new(),
                 reads: ReadBudget::new(config.receive_window),
                 no_window: Window::new(u32::MAX, u32::MAX),
-                trackers: HashMap::new(),
+                trackers: Trackers::default(),
                 groups: HashMap::new(),
                 route_limits: HashMap::new(),
                 schedule: Schedule::default(),

@@ -69,7 +69,9 @@ impl Schedule {
     }
 
     pub(super) fn wake_readers(&mut self) {
-        self.woken.append(&mut self.readers);
+        if !self.readers.is_empty() {
+            self.woken.append(&mut self.readers);
+        }
     }
 
     pub(super) fn pop_woken(&mut self) -> Option<Qpn> {

@@ -132,7 +132,7 @@ impl Endpoint {
                     if emitted {
                         let rxe_flush = batch.slot(1)[0] == Opcode::RC_FLUSH.0
                             && (qp.flushes_like_rxe()
-                                || self.shared.trackers.get(&path.dst).is_some_and(IdentTracker::rxe_flush));
+                                || self.shared.trackers.get(path.dst).is_some_and(IdentTracker::rxe_flush));
                         batch.push(path, len, limits, rxe_flush);
                     }
                     self.shared.watch(qp);

@@ -46,23 +46,27 @@ pub(crate) struct Retry {
 struct RoundTrip {
     /// A packet that asked, and when it left.
     sample: Option<(Psn, Instant)>,
-    /// `None` before the first measurement.
-    mean: Option<Duration>,
-    deviation: Duration,
+    /// Nanoseconds; `None` before the first measurement.
+    mean: Option<u64>,
+    deviation: u64,
 }
 
 impl RoundTrip {
-    fn learn(&mut self, took: Duration) {
+    fn learn(&mut self, took: u64) {
         let (mean, deviation) = match self.mean {
             None => (took, took / 2),
-            Some(mean) => ((mean * 7 + took) / 8, (self.deviation * 3 + mean.abs_diff(took)) / 4),
+            Some(mean) => {
+                (mean - mean / 8 + took / 8, self.deviation - self.deviation / 4 + mean.abs_diff(took) / 4)
+            }
         };
         (self.mean, self.deviation) = (Some(mean), deviation);
     }
 
     /// Silence that is longer than usual.
     fn patience(&self) -> Option<Duration> {
-        self.mean.map(|mean| (mean + self.deviation * 4).max(LEAST_PROBE))
+        let usual =
+            self.mean.map(|mean| Duration::from_nanos(mean.saturating_add(self.deviation.saturating_mul(4))));
+        usual.map(|usual| usual.max(LEAST_PROBE))
     }
 }
 
@@ -107,7 +111,7 @@ impl Retry {
             && psn.is_before(una)
         {
             self.trip.sample = None;
-            self.trip.learn(now.since(at));
+            self.trip.learn(now.nanos().saturating_sub(at.nanos()));
             self.unmeasured = 0;
         }
     }
@@ -142,8 +146,12 @@ impl Retry {
     /// Patience doubles with each probe, and stays until an answer was measured (RFC 6298, 5.5 to 5.7): a probe spoils the
     /// measurement that would tell that the peer has merely become slow.
     fn schedule_probe(&mut self, now: Instant) {
-        let due = self.trip.patience().filter(|_| self.probes < PROBES && self.suspicion > 0);
-        let due = due.map(|patience| now + patience * (1 << self.unmeasured.min(MOST_DOUBLINGS)));
+        if self.suspicion == 0 || self.probes >= PROBES {
+            self.probe = None;
+            return;
+        }
+        let due =
+            self.trip.patience().map(|patience| now + patience * (1 << self.unmeasured.min(MOST_DOUBLINGS)));
         self.probe = due.filter(|due| self.deadline.is_some_and(|deadline| *due < deadline));
     }
 
