@@ -1,34 +1,38 @@
 //! Time as the protocol sees it: a point on the caller's monotonic clock. Nothing in this crate reads a clock.
 
 use core::{
+    fmt,
+    num::NonZeroU64,
     ops::{Add, AddAssign},
     time::Duration,
 };
 
 /// A point in time: nanoseconds since an origin of the caller's choosing, monotonic.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
-pub struct Instant(u64);
+///
+/// Kept as one more than that, so that an optional one takes no more room: queue pairs have many.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(NonZeroU64);
 
 impl Instant {
     /// The origin.
-    pub const ZERO: Self = Self(0);
+    pub const ZERO: Self = Self(NonZeroU64::MIN);
 
-    /// The point `nanos` nanoseconds after the origin.
+    /// The point `nanos` nanoseconds after the origin; the last one is 2^64 - 2.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
+        Self(NonZeroU64::MIN.saturating_add(nanos))
     }
 
     /// Nanoseconds since the origin.
     #[must_use]
     pub const fn nanos(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// How long after `earlier` this is; zero if it is not.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
 }
 
@@ -37,6 +41,18 @@ impl Add<Duration> for Instant {
 
     fn add(self, rhs: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Default for Instant {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
+impl fmt::Debug for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Instant").field(&self.nanos()).finish()
     }
 }
 

@@ -25,23 +25,25 @@ pub(crate) struct Ctx<'a> {
     pub srqs: &'a mut Slab<Srq>,
 }
 
-/// The parts of a queue pair that both its halves use.
+/// The parts of a queue pair that both its halves use. In this order because addresses, at the start of the attributes, and
+/// most counters are seldom looked at.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct QpCommon {
-    pub qpn: Qpn,
-    pub config: QpConfig,
     pub attrs: QpAttrs,
+    pub qpn: Qpn,
     /// The partition key that `attrs.pkey_index` stands for.
     pub pkey: Pkey,
-    /// Own receive queue; unused with a shared one.
-    pub rq: RecvQueue,
-    pub stats: QpStats,
     /// Whether COMM_EST was raised since RTR.
     pub established: bool,
     /// Whether LAST_WQE_REACHED was raised since the last reset.
     pub last_wqe_raised: bool,
+    pub config: QpConfig,
     /// XRC targets: what the latest request in sequence names.
     pub named: Option<Named>,
+    pub stats: QpStats,
+    /// Own receive queue; unused with a shared one.
+    pub rq: RecvQueue,
 }
 
 impl QpCommon {

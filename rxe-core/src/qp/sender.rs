@@ -99,7 +99,7 @@ impl Sender {
         bth.solicited =
             end && wqe.flags.contains(SendFlags::SOLICITED) && !matches!(wqe.op, SendOp::Write(_));
         let mut ext = Ext::default();
-        if let Some(dest) = wqe.dest.filter(|_| !is_connected(qp)) {
+        if let Some(dest) = sq.dests.front() {
             bth.dest_qp = dest.remote_qpn;
             let qkey = if qp.config.qp_type == QpType::Gsi {
                 Qkey::GSI

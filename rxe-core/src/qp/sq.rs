@@ -1,6 +1,7 @@
 //! The send queue: work requests waiting, in flight, or waiting for an earlier one.
 
 use super::{
+    QpType,
     common::{Ctx, QpCommon},
     rq::PostError,
     sges::{self, Elements},
@@ -31,7 +32,6 @@ pub(crate) struct SendWqe {
     pub data: WqeData,
     /// Payload bytes (READ: bytes to come).
     pub len: u32,
-    pub dest: Option<UdDest>,
     /// The peer's XRC shared receive queue.
     pub xrc_srq: u32,
     /// First PSN, once started.
@@ -132,6 +132,8 @@ impl SendWqe {
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     pub ring: VecDeque<SendWqe>,
+    /// Where each of them goes: datagrams alone.
+    pub dests: VecDeque<UdDest>,
     /// Inline buffers to use again: no more than were once in the queue together.
     spare: Vec<Vec<u8>>,
 }
@@ -164,13 +166,15 @@ impl SendQueue {
                 WqeData::Inline(buffer)
             }
         };
+        if matches!(qp.config.qp_type, QpType::Ud | QpType::Gsi) {
+            self.dests.extend(wr.dest);
+        }
         self.ring.push_back(SendWqe {
             wr_id: wr.wr_id,
             op: wr.op,
             flags: wr.flags,
             data,
             len,
-            dest: wr.dest,
             xrc_srq: wr.xrc_srq,
             first_psn: Psn::new(0),
             psns: 0,
@@ -182,6 +186,7 @@ impl SendQueue {
     /// Takes the latest `count` requests back: posted a moment ago, and not looked at since.
     pub(crate) fn withdraw(&mut self, count: usize) {
         for _ in 0..count {
+            self.dests.pop_back();
             if let Some(SendWqe { data: WqeData::Inline(buffer), .. }) = self.ring.pop_back() {
                 self.spare.push(buffer);
             }
@@ -191,6 +196,11 @@ impl SendQueue {
     /// Takes the oldest request off and completes it: with success if it asked for that, with an error always.
     pub(crate) fn complete_front(&mut self, qp: &QpCommon, ctx: &mut Ctx<'_>, status: WcStatus, vendor: u32) {
         let Some(wqe) = self.ring.pop_front() else { return };
+        if self.ring.is_empty() {
+            // The next one lies where this one did: that memory is at hand.
+            self.ring.clear();
+        }
+        self.dests.pop_front();
         let signaled = qp.config.signal_all || wqe.flags.contains(SendFlags::SIGNALED);
         if signaled || status != WcStatus::Success {
             let wc = Completion {

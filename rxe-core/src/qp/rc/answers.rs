@@ -195,15 +195,17 @@ impl Answers {
                 stream.left -= mtu;
                 stream.started = true;
             }
-            _ => {
-                self.queue.pop_front();
-            }
+            _ => self.drop_front(),
         }
     }
 
     /// Gives up the front answer.
     pub(super) fn drop_front(&mut self) {
         self.queue.pop_front();
+        if self.queue.is_empty() {
+            // The next one lies where this one did: that memory is at hand.
+            self.queue.clear();
+        }
     }
 
     /// Says `kind` in place of the front answer.

@@ -26,9 +26,11 @@ use core::cmp::Ordering;
 /// 129 packets.
 const MAX_FLUSHES: usize = 256;
 
-/// The responder.
+/// The responder. In this order because a queue pair that only asks looks at the answers, too.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Responder {
+    answers: Answers,
     /// PSN of the next new request.
     expected: Psn,
     /// Messages completed.
@@ -37,11 +39,10 @@ pub(crate) struct Responder {
     asked: bool,
     /// A request was refused for good: nothing is taken any more.
     refused: bool,
+    replay: Replay,
+    inbound: Inbound,
     /// A READ whose memory turned out to be gone when its answer was due.
     failure: Option<Violation>,
-    inbound: Inbound,
-    answers: Answers,
-    replay: Replay,
 }
 
 /// What the responder wants to send next.
