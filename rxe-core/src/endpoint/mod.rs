@@ -41,6 +41,8 @@ use trackers::Trackers;
 #[derive(Debug)]
 pub struct Endpoint {
     qps: QpTable,
+    /// The queue pair to which something was posted last.
+    posted: Qpn,
     shared: Shared,
 }
 
@@ -128,6 +130,7 @@ impl Endpoint {
     pub fn new(config: EndpointConfig) -> Self {
         Self {
             qps: QpTable::new(config.slot, config.seed),
+            posted: Qpn::GSI,
             shared: Shared {
                 events: VecDeque::new(),
                 srqs: Slab::new(),
@@ -171,6 +174,23 @@ impl Endpoint {
     /// found out that the route does not take more.
     pub fn limit_route(&mut self, dst: IpAddr, ifindex: u32, max_segments: u16, ident: BatchIdent) {
         self.shared.route_limits.insert((dst, ifindex), (max_segments.max(1), ident));
+    }
+
+    /// A send request for this queue pair is about to be posted: what one for the queue pair that came next the last time
+    /// will touch is fetched. With thousands of queue pairs used in turn, waiting for that memory would take most of the
+    /// time, and most programs go through them in the same order again and again.
+    pub fn expect_post(&mut self, qpn: Qpn) {
+        if self.posted == qpn {
+            return;
+        }
+        if let Some(before) = self.qps.get_mut(self.posted) {
+            before.follower = qpn;
+        }
+        self.posted = qpn;
+        let follower = self.qps.get(qpn).map(|qp| qp.follower);
+        if let Some(next) = follower.and_then(|follower| self.qps.get(follower)) {
+            next.fetch(self.shared.config.fetch);
+        }
     }
 
     /// Queues a send request (ibv_post_send).

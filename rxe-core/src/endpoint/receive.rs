@@ -22,6 +22,8 @@ const MAX_NOTICES: usize = 256;
 
 /// In the place of a GRH for connected queue pairs, which have no use for one.
 const NO_GRH: [u8; GRH_LEN] = [0; GRH_LEN];
+/// Packets of a run in whose time the next one's queue pair is fetched from memory.
+const AHEAD: usize = 2;
 /// Strays kept at most, until somebody asks for them.
 const MAX_STRAYS: usize = 64;
 /// First byte of a packet by which a host examines its own steering: an opcode that no service has (IBTA vol. 1, 9.2.1
@@ -55,12 +57,27 @@ impl Endpoint {
             self.shared.stats.dropped_short += 1;
         }
         let size = if run.segment == 0 { run.bytes.len().max(1) } else { run.segment };
+        let mut ahead = run.bytes.chunks(size).skip(AHEAD);
         for bytes in run.bytes.chunks(size) {
+            if let Some(later) = ahead.next() {
+                self.expect_packet(bytes, later);
+            }
             let stats = &mut self.shared.stats;
             stats.packets_received += 1;
             stats.bytes_received += bytes.len() as u64;
             stats.ecn_marked += u64::from(origin.marked());
             self.handle_packet(now, &origin, bytes, memory);
+        }
+    }
+
+    /// Fetches the queue pair of a packet that comes a little later, if it is another one than that of this.
+    fn expect_packet(&self, bytes: &[u8], later: &[u8]) {
+        let dest = |bytes: &[u8]| Some(Qpn::new(u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?)));
+        if let Some(next) = dest(later)
+            && dest(bytes) != Some(next)
+            && let Some(qp) = self.qps.get(next)
+        {
+            qp.fetch(self.shared.config.fetch);
         }
     }
 

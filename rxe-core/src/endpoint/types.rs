@@ -42,6 +42,9 @@ pub struct EndpointConfig {
     pub seed: u64,
     /// Whether packets for other slots of the host are kept for [`Endpoint::poll_stray`](super::Endpoint::poll_stray).
     pub keep_strays: bool,
+    /// Has the processor fetch that many bytes from an address on, which will soon be touched; that is all it does with it.
+    /// There is no safe way to say so.
+    pub fetch: fn(*const u8, usize),
 }
 
 impl Default for EndpointConfig {
@@ -59,6 +62,7 @@ impl Default for EndpointConfig {
             port_mtu: 4096,
             seed: 0,
             keep_strays: false,
+            fetch: |_, _| (),
         }
     }
 }

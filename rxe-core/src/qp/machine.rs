@@ -23,7 +23,7 @@ use crate::{
     wire::{Packet, Service},
     work::{AddressVector, AsyncEvent, Event, RecvWr, SendOp, SendWr, SrqId},
 };
-use core::net::IpAddr;
+use core::{mem::offset_of, net::IpAddr, ptr};
 
 /// The headers that a queue pair's packets leave with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +80,8 @@ pub(crate) struct QueuePair {
     pub queued: bool,
     /// In a list of those that owe an acknowledgement.
     pub owes: bool,
+    /// The queue pair to which something was posted next, when that was done the last time.
+    pub follower: Qpn,
     /// The destination socket's entry: connected services.
     pub peer: Option<usize>,
     /// Deadline that the endpoint's timer list knows of.
@@ -119,12 +121,21 @@ impl QueuePair {
             sq: SendQueue::default(),
             machine,
             path: None,
+            follower: qpn,
             peer: None,
             queued: false,
             owes: false,
             notified: None,
             timer: None,
         }
+    }
+
+    /// Has what most packets touch fetched.
+    pub(crate) fn fetch(&self, fetch: fn(*const u8, usize)) {
+        fetch(ptr::from_ref(self).cast(), offset_of!(Self, common));
+        let QpCommon { attrs, stats, .. } = &self.common;
+        let (first, last) = (ptr::from_ref(&attrs.access).cast::<u8>(), ptr::from_ref(&stats.bytes_received));
+        fetch(first, last.addr() - first.addr());
     }
 
     /// Next PSNs: sent and expected.

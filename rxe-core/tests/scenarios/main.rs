@@ -2,6 +2,7 @@
 
 mod access;
 mod acks;
+mod ahead;
 mod atomics;
 mod bench;
 mod congestion;

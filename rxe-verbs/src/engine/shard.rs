@@ -126,6 +126,7 @@ impl Shard {
         self.check()?;
         let mut guard = self.state.lock();
         let (state, view) = self.parts(&mut guard);
+        state.endpoint.expect_post(qpn);
         let now = clock::now();
         let mode = self.mode.load(Ordering::Relaxed);
         let hold = matches!(mode, mode::TICKING | mode::RESTING) && state.may_hold(now, qpn, (count, bytes));

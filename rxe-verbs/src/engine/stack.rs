@@ -17,6 +17,7 @@ use crate::{
     net::Link,
     regions::Regions,
     sys::{
+        ahead,
         fork::{generation, is_own},
         poll::Fds,
     },
@@ -143,6 +144,7 @@ fn make_shard(supply: Supply, index: u8, common: &EndpointConfig, table: &Arc<Re
         send_window: send_window(capabilities.recv_buffer),
         seed: RandomState::new().hash_one((std::process::id(), index)),
         keep_strays: mailbox.is_some(),
+        fetch: ahead::fetch,
         ..common.clone()
     });
     let shard = Shard::new(State::new(endpoint, link, mailbox, index), table)?;

@@ -1,5 +1,6 @@
 //! System calls and nearly all of this crate's `unsafe`: what is above this module calls safe functions.
 
+pub(crate) mod ahead;
 pub(crate) mod alarm;
 pub(crate) mod control;
 pub(crate) mod fork;
