@@ -16,6 +16,37 @@ pub(super) enum Source {
     Qp(Qpn),
 }
 
+/// Deadlines of queue pairs. Most come in order, because most queue pairs wait for equally long: a queue is enough for those.
+#[derive(Debug, Default)]
+struct Timers {
+    in_order: VecDeque<(Instant, Qpn)>,
+    others: BinaryHeap<Reverse<(Instant, Qpn)>>,
+}
+
+impl Timers {
+    fn push(&mut self, at: Instant, qpn: Qpn) {
+        if self.in_order.back().is_none_or(|(last, _)| *last <= at) {
+            self.in_order.push_back((at, qpn));
+        } else {
+            self.others.push(Reverse((at, qpn)));
+        }
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let first = self.in_order.front().map(|(at, _)| *at);
+        let other = self.others.peek().map(|Reverse((at, _))| *at);
+        first.into_iter().chain(other).min()
+    }
+
+    fn pop_due(&mut self, now: Instant) -> Option<Qpn> {
+        let next = self.next().filter(|at| *at <= now)?;
+        match self.in_order.pop_front_if(|(at, _)| *at == next) {
+            Some((_, qpn)) => Some(qpn),
+            None => self.others.pop().map(|Reverse((_, qpn))| qpn),
+        }
+    }
+}
+
 /// The lists of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
@@ -23,7 +54,7 @@ pub(super) struct Schedule {
     /// Destinations with acknowledgements owed.
     owing: VecDeque<usize>,
     owed_since: Option<Instant>,
-    timers: BinaryHeap<Reverse<(Instant, Qpn)>>,
+    timers: Timers,
     /// Queue pairs that wait for the READ budget.
     readers: VecDeque<Qpn>,
     woken: VecDeque<Qpn>,
@@ -79,25 +110,46 @@ impl Schedule {
     }
 
     pub(super) fn push_timer(&mut self, at: Instant, qpn: Qpn) {
-        self.timers.push(Reverse((at, qpn)));
+        self.timers.push(at, qpn);
     }
 
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Qpn> {
-        match self.timers.peek() {
-            Some(&Reverse((at, qpn))) if at <= now => {
-                self.timers.pop();
-                Some(qpn)
-            }
-            _ => None,
-        }
+        self.timers.pop_due(now)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let timer = self.timers.next();
         let owed = self.owed_since.map(|since| since + ACK_DELAY);
         match (timer, owed) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn the_earliest_deadline_is_told_first() {
+        let mut timers = Timers::default();
+        // In order but for some, as probes and waits for receives are.
+        let deadlines: Vec<u64> =
+            (0..200).map(|turn| 1000 + 10 * turn - 700 * u64::from(turn % 7 == 0)).collect();
+        for (turn, at) in (0..).zip(&deadlines) {
+            timers.push(Instant::from_nanos(*at), Qpn::new(turn));
+        }
+        assert!(timers.in_order.len() > 150 && timers.others.len() > 20);
+        let mut expected: Vec<u64> = deadlines.clone();
+        expected.sort_unstable();
+        for at in expected {
+            assert_eq!(timers.next(), Some(Instant::from_nanos(at)));
+            assert_eq!(timers.pop_due(Instant::from_nanos(at - 1)), None);
+            let qpn = timers.pop_due(Instant::from_nanos(at)).expect("due");
+            assert_eq!(deadlines[qpn.value() as usize], at);
+        }
+        assert_eq!((timers.next(), timers.pop_due(Instant::from_nanos(u64::MAX))), (None, None));
     }
 }
