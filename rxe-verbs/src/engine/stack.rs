@@ -2,6 +2,7 @@
 
 use super::{
     background,
+    messages::Messages,
     network::Network,
     polling::Polling,
     reach::ShardSet,
@@ -10,7 +11,6 @@ use super::{
     supply::{Source, Supply},
     threads::Threads,
     transmit::core_ident,
-    writes::Writes,
 };
 use crate::{
     error::Forked,
@@ -67,7 +67,7 @@ pub(crate) struct StackConfig {
     /// How threads wait; without one, as the environment says.
     pub(crate) polling: Option<Polling>,
     /// In what form WRITEs leave; without one, as the environment says.
-    pub(crate) writes: Option<Writes>,
+    pub(crate) messages: Option<Messages>,
     /// How many shards it may have; without that, as the environment says.
     pub(crate) threads: Option<Threads>,
 }
@@ -160,7 +160,7 @@ impl Stack {
         let table = Arc::new(Regions::new(RandomState::new().hash_one(std::process::id()) as u8));
         let pkeys = config.pkeys.unwrap_or_else(|| vec![Pkey::DEFAULT]);
         let common = EndpointConfig {
-            write_parts: config.writes.unwrap_or_default() == Writes::Parts,
+            parts: config.messages.unwrap_or_default() == Messages::Parts,
             pkeys: pkeys.clone(),
             port_mtu: config.port_mtu,
             ..EndpointConfig::default()
