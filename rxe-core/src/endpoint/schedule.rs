@@ -40,10 +40,10 @@ impl Timers {
 
     fn pop_due(&mut self, now: Instant) -> Option<Qpn> {
         let next = self.next().filter(|at| *at <= now)?;
-        match self.in_order.pop_front_if(|(at, _)| *at == next) {
-            Some((_, qpn)) => Some(qpn),
-            None => self.others.pop().map(|Reverse((_, qpn))| qpn),
+        if self.in_order.front().is_some_and(|(at, _)| *at == next) {
+            return self.in_order.pop_front().map(|(_, qpn)| qpn);
         }
+        self.others.pop().map(|Reverse((_, qpn))| qpn)
     }
 }
 
