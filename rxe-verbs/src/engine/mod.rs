@@ -20,6 +20,7 @@ mod registry;
 mod shard;
 mod stack;
 mod state;
+mod sums;
 mod supply;
 mod threads;
 mod transmit;
