@@ -14,6 +14,7 @@ mod clock;
 mod hold;
 mod mailbox;
 mod network;
+mod pace;
 mod polling;
 mod reach;
 mod registry;
