@@ -77,7 +77,7 @@ pub fn bring_up(own: &Qp, peer: &Qp, mtu: Mtu) -> Result<()> {
         path_mtu: Some(mtu),
         dest_qpn: Some(peer.qpn()),
         rq_psn: Some(Psn::new(peer.qpn().value())),
-        max_dest_rd_atomic: Some(16),
+        max_dest_rd_atomic: Some(128),
         min_rnr_timer: Some(1),
         ..QpChange::default()
     })?;
@@ -88,7 +88,7 @@ pub fn bring_up(own: &Qp, peer: &Qp, mtu: Mtu) -> Result<()> {
         timeout: Some(17),
         retry_count: Some(7),
         rnr_retry: Some(7),
-        max_rd_atomic: Some(16),
+        max_rd_atomic: Some(128),
         ..QpChange::default()
     })?;
     Ok(())

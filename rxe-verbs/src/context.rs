@@ -7,7 +7,7 @@ use crate::{
     cq::Cq,
     device::{Device, PortAttrs, PortState},
     engine::{
-        Binding, Follower, LinkReport, Polling, ShardSet, Stack, StackConfig, Threads, Wrapping, Writes,
+        Binding, Follower, LinkReport, Messages, Polling, ShardSet, Stack, StackConfig, Threads, Wrapping,
         find_or_open, open_inproc, open_link,
     },
     error::{AddressError, CreateError, Forked, OpenError},
@@ -57,7 +57,7 @@ pub struct ContextOptions {
     wrapping: Wrapping,
     polling: Option<Polling>,
     threads: Option<Threads>,
-    writes: Option<Writes>,
+    messages: Option<Messages>,
     shared: bool,
     alone: bool,
 }
@@ -70,7 +70,7 @@ impl Default for ContextOptions {
             wrapping: Wrapping::default(),
             polling: None,
             threads: None,
-            writes: None,
+            messages: None,
             shared: true,
             alone: false,
         }
@@ -79,7 +79,7 @@ impl Default for ContextOptions {
 
 impl ContextOptions {
     /// The defaults: a slot from the host service, the host's partition table, what the environment says about faults (`RXE_FAULT`) and captures
-    /// (`RXE_PCAP`), about waiting (`RXE_POLL`), threads (`RXE_THREADS`) and the form of WRITEs (`RXE_WRITES`).
+    /// (`RXE_PCAP`), about waiting (`RXE_POLL`), threads (`RXE_THREADS`) and the form of large messages (`RXE_MESSAGES`).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -139,10 +139,10 @@ impl ContextOptions {
         self
     }
 
-    /// In what form WRITEs leave.
+    /// In what form large WRITEs and READs leave.
     #[must_use]
-    pub const fn writes(mut self, writes: Writes) -> Self {
-        (self.writes, self.shared) = (Some(writes), false);
+    pub const fn messages(mut self, messages: Messages) -> Self {
+        (self.messages, self.shared) = (Some(messages), false);
         self
     }
 
@@ -196,7 +196,7 @@ impl ContextOptions {
             port_mtu: mtu.bytes(),
             polling: self.polling,
             threads: self.threads,
-            writes: self.writes,
+            messages: self.messages,
         }
     }
 

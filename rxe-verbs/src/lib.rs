@@ -24,7 +24,7 @@
 //! | `RXE_PCAP=FILE` | record all packets as pcapng; `%p` in the name becomes the process's number |
 //! | `RXE_FAULT=loss=10,dup=5,...` | disturb packets, in thousandths; see [`net::FaultPlan::parse`] |
 //! | `RXE_RCVBUF`, `RXE_SNDBUF` | socket buffers: `max` (the default), `default` or bytes |
-//! | `RXE_WRITES=whole` | never send WRITEs in parts, see [`Writes`] |
+//! | `RXE_MESSAGES=whole` | never send WRITEs and READs in parts, see [`Messages`] |
 //! | `RXE_NET_DISABLE=gso,gro,cbpf,mmsg` | do without these abilities of the system |
 //! | `RXE_SERVICE=off` | have the port alone; `embedded`: be the host service oneself; else the program that is |
 //! | `RXE_CONFIG=FILE` | the host's configuration, see [`host::HostConfig`] |
@@ -59,7 +59,7 @@ pub use channel::{CompChannel, CqWaiter};
 pub use context::{Context, ContextOptions, HostPort};
 pub use cq::Cq;
 pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
-pub use engine::{LinkReport, Polling, Writes};
+pub use engine::{LinkReport, Messages, Polling};
 pub use error::{
     AddressError, CreateError, Forked, ModifyQpError, MrError, OpenError, PollError, PostListError,
     RegisterError, post_errno,

@@ -4,7 +4,7 @@
 mod persona_common;
 
 use persona_common::{MTU, NEVER, SHORT, SIZES, both_families, both_families_with, of, pattern, post};
-use rxe_verbs::{Key, Remote, SendOp, WcOpcode, Writes};
+use rxe_verbs::{Key, Messages, Remote, SendOp, WcOpcode};
 use testbed::persona::{Ask, Direction, Pair, wire::op};
 
 const ASK_LAWS: [&str; 5] = [
@@ -21,16 +21,16 @@ fn at(pair: &Pair, offset: u64) -> Remote {
 
 #[test]
 fn every_size_of_every_operation() {
-    every_size(Writes::Whole);
+    every_size(Messages::Whole);
 }
 
 #[test]
-fn every_size_with_writes_in_parts() {
-    every_size(Writes::Parts);
+fn every_size_in_parts() {
+    every_size(Messages::Parts);
 }
 
-fn every_size(writes: Writes) {
-    both_families_with(writes, |mut stage| {
+fn every_size(messages: Messages) {
+    both_families_with(messages, |mut stage| {
         let (pair, end) = stage.connect(1 << 16, NEVER);
         stage.pair(pair).responder.memory = vec![0; 1 << 16];
         for (number, size) in SIZES.into_iter().enumerate() {
@@ -205,7 +205,7 @@ fn a_peer_that_miscounts_is_not_waited_for() {
 #[test]
 fn lost_requests_and_answers() {
     lossy(
-        Writes::Whole,
+        Messages::Whole,
         &[
             (Direction::In, op::SEND_FIRST, 0),
             (Direction::In, op::SEND_MIDDLE, 0),
@@ -222,12 +222,23 @@ fn lost_requests_and_answers() {
 }
 
 #[test]
-fn lost_parts_of_writes() {
-    lossy(Writes::Parts, &[0, 1, 3, 4].map(|skip| (Direction::In, op::WRITE_ONLY, skip)));
+fn lost_parts_of_writes_and_reads() {
+    let writes = [0, 1, 3, 4].map(|skip| (Direction::In, op::WRITE_ONLY, skip));
+    let reads = [
+        (Direction::In, op::READ_REQUEST, 0),
+        (Direction::In, op::READ_REQUEST, 1),
+        (Direction::In, op::READ_REQUEST, 2),
+        (Direction::Out, op::READ_FIRST, 0),
+        (Direction::Out, op::READ_LAST, 0),
+        (Direction::Out, op::READ_FIRST, 1),
+        (Direction::Out, op::READ_LAST, 1),
+        (Direction::Out, op::READ_ONLY, 0),
+    ];
+    lossy(Messages::Parts, &[&writes[..], &reads].concat());
 }
 
-fn lossy(writes: Writes, losses: &[(Direction, u8, u32)]) {
-    both_families_with(writes, |mut stage| {
+fn lossy(messages: Messages, losses: &[(Direction, u8, u32)]) {
+    both_families_with(messages, |mut stage| {
         let (pair, end) = stage.connect(1 << 16, SHORT);
         stage.pair(pair).responder.memory = vec![0; 1 << 16];
         for (number, &(direction, opcode, skip)) in losses.iter().enumerate() {

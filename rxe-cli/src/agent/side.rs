@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const QKEY: Qkey = Qkey(0x1111_1111);
 /// READs and atomics outstanding.
-const READS: u8 = 16;
+const READS: u8 = 128;
 /// Memory an agent gives at most.
 const MEMORY: usize = 1 << 30;
 /// Lines an agent makes at most.

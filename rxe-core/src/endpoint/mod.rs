@@ -113,7 +113,7 @@ macro_rules! scene {
                 window,
                 reads: &mut shared.reads,
                 place: $crate::qp::flow::Place::default(),
-                parts: shared.config.write_parts,
+                parts: shared.config.parts,
             },
         )
     }};

@@ -31,9 +31,10 @@ pub struct EndpointConfig {
     pub receive_window: u32,
     /// Bytes in flight to one destination socket, at the start and at most.
     pub send_window: (u32, u32),
-    /// Whether a reliable WRITE that is one of several may leave as messages of one packet each: its packets have one length
-    /// then, and fill batches. Both forms mean the same to a responder, but for what it has placed when it refuses a later part.
-    pub write_parts: bool,
+    /// Whether a reliable WRITE that is one of several may leave as messages of one packet each, and a READ ask for two packets
+    /// at a time: all packets have one length then, and fill batches. Both forms mean the same to a responder, but for what it
+    /// has placed when it refuses a later part.
+    pub parts: bool,
     /// Partition table; index 0 is the default one.
     pub pkeys: Vec<Pkey>,
     /// Largest datagram payload: the port's active MTU in bytes.
@@ -54,7 +55,7 @@ impl Default for EndpointConfig {
             source_ports: alloc::vec![0xc000],
             receive_window: 256 * 1024,
             send_window: (96 * 1024, 192 * 1024),
-            write_parts: true,
+            parts: true,
             pkeys: alloc::vec![Pkey::DEFAULT],
             port_mtu: 4096,
             seed: 0,

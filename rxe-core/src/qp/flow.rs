@@ -229,7 +229,7 @@ pub(crate) struct Flow<'a> {
     pub window: &'a mut Window,
     pub reads: &'a mut ReadBudget,
     pub place: Place,
-    /// Whether WRITEs may leave in parts.
+    /// Whether WRITEs and READs may leave in parts.
     pub parts: bool,
 }
 

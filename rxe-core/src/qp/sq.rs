@@ -38,7 +38,7 @@ pub(crate) struct SendWqe {
     pub first_psn: Psn,
     /// PSNs it takes, once started; 0 for local operations.
     pub psns: u32,
-    /// A WRITE each packet of which is a message of its own, once started.
+    /// Once started: whether it leaves in parts that are messages of their own.
     pub in_parts: bool,
 }
 

@@ -1,11 +1,11 @@
 //! The stacks of this process: one for each set of bound addresses, shared by the contexts that use it.
 
 use super::{
+    messages::Messages,
     polling::Polling,
     stack::{Stack, StackConfig},
     supply::{HostSlots, InprocEnds, Source, Supply, Wraps, of_slot},
     threads::Threads,
-    writes::Writes,
 };
 use crate::{
     error::OpenError,
@@ -170,8 +170,8 @@ impl Open {
         if config.polling.is_none() {
             config.polling = Some(Polling::from_environment()?);
         }
-        if config.writes.is_none() {
-            config.writes = Some(Writes::from_environment()?);
+        if config.messages.is_none() {
+            config.messages = Some(Messages::from_environment()?);
         }
         if config.threads.is_none() {
             config.threads = Some(Threads::from_environment()?);

@@ -2,6 +2,7 @@
 
 use super::{
     background,
+    messages::Messages,
     network::Network,
     polling::Polling,
     reach::ShardSet,
@@ -11,7 +12,6 @@ use super::{
     supply::{Source, Supply},
     threads::Threads,
     transmit::core_ident,
-    writes::Writes,
 };
 use crate::{
     error::Forked,
@@ -43,13 +43,13 @@ use std::{
 };
 
 /// Most bytes of READ responses we ask for at once, and the least.
-const WINDOW: (usize, usize) = (16 * 1024, 512 * 1024);
+const WINDOW: (usize, usize) = (16 * 1024, 1024 * 1024);
 /// A receive buffer of so many bytes is charged for one byte of payload, when packets come one by one and small.
 const BUFFER_PER_BYTE: usize = 4;
 
 /// Bytes in flight to one destination at most, where our own buffer is large: then the peer's probably is, too. With less a
 /// sender that never waits is held up by its acknowledgements; more brings nothing.
-const SEND_WINDOW_MOST: u32 = 384 * 1024;
+const SEND_WINDOW_MOST: u32 = 1024 * 1024;
 
 /// Turns without effect before the processor is offered. That is more than pass in a round trip between two idle
 /// processors (about 25), which therefore never pays for it; about as long (20 us) as a thread that may sleep goes on
@@ -68,7 +68,7 @@ pub(crate) struct StackConfig {
     /// How threads wait; without one, as the environment says.
     pub(crate) polling: Option<Polling>,
     /// In what form WRITEs leave; without one, as the environment says.
-    pub(crate) writes: Option<Writes>,
+    pub(crate) messages: Option<Messages>,
     /// How many shards it may have; without that, as the environment says.
     pub(crate) threads: Option<Threads>,
 }
@@ -162,7 +162,7 @@ impl Stack {
         let table = Arc::new(Regions::new(RandomState::new().hash_one(std::process::id()) as u8));
         let pkeys = config.pkeys.unwrap_or_else(|| vec![Pkey::DEFAULT]);
         let common = EndpointConfig {
-            write_parts: config.writes.unwrap_or_default() == Writes::Parts,
+            parts: config.messages.unwrap_or_default() == Messages::Parts,
             pkeys: pkeys.clone(),
             port_mtu: config.port_mtu,
             ..EndpointConfig::default()

@@ -8,8 +8,8 @@ mod verbs_common;
 pub(crate) use verbs_common::pattern;
 
 use rxe_verbs::{
-    Completion, Context, ContextOptions, Gid, Mtu, Psn, QpChange, QpState, QpType, Qpn, SendOp, SendWr,
-    WcOpcode, WcStatus, Writes,
+    Completion, Context, ContextOptions, Gid, Messages, Mtu, Psn, QpChange, QpState, QpType, Qpn, SendOp,
+    SendWr, WcOpcode, WcStatus,
 };
 use std::{
     io::Write,
@@ -54,11 +54,11 @@ pub(crate) struct Stage {
 
 /// Runs `test` over IPv4 and over IPv6; without root says that it does not.
 pub(crate) fn both_families(test: impl Fn(Stage)) {
-    both_families_with(Writes::default(), test);
+    both_families_with(Messages::default(), test);
 }
 
 /// The same, with WRITEs of ours in that form.
-pub(crate) fn both_families_with(writes: Writes, test: impl Fn(Stage)) {
+pub(crate) fn both_families_with(messages: Messages, test: impl Fn(Stage)) {
     if !nix::unistd::geteuid().is_root() {
         // Past the test harness, which would keep it to itself.
         let name = thread::current().name().unwrap_or("a test").to_owned();
@@ -67,11 +67,11 @@ pub(crate) fn both_families_with(writes: Writes, test: impl Fn(Stage)) {
     }
     for (own, peer) in [("10.9.0.1", "10.9.0.2"), ("fd09::1", "fd09::2")] {
         println!("persona {own}, our stack {peer}");
-        test(stage(own.parse().unwrap(), peer.parse().unwrap(), writes));
+        test(stage(own.parse().unwrap(), peer.parse().unwrap(), messages));
     }
 }
 
-fn stage(own: IpAddr, peer: IpAddr, writes: Writes) -> Stage {
+fn stage(own: IpAddr, peer: IpAddr, messages: Messages) -> Stage {
     let (left, right) = namespaces(1500).expect("root may make network namespaces");
     // The persona is to see packets as they would be on a wire, not batches that only a real card would cut.
     right.ip("link set dev v1 gso_max_segs 1");
@@ -84,7 +84,7 @@ fn stage(own: IpAddr, peer: IpAddr, writes: Writes) -> Stage {
     await_road((&left, own), (&right, peer));
     let sink = left.run(move || UdpSocket::bind((own, 4791)).unwrap());
     let card = left.run(move || Card::open("v0", own, peer, peer_mac).unwrap());
-    let context = right.run(move || ContextOptions::new().writes(writes).open_address(peer).unwrap());
+    let context = right.run(move || ContextOptions::new().messages(messages).open_address(peer).unwrap());
     Stage { persona: Persona::new(card), context, address: own, _sink: sink, _namespaces: (left, right) }
 }
 

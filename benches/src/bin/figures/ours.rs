@@ -140,7 +140,7 @@ impl Side {
                 path_mtu: Some(Mtu::M4096),
                 dest_qpn: Some(Qpn::new(qpn)),
                 rq_psn: Some(Psn::new(0)),
-                max_dest_rd_atomic: Some(16),
+                max_dest_rd_atomic: Some(128),
                 min_rnr_timer: Some(1),
                 ..QpChange::default()
             })?;
@@ -150,7 +150,7 @@ impl Side {
                 timeout: Some(14),
                 retry_count: Some(7),
                 rnr_retry: Some(7),
-                max_rd_atomic: Some(16),
+                max_rd_atomic: Some(128),
                 ..QpChange::default()
             })?;
         }

@@ -92,11 +92,49 @@ impl Pending {
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     queue: VecDeque<Pending>,
+    /// What `outstanding` says, kept up to date.
+    outstanding: Outstanding,
+}
+
+/// First answers (not repetitions) that have not left.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Outstanding {
+    /// To FLUSHes.
+    pub flushes: usize,
+    /// To other requests with a reply: READs, atomics, ATOMIC WRITEs.
+    pub others: usize,
+}
+
+impl Outstanding {
+    /// Counts `answer`, if it is one of them.
+    const fn add(&mut self, answer: &Pending) {
+        match answer.kind {
+            _ if !answer.is_reply() || answer.replay => {}
+            Kind::Flushed => self.flushes += 1,
+            _ => self.others += 1,
+        }
+    }
 }
 
 impl Answers {
     pub(super) fn clear(&mut self) {
         self.queue.clear();
+        self.recount();
+    }
+
+    /// After a change other than one more answer behind or one less in front: a request may come while a hundred wait.
+    fn recount(&mut self) {
+        self.outstanding = Outstanding::default();
+        self.queue.iter().for_each(|answer| self.outstanding.add(answer));
+    }
+
+    fn pop_front(&mut self) {
+        let mut less = Outstanding::default();
+        if let Some(front) = self.queue.pop_front() {
+            less.add(&front);
+        }
+        self.outstanding.flushes -= less.flushes;
+        self.outstanding.others -= less.others;
     }
 
     pub(super) fn front(&self) -> Option<&Pending> {
@@ -108,14 +146,9 @@ impl Answers {
         self.queue.len() == 1 && matches!(self.queue[0].kind, Kind::Ack { urgent: false })
     }
 
-    /// First answers (not repetitions) that have not left: how many to FLUSHes, how many to other requests with a reply.
-    pub(super) fn outstanding(&self) -> (usize, usize) {
-        self.queue.iter().filter(|answer| answer.is_reply() && !answer.replay).fold(
-            (0, 0),
-            |(f, o), answer| {
-                if matches!(answer.kind, Kind::Flushed) { (f + 1, o) } else { (f, o + 1) }
-            },
-        )
+    /// First answers that have not left.
+    pub(super) const fn outstanding(&self) -> Outstanding {
+        self.outstanding
     }
 
     /// Acknowledges everything up to `psn`.
@@ -150,6 +183,7 @@ impl Answers {
         if self.queue.back().is_some_and(Pending::is_ack) {
             self.queue.pop_back();
         }
+        self.outstanding.add(&answer);
         self.queue.push_back(answer);
     }
 
@@ -170,6 +204,7 @@ impl Answers {
             let at = self.queue.iter().position(|old| !old.psn.is_before(start));
             self.queue.insert(at.unwrap_or(self.queue.len()), answer);
         }
+        self.recount();
     }
 
     /// Asks the peer to try again, in place of an earlier wish that has not left.
@@ -195,15 +230,13 @@ impl Answers {
                 stream.left -= mtu;
                 stream.started = true;
             }
-            _ => {
-                self.queue.pop_front();
-            }
+            _ => self.pop_front(),
         }
     }
 
     /// Gives up the front answer.
     pub(super) fn drop_front(&mut self) {
-        self.queue.pop_front();
+        self.pop_front();
     }
 
     /// Says `kind` in place of the front answer.
@@ -211,11 +244,13 @@ impl Answers {
         if let Some(front) = self.queue.front_mut() {
             front.kind = kind;
         }
+        self.recount();
     }
 
     /// Forgets all answers behind the front one.
     pub(super) fn keep_front(&mut self) {
         self.queue.truncate(1);
+        self.recount();
     }
 
     /// The queue pair is in error. After a refusal all that was executed before it is still answered; otherwise memory
@@ -228,6 +263,7 @@ impl Answers {
             self.queue.truncate(at);
         }
         self.queue.retain(|answer| !matches!(answer.kind, Kind::Retry(_)));
+        self.recount();
     }
 
     /// Takes an answer out; acknowledgements that become neighbours are one.

@@ -45,6 +45,8 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     entries: VecDeque<Entry>,
+    /// FLUSHes among them.
+    flushes: usize,
 }
 
 /// PSNs that the response to a READ of `len` bytes takes.
@@ -55,20 +57,26 @@ pub(super) const fn read_psns(len: u32, mtu: u32) -> u32 {
 impl Replay {
     pub(super) fn clear(&mut self) {
         self.entries.clear();
+        self.flushes = 0;
     }
 
     /// Remembers a request, forgetting the oldest of its kind beyond `capacity`.
     pub(super) fn remember(&mut self, entry: Entry, capacity: usize) {
         let flush = entry.is_flush();
-        let limit = if flush { FLUSHES } else { capacity };
-        let mut alike = self.entries.iter().enumerate().filter(|(_, old)| old.is_flush() == flush);
-        let oldest = alike.next().map(|(at, _)| at);
-        if let Some(oldest) = oldest
-            && 1 + alike.count() >= limit
-        {
-            self.entries.remove(oldest);
+        let (alike, limit) =
+            if flush { (self.flushes, FLUSHES) } else { (self.entries.len() - self.flushes, capacity) };
+        if alike > 0 && alike >= limit {
+            let oldest = self.entries.iter().position(|old| old.is_flush() == flush);
+            self.forget(oldest.unwrap_or(0));
         }
+        self.flushes += usize::from(flush);
         self.entries.push_back(entry);
+    }
+
+    fn forget(&mut self, at: usize) {
+        if let Some(entry) = self.entries.remove(at) {
+            self.flushes -= usize::from(entry.is_flush());
+        }
     }
 
     /// Forgets what is so far behind the expected PSN that a PSN like it would mean something else.
@@ -76,7 +84,7 @@ impl Replay {
         while let Some(oldest) = self.entries.front()
             && expected.since(oldest.first.plus(oldest.psns)) > STALE
         {
-            self.entries.pop_front();
+            self.forget(0);
         }
     }
 

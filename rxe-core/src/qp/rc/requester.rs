@@ -20,6 +20,11 @@ use crate::{
 };
 use alloc::collections::VecDeque;
 
+/// Packets that a part of a READ asks for: a first and a last one.
+const READ_PART: u32 = 2;
+/// Packets of the longest READ that is asked for in parts; also the requests that a peer must allow for it.
+const MOST_READ: u32 = 16;
+
 /// A READ request or atomic that was sent and not answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outstanding {
@@ -82,7 +87,7 @@ struct Plan {
     /// PSNs it takes: more than one for a READ request.
     psns: u32,
     end: bool,
-    /// A message of its own, of a WRITE that is more.
+    /// A message of its own, of a WRITE or READ that is more.
     part: bool,
 }
 
@@ -187,7 +192,7 @@ impl Requester {
         }
         let k = if self.cur_wqe < self.started { self.cur.since(wqe.first_psn) } else { 0 };
         let step = if wqe.is_read_or_atomic() {
-            self.step_read_or_atomic(qp, wqe, k, flow)
+            self.step_read_or_atomic(qp, sq, wqe, k, flow)
         } else {
             self.step_message(qp, sq, wqe, k, flow)
         };
@@ -197,14 +202,23 @@ impl Requester {
         }
     }
 
-    /// Whether each packet of a WRITE that is about to start is a message of its own ("WRITE only", each with its address):
-    /// packets of one length fill batches, while a first packet is longer than those behind it and needs one to itself. Only
-    /// in a row of requests, which has batches to fill; and not with an immediate, whose receiver is told the length.
+    /// Whether a request that is about to start leaves in parts, which are messages of their own: packets of one length fill
+    /// batches. Each packet of a WRITE then is a "WRITE only" with its address, because a first packet is longer than those
+    /// behind it. A READ is asked for by two packets at a time, because first and last responses are longer than those
+    /// between them; not a long one, which fills batches by itself and would use up the requests that the peer allows.
+    /// Only in a row of requests; and not with an immediate, whose receiver is told the length.
     fn parts(&self, qp: &QpCommon, sq: &SendQueue, wqe: &SendWqe, flow: &Flow<'_>) -> bool {
-        matches!(wqe.op, SendOp::Write(_))
-            && flow.parts
-            && wqe.len > qp.mtu()
-            && (self.has_outstanding() || sq.ring.len() > self.cur_wqe + 1)
+        let mtu = qp.mtu();
+        let fits = match wqe.op {
+            SendOp::Write(_) => wqe.len > mtu,
+            SendOp::Read(_) => {
+                wqe.len > READ_PART * mtu
+                    && wqe.len <= MOST_READ * mtu
+                    && u32::from(qp.attrs.max_rd_atomic) >= MOST_READ
+            }
+            _ => false,
+        };
+        fits && flow.parts && (self.has_outstanding() || sq.ring.len() > self.cur_wqe + 1)
     }
 
     fn step_message(&self, qp: &QpCommon, sq: &SendQueue, wqe: &SendWqe, k: u32, flow: &Flow<'_>) -> Step {
@@ -231,7 +245,14 @@ impl Requester {
         Step::Send(Plan { opcode, offset, payload, psns: 1, end, part })
     }
 
-    fn step_read_or_atomic(&self, qp: &QpCommon, wqe: &SendWqe, k: u32, flow: &Flow<'_>) -> Step {
+    fn step_read_or_atomic(
+        &self,
+        qp: &QpCommon,
+        sq: &SendQueue,
+        wqe: &SendWqe,
+        k: u32,
+        flow: &Flow<'_>,
+    ) -> Step {
         let limit = usize::from(qp.attrs.max_rd_atomic);
         if limit == 0 {
             return Step::Broken;
@@ -248,16 +269,19 @@ impl Requester {
                 let mtu = qp.mtu();
                 let offset = wqe.offset(k, mtu);
                 let left = u64::from(wqe.len) - offset;
-                let Some(psns) = self.read_psns(left, mtu, flow) else { return Step::Budget };
+                let part =
+                    if self.cur_wqe < self.started { wqe.in_parts } else { self.parts(qp, sq, wqe, flow) };
+                let most = if part { READ_PART } else { u32::MAX };
+                let Some(psns) = self.read_psns(left, mtu, most, flow) else { return Step::Budget };
                 let end = offset + u64::from(psns) * u64::from(mtu) >= u64::from(wqe.len);
-                Plan { opcode: Opcode::RC_READ_REQUEST, offset, payload: 0, psns, end, part: false }
+                Plan { opcode: Opcode::RC_READ_REQUEST, offset, payload: 0, psns, end, part }
             }
         })
     }
 
-    /// PSNs of the next READ request when `left` bytes are to be asked for; `None` while the budget has no room. A READ
-    /// that is sent again ends where it ended at first, because the responder may know it or not.
-    fn read_psns(&self, left: u64, mtu: u32, flow: &Flow<'_>) -> Option<u32> {
+    /// PSNs of the next READ request when `left` bytes are to be asked for, `most` packets at a time; `None` while the budget
+    /// has no room. A READ that is sent again ends where it ended at first, because the responder may know it or not.
+    fn read_psns(&self, left: u64, mtu: u32, most: u32, flow: &Flow<'_>) -> Option<u32> {
         let all = (left.div_ceil(u64::from(mtu)) as u32).max(1);
         let available = flow.reads.available(mtu);
         if self.cur != self.next
@@ -268,9 +292,9 @@ impl Requester {
             return (u64::from(available) >= bytes || flow.reads.is_idle()).then_some(psns);
         }
         if u64::from(available) >= left {
-            return Some(all);
+            return Some(all.min(most));
         }
-        (available >= mtu).then_some(available / mtu)
+        (available >= mtu).then_some((available / mtu).min(most))
     }
 
     /// Does what `peek` announced: writes the packet into `out`, which has the length announced. False if no packet came

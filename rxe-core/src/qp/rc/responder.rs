@@ -273,7 +273,7 @@ impl Responder {
         packet: &Packet<'_>,
         need: Access,
     ) -> Result<(), Violation> {
-        if self.answers.outstanding().0 >= MAX_FLUSHES {
+        if self.answers.outstanding().flushes >= MAX_FLUSHES {
             return Err(Violation::TooManyReads);
         }
         let reth = packet.ext.reth;
@@ -288,7 +288,7 @@ impl Responder {
 
     /// Whether one more READ or atomic is within what was agreed.
     fn admit(&self, qp: &QpCommon) -> Result<(), Violation> {
-        if self.answers.outstanding().1 < resources(qp) { Ok(()) } else { Err(Violation::TooManyReads) }
+        if self.answers.outstanding().others < resources(qp) { Ok(()) } else { Err(Violation::TooManyReads) }
     }
 
     /// Remembers and answers a request that completes with more than an acknowledgement.

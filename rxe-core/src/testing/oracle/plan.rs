@@ -144,7 +144,7 @@ impl Plan {
             ready,
             buffers: rng.range(2..10) as usize,
             windows: rng.below(3),
-            max_rd_atomic: [rng.pick(&[1, 2, 4, 16]), rng.pick(&[1, 2, 4, 16])],
+            max_rd_atomic: [0; 2].map(|_: u8| rng.pick(&[1, 2, 4, 16, 128])),
             signal_all: rng.chance(300),
             timeout: rng.range(10..14) as u8,
             min_rnr_timer: rng.pick(&[1, 5, 12, 14]),
@@ -276,7 +276,7 @@ fn endpoint(rng: &mut Rng) -> EndpointConfig {
         source_ports: (0..ports).map(|port| 0xc000 + port as u16 * 17).collect(),
         receive_window: rng.pick(&[4 * 1024, 32 * 1024, 256 * 1024]),
         send_window: (window, window * 2),
-        write_parts: rng.chance(500),
+        parts: rng.chance(500),
         ..EndpointConfig::default()
     }
 }

@@ -42,7 +42,7 @@ fn stack(threads: Threads, has: u8) -> Arc<Stack> {
         pkeys: None,
         port_mtu: 4096,
         polling: None,
-        writes: None,
+        messages: None,
         threads: Some(threads),
     };
     Stack::new(source.supply(0), config, Some(Box::new(source))).unwrap()

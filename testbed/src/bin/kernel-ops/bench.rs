@@ -10,6 +10,8 @@ use testbed::agent::{Agent, Failure};
 pub(crate) const SIZE: usize = 2 << 20;
 /// The Q_Key of both sides' datagram queue pairs.
 pub(crate) const QKEY: u32 = 0x1111_1111;
+/// READs and atomics outstanding: as many as ours want before they ask in parts.
+const READS: u8 = 16;
 const OUR_PSN: u32 = 0xff_fff0;
 const THEIR_PSN: u32 = 0x00_1234;
 const RIGHTS: Access = Access::LOCAL_WRITE
@@ -118,7 +120,7 @@ impl Bench {
                 "connect",
                 &json!({
                     "qp": their_qp, "dest_qpn": qp.qpn().value(), "rq_psn": OUR_PSN, "sq_psn": THEIR_PSN,
-                    "access": rights, "max_rd_atomic": 4, "max_dest_rd_atomic": 4, "av": av,
+                    "access": rights, "max_rd_atomic": READS, "max_dest_rd_atomic": READS, "av": av,
                     "timeout": setup.their_timeout, "retry_cnt": setup.retries, "rnr_retry": setup.rnr_retries,
                 }),
             )?;
@@ -191,7 +193,7 @@ fn connect(context: &Context, qp: &Qp, setup: &Setup, gid: Gid, remote: Qpn) -> 
         path_mtu: Some(Mtu::M1024),
         dest_qpn: Some(remote),
         rq_psn: Some(Psn::new(THEIR_PSN)),
-        max_dest_rd_atomic: only_reliable(4),
+        max_dest_rd_atomic: only_reliable(READS),
         min_rnr_timer: only_reliable(12),
         ..change
     })?;
@@ -201,7 +203,7 @@ fn connect(context: &Context, qp: &Qp, setup: &Setup, gid: Gid, remote: Qpn) -> 
         timeout: only_reliable(setup.our_timeout),
         retry_count: only_reliable(setup.retries),
         rnr_retry: only_reliable(setup.rnr_retries),
-        max_rd_atomic: only_reliable(4),
+        max_rd_atomic: only_reliable(READS),
         ..change
     })?;
     Ok(())

@@ -13,11 +13,14 @@ const MESSAGES: u64 = 20;
 /// WRITEs in a row, which leave in parts, and their bytes: the last packet of each is a short one.
 const ROW: u64 = 14;
 const LEN: usize = 70_000;
+/// READs in a row are asked for in parts if they are no longer than 16 packets, here of 1024 bytes.
+const READ_LEN: usize = 15_000;
 
 pub(crate) const ALL: &[Case] = &[
     case("RC READ, 20 x 1 MiB", RC, we_read, they_read),
     case("RC WRITE, 20 x 1 MiB", RC, we_write, they_write),
     case("RC WRITE, 14 x 70000 B in a row", RC, we_write_a_row, they_write_a_row),
+    case("RC READ, 14 x 15000 B in a row", RC, we_read_a_row, they_read_a_row),
 ];
 
 fn told(pair: &mut Pair<'_>) -> Result<(), Failure> {
@@ -94,6 +97,39 @@ fn we_write_a_row(pair: &mut Pair<'_>) -> Result<(), Failure> {
     }
     for seed in 1..=ROW {
         pair.they_check(in_row(seed), LEN, seed)?;
+    }
+    told(pair)
+}
+
+pub(crate) fn we_read_a_row(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    for seed in 1..=ROW {
+        pair.they_fill(in_row(seed), READ_LEN, seed)?;
+    }
+    for seed in 1..=ROW {
+        pair.post(SendOp::Read(pair.there(in_row(seed))), in_row(seed), READ_LEN)?;
+    }
+    for _ in 1..=ROW {
+        pair.we_did(WcOpcode::Read)?;
+    }
+    for seed in 1..=ROW {
+        same("what was read", &pair.mr.read_vec(in_row(seed), READ_LEN)?, &pattern(seed, READ_LEN))?;
+    }
+    told(pair)
+}
+
+pub(crate) fn they_read_a_row(pair: &mut Pair<'_>) -> Result<(), Failure> {
+    for seed in 1..=ROW {
+        pair.mr.write_at(in_row(seed), &pattern(seed, READ_LEN))?;
+    }
+    let row =
+        (1..=ROW).map(|seed| pair.their_wr("RDMA_READ", in_row(seed), READ_LEN, pair.here(in_row(seed))));
+    let row: Vec<_> = row.collect();
+    pair.they_post(&row)?;
+    for _ in 1..=ROW {
+        pair.they_did("RDMA_READ")?;
+    }
+    for seed in 1..=ROW {
+        pair.they_check(in_row(seed), READ_LEN, seed)?;
     }
     told(pair)
 }

@@ -12,6 +12,7 @@ mod ours;
 
 use crate::{
     bench::{RC, Setup},
+    bulk,
     cases::case,
 };
 
@@ -24,6 +25,7 @@ pub(crate) const ALL: &[Case] = &[
     case("RC WRITE, 2 x 1 MiB", LOSSY, ours::writes, kernel::writes),
     case("RC WRITE with immediate, 24 x 5000 B", LOSSY, ours::writes_imm, kernel::writes_imm),
     case("RC READ, 2 x 1 MiB", LOSSY, ours::reads, kernel::reads),
+    case("RC READ, 14 x 15000 B in a row", LOSSY, bulk::we_read_a_row, bulk::they_read_a_row),
     case("RC fetch and add, 240 to one sum", LOSSY, ours::adds, kernel::adds),
     case("RC compare and swap, a chain of 120", LOSSY, ours::swaps, kernel::swaps),
     case("RC ATOMIC WRITE, 60", LOSSY, ours::atomic_writes, kernel::atomic_writes),

@@ -54,7 +54,7 @@ fn a_reply_implies_the_acknowledgement_before_it() {
     assert!(!answers.may_wait());
     answers.reply(atomic(6, false));
     assert_eq!(show(&answers), ["read 2+600", "atomic 6"]);
-    assert_eq!(answers.outstanding(), (0, 2));
+    assert_eq!(answers.outstanding(), Outstanding { flushes: 0, others: 2 });
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn repetitions_replace_what_they_repeat_in_psn_order() {
     assert_eq!(show(&answers), ["read 12+256", "atomic 14", "ack 15"]);
     answers.replay(atomic(8, true), MTU);
     assert_eq!(show(&answers), ["atomic 8", "read 12+256", "atomic 14", "ack 15"]);
-    assert_eq!(answers.outstanding(), (0, 0));
+    assert_eq!(answers.outstanding(), Outstanding::default());
 }
 
 #[test]

@@ -1,0 +1,50 @@
+//! The form in which reliable WRITEs and READs of several packets leave.
+
+use crate::net::ConfigError;
+
+/// How reliable RDMA WRITEs and READs longer than a packet leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Messages {
+    /// Those that are one of several under way: WRITEs as messages of one packet each ("RDMA WRITE only"); READs of up to 16
+    /// packets as requests for two packets each, if the peer allows 16 at a time. So all packets of data have one length, and
+    /// the system takes such packets in large batches, which is worth a third to two thirds of the time.
+    #[default]
+    Parts,
+    /// Each as one message, of a first, middle and a last packet. For peers that are to see those under load.
+    Whole,
+}
+
+impl Messages {
+    /// What `RXE_MESSAGES` says: `parts` or `whole`; [`Self::Parts`] if it is not set or empty.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for another value.
+    pub fn from_environment() -> Result<Self, ConfigError> {
+        let text = std::env::var_os("RXE_MESSAGES").unwrap_or_default();
+        Self::parse(&text.to_string_lossy())
+    }
+
+    fn parse(text: &str) -> Result<Self, ConfigError> {
+        match text {
+            "" | "parts" => Ok(Self::Parts),
+            "whole" => Ok(Self::Whole),
+            _ => Err(ConfigError::new("RXE_MESSAGES", text, "parts, whole")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_has_two_values() {
+        for (text, messages) in
+            [("", Messages::Parts), ("parts", Messages::Parts), ("whole", Messages::Whole)]
+        {
+            assert_eq!(Messages::parse(text), Ok(messages));
+        }
+        let error = Messages::parse("all").unwrap_err().to_string();
+        assert_eq!(error, "RXE_MESSAGES=\"all\" is not understood; allowed: parts, whole");
+    }
+}
