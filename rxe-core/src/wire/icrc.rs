@@ -107,8 +107,8 @@ impl RouteCrc {
         if front > CONGESTION {
             buf[bth + CONGESTION] = 0xff;
         }
-        let crc = crc::update(AFTER_LRH, &buf[..bth + front]);
-        if packet.len() > front { crc::update(crc, &packet[front..]) } else { crc }
+        let parts = [&buf[..bth + front], &packet[front..]];
+        crc::update(AFTER_LRH, parts)
     }
 
     /// Whether the last four bytes of `packet` (BTH to ICRC) are its ICRC.
@@ -149,7 +149,7 @@ pub fn seal(route: &Route, ident: u16, packet: &mut [u8]) {
 /// Kernels 6.12 and maybe others send and accept FLUSH only with this value in place of the specification's.
 #[must_use]
 pub fn rxe_flush(icrc: u32, packet: &[u8]) -> u32 {
-    crc::update(icrc, packet)
+    crc::update(icrc, [packet])
 }
 
 pub(super) fn v6_octets(addr: IpAddr) -> [u8; 16] {

@@ -29,7 +29,7 @@ fn quicker(mut trial: impl FnMut(Method) -> Duration) -> Method {
 fn trial(method: Method) -> Duration {
     let bytes = black_box([0x5a; LENGTH]);
     let start = clock::now();
-    black_box(update_by(method, 0, &bytes));
+    black_box(update_by(method, 0, [&bytes]));
     clock::now().since(start)
 }
 
