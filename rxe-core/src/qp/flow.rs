@@ -192,35 +192,39 @@ impl Window {
     }
 }
 
-/// READ responses that may be on their way to this endpoint at once.
+/// READ responses that may be on their way to this endpoint at once: as many as its socket takes, and fewer while some are
+/// lost. All that is behind a lost one is asked for again, so what is under way is what a loss costs.
 #[derive(Debug)]
-pub(crate) struct ReadBudget {
-    in_flight: u32,
-    limit: u32,
-}
+pub(crate) struct ReadBudget(Window);
 
 impl ReadBudget {
     pub(crate) const fn new(limit: u32) -> Self {
-        Self { in_flight: 0, limit }
+        Self(Window::new(limit, limit))
     }
 
     /// Bytes a READ request may ask for now, at least `packet` if nothing is on its way.
     pub(crate) const fn available(&self, packet: u32) -> u32 {
-        let left = self.limit.saturating_sub(self.in_flight);
-        if self.in_flight == 0 && left < packet { packet } else { left }
+        let left = self.0.limit.saturating_sub(self.0.in_flight);
+        if self.is_idle() && left < packet { packet } else { left }
     }
 
     /// Whether nothing is on its way.
     pub(crate) const fn is_idle(&self) -> bool {
-        self.in_flight == 0
+        self.0.is_empty()
     }
 
     pub(crate) const fn asked(&mut self, bytes: u32) {
-        self.in_flight = self.in_flight.saturating_add(bytes);
+        self.0.sent(bytes);
     }
 
+    /// They came.
+    pub(crate) fn came(&mut self, bytes: u32) {
+        self.0.acknowledged(bytes);
+    }
+
+    /// They are not waited for any more, for whatever reason.
     pub(crate) const fn left(&mut self, bytes: u32) {
-        self.in_flight = self.in_flight.saturating_sub(bytes);
+        self.0.left(bytes);
     }
 }
 
@@ -231,6 +235,18 @@ pub(crate) struct Flow<'a> {
     pub place: Place,
     /// Whether WRITEs and READs may leave in parts.
     pub parts: bool,
+}
+
+impl Flow<'_> {
+    /// Packets were lost that a READ needs (`read`), or another request.
+    pub(crate) const fn lost(&mut self, read: bool) {
+        if read { self.reads.0.lost() } else { self.window.lost() }
+    }
+
+    /// The same, and nothing else came back for long.
+    pub(crate) const fn silent(&mut self, read: bool) {
+        if read { self.reads.0.silent() } else { self.window.silent() }
+    }
 }
 
 /// Where in a batch the next packet stands.

@@ -4,6 +4,7 @@ use crate::bench::Bench;
 use rxe_core::{
     endpoint::EndpointConfig,
     testing::{ConnectOptions, PairConfig, Verdict},
+    time::Instant,
     wire::Class,
     work::{SendOp, WcStatus},
 };
@@ -30,16 +31,53 @@ fn no_more_is_asked_for_than_fits() {
     assert!(requests.iter().all(|seen| seen.asked <= WINDOW), "{requests:?}");
     assert_eq!(requests.iter().map(|seen| seen.asked).sum::<u32>(), LEN, "each byte is asked for once");
     // At no time more on its way than fits.
-    let mut on_its_way = 0_i64;
+    assert!(on_its_way(&bench).iter().all(|(_, bytes)| *bytes <= WINDOW.into()));
+}
+
+/// Bytes of responses asked for and not arrived, with each request and each arrival. Without losses.
+fn on_its_way(bench: &Bench) -> Vec<(Instant, i64)> {
+    let requests = bench.wire_of(0, Class::ReadRequest);
     let mut all: Vec<_> = requests.iter().map(|seen| (seen.at, i64::from(seen.asked))).collect();
     let latency = bench.pair.sides[1].link.config().latency;
     let responses = bench.wire_of(1, Class::ReadResponse);
     all.extend(responses.iter().map(|seen| (seen.at + latency, -(seen.payload as i64))));
     all.sort();
-    for (at, bytes) in all {
-        on_its_way += bytes;
-        assert!(on_its_way <= i64::from(WINDOW), "{on_its_way} bytes at {at:?}");
-    }
+    let mut bytes = 0;
+    all.into_iter()
+        .map(|(at, more)| {
+            bytes += more;
+            (at, bytes)
+        })
+        .collect()
+}
+
+/// All behind a lost response is asked for again, so the fewer are under way the less it costs; and more again where none
+/// is lost any more.
+#[test]
+fn a_loss_leaves_less_to_be_lost() {
+    let mut bench = bench("read-budget");
+    let read = |bench: &mut Bench, wr_id| {
+        bench.send(0, wr_id, SendOp::Read(bench.remote(1, 0)), 0, LEN);
+        bench.pair.run_until_idle();
+        assert_eq!(bench.sent_statuses(0), [(wr_id, WcStatus::Success)]);
+    };
+    // The first request of each READ starts with nothing on its way.
+    let first = |bench: &mut Bench, wr_id| {
+        let before = bench.wire_of(0, Class::ReadRequest).len();
+        read(bench, wr_id);
+        bench.wire_of(0, Class::ReadRequest)[before].asked
+    };
+    assert_eq!(first(&mut bench, 1), WINDOW);
+    bench.pair.sides[1].link.set_rule(|crossing| match crossing.index {
+        380 => Verdict::Drop,
+        _ => Verdict::Pass,
+    });
+    assert_eq!(first(&mut bench, 2), WINDOW);
+    assert!(bench.stats(0).retransmitted > 0);
+    let less = first(&mut bench, 3);
+    assert!((WINDOW / 2..=WINDOW / 8 * 7).contains(&less), "{less} of {WINDOW}");
+    (4..30).for_each(|wr_id| read(&mut bench, wr_id));
+    assert_eq!(first(&mut bench, 30), WINDOW);
 }
 
 /// A lost response: what was received is not asked for again.

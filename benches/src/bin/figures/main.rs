@@ -5,6 +5,7 @@
 //! --quick` builds everything and runs this, `scripts/bench --full` the whole report (`full/`).
 
 mod answer;
+mod distance;
 mod full;
 mod ours;
 mod place;
@@ -70,8 +71,9 @@ fn main() -> Result<()> {
     let mut ratios: Vec<Ratio> = rows.iter().map(|row| Ratio::new(row)).collect();
     let idle = idle_share();
     let bar = bar(args.rounds, &probes)?;
+    let mut distances = Vec::new();
     for _ in 0..args.rounds {
-        let found = round(&probes, args.seconds, &bar)?;
+        let found = round(&probes, args.seconds, &bar, &mut distances)?;
         ratios
             .iter_mut()
             .zip(&rows)
@@ -79,12 +81,13 @@ fn main() -> Result<()> {
     }
     bar.finish_and_clear();
     println!(
-        "{}; {:.0} % of its processors idle before, load {} after; {} rounds of {} s.\n",
+        "{}; {:.0} % of its processors idle before, load {} after; {} rounds of {} s.\n{}\n",
         machine(),
         idle * 100.0,
         load(),
         args.rounds,
-        args.seconds
+        args.seconds,
+        distance::describe(&distances),
     );
     print!("{}", ratio::table(&ratios));
     Ok(())
@@ -108,11 +111,17 @@ fn bar(rounds: u32, probes: &[Probe]) -> Result<ProgressBar> {
     Ok(bar)
 }
 
-/// Measures each thing once.
-fn round(probes: &[Probe], seconds: f64, bar: &ProgressBar) -> Result<HashMap<Probe, Outcome>> {
+/// Measures each thing once, and before it how far apart the processors are.
+fn round(
+    probes: &[Probe],
+    seconds: f64,
+    bar: &ProgressBar,
+    distances: &mut Vec<f64>,
+) -> Result<HashMap<Probe, Outcome>> {
     let mut found = HashMap::new();
     for probe in probes {
         bar.set_message(format!("{probe:?}"));
+        distances.extend(distance::measure()?);
         let outcome = probe.measure(seconds).map_err(|error| format!("{probe:?}: {error}"))?;
         found.insert(*probe, outcome);
         bar.inc(1);

@@ -47,7 +47,8 @@ impl Drop for Held {
     }
 }
 
-fn stay(cpu: usize) -> Result<()> {
+/// This thread runs on `cpu` only, from now on.
+pub(crate) fn stay(cpu: usize) -> Result<()> {
     let mut one = CpuSet::new();
     one.set(cpu)?;
     Ok(sched_setaffinity(Pid::from_raw(0), &one)?)

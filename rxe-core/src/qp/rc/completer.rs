@@ -221,7 +221,7 @@ impl Requester {
             if !read.last.is_before(to) {
                 break;
             }
-            scene.flow.reads.left(read.bytes);
+            scene.flow.reads.came(read.bytes);
             self.outstanding.pop_front();
         }
         while self.read_ends.front().is_some_and(|end| end.is_before(to)) {
@@ -295,7 +295,7 @@ impl Requester {
 
     fn on_loss(&mut self, scene: &mut Scene<'_, '_, '_>) -> Result<(), Failure> {
         if self.retry.on_loss(scene.ctx.now)? {
-            scene.flow.window.lost();
+            scene.flow.lost(begins_with_read(scene.sq));
             self.go_back(scene.flow, Some(scene.ctx.now));
         }
         Ok(())
@@ -325,14 +325,14 @@ impl Requester {
                 return Ok(());
             }
             scene.qp.stats.probes += 1;
-            scene.flow.window.silent();
+            scene.flow.silent(begins_with_read(scene.sq));
             self.go_back(scene.flow, None);
             return Ok(());
         }
         scene.qp.stats.timeouts += 1;
         self.rxe_flush ^= oldest.is_some_and(|wqe| matches!(wqe.op, SendOp::Flush { .. }));
         self.retry.on_timeout()?;
-        scene.flow.window.lost();
+        scene.flow.lost(begins_with_read(scene.sq));
         self.go_back(scene.flow, None);
         Ok(())
     }
@@ -342,6 +342,11 @@ impl Requester {
         scene.sq.complete_front(scene.qp, scene.ctx, failure.status, failure.vendor);
         self.stop(scene.flow);
     }
+}
+
+/// Whether the oldest request is a READ: what is missing is the request, which the window does not count, or its answer.
+fn begins_with_read(sq: &SendQueue) -> bool {
+    sq.ring.front().is_some_and(|wqe| matches!(wqe.op, SendOp::Read(_)))
 }
 
 /// What `count` packets from packet `k` of a request on cost the window.

@@ -1,7 +1,7 @@
 //! The report as Markdown.
 
 use super::store::{Line, Report, Table};
-use crate::ratio;
+use crate::{distance, ratio};
 use std::fmt::{self, Write};
 
 /// Three digits.
@@ -52,6 +52,7 @@ pub(super) fn write(report: &Report) -> Result<String, fmt::Error> {
         report.idle_before * 100.0,
         report.load_after,
     )?;
+    writeln!(out, "{}", distance::describe(&report.distances))?;
     if !report.environment.is_empty() {
         writeln!(out, "Set were: `{}`.", report.environment.join("`, `"))?;
     }

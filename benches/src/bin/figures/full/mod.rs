@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let bar = bar(args.rounds, &probes)?;
     for _ in 0..args.rounds {
-        let found = round(&probes, args.seconds, &bar)?;
+        let found = round(&probes, args.seconds, &bar, &mut report.distances)?;
         report.add(rows, &plan, |probe| found.get(&probe).cloned());
     }
     bar.finish_and_clear();

@@ -32,6 +32,8 @@ pub(super) struct Report {
     pub(super) idle_before: f64,
     /// Of a minute, after the last round.
     pub(super) load_after: String,
+    /// Nanoseconds of a cache line's round trip between two processors, before each measurement.
+    pub(super) distances: Vec<f64>,
     pub(super) ratios: Vec<Ratio>,
     pub(super) sections: Vec<Table>,
 }
@@ -98,6 +100,7 @@ impl Report {
             rounds: 0,
             idle_before: idle_share(),
             load_after: String::new(),
+            distances: Vec::new(),
             ratios: rows.iter().map(Ratio::new).collect(),
             sections: plan.iter().map(Table::new).collect(),
         }
@@ -117,6 +120,7 @@ impl Report {
             );
         }
         (self.sections, self.ratios) = (earlier.sections, earlier.ratios);
+        self.distances = earlier.distances;
         (self.rounds, self.idle_before) = (earlier.rounds, earlier.idle_before);
         Ok(())
     }
