@@ -4,9 +4,8 @@
 //! that routers change set to ones, the BTH with its congestion byte set to ones, and the rest of the packet. It goes on
 //! the wire with its least significant byte first.
 
-use super::{opcode::BTH_LEN, packet::ICRC_LEN};
+use super::{crc, opcode::BTH_LEN, packet::ICRC_LEN};
 use core::net::IpAddr;
-use crc32fast::Hasher;
 
 /// The UDP port of RoCEv2 (IANA "roce").
 pub const ROCE_PORT: u16 = 4791;
@@ -108,12 +107,8 @@ impl RouteCrc {
         if front > CONGESTION {
             buf[bth + CONGESTION] = 0xff;
         }
-        let mut crc = Hasher::new_with_initial(AFTER_LRH);
-        crc.update(&buf[..bth + front]);
-        if packet.len() > front {
-            crc.update(&packet[front..]);
-        }
-        crc.finalize()
+        let parts = [&buf[..bth + front], &packet[front..]];
+        crc::update(AFTER_LRH, parts)
     }
 
     /// Whether the last four bytes of `packet` (BTH to ICRC) are its ICRC.
@@ -154,9 +149,7 @@ pub fn seal(route: &Route, ident: u16, packet: &mut [u8]) {
 /// Kernels 6.12 and maybe others send and accept FLUSH only with this value in place of the specification's.
 #[must_use]
 pub fn rxe_flush(icrc: u32, packet: &[u8]) -> u32 {
-    let mut crc = Hasher::new_with_initial(icrc);
-    crc.update(packet);
-    crc.finalize()
+    crc::update(icrc, [packet])
 }
 
 pub(super) fn v6_octets(addr: IpAddr) -> [u8; 16] {

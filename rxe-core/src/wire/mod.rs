@@ -4,6 +4,7 @@
 mod aeth;
 mod bth;
 mod cnp;
+pub mod crc;
 mod ext;
 mod gf;
 mod grh;

@@ -1,14 +1,16 @@
 //! The background thread of a shard: makes progress while the application does not.
 //!
 //! While the application polls, this thread never waits for packets: two threads waiting for the same socket double the
-//! latency. It looks in once a millisecond, for timers. When the application has not polled for a tick, it takes over:
-//! turns for a moment, then sleeps until packets arrive or a deadline passes. While a thread of the application waits for
-//! packets itself, only deadlines are left; that one sets an alarm when it has what it waited for, so that somebody looks in
-//! if it does not come back, and mostly it is back before that.
+//! latency. It looks in once a millisecond, for timers; less often where that would take much of a processor ([`Pace`]).
+//! When the application has not polled for a tick, it takes over: turns for a moment, then sleeps until packets arrive or a
+//! deadline passes. While a thread of the application waits for packets itself, only deadlines are left; that one sets an
+//! alarm when it has what it waited for, so that somebody looks in if it does not come back, and mostly it is back before
+//! that.
 
 use super::{
     clock,
     network::Network,
+    pace::Pace,
     polling::Polling,
     shard::{Shard, mode},
     state::{Turn, Who},
@@ -23,7 +25,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// How often it looks in while the application polls.
+/// How often it looks in while the application polls, where it takes little to do so.
 pub(super) const TICK: Duration = Duration::from_millis(1);
 /// How long it goes on looking for packets after the last one, before it sleeps; [`Polling`] may say otherwise.
 const SPIN: Duration = Duration::from_micros(30);
@@ -53,7 +55,7 @@ struct Engine<'a> {
 
 fn run(engine: &Engine<'_>) {
     let shard = engine.shard;
-    let mut seen = shard.polls.load(Ordering::Relaxed);
+    let (mut seen, mut pace) = (shard.polls.load(Ordering::Relaxed), Pace::default());
     loop {
         if shard.stop.load(Ordering::Acquire) {
             // Acknowledgements owed leave before the socket is closed.
@@ -67,7 +69,7 @@ fn run(engine: &Engine<'_>) {
         } else if shard.waiters.load(Ordering::SeqCst) > 0 {
             rest(engine);
         } else if polled {
-            tick(engine);
+            tick(engine, &mut pace);
         } else {
             take_over(engine, polls);
         }
@@ -75,14 +77,15 @@ fn run(engine: &Engine<'_>) {
 }
 
 /// The application polls: sleep a moment, then a turn if nobody is in one.
-fn tick(engine: &Engine<'_>) {
+fn tick(engine: &Engine<'_>, pace: &mut Pace) {
     let shard = engine.shard;
     shard.mode.store(mode::TICKING, Ordering::SeqCst);
     // Whoever is about to sleep sees the mode, or we see him.
     if shard.expects_sleep.load(Ordering::SeqCst) {
         return;
     }
-    sleep(engine, false, Some(TICK));
+    let length = pace.tick();
+    pace.time(|| sleep(engine, false, Some(length)));
     // What has come for a thread that waits is his.
     if shard.waiters.load(Ordering::SeqCst) == 0 {
         shard.try_turn(Who::Idle);

@@ -8,6 +8,7 @@ use super::{
     reach::ShardSet,
     shard::Shard,
     state::{State, Who},
+    sums::choose_method,
     supply::{Source, Supply},
     threads::Threads,
     transmit::core_ident,
@@ -159,6 +160,7 @@ impl Stack {
         config: StackConfig,
         source: Option<Box<dyn Source>>,
     ) -> io::Result<Arc<Self>> {
+        choose_method();
         let table = Arc::new(Regions::new(RandomState::new().hash_one(std::process::id()) as u8));
         let pkeys = config.pkeys.unwrap_or_else(|| vec![Pkey::DEFAULT]);
         let common = EndpointConfig {

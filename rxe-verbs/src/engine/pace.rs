@@ -1,0 +1,72 @@
+//! How often the background thread looks in while the application polls.
+
+use super::background::TICK;
+use core::time::Duration;
+use nix::time::{ClockId, clock_gettime};
+
+/// It takes a wake-up to look in. Together they are to take at most so small a part of a processor,
+const PART: u32 = 20;
+/// unless they came less often than this.
+const LONGEST: Duration = Duration::from_millis(4);
+/// A wake-up changes the mean by so small a part of the difference.
+const WEIGHT: u32 = 8;
+
+/// What wake-ups of this thread take. Where they take little, it looks in each [`TICK`].
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    wake: Duration,
+}
+
+impl Pace {
+    /// How long to sleep until it looks in again.
+    pub(super) fn tick(&self) -> Duration {
+        (self.wake * PART).clamp(TICK, LONGEST)
+    }
+
+    /// Sleeps by `sleep`, and learns what that took.
+    pub(super) fn time(&mut self, sleep: impl FnOnce()) {
+        let before = processor_time();
+        sleep();
+        self.learn(processor_time().saturating_sub(before));
+    }
+
+    fn learn(&mut self, took: Duration) {
+        // One that took long may have been interrupted.
+        self.wake = (self.wake * (WEIGHT - 1) + took.min(LONGEST / PART * 2)) / WEIGHT;
+    }
+}
+
+/// What the thread has had of processors; always the same where the system does not say.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_looks_in_less_often_where_that_takes_long() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.tick(), TICK);
+        let mut seen = Vec::new();
+        for micros in [20, 110, 160, 5000, 20] {
+            for _ in 0..100 {
+                pace.learn(Duration::from_micros(micros));
+            }
+            seen.push(pace.tick().as_millis());
+        }
+        // 20 times as long, between a millisecond and four. Wake-ups take about 20 us on real processors, 170 on emulated ones.
+        assert_eq!(seen, [1, 2, 3, 4, 1]);
+    }
+
+    #[test]
+    fn sleep_is_not_processor_time() {
+        let (before, pause) = (processor_time(), Duration::from_millis(5));
+        for _ in 0..20 {
+            std::thread::sleep(pause);
+        }
+        let took = processor_time() - before;
+        assert!(took > Duration::ZERO && took < 10 * pause, "{took:?} of {:?}", 20 * pause);
+    }
+}
