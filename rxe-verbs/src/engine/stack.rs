@@ -49,8 +49,9 @@ const WINDOW: (usize, usize) = (16 * 1024, 1024 * 1024);
 const BUFFER_PER_BYTE: usize = 4;
 
 /// Bytes in flight to one destination at most, where our own buffer is large: then the peer's probably is, too. With less a
-/// sender that never waits is held up by its acknowledgements; more brings nothing.
-const SEND_WINDOW_MOST: u32 = 1024 * 1024;
+/// sender that never waits is held up by its acknowledgements. With more nothing of 64 messages of 16 KiB is left behind
+/// the window to fill the next batches.
+const SEND_WINDOW_MOST: u32 = 384 * 1024;
 
 /// Turns without effect before the processor is offered. That is more than pass in a round trip between two idle
 /// processors (about 25), which therefore never pays for it; about as long (20 us) as a thread that may sleep goes on
