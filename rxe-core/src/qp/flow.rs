@@ -127,7 +127,7 @@ impl Window {
         let growth = if self.limit < self.threshold {
             cost
         } else {
-            u32::try_from(u64::from(cost) * u64::from(STEP) / u64::from(self.limit)).unwrap_or(0)
+            u32::try_from(u64::from(cost) * u64::from(STEP) / u64::from(self.limit.max(1))).unwrap_or(0)
         };
         self.limit = self.limit.saturating_add(growth).min(self.max);
         if self.congestion.target != 0 {
@@ -208,8 +208,14 @@ impl ReadBudget {
         if self.is_idle() && left < packet { packet } else { left }
     }
 
+    /// Whether a READ may be asked for again as it was at first: what the socket takes counts, not what losses have left of it,
+    /// because it is not cut anew and would wait until all others are idle.
+    pub(crate) const fn admits_again(&self, bytes: u32) -> bool {
+        self.is_idle() || self.0.in_flight.saturating_add(bytes) <= self.0.max
+    }
+
     /// Whether nothing is on its way.
-    pub(crate) const fn is_idle(&self) -> bool {
+    const fn is_idle(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -243,9 +249,10 @@ impl Flow<'_> {
         if read { self.reads.0.lost() } else { self.window.lost() }
     }
 
-    /// The same, and nothing else came back for long.
+    /// The same, and nothing else came back for long. A peer that is silent says little about the READs of others, who have the
+    /// budget in common.
     pub(crate) const fn silent(&mut self, read: bool) {
-        if read { self.reads.0.silent() } else { self.window.silent() }
+        if read { self.reads.0.lost() } else { self.window.silent() }
     }
 }
 
@@ -256,4 +263,34 @@ pub(crate) struct Place {
     pub first: bool,
     /// No packet of its size fits behind it.
     pub last: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_again_needs_room_in_the_socket_only() {
+        let mut reads = ReadBudget::new(64_000);
+        reads.asked(20_000);
+        // A loss after each window: a tenth of the budget is left, and all of that is used.
+        for _ in 0..10 {
+            reads.0.lost();
+            reads.0.acked_since_cut = u32::MAX;
+        }
+        assert_eq!(reads.available(4096), 0);
+        assert!(reads.admits_again(44_000) && !reads.admits_again(44_001));
+        reads.came(20_000);
+        assert!(reads.admits_again(1 << 30), "by itself it always may");
+    }
+
+    #[test]
+    fn a_socket_that_takes_nothing_still_gets_packets_one_by_one() {
+        let mut reads = ReadBudget::new(0);
+        assert_eq!(reads.available(1024), 1024);
+        reads.asked(1024);
+        assert_eq!(reads.available(1024), 0);
+        reads.came(1024);
+        assert_eq!(reads.available(1024), 1024);
+    }
 }

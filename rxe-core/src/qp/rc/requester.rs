@@ -283,14 +283,14 @@ impl Requester {
     /// has no room. A READ that is sent again ends where it ended at first, because the responder may know it or not.
     fn read_psns(&self, left: u64, mtu: u32, most: u32, flow: &Flow<'_>) -> Option<u32> {
         let all = (left.div_ceil(u64::from(mtu)) as u32).max(1);
-        let available = flow.reads.available(mtu);
         if self.cur != self.next
             && let Some(end) = self.read_ends.iter().find(|end| !end.is_before(self.cur))
         {
             let psns = all.min(end.since(self.cur) + 1);
             let bytes = left.min(u64::from(psns) * u64::from(mtu));
-            return (u64::from(available) >= bytes || flow.reads.is_idle()).then_some(psns);
+            return flow.reads.admits_again(bytes as u32).then_some(psns);
         }
+        let available = flow.reads.available(mtu);
         if u64::from(available) >= left {
             return Some(all.min(most));
         }
