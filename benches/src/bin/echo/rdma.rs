@@ -1,0 +1,250 @@
+//! The same over reliable queue pairs: SENDs, completions by events.
+
+use crate::{
+    Plan, Server, Wire, hear,
+    measure::{Answers, Spent, Stretch},
+    say,
+    wait::{How, Waiter},
+};
+use benches::ends::{ALL, Result, loopback};
+use rxe_verbs::{
+    CompChannel, Completion, Context, ContextOptions, Cq, EventError, Gid, Mr, Mtu, Pd, Psn, Qp, QpCaps,
+    QpChange, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+};
+use serde_json::{Value, json};
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, BorrowedFd},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Receives posted for each queue pair.
+const RECEIVES: usize = 2;
+/// One SEND of so many says when it is done, so that the send queue never fills.
+const SIGNALED: u64 = 16;
+/// How long nothing may come before the loop looks whether it is to end.
+const PAUSE: Duration = Duration::from_millis(100);
+
+struct Side {
+    qps: Vec<Qp>,
+    /// Index by number.
+    by_number: HashMap<Qpn, usize>,
+    mr: Mr,
+    /// Each with a channel, for one or for all queue pairs.
+    cqs: Vec<(Cq, CompChannel)>,
+    context: Context,
+    _pd: Pd,
+    size: usize,
+    wait: How,
+    sent: u64,
+}
+
+impl Side {
+    /// `client` is the process whose number both addresses are made of.
+    fn new(plan: Plan) -> Result<Self> {
+        let context = ContextOptions::new().alone().open_address(loopback(1))?;
+        let pd = context.alloc_pd()?;
+        let queues = if plan.wire == Wire::Each { plan.connections } else { 1 };
+        let entries = (plan.connections / queues * (RECEIVES + 16)) as u32;
+        let mut cqs = Vec::new();
+        for _ in 0..queues {
+            let channel = context.create_comp_channel()?;
+            cqs.push((context.create_cq(entries, Some(&channel))?, channel));
+        }
+        let mut qps = Vec::new();
+        for index in 0..plan.connections {
+            let init = QpInit::new(QpType::Rc, &cqs[index % queues].0);
+            let caps = QpCaps { max_recv_wr: RECEIVES as u32, max_send_wr: 2 * SIGNALED as u32, ..init.caps };
+            qps.push(pd.create_qp(&QpInit { caps, ..init })?);
+        }
+        // Receives of all, and what is sent.
+        let mr = pd.alloc_mr((plan.connections * RECEIVES + 1) * plan.size, ALL)?;
+        let by_number = qps.iter().enumerate().map(|(index, qp)| (qp.qpn(), index)).collect();
+        Ok(Self { qps, by_number, mr, cqs, context, _pd: pd, size: plan.size, wait: plan.wait, sent: 0 })
+    }
+
+    fn card(&self) -> Value {
+        let qpns: Vec<u32> = self.qps.iter().map(|qp| qp.qpn().value()).collect();
+        json!({ "gid": self.context.gids().get(0).to_string(), "qpns": qpns })
+    }
+
+    fn connect(&self, card: &Value) -> Result<()> {
+        let gid: Gid = card["gid"].as_str().ok_or("no GID")?.parse()?;
+        let av = self.context.address_vector(0, gid)?;
+        let numbers = card["qpns"].as_array().ok_or("no queue pairs")?;
+        for (index, (qp, number)) in self.qps.iter().zip(numbers).enumerate() {
+            qp.modify(&QpChange {
+                state: Some(QpState::Init),
+                pkey_index: Some(0),
+                port: Some(1),
+                access: Some(ALL),
+                ..QpChange::default()
+            })?;
+            qp.modify(&QpChange {
+                state: Some(QpState::Rtr),
+                av: Some(av),
+                path_mtu: Some(Mtu::M4096),
+                dest_qpn: Some(Qpn::new(number.as_u64().unwrap_or_default() as u32)),
+                rq_psn: Some(Psn::new(0)),
+                max_dest_rd_atomic: Some(1),
+                min_rnr_timer: Some(1),
+                ..QpChange::default()
+            })?;
+            qp.modify(&QpChange {
+                state: Some(QpState::Rts),
+                sq_psn: Some(Psn::new(0)),
+                timeout: Some(17),
+                retry_count: Some(7),
+                rnr_retry: Some(7),
+                max_rd_atomic: Some(1),
+                ..QpChange::default()
+            })?;
+            for slot in 0..RECEIVES {
+                self.receive(index, (index * RECEIVES + slot) as u64)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sge(&self, slot: u64) -> Sge {
+        Sge { addr: self.mr.addr() + slot * self.size as u64, len: self.size as u32, lkey: self.mr.lkey() }
+    }
+
+    fn receive(&self, index: usize, slot: u64) -> Result<()> {
+        Ok(self.qps[index].post_recv(&RecvWr { wr_id: slot, sges: &[self.sge(slot)] })?)
+    }
+
+    fn send(&mut self, index: usize) -> Result<()> {
+        self.sent += 1;
+        let flags = if self.sent.is_multiple_of(SIGNALED) { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let sges = [self.sge((self.qps.len() * RECEIVES) as u64)];
+        Ok(self.qps[index].post_send(&SendWr { flags, ..SendWr::new(0, SendOp::Send, &sges) })?)
+    }
+
+    fn descriptors<'a>(channels: &'a [CompChannel], how: How) -> Result<Vec<BorrowedFd<'a>>> {
+        let fds: Vec<BorrowedFd<'a>> = channels.iter().map(AsFd::as_fd).collect();
+        for fd in &fds {
+            let flags = nix::fcntl::OFlag::from_bits_retain(nix::fcntl::fcntl(fd, nix::fcntl::F_GETFL)?);
+            let wanted = if how.non_blocking() {
+                flags | nix::fcntl::OFlag::O_NONBLOCK
+            } else {
+                flags - nix::fcntl::OFlag::O_NONBLOCK
+            };
+            nix::fcntl::fcntl(fd, nix::fcntl::F_SETFL(wanted))?;
+        }
+        Ok(fds)
+    }
+
+    /// Takes the events of a channel that is readable, and calls `each` for each message that has come.
+    fn take_events(
+        &mut self,
+        channel: usize,
+        each: &mut impl FnMut(&mut Self, usize) -> Result<()>,
+    ) -> Result<()> {
+        loop {
+            let taken = match self.wait {
+                How::Epoll | How::Edge => self.cqs[channel].1.try_get_event(),
+                How::Poll | How::Select => Some(self.cqs[channel].1.get_event()?),
+                How::Event => match self.cqs[channel].1.get_event_within(PAUSE) {
+                    Ok(cq) => Some(cq),
+                    Err(EventError::Empty) => None,
+                    Err(error) => return Err(error.into()),
+                },
+            };
+            let Some(cq) = taken else { return Ok(()) };
+            cq.ack_events(1);
+            cq.req_notify(false);
+            drop(cq);
+            self.take_completions(channel, each)?;
+            if !self.wait.non_blocking() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn take_completions(
+        &mut self,
+        channel: usize,
+        each: &mut impl FnMut(&mut Self, usize) -> Result<()>,
+    ) -> Result<()> {
+        let mut some = [Completion::default(); 16];
+        loop {
+            let count = self.cqs[channel].0.poll(&mut some)?;
+            if count == 0 {
+                return Ok(());
+            }
+            for wc in &some[..count] {
+                if wc.status != WcStatus::Success {
+                    return Err(format!("{wc:?}").into());
+                }
+                if wc.opcode == WcOpcode::Recv {
+                    let index = self.by_number[&wc.qpn];
+                    self.receive(index, wc.wr_id)?;
+                    each(self, index)?;
+                }
+            }
+        }
+    }
+
+    /// Handles messages by `each` until `goes_on` says no; asked after each wait.
+    fn run(
+        &mut self,
+        mut goes_on: impl FnMut() -> Result<bool>,
+        mut each: impl FnMut(&mut Self, usize) -> Result<()>,
+    ) -> Result<()> {
+        let channels: Vec<CompChannel> = self.cqs.iter().map(|(_, channel)| channel.clone()).collect();
+        let mut waiter = Waiter::new(self.wait, &Self::descriptors(&channels, self.wait)?)?;
+        for channel in 0..channels.len() {
+            self.cqs[channel].0.req_notify(false);
+            self.take_completions(channel, &mut each)?;
+        }
+        while goes_on()? {
+            if self.wait == How::Event {
+                self.take_events(0, &mut each)?;
+            } else {
+                waiter.wait(|channel| self.take_events(channel, &mut each))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn serve(plan: Plan) -> Result<()> {
+    let mut side = Side::new(plan)?;
+    say(&side.card())?;
+    side.connect(&hear()?)?;
+    say(&json!("ready"))?;
+    let (before, end) = (Spent::now()?, AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ = hear();
+            end.store(true, Ordering::Relaxed);
+        });
+        side.run(|| Ok(!end.load(Ordering::Relaxed)), Side::send)
+    })?;
+    say(&serde_json::to_value(Spent::now()?.since(before))?)
+}
+
+pub(crate) fn ask(plan: Plan, server: &mut Server) -> Result<(Spent, Answers)> {
+    let mut side = Side::new(plan)?;
+    side.connect(&server.hear()?)?;
+    server.say(&side.card())?;
+    server.hear()?;
+    let stretch = core::cell::RefCell::new(Stretch::begin(plan.seconds)?);
+    let mut asked = vec![Instant::now(); plan.connections];
+    for (index, asked) in asked.iter_mut().enumerate() {
+        *asked = Instant::now();
+        side.send(index)?;
+    }
+    side.run(
+        || stretch.borrow_mut().goes_on(),
+        |side, index| {
+            let now = Instant::now();
+            stretch.borrow_mut().add(core::mem::replace(&mut asked[index], now), now);
+            side.send(index)
+        },
+    )?;
+    stretch.into_inner().end()
+}
