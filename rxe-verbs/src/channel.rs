@@ -2,11 +2,11 @@
 
 use crate::{
     cq::{Cq, CqRing},
-    engine::{Polling, Reach, ShardSet, Stack, Waiter},
+    engine::{Descriptor, Polling, Reach, ShardSet, Stack, Waiter},
     error::PollError,
     events::EventError,
     patience::{Patience, Spent},
-    sys::{poll, process::become_background, signals, socket::Event},
+    sys::{poll, process::become_background, signals},
 };
 use core::time::Duration;
 use rxe_core::work::Completion;
@@ -21,15 +21,16 @@ use std::{
     time::Instant,
 };
 
-/// Each time it has looked so often it offers the processor: whom it waits for may be waiting for that.
-const GENEROUS: u32 = 8;
 /// A thread that never sleeps looks up so often: for signals, and for what else ends a wait.
 const LOOK_UP: Duration = Duration::from_micros(100);
+/// Turns in a row by which a program that was woken looks at what has arrived, before it is told that there is no event yet.
+const MOST_TURNS: u32 = 64;
 
 /// A completion channel. Clones are the same channel.
 ///
-/// Its descriptor ([`AsFd`]) is readable while events wait, for programs with an event loop of their own; it must only
-/// be polled, never read. An event comes from a queue that was armed by [`Cq::req_notify`], once per arming.
+/// Its descriptor ([`AsFd`]) is readable while events wait, for programs with an event loop of their own, level- or
+/// edge-triggered; it must only be polled, never read. Where the program asks by [`Self::try_get_event`] it may also become readable
+/// for packets that bring no event. An event comes from a queue that was armed by [`Cq::req_notify`], once per arming.
 #[derive(Clone, Debug)]
 pub struct CompChannel(Arc<Channel>);
 
@@ -37,7 +38,7 @@ pub struct CompChannel(Arc<Channel>);
 pub(crate) struct Channel {
     stack: Arc<Stack>,
     waiting: Mutex<Waiting>,
-    readable: Event,
+    descriptor: Arc<Descriptor>,
     /// The program waits inside [`CompChannel::get_event`], which watches the network itself, and not by polling the
     /// descriptor.
     waits_inside: AtomicBool,
@@ -60,14 +61,14 @@ struct Waiting {
 
 impl Waiting {
     /// Makes the descriptor readable, or unreadable, if it has to be. It costs a system call, so it stays as it is where it
-    /// may be either.
-    fn settle(&mut self, readable: &Event) {
+    /// may be either. `news`: there is one event more than before, of which who waits for edges is to hear.
+    fn settle(&mut self, descriptor: &Descriptor, news: bool) {
         let any = self.interrupted || !self.events.is_empty();
-        if any && !self.raised && (self.interrupted || self.lookers == 0) {
-            readable.raise();
+        if any && (news || !self.raised) && (self.interrupted || self.lookers == 0) {
+            descriptor.raise();
             self.raised = true;
         } else if !any && self.raised {
-            readable.clear();
+            descriptor.clear();
             self.raised = false;
         }
     }
@@ -78,14 +79,14 @@ impl Channel {
     pub(crate) fn push(&self, cq: Arc<CqRing>) {
         let mut waiting = self.lock();
         waiting.events.push_back(cq);
-        waiting.settle(&self.readable);
+        waiting.settle(&self.descriptor, true);
     }
 
     /// Forgets the events of a queue that goes away.
     pub(crate) fn forget(&self, cq: &CqRing) {
         let mut waiting = self.lock();
         waiting.events.retain(|entry| !core::ptr::eq(&raw const **entry, cq));
-        waiting.settle(&self.readable);
+        waiting.settle(&self.descriptor, false);
     }
 
     /// A shard has queue pairs that use one of its queues.
@@ -101,7 +102,7 @@ impl Channel {
         let mut waiting = self.lock();
         // A queue whose last handle is being dropped has no reader any more.
         let cq = core::iter::from_fn(|| waiting.events.pop_front()).find_map(|ring| Cq::of(&ring));
-        waiting.settle(&self.readable);
+        waiting.settle(&self.descriptor, false);
         drop(waiting);
         if let Some(cq) = &cq {
             cq.count_event();
@@ -113,7 +114,7 @@ impl Channel {
     fn take_interrupt(&self) -> bool {
         let mut waiting = self.lock();
         let interrupted = core::mem::take(&mut waiting.interrupted);
-        waiting.settle(&self.readable);
+        waiting.settle(&self.descriptor, false);
         interrupted
     }
 
@@ -136,7 +137,7 @@ impl Drop for Looker<'_> {
     fn drop(&mut self) {
         let mut waiting = self.0.lock();
         waiting.lookers -= 1;
-        waiting.settle(&self.0.readable);
+        waiting.settle(&self.0.descriptor, false);
     }
 }
 
@@ -145,7 +146,7 @@ impl CompChannel {
         Ok(Self(Arc::new(Channel {
             stack: Arc::clone(stack),
             waiting: Mutex::default(),
-            readable: Event::new()?,
+            descriptor: Descriptor::new(stack)?,
             waits_inside: AtomicBool::new(false),
             patience: Patience::default(),
             reach: Reach::default(),
@@ -178,7 +179,7 @@ impl CompChannel {
     pub fn interrupt(&self) {
         let mut waiting = self.0.lock();
         waiting.interrupted = true;
-        waiting.settle(&self.0.readable);
+        waiting.settle(&self.0.descriptor, false);
     }
 
     /// An event that is there, without looking for packets; for a thread that waits if there is none.
@@ -190,20 +191,46 @@ impl CompChannel {
 
     /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK).
     pub fn try_get_event(&self) -> Option<Cq> {
-        self.0.stack.check().ok()?;
-        self.0.pop().or_else(|| {
-            self.0.waits_inside.store(false, Ordering::Relaxed);
-            self.0.stack.progress(self.0.reach.get());
-            self.0.pop()
-        })
+        let Channel { stack, descriptor, .. } = &*self.0;
+        stack.check().ok()?;
+        self.0.waits_inside.store(false, Ordering::Relaxed);
+        let reach = self.0.reach.get();
+        stack.ask_without_waiting(descriptor, reach);
+        if let Some(cq) = self.0.pop() {
+            return Some(cq);
+        }
+        if !descriptor.looks_out() {
+            // What arrives wakes the thread by another channel, if it is not for this call to look.
+            return if stack.has_lookout() { None } else { self.look_once(reach) };
+        }
+        // It may have been woken by an edge: the next one comes only after the sockets have been seen empty.
+        let _looker = Looker::new(&self.0);
+        for _ in 0..MOST_TURNS {
+            let received = stack.progress_after_sleep(reach).received;
+            if let Some(cq) = self.0.pop() {
+                return Some(cq);
+            }
+            if !received {
+                return None;
+            }
+        }
+        self.0.descriptor.raise();
+        self.0.lock().raised = true;
+        None
+    }
+
+    fn look_once(&self, reach: ShardSet) -> Option<Cq> {
+        self.0.stack.progress(reach, true);
+        self.0.pop()
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<Cq, EventError> {
         self.0.stack.check()?;
+        self.0.stack.ask_and_wait(&self.0.descriptor);
         let deadline = poll::Deadline::after(timeout);
         let mut waiting = None;
         // Whoever sleeps is woken by a signal; whoever does not would never hear that one came.
-        let signals = (self.0.stack.polling == Polling::Busy).then(signals::Held::new);
+        let signals = (self.0.stack.wait.polling() == Polling::Busy).then(signals::Held::new);
         loop {
             if let Some(cq) = self.0.pop() {
                 return Ok(cq);
@@ -226,7 +253,7 @@ impl CompChannel {
             // While it lives, the background threads leave the sockets to us.
             let waiter = waiter_for(&mut waiting, &self.0.stack, self.0.reach.get());
             let mut fds = waiter.fds();
-            fds.push(self.0.readable.as_fd());
+            fds.push(self.0.descriptor.events());
             let asleep = Instant::now();
             poll::wait(&fds, deadline.left()).map_err(|_| EventError::Interrupted)?;
             self.0.patience.learn(spent, asleep.elapsed());
@@ -243,28 +270,22 @@ impl CompChannel {
                 return Ok(cq);
             }
         }
-        let start = Instant::now();
-        let mut spent = Spent { looks: 0, time: Duration::ZERO };
-        while !deadline.is_over() {
-            let goes_on = match stack.polling {
-                Polling::Adaptive => self.0.patience.lasts(spent),
-                Polling::Busy => spent.time < LOOK_UP,
-                Polling::Sleep => false,
-            };
-            if !goes_on {
+        let mut look = stack.wait.look();
+        let begun = Instant::now();
+        let busy = stack.wait.polling() == Polling::Busy;
+        while !(deadline.is_over() || busy && begun.elapsed() >= LOOK_UP) {
+            if !look.goes_on(|looks, time| self.0.patience.lasts(Spent { looks, time })) {
                 break;
             }
-            spent.looks += 1;
-            if spent.looks.is_multiple_of(GENEROUS) {
-                std::thread::yield_now();
-            }
             // The program probably answers what it is given: acknowledgements wait for that.
-            stack.progress(reach);
+            stack.progress(reach, true);
             if let Some(cq) = self.0.pop() {
                 return Ok(cq);
             }
-            spent.time = start.elapsed();
+            look.looked(false);
         }
+        let (looks, time) = look.spent();
+        let spent = Spent { looks, time };
         stack.progress_before_sleep(reach);
         self.0.pop().ok_or(spent)
     }
@@ -340,7 +361,7 @@ impl<'a> CqWaiter<'a> {
             let polls = channel.stack.polls(reach);
             let polled = core::mem::replace(&mut self.polls, polls) != polls
                 || channel.stack.is_polled(reach)
-                || channel.stack.polling == Polling::Busy;
+                || channel.stack.wait.polling() == Polling::Busy;
             let watched = if polled {
                 self.watching = None;
                 None
@@ -348,7 +369,7 @@ impl<'a> CqWaiter<'a> {
                 Some(waiter_for(&mut self.watching, &channel.stack, reach))
             };
             let mut fds = watched.map(|waiter| waiter.fds()).unwrap_or_default();
-            fds.push(channel.readable.as_fd());
+            fds.push(channel.descriptor.events());
             let woken = poll::wait(&fds, timeout);
             ring.disarm();
             woken.map_err(|_| EventError::Interrupted)?;
@@ -362,6 +383,6 @@ impl<'a> CqWaiter<'a> {
 
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.readable.as_fd()
+        self.0.descriptor.as_fd()
     }
 }

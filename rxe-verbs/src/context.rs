@@ -405,7 +405,7 @@ impl Context {
         self.check_owner().ok()?;
         self.0.events.pop().or_else(|| {
             self.0.stack.network.look();
-            self.0.stack.progress(ShardSet::ALL);
+            self.0.stack.progress(ShardSet::ALL, true);
             self.0.events.pop()
         })
     }
@@ -433,7 +433,7 @@ impl Context {
 
     /// Lets the engine take a turn. Not needed by programs that poll or wait.
     pub fn progress(&self) {
-        self.0.stack.progress(ShardSet::ALL);
+        self.0.stack.progress(ShardSet::ALL, true);
     }
 
     /// This process's slot of the host's port (the top byte of its queue pair numbers), and how it asks for connection

@@ -40,6 +40,9 @@ pub(crate) struct CqRing {
     /// Entries waiting, so that an empty queue is seen without the lock.
     len: AtomicUsize,
     overrun: AtomicBool,
+    /// Whether it is armed, so that who polls sees that without the lock; and not polled since.
+    is_armed: AtomicBool,
+    just_armed: AtomicBool,
     /// The shards with queue pairs that use it.
     reach: Reach,
     /// Where an overrun is reported.
@@ -71,8 +74,9 @@ enum Armed {
 }
 
 impl CqRing {
-    /// Puts a completion at the end. A full queue loses it, says so by an event, and by an error once it is empty.
-    pub(crate) fn push(self: &Arc<Self>, wc: Completion, solicited: bool) {
+    /// Puts a completion at the end; whether it is an event for a channel. A full queue loses it, says so by an asynchronous
+    /// event, and by an error once it is empty.
+    pub(crate) fn push(self: &Arc<Self>, wc: Completion, solicited: bool) -> bool {
         let mut state = self.lock();
         if state.entries.len() >= state.capacity {
             state.lost += 1;
@@ -80,7 +84,7 @@ impl CqRing {
             if !self.overrun.swap(true, Ordering::AcqRel) {
                 self.events.push(AsyncEvent::CqError(self.id));
             }
-            return;
+            return false;
         }
         state.entries.push_back(wc);
         self.len.store(state.entries.len(), Ordering::Release);
@@ -90,11 +94,12 @@ impl CqRing {
             Armed::Next => true,
         };
         if wakes {
-            state.armed = Armed::No;
+            self.set_armed(&mut state, Armed::No);
             if let Some(channel) = &self.channel {
                 channel.push(Arc::clone(self));
             }
         }
+        wakes
     }
 
     pub(crate) const fn id(&self) -> CqId {
@@ -139,14 +144,19 @@ impl CqRing {
         let mut state = self.lock();
         let empty = state.entries.is_empty();
         if empty {
-            state.armed = Armed::Next;
+            self.set_armed(&mut state, Armed::Next);
         }
         empty
     }
 
     /// Undoes that.
     pub(crate) fn disarm(&self) {
-        self.lock().armed = Armed::No;
+        self.set_armed(&mut self.lock(), Armed::No);
+    }
+
+    fn set_armed(&self, state: &mut State, armed: Armed) {
+        state.armed = armed;
+        self.is_armed.store(armed != Armed::No, Ordering::Relaxed);
     }
 
     fn pop(&self, out: &mut [Completion]) -> usize {
@@ -189,6 +199,8 @@ impl Cq {
             }),
             len: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
+            is_armed: AtomicBool::new(false),
+            just_armed: AtomicBool::new(false),
             reach: Reach::default(),
             events: Arc::clone(events),
             channel: channel.map(|channel| Arc::clone(channel.shared())),
@@ -227,8 +239,9 @@ impl Cq {
     }
 
     /// Takes completions, oldest first, into `out`; gives how many (ibv_poll_cq). An empty queue makes the engine take a
-    /// turn: receive, answer, send, look at timers. It never waits; after many turns without effect it offers the
-    /// processor to other threads (`sched_yield(2)`).
+    /// turn: receive, answer, send, look at timers; but not the first time after arming, when the program is about to sleep.
+    /// After many turns without effect it offers the processor to other threads (`sched_yield(2)`), and where another one is
+    /// known to compute there it sleeps until packets arrive, for 200 us at most.
     ///
     /// # Errors
     /// [`PollError::Overrun`] when a full queue has lost completions and those it kept have all been taken;
@@ -245,10 +258,16 @@ impl Cq {
             self.0.stack.release(ring.reach());
             return Ok(count);
         }
-        self.0.stack.progress(ring.reach());
+        let (stack, reach) = (&self.0.stack, ring.reach());
+        // Who asks once more after arming is about to sleep, and whoever listens then sees what arrives.
+        if ring.just_armed.swap(false, Ordering::Relaxed) {
+            stack.settle(reach);
+            return self.take(out);
+        }
+        stack.progress(reach, !ring.is_armed.load(Ordering::Relaxed));
         let count = self.take(out)?;
         if count == 0 {
-            self.0.stack.give_way();
+            stack.give_way(reach);
         }
         Ok(count)
     }
@@ -299,10 +318,14 @@ impl Cq {
         }
         let ring = &self.0.ring;
         let mut state = ring.lock();
-        state.armed = state.armed.max(if solicited_only { Armed::Solicited } else { Armed::Next });
+        let armed = state.armed.max(if solicited_only { Armed::Solicited } else { Armed::Next });
+        ring.set_armed(&mut state, armed);
         drop(state);
-        if ring.channel.as_ref().is_some_and(|channel| !channel.waits_inside()) {
-            self.0.stack.expect_sleep(ring.reach());
+        if let Some(channel) = &ring.channel {
+            ring.just_armed.store(true, Ordering::Relaxed);
+            if !channel.waits_inside() {
+                self.0.stack.expect_sleep(ring.reach());
+            }
         }
     }
 

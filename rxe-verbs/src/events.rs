@@ -94,7 +94,7 @@ pub(crate) struct AsyncQueue {
 
 impl AsyncQueue {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { queue: Mutex::default(), readable: Event::new()?, listened: Mutex::default() })
+        Ok(Self { queue: Mutex::default(), readable: Event::in_sight()?, listened: Mutex::default() })
     }
 
     /// Tells the context, or the listeners instead where the queue pair has had any.

@@ -1,19 +1,21 @@
 //! The background thread of a shard: makes progress while the application does not.
 //!
-//! While the application polls, this thread never waits for packets: two threads waiting for the same socket double the
-//! latency. It looks in once a millisecond, for timers; less often where that would take much of a processor ([`Pace`]).
-//! When the application has not polled for a tick, it takes over: turns for a moment, then sleeps until packets arrive or a
-//! deadline passes. While a thread of the application waits for packets itself, only deadlines are left; that one sets an
-//! alarm when it has what it waited for, so that somebody looks in if it does not come back, and mostly it is back before
-//! that.
+//! It listens to the sockets unless somebody else does; two threads that wait for the same socket double the latency:
+//!
+//! * While a thread of the application waits for packets inside the library, only deadlines are left to this one. That
+//!   thread sets an alarm when it has what it waited for, so that somebody looks in if it does not come back; mostly it is
+//!   back before that.
+//! * While the application polls, or is woken by arrivals itself ([`super::lookout`]), this thread **ticks**: it comes once a
+//!   millisecond, takes a turn, and goes on ticking for as long as the application has been there since the last time. So one
+//!   that goes away without a word is missed for a millisecond at most, once.
+//! * Else it listens: it sleeps until packets arrive or a deadline passes. An application that does nothing costs nothing.
 
 use super::{
-    clock,
     network::Network,
     pace::Pace,
-    polling::Polling,
     shard::{Shard, mode},
     state::{Turn, Who},
+    wait::WaitPolicy,
 };
 use crate::sys::{poll, signals::block_signals};
 use core::{sync::atomic::Ordering, time::Duration};
@@ -27,114 +29,182 @@ use std::{
 
 /// How often it looks in while the application polls, where it takes little to do so.
 pub(super) const TICK: Duration = Duration::from_millis(1);
-/// How long it goes on looking for packets after the last one, before it sleeps; [`Polling`] may say otherwise.
-const SPIN: Duration = Duration::from_micros(30);
-/// Each time it has looked so often it offers the processor: whom it waits for may be waiting for that.
-const GENEROUS: u32 = 8;
+/// For so long packets lie there while the application is on its way to them.
+const GRACE: Duration = Duration::from_micros(100);
+/// Turns in a row after a tick: what arrived meanwhile takes more than one.
+const TURNS: u32 = 16;
 
 /// Starts the thread.
 pub(super) fn start(
     shard: &Arc<Shard>,
     network: &Arc<Network>,
-    polling: Polling,
+    wait: &Arc<WaitPolicy>,
 ) -> io::Result<JoinHandle<()>> {
-    let (shard, network) = (Arc::clone(shard), Arc::clone(network));
+    let (shard, network, wait) = (Arc::clone(shard), Arc::clone(network), Arc::clone(wait));
     thread::Builder::new().name("rxe".to_owned()).stack_size(256 * 1024).spawn(move || {
         block_signals();
-        run(&Engine { shard: &shard, network: &network, polling });
+        let polls = shard.polls.load(Ordering::Relaxed);
+        let mut engine = Engine {
+            shard: &shard,
+            network: &network,
+            wait: &wait,
+            pace: Pace::default(),
+            polls,
+            trusted: true,
+        };
+        engine.run();
     })
 }
 
 /// What the thread works on.
-#[derive(Clone, Copy)]
 struct Engine<'a> {
     shard: &'a Shard,
     network: &'a Network,
-    polling: Polling,
+    wait: &'a WaitPolicy,
+    pace: Pace,
+    /// The application's polls as they were last seen.
+    polls: u64,
+    /// Whether the application has looked at packets that woke it, when that was last to be expected.
+    trusted: bool,
 }
 
-fn run(engine: &Engine<'_>) {
-    let shard = engine.shard;
-    let (mut seen, mut pace) = (shard.polls.load(Ordering::Relaxed), Pace::default());
-    loop {
-        if shard.stop.load(Ordering::Acquire) {
-            // Acknowledgements owed leave before the socket is closed.
-            shard.turn_then(Who::Idle, drop);
-            return;
-        }
-        let polls = shard.polls.load(Ordering::Relaxed);
-        let polled = core::mem::replace(&mut seen, polls) != polls;
-        if shard.expects_sleep.swap(false, Ordering::Relaxed) {
-            take_over(engine, polls);
-        } else if shard.waiters.load(Ordering::SeqCst) > 0 {
-            rest(engine);
-        } else if polled {
-            tick(engine, &mut pace);
-        } else {
-            take_over(engine, polls);
-        }
-    }
+/// What ended a sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    ByPackets,
+    Otherwise,
 }
 
-/// The application polls: sleep a moment, then a turn if nobody is in one.
-fn tick(engine: &Engine<'_>, pace: &mut Pace) {
-    let shard = engine.shard;
-    shard.mode.store(mode::TICKING, Ordering::SeqCst);
-    // Whoever is about to sleep sees the mode, or we see him.
-    if shard.expects_sleep.load(Ordering::SeqCst) {
-        return;
-    }
-    let length = pace.tick();
-    pace.time(|| sleep(engine, false, Some(length)));
-    // What has come for a thread that waits is his.
-    if shard.waiters.load(Ordering::SeqCst) == 0 {
-        shard.try_turn(Who::Idle);
-    }
-}
-
-/// A thread of the application waits for packets: only deadlines are left to us.
-fn rest(engine: &Engine<'_>) {
-    let shard = engine.shard;
-    let timeout = announce(shard, mode::RESTING, Who::Resting);
-    // Whoever stops waiting now sees the mode, or we see that he has.
-    if shard.waiters.load(Ordering::SeqCst) > 0 {
-        sleep(engine, false, timeout);
-    }
-    shard.mode.store(mode::AWAKE, Ordering::SeqCst);
-}
-
-/// Nobody else makes progress: turns while there is something to do and a moment longer, then sleep.
-fn take_over(engine: &Engine<'_>, polls: u64) {
-    let shard = engine.shard;
-    let (mut now, limit) = (clock::now(), engine.polling.look_for(SPIN));
-    let (mut idle_since, mut looked_up, mut looks) = (now, now, 0u32);
-    while limit.is_none_or(|limit| now.since(idle_since) < limit) {
-        if shard.polls.load(Ordering::Relaxed) != polls || shard.stop.load(Ordering::Acquire) {
-            return;
+impl Engine<'_> {
+    fn run(&mut self) {
+        while !self.shard.stop.load(Ordering::Acquire) {
+            if self.shard.waiters.load(Ordering::SeqCst) > 0 {
+                self.rest();
+            } else {
+                self.listen();
+            }
         }
-        let busy = shard.try_turn(Who::Idle).is_some_and(|turn| turn.busy);
-        now = clock::now();
-        looks = looks.wrapping_add(1);
-        if busy {
-            idle_since = now;
-        } else if looks.is_multiple_of(GENEROUS) {
-            thread::yield_now();
-        } else {
-            core::hint::spin_loop();
+        // Acknowledgements owed leave before the socket is closed.
+        self.shard.turn_then(Who::Idle, drop);
+    }
+
+    /// Whether the application polls: it has since [`Self::begin_period`], and has not said that it will sleep.
+    fn is_polled(&self) -> bool {
+        let polls = self.shard.polls.load(Ordering::SeqCst);
+        polls != self.polls && polls != self.shard.given_up.load(Ordering::SeqCst)
+    }
+
+    fn begin_period(&mut self) {
+        self.polls = self.shard.polls.load(Ordering::SeqCst);
+    }
+
+    /// The application looks for packets: this thread comes now and then, until it finds that nobody else has.
+    fn tick(&mut self) {
+        let shard = self.shard;
+        loop {
+            shard.mode.store(mode::TICKING, Ordering::SeqCst);
+            self.begin_period();
+            // Whoever is about to sleep sees the mode, or we see him.
+            if self.polls == shard.given_up.load(Ordering::SeqCst) && !shard.lookout.load(Ordering::SeqCst) {
+                break;
+            }
+            let length = self.pace.tick();
+            let Self { network, .. } = *self;
+            self.pace.time(|| _ = sleep(shard, network, false, Some(length)));
+            let is_waited_for = shard.waiters.load(Ordering::SeqCst) > 0;
+            let polled = self.is_polled();
+            if shard.stop.load(Ordering::Acquire) || is_waited_for {
+                // What has come for a thread that waits is his.
+                break;
+            }
+            if polled {
+                self.trusted = true;
+                if !self.is_left_alone() {
+                    continue;
+                }
+            }
+            let found = self.catch_up();
+            if !polled {
+                self.trusted = !found;
+                break;
+            }
         }
-        if now.since(looked_up) > TICK {
-            looked_up = now;
-            if shard.waiters.load(Ordering::SeqCst) > 0 {
+        shard.mode.store(mode::AWAKE, Ordering::SeqCst);
+    }
+
+    /// Whether the application, which has been there since the last tick, has left something undone and does not come back
+    /// for it. Found out without the lock, which it may be about to take.
+    fn is_left_alone(&self) -> bool {
+        let shard = self.shard;
+        if shard.is_overdue() {
+            return true;
+        }
+        let has_arrivals =
+            || poll::wait(&[shard.arrivals()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0);
+        if !has_arrivals() {
+            return false;
+        }
+        let polls = shard.polls.load(Ordering::SeqCst);
+        sleep(shard, self.network, false, Some(GRACE));
+        polls == shard.polls.load(Ordering::SeqCst) && has_arrivals()
+    }
+
+    /// Turns until there is nothing left to do; whether packets had been lying there.
+    fn catch_up(&self) -> bool {
+        let mut found = false;
+        for _ in 0..TURNS {
+            let Some(turn) = self.shard.try_turn(Who::Idle) else { break };
+            found |= turn.received;
+            if !turn.busy {
+                break;
+            }
+        }
+        found
+    }
+
+    /// A thread of the application waits for packets: only deadlines are left to us.
+    fn rest(&self) {
+        let shard = self.shard;
+        let timeout = announce(shard, mode::RESTING, Who::Resting);
+        // Whoever stops waiting now sees the mode, or we see that he has.
+        if shard.waiters.load(Ordering::SeqCst) > 0 {
+            sleep(shard, self.network, false, timeout);
+        }
+        shard.mode.store(mode::AWAKE, Ordering::SeqCst);
+    }
+
+    /// Nobody else makes progress: turns while there is something to do and a moment longer, then sleep.
+    fn listen(&mut self) {
+        let shard = self.shard;
+        let mut look = self.wait.look();
+        // Who polls looks for himself.
+        while !self.is_polled() && look.goes_on(|_, _| false) {
+            let turn = shard.try_turn(Who::Idle);
+            if turn.is_some_and(|turn| turn.told) {
+                // The program has been woken, and is not to wait for the lock.
+                break;
+            }
+            let busy = turn.is_some_and(|turn| turn.busy);
+            look.looked(busy);
+            if !busy {
+                core::hint::spin_loop();
+            }
+            if shard.stop.load(Ordering::Acquire) || shard.waiters.load(Ordering::SeqCst) > 0 {
                 return;
             }
-            sleep(engine, false, Some(Duration::ZERO));
+        }
+        let timeout = announce(shard, mode::LISTENING, Who::Idle);
+        let mut woken = Woken::Otherwise;
+        if !shard.stop.load(Ordering::Acquire) && shard.waiters.load(Ordering::SeqCst) == 0 {
+            woken = sleep(shard, self.network, true, timeout);
+        }
+        shard.mode.store(mode::AWAKE, Ordering::SeqCst);
+        let is_lookout = shard.lookout.load(Ordering::SeqCst);
+        if woken == Woken::ByPackets && (self.is_polled() || is_lookout && self.trusted) {
+            // They are somebody else's, who polls or was woken by them, too.
+            self.tick();
         }
     }
-    let timeout = announce(shard, mode::LISTENING, Who::Idle);
-    if shard.polls.load(Ordering::Relaxed) == polls && !shard.stop.load(Ordering::Acquire) {
-        sleep(engine, true, timeout);
-    }
-    shard.mode.store(mode::AWAKE, Ordering::SeqCst);
 }
 
 /// A last turn before sleeping. Mode and deadline are made known under the lock, so that whoever brings about an earlier
@@ -144,7 +214,7 @@ fn announce(shard: &Shard, mode: u8, who: Who) -> Option<Duration> {
         let deadline = turn.deadline.map_or(u64::MAX, Instant::nanos);
         shard.sleeps_until.store(deadline, Ordering::Relaxed);
         shard.mode.store(mode, Ordering::SeqCst);
-        let until = turn.deadline.map(|deadline| deadline.since(clock::now()));
+        let until = turn.deadline.map(|deadline| deadline.since(super::clock::now()));
         match turn {
             // It had more to send than a turn may.
             Turn { blocked: true, busy: true, .. } => Some(Duration::ZERO),
@@ -155,18 +225,18 @@ fn announce(shard: &Shard, mode: u8, who: Who) -> Option<Duration> {
 }
 
 /// Sleeps until woken, or for `timeout`; also until the system's network changes, of which the contexts are told.
-fn sleep(engine: &Engine<'_>, for_packets: bool, timeout: Option<Duration>) {
-    let shard = engine.shard;
-    let fds = [shard.wake.as_fd(), engine.network.as_fd(), shard.alarm.as_fd(), shard.arrivals()];
+fn sleep(shard: &Shard, network: &Network, for_packets: bool, timeout: Option<Duration>) -> Woken {
+    let fds = [shard.wake.as_fd(), network.as_fd(), shard.alarm.as_fd(), shard.arrivals()];
     // Signals are blocked, so nothing interrupts.
     let ready = poll::wait(if for_packets { &fds } else { &fds[..3] }, timeout).unwrap_or(0);
     if ready & 1 != 0 {
         shard.wake.clear();
     }
-    if ready & 2 != 0 && !engine.network.look_closely() {
-        engine.network.put_off();
+    if ready & 2 != 0 && !network.look_closely() {
+        network.put_off();
     }
     if ready & 4 != 0 {
         shard.alarm.clear();
     }
+    if ready & 8 != 0 { Woken::ByPackets } else { Woken::Otherwise }
 }

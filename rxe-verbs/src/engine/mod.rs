@@ -12,6 +12,7 @@
 mod background;
 mod clock;
 mod hold;
+mod lookout;
 mod mailbox;
 mod messages;
 mod network;
@@ -26,8 +27,10 @@ mod sums;
 mod supply;
 mod threads;
 mod transmit;
+mod wait;
 
 pub(crate) use clock::now;
+pub(crate) use lookout::Descriptor;
 pub(crate) use mailbox::Mailbox;
 pub use messages::Messages;
 pub(crate) use network::Follower;

@@ -1,7 +1,6 @@
 //! How threads that wait for packets spend their time.
 
 use crate::net::ConfigError;
-use core::time::Duration;
 
 /// How a thread that waits for packets spends its time: one in [`CompChannel::get_event`](crate::CompChannel::get_event), and
 /// the background thread of a program that makes no calls. A program that polls (`ibv_poll_cq`) is not concerned.
@@ -33,15 +32,6 @@ impl Polling {
             "" | "adaptive" => Ok(Self::Adaptive),
             "sleep" => Ok(Self::Sleep),
             _ => Err(ConfigError::new("RXE_POLL", text, "busy, adaptive, sleep")),
-        }
-    }
-
-    /// How long to look where `moment` is usual; `None` without end.
-    pub(crate) const fn look_for(self, moment: Duration) -> Option<Duration> {
-        match self {
-            Self::Busy => None,
-            Self::Adaptive => Some(moment),
-            Self::Sleep => Some(Duration::ZERO),
         }
     }
 }

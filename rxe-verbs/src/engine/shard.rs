@@ -37,6 +37,15 @@ pub(super) mod mode {
     pub(in crate::engine) const RESTING: u8 = 3;
 }
 
+/// What a turn of the application's moved.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Moved {
+    /// Something was received or sent.
+    pub(crate) any: bool,
+    /// Something had arrived; there may be more.
+    pub(crate) received: bool,
+}
+
 /// A shard.
 #[derive(Debug)]
 pub(crate) struct Shard {
@@ -53,12 +62,16 @@ pub(crate) struct Shard {
     pub(super) mode: AtomicU8,
     /// Deadline, in nanoseconds, that a sleeping background thread knows of.
     pub(super) sleeps_until: AtomicU64,
+    /// The next deadline, in nanoseconds, as the application's last turn left it.
+    deadline: AtomicU64,
     /// Counts the application's turns.
     pub(super) polls: AtomicU64,
     /// Threads of the application that wait for packets.
     pub(super) waiters: AtomicU32,
-    /// The application is about to sleep where we do not see it.
-    pub(super) expects_sleep: AtomicBool,
+    /// What `polls` was when a thread of the application was about to sleep on a descriptor: it polls no more.
+    pub(super) given_up: AtomicU64,
+    /// Whether arrivals wake a thread of the application that waits for a descriptor.
+    pub(super) lookout: AtomicBool,
     pub(super) stop: AtomicBool,
     /// Perhaps messages wait for the next call.
     holds: AtomicBool,
@@ -78,9 +91,11 @@ impl Shard {
             alarm: Alarm::new(TICK)?,
             mode: AtomicU8::new(mode::AWAKE),
             sleeps_until: AtomicU64::new(u64::MAX),
+            deadline: AtomicU64::new(u64::MAX),
             polls: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
-            expects_sleep: AtomicBool::new(false),
+            given_up: AtomicU64::new(0),
+            lookout: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             holds: AtomicBool::new(false),
         }))
@@ -167,14 +182,31 @@ impl Shard {
         Ok(action(self.state.lock().parts().0))
     }
 
-    /// A turn on behalf of the application, unless another thread is in one. Whether it moved anything.
-    pub(crate) fn progress(&self, who: Who) -> bool {
-        // Only a hint for the background thread, so lost updates do not matter.
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        self.try_turn(who).is_some_and(|turn| {
+    /// A turn on behalf of the application, unless another thread is in one. `polls`: it will soon be back, so the
+    /// background thread need not listen. What the turn moved.
+    pub(crate) fn progress(&self, who: Who, polls: bool) -> Moved {
+        if polls {
+            // Only a hint for the background thread, so lost updates do not matter.
+            self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+        self.try_turn(who).map_or_else(Moved::default, |turn| {
             self.warn(turn);
-            turn.busy
+            Moved { any: turn.busy, received: turn.received }
         })
+    }
+
+    /// For a thread of the application that has armed its queue and found it empty: what waited for its next call leaves,
+    /// acknowledgements as well, unless another thread is in a turn. Nothing is received: whoever listens sees to that.
+    pub(crate) fn settle(&self) {
+        if self.check().is_err() {
+            return;
+        }
+        if let Some(mut guard) = self.state.try_lock() {
+            self.holds.store(false, Ordering::Relaxed);
+            let (state, view) = self.parts(&mut guard);
+            let turn = state.send_now(view, Acks::Flush);
+            self.warn(turn);
+        }
     }
 
     /// A turn, unless another thread is in one, or it is not ours.
@@ -208,6 +240,7 @@ impl Shard {
     /// Has the background thread look in soon if it would sleep past the next deadline. A ticking one does.
     fn warn(&self, turn: Turn) {
         let next = turn.deadline.map_or(u64::MAX, |deadline| deadline.nanos());
+        self.deadline.store(if turn.blocked { 0 } else { next }, Ordering::Relaxed);
         let mode = self.mode.load(Ordering::Relaxed);
         if matches!(mode, mode::LISTENING | mode::RESTING) {
             if turn.blocked {
@@ -218,6 +251,11 @@ impl Shard {
         }
     }
 
+    /// Whether something has waited for a call of the application's that did not come in time.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.holds.load(Ordering::Relaxed) || self.deadline.load(Ordering::Relaxed) <= clock::now().nanos()
+    }
+
     /// Wakes the background thread, but a tick later.
     fn look_in_later(&self) {
         if !self.alarm.set() {
@@ -225,12 +263,32 @@ impl Shard {
         }
     }
 
-    /// The application is about to sleep on a descriptor: the background thread stops ticking and listens.
+    /// A thread of the application is about to sleep on a descriptor: unless arrivals wake it, the background thread stops
+    /// ticking and listens.
     pub(crate) fn expect_sleep(&self) {
-        self.expects_sleep.store(true, Ordering::SeqCst);
-        if self.mode.load(Ordering::SeqCst) == mode::TICKING {
-            self.wake.raise();
+        if !self.lookout.load(Ordering::SeqCst) {
+            self.given_up.store(self.polls.load(Ordering::Relaxed), Ordering::SeqCst);
+            if self.mode.load(Ordering::SeqCst) == mode::TICKING {
+                self.wake.raise();
+            }
         }
+    }
+
+    /// Arrivals wake nobody any more but the background thread.
+    pub(super) fn end_lookout(&self) {
+        self.lookout.store(false, Ordering::SeqCst);
+        self.expect_sleep();
+    }
+
+    /// Calls `act` with each descriptor that becomes readable when something arrives.
+    pub(super) fn each_socket(
+        &self,
+        mut act: impl FnMut(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut guard = self.state.lock();
+        let (state, _) = self.parts(&mut guard);
+        let mailbox = state.mailbox.as_deref().map(Mailbox::arrivals);
+        state.link.poll_fds().into_iter().chain(mailbox).try_for_each(&mut act)
     }
 
     /// Whether the background thread has seen the application poll in the last millisecond.

@@ -2,16 +2,18 @@
 
 use super::{
     background,
+    lookout::Lookout,
     messages::Messages,
     network::Network,
     polling::Polling,
     reach::ShardSet,
-    shard::Shard,
+    shard::{Moved, Shard},
     state::{State, Who},
     sums::choose_method,
     supply::{Source, Supply},
     threads::Threads,
     transmit::core_ident,
+    wait::WaitPolicy,
 };
 use crate::{
     error::Forked,
@@ -20,13 +22,14 @@ use crate::{
     sys::{
         ahead,
         fork::{generation, is_own},
-        poll::Fds,
+        poll::{self, Fds},
     },
     xrcd::{Domain, FileId},
 };
 use core::{
     any::Any,
     sync::atomic::{AtomicU32, AtomicUsize, Ordering},
+    time::Duration,
 };
 use rxe_core::{
     endpoint::{Endpoint, EndpointConfig},
@@ -53,10 +56,14 @@ const BUFFER_PER_BYTE: usize = 4;
 /// the window to fill the next batches.
 const SEND_WINDOW_MOST: u32 = 384 * 1024;
 
-/// Turns without effect before the processor is offered. That is more than pass in a round trip between two idle
-/// processors (about 25), which therefore never pays for it; about as long (20 us) as a thread that may sleep goes on
-/// looking; and much less than the time slice of whoever waits for this processor.
+/// Turns without effect before a thread that polls offers the processor. That is more than pass in a round trip between two
+/// idle processors (about 25), which therefore never pays for it, and much less than the time slice of whoever waits for
+/// this processor.
 const IDLE_TURNS: u32 = 64;
+/// The same where others are known to want the processor, and for how long at most a thread that polls sleeps then. It is
+/// woken by packets; in the place of sleeping it would lose the processor for milliseconds.
+const IDLE_TURNS_WANTED: u32 = 16;
+const LONGEST_NAP: Duration = Duration::from_micros(200);
 
 /// How a stack is set up.
 #[derive(Clone, Debug)]
@@ -92,7 +99,7 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Stack {
     /// The only shard, where there can be no other.
-    only: Option<Arc<Shard>>,
+    pub(super) only: Option<Arc<Shard>>,
     /// As many as there may be; filled one after the other, and never emptied.
     places: Box<[OnceLock<Place>]>,
     /// Where further shards come from; nowhere any more once that had none.
@@ -103,7 +110,8 @@ pub(crate) struct Stack {
     common: EndpointConfig,
     pub(crate) table: Arc<Regions>,
     pub(crate) network: Arc<Network>,
-    pub(crate) polling: Polling,
+    pub(crate) wait: Arc<WaitPolicy>,
+    pub(super) lookout: Lookout,
     /// Of the process that made it.
     pub(super) generation: u32,
     /// The partition table.
@@ -185,7 +193,8 @@ impl Stack {
             common,
             table,
             network,
-            polling: config.polling.unwrap_or_default(),
+            wait: Arc::new(WaitPolicy::new(config.polling.unwrap_or_default())),
+            lookout: Lookout::default(),
             generation: generation(),
             pkeys,
             slot,
@@ -209,7 +218,7 @@ impl Stack {
     }
 
     /// Those of a set; the first, if that is empty.
-    fn among(&self, set: ShardSet) -> impl Iterator<Item = &Arc<Shard>> {
+    pub(super) fn among(&self, set: ShardSet) -> impl Iterator<Item = &Arc<Shard>> {
         let set = set.or_first();
         self.shards().enumerate().filter(move |(index, _)| set.has(*index)).map(|(_, shard)| shard)
     }
@@ -279,18 +288,33 @@ impl Stack {
         make_shard(supply, index, &self.common, &self.table).ok()
     }
 
-    /// A turn of every shard of `set` that nobody else is in, for a call that found nothing.
-    pub(crate) fn progress(&self, set: ShardSet) {
-        let mut busy = false;
-        self.each(set, |shard| busy |= shard.progress(Who::Inline));
+    /// A turn of every shard of `set` that nobody else is in, for a call that found nothing. `polls`: the program has not
+    /// said that it will sleep, so it probably comes again at once.
+    pub(crate) fn progress(&self, set: ShardSet, polls: bool) -> Moved {
+        let moved = self.turns(set, Who::Inline, polls || self.lookout.is_there());
         // Lost updates do not matter.
-        let idle = if busy { 0 } else { self.idle_turns.load(Ordering::Relaxed).saturating_add(1) };
+        let idle = if moved.any { 0 } else { self.idle_turns.load(Ordering::Relaxed).saturating_add(1) };
         self.idle_turns.store(idle, Ordering::Relaxed);
+        moved
+    }
+
+    fn turns(&self, set: ShardSet, who: Who, polls: bool) -> Moved {
+        let mut all = Moved::default();
+        self.each(set, |shard| {
+            let moved = shard.progress(who, polls);
+            all = Moved { any: all.any | moved.any, received: all.received | moved.received };
+        });
+        all
     }
 
     /// A turn of every shard of `set` for a thread that was woken because packets have come.
-    pub(crate) fn progress_after_sleep(&self, set: ShardSet) {
-        self.each(set, |shard| _ = shard.progress(Who::Woken));
+    pub(crate) fn progress_after_sleep(&self, set: ShardSet) -> Moved {
+        self.turns(set, Who::Woken, true)
+    }
+
+    /// For a thread that has armed its queue and found it empty: what waited for its next call leaves.
+    pub(crate) fn settle(&self, set: ShardSet) {
+        self.each(set, Shard::settle);
     }
 
     /// For a call that found what it wanted without a turn: messages that waited for it leave.
@@ -299,19 +323,28 @@ impl Stack {
     }
 
     /// For a call that found nothing even after its turn: once many turns in a row moved nothing, the processor is
-    /// offered to others, of which one may be whom we wait for. Where nobody wants it we have it back at once. Says
-    /// whether it did.
-    pub(crate) fn give_way(&self) -> bool {
-        let due = self.idle_turns.load(Ordering::Relaxed) >= IDLE_TURNS;
-        if due {
-            std::thread::yield_now();
+    /// offered to others, of which one may be whom we wait for. Where nobody wants it we have it back at once. Where somebody
+    /// computes, the call sleeps for a moment instead, until packets arrive. Says whether it did either.
+    pub(crate) fn give_way(&self, set: ShardSet) -> bool {
+        let idle = self.idle_turns.load(Ordering::Relaxed);
+        if idle < IDLE_TURNS_WANTED {
+            return false;
         }
-        due
+        if self.wait.polling() != Polling::Busy && self.wait.is_wanted() {
+            let fds: Fds<'_> = self.among(set).map(|shard| shard.arrivals()).collect();
+            // A signal ends it: so be it.
+            let _ = poll::wait(&fds, Some(LONGEST_NAP));
+        } else if idle >= IDLE_TURNS {
+            self.wait.offer();
+        } else {
+            return false;
+        }
+        true
     }
 
     /// A turn of every shard of `set` for a thread that is about to sleep: acknowledgements leave.
     pub(crate) fn progress_before_sleep(&self, set: ShardSet) {
-        self.each(set, |shard| _ = shard.progress(Who::Idle));
+        self.turns(set, Who::Idle, true);
     }
 
     /// A turn of every shard of `set` for a thread that waits for packets whatever the application does.
@@ -355,7 +388,7 @@ impl Stack {
     fn start_thread(&self, place: &Place) -> io::Result<()> {
         let mut thread = place.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
-            *thread = Some(background::start(&place.shard, &self.network, self.polling)?);
+            *thread = Some(background::start(&place.shard, &self.network, &self.wait)?);
         }
         Ok(())
     }

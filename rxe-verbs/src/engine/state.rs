@@ -102,6 +102,10 @@ pub(crate) struct Turn {
     pub(crate) deadline: Option<Instant>,
     /// A batch waits for room in the link, or for the next turn.
     pub(crate) blocked: bool,
+    /// A channel was told of an event: the program will come.
+    pub(crate) told: bool,
+    /// Something had arrived. Without that, every socket it looked at was empty.
+    pub(crate) received: bool,
 }
 
 impl State {
@@ -155,14 +159,14 @@ impl State {
         if due {
             self.endpoint.handle_timeout(now, &view);
         }
-        self.hand_out();
+        let mut told = self.hand_out();
         let mut sent = 0;
         if received || due {
             let acks = self.acks(who, received);
             sent = self.transmit(now, view, acks);
-            self.hand_out();
+            told |= self.hand_out();
         }
-        Turn { busy: received || sent + late > 0, ..self.rest() }
+        Turn { busy: received || sent + late > 0, received, told, ..self.rest() }
     }
 
     fn look_at_clock(&mut self) {
@@ -218,6 +222,8 @@ impl State {
             busy: false,
             deadline: self.endpoint.poll_timeout(),
             blocked: self.pending.is_some() || self.unfinished,
+            received: false,
+            told: false,
         }
     }
 
@@ -283,13 +289,14 @@ impl State {
         any
     }
 
-    /// Takes the endpoint's events to the queues they are for.
-    pub(crate) fn hand_out(&mut self) {
+    /// Takes the endpoint's events to the queues they are for; whether a channel was told of one.
+    pub(crate) fn hand_out(&mut self) -> bool {
+        let mut told = false;
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Completion { cq, solicited, wc } => {
                     if let Some(Some((ring, _))) = self.queues.get(cq.0 as usize) {
-                        ring.push(wc, solicited);
+                        told |= ring.push(wc, solicited);
                     }
                 }
                 Event::Async(event) => {
@@ -299,6 +306,7 @@ impl State {
                 }
             }
         }
+        told
     }
 
     fn owner(&self, event: work::AsyncEvent) -> Option<&Arc<AsyncQueue>> {

@@ -1,6 +1,6 @@
 //! Waiting for descriptors (`poll(2)`, `epoll(7)`).
 
-use super::unix::out_of_the_way;
+use super::unix::{in_sight, out_of_the_way};
 use core::time::Duration;
 use nix::{
     errno::Errno,
@@ -77,11 +77,26 @@ pub(crate) struct AnyReadable(Epoll);
 impl AnyReadable {
     /// Watches `fds`, level-triggered; a descriptor that is closed leaves by itself.
     pub(crate) fn new(fds: &[BorrowedFd<'_>]) -> io::Result<Self> {
-        let epoll = Epoll(out_of_the_way(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?.0));
-        for fd in fds {
-            epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        }
-        Ok(Self(epoll))
+        let any = Self(Epoll(out_of_the_way(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?.0)));
+        fds.iter().try_for_each(|fd| any.add(*fd))?;
+        Ok(any)
+    }
+
+    /// The same for one that the program waits for.
+    pub(crate) fn in_sight(fds: &[BorrowedFd<'_>]) -> io::Result<Self> {
+        let any = Self(Epoll(in_sight(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?.0)));
+        fds.iter().try_for_each(|fd| any.add(*fd))?;
+        Ok(any)
+    }
+
+    /// Watches one more.
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
+    }
+
+    /// Watches one less.
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(self.0.delete(fd)?)
     }
 }
 

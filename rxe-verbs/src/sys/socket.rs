@@ -1,6 +1,6 @@
 //! Socket options that `socket2` does not have, and an event counter.
 
-use super::unix::out_of_the_way;
+use super::unix::{in_sight, out_of_the_way};
 use core::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -107,14 +107,22 @@ pub(crate) struct Event(OwnedFd);
 
 impl Event {
     pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(out_of_the_way(Self::open()?)))
+    }
+
+    /// One that the program waits for.
+    pub(crate) fn in_sight() -> io::Result<Self> {
+        Ok(Self(in_sight(Self::open()?)))
+    }
+
+    fn open() -> io::Result<OwnedFd> {
         // SAFETY: no pointers; a non-negative result is a descriptor that nobody else owns.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: see above.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self(out_of_the_way(fd)))
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     /// Makes the descriptor readable. A full counter already is.

@@ -254,6 +254,19 @@ pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
     fd
 }
 
+/// Copies a descriptor that programs see to a high number that `select(2)` still takes (below 1024), if there is one.
+pub(crate) fn in_sight(fd: OwnedFd) -> OwnedFd {
+    const HIGH: i32 = 256;
+    // SAFETY: duplicates a descriptor that is open; a non-negative result is a new one that nobody else owns.
+    let high = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HIGH) };
+    if high < 0 {
+        return fd;
+    }
+    // SAFETY: see above.
+    let copy = unsafe { OwnedFd::from_raw_fd(high) };
+    if high < libc::FD_SETSIZE as i32 { copy } else { fd }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

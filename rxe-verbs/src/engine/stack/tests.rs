@@ -90,15 +90,15 @@ fn a_processor_is_offered_only_after_many_empty_turns() {
     let stack = &context.0.stack;
     for _ in 0..2 {
         for _ in 1..IDLE_TURNS {
-            stack.progress(ShardSet::ALL);
-            assert!(!stack.give_way());
+            stack.progress(ShardSet::ALL, true);
+            assert!(!stack.give_way(ShardSet::ALL));
         }
-        stack.progress(ShardSet::ALL);
-        assert!(stack.give_way());
+        stack.progress(ShardSet::ALL, true);
+        assert!(stack.give_way(ShardSet::ALL));
         let source_port = stranger.capabilities().source_ports[0];
         let to = Transmit { src, dst: own, ifindex: 0, source_port, tos: 0, hop_limit: 64, segment_size: 20 };
         stranger.send(&to, &[0; 20]).unwrap();
-        stack.progress(ShardSet::ALL);
-        assert!(!stack.give_way(), "something arrived");
+        stack.progress(ShardSet::ALL, true);
+        assert!(!stack.give_way(ShardSet::ALL), "something arrived");
     }
 }
