@@ -79,6 +79,7 @@ impl Channel {
     pub(crate) fn push(&self, cq: Arc<CqRing>) {
         let mut waiting = self.lock();
         waiting.events.push_back(cq);
+        self.stack.lookout.event_waits();
         waiting.settle(&self.descriptor, true);
     }
 
@@ -105,9 +106,19 @@ impl Channel {
         waiting.settle(&self.descriptor, false);
         drop(waiting);
         if let Some(cq) = &cq {
+            self.stack.lookout.event_taken();
             cq.count_event();
         }
         cq
+    }
+
+    /// Has the program ask again, although there is no event.
+    fn remind(&self) {
+        let mut waiting = self.lock();
+        if !waiting.raised {
+            self.descriptor.raise();
+            waiting.raised = true;
+        }
     }
 
     /// Whether somebody wanted the waiting thread to look up; true once.
@@ -203,7 +214,12 @@ impl CompChannel {
             // What arrives wakes the thread by another channel, if it is not for this call to look.
             return if stack.has_lookout() { None } else { self.look_once(reach) };
         }
-        // It may have been woken by an edge: the next one comes only after the sockets have been seen empty.
+        // It may have been woken by an edge, and there is none for what has been there before: the sockets must be seen empty, or
+        // the descriptor be readable.
+        if stack.lookout.has_others_first() {
+            self.0.remind();
+            return None;
+        }
         let _looker = Looker::new(&self.0);
         for _ in 0..MOST_TURNS {
             let received = stack.progress_after_sleep(reach).received;
@@ -214,8 +230,7 @@ impl CompChannel {
                 return None;
             }
         }
-        self.0.descriptor.raise();
-        self.0.lock().raised = true;
+        self.0.remind();
         None
     }
 

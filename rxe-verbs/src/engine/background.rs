@@ -136,17 +136,14 @@ impl Engine<'_> {
     /// for it. Found out without the lock, which it may be about to take.
     fn is_left_alone(&self) -> bool {
         let shard = self.shard;
-        if shard.is_overdue() {
-            return true;
-        }
+        let polls = shard.polls.load(Ordering::SeqCst);
         let has_arrivals =
             || poll::wait(&[shard.arrivals()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0);
-        if !has_arrivals() {
+        if !shard.is_overdue() && !has_arrivals() {
             return false;
         }
-        let polls = shard.polls.load(Ordering::SeqCst);
         sleep(shard, self.network, false, Some(GRACE));
-        polls == shard.polls.load(Ordering::SeqCst) && has_arrivals()
+        polls == shard.polls.load(Ordering::SeqCst)
     }
 
     /// Turns until there is nothing left to do; whether packets had been lying there.

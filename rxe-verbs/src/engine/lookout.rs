@@ -131,6 +131,10 @@ pub(crate) struct Lookout {
     streak: AtomicU32,
     /// Whether there is one.
     is_there: AtomicBool,
+    /// Events that the program has not taken since it last looked at the sockets.
+    untaken: AtomicU32,
+    /// How many those were when it last was sent to them; 0 if it was not.
+    put_off: AtomicU32,
     present: Mutex<Weak<Descriptor>>,
 }
 
@@ -155,8 +159,36 @@ impl Lookout {
     }
 
     /// Whether a program that waits for its descriptors is woken by arrivals.
-    pub(crate) fn is_there(&self) -> bool {
+    pub(super) fn is_there(&self) -> bool {
         self.is_there.load(Ordering::Relaxed)
+    }
+
+    /// Whether the program, which looks at the sockets when it has gone through its descriptors, has some of them before it.
+    pub(super) fn is_on_the_way(&self) -> bool {
+        self.is_there() && self.untaken.load(Ordering::Relaxed) > 0
+    }
+
+    /// An event waits for the program.
+    pub(crate) fn event_waits(&self) {
+        self.untaken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The program has taken one. Only a hint, so lost updates do not matter.
+    pub(crate) fn event_taken(&self) {
+        self.untaken.store(self.untaken.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// The program would look at the sockets. Whether it is to take the events of its other channels before that. It may have
+    /// left some lying: if there are as many as the last time, it is not sent to them again.
+    pub(crate) fn has_others_first(&self) -> bool {
+        let untaken = self.untaken.load(Ordering::Relaxed);
+        let put_off = self.put_off.load(Ordering::Relaxed);
+        let others = untaken > 0 && (put_off == 0 || untaken < put_off);
+        self.put_off.store(if others { untaken } else { 0 }, Ordering::Relaxed);
+        if !others {
+            self.untaken.store(0, Ordering::Relaxed);
+        }
+        others
     }
 }
 

@@ -186,13 +186,17 @@ impl Shard {
     /// background thread need not listen. What the turn moved.
     pub(crate) fn progress(&self, who: Who, polls: bool) -> Moved {
         if polls {
-            // Only a hint for the background thread, so lost updates do not matter.
-            self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            self.count_poll();
         }
         self.try_turn(who).map_or_else(Moved::default, |turn| {
             self.warn(turn);
             Moved { any: turn.busy, received: turn.received }
         })
+    }
+
+    /// The application is there, and will soon be back. Only a hint for the background thread, so lost updates do not matter.
+    pub(crate) fn count_poll(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// For a thread of the application that has armed its queue and found it empty: what waited for its next call leaves,

@@ -111,7 +111,7 @@ pub(crate) struct Stack {
     pub(crate) table: Arc<Regions>,
     pub(crate) network: Arc<Network>,
     pub(crate) wait: Arc<WaitPolicy>,
-    pub(super) lookout: Lookout,
+    pub(crate) lookout: Lookout,
     /// Of the process that made it.
     pub(super) generation: u32,
     /// The partition table.
@@ -312,14 +312,23 @@ impl Stack {
         self.turns(set, Who::Woken, true)
     }
 
-    /// For a thread that has armed its queue and found it empty: what waited for its next call leaves.
+    /// For a thread that has armed its queue and found it empty: what waited for its next call leaves, unless the thread has
+    /// events of other channels before it, and will come by again.
     pub(crate) fn settle(&self, set: ShardSet) {
-        self.each(set, Shard::settle);
+        if self.lookout.is_on_the_way() {
+            self.each(set, Shard::count_poll);
+        } else {
+            self.each(set, Shard::settle);
+        }
     }
 
-    /// For a call that found what it wanted without a turn: messages that waited for it leave.
+    /// For a call that found what it wanted without a turn: messages that waited for it leave, but as [`Self::settle`].
     pub(crate) fn release(&self, set: ShardSet) {
-        self.each(set, Shard::release);
+        if self.lookout.is_on_the_way() {
+            self.each(set, Shard::count_poll);
+        } else {
+            self.each(set, Shard::release);
+        }
     }
 
     /// For a call that found nothing even after its turn: once many turns in a row moved nothing, the processor is
