@@ -235,7 +235,7 @@ impl CompChannel {
     }
 
     fn look_once(&self, reach: ShardSet) -> Option<Cq> {
-        self.0.stack.progress(reach, true);
+        self.0.stack.progress(reach, false);
         self.0.pop()
     }
 

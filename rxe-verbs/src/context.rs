@@ -56,6 +56,7 @@ pub struct ContextOptions {
     pkeys: Option<Vec<Pkey>>,
     wrapping: Wrapping,
     polling: Option<Polling>,
+    ticks: bool,
     threads: Option<Threads>,
     messages: Option<Messages>,
     shared: bool,
@@ -69,6 +70,7 @@ impl Default for ContextOptions {
             pkeys: None,
             wrapping: Wrapping::default(),
             polling: None,
+            ticks: true,
             threads: None,
             messages: None,
             shared: true,
@@ -127,6 +129,15 @@ impl ContextOptions {
     #[must_use]
     pub const fn polling(mut self, polling: Polling) -> Self {
         (self.polling, self.shared) = (Some(polling), false);
+        self
+    }
+
+    /// Whether somebody looks in once a millisecond on a program that polls, or has done so lately. Without that one which goes
+    /// away in the middle is not noticed; nothing that does what it should becomes slower. For tests that prove it.
+    #[must_use]
+    #[doc(hidden)]
+    pub const fn ticks(mut self, ticks: bool) -> Self {
+        (self.ticks, self.shared) = (ticks, false);
         self
     }
 
@@ -195,6 +206,7 @@ impl ContextOptions {
             pkeys: self.pkeys.clone(),
             port_mtu: mtu.bytes(),
             polling: self.polling,
+            ticks: self.ticks,
             threads: self.threads,
             messages: self.messages,
         }
@@ -405,7 +417,7 @@ impl Context {
         self.check_owner().ok()?;
         self.0.events.pop().or_else(|| {
             self.0.stack.network.look();
-            self.0.stack.progress(ShardSet::ALL, true);
+            self.0.stack.progress(ShardSet::ALL, false);
             self.0.events.pop()
         })
     }

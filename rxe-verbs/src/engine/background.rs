@@ -108,9 +108,9 @@ impl Engine<'_> {
             if self.polls == shard.given_up.load(Ordering::SeqCst) && !shard.lookout.load(Ordering::SeqCst) {
                 break;
             }
-            let length = self.pace.tick();
+            let length = self.wait.ticks().then(|| self.pace.tick());
             let Self { network, .. } = *self;
-            self.pace.time(|| _ = sleep(shard, network, false, Some(length)));
+            self.pace.time(|| _ = sleep(shard, network, false, length));
             let is_waited_for = shard.waiters.load(Ordering::SeqCst) > 0;
             let polled = self.is_polled();
             if shard.stop.load(Ordering::Acquire) || is_waited_for {

@@ -75,10 +75,12 @@ pub(crate) struct Shard {
     pub(super) stop: AtomicBool,
     /// Perhaps messages wait for the next call.
     holds: AtomicBool,
+    /// Whether the background thread looks in on those that do.
+    ticks: bool,
 }
 
 impl Shard {
-    pub(super) fn new(state: State, table: &Arc<Regions>) -> io::Result<Arc<Self>> {
+    pub(super) fn new(state: State, table: &Arc<Regions>, ticks: bool) -> io::Result<Arc<Self>> {
         let mut fds = state.link.poll_fds();
         fds.extend(state.mailbox.as_deref().map(Mailbox::arrivals));
         let arrivals = AnyReadable::new(&fds)?;
@@ -98,6 +100,7 @@ impl Shard {
             lookout: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             holds: AtomicBool::new(false),
+            ticks,
         }))
     }
 
@@ -144,7 +147,9 @@ impl Shard {
         state.endpoint.expect_post(qpn);
         let now = clock::now();
         let mode = self.mode.load(Ordering::Relaxed);
-        let hold = matches!(mode, mode::TICKING | mode::RESTING) && state.may_hold(now, qpn, (count, bytes));
+        let hold = self.ticks
+            && matches!(mode, mode::TICKING | mode::RESTING)
+            && state.may_hold(now, qpn, (count, bytes));
         let result = action(state, now);
         if hold {
             state.hold(now, (count, bytes));

@@ -76,6 +76,8 @@ pub(crate) struct StackConfig {
     pub(crate) port_mtu: u32,
     /// How threads wait; without one, as the environment says.
     pub(crate) polling: Option<Polling>,
+    /// Whether the background thread looks in now and then while the program polls.
+    pub(crate) ticks: bool,
     /// In what form WRITEs leave; without one, as the environment says.
     pub(crate) messages: Option<Messages>,
     /// How many shards it may have; without that, as the environment says.
@@ -140,7 +142,13 @@ fn send_window(recv_buffer: usize) -> (u32, u32) {
 }
 
 /// A shard over `supply`'s link, the `index`th of those that share a table, and otherwise as `common` says.
-fn make_shard(supply: Supply, index: u8, common: &EndpointConfig, table: &Arc<Regions>) -> io::Result<Place> {
+fn make_shard(
+    supply: Supply,
+    index: u8,
+    common: &EndpointConfig,
+    table: &Arc<Regions>,
+    ticks: bool,
+) -> io::Result<Place> {
     let Supply { link, slot, mailbox, connect } = supply;
     let capabilities = link.capabilities();
     let window = (capabilities.recv_buffer / BUFFER_PER_BYTE).clamp(WINDOW.0, WINDOW.1);
@@ -157,7 +165,7 @@ fn make_shard(supply: Supply, index: u8, common: &EndpointConfig, table: &Arc<Re
         fetch: ahead::fetch,
         ..common.clone()
     });
-    let shard = Shard::new(State::new(endpoint, link, mailbox, index), table)?;
+    let shard = Shard::new(State::new(endpoint, link, mailbox, index), table, ticks)?;
     let companion = connect.map(|connect| connect(&shard)).transpose()?;
     let companion = companion.map_or_else(OnceLock::new, OnceLock::from);
     Ok(Place { shard, companion, thread: Mutex::default() })
@@ -180,7 +188,7 @@ impl Stack {
         };
         let network = Arc::new(Network::new()?);
         let slot = first.slot;
-        let place = make_shard(first, 0, &common, &table)?;
+        let place = make_shard(first, 0, &common, &table, config.ticks)?;
         let threads = config.threads.filter(|_| source.is_some()).unwrap_or_else(|| Threads::wished(1));
         let mut places: Box<[_]> = (0..threads.count()).map(|_| OnceLock::new()).collect();
         let only = (places.len() == 1).then(|| Arc::clone(&place.shard));
@@ -193,7 +201,7 @@ impl Stack {
             common,
             table,
             network,
-            wait: Arc::new(WaitPolicy::new(config.polling.unwrap_or_default())),
+            wait: Arc::new(WaitPolicy::new(config.polling.unwrap_or_default(), config.ticks)),
             lookout: Lookout::default(),
             generation: generation(),
             pkeys,
@@ -285,7 +293,7 @@ impl Stack {
     fn grow(&self, index: usize, source: &mut Option<Box<dyn Source>>) -> Option<Place> {
         let index = u8::try_from(index).ok()?;
         let supply = source.as_mut()?.next(index)?;
-        make_shard(supply, index, &self.common, &self.table).ok()
+        make_shard(supply, index, &self.common, &self.table, self.wait.ticks()).ok()
     }
 
     /// A turn of every shard of `set` that nobody else is in, for a call that found nothing. `polls`: the program has not

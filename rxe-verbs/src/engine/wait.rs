@@ -26,6 +26,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(8), Duration::from_mi
 #[derive(Debug)]
 pub(crate) struct WaitPolicy {
     polling: Polling,
+    /// Whether the background thread looks in now and then while the program polls.
+    ticks: bool,
     /// Until when the processors count as wanted by others: nanoseconds of the engine's clock.
     wanted_until: AtomicU64,
     /// How long that was the last time, nanoseconds.
@@ -33,13 +35,17 @@ pub(crate) struct WaitPolicy {
 }
 
 impl WaitPolicy {
-    pub(crate) const fn new(polling: Polling) -> Self {
-        Self { polling, wanted_until: AtomicU64::new(0), pause: AtomicU64::new(0) }
+    pub(crate) const fn new(polling: Polling, ticks: bool) -> Self {
+        Self { polling, ticks, wanted_until: AtomicU64::new(0), pause: AtomicU64::new(0) }
     }
 
     /// What the user has chosen.
     pub(crate) const fn polling(&self) -> Polling {
         self.polling
+    }
+
+    pub(super) const fn ticks(&self) -> bool {
+        self.ticks
     }
 
     /// Whether somebody else wants the processors, as far as is known.
@@ -151,7 +157,7 @@ mod tests {
 
     #[test]
     fn who_loses_the_processor_looks_less_and_less_often() {
-        let policy = WaitPolicy::new(Polling::Adaptive);
+        let policy = WaitPolicy::new(Polling::Adaptive, true);
         assert_eq!(paused(&policy, 1_000_000, 30), 0, "somebody who waits, too");
         let mut now = 2_000_000;
         let mut seen = Vec::new();
@@ -169,7 +175,7 @@ mod tests {
     #[test]
     fn who_sleeps_at_once_does_not_look_and_who_never_sleeps_always_does() {
         for (polling, looks) in [(Polling::Sleep, false), (Polling::Adaptive, true), (Polling::Busy, true)] {
-            let policy = WaitPolicy::new(polling);
+            let policy = WaitPolicy::new(polling, true);
             assert_eq!(policy.look().goes_on(|_, _| false), looks, "{polling:?}");
             policy.learn(clock::now(), clock::now() + 2 * LOST);
             let wanted = policy.look().goes_on(|_, _| false);
@@ -179,7 +185,7 @@ mod tests {
 
     #[test]
     fn it_looks_for_a_moment_after_what_it_found_last() {
-        let policy = WaitPolicy::new(Polling::Adaptive);
+        let policy = WaitPolicy::new(Polling::Adaptive, true);
         let mut look = policy.look();
         let begun = look.since;
         look.now = begun + LOOK;

@@ -42,6 +42,7 @@ fn stack(threads: Threads, has: u8) -> Arc<Stack> {
         pkeys: None,
         port_mtu: 4096,
         polling: None,
+        ticks: true,
         messages: None,
         threads: Some(threads),
     };
