@@ -317,7 +317,7 @@ impl Stack {
 
     /// A turn of every shard of `set` for a thread that was woken because packets have come.
     pub(crate) fn progress_after_sleep(&self, set: ShardSet) -> Moved {
-        self.turns(set, Who::Woken, true)
+        self.turns(set, Who::Inline, true)
     }
 
     /// For a thread that has armed its queue and found it empty: what waited for its next call leaves, unless the thread has

@@ -23,13 +23,6 @@ use std::{collections::HashMap, sync::Arc};
 
 /// Receives of one turn at most: a turn has an end even if packets never cease.
 const RECEIVES: usize = 4;
-/// After an acknowledgement waited in vain for data to travel with, so many turns do not wait.
-const PATIENCE: u8 = 8;
-
-/// Turns that find nothing may go by until the clock, and the sockets that had nothing lately, are looked at; that is a
-/// few microseconds for a thread that polls, and the background thread looks once a millisecond.
-const BLIND_TURNS: u8 = 8;
-
 /// One link, one endpoint, and who they work for.
 pub(crate) struct State {
     pub(crate) endpoint: Endpoint,
@@ -53,12 +46,8 @@ pub(crate) struct State {
     pub(crate) srq_owners: HashMap<SrqId, Arc<AsyncQueue>>,
     /// Multicast groups joined, by address and interface, with the queue pairs attached.
     pub(crate) groups: HashMap<(IpAddr, u32), u32>,
-    /// Turns that still send acknowledgements at once.
-    impatient: u8,
     /// The clock as it was last looked at, by turns.
     now: Instant,
-    /// Turns since.
-    blind: u8,
     /// Messages that wait for the next call.
     hold: Hold,
 }
@@ -69,28 +58,22 @@ impl core::fmt::Debug for State {
     }
 }
 
-/// Where a turn looks for packets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Look {
-    /// At every socket.
-    All,
-    /// At the one that had some last.
-    Glance,
-    /// Nowhere.
-    Away,
-}
-
 /// Who takes a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Who {
     /// A call of the application, which will probably post an answer to what it gets.
     Inline,
-    /// The same, by a thread that was woken for packets.
-    Woken,
     /// A thread that will not: the background thread, or one about to sleep.
     Idle,
     /// The background thread while somebody else waits for the packets.
     Resting,
+}
+
+impl Who {
+    /// Whether nobody is about to post an answer to what the turn brings.
+    const fn is_idle(self) -> bool {
+        matches!(self, Self::Idle | Self::Resting)
+    }
 }
 
 /// What a turn did and what is next.
@@ -130,30 +113,22 @@ impl State {
             qp_owners: HashMap::new(),
             srq_owners: HashMap::new(),
             groups: HashMap::new(),
-            impatient: 0,
             now: clock::now(),
-            blind: 0,
             hold: Hold::default(),
         }
     }
 
     /// One turn: everything there is to do now, within limits.
     pub(crate) fn turn(&mut self, view: View<'_>, who: Who) -> Turn {
-        let (mut late, mut look) = (0, Look::All);
-        self.blind = self.blind.saturating_add(1);
+        let mut late = 0;
+        self.now = clock::now();
         if self.pending.is_some() || self.endpoint.may_transmit() {
-            self.look_at_clock();
             late = self.send_late(view, who);
-        } else if self.blind >= BLIND_TURNS || who != Who::Inline {
-            self.look_at_clock();
-        } else {
-            look = Look::Glance;
         }
-        // Where time has run out, what it ran out for may be among what nobody has looked at yet.
-        if who == Who::Resting && self.endpoint.poll_timeout().is_none_or(|deadline| deadline > self.now) {
-            look = Look::Away;
-        }
-        let received = self.receive(view, look);
+        // What has come for somebody else is his. But where time has run out, what it ran out for may be among that.
+        let is_others =
+            who == Who::Resting && self.endpoint.poll_timeout().is_none_or(|deadline| deadline > self.now);
+        let received = !is_others && self.receive(view);
         let now = self.now;
         let due = self.endpoint.poll_timeout().is_some_and(|deadline| deadline <= now);
         if due {
@@ -162,26 +137,19 @@ impl State {
         let mut told = self.hand_out();
         let mut sent = 0;
         if received || due {
-            let acks = self.acks(who, received);
+            // If the application may answer, both travel together.
+            let acks = if who.is_idle() { Acks::Flush } else { Acks::Wait };
             sent = self.transmit(now, view, acks);
             told |= self.hand_out();
         }
         Turn { busy: received || sent + late > 0, received, told, ..self.rest() }
     }
 
-    fn look_at_clock(&mut self) {
-        (self.now, self.blind) = (clock::now(), 0);
-    }
-
     /// Sends what earlier calls left: messages that waited for this one, and acknowledgements.
     fn send_late(&mut self, view: View<'_>, who: Who) -> usize {
-        let held = self.hold.leave(self.now, matches!(who, Who::Idle | Who::Resting));
+        self.hold.leave(self.now, who.is_idle());
         // Acknowledgements that were to travel with data have waited long enough.
-        let count = self.transmit(self.now, view, Acks::Flush);
-        if count > 0 && !held && who == Who::Inline {
-            self.impatient = PATIENCE;
-        }
-        count
+        self.transmit(self.now, view, Acks::Flush)
     }
 
     /// Whether messages, so many and of so many bytes, posted at `now` to `qpn` may wait for the application's next call, to
@@ -227,30 +195,10 @@ impl State {
         }
     }
 
-    /// Whether this turn's acknowledgements leave at its end. They wait if the application may answer (then both travel
-    /// together), unless that was hoped for in vain a short while ago.
-    fn acks(&mut self, who: Who, received: bool) -> Acks {
-        if matches!(who, Who::Idle | Who::Resting) {
-            return Acks::Flush;
-        }
-        if self.impatient == 0 {
-            return Acks::Wait;
-        }
-        self.impatient -= u8::from(received);
-        Acks::Flush
-    }
-
-    fn receive(&mut self, view: View<'_>, look: Look) -> bool {
-        if look == Look::Away {
-            return false;
-        }
+    fn receive(&mut self, view: View<'_>) -> bool {
         let mut any = false;
         for _ in 0..RECEIVES {
-            let received = match look {
-                Look::Glance => self.link.glance(&mut self.arrivals),
-                Look::All | Look::Away => self.link.recv(&mut self.arrivals),
-            };
-            match received {
+            match self.link.recv(&mut self.arrivals) {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(error) => {
@@ -259,9 +207,6 @@ impl State {
                 }
             }
             self.now = clock::now();
-            if look == Look::All {
-                self.blind = 0;
-            }
             any = true;
             for run in self.arrivals.iter() {
                 self.report.merged += u64::from(run.bytes.len() > run.segment_size);
@@ -280,7 +225,7 @@ impl State {
         let incoming = mailbox.take();
         let any = !incoming.is_empty();
         for (meta, bytes) in incoming {
-            (self.now, self.blind) = (clock::now(), 0);
+            self.now = clock::now();
             self.endpoint.handle_run(self.now, &Run { meta, bytes: &bytes, segment: 0 }, &view);
         }
         while let Some(stray) = self.endpoint.poll_stray() {

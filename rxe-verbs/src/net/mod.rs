@@ -87,15 +87,6 @@ pub trait Link: Send {
     /// An unexpected failure of the socket; arrivals and the link stay usable.
     fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize>;
 
-    /// As [`recv`](Self::recv), but may leave out sockets that had nothing lately: for whoever has just looked at all of
-    /// them in vain and will again after a few calls of this.
-    ///
-    /// # Errors
-    /// As [`recv`](Self::recv).
-    fn glance(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        self.recv(into)
-    }
-
     /// Descriptors that become readable when something arrives. Poll them level-triggered.
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
 
@@ -133,10 +124,6 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
         (**self).recv(into)
-    }
-
-    fn glance(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        (**self).glance(into)
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

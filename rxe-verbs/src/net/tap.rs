@@ -227,14 +227,6 @@ impl<L: Link, S: Sink> Link for TapLink<L, S> {
         Ok(count)
     }
 
-    fn glance(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        let count = self.inner.glance(into)?;
-        for run in into.iter() {
-            self.record_run(&run);
-        }
-        Ok(count)
-    }
-
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.inner.poll_fds()
     }

@@ -181,11 +181,6 @@ impl Link for UdpLink {
         self.receive(into)
     }
 
-    fn glance(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        into.clear();
-        self.receive_of_busy(into)
-    }
-
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.sockets().collect()
     }

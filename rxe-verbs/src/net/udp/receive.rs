@@ -34,13 +34,4 @@ impl UdpLink {
         }
         Ok(into.len())
     }
-
-    /// Fills `into` from the busy family alone.
-    pub(super) fn receive_of_busy(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        let Some(family) = (if self.turn.v6_first { &self.v6 } else { &self.v4 }) else {
-            return self.receive(into);
-        };
-        into.fill(family.socket.as_fd(), family.bound, !self.features.mmsg)?;
-        Ok(into.len())
-    }
 }
