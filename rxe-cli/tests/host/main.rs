@@ -11,6 +11,7 @@ mod life;
 #[path = "../../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;
 mod shards;
+mod slate;
 mod stage;
 mod traffic;
 

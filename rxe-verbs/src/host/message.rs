@@ -251,9 +251,14 @@ pub(crate) fn parts<T: Serialize>(whole: &T) -> Vec<Part> {
         .collect()
 }
 
-/// A stranger's text, fit for a terminal and a log.
+/// A stranger's name, fit for a terminal and a log.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().take(MAX_NAME).map(|c| if c.is_control() { '?' } else { c }).collect()
+    printable(text).chars().take(MAX_NAME).collect()
+}
+
+/// A stranger's text without what changes a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -31,10 +31,11 @@ pub use config::{
 pub use message::Listen;
 pub use service::{Place, Service, ServiceError};
 
-/// Makes the calling process the leader of a session of its own, away from any terminal (`setsid(2)`). No error if it is
-/// one already.
-pub fn leave_session() {
-    let _ = nix::unistd::setsid();
+/// Has the calling process leave behind what it was given by the one that started it, before it becomes the host service or
+/// starts it: a service outlives its starter, and must hold none of its locks, pipes, sockets, processors or soft limits.
+/// Closes all descriptors above standard error; for a process that has opened nothing yet and has one thread.
+pub fn start_afresh() {
+    crate::sys::process::start_afresh();
 }
 
 pub(crate) use client::{Attachment, Host, Mode, attach, attach_further};

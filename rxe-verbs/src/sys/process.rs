@@ -1,8 +1,18 @@
-//! What concerns the process as a whole: work to do at exit, memory brought to storage.
+//! What concerns the process as a whole: work to do at exit, memory brought to storage, a start that owes nothing to whoever
+//! started it.
 
 use super::signals::block_signals;
 use core::{cell::Cell, ffi::c_void};
-use std::{fs, io, path::PathBuf, sync::OnceLock};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::{SigSet, Signal},
+        stat::{Mode, umask},
+    },
+    unistd::{Pid, setsid},
+};
+use std::{fs, io, os::fd::RawFd, path::PathBuf, sync::OnceLock};
 
 thread_local! {
     /// It is one of the library's own.
@@ -57,4 +67,61 @@ pub(crate) fn network_namespace() -> Option<PathBuf> {
 pub(crate) fn page_size() -> usize {
     // SAFETY: asks for a constant of the system.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
+}
+
+/// Leaves behind what the process was given by the one that started it, as far as an ordinary user may: descriptors above
+/// standard error, session and terminal, blocked and ignored signals, processors, memory nodes, scheduling class and priority,
+/// soft limits, file mode mask. What nobody can leave by itself stays: hard limits, control groups, namespaces, filters of
+/// system calls. No error: whatever cannot be had stays as it was.
+///
+/// Only for a process that has opened nothing yet and has one thread.
+pub(crate) fn start_afresh() {
+    close_above_standard_error();
+    // Fails for the leader of a process group, which a shell's command is.
+    let _ = setsid();
+    let _ = SigSet::empty().thread_set_mask();
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGXCPU] {
+        // SAFETY: no handler is installed, the system's default is restored.
+        let _ = unsafe { libc::signal(signal as i32, libc::SIG_DFL) };
+    }
+    let mut all = CpuSet::new();
+    (0..CpuSet::count()).for_each(|cpu| _ = all.set(cpu));
+    let _ = sched_setaffinity(Pid::from_raw(0), &all);
+    let ordinary = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads the structure, and is about this thread; the others have numbers only.
+    unsafe {
+        let _ = libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_DEFAULT, core::ptr::null::<u64>(), 0);
+        let _ = libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary);
+        let _ = libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+    }
+    for resource in [
+        Resource::RLIMIT_AS,
+        Resource::RLIMIT_CPU,
+        Resource::RLIMIT_DATA,
+        Resource::RLIMIT_FSIZE,
+        Resource::RLIMIT_NOFILE,
+    ] {
+        if let Ok((soft, hard)) = getrlimit(resource)
+            && soft < hard
+        {
+            let _ = setrlimit(resource, hard, hard);
+        }
+    }
+    umask(Mode::from_bits_truncate(0o077));
+}
+
+fn close_above_standard_error() {
+    // SAFETY: the caller has opened nothing, so nobody of this process owns any of them.
+    let close = |first: RawFd, last: u32| unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    if close(libc::STDERR_FILENO + 1, u32::MAX) == 0 {
+        return;
+    }
+    // Linux before 5.9, and sandboxes that know no such call. The list is read to its end before anything is closed.
+    let Ok(list) = fs::read_dir("/proc/self/fd") else { return };
+    let numbers: Vec<RawFd> =
+        list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    for fd in numbers.into_iter().filter(|fd| *fd > libc::STDERR_FILENO) {
+        // SAFETY: as above.
+        let _ = unsafe { libc::close(fd) };
+    }
 }

@@ -3,7 +3,10 @@
 use super::{kept::Kept, unix::out_of_the_way};
 use core::sync::atomic::AtomicU64;
 use memmap2::{MmapOptions, MmapRaw};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::{
+    memfd::{MFdFlags, memfd_create},
+    resource::{Resource, getrlimit},
+};
 use std::{
     fs::File,
     io,
@@ -16,8 +19,17 @@ pub(crate) struct SharedFile(Kept<File>);
 
 impl SharedFile {
     /// A new one of `len` bytes, all zero. Pages cost memory when they are written to.
+    ///
+    /// # Errors
+    /// `FileTooLarge` beyond the process's limit of file sizes, past which the system ends the process by a signal.
     pub(crate) fn new(name: &str, len: usize) -> io::Result<Self> {
         use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+        if let Ok((limit, _)) = getrlimit(Resource::RLIMIT_FSIZE)
+            && limit < len as u64
+        {
+            let why = format!("files may have {limit} bytes (ulimit -f), and {len} are needed");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
         let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         let file = File::from(out_of_the_way(fd));
         file.set_len(len as u64)?;

@@ -3,12 +3,14 @@
 use crate::{
     host::{
         config::{HostConfig, HostConfigError},
+        message::printable,
         service::{Place, Service, ServiceError},
     },
     sys::signals::block_signals,
 };
 use std::{
-    env, io,
+    env,
+    io::{self, Read},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -18,6 +20,9 @@ use std::{
 pub const VARIABLE: &str = "RXE_SERVICE";
 /// The program's name.
 const PROGRAM: &str = "rxe";
+
+/// Bytes that the program says at most about why there is no service.
+const MAX_WORDS: u64 = 1024;
 
 /// How this process gets to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,19 +91,27 @@ pub(crate) enum StartError {
     Thread(io::Error),
 }
 
-/// The program starts the service and ends at once, so that the service is not this process's child: a program that
+/// The program starts the service and ends when that works, so that the service is not this process's child: a program that
 /// waits for its children must not meet one that it did not make.
 fn run(program: &Path) -> io::Result<()> {
     let mut child = Command::new(program)
         .args(["service", "start"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .env_remove("LD_PRELOAD")
         .current_dir("/")
         .spawn()?;
+    let mut said = String::new();
+    if let Some(errors) = child.stderr.take() {
+        // More than that is no sentence of ours.
+        let _ = errors.take(MAX_WORDS).read_to_string(&mut said);
+    }
     match child.wait() {
-        Ok(status) if !status.success() => Err(io::Error::other(format!("it ended with {status}"))),
+        Ok(status) if !status.success() => Err(match said.lines().next() {
+            Some(words) => io::Error::other(printable(words.strip_prefix("rxe: ").unwrap_or(words))),
+            None => io::Error::other(format!("it ended with {status}")),
+        }),
         // A program that ignores SIGCHLD is not told.
         _ => Ok(()),
     }

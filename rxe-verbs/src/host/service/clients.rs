@@ -348,7 +348,9 @@ impl Service {
         let mut contents = vault.load().map_err(|error| refused(&error))?;
         let records = Records::adopt(contents.records).map_err(|error| refused(&error))?;
         let group = Group::adopt(contents.families, &mut contents.members);
-        self.settle(group, vault, records).map_err(|error| refused(&error))?;
+        if let Err(error) = self.settle(group, vault, records).map_err(|error| refused(&error))? {
+            self.note(&format!("packets cannot be steered anew here ({error}): nobody can join"));
+        }
         let now = Instant::now();
         for member in contents.members.into_iter().filter(|member| member.slot != 0) {
             let held = matches!(member.state, Slot::Held(_));
@@ -636,7 +638,7 @@ impl Service {
     }
 }
 
-fn no_steering(source: io::Error) -> crate::net::OpenError {
+pub(super) fn no_steering(source: io::Error) -> crate::net::OpenError {
     crate::net::OpenError::System {
         action: "steer packets to several processes (SO_ATTACH_REUSEPORT_CBPF); use RXE_SERVICE=off and one process",
         source,

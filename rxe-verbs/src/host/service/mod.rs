@@ -38,6 +38,7 @@ use crate::{
 use ask::Asked;
 use clients::Client;
 pub(in crate::host) use clients::is_nobody_in_particular;
+use clients::no_steering;
 use courier::Refusals;
 use direct::Direct;
 use nix::{
@@ -74,6 +75,9 @@ pub enum ServiceError {
     /// There is one already, in this network namespace.
     #[error("a host service is running already (in this network namespace)")]
     Running,
+    /// The port cannot be used or shared here, for another reason than that somebody has it: a sandbox, mostly.
+    #[error("the host service cannot work here: {0}")]
+    Unable(OpenError),
     /// The system refused a resource.
     #[error("cannot {action}: {source}")]
     System {
@@ -204,7 +208,7 @@ impl Service {
     /// Becomes the host service of this network namespace.
     ///
     /// # Errors
-    /// [`ServiceError::Running`] if there is one.
+    /// [`ServiceError::Running`] if there is one; [`ServiceError::Unable`] if there had better be one that somebody else starts.
     pub fn start(config: HostConfig, place: Place) -> Result<Self, ServiceError> {
         let failed = |action| move |source| ServiceError::System { action, source };
         let listener = Listener::bind(NAME).map_err(|source| match source.kind() {
@@ -257,9 +261,14 @@ impl Service {
         if let Some(listener) = &service.listener {
             watch(&service.epoll, listener.as_fd(), Token::Listener).map_err(failed("wait for events"))?;
         }
-        if let Err(error) = service.found() {
-            service.note(&format!("{error}; waiting for programs that used it with an earlier service"));
-            service.reunion = Some(now + REUNION);
+        match service.found() {
+            Ok(()) => {}
+            Err(error @ OpenError::PortHeld { .. }) => {
+                service.note(&format!("{error}; waiting for programs that used it with an earlier service"));
+                service.reunion = Some(now + REUNION);
+            }
+            // Not to stand in the way of one that is started outside of the sandbox which this is in.
+            Err(error) => return Err(ServiceError::Unable(error)),
         }
         Ok(service)
     }
@@ -364,13 +373,19 @@ impl Service {
         let system = |action| move |source| OpenError::System { action, source };
         let records = Records::new().map_err(system("share memory"))?;
         let vault = Vault::new().map_err(system("make a socket pair"))?;
-        self.settle(group, vault, records)?;
+        self.settle(group, vault, records)?.map_err(no_steering)?;
         self.store();
         Ok(())
     }
 
-    /// Begins to work with the port. Nothing is stored yet: what an earlier service left stays until the slots are known.
-    fn settle(&mut self, mut group: Group, vault: Vault, records: Records) -> Result<(), OpenError> {
+    /// Begins to work with the port; inside, whether packets can be steered here. Nothing is stored yet: what an earlier service
+    /// left stays until the slots are known.
+    fn settle(
+        &mut self,
+        mut group: Group,
+        vault: Vault,
+        records: Records,
+    ) -> Result<io::Result<()>, OpenError> {
         let own = group.sockets(0)?;
         let copy =
             |fd: &Option<Kept<OwnedFd>>| fd.as_ref().map(|fd| fd.try_clone().map(out_of_the_way)).transpose();
@@ -382,15 +397,11 @@ impl Service {
         for fd in link.sockets() {
             watch(&self.epoll, fd, Token::Link).map_err(system("wait for packets"))?;
         }
-        if let Err(error) = group.steer() {
-            self.note(&format!(
-                "packets cannot be steered here ({error}): only one process can use the port"
-            ));
-        }
+        let steered = group.steer();
         let register = records.register().map_err(system("share memory"))?;
         self.port = Some(Port { group, vault, records, register, link });
         self.reunion = None;
-        Ok(())
+        Ok(steered)
     }
 
     /// Puts the state where the next service finds it.
