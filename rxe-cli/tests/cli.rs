@@ -6,7 +6,9 @@ use common::{Background, client, failed, good, rxe, stranger, text};
 use std::{
     io::{Read, Write},
     net::TcpListener,
-    process::Command,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::PathBuf,
+    process::{Command, Output},
 };
 
 #[test]
@@ -242,7 +244,7 @@ fn a_trace_has_a_line_for_every_packet() {
 }
 
 /// A folder with two files in the place of the drop-in; no program here loads them.
-fn dropin(name: &str, link: bool) -> std::path::PathBuf {
+fn dropin(name: &str, link: bool) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("rxe-run-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();
@@ -296,6 +298,71 @@ fn run_says_what_is_missing() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
+/// Where `rxe env` has put the view.
+fn view_of(output: &Output) -> Option<PathBuf> {
+    let folder = text(&output.stdout).lines().find_map(|line| line.strip_prefix("export RXE_SYSFS="))?;
+    Some(folder.trim_matches('\'').into())
+}
+
+/// A folder that somebody else has put in our way, or can change, is not used; one that nobody can is.
+#[test]
+fn the_view_is_where_nobody_else_can_change_it() {
+    let dir = dropin("foreign", true);
+    std::fs::write(dir.join("librxe_sysfs.so"), "").unwrap();
+    let uid = std::fs::metadata("/proc/self").unwrap().uid();
+    let (runtime, temporary) = (dir.join("runtime"), dir.join("tmp"));
+    for folder in [&runtime, &temporary] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    let view = || {
+        let mut command = rxe("env");
+        command.env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &runtime).env("TMPDIR", &temporary);
+        view_of(&command.output().unwrap()).unwrap()
+    };
+    assert!(view().starts_with(runtime.join(format!("rxe-{uid}"))));
+    // The folder above is another user's, as under `sudo -E`.
+    let usual = temporary.join(format!("rxe-{uid}"));
+    std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(view().starts_with(&usual));
+    // Both are taken: a new one, and the same again.
+    std::fs::remove_dir_all(&usual).unwrap();
+    std::os::unix::fs::symlink("/tmp", &usual).unwrap();
+    let own = view();
+    assert!(own.starts_with(&temporary) && !own.starts_with(&usual), "{own:?}");
+    assert_eq!(view(), own);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// A set-group-ID program, whose loader says so (`AT_SECURE`), takes no orders from the environment.
+#[test]
+fn programs_with_more_rights_do_not_heed_the_environment() {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        eprintln!(
+            "skipped: programs_with_more_rights_do_not_heed_the_environment: needs root for a file of another group"
+        );
+        return;
+    }
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("secure-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (program, pcap) = (dir.join("rxe"), dir.join("x.pcapng"));
+    std::fs::copy(env!("CARGO_BIN_EXE_rxe"), &program).unwrap();
+    let doctor = || {
+        let mut command = Command::new(&program);
+        command.args(["doctor", "--json"]).env("RXE_CONFIG", "/no/file").env("RXE_PCAP", &pcap);
+        let output = command.env("RXE_SERVICE", "off").output().unwrap();
+        text(&output.stdout).to_owned()
+    };
+    assert!(doctor().contains("/no/file"));
+    std::os::unix::fs::chown(&program, None, Some(65_534)).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o2755)).unwrap();
+    let _ = std::fs::remove_file(&pcap);
+    let shown = doctor();
+    assert!(!shown.contains("/no/file") && shown.contains("readable"), "{shown}");
+    assert!(!pcap.exists(), "it records for whoever has started it");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
 #[test]
 fn programs_find_the_devices_below_sys() {
     let dir = dropin("sysfs", true);
@@ -304,9 +371,7 @@ fn programs_find_the_devices_below_sys() {
         let mut command = rxe(arguments);
         let output = command.env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &dir).output().unwrap();
         good(&output);
-        let shown = text(&output.stdout).to_owned();
-        let folder = shown.lines().find_map(|line| line.strip_prefix("export RXE_SYSFS="))?;
-        Some(std::path::PathBuf::from(folder.trim_matches('\'')))
+        view_of(&output)
     };
     assert_eq!(env("env --sysfs off"), None);
     let folder = env("env --device lo").unwrap();
@@ -327,13 +392,5 @@ fn programs_find_the_devices_below_sys() {
     std::fs::write(device.join("ports/1/state"), "").unwrap();
     env("env --device lo").unwrap();
     assert_eq!((names().len(), read("ports/1/state").as_str()), (1, "4: ACTIVE\n"));
-    // Somebody else's folder is not trusted.
-    let foreign = dropin("foreign", true);
-    std::fs::write(foreign.join("librxe_sysfs.so"), "").unwrap();
-    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
-    std::os::unix::fs::symlink("/tmp", foreign.join(format!("rxe-{uid}"))).unwrap();
-    let output = rxe("env").env("RXE_LIB", &foreign).env("XDG_RUNTIME_DIR", &foreign).output().unwrap();
-    failed(&output, "--sysfs off");
     std::fs::remove_dir_all(dir).unwrap();
-    std::fs::remove_dir_all(foreign).unwrap();
 }

@@ -30,6 +30,8 @@
 //! | `RXE_CONFIG=FILE` | the host's configuration, see [`host::HostConfig`] |
 //! | `RXE_USERCOPY=kernel` | copy application memory by system calls only |
 //!
+//! Programs with more rights than whoever starts them (set-user-ID, file capabilities) heed none of these.
+//!
 //! How to connect a queue pair is shown, attribute by attribute, in `examples/rc_pingpong.rs`.
 
 mod ah;
@@ -52,6 +54,7 @@ mod qp;
 mod regions;
 mod srq;
 mod sys;
+mod trust;
 mod xrcd;
 
 pub use ah::Ah;
@@ -71,6 +74,7 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{MwBind, Qp, QpInit};
 pub use srq::Srq;
+pub use trust::{is_protected, variable};
 pub use xrcd::Xrcd;
 
 /// How often this process, or one that it descends from, has been forked since the library was first used. What remembers

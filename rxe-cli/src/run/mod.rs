@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use rxe_verbs::{
     Device, devices,
     host::{HostConfig, Observer},
+    variable,
 };
 use std::{
     env,
@@ -91,7 +92,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
 /// after processes outside. Its idle time begins when the connection is closed, as the program begins.
 fn service_outside() -> Result<Option<Observer>> {
     const PATIENCE: Duration = Duration::from_secs(10);
-    let program = match env::var_os("RXE_SERVICE") {
+    let program = match variable("RXE_SERVICE") {
         Some(wish) if wish == "off" || wish == "embedded" => return Ok(None),
         Some(wish) if !wish.is_empty() => wish.into(),
         _ => env::current_exe()?,
@@ -195,7 +196,7 @@ fn before(first: &[&OsStr], variable: &str) -> OsString {
 
 /// The folder with the drop-in: where the variable says, or near this program (where it was built, or installed).
 pub(crate) fn library() -> Result<PathBuf> {
-    let places: Vec<PathBuf> = match env::var_os(VARIABLE).filter(|place| !place.is_empty()) {
+    let places: Vec<PathBuf> = match variable(VARIABLE).filter(|place| !place.is_empty()) {
         Some(place) => vec![place.into()],
         None => {
             let own = env::current_exe()?;

@@ -5,11 +5,16 @@
 //! is written, each file in one step, so programs that run already are not disturbed.
 
 use crate::Result;
-use rxe_verbs::{Device, Gid, PortState};
+use rxe_verbs::{Device, Gid, PortState, is_protected};
 use std::{
     collections::BTreeMap,
-    env, fs, io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink},
+    env, fs,
+    hash::{BuildHasher, RandomState},
+    io,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink},
+    },
     path::{Path, PathBuf},
 };
 
@@ -74,23 +79,38 @@ pub(super) fn tools() -> Result<PathBuf> {
 
 /// A folder of ours that nobody else can have put there.
 fn own_folder() -> Result<PathBuf> {
-    let base =
-        env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute() && dir.is_dir());
     let uid = fs::metadata("/proc/self")?.uid();
-    let folder = base.unwrap_or_else(env::temp_dir).join(format!("rxe-{uid}"));
-    match fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(format!("cannot make {}: {error}; --sysfs off does without", folder.display()).into());
+    let name = format!("rxe-{uid}");
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let mut why = String::new();
+    for base in runtime.into_iter().chain([env::temp_dir()]) {
+        let usual = base.join(&name);
+        match take(&usual) {
+            Ok(()) => return Ok(usual),
+            Err(error) => why = format!("{}: {error}", usual.display()),
         }
+    }
+    // Somebody else has that name. One with a random end is found again by the next run.
+    let base = env::temp_dir();
+    let start = format!("{name}-");
+    let ours = |entry: &fs::DirEntry| entry.file_name().as_bytes().starts_with(start.as_bytes());
+    let had = fs::read_dir(&base).into_iter().flatten().flatten().filter(ours).map(|entry| entry.path());
+    let fresh = base.join(format!("{start}{:016x}", RandomState::new().hash_one(uid)));
+    let found = had.chain([fresh]).find(|folder| take(folder).is_ok());
+    found
+        .ok_or_else(|| format!("no folder can be made for the view ({why}); --sysfs off does without").into())
+}
+
+/// Makes a folder, or takes one that is there if nobody else can have put it there or can change it.
+fn take(folder: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let about = fs::symlink_metadata(&folder)?;
-    if !about.is_dir() || about.uid() != uid || about.mode() & 0o022 != 0 {
-        return Err(
-            format!("{} is not a folder of ours alone; --sysfs off does without", folder.display()).into()
-        );
+    if fs::symlink_metadata(folder)?.is_dir() && is_protected(folder)? {
+        return Ok(());
     }
-    Ok(folder)
+    Err(io::Error::other("others can change it, or have made it"))
 }
 
 /// Makes something new and puts it in its place in one step.

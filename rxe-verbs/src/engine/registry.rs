@@ -15,6 +15,7 @@ use crate::{
         fork::generation,
         process::{at_exit, network_namespace},
     },
+    trust::variable,
 };
 use core::net::IpAddr;
 use rxe_core::num::Pkey;
@@ -202,7 +203,7 @@ impl Open {
         if self.capture.is_some() {
             return Ok(self.capture.clone());
         }
-        let Some(name) = std::env::var("RXE_PCAP").ok().filter(|name| !name.is_empty()) else {
+        let Some(name) = text("RXE_PCAP").filter(|name| !name.is_empty()) else {
             return Ok(None);
         };
         let path = with_process(&name);
@@ -217,7 +218,7 @@ impl Open {
         if self.trace.is_some() {
             return Ok(self.trace.clone());
         }
-        let Some(name) = std::env::var("RXE_TRACE").ok().filter(|name| !matches!(&**name, "" | "0")) else {
+        let Some(name) = text("RXE_TRACE").filter(|name| !matches!(&**name, "" | "0")) else {
             return Ok(None);
         };
         let (path, trace) = if name == "1" {
@@ -230,6 +231,10 @@ impl Open {
         self.trace = Some(trace.map_err(|source| OpenError::Capture { path, source })?);
         Ok(self.trace.clone())
     }
+}
+
+fn text(name: &str) -> Option<String> {
+    variable(name)?.into_string().ok()
 }
 
 /// A file's name in which `%p` is the process's number.

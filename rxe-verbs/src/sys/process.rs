@@ -59,6 +59,12 @@ pub(crate) fn sync_to_storage(address: usize, len: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether this program has more rights than whoever started it (`AT_SECURE`).
+pub(crate) fn has_more_rights_than_its_starter() -> bool {
+    // SAFETY: reads what the kernel has told the process at its start.
+    (unsafe { libc::getauxval(libc::AT_SECURE) }) != 0
+}
+
 /// Names the calling thread's network namespace, where /proc is mounted.
 pub(crate) fn network_namespace() -> Option<PathBuf> {
     fs::read_link("/proc/thread-self/ns/net").ok()

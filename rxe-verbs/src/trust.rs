@@ -1,0 +1,67 @@
+//! What a process may believe of its surroundings: environment variables, and files that somebody else could have put there.
+
+use nix::unistd::geteuid;
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+/// An environment variable; `None` in a program with more rights than whoever started it (set-user-ID, set-group-ID,
+/// file capabilities: `AT_SECURE`, getauxval(3)), as for the loader's own variables.
+#[must_use]
+pub fn variable(name: &str) -> Option<OsString> {
+    if crate::sys::process::has_more_rights_than_its_starter() { None } else { std::env::var_os(name) }
+}
+
+/// Whether nobody but this user and root can write to a file or folder, or put another one in its place. Sticky folders on the
+/// way to it (`/tmp`) let nobody move what is another's.
+///
+/// # Errors
+/// It is not there, or may not be looked at.
+pub fn is_protected(path: &Path) -> io::Result<bool> {
+    let whole: PathBuf = fs::canonicalize(path)?;
+    let own = geteuid().as_raw();
+    for part in whole.ancestors() {
+        let about = fs::symlink_metadata(part)?;
+        let is_sticky = part != whole && about.is_dir() && about.mode() & 0o1000 != 0;
+        if !matches!(about.uid(), uid if uid == 0 || uid == own) || about.mode() & 0o022 != 0 && !is_sticky {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    #[test]
+    fn what_others_can_change_is_not_protected() {
+        let top = std::env::temp_dir().join(format!("rxe-trust-{}", std::process::id()));
+        let file = top.join("folder/file");
+        fs::create_dir_all(top.join("folder")).unwrap();
+        fs::write(&file, "").unwrap();
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        for path in [&top, &top.join("folder"), &file] {
+            set(path, 0o755);
+        }
+        // Below a folder that everybody may write to, but that is sticky.
+        assert!(is_protected(&file).unwrap());
+        for (path, mode) in [(&file, 0o777), (&file, 0o775), (&top.join("folder"), 0o777), (&top, 0o775)] {
+            set(path, mode);
+            assert!(!is_protected(&file).unwrap(), "{path:?} {mode:o}");
+            set(path, 0o755);
+        }
+        set(&top, 0o1777);
+        assert!(is_protected(&file).unwrap() && !is_protected(&top).unwrap());
+        if geteuid().is_root() {
+            chown(top.join("folder"), Some(12_345), None).unwrap();
+            assert!(!is_protected(&file).unwrap(), "its folder is another user's");
+        }
+        assert!(is_protected(&top.join("nothing")).is_err());
+        fs::remove_dir_all(top).unwrap();
+    }
+}
