@@ -8,8 +8,6 @@ use rxe_core::{endpoint::RunMeta, wire::HeaderSeen};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{net::IpAddr, ops::RangeInclusive};
 
-/// The listener's abstract name. One for all users: port 4791 is one too.
-pub(crate) const NAME: &str = "rxe/4791";
 /// Versions of these messages that this release speaks.
 pub(crate) const VERSIONS: RangeInclusive<u16> = 1..=1;
 /// Bytes of a message at most.

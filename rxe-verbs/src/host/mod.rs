@@ -6,7 +6,7 @@
 //! needs it first; the [`client`] half gets one and stays in touch. From then on each process sends and receives by
 //! itself.
 //!
-//! Rooms: `message` (what is said), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what
+//! Rooms: `message` (what is said), `name` (where), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what
 //! outlives the service), `records` (what outlives a client), `attendant` (what the connection manager does for
 //! the service), `config` (the host's file), `report` (for observers).
 
@@ -17,6 +17,7 @@ mod group;
 mod listeners;
 mod memberships;
 mod message;
+mod name;
 pub mod records;
 pub mod report;
 pub mod service;

@@ -115,6 +115,16 @@ impl Service {
     fn welcome(&mut self, channel: Channel) {
         let Ok(peer) = channel.peer() else { return };
         if peer.uid != self.uid || is_nobody_in_particular(peer.uid) {
+            if !self.is_needed() {
+                self.note(&format!(
+                    "user {} (process {}) needs the port, and nobody here does",
+                    peer.uid, peer.pid
+                ));
+                let text = "the host service of another user makes room".to_owned();
+                let _ = channel.send(&encode(&ToClient::Busy(text)), &[]);
+                self.stop();
+                return;
+            }
             let text = format!(
                 "the rxe host service here (process {}) belongs to user {} and serves nobody else, and you are user {}: \
                  run as that user, use a network namespace of your own, or have it ended",
@@ -633,7 +643,7 @@ impl Service {
     fn stop(&mut self) {
         if let Some(listener) = self.listener.take() {
             let _ = self.epoll.delete(listener.as_fd());
-            self.note("asked to stop: ends with its last client");
+            self.note("ends with its last client");
         }
     }
 }

@@ -21,18 +21,18 @@ use super::{
     config::HostConfig,
     group::Group,
     listeners::Listeners,
-    message::NAME,
+    name::{NAME, connect_by_file, file},
     records::{Records, Register},
     report::{Exchanged, ServiceCounters},
     slots::{Slot, Slots},
     vault::{DepositRef, Vault},
 };
 use crate::{
-    net::{BufferSize, GroupSockets, OpenError, RecvBatch, UdpConfig, UdpLink},
+    net::{BufferSize, GroupSockets, OpenError, RecvBatch, UdpConfig, UdpLink, port_is_ours},
     sys::{
         kept::Kept,
         socket::Event,
-        unix::{Listener, out_of_the_way},
+        unix::{Channel, Listener, out_of_the_way},
     },
 };
 use ask::Asked;
@@ -57,6 +57,7 @@ use std::{
     io,
     net::IpAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    thread,
     time::{Duration, Instant},
 };
 use unheard::Unheard;
@@ -65,6 +66,8 @@ use unheard::Unheard;
 const TICK: Duration = Duration::from_secs(1);
 /// How long a service that found the port in use waits for the programs that use it to come back.
 const REUNION: Duration = Duration::from_secs(3);
+/// How long after it has its name a service may take to listen.
+const MOMENT: Duration = Duration::from_millis(50);
 /// Lines of the log that are kept.
 const LOG_LINES: usize = 200;
 
@@ -75,6 +78,17 @@ pub enum ServiceError {
     /// There is one already, in this network namespace.
     #[error("a host service is running already (in this network namespace)")]
     Running,
+    /// Somebody else has its name, and a third party, or the same, the port.
+    #[error(
+        "the rxe host service of this network namespace belongs to {theirs}, and you are user {ours}: run as that user, use a \
+         network namespace of your own, or have it ended"
+    )]
+    Stranger {
+        /// Whoever has the name, in words.
+        theirs: String,
+        /// This process's user.
+        ours: u32,
+    },
     /// The port cannot be used or shared here, for another reason than that somebody has it: a sandbox, mostly.
     #[error("the host service cannot work here: {0}")]
     Unable(OpenError),
@@ -211,7 +225,7 @@ impl Service {
     /// [`ServiceError::Running`] if there is one; [`ServiceError::Unable`] if there had better be one that somebody else starts.
     pub fn start(config: HostConfig, place: Place) -> Result<Self, ServiceError> {
         let failed = |action| move |source| ServiceError::System { action, source };
-        let listener = Listener::bind(NAME).map_err(|source| match source.kind() {
+        let (listener, stranger) = listen().map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => ServiceError::Running,
             _ => ServiceError::System { action: "bind the service's name", source },
         })?;
@@ -263,12 +277,19 @@ impl Service {
         }
         match service.found() {
             Ok(()) => {}
+            Err(OpenError::PortHeld { .. }) if stranger.is_some() && !port_is_ours() => {
+                let theirs = stranger.unwrap_or_default();
+                return Err(ServiceError::Stranger { theirs, ours: service.uid });
+            }
             Err(error @ OpenError::PortHeld { .. }) => {
                 service.note(&format!("{error}; waiting for programs that used it with an earlier service"));
                 service.reunion = Some(now + REUNION);
             }
             // Not to stand in the way of one that is started outside of the sandbox which this is in.
             Err(error) => return Err(ServiceError::Unable(error)),
+        }
+        if let Some(stranger) = stranger {
+            service.note(&format!("{stranger} has the service's name, without the port; found by a file"));
         }
         Ok(service)
     }
@@ -444,6 +465,45 @@ impl Service {
             let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("rxe service: {line}\n"));
         }
         self.log.push_back(line);
+    }
+}
+
+/// Takes a name under which clients find us; and says who has the usual one, if that is no service of our user's.
+///
+/// # Errors
+/// `AddrInUse`: there is a service of our user's.
+fn listen() -> io::Result<(Listener, Option<String>)> {
+    match Listener::bind(NAME) {
+        // One that did not get this name may be there.
+        Ok(listener) => match connect_by_file() {
+            Ok(None) => Ok((listener, None)),
+            _ => Err(io::ErrorKind::AddrInUse.into()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let Some(stranger) = stranger_of_name() else { return Err(error) };
+            let path = file().ok_or(error)?;
+            Ok((Listener::bind_at(&path)?, Some(stranger)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Who has the usual name, in words; `None` if it is our own user, or nobody any more.
+fn stranger_of_name() -> Option<String> {
+    let until = Instant::now() + MOMENT;
+    loop {
+        match Channel::connect(NAME).and_then(|channel| channel.peer()) {
+            Ok(peer) if peer.uid == geteuid().as_raw() && !is_nobody_in_particular(peer.uid) => return None,
+            Ok(peer) => return Some(format!("user {} (process {})", peer.uid, peer.pid)),
+            // A service that starts has its name a moment before it listens; who never does is none.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < until => {
+                thread::sleep(MOMENT / 10);
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Some("somebody who does not answer".to_owned());
+            }
+            Err(_) => return None,
+        }
     }
 }
 
