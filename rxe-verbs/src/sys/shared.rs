@@ -10,7 +10,7 @@ use nix::sys::{
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 /// A file in memory, sealed at its length: whoever maps it can rely on its pages.
@@ -55,9 +55,24 @@ impl SharedFile {
         Ok(Self(Kept::new(file)))
     }
 
-    /// Maps `words` words at `offset`, a multiple of the page size.
-    pub(crate) fn map(&self, offset: u64, words: usize) -> io::Result<SharedWords> {
-        let map = MmapOptions::new().offset(offset).len(words * 8).map_raw(&*self.0)?;
+    /// A descriptor of the same file by which nobody can write to it; one by which everybody can, where /proc is not mounted.
+    pub(crate) fn for_reading(&self) -> io::Result<Self> {
+        let fd = match File::open(format!("/proc/self/fd/{}", self.0.as_fd().as_raw_fd())) {
+            Ok(file) => file.into(),
+            Err(_) => self.0.try_clone()?.into(),
+        };
+        Ok(Self(Kept::new(File::from(out_of_the_way(fd)))))
+    }
+
+    /// Maps the first `words` words.
+    pub(crate) fn map(&self, words: usize) -> io::Result<SharedWords> {
+        let map = MmapOptions::new().len(words * 8).map_raw(&*self.0)?;
+        Ok(SharedWords { map, words })
+    }
+
+    /// The same, to look at only: to store to these words is a fault.
+    pub(crate) fn map_for_reading(&self, words: usize) -> io::Result<SharedWords> {
+        let map = MmapOptions::new().len(words * 8).map_raw_read_only(&*self.0)?;
         Ok(SharedWords { map, words })
     }
 }

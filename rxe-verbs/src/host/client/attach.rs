@@ -299,8 +299,7 @@ impl Attachment {
         let v6 = if welcome.families.1 { Some(next()?) } else { None };
         let vault = Vault::adopt([next()?, next()?, next()?, next()?]);
         let system = |source| HostError::System { action: "share memory with the rxe host service", source };
-        let records =
-            Records::adopt(next()?).and_then(|records| records.of_slot(welcome.slot)).map_err(system)?;
+        let records = Records::adopt(next()?).and_then(|records| records.map()).map_err(system)?;
         Ok(Self {
             slot: welcome.slot,
             sockets: GroupSockets { v4, v6 },

@@ -9,10 +9,11 @@ use crate::{
             FURTHER, Hello, MAGIC, MAX_MESSAGE, Packet, Role, ToClient, ToService, Welcome, clean, decode,
             encode,
         },
-        records::Records,
+        records::{Records, Register},
         slots::{Holder, Slot},
         vault::Vault,
     },
+    net::OpenError,
     sys::{
         kept::Kept,
         unix::{Channel, Peer, Received, out_of_the_way, pid_of, same_process},
@@ -294,14 +295,18 @@ impl Service {
             return Err(End::Refused(text.to_owned()));
         };
         let made = port.group.sockets(slot).map(drop);
-        if let Err(error) = made.and_then(|()| port.group.steer().map_err(no_steering)) {
-            self.slots.give_back(Instant::now(), slot);
-            return Err(End::Refused(error.to_string()));
-        }
+        let made = made.and_then(|()| port.group.steer().map_err(no_steering)).and_then(|()| make_records());
+        let records = match made {
+            Ok((records, for_us)) => {
+                port.group.put_records(slot, Some(for_us));
+                records
+            }
+            Err(error) => {
+                self.slots.give_back(Instant::now(), slot);
+                return Err(End::Refused(error.to_string()));
+            }
+        };
         port.group.drain(slot);
-        if let Ok(records) = port.records.of_slot(slot) {
-            records.wipe();
-        }
         self.adopt_pidfd(slot, pidfd);
         self.connected.insert(slot, key);
         self.exchanged.remove(&slot);
@@ -313,7 +318,7 @@ impl Service {
         };
         self.note(&text);
         self.store();
-        self.send_welcome(key, version, slot, true)
+        self.send_welcome(key, version, slot, Some(&records))
     }
 
     fn adopt_pidfd(&mut self, slot: u8, pidfd: Option<OwnedFd>) {
@@ -326,7 +331,14 @@ impl Service {
         }
     }
 
-    fn send_welcome(&mut self, key: usize, version: u16, slot: u8, with_sockets: bool) -> Result<(), End> {
+    /// With `records`, for whoever is new, go the sockets and the vault.
+    fn send_welcome(
+        &mut self,
+        key: usize,
+        version: u16,
+        slot: u8,
+        records: Option<&Records>,
+    ) -> Result<(), End> {
         let Some(port) = &mut self.port else { return Ok(()) };
         let families = port.group.families();
         let welcome = ToClient::Welcome(Welcome {
@@ -336,10 +348,10 @@ impl Service {
             families,
             pkeys: self.config.pkeys.clone(),
         });
-        let Port { group, vault, records, .. } = port;
+        let Port { group, vault, .. } = port;
         let sockets = group.sockets(slot).map_err(|error| End::Refused(error.to_string()))?;
         let mut fds = Vec::new();
-        if with_sockets {
+        if let Some(records) = records {
             fds.extend(sockets.fds());
             fds.extend(vault.descriptors());
             fds.push(records.as_fd());
@@ -356,9 +368,9 @@ impl Service {
         };
         let mut vault = Vault::adopt(fds);
         let mut contents = vault.load().map_err(|error| refused(&error))?;
-        let records = Records::adopt(contents.records).map_err(|error| refused(&error))?;
+        let earlier = Register::adopt(contents.register).map_err(|error| refused(&error))?;
         let group = Group::adopt(contents.families, &mut contents.members);
-        if let Err(error) = self.settle(group, vault, records).map_err(|error| refused(&error))? {
+        if let Err(error) = self.settle(group, vault).map_err(|error| refused(&error))? {
             self.note(&format!("packets cannot be steered anew here ({error}): nobody can join"));
         }
         let now = Instant::now();
@@ -371,7 +383,7 @@ impl Service {
                 self.unwatched.entry(member.slot).and_modify(|since| *since = now);
             }
         }
-        self.restore_listeners();
+        self.restore_listeners(&earlier);
         self.note(&format!("took over from an earlier service: {} members", self.members()));
         self.store();
         self.admit_waiting();
@@ -379,19 +391,13 @@ impl Service {
     }
 
     /// Those who listened to the earlier service do so now, before anybody else can.
-    fn restore_listeners(&mut self) {
-        let Some(register) = self.port.as_ref().map(|port| &port.register) else { return };
-        for (slot, token, listen) in register.load() {
+    fn restore_listeners(&mut self, earlier: &Register) {
+        for (slot, token, listen) in earlier.load() {
             if matches!(self.slots.get(slot), Slot::Held(_)) {
                 self.listeners.add(usize::from(slot), token, listen);
             }
         }
-        // Each gets its old place or an earlier one: whenever we die, the next service finds all of them.
         self.listeners_changed();
-        let count = self.listeners.iter().count();
-        if let Some(port) = &self.port {
-            port.register.clear_from(count);
-        }
     }
 
     /// Puts those who listen where the next service finds them, and steers requests by them.
@@ -431,7 +437,7 @@ impl Service {
         self.clients[key].kind = Kind::Member(slot);
         self.counters.rejoined += 1;
         self.note(&format!("slot {slot}: process {pid} is back"));
-        self.send_welcome(key, version, slot, false)?;
+        self.send_welcome(key, version, slot, None)?;
         self.serve_unheard();
         Ok(())
     }
@@ -575,13 +581,11 @@ impl Service {
         self.orphans.remove(&slot);
         self.listeners.remove_owner(usize::from(slot));
         self.listeners_changed();
-        let Some(port) = &self.port else { return };
+        let Some(port) = &mut self.port else { return };
         self.counters.drained += port.group.drain(slot);
-        if let Ok(records) = port.records.of_slot(slot) {
-            if let Some(attendant) = &mut self.attendant {
-                records.iter().for_each(|connection| attendant.died(now(), &connection));
-            }
-            records.wipe();
+        let records = port.group.put_records(slot, None).and_then(|records| records.read().ok());
+        if let Some(attendant) = &mut self.attendant {
+            records.iter().flatten().for_each(|connection| attendant.died(now(), connection));
         }
         self.slots.give_back(Instant::now(), slot);
     }
@@ -648,8 +652,14 @@ impl Service {
     }
 }
 
-pub(super) fn no_steering(source: io::Error) -> crate::net::OpenError {
-    crate::net::OpenError::System {
+/// The records of a process that comes now, and the same for us to read.
+fn make_records() -> Result<(Records, Records), OpenError> {
+    let made = Records::new().and_then(|records| records.for_reading().map(|for_us| (records, for_us)));
+    made.map_err(|source| OpenError::System { action: "share memory", source })
+}
+
+pub(super) fn no_steering(source: io::Error) -> OpenError {
+    OpenError::System {
         action: "steer packets to several processes (SO_ATTACH_REUSEPORT_CBPF); use RXE_SERVICE=off and one process",
         source,
     }

@@ -22,7 +22,7 @@ use super::{
     group::Group,
     listeners::Listeners,
     name::{NAME, connect_by_file, file},
-    records::{Records, Register},
+    records::Register,
     report::{Exchanged, ServiceCounters},
     slots::{Slot, Slots},
     vault::{DepositRef, Vault},
@@ -152,7 +152,6 @@ impl Token {
 struct Port {
     group: Group,
     vault: Vault,
-    records: Records,
     register: Register,
     /// Slot 0's.
     link: UdpLink,
@@ -392,21 +391,15 @@ impl Service {
     fn found(&mut self) -> Result<(), OpenError> {
         let group = Group::found()?;
         let system = |action| move |source| OpenError::System { action, source };
-        let records = Records::new().map_err(system("share memory"))?;
         let vault = Vault::new().map_err(system("make a socket pair"))?;
-        self.settle(group, vault, records)?.map_err(no_steering)?;
+        self.settle(group, vault)?.map_err(no_steering)?;
         self.store();
         Ok(())
     }
 
     /// Begins to work with the port; inside, whether packets can be steered here. Nothing is stored yet: what an earlier service
     /// left stays until the slots are known.
-    fn settle(
-        &mut self,
-        mut group: Group,
-        vault: Vault,
-        records: Records,
-    ) -> Result<io::Result<()>, OpenError> {
+    fn settle(&mut self, mut group: Group, vault: Vault) -> Result<io::Result<()>, OpenError> {
         let own = group.sockets(0)?;
         let copy =
             |fd: &Option<Kept<OwnedFd>>| fd.as_ref().map(|fd| fd.try_clone().map(out_of_the_way)).transpose();
@@ -419,8 +412,8 @@ impl Service {
             watch(&self.epoll, fd, Token::Link).map_err(system("wait for packets"))?;
         }
         let steered = group.steer();
-        let register = records.register().map_err(system("share memory"))?;
-        self.port = Some(Port { group, vault, records, register, link });
+        let register = Register::new().map_err(system("share memory"))?;
+        self.port = Some(Port { group, vault, register, link });
         self.reunion = None;
         Ok(steered)
     }
@@ -439,9 +432,10 @@ impl Service {
                 v4: sockets.v4.as_ref().map(AsFd::as_fd),
                 v6: sockets.v6.as_ref().map(AsFd::as_fd),
                 pidfd: self.pidfds.get(&slot).map(AsFd::as_fd),
+                records: sockets.records.as_ref().map(AsFd::as_fd),
             })
             .collect();
-        let stored = port.vault.store(port.group.families(), &port.records, &members);
+        let stored = port.vault.store(port.group.families(), &port.register, &members);
         if let Err(error) = stored {
             self.note(&format!("the state for a successor could not be kept: {error}"));
         }

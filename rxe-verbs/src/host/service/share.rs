@@ -10,8 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Slots of a process with which it gets no further ones for threads, and no more at all.
 const MOST_FURTHER: usize = 16;
 const MOST_OF_A_PROCESS: usize = 32;
-/// Once so many slots are held, all others are kept for the first of a process.
+/// Once so many slots are held, all others are kept for the first of a stack.
 const SLOTS_TO_SPARE: usize = 64;
+/// Once so many are, for processes that have none.
+const SLOTS_SCARCE: usize = 192;
 
 impl Service {
     /// A process that has lost its connections (it has closed all its descriptors, or executed another program) joins anew:
@@ -48,7 +50,7 @@ impl Service {
         if own >= most {
             return Err(format!("this process has {own} slots of the port already"));
         }
-        if further && all >= SLOTS_TO_SPARE {
+        if further && all >= SLOTS_TO_SPARE || own > 0 && all >= SLOTS_SCARCE {
             return Err(format!("{all} slots of the port are in use, and the rest is for other processes"));
         }
         Ok(())
