@@ -1,6 +1,6 @@
 //! `rxe devices`: what ibv_devices and ibv_devinfo show.
 
-use crate::Result;
+use crate::{Result, output};
 use rxe_verbs::{Device, Mtu, PortState, VENDOR_ID, VENDOR_PART_ID, devices, limits};
 use std::fmt::Write;
 
@@ -30,11 +30,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.json {
         let list: Vec<_> = list.iter().map(json).collect();
-        println!("{}", serde_json::to_string_pretty(&list)?);
+        output::json(&list)?;
         return Ok(());
     }
     for device in &list {
-        print!("{}", describe(device, args.verbose));
+        out!("{}", describe(device, args.verbose));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `rxe service`: the process of the host that hands out shares of port 4791.
 
-use crate::Result;
+use crate::{Result, output};
 use rxe_verbs::host::{HostConfig, Observer, Place, Service, ServiceError, report::ServiceReport};
 use std::{
     collections::BTreeSet,
@@ -62,14 +62,14 @@ pub(crate) fn observer() -> Result<Observer> {
 fn status(json: bool, log: bool) -> Result<()> {
     let report = observer()?.status()?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        output::json(&report)?;
         return Ok(());
     }
-    print!("{}", describe(&report));
+    out!("{}", describe(&report));
     if log {
-        println!("log (seconds since the start)");
+        outln!("log (seconds since the start)");
         for line in &report.log {
-            println!("  {line}");
+            outln!("  {line}");
         }
     }
     Ok(())

@@ -284,6 +284,31 @@ fn env_prints_what_run_sets() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
+/// `rxe devices -v | head`
+#[test]
+fn a_reader_that_goes_ends_the_program() {
+    for arguments in ["devices -v", "devices --json", "link", "--help"] {
+        let (from, into) = std::io::pipe().unwrap();
+        drop(from);
+        let output = rxe(arguments).stdout(into).output().unwrap();
+        assert_eq!(text(&output.stderr), "", "{arguments}");
+        assert_ne!(output.status.code(), Some(101), "{arguments}");
+    }
+}
+
+/// Also by what opens no device itself.
+#[test]
+fn variables_that_cannot_be_understood_are_told() {
+    for (name, value) in
+        [("RXE_FAULT", "loss=xx"), ("RXE_POLL", "xx"), ("RXE_USERCOPY", "never"), ("RXE_RCVBUF", "much")]
+    {
+        for arguments in ["run true", "env", "devices"] {
+            let output = rxe(arguments).env(name, value).env("RXE_LIB", "/nowhere").output().unwrap();
+            failed(&output, &format!("{value}\" is not understood"));
+        }
+    }
+}
+
 #[test]
 fn run_says_what_is_missing() {
     let missing = rxe("run true").env("RXE_LIB", "/nowhere").output().unwrap();
@@ -292,7 +317,12 @@ fn run_says_what_is_missing() {
     failed(&rxe("run true").env("RXE_LIB", &dir).output().unwrap(), "must be a link");
     std::fs::remove_dir_all(dir).unwrap();
     let dir = dropin("none", true);
-    failed(&rxe("run /no/program").env("RXE_LIB", &dir).output().unwrap(), "cannot run /no/program");
+    // As shells have it.
+    for (program, code) in [("/no/program", 127), ("no_such_program", 127), ("/etc/passwd", 126)] {
+        let output = rxe(&format!("run {program}")).env("RXE_LIB", &dir).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(text(&output.stderr).starts_with(&format!("rxe: cannot run {program}: ")), "{output:?}");
+    }
     let config = rxe("run true").env("RXE_LIB", &dir).env("RXE_CONFIG", "/no/file").output().unwrap();
     failed(&config, "/no/file");
     std::fs::remove_dir_all(dir).unwrap();

@@ -111,5 +111,36 @@ fn links_need_not_be_added() {
         serde_json::from_slice(&rxe("rdma -j link show").output().unwrap().stdout).unwrap();
     assert!(json.as_array().unwrap().iter().any(|link| link["netdev"] == "lo"), "{json}");
     let shown = rxe("rdma dev").output().unwrap();
-    assert!(text(&shown.stdout).contains("node_type ca node_guid"), "{shown:?}");
+    assert!(text(&shown.stdout).contains(": node_type ca fw "), "{shown:?}");
+}
+
+/// Options stand before, between and behind the words; lists are lists, and what is not a list is one thing.
+#[test]
+fn rdma_is_read_as_iproute2_reads_it() {
+    let json = |arguments: &str| -> serde_json::Value {
+        let output = rxe(arguments).output().unwrap();
+        good(&output);
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let links = json("rdma link show -j");
+    for same in
+        ["rdma -j link show", "rdma link -j", "rdma -jp link list", "rdma l sh -d --json", "link show --json"]
+    {
+        assert_eq!(json(same), links, "{same}");
+    }
+    let lo = links.as_array().unwrap().iter().find(|link| link["netdev"] == "lo").unwrap();
+    let names: Vec<_> = lo.as_object().unwrap().keys().collect();
+    let wanted = ["ifindex", "ifname", "port", "state", "physical_state", "netdev", "netdev_index"];
+    assert_eq!(names, wanted);
+    let name = lo["ifname"].as_str().unwrap();
+    assert_eq!(json(&format!("rdma link show {name}/1 -j")), serde_json::json!([lo]));
+    assert_eq!(json(&format!("rdma dev show {name} -j"))[0]["node_type"], "ca");
+    assert_eq!(json("rdma system show -j")["copy-on-fork"], true);
+    assert!(json("rdma -j statistic show link")[0]["rcvd_pkts"].is_u64());
+    assert!(json("rdma resource -j")[0]["qp"].is_u64());
+    assert!(json("rdma res show qp -j").is_array());
+    let detailed = rxe("rdma link -d").output().unwrap();
+    assert!(text(&detailed.stdout).contains(" netdev_index "), "{detailed:?}");
+    failed(&rxe("rdma link -x").output().unwrap(), "unknown option -x");
+    failed(&rxe("rdma link show nope/1").output().unwrap(), "nope");
 }

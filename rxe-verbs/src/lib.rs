@@ -62,7 +62,7 @@ pub use channel::{CompChannel, CqWaiter};
 pub use context::{Context, ContextOptions, HostPort};
 pub use cq::Cq;
 pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
-pub use engine::{LinkReport, Messages, Polling};
+pub use engine::{LinkReport, Messages, Polling, check_environment};
 pub use error::{
     AddressError, CreateError, Forked, ModifyQpError, MrError, OpenError, PollError, PostListError,
     RegisterError, post_errno,

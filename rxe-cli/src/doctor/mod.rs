@@ -3,7 +3,7 @@
 mod host;
 mod program;
 
-use crate::Result;
+use crate::{Result, output};
 use serde::Serialize;
 use std::{ffi::OsString, fmt::Write};
 
@@ -68,9 +68,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         findings.extend(program::examine(program));
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
+        output::json(&findings)?;
     } else {
-        print!("{}", describe(&findings));
+        out!("{}", describe(&findings));
     }
     let bad = findings.iter().filter(|finding| finding.state == State::Bad).count();
     match bad {

@@ -13,10 +13,10 @@ use rxe_verbs::{
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fs, io,
+    fmt, fs, io,
     os::unix::{ffi::OsStrExt, fs::MetadataExt, process::CommandExt},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitCode},
     thread,
     time::{Duration, Instant},
 };
@@ -83,10 +83,32 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         connection = service_outside()?;
         mount::enter(&view)?;
     }
-    let error = Command::new(program).args(arguments).envs(variables).exec();
+    let source = Command::new(program).args(arguments).envs(variables).exec();
     drop(connection);
-    Err(format!("cannot run {}: {error}", program.display()).into())
+    Err(NotRun { program: program.clone(), source }.into())
 }
+
+/// The program could not be started.
+#[derive(Debug)]
+pub(crate) struct NotRun {
+    program: OsString,
+    source: io::Error,
+}
+
+impl NotRun {
+    /// As shells say it: there is none, or it cannot be run.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(if self.source.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+    }
+}
+
+impl fmt::Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot run {}: {}", self.program.display(), self.source)
+    }
+}
+
+impl std::error::Error for NotRun {}
 
 /// Sees to it that there is a host service out here: one that is started from another mount or user namespace could not look
 /// after processes outside. Its idle time begins when the connection is closed, as the program begins.
@@ -126,7 +148,7 @@ pub(crate) fn print(args: &EnvArgs) -> Result<()> {
         return Err("--sysfs=mount is for `rxe run`: a shell cannot be taken to another namespace".into());
     }
     for (name, value) in variables(&args.wishes)? {
-        println!("export {name}={}", quoted(&value)?);
+        outln!("export {name}={}", quoted(&value)?);
     }
     Ok(())
 }

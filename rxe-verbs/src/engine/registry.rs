@@ -10,7 +10,7 @@ use super::{
 use crate::{
     error::OpenError,
     host::{self, Mode},
-    net::{Capture, FaultPlan, InprocNet, Link, Sharing, Trace, UdpConfig, UdpLink},
+    net::{Capture, ConfigError, FaultPlan, InprocNet, Link, Sharing, Trace, UdpConfig, UdpLink},
     sys::{
         fork::generation,
         process::{at_exit, network_namespace},
@@ -240,6 +240,22 @@ fn text(name: &str) -> Option<String> {
 /// A file's name in which `%p` is the process's number.
 fn with_process(name: &str) -> String {
     name.replace("%p", &std::process::id().to_string())
+}
+
+/// Whether the environment's variables can be understood, without opening anything.
+///
+/// # Errors
+/// [`ConfigError`] names the first that cannot, its value and what is allowed.
+pub fn check_environment() -> Result<(), ConfigError> {
+    Polling::from_environment()?;
+    Messages::from_environment()?;
+    Threads::from_environment()?;
+    FaultPlan::from_environment()?;
+    UdpConfig::default().with_environment()?;
+    match text("RXE_USERCOPY").as_deref() {
+        None | Some("" | "kernel") => Ok(()),
+        Some(other) => Err(ConfigError::new("RXE_USERCOPY", other, "kernel")),
+    }
 }
 
 /// At the process's exit: what is owed leaves, what was captured is written.
