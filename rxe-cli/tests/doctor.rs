@@ -7,7 +7,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Output,
+    process::{Command, Output},
 };
 
 fn folder(name: &str) -> PathBuf {
@@ -78,6 +78,64 @@ fn other_processors_and_privilege_are_seen() {
         failed(&output, "in the way");
         assert!(text(&output.stdout).contains(part), "{output:?}");
     }
+}
+
+/// `rxe run` says it, too, and runs the program all the same.
+#[test]
+fn run_tells_of_what_will_not_work() {
+    let program = folder("told").join("true");
+    fs::copy("/bin/true", &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let place = folder("told-dropin");
+    fs::write(place.join("libibverbs.so.1"), "").unwrap();
+    let _ = std::os::unix::fs::symlink("libibverbs.so.1", place.join("librdmacm.so.1"));
+    let run = |more: &str| {
+        let mut command = rxe(&format!("run --sysfs {more} --"));
+        command.arg(&program).env("RXE_LIB", &place).output().unwrap()
+    };
+    let output = run("off");
+    assert!(text(&output.stderr).contains("set-user-ID"), "{output:?}");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// Libraries that a program finds by itself.
+#[test]
+fn names_and_folders_of_the_program_s_own_are_seen() {
+    let dir = folder("rpath");
+    let (source, program) = (dir.join("main.c"), dir.join("program"));
+    fs::write(&source, "const char *name = \"/opt/x/libibverbs.so.1\"; int main(void) { return !name; }")
+        .unwrap();
+    let rpath = "-Wl,--disable-new-dtags,--no-as-needed,-rpath,$ORIGIN/own";
+    fs::create_dir_all(dir.join("own")).unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-Wl,-soname,librdmacm.so.1", "-x", "c", "/dev/null", "-o"]);
+    let Ok(built) = gcc.arg(dir.join("own/librdmacm.so.1")).output() else {
+        eprintln!("skipped: names_and_folders_of_the_program_s_own_are_seen: needs gcc");
+        return;
+    };
+    good(&built);
+    let mut gcc = Command::new("gcc");
+    gcc.arg(rpath).arg(&source).arg("-o").arg(&program).arg(dir.join("own/librdmacm.so.1"));
+    good(&gcc.output().unwrap());
+    let output = doctor(&program);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("its RPATH has it load") && shown.contains("own/librdmacm.so.1"), "{shown}");
+    assert!(shown.contains("it has the name /opt/x/libibverbs.so.1 in it"), "{shown}");
+}
+
+#[test]
+fn capabilities_of_a_file_are_seen() {
+    let path = changed("capable", 0o755, |_| {});
+    match Command::new("setcap").arg("cap_net_raw+ep").arg(&path).output() {
+        Ok(output) if output.status.success() => {}
+        _ => {
+            eprintln!("skipped: capabilities_of_a_file_are_seen: needs root and setcap");
+            return;
+        }
+    }
+    let output = doctor(&path);
+    failed(&output, "in the way");
+    assert!(text(&output.stdout).contains("file capabilities"), "{output:?}");
 }
 
 #[test]

@@ -74,7 +74,7 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{MwBind, Qp, QpInit};
 pub use srq::Srq;
-pub use trust::{is_protected, variable};
+pub use trust::{has_file_capabilities, is_protected, variable};
 pub use xrcd::Xrcd;
 
 /// How often this process, or one that it descends from, has been forked since the library was first used. What remembers

@@ -15,6 +15,12 @@ pub fn variable(name: &str) -> Option<OsString> {
     if crate::sys::process::has_more_rights_than_its_starter() { None } else { std::env::var_os(name) }
 }
 
+/// Whether a file gives the program in it capabilities (`setcap(8)`): the loader ignores `LD_PRELOAD` then, and we our variables.
+#[must_use]
+pub fn has_file_capabilities(path: &Path) -> bool {
+    crate::sys::process::has_file_capabilities(path)
+}
+
 /// Whether nobody but this user and root can write to a file or folder, or put another one in its place. Sticky folders on the
 /// way to it (`/tmp`) let nobody move what is another's.
 ///

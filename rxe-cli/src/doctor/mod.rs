@@ -5,7 +5,10 @@ mod program;
 
 use crate::{Result, output};
 use serde::Serialize;
-use std::{ffi::OsString, fmt::Write};
+use std::{
+    ffi::{OsStr, OsString},
+    fmt::Write,
+};
 
 /// Say what is in the way of rxe here, and what helps; with a program, also what is in the way of that
 #[derive(Debug, clap::Args)]
@@ -45,6 +48,14 @@ struct Finding {
 }
 
 impl Finding {
+    /// In one sentence.
+    fn in_words(self) -> String {
+        match self.cure {
+            Some(cure) => format!("{}; {cure}", self.text),
+            None => self.text,
+        }
+    }
+
     fn good(check: &'static str, text: impl Into<String>) -> Self {
         Self { check, state: State::Good, text: text.into(), cure: None }
     }
@@ -60,6 +71,11 @@ impl Finding {
     fn bad(check: &'static str, text: impl Into<String>, cure: impl Into<String>) -> Self {
         Self::of(State::Bad, check, text, cure)
     }
+}
+
+/// What keeps a program from using our devices under `rxe run`, in words.
+pub(crate) fn obstacles(program: &OsStr) -> Vec<String> {
+    program::obstacles(program)
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {

@@ -3,7 +3,7 @@
 mod mount;
 mod view;
 
-use crate::Result;
+use crate::{Result, doctor};
 use clap::ValueEnum;
 use rxe_verbs::{
     Device, devices,
@@ -77,6 +77,12 @@ enum Sysfs {
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let variables = variables(&args.wishes)?;
     let (program, arguments) = args.command.split_first().ok_or("no program was given")?;
+    // By mounts those are served that the loader cannot.
+    if args.wishes.sysfs != Sysfs::Mount {
+        for obstacle in doctor::obstacles(program) {
+            eprintln!("rxe: {obstacle}");
+        }
+    }
     let mut connection = None;
     if args.wishes.sysfs == Sysfs::Mount {
         let view = sysfs(&args.wishes)?;

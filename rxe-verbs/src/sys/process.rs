@@ -12,7 +12,13 @@ use nix::{
     },
     unistd::{Pid, setsid},
 };
-use std::{fs, io, os::fd::RawFd, path::PathBuf, sync::OnceLock};
+use std::{
+    ffi::CString,
+    fs, io,
+    os::{fd::RawFd, unix::ffi::OsStrExt},
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
 thread_local! {
     /// It is one of the library's own.
@@ -63,6 +69,15 @@ pub(crate) fn sync_to_storage(address: usize, len: usize) -> io::Result<()> {
 pub(crate) fn has_more_rights_than_its_starter() -> bool {
     // SAFETY: reads what the kernel has told the process at its start.
     (unsafe { libc::getauxval(libc::AT_SECURE) }) != 0
+}
+
+/// Whether a file gives the program in it capabilities (`setcap(8)`).
+pub(crate) fn has_file_capabilities(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: both are strings, and nothing is written where the length is 0.
+    let len =
+        unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), core::ptr::null_mut(), 0) };
+    len > 0
 }
 
 /// Names the calling thread's network namespace, where /proc is mounted.
