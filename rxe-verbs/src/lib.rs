@@ -47,6 +47,7 @@ pub mod host;
 pub mod limits;
 mod mr;
 mod mw;
+mod names;
 pub mod net;
 mod patience;
 mod pd;

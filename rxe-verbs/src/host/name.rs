@@ -19,9 +19,14 @@ pub(crate) const NAME: &str = "rxe/4791";
 /// The file of this user's service of this network namespace; `None` where no folder is the user's alone. The same for all
 /// processes of the user, whatever their environment says.
 pub(crate) fn file() -> Option<PathBuf> {
-    let uid = geteuid().as_raw();
     let namespace = network_namespace()?;
     let number: String = namespace.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    own_folder().map(|folder| folder.join(format!("rxe-4791-{number}")))
+}
+
+/// A folder that only this user can write to, the same for all of its processes.
+pub(crate) fn own_folder() -> Option<PathBuf> {
+    let uid = geteuid().as_raw();
     // Not to be made: whoever manages sessions does, or the system.
     let given = [Some(format!("/run/user/{uid}")), (uid == 0).then(|| "/run".to_owned())];
     let given = given.into_iter().flatten().map(PathBuf::from);
@@ -31,7 +36,7 @@ pub(crate) fn file() -> Option<PathBuf> {
         fs::symlink_metadata(folder).is_ok_and(|about| about.is_dir())
             && is_protected(folder).unwrap_or(false)
     };
-    given.chain([own]).find(is_ours).map(|folder| folder.join(format!("rxe-4791-{number}")))
+    given.chain([own]).find(is_ours)
 }
 
 /// Connects to a service by its file; `None` if there is none.

@@ -8,6 +8,7 @@ use nix::{
     sys::{
         resource::{Resource, getrlimit, setrlimit},
         signal::{SigSet, Signal},
+        socket::{AddressFamily, SockFlag, SockType, socket},
         stat::{Mode, umask},
     },
     unistd::{Pid, setsid},
@@ -15,7 +16,10 @@ use nix::{
 use std::{
     ffi::CString,
     fs, io,
-    os::{fd::RawFd, unix::ffi::OsStrExt},
+    os::{
+        fd::{AsRawFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -83,6 +87,18 @@ pub(crate) fn has_file_capabilities(path: &Path) -> bool {
 /// Names the calling thread's network namespace, where /proc is mounted.
 pub(crate) fn network_namespace() -> Option<PathBuf> {
     fs::read_link("/proc/thread-self/ns/net").ok()
+}
+
+/// A number of the calling thread's network namespace that no other one has until the next boot; `None` before Linux 5.14.
+pub(crate) fn namespace_cookie() -> Option<u64> {
+    /// `SO_NETNS_COOKIE` of asm-generic/socket.h.
+    const NETNS_COOKIE: libc::c_int = 71;
+    let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
+    let (mut cookie, mut len) = (0_u64, size_of::<u64>() as libc::socklen_t);
+    let (value, fd) = ((&raw mut cookie).cast::<c_void>(), socket.as_raw_fd());
+    // SAFETY: the kernel writes at most `len` bytes to memory that has them.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, NETNS_COOKIE, value, &raw mut len) };
+    (result == 0 && len as usize == size_of::<u64>()).then_some(cookie)
 }
 
 pub(crate) fn page_size() -> usize {
