@@ -309,6 +309,40 @@ fn variables_that_cannot_be_understood_are_told() {
     }
 }
 
+/// A sanitizer's runtime is only content if it is first; what the user preloads comes before ours.
+#[test]
+fn the_user_s_libraries_are_loaded_first() {
+    let dir = dropin("first", true);
+    let output = rxe("env").env("RXE_LIB", &dir).env("LD_PRELOAD", "").output().unwrap();
+    good(&output);
+    let preload = |output: &Output| {
+        let line = text(&output.stdout).lines().find_map(|line| line.strip_prefix("export LD_PRELOAD="));
+        line.unwrap().trim_matches('\'').to_owned()
+    };
+    let ours = preload(&output);
+    let nested = format!("{ours}:libc.so.6");
+    let output = rxe("env").env("RXE_LIB", &dir).env("LD_PRELOAD", nested).output().unwrap();
+    assert_eq!(preload(&output), format!("libc.so.6:{ours}"));
+    // The program names a sanitizer's runtime; there is none here, and nothing is run.
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-Wl,-soname,libasan.so.77", "-x", "c", "/dev/null", "-o"]);
+    match gcc.arg(dir.join("libasan.so.77")).output() {
+        Ok(built) => good(&built),
+        Err(_) => return eprintln!("skipped: the_user_s_libraries_are_loaded_first: needs gcc"),
+    }
+    let (source, program) = (dir.join("main.c"), dir.join("program"));
+    let code = "#include <stdlib.h>\n#include <stdio.h>\nint main(void) { puts(getenv(\"LD_PRELOAD\")); }";
+    std::fs::write(&source, code).unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-Wl,--no-as-needed").arg(&source).arg("-o").arg(&program).arg(dir.join("libasan.so.77"));
+    good(&gcc.output().unwrap());
+    let mut command = rxe("run --sysfs off --");
+    command.arg(&program).env("RXE_LIB", &dir).env("LD_LIBRARY_PATH", &dir).env_remove("LD_PRELOAD");
+    let shown = command.output().unwrap();
+    assert!(text(&shown.stdout).starts_with("libasan.so.77:/"), "{shown:?}");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
 #[test]
 fn run_says_what_is_missing() {
     let missing = rxe("run true").env("RXE_LIB", "/nowhere").output().unwrap();
@@ -325,6 +359,55 @@ fn run_says_what_is_missing() {
     }
     let config = rxe("run true").env("RXE_LIB", &dir).env("RXE_CONFIG", "/no/file").output().unwrap();
     failed(&config, "/no/file");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// In a user namespace root is nobody, and the folder that it would use is real root's: `unshare -Urnm`.
+#[test]
+fn the_view_is_written_in_a_user_namespace() {
+    let dir = dropin("userns", true);
+    std::fs::write(dir.join("librxe_sysfs.so"), "").unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", env!("CARGO_BIN_EXE_rxe"), "env"]);
+    command.env("RXE_LIB", &dir).env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
+    let output = command.output().unwrap();
+    if text(&output.stderr).contains("unshare") {
+        eprintln!("skipped: the_view_is_written_in_a_user_namespace: {}", text(&output.stderr).trim());
+        return;
+    }
+    good(&output);
+    assert!(view_of(&output).unwrap().is_dir());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// Partition keys are shown as the host's file has them.
+#[test]
+fn configured_partition_keys_are_shown() {
+    let dir = dropin("pkeys", true);
+    let config = dir.join("rxe.toml");
+    std::fs::write(&config, "pkeys = [0x8123, 0xffff]\n").unwrap();
+    std::fs::write(dir.join("librxe_sysfs.so"), "").unwrap();
+    let run = |arguments: &str| {
+        let mut command = rxe(arguments);
+        command.env("RXE_CONFIG", &config).env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &dir);
+        let output = command.output().unwrap();
+        good(&output);
+        output
+    };
+    let output = run("devices -v lo");
+    let shown = text(&output.stdout);
+    let value = |name: &str| {
+        let line = shown.lines().find_map(|line| line.trim_start().strip_prefix(name)).unwrap();
+        line.trim().to_owned()
+    };
+    assert_eq!(value("pkey_tbl_len:"), "2", "{shown}");
+    assert_eq!((value("PKey[  0]:"), value("PKey[  1]:")), ("0x8123".to_owned(), "0xffff".to_owned()));
+    let list: serde_json::Value = serde_json::from_slice(&run("devices --json").stdout).unwrap();
+    assert_eq!(list[0]["pkeys"], serde_json::json!([0x8123, 0xffff]));
+    let devices = view_of(&run("env --device lo")).unwrap().join("infiniband");
+    let device = std::fs::read_dir(devices).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(std::fs::read_to_string(device.join("ports/1/pkeys/0")).unwrap(), "0x8123\n");
+    assert!(device.join("ports/1/pkeys/1").exists());
     std::fs::remove_dir_all(dir).unwrap();
 }
 

@@ -1,5 +1,6 @@
 //! What a process may believe of its surroundings: environment variables, and files that somebody else could have put there.
 
+use crate::host::is_nobody_in_particular;
 use nix::unistd::geteuid;
 use std::{
     ffi::OsString,
@@ -32,7 +33,11 @@ pub fn is_protected(path: &Path) -> io::Result<bool> {
     for part in whole.ancestors() {
         let about = fs::symlink_metadata(part)?;
         let is_sticky = part != whole && about.is_dir() && about.mode() & 0o1000 != 0;
-        if !matches!(about.uid(), uid if uid == 0 || uid == own) || about.mode() & 0o022 != 0 && !is_sticky {
+        // In a user namespace root is nobody in particular, as others are. What lies in the first folder is root's.
+        let is_top = part.components().count() <= 2;
+        let is_root = |uid| uid == 0 || is_top && is_nobody_in_particular(uid);
+        let is_trusted = about.uid() == own || is_root(about.uid());
+        if !is_trusted || about.mode() & 0o022 != 0 && !is_sticky {
             return Ok(false);
         }
     }

@@ -78,6 +78,11 @@ pub(crate) fn obstacles(program: &OsStr) -> Vec<String> {
     program::obstacles(program)
 }
 
+/// Libraries that a program wants to be loaded before ours.
+pub(crate) fn first_libraries(program: &OsStr) -> Vec<String> {
+    program::first_libraries(program)
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut findings = host::examine();
     if let Some(program) = &args.program {

@@ -22,12 +22,25 @@ const MOST_SCRIPTS: usize = 4;
 
 /// What keeps a program from finding our libraries, in words; nothing for one that is so large that looking takes long.
 pub(super) fn obstacles(program: &OsStr) -> Vec<String> {
-    let is_small = |path: &PathBuf| fs::metadata(path).is_ok_and(|about| about.len() <= MOST_BYTES);
     if !locate(program).as_ref().is_some_and(is_small) {
         return Vec::new();
     }
     let bad = |finding: Finding| (finding.state == State::Bad).then(|| finding.in_words());
     examine(program).into_iter().filter_map(bad).collect()
+}
+
+/// Libraries of a program's that want to be loaded before all others, preloaded ones too: those of gcc's sanitizers.
+pub(super) fn first_libraries(program: &OsStr) -> Vec<String> {
+    const FIRST: [&str; 4] = ["libasan.so", "libhwasan.so", "liblsan.so", "libtsan.so"];
+    let Some(path) = locate(program).filter(is_small) else { return Vec::new() };
+    let Ok(bytes) = fs::read(path) else { return Vec::new() };
+    let Ok(elf) = Elf::parse(&bytes) else { return Vec::new() };
+    let is_first = |name: &&&str| FIRST.iter().any(|first| name.starts_with(first));
+    elf.libraries.iter().filter(is_first).map(|name| (*name).to_owned()).collect()
+}
+
+fn is_small(path: &PathBuf) -> bool {
+    fs::metadata(path).is_ok_and(|about| about.len() <= MOST_BYTES)
 }
 
 pub(super) fn examine(program: &OsStr) -> Vec<Finding> {

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     error::OpenError,
     host::{self, Mode},
-    net::{Capture, ConfigError, FaultPlan, InprocNet, Link, Sharing, Trace, UdpConfig, UdpLink},
+    net::{Capture, ConfigError, FaultPlan, InprocNet, Link, Sharing, Trace, UdpConfig, UdpLink, file},
     sys::{
         fork::generation,
         process::{at_exit, network_namespace},
@@ -207,8 +207,8 @@ impl Open {
             return Ok(None);
         };
         let path = with_process(&name);
-        let capture = Capture::create(Path::new(&path), "rxe")
-            .map_err(|source| OpenError::Capture { path: path.clone(), source })?;
+        let made = file::create(Path::new(&path)).and_then(|file| Capture::new(Box::new(file), "rxe"));
+        let capture = made.map_err(|source| OpenError::Capture { path, source })?;
         self.capture = Some(capture.clone());
         Ok(Some(capture))
     }
@@ -225,7 +225,7 @@ impl Open {
             ("standard error".to_owned(), Trace::to_stderr())
         } else {
             let path = with_process(&name);
-            let trace = Trace::create(Path::new(&path));
+            let trace = file::create(Path::new(&path)).map(Trace::to_file);
             (path, trace)
         };
         self.trace = Some(trace.map_err(|source| OpenError::Capture { path, source })?);

@@ -12,6 +12,7 @@ mod capability;
 mod config;
 mod error;
 pub mod fault;
+pub(crate) mod file;
 pub mod inproc;
 pub mod interfaces;
 pub mod steer;

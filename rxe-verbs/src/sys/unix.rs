@@ -9,9 +9,12 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
-    sys::socket::{
-        AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
-        connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair, sockopt,
+    sys::{
+        socket::{
+            AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
+            connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair, sockopt,
+        },
+        statfs::fstatfs,
     },
 };
 use std::{
@@ -27,6 +30,8 @@ use std::{
 
 /// Descriptors that one message brings at most; more are an error (SCM_MAX_FD of the kernel is 253).
 pub(crate) const MAX_DESCRIPTORS: usize = 253;
+/// `PID_FS_MAGIC` of linux/magic.h.
+const PIDFS: i64 = 0x5049_4446;
 /// Connections that wait for `accept` at most.
 const BACKLOG: i32 = 128;
 
@@ -295,10 +300,17 @@ pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
 }
 
 /// Whether two pidfds are about the same process. Since Linux 6.9 each process has an inode of its own in pidfs, which tells
-/// also those apart whose numbers mean nothing to us; before, numbers are all there is.
+/// also those apart whose numbers mean nothing to us; before, numbers are all there is, and the dead and those of other
+/// process namespaces have none: they are taken for different ones.
 pub(crate) fn same_process(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
     let inode = |fd: BorrowedFd<'_>| nix::sys::stat::fstat(fd).ok().map(|about| (about.st_dev, about.st_ino));
-    inode(a).is_some() && inode(a) == inode(b) && pid_of(a) == pid_of(b)
+    let in_pidfs = fstatfs(a).is_ok_and(|about| about.filesystem_type().0 == PIDFS);
+    inode(a).is_some() && inode(a) == inode(b) && is_one(pid_of(a), pid_of(b), in_pidfs)
+}
+
+/// Of two pidfds with one inode: whether they are about one process, by their numbers and by what the inode is worth.
+fn is_one(a: Option<i32>, b: Option<i32>, in_pidfs: bool) -> bool {
+    a == b && (in_pidfs || a.is_some_and(|pid| pid > 0))
 }
 
 /// Copies a descriptor to a high number, where a program that closes and opens files hardly ever gets; and to another one
@@ -383,6 +395,14 @@ mod tests {
             drop(five);
             refused && held && open_descriptors() == before
         });
+    }
+
+    /// Before Linux 6.9 all pidfds have one inode.
+    #[test]
+    fn numbers_that_mean_nothing_tell_nothing() {
+        assert!(is_one(Some(7), Some(7), false) && !is_one(Some(7), Some(8), false));
+        assert!(!is_one(Some(0), Some(0), false) && !is_one(Some(-1), Some(-1), false));
+        assert!(is_one(Some(0), Some(0), true));
     }
 
     #[test]

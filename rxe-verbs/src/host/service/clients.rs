@@ -666,7 +666,7 @@ pub(super) fn no_steering(source: io::Error) -> OpenError {
 }
 
 /// Whether this user number stands for everyone whom our user namespace has no number for. Nobody can be trusted by it.
-pub(in crate::host) fn is_nobody_in_particular(uid: u32) -> bool {
+pub(crate) fn is_nobody_in_particular(uid: u32) -> bool {
     let number = |path: &str| std::fs::read_to_string(path).ok();
     let overflow = number("/proc/sys/kernel/overflowuid").and_then(|text| text.trim().parse().ok());
     if uid != overflow.unwrap_or(65_534) {

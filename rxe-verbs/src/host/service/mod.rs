@@ -37,7 +37,7 @@ use crate::{
 };
 use ask::Asked;
 use clients::Client;
-pub(in crate::host) use clients::is_nobody_in_particular;
+pub(crate) use clients::is_nobody_in_particular;
 use clients::no_steering;
 use courier::Refusals;
 use direct::Direct;
@@ -234,7 +234,10 @@ impl Service {
         let anchor = Event::new().map_err(failed("make an event counter"))?;
         watch(&epoll, anchor.as_fd(), Token::Anchor).map_err(failed("wait for events"))?;
         let now = Instant::now();
-        raise_file_limit();
+        // That of the program around an embedded service is the program's business.
+        if place != Place::Embedded {
+            raise_file_limit();
+        }
         let mut service = Self {
             config,
             place,
