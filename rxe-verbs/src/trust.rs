@@ -1,6 +1,5 @@
 //! What a process may believe of its surroundings: environment variables, and files that somebody else could have put there.
 
-use crate::host::is_nobody_in_particular;
 use nix::unistd::geteuid;
 use std::{
     ffi::OsString,
@@ -42,6 +41,27 @@ pub fn is_protected(path: &Path) -> io::Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Whether this user number stands for everyone whom our user namespace has no number for. Nobody can be trusted by it.
+pub(crate) fn is_nobody_in_particular(uid: u32) -> bool {
+    let number = |path: &str| fs::read_to_string(path).ok();
+    let overflow = number("/proc/sys/kernel/overflowuid").and_then(|text| text.trim().parse().ok());
+    if uid != overflow.unwrap_or(65_534) {
+        return false;
+    }
+    // Mapped from end to end, as outside of every user namespace, the number means a real user.
+    let map = number("/proc/self/uid_map").unwrap_or_default();
+    let mapped = map.lines().any(|line| {
+        let mut fields = line.split_whitespace().filter_map(|field| field.parse::<u64>().ok());
+        match (fields.next(), fields.next(), fields.next()) {
+            (Some(inside), Some(_), Some(count)) => {
+                (inside..inside.saturating_add(count)).contains(&u64::from(uid))
+            }
+            _ => false,
+        }
+    });
+    !mapped
 }
 
 #[cfg(test)]

@@ -42,4 +42,3 @@ pub fn start_afresh() {
 pub(crate) use client::{Attachment, Host, Mode, attach, attach_further};
 pub(crate) use group::member_config;
 pub(crate) use name::own_folder;
-pub(crate) use service::is_nobody_in_particular;

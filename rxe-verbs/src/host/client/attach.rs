@@ -6,7 +6,6 @@ use crate::{
         message::{Hello, MAX_MESSAGE, Role, ToClient, ToService, Welcome, decode, encode},
         name::{NAME, connect_by_file},
         records::{Records, SlotRecords},
-        service::is_nobody_in_particular,
         vault::Vault,
     },
     net::GroupSockets,
@@ -14,6 +13,7 @@ use crate::{
         poll,
         unix::{Channel, Received, out_of_the_way, own_pidfd},
     },
+    trust::is_nobody_in_particular,
 };
 use nix::unistd::geteuid;
 use std::{

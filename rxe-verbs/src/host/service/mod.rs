@@ -6,18 +6,22 @@
 //! place. If it dies, nothing stops: sockets and state are in the [`super::vault`], and the next client to notice starts
 //! another service, which goes on from there.
 
+mod admission;
+mod answers;
 mod ask;
 mod clients;
 mod courier;
 mod departed;
 mod direct;
+mod journal;
 mod packets;
-mod seldom;
+mod presence;
+
 mod share;
+mod succession;
 mod unheard;
 
 use super::{
-    attendant::{Attendant, attendant},
     config::HostConfig,
     group::Group,
     listeners::Listeners,
@@ -34,13 +38,14 @@ use crate::{
         socket::Event,
         unix::{Channel, Listener, out_of_the_way},
     },
+    trust::is_nobody_in_particular,
 };
-use ask::Asked;
+use admission::no_steering;
+use ask::Asks;
 use clients::Client;
-pub(crate) use clients::is_nobody_in_particular;
-use clients::no_steering;
-use courier::Refusals;
+use courier::Courier;
 use direct::Direct;
+use journal::Journal;
 use nix::{
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
@@ -49,11 +54,11 @@ use nix::{
     unistd::geteuid,
 };
 use packets::Probes;
-use rxe_core::{num::Psn, wire::IdentTracker};
-use seldom::Seldom;
+use presence::Presences;
+use rxe_core::wire::IdentTracker;
 use slab::Slab;
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::HashMap,
     io,
     net::IpAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -68,8 +73,6 @@ const TICK: Duration = Duration::from_secs(1);
 const REUNION: Duration = Duration::from_secs(3);
 /// How long after it has its name a service may take to listen.
 const MOMENT: Duration = Duration::from_millis(50);
-/// Lines of the log that are kept.
-const LOG_LINES: usize = 200;
 
 /// Why a service could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -172,14 +175,9 @@ pub struct Service {
     /// When to stop waiting for programs that use the port, if it is in use.
     reunion: Option<Instant>,
     clients: Slab<Client>,
-    /// Connections of the slots.
-    connected: HashMap<u8, usize>,
     slots: Slots,
-    pidfds: HashMap<u8, Kept<OwnedFd>>,
-    /// Slots whose process has no pidfd, and since when it is not connected.
-    unwatched: HashMap<u8, Instant>,
-    /// Slots whose process has closed its connection to this service, and lives.
-    orphans: HashSet<u8>,
+    /// The processes that have them.
+    presences: Presences,
     listeners: Listeners,
     /// Its own while it receives.
     arrivals: Option<RecvBatch>,
@@ -189,24 +187,14 @@ pub struct Service {
     /// Requests that nobody listens for yet.
     unheard: Unheard,
     probes: Probes,
-    asked: Vec<Asked>,
-    next_ask: u32,
+    asks: Asks,
     counters: ServiceCounters,
     /// By slot, since its process came.
     exchanged: HashMap<u8, Exchanged>,
-    log: VecDeque<String>,
-    /// For lines that others may cause as often as they like.
-    seldom: Seldom,
-    /// Speaks for those who cannot, once somebody has named himself.
-    attendant: Option<Box<dyn Attendant>>,
-    refusals: Refusals,
-    /// Of notes that somebody has given up, to all who may be meant.
-    given_up: Refusals,
+    journal: Journal,
+    courier: Courier,
     direct: Direct,
-    /// Of the datagrams that it sends.
-    letter_psn: Psn,
     uid: u32,
-    started: Instant,
     /// Since when nobody needs it.
     idle_since: Instant,
 }
@@ -248,30 +236,21 @@ impl Service {
             port: None,
             reunion: None,
             clients: Slab::new(),
-            connected: HashMap::new(),
             slots: Slots::default(),
-            pidfds: HashMap::new(),
-            unwatched: HashMap::new(),
-            orphans: HashSet::new(),
+            presences: Presences::default(),
             listeners: Listeners::default(),
             arrivals: Some(RecvBatch::default()),
             trackers: HashMap::new(),
             askers: HashMap::new(),
             unheard: Unheard::default(),
             probes: Probes::default(),
-            asked: Vec::new(),
-            next_ask: 0,
+            asks: Asks::default(),
             counters: ServiceCounters::default(),
             exchanged: HashMap::new(),
-            log: VecDeque::new(),
-            seldom: Seldom::new(now),
-            attendant: attendant(),
-            refusals: Refusals::default(),
-            given_up: Refusals::default(),
+            journal: Journal::new(now, place),
+            courier: Courier::new(),
             direct: Direct::default(),
-            letter_psn: Psn::default(),
             uid: geteuid().as_raw(),
-            started: now,
             idle_since: now,
         };
         if let Some(listener) = &service.listener {
@@ -284,14 +263,18 @@ impl Service {
                 return Err(ServiceError::Stranger { theirs, ours: service.uid });
             }
             Err(error @ OpenError::PortHeld { .. }) => {
-                service.note(&format!("{error}; waiting for programs that used it with an earlier service"));
+                service
+                    .journal
+                    .note(&format!("{error}; waiting for programs that used it with an earlier service"));
                 service.reunion = Some(now + REUNION);
             }
             // Not to stand in the way of one that is started outside of the sandbox which this is in.
             Err(error) => return Err(ServiceError::Unable(error)),
         }
         if let Some(stranger) = stranger {
-            service.note(&format!("{stranger} has the service's name, without the port; found by a file"));
+            service
+                .journal
+                .note(&format!("{stranger} has the service's name, without the port; found by a file"));
         }
         Ok(service)
     }
@@ -342,7 +325,7 @@ impl Service {
     fn has_everybody_s(&self) -> bool {
         self.port.as_ref().is_none_or(|port| port.group.is_intact())
             && self.clients.iter().all(|(_, client)| client.channel.is_intact())
-            && self.pidfds.values().all(Kept::is_intact)
+            && self.presences.are_intact()
     }
 
     /// Ends because descriptors are gone. Those that are left are closed, so that the clients notice and the next service
@@ -359,7 +342,7 @@ impl Service {
             Token::Link => self.receive(),
             Token::Client(key) => self.hear(key, flags),
             // It may have left in the same batch of events.
-            Token::Death(slot) if !self.pidfds.contains_key(&slot) => {}
+            Token::Death(slot) if self.presences.pidfd(slot).is_none() => {}
             Token::Death(slot) => self.bury(slot),
             Token::Anchor => {}
         }
@@ -375,10 +358,7 @@ impl Service {
         self.release_unwatched(now);
         self.release_departed(now);
         self.examine();
-        match self.seldom.hidden() {
-            0 => {}
-            count => self.note(&format!("{count} more lines of such kinds were left out")),
-        }
+        self.journal.tell_hidden();
         if self.is_needed() {
             self.idle_since = now;
         }
@@ -434,34 +414,14 @@ impl Service {
                 state: if slot == 0 { &fresh } else { self.slots.get(slot) },
                 v4: sockets.v4.as_ref().map(AsFd::as_fd),
                 v6: sockets.v6.as_ref().map(AsFd::as_fd),
-                pidfd: self.pidfds.get(&slot).map(AsFd::as_fd),
+                pidfd: self.presences.pidfd(slot),
                 records: sockets.records.as_ref().map(AsFd::as_fd),
             })
             .collect();
         let stored = port.vault.store(port.group.families(), &port.register, &members);
         if let Err(error) = stored {
-            self.note(&format!("the state for a successor could not be kept: {error}"));
+            self.journal.note(&format!("the state for a successor could not be kept: {error}"));
         }
-    }
-
-    /// A line that others may cause as often as they like.
-    fn note_seldom(&mut self, text: &str) {
-        if self.seldom.take(Instant::now()) {
-            self.note(text);
-        }
-    }
-
-    /// A line for the log, and for the terminal if it has one.
-    fn note(&mut self, text: &str) {
-        if self.log.len() == LOG_LINES {
-            self.log.pop_front();
-        }
-        let line = format!("{:9.3} {text}", self.started.elapsed().as_secs_f64());
-        if self.place == Place::Foreground {
-            // Nobody may be there to read it.
-            let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("rxe service: {line}\n"));
-        }
-        self.log.push_back(line);
     }
 }
 

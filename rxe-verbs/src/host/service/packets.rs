@@ -153,9 +153,9 @@ impl Service {
         }
         let Some(verdict) = self.judge(meta, bytes) else { return };
         let packet = Packet::new(meta, verdict.ident(), bytes);
-        let first = |key: &usize| self.clients.get(*key).is_some_and(|client| !client.further);
-        let slots: Vec<u8> =
-            self.connected.iter().filter(|(_, key)| first(key)).map(|(slot, _)| *slot).collect();
+        let first = |key: usize| self.clients.get(key).is_some_and(|client| !client.further);
+        let connected = self.presences.connected();
+        let slots: Vec<u8> = connected.filter(|(_, key)| first(*key)).map(|(slot, _)| slot).collect();
         for slot in slots {
             self.counters.multicast += u64::from(self.deliver(slot, packet.clone()));
         }
@@ -263,7 +263,7 @@ impl Service {
         }
         self.counters.mended += learnt.len() as u64;
         for text in learnt {
-            self.note_seldom(&text);
+            self.journal.note_seldom(&text);
         }
     }
 
@@ -294,7 +294,7 @@ impl Service {
         if broken {
             self.counters.mended += u64::from(!whole);
             let how = steered.map_or_else(|error| error.to_string(), |()| "put back".to_owned());
-            self.note_seldom(&format!("packets went astray: the steering program was {how}"));
+            self.journal.note_seldom(&format!("packets went astray: the steering program was {how}"));
         }
     }
 }

@@ -25,18 +25,18 @@ impl Service {
             _ => None,
         };
         let own: Vec<u8> = self.slots.known().filter_map(held).collect();
-        if own.iter().any(|slot| self.connected.contains_key(slot)) {
+        if own.iter().any(|slot| self.presences.is_connected(*slot)) {
             return;
         }
-        for slot in own.into_iter().filter(|slot| self.orphans.contains(slot)).collect::<Vec<_>>() {
+        for slot in own.into_iter().filter(|slot| self.presences.has_hung_up(*slot)).collect::<Vec<_>>() {
             self.retire(slot);
         }
     }
 
     /// No process has so many slots that none are left for others.
     pub(super) fn check_share(&self, pid: i32, pidfd: Option<&OwnedFd>, further: bool) -> Result<(), String> {
-        let is_its = |slot: u8, holder: &Holder| match (self.pidfds.get(&slot), pidfd) {
-            (Some(known), Some(its)) => same_process(known.as_fd(), its.as_fd()),
+        let is_its = |slot: u8, holder: &Holder| match (self.presences.pidfd(slot), pidfd) {
+            (Some(known), Some(its)) => same_process(known, its.as_fd()),
             _ => pid != 0 && holder.pid == pid,
         };
         let (mut all, mut own) = (0, 0);
