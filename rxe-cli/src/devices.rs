@@ -1,7 +1,7 @@
 //! `rxe devices`: what ibv_devices and ibv_devinfo show.
 
-use crate::Result;
-use rxe_verbs::{Device, Mtu, PortState, VENDOR_ID, VENDOR_PART_ID, devices, limits};
+use crate::{Result, output};
+use rxe_verbs::{Device, Mtu, PortState, VENDOR_ID, VENDOR_PART_ID, devices, host::HostConfig, limits};
 use std::fmt::Write;
 
 /// List the devices: one for each network interface
@@ -28,13 +28,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "there is no device: no interface has a usable IP address; `ip link set lo up` makes one".into(),
         );
     }
+    let pkeys = HostConfig::load()?.pkeys;
     if args.json {
-        let list: Vec<_> = list.iter().map(json).collect();
-        println!("{}", serde_json::to_string_pretty(&list)?);
+        let list: Vec<_> = list.iter().map(|device| json(device, &pkeys)).collect();
+        output::json(&list)?;
         return Ok(());
     }
     for device in &list {
-        print!("{}", describe(device, args.verbose));
+        out!("{}", describe(device, &pkeys, args.verbose));
     }
     Ok(())
 }
@@ -57,7 +58,7 @@ fn mtu(mtu: Mtu) -> String {
 }
 
 /// The layout is ibv_devinfo's, so that scripts which read that can read this.
-fn describe(device: &Device, verbose: bool) -> String {
+fn describe(device: &Device, pkeys: &[u16], verbose: bool) -> String {
     let mut text = String::new();
     let mut line = |depth: usize, name: &str, value: &str| {
         let tabs = "\t".repeat(depth);
@@ -90,7 +91,10 @@ fn describe(device: &Device, verbose: bool) -> String {
     let gids = device.gids();
     if verbose {
         line(3, "gid_tbl_len", &gids.len().to_string());
-        line(3, "pkey_tbl_len", "1");
+        line(3, "pkey_tbl_len", &pkeys.len().to_string());
+        for (index, key) in pkeys.iter().enumerate() {
+            line(3, &format!("PKey[{index:3}]"), &format!("{key:#06x}"));
+        }
     }
     for index in 0..u8::try_from(gids.len()).unwrap_or(u8::MAX) {
         let gid = gids.get(index);
@@ -123,7 +127,7 @@ fn limit_table() -> [(&'static str, u64); 13] {
     ]
 }
 
-fn json(device: &Device) -> serde_json::Value {
+fn json(device: &Device, pkeys: &[u16]) -> serde_json::Value {
     let gids = device.gids();
     let gids: Vec<_> =
         (0..u8::try_from(gids.len()).unwrap_or(u8::MAX)).map(|index| gids.get(index).to_string()).collect();
@@ -135,5 +139,6 @@ fn json(device: &Device) -> serde_json::Value {
         "active_mtu": device.active_mtu().bytes(),
         "addresses": device.addresses().map(|address| address.to_string()).collect::<Vec<_>>(),
         "gids": gids,
+        "pkeys": pkeys,
     })
 }

@@ -1,5 +1,8 @@
 //! The `rxe` program: unmodified programs on our devices, lists of devices, ping-pong, measurements and a demonstration that checks itself.
 
+#[macro_use]
+mod output;
+
 mod agent;
 mod cm;
 mod cmtime;
@@ -7,7 +10,6 @@ mod demo;
 mod devices;
 mod doctor;
 mod host;
-mod link;
 mod measure;
 mod perf;
 mod pingpong;
@@ -46,7 +48,7 @@ enum Command {
     Demo(demo::Args),
     Service(service::Args),
     Stat(stat::Args),
-    Link(link::Args),
+    Link(rdma::LinkArgs),
     Doctor(doctor::Args),
     /// What documents have people type for kernel devices; `rxe run` puts a program of this name on the PATH.
     #[command(hide = true)]
@@ -59,7 +61,15 @@ enum Command {
 fn main() -> ExitCode {
     // This process may become the host service.
     rxe_cm::attend_services();
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // Programs that use a device are told by it; others would not be.
+    let heeds = matches!(command, Command::Run(_) | Command::Env(_) | Command::Devices(_));
+    let checked = if heeds { rxe_verbs::check_environment() } else { Ok(()) };
+    if let Err(error) = checked {
+        eprintln!("rxe: {error}");
+        return ExitCode::FAILURE;
+    }
+    let result = match command {
         Command::Run(args) => run::run(&args),
         Command::Env(args) => run::print(&args),
         Command::Devices(args) => devices::run(&args),
@@ -71,7 +81,7 @@ fn main() -> ExitCode {
         Command::Connect(args) => cm::connect::run(&args),
         Command::Service(args) => service::run(&args),
         Command::Stat(args) => stat::run(&args),
-        Command::Link(args) => link::run(&args),
+        Command::Link(args) => rdma::run_link(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rdma(args) => rdma::run(&args),
         Command::Demo(args) => demo::run(&args),
@@ -81,7 +91,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rxe: {error}");
-            ExitCode::FAILURE
+            error.downcast_ref().map_or(ExitCode::FAILURE, run::NotRun::code)
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     agent::{self, Answer, Kind, Setup, Wire, unexpected},
     host::{self, Local},
     measure::{self, Rate, Times, Until, Work},
+    output,
 };
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -48,7 +49,7 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, conflicts_with = "duration", value_parser = clap::value_parser!(u32).range(1..))]
     iters: Option<u32>,
     /// Seconds: bandwidth only [default: 2]
-    #[arg(short = 'D', long, value_name = "SECONDS", value_parser = parse_seconds)]
+    #[arg(short = 'D', long, value_name = "SECONDS", value_parser = crate::cm::parse_some_seconds)]
     duration: Option<f64>,
     /// TCP port for finding each other
     #[arg(short, long, default_value_t = 18_515)]
@@ -76,11 +77,6 @@ fn parse_size(text: &str) -> std::result::Result<u32, String> {
     };
     let size = digits.parse::<u32>().ok().and_then(|size| size.checked_mul(unit));
     size.filter(|size| (1..=MOST).contains(size)).ok_or_else(|| format!("it is 1 to {}M", MOST >> 20))
-}
-
-fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds: &f64| (0.01..=86_400.0).contains(seconds));
-    seconds.ok_or_else(|| "it is 0.01 to 86400".to_owned())
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -135,10 +131,10 @@ fn lead(args: &Args, host: &str, work: Work, kind: What) -> Result<()> {
     if !args.json {
         let name = work.to_possible_value().map(|value| value.get_name().to_uppercase()).unwrap_or_default();
         let (qps, netdev) = (args.qps, context.device().netdev());
-        println!("RC {name}, MTU {mtu}, {qps} queue pair(s), from {netdev} to {host}");
+        outln!("RC {name}, MTU {mtu}, {qps} queue pair(s), from {netdev} to {host}");
         match kind {
-            What::Bw => println!("{:>10} {:>12} {:>14} {:>10}", "bytes", "Gbit/s", "messages/s", "seconds"),
-            What::Lat => println!(
+            What::Bw => outln!("{:>10} {:>12} {:>14} {:>10}", "bytes", "Gbit/s", "messages/s", "seconds"),
+            What::Lat => outln!(
                 "{:>10} {:>10} {:>10} {:>10} {:>10} {:>10}   us, {}",
                 "bytes",
                 "min",
@@ -214,7 +210,7 @@ fn print(json: bool, what: (Work, u32, u32, u32), found: Found, retransmitted: u
         ),
     };
     if !json {
-        println!("{line}");
+        outln!("{line}");
         return Ok(());
     }
     let result = match found {
@@ -225,6 +221,6 @@ fn print(json: bool, what: (Work, u32, u32, u32), found: Found, retransmitted: u
     if let (Some(object), Some(result)) = (object.as_object_mut(), result.as_object()) {
         object.extend(result.clone());
     }
-    println!("{}", serde_json::to_string(&object)?);
+    output::json(&object)?;
     Ok(())
 }

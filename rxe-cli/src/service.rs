@@ -1,10 +1,12 @@
 //! `rxe service`: the process of the host that hands out shares of port 4791.
 
-use crate::Result;
+use crate::{Result, output};
 use rxe_verbs::host::{HostConfig, Observer, Place, Service, ServiceError, report::ServiceReport};
 use std::{
     collections::BTreeSet,
     env,
+    fs::File,
+    io::{self, Read},
     os::unix::process::CommandExt,
     process::{Command, Stdio},
     thread,
@@ -60,14 +62,14 @@ pub(crate) fn observer() -> Result<Observer> {
 fn status(json: bool, log: bool) -> Result<()> {
     let report = observer()?.status()?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        output::json(&report)?;
         return Ok(());
     }
-    print!("{}", describe(&report));
+    out!("{}", describe(&report));
     if log {
-        println!("log (seconds since the start)");
+        outln!("log (seconds since the start)");
         for line in &report.log {
-            println!("  {line}");
+            outln!("  {line}");
         }
     }
     Ok(())
@@ -148,24 +150,37 @@ fn service_in_words(service_id: u64) -> String {
     }
 }
 
-/// Starts the service and ends at once, so that the service is nobody's child.
+/// Starts the service and ends as soon as that works or cannot: the service is nobody's child, and whoever waits for us hears
+/// why there is none.
 fn start() -> Result<()> {
+    rxe_verbs::host::start_afresh();
     let mut command = Command::new(env::current_exe()?);
     command.args(["service", "run", "--detached"]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // A session of its own follows in the child; until then it must not get our terminal's signals.
     command.process_group(0).current_dir("/");
-    command.spawn().map_err(|error| format!("cannot start the host service: {error}"))?;
-    Ok(())
+    let failed = |error: io::Error| format!("cannot start the host service: {error}");
+    let mut service = command.spawn().map_err(failed)?;
+    let mut said = String::new();
+    if let Some(mut errors) = service.stderr.take() {
+        // It says what is wrong, or leaves this pipe.
+        errors.read_to_string(&mut said).map_err(failed)?;
+    }
+    let said = said.trim();
+    if said.is_empty() { Ok(()) } else { Err(said.strip_prefix("rxe: ").unwrap_or(said).into()) }
 }
 
 fn serve(detached: bool) -> Result<()> {
     if detached {
-        rxe_verbs::host::leave_session();
+        rxe_verbs::host::start_afresh();
     }
     let place = if detached { Place::Background } else { Place::Foreground };
     match Service::start(HostConfig::load()?, place) {
         Ok(service) => {
+            if detached {
+                let null = File::options().write(true).open("/dev/null")?;
+                nix::unistd::dup2_stderr(null)?;
+            }
             service.run();
             Ok(())
         }

@@ -1,7 +1,7 @@
 //! `rxe stat`: what the processes that share the port have counted.
 
 use crate::{
-    Result,
+    Result, output,
     service::{counted, observer},
 };
 use rxe_verbs::host::report::{ClientStats, HostStats};
@@ -31,9 +31,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&stats)?);
+        output::json(&stats)?;
     } else {
-        print!("{}", describe(&stats, args.qps));
+        out!("{}", describe(&stats, args.qps));
     }
     Ok(())
 }

@@ -6,7 +6,9 @@ use common::{Background, client, failed, good, rxe, stranger, text};
 use std::{
     io::{Read, Write},
     net::TcpListener,
-    process::Command,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::PathBuf,
+    process::{Command, Output},
 };
 
 #[test]
@@ -242,7 +244,7 @@ fn a_trace_has_a_line_for_every_packet() {
 }
 
 /// A folder with two files in the place of the drop-in; no program here loads them.
-fn dropin(name: &str, link: bool) -> std::path::PathBuf {
+fn dropin(name: &str, link: bool) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("rxe-run-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();
@@ -282,6 +284,65 @@ fn env_prints_what_run_sets() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
+/// `rxe devices -v | head`
+#[test]
+fn a_reader_that_goes_ends_the_program() {
+    for arguments in ["devices -v", "devices --json", "link", "--help"] {
+        let (from, into) = std::io::pipe().unwrap();
+        drop(from);
+        let output = rxe(arguments).stdout(into).output().unwrap();
+        assert_eq!(text(&output.stderr), "", "{arguments}");
+        assert_ne!(output.status.code(), Some(101), "{arguments}");
+    }
+}
+
+/// Also by what opens no device itself.
+#[test]
+fn variables_that_cannot_be_understood_are_told() {
+    for (name, value) in
+        [("RXE_FAULT", "loss=xx"), ("RXE_POLL", "xx"), ("RXE_USERCOPY", "never"), ("RXE_RCVBUF", "much")]
+    {
+        for arguments in ["run true", "env", "devices"] {
+            let output = rxe(arguments).env(name, value).env("RXE_LIB", "/nowhere").output().unwrap();
+            failed(&output, &format!("{value}\" is not understood"));
+        }
+    }
+}
+
+/// A sanitizer's runtime is only content if it is first; what the user preloads comes before ours.
+#[test]
+fn the_user_s_libraries_are_loaded_first() {
+    let dir = dropin("first", true);
+    let output = rxe("env").env("RXE_LIB", &dir).env("LD_PRELOAD", "").output().unwrap();
+    good(&output);
+    let preload = |output: &Output| {
+        let line = text(&output.stdout).lines().find_map(|line| line.strip_prefix("export LD_PRELOAD="));
+        line.unwrap().trim_matches('\'').to_owned()
+    };
+    let ours = preload(&output);
+    let nested = format!("{ours}:libc.so.6");
+    let output = rxe("env").env("RXE_LIB", &dir).env("LD_PRELOAD", nested).output().unwrap();
+    assert_eq!(preload(&output), format!("libc.so.6:{ours}"));
+    // The program names a sanitizer's runtime; there is none here, and nothing is run.
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-Wl,-soname,libasan.so.77", "-x", "c", "/dev/null", "-o"]);
+    match gcc.arg(dir.join("libasan.so.77")).output() {
+        Ok(built) => good(&built),
+        Err(_) => return eprintln!("skipped: the_user_s_libraries_are_loaded_first: needs gcc"),
+    }
+    let (source, program) = (dir.join("main.c"), dir.join("program"));
+    let code = "#include <stdlib.h>\n#include <stdio.h>\nint main(void) { puts(getenv(\"LD_PRELOAD\")); }";
+    std::fs::write(&source, code).unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.arg("-Wl,--no-as-needed").arg(&source).arg("-o").arg(&program).arg(dir.join("libasan.so.77"));
+    good(&gcc.output().unwrap());
+    let mut command = rxe("run --sysfs off --");
+    command.arg(&program).env("RXE_LIB", &dir).env("LD_LIBRARY_PATH", &dir).env_remove("LD_PRELOAD");
+    let shown = command.output().unwrap();
+    assert!(text(&shown.stdout).starts_with("libasan.so.77:/"), "{shown:?}");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
 #[test]
 fn run_says_what_is_missing() {
     let missing = rxe("run true").env("RXE_LIB", "/nowhere").output().unwrap();
@@ -290,9 +351,128 @@ fn run_says_what_is_missing() {
     failed(&rxe("run true").env("RXE_LIB", &dir).output().unwrap(), "must be a link");
     std::fs::remove_dir_all(dir).unwrap();
     let dir = dropin("none", true);
-    failed(&rxe("run /no/program").env("RXE_LIB", &dir).output().unwrap(), "cannot run /no/program");
+    // As shells have it.
+    for (program, code) in [("/no/program", 127), ("no_such_program", 127), ("/etc/passwd", 126)] {
+        let output = rxe(&format!("run {program}")).env("RXE_LIB", &dir).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(text(&output.stderr).starts_with(&format!("rxe: cannot run {program}: ")), "{output:?}");
+    }
     let config = rxe("run true").env("RXE_LIB", &dir).env("RXE_CONFIG", "/no/file").output().unwrap();
     failed(&config, "/no/file");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// In a user namespace root is nobody, and the folder that it would use is real root's: `unshare -Urnm`.
+#[test]
+fn the_view_is_written_in_a_user_namespace() {
+    let dir = dropin("userns", true);
+    std::fs::write(dir.join("librxe_sysfs.so"), "").unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", env!("CARGO_BIN_EXE_rxe"), "env"]);
+    command.env("RXE_LIB", &dir).env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
+    let output = command.output().unwrap();
+    if text(&output.stderr).contains("unshare") {
+        eprintln!("skipped: the_view_is_written_in_a_user_namespace: {}", text(&output.stderr).trim());
+        return;
+    }
+    good(&output);
+    assert!(view_of(&output).unwrap().is_dir());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// Partition keys are shown as the host's file has them.
+#[test]
+fn configured_partition_keys_are_shown() {
+    let dir = dropin("pkeys", true);
+    let config = dir.join("rxe.toml");
+    std::fs::write(&config, "pkeys = [0x8123, 0xffff]\n").unwrap();
+    std::fs::write(dir.join("librxe_sysfs.so"), "").unwrap();
+    let run = |arguments: &str| {
+        let mut command = rxe(arguments);
+        command.env("RXE_CONFIG", &config).env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &dir);
+        let output = command.output().unwrap();
+        good(&output);
+        output
+    };
+    let output = run("devices -v lo");
+    let shown = text(&output.stdout);
+    let value = |name: &str| {
+        let line = shown.lines().find_map(|line| line.trim_start().strip_prefix(name)).unwrap();
+        line.trim().to_owned()
+    };
+    assert_eq!(value("pkey_tbl_len:"), "2", "{shown}");
+    assert_eq!((value("PKey[  0]:"), value("PKey[  1]:")), ("0x8123".to_owned(), "0xffff".to_owned()));
+    let list: serde_json::Value = serde_json::from_slice(&run("devices --json").stdout).unwrap();
+    assert_eq!(list[0]["pkeys"], serde_json::json!([0x8123, 0xffff]));
+    let devices = view_of(&run("env --device lo")).unwrap().join("infiniband");
+    let device = std::fs::read_dir(devices).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(std::fs::read_to_string(device.join("ports/1/pkeys/0")).unwrap(), "0x8123\n");
+    assert!(device.join("ports/1/pkeys/1").exists());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// Where `rxe env` has put the view.
+fn view_of(output: &Output) -> Option<PathBuf> {
+    let folder = text(&output.stdout).lines().find_map(|line| line.strip_prefix("export RXE_SYSFS="))?;
+    Some(folder.trim_matches('\'').into())
+}
+
+/// A folder that somebody else has put in our way, or can change, is not used; one that nobody can is.
+#[test]
+fn the_view_is_where_nobody_else_can_change_it() {
+    let dir = dropin("foreign", true);
+    std::fs::write(dir.join("librxe_sysfs.so"), "").unwrap();
+    let uid = std::fs::metadata("/proc/self").unwrap().uid();
+    let (runtime, temporary) = (dir.join("runtime"), dir.join("tmp"));
+    for folder in [&runtime, &temporary] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    let view = || {
+        let mut command = rxe("env");
+        command.env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &runtime).env("TMPDIR", &temporary);
+        view_of(&command.output().unwrap()).unwrap()
+    };
+    assert!(view().starts_with(runtime.join(format!("rxe-{uid}"))));
+    // The folder above is another user's, as under `sudo -E`.
+    let usual = temporary.join(format!("rxe-{uid}"));
+    std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(view().starts_with(&usual));
+    // Both are taken: a new one, and the same again.
+    std::fs::remove_dir_all(&usual).unwrap();
+    std::os::unix::fs::symlink("/tmp", &usual).unwrap();
+    let own = view();
+    assert!(own.starts_with(&temporary) && !own.starts_with(&usual), "{own:?}");
+    assert_eq!(view(), own);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// A set-group-ID program, whose loader says so (`AT_SECURE`), takes no orders from the environment.
+#[test]
+fn programs_with_more_rights_do_not_heed_the_environment() {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        eprintln!(
+            "skipped: programs_with_more_rights_do_not_heed_the_environment: needs root for a file of another group"
+        );
+        return;
+    }
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("secure-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (program, pcap) = (dir.join("rxe"), dir.join("x.pcapng"));
+    std::fs::copy(env!("CARGO_BIN_EXE_rxe"), &program).unwrap();
+    let doctor = || {
+        let mut command = Command::new(&program);
+        command.args(["doctor", "--json"]).env("RXE_CONFIG", "/no/file").env("RXE_PCAP", &pcap);
+        let output = command.env("RXE_SERVICE", "off").output().unwrap();
+        text(&output.stdout).to_owned()
+    };
+    assert!(doctor().contains("/no/file"));
+    std::os::unix::fs::chown(&program, None, Some(65_534)).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o2755)).unwrap();
+    let _ = std::fs::remove_file(&pcap);
+    let shown = doctor();
+    assert!(!shown.contains("/no/file") && shown.contains("readable"), "{shown}");
+    assert!(!pcap.exists(), "it records for whoever has started it");
     std::fs::remove_dir_all(dir).unwrap();
 }
 
@@ -304,9 +484,7 @@ fn programs_find_the_devices_below_sys() {
         let mut command = rxe(arguments);
         let output = command.env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &dir).output().unwrap();
         good(&output);
-        let shown = text(&output.stdout).to_owned();
-        let folder = shown.lines().find_map(|line| line.strip_prefix("export RXE_SYSFS="))?;
-        Some(std::path::PathBuf::from(folder.trim_matches('\'')))
+        view_of(&output)
     };
     assert_eq!(env("env --sysfs off"), None);
     let folder = env("env --device lo").unwrap();
@@ -327,13 +505,5 @@ fn programs_find_the_devices_below_sys() {
     std::fs::write(device.join("ports/1/state"), "").unwrap();
     env("env --device lo").unwrap();
     assert_eq!((names().len(), read("ports/1/state").as_str()), (1, "4: ACTIVE\n"));
-    // Somebody else's folder is not trusted.
-    let foreign = dropin("foreign", true);
-    std::fs::write(foreign.join("librxe_sysfs.so"), "").unwrap();
-    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
-    std::os::unix::fs::symlink("/tmp", foreign.join(format!("rxe-{uid}"))).unwrap();
-    let output = rxe("env").env("RXE_LIB", &foreign).env("XDG_RUNTIME_DIR", &foreign).output().unwrap();
-    failed(&output, "--sysfs off");
     std::fs::remove_dir_all(dir).unwrap();
-    std::fs::remove_dir_all(foreign).unwrap();
 }

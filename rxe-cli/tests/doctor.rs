@@ -7,7 +7,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Output,
+    process::{Command, Output},
 };
 
 fn folder(name: &str) -> PathBuf {
@@ -80,6 +80,64 @@ fn other_processors_and_privilege_are_seen() {
     }
 }
 
+/// `rxe run` says it, too, and runs the program all the same.
+#[test]
+fn run_tells_of_what_will_not_work() {
+    let program = folder("told").join("true");
+    fs::copy("/bin/true", &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let place = folder("told-dropin");
+    fs::write(place.join("libibverbs.so.1"), "").unwrap();
+    let _ = std::os::unix::fs::symlink("libibverbs.so.1", place.join("librdmacm.so.1"));
+    let run = |more: &str| {
+        let mut command = rxe(&format!("run --sysfs {more} --"));
+        command.arg(&program).env("RXE_LIB", &place).output().unwrap()
+    };
+    let output = run("off");
+    assert!(text(&output.stderr).contains("set-user-ID"), "{output:?}");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// Libraries that a program finds by itself.
+#[test]
+fn names_and_folders_of_the_program_s_own_are_seen() {
+    let dir = folder("rpath");
+    let (source, program) = (dir.join("main.c"), dir.join("program"));
+    fs::write(&source, "const char *name = \"/opt/x/libibverbs.so.1\"; int main(void) { return !name; }")
+        .unwrap();
+    let rpath = "-Wl,--disable-new-dtags,--no-as-needed,-rpath,$ORIGIN/own";
+    fs::create_dir_all(dir.join("own")).unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-Wl,-soname,librdmacm.so.1", "-x", "c", "/dev/null", "-o"]);
+    let Ok(built) = gcc.arg(dir.join("own/librdmacm.so.1")).output() else {
+        eprintln!("skipped: names_and_folders_of_the_program_s_own_are_seen: needs gcc");
+        return;
+    };
+    good(&built);
+    let mut gcc = Command::new("gcc");
+    gcc.arg(rpath).arg(&source).arg("-o").arg(&program).arg(dir.join("own/librdmacm.so.1"));
+    good(&gcc.output().unwrap());
+    let output = doctor(&program);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("its RPATH has it load") && shown.contains("own/librdmacm.so.1"), "{shown}");
+    assert!(shown.contains("it has the name /opt/x/libibverbs.so.1 in it"), "{shown}");
+}
+
+#[test]
+fn capabilities_of_a_file_are_seen() {
+    let path = changed("capable", 0o755, |_| {});
+    match Command::new("setcap").arg("cap_net_raw+ep").arg(&path).output() {
+        Ok(output) if output.status.success() => {}
+        _ => {
+            eprintln!("skipped: capabilities_of_a_file_are_seen: needs root and setcap");
+            return;
+        }
+    }
+    let output = doctor(&path);
+    failed(&output, "in the way");
+    assert!(text(&output.stdout).contains("file capabilities"), "{output:?}");
+}
+
 #[test]
 fn scripts_are_followed_and_strangers_told() {
     let script = file("script", 0o755, b"#!/usr/bin/env -S sh\nexit 0\n");
@@ -111,5 +169,36 @@ fn links_need_not_be_added() {
         serde_json::from_slice(&rxe("rdma -j link show").output().unwrap().stdout).unwrap();
     assert!(json.as_array().unwrap().iter().any(|link| link["netdev"] == "lo"), "{json}");
     let shown = rxe("rdma dev").output().unwrap();
-    assert!(text(&shown.stdout).contains("node_type ca node_guid"), "{shown:?}");
+    assert!(text(&shown.stdout).contains(": node_type ca fw "), "{shown:?}");
+}
+
+/// Options stand before, between and behind the words; lists are lists, and what is not a list is one thing.
+#[test]
+fn rdma_is_read_as_iproute2_reads_it() {
+    let json = |arguments: &str| -> serde_json::Value {
+        let output = rxe(arguments).output().unwrap();
+        good(&output);
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let links = json("rdma link show -j");
+    for same in
+        ["rdma -j link show", "rdma link -j", "rdma -jp link list", "rdma l sh -d --json", "link show --json"]
+    {
+        assert_eq!(json(same), links, "{same}");
+    }
+    let lo = links.as_array().unwrap().iter().find(|link| link["netdev"] == "lo").unwrap();
+    let names: Vec<_> = lo.as_object().unwrap().keys().collect();
+    let wanted = ["ifindex", "ifname", "port", "state", "physical_state", "netdev", "netdev_index"];
+    assert_eq!(names, wanted);
+    let name = lo["ifname"].as_str().unwrap();
+    assert_eq!(json(&format!("rdma link show {name}/1 -j")), serde_json::json!([lo]));
+    assert_eq!(json(&format!("rdma dev show {name} -j"))[0]["node_type"], "ca");
+    assert_eq!(json("rdma system show -j")["copy-on-fork"], true);
+    assert!(json("rdma -j statistic show link")[0]["rcvd_pkts"].is_u64());
+    assert!(json("rdma resource -j")[0]["qp"].is_u64());
+    assert!(json("rdma res show qp -j").is_array());
+    let detailed = rxe("rdma link -d").output().unwrap();
+    assert!(text(&detailed.stdout).contains(" netdev_index "), "{detailed:?}");
+    failed(&rxe("rdma link -x").output().unwrap(), "unknown option -x");
+    failed(&rxe("rdma link show nope/1").output().unwrap(), "nope");
 }

@@ -189,3 +189,29 @@ fn different_interface_mtus_are_told() {
     good(&server);
     assert!(text(&client.stdout).contains("MTU 1024"), "{client:?}");
 }
+
+/// Interfaces that come later do not change what those that were there are called, whoever asks.
+#[test]
+fn a_device_is_called_the_same_by_all_processes() {
+    let Some(namespace) = Namespace::with_loopback("names") else { return };
+    let list = || -> Vec<(String, String)> {
+        let output = namespace.run("link show -j");
+        good(&output);
+        let list: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |link: &serde_json::Value, name: &str| link[name].as_str().unwrap().to_owned();
+        list.iter().map(|link| (text(link, "ifname"), text(link, "netdev"))).collect()
+    };
+    let pair = |name: &str, netdev: &str| (name.to_owned(), netdev.to_owned());
+    assert_eq!(list(), [pair("rxe0", "lo")]);
+    namespace.ip("link add later type veth peer name latest");
+    for (number, name) in ["later", "latest"].into_iter().enumerate() {
+        namespace.ip(&format!("link set {name} up"));
+        namespace.ip(&format!("addr add 10.44.{number}.1/24 dev {name}"));
+    }
+    namespace.ip("route add default dev latest");
+    let all = [pair("rxe1", "latest"), pair("rxe2", "later"), pair("rxe0", "lo")];
+    assert_eq!(list(), all);
+    namespace.ip("addr flush dev latest");
+    namespace.ip("link set latest down");
+    assert_eq!(list(), all[1..]);
+}

@@ -24,6 +24,11 @@ fn folder() -> Option<&'static [u8]> {
     if value.addr() == UNKNOWN {
         // SAFETY: reads the environment; a program that changes it in another thread at its start has a race of its own.
         value = unsafe { libc::getenv(c"RXE_SYSFS".as_ptr()) };
+        // SAFETY: reads what the kernel has told the process at its start.
+        if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+            // It has more rights than whoever has set the variable.
+            value = core::ptr::null_mut();
+        }
         if !value.is_null() {
             // A copy, since programs that show their own title write over the environment. It is never freed.
             // SAFETY: a string.

@@ -3,6 +3,7 @@
 use crate::{
     error::OpenError,
     gid::GidTable,
+    names::{Numbers, number},
     net::interfaces::{Interface, interfaces},
     sys::process::network_namespace,
 };
@@ -53,41 +54,40 @@ pub struct Device {
     interface: Interface,
 }
 
-/// Interfaces by their numbers, the names given out so far (rxe0, rxe1, ...), in each network namespace seen. A name
-/// stays with its interface as long as the process lives.
-static NAMES: Mutex<BTreeMap<Option<PathBuf>, Vec<String>>> = Mutex::new(BTreeMap::new());
+/// The numbers given out so far (rxe0, rxe1, ...), in each network namespace seen. A name stays with its interface as long as the
+/// process lives, and other processes of the user have the same ones.
+static NAMES: Mutex<BTreeMap<Option<PathBuf>, Numbers>> = Mutex::new(BTreeMap::new());
 
 /// Lists the devices: the default route's interface first, the loopback last. Interfaces without an address are none.
 ///
 /// # Errors
 /// What the system says when it cannot list its interfaces.
 pub fn devices() -> io::Result<Vec<Device>> {
-    let list = interfaces()?.into_iter().filter(|interface| usable(interface).next().is_some()).collect();
+    let mut list: Vec<Interface> =
+        interfaces()?.into_iter().filter(|interface| usable(interface).next().is_some()).collect();
+    sort(&mut list);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(name(list, names.entry(network_namespace()).or_default()))
+    let numbers = names.entry(network_namespace()).or_default();
+    number(&list.iter().map(|interface| interface.name.as_str()).collect::<Vec<_>>(), numbers);
+    Ok(name(list, numbers))
 }
 
 fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {
     interface.addresses.iter().filter(|address| address.usable).map(|address| address.ip)
 }
 
-/// Names interfaces; those named before keep theirs.
-fn name(mut list: Vec<Interface>, names: &mut Vec<String>) -> Vec<Device> {
+/// Programs take the first, if nobody says which.
+fn sort(list: &mut [Interface]) {
     list.sort_by_key(|interface| (interface.loopback, !interface.default_route, interface.index));
-    for interface in &list {
-        if !names.contains(&interface.name) {
-            names.push(interface.name.clone());
-        }
-    }
-    let mut devices: Vec<(usize, Device)> = list
-        .into_iter()
-        .filter_map(|interface| {
-            let number = names.iter().position(|name| *name == interface.name)?;
-            Some((number, Device { name: format!("rxe{number}"), interface }))
-        })
-        .collect();
-    devices.sort_by_key(|(number, _)| *number);
-    devices.into_iter().map(|(_, device)| device).collect()
+}
+
+/// Names interfaces that have numbers.
+fn name(list: Vec<Interface>, numbers: &Numbers) -> Vec<Device> {
+    let device = |interface: Interface| {
+        let number = numbers.get(&interface.name)?;
+        Some(Device { name: format!("rxe{number}"), interface })
+    };
+    list.into_iter().filter_map(device).collect()
 }
 
 impl Device {
@@ -246,24 +246,17 @@ mod tests {
     }
 
     #[test]
-    fn the_default_route_comes_first_and_names_stay() {
-        let mut names = Vec::new();
-        let first = name(
-            vec![interface("lo", 1, false), interface("a", 2, false), interface("b", 3, true)],
-            &mut names,
-        );
-        assert_eq!(shown(&first), [("rxe0", "b"), ("rxe1", "a"), ("rxe2", "lo")]);
-        let later = name(
-            vec![interface("lo", 1, false), interface("a", 2, true), interface("c", 4, false)],
-            &mut names,
-        );
-        assert_eq!(shown(&later), [("rxe1", "a"), ("rxe2", "lo"), ("rxe3", "c")]);
+    fn the_default_route_comes_first_whatever_its_name() {
+        let mut list = vec![interface("lo", 1, false), interface("a", 2, true), interface("c", 4, false)];
+        sort(&mut list);
+        let numbers = [("lo", 0), ("c", 1), ("a", 2)].map(|(name, number)| (name.to_owned(), number));
+        let devices = name(list, &Numbers::from(numbers));
+        assert_eq!(shown(&devices), [("rxe2", "a"), ("rxe1", "c"), ("rxe0", "lo")]);
     }
 
     #[test]
     fn numbers_of_a_device() {
-        let names = &mut Vec::new();
-        let devices = name(vec![interface("a", 2, false)], names);
+        let devices = name(vec![interface("a", 2, false)], &Numbers::from([("a".to_owned(), 0)]));
         assert_eq!(devices[0].guid(), [0, 0, 0, 0xff, 0xfe, 0, 0, 1]);
         assert_eq!((devices[0].active_mtu(), devices[0].state()), (Mtu::M1024, PortState::Active));
         let lo = Device::virtual_one("x", &[]);

@@ -30,6 +30,8 @@
 //! | `RXE_CONFIG=FILE` | the host's configuration, see [`host::HostConfig`] |
 //! | `RXE_USERCOPY=kernel` | copy application memory by system calls only |
 //!
+//! Programs with more rights than whoever starts them (set-user-ID, file capabilities) heed none of these.
+//!
 //! How to connect a queue pair is shown, attribute by attribute, in `examples/rc_pingpong.rs`.
 
 mod ah;
@@ -45,6 +47,7 @@ pub mod host;
 pub mod limits;
 mod mr;
 mod mw;
+mod names;
 pub mod net;
 mod patience;
 mod pd;
@@ -52,6 +55,7 @@ mod qp;
 mod regions;
 mod srq;
 mod sys;
+mod trust;
 mod xrcd;
 
 pub use ah::Ah;
@@ -59,7 +63,7 @@ pub use channel::{CompChannel, CqWaiter};
 pub use context::{Context, ContextOptions, HostPort};
 pub use cq::Cq;
 pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
-pub use engine::{LinkReport, Messages, Polling};
+pub use engine::{LinkReport, Messages, Polling, check_environment};
 pub use error::{
     AddressError, CreateError, Forked, ModifyQpError, MrError, OpenError, PollError, PostListError,
     RegisterError, post_errno,
@@ -71,6 +75,7 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{MwBind, Qp, QpInit};
 pub use srq::Srq;
+pub use trust::{has_file_capabilities, is_protected, variable};
 pub use xrcd::Xrcd;
 
 /// How often this process, or one that it descends from, has been forked since the library was first used. What remembers

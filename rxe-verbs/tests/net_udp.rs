@@ -258,6 +258,48 @@ fn multicast_reaches_those_who_joined() {
     }
 }
 
+/// A sandbox may forbid the calls for several datagrams: they are missed, and packets go on.
+#[test]
+fn calls_that_a_sandbox_forbids_are_done_without() {
+    let Some(namespace) = Namespace::new() else { return };
+    let features = Features::without("gso,gro").unwrap();
+    let mut link = open(&namespace, &UdpConfig { features, ..UdpConfig::default() });
+    // The filter is the thread's.
+    let worker = std::thread::spawn(move || {
+        forbid(&[libc::SYS_sendmmsg, libc::SYS_recvmmsg]);
+        let batch = transmit(&link, V4, V4, 100);
+        let bytes = packets(8, 100, 0);
+        for _ in 0..3 {
+            for chunk in bytes.chunks(100 * usize::from(link.path(V4, 0).max_segments)) {
+                link.send(&batch, chunk).unwrap();
+            }
+            let got = receive(&mut link, 8);
+            assert!(got.iter().flat_map(|packet| packet.bytes.clone()).eq(bytes.iter().copied()));
+        }
+        assert_eq!(link.path(V4, 0).max_segments, 1);
+    });
+    worker.join().unwrap();
+}
+
+/// These calls give EPERM in this thread from now on.
+fn forbid(calls: &[libc::c_long]) {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
+    for call in calls {
+        let is_it = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, *call as u32);
+        filter.push(libc::sock_filter { jf: 1, ..is_it });
+        filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
+    }
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program lives as long as the call, and is about this thread.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    assert!(done, "{}", std::io::Error::last_os_error());
+}
+
 #[test]
 fn packets_without_a_udp_checksum_are_taken() {
     let Some(namespace) = Namespace::new() else { return };

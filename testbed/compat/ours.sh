@@ -16,6 +16,12 @@ one '^rxe0 port 1 ==> lo \(ACTIVE\)$' bash -c 'for d in /sys/class/infiniband/*;
 # The program that documents have people type, as `rxe run` gives it.
 one '^link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo *$' rdma link show
 
+# Programs that load the libraries when they need them, by the names of packages for developers, get ours and no second one.
+for name in libibverbs.so librdmacm.so; do
+    one "^\['[^ ]*/rxe/libibverbs.so.1'\]\$|^\['[^ ]*/dropin/libibverbs.so.1'\]\$" /usr/bin/python3 -c \
+        "import ctypes; ctypes.CDLL('$name'); print(sorted({l.split()[-1] for l in open('/proc/self/maps') if 'libibverbs' in l or 'librdmacm' in l}))"
+done
+
 # A static program, by mounts; and a pair with the devices shown that way.
 run_options=--sysfs=mount
 one '^4: ACTIVE$' busybox cat /sys/class/infiniband/rxe0/ports/1/state

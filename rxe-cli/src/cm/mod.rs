@@ -65,9 +65,15 @@ impl Data {
     }
 }
 
-fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
+pub(crate) fn parse_seconds(text: &str) -> std::result::Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| (0.0..=86_400.0).contains(seconds));
     seconds.ok_or_else(|| "it is 0 to 86400".to_owned())
+}
+
+/// Seconds that are not 0, for clap.
+pub(crate) fn parse_some_seconds(text: &str) -> std::result::Result<f64, String> {
+    let seconds = parse_seconds(text).ok().filter(|seconds| *seconds >= 0.01);
+    seconds.ok_or_else(|| "it is 0.01 to 86400".to_owned())
 }
 
 /// The next event; none when the time is over, without one it takes as long as it takes.

@@ -91,9 +91,9 @@ impl Client<'_> {
             }
             let Some(event) = cm::next(&self.events, Some(self.args.patience()))? else {
                 let (ip, left) = (self.peer.ip(), starts.len() - done);
-                let ms = self.args.timeout;
+                let seconds = self.args.timeout;
                 return Err(format!(
-                    "{step}: {left} connections wait for {ip}, and nothing has happened for {ms} ms; is it still there?"
+                    "{step}: {left} connections wait for {ip}, and nothing has happened for {seconds} s; is it still there?"
                 )
                 .into());
             };

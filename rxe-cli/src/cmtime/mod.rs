@@ -4,7 +4,7 @@ mod client;
 mod server;
 mod steps;
 
-use crate::{Result, cm};
+use crate::{Result, cm, output};
 use rxe_cm::{CmId, EventChannel};
 use rxe_verbs::{Context, Cq, Pd, QpCaps, QpInit, QpType};
 use std::{
@@ -37,8 +37,8 @@ pub(crate) struct Args {
     #[arg(short, long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=7))]
     retries: u8,
     /// Give up when nothing happens for so long (client only)
-    #[arg(short, long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 30.0, value_parser = cm::parse_some_seconds)]
+    timeout: f64,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -53,16 +53,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     if args.json {
-        println!("{}", serde_json::to_string(&table)?)
+        output::json(&table)?;
     } else {
-        print!("{table}")
+        out!("{table}")
     }
     Ok(())
 }
 
 impl Args {
-    const fn patience(&self) -> Duration {
-        Duration::from_millis(self.timeout)
+    fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.timeout)
     }
 }
 

@@ -12,14 +12,20 @@ use checks::Stage;
 use report::{Report, Row};
 use rxe_verbs::{Context, ContextOptions, Device, net::Capture};
 use std::{
-    env, io,
+    env,
+    fs::File,
+    hash::{BuildHasher, RandomState},
+    io,
     net::IpAddr,
-    path::PathBuf,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
     process::{self, Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
+/// The interface's name in the capture.
+const NAME: &str = "rxe-demo";
 /// Both processes have this address, and share its port.
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 /// It ends before this, whatever happens.
@@ -37,7 +43,7 @@ const ROUNDS: u32 = 2000;
 /// code is 0 only if everything was right.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the packets are recorded [default: rxe-demo-PID.pcapng in the directory for temporary files]
+    /// Where the packets are recorded [default: a new file, rxe-demo-*.pcapng, in the directory for temporary files]
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Print JSON
@@ -103,19 +109,13 @@ impl Drop for Second {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
-    let pcap = args
-        .pcap
-        .clone()
-        .unwrap_or_else(|| env::temp_dir().join(format!("rxe-demo-{}.pcapng", process::id())));
     if Device::of_address(ADDRESS).is_err() {
         return Err(format!(
             "the demonstration runs on {ADDRESS}, which is not up here: `ip link set lo up`"
         )
         .into());
     }
-    let capture = Capture::create(&pcap, "rxe-demo").map_err(|error| {
-        format!("cannot write the capture {}: {error}; name another file with --pcap", pcap.display())
-    })?;
+    let (pcap, capture) = start_capture(args.pcap.as_deref())?;
     let (second, mut wire) = Second::start()?;
     let pid = second.0.id();
     thread::spawn(move || {
@@ -139,6 +139,27 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     drop(wire);
     drop(second);
     report.finish(&pcap, capture.packets(), start.elapsed())
+}
+
+/// The file, and the capture that is written to it. In the folder that all users share it is one that nobody can have put there.
+fn start_capture(wished: Option<&Path>) -> Result<(PathBuf, Capture)> {
+    let (path, capture) = match wished {
+        Some(path) => (path.to_owned(), Capture::create(path, NAME)),
+        None => {
+            let path =
+                env::temp_dir().join(format!("rxe-demo-{:016x}.pcapng", RandomState::new().hash_one(0)));
+            let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
+            (path, file.and_then(|file| Capture::new(Box::new(file), NAME)))
+        }
+    };
+    match capture {
+        Ok(capture) => Ok((path, capture)),
+        Err(error) => Err(format!(
+            "cannot write the capture {}: {error}; name another file with --pcap",
+            path.display()
+        )
+        .into()),
+    }
 }
 
 fn check_all(wire: &mut Wire, capture: &Capture, report: &mut Report) -> Result<()> {

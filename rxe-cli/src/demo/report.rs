@@ -3,6 +3,7 @@
 use crate::{
     Result,
     measure::{Rate, Times},
+    output,
 };
 use serde::Serialize;
 use std::{path::Path, time::Duration};
@@ -38,7 +39,7 @@ impl Report {
 
     pub(super) fn title(&self, text: &str) {
         if !self.json {
-            println!("rxe demo: {text}\n");
+            outln!("rxe demo: {text}\n");
         }
     }
 
@@ -47,7 +48,7 @@ impl Report {
         let detail = result.unwrap_or_else(|error| error.to_string());
         if !self.json {
             let word = if passed { "ok" } else { "FAILED" };
-            println!("  {service:<4} {operation:<28} {word:<6} {detail}");
+            outln!("  {service:<4} {operation:<28} {word:<6} {detail}");
         }
         self.checks.push(Check { service, operation, passed, detail });
     }
@@ -58,16 +59,16 @@ impl Report {
             match &row {
                 Row::Rate { name, rate } => {
                     if self.rows.is_empty() {
-                        println!("\n  {:<28} {:>12} {:>14}", "bandwidth", "Gbit/s", "messages/s");
+                        outln!("\n  {:<28} {:>12} {:>14}", "bandwidth", "Gbit/s", "messages/s");
                     }
                     let per_second = rate.messages as f64 / rate.seconds;
-                    println!("  {name:<28} {:>12.2} {per_second:>14.0}", rate.gbit());
+                    outln!("  {name:<28} {:>12.2} {per_second:>14.0}", rate.gbit());
                 }
                 Row::Times { name, times } => {
                     if first_time {
-                        println!("\n  {:<28} {:>12} {:>14}", "latency, one way", "median us", "99 % us");
+                        outln!("\n  {:<28} {:>12} {:>14}", "latency, one way", "median us", "99 % us");
                     }
-                    println!("  {name:<28} {:>12.2} {:>14.2}", times.median_usec, times.p99_usec);
+                    outln!("  {name:<28} {:>12.2} {:>14.2}", times.median_usec, times.p99_usec);
                 }
             }
         }
@@ -87,9 +88,9 @@ impl Report {
                 "passed": passed, "checks": self.checks, "measurements": self.rows,
                 "capture": { "path": pcap, "packets": packets }, "seconds": seconds,
             });
-            println!("{}", serde_json::to_string_pretty(&json)?);
+            output::json(&json)?;
         } else {
-            println!("\n  capture: {} ({packets} packets; Wireshark and tshark read it)", pcap.display());
+            outln!("\n  capture: {} ({packets} packets; Wireshark and tshark read it)", pcap.display());
         }
         if !passed {
             return Err(format!(
@@ -98,7 +99,7 @@ impl Report {
             .into());
         }
         if !self.json {
-            println!("  all {all} checks passed, every byte compared, in {seconds:.1} s");
+            outln!("  all {all} checks passed, every byte compared, in {seconds:.1} s");
         }
         Ok(())
     }

@@ -3,9 +3,12 @@
 mod host;
 mod program;
 
-use crate::Result;
+use crate::{Result, output};
 use serde::Serialize;
-use std::{ffi::OsString, fmt::Write};
+use std::{
+    ffi::{OsStr, OsString},
+    fmt::Write,
+};
 
 /// Say what is in the way of rxe here, and what helps; with a program, also what is in the way of that
 #[derive(Debug, clap::Args)]
@@ -45,6 +48,14 @@ struct Finding {
 }
 
 impl Finding {
+    /// In one sentence.
+    fn in_words(self) -> String {
+        match self.cure {
+            Some(cure) => format!("{}; {cure}", self.text),
+            None => self.text,
+        }
+    }
+
     fn good(check: &'static str, text: impl Into<String>) -> Self {
         Self { check, state: State::Good, text: text.into(), cure: None }
     }
@@ -62,15 +73,25 @@ impl Finding {
     }
 }
 
+/// What keeps a program from using our devices under `rxe run`, in words.
+pub(crate) fn obstacles(program: &OsStr) -> Vec<String> {
+    program::obstacles(program)
+}
+
+/// Libraries that a program wants to be loaded before ours.
+pub(crate) fn first_libraries(program: &OsStr) -> Vec<String> {
+    program::first_libraries(program)
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut findings = host::examine();
     if let Some(program) = &args.program {
         findings.extend(program::examine(program));
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
+        output::json(&findings)?;
     } else {
-        print!("{}", describe(&findings));
+        out!("{}", describe(&findings));
     }
     let bad = findings.iter().filter(|finding| finding.state == State::Bad).count();
     match bad {

@@ -3,6 +3,7 @@
 use super::{Finding, State};
 use crate::run::library;
 use goblin::elf::{Elf, header};
+use rxe_verbs::has_file_capabilities;
 use std::{
     collections::BTreeSet,
     env,
@@ -14,8 +15,33 @@ use std::{
 
 const CHECK: &str = "program";
 const LIBRARIES: &str = "libraries";
+/// Bytes of a program that is looked at before it is run.
+const MOST_BYTES: u64 = 32 << 20;
 /// Scripts that name scripts are followed so often.
 const MOST_SCRIPTS: usize = 4;
+
+/// What keeps a program from finding our libraries, in words; nothing for one that is so large that looking takes long.
+pub(super) fn obstacles(program: &OsStr) -> Vec<String> {
+    if !locate(program).as_ref().is_some_and(is_small) {
+        return Vec::new();
+    }
+    let bad = |finding: Finding| (finding.state == State::Bad).then(|| finding.in_words());
+    examine(program).into_iter().filter_map(bad).collect()
+}
+
+/// Libraries of a program's that want to be loaded before all others, preloaded ones too: those of gcc's sanitizers.
+pub(super) fn first_libraries(program: &OsStr) -> Vec<String> {
+    const FIRST: [&str; 4] = ["libasan.so", "libhwasan.so", "liblsan.so", "libtsan.so"];
+    let Some(path) = locate(program).filter(is_small) else { return Vec::new() };
+    let Ok(bytes) = fs::read(path) else { return Vec::new() };
+    let Ok(elf) = Elf::parse(&bytes) else { return Vec::new() };
+    let is_first = |name: &&&str| FIRST.iter().any(|first| name.starts_with(first));
+    elf.libraries.iter().filter(is_first).map(|name| (*name).to_owned()).collect()
+}
+
+fn is_small(path: &PathBuf) -> bool {
+    fs::metadata(path).is_ok_and(|about| about.len() <= MOST_BYTES)
+}
 
 pub(super) fn examine(program: &OsStr) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -104,7 +130,14 @@ fn binary(path: &Path, bytes: &[u8], findings: &mut Vec<Finding>) {
         let text = format!("{name} is set-user-ID or set-group-ID: the loader ignores LD_PRELOAD for it");
         findings.push(Finding::bad(CHECK, text, "run a copy without these bits; rxe needs no privilege"));
     }
+    if has_file_capabilities(path) {
+        let text = format!("{name} has file capabilities: the loader ignores LD_PRELOAD for it");
+        let cure = "run a copy without them (`setcap -r`); rxe needs no privilege";
+        findings.push(Finding::bad(CHECK, text, cure));
+    }
     needs(&elf, findings);
+    copies(path, &elf, findings);
+    absolute(bytes, findings);
     if !findings.iter().any(|finding| finding.state == State::Bad) {
         findings.push(Finding::good(CHECK, format!("{name} can run under `rxe run`")));
     }
@@ -112,6 +145,45 @@ fn binary(path: &Path, bytes: &[u8], findings: &mut Vec<Finding>) {
 
 const fn machine() -> u16 {
     if cfg!(target_arch = "aarch64") { header::EM_AARCH64 } else { header::EM_X86_64 }
+}
+
+/// Libraries that the program finds by a path of its own (DT_RPATH), before ours: those by DT_RUNPATH come behind ours, and
+/// libibverbs is there already, by LD_PRELOAD.
+fn copies(path: &Path, elf: &Elf<'_>, findings: &mut Vec<Finding>) {
+    const OTHER: &str = "librdmacm.so.1";
+    if !elf.runpaths.is_empty() || !elf.libraries.contains(&OTHER) {
+        return;
+    }
+    let origin = path.parent().unwrap_or_else(|| Path::new("/")).to_string_lossy();
+    for folder in elf.rpaths.iter().flat_map(|list| list.split(':')) {
+        let copy = Path::new(&folder.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin)).join(OTHER);
+        if copy.exists() {
+            let text = format!("its RPATH has it load {}, which rxe's cannot replace", copy.display());
+            let cure = "link it with -Wl,--enable-new-dtags (RUNPATH), or move that file away (patchelf --remove-rpath)";
+            findings.push(Finding::bad(LIBRARIES, text, cure));
+        }
+    }
+}
+
+/// Names of the libraries with folders in the program's data: what is loaded by such a name (dlopen) is the system's.
+fn absolute(bytes: &[u8], findings: &mut Vec<Finding>) {
+    let mut found = BTreeSet::new();
+    for name in [&b"/libibverbs.so"[..], b"/librdmacm.so"] {
+        for (at, _) in bytes.windows(name.len()).enumerate().filter(|(_, window)| *window == name) {
+            let is_path = |byte: &u8| byte.is_ascii_graphic();
+            let start = bytes[..at].iter().rposition(|byte| !is_path(byte)).map_or(0, |before| before + 1);
+            let end = bytes[at..].iter().position(|byte| !is_path(byte)).map_or(bytes.len(), |len| at + len);
+            let text = String::from_utf8_lossy(&bytes[start..end]).into_owned();
+            if text.starts_with('/') {
+                found.insert(text);
+            }
+        }
+    }
+    for path in found {
+        let text =
+            format!("it has the name {path} in it: if it loads the library by that, it is the system's");
+        findings.push(Finding::note(LIBRARIES, text, "have it look for the name without the folder"));
+    }
 }
 
 /// What it asks of libibverbs and librdmacm, against what the drop-in has.

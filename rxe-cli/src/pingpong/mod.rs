@@ -6,6 +6,7 @@ mod play;
 use crate::{
     Result,
     host::{self, Connection, Local},
+    output,
 };
 use clap::ValueEnum;
 use contact::{Contact, SRQ_CONTACTS};
@@ -189,7 +190,7 @@ fn exchange(
 
 fn say(quiet: bool, whose: &str, contact: &Contact) {
     if !quiet {
-        println!("  {whose} {contact}");
+        outln!("  {whose} {contact}");
     }
 }
 
@@ -203,13 +204,13 @@ fn report(args: &Args, size: u32, time: Duration) -> Result<()> {
             "bytes": bytes, "seconds": seconds, "mbit_per_second": mbit,
             "iters": args.iters, "usec_per_iter": usec, "size": size, "mtu": args.mtu.bytes(), "checked": args.check,
         });
-        println!("{}", serde_json::to_string(&json)?);
+        output::json(&json)?;
         return Ok(());
     }
-    println!("{bytes} bytes in {seconds:.2} seconds = {mbit:.2} Mbit/sec");
-    println!("{} iters in {seconds:.2} seconds = {usec:.2} usec/iter", args.iters);
+    outln!("{bytes} bytes in {seconds:.2} seconds = {mbit:.2} Mbit/sec");
+    outln!("{} iters in {seconds:.2} seconds = {usec:.2} usec/iter", args.iters);
     if args.check {
-        println!("every byte received was right");
+        outln!("every byte received was right");
     }
     Ok(())
 }

@@ -61,8 +61,8 @@ pub(crate) struct Args {
     #[arg(short = 'I', long, value_name = "IP", conflicts_with = "server")]
     source: Option<IpAddr>,
     /// Give up on a peer that is silent for so long; 0 is never [default: 30, for a server 0]
-    #[arg(short, long, value_name = "SECONDS")]
-    timeout: Option<u32>,
+    #[arg(short, long, value_name = "SECONDS", value_parser = cm::parse_seconds)]
+    timeout: Option<f64>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -71,8 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 impl Args {
     fn terms(&self) -> Terms {
-        let seconds = self.timeout.unwrap_or(if self.server { 0 } else { 30 });
-        let patience = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
+        let seconds = self.timeout.unwrap_or(if self.server { 0.0 } else { 30.0 });
+        let patience = (seconds > 0.0).then(|| Duration::from_secs_f64(seconds));
         Terms { patience, debug: self.debug, own_qp: self.own_qp }
     }
 }
@@ -158,7 +158,7 @@ fn answer(link: &Link, ping: u32, validate: bool, verbose: bool) -> Result<bool>
         compare(link, ping, &data, &text(ping, len))?;
     }
     if verbose {
-        println!("server ping data: {}", shown(&data));
+        outln!("server ping data: {}", shown(&data));
     }
     link.go_ahead()?;
     let sink = wait_for_message(link)?.ok_or_else(gone)?;
@@ -200,7 +200,7 @@ fn ping(args: &Args) -> Result<()> {
     link.hang_up();
     result?;
     if args.validate {
-        println!("{done} pings of {} bytes came back as they were sent", args.size);
+        outln!("{done} pings of {} bytes came back as they were sent", args.size);
     }
     Ok(())
 }
@@ -219,7 +219,7 @@ fn ask(link: &Link, ping: u32, args: &Args) -> Result<()> {
         compare(link, ping, &back, &sent)?;
     }
     if args.verbose {
-        println!("ping data: {}", shown(&back));
+        outln!("ping data: {}", shown(&back));
     }
     Ok(())
 }

@@ -3,19 +3,20 @@
 mod mount;
 mod view;
 
-use crate::Result;
+use crate::{Result, doctor};
 use clap::ValueEnum;
 use rxe_verbs::{
     Device, devices,
     host::{HostConfig, Observer},
+    variable,
 };
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fs, io,
+    fmt, fs, io,
     os::unix::{ffi::OsStrExt, fs::MetadataExt, process::CommandExt},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitCode},
     thread,
     time::{Duration, Instant},
 };
@@ -24,6 +25,8 @@ use std::{
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 /// What shows programs our devices below /sys/class.
 const SYSFS: &str = "librxe_sysfs.so";
+/// The loader's variable for libraries that are loaded with any program.
+const PRELOAD: &str = "LD_PRELOAD";
 /// Says where they are.
 const VARIABLE: &str = "RXE_LIB";
 
@@ -74,24 +77,57 @@ enum Sysfs {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
-    let variables = variables(&args.wishes)?;
+    // A mistake in it is told here rather than by each process.
+    let config = HostConfig::load()?;
+    let mut variables = variables(&args.wishes, &config)?;
     let (program, arguments) = args.command.split_first().ok_or("no program was given")?;
+    if let Some((_, list)) = variables.iter_mut().find(|(name, _)| *name == PRELOAD) {
+        *list = with_first(&doctor::first_libraries(program), list);
+    }
+    // By mounts those are served that the loader cannot.
+    if args.wishes.sysfs != Sysfs::Mount {
+        for obstacle in doctor::obstacles(program) {
+            eprintln!("rxe: {obstacle}");
+        }
+    }
     let mut connection = None;
     if args.wishes.sysfs == Sysfs::Mount {
-        let view = sysfs(&args.wishes)?;
+        let view = sysfs(&args.wishes, &config)?;
         connection = service_outside()?;
         mount::enter(&view)?;
     }
-    let error = Command::new(program).args(arguments).envs(variables).exec();
+    let source = Command::new(program).args(arguments).envs(variables).exec();
     drop(connection);
-    Err(format!("cannot run {}: {error}", program.display()).into())
+    Err(NotRun { program: program.clone(), source }.into())
 }
+
+/// The program could not be started.
+#[derive(Debug)]
+pub(crate) struct NotRun {
+    program: OsString,
+    source: io::Error,
+}
+
+impl NotRun {
+    /// As shells say it: there is none, or it cannot be run.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(if self.source.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+    }
+}
+
+impl fmt::Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot run {}: {}", self.program.display(), self.source)
+    }
+}
+
+impl std::error::Error for NotRun {}
 
 /// Sees to it that there is a host service out here: one that is started from another mount or user namespace could not look
 /// after processes outside. Its idle time begins when the connection is closed, as the program begins.
 fn service_outside() -> Result<Option<Observer>> {
     const PATIENCE: Duration = Duration::from_secs(10);
-    let program = match env::var_os("RXE_SERVICE") {
+    let program = match variable("RXE_SERVICE") {
         Some(wish) if wish == "off" || wish == "embedded" => return Ok(None),
         Some(wish) if !wish.is_empty() => wish.into(),
         _ => env::current_exe()?,
@@ -124,8 +160,8 @@ pub(crate) fn print(args: &EnvArgs) -> Result<()> {
     if args.wishes.sysfs == Sysfs::Mount {
         return Err("--sysfs=mount is for `rxe run`: a shell cannot be taken to another namespace".into());
     }
-    for (name, value) in variables(&args.wishes)? {
-        println!("export {name}={}", quoted(&value)?);
+    for (name, value) in variables(&args.wishes, &HostConfig::load()?)? {
+        outln!("export {name}={}", quoted(&value)?);
     }
     Ok(())
 }
@@ -137,20 +173,19 @@ fn quoted(value: &OsStr) -> Result<String> {
 }
 
 /// What the program's environment gets.
-fn variables(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
-    // A mistake in it is told here rather than by each process.
-    HostConfig::load()?;
+fn variables(wishes: &Wishes, config: &HostConfig) -> Result<Vec<(&'static str, OsString)>> {
     let library = library()?;
     let mut preload = vec![library.join(NAMES[0])];
     let mut list = Vec::new();
     let shim = library.join(SYSFS);
     if wishes.sysfs == Sysfs::Hooks && shim.exists() {
         preload.push(shim);
-        list.push(("RXE_SYSFS", sysfs(wishes)?.into()));
+        list.push(("RXE_SYSFS", sysfs(wishes, config)?.into()));
     }
     let first: Vec<_> = preload.iter().map(|path| path.as_os_str()).collect();
     list.extend([
-        ("LD_PRELOAD", before(&first, "LD_PRELOAD")),
+        // Behind the user's own: some want to be first, and his are meant to be found before ours.
+        (PRELOAD, list_of(&had(PRELOAD, &first), &first)),
         ("LD_LIBRARY_PATH", before(&[library.as_os_str()], "LD_LIBRARY_PATH")),
     ]);
     if wishes.sysfs != Sysfs::Off {
@@ -175,27 +210,48 @@ fn variables(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
 }
 
 /// Writes what the wished devices look like there; where.
-fn sysfs(wishes: &Wishes) -> Result<PathBuf> {
-    let Some(wish) = &wishes.device else { return view::write(&devices()?, None) };
+fn sysfs(wishes: &Wishes, config: &HostConfig) -> Result<PathBuf> {
+    let Some(wish) = &wishes.device else { return view::write(&devices()?, None, &config.pkeys) };
     let wish = wish.to_str().ok_or("the device's name is not valid UTF-8")?;
     let device = match wish.parse() {
         Ok(address) => Device::of_address(address)?,
         Err(_) => Device::find(wish)?,
     };
-    view::write(&[device], Some(wish))
+    view::write(&[device], Some(wish), &config.pkeys)
 }
 
 /// These, and behind them what the variable had; each once, where runs are nested.
 fn before(first: &[&OsStr], variable: &str) -> OsString {
-    let had = env::var_os(variable).unwrap_or_default();
-    let had = had.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes);
-    let others = had.filter(|part| !part.is_empty() && !first.contains(part));
-    first.iter().copied().chain(others).collect::<Vec<_>>().join(OsStr::new(":"))
+    list_of(first, &had(variable, first))
+}
+
+/// What the variable has but for these.
+fn had(variable: &str, others: &[&OsStr]) -> Vec<OsString> {
+    let value = env::var_os(variable).unwrap_or_default();
+    let parts = value.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes);
+    parts.filter(|part| !part.is_empty() && !others.contains(part)).map(OsStr::to_owned).collect()
+}
+
+fn list_of(first: &[impl AsRef<OsStr>], then: &[impl AsRef<OsStr>]) -> OsString {
+    let parts: Vec<&OsStr> = first.iter().map(AsRef::as_ref).chain(then.iter().map(AsRef::as_ref)).collect();
+    parts.join(OsStr::new(":"))
+}
+
+/// A list of libraries with these in front, unless one of them is in it already, by whatever path.
+fn with_first(libraries: &[String], list: &OsStr) -> OsString {
+    let parts: Vec<&OsStr> = list.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes).collect();
+    let stem = |name: &str| name.split(".so").next().unwrap_or_default().to_owned();
+    let is_there = |library: &&String| {
+        let names = parts.iter().filter_map(|part| Path::new(part).file_name()?.to_str());
+        names.map(stem).any(|name| name == stem(library))
+    };
+    let missing: Vec<&String> = libraries.iter().filter(|library| !is_there(library)).collect();
+    list_of(&missing, &parts)
 }
 
 /// The folder with the drop-in: where the variable says, or near this program (where it was built, or installed).
 pub(crate) fn library() -> Result<PathBuf> {
-    let places: Vec<PathBuf> = match env::var_os(VARIABLE).filter(|place| !place.is_empty()) {
+    let places: Vec<PathBuf> = match variable(VARIABLE).filter(|place| !place.is_empty()) {
         Some(place) => vec![place.into()],
         None => {
             let own = env::current_exe()?;

@@ -5,11 +5,16 @@
 //! is written, each file in one step, so programs that run already are not disturbed.
 
 use crate::Result;
-use rxe_verbs::{Device, Gid, PortState};
+use rxe_verbs::{Device, Gid, PortState, is_protected};
 use std::{
     collections::BTreeMap,
-    env, fs, io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink},
+    env, fs,
+    hash::{BuildHasher, RandomState},
+    io,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink},
+    },
     path::{Path, PathBuf},
 };
 
@@ -17,7 +22,7 @@ use std::{
 type Files = BTreeMap<String, String>;
 
 /// Writes the view of these devices; gives where it is.
-pub(super) fn write(devices: &[Device], only: Option<&str>) -> Result<PathBuf> {
+pub(super) fn write(devices: &[Device], only: Option<&str>, pkeys: &[u16]) -> Result<PathBuf> {
     let top = own_folder()?;
     let namespace = fs::metadata("/proc/self/ns/net").map_or(0, |about| about.ino());
     let plain = |text: &str| text.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
@@ -27,7 +32,7 @@ pub(super) fn write(devices: &[Device], only: Option<&str>) -> Result<PathBuf> {
     let mut links = BTreeMap::new();
     files.insert("infiniband_verbs/abi_version".into(), "6".into());
     for device in devices {
-        describe(device, &mut files);
+        describe(device, pkeys, &mut files);
         let net = format!("infiniband/{}/device/net/{}", device.name(), device.netdev());
         links.insert(net, format!("/sys/class/net/{}", device.netdev()));
         // There is nothing to be had from a node: programs ask whether it is a character device that they may use.
@@ -36,7 +41,10 @@ pub(super) fn write(devices: &[Device], only: Option<&str>) -> Result<PathBuf> {
             "/dev/null".into(),
         );
     }
-    fs::create_dir_all(folder.join("infiniband"))?;
+    let failed = |error: io::Error| {
+        format!("cannot write below {}: {error}; --sysfs off does without", folder.display())
+    };
+    fs::create_dir_all(folder.join("infiniband")).map_err(failed)?;
     for (path, target) in &links {
         let place = folder.join(path);
         if fs::read_link(&place).is_ok_and(|have| have == Path::new(target)) {
@@ -74,34 +82,53 @@ pub(super) fn tools() -> Result<PathBuf> {
 
 /// A folder of ours that nobody else can have put there.
 fn own_folder() -> Result<PathBuf> {
-    let base =
-        env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute() && dir.is_dir());
     let uid = fs::metadata("/proc/self")?.uid();
-    let folder = base.unwrap_or_else(env::temp_dir).join(format!("rxe-{uid}"));
-    match fs::DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(format!("cannot make {}: {error}; --sysfs off does without", folder.display()).into());
+    let name = format!("rxe-{uid}");
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let mut why = String::new();
+    for base in runtime.into_iter().chain([env::temp_dir()]) {
+        let usual = base.join(&name);
+        match take(&usual) {
+            Ok(()) => return Ok(usual),
+            Err(error) => why = format!("{}: {error}", usual.display()),
         }
+    }
+    // Somebody else has that name. One with a random end is found again by the next run.
+    let base = env::temp_dir();
+    let start = format!("{name}-");
+    let ours = |entry: &fs::DirEntry| entry.file_name().as_bytes().starts_with(start.as_bytes());
+    let had = fs::read_dir(&base).into_iter().flatten().flatten().filter(ours).map(|entry| entry.path());
+    let fresh = base.join(format!("{start}{:016x}", RandomState::new().hash_one(uid)));
+    let found = had.chain([fresh]).find(|folder| take(folder).is_ok());
+    found
+        .ok_or_else(|| format!("no folder can be made for the view ({why}); --sysfs off does without").into())
+}
+
+/// Makes a folder, or takes one that is there if nobody else can have put it there or can change it.
+fn take(folder: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let about = fs::symlink_metadata(&folder)?;
-    if !about.is_dir() || about.uid() != uid || about.mode() & 0o022 != 0 {
-        return Err(
-            format!("{} is not a folder of ours alone; --sysfs off does without", folder.display()).into()
-        );
+    if !fs::symlink_metadata(folder)?.is_dir() || !is_protected(folder)? {
+        return Err(io::Error::other("others can change it, or have made it"));
     }
-    Ok(folder)
+    // Under fakeroot everything seems to be ours.
+    let probe = folder.join(format!(".fresh-{}", std::process::id()));
+    fs::write(&probe, "")?;
+    fs::remove_file(&probe)
 }
 
 /// Makes something new and puts it in its place in one step.
 fn replace(place: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
     let parent = place.parent().ok_or("no folder")?;
-    fs::create_dir_all(parent)?;
     let fresh = parent.join(format!(".fresh-{}", std::process::id()));
     let _ = fs::remove_file(&fresh);
-    make(&fresh)?;
-    fs::rename(&fresh, place)?;
-    Ok(())
+    let made =
+        fs::create_dir_all(parent).and_then(|()| make(&fresh)).and_then(|()| fs::rename(&fresh, place));
+    made.map_err(|error| {
+        format!("cannot write {}: {error}; --sysfs off does without", place.display()).into()
+    })
 }
 
 /// Removes what is not wanted any more, and folders that are empty then.
@@ -145,7 +172,7 @@ const COUNTERS: [&str; 16] = [
     "VL15_dropped",
 ];
 
-fn describe(device: &Device, files: &mut Files) {
+fn describe(device: &Device, pkeys: &[u16], files: &mut Files) {
     let name = device.name();
     let number = name.trim_start_matches("rxe");
     let guid = device.guid();
@@ -170,7 +197,9 @@ fn describe(device: &Device, files: &mut Files) {
     put("ports/1/sm_sl", "0");
     put("ports/1/lid_mask_count", "0");
     put("ports/1/cap_mask", "0x04010000");
-    put("ports/1/pkeys/0", "0xffff");
+    for (index, key) in pkeys.iter().enumerate() {
+        put(&format!("ports/1/pkeys/{index}"), &format!("{key:#06x}"));
+    }
     for counter in COUNTERS {
         put(&format!("ports/1/counters/{counter}"), "0");
     }

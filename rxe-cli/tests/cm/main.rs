@@ -82,6 +82,6 @@ fn nobody_answers() {
         ] {
             failed(&host.rxe(&arguments), &advice);
         }
-        failed(&host.rxe(&format!("cmtime -c 3 -t 300 -s {address}")), "is it still there?");
+        failed(&host.rxe(&format!("cmtime -c 3 -t 0.3 -s {address}")), "is it still there?");
     }
 }

@@ -304,3 +304,30 @@ fn comes_straight(victims: &Victims, end: &End) {
     });
     exchange(&victims.a, end, u32::from(end.slot()));
 }
+
+/// One packet to the multicast queue pair becomes one for each process; so it must be a group's.
+#[test]
+fn packets_to_our_own_address_are_not_given_to_everybody() {
+    const PACKETS: u64 = 200;
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let ends = [End::new(&namespace), End::new(&namespace), End::new(&namespace)];
+    let dropped = observe(&namespace).unwrap().counters.dropped;
+    namespace.run(|| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // UD SEND ONLY to queue pair 0xffffff, without payload, and zeroes for an ICRC.
+        let mut packet = [0; 24];
+        packet[0] = 0x64;
+        packet[2..8].copy_from_slice(&[0xff, 0xff, 0, 0xff, 0xff, 0xff]);
+        for _ in 0..PACKETS {
+            socket.send_to(&packet, "127.0.0.1:4791").unwrap();
+        }
+    });
+    until(|| {
+        let counters = observe(&namespace).unwrap().counters;
+        counters.dropped - dropped + counters.multicast + counters.corrupt >= PACKETS
+    });
+    let report = observe(&namespace).unwrap();
+    assert_eq!((report.counters.multicast, report.counters.dropped - dropped), (0, PACKETS), "{report:?}");
+    drop(ends);
+}

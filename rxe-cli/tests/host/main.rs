@@ -11,6 +11,7 @@ mod life;
 #[path = "../../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;
 mod shards;
+mod slate;
 mod stage;
 mod traffic;
 
@@ -23,8 +24,13 @@ use stage::{
 };
 use std::{
     fs,
-    os::fd::{AsRawFd, OwnedFd},
-    process::Command,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::OnceLock,
 };
 
 #[test]
@@ -168,48 +174,79 @@ fn strangers_are_refused_in_words() {
     // Copying takes longer than an idle service lives.
     let program = for_everybody();
     let service = Service::start(&namespace);
-    let rxe = |arguments: &'static str| {
-        let program = program.clone();
-        namespace.run(move || {
-            Command::new("setpriv")
-                .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-                .arg(&program)
-                .args(arguments.split(' '))
-                .env("RXE_CONFIG", CONFIG)
-                .output()
-                .unwrap()
-        })
-    };
+    let user = End::new(&namespace);
+    let rxe = |arguments| as_nobody(&namespace, &program, arguments);
     for command in ["service status", "pingpong rc"] {
         let output = rxe(command);
         let said = text(&output.stderr).to_owned();
         assert!(!output.status.success() && said.contains("belongs to user 0"), "{command}: {said}");
     }
-    drop(service);
-    // Somebody else has the name, and is no service.
+    drop((user, service));
+}
+
+/// Runs the program as another user. Its services live long.
+fn as_nobody(namespace: &Namespace, program: &Path, arguments: &'static str) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
+    command.args(arguments.split(' ')).env("RXE_SERVICE", program).env("RXE_CONFIG", CONFIG);
+    namespace.run(move || command.output().unwrap())
+}
+
+/// Whether another user has a share of the port.
+fn nobody_gets_a_slot(namespace: &Namespace, program: &Path) {
+    let output = as_nobody(namespace, program, "doctor");
+    let good = |line: &str| line.starts_with("ok ") && line.contains("port 4791");
+    assert!(text(&output.stdout).lines().any(good), "{output:?}");
+}
+
+/// Programs of several users use the port one after the other, and none waits for the service of another to be tired of it.
+#[test]
+fn an_idle_service_makes_room_for_another_user() {
+    let Some(namespace) = Namespace::new() else { return };
+    let program = for_everybody();
+    let file = std::env::temp_dir().join(format!("rxe-idle-{}.toml", std::process::id()));
+    fs::write(&file, "[service]\nidle_seconds = 600\n").unwrap();
+    let _service = Service::start_with(&namespace, file.to_str().unwrap());
+    drop(End::new(&namespace));
+    until(|| observe(&namespace).is_some_and(|report| report.clients.is_empty()));
+    nobody_gets_a_slot(&namespace, &program);
+    fs::remove_file(file).unwrap();
+}
+
+/// Whoever has the name without being a service is not in the way of those who find each other by a file.
+#[test]
+fn a_stranger_with_the_name_is_not_in_the_way() {
+    let Some(namespace) = Namespace::new() else { return };
+    let program = for_everybody();
     let squatter = namespace.run(|| {
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
         bind(fd.as_raw_fd(), &UnixAddr::new_abstract(NAME).unwrap()).unwrap();
         listen(&fd, nix::sys::socket::Backlog::new(8).unwrap()).unwrap();
         fd
     });
-    let output = rxe("pingpong rc");
-    let said = text(&output.stderr).to_owned();
-    assert!(!output.status.success() && said.contains("belongs to user 0"), "{said}");
+    nobody_gets_a_slot(&namespace, &program);
+    let shown = as_nobody(&namespace, &program, "service status --log");
+    assert!(text(&shown.stdout).contains("user 0 (process"), "{shown:?}");
     drop(squatter);
+    // The service is still found, and no second one is started.
+    let shown = as_nobody(&namespace, &program, "service status");
+    assert!(text(&shown.stdout).contains("user 65534"), "{shown:?}");
+    nobody_gets_a_slot(&namespace, &program);
+    assert!(as_nobody(&namespace, &program, "service stop").status.success());
 }
 
 /// The program where everybody may run it.
-fn for_everybody() -> std::path::PathBuf {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = std::env::temp_dir().join(format!("rxe-cli-{}", std::process::id()));
-    fs::create_dir_all(&folder).unwrap();
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-    let copy = folder.join("rxe");
-    if !copy.exists() {
+fn for_everybody() -> PathBuf {
+    static COPY: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let folder = std::env::temp_dir().join(format!("rxe-cli-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        let copy = folder.join("rxe");
         fs::copy(env!("CARGO_BIN_EXE_rxe"), &copy).unwrap();
-    }
-    copy
+        copy
+    };
+    COPY.get_or_init(make).clone()
 }
 
 /// Service ID resolution: the request finds its listener, the reply its request's process.

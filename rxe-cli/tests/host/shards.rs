@@ -254,6 +254,43 @@ fn no_process_gets_all_slots() {
     }
 }
 
+/// Six processes with 32 slots each leave the rest to others, also if they ask for more.
+#[test]
+fn a_few_processes_do_not_get_all_slots() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let mut greedy: Vec<_> = (0..8).map(|_| stage::child(&namespace, "shards::child_is_greedy")).collect();
+    for (_, output) in &mut greedy {
+        hear(output, "has what it gets");
+    }
+    let held = observe(&namespace).unwrap().clients.len();
+    assert!((192..=192 + greedy.len()).contains(&held), "{held} slots are held");
+    let modest: Vec<_> = (0..8).map(|_| stage::child(&namespace, "shards::child_joins_once")).collect();
+    modest.into_iter().chain(greedy).for_each(|(child, output)| finish(child, output));
+}
+
+#[test]
+#[ignore = "run by a_few_processes_do_not_get_all_slots"]
+fn child_is_greedy() {
+    let hello = hello(JOIN);
+    let join = || {
+        let fd = stage::raw_here();
+        assert!(say_raw(&fd, &hello, &[]));
+        let mut answer = [0; 4096];
+        let _ = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty()).unwrap();
+        (answer[0] == 0).then_some(fd)
+    };
+    let _members: Vec<OwnedFd> = (0..40).filter_map(|_| join()).collect();
+    say("it has what it gets");
+    stage::wait_for_parent();
+}
+
+#[test]
+#[ignore = "run by a_few_processes_do_not_get_all_slots"]
+fn child_joins_once() {
+    assert_ne!(stage::End::here().slot(), 0);
+}
+
 /// The same greeting, of who has a slot.
 fn further() -> Vec<u8> {
     let mut bytes = hello(JOIN);

@@ -253,12 +253,14 @@ pub(crate) fn exchange_of(a: &End, b: &End, round: u32, service_id: u64) {
 
 /// A raw connection to the service.
 pub(crate) fn raw(namespace: &Namespace) -> OwnedFd {
-    namespace.run(|| {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
-        connect(fd.as_raw_fd(), &UnixAddr::new_abstract(NAME).unwrap()).unwrap();
-        fd
-    })
+    namespace.run(raw_here)
+}
+
+/// In the namespace that the thread is in.
+pub(crate) fn raw_here() -> OwnedFd {
+    let fd = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    connect(fd.as_raw_fd(), &UnixAddr::new_abstract(NAME).unwrap()).unwrap();
+    fd
 }
 
 /// Says something to the service, with descriptors; false if it has closed the connection.

@@ -20,7 +20,7 @@ impl Messages {
     /// # Errors
     /// [`ConfigError`] for another value.
     pub fn from_environment() -> Result<Self, ConfigError> {
-        let text = std::env::var_os("RXE_MESSAGES").unwrap_or_default();
+        let text = crate::variable("RXE_MESSAGES").unwrap_or_default();
         Self::parse(&text.to_string_lossy())
     }
 

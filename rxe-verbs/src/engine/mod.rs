@@ -36,6 +36,7 @@ pub use messages::Messages;
 pub(crate) use network::Follower;
 pub use polling::Polling;
 pub(crate) use reach::{Reach, ShardSet};
+pub use registry::check_environment;
 pub(crate) use registry::{Binding, Wrapping, find_or_open, open_inproc, open_link};
 pub(crate) use shard::Shard;
 pub(crate) use stack::{Stack, StackConfig, Waiter};

@@ -22,7 +22,7 @@ impl Polling {
     /// # Errors
     /// [`ConfigError`] for another value.
     pub fn from_environment() -> Result<Self, ConfigError> {
-        let text = std::env::var_os("RXE_POLL").unwrap_or_default();
+        let text = crate::variable("RXE_POLL").unwrap_or_default();
         Self::parse(&text.to_string_lossy())
     }
 

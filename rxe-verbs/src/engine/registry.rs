@@ -10,11 +10,12 @@ use super::{
 use crate::{
     error::OpenError,
     host::{self, Mode},
-    net::{Capture, FaultPlan, InprocNet, Link, Sharing, Trace, UdpConfig, UdpLink},
+    net::{Capture, ConfigError, FaultPlan, InprocNet, Link, Sharing, Trace, UdpConfig, UdpLink, file},
     sys::{
         fork::generation,
         process::{at_exit, network_namespace},
     },
+    trust::variable,
 };
 use core::net::IpAddr;
 use rxe_core::num::Pkey;
@@ -202,12 +203,12 @@ impl Open {
         if self.capture.is_some() {
             return Ok(self.capture.clone());
         }
-        let Some(name) = std::env::var("RXE_PCAP").ok().filter(|name| !name.is_empty()) else {
+        let Some(name) = text("RXE_PCAP").filter(|name| !name.is_empty()) else {
             return Ok(None);
         };
         let path = with_process(&name);
-        let capture = Capture::create(Path::new(&path), "rxe")
-            .map_err(|source| OpenError::Capture { path: path.clone(), source })?;
+        let made = file::create(Path::new(&path)).and_then(|file| Capture::new(Box::new(file), "rxe"));
+        let capture = made.map_err(|source| OpenError::Capture { path, source })?;
         self.capture = Some(capture.clone());
         Ok(Some(capture))
     }
@@ -217,14 +218,14 @@ impl Open {
         if self.trace.is_some() {
             return Ok(self.trace.clone());
         }
-        let Some(name) = std::env::var("RXE_TRACE").ok().filter(|name| !matches!(&**name, "" | "0")) else {
+        let Some(name) = text("RXE_TRACE").filter(|name| !matches!(&**name, "" | "0")) else {
             return Ok(None);
         };
         let (path, trace) = if name == "1" {
             ("standard error".to_owned(), Trace::to_stderr())
         } else {
             let path = with_process(&name);
-            let trace = Trace::create(Path::new(&path));
+            let trace = file::create(Path::new(&path)).map(Trace::to_file);
             (path, trace)
         };
         self.trace = Some(trace.map_err(|source| OpenError::Capture { path, source })?);
@@ -232,9 +233,29 @@ impl Open {
     }
 }
 
+fn text(name: &str) -> Option<String> {
+    variable(name)?.into_string().ok()
+}
+
 /// A file's name in which `%p` is the process's number.
 fn with_process(name: &str) -> String {
     name.replace("%p", &std::process::id().to_string())
+}
+
+/// Whether the environment's variables can be understood, without opening anything.
+///
+/// # Errors
+/// [`ConfigError`] names the first that cannot, its value and what is allowed.
+pub fn check_environment() -> Result<(), ConfigError> {
+    Polling::from_environment()?;
+    Messages::from_environment()?;
+    Threads::from_environment()?;
+    FaultPlan::from_environment()?;
+    UdpConfig::default().with_environment()?;
+    match text("RXE_USERCOPY").as_deref() {
+        None | Some("" | "kernel") => Ok(()),
+        Some(other) => Err(ConfigError::new("RXE_USERCOPY", other, "kernel")),
+    }
 }
 
 /// At the process's exit: what is owed leaves, what was captured is written.

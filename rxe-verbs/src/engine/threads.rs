@@ -28,7 +28,7 @@ impl Threads {
     /// # Errors
     /// [`ConfigError`] for another value.
     pub(super) fn from_environment() -> Result<Self, ConfigError> {
-        let text = std::env::var_os("RXE_THREADS").unwrap_or_default();
+        let text = crate::variable("RXE_THREADS").unwrap_or_default();
         Self::parse(&text.to_string_lossy())
     }
 

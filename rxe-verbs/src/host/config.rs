@@ -17,6 +17,7 @@
 //! idle_seconds = 20
 //! ```
 
+use crate::trust::variable;
 use rxe_core::num::Pkey;
 use serde::Deserialize;
 use std::{
@@ -94,7 +95,7 @@ impl HostConfig {
     /// # Errors
     /// [`HostConfigError`] names file, line and value.
     pub fn load() -> Result<Self, HostConfigError> {
-        match std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) {
+        match variable(VARIABLE).filter(|name| !name.is_empty()) {
             Some(name) => Self::read(Path::new(&name)),
             None => match Self::read(Path::new(SYSTEM_FILE)) {
                 Err(_) if !Path::new(SYSTEM_FILE).exists() => Ok(Self::default()),

@@ -1,6 +1,6 @@
 //! The sockets of port 4791: one member of the group a slot, for each address family, in the order they joined.
 
-use super::{memberships::leave_all, vault::Deposit};
+use super::{memberships::leave_all, records::Records, vault::Deposit};
 use crate::{
     net::{BufferSize, ConfigError, GroupSockets, OpenError, ROCE_PORT, Sharing, SlotTable, UdpConfig},
     sys::{
@@ -39,17 +39,19 @@ impl Family {
     }
 }
 
-/// A slot's sockets.
+/// A slot's sockets, and what is known of its process's connections.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) v4: Option<Kept<OwnedFd>>,
     pub(crate) v6: Option<Kept<OwnedFd>>,
+    /// What its process has on record.
+    pub(crate) records: Option<Records>,
 }
 
 impl Member {
     fn new(sockets: GroupSockets) -> Self {
         let [v4, v6] = [sockets.v4, sockets.v6].map(|fd| fd.map(|fd| Kept::new(out_of_the_way(fd))));
-        Self { v4, v6 }
+        Self { v4, v6, records: None }
     }
 
     /// The sockets it has.
@@ -107,7 +109,11 @@ impl Group {
     pub(crate) fn adopt(families: (bool, bool), deposits: &mut [Deposit]) -> Self {
         let mut group = Self::empty(families);
         for deposit in deposits {
-            group.add(deposit.slot, GroupSockets { v4: deposit.v4.take(), v6: deposit.v6.take() });
+            let sockets = GroupSockets { v4: deposit.v4.take(), v6: deposit.v6.take() };
+            let place = group.add(deposit.slot, sockets);
+            // What is not such a file has nothing to tell.
+            let records = deposit.records.take().and_then(|fd| Records::adopt(fd).ok());
+            group.members[place].records = records;
         }
         group
     }
@@ -177,6 +183,12 @@ impl Group {
         Ok(&self.members[place])
     }
 
+    /// Where a slot's process has its connections on record from now on; gives what an earlier one had.
+    pub(crate) fn put_records(&mut self, slot: u8, records: Option<Records>) -> Option<Records> {
+        let place = *self.place.get(&slot)?;
+        core::mem::replace(&mut self.members[place].records, records)
+    }
+
     fn table(&self, family: Family) -> SlotTable {
         let number = |place: &usize| self.moved.get(&(family, *place)).copied().unwrap_or(*place as u16);
         SlotTable::new(self.place.iter().map(|(slot, place)| (*slot, number(place))))
@@ -203,7 +215,7 @@ impl Group {
     /// # Errors
     /// The system has no such option (some sandboxes), or a filter lock forbids it.
     pub(crate) fn steer(&self) -> io::Result<()> {
-        let Some(Member { v4, v6 }) = self.members.first() else { return Ok(()) };
+        let Some(Member { v4, v6, .. }) = self.members.first() else { return Ok(()) };
         for (family, socket) in [(Family::V4, v4), (Family::V6, v6)] {
             if let Some(socket) = socket {
                 attach_reuseport_program(socket.as_fd(), &self.table(family).program())?;

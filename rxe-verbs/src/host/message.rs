@@ -8,8 +8,6 @@ use rxe_core::{endpoint::RunMeta, wire::HeaderSeen};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{net::IpAddr, ops::RangeInclusive};
 
-/// The listener's abstract name. One for all users: port 4791 is one too.
-pub(crate) const NAME: &str = "rxe/4791";
 /// Versions of these messages that this release speaks.
 pub(crate) const VERSIONS: RangeInclusive<u16> = 1..=1;
 /// Bytes of a message at most.
@@ -251,9 +249,14 @@ pub(crate) fn parts<T: Serialize>(whole: &T) -> Vec<Part> {
         .collect()
 }
 
-/// A stranger's text, fit for a terminal and a log.
+/// A stranger's name, fit for a terminal and a log.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().take(MAX_NAME).map(|c| if c.is_control() { '?' } else { c }).collect()
+    printable(text).chars().take(MAX_NAME).collect()
+}
+
+/// A stranger's text without what changes a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! needs it first; the [`client`] half gets one and stays in touch. From then on each process sends and receives by
 //! itself.
 //!
-//! Rooms: `message` (what is said), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what
+//! Rooms: `message` (what is said), `name` (where), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what
 //! outlives the service), `records` (what outlives a client), `attendant` (what the connection manager does for
 //! the service), `config` (the host's file), `report` (for observers).
 
@@ -17,6 +17,7 @@ mod group;
 mod listeners;
 mod memberships;
 mod message;
+mod name;
 pub mod records;
 pub mod report;
 pub mod service;
@@ -31,11 +32,13 @@ pub use config::{
 pub use message::Listen;
 pub use service::{Place, Service, ServiceError};
 
-/// Makes the calling process the leader of a session of its own, away from any terminal (`setsid(2)`). No error if it is
-/// one already.
-pub fn leave_session() {
-    let _ = nix::unistd::setsid();
+/// Has the calling process leave behind what it was given by the one that started it, before it becomes the host service or
+/// starts it: a service outlives its starter, and must hold none of its locks, pipes, sockets, processors or soft limits.
+/// Closes all descriptors above standard error; for a process that has opened nothing yet and has one thread.
+pub fn start_afresh() {
+    crate::sys::process::start_afresh();
 }
 
 pub(crate) use client::{Attachment, Host, Mode, attach, attach_further};
 pub(crate) use group::member_config;
+pub(crate) use name::own_folder;

@@ -1,5 +1,5 @@
-//! What outlives a process: its live connections, in memory that it shares with the host service. When the process dies,
-//! the service still knows whom to tell.
+//! What outlives a process: its live connections, in memory that it shares with the host service alone. When the process
+//! dies, the service still knows whom to tell.
 
 use super::message::Listen;
 use crate::sys::shared::{SharedFile, SharedWords};
@@ -17,7 +17,6 @@ const WORDS: usize = 16;
 /// Bytes of one slot's records: whole pages. In front stands how many of them were ever used: what nobody has touched is
 /// not there, and must not be brought about by looking.
 const SLOT_BYTES: usize = (1 + CAPACITY) * WORDS * 8;
-const SLOTS: usize = 256;
 /// First word of a record that holds a connection.
 const LIVE: u64 = 0x7278_652d_6c69_7665;
 
@@ -107,31 +106,35 @@ fn address([high, low]: [u64; 2]) -> IpAddr {
     Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
 }
 
-/// The records of all slots, and the service's own behind them: the file that holds them.
+/// The file with the records of one process: it alone can write to it, and the host service reads them when it has died.
 #[derive(Debug)]
 pub(crate) struct Records(SharedFile);
 
 impl Records {
-    const BYTES: usize = SLOTS * SLOT_BYTES + REGISTER_WORDS * 8;
-
+    /// For a process that gets a slot now.
     pub(crate) fn new() -> io::Result<Self> {
-        SharedFile::new("rxe-connections", Self::BYTES).map(Self)
+        SharedFile::new("rxe-connections", SLOT_BYTES).map(Self)
     }
 
     /// Those that another process made.
     pub(crate) fn adopt(fd: OwnedFd) -> io::Result<Self> {
-        SharedFile::adopt(fd, Self::BYTES).map(Self)
+        SharedFile::adopt(fd, SLOT_BYTES).map(Self)
     }
 
-    /// Who listens, for the next service.
-    pub(crate) fn register(&self) -> io::Result<Register> {
-        Ok(Register { words: self.0.map((SLOTS * SLOT_BYTES) as u64, REGISTER_WORDS)? })
+    /// The service's descriptor, by which it cannot be written to.
+    pub(crate) fn for_reading(&self) -> io::Result<Self> {
+        self.0.for_reading().map(Self)
     }
 
-    /// The records of one slot.
-    pub(crate) fn of_slot(&self, slot: u8) -> io::Result<SlotRecords> {
-        let words = self.0.map(u64::from(slot) * SLOT_BYTES as u64, SLOT_BYTES / 8)?;
-        Ok(SlotRecords { words })
+    /// To write to.
+    pub(crate) fn map(&self) -> io::Result<SlotRecords> {
+        Ok(SlotRecords { words: self.0.map(SLOT_BYTES / 8)? })
+    }
+
+    /// The connections on record.
+    pub(crate) fn read(&self) -> io::Result<Vec<Connection>> {
+        let words = self.0.map_for_reading(SLOT_BYTES / 8)?;
+        Ok(SlotRecords { words }.iter().collect())
     }
 }
 
@@ -195,23 +198,29 @@ impl SlotRecords {
             Connection::from_words(words)
         })
     }
-
-    /// Takes all off, for the slot's next process.
-    pub(crate) fn wipe(&self) {
-        (0..self.used()).for_each(|index| self.clear(index));
-        if let Some(used) = self.words.words().first() {
-            used.store(0, Ordering::Release);
-        }
-    }
 }
 
-/// Who listens, as the service knows it: for the next one, which cannot ask a process that is stopped.
+/// Who listens, as the service knows it: for the next one, which cannot ask a process that is stopped. Only the service that made it
+/// can write to it.
 #[derive(Debug)]
 pub(crate) struct Register {
+    /// To pass on.
+    file: SharedFile,
     words: SharedWords,
 }
 
 impl Register {
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = SharedFile::new("rxe-listeners", REGISTER_WORDS * 8)?;
+        Ok(Self { words: file.map(REGISTER_WORDS)?, file: file.for_reading()? })
+    }
+
+    /// An earlier service's, to look at only.
+    pub(crate) fn adopt(fd: OwnedFd) -> io::Result<Self> {
+        let file = SharedFile::adopt(fd, REGISTER_WORDS * 8)?;
+        Ok(Self { words: file.map_for_reading(REGISTER_WORDS)?, file })
+    }
+
     fn entry(&self, index: usize) -> Option<&[AtomicU64]> {
         self.words.words().get((1 + index) * ENTRY..(2 + index) * ENTRY)
     }
@@ -231,14 +240,6 @@ impl Register {
         entry[0].store(LIVE, Ordering::Release);
         if let Some(used) = self.words.words().first() {
             used.fetch_max(index as u64 + 1, Ordering::AcqRel);
-        }
-    }
-
-    /// Takes out everything from this place on.
-    pub(crate) fn clear_from(&self, first: usize) {
-        (first..self.used()).for_each(|index| self.set(index, None));
-        if let Some(used) = self.words.words().first() {
-            used.fetch_min(first as u64, Ordering::AcqRel);
         }
     }
 
@@ -267,14 +268,19 @@ impl Register {
     }
 }
 
+impl AsFd for Register {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_next_service_reads_who_listens() {
-        let records = Records::new().unwrap();
-        let register = records.register().unwrap();
+        let register = Register::new().unwrap();
         assert!(register.load().is_empty());
         let listen = |address: Option<&str>, reuse| Listen {
             service_id: 0x106_1234,
@@ -290,16 +296,12 @@ mod tests {
             register.set(index, Some(one));
         }
         register.set(REGISTER_ENTRIES, Some(all[0]));
-        let again = Records::adopt(records.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        assert_eq!(again.register().unwrap().load(), all);
+        let again = Register::adopt(register.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(again.load(), all);
         register.set(0, None);
-        assert_eq!(again.register().unwrap().load(), all[1..]);
+        assert_eq!(again.load(), all[1..]);
         register.set(0, Some(all[2]));
-        assert_eq!(again.register().unwrap().load(), [all[2], all[1], all[2]]);
-        again.register().unwrap().clear_from(1);
-        assert_eq!(again.register().unwrap().load(), [all[2]]);
-        again.register().unwrap().clear_from(0);
-        assert!(register.load().is_empty());
+        assert_eq!(again.load(), [all[2], all[1], all[2]]);
     }
 
     fn connection(number: u32) -> Connection {
@@ -319,18 +321,17 @@ mod tests {
 
     #[test]
     fn what_one_mapping_writes_another_reads() {
-        let records = Records::new().unwrap();
-        let again = Records::adopt(records.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        let (writer, reader) = (records.of_slot(3).unwrap(), again.of_slot(3).unwrap());
-        writer.set(0, &connection(1));
-        writer.set(CAPACITY - 1, &connection(2));
-        writer.set(CAPACITY, &connection(3));
-        assert_eq!(reader.iter().collect::<Vec<_>>(), [connection(1), connection(2)]);
-        assert_eq!(again.of_slot(4).unwrap().iter().count(), 0);
-        writer.clear(0);
-        assert_eq!(reader.iter().collect::<Vec<_>>(), [connection(2)]);
-        reader.wipe();
-        assert_eq!(writer.iter().count(), 0);
+        let file = Records::new().unwrap();
+        let records = file.map().unwrap();
+        let reader =
+            Records::adopt(file.for_reading().unwrap().as_fd().try_clone_to_owned().unwrap()).unwrap();
+        records.set(0, &connection(1));
+        records.set(CAPACITY - 1, &connection(2));
+        records.set(CAPACITY, &connection(3));
+        assert_eq!(reader.read().unwrap(), [connection(1), connection(2)]);
+        records.clear(0);
+        assert_eq!(reader.read().unwrap(), [connection(2)]);
+        assert!(reader.map().is_err(), "its descriptor is for reading");
     }
 
     #[test]

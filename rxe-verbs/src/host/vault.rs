@@ -11,7 +11,7 @@
 
 use super::{
     message::{decode, encode},
-    records::Records,
+    records::Register,
     slots::{Holder, Slot},
 };
 use crate::sys::unix::{Channel, MAX_DESCRIPTORS, Received, out_of_the_way};
@@ -51,8 +51,9 @@ struct Member {
     holder: Option<(i32, String)>,
     /// Since when it has rested, in milliseconds of the system's monotonic clock.
     resting: Option<u64>,
-    /// Whether there is a pidfd.
+    /// Whether there are a pidfd, and records.
     pidfd: bool,
+    records: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -72,6 +73,7 @@ pub(crate) struct Deposit {
     pub(crate) v4: Option<OwnedFd>,
     pub(crate) v6: Option<OwnedFd>,
     pub(crate) pidfd: Option<OwnedFd>,
+    pub(crate) records: Option<OwnedFd>,
 }
 
 /// The same, to be put in.
@@ -82,13 +84,14 @@ pub(crate) struct DepositRef<'a> {
     pub(crate) v4: Option<BorrowedFd<'a>>,
     pub(crate) v6: Option<BorrowedFd<'a>>,
     pub(crate) pidfd: Option<BorrowedFd<'a>>,
+    pub(crate) records: Option<BorrowedFd<'a>>,
 }
 
 /// What was taken out.
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) families: (bool, bool),
-    pub(crate) records: OwnedFd,
+    pub(crate) register: OwnedFd,
     /// In the order of the group.
     pub(crate) members: Vec<Deposit>,
 }
@@ -136,12 +139,14 @@ impl Vault {
     pub(crate) fn store(
         &mut self,
         families: (bool, bool),
-        records: &Records,
+        register: &Register,
         members: &[DepositRef<'_>],
     ) -> io::Result<()> {
         let state = State { families, members: members.iter().map(Member::of).collect() };
-        let mut fds = vec![records.as_fd()];
-        fds.extend(members.iter().flat_map(|member| [member.v4, member.v6, member.pidfd]).flatten());
+        let mut fds = vec![register.as_fd()];
+        for member in members {
+            fds.extend([member.v4, member.v6, member.pidfd, member.records].into_iter().flatten());
+        }
         let (generation, next) = (self.generation + 1, 1 - self.current);
         // Remains of an attempt that failed.
         self.empty(next);
@@ -219,7 +224,8 @@ impl Member {
             Slot::Resting(since) => Some(clock().saturating_sub(since.elapsed().as_millis() as u64)),
             _ => None,
         };
-        Self { slot: deposit.slot, holder, resting, pidfd: deposit.pidfd.is_some() }
+        let (pidfd, records) = (deposit.pidfd.is_some(), deposit.records.is_some());
+        Self { slot: deposit.slot, holder, resting, pidfd, records }
     }
 }
 
@@ -227,12 +233,12 @@ impl Contents {
     /// Sorts descriptors by the state they came with; `None` if they do not fit it.
     fn of(state: &State, fds: Vec<OwnedFd>) -> Option<Self> {
         let mut fds = fds.into_iter();
-        let records = fds.next()?;
+        let register = fds.next()?;
         let mut members = Vec::new();
         for member in &state.members {
             let mut take = |wanted: bool| if wanted { fds.next().map(Some) } else { Some(None) };
             let (v4, v6) = (take(state.families.0)?, take(state.families.1)?);
-            let pidfd = take(member.pidfd)?;
+            let (pidfd, records) = (take(member.pidfd)?, take(member.records)?);
             let state = match member.holder.clone() {
                 Some((pid, name)) => Slot::Held(Holder { pid, name }),
                 None => {
@@ -241,9 +247,9 @@ impl Contents {
                     Slot::Resting(now.checked_sub(Duration::from_millis(rested)).unwrap_or(now))
                 }
             };
-            members.push(Deposit { slot: member.slot, state, v4, v6, pidfd });
+            members.push(Deposit { slot: member.slot, state, v4, v6, pidfd, records });
         }
-        fds.next().is_none().then_some(Self { families: state.families, records, members })
+        fds.next().is_none().then_some(Self { families: state.families, register, members })
     }
 }
 
@@ -259,7 +265,7 @@ mod tests {
         std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap()
     }
 
-    fn store(vault: &mut Vault, records: &Records, sockets: &[UdpSocket]) -> io::Result<()> {
+    fn store(vault: &mut Vault, register: &Register, sockets: &[UdpSocket]) -> io::Result<()> {
         let held = Slot::Held(Holder { pid: 7, name: "program".to_owned() });
         let members: Vec<_> = sockets
             .iter()
@@ -270,9 +276,10 @@ mod tests {
                 v4: Some(socket.as_fd()),
                 v6: None,
                 pidfd: (slot % 2 == 1).then(|| socket.as_fd()),
+                records: (slot % 3 == 1).then(|| socket.as_fd()),
             })
             .collect();
-        vault.store((true, false), records, &members)
+        vault.store((true, false), register, &members)
     }
 
     fn check(contents: &Contents, sockets: &[UdpSocket]) {
@@ -281,6 +288,7 @@ mod tests {
             let v4 = member.v4.as_ref().unwrap();
             assert_eq!(inode(v4.as_raw_fd()), inode(socket.as_raw_fd()));
             assert_eq!(member.pidfd.is_some(), member.slot % 2 == 1);
+            assert_eq!(member.records.is_some(), member.slot % 3 == 1);
             assert!(matches!(&member.state, Slot::Held(holder) if holder.pid == 7));
         }
     }
@@ -291,15 +299,15 @@ mod tests {
 
     #[test]
     fn the_next_service_finds_everything_in_order() {
-        let records = Records::new().unwrap();
+        let register = Register::new().unwrap();
         let mut vault = Vault::new().unwrap();
         for count in [1, 3, 200] {
             let sockets = sockets(count);
-            store(&mut vault, &records, &sockets).unwrap();
+            store(&mut vault, &register, &sockets).unwrap();
             let fds = vault.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
             let mut heir = Vault::adopt(fds);
             check(&heir.load().unwrap(), &sockets);
-            store(&mut heir, &records, &sockets).unwrap();
+            store(&mut heir, &register, &sockets).unwrap();
             vault = heir;
         }
         assert!(vault.load().is_ok());
@@ -310,14 +318,14 @@ mod tests {
     /// How long a slot has rested does not begin anew with each service.
     #[test]
     fn rest_goes_on() {
-        let records = Records::new().unwrap();
+        let register = Register::new().unwrap();
         let mut vault = Vault::new().unwrap();
         let socket = sockets(1);
         let since = Instant::now().checked_sub(Duration::from_secs(20)).unwrap();
         let state = Slot::Resting(since);
-        let member =
-            DepositRef { slot: 3, state: &state, v4: Some(socket[0].as_fd()), v6: None, pidfd: None };
-        vault.store((true, false), &records, &[member]).unwrap();
+        let v4 = Some(socket[0].as_fd());
+        let member = DepositRef { slot: 3, state: &state, v4, v6: None, pidfd: None, records: None };
+        vault.store((true, false), &register, &[member]).unwrap();
         let found = vault.load().unwrap();
         let Slot::Resting(found) = &found.members[0].state else { panic!("{found:?}") };
         let difference = if *found > since { *found - since } else { since - *found };
@@ -327,12 +335,12 @@ mod tests {
     /// The service dies while it writes: half of the new state is there, and the old one.
     #[test]
     fn half_a_state_is_passed_over() {
-        let records = Records::new().unwrap();
+        let register = Register::new().unwrap();
         let mut vault = Vault::new().unwrap();
         let sockets = sockets(2);
-        store(&mut vault, &records, &sockets).unwrap();
+        store(&mut vault, &register, &sockets).unwrap();
         let piece = Piece { generation: 9, index: 0, count: 2, state: None };
-        vault.pairs[1 - vault.current].0.send(&encode(&piece), &[records.as_fd()]).unwrap();
+        vault.pairs[1 - vault.current].0.send(&encode(&piece), &[register.as_fd()]).unwrap();
         check(&vault.load().unwrap(), &sockets);
     }
 }

@@ -3,6 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::SlotTable;
+use crate::trust::variable;
 
 /// Abilities of the system's UDP sockets that a link uses where they exist. Each has a fallback; switching one off
 /// forces it.
@@ -145,7 +146,7 @@ impl UdpConfig {
     /// # Errors
     /// [`ConfigError`] naming the variable, its value and what is allowed.
     pub fn with_environment(self) -> Result<Self, ConfigError> {
-        self.with_variables(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+        self.with_variables(|name| variable(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
     fn with_variables(mut self, get: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {

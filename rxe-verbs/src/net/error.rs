@@ -56,6 +56,16 @@ impl SendError {
         }
     }
 
+    /// Whether the system knows no such call, or forbids it, as sandboxes and packet filters do.
+    pub(super) fn is_forbidden(&self) -> bool {
+        match self {
+            Self::Unreachable { source } | Self::Other(source) => {
+                matches!(source.raw_os_error(), Some(libc::EPERM | libc::ENOSYS))
+            }
+            _ => false,
+        }
+    }
+
     /// Sorts an error of `sendmsg` on a well-formed message.
     pub(super) fn from_system(error: io::Error, sent: usize) -> Self {
         match error.raw_os_error() {

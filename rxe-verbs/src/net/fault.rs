@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::config::ConfigError;
 use super::error::SendError;
 use super::{Capabilities, Ident, Link, Path, RecvBatch, Run, Transmit, check_batch};
-use crate::sys::socket::Event;
+use crate::{sys::socket::Event, trust::variable};
 
 /// The longest a packet is held back for reordering.
 const LONGEST_DELAY: Duration = Duration::from_millis(1);
@@ -79,11 +79,8 @@ impl FaultPlan {
     /// # Errors
     /// As [`parse`](Self::parse).
     pub fn from_environment() -> Result<Option<Self>, ConfigError> {
-        std::env::var("RXE_FAULT")
-            .ok()
-            .filter(|text| !text.is_empty())
-            .map(|text| Self::parse(&text))
-            .transpose()
+        let text = variable("RXE_FAULT").filter(|text| !text.is_empty());
+        text.map(|text| Self::parse(&text.to_string_lossy())).transpose()
     }
 }
 

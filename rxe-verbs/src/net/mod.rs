@@ -12,6 +12,7 @@ mod capability;
 mod config;
 mod error;
 pub mod fault;
+pub(crate) mod file;
 pub mod inproc;
 pub mod interfaces;
 pub mod steer;
@@ -33,6 +34,7 @@ pub(crate) use steer::MAX_SERVICES;
 pub use steer::SlotTable;
 pub use tap::{Capture, TapLink};
 pub use trace::Trace;
+pub(crate) use udp::holder::is_ours as port_is_ours;
 pub use udp::{GroupSockets, UdpLink};
 
 /// The UDP destination port of RoCEv2 (IBTA vol. 1, annex A17; IANA "roce").

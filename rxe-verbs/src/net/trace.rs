@@ -8,7 +8,6 @@ use std::{
     fs::File,
     io::{self, Write},
     os::fd::AsFd,
-    path::Path as FilePath,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
@@ -34,12 +33,10 @@ impl Trace {
         Ok(Self::new(out_of_the_way(copy).into()))
     }
 
-    /// Lines go to a new file.
-    ///
-    /// # Errors
-    /// It cannot be made.
-    pub fn create(path: &FilePath) -> io::Result<Self> {
-        File::create(path).map(Self::new)
+    /// Lines go to a file.
+    #[must_use]
+    pub fn to_file(file: File) -> Self {
+        Self::new(file)
     }
 
     fn new(to: File) -> Self {

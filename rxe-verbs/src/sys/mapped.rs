@@ -4,16 +4,24 @@ use super::process::page_size;
 use core::ffi::c_void;
 use std::sync::OnceLock;
 
+/// Pages that one call looks at.
+const PAGES: usize = 4096;
+
 /// Whether all of a range is mapped, and its first and last page can be read, and written if `write`. What is mapped
-/// between them is not looked at page by page: that would take as long as pinning it.
+/// between them is not brought in: that would take as long as pinning it. By `mincore(2)`, since tools that follow a program's
+/// memory (valgrind) take the argument of `msync(2)`, which says the same, for memory that is read.
 pub(crate) fn is_mapped(address: usize, len: usize, write: bool) -> bool {
     let page = page_size();
     let start = address / page * page;
     let Some(last) = address.checked_add(len.saturating_sub(1)).map(|last| last / page * page) else {
         return false;
     };
-    // SAFETY: MS_ASYNC does nothing but say whether something is mapped everywhere in the range.
-    let mapped = unsafe { libc::msync(start as *mut c_void, last - start + page, libc::MS_ASYNC) } == 0;
+    let mapped = (start..=last).step_by(page * PAGES).all(|at| {
+        let mut resident = [0_u8; PAGES];
+        let len = (last - at + page).min(page * PAGES);
+        // SAFETY: the kernel writes a byte a page, for which there is room, and changes nothing else.
+        unsafe { libc::mincore(at as *mut c_void, len, resident.as_mut_ptr().cast()) == 0 }
+    });
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     mapped && (!can_populate() || (populate(start, advice) && populate(last, advice)))
 }

@@ -1,8 +1,28 @@
-//! What concerns the process as a whole: work to do at exit, memory brought to storage.
+//! What concerns the process as a whole: work to do at exit, memory brought to storage, a start that owes nothing to whoever
+//! started it.
 
 use super::signals::block_signals;
 use core::{cell::Cell, ffi::c_void};
-use std::{fs, io, path::PathBuf, sync::OnceLock};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::{SigSet, Signal},
+        socket::{AddressFamily, SockFlag, SockType, socket},
+        stat::{Mode, umask},
+    },
+    unistd::{Pid, setsid},
+};
+use std::{
+    ffi::CString,
+    fs, io,
+    os::{
+        fd::{AsRawFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
 thread_local! {
     /// It is one of the library's own.
@@ -49,12 +69,96 @@ pub(crate) fn sync_to_storage(address: usize, len: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether this program has more rights than whoever started it (`AT_SECURE`).
+pub(crate) fn has_more_rights_than_its_starter() -> bool {
+    // SAFETY: reads what the kernel has told the process at its start.
+    (unsafe { libc::getauxval(libc::AT_SECURE) }) != 0
+}
+
+/// Whether a file gives the program in it capabilities (`setcap(8)`).
+pub(crate) fn has_file_capabilities(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: both are strings, and nothing is written where the length is 0.
+    let len =
+        unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), core::ptr::null_mut(), 0) };
+    len > 0
+}
+
 /// Names the calling thread's network namespace, where /proc is mounted.
 pub(crate) fn network_namespace() -> Option<PathBuf> {
     fs::read_link("/proc/thread-self/ns/net").ok()
 }
 
+/// A number of the calling thread's network namespace that no other one has until the next boot; `None` before Linux 5.14.
+pub(crate) fn namespace_cookie() -> Option<u64> {
+    /// `SO_NETNS_COOKIE` of asm-generic/socket.h.
+    const NETNS_COOKIE: libc::c_int = 71;
+    let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
+    let (mut cookie, mut len) = (0_u64, size_of::<u64>() as libc::socklen_t);
+    let (value, fd) = ((&raw mut cookie).cast::<c_void>(), socket.as_raw_fd());
+    // SAFETY: the kernel writes at most `len` bytes to memory that has them.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, NETNS_COOKIE, value, &raw mut len) };
+    (result == 0 && len as usize == size_of::<u64>()).then_some(cookie)
+}
+
 pub(crate) fn page_size() -> usize {
     // SAFETY: asks for a constant of the system.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
+}
+
+/// Leaves behind what the process was given by the one that started it, as far as an ordinary user may: descriptors above
+/// standard error, session and terminal, blocked and ignored signals, processors, memory nodes, scheduling class and priority,
+/// soft limits, file mode mask. What nobody can leave by itself stays: hard limits, control groups, namespaces, filters of
+/// system calls. No error: whatever cannot be had stays as it was.
+///
+/// Only for a process that has opened nothing yet and has one thread.
+pub(crate) fn start_afresh() {
+    close_above_standard_error();
+    // Fails for the leader of a process group, which a shell's command is.
+    let _ = setsid();
+    let _ = SigSet::empty().thread_set_mask();
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGXCPU] {
+        // SAFETY: no handler is installed, the system's default is restored.
+        let _ = unsafe { libc::signal(signal as i32, libc::SIG_DFL) };
+    }
+    let mut all = CpuSet::new();
+    (0..CpuSet::count()).for_each(|cpu| _ = all.set(cpu));
+    let _ = sched_setaffinity(Pid::from_raw(0), &all);
+    let ordinary = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads the structure, and is about this thread; the others have numbers only.
+    unsafe {
+        let _ = libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_DEFAULT, core::ptr::null::<u64>(), 0);
+        let _ = libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary);
+        let _ = libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+    }
+    for resource in [
+        Resource::RLIMIT_AS,
+        Resource::RLIMIT_CPU,
+        Resource::RLIMIT_DATA,
+        Resource::RLIMIT_FSIZE,
+        Resource::RLIMIT_NOFILE,
+    ] {
+        if let Ok((soft, hard)) = getrlimit(resource)
+            && soft < hard
+        {
+            let _ = setrlimit(resource, hard, hard);
+        }
+    }
+    umask(Mode::from_bits_truncate(0o077));
+}
+
+fn close_above_standard_error() {
+    // SAFETY: the caller has opened nothing, so nobody of this process owns any of them.
+    let close = |first: RawFd, last: u32| unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    if close(libc::STDERR_FILENO + 1, u32::MAX) == 0 {
+        return;
+    }
+    // Linux before 5.9, and sandboxes that know no such call. The list is read to its end before anything is closed.
+    let Ok(list) = fs::read_dir("/proc/self/fd") else { return };
+    let numbers: Vec<RawFd> =
+        list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    for fd in numbers.into_iter().filter(|fd| *fd > libc::STDERR_FILENO) {
+        // SAFETY: as above.
+        let _ = unsafe { libc::close(fd) };
+    }
 }

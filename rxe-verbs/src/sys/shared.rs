@@ -3,11 +3,14 @@
 use super::{kept::Kept, unix::out_of_the_way};
 use core::sync::atomic::AtomicU64;
 use memmap2::{MmapOptions, MmapRaw};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::{
+    memfd::{MFdFlags, memfd_create},
+    resource::{Resource, getrlimit},
+};
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 /// A file in memory, sealed at its length: whoever maps it can rely on its pages.
@@ -16,8 +19,17 @@ pub(crate) struct SharedFile(Kept<File>);
 
 impl SharedFile {
     /// A new one of `len` bytes, all zero. Pages cost memory when they are written to.
+    ///
+    /// # Errors
+    /// `FileTooLarge` beyond the process's limit of file sizes, past which the system ends the process by a signal.
     pub(crate) fn new(name: &str, len: usize) -> io::Result<Self> {
         use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+        if let Ok((limit, _)) = getrlimit(Resource::RLIMIT_FSIZE)
+            && limit < len as u64
+        {
+            let why = format!("files may have {limit} bytes (ulimit -f), and {len} are needed");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        }
         let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         let file = File::from(out_of_the_way(fd));
         file.set_len(len as u64)?;
@@ -43,9 +55,24 @@ impl SharedFile {
         Ok(Self(Kept::new(file)))
     }
 
-    /// Maps `words` words at `offset`, a multiple of the page size.
-    pub(crate) fn map(&self, offset: u64, words: usize) -> io::Result<SharedWords> {
-        let map = MmapOptions::new().offset(offset).len(words * 8).map_raw(&*self.0)?;
+    /// A descriptor of the same file by which nobody can write to it; one by which everybody can, where /proc is not mounted.
+    pub(crate) fn for_reading(&self) -> io::Result<Self> {
+        let fd = match File::open(format!("/proc/self/fd/{}", self.0.as_fd().as_raw_fd())) {
+            Ok(file) => file.into(),
+            Err(_) => self.0.try_clone()?.into(),
+        };
+        Ok(Self(Kept::new(File::from(out_of_the_way(fd)))))
+    }
+
+    /// Maps the first `words` words.
+    pub(crate) fn map(&self, words: usize) -> io::Result<SharedWords> {
+        let map = MmapOptions::new().len(words * 8).map_raw(&*self.0)?;
+        Ok(SharedWords { map, words })
+    }
+
+    /// The same, to look at only: to store to these words is a fault.
+    pub(crate) fn map_for_reading(&self, words: usize) -> io::Result<SharedWords> {
+        let map = MmapOptions::new().len(words * 8).map_raw_read_only(&*self.0)?;
         Ok(SharedWords { map, words })
     }
 }
@@ -69,5 +96,36 @@ impl SharedWords {
         // SAFETY: the mapping is that long, aligned to a page, lives as long as `self`, cannot lose its pages (the file
         // is sealed), and nobody makes any other reference to it.
         unsafe { core::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>(), self.words) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{
+        sys::{
+            resource::setrlimit,
+            wait::{WaitStatus, waitpid},
+        },
+        unistd::{ForkResult, fork},
+    };
+
+    /// `ulimit -f`: the system would end the program, which may be anybody's, by SIGXFSZ.
+    #[test]
+    fn beyond_the_limit_of_file_sizes_is_an_error() {
+        // SAFETY: the child allocates (glibc sees to that), takes no lock of another thread, and does not return.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                setrlimit(Resource::RLIMIT_FSIZE, 4096, 4096).unwrap();
+                let small = SharedFile::new("small", 4096).is_ok();
+                let large = SharedFile::new("large", 8192).unwrap_err();
+                let good = small && large.kind() == io::ErrorKind::FileTooLarge;
+                // SAFETY: ends the process without the harness's handlers.
+                unsafe { libc::_exit(i32::from(!good)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
     }
 }

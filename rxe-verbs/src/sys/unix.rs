@@ -1,23 +1,37 @@
 //! Messages between processes of this host: sequenced-packet Unix sockets that carry descriptors (`unix(7)`), and
 //! process descriptors (`pidfd_open(2)`).
 
-use super::kept::Kept;
+use super::{
+    fork::{generation, is_own},
+    kept::Kept,
+};
 use core::sync::atomic::{AtomicI32, Ordering};
 use nix::{
     errno::Errno,
-    sys::socket::{
-        AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
-        connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair, sockopt,
+    fcntl::{Flock, FlockArg},
+    sys::{
+        socket::{
+            AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
+            connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair, sockopt,
+        },
+        statfs::fstatfs,
     },
 };
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     io::{IoSlice, IoSliceMut},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
 };
 
 /// Descriptors that one message brings at most; more are an error (SCM_MAX_FD of the kernel is 253).
 pub(crate) const MAX_DESCRIPTORS: usize = 253;
+/// `PID_FS_MAGIC` of linux/magic.h.
+const PIDFS: i64 = 0x5049_4446;
 /// Connections that wait for `accept` at most.
 const BACKLOG: i32 = 128;
 
@@ -53,9 +67,21 @@ impl Channel {
     /// # Errors
     /// `ConnectionRefused` if nobody listens there, `WouldBlock` if too many wait already.
     pub(crate) fn connect(name: &str) -> io::Result<Self> {
+        Self::connect_to(&UnixAddr::new_abstract(name.as_bytes())?)
+    }
+
+    /// Connects to a listener that is a file.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; `NotFound` if there is no such file.
+    pub(crate) fn connect_at(path: &Path) -> io::Result<Self> {
+        Self::connect_to(&UnixAddr::new(path)?)
+    }
+
+    fn connect_to(name: &UnixAddr) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-        connect(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+        connect(fd.as_raw_fd(), name)?;
         Ok(Self::from_fd(out_of_the_way(fd)))
     }
 
@@ -166,10 +192,30 @@ impl AsFd for Channel {
     }
 }
 
-/// A listener with an abstract name, of which there is one in a network namespace.
+/// A listener with an abstract name, of which there is one in a network namespace, or with a file.
 /// A forked child does not have it.
 #[derive(Debug)]
-pub(crate) struct Listener(Kept<OwnedFd>);
+pub(crate) struct Listener {
+    socket: Kept<OwnedFd>,
+    _file: Option<SocketFile>,
+}
+
+/// The file of a listener, which goes with it.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+    generation: u32,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let is_there = fs::symlink_metadata(&self.path).is_ok_and(|about| about.ino() == self.inode);
+        if is_own(self.generation) && is_there {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
 
 impl Listener {
     /// Takes the name.
@@ -177,21 +223,46 @@ impl Listener {
     /// # Errors
     /// `AddrInUse` if somebody has it.
     pub(crate) fn bind(name: &str) -> io::Result<Self> {
+        Self::bind_to(&UnixAddr::new_abstract(name.as_bytes())?)
+    }
+
+    /// Makes the file, in the place of one that nobody listens to any more. Its folder is to be the user's alone.
+    ///
+    /// # Errors
+    /// `AddrInUse` if somebody does.
+    pub(crate) fn bind_at(path: &Path) -> io::Result<Self> {
+        let folder = File::open(path.parent().unwrap_or_else(|| Path::new("/")))?;
+        // Two that find the same remains must not both take them away.
+        let _alone = Flock::lock(folder, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+        match Channel::connect_at(path) {
+            Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            Err(_) => _ = fs::remove_file(path),
+        }
+        let listener = Self::bind_to(&UnixAddr::new(path)?)?;
+        let inode = fs::symlink_metadata(path)?.ino();
+        let file = Some(SocketFile { path: path.to_owned(), inode, generation: generation() });
+        Ok(Self { _file: file, ..listener })
+    }
+
+    fn bind_to(name: &UnixAddr) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-        bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+        bind(fd.as_raw_fd(), name)?;
         listen(&fd, Backlog::new(BACKLOG)?)?;
-        Ok(Self(Kept::new(out_of_the_way(fd))))
+        Ok(Self { socket: Kept::new(out_of_the_way(fd)), _file: None })
     }
 
     /// As [`Channel::is_intact`].
     pub(crate) fn is_intact(&self) -> bool {
-        self.0.is_intact()
+        self.socket.is_intact()
     }
 
     /// The next connection, if one waits.
     pub(crate) fn accept(&self) -> io::Result<Option<Channel>> {
-        match accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
+        match accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
             // SAFETY: a descriptor that the kernel has just made for us.
             Ok(fd) => Ok(Some(Channel::from_fd(out_of_the_way(unsafe { OwnedFd::from_raw_fd(fd) })))),
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(None),
@@ -202,7 +273,7 @@ impl Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -229,10 +300,17 @@ pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
 }
 
 /// Whether two pidfds are about the same process. Since Linux 6.9 each process has an inode of its own in pidfs, which tells
-/// also those apart whose numbers mean nothing to us; before, numbers are all there is.
+/// also those apart whose numbers mean nothing to us; before, numbers are all there is, and the dead and those of other
+/// process namespaces have none: they are taken for different ones.
 pub(crate) fn same_process(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
     let inode = |fd: BorrowedFd<'_>| nix::sys::stat::fstat(fd).ok().map(|about| (about.st_dev, about.st_ino));
-    inode(a).is_some() && inode(a) == inode(b) && pid_of(a) == pid_of(b)
+    let in_pidfs = fstatfs(a).is_ok_and(|about| about.filesystem_type().0 == PIDFS);
+    inode(a).is_some() && inode(a) == inode(b) && is_one(pid_of(a), pid_of(b), in_pidfs)
+}
+
+/// Of two pidfds with one inode: whether they are about one process, by their numbers and by what the inode is worth.
+fn is_one(a: Option<i32>, b: Option<i32>, in_pidfs: bool) -> bool {
+    a == b && (in_pidfs || a.is_some_and(|pid| pid > 0))
 }
 
 /// Copies a descriptor to a high number, where a program that closes and opens files hardly ever gets; and to another one
@@ -302,7 +380,7 @@ mod tests {
     fn descriptors_that_only_half_fit_are_closed() {
         in_child(|| {
             let (a, b) = Channel::pair().unwrap();
-            let file = fs::File::open("/dev/null").unwrap();
+            let file = File::open("/dev/null").unwrap();
             let many = [file.as_fd(); 10];
             a.send(b"x", &many).unwrap();
             let before = open_descriptors();
@@ -320,7 +398,7 @@ mod tests {
     fn too_many_descriptors_are_closed() {
         in_child(|| {
             let (a, b) = Channel::pair().unwrap();
-            let file = fs::File::open("/dev/null").unwrap();
+            let file = File::open("/dev/null").unwrap();
             let before = open_descriptors();
             a.send(b"x", &[file.as_fd(); MAX_DESCRIPTORS]).unwrap();
             let refused = b.receive(&mut [0; 8], 5).is_err();
@@ -330,6 +408,14 @@ mod tests {
             drop(five);
             refused && held && open_descriptors() == before
         });
+    }
+
+    /// Before Linux 6.9 all pidfds have one inode.
+    #[test]
+    fn numbers_that_mean_nothing_tell_nothing() {
+        assert!(is_one(Some(7), Some(7), false) && !is_one(Some(7), Some(8), false));
+        assert!(!is_one(Some(0), Some(0), false) && !is_one(Some(-1), Some(-1), false));
+        assert!(is_one(Some(0), Some(0), true));
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use super::start::{self, StartError};
 use crate::{
     host::{
-        message::{Hello, MAX_MESSAGE, NAME, Role, ToClient, ToService, Welcome, decode, encode},
+        message::{Hello, MAX_MESSAGE, Role, ToClient, ToService, Welcome, decode, encode},
+        name::{NAME, connect_by_file},
         records::{Records, SlotRecords},
-        service::is_nobody_in_particular,
         vault::Vault,
     },
     net::GroupSockets,
@@ -13,6 +13,7 @@ use crate::{
         poll,
         unix::{Channel, Received, out_of_the_way, own_pidfd},
     },
+    trust::is_nobody_in_particular,
 };
 use nix::unistd::geteuid;
 use std::{
@@ -25,6 +26,8 @@ use std::{
 
 /// How long a service may take to answer, or to appear.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a stranger may take to say that he makes room.
+const STRANGERS: Duration = Duration::from_secs(1);
 /// How long a busy service is left alone.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// After this long without a service another one is started.
@@ -162,26 +165,75 @@ pub(super) fn rejoin(
 fn connect(program: Option<&Path>, until: Until<'_>) -> Result<Channel, HostError> {
     let mut start_at = Instant::now();
     let mut pause = Duration::from_micros(200);
+    // What a stranger with the service's name is told of, if he has the port, too.
+    let mut stranger = None;
     loop {
-        match Channel::connect(NAME) {
-            Ok(channel) => return trust(channel),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                if Instant::now() >= start_at {
-                    start::start(program).map_err(|error: StartError| HostError::Start(error.to_string()))?;
-                    start_at = Instant::now() + AGAIN;
+        match find()? {
+            Found::Ours(channel) => return Ok(channel),
+            // He is asked once: he may be silent, and then costs the time each time.
+            Found::Stranger(channel, error) if stranger.is_none() => {
+                if !matches!(hear_stranger(&channel, until), Err(HostError::Busy(_))) {
+                    stranger = Some(error);
+                    continue;
                 }
             }
-            // Too many connect at once.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(source) => return Err(HostError::System { action: "reach the rxe host service", source }),
+            Found::Later => {}
+            Found::Nobody | Found::Stranger(..) if Instant::now() >= start_at => {
+                start::start(program).map_err(|error: StartError| {
+                    stranger.take().unwrap_or_else(|| HostError::Start(error.to_string()))
+                })?;
+                start_at = Instant::now() + AGAIN;
+            }
+            Found::Nobody | Found::Stranger(..) => {}
         }
         until.wait(None, pause)?;
         pause = (pause * 2).min(Duration::from_millis(20));
     }
 }
 
+/// What is behind the names of a service.
+pub(super) enum Found {
+    /// A service of our user's.
+    Ours(Channel),
+    /// Nobody listens.
+    Nobody,
+    /// Too many connect at once.
+    Later,
+    /// Somebody else has the usual name, and there is no service of ours besides.
+    Stranger(Channel, HostError),
+}
+
+/// Looks for a service.
+///
+/// # Errors
+/// [`HostError::System`].
+pub(super) fn find() -> Result<Found, HostError> {
+    let system = |source| HostError::System { action: "reach the rxe host service", source };
+    let stranger = match Channel::connect(NAME) {
+        Ok(channel) => match trust(&channel) {
+            Ok(()) => return Ok(Found::Ours(channel)),
+            Err(error @ HostError::Stranger { .. }) => Found::Stranger(channel, error),
+            Err(error) => return Err(error),
+        },
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Found::Nobody,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Found::Later),
+        Err(source) => return Err(system(source)),
+    };
+    match connect_by_file() {
+        Ok(Some(channel)) => trust(&channel).map(|()| Found::Ours(channel)),
+        Ok(None) => Ok(stranger),
+        Err(_) => Ok(Found::Later),
+    }
+}
+
+/// What a stranger has to say: a service that nobody needs makes room for us. Of him nothing else is believed.
+fn hear_stranger(channel: &Channel, until: Until<'_>) -> Result<(), HostError> {
+    let deadline = until.deadline.min(Instant::now() + STRANGERS);
+    receive(channel, Until { deadline, ..until }).map(drop)
+}
+
 /// A stranger may have taken the name: nobody but our own user gets our pidfd, or gives us sockets.
-pub(super) fn trust(channel: Channel) -> Result<Channel, HostError> {
+fn trust(channel: &Channel) -> Result<(), HostError> {
     let peer = channel
         .peer()
         .map_err(|source| HostError::System { action: "learn whose the rxe host service is", source })?;
@@ -189,7 +241,7 @@ pub(super) fn trust(channel: Channel) -> Result<Channel, HostError> {
     if peer.uid != ours || is_nobody_in_particular(peer.uid) {
         return Err(HostError::Stranger { theirs: peer.uid, pid: peer.pid, ours });
     }
-    Ok(channel)
+    Ok(())
 }
 
 /// Says hello; the answer, or `None` if the service ended meanwhile.
@@ -247,8 +299,7 @@ impl Attachment {
         let v6 = if welcome.families.1 { Some(next()?) } else { None };
         let vault = Vault::adopt([next()?, next()?, next()?, next()?]);
         let system = |source| HostError::System { action: "share memory with the rxe host service", source };
-        let records =
-            Records::adopt(next()?).and_then(|records| records.of_slot(welcome.slot)).map_err(system)?;
+        let records = Records::adopt(next()?).and_then(|records| records.map()).map_err(system)?;
         Ok(Self {
             slot: welcome.slot,
             sockets: GroupSockets { v4, v6 },

@@ -1,9 +1,9 @@
 //! Looking at a host service without being its client.
 
-use super::attach::{HostError, Until, receive, trust};
+use super::attach::{Found, HostError, Until, find, receive};
 use crate::{
     host::{
-        message::{Hello, NAME, Role, ToClient, ToService, decode, encode},
+        message::{Hello, Role, ToClient, ToService, decode, encode},
         report::{HostStats, ServiceReport},
     },
     sys::unix::Channel,
@@ -29,10 +29,11 @@ impl Observer {
     /// # Errors
     /// [`HostError`], in words for the user.
     pub fn connect() -> Result<Option<Self>, HostError> {
-        let channel = match Channel::connect(NAME) {
-            Ok(channel) => trust(channel)?,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-            Err(source) => return Err(HostError::System { action: "reach the rxe host service", source }),
+        let channel = match find()? {
+            Found::Ours(channel) => channel,
+            Found::Nobody => return Ok(None),
+            Found::Later => return Err(HostError::Silent),
+            Found::Stranger(_, error) => return Err(error),
         };
         let observer = Self(channel);
         match observer.say(&ToService::Hello(Hello::new(Role::Observe))) {

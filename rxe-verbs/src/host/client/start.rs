@@ -3,12 +3,15 @@
 use crate::{
     host::{
         config::{HostConfig, HostConfigError},
+        message::printable,
         service::{Place, Service, ServiceError},
     },
-    sys::signals::block_signals,
+    sys::{process::has_more_rights_than_its_starter, signals::block_signals},
+    trust::{is_protected, variable},
 };
 use std::{
-    env, io,
+    env,
+    io::{self, Read},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -18,6 +21,9 @@ use std::{
 pub const VARIABLE: &str = "RXE_SERVICE";
 /// The program's name.
 const PROGRAM: &str = "rxe";
+
+/// Bytes that the program says at most about why there is no service.
+const MAX_WORDS: u64 = 1024;
 
 /// How this process gets to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +37,9 @@ pub(crate) enum Mode {
 impl Mode {
     /// What the environment says; else the program beside the running one, else the one on the path.
     pub(crate) fn from_environment() -> Self {
-        match env::var_os(VARIABLE) {
+        match variable(VARIABLE) {
+            // Where that comes from, PATH does, too.
+            _ if has_more_rights_than_its_starter() => Self::Program(None),
             Some(value) if value == "off" => Self::Off,
             Some(value) if value == "embedded" => Self::Program(None),
             Some(value) if !value.is_empty() => Self::Program(Some(value.into())),
@@ -47,7 +55,12 @@ fn is_program(path: &Path) -> bool {
 
 fn beside() -> Option<PathBuf> {
     let path = env::current_exe().ok()?.parent()?.join(PROGRAM);
-    is_program(&path).then_some(path)
+    is_safe(&path).then_some(path)
+}
+
+/// Nobody has asked for what lies beside a program, so it must be nobody else's: in a shared folder it may be anything.
+fn is_safe(path: &Path) -> bool {
+    is_program(path) && is_protected(path).unwrap_or(false)
 }
 
 fn on_path() -> Option<PathBuf> {
@@ -63,7 +76,7 @@ pub(crate) fn start(program: Option<&Path>) -> Result<(), StartError> {
     if let Some(program) = program {
         match run(program) {
             Ok(()) => return Ok(()),
-            Err(error) if env::var_os(VARIABLE).is_some() => {
+            Err(error) if variable(VARIABLE).is_some() => {
                 return Err(StartError::Program { program: program.to_owned(), source: error });
             }
             // Found by accident, so perhaps not for us: do without.
@@ -86,19 +99,27 @@ pub(crate) enum StartError {
     Thread(io::Error),
 }
 
-/// The program starts the service and ends at once, so that the service is not this process's child: a program that
+/// The program starts the service and ends when that works, so that the service is not this process's child: a program that
 /// waits for its children must not meet one that it did not make.
 fn run(program: &Path) -> io::Result<()> {
     let mut child = Command::new(program)
         .args(["service", "start"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .env_remove("LD_PRELOAD")
         .current_dir("/")
         .spawn()?;
+    let mut said = String::new();
+    if let Some(errors) = child.stderr.take() {
+        // More than that is no sentence of ours.
+        let _ = errors.take(MAX_WORDS).read_to_string(&mut said);
+    }
     match child.wait() {
-        Ok(status) if !status.success() => Err(io::Error::other(format!("it ended with {status}"))),
+        Ok(status) if !status.success() => Err(match said.lines().next() {
+            Some(words) => io::Error::other(printable(words.strip_prefix("rxe: ").unwrap_or(words))),
+            None => io::Error::other(format!("it ended with {status}")),
+        }),
         // A program that ignores SIGCHLD is not told.
         _ => Ok(()),
     }
@@ -115,4 +136,27 @@ fn embed() -> Result<(), StartError> {
         service.run();
     };
     thread::Builder::new().name("rxe-service".to_owned()).spawn(work).map(drop).map_err(StartError::Thread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::PermissionsExt,
+    };
+
+    #[test]
+    fn a_program_planted_in_a_shared_folder_is_not_started() {
+        let folder = env::temp_dir().join(format!("rxe-beside-{}", std::process::id()));
+        let program = folder.join(PROGRAM);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(&program, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        assert!(is_program(&program) && !is_safe(&program));
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        assert!(is_safe(&program));
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -18,13 +18,27 @@ const MAX_ANSWER: usize = 4 << 20;
 
 /// A question to all clients on behalf of an observer.
 #[derive(Debug)]
-pub(super) struct Asked {
+struct Asked {
     ask: u32,
     observer: usize,
     until: Instant,
     /// Slots that have not answered, with what has come of each answer.
     open: HashMap<u8, Vec<u8>>,
     stats: HostStats,
+}
+
+/// Questions of observers that wait for answers.
+#[derive(Debug, Default)]
+pub(super) struct Asks {
+    open: Vec<Asked>,
+    last: u32,
+}
+
+impl Asks {
+    const fn next_number(&mut self) -> u32 {
+        self.last = self.last.wrapping_add(1);
+        self.last
+    }
 }
 
 impl Service {
@@ -38,7 +52,7 @@ impl Service {
                 slot,
                 pid: holder.pid,
                 name: holder.name.clone(),
-                connected: self.connected.contains_key(&slot),
+                connected: self.presences.is_connected(slot),
                 listening: listening(slot),
             }),
             _ => None,
@@ -51,14 +65,14 @@ impl Service {
             uid: self.uid,
             release: env!("CARGO_PKG_VERSION").to_owned(),
             embedded: self.place == Place::Embedded,
-            seconds: self.started.elapsed().as_secs(),
+            seconds: self.journal.started().elapsed().as_secs(),
             members: self.port.as_ref().map_or(0, |port| port.group.len()),
             families: self.port.as_ref().map_or((false, false), |port| port.group.families()),
             pkeys: self.config.pkeys.clone(),
             clients: clients.collect(),
             resting: resting.map(|(slot, _)| slot).collect(),
             counters: self.counters,
-            log: self.log.iter().cloned().collect(),
+            log: self.journal.lines(),
             exchanged,
         };
         for part in parts(&report) {
@@ -72,12 +86,11 @@ impl Service {
     }
 
     pub(super) fn ask_everyone(&mut self, observer: usize) {
-        self.next_ask = self.next_ask.wrapping_add(1);
-        let ask = self.next_ask;
-        let open: HashMap<u8, Vec<u8>> = self.connected.keys().map(|slot| (*slot, Vec::new())).collect();
-        let keys: Vec<usize> = self.connected.values().copied().collect();
+        let ask = self.asks.next_number();
+        let open = self.presences.connected().map(|(slot, _)| (slot, Vec::new())).collect();
+        let keys: Vec<usize> = self.presences.connected().map(|(_, key)| key).collect();
         let until = Instant::now() + PATIENCE;
-        self.asked.push(Asked { ask, observer, until, open, stats: HostStats::default() });
+        self.asks.open.push(Asked { ask, observer, until, open, stats: HostStats::default() });
         for key in keys {
             self.answer(key, &ToClient::Ask { ask });
         }
@@ -86,7 +99,7 @@ impl Service {
 
     /// A piece of a client's answer.
     pub(super) fn handle_told(&mut self, slot: u8, ask: u32, part: Part) {
-        let Some(asked) = self.asked.iter_mut().find(|asked| asked.ask == ask) else { return };
+        let Some(asked) = self.asks.open.iter_mut().find(|asked| asked.ask == ask) else { return };
         let Some(bytes) = asked.open.get_mut(&slot) else { return };
         bytes.extend(part.bytes);
         if part.last || bytes.len() > MAX_ANSWER {
@@ -102,11 +115,11 @@ impl Service {
 
     /// Answers observers who wait for nobody any more.
     pub(super) fn end_asks(&mut self, now: Instant) {
-        let connected = &self.connected;
-        for asked in &mut self.asked {
+        let presences = &self.presences;
+        for asked in &mut self.asks.open {
             let (until, stats) = (asked.until, &mut asked.stats);
             asked.open.retain(|slot, _| {
-                let waits = now < until && connected.contains_key(slot);
+                let waits = now < until && presences.is_connected(*slot);
                 if !waits {
                     stats.silent.push(*slot);
                 }
@@ -114,8 +127,8 @@ impl Service {
             });
         }
         let (done, open) =
-            core::mem::take(&mut self.asked).into_iter().partition(|asked: &Asked| asked.open.is_empty());
-        self.asked = open;
+            core::mem::take(&mut self.asks.open).into_iter().partition(|asked: &Asked| asked.open.is_empty());
+        self.asks.open = open;
         for Asked { observer, mut stats, .. } in done {
             stats.clients.sort_by_key(|client| client.slot);
             stats.silent.sort_unstable();
@@ -128,6 +141,6 @@ impl Service {
 
     /// A connection is gone: its questions too.
     pub(super) fn forget_asks_of(&mut self, key: usize) {
-        self.asked.retain(|asked| asked.observer != key);
+        self.asks.open.retain(|asked| asked.observer != key);
     }
 }

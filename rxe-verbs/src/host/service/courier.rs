@@ -3,7 +3,10 @@
 use super::{Port, Service};
 use crate::{
     engine::now,
-    host::attendant::{Letter, MAD_LEN, attendant},
+    host::{
+        attendant::{Attendant, Letter, MAD_LEN, attendant},
+        records::Connection,
+    },
     net::{Link, Transmit, UdpLink},
 };
 use rxe_core::{
@@ -43,18 +46,41 @@ impl Refusals {
     }
 }
 
+/// What is sent for others.
+pub(super) struct Courier {
+    /// Speaks for those who cannot, once somebody has named himself.
+    attendant: Option<Box<dyn Attendant>>,
+    refusals: Refusals,
+    /// Of the datagrams that it sends.
+    psn: Psn,
+}
+
+impl Courier {
+    pub(super) fn new() -> Self {
+        Self { attendant: attendant(), refusals: Refusals::default(), psn: Psn::default() }
+    }
+
+    /// A process has died with these connections on record.
+    pub(super) fn mourn(&mut self, connections: &[Connection]) {
+        if let Some(attendant) = &mut self.attendant {
+            connections.iter().for_each(|connection| attendant.died(now(), connection));
+        }
+    }
+}
+
 impl Service {
     /// A request for which nobody listens is refused, so that its sender need not wait.
     pub(super) fn refuse(&mut self, meta: &RunMeta, packet: &Packet<'_>) {
         self.counters.unheard += 1;
         let Ok(mad) = <&[u8; MAD_LEN]>::try_from(packet.payload) else { return };
-        if self.attendant.is_none() {
-            self.attendant = attendant();
+        if self.courier.attendant.is_none() {
+            self.courier.attendant = attendant();
         }
-        let Some(answer) = self.attendant.as_mut().and_then(|attendant| attendant.unheard(mad)) else {
+        let Some(answer) = self.courier.attendant.as_mut().and_then(|attendant| attendant.unheard(mad))
+        else {
             return;
         };
-        if !self.refusals.take() {
+        if !self.courier.refusals.take() {
             return;
         }
         let letter = Letter {
@@ -71,7 +97,7 @@ impl Service {
     /// Sends what is due for the dead.
     pub(super) fn send_last_words(&mut self) {
         let time = now();
-        let Some(attendant) = &mut self.attendant else { return };
+        let Some(attendant) = &mut self.courier.attendant else { return };
         if attendant.poll_timeout().is_none_or(|due| due > time) {
             return;
         }
@@ -85,16 +111,16 @@ impl Service {
 
     /// How long until something is due.
     pub(super) fn until_last_words(&self) -> Option<Duration> {
-        let due = self.attendant.as_ref()?.poll_timeout()?;
+        let due = self.courier.attendant.as_ref()?.poll_timeout()?;
         // A moment for everybody else, if much is due at once.
         Some(due.since(now()).max(Duration::from_millis(1)))
     }
 
     fn dispatch_letter(&mut self, letter: &Letter) {
         let Some(Port { link, .. }) = &mut self.port else { return };
-        self.letter_psn = self.letter_psn.next();
+        self.courier.psn = self.courier.psn.next();
         // Lost, like a packet on the way: whoever needs it asks again, or is told again.
-        let _ = send(link, letter, self.letter_psn);
+        let _ = send(link, letter, self.courier.psn);
     }
 }
 

@@ -1,14 +1,17 @@
-//! Processes that live and have no use for their slot any more: they have executed another program, or closed all their
-//! descriptors. The hang-up alone does not tell, since a process may lose its connection to us and go on with its sockets.
+//! The end of a process's time with its slot. It has died; or it lives and has no use for it any more, since it has executed
+//! another program, or closed all its descriptors. The hang-up alone does not tell, since a process may lose its connection
+//! to us and go on with its sockets.
 
 use super::{REUNION, Service};
-use crate::{host::slots::Slot, sys::unix::pid_of};
+use crate::sys::unix::pid_of;
 use std::{
     fs, io,
-    os::fd::AsFd,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
+
+/// A process without a pidfd that is not connected is taken for dead after so long.
+const UNWATCHED: Duration = Duration::from_secs(30);
 
 /// Whether a process has any of these sockets open.
 ///
@@ -46,24 +49,51 @@ fn has_any_in(folder: &Path, sockets: &[PathBuf]) -> io::Result<bool> {
 }
 
 impl Service {
+    /// Processes that cannot be watched and have been away for long are taken for dead.
+    pub(super) fn release_unwatched(&mut self, now: Instant) {
+        let gone: Vec<u8> = self.presences.missing(now, UNWATCHED).collect();
+        for slot in gone {
+            self.bury(slot);
+        }
+    }
+
+    /// The process of a slot has died.
+    pub(super) fn bury(&mut self, slot: u8) {
+        if let Some(key) = self.presences.connection(slot) {
+            self.clients.try_remove(key);
+            self.forget_asks_of(key);
+        }
+        self.counters.died += 1;
+        self.journal.note(&format!("slot {slot}: its process died"));
+        self.retire(slot);
+        self.store();
+    }
+
+    /// Takes a slot back: its connections are mourned, its sockets emptied, and it rests.
+    pub(super) fn retire(&mut self, slot: u8) {
+        if let Some(fd) = self.presences.end(slot) {
+            let _ = self.epoll.delete(fd);
+        }
+        self.listeners.remove_owner(usize::from(slot));
+        self.listeners_changed();
+        let Some(port) = &mut self.port else { return };
+        self.counters.drained += port.group.drain(slot);
+        let records = port.group.put_records(slot, None).and_then(|records| records.read().ok());
+        self.courier.mourn(&records.unwrap_or_default());
+        self.slots.give_back(Instant::now(), slot);
+    }
+
     /// Takes back the slots of processes that go on without.
     pub(super) fn release_departed(&mut self, now: Instant) {
         // Those that an earlier service knew are on their way.
-        let all_are_back = now.duration_since(self.started) > REUNION;
-        let away: Vec<u8> = self
-            .slots
-            .known()
-            .filter(|(slot, state)| {
-                matches!(state, Slot::Held(_))
-                    && !self.connected.contains_key(slot)
-                    && (all_are_back || self.orphans.contains(slot))
-            })
-            .map(|(slot, _)| slot)
-            .collect();
+        let all_are_back = now.duration_since(self.journal.started()) > REUNION;
+        let presences = &self.presences;
+        let away: Vec<u8> =
+            presences.away().filter(|slot| all_are_back || presences.has_hung_up(*slot)).collect();
         for slot in away {
             if self.is_deserted(slot) {
                 self.counters.deserted += 1;
-                self.note(&format!(
+                self.journal.note(&format!(
                     "slot {slot}: its process goes on without it (it has executed another program, or closed its descriptors)"
                 ));
                 self.retire(slot);
@@ -74,14 +104,14 @@ impl Service {
 
     /// Whether a slot's process lives, and has none of its sockets.
     fn is_deserted(&self, slot: u8) -> bool {
-        let (Some(port), Some(pidfd)) = (&self.port, self.pidfds.get(&slot)) else { return false };
+        let (Some(port), Some(pidfd)) = (&self.port, self.presences.pidfd(slot)) else { return false };
         // As our process namespace numbers it; the dead are mourned when their pidfd says so.
-        let Some(pid) = pid_of(pidfd.as_fd()).filter(|pid| *pid > 0) else { return false };
+        let Some(pid) = pid_of(pidfd).filter(|pid| *pid > 0) else { return false };
         let sockets = port.group.links(slot);
         !sockets.is_empty()
             && matches!(has_any(pid, &sockets), Ok(false))
             // The number may have become another's while we looked.
-            && pid_of(pidfd.as_fd()) == Some(pid)
+            && pid_of(pidfd) == Some(pid)
     }
 }
 

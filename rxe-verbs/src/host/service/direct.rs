@@ -2,7 +2,7 @@
 //! alone listens to. The first request for each comes by the service, which then knows that there are some; a program may
 //! have thousands of ports to which nobody ever connects.
 
-use super::{Port, Service};
+use super::{Port, Service, courier::Refusals};
 use crate::{host::message::Packet, net::MAX_SERVICES};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     services: Vec<(u64, u8)>,
+    /// Notes that somebody has given up, to all who may be meant.
+    given_up: Refusals,
     /// When the last one joined.
     joined: Option<Instant>,
 }
@@ -21,7 +23,7 @@ impl Service {
     /// A request for `service_id` was given to a slot: the next ones find it by themselves.
     pub(super) fn make_direct(&mut self, service_id: u64, slot: u8) {
         let now = Instant::now();
-        let Direct { services, joined } = &mut self.direct;
+        let Direct { services, joined, .. } = &mut self.direct;
         if services.contains(&(service_id, slot))
             || joined.is_some_and(|joined| now.duration_since(joined) < PAUSE)
             || self.listeners.only_owner(service_id) != Some(usize::from(slot))
@@ -39,9 +41,9 @@ impl Service {
     /// Listeners or their processes have come or gone.
     pub(super) fn review_direct(&mut self) {
         let before = self.direct.services.len();
-        let (listeners, connected) = (&self.listeners, &self.connected);
+        let (listeners, presences) = (&self.listeners, &self.presences);
         self.direct.services.retain(|(service_id, slot)| {
-            connected.contains_key(slot) && listeners.only_owner(*service_id) == Some(usize::from(*slot))
+            presences.is_connected(*slot) && listeners.only_owner(*service_id) == Some(usize::from(*slot))
         });
         if self.direct.services.len() != before {
             self.steer_requests();
@@ -59,7 +61,7 @@ impl Service {
         let mut slots: Vec<u8> = self.direct.services.iter().map(|(_, slot)| *slot).collect();
         slots.sort_unstable();
         slots.dedup();
-        if slots.is_empty() || !self.given_up.take() {
+        if slots.is_empty() || !self.direct.given_up.take() {
             self.counters.dropped += 1;
             return;
         }

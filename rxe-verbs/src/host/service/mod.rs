@@ -6,40 +6,46 @@
 //! place. If it dies, nothing stops: sockets and state are in the [`super::vault`], and the next client to notice starts
 //! another service, which goes on from there.
 
+mod admission;
+mod answers;
 mod ask;
 mod clients;
 mod courier;
 mod departed;
 mod direct;
+mod journal;
 mod packets;
-mod seldom;
+mod presence;
+
 mod share;
+mod succession;
 mod unheard;
 
 use super::{
-    attendant::{Attendant, attendant},
     config::HostConfig,
     group::Group,
     listeners::Listeners,
-    message::NAME,
-    records::{Records, Register},
+    name::{NAME, connect_by_file, file},
+    records::Register,
     report::{Exchanged, ServiceCounters},
     slots::{Slot, Slots},
     vault::{DepositRef, Vault},
 };
 use crate::{
-    net::{BufferSize, GroupSockets, OpenError, RecvBatch, UdpConfig, UdpLink},
+    net::{BufferSize, GroupSockets, OpenError, RecvBatch, UdpConfig, UdpLink, port_is_ours},
     sys::{
         kept::Kept,
         socket::Event,
-        unix::{Listener, out_of_the_way},
+        unix::{Channel, Listener, out_of_the_way},
     },
+    trust::is_nobody_in_particular,
 };
-use ask::Asked;
+use admission::no_steering;
+use ask::Asks;
 use clients::Client;
-pub(in crate::host) use clients::is_nobody_in_particular;
-use courier::Refusals;
+use courier::Courier;
 use direct::Direct;
+use journal::Journal;
 use nix::{
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
@@ -48,14 +54,15 @@ use nix::{
     unistd::geteuid,
 };
 use packets::Probes;
-use rxe_core::{num::Psn, wire::IdentTracker};
-use seldom::Seldom;
+use presence::Presences;
+use rxe_core::wire::IdentTracker;
 use slab::Slab;
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::HashMap,
     io,
     net::IpAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    thread,
     time::{Duration, Instant},
 };
 use unheard::Unheard;
@@ -64,8 +71,8 @@ use unheard::Unheard;
 const TICK: Duration = Duration::from_secs(1);
 /// How long a service that found the port in use waits for the programs that use it to come back.
 const REUNION: Duration = Duration::from_secs(3);
-/// Lines of the log that are kept.
-const LOG_LINES: usize = 200;
+/// How long after it has its name a service may take to listen.
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// Why a service could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +81,20 @@ pub enum ServiceError {
     /// There is one already, in this network namespace.
     #[error("a host service is running already (in this network namespace)")]
     Running,
+    /// Somebody else has its name, and a third party, or the same, the port.
+    #[error(
+        "the rxe host service of this network namespace belongs to {theirs}, and you are user {ours}: run as that user, use a \
+         network namespace of your own, or have it ended"
+    )]
+    Stranger {
+        /// Whoever has the name, in words.
+        theirs: String,
+        /// This process's user.
+        ours: u32,
+    },
+    /// The port cannot be used or shared here, for another reason than that somebody has it: a sandbox, mostly.
+    #[error("the host service cannot work here: {0}")]
+    Unable(OpenError),
     /// The system refused a resource.
     #[error("cannot {action}: {source}")]
     System {
@@ -134,7 +155,6 @@ impl Token {
 struct Port {
     group: Group,
     vault: Vault,
-    records: Records,
     register: Register,
     /// Slot 0's.
     link: UdpLink,
@@ -155,14 +175,9 @@ pub struct Service {
     /// When to stop waiting for programs that use the port, if it is in use.
     reunion: Option<Instant>,
     clients: Slab<Client>,
-    /// Connections of the slots.
-    connected: HashMap<u8, usize>,
     slots: Slots,
-    pidfds: HashMap<u8, Kept<OwnedFd>>,
-    /// Slots whose process has no pidfd, and since when it is not connected.
-    unwatched: HashMap<u8, Instant>,
-    /// Slots whose process has closed its connection to this service, and lives.
-    orphans: HashSet<u8>,
+    /// The processes that have them.
+    presences: Presences,
     listeners: Listeners,
     /// Its own while it receives.
     arrivals: Option<RecvBatch>,
@@ -172,24 +187,14 @@ pub struct Service {
     /// Requests that nobody listens for yet.
     unheard: Unheard,
     probes: Probes,
-    asked: Vec<Asked>,
-    next_ask: u32,
+    asks: Asks,
     counters: ServiceCounters,
     /// By slot, since its process came.
     exchanged: HashMap<u8, Exchanged>,
-    log: VecDeque<String>,
-    /// For lines that others may cause as often as they like.
-    seldom: Seldom,
-    /// Speaks for those who cannot, once somebody has named himself.
-    attendant: Option<Box<dyn Attendant>>,
-    refusals: Refusals,
-    /// Of notes that somebody has given up, to all who may be meant.
-    given_up: Refusals,
+    journal: Journal,
+    courier: Courier,
     direct: Direct,
-    /// Of the datagrams that it sends.
-    letter_psn: Psn,
     uid: u32,
-    started: Instant,
     /// Since when nobody needs it.
     idle_since: Instant,
 }
@@ -204,10 +209,10 @@ impl Service {
     /// Becomes the host service of this network namespace.
     ///
     /// # Errors
-    /// [`ServiceError::Running`] if there is one.
+    /// [`ServiceError::Running`] if there is one; [`ServiceError::Unable`] if there had better be one that somebody else starts.
     pub fn start(config: HostConfig, place: Place) -> Result<Self, ServiceError> {
         let failed = |action| move |source| ServiceError::System { action, source };
-        let listener = Listener::bind(NAME).map_err(|source| match source.kind() {
+        let (listener, stranger) = listen().map_err(|source| match source.kind() {
             io::ErrorKind::AddrInUse => ServiceError::Running,
             _ => ServiceError::System { action: "bind the service's name", source },
         })?;
@@ -217,7 +222,10 @@ impl Service {
         let anchor = Event::new().map_err(failed("make an event counter"))?;
         watch(&epoll, anchor.as_fd(), Token::Anchor).map_err(failed("wait for events"))?;
         let now = Instant::now();
-        raise_file_limit();
+        // That of the program around an embedded service is the program's business.
+        if place != Place::Embedded {
+            raise_file_limit();
+        }
         let mut service = Self {
             config,
             place,
@@ -228,38 +236,45 @@ impl Service {
             port: None,
             reunion: None,
             clients: Slab::new(),
-            connected: HashMap::new(),
             slots: Slots::default(),
-            pidfds: HashMap::new(),
-            unwatched: HashMap::new(),
-            orphans: HashSet::new(),
+            presences: Presences::default(),
             listeners: Listeners::default(),
             arrivals: Some(RecvBatch::default()),
             trackers: HashMap::new(),
             askers: HashMap::new(),
             unheard: Unheard::default(),
             probes: Probes::default(),
-            asked: Vec::new(),
-            next_ask: 0,
+            asks: Asks::default(),
             counters: ServiceCounters::default(),
             exchanged: HashMap::new(),
-            log: VecDeque::new(),
-            seldom: Seldom::new(now),
-            attendant: attendant(),
-            refusals: Refusals::default(),
-            given_up: Refusals::default(),
+            journal: Journal::new(now, place),
+            courier: Courier::new(),
             direct: Direct::default(),
-            letter_psn: Psn::default(),
             uid: geteuid().as_raw(),
-            started: now,
             idle_since: now,
         };
         if let Some(listener) = &service.listener {
             watch(&service.epoll, listener.as_fd(), Token::Listener).map_err(failed("wait for events"))?;
         }
-        if let Err(error) = service.found() {
-            service.note(&format!("{error}; waiting for programs that used it with an earlier service"));
-            service.reunion = Some(now + REUNION);
+        match service.found() {
+            Ok(()) => {}
+            Err(OpenError::PortHeld { .. }) if stranger.is_some() && !port_is_ours() => {
+                let theirs = stranger.unwrap_or_default();
+                return Err(ServiceError::Stranger { theirs, ours: service.uid });
+            }
+            Err(error @ OpenError::PortHeld { .. }) => {
+                service
+                    .journal
+                    .note(&format!("{error}; waiting for programs that used it with an earlier service"));
+                service.reunion = Some(now + REUNION);
+            }
+            // Not to stand in the way of one that is started outside of the sandbox which this is in.
+            Err(error) => return Err(ServiceError::Unable(error)),
+        }
+        if let Some(stranger) = stranger {
+            service
+                .journal
+                .note(&format!("{stranger} has the service's name, without the port; found by a file"));
         }
         Ok(service)
     }
@@ -310,7 +325,7 @@ impl Service {
     fn has_everybody_s(&self) -> bool {
         self.port.as_ref().is_none_or(|port| port.group.is_intact())
             && self.clients.iter().all(|(_, client)| client.channel.is_intact())
-            && self.pidfds.values().all(Kept::is_intact)
+            && self.presences.are_intact()
     }
 
     /// Ends because descriptors are gone. Those that are left are closed, so that the clients notice and the next service
@@ -327,7 +342,7 @@ impl Service {
             Token::Link => self.receive(),
             Token::Client(key) => self.hear(key, flags),
             // It may have left in the same batch of events.
-            Token::Death(slot) if !self.pidfds.contains_key(&slot) => {}
+            Token::Death(slot) if self.presences.pidfd(slot).is_none() => {}
             Token::Death(slot) => self.bury(slot),
             Token::Anchor => {}
         }
@@ -343,10 +358,7 @@ impl Service {
         self.release_unwatched(now);
         self.release_departed(now);
         self.examine();
-        match self.seldom.hidden() {
-            0 => {}
-            count => self.note(&format!("{count} more lines of such kinds were left out")),
-        }
+        self.journal.tell_hidden();
         if self.is_needed() {
             self.idle_since = now;
         }
@@ -362,15 +374,15 @@ impl Service {
     fn found(&mut self) -> Result<(), OpenError> {
         let group = Group::found()?;
         let system = |action| move |source| OpenError::System { action, source };
-        let records = Records::new().map_err(system("share memory"))?;
         let vault = Vault::new().map_err(system("make a socket pair"))?;
-        self.settle(group, vault, records)?;
+        self.settle(group, vault)?.map_err(no_steering)?;
         self.store();
         Ok(())
     }
 
-    /// Begins to work with the port. Nothing is stored yet: what an earlier service left stays until the slots are known.
-    fn settle(&mut self, mut group: Group, vault: Vault, records: Records) -> Result<(), OpenError> {
+    /// Begins to work with the port; inside, whether packets can be steered here. Nothing is stored yet: what an earlier service
+    /// left stays until the slots are known.
+    fn settle(&mut self, mut group: Group, vault: Vault) -> Result<io::Result<()>, OpenError> {
         let own = group.sockets(0)?;
         let copy =
             |fd: &Option<Kept<OwnedFd>>| fd.as_ref().map(|fd| fd.try_clone().map(out_of_the_way)).transpose();
@@ -382,15 +394,11 @@ impl Service {
         for fd in link.sockets() {
             watch(&self.epoll, fd, Token::Link).map_err(system("wait for packets"))?;
         }
-        if let Err(error) = group.steer() {
-            self.note(&format!(
-                "packets cannot be steered here ({error}): only one process can use the port"
-            ));
-        }
-        let register = records.register().map_err(system("share memory"))?;
-        self.port = Some(Port { group, vault, records, register, link });
+        let steered = group.steer();
+        let register = Register::new().map_err(system("share memory"))?;
+        self.port = Some(Port { group, vault, register, link });
         self.reunion = None;
-        Ok(())
+        Ok(steered)
     }
 
     /// Puts the state where the next service finds it.
@@ -406,33 +414,53 @@ impl Service {
                 state: if slot == 0 { &fresh } else { self.slots.get(slot) },
                 v4: sockets.v4.as_ref().map(AsFd::as_fd),
                 v6: sockets.v6.as_ref().map(AsFd::as_fd),
-                pidfd: self.pidfds.get(&slot).map(AsFd::as_fd),
+                pidfd: self.presences.pidfd(slot),
+                records: sockets.records.as_ref().map(AsFd::as_fd),
             })
             .collect();
-        let stored = port.vault.store(port.group.families(), &port.records, &members);
+        let stored = port.vault.store(port.group.families(), &port.register, &members);
         if let Err(error) = stored {
-            self.note(&format!("the state for a successor could not be kept: {error}"));
+            self.journal.note(&format!("the state for a successor could not be kept: {error}"));
         }
     }
+}
 
-    /// A line that others may cause as often as they like.
-    fn note_seldom(&mut self, text: &str) {
-        if self.seldom.take(Instant::now()) {
-            self.note(text);
+/// Takes a name under which clients find us; and says who has the usual one, if that is no service of our user's.
+///
+/// # Errors
+/// `AddrInUse`: there is a service of our user's.
+fn listen() -> io::Result<(Listener, Option<String>)> {
+    match Listener::bind(NAME) {
+        // One that did not get this name may be there.
+        Ok(listener) => match connect_by_file() {
+            Ok(None) => Ok((listener, None)),
+            _ => Err(io::ErrorKind::AddrInUse.into()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let Some(stranger) = stranger_of_name() else { return Err(error) };
+            let path = file().ok_or(error)?;
+            Ok((Listener::bind_at(&path)?, Some(stranger)))
         }
+        Err(error) => Err(error),
     }
+}
 
-    /// A line for the log, and for the terminal if it has one.
-    fn note(&mut self, text: &str) {
-        if self.log.len() == LOG_LINES {
-            self.log.pop_front();
+/// Who has the usual name, in words; `None` if it is our own user, or nobody any more.
+fn stranger_of_name() -> Option<String> {
+    let until = Instant::now() + MOMENT;
+    loop {
+        match Channel::connect(NAME).and_then(|channel| channel.peer()) {
+            Ok(peer) if peer.uid == geteuid().as_raw() && !is_nobody_in_particular(peer.uid) => return None,
+            Ok(peer) => return Some(format!("user {} (process {})", peer.uid, peer.pid)),
+            // A service that starts has its name a moment before it listens; who never does is none.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < until => {
+                thread::sleep(MOMENT / 10);
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Some("somebody who does not answer".to_owned());
+            }
+            Err(_) => return None,
         }
-        let line = format!("{:9.3} {text}", self.started.elapsed().as_secs_f64());
-        if self.place == Place::Foreground {
-            // Nobody may be there to read it.
-            let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("rxe service: {line}\n"));
-        }
-        self.log.push_back(line);
     }
 }
 

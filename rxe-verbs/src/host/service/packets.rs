@@ -138,18 +138,26 @@ impl Service {
                 let handed = self.deliver(slot, Packet::new(meta, None, bytes));
                 *(if handed { &mut self.counters.handed_on } else { &mut self.counters.dropped }) += 1;
             }
-            Some(Fate::Multicast) => {
-                let packet = Packet::new(meta, None, bytes);
-                let first = |key: &usize| self.clients.get(*key).is_some_and(|client| !client.further);
-                let slots: Vec<u8> =
-                    self.connected.iter().filter(|(_, key)| first(key)).map(|(slot, _)| *slot).collect();
-                for slot in slots {
-                    // Who is no member drops it.
-                    self.counters.multicast += u64::from(self.deliver(slot, packet.clone()));
-                }
-            }
+            Some(Fate::Multicast) => self.give_to_all(meta, bytes),
             Some(Fate::Drop) => self.counters.dropped += 1,
             None => self.counters.corrupt += 1,
+        }
+    }
+
+    /// Gives a packet to every client, who drops it if it is no member. One packet becomes many messages, so it has to be whole,
+    /// and sent to a group's address: to one of ours no group's packets come.
+    fn give_to_all(&mut self, meta: &RunMeta, bytes: &[u8]) {
+        if !meta.dst.is_multicast() {
+            self.counters.dropped += 1;
+            return;
+        }
+        let Some(verdict) = self.judge(meta, bytes) else { return };
+        let packet = Packet::new(meta, verdict.ident(), bytes);
+        let first = |key: usize| self.clients.get(key).is_some_and(|client| !client.further);
+        let connected = self.presences.connected();
+        let slots: Vec<u8> = connected.filter(|(_, key)| first(*key)).map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.counters.multicast += u64::from(self.deliver(slot, packet.clone()));
         }
     }
 
@@ -255,7 +263,7 @@ impl Service {
         }
         self.counters.mended += learnt.len() as u64;
         for text in learnt {
-            self.note_seldom(&text);
+            self.journal.note_seldom(&text);
         }
     }
 
@@ -286,7 +294,7 @@ impl Service {
         if broken {
             self.counters.mended += u64::from(!whole);
             let how = steered.map_or_else(|error| error.to_string(), |()| "put back".to_owned());
-            self.note_seldom(&format!("packets went astray: the steering program was {how}"));
+            self.journal.note_seldom(&format!("packets went astray: the steering program was {how}"));
         }
     }
 }

@@ -10,8 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 /// Slots of a process with which it gets no further ones for threads, and no more at all.
 const MOST_FURTHER: usize = 16;
 const MOST_OF_A_PROCESS: usize = 32;
-/// Once so many slots are held, all others are kept for the first of a process.
+/// Once so many slots are held, all others are kept for the first of a stack.
 const SLOTS_TO_SPARE: usize = 64;
+/// Once so many are, for processes that have none.
+const SLOTS_SCARCE: usize = 192;
 
 impl Service {
     /// A process that has lost its connections (it has closed all its descriptors, or executed another program) joins anew:
@@ -23,18 +25,18 @@ impl Service {
             _ => None,
         };
         let own: Vec<u8> = self.slots.known().filter_map(held).collect();
-        if own.iter().any(|slot| self.connected.contains_key(slot)) {
+        if own.iter().any(|slot| self.presences.is_connected(*slot)) {
             return;
         }
-        for slot in own.into_iter().filter(|slot| self.orphans.contains(slot)).collect::<Vec<_>>() {
+        for slot in own.into_iter().filter(|slot| self.presences.has_hung_up(*slot)).collect::<Vec<_>>() {
             self.retire(slot);
         }
     }
 
     /// No process has so many slots that none are left for others.
     pub(super) fn check_share(&self, pid: i32, pidfd: Option<&OwnedFd>, further: bool) -> Result<(), String> {
-        let is_its = |slot: u8, holder: &Holder| match (self.pidfds.get(&slot), pidfd) {
-            (Some(known), Some(its)) => same_process(known.as_fd(), its.as_fd()),
+        let is_its = |slot: u8, holder: &Holder| match (self.presences.pidfd(slot), pidfd) {
+            (Some(known), Some(its)) => same_process(known, its.as_fd()),
             _ => pid != 0 && holder.pid == pid,
         };
         let (mut all, mut own) = (0, 0);
@@ -48,7 +50,7 @@ impl Service {
         if own >= most {
             return Err(format!("this process has {own} slots of the port already"));
         }
-        if further && all >= SLOTS_TO_SPARE {
+        if further && all >= SLOTS_TO_SPARE || own > 0 && all >= SLOTS_SCARCE {
             return Err(format!("{all} slots of the port are in use, and the rest is for other processes"));
         }
         Ok(())

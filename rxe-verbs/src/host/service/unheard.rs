@@ -33,7 +33,7 @@ impl Service {
     pub(super) fn take_request(&mut self, service_id: u64, packet: Packet) {
         let listener = self.listener_of(service_id, packet.meta().dst);
         match listener {
-            Some(slot) if self.connected.contains_key(&slot) => {
+            Some(slot) if self.presences.is_connected(slot) => {
                 self.dispatch_request(service_id, slot, packet);
             }
             _ if self.unheard.len() < MOST => {
@@ -48,7 +48,7 @@ impl Service {
     pub(super) fn serve_unheard(&mut self) {
         for request in core::mem::take(&mut self.unheard) {
             match self.listener_of(request.service_id, request.packet.meta().dst) {
-                Some(slot) if self.connected.contains_key(&slot) => {
+                Some(slot) if self.presences.is_connected(slot) => {
                     self.dispatch_request(request.service_id, slot, request.packet)
                 }
                 _ => self.unheard.push(request),

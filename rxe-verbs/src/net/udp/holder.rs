@@ -26,6 +26,14 @@ pub(super) fn find(v4: bool) -> Holder {
     }
 }
 
+/// Whether a socket of this user's has the port.
+pub(crate) fn is_ours() -> bool {
+    ["udp", "udp6"].iter().any(|table| {
+        let text = fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
+        bound_sockets(&text).iter().any(|(uid, _)| *uid == own_uid())
+    })
+}
+
 /// User and inode of every line of `/proc/net/udp` (`proc_net(5)`) whose local port is ours.
 fn bound_sockets(table: &str) -> Vec<(u32, u64)> {
     let line = |line: &str| {

@@ -4,7 +4,7 @@
 //! ports, which send. None of them is ever connected: a connected socket gives its packets IP identifications we do
 //! not know, and leaves the reuseport group.
 
-mod holder;
+pub(crate) mod holder;
 mod open;
 mod options;
 mod receive;

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::UdpLink;
-use crate::net::RecvBatch;
+use super::{Family, UdpLink};
+use crate::net::{Features, RecvBatch};
 
 /// Every this many calls the quiet family is read even though the busy one has traffic.
 const FAIRNESS: u8 = 8;
@@ -25,7 +25,7 @@ impl UdpLink {
         let v6_first = self.turn.v6_first ^ look_at_both;
         for v6 in [v6_first, !v6_first] {
             let Some(family) = (if v6 { &self.v6 } else { &self.v4 }) else { continue };
-            if into.fill(family.socket.as_fd(), family.bound, !self.features.mmsg)? > 0 {
+            if fill(into, family, &mut self.features)? > 0 {
                 self.turn.v6_first = v6;
                 if !look_at_both {
                     break;
@@ -33,5 +33,16 @@ impl UdpLink {
             }
         }
         Ok(into.len())
+    }
+}
+
+/// Fills `into` from one family. Where the system has no call for several datagrams, or a sandbox forbids it, goes on without.
+fn fill(into: &mut RecvBatch, family: &Family, features: &mut Features) -> io::Result<usize> {
+    match into.fill(family.socket.as_fd(), family.bound, !features.mmsg) {
+        Err(error) if features.mmsg && matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
+            features.mmsg = false;
+            into.fill(family.socket.as_fd(), family.bound, true)
+        }
+        filled => filled,
     }
 }

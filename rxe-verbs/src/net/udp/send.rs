@@ -127,7 +127,15 @@ impl UdpLink {
             return prepared.singly(0);
         }
         if !family.segments(batch.dst, batch.ifindex) {
-            return prepared.many();
+            let Err(error) = prepared.many() else { return Ok(()) };
+            // A packet filter's verdict, or a sandbox that forbids the call: a packet by itself tells which.
+            if !error.is_forbidden() {
+                return Err(error);
+            }
+            prepared.singly(0)?;
+            self.features.mmsg = false;
+            self.describe_sending();
+            return Ok(());
         }
         let Err(error) = prepared.segmented() else { return Ok(()) };
         // EIO: no checksum offload on this route (Linux before 6.2). EINVAL: that, or a segment above the MTU on some

@@ -217,7 +217,7 @@ fn current(signal: c_int) -> Option<libc::sigaction> {
 }
 
 fn install() -> bool {
-    if std::env::var_os("RXE_USERCOPY").is_some_and(|value| value == "kernel") {
+    if crate::variable("RXE_USERCOPY").is_some_and(|value| value == "kernel") {
         return false;
     }
     for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS.0) {

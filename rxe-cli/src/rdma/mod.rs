@@ -1,0 +1,188 @@
+//! `rdma` as documents have people type it: under `rxe run` a program of this name comes here, and `rxe link` is its `link`.
+//! Words and options are read as rdma(8) of iproute2 reads them. Devices are there without being made, so that `link add` only
+//! says which one it is; what we do not have is the system's own `rdma`'s.
+
+mod options;
+mod rows;
+
+use crate::Result;
+use options::Options;
+use rxe_verbs::Device;
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// rdma(8), as far as documents about software devices use it
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub(crate) struct Args {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
+    words: Vec<OsString>,
+}
+
+/// The devices as rdma(8) shows them: `show [DEV/PORT]`, with -d[etails], -j[son] and -p[retty]
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub(crate) struct LinkArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
+    words: Vec<OsString>,
+}
+
+const HELP: &str = "\
+Usage: rdma [ -V[ersion] | -h[elp] | -d[etails] | -j[son] | -p[retty] ] OBJECT { COMMAND | help }
+       rdma dev [ show [DEV] ]
+       rdma link [ show [DEV/PORT] ]
+       rdma link add NAME type rxe netdev NETDEV
+       rdma link delete NAME
+       rdma system [ show ]
+       rdma statistic [ show [ link [DEV/PORT] ] ]
+       rdma resource [ show [DEV] ]
+       rdma resource show qp [ link [DEV/PORT] ] [ lqpn|type|state|pid|comm VALUE ]...";
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    obey(&args.words)
+}
+
+pub(crate) fn run_link(args: &LinkArgs) -> Result<()> {
+    let mut words = args.words.clone();
+    words.insert(0, "link".into());
+    obey(&words)
+}
+
+/// What the words ask for.
+enum Wish<'a> {
+    Help,
+    Devices(Option<&'a str>),
+    Links(Option<&'a str>),
+    System,
+    Statistic(Option<&'a str>),
+    Resources(Option<&'a str>),
+    /// Of a link, those that have these values.
+    QueuePairs(Option<&'a str>, &'a [&'a str]),
+    Add(&'a str, &'a [&'a str]),
+    Delete(&'a str),
+}
+
+fn obey(given: &[OsString]) -> Result<()> {
+    let words: Option<Vec<&str>> = given.iter().map(|word| word.to_str()).collect();
+    let Some(words) = words else { return system(given) };
+    let (options, words) = Options::take(&words)?;
+    if options.version {
+        outln!("rdma utility, rxe {}", env!("CARGO_PKG_VERSION"));
+        return Ok(());
+    }
+    let wish = if options.help { Some(Wish::Help) } else { understand(&words) };
+    match wish {
+        Some(Wish::Help) => outln!("{HELP}"),
+        Some(Wish::Devices(only)) => rows::device_rows(only, &options)?.print(&options)?,
+        Some(Wish::Links(only)) => rows::links(only, &options)?.print(&options)?,
+        Some(Wish::System) => rows::system().print_one(&options)?,
+        Some(Wish::Statistic(only)) => rows::statistic(only)?.print(&options)?,
+        Some(Wish::Resources(only)) => rows::resources(only)?.print(&options)?,
+        Some(Wish::QueuePairs(only, filter)) => rows::queue_pairs(only, filter)?.print(&options)?,
+        Some(Wish::Add(name, words)) => add(name, words)?,
+        Some(Wish::Delete(name)) => delete(name)?,
+        None => return system(given),
+    }
+    Ok(())
+}
+
+/// Words may be shortened, and mean the first of the list that begins like them.
+fn understand<'a>(words: &'a [&'a str]) -> Option<Wish<'a>> {
+    let Some((object, rest)) = words.split_first() else { return Some(Wish::Help) };
+    let object = *["help", "dev", "link", "resource", "system", "statistic"]
+        .iter()
+        .find(|whole| whole.starts_with(object))?;
+    // `show` is what they do by themselves.
+    let (action, rest) = match rest.split_first() {
+        None => ("show", rest),
+        Some((action, rest)) => {
+            let all = ["show", "list", "add", "delete", "set", "help"];
+            (*all.iter().find(|whole| whole.starts_with(action))?, rest)
+        }
+    };
+    let action = if action == "list" { "show" } else { action };
+    // `link` before the link's name is the word for the kind of thing.
+    let behind_link = match rest {
+        [word, rest @ ..] if "link".starts_with(word) => rest,
+        rest => rest,
+    };
+    match (object, action, rest) {
+        ("help", ..) | (_, "help", _) => Some(Wish::Help),
+        ("dev", "show", []) => Some(Wish::Devices(None)),
+        ("dev", "show", [name]) => Some(Wish::Devices(Some(name))),
+        ("link", "show", []) => Some(Wish::Links(None)),
+        ("link", "show", [name]) => Some(Wish::Links(Some(name))),
+        ("link", "add", [name, rest @ ..]) => Some(Wish::Add(name, rest)),
+        ("link", "delete", [name]) => Some(Wish::Delete(name)),
+        ("system", "show", [] | ["netns"]) => Some(Wish::System),
+        ("statistic", "show", _) => match behind_link {
+            [] => Some(Wish::Statistic(None)),
+            [name] => Some(Wish::Statistic(Some(name))),
+            _ => None,
+        },
+        ("resource", "show", []) => Some(Wish::Resources(None)),
+        ("resource", "show", ["qp", rest @ ..]) => match rest {
+            [word, name, filter @ ..] if *word == "link" => Some(Wish::QueuePairs(Some(name), filter)),
+            ["link"] => Some(Wish::QueuePairs(None, &[])),
+            filter => Some(Wish::QueuePairs(None, filter)),
+        },
+        ("resource", "show", ["cm_id" | "cq" | "pd" | "mr" | "ctx" | "srq", ..]) => None,
+        ("resource", "show", [name]) => Some(Wish::Resources(Some(name))),
+        _ => None,
+    }
+}
+
+/// The device of a link's name: `rxe0/1`, `rxe0/-` or `rxe0`. A device has one port.
+fn device(name: &str) -> Result<Device> {
+    let device = name.strip_suffix("/1").or_else(|| name.strip_suffix("/-")).unwrap_or(name);
+    Ok(Device::find(device)?)
+}
+
+/// `rdma link add NAME type rxe netdev IF`.
+fn add(name: &str, words: &[&str]) -> Result<()> {
+    let value = |key: &str| words.chunks(2).find(|pair| pair[0] == key).and_then(|pair| pair.get(1)).copied();
+    let kind = value("type").ok_or("type is missing: rdma link add NAME type rxe netdev IF")?;
+    if kind != "rxe" {
+        return Err(format!("links of type {kind} are not to be had here; rxe is").into());
+    }
+    let netdev = value("netdev").ok_or("netdev is missing: rdma link add NAME type rxe netdev IF")?;
+    let device = Device::find(netdev)?;
+    if device.name() == name {
+        return Ok(());
+    }
+    eprintln!("rxe: {netdev} has its device without being asked: it is called {}, not {name}", device.name());
+    Ok(())
+}
+
+fn delete(name: &str) -> Result<()> {
+    let device = device(name)?;
+    eprintln!("rxe: {} stays: it is there as long as {} is", device.name(), device.netdev());
+    Ok(())
+}
+
+/// The system's program of this name, behind ours on the PATH.
+fn system(words: &[OsString]) -> Result<()> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found: Option<PathBuf> = env::split_paths(&path)
+        .map(|folder| folder.join("rdma"))
+        .find(|file| file.is_file() && !is_ours(file));
+    let Some(program) = found else {
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        return Err(format!("rdma {}: not to be had here; `rdma help` lists what is", words.join(" ")).into());
+    };
+    let error = Command::new(&program).args(words).exec();
+    Err(format!("cannot run {}: {error}", program.display()).into())
+}
+
+/// Whether it is the script that leads here.
+fn is_ours(file: &Path) -> bool {
+    fs::read(file).is_ok_and(|content| {
+        content.starts_with(b"#!/bin/sh\nexec '") && content.ends_with(b" rdma \"$@\"\n")
+    })
+}

@@ -1,0 +1,53 @@
+//! The names under which a service is found. All users' services have the same abstract one, since the port is one for all
+//! of them, too. Whoever comes first can take it, also somebody who is no service and wants to be in the way. Against him there
+//! is a second one: a file in a folder that only the user can write to. It is used where the first is a stranger's.
+
+use crate::{
+    sys::{process::network_namespace, unix::Channel},
+    trust::is_protected,
+};
+use nix::unistd::geteuid;
+use std::{
+    fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+/// The abstract name.
+pub(crate) const NAME: &str = "rxe/4791";
+
+/// The file of this user's service of this network namespace; `None` where no folder is the user's alone. The same for all
+/// processes of the user, whatever their environment says.
+pub(crate) fn file() -> Option<PathBuf> {
+    let namespace = network_namespace()?;
+    let number: String = namespace.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+    own_folder().map(|folder| folder.join(format!("rxe-4791-{number}")))
+}
+
+/// A folder that only this user can write to, the same for all of its processes.
+pub(crate) fn own_folder() -> Option<PathBuf> {
+    let uid = geteuid().as_raw();
+    // Not to be made: whoever manages sessions does, or the system.
+    let given = [Some(format!("/run/user/{uid}")), (uid == 0).then(|| "/run".to_owned())];
+    let given = given.into_iter().flatten().map(PathBuf::from);
+    let own = Path::new("/tmp").join(format!("rxe-{uid}"));
+    let _ = fs::DirBuilder::new().mode(0o700).create(&own);
+    let is_ours = |folder: &PathBuf| {
+        fs::symlink_metadata(folder).is_ok_and(|about| about.is_dir())
+            && is_protected(folder).unwrap_or(false)
+    };
+    given.chain([own]).find(is_ours)
+}
+
+/// Connects to a service by its file; `None` if there is none.
+///
+/// # Errors
+/// `WouldBlock` if too many wait already.
+pub(crate) fn connect_by_file() -> io::Result<Option<Channel>> {
+    let Some(path) = file() else { return Ok(None) };
+    match Channel::connect_at(&path) {
+        Ok(channel) => Ok(Some(channel)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+        Err(_) => Ok(None),
+    }
+}

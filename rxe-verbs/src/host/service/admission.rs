@@ -1,0 +1,248 @@
+//! How processes get slots: first words, waiting, welcome, and the return after the end of an earlier service.
+
+use super::{
+    Port, Service, Token,
+    clients::{Client, End, Kind},
+    presence::Contact,
+    watch,
+};
+use crate::{
+    host::{
+        message::{FURTHER, Hello, MAGIC, Role, ToClient, Welcome, clean, encode},
+        records::Records,
+        slots::{Holder, Slot},
+        vault::Vault,
+    },
+    net::OpenError,
+    sys::{
+        kept::Kept,
+        unix::{out_of_the_way, pid_of, same_process},
+    },
+};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+/// Observers at most; they must not keep clients away.
+const MAX_OBSERVERS: usize = 64;
+/// How long a newcomer waits for a slot.
+const QUEUEING: Duration = Duration::from_secs(5);
+
+impl Service {
+    /// The first words of a connection.
+    pub(super) fn greet(&mut self, key: usize, hello: Hello, mut fds: Vec<OwnedFd>) -> Result<(), End> {
+        if hello.magic != MAGIC {
+            return Err(End::Misbehaved("it is no rxe"));
+        }
+        let version = hello.agree().map_err(End::Refused)?;
+        self.clients[key].further = hello.features & FURTHER != 0;
+        let wrong = || End::Misbehaved("its first message lacks descriptors, or has others");
+        match hello.role {
+            Role::Observe if fds.is_empty() => {
+                let observers = |(_, client): &(usize, &Client)| matches!(client.kind, Kind::Observer);
+                if self.clients.iter().filter(observers).count() >= MAX_OBSERVERS {
+                    return Err(End::Busy("too many programs look at the host service"));
+                }
+                self.clients[key].kind = Kind::Observer;
+                Ok(())
+            }
+            Role::Join { name } if fds.len() <= 1 => {
+                let pidfd = self.checked_pidfd(key, fds.pop())?;
+                self.clients[key].kind = Kind::Waiting { name: clean(&name), pidfd, version };
+                if self.port.is_some() { self.admit(key) } else { Ok(()) }
+            }
+            Role::Rejoin { slot, .. } => {
+                let count = fds.len().checked_sub(Vault::DESCRIPTORS).filter(|count| *count <= 1);
+                let vault = fds.split_off(count.ok_or_else(wrong)?);
+                let vault: [OwnedFd; Vault::DESCRIPTORS] = vault.try_into().map_err(|_| wrong())?;
+                let pidfd = self.checked_pidfd(key, fds.pop())?;
+                if self.port.is_none() {
+                    self.inherit(vault)?;
+                }
+                self.readmit(key, version, slot, pidfd)
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    /// A pidfd is worth something only if it is the sender's.
+    fn checked_pidfd(&self, key: usize, pidfd: Option<OwnedFd>) -> Result<Option<OwnedFd>, End> {
+        let Some(fd) = pidfd else { return Ok(None) };
+        let sender = self.clients[key].peer.pid;
+        match pid_of(fd.as_fd()) {
+            // 0: in another process namespace, so that neither number means anything to us.
+            Some(pid) if pid == sender || pid == 0 || sender == 0 => Ok(Some(fd)),
+            _ => Err(End::Misbehaved("its first message brings a descriptor that is not its own pidfd")),
+        }
+    }
+
+    /// Gives a waiting client a slot.
+    fn admit(&mut self, key: usize) -> Result<(), End> {
+        let Client { kind, peer, further, .. } = &mut self.clients[key];
+        let (pid, further) = (peer.pid, *further);
+        let Kind::Waiting { name, pidfd, version } = core::mem::replace(kind, Kind::New) else {
+            return Ok(());
+        };
+        self.release_orphans(pid);
+        self.check_share(pid, pidfd.as_ref(), further).map_err(End::Refused)?;
+        let Some(port) = &mut self.port else { return Ok(()) };
+        let holder = Holder { pid, name };
+        let Some(slot) = self.slots.take(Instant::now(), holder) else {
+            let text = "all 255 slots of the port are in use or rest after their last user; try again in some seconds";
+            return Err(End::Refused(text.to_owned()));
+        };
+        let made = port.group.sockets(slot).map(drop);
+        let made = made.and_then(|()| port.group.steer().map_err(no_steering)).and_then(|()| make_records());
+        let records = match made {
+            Ok((records, for_us)) => {
+                port.group.put_records(slot, Some(for_us));
+                records
+            }
+            Err(error) => {
+                self.slots.give_back(Instant::now(), slot);
+                return Err(End::Refused(error.to_string()));
+            }
+        };
+        port.group.drain(slot);
+        self.presences.begin(slot, Contact::Connected(key));
+        self.watch_death(slot, pidfd);
+        self.exchanged.remove(&slot);
+        self.clients[key].kind = Kind::Member(slot);
+        self.counters.joined += 1;
+        let text = match self.slots.get(slot) {
+            Slot::Held(holder) => format!("slot {slot}: process {pid} ({}) joined", holder.name),
+            _ => String::new(),
+        };
+        self.journal.note(&text);
+        self.store();
+        self.send_welcome(key, version, slot, Some(&records))
+    }
+
+    pub(super) fn watch_death(&mut self, slot: u8, pidfd: Option<OwnedFd>) {
+        if let Some(fd) = pidfd.map(out_of_the_way)
+            && watch(&self.epoll, fd.as_fd(), Token::Death(slot)).is_ok()
+        {
+            self.presences.watch(slot, Kept::new(fd));
+        }
+    }
+
+    /// With `records`, for whoever is new, go the sockets and the vault.
+    fn send_welcome(
+        &mut self,
+        key: usize,
+        version: u16,
+        slot: u8,
+        records: Option<&Records>,
+    ) -> Result<(), End> {
+        let Some(port) = &mut self.port else { return Ok(()) };
+        let families = port.group.families();
+        let welcome = ToClient::Welcome(Welcome {
+            version,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            slot,
+            families,
+            pkeys: self.config.pkeys.clone(),
+        });
+        let Port { group, vault, .. } = port;
+        let sockets = group.sockets(slot).map_err(|error| End::Refused(error.to_string()))?;
+        let mut fds = Vec::new();
+        if let Some(records) = records {
+            fds.extend(sockets.fds());
+            fds.extend(vault.descriptors());
+            fds.push(records.as_fd());
+        }
+        self.clients[key].channel.send(&encode(&welcome), &fds).map_err(|_| End::Gone)
+    }
+
+    /// A process with a slot is back.
+    fn readmit(&mut self, key: usize, version: u16, slot: u8, pidfd: Option<OwnedFd>) -> Result<(), End> {
+        let pid = self.clients[key].peer.pid;
+        let known = match (self.slots.get(slot), self.presences.pidfd(slot), &pidfd) {
+            // Numbers may mean nothing: the process may be of another namespace than the earlier service.
+            (Slot::Held(_), Some(ours), Some(theirs)) => same_process(ours, theirs.as_fd()),
+            (Slot::Held(holder), ..) => holder.pid == pid,
+            _ => false,
+        };
+        if slot == 0 || !known || self.presences.is_connected(slot) {
+            return Err(End::Refused(format!("slot {slot} is not this process's any more")));
+        }
+        if self.presences.pidfd(slot).is_none() {
+            self.watch_death(slot, pidfd);
+        }
+        self.presences.connect(slot, key);
+        self.clients[key].kind = Kind::Member(slot);
+        self.counters.rejoined += 1;
+        self.journal.note(&format!("slot {slot}: process {pid} is back"));
+        self.send_welcome(key, version, slot, None)?;
+        self.serve_unheard();
+        Ok(())
+    }
+
+    /// Connections that want a slot and have none, the oldest first.
+    fn waiting(&self) -> Vec<usize> {
+        let waits = |(_, client): &(usize, &Client)| matches!(client.kind, Kind::Waiting { .. });
+        let mut waiting: Vec<_> =
+            self.clients.iter().filter(waits).map(|(key, client)| (client.since, key)).collect();
+        waiting.sort_unstable();
+        waiting.into_iter().map(|(_, key)| key).collect()
+    }
+
+    pub(super) fn admit_waiting(&mut self) {
+        for key in self.waiting() {
+            if let Err(end) = self.admit(key) {
+                self.close(key, end);
+            }
+        }
+    }
+
+    /// Slots have rested, or will not in time.
+    fn serve_waiting(&mut self, now: Instant) {
+        self.admit_waiting();
+        for key in self.waiting() {
+            if now.duration_since(self.clients[key].since) > QUEUEING {
+                let text =
+                    "all 255 slots of the port are in use (`rxe service status` lists their processes)";
+                self.close(key, End::Refused(text.to_owned()));
+            }
+        }
+    }
+
+    /// Nobody who uses the port came back in time: those who wait are told.
+    pub(super) fn look_after_waiting(&mut self, now: Instant) {
+        if self.port.is_some() {
+            self.serve_waiting(now);
+            return;
+        }
+        if self.reunion.is_some_and(|until| now < until) {
+            return;
+        }
+        let waiting = self.waiting();
+        if waiting.is_empty() && self.reunion.is_none() {
+            return;
+        }
+        self.reunion = None;
+        match self.found() {
+            Ok(()) => self.admit_waiting(),
+            Err(error) => {
+                for key in waiting {
+                    self.close(key, End::Refused(error.to_string()));
+                }
+            }
+        }
+    }
+}
+
+/// The records of a process that comes now, and the same for us to read.
+fn make_records() -> Result<(Records, Records), OpenError> {
+    let made = Records::new().and_then(|records| records.for_reading().map(|for_us| (records, for_us)));
+    made.map_err(|source| OpenError::System { action: "share memory", source })
+}
+
+pub(super) fn no_steering(source: io::Error) -> OpenError {
+    OpenError::System {
+        action: "steer packets to several processes (SO_ATTACH_REUSEPORT_CBPF); use RXE_SERVICE=off and one process",
+        source,
+    }
+}

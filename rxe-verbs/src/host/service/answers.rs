@@ -1,0 +1,66 @@
+//! What clients are told: at once, or when they read again.
+
+use super::{Service, Token, clients::End};
+use crate::host::message::{Packet, ToClient, encode};
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use std::{io, os::fd::AsFd};
+
+/// Answers that wait for a client to read at most.
+const MAX_QUEUE: usize = 1024;
+/// Packets among them at most; more are lost, as in a socket buffer.
+const MAX_QUEUED_PACKETS: usize = 512;
+
+impl Service {
+    /// Sends an answer, now or when the client reads again.
+    pub(super) fn answer(&mut self, key: usize, message: &ToClient) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        client.queue.push_back(encode(message));
+        if client.queue.len() > MAX_QUEUE {
+            self.close(key, End::Misbehaved("it does not read its answers"));
+            return;
+        }
+        self.flush(key);
+    }
+
+    pub(super) fn flush(&mut self, key: usize) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        while let Some(bytes) = client.queue.front() {
+            match client.channel.send(bytes, &[]) {
+                Ok(()) => _ = client.queue.pop_front(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Its end is told by a receive.
+                Err(_) => client.queue.clear(),
+            }
+        }
+        let mut flags = EpollFlags::EPOLLIN;
+        flags.set(EpollFlags::EPOLLOUT, !client.queue.is_empty());
+        let mut event = EpollEvent::new(flags, Token::Client(key).number());
+        let _ = self.epoll.modify(client.channel.as_fd(), &mut event);
+    }
+
+    /// Gives a packet to the process of a slot, now or when it reads again; false if there is none, or it does not take it.
+    pub(super) fn deliver(&mut self, slot: u8, packet: Packet) -> bool {
+        let Some(key) = self.presences.connection(slot) else { return false };
+        let Some(client) = self.clients.get_mut(key) else { return false };
+        let bytes = encode(&ToClient::Packet(packet));
+        let sent = if client.queue.is_empty() {
+            client.channel.send(&bytes, &[])
+        } else {
+            Err(io::ErrorKind::WouldBlock.into())
+        };
+        let given = match sent {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let room = client.queue.len() < MAX_QUEUED_PACKETS;
+                if room {
+                    client.queue.push_back(bytes);
+                    self.flush(key);
+                }
+                room
+            }
+            Err(_) => false,
+        };
+        self.exchanged_with(slot).given += u64::from(given);
+        given
+    }
+}

@@ -1,0 +1,75 @@
+//! Files for packets, of which several processes may have been told the same name.
+
+use std::{
+    ffi::OsString,
+    fs::{File, TryLockError},
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Makes a file, or empties the one that is there; if another process writes to that, makes one with this process's number in
+/// its name, and tells the user.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    let (file, there) = create_somewhere(path)?;
+    if there != path {
+        let (path, there) = (path.display(), there.display());
+        eprintln!("rxe: another process writes to {path}; what this one sees is in {there}");
+    }
+    Ok(file)
+}
+
+fn create_somewhere(path: &Path) -> io::Result<(File, PathBuf)> {
+    let file = File::options().write(true).create(true).truncate(false).open(path)?;
+    // Pipes and terminals are shared as they are.
+    if !file.metadata()?.is_file() {
+        return Ok((file, path.to_owned()));
+    }
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let own = with_number(path);
+            return Ok((File::create(&own)?, own));
+        }
+        // Some file systems have no locks.
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+    }
+    file.set_len(0)?;
+    Ok((file, path.to_owned()))
+}
+
+/// `dir/name-123.pcapng` for `dir/name.pcapng`.
+fn with_number(path: &Path) -> PathBuf {
+    let mut name: OsString = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{}", std::process::id()));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, io::Write};
+
+    #[test]
+    fn what_another_process_writes_is_not_emptied() {
+        let path = std::env::temp_dir().join(format!("rxe-file-{}.pcapng", std::process::id()));
+        let (mut first, there) = create_somewhere(&path).unwrap();
+        assert_eq!(there, path);
+        first.write_all(b"packets").unwrap();
+        let (second, elsewhere) = create_somewhere(&path).unwrap();
+        assert_eq!(elsewhere, with_number(&path));
+        assert_eq!(fs::read(&path).unwrap(), b"packets");
+        drop((first, second));
+        // What a process that is gone has left is.
+        assert_eq!(create_somewhere(&path).unwrap().1, path);
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        let _ = create(Path::new("/dev/null")).unwrap();
+        fs::remove_file(path).unwrap();
+        fs::remove_file(elsewhere).unwrap();
+    }
+}
