@@ -96,7 +96,8 @@ bitflags! {
 pub struct BindWindow {
     /// The window, by its present R_Key.
     pub window: Key,
-    /// The R_Key that the window is to have; for type 1 windows the implementation has chosen it before posting.
+    /// The R_Key that the window is to have: the low 8 bits count, the index stays the window's. For type 1 windows the
+    /// implementation has chosen it before posting.
     pub new_rkey: Key,
     /// L_Key of the region to bind to.
     pub region: Key,
