@@ -336,8 +336,12 @@ pub struct Completion {
     pub qpn: Qpn,
     /// Sending queue pair: datagrams only.
     pub src_qp: Qpn,
-    /// Whether the first 40 bytes of the buffer are the GRH area: datagrams only.
+    /// The message came over a routed network (IBV_WC_GRH): all receives. Only a datagram's buffer begins with the 40
+    /// bytes for that header.
     pub grh: bool,
+    /// Service level (4 bits). Packets over UDP have none; for datagrams it is what ConnectX cards report there, and UCX
+    /// reads: 10 for an IPv4 header, 9 for IPv6 (bits 2:0: 2 or 1; bit 3: UDP). 0 for all others.
+    pub sl: u8,
     /// The packet's partition key: queue pair 1 only.
     pub pkey: Pkey,
     /// Whether the sender set the solicited bit.

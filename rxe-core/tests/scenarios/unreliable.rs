@@ -104,6 +104,7 @@ fn through_a_storm() {
         for wc in bench.received(1) {
             assert_eq!(wc.status, WcStatus::Success);
             assert_eq!(wc.extra, rxe_core::work::WcExtra::Immediate((round as u32).to_be_bytes()));
+            assert!(wc.grh, "{wc:?}");
             assert_eq!(u64::from(wc.byte_len), len);
             assert!(bench.bytes(1, 0, len) == data, "message {round} is not whole");
             delivered += 1;
