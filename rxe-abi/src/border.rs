@@ -5,6 +5,7 @@
 //! program's duty, as it is with every libibverbs. Pointers of other kinds are the types of this file. None of them
 //! can be made in Rust: they come from a program's call.
 
+use crate::cancel::{Shield, cancellation_point};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::{
     ffi::{c_int, c_void},
@@ -90,6 +91,7 @@ pub(crate) fn set_errno(errno: Errno) {
 
 /// Runs a verb; a panic of ours is an I/O error of the device's.
 fn run<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _shield = Shield::new();
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)))
 }
 
@@ -110,6 +112,12 @@ pub(crate) fn value(work: impl FnOnce() -> Result<c_int>) -> c_int {
         set_errno(errno);
         -1
     })
+}
+
+/// The same for functions that wait: cancellation points. Their callers hold nothing that has a destructor, and are
+/// `extern "C-unwind"`: the thread may end here.
+pub(crate) fn waiting_value(work: impl FnOnce() -> Result<c_int>) -> c_int {
+    cancellation_point(|| value(work))
 }
 
 /// For functions that return a pointer, or null and set `errno`.

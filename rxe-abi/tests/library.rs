@@ -141,6 +141,45 @@ fn the_system_is_asked_for_its_devices_once() {
     assert!(output.status.success(), "{}", said(&output));
 }
 
+/// glibc unwinds a cancelled thread's stack, and Rust's frames end the process then.
+#[test]
+fn threads_that_wait_may_be_cancelled() {
+    program_on_ours("cancelled");
+}
+
+/// Runs tests/c/NAME.c on the library, in a network namespace of its own.
+fn program_on_ours(name: &str) {
+    if !there("gcc") || !there("unshare") {
+        return;
+    }
+    let place = env::temp_dir().join(format!("rxe-abi-{name}-{}", std::process::id()));
+    fs::create_dir_all(&place).unwrap();
+    let program = place.join(name);
+    let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let libraries = ["-lrdmacm", "-libverbs", "-lpthread"];
+    let mut gcc = Command::new("gcc");
+    let built =
+        gcc.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source).args(libraries).output().unwrap();
+    if said(&built).contains("No such file") {
+        skip("no headers of libibverbs and librdmacm");
+        return;
+    }
+    assert!(built.status.success(), "{}", said(&built));
+    let alone = |command: &str| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "--net", "sh", "-c", command, "sh"]).arg(&program);
+        unshare.env("LD_LIBRARY_PATH", library().parent().unwrap()).env("RXE_SERVICE", "off");
+        unshare.output().unwrap()
+    };
+    if !alone("ip link set lo up").status.success() {
+        skip("no network namespace may be made here");
+        return;
+    }
+    let output = alone("ip link set lo up && exec \"$1\"");
+    fs::remove_dir_all(&place).unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+}
+
 /// Python wheels bring renamed copies of the libraries; what is preloaded comes before them.
 #[test]
 fn a_program_linked_to_renamed_copies_gets_ours() {

@@ -2,11 +2,7 @@
 
 use crate::{error::CmError, event::CmEvent, id::CmId};
 use core::time::Duration;
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::eventfd::{EfdFlags, EventFd},
-};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::{
     collections::VecDeque,
     os::fd::{AsFd, BorrowedFd},
@@ -78,17 +74,7 @@ impl EventChannel {
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(CmError::Empty);
             }
-            // Rounded up, or the last part of a millisecond would be spent spinning.
-            let timeout = left.map_or(PollTimeout::NONE, |left| {
-                PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
-            });
-            match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout) {
-                Err(Errno::EINTR) => return Err(CmError::Interrupted),
-                Err(error) => {
-                    return Err(CmError::System { action: "wait for events", source: error.into() });
-                }
-                Ok(_) => {}
-            }
+            rxe_verbs::wait_readable(self.as_fd(), left).map_err(|_| CmError::Interrupted)?;
         }
     }
 

@@ -73,6 +73,8 @@ pub use qp::{MwBind, Qp, QpInit};
 pub use srq::Srq;
 pub use xrcd::Xrcd;
 
+pub use sys::poll::{Interrupted, Sleep, set_sleep, wait_readable};
+
 /// How often this process, or one that it descends from, has been forked since the library was first used. What remembers
 /// another number was made by a parent of this process, and has none of its threads (`fork(2)`).
 #[must_use]

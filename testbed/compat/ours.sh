@@ -70,7 +70,7 @@ if [[ "scripts/install" == *"$wanted"* ]]; then
     fi
 fi
 
-for program in wrong wrong_cm forked targets gone; do
+for program in wrong wrong_cm forked targets gone cancelled; do
     # They go by their own names in the list.
     [[ $program == *"$wanted"* ]] || continue
     if [ -x "$place/$program" ]; then

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     border::{
         Address, Bytes, Errno, INVALID, Out, Owned, Result, Text, given, quietly, sockaddr_bytes, value,
+        waiting_value,
     },
     c::{
         attr::QpInitAttr,
@@ -32,13 +33,13 @@ fn failed(code: c_int) -> Result<()> {
 
 /// rdma_create_ep(3). It is synchronous, and waits for address and route.
 #[unsafe(no_mangle)]
-extern "C" fn rdma_create_ep(
+extern "C-unwind" fn rdma_create_ep(
     id: Out<'_, *mut Id>,
     info: Option<&AddrInfo>,
     pd: Option<&Pd>,
     init: Option<&mut QpInitAttr<'_>>,
 ) -> c_int {
-    value(|| {
+    waiting_value(|| {
         let info = given(info)?;
         let made = create(None, ptr::null_mut(), space_of(info.ai_port_space)?, qp_type(info.ai_qp_type)?)?;
         let owned = Owned::ours(made);
@@ -86,8 +87,8 @@ extern "C" fn rdma_destroy_ep(id: Owned<Id>) {
 
 /// rdma_get_request(3): waits for a request to a synchronous id.
 #[unsafe(no_mangle)]
-extern "C" fn rdma_get_request(listener: Option<&Id>, out: Out<'_, *const Id>) -> c_int {
-    value(|| {
+extern "C-unwind" fn rdma_get_request(listener: Option<&Id>, out: Out<'_, *const Id>) -> c_int {
+    waiting_value(|| {
         let listener = given(listener)?;
         if !listener.more().sync {
             return Err(INVALID);

@@ -4,7 +4,7 @@ use super::{Channel, Id, More, event::wait_if_sync, ids, manager, opened, opened
 use crate::{
     border::{
         Address, Bytes, Errno, INVALID, Out, Owned, Result, given, object, pointer, quietly, sockaddr_bytes,
-        value,
+        value, waiting_value,
     },
     c::{self, Pointer, rdma as r},
     convert::qp_type_number,
@@ -216,13 +216,13 @@ pub(super) extern "C" fn rdma_bind_addr(id: Option<&Id>, address: Address) -> c_
 
 /// rdma_resolve_addr(3). It takes no time, so the time-out is never over.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn rdma_resolve_addr(
+pub(super) extern "C-unwind" fn rdma_resolve_addr(
     id: Option<&Id>,
     from: Address,
     to: Address,
     _timeout: c_int,
 ) -> c_int {
-    value(|| {
+    waiting_value(|| {
         let id = given(id)?;
         id.cm.resolve_addr(from.read()?, given(to.read()?)?)?;
         id.refresh()?;
@@ -232,8 +232,8 @@ pub(super) extern "C" fn rdma_resolve_addr(
 
 /// rdma_resolve_route(3).
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn rdma_resolve_route(id: Option<&Id>, _timeout: c_int) -> c_int {
-    value(|| {
+pub(super) extern "C-unwind" fn rdma_resolve_route(id: Option<&Id>, _timeout: c_int) -> c_int {
+    waiting_value(|| {
         let id = given(id)?;
         id.cm.resolve_route()?;
         id.refresh()?;
