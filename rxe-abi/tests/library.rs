@@ -144,11 +144,18 @@ fn the_system_is_asked_for_its_devices_once() {
 /// glibc unwinds a cancelled thread's stack, and Rust's frames end the process then.
 #[test]
 fn threads_that_wait_may_be_cancelled() {
-    program_on_ours("cancelled");
+    program_on_ours("cancelled", &[]);
 }
 
-/// Runs tests/c/NAME.c on the library, in a network namespace of its own.
-fn program_on_ours(name: &str) {
+/// The numbers that a kernel device gives; scripts/compat compares them with one.
+#[test]
+fn wrong_calls_give_the_numbers_of_a_kernel_device() {
+    program_on_ours("wrong", &[]);
+    program_on_ours("wrong_cm", &["here=10.66.0.9"]);
+}
+
+/// Runs tests/c/NAME.c on the library, in a network namespace of its own, which has 10.66.0.9.
+fn program_on_ours(name: &str, arguments: &[&str]) {
     if !there("gcc") || !there("unshare") {
         return;
     }
@@ -167,15 +174,16 @@ fn program_on_ours(name: &str) {
     assert!(built.status.success(), "{}", said(&built));
     let alone = |command: &str| {
         let mut unshare = Command::new("unshare");
-        unshare.args(["--map-root-user", "--net", "sh", "-c", command, "sh"]).arg(&program);
+        let command = format!("ip link set lo up && ip addr add 10.66.0.9/32 dev lo && {command}");
+        unshare.args(["--map-root-user", "--net", "sh", "-c", &command, "sh"]).arg(&program).args(arguments);
         unshare.env("LD_LIBRARY_PATH", library().parent().unwrap()).env("RXE_SERVICE", "off");
         unshare.output().unwrap()
     };
-    if !alone("ip link set lo up").status.success() {
+    if !alone("true").status.success() {
         skip("no network namespace may be made here");
         return;
     }
-    let output = alone("ip link set lo up && exec \"$1\"");
+    let output = alone("exec \"$@\"");
     fs::remove_dir_all(&place).unwrap();
     assert!(output.status.success(), "{}", said(&output));
 }

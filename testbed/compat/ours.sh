@@ -70,12 +70,16 @@ if [[ "scripts/install" == *"$wanted"* ]]; then
     fi
 fi
 
+# An address that is no loopback one: those stand for all addresses.
+ip -n "$netns" addr add 10.66.0.9/32 dev lo
 for program in wrong wrong_cm forked targets gone cancelled; do
     # They go by their own names in the list.
     [[ $program == *"$wanted"* ]] || continue
     if [ -x "$place/$program" ]; then
         result=ok
-        on_rxe "$place/$program" >"$place/client" 2>&1 || result="exit code"
+        arguments=()
+        [ "$program" != wrong_cm ] || arguments=(here=10.66.0.9)
+        on_rxe "$place/$program" "${arguments[@]}" >"$place/client" 2>&1 || result="exit code"
         verdict "$program (rxe-abi/tests/c)" "$result"
     else
         echo "skipped: $program: it was not compiled"
@@ -83,19 +87,21 @@ for program in wrong wrong_cm forked targets gone cancelled; do
     fi
 done
 
+ip -n "$netns" addr del 10.66.0.9/32 dev lo
+
 # Its address goes while it has joined a group.
 if [[ groups == *"$wanted"* ]]; then
     if [ -x "$place/groups" ]; then
-        ip -n "$netns" addr add 127.66.0.1/32 dev lo
+        ip -n "$netns" addr add 10.66.0.1/32 dev lo
         : >"$place/server"
-        on_rxe "$place/groups" 127.66.0.1 >"$place/client" 2>&1 &
+        on_rxe "$place/groups" 10.66.0.1 >"$place/client" 2>&1 &
         member=$!
         for _ in $(seq 200); do
             grep -q joined "$place/client" && break
             kill -0 "$member" 2>/dev/null || break
             sleep 0.05
         done
-        ip -n "$netns" addr del 127.66.0.1/32 dev lo
+        ip -n "$netns" addr del 10.66.0.1/32 dev lo
         result=ok
         wait "$member" || result="exit code"
         verdict "groups (rxe-abi/tests/c)" "$result"

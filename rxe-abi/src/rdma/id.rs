@@ -138,7 +138,12 @@ impl Id {
                 word.store(u64::from_ne_bytes(half.try_into().unwrap_or_default()), Ordering::Relaxed);
             }
         }
-        if let (Some(context), true) = (self.cm.context(), self.c.verbs.load(Ordering::Acquire).is_null()) {
+        // A loopback address stands for all: which device it is to be only a peer says, as with rdma_cm.
+        let for_all =
+            self.cm.peer_addr().is_none() && self.cm.local_addr().is_some_and(|it| it.ip().is_loopback());
+        if let (Some(context), true) =
+            (self.cm.context().filter(|_| !for_all), self.c.verbs.load(Ordering::Acquire).is_null())
+        {
             let opened = opened_for(&context)?;
             let pkey = context.pkeys().first().map_or(0xffff, |pkey| pkey.0);
             route.ib.pkey.store(pkey.to_be(), Ordering::Relaxed);

@@ -80,6 +80,61 @@ static void addresses(void)
 	MINUS1(rdma_create_id(channel, &id, NULL, 0x7777), EINVAL);
 }
 
+static struct rdma_cm_id *bound(struct sockaddr *address, int afonly, int *result)
+{
+	struct rdma_cm_id *id = make(RDMA_PS_TCP);
+
+	if (afonly)
+		rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &afonly, sizeof(afonly));
+	errno = 0;
+	*result = rdma_bind_addr(id, address) ? errno : 0;
+	return id;
+}
+
+/* "Any" addresses, and loopback ones, which count as such. */
+static void wildcards(void)
+{
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(7010) };
+	struct sockaddr_in loopback = { .sin_family = AF_INET, .sin_port = htons(7011), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(7010) };
+	struct rdma_cm_id *first, *other;
+	int result;
+
+	first = bound((struct sockaddr *)&any, 0, &result);
+	note("0.0.0.0", result, 0);
+	other = bound((struct sockaddr *)&any, 0, &result);
+	note("0.0.0.0 again", result, EADDRNOTAVAIL);
+	rdma_destroy_id(other);
+	other = bound(at(7010), 0, &result);
+	note("an address beside it", result, EADDRNOTAVAIL);
+	rdma_destroy_id(other);
+	other = bound((struct sockaddr *)&six, 0, &result);
+	note("[::] beside it", result, EADDRNOTAVAIL);
+	rdma_destroy_id(other);
+	other = bound((struct sockaddr *)&six, 1, &result);
+	note("[::] without IPv4 beside it", result, 0);
+	MINUS1(rdma_listen(first, 1), 0);
+	MINUS1(rdma_listen(other, 1), 0);
+	rdma_destroy_id(other);
+	rdma_destroy_id(first);
+
+	first = bound(at(7010), 0, &result);
+	note("an address", result, 0);
+	other = bound((struct sockaddr *)&any, 0, &result);
+	note("0.0.0.0 beside it", result, EADDRNOTAVAIL);
+	rdma_destroy_id(other);
+	rdma_destroy_id(first);
+
+	first = bound((struct sockaddr *)&loopback, 0, &result);
+	note("a loopback address", result, 0);
+	note("it is no device's", first->verbs == NULL, 1);
+	other = bound((struct sockaddr *)&loopback, 0, &result);
+	note("a loopback address again", result, EADDRNOTAVAIL);
+	rdma_destroy_id(other);
+	MINUS1(rdma_listen(first, 1), 0);
+	rdma_destroy_id(first);
+}
+
 static void order(void)
 {
 	struct rdma_conn_param param = { .retry_count = 1 };
@@ -259,6 +314,7 @@ int main(int count, char **arguments)
 	if (!channel)
 		return 2;
 	addresses();
+	wildcards();
 	order();
 	pairs();
 	groups();
