@@ -154,6 +154,11 @@ fn wrong_calls_give_the_numbers_of_a_kernel_device() {
     program_on_ours("wrong_cm", &["here=10.66.0.9"]);
 }
 
+#[test]
+fn endpoints_are_what_they_were_made_of() {
+    program_on_ours("endpoints", &["10.66.0.9"]);
+}
+
 /// Runs tests/c/NAME.c on the library, in a network namespace of its own, which has 10.66.0.9.
 fn program_on_ours(name: &str, arguments: &[&str]) {
     if !there("gcc") || !there("unshare") {

@@ -72,13 +72,14 @@ fi
 
 # An address that is no loopback one: those stand for all addresses.
 ip -n "$netns" addr add 10.66.0.9/32 dev lo
-for program in wrong wrong_cm forked targets gone cancelled; do
+for program in wrong wrong_cm forked targets gone cancelled endpoints; do
     # They go by their own names in the list.
     [[ $program == *"$wanted"* ]] || continue
     if [ -x "$place/$program" ]; then
         result=ok
         arguments=()
         [ "$program" != wrong_cm ] || arguments=(here=10.66.0.9)
+        [ "$program" != endpoints ] || arguments=(10.66.0.9)
         on_rxe "$place/$program" "${arguments[@]}" >"$place/client" 2>&1 || result="exit code"
         verdict "$program (rxe-abi/tests/c)" "$result"
     else

@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
+#include <netdb.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int tried, differ, print;
@@ -290,13 +292,32 @@ static void options(void)
 static void information(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_NUMERICHOST }, *info = NULL;
+	struct addrinfo *known = NULL;
 
 	MINUS1(rdma_getaddrinfo(NULL, NULL, NULL, &info), EINVAL);
-	note("rdma_getaddrinfo, no number", rdma_getaddrinfo("no.such.host.invalid", "1", &hints, &info) != 0, 1);
+	note("rdma_getaddrinfo, no number", rdma_getaddrinfo("no.such.host.invalid", "1", &hints, &info), EAI_NONAME);
+	note("rdma_getaddrinfo, no such service", rdma_getaddrinfo("127.0.0.1", "no-such-service", &hints, &info), EAI_SERVICE);
 	MINUS1(rdma_getaddrinfo("127.0.0.1", "7000", &hints, &info), 0);
 	note("its kind of queue pair", info ? info->ai_qp_type : -1, IBV_QPT_RC);
 	note("its port space", info ? info->ai_port_space : -1, RDMA_PS_TCP);
 	note("its family", info ? info->ai_family : -1, AF_INET);
+	if (info)
+		rdma_freeaddrinfo(info);
+	info = NULL;
+	note("a service by its name", rdma_getaddrinfo("127.0.0.1", "ssh", &hints, &info), getaddrinfo("127.0.0.1", "ssh", NULL, &known));
+	note("its port", info && ntohs(((struct sockaddr_in *)info->ai_dst_addr)->sin_port) != 22, 0);
+	/* libfabric takes addresses out and frees them. */
+	if (info) {
+		free(info->ai_dst_addr);
+		info->ai_dst_addr = NULL;
+		rdma_freeaddrinfo(info);
+	}
+	if (known)
+		freeaddrinfo(known);
+	hints.ai_flags = RAI_PASSIVE;
+	info = NULL;
+	MINUS1(rdma_getaddrinfo(NULL, "7000", &hints, &info), 0);
+	note("any address to listen on", info && info->ai_src_addr && !info->ai_dst_addr, 1);
 	if (info)
 		rdma_freeaddrinfo(info);
 }
