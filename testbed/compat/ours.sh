@@ -78,8 +78,10 @@ for program in wrong wrong_cm forked targets gone cancelled endpoints; do
     if [ -x "$place/$program" ]; then
         result=ok
         arguments=()
-        [ "$program" != wrong_cm ] || arguments=(here=10.66.0.9)
-        [ "$program" != endpoints ] || arguments=(10.66.0.9)
+        case $program in
+        wrong_cm) arguments=(here=10.66.0.9) ;;
+        endpoints | targets) arguments=(10.66.0.9) ;;
+        esac
         on_rxe "$place/$program" "${arguments[@]}" >"$place/client" 2>&1 || result="exit code"
         verdict "$program (rxe-abi/tests/c)" "$result"
     else
@@ -125,6 +127,25 @@ two ibv_srq_pingpong -g 0 -c -n 200
 two ibv_srq_pingpong -g 0 -c -n 200 -e
 two ibv_xsrq_pingpong -g 0 -s 100000
 two ibv_xsrq_pingpong -g 0 -e
+
+# The layers above, with nothing told but the device or the provider.
+listens=13337
+for tls in rc_v ud_v; do two env UCX_NET_DEVICES=rxe0:1 UCX_TLS=$tls ucx_perftest -t tag_lat -n 500; done
+# libfabric leaves out lo.
+listens=47592
+peer=10.66.1.1
+if due fi_pingpong; then
+    ip -n "$netns" link add rxe-c type veth peer name rxe-d
+    ip -n "$netns" addr add $peer/24 dev rxe-c
+    ip -n "$netns" link set rxe-d up
+    ip -n "$netns" link set rxe-c up
+    run_options="--device rxe-c"
+    for provider in ofi_rxm ofi_rxd; do two fi_pingpong -p "verbs;$provider" -e rdm -I 20 -c; done
+    run_options=
+    ip -n "$netns" link del rxe-c
+fi
+listens=18515
+peer=127.0.0.1
 
 # pyverbs' own tests: in Debian they are rdma-core's documentation, which small installations leave out.
 pyverbs_tests() {

@@ -186,11 +186,14 @@ impl CmId {
     }
 }
 
-/// Our address and device for a peer. A loopback address is as good as none where the peer is elsewhere, or has no device.
+/// Our address and device for a peer. A loopback address is as good as none where the peer is elsewhere, or has no device;
+/// groups are on it, too.
 fn find_way(agent: &Agent, from: Option<IpAddr>, to: SocketAddr) -> Result<(IpAddr, Context), CmError> {
     let ip = match from.filter(|from| !from.is_unspecified()) {
         Some(from) if !from.is_loopback() => from,
-        Some(from) if to.ip().is_loopback() && agent.context_of(from).is_ok() => from,
+        Some(from) if (to.ip().is_loopback() || to.ip().is_multicast()) && agent.context_of(from).is_ok() => {
+            from
+        }
         _ => source(agent, to)?,
     };
     Ok((ip, agent.context_of(ip)?))
