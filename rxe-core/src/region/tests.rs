@@ -26,7 +26,10 @@ fn window(window: WindowType) -> Region {
 #[test]
 fn registration_rules() {
     let register = |addr, len, access| Region::memory(MR, PD, addr, len, access).map(|region| region.addr);
-    assert_eq!(register(0, 0, ALL), Err(RegionError::Empty));
+    // One of no bytes grants none.
+    let empty = Region::memory(MR, PD, 0x1000, 0, ALL).expect("a region");
+    assert_eq!(empty.grant(OWN, MR, 0x1000, 0, Access::LOCAL_WRITE), Ok(0));
+    assert!(empty.grant(OWN, MR, 0x1000, 1, Access::LOCAL_WRITE).is_err());
     assert_eq!(register(u64::MAX, 1, ALL), Ok(u64::MAX));
     assert_eq!(register(u64::MAX, 2, ALL), Err(RegionError::Range { addr: u64::MAX, len: 2 }));
     assert_eq!(register(0, u64::MAX, ALL), Ok(0));
