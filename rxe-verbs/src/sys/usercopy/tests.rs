@@ -280,10 +280,29 @@ fn torn_messages(len: usize, write: &(dyn Fn(usize, &[u8]) + Sync), rounds: u32)
     })
 }
 
-const LENGTHS: [usize; 8] = [2, 16, 64, 256, 512, 1000, 4096, 8192];
+/// Those that are no multiple of eight end with one byte.
+const LENGTHS: [usize; 12] = [2, 9, 16, 63, 64, 256, 257, 512, 1000, 4095, 4096, 8192];
 
 fn torn_reads(write: &(dyn Fn(usize, &[u8]) + Sync), rounds: u32) -> u32 {
     LENGTHS.into_iter().map(|len| torn_messages(len, write, rounds)).sum()
+}
+
+#[test]
+fn what_is_stored_last() {
+    for (address, len, last) in [
+        (0, 1, 1),
+        (0, 7, 1),
+        (0, 8, 8),
+        (0, 9, 1),
+        (1, 8, 1),
+        (3, 13, 8),
+        (12, 4, 1),
+        (0, 4095, 1),
+        (0, 4096, 8),
+        (1, 4096, 1),
+    ] {
+        assert_eq!(super::tail(address, len), last, "{len} bytes at {address}");
+    }
 }
 
 #[test]
