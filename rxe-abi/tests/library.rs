@@ -154,6 +154,12 @@ fn wrong_calls_give_the_numbers_of_a_kernel_device() {
     program_on_ours("wrong_cm", &["here=10.66.0.9"]);
 }
 
+/// Programs close descriptors that they do not know, and open files.
+#[test]
+fn the_file_of_a_program_is_left_alone() {
+    program_on_ours("strangers", &[]);
+}
+
 #[test]
 fn endpoints_are_what_they_were_made_of() {
     program_on_ours("endpoints", &["10.66.0.9"]);
