@@ -154,6 +154,11 @@ fn wrong_calls_give_the_numbers_of_a_kernel_device() {
     program_on_ours("wrong_cm", &["here=10.66.0.9"]);
 }
 
+#[test]
+fn what_newer_libraries_have() {
+    program_on_ours("newer", &[]);
+}
+
 /// Programs close descriptors that they do not know, and open files.
 #[test]
 fn the_file_of_a_program_is_left_alone() {
@@ -174,7 +179,7 @@ fn program_on_ours(name: &str, arguments: &[&str]) {
     fs::create_dir_all(&place).unwrap();
     let program = place.join(name);
     let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let libraries = ["-lrdmacm", "-libverbs", "-lpthread"];
+    let libraries = ["-lrdmacm", "-libverbs", "-lpthread", "-ldl"];
     let mut gcc = Command::new("gcc");
     let built =
         gcc.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source).args(libraries).output().unwrap();

@@ -72,7 +72,7 @@ fi
 
 # An address that is no loopback one: those stand for all addresses.
 ip -n "$netns" addr add 10.66.0.9/32 dev lo
-for program in wrong wrong_cm forked targets gone cancelled endpoints strangers; do
+for program in wrong wrong_cm forked targets gone cancelled endpoints strangers newer; do
     # They go by their own names in the list.
     [[ $program == *"$wanted"* ]] || continue
     if [ -x "$place/$program" ]; then
