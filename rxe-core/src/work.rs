@@ -353,7 +353,8 @@ pub struct Completion {
 /// An asynchronous event (ibv_async_event).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum AsyncEvent {
-    /// A queue pair went to the error state on its own account (IBV_EVENT_QP_FATAL).
+    /// A queue pair went to the error state on its own account (IBV_EVENT_QP_FATAL). Nothing here does so without a
+    /// completion, or an event for the cause.
     QpFatal(Qpn),
     /// The responder refused a malformed request (IBV_EVENT_QP_REQ_ERR).
     QpRequestError(Qpn),
