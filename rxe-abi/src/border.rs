@@ -5,6 +5,7 @@
 //! program's duty, as it is with every libibverbs. Pointers of other kinds are the types of this file. None of them
 //! can be made in Rust: they come from a program's call.
 
+use crate::cancel::{Shield, cancellation_point};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::{
     ffi::{c_int, c_void},
@@ -90,6 +91,7 @@ pub(crate) fn set_errno(errno: Errno) {
 
 /// Runs a verb; a panic of ours is an I/O error of the device's.
 fn run<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _shield = Shield::new();
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)))
 }
 
@@ -110,6 +112,12 @@ pub(crate) fn value(work: impl FnOnce() -> Result<c_int>) -> c_int {
         set_errno(errno);
         -1
     })
+}
+
+/// The same for functions that wait: cancellation points. Their callers hold nothing that has a destructor, and are
+/// `extern "C-unwind"`: the thread may end here.
+pub(crate) fn waiting_value(work: impl FnOnce() -> Result<c_int>) -> c_int {
+    cancellation_point(|| value(work))
 }
 
 /// For functions that return a pointer, or null and set `errno`.
@@ -363,14 +371,71 @@ pub(crate) fn sockaddr_bytes(address: SocketAddr) -> smallvec::SmallVec<[u8; 28]
 pub(crate) struct Text(*const core::ffi::c_char);
 
 impl Text {
-    /// The string, if there is one.
-    pub(crate) fn read(&self) -> Result<Option<&str>> {
-        if self.0.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: the program promises a string that stays for this call.
-        unsafe { core::ffi::CStr::from_ptr(self.0) }.to_str().map(Some).map_err(|_| INVALID)
+    pub(crate) const fn is_null(&self) -> bool {
+        self.0.is_null()
     }
+}
+
+/// A copy for C to free: malloc's. Null if there is no memory.
+pub(crate) fn allocate<T: Copy>(values: &[T]) -> *mut T {
+    let size = size_of_val(values).max(1);
+    // SAFETY: as much as is copied then; malloc's alignment is enough for every structure of C's.
+    unsafe {
+        let place = libc::malloc(size).cast::<T>();
+        if !place.is_null() {
+            ptr::copy_nonoverlapping(values.as_ptr(), place, values.len());
+        }
+        place
+    }
+}
+
+/// Frees what [`allocate`] has made, or the program in its place, and gives what it was; none for null.
+pub(crate) fn release<T: Copy>(place: *mut T) -> Option<T> {
+    if place.is_null() {
+        return None;
+    }
+    // SAFETY: from malloc, of that type, and given up by the program.
+    unsafe {
+        let value = place.read();
+        libc::free(place.cast());
+        Some(value)
+    }
+}
+
+/// An address that getaddrinfo(3) has found, and the host's proper name if that was asked for.
+pub(crate) type Found = (SocketAddr, Option<std::ffi::CString>);
+
+/// All addresses of a host and service, by getaddrinfo(3).
+///
+/// # Errors
+/// Its number for what was wrong (`EAI_*`, below zero).
+pub(crate) fn look_up(
+    node: Text,
+    service: Text,
+    hints: &libc::addrinfo,
+) -> core::result::Result<Vec<Found>, c_int> {
+    let mut list = ptr::null_mut();
+    // SAFETY: strings of the program's or null, hints, and a place for the list.
+    let code = unsafe { libc::getaddrinfo(node.0, service.0, hints, &raw mut list) };
+    if code != 0 {
+        return Err(code);
+    }
+    let mut found: Vec<Found> = Vec::new();
+    let mut next = list;
+    // SAFETY: the list is getaddrinfo's and stays until it is freed.
+    while let Some(one) = unsafe { next.as_ref() } {
+        next = one.ai_next;
+        let Ok(Some(address)) = Address::new(one.ai_addr).read() else { continue };
+        if found.iter().all(|(other, _)| *other != address) {
+            let name = (!one.ai_canonname.is_null())
+                // SAFETY: a string of the list's.
+                .then(|| unsafe { core::ffi::CStr::from_ptr(one.ai_canonname) }.to_owned());
+            found.push((address, name));
+        }
+    }
+    // SAFETY: not used any more.
+    unsafe { libc::freeaddrinfo(list) };
+    if found.is_empty() { Err(libc::EAI_NONAME) } else { Ok(found) }
 }
 
 impl Bytes {

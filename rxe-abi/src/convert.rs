@@ -261,7 +261,7 @@ pub(crate) fn wc(done: &Completion) -> Wc {
         wc_flags,
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: done.sl,
         dlid_path_bits: 0,
     }
 }

@@ -127,14 +127,32 @@ pub(crate) struct Mr {
     pub(crate) mr: Mutex<Option<rxe_verbs::Mr>>,
     pub(crate) pd: Mutex<Users>,
     pub(crate) context: Arc<Context>,
-    /// The device memory it is of.
-    pub(crate) _dm: Option<Users>,
+    /// The device memory it is of, or the hints it was registered with.
+    pub(crate) _of: Option<Users>,
 }
 
 impl Mr {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<rxe_verbs::Mr>> {
         self.mr.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Hints about memory (ibv_alloc_dmah).
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Dmah {
+    pub(crate) c: c::object::Dmah,
+    pub(crate) context: Arc<Context>,
+    pub(crate) users: Users,
+}
+
+/// Memory that was allocated for a program (ibv_alloc_buf). C does not look inside.
+#[derive(Debug)]
+pub(crate) struct Buf {
+    pub(crate) memory: MmapRaw,
+    /// Of the domain that it was allocated with; held, so that the domain stays.
+    pub(crate) pd: Users,
+    pub(crate) _context: Arc<Context>,
 }
 
 /// Device memory.

@@ -29,7 +29,7 @@ pub(crate) const FUNCTIONS: PollFunctions = PollFunctions {
     read_src_qp,
     read_wc_flags,
     read_slid: nothing_32,
-    read_sl: nothing_8,
+    read_sl,
     read_dlid_path_bits: nothing_8,
     read_completion_ts,
     read_cvlan: nothing_16,
@@ -100,6 +100,10 @@ extern "C" fn read_src_qp(cq: &Cq) -> u32 {
 
 extern "C" fn read_wc_flags(cq: &Cq) -> u32 {
     wc_extra(&current(cq)).0
+}
+
+extern "C" fn read_sl(cq: &Cq) -> u8 {
+    current(cq).sl
 }
 
 /// The time now: the completion was there when it was polled for, perhaps a little earlier.

@@ -141,6 +141,69 @@ fn the_system_is_asked_for_its_devices_once() {
     assert!(output.status.success(), "{}", said(&output));
 }
 
+/// glibc unwinds a cancelled thread's stack, and Rust's frames end the process then.
+#[test]
+fn threads_that_wait_may_be_cancelled() {
+    program_on_ours("cancelled", &[]);
+}
+
+/// The numbers that a kernel device gives; scripts/compat compares them with one.
+#[test]
+fn wrong_calls_give_the_numbers_of_a_kernel_device() {
+    program_on_ours("wrong", &[]);
+    program_on_ours("wrong_cm", &["here=10.66.0.9"]);
+}
+
+#[test]
+fn what_newer_libraries_have() {
+    program_on_ours("newer", &[]);
+}
+
+/// Programs close descriptors that they do not know, and open files.
+#[test]
+fn the_file_of_a_program_is_left_alone() {
+    program_on_ours("strangers", &[]);
+}
+
+#[test]
+fn endpoints_are_what_they_were_made_of() {
+    program_on_ours("endpoints", &["10.66.0.9"]);
+}
+
+/// Runs tests/c/NAME.c on the library, in a network namespace of its own, which has 10.66.0.9.
+fn program_on_ours(name: &str, arguments: &[&str]) {
+    if !there("gcc") || !there("unshare") {
+        return;
+    }
+    let place = env::temp_dir().join(format!("rxe-abi-{name}-{}", std::process::id()));
+    fs::create_dir_all(&place).unwrap();
+    let program = place.join(name);
+    let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let libraries = ["-lrdmacm", "-libverbs", "-lpthread", "-ldl"];
+    let mut gcc = Command::new("gcc");
+    let built =
+        gcc.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source).args(libraries).output().unwrap();
+    if said(&built).contains("No such file") {
+        skip("no headers of libibverbs and librdmacm");
+        return;
+    }
+    assert!(built.status.success(), "{}", said(&built));
+    let alone = |command: &str| {
+        let mut unshare = Command::new("unshare");
+        let command = format!("ip link set lo up && ip addr add 10.66.0.9/32 dev lo && {command}");
+        unshare.args(["--map-root-user", "--net", "sh", "-c", &command, "sh"]).arg(&program).args(arguments);
+        unshare.env("LD_LIBRARY_PATH", library().parent().unwrap()).env("RXE_SERVICE", "off");
+        unshare.output().unwrap()
+    };
+    if !alone("true").status.success() {
+        skip("no network namespace may be made here");
+        return;
+    }
+    let output = alone("exec \"$@\"");
+    fs::remove_dir_all(&place).unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+}
+
 /// Python wheels bring renamed copies of the libraries; what is preloaded comes before them.
 #[test]
 fn a_program_linked_to_renamed_copies_gets_ours() {

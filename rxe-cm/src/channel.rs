@@ -1,12 +1,7 @@
 //! Event channels (rdma_event_channel): where ids put their events.
 
-use crate::{error::CmError, event::CmEvent, id::CmId};
+use crate::{counter::Counter, error::CmError, event::CmEvent, id::CmId};
 use core::time::Duration;
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::eventfd::{EfdFlags, EventFd},
-};
 use std::{
     collections::VecDeque,
     os::fd::{AsFd, BorrowedFd},
@@ -31,7 +26,7 @@ struct Handle(Arc<Queue>);
 #[derive(Debug)]
 pub(crate) struct Queue {
     events: Mutex<VecDeque<CmEvent>>,
-    readable: EventFd,
+    readable: Counter,
     /// The channel is gone; ids may outlive it.
     closed: AtomicBool,
     /// Of the process that made it ([`rxe_verbs::forks`]). A forked child shares its counter with the parent, and must leave it alone.
@@ -44,8 +39,7 @@ impl EventChannel {
     /// # Errors
     /// [`CmError::System`] if the system has no descriptor left.
     pub fn new() -> Result<Self, CmError> {
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let readable = EventFd::from_value_and_flags(0, flags)
+        let readable = Counter::new()
             .map_err(|error| CmError::System { action: "make an event counter", source: error.into() })?;
         Ok(Self(Arc::new(Handle(Arc::new(Queue {
             events: Mutex::default(),
@@ -78,17 +72,7 @@ impl EventChannel {
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(CmError::Empty);
             }
-            // Rounded up, or the last part of a millisecond would be spent spinning.
-            let timeout = left.map_or(PollTimeout::NONE, |left| {
-                PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX)
-            });
-            match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout) {
-                Err(Errno::EINTR) => return Err(CmError::Interrupted),
-                Err(error) => {
-                    return Err(CmError::System { action: "wait for events", source: error.into() });
-                }
-                Ok(_) => {}
-            }
+            rxe_verbs::wait_readable(self.as_fd(), left).map_err(|_| CmError::Interrupted)?;
         }
     }
 
@@ -138,8 +122,7 @@ impl Queue {
         }
         events.push_back(event);
         if events.len() == 1 {
-            // A counter that is full already is readable.
-            let _ = self.readable.write(1);
+            self.readable.raise();
         }
     }
 
@@ -151,7 +134,7 @@ impl Queue {
         let mut event = events.pop_front();
         // Only then does it count something; a program may have made it blocking.
         if event.is_some() && events.is_empty() {
-            let _ = self.readable.read();
+            self.readable.clear();
         }
         drop(events);
         if let Some(event) = &mut event {
@@ -171,7 +154,7 @@ impl Queue {
             core::mem::take(&mut *events).into_iter().partition(|event: &CmEvent| event.concerns(id));
         *events = kept;
         if !was_empty && events.is_empty() {
-            let _ = self.readable.read();
+            self.readable.clear();
         }
         drop(events);
         let moved: VecDeque<CmEvent> = moved;
@@ -189,7 +172,7 @@ impl Queue {
             core::mem::take(&mut *events).into_iter().partition(|event| event.concerns(id));
         *events = kept;
         if !was_empty && events.is_empty() {
-            let _ = self.readable.read();
+            self.readable.clear();
         }
         drop(events);
         drop(gone);

@@ -33,6 +33,18 @@ pub enum CmError {
         /// The port space.
         space: &'static str,
     },
+    /// Somebody has the port on another address, and one of the two, or both, is "any" or a loopback address, which stand for
+    /// all (EADDRNOTAVAIL).
+    #[error(
+        "port {port} of {space} is in use on this host, by all addresses or wanted for all; `rxe service status` shows by whom",
+        port = .address.port()
+    )]
+    Overlap {
+        /// The address.
+        address: SocketAddr,
+        /// The port space.
+        space: &'static str,
+    },
     /// No port is left (EADDRNOTAVAIL).
     #[error("no free port was found")]
     NoPort,
@@ -121,7 +133,7 @@ impl CmError {
             | Self::NoQueuePair
             | Self::Device { .. } => libc::EINVAL,
             Self::InUse { .. } => libc::EADDRINUSE,
-            Self::NoPort | Self::NotLocal(_) => libc::EADDRNOTAVAIL,
+            Self::Overlap { .. } | Self::NoPort | Self::NotLocal(_) => libc::EADDRNOTAVAIL,
             Self::NoRoute { source, .. } | Self::System { source, .. } => {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }

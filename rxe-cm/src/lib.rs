@@ -13,6 +13,7 @@
 
 mod agent;
 mod channel;
+mod counter;
 mod error;
 mod event;
 mod host;

@@ -32,9 +32,6 @@ const CHANGING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 /// Why a region was not registered (EINVAL).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RegionError {
-    /// No bytes.
-    #[error("a region of no bytes")]
-    Empty,
     /// The last byte would lie beyond the end of the address space.
     #[error("{len} bytes at {addr:#x} go beyond the end of the address space")]
     Range {
@@ -87,10 +84,7 @@ impl Region {
     /// [`RegionError`] for what verbs refuses with EINVAL.
     pub fn memory(key: Key, pd: PdId, addr: u64, len: u64, access: Access) -> Result<Self, RegionError> {
         let addr = if access.contains(Access::ZERO_BASED) { 0 } else { addr };
-        if len == 0 {
-            return Err(RegionError::Empty);
-        }
-        if addr.checked_add(len - 1).is_none() {
+        if addr.checked_add(len.saturating_sub(1)).is_none() {
             return Err(RegionError::Range { addr, len });
         }
         if access.intersects(CHANGING) && !access.contains(Access::LOCAL_WRITE) {

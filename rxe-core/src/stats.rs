@@ -70,7 +70,7 @@ counters!(
         dropped_no_receive,
         /// Unreliable messages dropped because they broke a rule or their access was refused.
         dropped_refused,
-        /// Datagrams too long for their receive or for the port.
+        /// Datagrams too long for their receive.
         dropped_length,
         /// Congestion notifications received.
         cnps_received,

@@ -36,7 +36,7 @@ pub enum Violation {
     /// Our own receive's memory: key, range or right.
     #[error("posted receive: {0}")]
     ReceiveAccess(AccessError),
-    /// A SEND with invalidate names a key that cannot be invalidated.
+    /// A SEND with invalidate names a key that cannot be invalidated. The peer gets no NAK for it (IBTA vol. 1, 9.9.6.3).
     #[error("remote invalidate: {0}")]
     Invalidate(AccessError),
     /// A request to an XRC target names a shared receive queue that is not there, or of another domain.
@@ -88,8 +88,9 @@ impl From<Violation> for WcStatus {
             | Violation::NotEnabled
             | Violation::Length
             | Violation::TooManyReads
+            | Violation::Invalidate(_)
             | Violation::XrcSrq => Self::RemoteInvalidRequest,
-            Violation::Misaligned | Violation::Access(_) | Violation::Invalidate(_) => Self::LocalAccess,
+            Violation::Misaligned | Violation::Access(_) => Self::LocalAccess,
             Violation::ReceiveTooShort => Self::LocalLength,
             Violation::ReceiveAccess(_) => Self::LocalProtection,
         }

@@ -96,7 +96,8 @@ bitflags! {
 pub struct BindWindow {
     /// The window, by its present R_Key.
     pub window: Key,
-    /// The R_Key that the window is to have; for type 1 windows the implementation has chosen it before posting.
+    /// The R_Key that the window is to have: the low 8 bits count, the index stays the window's. For type 1 windows the
+    /// implementation has chosen it before posting.
     pub new_rkey: Key,
     /// L_Key of the region to bind to.
     pub region: Key,
@@ -335,8 +336,12 @@ pub struct Completion {
     pub qpn: Qpn,
     /// Sending queue pair: datagrams only.
     pub src_qp: Qpn,
-    /// Whether the first 40 bytes of the buffer are the GRH area: datagrams only.
+    /// The message came over a routed network (IBV_WC_GRH): all receives. Only a datagram's buffer begins with the 40
+    /// bytes for that header.
     pub grh: bool,
+    /// Service level (4 bits). Packets over UDP have none; for datagrams it is what ConnectX cards report there, and UCX
+    /// reads: 10 for an IPv4 header, 9 for IPv6 (bits 2:0: 2 or 1; bit 3: UDP). 0 for all others.
+    pub sl: u8,
     /// The packet's partition key: queue pair 1 only.
     pub pkey: Pkey,
     /// Whether the sender set the solicited bit.
@@ -348,7 +353,8 @@ pub struct Completion {
 /// An asynchronous event (ibv_async_event).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum AsyncEvent {
-    /// A queue pair went to the error state on its own account (IBV_EVENT_QP_FATAL).
+    /// A queue pair went to the error state on its own account (IBV_EVENT_QP_FATAL). Nothing here does so without a
+    /// completion, or an event for the cause.
     QpFatal(Qpn),
     /// The responder refused a malformed request (IBV_EVENT_QP_REQ_ERR).
     QpRequestError(Qpn),

@@ -174,6 +174,12 @@ pub enum RegisterError {
         /// Bytes.
         len: u64,
     },
+    /// No bytes, at the start of a page (EINVAL). Kernels count the pages that a region touches, and elsewhere it is one.
+    #[error("a region of no bytes at {addr:#x}, where a page begins")]
+    Empty {
+        /// Where.
+        addr: u64,
+    },
     /// The memory is not there, or not writable (EFAULT).
     #[error("{len} bytes at {addr:#x} are not mapped with the rights asked for")]
     NotMapped {
@@ -209,7 +215,7 @@ impl RegisterError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Region(_) | Self::Range { .. } | Self::Stranger => libc::EINVAL,
+            Self::Region(_) | Self::Range { .. } | Self::Empty { .. } | Self::Stranger => libc::EINVAL,
             Self::NotMapped { .. } => libc::EFAULT,
             Self::Exhausted | Self::Memory { .. } => libc::ENOMEM,
             Self::Forked(forked) => forked.errno(),

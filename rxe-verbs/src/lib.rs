@@ -78,6 +78,8 @@ pub use srq::Srq;
 pub use trust::{has_file_capabilities, is_protected, variable};
 pub use xrcd::Xrcd;
 
+pub use sys::poll::{Interrupted, Sleep, set_sleep, wait_readable};
+
 /// How often this process, or one that it descends from, has been forked since the library was first used. What remembers
 /// another number was made by a parent of this process, and has none of its threads (`fork(2)`).
 #[must_use]

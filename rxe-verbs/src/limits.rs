@@ -2,8 +2,8 @@
 
 use crate::error::CreateError;
 
-/// Queue pairs of a process.
-pub const MAX_QP: u32 = 65_280;
+/// Queue pairs of a process; of each thread's slot, if it has several (`RXE_THREADS`).
+pub const MAX_QP: u32 = rxe_core::endpoint::MAX_QPS;
 /// Requests in a queue.
 pub const MAX_QP_WR: u32 = 1 << 20;
 /// Elements of a request.
@@ -21,7 +21,7 @@ pub const MAX_MR_SIZE: u64 = u64::MAX;
 /// Protection domains.
 pub const MAX_PD: u32 = 1 << 20;
 /// Shared receive queues.
-pub const MAX_SRQ: u32 = 65_536;
+pub const MAX_SRQ: u32 = rxe_core::endpoint::MAX_SRQS;
 /// Address handles: as many as memory holds.
 pub const MAX_AH: u32 = i32::MAX as u32;
 /// Multicast groups.

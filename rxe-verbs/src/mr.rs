@@ -7,6 +7,7 @@ use crate::{
     sys::{
         mapped::is_mapped,
         owned::Owned,
+        process::page_size,
         usercopy::{Atomic, Region},
     },
 };
@@ -48,6 +49,11 @@ pub struct MemoryRange {
 }
 
 impl MemoryRange {
+    /// Whether it touches no page.
+    fn is_nothing(&self) -> bool {
+        self.len == 0 && self.addr.is_multiple_of(page_size())
+    }
+
     /// Whether the memory is there with what `access` needs, as a device that pins memory would find out when it is
     /// registered. We need not ask; C programs may count on the refusal.
     ///
@@ -56,7 +62,7 @@ impl MemoryRange {
     pub fn check_mapped(&self, access: Access) -> Result<(), RegisterError> {
         // Windows may be bound to it with rights to write.
         let write = access.intersects(Access::LOCAL_WRITE | Access::MW_BIND);
-        if self.len == 0 || is_mapped(self.addr, self.len, write) {
+        if self.is_nothing() || is_mapped(self.addr, self.len, write) {
             return Ok(());
         }
         Err(RegisterError::NotMapped { addr: self.addr as u64, len: self.len as u64 })
@@ -70,6 +76,9 @@ impl Mr {
         iova: Option<u64>,
         access: Access,
     ) -> Result<Self, RegisterError> {
+        if len == 0 {
+            return Err(RegisterError::Empty { addr: iova.unwrap_or(0) });
+        }
         let owned = Owned::new(len).map_err(|source| RegisterError::Memory { len, source })?;
         let addr = owned.address();
         Self::new(pd, owned.region(), addr, iova.unwrap_or(addr), access, Some(owned))
@@ -84,6 +93,9 @@ impl Mr {
         iova: u64,
         access: Access,
     ) -> Result<Self, RegisterError> {
+        if (MemoryRange { addr, len, iova }).is_nothing() {
+            return Err(RegisterError::Empty { addr: addr as u64 });
+        }
         // SAFETY: promised by the caller for as long as the region lives.
         let bytes = unsafe { Region::new(addr, len) }
             .ok_or(RegisterError::Range { addr: addr as u64, len: len as u64 })?;
@@ -141,6 +153,9 @@ impl Mr {
             return Err(RegisterError::Stranger);
         }
         let (bytes, memory_addr, iova) = match memory {
+            Some(range) if range.is_nothing() => {
+                return Err(RegisterError::Empty { addr: range.addr as u64 });
+            }
             // SAFETY: promised by the caller.
             Some(MemoryRange { addr, len, iova }) => match unsafe { Region::new(addr, len) } {
                 Some(bytes) => (bytes, addr as u64, iova),
@@ -199,7 +214,7 @@ impl Mr {
         self.bytes.len()
     }
 
-    /// Never true: a region has at least one byte.
+    /// Whether it has no bytes: only memory of the caller's can.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.bytes.len() == 0

@@ -44,10 +44,6 @@ impl Pd {
         &self.0.context
     }
 
-    pub(crate) fn same_as(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// Whether objects or other handles still hold it: ibv_dealloc_pd would say EBUSY.
     #[must_use]
     pub fn is_shared(&self) -> bool {

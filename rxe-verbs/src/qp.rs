@@ -109,7 +109,8 @@ impl Qp {
         if !init.send_cq.belongs_to(stack) || !init.recv_cq.belongs_to(stack) {
             return Err(CreateError::Stranger("completion queue"));
         }
-        if init.srq.is_some_and(|srq| !srq.pd().same_as(pd)) {
+        // Its domain may be another: receives name regions of their queue's (IBTA vol. 1, 10.2.9).
+        if init.srq.is_some_and(|srq| !Arc::ptr_eq(&srq.pd().context().0.stack, stack)) {
             return Err(CreateError::Stranger("shared receive queue"));
         }
         let config = QpConfig {

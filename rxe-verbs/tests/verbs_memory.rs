@@ -344,6 +344,26 @@ fn a_region_registered_anew_keeps_its_key() {
 }
 
 /// How much to do: `RXE_TEST_ROUNDS`, else more in optimised builds.
+/// Indices of keys come round after a while; the keys themselves do not, for long.
+#[test]
+fn the_key_of_a_removed_region_stays_refused() {
+    /// As many rest before the first of them is used again.
+    const RESTING: usize = 1024;
+    let two = inproc();
+    let (a, b) = connected(&two, QpType::Rc, 64, Mtu::M1024);
+    let removed = b.pd.alloc_mr(64, ALL).unwrap();
+    let old = remote(&removed);
+    drop(removed);
+    let tries = (0..2 * RESTING).map(|_| b.pd.alloc_mr(64, ALL).unwrap());
+    let same_index = |mr: &Mr| mr.rkey().index() == old.rkey.index();
+    let successor = { tries }.find(same_index).expect("its index comes round");
+    assert_ne!(successor.rkey(), old.rkey);
+    let there = Remote { addr: successor.addr(), ..old };
+    a.qp.post_send(&SendWr::new(1, SendOp::Write(there), &[a.mr.sge(0, 64)])).unwrap();
+    assert_eq!(a.wait().status, WcStatus::RemoteAccess);
+    assert_eq!(successor.read_vec(0, 64).unwrap(), [0; 64]);
+}
+
 fn rounds(debug: u64, release: u64) -> u64 {
     let asked = std::env::var("RXE_TEST_ROUNDS").ok().and_then(|text| text.parse().ok());
     asked.unwrap_or(if cfg!(debug_assertions) { debug } else { release })

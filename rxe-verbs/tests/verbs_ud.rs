@@ -162,7 +162,9 @@ fn shared_receive_queue() {
         let mr = pd.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
         let senders = [End::new(&two.a, QpType::Rc, 64), End::new(&two.a, QpType::Rc, 64)];
         let init = QpInit { srq: Some(&srq), ..QpInit::new(QpType::Rc, &cq) };
-        let receivers = [pd.create_qp(&init).unwrap(), pd.create_qp(&init).unwrap()];
+        // The receives name regions of the shared queue's domain, whatever that of the queue pair is.
+        let other = two.b.alloc_pd().unwrap();
+        let receivers = [pd.create_qp(&init).unwrap(), other.create_qp(&init).unwrap()];
         for (sender, receiver) in senders.iter().zip(&receivers) {
             verbs_common::connect(&sender.qp, receiver, Mtu::M1024);
         }

@@ -76,12 +76,19 @@ if [[ "scripts/install" == *"$wanted"* ]]; then
     fi
 fi
 
-for program in wrong wrong_cm forked targets gone; do
+# An address that is no loopback one: those stand for all addresses.
+ip -n "$netns" addr add 10.66.0.9/32 dev lo
+for program in wrong wrong_cm forked targets gone cancelled endpoints strangers newer; do
     # They go by their own names in the list.
     [[ $program == *"$wanted"* ]] || continue
     if [ -x "$place/$program" ]; then
         result=ok
-        on_rxe "$place/$program" >"$place/client" 2>&1 || result="exit code"
+        arguments=()
+        case $program in
+        wrong_cm) arguments=(here=10.66.0.9) ;;
+        endpoints | targets) arguments=(10.66.0.9) ;;
+        esac
+        on_rxe "$place/$program" "${arguments[@]}" >"$place/client" 2>&1 || result="exit code"
         verdict "$program (rxe-abi/tests/c)" "$result"
     else
         echo "skipped: $program: it was not compiled"
@@ -89,19 +96,21 @@ for program in wrong wrong_cm forked targets gone; do
     fi
 done
 
+ip -n "$netns" addr del 10.66.0.9/32 dev lo
+
 # Its address goes while it has joined a group.
 if [[ groups == *"$wanted"* ]]; then
     if [ -x "$place/groups" ]; then
-        ip -n "$netns" addr add 127.66.0.1/32 dev lo
+        ip -n "$netns" addr add 10.66.0.1/32 dev lo
         : >"$place/server"
-        on_rxe "$place/groups" 127.66.0.1 >"$place/client" 2>&1 &
+        on_rxe "$place/groups" 10.66.0.1 >"$place/client" 2>&1 &
         member=$!
         for _ in $(seq 200); do
             grep -q joined "$place/client" && break
             kill -0 "$member" 2>/dev/null || break
             sleep 0.05
         done
-        ip -n "$netns" addr del 127.66.0.1/32 dev lo
+        ip -n "$netns" addr del 10.66.0.1/32 dev lo
         result=ok
         wait "$member" || result="exit code"
         verdict "groups (rxe-abi/tests/c)" "$result"
@@ -124,6 +133,25 @@ two ibv_srq_pingpong -g 0 -c -n 200
 two ibv_srq_pingpong -g 0 -c -n 200 -e
 two ibv_xsrq_pingpong -g 0 -s 100000
 two ibv_xsrq_pingpong -g 0 -e
+
+# The layers above, with nothing told but the device or the provider.
+listens=13337
+for tls in rc_v ud_v; do two env UCX_NET_DEVICES=rxe0:1 UCX_TLS=$tls ucx_perftest -t tag_lat -n 500; done
+# libfabric leaves out lo.
+listens=47592
+peer=10.66.1.1
+if due fi_pingpong; then
+    ip -n "$netns" link add rxe-c type veth peer name rxe-d
+    ip -n "$netns" addr add $peer/24 dev rxe-c
+    ip -n "$netns" link set rxe-d up
+    ip -n "$netns" link set rxe-c up
+    run_options="--device rxe-c"
+    for provider in ofi_rxm ofi_rxd; do two fi_pingpong -p "verbs;$provider" -e rdm -I 20 -c; done
+    run_options=
+    ip -n "$netns" link del rxe-c
+fi
+listens=18515
+peer=127.0.0.1
 
 # pyverbs' own tests: in Debian they are rdma-core's documentation, which small installations leave out.
 pyverbs_tests() {

@@ -1,7 +1,7 @@
 //! Attributes that programs hand in or get back when they make, change or ask about objects.
 
-use super::Gid;
-use crate::object::{CompChannel, Cq, Pd, Qp, Srq, Td, Xrcd};
+use super::{Gid, Pointer};
+use crate::object::{Buf, CompChannel, Cq, Dmah, Pd, Qp, Srq, Td, Xrcd};
 use core::ffi::{c_int, c_uint, c_void};
 
 /// struct ibv_global_route.
@@ -216,6 +216,32 @@ pub(crate) struct ParentDomainInitAttr<'a> {
     pub(crate) alloc: usize,
     pub(crate) free: usize,
     pub(crate) pd_context: *mut c_void,
+}
+
+/// struct ibv_mr_init_attr. Of its last fields only those that the mask names mean something; older programs' structures
+/// end before `buf`.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct MrInitAttr {
+    pub(crate) length: usize,
+    pub(crate) access: c_int,
+    pub(crate) comp_mask: u64,
+    pub(crate) iova: u64,
+    pub(crate) addr: Pointer<c_void>,
+    pub(crate) fd: c_int,
+    pub(crate) fd_offset: u64,
+    pub(crate) dmah: Pointer<Dmah>,
+    pub(crate) buf: Pointer<Buf>,
+}
+
+/// struct ibv_dmah_init_attr.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct DmahInitAttr {
+    pub(crate) comp_mask: u32,
+    pub(crate) cpu_id: u32,
+    pub(crate) ph: u8,
+    pub(crate) tph_mem_type: u8,
 }
 
 /// struct ibv_xrcd_init_attr.

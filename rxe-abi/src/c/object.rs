@@ -159,6 +159,13 @@ pub(crate) struct Td {
     pub(crate) context: Pointer<Context>,
 }
 
+/// struct ibv_dmah.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Dmah {
+    pub(crate) context: Pointer<Context>,
+}
+
 /// struct ibv_dm.
 #[derive(Debug)]
 #[repr(C)]

@@ -4,6 +4,7 @@ use super::{Gid, Pointer, attr::AhAttr, context::Context, object};
 use core::{
     ffi::{c_char, c_int, c_void},
     mem::offset_of,
+    ptr,
     sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU64, Ordering},
 };
 use libc::{sockaddr, socklen_t};
@@ -160,7 +161,7 @@ pub(crate) struct CmEvent {
 }
 
 /// struct rdma_addrinfo.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct AddrInfo {
     pub(crate) ai_flags: c_int,
@@ -178,6 +179,28 @@ pub(crate) struct AddrInfo {
     pub(crate) ai_connect_len: usize,
     pub(crate) ai_connect: *mut c_void,
     pub(crate) ai_next: *mut Self,
+}
+
+impl Default for AddrInfo {
+    fn default() -> Self {
+        Self {
+            ai_flags: 0,
+            ai_family: 0,
+            ai_qp_type: 0,
+            ai_port_space: 0,
+            ai_src_len: 0,
+            ai_dst_len: 0,
+            ai_src_addr: ptr::null_mut(),
+            ai_dst_addr: ptr::null_mut(),
+            ai_src_canonname: ptr::null_mut(),
+            ai_dst_canonname: ptr::null_mut(),
+            ai_route_len: 0,
+            ai_route: ptr::null_mut(),
+            ai_connect_len: 0,
+            ai_connect: ptr::null_mut(),
+            ai_next: ptr::null_mut(),
+        }
+    }
 }
 
 /// struct rdma_cm_join_mc_attr_ex.

@@ -39,6 +39,8 @@ pub(crate) const ODP_WRITE: u32 = 1 << 2;
 pub(crate) const ODP_READ: u32 = 1 << 3;
 pub(crate) const ODP_ATOMIC: u32 = 1 << 4;
 pub(crate) const ODP_SRQ_RECV: u32 = 1 << 5;
+pub(crate) const ODP_FLUSH: u32 = 1 << 6;
+pub(crate) const ODP_ATOMIC_WRITE: u32 = 1 << 7;
 
 pub(crate) const QPT_RC: c_int = 2;
 pub(crate) const QPT_UC: c_int = 3;

@@ -2,7 +2,7 @@
 
 use super::{Id, event::wait_if_sync, qp};
 use crate::{
-    border::{Bytes, INVALID, Result, given, value},
+    border::{Bytes, INVALID, Result, given, value, waiting_value},
     c::{
         rdma::{ConnParam, MAX_DEPTH},
         value as v,
@@ -72,8 +72,8 @@ impl Said {
 
 /// rdma_connect(3).
 #[unsafe(no_mangle)]
-extern "C" fn rdma_connect(id: Option<&Id>, param: Option<&ConnParam>) -> c_int {
-    value(|| {
+extern "C-unwind" fn rdma_connect(id: Option<&Id>, param: Option<&ConnParam>) -> c_int {
+    waiting_value(|| {
         let id = given(id)?;
         let mut said = Said::new(id, param);
         if said.private_data.is_empty() {
@@ -86,8 +86,8 @@ extern "C" fn rdma_connect(id: Option<&Id>, param: Option<&ConnParam>) -> c_int 
 
 /// rdma_accept(3).
 #[unsafe(no_mangle)]
-extern "C" fn rdma_accept(id: Option<&Id>, param: Option<&ConnParam>) -> c_int {
-    value(|| {
+extern "C-unwind" fn rdma_accept(id: Option<&Id>, param: Option<&ConnParam>) -> c_int {
+    waiting_value(|| {
         let id = given(id)?;
         let mut said = Said::new(id, param);
         // The vendor that the peer has named, as librdmacm answers.
@@ -148,8 +148,8 @@ extern "C" fn rdma_notify(id: Option<&Id>, event: c_int) -> c_int {
 
 /// rdma_disconnect(3): the queue pair's work is flushed at once.
 #[unsafe(no_mangle)]
-extern "C" fn rdma_disconnect(id: Option<&Id>) -> c_int {
-    value(|| {
+extern "C-unwind" fn rdma_disconnect(id: Option<&Id>) -> c_int {
+    waiting_value(|| {
         let id = given(id)?;
         if let Some(qp) = qp::of(id) {
             qp::apply(qp, &QpChange { state: Some(QpState::Error), ..QpChange::default() })?;

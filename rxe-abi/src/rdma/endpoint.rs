@@ -1,4 +1,4 @@
-//! Endpoints: an id with address, route and queue pair in one call; and the addresses for it.
+//! Endpoints: an id with address, route and queue pair in one call.
 
 use super::{
     Id, Template,
@@ -11,20 +11,19 @@ use super::{
     show,
 };
 use crate::{
-    border::{
-        Address, Bytes, Errno, INVALID, Out, Owned, Result, Text, given, quietly, sockaddr_bytes, value,
-    },
+    border::{Address, Bytes, Errno, INVALID, Out, Owned, Result, given, object, quietly, waiting_value},
     c::{
         attr::QpInitAttr,
-        rdma::{AddrInfo, RAI_FAMILY, RAI_NUMERICHOST, RAI_PASSIVE},
+        rdma::{AddrInfo, RAI_PASSIVE},
     },
     convert::{qp_type, qp_type_number},
     object::Pd,
 };
-use core::{ffi::c_int, ptr, sync::atomic::Ordering};
-use rxe_cm::proto::PortSpace;
-use rxe_verbs::QpType;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use core::{
+    ffi::c_int,
+    ptr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
 
 fn failed(code: c_int) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(Errno(nix::errno::Errno::last_raw())) }
@@ -32,13 +31,13 @@ fn failed(code: c_int) -> Result<()> {
 
 /// rdma_create_ep(3). It is synchronous, and waits for address and route.
 #[unsafe(no_mangle)]
-extern "C" fn rdma_create_ep(
+extern "C-unwind" fn rdma_create_ep(
     id: Out<'_, *mut Id>,
     info: Option<&AddrInfo>,
     pd: Option<&Pd>,
     init: Option<&mut QpInitAttr<'_>>,
 ) -> c_int {
-    value(|| {
+    waiting_value(|| {
         let info = given(info)?;
         let made = create(None, ptr::null_mut(), space_of(info.ai_port_space)?, qp_type(info.ai_qp_type)?)?;
         let owned = Owned::ours(made);
@@ -59,7 +58,14 @@ fn prepare(id: &Id, info: &AddrInfo, pd: Option<&Pd>, init: Option<&mut QpInitAt
         if let Some(pd) = pd {
             show(&id.c.pd, pd);
         }
-        id.more().template = init.map(|init| Template { cap: init.cap, sq_sig_all: init.sq_sig_all });
+        id.more().template = init.map(|init| Template {
+            context: init.qp_context.into(),
+            send_cq: address(init.send_cq),
+            recv_cq: address(init.recv_cq),
+            srq: address(init.srq),
+            cap: init.cap,
+            sq_sig_all: init.sq_sig_all,
+        });
         return Ok(());
     }
     failed(rdma_resolve_addr(Some(id), from, to, 0))?;
@@ -70,6 +76,10 @@ fn prepare(id: &Id, info: &AddrInfo, pd: Option<&Pd>, init: Option<&mut QpInitAt
     }
     id.more().connect = Bytes::new(info.ai_connect).read(info.ai_connect_len.min(256));
     Ok(())
+}
+
+fn address<T>(object: Option<&T>) -> AtomicPtr<T> {
+    object.map_or(ptr::null_mut(), |object| ptr::from_ref(object).cast_mut()).into()
 }
 
 /// rdma_destroy_ep(3).
@@ -86,8 +96,8 @@ extern "C" fn rdma_destroy_ep(id: Owned<Id>) {
 
 /// rdma_get_request(3): waits for a request to a synchronous id.
 #[unsafe(no_mangle)]
-extern "C" fn rdma_get_request(listener: Option<&Id>, out: Out<'_, *const Id>) -> c_int {
-    value(|| {
+extern "C-unwind" fn rdma_get_request(listener: Option<&Id>, out: Out<'_, *const Id>) -> c_int {
+    waiting_value(|| {
         let listener = given(listener)?;
         if !listener.more().sync {
             return Err(INVALID);
@@ -116,130 +126,18 @@ fn take_request(listener: &Id, id: &Id, event: *mut Event) -> Result<()> {
     let migrated = failed(rdma_migrate_id(Some(id), None));
     id.c.event.store(event.cast(), Ordering::Release);
     migrated?;
-    let Some(template) = listener.more().template else { return Ok(()) };
-    let pd = crate::border::object(&listener.c.pd);
+    let more = listener.more();
+    let Some(template) = &more.template else { return Ok(()) };
     let init = QpInitAttr {
-        qp_context: ptr::null_mut(),
-        send_cq: None,
-        recv_cq: None,
-        srq: crate::border::object(&listener.c.srq),
+        qp_context: template.context.load(Ordering::Relaxed),
+        send_cq: object(&template.send_cq),
+        recv_cq: object(&template.recv_cq),
+        srq: object(&template.srq).or_else(|| object(&listener.c.srq)),
         cap: template.cap,
         qp_type: qp_type_number(qp::kind_of(id)),
         sq_sig_all: template.sq_sig_all,
     };
-    qp::create(id, pd, init, None)?;
+    drop(more);
+    qp::create(id, object(&listener.c.pd), init, None)?;
     Ok(())
-}
-
-/// What rdma_getaddrinfo gives out.
-#[derive(Debug)]
-#[repr(C)]
-struct Info {
-    c: AddrInfo,
-    _addresses: [Option<Box<[u8]>>; 2],
-}
-
-/// rdma_getaddrinfo(3). Services are numbers.
-#[unsafe(no_mangle)]
-extern "C" fn rdma_getaddrinfo(
-    node: Text,
-    service: Text,
-    hints: Option<&AddrInfo>,
-    out: Out<'_, *mut Info>,
-) -> c_int {
-    value(|| {
-        let flags = hints.map_or(0, |hints| hints.ai_flags);
-        let family = hints.filter(|_| flags & RAI_FAMILY != 0).map_or(0, |hints| hints.ai_family);
-        let (space, kind) = wanted(hints)?;
-        let own = hints.map_or(Ok(None), |hints| Address::new(hints.ai_src_addr).read())?;
-        let (node, service) = (node.read()?, service.read()?);
-        let passive = flags & RAI_PASSIVE != 0;
-        let found = match (node, service, hints) {
-            (None, None, None) => return Err(INVALID),
-            // Nothing is looked up: the hints are what comes out.
-            (None, None, Some(hints)) => Address::new(hints.ai_dst_addr).read()?,
-            (node, service, _) => Some(find(node, service, passive, flags & RAI_NUMERICHOST != 0, family)?),
-        };
-        let bytes = |address: SocketAddr| sockaddr_bytes(address).into_vec().into_boxed_slice();
-        let (from, to) = if passive && found.is_some() { (found, None) } else { (own, found) };
-        let mut addresses = [from.map(bytes), to.map(bytes)];
-        let [src, dst] = addresses.each_mut().map(|bytes| {
-            bytes
-                .as_mut()
-                .map_or((ptr::null_mut(), 0), |bytes| (bytes.as_mut_ptr().cast(), bytes.len() as u32))
-        });
-        let c = AddrInfo {
-            ai_flags: flags,
-            ai_family: match found {
-                Some(found) if found.is_ipv4() => libc::AF_INET,
-                Some(_) => libc::AF_INET6,
-                None => hints.map_or(0, |hints| hints.ai_family),
-            },
-            ai_qp_type: qp_type_number(kind),
-            ai_port_space: space.number().into(),
-            ai_src_len: src.1,
-            ai_dst_len: dst.1,
-            ai_src_addr: src.0,
-            ai_dst_addr: dst.0,
-            ai_src_canonname: ptr::null_mut(),
-            ai_dst_canonname: ptr::null_mut(),
-            ai_route_len: 0,
-            ai_route: ptr::null_mut(),
-            ai_connect_len: 0,
-            ai_connect: ptr::null_mut(),
-            ai_next: ptr::null_mut(),
-        };
-        given(out)?.write(Box::into_raw(Box::new(Info { c, _addresses: addresses })));
-        Ok(0)
-    })
-}
-
-/// Port space and kind of queue pair; each follows from the other where only one is named.
-fn wanted(hints: Option<&AddrInfo>) -> Result<(PortSpace, QpType)> {
-    let space = hints.map_or(0, |hints| hints.ai_port_space);
-    let kind = hints.map_or(0, |hints| hints.ai_qp_type);
-    Ok(match (space, kind) {
-        (0, 0) => (PortSpace::Tcp, QpType::Rc),
-        (0, kind) => match qp_type(kind)? {
-            QpType::Ud => (PortSpace::Udp, QpType::Ud),
-            kind => (PortSpace::Tcp, kind),
-        },
-        (space, 0) => match space_of(space)? {
-            space @ (PortSpace::Udp | PortSpace::Ipoib) => (space, QpType::Ud),
-            space => (space, QpType::Rc),
-        },
-        (space, kind) => (space_of(space)?, qp_type(kind)?),
-    })
-}
-
-fn find(
-    node: Option<&str>,
-    service: Option<&str>,
-    passive: bool,
-    numeric: bool,
-    family: c_int,
-) -> Result<SocketAddr> {
-    const UNKNOWN: Errno = Errno(libc::ENODATA);
-    let port: u16 = service.map_or(Ok(0), |service| service.parse().map_err(|_| UNKNOWN))?;
-    let six = family == libc::AF_INET6;
-    let Some(node) = node else {
-        let address = match (passive, six) {
-            (true, true) => "::",
-            (true, false) => "0.0.0.0",
-            (false, true) => "::1",
-            (false, false) => "127.0.0.1",
-        };
-        return Ok(SocketAddr::new(address.parse().map_err(|_| UNKNOWN)?, port));
-    };
-    if numeric {
-        return Ok(SocketAddr::new(node.parse::<IpAddr>().map_err(|_| UNKNOWN)?, port));
-    }
-    let mut found = (node, port).to_socket_addrs().map_err(|_| UNKNOWN)?;
-    found.find(|found| family == 0 || found.is_ipv6() == six).ok_or(UNKNOWN)
-}
-
-/// rdma_freeaddrinfo(3).
-#[unsafe(no_mangle)]
-extern "C" fn rdma_freeaddrinfo(info: Owned<Info>) {
-    quietly(|| info.free());
 }

@@ -2,7 +2,7 @@
 
 use super::{Channel, Id, id::enter, ids, multicast::Join, qp};
 use crate::{
-    border::{Errno, Out, Owned, Result, given, object, value},
+    border::{Errno, Out, Owned, Result, given, object, value, waiting_value},
     c::rdma::{CmEvent, ConnParam, Param, UdParam},
     convert::ah_attr,
     object::Events,
@@ -48,8 +48,8 @@ impl Event {
 
 /// rdma_get_cm_event(3). It waits unless the descriptor was made non-blocking.
 #[unsafe(no_mangle)]
-extern "C" fn rdma_get_cm_event(channel: Option<&Channel>, out: Out<'_, *mut Event>) -> c_int {
-    value(|| {
+extern "C-unwind" fn rdma_get_cm_event(channel: Option<&Channel>, out: Out<'_, *mut Event>) -> c_int {
+    waiting_value(|| {
         let event = next(given(channel)?)?;
         given(out)?.write(event);
         Ok(0)

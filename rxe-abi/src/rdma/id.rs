@@ -4,7 +4,7 @@ use super::{Channel, Id, More, event::wait_if_sync, ids, manager, opened, opened
 use crate::{
     border::{
         Address, Bytes, Errno, INVALID, Out, Owned, Result, given, object, pointer, quietly, sockaddr_bytes,
-        value,
+        value, waiting_value,
     },
     c::{self, Pointer, rdma as r},
     convert::qp_type_number,
@@ -138,7 +138,12 @@ impl Id {
                 word.store(u64::from_ne_bytes(half.try_into().unwrap_or_default()), Ordering::Relaxed);
             }
         }
-        if let (Some(context), true) = (self.cm.context(), self.c.verbs.load(Ordering::Acquire).is_null()) {
+        // A loopback address stands for all: which device it is to be only a peer says, as with rdma_cm.
+        let for_all =
+            self.cm.peer_addr().is_none() && self.cm.local_addr().is_some_and(|it| it.ip().is_loopback());
+        if let (Some(context), true) =
+            (self.cm.context().filter(|_| !for_all), self.c.verbs.load(Ordering::Acquire).is_null())
+        {
             let opened = opened_for(&context)?;
             let pkey = context.pkeys().first().map_or(0xffff, |pkey| pkey.0);
             route.ib.pkey.store(pkey.to_be(), Ordering::Relaxed);
@@ -216,13 +221,13 @@ pub(super) extern "C" fn rdma_bind_addr(id: Option<&Id>, address: Address) -> c_
 
 /// rdma_resolve_addr(3). It takes no time, so the time-out is never over.
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn rdma_resolve_addr(
+pub(super) extern "C-unwind" fn rdma_resolve_addr(
     id: Option<&Id>,
     from: Address,
     to: Address,
     _timeout: c_int,
 ) -> c_int {
-    value(|| {
+    waiting_value(|| {
         let id = given(id)?;
         id.cm.resolve_addr(from.read()?, given(to.read()?)?)?;
         id.refresh()?;
@@ -232,8 +237,8 @@ pub(super) extern "C" fn rdma_resolve_addr(
 
 /// rdma_resolve_route(3).
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn rdma_resolve_route(id: Option<&Id>, _timeout: c_int) -> c_int {
-    value(|| {
+pub(super) extern "C-unwind" fn rdma_resolve_route(id: Option<&Id>, _timeout: c_int) -> c_int {
+    waiting_value(|| {
         let id = given(id)?;
         id.cm.resolve_route()?;
         id.refresh()?;

@@ -3,6 +3,7 @@
 //! Queue pairs stay the program's: the library moves them through their states itself, as librdmacm does, with what the
 //! connection manager says ([`rxe_cm::CmId::qp_change`]); a connection is confirmed when the program fetches its event.
 
+mod addrinfo;
 mod connect;
 mod ece;
 mod endpoint;
@@ -14,10 +15,13 @@ mod qp;
 use crate::{
     border::{Errno, Register, Result, given, object},
     c,
-    object::{Context, Events, Pd, Xrcd},
+    object::{Context, Cq, Events, Pd, Srq, Xrcd},
     verbs::{self, context::blocking, device::devices},
 };
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::{
+    ffi::c_void,
+    sync::atomic::{AtomicPtr, Ordering},
+};
 use rxe_cm::{CmId, Manager};
 use rxe_verbs::ContextOptions;
 use std::{
@@ -69,9 +73,13 @@ struct More {
     ece: ece::Both,
 }
 
-/// struct ibv_qp_init_attr of an endpoint that listens.
-#[derive(Clone, Copy, Debug)]
+/// struct ibv_qp_init_attr of an endpoint that listens. Its objects are the program's, which keeps them for the endpoint.
+#[derive(Debug)]
 struct Template {
+    context: AtomicPtr<c_void>,
+    send_cq: AtomicPtr<Cq>,
+    recv_cq: AtomicPtr<Cq>,
+    srq: AtomicPtr<Srq>,
     cap: c::attr::QpCap,
     sq_sig_all: i32,
 }

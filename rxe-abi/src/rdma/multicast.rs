@@ -2,7 +2,7 @@
 
 use super::{Id, event::wait_if_sync, qp};
 use crate::{
-    border::{Address, Errno, INVALID, Result, UNSUPPORTED, given, value},
+    border::{Address, Errno, INVALID, Result, UNSUPPORTED, given, value, waiting_value},
     c::rdma::JoinAttr,
 };
 use core::{
@@ -73,13 +73,13 @@ fn leave(id: &Id, group: IpAddr) -> Result<()> {
 
 /// rdma_join_multicast(3).
 #[unsafe(no_mangle)]
-extern "C" fn rdma_join_multicast(id: Option<&Id>, group: Address, context: *mut c_void) -> c_int {
-    value(|| join(given(id)?, given(group.read()?)?.ip(), true, context))
+extern "C-unwind" fn rdma_join_multicast(id: Option<&Id>, group: Address, context: *mut c_void) -> c_int {
+    waiting_value(|| join(given(id)?, given(group.read()?)?.ip(), true, context))
 }
 
 /// rdma_join_multicast_ex(3).
 #[unsafe(no_mangle)]
-extern "C" fn rdma_join_multicast_ex(
+extern "C-unwind" fn rdma_join_multicast_ex(
     id: Option<&Id>,
     attr: Option<&JoinAttr>,
     context: *mut c_void,
@@ -87,7 +87,7 @@ extern "C" fn rdma_join_multicast_ex(
     const BOTH: u32 = 3;
     /// RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: the queue pair gets nothing.
     const SEND_ONLY: u32 = 1;
-    value(|| {
+    waiting_value(|| {
         let (id, attr) = (given(id)?, given(attr)?);
         if attr.comp_mask != BOTH {
             return Err(INVALID);

@@ -83,13 +83,9 @@ extern "C" fn ibv_create_ah_from_wc(
 const FAR: u8 = 0xff;
 
 fn way_back(context: &Context, port: u8, wc: &Wc, grh: Option<&Grh>) -> Result<AhAttr> {
-    let mut attr = AhAttr {
-        dlid: wc.slid,
-        sl: wc.sl,
-        src_path_bits: wc.dlid_path_bits,
-        port_num: port,
-        ..AhAttr::default()
-    };
+    // Over Ethernet `wc.sl` tells of the packet's kind, and is no service level for the way back.
+    let mut attr =
+        AhAttr { dlid: wc.slid, src_path_bits: wc.dlid_path_bits, port_num: port, ..AhAttr::default() };
     if wc.wc_flags & v::WC_GRH == 0 {
         return Ok(attr);
     }

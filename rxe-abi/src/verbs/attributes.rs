@@ -88,7 +88,14 @@ fn device_attr(context: &Context) -> DeviceAttr {
 /// Pageable memory is no other memory here: nothing is pinned.
 const ODP: OdpCaps = OdpCaps {
     general_caps: v::ODP_SUPPORT | v::ODP_SUPPORT_IMPLICIT,
-    rc_odp_caps: v::ODP_SEND | v::ODP_RECV | v::ODP_WRITE | v::ODP_READ | v::ODP_ATOMIC | v::ODP_SRQ_RECV,
+    rc_odp_caps: v::ODP_SEND
+        | v::ODP_RECV
+        | v::ODP_WRITE
+        | v::ODP_READ
+        | v::ODP_ATOMIC
+        | v::ODP_SRQ_RECV
+        | v::ODP_FLUSH
+        | v::ODP_ATOMIC_WRITE,
     uc_odp_caps: v::ODP_SEND | v::ODP_RECV | v::ODP_WRITE | v::ODP_SRQ_RECV,
     ud_odp_caps: v::ODP_SEND | v::ODP_RECV | v::ODP_SRQ_RECV,
     _padding: 0,

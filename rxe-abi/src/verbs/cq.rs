@@ -7,6 +7,7 @@ use super::{
 use crate::{
     border::{
         Errno, INVALID, Out, OutList, Owned, Result, UNSUPPORTED, code, given, pointer, quietly, value,
+        waiting_value,
     },
     c::{
         self, Pointer,
@@ -58,12 +59,12 @@ pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: Owned<CompChannel>) -
 
 /// ibv_get_cq_event(3). It waits unless the descriptor was made non-blocking.
 #[unsafe(no_mangle)]
-extern "C" fn ibv_get_cq_event(
+extern "C-unwind" fn ibv_get_cq_event(
     channel: Option<&CompChannel>,
     cq: Out<'_, *const Cq>,
     context: Out<'_, *mut c_void>,
 ) -> c_int {
-    value(|| {
+    waiting_value(|| {
         let channel = given(channel)?;
         channel.context.context.check_owner()?;
         let (object, cq_context) = next_event(channel)?;

@@ -2,7 +2,7 @@
 
 use super::context::is_non_blocking;
 use crate::{
-    border::{Errno, Out, Result, given, quietly, value},
+    border::{Errno, Out, Result, given, quietly, waiting_value},
     c::{
         attr::{AsyncEvent, EventElement},
         context::ContextPtr,
@@ -15,8 +15,8 @@ use rxe_verbs::{AsyncEvent as Event, Qpn, work::AsyncEvent as Q};
 
 /// ibv_get_async_event(3). It waits unless the descriptor was made non-blocking.
 #[unsafe(no_mangle)]
-extern "C" fn ibv_get_async_event(context: ContextPtr, out: Out<'_, AsyncEvent>) -> c_int {
-    value(|| {
+extern "C-unwind" fn ibv_get_async_event(context: ContextPtr, out: Out<'_, AsyncEvent>) -> c_int {
+    waiting_value(|| {
         let context = Context::of(context)?;
         let event = next_event(context)?;
         given(out)?.write(event);

@@ -100,7 +100,7 @@ extern "C" fn ibv_import_mr(pd: Option<&Pd>, handle: u32) -> *mut Mr {
             mr: Mutex::new(None),
             pd: Mutex::new(Users::clone(&pd.users)),
             context: Arc::clone(&pd.context),
-            _dm: None,
+            _of: None,
         })))
     })
 }

@@ -51,7 +51,7 @@ pub(super) fn make_mr(
     mr: rxe_verbs::Mr,
     addr: *mut c_void,
     len: usize,
-    dm: Option<Users>,
+    of: Option<Users>,
 ) -> *mut Mr {
     let key = mr.lkey().0;
     let c = c::object::Mr {
@@ -65,7 +65,7 @@ pub(super) fn make_mr(
     };
     let context = Arc::clone(&pd.context);
     let domain = Mutex::new(Users::clone(&pd.users));
-    let object = Box::into_raw(Box::new(Mr { c, mr: Mutex::new(Some(mr)), pd: domain, context, _dm: dm }));
+    let object = Box::into_raw(Box::new(Mr { c, mr: Mutex::new(Some(mr)), pd: domain, context, _of: of }));
     pd.context.mrs.enter(key, object);
     object
 }

@@ -7,6 +7,7 @@ pub(crate) mod cq;
 pub(crate) mod device;
 mod dm;
 mod event;
+mod extended;
 mod files;
 mod import;
 mod memory;

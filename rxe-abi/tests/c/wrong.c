@@ -74,6 +74,11 @@ static void memory(void)
 	other = ibv_reg_mr(pd, read_only, 8192, IBV_ACCESS_REMOTE_READ);
 	note("read-only memory for reading", other != NULL, 1);
 	note("ibv_dereg_mr", other ? ibv_dereg_mr(other) : -1, 0);
+	/* Kernels count the pages that a region touches. */
+	NUL(ibv_reg_mr(pd, page, 0, IBV_ACCESS_LOCAL_WRITE), EINVAL);
+	other = ibv_reg_mr(pd, page + 8, 0, IBV_ACCESS_LOCAL_WRITE);
+	note("no bytes inside a page", other != NULL, 1);
+	note("ibv_dereg_mr", other ? ibv_dereg_mr(other) : -1, 0);
 	NUL(ibv_reg_mr(pd, page, 4096, IBV_ACCESS_REMOTE_WRITE), EINVAL);
 	NUL(ibv_reg_mr(pd, page, 4096, IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
 	NUL(ibv_reg_mr(pd, page, 4096, 1 << 18), EINVAL);
@@ -96,8 +101,13 @@ static void queues(void)
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
 	struct ibv_srq_init_attr srq = { .attr = { .max_wr = 16, .max_sge = 1 } };
 	struct ibv_srq_attr change = { .srq_limit = 1000 };
+	struct ibv_qp_init_attr pair = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { .max_send_wr = 1, .max_send_sge = 1 },
+	};
 	struct ibv_cq *with_channel, *which;
 	struct ibv_srq *made;
+	struct ibv_pd *other;
+	struct ibv_qp *qp;
 	void *whose;
 
 	ibv_query_device(context, &limits);
@@ -126,6 +136,13 @@ static void queues(void)
 	made = ibv_create_srq(pd, &srq);
 	CODE(ibv_modify_srq(made, &change, IBV_SRQ_LIMIT), EINVAL);
 	CODE(ibv_modify_srq(made, &change, 1 << 5), 0);
+	/* Its domain need not be the queue pair's. */
+	other = ibv_alloc_pd(context);
+	pair.srq = made;
+	qp = ibv_create_qp(other, &pair);
+	note("a queue pair of another domain", qp != NULL, 1);
+	CODE(qp ? ibv_destroy_qp(qp) : -1, 0);
+	CODE(ibv_dealloc_pd(other), 0);
 	CODE(ibv_destroy_srq(made), 0);
 }
 

@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
+#include <netdb.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int tried, differ, print;
@@ -78,6 +80,61 @@ static void addresses(void)
 	MINUS1(rdma_bind_addr(other, at(7000)), 0);
 	MINUS1(rdma_destroy_id(other), 0);
 	MINUS1(rdma_create_id(channel, &id, NULL, 0x7777), EINVAL);
+}
+
+static struct rdma_cm_id *bound(struct sockaddr *address, int afonly, int *result)
+{
+	struct rdma_cm_id *id = make(RDMA_PS_TCP);
+
+	if (afonly)
+		rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &afonly, sizeof(afonly));
+	errno = 0;
+	*result = rdma_bind_addr(id, address) ? errno : 0;
+	return id;
+}
+
+/* "Any" addresses, and loopback ones, which count as such. */
+static void wildcards(void)
+{
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(7010) };
+	struct sockaddr_in loopback = { .sin_family = AF_INET, .sin_port = htons(7011), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(7010) };
+	struct rdma_cm_id *first, *other;
+	int result;
+
+	first = bound((struct sockaddr *)&any, 0, &result);
+	note("0.0.0.0", result, 0);
+	other = bound((struct sockaddr *)&any, 0, &result);
+	note("0.0.0.0 again", result, EADDRNOTAVAIL);
+	rdma_destroy_id(other);
+	other = bound(at(7010), 0, &result);
+	note("an address beside it", result, EADDRNOTAVAIL);
+	rdma_destroy_id(other);
+	other = bound((struct sockaddr *)&six, 0, &result);
+	note("[::] beside it", result, EADDRNOTAVAIL);
+	rdma_destroy_id(other);
+	other = bound((struct sockaddr *)&six, 1, &result);
+	note("[::] without IPv4 beside it", result, 0);
+	MINUS1(rdma_listen(first, 1), 0);
+	MINUS1(rdma_listen(other, 1), 0);
+	rdma_destroy_id(other);
+	rdma_destroy_id(first);
+
+	first = bound(at(7010), 0, &result);
+	note("an address", result, 0);
+	other = bound((struct sockaddr *)&any, 0, &result);
+	note("0.0.0.0 beside it", result, EADDRNOTAVAIL);
+	rdma_destroy_id(other);
+	rdma_destroy_id(first);
+
+	first = bound((struct sockaddr *)&loopback, 0, &result);
+	note("a loopback address", result, 0);
+	note("it is no device's", first->verbs == NULL, 1);
+	other = bound((struct sockaddr *)&loopback, 0, &result);
+	note("a loopback address again", result, EADDRNOTAVAIL);
+	rdma_destroy_id(other);
+	MINUS1(rdma_listen(first, 1), 0);
+	rdma_destroy_id(first);
 }
 
 static void order(void)
@@ -235,13 +292,32 @@ static void options(void)
 static void information(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_NUMERICHOST }, *info = NULL;
+	struct addrinfo *known = NULL;
 
 	MINUS1(rdma_getaddrinfo(NULL, NULL, NULL, &info), EINVAL);
-	note("rdma_getaddrinfo, no number", rdma_getaddrinfo("no.such.host.invalid", "1", &hints, &info) != 0, 1);
+	note("rdma_getaddrinfo, no number", rdma_getaddrinfo("no.such.host.invalid", "1", &hints, &info), EAI_NONAME);
+	note("rdma_getaddrinfo, no such service", rdma_getaddrinfo("127.0.0.1", "no-such-service", &hints, &info), EAI_SERVICE);
 	MINUS1(rdma_getaddrinfo("127.0.0.1", "7000", &hints, &info), 0);
 	note("its kind of queue pair", info ? info->ai_qp_type : -1, IBV_QPT_RC);
 	note("its port space", info ? info->ai_port_space : -1, RDMA_PS_TCP);
 	note("its family", info ? info->ai_family : -1, AF_INET);
+	if (info)
+		rdma_freeaddrinfo(info);
+	info = NULL;
+	note("a service by its name", rdma_getaddrinfo("127.0.0.1", "ssh", &hints, &info), getaddrinfo("127.0.0.1", "ssh", NULL, &known));
+	note("its port", info && ntohs(((struct sockaddr_in *)info->ai_dst_addr)->sin_port) != 22, 0);
+	/* libfabric takes addresses out and frees them. */
+	if (info) {
+		free(info->ai_dst_addr);
+		info->ai_dst_addr = NULL;
+		rdma_freeaddrinfo(info);
+	}
+	if (known)
+		freeaddrinfo(known);
+	hints.ai_flags = RAI_PASSIVE;
+	info = NULL;
+	MINUS1(rdma_getaddrinfo(NULL, "7000", &hints, &info), 0);
+	note("any address to listen on", info && info->ai_src_addr && !info->ai_dst_addr, 1);
 	if (info)
 		rdma_freeaddrinfo(info);
 }
@@ -259,6 +335,7 @@ int main(int count, char **arguments)
 	if (!channel)
 		return 2;
 	addresses();
+	wildcards();
 	order();
 	pairs();
 	groups();

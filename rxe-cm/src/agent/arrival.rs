@@ -1,6 +1,8 @@
 //! Messages that arrive: whose they are, and what becomes of requests.
 
-use super::{Agreed, Direction, Exchange, Id, Turn, connections::MOST_CONNECTIONS, gsi::Arrival};
+use super::{
+    Agreed, Direction, Exchange, Id, Turn, connections::MOST_CONNECTIONS, gsi::Arrival, services::Audience,
+};
 use crate::{
     event::{ConnTerms, EventKind, Offer, Place},
     id::CmId,
@@ -8,7 +10,7 @@ use crate::{
         CmaHeader, Datagram, EXTENDED_XRC, Message, PrivateData, RejectReason, Req, ServiceId, Transport,
         machine::{Connection, Directory, Local, Rejection, Request, Route},
     },
-    route::{PathRecord, gid_index},
+    route::{PathRecord, gid_index, source_for},
 };
 use core::sync::atomic::Ordering;
 use rxe_core::num::Psn;
@@ -150,6 +152,12 @@ impl Turn<'_> {
         self.state.services.of(service).any(|id| self.listens(id))
     }
 
+    /// Whether an address is one of this host's, or of this manager's device.
+    fn is_own(&self, address: IpAddr) -> bool {
+        let routed = || source_for(SocketAddr::new(address, 0)).is_ok_and(|source| source == address);
+        gid_index(&self.agent.home, address).is_some() || self.agent.is_system() && routed()
+    }
+
     fn listens(&self, id: usize) -> bool {
         self.state.ids.get(id).is_some_and(|id| id.listening.is_some())
     }
@@ -168,7 +176,12 @@ impl Turn<'_> {
             return None;
         }
         let context = self.agent.context_of(dst).ok()?;
-        let id = self.state.services.find(service, dst).find(|id| self.listens(*id))?;
+        // A loopback address is heard by this host alone; the header is the sender's, the packet's address the network's.
+        let hears = |audience: &Audience| {
+            *audience == Audience::Anyone || self.is_own(src) && self.is_own(arrival.src)
+        };
+        let mut found = self.state.services.find(service, dst).filter(|(id, _)| self.listens(*id));
+        let (id, _) = found.find(|(_, audience)| hears(audience))?;
         let scope = if arrival.dst.is_ipv6() { context.device().interface().index } else { 0 };
         Some(Listener {
             id,

@@ -40,7 +40,7 @@ pub(crate) use manager::Handle;
 pub use manager::{Manager, ManagerCounters};
 pub use qp::min_rnr_timer;
 pub(crate) use qp::{Agreed, answers, asks, init};
-pub(crate) use services::Place;
+pub(crate) use services::{Place, Taken};
 pub(crate) use state::{Exchange, Id, Listening, State};
 
 /// How long the thread sleeps at most. Nothing needs that; it bounds the harm of a forgotten wake-up.

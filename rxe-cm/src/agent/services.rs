@@ -1,7 +1,10 @@
 //! Who has which port of this process, and who listens there. The host service keeps the same for the whole host.
 
 use crate::proto::ServiceId;
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 /// A claim to a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,12 +41,19 @@ impl Place {
         }
     }
 
-    /// The one address.
+    /// As the host service has it: one address, "any" for all of a family, none for all.
     pub(crate) const fn address(self) -> Option<IpAddr> {
         match self {
             Self::Address(address) => Some(address),
-            _ => None,
+            Self::V4 => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            Self::V6 => Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+            Self::All => None,
         }
+    }
+
+    /// Whether rdma_cm takes it for a wildcard, as it does loopback addresses.
+    pub(crate) fn is_wide(self) -> bool {
+        !matches!(self, Self::Address(address) if !address.is_loopback())
     }
 
     fn overlaps(self, other: Self) -> bool {
@@ -55,6 +65,24 @@ impl Place {
     }
 }
 
+/// Why a claim was not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Taken {
+    /// Somebody has that very address.
+    Same,
+    /// Of the two, one is about all addresses.
+    Wide,
+}
+
+/// Whose requests an id takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Audience {
+    /// Everybody's.
+    Anyone,
+    /// Those of this host.
+    ThisHost,
+}
+
 /// All claims of a process.
 #[derive(Debug, Default)]
 pub(super) struct Services {
@@ -62,19 +90,21 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// Adds a claim; false if another one stands against it. As with TCP, an address may be had beside all addresses if
-    /// both sides allow it.
-    pub(super) fn add(&mut self, service: ServiceId, claim: Claim) -> bool {
+    /// Adds a claim, unless another one stands against it. As with TCP, an address may be had beside all addresses if both
+    /// sides allow it.
+    pub(super) fn add(&mut self, service: ServiceId, claim: Claim) -> Result<(), Taken> {
         let list = self.claims.entry(service).or_default();
         let against = |other: &Claim| {
             let shared = claim.reuse && other.reuse && claim.place != other.place;
             claim.place.overlaps(other.place) && !shared
         };
-        let free = !list.iter().any(against);
-        if free {
-            list.push(claim);
+        // As rdma_cm's cma_check_port tells them apart.
+        if let Some(other) = list.iter().find(|other| against(other)) {
+            let wide = claim.place.is_wide() || other.place.is_wide();
+            return Err(if wide { Taken::Wide } else { Taken::Same });
         }
-        free
+        list.push(claim);
+        Ok(())
     }
 
     /// Removes an id's claim.
@@ -87,14 +117,24 @@ impl Services {
         }
     }
 
-    /// The ids that a request for `service` may be for, the one on the very address first.
-    pub(super) fn find(&self, service: ServiceId, address: IpAddr) -> impl Iterator<Item = usize> {
+    /// The ids that a request for `service` may be for, the one on the very address first. Those on a loopback address come
+    /// last: they are there for all addresses, but only for requests of this host, which is the caller's to judge.
+    pub(super) fn find(
+        &self,
+        service: ServiceId,
+        address: IpAddr,
+    ) -> impl Iterator<Item = (usize, Audience)> {
         let list = self.claims.get(&service).map_or(&[][..], Vec::as_slice);
         let exact = list.iter().filter(move |claim| claim.place == Place::Address(address));
         let wide = list
             .iter()
             .filter(move |claim| claim.place.covers(address) && claim.place != Place::Address(address));
-        exact.chain(wide).map(|claim| claim.id)
+        let loopback = list.iter().filter(move |claim| {
+            matches!(claim.place, Place::Address(own) if own != address && own.is_loopback()
+                && own.is_ipv4() == address.is_ipv4())
+        });
+        let anywhere = exact.chain(wide).map(|claim| (claim.id, Audience::Anyone));
+        anywhere.chain(loopback.map(|claim| (claim.id, Audience::ThisHost)))
     }
 
     /// All ids that claim a port, on whatever address.
@@ -117,11 +157,12 @@ mod tests {
     fn the_very_address_comes_first() {
         let (here, there): (IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
         let mut all = Services::default();
-        assert!(all.add(PORT, claim(1, Place::V4, true)));
-        assert!(all.add(PORT, claim(2, Place::Address(here), true)));
-        assert_eq!(all.find(PORT, here).collect::<Vec<_>>(), [2, 1]);
-        assert_eq!(all.find(PORT, there).collect::<Vec<_>>(), [1]);
-        assert_eq!(all.find(PORT, "::1".parse().unwrap()).count(), 0);
+        assert_eq!(all.add(PORT, claim(1, Place::V4, true)), Ok(()));
+        assert_eq!(all.add(PORT, claim(2, Place::Address(here), true)), Ok(()));
+        let found = |all: &Services, address| all.find(PORT, address).map(|(id, _)| id).collect::<Vec<_>>();
+        assert_eq!(found(&all, here), [2, 1]);
+        assert_eq!(found(&all, there), [1]);
+        assert_eq!(found(&all, "::1".parse().unwrap()), [0; 0]);
         all.remove(PORT, 1);
         assert_eq!(all.of(PORT).count(), 1);
         all.remove(PORT, 2);
@@ -129,18 +170,35 @@ mod tests {
     }
 
     #[test]
-    fn conflicts() {
-        let here = Place::Address([10, 0, 0, 1].into());
+    fn a_loopback_address_is_there_for_this_host() {
+        let loopback: IpAddr = [127, 0, 0, 1].into();
         let mut all = Services::default();
-        assert!(all.add(PORT, claim(1, here, false)));
-        for (place, reuse, fits) in [
-            (here, true, false),
-            (Place::V4, true, false),
-            (Place::All, false, false),
-            (Place::V6, false, true),
+        assert_eq!(all.add(PORT, claim(1, Place::Address(loopback), false)), Ok(()));
+        let find = |address: &str| all.find(PORT, address.parse().unwrap()).collect::<Vec<_>>();
+        assert_eq!(find("127.0.0.1"), [(1, Audience::Anyone)]);
+        assert_eq!(find("10.0.0.1"), [(1, Audience::ThisHost)]);
+        assert_eq!(find("fd00::1"), []);
+    }
+
+    #[test]
+    fn conflicts() {
+        let (here, loopback) = (Place::Address([10, 0, 0, 1].into()), Place::Address([127, 0, 0, 1].into()));
+        let mut all = Services::default();
+        assert_eq!(all.add(PORT, claim(1, here, false)), Ok(()));
+        for (place, reuse, outcome) in [
+            (here, true, Err(Taken::Same)),
+            (Place::V4, true, Err(Taken::Wide)),
+            (Place::All, false, Err(Taken::Wide)),
+            (Place::V6, false, Ok(())),
+            (loopback, false, Ok(())),
+            (loopback, false, Err(Taken::Wide)),
         ] {
-            assert_eq!(all.add(PORT, claim(2, place, reuse)), fits, "{place:?}");
+            assert_eq!(all.add(PORT, claim(2, place, reuse)), outcome, "{place:?}");
         }
-        assert!(!all.add(PORT, claim(3, Place::All, true)), "the IPv6 one does not share");
+        assert_eq!(
+            all.add(PORT, claim(3, Place::All, true)),
+            Err(Taken::Wide),
+            "the IPv6 one does not share"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! What an agent knows: ids, and the machines of their exchanges.
 
-use super::{Agreed, Place, Turn, services::Services, timers::Timers, unheard::Unheard};
+use super::{Agreed, Place, Taken, Turn, services::Services, timers::Timers, unheard::Unheard};
 use crate::{
     channel::Queue,
     event::{CmEvent, EventKind, Place as BacklogPlace},
@@ -281,7 +281,13 @@ impl Turn<'_> {
     }
 
     /// A claim of `id` to a port, in this process's list.
-    pub(crate) fn claim(&mut self, id: usize, service: ServiceId, place: Place, reuse: bool) -> bool {
+    pub(crate) fn claim(
+        &mut self,
+        id: usize,
+        service: ServiceId,
+        place: Place,
+        reuse: bool,
+    ) -> Result<(), Taken> {
         self.state.services.add(service, super::services::Claim { id, place, reuse })
     }
 

@@ -2,7 +2,7 @@
 
 use super::CmId;
 use crate::{
-    agent::{Agent, Exchange, Place},
+    agent::{Agent, Exchange, Place, Taken},
     error::CmError,
     event::EventKind,
     proto::{PortSpace, ServiceId},
@@ -18,14 +18,21 @@ const TRIES: usize = 256;
 
 impl CmId {
     /// Takes an address and port of ours (rdma_bind_addr). Port 0 takes any; the address "any" takes all of its family, or
-    /// for IPv6 all of both, as [`CmOptions`](super::CmOptions) say.
+    /// for IPv6 all of both, as [`CmOptions`](super::CmOptions) say. A loopback address stands for all of its family, too,
+    /// but is heard by this host alone, and chooses no device.
     ///
     /// # Errors
-    /// [`CmError::State`] if it is bound already, [`CmError::NotLocal`], [`CmError::InUse`], [`CmError::NoPort`].
+    /// [`CmError::State`] if it is bound already, [`CmError::NotLocal`], [`CmError::InUse`], [`CmError::Overlap`],
+    /// [`CmError::NoPort`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), CmError> {
         let agent = &self.handle().agent;
         let ip = address.ip();
-        let context = if ip.is_unspecified() { None } else { Some(agent.context_of(ip)?) };
+        let context = match ip {
+            _ if ip.is_unspecified() => None,
+            // The device of that address is as good as another, if there is one.
+            _ if ip.is_loopback() => agent.context_of(ip).ok(),
+            _ => Some(agent.context_of(ip)?),
+        };
         let options = self.with(|id| match id.local {
             Some(_) => Err(CmError::State { action: "bind", state: id.doing() }),
             None => Ok((id.space, id.options)),
@@ -38,9 +45,11 @@ impl CmId {
             IpAddr::V6(_) => Place::All,
         };
         let port = if address.port() != 0 {
-            let in_use = CmError::InUse { address, space: name_of(space) };
-            self.claim(ServiceId::new(space, address.port()), place, options.reuse_addr, in_use)?;
-            address.port()
+            match self.claim(ServiceId::new(space, address.port()), place, options.reuse_addr)? {
+                Ok(()) => address.port(),
+                Err(Taken::Same) => return Err(CmError::InUse { address, space: name_of(space) }),
+                Err(Taken::Wide) => return Err(CmError::Overlap { address, space: name_of(space) }),
+            }
         } else {
             self.claim_any(space, place)?
         };
@@ -56,20 +65,18 @@ impl CmId {
         let agent = &self.handle().agent;
         for _ in 0..TRIES {
             let port = random_port(agent);
-            match self.claim(ServiceId::new(space, port), place, false, CmError::NoPort) {
-                Ok(()) => return Ok(port),
-                Err(CmError::NoPort) => {}
-                Err(error) => return Err(error),
+            if self.claim(ServiceId::new(space, port), place, false)?.is_ok() {
+                return Ok(port);
             }
         }
         Err(CmError::NoPort)
     }
 
     /// Takes a port: first of those of this process, then of the host's.
-    fn claim(&self, service: ServiceId, place: Place, reuse: bool, taken: CmError) -> Result<(), CmError> {
+    fn claim(&self, service: ServiceId, place: Place, reuse: bool) -> Result<Result<(), Taken>, CmError> {
         let agent = &self.handle().agent;
-        if !agent.act(|turn| Ok(turn.claim(self.key(), service, place, reuse)))? {
-            return Err(taken);
+        if let Err(taken) = agent.act(|turn| Ok(turn.claim(self.key(), service, place, reuse)))? {
+            return Ok(Err(taken));
         }
         // Not within a turn: the answer takes a while.
         let token = match agent.home.host_port() {
@@ -81,14 +88,15 @@ impl CmId {
                         turn.unclaim(self.key(), service);
                         Ok(())
                     })?;
-                    return Err(taken);
+                    // The service does not say what the other's address is.
+                    return Ok(Err(if place.is_wide() { Taken::Wide } else { Taken::Same }));
                 };
                 Some(token)
             }
         };
         self.with(|id| {
             id.claim = Some((service, token));
-            Ok(())
+            Ok(Ok(()))
         })
     }
 
@@ -113,8 +121,15 @@ impl CmId {
         if let (None, Some(from)) = (local, from) {
             self.bind(from)?;
         }
-        let to = concrete(to);
+        let mut to = concrete(to);
         let found = find_way(agent, from.map(|from| from.ip()), to);
+        // Without a device for loopback addresses the way to oneself is by the device's own.
+        if let Ok((ip, _)) = found
+            && to.ip().is_loopback()
+            && !ip.is_loopback()
+        {
+            to.set_ip(ip);
+        }
         agent.act(|turn| {
             let kind = match found {
                 Ok((ip, context)) => {
@@ -171,11 +186,15 @@ impl CmId {
     }
 }
 
-/// Our address and device for a peer.
+/// Our address and device for a peer. A loopback address is as good as none where the peer is elsewhere, or has no device;
+/// groups are on it, too.
 fn find_way(agent: &Agent, from: Option<IpAddr>, to: SocketAddr) -> Result<(IpAddr, Context), CmError> {
     let ip = match from.filter(|from| !from.is_unspecified()) {
-        Some(from) => from,
-        None => source(agent, to)?,
+        Some(from) if !from.is_loopback() => from,
+        Some(from) if (to.ip().is_loopback() || to.ip().is_multicast()) && agent.context_of(from).is_ok() => {
+            from
+        }
+        _ => source(agent, to)?,
     };
     Ok((ip, agent.context_of(ip)?))
 }

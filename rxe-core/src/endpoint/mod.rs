@@ -10,7 +10,8 @@ mod transmit;
 mod types;
 
 pub use receive::{STEERING_PROBE, STEERING_PROBE_LEN};
-pub use types::{Acks, BatchIdent, EndpointConfig, ObjectError, Run, RunMeta, Stray, Transmit};
+pub use table::MAX_QPS;
+pub use types::{Acks, BatchIdent, EndpointConfig, MAX_SRQS, ObjectError, Run, RunMeta, Stray, Transmit};
 
 use crate::{
     memory::{Memory, NoMemory},

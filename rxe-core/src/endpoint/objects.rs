@@ -1,6 +1,6 @@
 //! Making, changing and destroying queue pairs and shared receive queues.
 
-use super::{ACK_LEN, Endpoint, Notice, ObjectError, Peer, Shared, scene};
+use super::{ACK_LEN, Endpoint, MAX_SRQS, Notice, ObjectError, Peer, Shared, scene};
 use crate::{
     memory::{Memory, NoMemory},
     num::{Psn, Qpn},
@@ -163,6 +163,9 @@ impl Endpoint {
     /// # Errors
     /// [`ObjectError`].
     pub fn create_srq(&mut self, pd: PdId, max_wr: u32, max_sge: u32) -> Result<SrqId, ObjectError> {
+        if self.shared.srqs.len() >= MAX_SRQS as usize {
+            return Err(ObjectError::Exhausted);
+        }
         let entry = self.shared.srqs.vacant_entry();
         let id = SrqId(u32::try_from(entry.key()).map_err(|_| ObjectError::Exhausted)?);
         let queue = RecvQueue { max_wr, max_sge, ..RecvQueue::default() };

@@ -7,6 +7,8 @@ use core::fmt;
 const PAGE: usize = 256;
 /// Numbers below are reserved: 0 (subnet management), 1 (general services), and a few as kernels leave free.
 const FIRST: u16 = 17;
+/// Queue pairs of an endpoint at most, queue pair 1 beside them.
+pub const MAX_QPS: u32 = (u16::MAX - FIRST) as u32 + 1;
 
 type Page = Box<[Option<Box<QueuePair>>; PAGE]>;
 

@@ -5,6 +5,9 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use thiserror::Error;
 
+/// Shared receive queues of an endpoint at most: their numbers for peers have 16 bits, and 0 is none.
+pub const MAX_SRQS: u32 = 65_535;
+
 /// IPv4 IDs that the segments of a batch leave with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BatchIdent {

@@ -130,6 +130,7 @@ impl Inbound {
                 byte_len: open.done as u32,
                 extra,
                 qpn: qp.qpn,
+                grh: true,
                 solicited: packet.bth.solicited,
                 ..Completion::default()
             };

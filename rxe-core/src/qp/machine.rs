@@ -21,7 +21,7 @@ use crate::{
     stats::QpStats,
     time::Instant,
     wire::{Packet, Service},
-    work::{AddressVector, AsyncEvent, Event, RecvWr, SendOp, SendWr, SrqId},
+    work::{AddressVector, AsyncEvent, Event, RecvWr, SendOp, SendWr, SrqId, WcStatus},
 };
 use core::{mem::offset_of, net::IpAddr, ptr};
 
@@ -382,13 +382,11 @@ impl QueuePair {
                 }
             }
             Machine::Uc { sender, .. } | Machine::Ud { sender } => {
-                match sender.emit(&mut self.common, &mut self.sq, ctx, port_mtu, out) {
-                    Ok(emitted) => (emitted, false),
-                    Err(status) => {
-                        self.sq.complete_front(&self.common, ctx, status, 0);
-                        (false, true)
-                    }
+                let emitted = sender.emit(&mut self.common, &mut self.sq, ctx, port_mtu, out);
+                if let Err(status) = emitted {
+                    self.enter_send_error(ctx, status);
                 }
+                (emitted.unwrap_or(false), false)
             }
         };
         if failed {
@@ -453,8 +451,9 @@ impl QueuePair {
                 Machine::Uc { sender, .. } | Machine::Ud { sender } => sender.start(&self.common),
             },
             (QpState::Rts, QpState::Sqd) => {
-                if let Machine::Rc { requester, .. } = &mut self.machine {
-                    requester.begin_drain();
+                match &mut self.machine {
+                    Machine::Rc { requester, .. } => requester.begin_drain(),
+                    Machine::Uc { sender, .. } | Machine::Ud { sender } => sender.begin_drain(),
                 }
                 self.check_drained(ctx);
             }
@@ -471,12 +470,26 @@ impl QueuePair {
     }
 
     fn check_drained(&mut self, ctx: &mut Ctx<'_>) {
-        if self.common.state() == QpState::Sqd
-            && let Machine::Rc { requester, .. } = &mut self.machine
-            && requester.take_drained()
-            && self.common.attrs.sqd_notify
-        {
+        if self.common.state() != QpState::Sqd {
+            return;
+        }
+        let drained = match &mut self.machine {
+            Machine::Rc { requester, .. } => requester.take_drained(),
+            Machine::Uc { sender, .. } | Machine::Ud { sender } => sender.take_drained(),
+        };
+        if drained && self.common.attrs.sqd_notify {
             ctx.events.push_back(Event::Async(AsyncEvent::SqDrained(self.common.qpn)));
+        }
+    }
+
+    /// The oldest request of an unreliable service could not be sent: it fails, the others are flushed, and no more are
+    /// sent until the program says so. What arrives is received as before (IBTA vol. 1, 10.3.1.5: send queue error).
+    fn enter_send_error(&mut self, ctx: &mut Ctx<'_>, status: WcStatus) {
+        self.sq.complete_front(&self.common, ctx, status, 0);
+        self.common.attrs.state = QpState::Sqe;
+        self.sq.flush(&self.common, ctx);
+        if let Machine::Uc { sender, .. } | Machine::Ud { sender } = &mut self.machine {
+            sender.abandon();
         }
     }
 

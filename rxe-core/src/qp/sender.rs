@@ -19,6 +19,8 @@ pub(crate) struct Sender {
     next: Psn,
     /// Packets of the front request that have left.
     sent: u32,
+    /// In SQD, and whoever asked for it was not told that it has drained.
+    draining: bool,
 }
 
 /// Base of UC's opcodes.
@@ -27,7 +29,7 @@ const UC: u8 = 0x20;
 impl Sender {
     /// Starts anew at the transition to RTS.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
-        *self = Self { next: qp.attrs.sq_psn, sent: 0 };
+        *self = Self { next: qp.attrs.sq_psn, ..Self::default() };
     }
 
     /// PSN of the next packet.
@@ -38,6 +40,24 @@ impl Sender {
     /// Whether no message is begun and not ended.
     pub(crate) const fn is_drained(&self) -> bool {
         self.sent == 0
+    }
+
+    /// SQD begins.
+    pub(crate) const fn begin_drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Whether the drained event is due now; true once.
+    pub(crate) const fn take_drained(&mut self) -> bool {
+        self.draining && self.is_drained() && {
+            self.draining = false;
+            true
+        }
+    }
+
+    /// Gives up the message that has begun.
+    pub(crate) const fn abandon(&mut self) {
+        self.sent = 0;
     }
 
     /// Length of the next packet, BTH to ICRC; `Some(0)` for work that needs none.
@@ -81,12 +101,17 @@ impl Sender {
     ) -> Result<bool, WcStatus> {
         let Some(wqe) = sq.ring.front() else { return Ok(false) };
         if wqe.is_local() {
-            let done = match wqe.op {
-                SendOp::LocalInvalidate(key) => ctx.memory.invalidate(qp.asker(), key, false),
-                SendOp::BindWindow(ref bind) => ctx.memory.bind_window(qp.asker(), bind),
-                _ => Ok(()),
-            };
-            done.map_err(|_| WcStatus::MemoryWindowBind)?;
+            match wqe.op {
+                SendOp::LocalInvalidate(key) => {
+                    let done = ctx.memory.invalidate(qp.asker(), key, false);
+                    done.map_err(|_| WcStatus::LocalQpOperation)?;
+                }
+                SendOp::BindWindow(ref bind) => {
+                    let done = ctx.memory.bind_window(qp.asker(), bind);
+                    done.map_err(|_| WcStatus::MemoryWindowBind)?;
+                }
+                _ => {}
+            }
             sq.complete_front(qp, ctx, WcStatus::Success, 0);
             return Ok(false);
         }

@@ -39,9 +39,6 @@ pub enum BindError {
     /// The region's key is not its present one, or is a window's.
     #[error("key {0:?} names no region")]
     NotARegion(Key),
-    /// The new key has another index than the window.
-    #[error("new key {0:?} is not one of this window's")]
-    NewKey(Key),
     /// Queue pair, window and region are not of one protection domain.
     #[error("queue pair, window and region are not in one protection domain")]
     Domain,
@@ -75,7 +72,7 @@ impl BindError {
     #[must_use]
     pub const fn as_access_error(self, bind: &BindWindow) -> AccessError {
         match self {
-            Self::NotAWindow(key) | Self::NotARegion(key) | Self::NewKey(key) => AccessError::UnknownKey(key),
+            Self::NotAWindow(key) | Self::NotARegion(key) => AccessError::UnknownKey(key),
             Self::Domain | Self::Bound => AccessError::NotYours(bind.window),
             Self::NotBindable => AccessError::Denied(Access::MW_BIND),
             Self::Rights => AccessError::Denied(Access::LOCAL_WRITE),
@@ -104,7 +101,8 @@ impl Region {
     }
 
     /// Binds this window, on behalf of the queue pair `asker`, to `region`: what `bind.region` names, `None` if it names
-    /// nothing (allowed only when `bind.len` is 0). Gives the window afterwards. A type 1 window bound to no bytes is
+    /// nothing (allowed only when `bind.len` is 0). Gives the window afterwards. Its index is its own: of the new key only
+    /// the tag counts, as with kernel rxe and cards, so that programs may give the tag alone. A type 1 window bound to no bytes is
     /// unbound, and its old key dead.
     ///
     /// # Errors
@@ -116,14 +114,12 @@ impl Region {
         if bind.window != self.key {
             return Err(BindError::NotAWindow(bind.window));
         }
-        if bind.new_rkey.index() != self.key.index() {
-            return Err(BindError::NewKey(bind.new_rkey));
-        }
+        let key = self.key.with_tag(bind.new_rkey.tag());
         if asker.pd != self.pd {
             return Err(BindError::Domain);
         }
         match window {
-            WindowType::One if bind.len == 0 => return Ok(Self::window(bind.new_rkey, self.pd, window)),
+            WindowType::One if bind.len == 0 => return Ok(Self::window(key, self.pd, window)),
             WindowType::Two if binding.is_some() => return Err(BindError::Bound),
             WindowType::Two if bind.len == 0 => return Err(BindError::Empty),
             _ => {}
@@ -134,7 +130,7 @@ impl Region {
             WindowType::Two => Some(asker.qpn),
         };
         Ok(Self {
-            key: bind.new_rkey,
+            key,
             pd: self.pd,
             addr: if bind.access.contains(Access::ZERO_BASED) { 0 } else { bind.addr },
             len: bind.len,

@@ -44,6 +44,9 @@ fn delivered_with_its_header_area() {
             assert_eq!(received.len(), 1, "{len} bytes");
             let wc = received[0];
             assert_eq!((wc.status, wc.byte_len, wc.grh), (WcStatus::Success, len + 40, true));
+            // As UCX reads it from a ConnectX: UDP, and which network header.
+            let (udp, header) = (8, if bench.pair.sides[0].addr.is_ipv6() { 1 } else { 2 });
+            assert_eq!(wc.sl, udp | header);
             assert_eq!((wc.src_qp, wc.extra), (bench.qpn(0), WcExtra::Immediate([9, 8, 7, 6])));
             assert_eq!(bench.bytes(1, 40, len.into()), data);
             let grh = bench.bytes(1, 0, 40);

@@ -50,6 +50,7 @@ fn every_mtu_and_size_around_it() {
                 assert_eq!(received[0].extra, WcExtra::Immediate([1, 2, 3, 4]));
                 assert_eq!((received[1].opcode, received[1].byte_len), (WcOpcode::RecvRdmaWithImm, size));
                 assert_eq!(received[1].extra, WcExtra::Immediate([5, 6, 7, 8]));
+                assert!(received.iter().all(|wc| wc.grh && wc.sl == 0), "{received:?}");
                 assert_eq!(bench.bytes(1, 0, size.into()), data, "SEND of {size} at {mtu:?}");
                 assert_eq!(bench.bytes(1, BUFFER / 2, size.into()), data, "WRITE of {size} at {mtu:?}");
                 assert_eq!(bench.bytes(0, BUFFER / 2, size.into()), data, "READ of {size} at {mtu:?}");

@@ -2,8 +2,12 @@
 
 use crate::bench::Bench;
 use rxe_core::{
-    qp::QpState,
-    testing::{ConnectOptions, Pair, PairConfig, connect::PD},
+    endpoint::{MAX_QPS, MAX_SRQS, ObjectError},
+    qp::{QpCaps, QpConfig, QpState, QpType},
+    testing::{
+        ConnectOptions, Pair, PairConfig,
+        connect::{PD, RECV_CQ, SEND_CQ},
+    },
     work::{AsyncEvent, RecvWr, SendOp, SrqId, WcStatus},
 };
 
@@ -101,4 +105,37 @@ fn in_use_it_is_not_destroyed() {
     endpoint.destroy_qp(second.qpns[1]).expect("it exists");
     endpoint.destroy_qp(bench.connection.qpns[1]).expect("it exists");
     endpoint.destroy_srq(srq).expect("free now");
+}
+
+/// As many as the device says, and not one more.
+#[test]
+fn as_many_as_there_may_be() {
+    let mut pair = Pair::new(PairConfig::default());
+    let endpoint = &mut pair.sides[0].endpoint;
+    let mut srqs = Vec::new();
+    let refused = loop {
+        match endpoint.create_srq(PD, 1, 1) {
+            Ok(srq) => srqs.push(srq),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((refused, srqs.len()), (ObjectError::Exhausted, MAX_SRQS as usize));
+    let mut qps = 0;
+    let config = QpConfig {
+        qp_type: QpType::Ud,
+        pd: PD,
+        send_cq: SEND_CQ,
+        recv_cq: RECV_CQ,
+        srq: None,
+        xrcd: None,
+        caps: QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 },
+        signal_all: false,
+    };
+    let refused = loop {
+        match endpoint.create_qp(config) {
+            Ok(_) => qps += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((refused, qps), (ObjectError::Exhausted, MAX_QPS));
 }

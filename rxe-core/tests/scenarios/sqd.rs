@@ -2,7 +2,8 @@
 
 use crate::bench::Bench;
 use rxe_core::{
-    qp::{ModifyError, QpChange, QpState},
+    qp::{ModifyError, QpChange, QpState, QpType},
+    testing::{ConnectOptions, PairConfig},
     work::{AsyncEvent, SendOp, WcStatus},
 };
 use std::time::Duration;
@@ -95,4 +96,21 @@ fn a_lost_packet_is_sent_again_while_draining() {
     assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)]);
     assert_eq!(bench.events(0), [AsyncEvent::SqDrained(qpn)]);
     assert_eq!(bench.bytes(1, 0, 5000), bench.bytes(0, 0, 5000));
+}
+
+/// The unreliable services tell it, too: when what was begun has left.
+#[test]
+fn unreliable_services_drain() {
+    for qp_type in [QpType::Uc, QpType::Ud] {
+        let options = ConnectOptions { qp_type, ..ConnectOptions::default() };
+        let mut bench = Bench::with(PairConfig { name: "sqd-unreliable", ..PairConfig::default() }, options);
+        let qpn = bench.qpn(0);
+        bench.pair.modify(0, qpn, &TO_SQD).expect("a transition");
+        bench.pair.run_until_idle();
+        assert_eq!(bench.events(0), [AsyncEvent::SqDrained(qpn)], "{qp_type:?}");
+        bench.go_to(0, QpState::Rts);
+        bench.go_to(0, QpState::Sqd);
+        bench.pair.run_until_idle();
+        assert!(bench.events(0).is_empty(), "not asked for this time");
+    }
 }

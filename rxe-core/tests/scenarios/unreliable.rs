@@ -4,7 +4,7 @@ use crate::bench::Bench;
 use rxe_core::{
     qp::{PostError, QpState, QpType},
     testing::{ConnectOptions, Faults, LinkConfig, PairConfig, Verdict},
-    work::{SendOp, WcStatus},
+    work::{SendFlags, SendOp, SendWr, Sge, WcStatus},
 };
 
 fn bench(name: &'static str, link: LinkConfig) -> Bench {
@@ -33,7 +33,7 @@ fn delivered_and_silent() {
     let read = SendOp::Read(bench.remote(1, 0));
     let sges = [bench.sge(0, 0, 8)];
     let qpn = bench.qpn(0);
-    let refused = bench.pair.post_send(0, qpn, &rxe_core::work::SendWr::new(3, read, &sges));
+    let refused = bench.pair.post_send(0, qpn, &SendWr::new(3, read, &sges));
     assert_eq!(refused, Err(PostError::Operation));
 }
 
@@ -104,6 +104,7 @@ fn through_a_storm() {
         for wc in bench.received(1) {
             assert_eq!(wc.status, WcStatus::Success);
             assert_eq!(wc.extra, rxe_core::work::WcExtra::Immediate((round as u32).to_be_bytes()));
+            assert!(wc.grh, "{wc:?}");
             assert_eq!(u64::from(wc.byte_len), len);
             assert!(bench.bytes(1, 0, len) == data, "message {round} is not whole");
             delivered += 1;
@@ -114,4 +115,43 @@ fn through_a_storm() {
     }
     assert!(delivered > count / 2, "{delivered} of {count}");
     assert_eq!(bench.state(1), QpState::Rts);
+}
+
+/// What cannot be sent ends the send queue until the program says otherwise; receiving goes on.
+#[test]
+fn a_send_queue_in_error() {
+    let mut bench = bench("uc-sqe", LinkConfig::default());
+    let qpn = bench.qpn(0);
+    let beyond = [Sge { addr: bench.addr(0, crate::bench::BUFFER - 10), len: 11, lkey: bench.key(0) }];
+    let wrong = SendWr { flags: SendFlags::empty(), ..SendWr::new(1, SendOp::Send, &beyond) };
+    bench.pair.post_send(0, qpn, &wrong).expect("posted");
+    bench.pair.run_until_idle();
+    assert_eq!((bench.state(0), bench.state(1)), (QpState::Sqe, QpState::Rts));
+    bench.send(0, 2, SendOp::Send, 0, 10);
+    let expected = [(1, WcStatus::LocalProtection), (2, WcStatus::WorkRequestFlushed)];
+    assert_eq!(bench.sent_statuses(0), expected);
+
+    bench.recv(0, 7, 0, 100);
+    bench.send(1, 3, SendOp::Send, 0, 100);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.received_statuses(0), [(7, WcStatus::Success)]);
+    assert!(bench.events(0).is_empty());
+
+    bench.go_to(0, QpState::Rts);
+    bench.recv(1, 8, 0, 5000);
+    let data = bench.fill(0, 0, 5000, 1);
+    bench.send(0, 4, SendOp::Send, 0, 5000);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(4, WcStatus::Success)]);
+    assert_eq!(bench.received_statuses(1), [(8, WcStatus::Success)]);
+    assert_eq!(bench.bytes(1, 0, 5000), data);
+}
+
+/// As with RC, and kernel rxe.
+#[test]
+fn a_local_invalidate_that_fails() {
+    let mut bench = bench("uc-local-invalidate", LinkConfig::default());
+    bench.send(0, 1, SendOp::LocalInvalidate(bench.key(0)), 0, 0);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::LocalQpOperation)]);
 }

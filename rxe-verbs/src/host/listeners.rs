@@ -5,7 +5,10 @@
 
 use super::message::Listen;
 use slab::Slab;
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 /// Ports of one client at most. An id that is bound to an address has one, too, and a program may have as many of them as
 /// there are ports to give (Linux: 32768 to 60999).
@@ -97,7 +100,9 @@ impl Listeners {
     pub(crate) fn find(&self, service_id: u64, address: IpAddr) -> Option<usize> {
         let list = self.by_service.get(&service_id)?;
         let on = |wanted: Option<IpAddr>| list.iter().find(|entry| entry.listen.address == wanted);
-        let found = on(Some(address)).or_else(|| on(None)).map(|entry| entry.owner);
+        let any: IpAddr =
+            if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let found = on(Some(address)).or_else(|| on(Some(any))).or_else(|| on(None)).map(|entry| entry.owner);
         found.or_else(|| self.only_owner(service_id))
     }
 
@@ -114,10 +119,13 @@ impl Listeners {
 }
 
 fn conflict(a: &Listen, b: &Listen) -> bool {
+    let shared = a.reuse && b.reuse;
     match (a.address, b.address) {
-        (Some(a), Some(b)) => a == b,
-        (None, None) => true,
-        _ => !(a.reuse && b.reuse),
+        (a, b) if a == b => true,
+        (Some(a), Some(b)) => {
+            a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()) && !shared
+        }
+        _ => !shared,
     }
 }
 
@@ -159,6 +167,20 @@ mod tests {
         all.remove_owner(1);
         assert!(all.add(3, 1, listen(Some("10.0.0.1"), false)));
         assert_eq!(all.iter().count(), 2);
+    }
+
+    #[test]
+    fn all_of_one_family() {
+        let mut all = Listeners::default();
+        assert!(all.add(1, 1, listen(Some("0.0.0.0"), false)));
+        assert!(all.add(2, 1, listen(Some("::"), false)), "another family");
+        assert!(!all.add(3, 1, listen(None, false)), "both");
+        assert!(!all.add(3, 1, listen(Some("10.0.0.1"), true)), "the other one does not share");
+        assert_eq!((all.find(PORT, ip("10.0.0.1")), all.find(PORT, ip("fd00::1"))), (Some(1), Some(2)));
+        all.remove(1, 1);
+        assert!(all.add(1, 1, listen(Some("0.0.0.0"), true)));
+        assert!(all.add(3, 1, listen(Some("10.0.0.1"), true)));
+        assert_eq!((all.find(PORT, ip("10.0.0.1")), all.find(PORT, ip("10.0.0.2"))), (Some(3), Some(1)));
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl Packet {
 pub struct Listen {
     /// The service ID. Its upper bytes are the port space of the RDMA IP CM.
     pub service_id: u64,
-    /// Requests to this address of ours only; `None` for all.
+    /// Requests to this address of ours only, or to all of its family if it is "any"; `None` for all.
     pub address: Option<IpAddr>,
     /// Whether others may listen to the same service on other addresses, or with this flag too (`RDMA_OPTION_ID_REUSEADDR`).
     pub reuse: bool,

@@ -4,7 +4,6 @@ use super::unix::{in_sight, out_of_the_way};
 use core::time::Duration;
 use nix::{
     errno::Errno,
-    poll::{PollFd, PollFlags, ppoll},
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
         time::TimeSpec,
@@ -13,7 +12,9 @@ use nix::{
 use smallvec::SmallVec;
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    ptr,
+    sync::OnceLock,
     time::Instant,
 };
 
@@ -22,32 +23,61 @@ const CLOSED_PAUSE: Duration = Duration::from_millis(50);
 
 /// A signal ended the wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Interrupted;
+pub struct Interrupted;
+
+/// How a thread sleeps: as `ppoll(2)` without a signal mask, but that an error is given as its number below zero.
+pub type Sleep = fn(&mut [libc::pollfd], Option<&libc::timespec>) -> i32;
+
+static SLEEP: OnceLock<Sleep> = OnceLock::new();
+
+/// Has all threads sleep that way from now on, for a C library whose callers' threads may be cancelled
+/// (`pthread_cancel(3)`). The first such call counts.
+pub fn set_sleep(sleep: Sleep) {
+    // A second library in the same process has the same reasons.
+    let _ = SLEEP.set(sleep);
+}
+
+fn sleep(fds: &mut [libc::pollfd], timeout: Option<&libc::timespec>) -> i32 {
+    if let Some(sleep) = SLEEP.get() {
+        return sleep(fds, timeout);
+    }
+    let timeout = timeout.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: descriptors of a slice, and a time or null.
+    let found = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout, ptr::null()) };
+    if found < 0 { -Errno::last_raw() } else { found }
+}
 
 /// A few descriptors: a wait in the middle of traffic allocates nothing.
 pub(crate) type Fds<'a> = SmallVec<[BorrowedFd<'a>; 4]>;
 
 /// Waits until one of `fds` is readable or the time is over; bit n of the answer tells of descriptor n.
 pub(crate) fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<u32, Interrupted> {
-    let mut list: SmallVec<[_; 4]> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-    match ppoll(&mut list, timeout.map(TimeSpec::from_duration), None) {
+    let watched = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut list: SmallVec<[_; 4]> = fds.iter().map(watched).collect();
+    let timeout_spec = timeout.map(|timeout| *TimeSpec::from_duration(timeout).as_ref());
+    match sleep(&mut list, timeout_spec.as_ref()) {
         // Somebody has closed our descriptors. There is nothing to wait for, and no reason to spin.
-        Ok(_)
-            if list.iter().any(|fd| fd.revents().is_some_and(|bits| bits.contains(PollFlags::POLLNVAL))) =>
-        {
+        0.. if list.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) => {
             std::thread::sleep(CLOSED_PAUSE.min(timeout.unwrap_or(CLOSED_PAUSE)));
             Ok(0)
         }
-        Ok(_) => {
-            Ok(list.iter().enumerate().fold(0, |bits, (n, fd)| bits | u32::from(fd.any() == Some(true)) << n))
-        }
-        Err(Errno::EINTR) => Err(Interrupted),
+        0.. => Ok(list.iter().enumerate().fold(0, |bits, (n, fd)| bits | u32::from(fd.revents != 0) << n)),
+        error if error == -libc::EINTR => Err(Interrupted),
         // Out of memory, or a closed descriptor: come back soon rather than spin or hang.
-        Err(_) => {
+        _ => {
             std::thread::sleep(Duration::from_millis(1).min(timeout.unwrap_or(Duration::MAX)));
             Ok(0)
         }
     }
+}
+
+/// Waits until a descriptor is readable or the time is over, and says whether it is. One that the program has closed is not;
+/// the call comes back after a while then.
+///
+/// # Errors
+/// [`Interrupted`] if a signal arrives.
+pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool, Interrupted> {
+    wait(&[fd], timeout).map(|ready| ready != 0)
 }
 
 /// The point at which a wait ends, if ever.

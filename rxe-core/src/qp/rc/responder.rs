@@ -80,7 +80,7 @@ impl Responder {
         self.expected
     }
 
-    /// Takes a request packet. An error means the queue pair goes to the error state; the NAK, if one is due, is
+    /// Takes a request packet. An error means the queue pair goes to the error state; the answer, if one is due, is
     /// already queued and still leaves, and the open receive, if there was one, has been completed.
     pub(crate) fn handle(
         &mut self,
@@ -145,7 +145,14 @@ impl Responder {
             Err(violation) => {
                 self.refused = true;
                 self.inbound.fail(qp, ctx, violation);
-                self.answers.refuse(self.expected, self.msn, violation.into());
+                match violation {
+                    // Fault class J: the SEND itself was right. It is acknowledged; only our side ends.
+                    Violation::Invalidate(_) if packet.bth.ack_req => {
+                        self.answers.acknowledge(self.expected, self.msn, true);
+                    }
+                    Violation::Invalidate(_) => {}
+                    _ => self.answers.refuse(self.expected, self.msn, violation.into()),
+                }
                 Err(violation)
             }
         }

@@ -45,6 +45,7 @@ fn a_datagram_follows_its_header_area() {
         qpn: world.qp.qpn,
         src_qp: Qpn::new(0x77),
         grh: true,
+        sl: 10,
         solicited: true,
         ..Completion::default()
     };

@@ -163,7 +163,7 @@ impl World {
             (message.opcode, message.data.len() as u64, message.extra, message.solicited, message.solicited),
             "{wc:?}"
         );
-        assert!(!wc.grh, "{wc:?}");
+        assert!(wc.grh, "{wc:?}");
         let index = self.take_posted(side, wc);
         let receiver = self.receiver(side, wc);
         receiver.free.push(index);

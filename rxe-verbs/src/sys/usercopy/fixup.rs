@@ -1,9 +1,10 @@
 //! Access to application memory by a copy routine whose faults become an error return (x86-64).
 
 use core::arch::x86_64::_rdtsc;
-use core::cell::{Cell, UnsafeCell};
+use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
 use super::{Atomic, Fault};
@@ -198,14 +199,8 @@ pub(super) fn usable() -> bool {
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What handled the signals before us.
-struct Previous([UnsafeCell<MaybeUninit<libc::sigaction>>; 2]);
-
-// SAFETY: written once, before the handler that reads it is installed, inside a `OnceLock`'s initialiser.
-unsafe impl Sync for Previous {}
-
-static PREVIOUS: Previous =
-    Previous([UnsafeCell::new(MaybeUninit::uninit()), UnsafeCell::new(MaybeUninit::uninit())]);
+/// What handled the signals before us: null until it is known, and never changed after.
+static PREVIOUS: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
 static INSTALLED: OnceLock<bool> = OnceLock::new();
 
 fn current(signal: c_int) -> Option<libc::sigaction> {
@@ -220,26 +215,64 @@ fn install() -> bool {
     if crate::variable("RXE_USERCOPY").is_some_and(|value| value == "kernel") {
         return false;
     }
-    for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS.0) {
-        let Some(action) = current(signal) else { return false };
-        // SAFETY: nobody reads it before the handler is installed, below.
-        unsafe { (*previous.get()).write(action) };
+    // A signal that is sent to this thread before it is known what to do with it comes a little later.
+    let open = block_signals();
+    let installed = SIGNALS.into_iter().zip(&PREVIOUS).all(|(signal, previous)| take_over(signal, previous));
+    if let Some(mask) = open {
+        // SAFETY: the mask from before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, core::ptr::null_mut()) };
     }
-    for signal in SIGNALS {
-        // SAFETY: a valid action; the handler touches nothing but registers and what was written above.
-        let installed = unsafe {
-            let mut action: libc::sigaction = core::mem::zeroed();
-            action.sa_sigaction = on_fault as *const () as usize;
-            // On the alternative stack: the previous handler may be one for stack overflows.
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            libc::sigemptyset(&raw mut action.sa_mask);
-            libc::sigaction(signal, &raw const action, core::ptr::null_mut()) == 0
-        };
-        if !installed {
-            return false;
+    installed
+}
+
+/// Blocks the two signals in this thread; gives the mask from before.
+fn block_signals() -> Option<libc::sigset_t> {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: sets of our own; on success the call has filled `before`.
+    unsafe {
+        let mut two: libc::sigset_t = core::mem::zeroed();
+        for signal in SIGNALS {
+            libc::sigaddset(&raw mut two, signal);
+        }
+        let blocked = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const two, before.as_mut_ptr()) == 0;
+        blocked.then(|| before.assume_init())
+    }
+}
+
+/// Installs our handler, and keeps what it replaces in the same step: another thread may install one at any time.
+fn take_over(signal: c_int, previous: &AtomicPtr<libc::sigaction>) -> bool {
+    let mut replaced = Box::new(MaybeUninit::<libc::sigaction>::zeroed());
+    // SAFETY: a valid action; the handler touches nothing but registers and what is kept below.
+    let installed = unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = on_fault as *const () as usize;
+        // On the alternative stack: the previous handler may be one for stack overflows.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        libc::sigaction(signal, &raw const action, replaced.as_mut_ptr()) == 0
+    };
+    if installed {
+        previous.store(Box::into_raw(replaced).cast(), Ordering::Release);
+    }
+    installed
+}
+
+/// What ours has replaced. Another thread's signal may be quicker than whoever installs: it waits for the few instructions.
+fn previous(signal: c_int) -> &'static libc::sigaction {
+    let place = &PREVIOUS[usize::from(signal == libc::SIGBUS)];
+    loop {
+        // SAFETY: null, or filled by the kernel, and kept for good.
+        match unsafe { place.load(Ordering::Acquire).as_ref() } {
+            Some(previous) => return previous,
+            None => core::hint::spin_loop(),
         }
     }
-    true
+}
+
+/// The handler that ours has replaced.
+#[cfg(test)]
+pub(super) fn replaced(signal: c_int) -> usize {
+    previous(signal).sa_sigaction
 }
 
 fn handlers_are_ours() -> bool {
@@ -274,10 +307,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
         *instruction = (&raw const rxe_usercopy_fault) as libc::greg_t;
         return;
     }
-    let index = usize::from(signal == libc::SIGBUS);
-    // SAFETY: written before this handler was installed, and never since.
-    let previous = unsafe { (*PREVIOUS.0[index].get()).assume_init_ref() };
-    pass_on(previous, signal, info, context);
+    pass_on(previous(signal), signal, info, context);
 }
 
 /// Does what `previous` would have done.

@@ -222,12 +222,17 @@ pub(super) unsafe fn atomic(address: usize, operation: Atomic) -> Result<u64, Fa
 }
 
 /// Tries whether the aligned word can be written, without changing it: a futex operation adds 0 to its first half
-/// atomically, and answers EFAULT if it cannot.
+/// atomically, and answers EFAULT if it cannot. It wakes a waiter, even if told to wake none, where the half had a given
+/// value: one is given that it has not.
 fn writable(address: usize) -> Result<(), Fault> {
     /// `FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0)` of futex(2).
     const ADD_NOTHING: u32 = 1 << 28;
+    let mut half = [0; 4];
+    // SAFETY: four bytes of the word.
+    unsafe { read(address, &mut half) }?;
+    let another = u32::from(half == [0; 4]);
     let nobody_waits = 0u32;
-    // SAFETY: wakes at most 0 + 0 waiters on our own word and on the application's; the kernel checks both addresses.
+    // SAFETY: the kernel checks both addresses; nobody waits for the first, which is our own.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -236,7 +241,7 @@ fn writable(address: usize) -> Result<(), Fault> {
             0,
             0usize,
             address as *mut u32,
-            ADD_NOTHING,
+            ADD_NOTHING | another,
         )
     };
     if result >= 0 { Ok(()) } else { Err(Fault) }

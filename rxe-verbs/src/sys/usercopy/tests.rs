@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use super::{Atomic, Fault, Region, fixup, kernel, tail};
 
+mod futex;
+
 const PAGE: usize = 4096;
 
 /// One way to reach memory, so that each is tested whichever is chosen.
@@ -280,10 +282,29 @@ fn torn_messages(len: usize, write: &(dyn Fn(usize, &[u8]) + Sync), rounds: u32)
     })
 }
 
-const LENGTHS: [usize; 8] = [2, 16, 64, 256, 512, 1000, 4096, 8192];
+/// Those that are no multiple of eight end with one byte.
+const LENGTHS: [usize; 12] = [2, 9, 16, 63, 64, 256, 257, 512, 1000, 4095, 4096, 8192];
 
 fn torn_reads(write: &(dyn Fn(usize, &[u8]) + Sync), rounds: u32) -> u32 {
     LENGTHS.into_iter().map(|len| torn_messages(len, write, rounds)).sum()
+}
+
+#[test]
+fn what_is_stored_last() {
+    for (address, len, last) in [
+        (0, 1, 1),
+        (0, 7, 1),
+        (0, 8, 8),
+        (0, 9, 1),
+        (1, 8, 1),
+        (3, 13, 8),
+        (12, 4, 1),
+        (0, 4095, 1),
+        (0, 4096, 8),
+        (1, 4096, 1),
+    ] {
+        assert_eq!(tail(address, len), last, "{len} bytes at {address}");
+    }
 }
 
 #[test]
@@ -431,6 +452,47 @@ mod signals {
         assert_eq!(SEEN.load(Ordering::SeqCst), 2);
         assert_eq!(public_write(8), Err(Fault));
         assert_eq!(SEEN.load(Ordering::SeqCst), 2);
+    }
+
+    /// The program's threads may install handlers while we install ours. The alternation finds the gap between looking and
+    /// installing in most runs, if there is one.
+    #[test]
+    fn the_handler_that_ours_replaces_is_the_one_called() {
+        for _ in 0..20 {
+            assert_eq!(in_child("child_installs_all_the_time", &[]), None);
+        }
+    }
+
+    extern "C" fn count_also(_: c_int) {}
+
+    #[test]
+    #[ignore = "run by the_handler_that_ours_replaces_is_the_one_called"]
+    fn child_installs_all_the_time() {
+        if !is_child() {
+            return;
+        }
+        let handlers = [count as *const () as usize, count_also as *const () as usize];
+        // SAFETY: handlers of the right type.
+        let install = |handler: usize| unsafe { libc::signal(libc::SIGSEGV, handler) };
+        install(handlers[0]);
+        let started = &AtomicU8::new(0);
+        let replaced = std::thread::scope(|scope| {
+            let program = scope.spawn(move || {
+                for round in 1_usize.. {
+                    let before = install(handlers[round % 2]);
+                    if before != handlers[(round + 1) % 2] {
+                        // Ours was there, and before it that of the round before.
+                        return handlers[(round + 1) % 2];
+                    }
+                    started.store(1, Ordering::Release);
+                }
+                unreachable!("it ends by a return")
+            });
+            spin_until(|| started.load(Ordering::Acquire) == 1);
+            fixup::usable();
+            program.join().unwrap()
+        });
+        assert_eq!(fixup::replaced(libc::SIGSEGV), replaced);
     }
 
     #[test]

@@ -127,14 +127,19 @@ pub(crate) fn gone(pair: &mut Pair<'_>) -> Result<(), Failure> {
     pair.nothing_more()
 }
 
+/// As a kernel does it: the SEND is acknowledged, our receive fails, and nothing more is answered.
 pub(crate) fn invalidate_key(pair: &mut Pair<'_>) -> Result<(), Failure> {
     pair.we_receive(3, 0, 100)?;
     let wr = json!({
         "opcode": "SEND_WITH_INV", "sge": pair.their_sges(0, 100), "invalidate_rkey": pair.mr.rkey().0,
     });
-    ended(pair, wr, "REM_ACCESS_ERR")?;
-    pair.we_ended(WcStatus::LocalAccess, WcOpcode::Recv)?;
+    pair.they_post(&[wr])?;
+    pair.they_did("SEND")?;
+    pair.we_ended(WcStatus::RemoteInvalidRequest, WcOpcode::Recv)?;
     equal("our state", pair.qp.state(), QpState::Error)?;
+    let write = pair.their_wr("RDMA_WRITE", 0, 10, pair.here(0));
+    pair.they_post(&[write])?;
+    pair.they_ended("RETRY_EXC_ERR", "")?;
     pair.nothing_more()
 }
 

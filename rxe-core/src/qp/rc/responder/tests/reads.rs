@@ -39,9 +39,13 @@ fn a_read_of_nothing_needs_no_key() {
     rig.hear(&acked(packet(0x0c, 100, nowhere, &[]))).unwrap();
     let said = rig.answer();
     assert!(said.is(0x10, 100) && said.payload.is_empty());
+    assert_eq!(said.msn, 1, "a message like any other");
     assert_eq!(rig.responder.expected_psn(), Psn::new(101));
     rig.hear(&acked(packet(0x0c, 100, nowhere, &[]))).unwrap();
-    assert!(rig.answer().is(0x10, 100));
+    let again = rig.answer();
+    assert!(again.is(0x10, 100) && again.msn == 1);
+    rig.hear(&acked(packet(0x0c, 101, nowhere, &[]))).unwrap();
+    assert_eq!(rig.answer().msn, 2);
 }
 
 #[test]

@@ -156,6 +156,19 @@ fn misaligned_atomics() {
     invalid(Rig::new(), &packet(0x1d, 100, to(BASE + 4, 8), &[1; 8]), Violation::Misaligned);
 }
 
+/// As in kernel rxe the key is looked at first.
+#[test]
+fn misaligned_atomics_under_a_wrong_key() {
+    let nothing = Key(0x9900);
+    for opcode in [0x13, 0x14] {
+        let mut ext = atomic(BASE + 4, 1, 1);
+        ext.atomic.rkey = nothing;
+        let wrong = packet(opcode, 100, ext, &[]);
+        let violation = Violation::Access(AccessError::UnknownKey(nothing));
+        refused(Rig::new(), &wrong, violation, NakCode::RemoteAccess, None);
+    }
+}
+
 #[test]
 fn reads_and_atomics_without_resources() {
     for (opcode, payload) in [(0x0c, 0), (0x13, 0), (0x14, 0), (0x1d, 8)] {
@@ -334,7 +347,7 @@ fn the_table() {
         (Violation::Access(fault), RemoteOperational, WcStatus::LocalAccess),
         (Violation::ReceiveTooShort, InvalidRequest, WcStatus::LocalLength),
         (Violation::ReceiveAccess(key), RemoteOperational, WcStatus::LocalProtection),
-        (Violation::Invalidate(key), RemoteAccess, WcStatus::LocalAccess),
+        (Violation::Invalidate(key), RemoteAccess, WcStatus::RemoteInvalidRequest),
     ] {
         assert_eq!(NakCode::from(violation), code, "{violation:?}");
         assert_eq!(WcStatus::from(violation), status, "{violation:?}");

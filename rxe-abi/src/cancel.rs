@@ -1,0 +1,118 @@
+//! Threads that are cancelled (`pthread_cancel(3)`), which programs do to those that wait for events.
+//!
+//! glibc ends such a thread by unwinding its stack, from the next function of its own that is a cancellation point; many
+//! that we call are. Rust's frames must not be unwound that way. So a thread cannot be cancelled while it is inside one of
+//! our functions ([`Shield`]). Those that wait are cancellation points as a whole ([`cancellation_point`]): only the sleep
+//! itself can be cancelled, in a frame of C's (`sleep.c`); what there was to do then is undone by an ordinary return, as
+//! after a signal, and the thread ends where nothing of ours is left on its stack.
+
+use core::{
+    cell::Cell,
+    ffi::{c_int, c_void},
+    ptr,
+};
+use std::sync::Once;
+
+const ENABLE: c_int = 0;
+const DISABLE: c_int = 1;
+/// PTHREAD_CANCELED.
+const CANCELED: *mut c_void = ptr::without_provenance_mut(usize::MAX);
+
+// "C-unwind": these two may end the thread.
+unsafe extern "C-unwind" {
+    safe fn pthread_testcancel();
+    safe fn pthread_exit(value: *mut c_void) -> !;
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    fn rxe_sleep(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: *const libc::timespec) -> c_int;
+}
+
+/// What may happen to the calling thread while it sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Thread {
+    /// Nothing: it is in no function that is a cancellation point, or the program has forbidden it.
+    Safe,
+    /// It may be cancelled.
+    Cancellable,
+    /// It was, and is on its way out.
+    Cancelled,
+}
+
+thread_local! {
+    static THREAD: Cell<Thread> = const { Cell::new(Thread::Safe) };
+}
+
+/// The thread cannot be cancelled while it has this.
+#[derive(Debug)]
+pub(crate) struct Shield {
+    before: c_int,
+}
+
+impl Shield {
+    pub(crate) fn new() -> Self {
+        Self { before: set_state(DISABLE) }
+    }
+}
+
+impl Drop for Shield {
+    fn drop(&mut self) {
+        if self.before == ENABLE {
+            // A cancellation that waits is for the program's next cancellation point: this is none.
+            set_state(ENABLE);
+        }
+    }
+}
+
+fn set_state(state: c_int) -> c_int {
+    let mut before = DISABLE;
+    // SAFETY: a state that it knows, and a place for the one before.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
+}
+
+/// Runs a function of the library that waits: a cancellation point. Nothing with a destructor may be alive in what calls
+/// it. Inside another one, that one is the cancellation point.
+pub(crate) fn cancellation_point<T: Copy>(work: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| rxe_verbs::set_sleep(sleep));
+    if THREAD.get() != Thread::Safe {
+        return work();
+    }
+    pthread_testcancel();
+    let before = set_state(DISABLE);
+    if before != ENABLE {
+        return work();
+    }
+    THREAD.set(Thread::Cancellable);
+    let result = work();
+    if THREAD.replace(Thread::Safe) == Thread::Cancelled {
+        pthread_exit(CANCELED);
+    }
+    set_state(ENABLE);
+    result
+}
+
+/// How all threads sleep, see [`rxe_verbs::set_sleep`].
+fn sleep(fds: &mut [libc::pollfd], timeout: Option<&libc::timespec>) -> c_int {
+    let timeout = timeout.map_or(ptr::null(), ptr::from_ref);
+    let count = fds.len() as libc::nfds_t;
+    match THREAD.get() {
+        Thread::Safe => {
+            // SAFETY: `count` descriptors, and a time or null.
+            let found = unsafe { libc::ppoll(fds.as_mut_ptr(), count, timeout, ptr::null()) };
+            if found < 0 { -nix::errno::Errno::last_raw() } else { found }
+        }
+        Thread::Cancellable => {
+            // SAFETY: as above. The thread cannot be cancelled but in there, which ends like any other function.
+            let found = unsafe { rxe_sleep(fds.as_mut_ptr(), count, timeout) };
+            if found == -libc::ECANCELED {
+                THREAD.set(Thread::Cancelled);
+                return -libc::EINTR;
+            }
+            found
+        }
+        Thread::Cancelled => -libc::EINTR,
+    }
+}

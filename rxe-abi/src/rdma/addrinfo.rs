@@ -1,0 +1,130 @@
+//! Addresses for endpoints (rdma_getaddrinfo). Programs take parts of what they get out of it and free them themselves
+//! (libfabric does), so all of it is malloc's.
+
+use super::id::space_of;
+use crate::{
+    border::{
+        Address, Errno, INVALID, Out, Result, Text, allocate, given, look_up, quietly, release,
+        sockaddr_bytes, value,
+    },
+    c::rdma::{AddrInfo, RAI_FAMILY, RAI_NUMERICHOST, RAI_PASSIVE},
+    convert::{qp_type, qp_type_number},
+};
+use core::{ffi::c_int, ptr};
+use rxe_cm::proto::PortSpace;
+use rxe_verbs::QpType;
+use std::net::SocketAddr;
+
+/// rdma_getaddrinfo(3): names of hosts and services, and all addresses that they have. What getaddrinfo(3) says of names that
+/// it does not know is returned as it is.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_getaddrinfo(
+    node: Text,
+    service: Text,
+    hints: Option<&AddrInfo>,
+    out: Out<'_, *mut AddrInfo>,
+) -> c_int {
+    value(|| {
+        let (space, kind) = wanted(hints)?;
+        let flags = hints.map_or(0, |hints| hints.ai_flags);
+        let own = hints.map_or(Ok(None), |hints| Address::new(hints.ai_src_addr).read())?;
+        let blank = AddrInfo {
+            ai_flags: flags,
+            ai_qp_type: qp_type_number(kind),
+            ai_port_space: space.number().into(),
+            ..AddrInfo::default()
+        };
+        let passive = flags & RAI_PASSIVE != 0;
+        let (found, place) = match (node.is_null() && service.is_null(), hints) {
+            (true, None) => return Err(INVALID),
+            // Nothing is looked up: the hints are what comes out.
+            (true, Some(hints)) => {
+                let to = Address::new(hints.ai_dst_addr).read()?;
+                (vec![(to, None)], AddrInfo { ai_family: hints.ai_family, ..blank })
+            }
+            (false, _) => match look_up(node, service, &ask(hints, space, kind)) {
+                Ok(found) => {
+                    (found.into_iter().map(|(address, name)| (Some(address), name)).collect(), blank)
+                }
+                Err(code) => return Ok(code),
+            },
+        };
+        let mut first = ptr::null_mut();
+        for (address, name) in found.into_iter().rev() {
+            let (from, to) = if passive && address.is_some() { (address, None) } else { (own, address) };
+            let mut info = AddrInfo { ai_next: first, ..place };
+            if let Some(address) = address {
+                info.ai_family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+            }
+            (info.ai_src_addr, info.ai_src_len) = copy(from);
+            (info.ai_dst_addr, info.ai_dst_len) = copy(to);
+            let name = name.map_or(ptr::null_mut(), |name| allocate(name.as_bytes_with_nul()).cast());
+            *(if passive { &mut info.ai_src_canonname } else { &mut info.ai_dst_canonname }) = name;
+            first = allocate(core::slice::from_ref(&info));
+            if first.is_null() {
+                return Err(Errno(libc::ENOMEM));
+            }
+        }
+        given(out)?.write(first);
+        Ok(0)
+    })
+}
+
+fn copy(address: Option<SocketAddr>) -> (*mut libc::sockaddr, libc::socklen_t) {
+    address.map_or((ptr::null_mut(), 0), |address| {
+        let bytes = sockaddr_bytes(address);
+        (allocate(&bytes).cast(), bytes.len() as libc::socklen_t)
+    })
+}
+
+/// What getaddrinfo(3) is asked for.
+fn ask(hints: Option<&AddrInfo>, space: PortSpace, kind: QpType) -> libc::addrinfo {
+    let flags = hints.map_or(0, |hints| hints.ai_flags);
+    let flag = |ours: c_int, theirs: c_int| if flags & ours != 0 { theirs } else { 0 };
+    let datagrams = kind == QpType::Ud || matches!(space, PortSpace::Udp | PortSpace::Ipoib);
+    libc::addrinfo {
+        ai_flags: flag(RAI_PASSIVE, libc::AI_PASSIVE) | flag(RAI_NUMERICHOST, libc::AI_NUMERICHOST),
+        ai_family: hints.filter(|_| flags & RAI_FAMILY != 0).map_or(libc::AF_UNSPEC, |hints| hints.ai_family),
+        ai_socktype: if datagrams { libc::SOCK_DGRAM } else { libc::SOCK_STREAM },
+        ai_protocol: 0,
+        ai_addrlen: 0,
+        ai_addr: ptr::null_mut(),
+        ai_canonname: ptr::null_mut(),
+        ai_next: ptr::null_mut(),
+    }
+}
+
+/// Port space and kind of queue pair; each follows from the other where only one is named.
+fn wanted(hints: Option<&AddrInfo>) -> Result<(PortSpace, QpType)> {
+    let space = hints.map_or(0, |hints| hints.ai_port_space);
+    let kind = hints.map_or(0, |hints| hints.ai_qp_type);
+    Ok(match (space, kind) {
+        (0, 0) => (PortSpace::Tcp, QpType::Rc),
+        (0, kind) => match qp_type(kind)? {
+            QpType::Ud => (PortSpace::Udp, QpType::Ud),
+            kind => (PortSpace::Tcp, kind),
+        },
+        (space, 0) => match space_of(space)? {
+            space @ (PortSpace::Udp | PortSpace::Ipoib) => (space, QpType::Ud),
+            space => (space, QpType::Rc),
+        },
+        (space, kind) => (space_of(space)?, qp_type(kind)?),
+    })
+}
+
+/// rdma_freeaddrinfo(3).
+#[unsafe(no_mangle)]
+extern "C" fn rdma_freeaddrinfo(info: *mut AddrInfo) {
+    quietly(|| {
+        let mut next = info;
+        while let Some(info) = release(next) {
+            let addresses = [info.ai_src_addr.cast::<u8>(), info.ai_dst_addr.cast()];
+            let names = [info.ai_src_canonname.cast(), info.ai_dst_canonname.cast()];
+            let others = [info.ai_route.cast(), info.ai_connect.cast()];
+            for part in [addresses, names, others].concat() {
+                release(part);
+            }
+            next = info.ai_next;
+        }
+    });
+}

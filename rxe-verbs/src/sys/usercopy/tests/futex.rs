@@ -1,0 +1,44 @@
+//! Words of the application's that its threads wait for by futex(2): atomics by system calls leave the waiters alone.
+
+use super::*;
+use core::sync::atomic::{AtomicBool, AtomicU32};
+
+fn futex(word: &AtomicU32, operation: c_int, value: u32, timeout: Option<libc::timespec>) -> c_int {
+    let timeout = timeout.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: a word that lives, and a time or null.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, timeout) as c_int }
+}
+
+fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+#[test]
+fn nobody_is_woken() {
+    for value in [0u64, 1, u64::MAX] {
+        let pages = Pages::new(1);
+        // SAFETY: reached as an atomic only, here and by what is tested.
+        let word = unsafe { AtomicU32::from_ptr(pages.start as *mut u32) };
+        word.store(value as u32, Ordering::SeqCst);
+        let (waits, ended) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(move || {
+                waits.store(true, Ordering::SeqCst);
+                let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+                let timeout = libc::timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+                let outcome = futex(word, operation, value as u32, Some(timeout));
+                let errno = errno();
+                ended.store(true, Ordering::SeqCst);
+                (outcome, errno)
+            });
+            spin_until(|| waits.load(Ordering::SeqCst));
+            // At least one of these finds it asleep.
+            while !ended.load(Ordering::SeqCst) {
+                // SAFETY: inside the mapping.
+                unsafe { kernel::atomic(pages.start, Atomic::FetchAdd(0)) }.unwrap();
+                std::thread::yield_now();
+            }
+            assert_eq!(waiter.join().unwrap(), (-1, libc::ETIMEDOUT), "{value}");
+        });
+    }
+}
