@@ -80,6 +80,29 @@ impl Drop for Server {
     }
 }
 
+/// A process that keeps a processor busy, until it is dropped.
+#[derive(Debug)]
+pub struct Hog(Child);
+
+impl Hog {
+    /// So many of them.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start(count: usize) -> Result<Vec<Self>> {
+        let one = || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn();
+        (0..count).map(|_| Ok(Self(one()?))).collect()
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        // It does not end by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A program of this workspace, which lies where this one does.
 ///
 /// # Errors

@@ -376,6 +376,7 @@ impl<'a> CqWaiter<'a> {
             let polls = channel.stack.polls(reach);
             let polled = core::mem::replace(&mut self.polls, polls) != polls
                 || channel.stack.is_polled(reach)
+                || channel.stack.has_lookout()
                 || channel.stack.wait.polling() == Polling::Busy;
             let watched = if polled {
                 self.watching = None;

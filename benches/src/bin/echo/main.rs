@@ -8,7 +8,10 @@ mod rdma;
 mod tcp;
 mod wait;
 
-use benches::{ends::Result, turns};
+use benches::{
+    ends::Result,
+    turns::{self, Hog},
+};
 use clap::{Parser, ValueEnum};
 use measure::Figures;
 use serde_json::{Value, json};
@@ -76,7 +79,7 @@ fn main() -> Result<()> {
     if args.serve {
         return serve(plan(&args, args.wire[0], args.connections[0], args.size[0]));
     }
-    let _hogs: Vec<Hog> = (0..args.hogs).map(|_| Hog::start()).collect::<Result<_>>()?;
+    let _hogs = Hog::start(args.hogs)?;
     if !args.json {
         println!(
             "{}, load {}, {} busy loops beside it, wait by {:?}\n",
@@ -218,22 +221,5 @@ impl Drop for Server {
         // It is gone already unless something went wrong.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// A process that keeps a processor busy.
-struct Hog(Child);
-
-impl Hog {
-    fn start() -> Result<Self> {
-        let mut command = Command::new("sh");
-        Ok(Self(command.args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn()?))
-    }
-}
-
-impl Drop for Hog {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

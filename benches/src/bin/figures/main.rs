@@ -17,7 +17,7 @@ mod raw;
 use answer::Role;
 use benches::{
     ends::Result,
-    turns::{idle_share, load, machine},
+    turns::{Hog, idle_share, load, machine},
 };
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -40,6 +40,9 @@ struct Args {
     /// Only rows whose name contains this
     #[arg(long)]
     only: Option<String>,
+    /// Busy loops beside it
+    #[arg(long, default_value_t = 0)]
+    hogs: usize,
 }
 
 #[derive(Debug, Subcommand)]
@@ -70,6 +73,7 @@ fn main() -> Result<()> {
     let probes = unique(rows.iter().flat_map(|row| row.probes()));
     let mut ratios: Vec<Ratio> = rows.iter().map(|row| Ratio::new(row)).collect();
     let idle = idle_share();
+    let _hogs = Hog::start(args.hogs)?;
     let bar = bar(args.rounds, &probes)?;
     let mut distances = Vec::new();
     for _ in 0..args.rounds {
@@ -81,9 +85,10 @@ fn main() -> Result<()> {
     }
     bar.finish_and_clear();
     println!(
-        "{}; {:.0} % of its processors idle before, load {} after; {} rounds of {} s.\n{}\n",
+        "{}; {:.0} % of its processors idle before, {} busy loops beside it, load {} after; {} rounds of {} s.\n{}\n",
         machine(),
         idle * 100.0,
+        args.hogs,
         load(),
         args.rounds,
         args.seconds,
