@@ -41,7 +41,8 @@ const LOG: &str = "RXE_LOG";
 /// A verb's refusal in words, for those who want to know.
 fn tell(error: &dyn core::fmt::Display) {
     static WANTED: OnceLock<bool> = OnceLock::new();
-    if *WANTED.get_or_init(|| std::env::var_os(LOG).is_some_and(|value| !value.is_empty() && value != "0")) {
+    if *WANTED.get_or_init(|| rxe_verbs::variable(LOG).is_some_and(|value| !value.is_empty() && value != "0"))
+    {
         eprintln!("rxe: {error}");
     }
 }

@@ -3,13 +3,13 @@
 #[macro_use]
 mod output;
 
-mod agent;
 mod cm;
 mod cmtime;
 mod demo;
 mod devices;
 mod doctor;
-mod host;
+mod follower;
+mod local;
 mod measure;
 mod perf;
 mod pingpong;

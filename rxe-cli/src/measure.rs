@@ -1,9 +1,9 @@
-//! Bandwidth and latency between a leader and its agent.
+//! Bandwidth and latency between a leader and its follower.
 
 use crate::{
     Result,
-    agent::{Answer, Ask, Card, DEPTH, Side, Wire, unexpected, wait_for_byte},
-    host::{self, PATIENCE},
+    follower::{Answer, Ask, Card, DEPTH, Side, Wire, unexpected, wait_for_byte},
+    local::{self, PATIENCE},
 };
 use clap::ValueEnum;
 use rxe_verbs::{Completion, SendOp};
@@ -108,7 +108,7 @@ pub(crate) fn bandwidth(
             }
             let count = line.send_cq.poll(&mut some)?;
             for wc in &some[..count] {
-                host::check(wc, &side.context)?;
+                local::check(wc, &side.context)?;
             }
             *outstanding -= count as u32;
             done += count as u64;
@@ -130,7 +130,7 @@ pub(crate) fn bandwidth(
     Ok(Rate { bytes: done * u64::from(size), messages: done, seconds })
 }
 
-/// Tells the agent, by writing the last byte of its memory, that it is over.
+/// Tells the follower, by writing the last byte of its memory, that it is over.
 fn finish(side: &Side, wire: &mut Wire) -> Result<()> {
     let last = side.mr.len() - 1;
     side.mr.write_at(last, &[1])?;

@@ -2,8 +2,8 @@
 
 use crate::{
     Result,
-    agent::{self, Answer, Kind, Setup, Wire, unexpected},
-    host::{self, Local},
+    follower::{self, Answer, Kind, Setup, Wire, unexpected},
+    local::{self, Local},
     measure::{self, Rate, Times, Until, Work},
     output,
 };
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "BYTES", value_delimiter = ',', value_parser = parse_size)]
     size: Vec<u32>,
     /// Path MTU [default: the largest that fits]
-    #[arg(short, long, value_name = "BYTES", value_parser = host::parse_mtu)]
+    #[arg(short, long, value_name = "BYTES", value_parser = local::parse_mtu)]
     mtu: Option<Mtu>,
     /// Queue pairs: bandwidth only
     #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -102,7 +102,7 @@ fn wait(args: &Args) -> Result<()> {
     let gid = args.local.gid_index(&context, own_ip);
     let mut wire = wire(&tcp)?;
     wire.write(&Answer::Mtu(context.port().active_mtu.bytes()))?;
-    agent::serve(&context, gid, &mut wire)
+    follower::serve(&context, gid, &mut wire)
 }
 
 fn lead(args: &Args, host: &str, work: Work, kind: What) -> Result<()> {

@@ -21,6 +21,9 @@ import threading
 import time
 import traceback
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from process import Process  # noqa: E402
+
 PAIRS = 8
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]
 # Seconds: until two have met; until a peer has been told; for a round that nobody disturbs.
@@ -31,47 +34,17 @@ ROUND = 60
 LEAST = 10
 
 
-class Process:
-    """A program on the drop-in whose output is read while it runs."""
+class OnDropin(Process):
+    """A program on the drop-in; what it says is looked for by patterns."""
 
     def __init__(self, folder, argv):
         variables = [f"RXE_CONFIG={folder}/rxe.toml", f"XDG_RUNTIME_DIR={folder}/run"]
         words = [*NOBODY, "env", "-u", "LD_LIBRARY_PATH", *variables, f"{folder}/rxe", "run", "--", "stdbuf", "-oL", *argv]
         # Each of these becomes the next, so that this is the program's number.
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )
-        self.lines = []
-        self.reader = threading.Thread(target=lambda: self.lines.extend(line[:120].rstrip() for line in self.process.stdout))
-        self.reader.start()
+        super().__init__(words)
 
-    def runs(self):
-        return self.process.poll() is None
-
-    def says(self, pattern):
-        return any(re.search(pattern, line) for line in list(self.lines))
-
-    def wait_for(self, pattern, seconds):
-        until = time.monotonic() + seconds
-        while not self.says(pattern) and self.runs() and time.monotonic() < until:
-            time.sleep(0.02)
-        if not self.runs():
-            self.reader.join(2)
-        return self.says(pattern)
-
-    def end(self, seconds):
-        """Its exit code, or nothing if it had to be killed."""
-        try:
-            code = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            code = None
-        self.reader.join(5)
-        return code
-
-    def told(self):
-        return "\n".join(self.lines[-6:])
+    def says(self, text):
+        return any(re.search(text, line) for line in list(self.lines))
 
 
 class Rping:
@@ -139,9 +112,9 @@ class Minute:
 
     def round(self, kind, port, victim, after):
         words = kind.words(port, kind.ended if victim else kind.whole)
-        server = Process(self.folder, words[0])
+        server = OnDropin(self.folder, words[0])
         self.wait_listening(server, kind, port)
-        client = Process(self.folder, words[1])
+        client = OnDropin(self.folder, words[1])
         both = {"server": server, "client": client}
         try:
             if victim is None:

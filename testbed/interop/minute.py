@@ -3,13 +3,18 @@ killed about each second, the host service every ten. And one process that lives
 what the capture has for its slot."""
 
 import json
+import pathlib
 import subprocess
+import sys
 import threading
 import time
 import traceback
 
 import crowd
 import steering
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from process import Process  # noqa: E402
 
 SECTION = crowd.SECTION
 # A few seconds each, where the kernel is emulated on processors that are shared; of one packet, see crowd.py.
@@ -31,45 +36,6 @@ NOTICE = 30
 MEETING = 45
 # A busy machine may be late once.
 MISSED = 1
-
-
-class Process:
-    """A program whose output is read while it runs."""
-
-    def __init__(self, argv):
-        self.process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )
-        self.lines = []
-        self.reader = threading.Thread(target=lambda: self.lines.extend(line[:100].strip() for line in self.process.stdout))
-        self.reader.start()
-
-    def runs(self):
-        return self.process.poll() is None
-
-    def says(self, text):
-        return any(text in line for line in list(self.lines))
-
-    def wait_for(self, text, seconds):
-        """Whether it said so before it ended, or it was too late."""
-        until = time.monotonic() + seconds
-        while not self.says(text) and self.runs() and time.monotonic() < until:
-            time.sleep(0.05)
-        return self.says(text)
-
-    def end(self, seconds):
-        """Its exit code, once all it said was read; nothing if it had to be killed."""
-        try:
-            code = self.process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            code = None
-        self.reader.join()
-        return code
-
-    def told(self):
-        return "\n".join(self.lines[-5:])
 
 
 class Minute:

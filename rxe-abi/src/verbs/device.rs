@@ -29,7 +29,8 @@ const ONLY: &str = "RXE_DEVICE";
 /// The devices this process may see.
 pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
     let system = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
-    match std::env::var(ONLY).ok().filter(|only| !only.is_empty()) {
+    let only = rxe_verbs::variable(ONLY).and_then(|only| only.into_string().ok());
+    match only.filter(|only| !only.is_empty()) {
         None => {
             Ok(rxe_verbs::devices().map_err(system)?.into_iter().map(|device| known(device, None)).collect())
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     Result,
-    agent::{Answer, Ask, Card, Received, Side, Wire, patience_millis, unexpected},
+    follower::{Answer, Ask, Card, Received, Side, Wire, patience_millis, unexpected},
 };
 use rxe_verbs::{Key, Payload, Remote, SendOp, SendWr, WcStatus};
 use std::time::Duration;
@@ -180,7 +180,7 @@ impl<'a> Stage<'a> {
             let seed = self.next_seed();
             self.wire.wants(&Ask::Clear { at: AT, len: size as usize })?;
             self.wire.wants(&Ask::Receive { line: RC, at: AT, len: size })?;
-            let mut bytes = crate::agent::pattern(size as usize, seed);
+            let mut bytes = crate::follower::pattern(size as usize, seed);
             let wr = SendWr { payload: Payload::Inline(&bytes), ..SendWr::new(1, SendOp::Send, &[]) };
             self.side.line(RC)?.qp.post_send(&wr)?;
             // They were copied.

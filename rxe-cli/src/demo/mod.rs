@@ -5,7 +5,7 @@ mod report;
 
 use crate::{
     Result,
-    agent::{self, Kind, Setup, Wire},
+    follower::{self, Kind, Setup, Wire},
     measure::{self, Until, Work},
 };
 use checks::Stage;
@@ -62,10 +62,10 @@ pub(crate) fn run_peer(args: &PeerArgs) -> Result<()> {
     let mut wire = Wire::new(Box::new(io::stdin()), Box::new(io::stdout()), "the first process has gone");
     let context = match Context::open_address(args.address) {
         Ok(context) => context,
-        Err(error) => return wire.write(&agent::Answer::Failed(error.to_string())),
+        Err(error) => return wire.write(&follower::Answer::Failed(error.to_string())),
     };
-    wire.write(&agent::Answer::Done)?;
-    agent::serve(&context, 0, &mut wire)
+    wire.write(&follower::Answer::Done)?;
+    follower::serve(&context, 0, &mut wire)
 }
 
 /// The second process, which does not outlive the first.
@@ -85,10 +85,10 @@ impl Second {
         let mut wire = Wire::new(Box::new(from), Box::new(to), "the second process has ended");
         let second = Self(child);
         match wire.read()?.ok_or("the second process has ended")? {
-            agent::Answer::Done => Ok((second, wire)),
+            follower::Answer::Done => Ok((second, wire)),
             // It is on this host too: what is wrong is not "the other side".
-            agent::Answer::Failed(why) => Err(why.into()),
-            other => Err(agent::unexpected(&other)),
+            follower::Answer::Failed(why) => Err(why.into()),
+            other => Err(follower::unexpected(&other)),
         }
     }
 }

@@ -5,7 +5,7 @@ mod play;
 
 use crate::{
     Result,
-    host::{self, Connection, Local},
+    local::{self, Connection, Local},
     output,
 };
 use clap::ValueEnum;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     iters: u32,
     /// Path MTU: the same on both sides
-    #[arg(short, long, value_name = "BYTES", default_value = "1024", value_parser = host::parse_mtu)]
+    #[arg(short, long, value_name = "BYTES", default_value = "1024", value_parser = local::parse_mtu)]
     mtu: Mtu,
     /// Receives posted at a time (large messages: as many as fit in 64 MiB)
     #[arg(short, long, value_name = "COUNT", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[arg(short = 'q', long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     num_qp: u32,
     /// Retransmission timeout of rc and srq: 4.096 us x 2^CODE; 0 is none
-    #[arg(short = 'u', long, value_name = "CODE", default_value_t = host::TIMEOUT, value_parser = clap::value_parser!(u8).range(0..=31))]
+    #[arg(short = 'u', long, value_name = "CODE", default_value_t = local::TIMEOUT, value_parser = clap::value_parser!(u8).range(0..=31))]
     timeout: u8,
     /// TCP port for finding each other
     #[arg(short, long, default_value_t = 18_515)]

@@ -3,7 +3,7 @@
 use super::{Args, Service, contact::Contact};
 use crate::{
     Result,
-    host::{self, Connection, next_completion},
+    local::{self, Connection, next_completion},
 };
 use rxe_verbs::{
     Access, CompChannel, Completion, Context, Cq, Gid, Mr, Pd, Qkey, Qp, QpCaps, QpInit, RecvWr, SendOp,
@@ -82,8 +82,8 @@ impl Table {
         for _ in 0..count {
             let init = QpInit { caps, srq: srq.as_ref(), ..QpInit::new(service.qp_type(), &cq) };
             let qp = pd.create_qp(&init)?;
-            host::to_init(&qp, Access::empty(), QKEY)?;
-            let own = Contact { qpn: qp.qpn(), psn: host::random_psn(), gid: Gid::ZERO };
+            local::to_init(&qp, Access::empty(), QKEY)?;
+            let own = Contact { qpn: qp.qpn(), psn: local::random_psn(), gid: Gid::ZERO };
             players.push(Player {
                 qp,
                 own,
@@ -126,7 +126,7 @@ impl Table {
     }
 
     pub(super) fn connect(&self, index: usize, to: &Connection) -> Result<()> {
-        host::connect(&self.players[index].qp, to)
+        local::connect(&self.players[index].qp, to)
     }
 
     /// Sets where datagrams go.

@@ -86,7 +86,7 @@ fn broken_messages_cost_their_sender_the_connection() {
     offend(&[(&[0xee; 100], &[])]);
     offend(&[(&observer[..5], &[])]);
     offend(&[(&[0; 20_000], &[])]);
-    offend(&[(b"\0rxex\x01\x01\0\x01x\x02", &[])]);
+    offend(&[(b"\0rxex\x02\x02\0\x01x\x02", &[])]);
     // Listen, before a hello and as an observer; a second hello.
     offend(&[(b"\x01\x05\x05\0\0", &[])]);
     offend(&[(&observer, &[]), (b"\x01\x05\x05\0\0", &[])]);
@@ -126,8 +126,8 @@ fn releases_meet_or_say_who_is_to_upgrade() {
         buffer[..len].to_vec()
     };
     let welcome = answer(1, 9, JOIN);
-    assert_eq!(welcome[..2], [0, 1], "{welcome:?}");
-    for (oldest, newest, words) in [(0, 0, "upgrade the program"), (2, 9, "upgrade it")] {
+    assert_eq!(welcome[..2], [0, 2], "{welcome:?}");
+    for (oldest, newest, words) in [(1, 1, "upgrade the program"), (3, 9, "upgrade it")] {
         let refusal = answer(oldest, newest, JOIN);
         let said = String::from_utf8_lossy(&refusal).into_owned();
         assert!(refusal[0] == 1 && said.contains(words) && said.contains("9.9"), "{said}");

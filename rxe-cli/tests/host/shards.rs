@@ -294,7 +294,7 @@ fn child_joins_once() {
 /// The same greeting, of who has a slot.
 fn further() -> Vec<u8> {
     let mut bytes = hello(JOIN);
-    let features = b"\0rxeh\x01\x01".len();
+    let features = b"\0rxeh\x02\x02".len();
     assert_eq!(bytes[features], 0);
     bytes[features] = 1;
     bytes

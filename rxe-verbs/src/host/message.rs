@@ -8,8 +8,9 @@ use rxe_core::{endpoint::RunMeta, wire::HeaderSeen};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{net::IpAddr, ops::RangeInclusive};
 
-/// Versions of these messages that this release speaks.
-pub(crate) const VERSIONS: RangeInclusive<u16> = 1..=1;
+/// Versions of these messages that this release speaks. In version 1 all processes had the records of all, and the vault had no
+/// file of each.
+pub(crate) const VERSIONS: RangeInclusive<u16> = 2..=2;
 /// Bytes of a message at most.
 pub(crate) const MAX_MESSAGE: usize = 16 * 1024;
 /// Bytes of a [`Part`] at most.
@@ -269,10 +270,10 @@ mod tests {
 
     #[test]
     fn versions_meet_or_one_is_told_to_upgrade() {
-        assert_eq!(hello(1, 1).agree(), Ok(1));
-        assert_eq!(hello(1, 9).agree(), Ok(1));
-        assert!(hello(0, 0).agree().unwrap_err().contains("upgrade the program"));
-        assert!(hello(2, 3).agree().unwrap_err().contains("upgrade it"));
+        assert_eq!(hello(2, 2).agree(), Ok(2));
+        assert_eq!(hello(1, 9).agree(), Ok(2));
+        assert!(hello(1, 1).agree().unwrap_err().contains("upgrade the program"));
+        assert!(hello(3, 4).agree().unwrap_err().contains("upgrade it"));
     }
 
     /// The layout that every release must understand.

@@ -3,7 +3,7 @@
 use super::{CLEAR, Card, DEPTH, GUARD, Kind, Received, Setup};
 use crate::{
     Result,
-    host::{self, Connection, PATIENCE},
+    local::{self, Connection, PATIENCE},
 };
 use rxe_verbs::{
     Access, Completion, Context, Cq, Gid, Key, Mr, Pd, Psn, Qkey, Qp, QpCaps, QpInit, QpType, Qpn, RecvWr,
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 const QKEY: Qkey = Qkey(0x1111_1111);
 /// READs and atomics outstanding.
 const READS: u8 = 128;
-/// Memory an agent gives at most.
+/// Memory a follower gives at most.
 const MEMORY: usize = 1 << 30;
-/// Lines an agent makes at most.
+/// Lines a follower makes at most.
 const LINES: usize = 256;
 
 /// A queue pair, and what is known of its other end.
@@ -86,10 +86,10 @@ impl Side {
             let (remote_qpn, remote_psn) = (Qpn::new(*qpn), Psn::new(*psn));
             let psn = line.psn;
             let gid_index = self.gid;
-            let timeout = host::TIMEOUT;
+            let timeout = local::TIMEOUT;
             let to =
                 Connection { gid_index, remote_gid, remote_qpn, remote_psn, psn, mtu, depth: READS, timeout };
-            host::connect(&line.qp, &to)?;
+            local::connect(&line.qp, &to)?;
             line.dest = (line.kind == Kind::Ud).then(|| self.pd.create_ah(av).dest(remote_qpn, QKEY));
         }
         self.remote = Remote { addr: to.addr, rkey: Key(to.rkey) };
@@ -117,7 +117,7 @@ impl Side {
     /// Waits for our own work request.
     pub(crate) fn sent(&self, line: usize) -> Result<Completion> {
         let wc = self.finished(line)?;
-        host::check(&wc, &self.context)?;
+        local::check(&wc, &self.context)?;
         Ok(wc)
     }
 
@@ -142,7 +142,7 @@ impl Side {
     pub(crate) fn received(&self, line: usize, timeout: Duration) -> Result<Received> {
         let line = self.line(line)?;
         let wc = line.recv_cq.poll_within(timeout)?.ok_or("nothing arrived")?;
-        host::check(&wc, &self.context)?;
+        local::check(&wc, &self.context)?;
         let grh = wc.grh.then(|| self.mr.read_vec(wc.wr_id as usize, 40)).transpose()?;
         Ok(Received {
             len: wc.byte_len,
@@ -217,8 +217,8 @@ impl Line {
         let qp = pd.create_qp(&QpInit { srq, ..init })?;
         // Unreliable services do no READs or atomics.
         let rights = if kind == Kind::Uc { Access::REMOTE_WRITE } else { rights };
-        host::to_init(&qp, rights, QKEY)?;
-        Ok(Self { qp, send_cq, recv_cq, kind, psn: host::random_psn(), dest: None })
+        local::to_init(&qp, rights, QKEY)?;
+        Ok(Self { qp, send_cq, recv_cq, kind, psn: local::random_psn(), dest: None })
     }
 }
 

@@ -1,9 +1,9 @@
-//! The agent: does what it is asked until the leader hangs up.
+//! The follower: does what it is asked until the leader hangs up.
 
 use super::{Answer, Ask, DEPTH, Side, Wire};
 use crate::{
     Result,
-    host::{self, PATIENCE},
+    local::{self, PATIENCE},
 };
 use rxe_verbs::{Access, BindWindow, Completion, Context, Key, Mw, MwBind, SendFlags, SendOp, WindowType};
 use std::{
@@ -15,23 +15,23 @@ use std::{
 
 /// Works for the leader at the other end of `wire`.
 pub(crate) fn serve(context: &Context, gid: u8, wire: &mut Wire) -> Result<()> {
-    let mut agent = Agent { context: context.clone(), gid, side: None, windows: Vec::new() };
+    let mut follower = Follower { context: context.clone(), gid, side: None, windows: Vec::new() };
     while let Some(ask) = wire.read::<Ask>()? {
-        let answer = agent.act(ask, wire).unwrap_or_else(|error| Answer::Failed(error.to_string()));
+        let answer = follower.act(ask, wire).unwrap_or_else(|error| Answer::Failed(error.to_string()));
         wire.write(&answer)?;
     }
     Ok(())
 }
 
 #[derive(Debug)]
-struct Agent {
+struct Follower {
     context: Context,
     gid: u8,
     side: Option<Side>,
     windows: Vec<Mw>,
 }
 
-impl Agent {
+impl Follower {
     fn side(&self) -> Result<&Side> {
         self.side.as_ref().ok_or_else(|| "nothing is set up yet".into())
     }
@@ -116,7 +116,7 @@ impl Agent {
             for (index, line) in side.lines.iter().enumerate().filter(|_| receive.is_some()) {
                 let count = line.recv_cq.poll(&mut some)?;
                 for wc in &some[..count] {
-                    host::check(wc, &self.context)?;
+                    local::check(wc, &self.context)?;
                     side.receive(index, 0, receive.unwrap_or(0))?;
                 }
             }
@@ -151,7 +151,7 @@ impl Agent {
                 side.post(0, SendOp::Write(side.remote(0)), size as usize, size)?;
             } else {
                 let wc = line.recv_cq.poll_within(PATIENCE)?.ok_or("the other side is silent")?;
-                host::check(&wc, &self.context)?;
+                local::check(&wc, &self.context)?;
                 side.receive(0, 0, size)?;
                 side.post(0, SendOp::Send, size as usize, size)?;
             }

@@ -1,10 +1,10 @@
-//! Two processes that work together: one leads, the other, the agent, does what it is asked, over a pair of streams that
+//! Two processes that work together: one leads, the other, the follower, does what it is asked, over a pair of streams that
 //! carry a line of JSON for each question and answer.
 
 mod serve;
 mod side;
 
-use crate::{Result, host};
+use crate::{Result, local};
 use rxe_verbs::Mtu;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -100,7 +100,7 @@ pub(crate) enum Ask {
     Tcp { echo: Option<usize> },
 }
 
-/// What the agent says.
+/// What the follower says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Done,
@@ -180,7 +180,7 @@ impl Wire {
         }
     }
 
-    /// Makes both sides and connects them; the agent's card comes back.
+    /// Makes both sides and connects them; the follower's card comes back.
     pub(crate) fn set_up(
         &mut self,
         context: &rxe_verbs::Context,
@@ -202,7 +202,7 @@ pub(crate) fn unexpected(answer: &Answer) -> Box<dyn std::error::Error + Send + 
     format!("the other side gave an answer that was not asked for: {answer:?}").into()
 }
 
-/// How long the agent may be silent.
+/// How long the follower may be silent.
 pub(crate) const fn patience_millis() -> u64 {
-    host::PATIENCE.as_secs() * 1000
+    local::PATIENCE.as_secs() * 1000
 }
