@@ -152,6 +152,7 @@ fn threads_that_wait_may_be_cancelled() {
 fn wrong_calls_give_the_numbers_of_a_kernel_device() {
     program_on_ours("wrong", &[]);
     program_on_ours("wrong_cm", &["here=10.66.0.9"]);
+    program_with("wrong_cm", &["here=10.66.1.1"], SECOND_INTERFACE);
 }
 
 #[test]
@@ -170,8 +171,17 @@ fn endpoints_are_what_they_were_made_of() {
     program_on_ours("endpoints", &["10.66.0.9"]);
 }
 
+/// Another one than lo, so that there are two devices.
+const SECOND_INTERFACE: &str = "ip link add rxe-a type veth peer name rxe-b && ip addr add 10.66.1.1/24 dev rxe-a && \
+     ip link set rxe-b up && ip link set rxe-a up";
+
 /// Runs tests/c/NAME.c on the library, in a network namespace of its own, which has 10.66.0.9.
 fn program_on_ours(name: &str, arguments: &[&str]) {
+    program_with(name, arguments, "true");
+}
+
+/// The same, after a command in the namespace. Skipped where that is not possible.
+fn program_with(name: &str, arguments: &[&str], before: &str) {
     if !there("gcc") || !there("unshare") {
         return;
     }
@@ -190,13 +200,14 @@ fn program_on_ours(name: &str, arguments: &[&str]) {
     assert!(built.status.success(), "{}", said(&built));
     let alone = |command: &str| {
         let mut unshare = Command::new("unshare");
-        let command = format!("ip link set lo up && ip addr add 10.66.0.9/32 dev lo && {command}");
+        let command =
+            format!("ip link set lo up && ip addr add 10.66.0.9/32 dev lo && {before} && {command}");
         unshare.args(["--map-root-user", "--net", "sh", "-c", &command, "sh"]).arg(&program).args(arguments);
         unshare.env("LD_LIBRARY_PATH", library().parent().unwrap()).env("RXE_SERVICE", "off");
         unshare.output().unwrap()
     };
     if !alone("true").status.success() {
-        skip("no network namespace may be made here");
+        skip(&format!("no network namespace may be made here, or not with: {before}"));
         return;
     }
     let output = alone("exec \"$@\"");

@@ -126,6 +126,11 @@ impl Queue {
         }
     }
 
+    /// Events that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
     fn pop(&self) -> Option<CmEvent> {
         if !self.is_own() {
             return None;

@@ -65,6 +65,16 @@ pub enum EventKind {
     /// Packets of the connection can not be on their way any more: queue pair numbers may be used again
     /// (RDMA_CM_EVENT_TIMEWAIT_EXIT).
     TimewaitExit,
+    /// Addresses that the program had looked up are there (RDMA_CM_EVENT_ADDRINFO_RESOLVED). Nothing here looks up any: it is
+    /// for those who do ([`CmId::tell`]).
+    AddrInfoResolved,
+    /// The program's own (RDMA_CM_EVENT_USER).
+    User {
+        /// As the program has it.
+        status: i32,
+        /// As the program has it.
+        arg: u64,
+    },
 }
 
 /// Enhanced connection establishment options (struct ibv_ece): what vendors' devices agree on beyond the standard, carried
@@ -161,6 +171,7 @@ impl CmEvent {
             EventKind::Unreachable => -libc::ETIMEDOUT,
             EventKind::NoService(status) => status.0.into(),
             EventKind::Rejected(reason) => reason.0.into(),
+            EventKind::User { status, .. } => *status,
             _ => 0,
         }
     }
@@ -184,6 +195,8 @@ impl EventKind {
             Self::MulticastJoin(_) => "MULTICAST_JOIN",
             Self::MulticastError(_) => "MULTICAST_ERROR",
             Self::TimewaitExit => "TIMEWAIT_EXIT",
+            Self::AddrInfoResolved => "ADDRINFO_RESOLVED",
+            Self::User { .. } => "USER",
         }
     }
 

@@ -3,9 +3,9 @@
 
 mod api_common;
 
-use api_common::{Host, PATIENCE, PORT, connect, send};
+use api_common::{Host, PATIENCE, PORT, connect, pair, send};
 use rxe_cm::{
-    ConnParams,
+    ConnParams, EventKind,
     proto::{
         CmaHeader, CommId, Datagram, Dreq, Guid, Message, Path, PortSpace, PrivateData, Req, ServiceId,
         SidrReq,
@@ -214,4 +214,18 @@ fn ends_of_unknown_connections_are_answered_but_not_without_limit() {
     assert_eq!(counters.sent + counters.not_sent + counters.rate_limited, COUNT, "{counters:?}");
     assert!(counters.sent >= 1000, "{counters:?}");
     assert_eq!(b.manager.connections(), 0);
+}
+
+/// Events of the program's own that it does not fetch.
+#[test]
+fn a_program_cannot_fill_the_memory_with_its_own_events() {
+    let (a, _b) = pair();
+    let id = a.id(PortSpace::Tcp);
+    let tell = |arg| id.tell(EventKind::User { status: 0, arg });
+    let told = (0..2000).take_while(|arg| tell(*arg).is_ok()).count();
+    assert_eq!(told, 1000);
+    assert_eq!(tell(0).unwrap_err().errno(), libc::ENOBUFS);
+    let first = a.expect("USER");
+    assert!(matches!(first.kind, EventKind::User { arg: 0, .. }));
+    tell(0).unwrap();
 }

@@ -148,6 +148,7 @@ pub(crate) struct UdParam {
 pub(crate) union Param {
     pub(crate) conn: ConnParam,
     pub(crate) ud: UdParam,
+    pub(crate) arg: u64,
 }
 
 /// struct rdma_cm_event.
@@ -224,6 +225,7 @@ pub(crate) const OPTION_ID_ACK_TIMEOUT: c_int = 3;
 pub(crate) const RAI_PASSIVE: c_int = 1;
 pub(crate) const RAI_NUMERICHOST: c_int = 2;
 pub(crate) const RAI_FAMILY: c_int = 8;
+pub(crate) const RAI_SA: c_int = 0x10;
 
 /// What RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH are: as many as possible.
 pub(crate) const MAX_DEPTH: u8 = 0xff;

@@ -1,17 +1,17 @@
 //! Addresses for endpoints (rdma_getaddrinfo). Programs take parts of what they get out of it and free them themselves
 //! (libfabric does), so all of it is malloc's.
 
-use super::id::space_of;
+use super::{Id, event::wait_if_sync, id::space_of};
 use crate::{
     border::{
-        Address, Errno, INVALID, Out, Result, Text, allocate, given, look_up, quietly, release,
-        sockaddr_bytes, value,
+        Address, Errno, INVALID, Out, Result, Text, UNSUPPORTED, allocate, given, look_up, quietly, release,
+        sockaddr_bytes, value, waiting_value,
     },
-    c::rdma::{AddrInfo, RAI_FAMILY, RAI_NUMERICHOST, RAI_PASSIVE},
+    c::rdma::{AddrInfo, RAI_FAMILY, RAI_NUMERICHOST, RAI_PASSIVE, RAI_SA},
     convert::{qp_type, qp_type_number},
 };
-use core::{ffi::c_int, ptr};
-use rxe_cm::proto::PortSpace;
+use core::{ffi::c_int, ptr, sync::atomic::AtomicPtr};
+use rxe_cm::{EventKind, proto::PortSpace};
 use rxe_verbs::QpType;
 use std::net::SocketAddr;
 
@@ -24,48 +24,106 @@ extern "C" fn rdma_getaddrinfo(
     hints: Option<&AddrInfo>,
     out: Out<'_, *mut AddrInfo>,
 ) -> c_int {
-    value(|| {
-        let (space, kind) = wanted(hints)?;
-        let flags = hints.map_or(0, |hints| hints.ai_flags);
-        let own = hints.map_or(Ok(None), |hints| Address::new(hints.ai_src_addr).read())?;
-        let blank = AddrInfo {
-            ai_flags: flags,
-            ai_qp_type: qp_type_number(kind),
-            ai_port_space: space.number().into(),
-            ..AddrInfo::default()
-        };
-        let passive = flags & RAI_PASSIVE != 0;
-        let (found, place) = match (node.is_null() && service.is_null(), hints) {
-            (true, None) => return Err(INVALID),
-            // Nothing is looked up: the hints are what comes out.
-            (true, Some(hints)) => {
-                let to = Address::new(hints.ai_dst_addr).read()?;
-                (vec![(to, None)], AddrInfo { ai_family: hints.ai_family, ..blank })
-            }
-            (false, _) => match look_up(node, service, &ask(hints, space, kind)) {
-                Ok(found) => {
-                    (found.into_iter().map(|(address, name)| (Some(address), name)).collect(), blank)
-                }
-                Err(code) => return Ok(code),
-            },
-        };
-        let mut first = ptr::null_mut();
-        for (address, name) in found.into_iter().rev() {
-            let (from, to) = if passive && address.is_some() { (address, None) } else { (own, address) };
-            let mut info = AddrInfo { ai_next: first, ..place };
-            if let Some(address) = address {
-                info.ai_family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-            }
-            (info.ai_src_addr, info.ai_src_len) = copy(from);
-            (info.ai_dst_addr, info.ai_dst_len) = copy(to);
-            let name = name.map_or(ptr::null_mut(), |name| allocate(name.as_bytes_with_nul()).cast());
-            *(if passive { &mut info.ai_src_canonname } else { &mut info.ai_dst_canonname }) = name;
-            first = allocate(core::slice::from_ref(&info));
-            if first.is_null() {
-                return Err(Errno(libc::ENOMEM));
-            }
+    value(|| match find(node, service, hints)? {
+        Ok(first) => {
+            given(out)?.write(first);
+            Ok(0)
         }
-        given(out)?.write(first);
+        Err(code) => Ok(code),
+    })
+}
+
+/// A list of addresses, or getaddrinfo's number for what is wrong.
+fn find(
+    node: Text,
+    service: Text,
+    hints: Option<&AddrInfo>,
+) -> Result<core::result::Result<*mut AddrInfo, c_int>> {
+    let (space, kind) = wanted(hints)?;
+    let flags = hints.map_or(0, |hints| hints.ai_flags);
+    let own = hints.map_or(Ok(None), |hints| Address::new(hints.ai_src_addr).read())?;
+    let blank = AddrInfo {
+        ai_flags: flags,
+        ai_qp_type: qp_type_number(kind),
+        ai_port_space: space.number().into(),
+        ..AddrInfo::default()
+    };
+    let passive = flags & RAI_PASSIVE != 0;
+    let (found, place) = match (node.is_null() && service.is_null(), hints) {
+        (true, None) => return Err(INVALID),
+        // Nothing is looked up: the hints are what comes out.
+        (true, Some(hints)) => {
+            let to = Address::new(hints.ai_dst_addr).read()?;
+            (vec![(to, None)], AddrInfo { ai_family: hints.ai_family, ..blank })
+        }
+        (false, _) => match look_up(node, service, &ask(hints, space, kind)) {
+            Ok(found) => (found.into_iter().map(|(address, name)| (Some(address), name)).collect(), blank),
+            Err(code) => return Ok(Err(code)),
+        },
+    };
+    let mut first = ptr::null_mut();
+    for (address, name) in found.into_iter().rev() {
+        let (from, to) = if passive && address.is_some() { (address, None) } else { (own, address) };
+        let mut info = AddrInfo { ai_next: first, ..place };
+        if let Some(address) = address {
+            info.ai_family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        }
+        (info.ai_src_addr, info.ai_src_len) = copy(from);
+        (info.ai_dst_addr, info.ai_dst_len) = copy(to);
+        let name = name.map_or(ptr::null_mut(), |name| allocate(name.as_bytes_with_nul()).cast());
+        *(if passive { &mut info.ai_src_canonname } else { &mut info.ai_dst_canonname }) = name;
+        first = allocate(core::slice::from_ref(&info));
+        if first.is_null() {
+            return Err(Errno(libc::ENOMEM));
+        }
+    }
+    Ok(Ok(first))
+}
+
+/// Addresses that were looked up for an id.
+#[derive(Debug)]
+pub(super) struct Resolved(AtomicPtr<AddrInfo>);
+
+impl Drop for Resolved {
+    fn drop(&mut self) {
+        rdma_freeaddrinfo(*self.0.get_mut());
+    }
+}
+
+/// rdma_resolve_addrinfo(3): as rdma_getaddrinfo, and an event says that it is done. Names of a subnet manager's are not looked
+/// up: there is none.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rdma_resolve_addrinfo(
+    id: Option<&Id>,
+    node: Text,
+    service: Text,
+    hints: Option<&AddrInfo>,
+) -> c_int {
+    waiting_value(|| {
+        let id = given(id)?;
+        if hints.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
+            return Err(UNSUPPORTED);
+        }
+        if id.more().resolved.is_some() {
+            return Err(Errno(libc::EBUSY));
+        }
+        let found = find(node, service, hints)?.map_err(|_| Errno(libc::ENODATA))?;
+        id.more().resolved = Some(Resolved(found.into()));
+        if let Err(error) = id.cm.tell(EventKind::AddrInfoResolved) {
+            id.more().resolved = None;
+            return Err(error.into());
+        }
+        wait_if_sync(id)
+    })
+}
+
+/// rdma_query_addrinfo(3): what was looked up, once.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_query_addrinfo(id: Option<&Id>, out: Out<'_, *mut AddrInfo>) -> c_int {
+    value(|| {
+        let (id, out) = (given(id)?, given(out)?);
+        let mut resolved = id.more().resolved.take().ok_or(Errno(libc::ENOENT))?;
+        out.write(core::mem::replace(resolved.0.get_mut(), ptr::null_mut()));
         Ok(0)
     })
 }

@@ -2,7 +2,7 @@
 
 use super::{Channel, Id, id::enter, ids, multicast::Join, qp};
 use crate::{
-    border::{Errno, Out, Owned, Result, given, object, value, waiting_value},
+    border::{Errno, INVALID, Out, Owned, Result, given, object, value, waiting_value},
     c::rdma::{CmEvent, ConnParam, Param, UdParam},
     convert::ah_attr,
     object::Events,
@@ -113,6 +113,7 @@ const REJECTED: c_int = 8;
 pub(super) const CONNECT_REQUEST: c_int = 4;
 const CONNECT_ERROR: c_int = 6;
 const ESTABLISHED: c_int = 9;
+const USER: c_int = 18;
 
 /// RDMA_CM_EVENT_*.
 const fn number(kind: &EventKind) -> c_int {
@@ -130,6 +131,8 @@ const fn number(kind: &EventKind) -> c_int {
         EventKind::MulticastJoin(_) => 12,
         EventKind::MulticastError(_) => 13,
         EventKind::TimewaitExit => 15,
+        EventKind::AddrInfoResolved => 16,
+        EventKind::User { .. } => USER,
         // There is none yet.
         _ => 14,
     }
@@ -208,6 +211,7 @@ fn param(kind: &EventKind, private_data: &[u8]) -> Param {
         EventKind::ConnectResponse(terms) => Param { conn: conn(Some(terms), private_data) },
         EventKind::ConnectRequest(Offer::Datagram(terms))
         | EventKind::Established(Offer::Datagram(terms)) => Param { ud: ud(terms.as_ref(), private_data) },
+        EventKind::User { arg, .. } => Param { arg: *arg },
         _ => Param { conn: conn(None, private_data) },
     }
 }
@@ -250,10 +254,23 @@ fn joined(about: usize, terms: &DatagramTerms) -> Param {
     Param { ud: UdParam { private_data: context, ..ud(Some(terms), &[]) } }
 }
 
+/// rdma_write_cm_event(3): an event of the program's own.
+#[unsafe(no_mangle)]
+extern "C" fn rdma_write_cm_event(id: Option<&Id>, event: c_int, status: c_int, arg: u64) -> c_int {
+    value(|| {
+        let id = given(id)?;
+        if event != USER {
+            return Err(INVALID);
+        }
+        id.cm.tell(EventKind::User { status, arg })?;
+        Ok(0)
+    })
+}
+
 /// rdma_event_str(3).
 #[unsafe(no_mangle)]
 extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
-    const NAMES: [&CStr; 16] = [
+    const NAMES: [&CStr; 20] = [
         c"RDMA_CM_EVENT_ADDR_RESOLVED",
         c"RDMA_CM_EVENT_ADDR_ERROR",
         c"RDMA_CM_EVENT_ROUTE_RESOLVED",
@@ -270,6 +287,10 @@ extern "C" fn rdma_event_str(event: c_int) -> *const c_char {
         c"RDMA_CM_EVENT_MULTICAST_ERROR",
         c"RDMA_CM_EVENT_ADDR_CHANGE",
         c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+        c"RDMA_CM_EVENT_USER",
+        c"RDMA_CM_EVENT_INTERNAL",
     ];
     let name = usize::try_from(event).ok().and_then(|event| NAMES.get(event));
     name.map_or(c"UNKNOWN EVENT", |name| *name).as_ptr()

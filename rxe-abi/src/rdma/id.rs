@@ -9,6 +9,7 @@ use crate::{
     c::{self, Pointer, rdma as r},
     convert::qp_type_number,
     object::Context,
+    verbs::device::devices,
 };
 use core::{
     ffi::{c_int, c_void},
@@ -138,9 +139,11 @@ impl Id {
                 word.store(u64::from_ne_bytes(half.try_into().unwrap_or_default()), Ordering::Relaxed);
             }
         }
-        // A loopback address stands for all: which device it is to be only a peer says, as with rdma_cm.
-        let for_all =
-            self.cm.peer_addr().is_none() && self.cm.local_addr().is_some_and(|it| it.ip().is_loopback());
+        // A loopback address stands for all: which device it is to be only a peer says, as with rdma_cm. But where there is no
+        // choice programs need not wait for that.
+        let for_all = self.cm.peer_addr().is_none()
+            && self.cm.local_addr().is_some_and(|local| local.ip().is_loopback())
+            && devices().is_ok_and(|devices| devices.len() > 1);
         if let (Some(context), true) =
             (self.cm.context().filter(|_| !for_all), self.c.verbs.load(Ordering::Acquire).is_null())
         {

@@ -70,6 +70,8 @@ struct More {
     /// Private data for the next connect.
     connect: Vec<u8>,
     path: Option<Box<c::rdma::PathRec>>,
+    /// What rdma_resolve_addrinfo has found, until it is asked for.
+    resolved: Option<addrinfo::Resolved>,
     ece: ece::Both,
 }
 

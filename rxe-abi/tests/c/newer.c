@@ -1,10 +1,12 @@
 /* Functions of rdma-core 60 and later, which the headers here may not have: registration with all attributes in one call,
- * hints for caches, buffers of the library's, the port's speed. What is wanted is what rdma-core's own tests want. Prints
+ * hints for caches, buffers of the library's, the port's speed, addresses by an event. What is wanted is what rdma-core's own tests want. Prints
  * what is wrong; exit code 1 then. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <arpa/inet.h>
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +125,45 @@ static void region(struct ibv_pd *pd, struct ibv_context *context)
 	note("ibv_dealloc_dmah", dealloc_dmah(dmah), 0);
 }
 
+static void addresses(void)
+{
+	int (*resolve)(struct rdma_cm_id *, const char *, const char *, const struct rdma_addrinfo *);
+	int (*query)(struct rdma_cm_id *, struct rdma_addrinfo **);
+	int (*write_event)(struct rdma_cm_id *, int, int, uint64_t);
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_addrinfo hints = { .ai_flags = 0x10 }, *info = NULL;
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+	uint64_t arg = 0;
+
+	find(&resolve, "rdma_resolve_addrinfo");
+	find(&query, "rdma_query_addrinfo");
+	find(&write_event, "rdma_write_cm_event");
+	rdma_create_id(channel, &id, NULL, RDMA_PS_TCP);
+	note("rdma_query_addrinfo too early", query(id, &info) == -1 ? errno : 0, ENOENT);
+	note("a subnet manager's names", resolve(id, NULL, "7000", &hints) == -1 ? errno : 0, EOPNOTSUPP);
+	note("rdma_resolve_addrinfo", resolve(id, "127.0.0.1", "7000", NULL), 0);
+	note("rdma_resolve_addrinfo twice", resolve(id, "127.0.0.1", "7000", NULL) == -1 ? errno : 0, EBUSY);
+	note("rdma_get_cm_event", rdma_get_cm_event(channel, &event), 0);
+	note("ADDRINFO_RESOLVED", event->event, 16);
+	rdma_ack_cm_event(event);
+	note("rdma_query_addrinfo", query(id, &info), 0);
+	note("its port", info ? ntohs(((struct sockaddr_in *)info->ai_dst_addr)->sin_port) : 0, 7000);
+	rdma_freeaddrinfo(info);
+
+	note("rdma_write_cm_event of another kind", write_event(id, 0, 0, 0) == -1 ? errno : 0, EINVAL);
+	note("rdma_write_cm_event", write_event(id, 18, -5, 1ULL << 40), 0);
+	note("rdma_get_cm_event", rdma_get_cm_event(channel, &event), 0);
+	memcpy(&arg, &event->param, sizeof(arg));
+	note("USER", event->event == 18 && event->status == -5 && event->id == id && arg == 1ULL << 40, 1);
+	note("its name", strcmp(rdma_event_str(event->event), "RDMA_CM_EVENT_USER"), 0);
+	rdma_ack_cm_event(event);
+	/* What nobody asked for ends with the id. */
+	note("rdma_resolve_addrinfo", resolve(id, "127.0.0.1", "7000", NULL), 0);
+	rdma_destroy_id(id);
+	rdma_destroy_event_channel(channel);
+}
+
 static void buffer(struct ibv_pd *pd, struct ibv_pd *other)
 {
 	size_t page = sysconf(_SC_PAGESIZE);
@@ -159,6 +200,7 @@ int main(void)
 	other = ibv_alloc_pd(context);
 	region(pd, context);
 	buffer(pd, other);
+	addresses();
 	note("ibv_query_port_speed", query_port_speed(context, 1, &speed), 0);
 	note("40 Gbit/s in units of 100 Mbit/s", speed, 400);
 	note("ibv_query_port_speed of no port", query_port_speed(context, 2, &speed), EINVAL);

@@ -12,12 +12,14 @@ use crate::{
     agent::{Handle, Id, Manager, State},
     channel::{EventChannel, Queue},
     error::CmError,
+    event::EventKind,
     proto::PortSpace,
     route::PathRecord,
 };
 use rxe_verbs::{Context, Mtu, Qkey, Qp, QpType, Qpn};
 use std::{
     hash::{Hash, Hasher},
+    io,
     net::SocketAddr,
     sync::{Arc, Weak},
 };
@@ -239,6 +241,23 @@ impl CmId {
     #[must_use]
     pub fn options(&self) -> CmOptions {
         self.read(|id| Some(id.options)).unwrap_or_default()
+    }
+
+    /// Puts an event of the program's own into the id's channel, behind those that wait there (rdma_write_cm_event).
+    ///
+    /// # Errors
+    /// [`CmError::System`] (ENOBUFS) if a thousand wait.
+    pub fn tell(&self, kind: EventKind) -> Result<(), CmError> {
+        /// Nobody seems to fetch them then.
+        const MOST: usize = 1000;
+        self.handle().agent.act(|turn| {
+            if turn.state.ids.get(self.key()).is_some_and(|id| id.queue.len() >= MOST) {
+                let source = io::Error::from_raw_os_error(libc::ENOBUFS);
+                return Err(CmError::System { action: "keep another event", source });
+            }
+            turn.emit(self.key(), kind, &[]);
+            Ok(())
+        })
     }
 
     /// Wishes something, for what is done later (rdma_set_option).
