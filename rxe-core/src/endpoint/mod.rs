@@ -18,7 +18,7 @@ use crate::{
     qp::{
         Path, PostError, QpState, QpType, QueuePair,
         common::Ctx,
-        flow::{Flow, ReadBudget, Window},
+        flow::{ReadBudget, Window},
         rq::Srq,
     },
     stats::{PortStats, QpStats},
@@ -103,27 +103,6 @@ struct Peer {
     owing: VecDeque<Qpn>,
 }
 
-/// Splits the outside world of one call out of the endpoint's parts.
-macro_rules! scene {
-    ($shared:expr, $peer:expr, $now:expr, $memory:expr) => {{
-        let shared: &mut $crate::endpoint::Shared = $shared;
-        let window = match $peer.and_then(|index: usize| shared.peers.get_mut(index)) {
-            Some(peer) => &mut peer.window,
-            None => &mut shared.no_window,
-        };
-        (
-            Ctx { now: $now, memory: $memory, events: &mut shared.events, srqs: &mut shared.srqs },
-            Flow {
-                window,
-                reads: &mut shared.reads,
-                place: $crate::qp::flow::Place::default(),
-                parts: shared.config.parts,
-            },
-        )
-    }};
-}
-use scene;
-
 impl Endpoint {
     /// An endpoint without queue pairs.
     #[must_use]
@@ -200,7 +179,7 @@ impl Endpoint {
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQueue)?;
         let port_mtu = self.shared.config.port_mtu;
-        let (mut ctx, _) = scene!(&mut self.shared, qp.peer, now, &NoMemory);
+        let mut ctx = self.shared.lend(qp.peer, now, &NoMemory);
         qp.post_send(&mut ctx, wr, port_mtu)?;
         self.shared.make_ready(qp);
         Ok(())
@@ -218,7 +197,7 @@ impl Endpoint {
     ) -> Result<(), (usize, PostError)> {
         let qp = self.qps.get_mut(qpn).ok_or((0, PostError::NoSuchQueue))?;
         let port_mtu = self.shared.config.port_mtu;
-        let (mut ctx, _) = scene!(&mut self.shared, qp.peer, now, &NoMemory);
+        let mut ctx = self.shared.lend(qp.peer, now, &NoMemory);
         qp.post_send_all(&mut ctx, list, port_mtu)?;
         self.shared.make_ready(qp);
         Ok(())
@@ -240,7 +219,7 @@ impl Endpoint {
     /// [`PostError`]; nothing was queued.
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQueue)?;
-        let (mut ctx, _) = scene!(&mut self.shared, qp.peer, Instant::ZERO, &NoMemory);
+        let mut ctx = self.shared.lend(qp.peer, Instant::ZERO, &NoMemory);
         qp.post_recv(&mut ctx, wr)
     }
 
@@ -282,8 +261,7 @@ impl Endpoint {
                 self.shared.watch(qp);
                 continue;
             }
-            let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
-            qp.handle_timeout(&mut ctx, &mut flow);
+            qp.handle_timeout(&mut self.shared.lend(qp.peer, now, memory));
             self.shared.make_ready(qp);
             self.shared.watch(qp);
             self.shared.unblock(qp.peer);
@@ -292,6 +270,16 @@ impl Endpoint {
 }
 
 impl Shared {
+    /// What one call into a queue pair may touch beside the queue pair, whose destination is `peer`.
+    fn lend<'a>(&'a mut self, peer: Option<usize>, now: Instant, memory: &'a dyn Memory) -> Ctx<'a> {
+        let window = match peer.and_then(|index| self.peers.get_mut(index)) {
+            Some(peer) => &mut peer.window,
+            None => &mut self.no_window,
+        };
+        let Self { events, srqs, reads, .. } = self;
+        Ctx { now, memory, events, srqs, window, reads }
+    }
+
     /// Puts a queue pair among those that may have something to send.
     fn make_ready(&mut self, qp: &mut QueuePair) {
         if qp.queued {

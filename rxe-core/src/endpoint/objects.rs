@@ -1,13 +1,13 @@
 //! Making, changing and destroying queue pairs and shared receive queues.
 
-use super::{ACK_LEN, Endpoint, Notice, ObjectError, Peer, Shared, scene};
+use super::{ACK_LEN, Endpoint, Notice, ObjectError, Peer, Shared};
 use crate::{
     memory::{Memory, NoMemory},
     num::{Psn, Qpn},
     qp::{
         ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, apply,
-        common::Ctx,
-        flow::{Flow, Place, Window},
+        flow::Window,
+        plan::{Grant, Plan},
         rq::{RecvQueue, Srq, XrcSrq},
     },
     stats::QpStats,
@@ -52,22 +52,15 @@ impl Endpoint {
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ObjectError> {
         let mut qp = self.qps.remove(qpn).ok_or(ObjectError::NoSuchObject)?;
         let peer = qp.peer;
-        let window = peer.and_then(|index| self.shared.peers.get_mut(index)).map(|peer| &mut peer.window);
-        let mut flow = Flow {
-            window: window.unwrap_or(&mut self.shared.no_window),
-            reads: &mut self.shared.reads,
-            place: Place::default(),
-            parts: false,
-        };
-        qp.silence(&mut flow);
+        let mut ctx = self.shared.lend(peer, Instant::ZERO, &NoMemory);
+        qp.silence(&mut ctx);
+        let plan = qp.plan_answer();
+        let mut packet = [0; ACK_LEN];
         if let Some(path) = qp.path
-            && qp.deferred_ack() == Some(ACK_LEN)
+            && matches!(&plan, Plan::Send(draft) if draft.len() == ACK_LEN)
+            && qp.commit(&mut ctx, &plan, Grant::default(), &mut packet)
         {
-            let mut packet = [0; ACK_LEN];
-            let (mut ctx, mut flow) = scene!(&mut self.shared, peer, Instant::ZERO, &NoMemory);
-            if qp.emit_ack(&mut ctx, &mut flow, &mut packet) {
-                self.shared.notices.push_back(Notice::new(path, &packet));
-            }
+            self.shared.notices.push_back(Notice::new(path, &packet));
         }
         self.shared.unblock(peer);
         self.shared.leave_peer(peer);
@@ -101,8 +94,7 @@ impl Endpoint {
             value: u64::from(next.pkey_index),
             allowed: "an index of the port's partition table",
         })?;
-        let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
-        qp.apply(&mut ctx, &mut flow, next);
+        qp.apply(&mut self.shared.lend(qp.peer, now, memory), next);
         qp.common.pkey = pkey;
         if next.state == QpState::Reset {
             let left = qp.peer.take();

@@ -1,10 +1,10 @@
 //! From a run of datagrams to queue pairs: decode, find, judge, hand over. Every drop is counted by its reason.
 
-use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray, scene};
+use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray};
 use crate::{
     memory::Memory,
     num::Qpn,
-    qp::{Arrival, Path, QueuePair, common::Ctx, flow::Flow},
+    qp::{Arrival, Path, QueuePair},
     time::Instant,
     wire::{
         CNP_TOS, Class, DecodeError, GRH_LEN, Grh, Packet, cnp,
@@ -193,9 +193,8 @@ impl Shared {
             Grh::new(&origin.route, origin.meta.tos, origin.meta.hop_limit, len).emit()
         };
         let arrival = Arrival { src: origin.meta.src, dst: origin.meta.dst, grh: &grh };
-        let (mut ctx, mut flow) = scene!(&mut *self, qp.peer, now, memory);
-        qp.handle(&mut ctx, &mut flow, packet, &arrival);
-        if qp.deferred_ack().is_some() {
+        qp.handle(&mut self.lend(qp.peer, now, memory), packet, &arrival);
+        if qp.has_answer() {
             self.make_owing(qp, now);
         }
         if !qp.is_quiet() {

@@ -1,17 +1,40 @@
 //! Filling batches: one destination at a time, data first, then the acknowledgements owed to it.
 
-use super::{Acks, BatchIdent, Endpoint, Notice, Transmit, batch::Batch, scene, schedule::Source};
+use super::{
+    Acks, Endpoint, EndpointConfig, Notice, Shared, Transmit,
+    batch::{Batch, Way},
+    schedule::Source,
+};
 use crate::{
     memory::Memory,
     num::Qpn,
     qp::{
-        Path, Wish,
-        common::Ctx,
-        flow::{Flow, Place},
+        Path, QueuePair,
+        plan::{Grant, Half, Plan, Wait},
     },
     time::Instant,
     wire::{IdentTracker, Opcode},
 };
+use core::net::IpAddr;
+
+/// What is lent for one call.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    now: Instant,
+    memory: &'a dyn Memory,
+}
+
+/// What became of one plan.
+enum Carried {
+    /// There was none.
+    Nothing,
+    /// It was carried out.
+    Done,
+    /// Its packet does not go into this batch.
+    Full,
+    /// It was not granted.
+    Waits(Wait),
+}
 
 /// How filling from one queue pair ended.
 #[derive(PartialEq, Eq)]
@@ -46,24 +69,25 @@ impl Endpoint {
                 self.shared.make_ready(qp);
             }
         }
+        let call = Call { now, memory };
         loop {
             let mut batch = Batch::new(&mut *arena);
             if let Some(Notice { path, packet, len }) = self.shared.notices.pop_front() {
                 batch.slot(len).copy_from_slice(&packet[..len]);
-                batch.push(&path, len, self.limits(&path), false);
+                batch.push(&self.shared.way(path), len, false);
                 return self.counted(batch);
             }
             match self.shared.schedule.pop() {
                 Some(Source::Peer(index)) => {
-                    self.fill_from_peer(now, memory, index, &mut batch);
+                    self.fill_from_peer(call, index, &mut batch);
                     if !batch.is_empty() {
-                        self.add_owed(now, memory, index, &mut batch);
+                        self.add_owed(call, index, &mut batch);
                     }
                 }
-                Some(Source::Qp(qpn)) => self.fill_from_datagrams(now, memory, qpn, &mut batch),
+                Some(Source::Qp(qpn)) => self.fill_from_datagrams(call, qpn, &mut batch),
                 None => {
                     let index = self.shared.schedule.pop_owing(now, acks == Acks::Flush)?;
-                    self.add_owed(now, memory, index, &mut batch);
+                    self.add_owed(call, index, &mut batch);
                     if self.shared.peers.get(index).is_some_and(|peer| !peer.owing.is_empty()) {
                         self.shared.schedule.owe(index, now);
                     }
@@ -84,16 +108,16 @@ impl Endpoint {
         Some(transmit)
     }
 
-    fn fill_from_peer(&mut self, now: Instant, memory: &dyn Memory, index: usize, batch: &mut Batch<'_>) {
+    fn fill_from_peer(&mut self, call: Call<'_>, index: usize, batch: &mut Batch<'_>) {
         let full = loop {
             let Some(peer) = self.shared.peers.get_mut(index) else { return };
             let Some(&qpn) = peer.ready.front() else { return };
-            let Some(path) = self.qps.get(qpn).filter(|qp| qp.peer == Some(index)).and_then(|qp| qp.path)
+            let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.peer == Some(index) && qp.path.is_some())
             else {
                 peer.ready.pop_front();
                 continue;
             };
-            if self.fill_from_qp(now, memory, qpn, &path, batch) == Filled::Full {
+            if self.shared.fill_from_qp(call, qp, batch) == Filled::Full {
                 break true;
             }
             if let Some(peer) = self.shared.peers.get_mut(index) {
@@ -107,113 +131,31 @@ impl Endpoint {
         }
     }
 
-    /// Adds packets of one queue pair over `path` until it or the batch has had enough.
-    fn fill_from_qp(
-        &mut self,
-        now: Instant,
-        memory: &dyn Memory,
-        qpn: Qpn,
-        path: &Path,
-        batch: &mut Batch<'_>,
-    ) -> Filled {
-        let port_mtu = self.shared.config.port_mtu;
-        let limits = self.limits(path);
-        let Some(qp) = self.qps.get_mut(qpn) else { return Filled::Dry };
+    fn fill_from_datagrams(&mut self, call: Call<'_>, qpn: Qpn, batch: &mut Batch<'_>) {
+        let Some(qp) = self.qps.get_mut(qpn) else { return };
         loop {
-            let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
-            flow.place = Place { first: batch.is_empty(), last: false };
-            match qp.wish(&flow, port_mtu) {
-                Wish::Packet(len) => {
-                    if !batch.admits(path, len) {
-                        return Filled::Full;
-                    }
-                    flow.place.last = batch.ends_with(len, limits.0);
-                    let emitted = qp.emit(&mut ctx, &mut flow, port_mtu, batch.slot(len));
-                    if emitted {
-                        let rxe_flush = batch.slot(1)[0] == Opcode::RC_FLUSH.0
-                            && (qp.flushes_like_rxe()
-                                || self.shared.trackers.get(path.dst).is_some_and(IdentTracker::rxe_flush));
-                        batch.push(path, len, limits, rxe_flush);
-                    }
-                    self.shared.watch(qp);
-                    self.shared.unblock_after_failure(qp);
-                }
-                Wish::Local => {
-                    qp.emit(&mut ctx, &mut flow, port_mtu, &mut []);
-                    self.shared.unblock_after_failure(qp);
-                }
-                Wish::Nothing => {
-                    qp.queued = false;
-                    return Filled::Dry;
-                }
-                Wish::AwaitsWindow => {
-                    // It stays marked as queued: `unblock` puts it back.
-                    if let Some(peer) = qp.peer.and_then(|index| self.shared.peers.get_mut(index)) {
-                        peer.blocked.push_back(qpn);
-                    }
-                    return Filled::Dry;
-                }
-                Wish::AwaitsReadBudget => {
-                    self.shared.schedule.await_reads(qpn);
-                    return Filled::Dry;
-                }
-            }
-        }
-    }
-
-    fn fill_from_datagrams(&mut self, now: Instant, memory: &dyn Memory, qpn: Qpn, batch: &mut Batch<'_>) {
-        loop {
-            let Some(qp) = self.qps.get_mut(qpn) else { return };
             let Some((av, dest)) = qp.next_destination() else {
                 qp.queued = false;
                 return;
             };
-            let path = self.shared.path(&av, dest);
-            match self.fill_datagram(now, memory, qpn, &path, batch) {
-                Some(Filled::Full) => {
+            let way = self.shared.way(self.shared.path(&av, dest));
+            let plan = qp.plan(self.shared.config.port_mtu, false);
+            match self.shared.carry_out(call, qp, &plan, &way, batch) {
+                Carried::Done => {}
+                Carried::Full => {
                     self.shared.schedule.push_qp(qpn);
                     return;
                 }
-                Some(Filled::Dry) => return,
-                None => {}
-            }
-        }
-    }
-
-    /// Adds one datagram; `None` if it went in.
-    fn fill_datagram(
-        &mut self,
-        now: Instant,
-        memory: &dyn Memory,
-        qpn: Qpn,
-        path: &Path,
-        batch: &mut Batch<'_>,
-    ) -> Option<Filled> {
-        let port_mtu = self.shared.config.port_mtu;
-        let limits = self.limits(path);
-        let qp = self.qps.get_mut(qpn)?;
-        let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
-        match qp.wish(&flow, port_mtu) {
-            Wish::Packet(len) if batch.admits(path, len) => {
-                if qp.emit(&mut ctx, &mut flow, port_mtu, batch.slot(len)) {
-                    batch.push(path, len, limits, false);
+                Carried::Nothing | Carried::Waits(_) => {
+                    qp.queued = false;
+                    return;
                 }
-                None
-            }
-            Wish::Packet(_) => Some(Filled::Full),
-            Wish::Local => {
-                qp.emit(&mut ctx, &mut flow, port_mtu, &mut []);
-                None
-            }
-            _ => {
-                qp.queued = false;
-                Some(Filled::Dry)
             }
         }
     }
 
     /// Adds acknowledgements owed to a destination as far as they fit.
-    fn add_owed(&mut self, now: Instant, memory: &dyn Memory, index: usize, batch: &mut Batch<'_>) {
+    fn add_owed(&mut self, call: Call<'_>, index: usize, batch: &mut Batch<'_>) {
         loop {
             let Some(peer) = self.shared.peers.get_mut(index) else { return };
             let Some(&qpn) = peer.owing.front() else { return };
@@ -221,22 +163,19 @@ impl Endpoint {
                 peer.owing.pop_front();
                 continue;
             };
-            let (Some(path), Some(len)) = (qp.path, qp.deferred_ack()) else {
+            let (Some(path), plan @ Plan::Send(_)) = (qp.path, qp.plan_answer()) else {
                 qp.owes = false;
                 peer.owing.pop_front();
                 continue;
             };
-            if !batch.admits(&path, len) {
-                return;
-            }
-            let (mut ctx, mut flow) = scene!(&mut self.shared, Some(index), now, memory);
-            if qp.emit_ack(&mut ctx, &mut flow, batch.slot(len)) {
-                let limits = self.limits(&path);
-                batch.push(&path, len, limits, false);
-            } else {
-                self.shared.unblock_after_failure(qp);
-                // What it owed turned into something else: its turn comes with the data.
-                self.drop_owing(index, qpn);
+            let (way, before) = (self.shared.way(path), batch.count());
+            match self.shared.carry_out(call, qp, &plan, &way, batch) {
+                Carried::Done if batch.count() == before => {
+                    // What it owed turned into something else: its turn comes with the data.
+                    self.drop_owing(index, qpn);
+                }
+                Carried::Done => {}
+                _ => return,
             }
         }
     }
@@ -250,14 +189,93 @@ impl Endpoint {
             self.shared.make_ready(qp);
         }
     }
+}
 
-    /// Packets and IDs of a batch over `path`.
-    fn limits(&self, path: &Path) -> (u16, BatchIdent) {
-        let config = &self.shared.config;
-        let usual = (config.max_segments, config.ident);
-        if self.shared.route_limits.is_empty() {
-            return usual;
+impl Shared {
+    /// Adds packets of a connected queue pair until it or the batch has had enough.
+    fn fill_from_qp(&mut self, call: Call<'_>, qp: &mut QueuePair, batch: &mut Batch<'_>) -> Filled {
+        let EndpointConfig { port_mtu, parts, .. } = self.config;
+        let Some(path) = qp.path else { return Filled::Dry };
+        let way = self.way(path);
+        loop {
+            let plan = qp.plan(port_mtu, parts);
+            match self.carry_out(call, qp, &plan, &way, batch) {
+                Carried::Done => {}
+                Carried::Full => return Filled::Full,
+                Carried::Nothing => {
+                    qp.queued = false;
+                    return Filled::Dry;
+                }
+                Carried::Waits(Wait::Room) => {
+                    // It stays marked as queued: `unblock` puts it back.
+                    if let Some(peer) = qp.peer.and_then(|index| self.peers.get_mut(index)) {
+                        peer.blocked.push_back(qp.common.qpn);
+                    }
+                    return Filled::Dry;
+                }
+                Carried::Waits(Wait::Responses) => {
+                    self.schedule.await_reads(qp.common.qpn);
+                    return Filled::Dry;
+                }
+            }
         }
-        self.shared.route_limits.get(&(path.dst, path.ifindex)).copied().unwrap_or(usual)
+    }
+
+    /// Carries out what a queue pair plans: admission grants what that needs, the batch takes a packet of its length, and
+    /// the queue pair commits itself to it.
+    #[inline]
+    fn carry_out(
+        &mut self,
+        call: Call<'_>,
+        qp: &mut QueuePair,
+        plan: &Plan,
+        way: &Way,
+        batch: &mut Batch<'_>,
+    ) -> Carried {
+        let draft = match plan {
+            Plan::Nothing => return Carried::Nothing,
+            Plan::Send(draft) => draft,
+            Plan::Local | Plan::Fail(_) => {
+                qp.commit(&mut self.lend(qp.peer, call.now, call.memory), plan, Grant::default(), &mut []);
+                self.unblock_after_failure(qp);
+                return Carried::Done;
+            }
+        };
+        let mut ctx = self.lend(qp.peer, call.now, call.memory);
+        let len = draft.len();
+        let grant = match ctx.admit(&draft.need, batch.spot(len, way.max_segments)) {
+            Ok(grant) => grant,
+            Err(wait) => return Carried::Waits(wait),
+        };
+        if !batch.admits(&way.path, len) {
+            return Carried::Full;
+        }
+        if qp.commit(&mut ctx, plan, grant, batch.slot(len)) {
+            let rxe_flush = draft.opcode == Opcode::RC_FLUSH && self.expects_rxe_flush(qp, way.path.dst);
+            batch.push(way, len, rxe_flush);
+        }
+        if draft.half == Half::Requester {
+            self.watch(qp);
+        }
+        self.unblock_after_failure(qp);
+        Carried::Done
+    }
+
+    /// Whether a FLUSH to `dst` is to have the ICRC that kernel rxe computes.
+    fn expects_rxe_flush(&self, qp: &QueuePair, dst: IpAddr) -> bool {
+        qp.flushes_like_rxe() || self.trackers.get(dst).is_some_and(IdentTracker::rxe_flush)
+    }
+
+    /// The way of a batch over `path`.
+    fn way(&self, path: Path) -> Way {
+        let config = &self.config;
+        let usual = (config.max_segments, config.ident);
+        let limit = if self.route_limits.is_empty() {
+            None
+        } else {
+            self.route_limits.get(&(path.dst, path.ifindex)).copied()
+        };
+        let (max_segments, ident) = limit.unwrap_or(usual);
+        Way { path, max_segments: max_segments.into(), ident }
     }
 }

@@ -1,6 +1,11 @@
 //! How much may be in flight: an adaptive window per destination socket, and a budget for READ responses, which all land
 //! in our own socket's buffer. Beyond a receiver's buffer throughput falls off a cliff, so both start small.
 
+use super::{
+    common::Ctx,
+    plan::{Grant, Need, Spot, Wait},
+};
+
 /// Smallest window, bytes: a few full packets.
 const MIN_WINDOW: u32 = 16 * 1024;
 /// What a window above the last size that failed grows by, when all of it was acknowledged: two large packets.
@@ -70,7 +75,7 @@ impl Window {
 
     /// Whether `cost` more bytes may leave of a message. Also where nobody was asked about all that is in flight, which a
     /// window that shrank all at once may bring about: whoever sends on asks.
-    pub(crate) const fn admits(&self, cost: u32) -> bool {
+    const fn admits(&self, cost: u32) -> bool {
         self.allows(cost) || self.in_flight <= self.unasked
     }
 
@@ -80,18 +85,18 @@ impl Window {
     }
 
     /// Whether `cost` more bytes may leave; one packet always may.
-    pub(crate) const fn allows(&self, cost: u32) -> bool {
+    const fn allows(&self, cost: u32) -> bool {
         self.in_flight == 0 || self.in_flight.saturating_add(cost) <= self.limit
     }
 
     /// Whether a new batch may begin once `more` bytes have left: only with room for a good part of one. Else a window
     /// that is a little larger than some batches would be filled with one of a packet or two behind each.
-    pub(crate) const fn begins_after(&self, more: u32) -> bool {
+    const fn begins_after(&self, more: u32) -> bool {
         self.in_flight.saturating_add(more) <= self.limit - self.limit / 3
     }
 
     /// Whether a new batch may begin now; one always may if nothing is in flight.
-    pub(crate) const fn begins(&self) -> bool {
+    const fn begins(&self) -> bool {
         self.in_flight == 0 || self.begins_after(0)
     }
 
@@ -99,10 +104,12 @@ impl Window {
         self.in_flight = self.in_flight.saturating_add(cost);
     }
 
-    /// Whether the next to end a batch is to ask for an acknowledgement, once `more` bytes have left. So what nobody has
-    /// asked about never closes the window.
-    pub(crate) const fn is_to_ask(&self, more: u32) -> bool {
-        self.unasked.saturating_add(more) >= self.limit / 4
+    /// Whether a packet of `cost` bytes is to ask for an acknowledgement in the middle of a message, so that the window moves
+    /// on: before the window is closed to those behind it, of `next` bytes; and with the last packet of a batch, because all
+    /// of a batch arrives together. So what nobody has asked about never closes the window.
+    const fn asks(&self, cost: u32, next: u32, spot: Spot) -> bool {
+        let many = self.unasked.saturating_add(cost) >= self.limit / 4;
+        !self.allows(cost + next) || spot.ends && (many || !self.begins_after(cost))
     }
 
     /// Counts bytes sent without asking.
@@ -203,15 +210,24 @@ impl ReadBudget {
     }
 
     /// Bytes a READ request may ask for now, at least `packet` if nothing is on its way.
-    pub(crate) const fn available(&self, packet: u32) -> u32 {
+    const fn available(&self, packet: u32) -> u32 {
         let left = self.0.limit.saturating_sub(self.0.in_flight);
         if self.is_idle() && left < packet { packet } else { left }
     }
 
-    /// Whether a READ may be asked for again as it was at first: what the socket takes counts, not what losses have left of it,
-    /// because it is not cut anew and would wait until all others are idle.
-    pub(crate) const fn admits_again(&self, bytes: u32) -> bool {
-        self.is_idle() || self.0.in_flight.saturating_add(bytes) <= self.0.max
+    /// How many of `least` to `most` bytes may be asked for now, in whole packets. What is asked for again needs room in the
+    /// socket only, not in what losses have left of the budget: it is not cut anew, and would wait until all others are idle.
+    fn grant(&self, least: u32, most: u32, packet: u32, again: bool) -> Option<u32> {
+        if again {
+            let fits = self.is_idle() || self.0.in_flight.saturating_add(most) <= self.0.max;
+            return fits.then_some(most);
+        }
+        let available = self.available(packet);
+        match available {
+            _ if available >= most => Some(most),
+            _ if available >= packet.max(least) => Some(available - available % packet),
+            _ => None,
+        }
     }
 
     /// Whether nothing is on its way.
@@ -234,35 +250,37 @@ impl ReadBudget {
     }
 }
 
-/// Both limits as a requester meets them, and the batch that its next packet is for.
-pub(crate) struct Flow<'a> {
-    pub window: &'a mut Window,
-    pub reads: &'a mut ReadBudget,
-    pub place: Place,
-    /// Whether WRITEs and READs may leave in parts.
-    pub parts: bool,
-}
+impl Ctx<'_> {
+    /// Whether a packet that needs `need` may leave now at `spot` of a batch.
+    pub(crate) fn admit(&self, need: &Need, spot: Spot) -> Result<Grant, Wait> {
+        match *need {
+            Need::Nothing => Ok(Grant::default()),
+            Need::Room { cost, next, unasked } => {
+                // Whoever has not asked yet goes on until it does: a last packet with an immediate may be longer than the
+                // others, and begin a batch that nobody expected.
+                let begins = !spot.begins || unasked || self.window.begins();
+                if !begins || !self.window.admits(cost) {
+                    return Err(Wait::Room);
+                }
+                Ok(Grant { ask: self.window.asks(cost, next, spot), bytes: 0 })
+            }
+            Need::Responses { least, most, packet, again } => {
+                let bytes = self.reads.grant(least, most, packet, again).ok_or(Wait::Responses)?;
+                Ok(Grant { ask: true, bytes })
+            }
+        }
+    }
 
-impl Flow<'_> {
     /// Packets were lost that a READ needs (`read`), or another request.
     pub(crate) const fn lost(&mut self, read: bool) {
         if read { self.reads.0.lost() } else { self.window.lost() }
     }
 
-    /// The same, and nothing else came back for long. A peer that is silent says little about the READs of others, who have the
-    /// budget in common.
+    /// The same, and nothing else came back for long. A peer that is silent says little about the READs of others, who have
+    /// the budget in common.
     pub(crate) const fn silent(&mut self, read: bool) {
         if read { self.reads.0.lost() } else { self.window.silent() }
     }
-}
-
-/// Where in a batch the next packet stands.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    /// It is the first.
-    pub first: bool,
-    /// No packet of its size fits behind it.
-    pub last: bool,
 }
 
 #[cfg(test)]
@@ -279,9 +297,10 @@ mod tests {
             reads.0.acked_since_cut = u32::MAX;
         }
         assert_eq!(reads.available(4096), 0);
-        assert!(reads.admits_again(44_000) && !reads.admits_again(44_001));
+        let again = |reads: &ReadBudget, bytes| reads.grant(bytes, bytes, 4096, true);
+        assert_eq!((again(&reads, 44_000), again(&reads, 44_001)), (Some(44_000), None));
         reads.came(20_000);
-        assert!(reads.admits_again(1 << 30), "by itself it always may");
+        assert!(again(&reads, 1 << 30).is_some(), "by itself it always may");
     }
 
     #[test]

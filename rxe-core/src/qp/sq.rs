@@ -128,6 +128,13 @@ impl SendWqe {
     }
 }
 
+/// What the sending half of a queue pair touches in one call.
+pub(crate) struct Scene<'a, 'c> {
+    pub qp: &'a mut QpCommon,
+    pub sq: &'a mut SendQueue,
+    pub ctx: &'a mut Ctx<'c>,
+}
+
 /// A send queue.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
