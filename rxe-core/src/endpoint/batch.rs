@@ -51,6 +51,11 @@ impl<'a> Batch<'a> {
         self.count
     }
 
+    /// Bytes in it.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
     /// Whether a packet of `len` bytes over `path` may come next.
     pub(super) fn admits(&self, path: &Path, len: usize) -> bool {
         match &self.head {
@@ -71,7 +76,7 @@ impl<'a> Batch<'a> {
         let most = if begins { max_segments } else { self.max_segments };
         let shorter = !begins && len < self.segment;
         let ends = shorter || self.count + 1 >= most || self.len + 2 * len > self.arena.len();
-        Spot { begins, ends }
+        Spot { begins, ends, in_turn: false, spent: 0 }
     }
 
     /// The place for the next packet.

@@ -1,12 +1,12 @@
 //! Making, changing and destroying queue pairs and shared receive queues.
 
-use super::{ACK_LEN, Endpoint, Notice, ObjectError, Peer, Shared};
+use super::{ACK_LEN, Endpoint, Notice, ObjectError, Shared, peer::Peer};
 use crate::{
     memory::{Memory, NoMemory},
     num::{Psn, Qpn},
     qp::{
         ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, apply,
-        flow::Window,
+        flow::{Holding, Window},
         plan::{Grant, Plan},
         rq::{RecvQueue, Srq, XrcSrq},
     },
@@ -14,7 +14,6 @@ use crate::{
     time::Instant,
     work::{AddressVector, CqId, PdId, SrqId, XrcdId},
 };
-use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
 impl Endpoint {
@@ -62,8 +61,7 @@ impl Endpoint {
         {
             self.shared.notices.push_back(Notice::new(path, &packet));
         }
-        self.shared.unblock(peer);
-        self.shared.leave_peer(peer);
+        self.shared.leave_peer(&mut qp);
         for members in self.shared.groups.values_mut() {
             members.retain(|member| *member != qpn);
         }
@@ -97,13 +95,8 @@ impl Endpoint {
         qp.apply(&mut self.shared.lend(qp.peer, now, memory), next);
         qp.common.pkey = pkey;
         if next.state == QpState::Reset {
-            let left = qp.peer.take();
             qp.path = None;
-            qp.queued = false;
-            qp.owes = false;
-            // What it had in flight blocks the others of that destination no more.
-            self.shared.unblock(left);
-            self.shared.leave_peer(left);
+            self.shared.leave_peer(qp);
         } else if let Some(av) = next.av
             && (change.av.is_some() || change.dest_qpn.is_some())
             && !matches!(qp.common.config.qp_type, QpType::Ud | QpType::Gsi)
@@ -112,16 +105,17 @@ impl Endpoint {
             qp.path = Some(path);
             let key = (av.dst, next.dest_qpn.slot());
             if qp.peer.is_none_or(|index| self.shared.peers.get(index).is_none_or(|peer| peer.key != key)) {
-                let old = qp.peer.take();
-                self.shared.unblock(old);
-                self.shared.leave_peer(old);
+                qp.let_go(&mut self.shared.lend(qp.peer, now, memory));
+                self.shared.leave_peer(qp);
                 qp.peer = Some(self.shared.join_peer(key));
-                qp.queued = false;
-                qp.owes = false;
             }
         }
+        self.shared.settle_failure(qp);
         self.shared.make_ready(qp);
-        self.shared.unblock(qp.peer);
+        if qp.must_answer() {
+            self.shared.make_answering(qp);
+        }
+        self.shared.settle(qp.peer);
         self.shared.watch(qp);
         Ok(())
     }
@@ -279,33 +273,38 @@ impl Shared {
     }
 
     fn join_peer(&mut self, key: (IpAddr, u8)) -> usize {
+        self.reads.users += 1;
         if let Some(&index) = self.peer_index.get(&key)
             && let Some(peer) = self.peers.get_mut(index)
         {
-            peer.users += 1;
+            peer.window.users += 1;
             return index;
         }
         let (start, max) = self.config.send_window;
-        let index = self.peers.insert(Peer {
-            key,
-            window: Window::new(start, max),
-            users: 1,
-            ready: VecDeque::new(),
-            blocked: VecDeque::new(),
-            owing: VecDeque::new(),
-        });
+        let mut peer = Peer::new(key, Window::new(start, max));
+        peer.window.users = 1;
+        let index = self.peers.insert(peer);
         self.peer_index.insert(key, index);
         index
     }
 
-    pub(super) fn leave_peer(&mut self, index: Option<usize>) {
-        let Some(index) = index else { return };
+    /// A queue pair leaves its destination, where it has nothing in flight any more, and all lists.
+    fn leave_peer(&mut self, qp: &mut QueuePair) {
+        self.unwait(qp);
+        self.reads.unlist(qp.common.qpn, &mut qp.holding);
+        qp.holding = Holding::default();
+        (qp.ready, qp.answering, qp.owes) = (false, false, false);
+        let Some(index) = qp.peer.take() else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
-        peer.users -= 1;
-        if peer.users == 0 {
+        self.reads.users -= 1;
+        peer.window.users -= 1;
+        if peer.window.users == 0 {
             let key = peer.key;
             self.peers.remove(index);
             self.peer_index.remove(&key);
+            self.settle(None);
+        } else {
+            self.settle(Some(index));
         }
     }
 }

@@ -197,14 +197,16 @@ impl Shared {
         if qp.has_answer() {
             self.make_owing(qp, now);
         }
-        if !qp.is_quiet() {
+        if qp.must_answer() {
+            self.make_answering(qp);
+        }
+        if !qp.has_sent_all() {
             self.make_ready(qp);
         }
         // A request that was refused ends the queue pair, and what it had in flight.
-        if packet.info.is_request() {
-            self.unblock_after_failure(qp);
-        } else {
-            self.unblock(qp.peer);
+        self.settle_failure(qp);
+        if !packet.info.is_request() {
+            self.settle(qp.peer);
         }
         self.watch(qp);
     }

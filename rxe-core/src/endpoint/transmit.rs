@@ -3,14 +3,16 @@
 use super::{
     Acks, Endpoint, EndpointConfig, Notice, Shared, Transmit,
     batch::{Batch, Way},
-    schedule::Source,
+    peer::List,
+    schedule::{Source, is_overdue},
+    waiting::call_reader,
 };
 use crate::{
     memory::Memory,
     num::Qpn,
     qp::{
         Path, QueuePair,
-        plan::{Grant, Half, Plan, Wait},
+        plan::{Grant, Half, Need, Plan, Spot, Wait},
     },
     time::Instant,
     wire::{IdentTracker, Opcode},
@@ -36,20 +38,12 @@ enum Carried {
     Waits(Wait),
 }
 
-/// How filling from one queue pair ended.
-#[derive(PartialEq, Eq)]
-enum Filled {
-    /// It has nothing more to send now.
-    Dry,
-    /// Its next packet does not go into this batch.
-    Full,
-}
-
 impl Endpoint {
     /// Whether [`Self::poll_transmit`] may have something: without this, it has nothing, whatever the time.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
-        !self.shared.notices.is_empty() || self.shared.schedule.has_any()
+        let shared = &self.shared;
+        !shared.notices.is_empty() || shared.schedule.has_any() || shared.reads.turn.is_some()
     }
 
     /// Fills `arena` (at least `max_batch` bytes) with one batch of packets to one destination and slot; `None` if there
@@ -62,39 +56,62 @@ impl Endpoint {
         acks: Acks,
     ) -> Option<Transmit> {
         let room = arena.len().min(self.shared.config.max_batch);
-        let arena = &mut arena[..room];
-        while let Some(qpn) = self.shared.schedule.pop_woken() {
-            if let Some(qp) = self.qps.get_mut(qpn) {
-                qp.queued = false;
-                self.shared.make_ready(qp);
+        let mut batch = Batch::new(&mut arena[..room]);
+        let call = Call { now, memory };
+        // Notices, and acknowledgements that have waited long enough, alternate with data: neither waits for all of the other.
+        if self.shared.schedule.data_last {
+            self.shared.schedule.data_last = false;
+            self.fill_from_owed(call, Acks::Wait, &mut batch);
+        }
+        if batch.is_empty() {
+            self.fill_from_sources(call, &mut batch);
+            self.shared.schedule.data_last = !batch.is_empty();
+        }
+        if batch.is_empty() {
+            self.fill_from_owed(call, acks, &mut batch);
+        }
+        self.counted(batch)
+    }
+
+    /// A batch of a notice, or of acknowledgements alone.
+    fn fill_from_owed(&mut self, call: Call<'_>, acks: Acks, batch: &mut Batch<'_>) {
+        if let Some(Notice { path, packet, len }) = self.shared.notices.pop_front() {
+            batch.slot(len).copy_from_slice(&packet[..len]);
+            batch.push(&self.shared.way(path), len, false);
+            return;
+        }
+        let all = acks == Acks::Flush;
+        while batch.is_empty()
+            && let Some(index) = self.shared.schedule.pop_owing(call.now, all)
+        {
+            let Some(peer) = self.shared.peers.get_mut(index) else { continue };
+            peer.owed = false;
+            // What was owed may have left behind data, and this be owed since.
+            if all || is_overdue(peer.owed_since, call.now) {
+                self.add_owed(call, index, batch);
+            }
+            if let Some(peer) = self.shared.peers.get_mut(index)
+                && !peer.owing.is_empty()
+            {
+                peer.owed = true;
+                self.shared.schedule.owe(index, peer.owed_since);
             }
         }
-        let call = Call { now, memory };
-        loop {
-            let mut batch = Batch::new(&mut *arena);
-            if let Some(Notice { path, packet, len }) = self.shared.notices.pop_front() {
-                batch.slot(len).copy_from_slice(&packet[..len]);
-                batch.push(&self.shared.way(path), len, false);
-                return self.counted(batch);
-            }
+    }
+
+    /// A batch of requests and answers, and behind them the acknowledgements owed to their destination.
+    fn fill_from_sources(&mut self, call: Call<'_>, batch: &mut Batch<'_>) {
+        while batch.is_empty() {
+            call_reader(&mut self.qps, &mut self.shared);
             match self.shared.schedule.pop() {
                 Some(Source::Peer(index)) => {
-                    self.fill_from_peer(call, index, &mut batch);
+                    self.fill_from_peer(call, index, batch);
                     if !batch.is_empty() {
-                        self.add_owed(call, index, &mut batch);
+                        self.add_owed(call, index, batch);
                     }
                 }
-                Some(Source::Qp(qpn)) => self.fill_from_datagrams(call, qpn, &mut batch),
-                None => {
-                    let index = self.shared.schedule.pop_owing(now, acks == Acks::Flush)?;
-                    self.add_owed(call, index, &mut batch);
-                    if self.shared.peers.get(index).is_some_and(|peer| !peer.owing.is_empty()) {
-                        self.shared.schedule.owe(index, now);
-                    }
-                }
-            }
-            if !batch.is_empty() {
-                return self.counted(batch);
+                Some(Source::Qp(qpn)) => self.fill_from_datagrams(call, qpn, batch),
+                None => return,
             }
         }
     }
@@ -108,26 +125,44 @@ impl Endpoint {
         Some(transmit)
     }
 
+    /// Adds packets of the queue pairs connected to one destination.
     fn fill_from_peer(&mut self, call: Call<'_>, index: usize, batch: &mut Batch<'_>) {
-        let full = loop {
-            let Some(peer) = self.shared.peers.get_mut(index) else { return };
-            let Some(&qpn) = peer.ready.front() else { return };
-            let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.peer == Some(index) && qp.path.is_some())
-            else {
-                peer.ready.pop_front();
-                continue;
-            };
-            if self.shared.fill_from_qp(call, qp, batch) == Filled::Full {
-                break true;
+        let Self { qps, shared, .. } = self;
+        let Some(peer) = shared.peers.get_mut(index) else { return };
+        peer.scheduled = false;
+        for list in peer.order() {
+            loop {
+                call_reader(qps, shared);
+                let Some(peer) = shared.peers.get_mut(index) else { return };
+                let Some(qpn) = peer.next(list, batch.is_empty()) else { break };
+                let connected = |qp: &&mut QueuePair| qp.peer == Some(index);
+                let Some(qp) = qps.get_mut(qpn).filter(connected) else { continue };
+                if !leave(list, qp) {
+                    continue;
+                }
+                let before = batch.len();
+                let carried = shared.fill_from_qp(call, qp, list, batch);
+                let in_turn = list == List::Line || shared.reads.turn == Some(qpn);
+                let first = in_turn && batch.len() == before;
+                match carried {
+                    Carried::Full => {
+                        // Others of this destination first next time, and other destinations before that.
+                        shared.enlist_again(qp, list, call.now);
+                        shared.schedule_peer(index);
+                        return;
+                    }
+                    Carried::Waits(wait) => {
+                        shared.wait(qp, wait, first, call.now);
+                        if (wait, list) == (Wait::Room, List::Line) {
+                            break;
+                        }
+                    }
+                    Carried::Nothing | Carried::Done => {}
+                }
+                if list != List::Answers {
+                    shared.pass_turn(qpn, first && qp.waits == Some(Wait::Responses));
+                }
             }
-            if let Some(peer) = self.shared.peers.get_mut(index) {
-                peer.ready.pop_front();
-            }
-        };
-        if full && let Some(peer) = self.shared.peers.get_mut(index) {
-            // Others of this destination first next time, and other destinations before that.
-            peer.ready.rotate_left(1);
-            self.shared.schedule.push_peer(index);
         }
     }
 
@@ -135,19 +170,19 @@ impl Endpoint {
         let Some(qp) = self.qps.get_mut(qpn) else { return };
         loop {
             let Some((av, dest)) = qp.next_destination() else {
-                qp.queued = false;
+                qp.ready = false;
                 return;
             };
             let way = self.shared.way(self.shared.path(&av, dest));
             let plan = qp.plan(self.shared.config.port_mtu, false);
-            match self.shared.carry_out(call, qp, &plan, &way, batch) {
+            match self.shared.carry_out(call, qp, &plan, (&way, List::Ready, 0), batch) {
                 Carried::Done => {}
                 Carried::Full => {
-                    self.shared.schedule.push_qp(qpn);
+                    self.shared.schedule.push(Source::Qp(qpn));
                     return;
                 }
                 Carried::Nothing | Carried::Waits(_) => {
-                    qp.queued = false;
+                    qp.ready = false;
                     return;
                 }
             }
@@ -169,7 +204,7 @@ impl Endpoint {
                 continue;
             };
             let (way, before) = (self.shared.way(path), batch.count());
-            match self.shared.carry_out(call, qp, &plan, &way, batch) {
+            match self.shared.carry_out(call, qp, &plan, (&way, List::Answers, 0), batch) {
                 Carried::Done if batch.count() == before => {
                     // What it owed turned into something else: its turn comes with the data.
                     self.drop_owing(index, qpn);
@@ -186,50 +221,66 @@ impl Endpoint {
         }
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.owes = false;
-            self.shared.make_ready(qp);
+            if qp.must_answer() {
+                self.shared.make_answering(qp);
+            }
         }
     }
 }
 
+/// Takes a queue pair out of `list`, from which it was taken; false if it has left that list before.
+const fn leave(list: List, qp: &mut QueuePair) -> bool {
+    match list {
+        List::Answers => core::mem::replace(&mut qp.answering, false),
+        List::Ready => core::mem::replace(&mut qp.ready, false),
+        List::Line => matches!(qp.waits.take(), Some(Wait::Room)),
+    }
+}
+
 impl Shared {
-    /// Adds packets of a connected queue pair until it or the batch has had enough.
-    fn fill_from_qp(&mut self, call: Call<'_>, qp: &mut QueuePair, batch: &mut Batch<'_>) -> Filled {
+    /// A queue pair that has more for another batch goes behind the others.
+    fn enlist_again(&mut self, qp: &mut QueuePair, list: List, now: Instant) {
+        match list {
+            List::Answers => self.make_answering(qp),
+            List::Ready => self.make_ready(qp),
+            // Behind the others, not first: it has had its turn.
+            List::Line => self.wait(qp, Wait::Room, false, now),
+        }
+    }
+
+    /// Adds requests of a connected queue pair, or answers if that is the list it comes from, until it or the batch has had
+    /// enough.
+    fn fill_from_qp(
+        &mut self,
+        call: Call<'_>,
+        qp: &mut QueuePair,
+        list: List,
+        batch: &mut Batch<'_>,
+    ) -> Carried {
         let EndpointConfig { port_mtu, parts, .. } = self.config;
-        let Some(path) = qp.path else { return Filled::Dry };
-        let way = self.way(path);
+        let Some(path) = qp.path else { return Carried::Nothing };
+        let (way, start) = (self.way(path), batch.len());
         loop {
-            let plan = qp.plan(port_mtu, parts);
-            match self.carry_out(call, qp, &plan, &way, batch) {
+            let plan = match list {
+                List::Answers if qp.must_answer() => qp.plan_answer(),
+                List::Answers => Plan::Nothing,
+                List::Ready | List::Line => qp.plan(port_mtu, parts),
+            };
+            match self.carry_out(call, qp, &plan, (&way, list, start), batch) {
                 Carried::Done => {}
-                Carried::Full => return Filled::Full,
-                Carried::Nothing => {
-                    qp.queued = false;
-                    return Filled::Dry;
-                }
-                Carried::Waits(Wait::Room) => {
-                    // It stays marked as queued: `unblock` puts it back.
-                    if let Some(peer) = qp.peer.and_then(|index| self.peers.get_mut(index)) {
-                        peer.blocked.push_back(qp.common.qpn);
-                    }
-                    return Filled::Dry;
-                }
-                Carried::Waits(Wait::Responses) => {
-                    self.schedule.await_reads(qp.common.qpn);
-                    return Filled::Dry;
-                }
+                end => return end,
             }
         }
     }
 
     /// Carries out what a queue pair plans: admission grants what that needs, the batch takes a packet of its length, and
     /// the queue pair commits itself to it.
-    #[inline]
     fn carry_out(
         &mut self,
         call: Call<'_>,
         qp: &mut QueuePair,
         plan: &Plan,
-        way: &Way,
+        (way, list, start): (&Way, List, usize),
         batch: &mut Batch<'_>,
     ) -> Carried {
         let draft = match plan {
@@ -237,13 +288,19 @@ impl Shared {
             Plan::Send(draft) => draft,
             Plan::Local | Plan::Fail(_) => {
                 qp.commit(&mut self.lend(qp.peer, call.now, call.memory), plan, Grant::default(), &mut []);
-                self.unblock_after_failure(qp);
+                self.settle_failure(qp);
                 return Carried::Done;
             }
         };
-        let mut ctx = self.lend(qp.peer, call.now, call.memory);
+        let in_turn = match draft.need {
+            Need::Responses(_) => self.reads.turn == Some(qp.common.qpn),
+            Need::Nothing | Need::Room { .. } => list == List::Line,
+        };
         let len = draft.len();
-        let grant = match ctx.admit(&draft.need, batch.spot(len, way.max_segments)) {
+        let spent = (batch.len() - start) as u32;
+        let spot = Spot { in_turn, spent, ..batch.spot(len, way.max_segments) };
+        let mut ctx = self.lend(qp.peer, call.now, call.memory);
+        let grant = match ctx.admit(&draft.need, &qp.holding, spot) {
             Ok(grant) => grant,
             Err(wait) => return Carried::Waits(wait),
         };
@@ -257,7 +314,7 @@ impl Shared {
         if draft.half == Half::Requester {
             self.watch(qp);
         }
-        self.unblock_after_failure(qp);
+        self.settle_failure(qp);
         Carried::Done
     }
 

@@ -4,7 +4,8 @@
 use super::{
     PostError, QpAttrs, QpConfig, QpState, QpType,
     common::{Ctx, QpCommon},
-    plan::{Grant, Half, Plan},
+    flow::{Holding, ReadBudget},
+    plan::{Grant, Half, Plan, Wait},
     rc::{requester::Requester, responder::Responder},
     rq::RecvQueue,
     sender::Sender,
@@ -56,10 +57,16 @@ enum Machine {
 #[repr(C)]
 pub(crate) struct QueuePair {
     sq: SendQueue,
+    /// What it holds of the pots.
+    pub holding: Holding,
     /// The way to the peer: connected services.
     pub path: Option<Path>,
-    /// In a list of those that may have something to send.
-    pub queued: bool,
+    /// In a list of those that may have requests to send.
+    pub ready: bool,
+    /// In the list of those that have answers to send.
+    pub answering: bool,
+    /// In the line for a pot, and in no list with its requests.
+    pub waits: Option<Wait>,
     /// In a list of those that owe an acknowledgement.
     pub owes: bool,
     /// The queue pair to which something was posted next, when that was done the last time.
@@ -101,11 +108,14 @@ impl QueuePair {
                 named: None,
             },
             sq: SendQueue::default(),
+            holding: Holding::default(),
             machine,
             path: None,
             follower: qpn,
             peer: None,
-            queued: false,
+            ready: false,
+            answering: false,
+            waits: None,
             owes: false,
             notified: None,
             timer: None,
@@ -175,7 +185,8 @@ impl QueuePair {
                 responder.handle(&mut self.common, ctx, packet).is_err()
             }
             Machine::Rc { requester, .. } => {
-                let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, ctx };
+                let mut scene =
+                    Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
                 match requester.handle(&mut scene, packet) {
                     Ok(()) => false,
                     Err(failure) => {
@@ -277,13 +288,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// What comes next, acknowledgements that may wait left aside. `parts`: whether WRITEs and READs may leave in parts.
+    /// The next request. `parts`: whether WRITEs and READs may leave in parts.
     pub(crate) fn plan(&self, port_mtu: u32, parts: bool) -> Plan {
-        if let Machine::Rc { responder, .. } = &self.machine
-            && !responder.may_wait()
-        {
-            return self.plan_answer();
-        }
         if !self.may_send() {
             return Plan::Nothing;
         }
@@ -303,12 +309,17 @@ impl QueuePair {
         }
     }
 
-    /// Whether it certainly plans nothing: no answer is to leave by itself, and every request has left.
-    pub(crate) fn is_quiet(&self) -> bool {
+    /// Whether every request has left: there is certainly none to plan.
+    pub(crate) fn has_sent_all(&self) -> bool {
         match &self.machine {
-            Machine::Rc { requester, responder } => responder.may_wait() && requester.has_sent_all(&self.sq),
+            Machine::Rc { requester, .. } => requester.has_sent_all(&self.sq),
             Machine::Uc { .. } | Machine::Ud { .. } => false,
         }
+    }
+
+    /// Whether an answer is to leave without company.
+    pub(crate) fn must_answer(&self) -> bool {
+        matches!(&self.machine, Machine::Rc { responder, .. } if !responder.may_wait())
     }
 
     /// Whether requests were sent that are not answered: reliable connections.
@@ -334,7 +345,7 @@ impl QueuePair {
     /// Does what was planned, for which `grant` was given: writes a packet into `out`, which has its length. False if no
     /// packet came of it.
     pub(crate) fn commit(&mut self, ctx: &mut Ctx<'_>, plan: &Plan, grant: Grant, out: &mut [u8]) -> bool {
-        let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, ctx };
+        let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
         let (emitted, failed) = match (&mut self.machine, plan) {
             (_, Plan::Nothing) => (false, false),
             (Machine::Rc { responder, .. }, Plan::Send(draft)) if draft.half == Half::Responder => {
@@ -385,7 +396,7 @@ impl QueuePair {
     pub(crate) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         let Machine::Rc { requester, .. } = &mut self.machine else { return };
         let now = ctx.now;
-        let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, ctx };
+        let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
         if let Err(failure) = requester.handle_timeout(&mut scene, now) {
             requester.fail(&mut scene, failure);
             self.enter_error(ctx);
@@ -459,10 +470,36 @@ impl QueuePair {
         }
     }
 
-    /// Gives back what is in flight: before the queue pair goes or starts anew.
+    /// Gives back what is in flight: before the queue pair goes, starts anew or gets another destination.
     pub(crate) fn silence(&mut self, ctx: &mut Ctx<'_>) {
         if let Machine::Rc { requester, .. } = &mut self.machine {
-            requester.stop(ctx);
+            let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
+            requester.stop(&mut scene);
+        }
+    }
+
+    /// What it has in flight counts no more: it gets another destination.
+    pub(crate) fn let_go(&mut self, ctx: &mut Ctx<'_>) {
+        self.holding.given_up(ctx.window, ctx.reads);
+        if let Machine::Rc { requester, .. } = &mut self.machine {
+            requester.lapse();
+        }
+    }
+
+    /// READ responses that it was granted do not count any more.
+    pub(crate) fn lapse(&mut self, reads: &mut ReadBudget) {
+        self.holding.lapse(reads);
+        if let Machine::Rc { requester, .. } = &mut self.machine {
+            requester.lapse();
+        }
+    }
+
+    /// READ responses to come, READ by READ.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn responses(&self) -> u64 {
+        match &self.machine {
+            Machine::Rc { requester, .. } => requester.responses(),
+            _ => 0,
         }
     }
 

@@ -67,20 +67,20 @@ pub(crate) enum Need {
         cost: u32,
         /// Bytes that the largest packet behind it would take.
         next: u32,
-        /// Whether the queue pair has sent packets since it last asked for an acknowledgement.
-        unasked: bool,
     },
     /// Room in our own buffer for READ responses.
-    Responses {
-        /// Bytes without which asking makes no sense: a packet, or what is left.
-        least: u32,
-        /// Bytes that are wanted.
-        most: u32,
-        /// Bytes of a full packet: only whole packets are granted, but for the last.
-        packet: u32,
-        /// Whether they were asked for before.
-        again: bool,
-    },
+    Responses(Wanted),
+}
+
+/// READ responses that are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    /// Bytes of the first packet of them.
+    pub least: u32,
+    /// Bytes of all.
+    pub most: u32,
+    /// Bytes of a full packet: only whole packets are granted, but for the last.
+    pub packet: u32,
 }
 
 impl Need {
@@ -88,7 +88,7 @@ impl Need {
     pub(crate) const fn cost(&self) -> u32 {
         match self {
             Self::Room { cost, .. } => *cost,
-            Self::Nothing | Self::Responses { .. } => 0,
+            Self::Nothing | Self::Responses(_) => 0,
         }
     }
 }
@@ -109,6 +109,10 @@ pub(crate) enum Wait {
     Room,
     /// Our own buffer is taken.
     Responses,
+    /// The queue pair has had its turn, and others wait.
+    Turn,
+    /// The queue pair holds as much as it may until something of that is answered.
+    Answer,
 }
 
 /// Where in a batch the next packet stands.
@@ -118,4 +122,8 @@ pub(crate) struct Spot {
     pub begins: bool,
     /// No packet of its size fits behind it.
     pub ends: bool,
+    /// It is the turn of its queue pair, which has waited in line.
+    pub in_turn: bool,
+    /// Bytes of this batch that the queue pair has filled already.
+    pub spent: u32,
 }

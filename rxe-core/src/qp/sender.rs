@@ -72,7 +72,7 @@ impl Sender {
 
     /// Does the request at the front, which needs no packet. An error fails it.
     pub(crate) fn run_local(scene: &mut Scene<'_, '_>) -> Result<bool, WcStatus> {
-        let Scene { qp, sq, ctx } = scene;
+        let Scene { qp, sq, ctx, .. } = scene;
         let Some(wqe) = sq.ring.front() else { return Ok(false) };
         let done = match wqe.op {
             SendOp::LocalInvalidate(key) => ctx.memory.invalidate(qp.asker(), key, false),
@@ -91,7 +91,7 @@ impl Sender {
         draft: &Draft,
         out: &mut [u8],
     ) -> Result<bool, WcStatus> {
-        let Scene { qp, sq, ctx } = scene;
+        let Scene { qp, sq, ctx, .. } = scene;
         let Some(wqe) = sq.ring.front() else { return Ok(false) };
         let end = draft.end;
         let mut bth = Bth::new(draft.opcode, qp.attrs.dest_qpn, self.next);

@@ -3,6 +3,7 @@
 use super::{
     QpType,
     common::{Ctx, QpCommon},
+    flow::Holding,
     rq::PostError,
     sges::{self, Elements},
 };
@@ -132,6 +133,7 @@ impl SendWqe {
 pub(crate) struct Scene<'a, 'c> {
     pub qp: &'a mut QpCommon,
     pub sq: &'a mut SendQueue,
+    pub holding: &'a mut Holding,
     pub ctx: &'a mut Ctx<'c>,
 }
 

@@ -10,9 +10,9 @@ use crate::{
     num::Psn,
     qp::{
         QpState,
-        common::{Ctx, QpCommon},
+        common::QpCommon,
         flow::PACKET_COST,
-        plan::{Draft, Grant, Half, Need, Plan},
+        plan::{Draft, Grant, Half, Need, Plan, Wanted},
         sq::{Scene, SendQueue, SendWqe},
     },
     time::Instant,
@@ -50,9 +50,6 @@ pub(crate) struct Requester {
     /// Last PSNs of the READ requests as they were first sent: a responder knows a READ that is sent again only inside
     /// the range it had then.
     pub(super) read_ends: VecDeque<Psn>,
-    pub(super) in_flight: u32,
-    /// Bytes sent since an acknowledgement was last asked for.
-    unasked: u32,
     pub(super) retry: Retry,
     /// Receives that the peer promised.
     pub(super) limit: Limit,
@@ -185,8 +182,7 @@ impl Requester {
             SendOp::WriteImm(..) => Opcode::write(position, true),
             _ => Opcode::send(position, false, false),
         };
-        let need =
-            Need::Room { cost: payload + PACKET_COST, next: mtu + PACKET_COST, unasked: self.unasked > 0 };
+        let need = Need::Room { cost: payload + PACKET_COST, next: mtu + PACKET_COST };
         Draft { half: Half::Requester, opcode, payload, offset, end, part, need }
     }
 
@@ -209,22 +205,22 @@ impl Requester {
         if opcode != Opcode::RC_READ_REQUEST {
             return Plan::Send(draft);
         }
-        let need = self.responses(qp.mtu(), u64::from(wqe.len) - offset, part);
+        let need = self.wanted(qp.mtu(), u64::from(wqe.len) - offset, part);
         Plan::Send(Draft { offset, part, need, ..draft })
     }
 
     /// What a READ needs of which `left` bytes are to be asked for. One that is sent again ends where it ended at first,
     /// because the responder may know it or not.
-    fn responses(&self, mtu: u32, left: u64, part: bool) -> Need {
+    fn wanted(&self, mtu: u32, left: u64, part: bool) -> Need {
         let packets = |count: u32| left.min(u64::from(count) * u64::from(mtu)) as u32;
         if self.cur != self.next
             && let Some(end) = self.read_ends.iter().find(|end| !end.is_before(self.cur))
         {
             let bytes = packets(end.since(self.cur) + 1);
-            return Need::Responses { least: bytes, most: bytes, packet: mtu, again: true };
+            return Need::Responses(Wanted { least: packets(1), most: bytes, packet: mtu });
         }
         let most = if part { packets(READ_PART) } else { left as u32 };
-        Need::Responses { least: packets(1), most, packet: mtu, again: false }
+        Need::Responses(Wanted { least: packets(1), most, packet: mtu })
     }
 
     /// Writes the packet of `draft`, for which `grant` was given, into `out`, which has its length. False if no packet came
@@ -236,7 +232,7 @@ impl Requester {
         grant: Grant,
         out: &mut [u8],
     ) -> bool {
-        let Scene { qp, sq, ctx } = scene;
+        let Scene { qp, sq, holding, ctx } = scene;
         let Some(wqe) = sq.ring.get_mut(self.cur_wqe) else { return false };
         let mtu = qp.mtu();
         let fresh = self.cur_wqe >= self.started;
@@ -282,10 +278,15 @@ impl Requester {
             let last = self.cur.plus(psns - 1);
             let needs_data = !wqe.may_take_long();
             self.outstanding.push_back(Outstanding { first: self.cur, last, bytes: grant.bytes, needs_data });
-            if !again && grant.bytes > 0 {
-                self.read_ends.push_back(last);
+            if grant.bytes > 0 {
+                if again {
+                    self.note_read_end(last);
+                } else {
+                    self.read_ends.push_back(last);
+                }
+                holding.asked(ctx.reads, ctx.now, grant.bytes);
+                ctx.reads.list(qp.qpn, holding);
             }
-            ctx.reads.asked(grant.bytes);
         }
         self.count(scene, &bth, draft);
         self.advance(psns, end);
@@ -294,16 +295,11 @@ impl Requester {
 
     /// Counts a packet that leaves.
     fn count(&mut self, scene: &mut Scene<'_, '_>, bth: &Bth, draft: &Draft) {
-        let Scene { qp, ctx, .. } = scene;
+        let Scene { qp, holding, ctx, .. } = scene;
         let (again, cost) = (self.cur != self.next, draft.need.cost());
-        if bth.ack_req {
-            ctx.window.asked(core::mem::take(&mut self.unasked));
-        } else {
-            ctx.window.unasked(cost);
-            self.unasked = self.unasked.saturating_add(cost);
+        if cost > 0 {
+            holding.sent(ctx.window, bth.psn, cost, bth.ack_req);
         }
-        self.in_flight = self.in_flight.saturating_add(cost);
-        ctx.window.sent(cost);
         self.retry.on_sent(ctx.now, &qp.attrs);
         if bth.ack_req && !again {
             self.retry.on_asked(ctx.now, bth.psn);
@@ -311,6 +307,14 @@ impl Requester {
         qp.stats.packets_sent += 1;
         qp.stats.bytes_sent += u64::from(draft.payload);
         qp.stats.retransmitted += u64::from(again);
+    }
+
+    /// A READ that is sent again was cut: from now on the responder may know no more than this piece.
+    fn note_read_end(&mut self, last: Psn) {
+        let at = self.read_ends.iter().position(|end| !end.is_before(last)).unwrap_or(self.read_ends.len());
+        if self.read_ends.get(at) != Some(&last) {
+            self.read_ends.insert(at, last);
+        }
     }
 
     /// The packet at the cursor has left.
@@ -332,7 +336,7 @@ impl Requester {
 
     /// Does the request at the cursor, of which no packet comes.
     pub(crate) fn run_local(&mut self, scene: &mut Scene<'_, '_>) -> bool {
-        let Scene { qp, sq, ctx } = scene;
+        let Scene { qp, sq, ctx, .. } = scene;
         let Some(wqe) = sq.ring.get_mut(self.cur_wqe) else { return false };
         if self.cur_wqe < self.started {
             // Done the first time round already.
@@ -360,24 +364,32 @@ impl Requester {
 
     /// Sends everything unanswered again, from `una` on. `lost`: since when it is known that the first copy was lost, so that
     /// what answers now answers the second.
-    pub(super) fn go_back(&mut self, ctx: &mut Ctx<'_>, lost: Option<Instant>) {
-        ctx.window.left(self.in_flight);
-        self.in_flight = 0;
-        for read in self.outstanding.drain(..) {
-            ctx.reads.left(read.bytes);
-        }
+    pub(super) fn go_back(&mut self, scene: &mut Scene<'_, '_>, lost: Option<Instant>) {
+        let Scene { holding, ctx, .. } = scene;
+        holding.given_up(ctx.window, ctx.reads);
+        self.outstanding.clear();
         self.cur = self.una;
         self.cur_wqe = 0;
         self.retry.on_again(lost.map(|now| (self.una, now)));
-        ctx.window.asked(core::mem::take(&mut self.unasked));
         // A request that could not be read is tried again when its turn comes.
         self.broken = None;
     }
 
     /// Forgets everything in flight: the queue pair leaves the connected states.
-    pub(crate) fn stop(&mut self, ctx: &mut Ctx<'_>) {
-        self.go_back(ctx, None);
+    pub(crate) fn stop(&mut self, scene: &mut Scene<'_, '_>) {
+        self.go_back(scene, None);
         *self = Self { una: self.next, cur: self.next, next: self.next, ..Self::default() };
+    }
+
+    /// READ responses that are to come count as none: nothing is given back for them when they come.
+    pub(crate) fn lapse(&mut self) {
+        self.outstanding.iter_mut().for_each(|read| read.bytes = 0);
+    }
+
+    /// READ responses to come, as they count.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn responses(&self) -> u64 {
+        self.outstanding.iter().map(|read| u64::from(read.bytes)).sum()
     }
 }
 
