@@ -363,6 +363,7 @@ impl Shared {
     }
 
     /// A queue pair that has failed has nothing in flight any more, and waits for nothing.
+    #[inline]
     fn settle_failure(&mut self, qp: &mut QueuePair) {
         if qp.common.state() == QpState::Error {
             self.unwait(qp);

@@ -65,7 +65,7 @@ impl Peer {
 
     /// In which order the next batch is filled from the lists: each of them is first in turn, so that none starves.
     pub(super) const fn order(&mut self) -> [List; 3] {
-        self.batches = (self.batches + 1) % List::ORDERS.len();
+        self.batches = if self.batches == 2 { 0 } else { self.batches + 1 };
         List::ORDERS[self.batches]
     }
 

@@ -59,23 +59,25 @@ impl Endpoint {
         let mut batch = Batch::new(&mut arena[..room]);
         let call = Call { now, memory };
         // Notices, and acknowledgements that have waited long enough, alternate with data: neither waits for all of the other.
-        if self.shared.schedule.data_last {
-            self.shared.schedule.data_last = false;
+        if core::mem::take(&mut self.shared.schedule.data_last) {
             self.fill_from_owed(call, Acks::Wait, &mut batch);
         }
         if batch.is_empty() {
             self.fill_from_sources(call, &mut batch);
-            self.shared.schedule.data_last = !batch.is_empty();
-        }
-        if batch.is_empty() {
-            self.fill_from_owed(call, acks, &mut batch);
+            if batch.is_empty() {
+                self.fill_from_owed(call, acks, &mut batch);
+            } else {
+                self.shared.schedule.data_last = true;
+            }
         }
         self.counted(batch)
     }
 
     /// A batch of a notice, or of acknowledgements alone.
     fn fill_from_owed(&mut self, call: Call<'_>, acks: Acks, batch: &mut Batch<'_>) {
-        if let Some(Notice { path, packet, len }) = self.shared.notices.pop_front() {
+        if !self.shared.notices.is_empty()
+            && let Some(Notice { path, packet, len }) = self.shared.notices.pop_front()
+        {
             batch.slot(len).copy_from_slice(&packet[..len]);
             batch.push(&self.shared.way(path), len, false);
             return;
@@ -132,7 +134,9 @@ impl Endpoint {
         peer.scheduled = false;
         for list in peer.order() {
             loop {
-                call_reader(qps, shared);
+                if shared.reads.turn.is_some() {
+                    call_reader(qps, shared);
+                }
                 let Some(peer) = shared.peers.get_mut(index) else { return };
                 let Some(qpn) = peer.next(list, batch.is_empty()) else { break };
                 let connected = |qp: &&mut QueuePair| qp.peer == Some(index);
@@ -283,30 +287,32 @@ impl Shared {
         (way, list, start): (&Way, List, usize),
         batch: &mut Batch<'_>,
     ) -> Carried {
-        let draft = match plan {
-            Plan::Nothing => return Carried::Nothing,
-            Plan::Send(draft) => draft,
-            Plan::Local | Plan::Fail(_) => {
-                qp.commit(&mut self.lend(qp.peer, call.now, call.memory), plan, Grant::default(), &mut []);
-                self.settle_failure(qp);
-                return Carried::Done;
+        let Plan::Send(draft) = plan else {
+            if *plan == Plan::Nothing {
+                return Carried::Nothing;
             }
-        };
-        let in_turn = match draft.need {
-            Need::Responses(_) => self.reads.turn == Some(qp.common.qpn),
-            Need::Nothing | Need::Room { .. } => list == List::Line,
+            qp.commit(&mut self.lend(qp.peer, call.now, call.memory), plan, Grant::default(), &mut []);
+            self.settle_failure(qp);
+            return Carried::Done;
         };
         let len = draft.len();
-        let spent = (batch.len() - start) as u32;
-        let spot = Spot { in_turn, spent, ..batch.spot(len, way.max_segments) };
-        let mut ctx = self.lend(qp.peer, call.now, call.memory);
-        let grant = match ctx.admit(&draft.need, &qp.holding, spot) {
-            Ok(grant) => grant,
-            Err(wait) => return Carried::Waits(wait),
-        };
+        let mut grant = Grant::default();
+        if draft.need != Need::Nothing {
+            let in_turn = match draft.need {
+                Need::Responses(_) => self.reads.turn == Some(qp.common.qpn),
+                Need::Nothing | Need::Room { .. } => list == List::Line,
+            };
+            let spent = (batch.len() - start) as u32;
+            let spot = Spot { in_turn, spent, ..batch.spot(len, way.max_segments) };
+            grant = match self.lend(qp.peer, call.now, call.memory).admit(&draft.need, &qp.holding, spot) {
+                Ok(grant) => grant,
+                Err(wait) => return Carried::Waits(wait),
+            };
+        }
         if !batch.admits(&way.path, len) {
             return Carried::Full;
         }
+        let mut ctx = self.lend(qp.peer, call.now, call.memory);
         if qp.commit(&mut ctx, plan, grant, batch.slot(len)) {
             let rxe_flush = draft.opcode == Opcode::RC_FLUSH && self.expects_rxe_flush(qp, way.path.dst);
             batch.push(way, len, rxe_flush);

@@ -358,7 +358,7 @@ impl QueuePair {
                     Plan::Fail(status) => requester.break_off(*status),
                     _ => requester.run_local(&mut scene),
                 };
-                (emitted, requester.settle(&mut scene))
+                (emitted, !emitted && requester.settle(&mut scene))
             }
             (Machine::Uc { sender, .. } | Machine::Ud { sender }, plan) => {
                 let done = match plan {
