@@ -12,7 +12,7 @@ use crate::{
     },
     stats::QpStats,
     time::Instant,
-    work::{AddressVector, CqId, PdId, SrqId, XrcdId},
+    work::{AddressVector, AsyncEvent, CqId, Event, PdId, SrqId, XrcdId},
 };
 use core::net::IpAddr;
 
@@ -177,7 +177,8 @@ impl Endpoint {
         Ok((id, number))
     }
 
-    /// Changes a shared receive queue's size or limit (ibv_modify_srq).
+    /// Changes a shared receive queue's size or limit (ibv_modify_srq). A limit above what the queue holds is reached at
+    /// once.
     ///
     /// # Errors
     /// [`PostError::NoSuchQueue`], [`PostError::Full`] if more is queued than the new size, or [`PostError::Limit`].
@@ -188,6 +189,7 @@ impl Endpoint {
         max_wr: Option<u32>,
         limit: Option<u32>,
     ) -> Result<(), PostError> {
+        let (id, armed) = (srq, limit.is_some());
         let srq = self.shared.srqs.get_mut(srq.0 as usize).ok_or(PostError::NoSuchQueue)?;
         let (max_wr, limit) = (max_wr.unwrap_or(srq.queue.max_wr), limit.unwrap_or(srq.limit));
         if srq.queue.queue.len() > max_wr as usize {
@@ -197,6 +199,10 @@ impl Endpoint {
             return Err(PostError::Limit(limit, max_wr));
         }
         (srq.queue.max_wr, srq.limit) = (max_wr, limit);
+        if armed && srq.queue.queue.len() < limit as usize {
+            srq.limit = 0;
+            self.shared.events.push_back(Event::Async(AsyncEvent::SrqLimitReached(id)));
+        }
         Ok(())
     }
 

@@ -205,7 +205,8 @@ impl Requester {
             self.cur_wqe = 0;
         }
         if moved > sent {
-            // Answers to what was sent before overtook sending it again.
+            // Answers to what was sent before overtook sending it again; what could not be read for that is not needed.
+            self.broken = None;
             scene.holding.turn();
         }
         let Scene { holding, ctx, .. } = scene;

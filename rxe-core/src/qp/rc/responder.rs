@@ -433,7 +433,8 @@ impl Responder {
     }
 }
 
-/// READs and atomics the peer may have outstanding: kernel rxe rounds its own limit up to a power of two.
+/// READs and atomics the peer may have outstanding. More than agreed, up to a power of two: kernel rxe as a requester rounds what
+/// it was told so (max_rd_atomic 5 lets it send 8), and would be refused otherwise.
 fn resources(qp: &QpCommon) -> usize {
     match qp.attrs.max_dest_rd_atomic {
         0 => 0,
