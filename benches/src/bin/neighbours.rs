@@ -76,7 +76,8 @@ struct Link<'a> {
 
 fn bring_up(qp: &Qp, own: &Host, peer: &Qp, timeout: u8) -> Result<()> {
     let av = own.context.address_vector(0, peer.context().gids().get(0))?;
-    let init = QpChange { state: Some(QpState::Init), pkey_index: Some(0), port: Some(1), ..QpChange::default() };
+    let init =
+        QpChange { state: Some(QpState::Init), pkey_index: Some(0), port: Some(1), ..QpChange::default() };
     qp.modify(&QpChange { access: Some(ALL), ..init })?;
     qp.modify(&QpChange {
         state: Some(QpState::Rtr),
@@ -218,12 +219,15 @@ fn bulk(links: &[Link<'_>], op: Op, depth: usize, len: u32, seconds: f64) -> Res
 }
 
 fn jain(bytes: &[f64]) -> f64 {
-    let (sum, squares) = bytes.iter().fold((0.0, 0.0), |(sum, squares), one| (sum + one, squares + one * one));
+    let (sum, squares) =
+        bytes.iter().fold((0.0, 0.0), |(sum, squares), one| (sum + one, squares + one * one));
     sum * sum / (bytes.len() as f64 * squares)
 }
 
 fn dead_peers(args: &Args, hosts: &[Host; 3]) -> Result<()> {
-    println!("| beside a dead peer | timeout | where | 64 B: p50 us | p99 us | 16 that WRITE 64 KiB / alone |");
+    println!(
+        "| beside a dead peer | timeout | where | 64 B: p50 us | p99 us | 16 that WRITE 64 KiB / alone |"
+    );
     println!("|---|---|---|---|---|---|");
     for (name, op) in [("READ", Op::Read), ("WRITE", Op::Write), ("SEND", Op::Send)] {
         for &timeout in &args.timeouts {
@@ -263,8 +267,7 @@ fn main() -> Result<()> {
         let (gbit, bytes) = bulk(&links, op, 4, BULK, 2.0 * args.seconds)?;
         println!("| {name} 64 KiB | {gbit:.1} | {:.3} |", jain(&bytes));
     }
-    let links: Vec<Link<'_>> =
-        (0..8).map(|_| Link::new(&hosts[0], &hosts[1], 17)).collect::<Result<_>>()?;
+    let links: Vec<Link<'_>> = (0..8).map(|_| Link::new(&hosts[0], &hosts[1], 17)).collect::<Result<_>>()?;
     let (gbit, _) = bulk(&links, Op::Write, 2, LARGE, args.seconds)?;
     for (index, link) in links.iter().enumerate() {
         for _ in 0..2 {
@@ -272,13 +275,13 @@ fn main() -> Result<()> {
         }
     }
     let small = Link::new(&hosts[0], &hosts[1], 17)?;
-    let times = times(&small, Op::Send, args.count, |wc| {
-        match (wc.status, wc.wr_id) {
-            (WcStatus::Success, index @ 2..) => links[index as usize - 2].post(Op::Write, index, LARGE),
-            _ => Ok(()),
-        }
+    let times = times(&small, Op::Send, args.count, |wc| match (wc.status, wc.wr_id) {
+        (WcStatus::Success, index @ 2..) => links[index as usize - 2].post(Op::Write, index, LARGE),
+        _ => Ok(()),
     })?;
-    println!("\n| 64 B SEND beside 8 that WRITE 1 MiB | p50 us | p99 us | 384 KiB at their bandwidth, us |\n|---|---|---|---|");
+    println!(
+        "\n| 64 B SEND beside 8 that WRITE 1 MiB | p50 us | p99 us | 384 KiB at their bandwidth, us |\n|---|---|---|---|"
+    );
     println!("| | {:.0} | {:.0} | {:.0} |", at(&times, 0.5), at(&times, 0.99), 384.0 * 8.192 / gbit);
     Ok(())
 }

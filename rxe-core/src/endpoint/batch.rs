@@ -2,12 +2,20 @@
 
 use super::{BatchIdent, Transmit};
 use crate::{
-    qp::Path,
+    qp::{Path, plan::Spot},
     wire::{
         ICRC_LEN,
         icrc::{Route, RouteCrc, rxe_flush as rxe_flush_icrc},
     },
 };
+
+/// What all packets of a batch have in common.
+pub(super) struct Way {
+    pub path: Path,
+    /// Packets at most.
+    pub max_segments: usize,
+    pub ident: BatchIdent,
+}
 
 /// A batch under construction in the caller's arena.
 pub(super) struct Batch<'a> {
@@ -39,6 +47,15 @@ impl<'a> Batch<'a> {
         self.count == 0
     }
 
+    pub(super) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes in it.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
     /// Whether a packet of `len` bytes over `path` may come next.
     pub(super) fn admits(&self, path: &Path, len: usize) -> bool {
         match &self.head {
@@ -53,13 +70,13 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Whether no second packet of `len` bytes fits behind one. `max_segments` is what the first packet of a batch will
-    /// set.
-    pub(super) fn ends_with(&self, len: usize, max_segments: u16) -> bool {
-        let most = if self.is_empty() { usize::from(max_segments) } else { self.max_segments };
-        (!self.is_empty() && len < self.segment)
-            || self.count + 1 >= most
-            || self.len + 2 * len > self.arena.len()
+    /// Where a packet of `len` bytes would stand. A first one may be followed by others up to `max_segments`.
+    pub(super) const fn spot(&self, len: usize, max_segments: usize) -> Spot {
+        let begins = self.is_empty();
+        let most = if begins { max_segments } else { self.max_segments };
+        let shorter = !begins && len < self.segment;
+        let ends = shorter || self.count + 1 >= most || self.len + 2 * len > self.arena.len();
+        Spot { begins, ends, in_turn: false, spent: 0 }
     }
 
     /// The place for the next packet.
@@ -69,13 +86,14 @@ impl<'a> Batch<'a> {
 
     /// Seals the packet that was written into the slot of `len` bytes and adds it. `rxe_flush`: with the ICRC that kernel
     /// rxe expects of a FLUSH.
-    pub(super) fn push(&mut self, path: &Path, len: usize, limits: (u16, BatchIdent), rxe_flush: bool) {
+    pub(super) fn push(&mut self, way: &Way, len: usize, rxe_flush: bool) {
         if self.head.is_none() {
+            let path = way.path;
             let route = Route { src: path.src, dst: path.dst, src_port: path.src_port };
-            self.head = Some((*path, RouteCrc::new(&route)));
+            self.head = Some((path, RouteCrc::new(&route)));
             self.segment = len;
-            self.max_segments = usize::from(limits.0);
-            self.ident = limits.1;
+            self.max_segments = way.max_segments;
+            self.ident = way.ident;
         }
         let Some((_, crc)) = &self.head else { return };
         let ident = match self.ident {

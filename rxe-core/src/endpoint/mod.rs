@@ -2,12 +2,14 @@
 
 mod batch;
 mod objects;
+mod peer;
 mod receive;
 mod schedule;
 mod table;
 mod trackers;
 mod transmit;
 mod types;
+mod waiting;
 
 pub use receive::{STEERING_PROBE, STEERING_PROBE_LEN};
 pub use table::MAX_QPS;
@@ -19,7 +21,8 @@ use crate::{
     qp::{
         Path, PostError, QpState, QpType, QueuePair,
         common::Ctx,
-        flow::{Flow, ReadBudget, Window},
+        flow::{Line, ReadBudget, Window},
+        plan::Wait,
         rq::Srq,
     },
     stats::{PortStats, QpStats},
@@ -30,7 +33,8 @@ use crate::{
 use alloc::{collections::VecDeque, vec::Vec};
 use core::net::IpAddr;
 use hashbrown::HashMap;
-use schedule::Schedule;
+use peer::Peer;
+use schedule::{Due, Schedule, Source};
 use slab::Slab;
 use table::QpTable;
 use trackers::Trackers;
@@ -56,6 +60,9 @@ struct Shared {
     peers: Slab<Peer>,
     peer_index: HashMap<(IpAddr, u8), usize>,
     reads: ReadBudget,
+    /// Whether the timer list is to look for holders of READ responses that are silent, and when it did.
+    watches_readers: bool,
+    readers_looked_at: Instant,
     /// Stands in for the window where there is none: datagrams, queue pairs that are not connected.
     no_window: Window,
     trackers: Trackers,
@@ -89,42 +96,6 @@ impl Notice {
 /// Bytes of an acknowledgement, BTH to ICRC.
 const ACK_LEN: usize = 20;
 
-/// One destination socket: an address and a slot.
-#[derive(Debug)]
-struct Peer {
-    key: (IpAddr, u8),
-    window: Window,
-    /// Queue pairs connected to it.
-    users: usize,
-    /// Queue pairs that may have something to send.
-    ready: VecDeque<Qpn>,
-    /// Queue pairs that wait for room in the window.
-    blocked: VecDeque<Qpn>,
-    /// Queue pairs that owe an acknowledgement.
-    owing: VecDeque<Qpn>,
-}
-
-/// Splits the outside world of one call out of the endpoint's parts.
-macro_rules! scene {
-    ($shared:expr, $peer:expr, $now:expr, $memory:expr) => {{
-        let shared: &mut $crate::endpoint::Shared = $shared;
-        let window = match $peer.and_then(|index: usize| shared.peers.get_mut(index)) {
-            Some(peer) => &mut peer.window,
-            None => &mut shared.no_window,
-        };
-        (
-            Ctx { now: $now, memory: $memory, events: &mut shared.events, srqs: &mut shared.srqs },
-            Flow {
-                window,
-                reads: &mut shared.reads,
-                place: $crate::qp::flow::Place::default(),
-                parts: shared.config.parts,
-            },
-        )
-    }};
-}
-use scene;
-
 impl Endpoint {
     /// An endpoint without queue pairs.
     #[must_use]
@@ -138,6 +109,8 @@ impl Endpoint {
                 peers: Slab::new(),
                 peer_index: HashMap::new(),
                 reads: ReadBudget::new(config.receive_window),
+                watches_readers: false,
+                readers_looked_at: Instant::ZERO,
                 no_window: Window::new(u32::MAX, u32::MAX),
                 trackers: Trackers::default(),
                 groups: HashMap::new(),
@@ -201,7 +174,7 @@ impl Endpoint {
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQueue)?;
         let port_mtu = self.shared.config.port_mtu;
-        let (mut ctx, _) = scene!(&mut self.shared, qp.peer, now, &NoMemory);
+        let mut ctx = self.shared.lend(qp.peer, now, &NoMemory);
         qp.post_send(&mut ctx, wr, port_mtu)?;
         self.shared.make_ready(qp);
         Ok(())
@@ -219,7 +192,7 @@ impl Endpoint {
     ) -> Result<(), (usize, PostError)> {
         let qp = self.qps.get_mut(qpn).ok_or((0, PostError::NoSuchQueue))?;
         let port_mtu = self.shared.config.port_mtu;
-        let (mut ctx, _) = scene!(&mut self.shared, qp.peer, now, &NoMemory);
+        let mut ctx = self.shared.lend(qp.peer, now, &NoMemory);
         qp.post_send_all(&mut ctx, list, port_mtu)?;
         self.shared.make_ready(qp);
         Ok(())
@@ -241,7 +214,7 @@ impl Endpoint {
     /// [`PostError`]; nothing was queued.
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQueue)?;
-        let (mut ctx, _) = scene!(&mut self.shared, qp.peer, Instant::ZERO, &NoMemory);
+        let mut ctx = self.shared.lend(qp.peer, Instant::ZERO, &NoMemory);
         qp.post_recv(&mut ctx, wr)
     }
 
@@ -272,42 +245,92 @@ impl Endpoint {
 
     /// Time passed: retransmissions, ends of RNR waits, acknowledgements that waited long enough.
     pub fn handle_timeout(&mut self, now: Instant, memory: &dyn Memory) {
-        while let Some(qpn) = self.shared.schedule.pop_due(now) {
-            let Some(qp) = self.qps.get_mut(qpn) else { continue };
-            if qp.timer.is_none_or(|timer| timer > now) {
-                continue;
+        while let Some(due) = self.shared.schedule.pop_due(now) {
+            match due {
+                Due::Qp(qpn) => self.end_wait(qpn, now, memory),
+                Due::Room(index) => self.end_patience(index, now),
+                Due::Responses => self.lapse_reads(now),
             }
-            qp.timer = None;
-            // Deadlines usually have moved on since the list was told of one.
-            if qp.next_deadline().is_none_or(|deadline| deadline > now) {
-                self.shared.watch(qp);
-                continue;
-            }
-            let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
-            qp.handle_timeout(&mut ctx, &mut flow);
+        }
+    }
+
+    fn end_wait(&mut self, qpn: Qpn, now: Instant, memory: &dyn Memory) {
+        let Some(qp) = self.qps.get_mut(qpn) else { return };
+        if qp.timer.is_none_or(|timer| timer > now) {
+            return;
+        }
+        qp.timer = None;
+        // Deadlines usually have moved on since the list was told of one.
+        if qp.next_deadline().is_some_and(|deadline| deadline <= now) {
+            qp.handle_timeout(&mut self.shared.lend(qp.peer, now, memory));
             self.shared.make_ready(qp);
-            self.shared.watch(qp);
-            self.shared.unblock(qp.peer);
+            self.shared.settle(qp.peer);
+        }
+        self.shared.watch(qp);
+    }
+
+    /// Whether all that is shared adds up: what is held of each pot is what is missing there, and who waits is in one line.
+    ///
+    /// # Panics
+    /// If something does not.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn check_admission(&self) {
+        self.shared.reads.check(self.qps.iter().map(QueuePair::responses).sum());
+        for (index, peer) in &self.shared.peers {
+            let mut nothing = true;
+            for qp in self.qps.iter().filter(|qp| qp.peer == Some(index)) {
+                qp.holding.check(&peer.window, qp.responses());
+                nothing &= qp.holding.is_empty();
+                let places = |line: &Line| line.iter().filter(|qpn| *qpn == qp.common.qpn).count();
+                let turn = usize::from(self.shared.reads.turn == Some(qp.common.qpn) && qp.waits.is_some());
+                let found = (places(&peer.window.line), places(&self.shared.reads.line) + turn);
+                let room = usize::from(qp.waits == Some(Wait::Room));
+                assert_eq!(found, (room, usize::from(qp.waits == Some(Wait::Responses))), "{:?}", qp.waits);
+            }
+            peer.window.check(nothing);
         }
     }
 }
 
 impl Shared {
-    /// Puts a queue pair among those that may have something to send.
+    /// What one call into a queue pair may touch beside the queue pair, whose destination is `peer`.
+    fn lend<'a>(&'a mut self, peer: Option<usize>, now: Instant, memory: &'a dyn Memory) -> Ctx<'a> {
+        let window = match peer.and_then(|index| self.peers.get_mut(index)) {
+            Some(peer) => &mut peer.window,
+            None => &mut self.no_window,
+        };
+        let Self { events, srqs, reads, .. } = self;
+        Ctx { now, memory, events, srqs, window, reads }
+    }
+
+    /// Puts a queue pair among those that may have requests to send, unless it waits in a line.
     fn make_ready(&mut self, qp: &mut QueuePair) {
-        if qp.queued {
+        if qp.holding.take_turned() && qp.waits.is_some() {
+            self.unwait(qp);
+        }
+        if qp.ready || qp.waits.is_some() {
             return;
         }
-        qp.queued = true;
+        qp.ready = true;
         let qpn = qp.common.qpn;
         match qp.peer.and_then(|index| self.peers.get_mut(index).map(|peer| (index, peer))) {
             Some((index, peer)) => {
-                if peer.ready.is_empty() {
-                    self.schedule.push_peer(index);
-                }
                 peer.ready.push_back(qpn);
+                self.schedule_peer(index);
             }
-            None => self.schedule.push_qp(qpn),
+            None => self.schedule.push(Source::Qp(qpn)),
+        }
+    }
+
+    /// Puts a queue pair among those that have answers to send.
+    fn make_answering(&mut self, qp: &mut QueuePair) {
+        if let Some(index) = qp.peer
+            && let Some(peer) = self.peers.get_mut(index)
+            && !qp.answering
+        {
+            qp.answering = true;
+            peer.answering.push_back(qp.common.qpn);
+            self.schedule_peer(index);
         }
     }
 
@@ -320,8 +343,13 @@ impl Shared {
             && let Some(peer) = self.peers.get_mut(index)
         {
             qp.owes = true;
+            if peer.owing.is_empty() {
+                peer.owed_since = now;
+            }
             peer.owing.push_back(qp.common.qpn);
-            self.schedule.owe(index, now);
+            if !core::mem::replace(&mut peer.owed, true) {
+                self.schedule.owe(index, now);
+            }
         }
     }
 
@@ -331,28 +359,16 @@ impl Shared {
             && qp.timer.is_none_or(|known| deadline < known)
         {
             qp.timer = Some(deadline);
-            self.schedule.push_timer(deadline, qp.common.qpn);
+            self.schedule.push_timer(deadline, Due::Qp(qp.common.qpn));
         }
     }
 
-    /// A queue pair that has failed has nothing in flight any more.
-    fn unblock_after_failure(&mut self, qp: &QueuePair) {
+    /// A queue pair that has failed has nothing in flight any more, and waits for nothing.
+    #[inline]
+    fn settle_failure(&mut self, qp: &mut QueuePair) {
         if qp.common.state() == QpState::Error {
-            self.unblock(qp.peer);
+            self.unwait(qp);
+            self.settle(qp.peer);
         }
-    }
-
-    /// Something left a window or the READ budget: those that waited may try again.
-    fn unblock(&mut self, peer: Option<usize>) {
-        if let Some(index) = peer
-            && let Some(peer) = self.peers.get_mut(index)
-            && !peer.blocked.is_empty()
-        {
-            if peer.ready.is_empty() {
-                self.schedule.push_peer(index);
-            }
-            peer.ready.append(&mut peer.blocked);
-        }
-        self.schedule.wake_readers();
     }
 }

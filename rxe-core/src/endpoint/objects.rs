@@ -1,20 +1,19 @@
 //! Making, changing and destroying queue pairs and shared receive queues.
 
-use super::{ACK_LEN, Endpoint, MAX_SRQS, Notice, ObjectError, Peer, Shared, scene};
+use super::{ACK_LEN, Endpoint, MAX_SRQS, Notice, ObjectError, Shared, peer::Peer};
 use crate::{
     memory::{Memory, NoMemory},
     num::{Psn, Qpn},
     qp::{
         ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, apply,
-        common::Ctx,
-        flow::{Flow, Place, Window},
+        flow::{Holding, Window},
+        plan::{Grant, Plan},
         rq::{RecvQueue, Srq, XrcSrq},
     },
     stats::QpStats,
     time::Instant,
-    work::{AddressVector, CqId, PdId, SrqId, XrcdId},
+    work::{AddressVector, AsyncEvent, CqId, Event, PdId, SrqId, XrcdId},
 };
-use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
 impl Endpoint {
@@ -52,25 +51,17 @@ impl Endpoint {
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ObjectError> {
         let mut qp = self.qps.remove(qpn).ok_or(ObjectError::NoSuchObject)?;
         let peer = qp.peer;
-        let window = peer.and_then(|index| self.shared.peers.get_mut(index)).map(|peer| &mut peer.window);
-        let mut flow = Flow {
-            window: window.unwrap_or(&mut self.shared.no_window),
-            reads: &mut self.shared.reads,
-            place: Place::default(),
-            parts: false,
-        };
-        qp.silence(&mut flow);
+        let mut ctx = self.shared.lend(peer, Instant::ZERO, &NoMemory);
+        qp.silence(&mut ctx);
+        let plan = qp.plan_answer();
+        let mut packet = [0; ACK_LEN];
         if let Some(path) = qp.path
-            && qp.deferred_ack() == Some(ACK_LEN)
+            && matches!(&plan, Plan::Send(draft) if draft.len() == ACK_LEN)
+            && qp.commit(&mut ctx, &plan, Grant::default(), &mut packet)
         {
-            let mut packet = [0; ACK_LEN];
-            let (mut ctx, mut flow) = scene!(&mut self.shared, peer, Instant::ZERO, &NoMemory);
-            if qp.emit_ack(&mut ctx, &mut flow, &mut packet) {
-                self.shared.notices.push_back(Notice::new(path, &packet));
-            }
+            self.shared.notices.push_back(Notice::new(path, &packet));
         }
-        self.shared.unblock(peer);
-        self.shared.leave_peer(peer);
+        self.shared.leave_peer(&mut qp);
         for members in self.shared.groups.values_mut() {
             members.retain(|member| *member != qpn);
         }
@@ -101,17 +92,11 @@ impl Endpoint {
             value: u64::from(next.pkey_index),
             allowed: "an index of the port's partition table",
         })?;
-        let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
-        qp.apply(&mut ctx, &mut flow, next);
+        qp.apply(&mut self.shared.lend(qp.peer, now, memory), next);
         qp.common.pkey = pkey;
         if next.state == QpState::Reset {
-            let left = qp.peer.take();
             qp.path = None;
-            qp.queued = false;
-            qp.owes = false;
-            // What it had in flight blocks the others of that destination no more.
-            self.shared.unblock(left);
-            self.shared.leave_peer(left);
+            self.shared.leave_peer(qp);
         } else if let Some(av) = next.av
             && (change.av.is_some() || change.dest_qpn.is_some())
             && !matches!(qp.common.config.qp_type, QpType::Ud | QpType::Gsi)
@@ -120,16 +105,17 @@ impl Endpoint {
             qp.path = Some(path);
             let key = (av.dst, next.dest_qpn.slot());
             if qp.peer.is_none_or(|index| self.shared.peers.get(index).is_none_or(|peer| peer.key != key)) {
-                let old = qp.peer.take();
-                self.shared.unblock(old);
-                self.shared.leave_peer(old);
+                qp.let_go(&mut self.shared.lend(qp.peer, now, memory));
+                self.shared.leave_peer(qp);
                 qp.peer = Some(self.shared.join_peer(key));
-                qp.queued = false;
-                qp.owes = false;
             }
         }
+        self.shared.settle_failure(qp);
         self.shared.make_ready(qp);
-        self.shared.unblock(qp.peer);
+        if qp.must_answer() {
+            self.shared.make_answering(qp);
+        }
+        self.shared.settle(qp.peer);
         self.shared.watch(qp);
         Ok(())
     }
@@ -194,7 +180,8 @@ impl Endpoint {
         Ok((id, number))
     }
 
-    /// Changes a shared receive queue's size or limit (ibv_modify_srq).
+    /// Changes a shared receive queue's size or limit (ibv_modify_srq). A limit above what the queue holds is reached at
+    /// once.
     ///
     /// # Errors
     /// [`PostError::NoSuchQueue`], [`PostError::Full`] if more is queued than the new size, or [`PostError::Limit`].
@@ -205,6 +192,7 @@ impl Endpoint {
         max_wr: Option<u32>,
         limit: Option<u32>,
     ) -> Result<(), PostError> {
+        let (id, armed) = (srq, limit.is_some());
         let srq = self.shared.srqs.get_mut(srq.0 as usize).ok_or(PostError::NoSuchQueue)?;
         let (max_wr, limit) = (max_wr.unwrap_or(srq.queue.max_wr), limit.unwrap_or(srq.limit));
         if srq.queue.queue.len() > max_wr as usize {
@@ -214,6 +202,10 @@ impl Endpoint {
             return Err(PostError::Limit(limit, max_wr));
         }
         (srq.queue.max_wr, srq.limit) = (max_wr, limit);
+        if armed && srq.queue.queue.len() < limit as usize {
+            srq.limit = 0;
+            self.shared.events.push_back(Event::Async(AsyncEvent::SrqLimitReached(id)));
+        }
         Ok(())
     }
 
@@ -290,33 +282,38 @@ impl Shared {
     }
 
     fn join_peer(&mut self, key: (IpAddr, u8)) -> usize {
+        self.reads.users += 1;
         if let Some(&index) = self.peer_index.get(&key)
             && let Some(peer) = self.peers.get_mut(index)
         {
-            peer.users += 1;
+            peer.window.users += 1;
             return index;
         }
         let (start, max) = self.config.send_window;
-        let index = self.peers.insert(Peer {
-            key,
-            window: Window::new(start, max),
-            users: 1,
-            ready: VecDeque::new(),
-            blocked: VecDeque::new(),
-            owing: VecDeque::new(),
-        });
+        let mut peer = Peer::new(key, Window::new(start, max));
+        peer.window.users = 1;
+        let index = self.peers.insert(peer);
         self.peer_index.insert(key, index);
         index
     }
 
-    pub(super) fn leave_peer(&mut self, index: Option<usize>) {
-        let Some(index) = index else { return };
+    /// A queue pair leaves its destination, where it has nothing in flight any more, and all lists.
+    fn leave_peer(&mut self, qp: &mut QueuePair) {
+        self.unwait(qp);
+        self.reads.unlist(qp.common.qpn, &mut qp.holding);
+        qp.holding = Holding::default();
+        (qp.ready, qp.answering, qp.owes) = (false, false, false);
+        let Some(index) = qp.peer.take() else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
-        peer.users -= 1;
-        if peer.users == 0 {
+        self.reads.users -= 1;
+        peer.window.users -= 1;
+        if peer.window.users == 0 {
             let key = peer.key;
             self.peers.remove(index);
             self.peer_index.remove(&key);
+            self.settle(None);
+        } else {
+            self.settle(Some(index));
         }
     }
 }

@@ -1,10 +1,10 @@
 //! From a run of datagrams to queue pairs: decode, find, judge, hand over. Every drop is counted by its reason.
 
-use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray, scene};
+use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray};
 use crate::{
     memory::Memory,
     num::Qpn,
-    qp::{Arrival, Path, QueuePair, common::Ctx, flow::Flow},
+    qp::{Arrival, Path, QueuePair},
     time::Instant,
     wire::{
         CNP_TOS, Class, DecodeError, GRH_LEN, Grh, Packet, cnp,
@@ -193,19 +193,20 @@ impl Shared {
             Grh::new(&origin.route, origin.meta.tos, origin.meta.hop_limit, len).emit()
         };
         let arrival = Arrival { src: origin.meta.src, dst: origin.meta.dst, grh: &grh };
-        let (mut ctx, mut flow) = scene!(&mut *self, qp.peer, now, memory);
-        qp.handle(&mut ctx, &mut flow, packet, &arrival);
-        if qp.deferred_ack().is_some() {
+        qp.handle(&mut self.lend(qp.peer, now, memory), packet, &arrival);
+        if qp.has_answer() {
             self.make_owing(qp, now);
         }
-        if !qp.is_quiet() {
+        if qp.must_answer() {
+            self.make_answering(qp);
+        }
+        if !qp.has_sent_all() {
             self.make_ready(qp);
         }
         // A request that was refused ends the queue pair, and what it had in flight.
-        if packet.info.is_request() {
-            self.unblock_after_failure(qp);
-        } else {
-            self.unblock(qp.peer);
+        self.settle_failure(qp);
+        if !packet.info.is_request() {
+            self.settle(qp.peer);
         }
         self.watch(qp);
     }

@@ -16,19 +16,30 @@ pub(super) enum Source {
     Qp(Qpn),
 }
 
-/// Deadlines of queue pairs. Most come in order, because most queue pairs wait for equally long: a queue is enough for those.
+/// Whose deadline it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Due {
+    /// A queue pair's.
+    Qp(Qpn),
+    /// Those who wait for room at a destination, by its index.
+    Room(usize),
+    /// Those who wait for room for READ responses.
+    Responses,
+}
+
+/// Deadlines. Most come in order, because most queue pairs wait for equally long: a queue is enough for those.
 #[derive(Debug, Default)]
 struct Timers {
-    in_order: VecDeque<(Instant, Qpn)>,
-    others: BinaryHeap<Reverse<(Instant, Qpn)>>,
+    in_order: VecDeque<(Instant, Due)>,
+    others: BinaryHeap<Reverse<(Instant, Due)>>,
 }
 
 impl Timers {
-    fn push(&mut self, at: Instant, qpn: Qpn) {
+    fn push(&mut self, at: Instant, due: Due) {
         if self.in_order.back().is_none_or(|(last, _)| *last <= at) {
-            self.in_order.push_back((at, qpn));
+            self.in_order.push_back((at, due));
         } else {
-            self.others.push(Reverse((at, qpn)));
+            self.others.push(Reverse((at, due)));
         }
     }
 
@@ -38,12 +49,12 @@ impl Timers {
         first.into_iter().chain(other).min()
     }
 
-    fn pop_due(&mut self, now: Instant) -> Option<Qpn> {
+    fn pop_due(&mut self, now: Instant) -> Option<Due> {
         let next = self.next().filter(|at| *at <= now)?;
         if self.in_order.front().is_some_and(|(at, _)| *at == next) {
-            return self.in_order.pop_front().map(|(_, qpn)| qpn);
+            return self.in_order.pop_front().map(|(_, due)| due);
         }
-        self.others.pop().map(|Reverse((_, qpn))| qpn)
+        self.others.pop().map(|Reverse((_, due))| due)
     }
 }
 
@@ -51,75 +62,54 @@ impl Timers {
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     ready: VecDeque<Source>,
-    /// Destinations with acknowledgements owed.
-    owing: VecDeque<usize>,
-    owed_since: Option<Instant>,
+    /// Destinations with acknowledgements owed, and since when.
+    owing: VecDeque<(Instant, usize)>,
     timers: Timers,
-    /// Queue pairs that wait for the READ budget.
-    readers: VecDeque<Qpn>,
-    woken: VecDeque<Qpn>,
+    /// Whether the last batch was of data, not of notices or acknowledgements alone.
+    pub(super) data_last: bool,
+}
+
+/// Whether an acknowledgement that is owed since `since` has waited long enough.
+pub(super) fn is_overdue(since: Instant, now: Instant) -> bool {
+    since + ACK_DELAY <= now
 }
 
 impl Schedule {
-    /// Whether anybody is ready, woken or owes something.
+    /// Whether anybody is ready or owes something.
     pub(super) fn has_any(&self) -> bool {
-        !(self.ready.is_empty() && self.woken.is_empty() && self.owing.is_empty())
+        !(self.ready.is_empty() && self.owing.is_empty())
     }
 
-    pub(super) fn push_peer(&mut self, index: usize) {
-        self.ready.push_back(Source::Peer(index));
-    }
-
-    pub(super) fn push_qp(&mut self, qpn: Qpn) {
-        self.ready.push_back(Source::Qp(qpn));
+    pub(super) fn push(&mut self, source: Source) {
+        self.ready.push_back(source);
     }
 
     pub(super) fn pop(&mut self) -> Option<Source> {
         self.ready.pop_front()
     }
 
-    pub(super) fn owe(&mut self, index: usize, now: Instant) {
-        self.owing.push_back(index);
-        self.owed_since.get_or_insert(now);
+    /// Acknowledgements are owed to a destination, which is not among those yet.
+    pub(super) fn owe(&mut self, index: usize, since: Instant) {
+        self.owing.push_back((since, index));
     }
 
-    /// The next destination with acknowledgements owed, if they are to leave.
+    /// The next destination with acknowledgements owed: with `all` whichever it is, else one that has waited long enough.
     pub(super) fn pop_owing(&mut self, now: Instant, all: bool) -> Option<usize> {
-        if !all && self.owed_since.is_none_or(|since| since + ACK_DELAY > now) {
-            return None;
-        }
-        let next = self.owing.pop_front();
-        if self.owing.is_empty() {
-            self.owed_since = None;
-        }
-        next
+        let due = self.owing.front().is_some_and(|(since, _)| all || is_overdue(*since, now));
+        if due { self.owing.pop_front().map(|(_, index)| index) } else { None }
     }
 
-    pub(super) fn await_reads(&mut self, qpn: Qpn) {
-        self.readers.push_back(qpn);
+    pub(super) fn push_timer(&mut self, at: Instant, due: Due) {
+        self.timers.push(at, due);
     }
 
-    pub(super) fn wake_readers(&mut self) {
-        if !self.readers.is_empty() {
-            self.woken.append(&mut self.readers);
-        }
-    }
-
-    pub(super) fn pop_woken(&mut self) -> Option<Qpn> {
-        self.woken.pop_front()
-    }
-
-    pub(super) fn push_timer(&mut self, at: Instant, qpn: Qpn) {
-        self.timers.push(at, qpn);
-    }
-
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Qpn> {
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Due> {
         self.timers.pop_due(now)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let timer = self.timers.next();
-        let owed = self.owed_since.map(|since| since + ACK_DELAY);
+        let owed = self.owing.front().map(|(since, _)| *since + ACK_DELAY);
         match (timer, owed) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -139,7 +129,7 @@ mod tests {
         let deadlines: Vec<u64> =
             (0..200).map(|turn| 1000 + 10 * turn - 700 * u64::from(turn % 7 == 0)).collect();
         for (turn, at) in (0..).zip(&deadlines) {
-            timers.push(Instant::from_nanos(*at), Qpn::new(turn));
+            timers.push(Instant::from_nanos(*at), Due::Qp(Qpn::new(turn)));
         }
         assert!(timers.in_order.len() > 150 && timers.others.len() > 20);
         let mut expected: Vec<u64> = deadlines.clone();
@@ -147,7 +137,7 @@ mod tests {
         for at in expected {
             assert_eq!(timers.next(), Some(Instant::from_nanos(at)));
             assert_eq!(timers.pop_due(Instant::from_nanos(at - 1)), None);
-            let qpn = timers.pop_due(Instant::from_nanos(at)).expect("due");
+            let Some(Due::Qp(qpn)) = timers.pop_due(Instant::from_nanos(at)) else { panic!("due at {at}") };
             assert_eq!(deadlines[qpn.value() as usize], at);
         }
         assert_eq!((timers.next(), timers.pop_due(Instant::from_nanos(u64::MAX))), (None, None));

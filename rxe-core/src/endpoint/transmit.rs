@@ -1,32 +1,49 @@
 //! Filling batches: one destination at a time, data first, then the acknowledgements owed to it.
 
-use super::{Acks, BatchIdent, Endpoint, Notice, Transmit, batch::Batch, scene, schedule::Source};
+use super::{
+    Acks, Endpoint, EndpointConfig, Notice, Shared, Transmit,
+    batch::{Batch, Way},
+    peer::List,
+    schedule::{Source, is_overdue},
+    waiting::call_reader,
+};
 use crate::{
     memory::Memory,
     num::Qpn,
     qp::{
-        Path, Wish,
-        common::Ctx,
-        flow::{Flow, Place},
+        Path, QueuePair,
+        plan::{Grant, Half, Need, Plan, Spot, Wait},
     },
     time::Instant,
     wire::{IdentTracker, Opcode},
 };
+use core::net::IpAddr;
 
-/// How filling from one queue pair ended.
-#[derive(PartialEq, Eq)]
-enum Filled {
-    /// It has nothing more to send now.
-    Dry,
-    /// Its next packet does not go into this batch.
+/// What is lent for one call.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    now: Instant,
+    memory: &'a dyn Memory,
+}
+
+/// What became of one plan.
+enum Carried {
+    /// There was none.
+    Nothing,
+    /// It was carried out.
+    Done,
+    /// Its packet does not go into this batch.
     Full,
+    /// It was not granted.
+    Waits(Wait),
 }
 
 impl Endpoint {
     /// Whether [`Self::poll_transmit`] may have something: without this, it has nothing, whatever the time.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
-        !self.shared.notices.is_empty() || self.shared.schedule.has_any()
+        let shared = &self.shared;
+        !shared.notices.is_empty() || shared.schedule.has_any() || shared.reads.turn.is_some()
     }
 
     /// Fills `arena` (at least `max_batch` bytes) with one batch of packets to one destination and slot; `None` if there
@@ -39,38 +56,64 @@ impl Endpoint {
         acks: Acks,
     ) -> Option<Transmit> {
         let room = arena.len().min(self.shared.config.max_batch);
-        let arena = &mut arena[..room];
-        while let Some(qpn) = self.shared.schedule.pop_woken() {
-            if let Some(qp) = self.qps.get_mut(qpn) {
-                qp.queued = false;
-                self.shared.make_ready(qp);
+        let mut batch = Batch::new(&mut arena[..room]);
+        let call = Call { now, memory };
+        // Notices, and acknowledgements that have waited long enough, alternate with data: neither waits for all of the other.
+        if core::mem::take(&mut self.shared.schedule.data_last) {
+            self.fill_from_owed(call, Acks::Wait, &mut batch);
+        }
+        if batch.is_empty() {
+            self.fill_from_sources(call, &mut batch);
+            if batch.is_empty() {
+                self.fill_from_owed(call, acks, &mut batch);
+            } else {
+                self.shared.schedule.data_last = true;
             }
         }
-        loop {
-            let mut batch = Batch::new(&mut *arena);
-            if let Some(Notice { path, packet, len }) = self.shared.notices.pop_front() {
-                batch.slot(len).copy_from_slice(&packet[..len]);
-                batch.push(&path, len, self.limits(&path), false);
-                return self.counted(batch);
+        self.counted(batch)
+    }
+
+    /// A batch of a notice, or of acknowledgements alone.
+    fn fill_from_owed(&mut self, call: Call<'_>, acks: Acks, batch: &mut Batch<'_>) {
+        if !self.shared.notices.is_empty()
+            && let Some(Notice { path, packet, len }) = self.shared.notices.pop_front()
+        {
+            batch.slot(len).copy_from_slice(&packet[..len]);
+            batch.push(&self.shared.way(path), len, false);
+            return;
+        }
+        let all = acks == Acks::Flush;
+        while batch.is_empty()
+            && let Some(index) = self.shared.schedule.pop_owing(call.now, all)
+        {
+            let Some(peer) = self.shared.peers.get_mut(index) else { continue };
+            peer.owed = false;
+            // What was owed may have left behind data, and this be owed since.
+            if all || is_overdue(peer.owed_since, call.now) {
+                self.add_owed(call, index, batch);
             }
+            if let Some(peer) = self.shared.peers.get_mut(index)
+                && !peer.owing.is_empty()
+            {
+                peer.owed = true;
+                self.shared.schedule.owe(index, peer.owed_since);
+            }
+        }
+    }
+
+    /// A batch of requests and answers, and behind them the acknowledgements owed to their destination.
+    fn fill_from_sources(&mut self, call: Call<'_>, batch: &mut Batch<'_>) {
+        while batch.is_empty() {
+            call_reader(&mut self.qps, &mut self.shared);
             match self.shared.schedule.pop() {
                 Some(Source::Peer(index)) => {
-                    self.fill_from_peer(now, memory, index, &mut batch);
+                    self.fill_from_peer(call, index, batch);
                     if !batch.is_empty() {
-                        self.add_owed(now, memory, index, &mut batch);
+                        self.add_owed(call, index, batch);
                     }
                 }
-                Some(Source::Qp(qpn)) => self.fill_from_datagrams(now, memory, qpn, &mut batch),
-                None => {
-                    let index = self.shared.schedule.pop_owing(now, acks == Acks::Flush)?;
-                    self.add_owed(now, memory, index, &mut batch);
-                    if self.shared.peers.get(index).is_some_and(|peer| !peer.owing.is_empty()) {
-                        self.shared.schedule.owe(index, now);
-                    }
-                }
-            }
-            if !batch.is_empty() {
-                return self.counted(batch);
+                Some(Source::Qp(qpn)) => self.fill_from_datagrams(call, qpn, batch),
+                None => return,
             }
         }
     }
@@ -84,136 +127,74 @@ impl Endpoint {
         Some(transmit)
     }
 
-    fn fill_from_peer(&mut self, now: Instant, memory: &dyn Memory, index: usize, batch: &mut Batch<'_>) {
-        let full = loop {
-            let Some(peer) = self.shared.peers.get_mut(index) else { return };
-            let Some(&qpn) = peer.ready.front() else { return };
-            let Some(path) = self.qps.get(qpn).filter(|qp| qp.peer == Some(index)).and_then(|qp| qp.path)
-            else {
-                peer.ready.pop_front();
-                continue;
-            };
-            if self.fill_from_qp(now, memory, qpn, &path, batch) == Filled::Full {
-                break true;
-            }
-            if let Some(peer) = self.shared.peers.get_mut(index) {
-                peer.ready.pop_front();
-            }
-        };
-        if full && let Some(peer) = self.shared.peers.get_mut(index) {
-            // Others of this destination first next time, and other destinations before that.
-            peer.ready.rotate_left(1);
-            self.shared.schedule.push_peer(index);
-        }
-    }
-
-    /// Adds packets of one queue pair over `path` until it or the batch has had enough.
-    fn fill_from_qp(
-        &mut self,
-        now: Instant,
-        memory: &dyn Memory,
-        qpn: Qpn,
-        path: &Path,
-        batch: &mut Batch<'_>,
-    ) -> Filled {
-        let port_mtu = self.shared.config.port_mtu;
-        let limits = self.limits(path);
-        let Some(qp) = self.qps.get_mut(qpn) else { return Filled::Dry };
-        loop {
-            let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
-            flow.place = Place { first: batch.is_empty(), last: false };
-            match qp.wish(&flow, port_mtu) {
-                Wish::Packet(len) => {
-                    if !batch.admits(path, len) {
-                        return Filled::Full;
+    /// Adds packets of the queue pairs connected to one destination.
+    fn fill_from_peer(&mut self, call: Call<'_>, index: usize, batch: &mut Batch<'_>) {
+        let Self { qps, shared, .. } = self;
+        let Some(peer) = shared.peers.get_mut(index) else { return };
+        peer.scheduled = false;
+        for list in peer.order() {
+            loop {
+                if shared.reads.turn.is_some() {
+                    call_reader(qps, shared);
+                }
+                let Some(peer) = shared.peers.get_mut(index) else { return };
+                let Some(qpn) = peer.next(list, batch.is_empty()) else { break };
+                let connected = |qp: &&mut QueuePair| qp.peer == Some(index);
+                let Some(qp) = qps.get_mut(qpn).filter(connected) else { continue };
+                if !leave(list, qp) {
+                    continue;
+                }
+                let before = batch.len();
+                let carried = shared.fill_from_qp(call, qp, list, batch);
+                let in_turn = list == List::Line || shared.reads.turn == Some(qpn);
+                let first = in_turn && batch.len() == before;
+                match carried {
+                    Carried::Full => {
+                        // Others of this destination first next time, and other destinations before that.
+                        shared.enlist_again(qp, list, call.now);
+                        shared.schedule_peer(index);
+                        return;
                     }
-                    flow.place.last = batch.ends_with(len, limits.0);
-                    let emitted = qp.emit(&mut ctx, &mut flow, port_mtu, batch.slot(len));
-                    if emitted {
-                        let rxe_flush = batch.slot(1)[0] == Opcode::RC_FLUSH.0
-                            && (qp.flushes_like_rxe()
-                                || self.shared.trackers.get(path.dst).is_some_and(IdentTracker::rxe_flush));
-                        batch.push(path, len, limits, rxe_flush);
+                    Carried::Waits(wait) => {
+                        shared.wait(qp, wait, first, call.now);
+                        if (wait, list) == (Wait::Room, List::Line) {
+                            break;
+                        }
                     }
-                    self.shared.watch(qp);
-                    self.shared.unblock_after_failure(qp);
+                    Carried::Nothing | Carried::Done => {}
                 }
-                Wish::Local => {
-                    qp.emit(&mut ctx, &mut flow, port_mtu, &mut []);
-                    self.shared.unblock_after_failure(qp);
-                }
-                Wish::Nothing => {
-                    qp.queued = false;
-                    return Filled::Dry;
-                }
-                Wish::AwaitsWindow => {
-                    // It stays marked as queued: `unblock` puts it back.
-                    if let Some(peer) = qp.peer.and_then(|index| self.shared.peers.get_mut(index)) {
-                        peer.blocked.push_back(qpn);
-                    }
-                    return Filled::Dry;
-                }
-                Wish::AwaitsReadBudget => {
-                    self.shared.schedule.await_reads(qpn);
-                    return Filled::Dry;
+                if list != List::Answers {
+                    shared.pass_turn(qpn, first && qp.waits == Some(Wait::Responses));
                 }
             }
         }
     }
 
-    fn fill_from_datagrams(&mut self, now: Instant, memory: &dyn Memory, qpn: Qpn, batch: &mut Batch<'_>) {
+    fn fill_from_datagrams(&mut self, call: Call<'_>, qpn: Qpn, batch: &mut Batch<'_>) {
+        let Some(qp) = self.qps.get_mut(qpn) else { return };
         loop {
-            let Some(qp) = self.qps.get_mut(qpn) else { return };
             let Some((av, dest)) = qp.next_destination() else {
-                qp.queued = false;
+                qp.ready = false;
                 return;
             };
-            let path = self.shared.path(&av, dest);
-            match self.fill_datagram(now, memory, qpn, &path, batch) {
-                Some(Filled::Full) => {
-                    self.shared.schedule.push_qp(qpn);
+            let way = self.shared.way(self.shared.path(&av, dest));
+            let plan = qp.plan(self.shared.config.port_mtu, false);
+            match self.shared.carry_out(call, qp, &plan, (&way, List::Ready, 0), batch) {
+                Carried::Done => {}
+                Carried::Full => {
+                    self.shared.schedule.push(Source::Qp(qpn));
                     return;
                 }
-                Some(Filled::Dry) => return,
-                None => {}
-            }
-        }
-    }
-
-    /// Adds one datagram; `None` if it went in.
-    fn fill_datagram(
-        &mut self,
-        now: Instant,
-        memory: &dyn Memory,
-        qpn: Qpn,
-        path: &Path,
-        batch: &mut Batch<'_>,
-    ) -> Option<Filled> {
-        let port_mtu = self.shared.config.port_mtu;
-        let limits = self.limits(path);
-        let qp = self.qps.get_mut(qpn)?;
-        let (mut ctx, mut flow) = scene!(&mut self.shared, qp.peer, now, memory);
-        match qp.wish(&flow, port_mtu) {
-            Wish::Packet(len) if batch.admits(path, len) => {
-                if qp.emit(&mut ctx, &mut flow, port_mtu, batch.slot(len)) {
-                    batch.push(path, len, limits, false);
+                Carried::Nothing | Carried::Waits(_) => {
+                    qp.ready = false;
+                    return;
                 }
-                None
-            }
-            Wish::Packet(_) => Some(Filled::Full),
-            Wish::Local => {
-                qp.emit(&mut ctx, &mut flow, port_mtu, &mut []);
-                None
-            }
-            _ => {
-                qp.queued = false;
-                Some(Filled::Dry)
             }
         }
     }
 
     /// Adds acknowledgements owed to a destination as far as they fit.
-    fn add_owed(&mut self, now: Instant, memory: &dyn Memory, index: usize, batch: &mut Batch<'_>) {
+    fn add_owed(&mut self, call: Call<'_>, index: usize, batch: &mut Batch<'_>) {
         loop {
             let Some(peer) = self.shared.peers.get_mut(index) else { return };
             let Some(&qpn) = peer.owing.front() else { return };
@@ -221,22 +202,19 @@ impl Endpoint {
                 peer.owing.pop_front();
                 continue;
             };
-            let (Some(path), Some(len)) = (qp.path, qp.deferred_ack()) else {
+            let (Some(path), plan @ Plan::Send(_)) = (qp.path, qp.plan_answer()) else {
                 qp.owes = false;
                 peer.owing.pop_front();
                 continue;
             };
-            if !batch.admits(&path, len) {
-                return;
-            }
-            let (mut ctx, mut flow) = scene!(&mut self.shared, Some(index), now, memory);
-            if qp.emit_ack(&mut ctx, &mut flow, batch.slot(len)) {
-                let limits = self.limits(&path);
-                batch.push(&path, len, limits, false);
-            } else {
-                self.shared.unblock_after_failure(qp);
-                // What it owed turned into something else: its turn comes with the data.
-                self.drop_owing(index, qpn);
+            let (way, before) = (self.shared.way(path), batch.count());
+            match self.shared.carry_out(call, qp, &plan, (&way, List::Answers, 0), batch) {
+                Carried::Done if batch.count() == before => {
+                    // What it owed turned into something else: its turn comes with the data.
+                    self.drop_owing(index, qpn);
+                }
+                Carried::Done => {}
+                _ => return,
             }
         }
     }
@@ -247,17 +225,120 @@ impl Endpoint {
         }
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.owes = false;
-            self.shared.make_ready(qp);
+            if qp.must_answer() {
+                self.shared.make_answering(qp);
+            }
+        }
+    }
+}
+
+/// Takes a queue pair out of `list`, from which it was taken; false if it has left that list before.
+const fn leave(list: List, qp: &mut QueuePair) -> bool {
+    match list {
+        List::Answers => core::mem::replace(&mut qp.answering, false),
+        List::Ready => core::mem::replace(&mut qp.ready, false),
+        List::Line => matches!(qp.waits.take(), Some(Wait::Room)),
+    }
+}
+
+impl Shared {
+    /// A queue pair that has more for another batch goes behind the others.
+    fn enlist_again(&mut self, qp: &mut QueuePair, list: List, now: Instant) {
+        match list {
+            List::Answers => self.make_answering(qp),
+            List::Ready => self.make_ready(qp),
+            // Behind the others, not first: it has had its turn.
+            List::Line => self.wait(qp, Wait::Room, false, now),
         }
     }
 
-    /// Packets and IDs of a batch over `path`.
-    fn limits(&self, path: &Path) -> (u16, BatchIdent) {
-        let config = &self.shared.config;
-        let usual = (config.max_segments, config.ident);
-        if self.shared.route_limits.is_empty() {
-            return usual;
+    /// Adds requests of a connected queue pair, or answers if that is the list it comes from, until it or the batch has had
+    /// enough.
+    fn fill_from_qp(
+        &mut self,
+        call: Call<'_>,
+        qp: &mut QueuePair,
+        list: List,
+        batch: &mut Batch<'_>,
+    ) -> Carried {
+        let EndpointConfig { port_mtu, parts, .. } = self.config;
+        let Some(path) = qp.path else { return Carried::Nothing };
+        let (way, start) = (self.way(path), batch.len());
+        loop {
+            let plan = match list {
+                List::Answers if qp.must_answer() => qp.plan_answer(),
+                List::Answers => Plan::Nothing,
+                List::Ready | List::Line => qp.plan(port_mtu, parts),
+            };
+            match self.carry_out(call, qp, &plan, (&way, list, start), batch) {
+                Carried::Done => {}
+                end => return end,
+            }
         }
-        self.shared.route_limits.get(&(path.dst, path.ifindex)).copied().unwrap_or(usual)
+    }
+
+    /// Carries out what a queue pair plans: admission grants what that needs, the batch takes a packet of its length, and
+    /// the queue pair commits itself to it.
+    fn carry_out(
+        &mut self,
+        call: Call<'_>,
+        qp: &mut QueuePair,
+        plan: &Plan,
+        (way, list, start): (&Way, List, usize),
+        batch: &mut Batch<'_>,
+    ) -> Carried {
+        let Plan::Send(draft) = plan else {
+            if *plan == Plan::Nothing {
+                return Carried::Nothing;
+            }
+            qp.commit(&mut self.lend(qp.peer, call.now, call.memory), plan, Grant::default(), &mut []);
+            self.settle_failure(qp);
+            return Carried::Done;
+        };
+        let len = draft.len();
+        let mut grant = Grant::default();
+        if draft.need != Need::Nothing {
+            let in_turn = match draft.need {
+                Need::Responses(_) => self.reads.turn == Some(qp.common.qpn),
+                Need::Nothing | Need::Room { .. } => list == List::Line,
+            };
+            let spent = (batch.len() - start) as u32;
+            let spot = Spot { in_turn, spent, ..batch.spot(len, way.max_segments) };
+            grant = match self.lend(qp.peer, call.now, call.memory).admit(&draft.need, &qp.holding, spot) {
+                Ok(grant) => grant,
+                Err(wait) => return Carried::Waits(wait),
+            };
+        }
+        if !batch.admits(&way.path, len) {
+            return Carried::Full;
+        }
+        let mut ctx = self.lend(qp.peer, call.now, call.memory);
+        if qp.commit(&mut ctx, plan, grant, batch.slot(len)) {
+            let rxe_flush = draft.opcode == Opcode::RC_FLUSH && self.expects_rxe_flush(qp, way.path.dst);
+            batch.push(way, len, rxe_flush);
+        }
+        if draft.half == Half::Requester {
+            self.watch(qp);
+        }
+        self.settle_failure(qp);
+        Carried::Done
+    }
+
+    /// Whether a FLUSH to `dst` is to have the ICRC that kernel rxe computes.
+    fn expects_rxe_flush(&self, qp: &QueuePair, dst: IpAddr) -> bool {
+        qp.flushes_like_rxe() || self.trackers.get(dst).is_some_and(IdentTracker::rxe_flush)
+    }
+
+    /// The way of a batch over `path`.
+    fn way(&self, path: Path) -> Way {
+        let config = &self.config;
+        let usual = (config.max_segments, config.ident);
+        let limit = if self.route_limits.is_empty() {
+            None
+        } else {
+            self.route_limits.get(&(path.dst, path.ifindex)).copied()
+        };
+        let (max_segments, ident) = limit.unwrap_or(usual);
+        Way { path, max_segments: max_segments.into(), ident }
     }
 }

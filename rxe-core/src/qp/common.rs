@@ -2,6 +2,7 @@
 
 use super::{
     attrs::{QpAttrs, QpConfig, QpState, QpType},
+    flow::{ReadBudget, Window},
     rq::{Named, RecvQueue, RecvWqe, Srq, XrcSrq},
 };
 use crate::{
@@ -23,6 +24,10 @@ pub(crate) struct Ctx<'a> {
     /// Completions and asynchronous events, in order.
     pub events: &'a mut VecDeque<Event>,
     pub srqs: &'a mut Slab<Srq>,
+    /// The window to the queue pair's destination.
+    pub window: &'a mut Window,
+    /// Room for READ responses.
+    pub reads: &'a mut ReadBudget,
 }
 
 /// The parts of a queue pair that both its halves use. In this order because addresses, at the start of the attributes, and

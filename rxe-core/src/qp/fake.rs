@@ -3,6 +3,7 @@
 use super::{
     attrs::{Mtu, QpAttrs, QpCaps, QpConfig, QpState, QpType},
     common::{Ctx, QpCommon},
+    flow::{ReadBudget, Window},
     rq::{RecvQueue, Srq},
 };
 use crate::{
@@ -257,8 +258,14 @@ impl World {
     }
 
     pub(crate) fn with<T>(&mut self, f: impl FnOnce(&mut QpCommon, &mut Ctx<'_>) -> T) -> T {
-        let mut ctx =
-            Ctx { now: Instant::ZERO, memory: &self.memory, events: &mut self.events, srqs: &mut self.srqs };
+        let mut ctx = Ctx {
+            now: Instant::ZERO,
+            memory: &self.memory,
+            events: &mut self.events,
+            srqs: &mut self.srqs,
+            window: &mut Window::new(u32::MAX, u32::MAX),
+            reads: &mut ReadBudget::new(u32::MAX),
+        };
         f(&mut self.qp, &mut ctx)
     }
 

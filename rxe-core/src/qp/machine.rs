@@ -4,15 +4,12 @@
 use super::{
     PostError, QpAttrs, QpConfig, QpState, QpType,
     common::{Ctx, QpCommon},
-    flow::Flow,
-    rc::{
-        completer::Scene,
-        requester::{Next, Requester},
-        responder::{Answer, Responder},
-    },
+    flow::{Holding, ReadBudget},
+    plan::{Grant, Half, Plan, Wait},
+    rc::{requester::Requester, responder::Responder},
     rq::RecvQueue,
     sender::Sender,
-    sq::{MAX_MESSAGE, SendQueue},
+    sq::{MAX_MESSAGE, Scene, SendQueue},
     uc_receiver::UcReceiver,
     ud_receiver,
 };
@@ -44,20 +41,6 @@ pub(crate) struct Arrival<'a> {
     pub grh: &'a [u8; 40],
 }
 
-/// What a queue pair would send next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wish {
-    Nothing,
-    /// A packet of this length.
-    Packet(usize),
-    /// Work without a packet: `emit` with an empty buffer.
-    Local,
-    /// Room in the window to its destination.
-    AwaitsWindow,
-    /// Room for READ responses.
-    AwaitsReadBudget,
-}
-
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "most queue pairs are RC")]
 enum Machine {
@@ -74,10 +57,16 @@ enum Machine {
 #[repr(C)]
 pub(crate) struct QueuePair {
     sq: SendQueue,
+    /// What it holds of the pots.
+    pub holding: Holding,
     /// The way to the peer: connected services.
     pub path: Option<Path>,
-    /// In a list of those that may have something to send.
-    pub queued: bool,
+    /// In a list of those that may have requests to send.
+    pub ready: bool,
+    /// In the list of those that have answers to send.
+    pub answering: bool,
+    /// In the line for a pot, and in no list with its requests.
+    pub waits: Option<Wait>,
     /// In a list of those that owe an acknowledgement.
     pub owes: bool,
     /// The queue pair to which something was posted next, when that was done the last time.
@@ -119,11 +108,14 @@ impl QueuePair {
                 named: None,
             },
             sq: SendQueue::default(),
+            holding: Holding::default(),
             machine,
             path: None,
             follower: qpn,
             peer: None,
-            queued: false,
+            ready: false,
+            answering: false,
+            waits: None,
             owes: false,
             notified: None,
             timer: None,
@@ -184,13 +176,7 @@ impl QueuePair {
     }
 
     /// Takes a packet that was admitted and is whole.
-    pub(crate) fn handle(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        flow: &mut Flow<'_>,
-        packet: &Packet<'_>,
-        from: &Arrival<'_>,
-    ) {
+    pub(crate) fn handle(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, from: &Arrival<'_>) {
         if packet.info.is_request() {
             self.common.stats.bytes_received += packet.payload.len() as u64;
         }
@@ -199,7 +185,8 @@ impl QueuePair {
                 responder.handle(&mut self.common, ctx, packet).is_err()
             }
             Machine::Rc { requester, .. } => {
-                let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, ctx, flow };
+                let mut scene =
+                    Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
                 match requester.handle(&mut scene, packet) {
                     Ok(()) => false,
                     Err(failure) => {
@@ -212,7 +199,7 @@ impl QueuePair {
             Machine::Ud { .. } => ud_receiver::receive(&mut self.common, ctx, packet, from.grh).is_err(),
         };
         if refused {
-            self.enter_error(ctx, flow);
+            self.enter_error(ctx);
         }
         self.check_drained(ctx);
     }
@@ -301,41 +288,38 @@ impl QueuePair {
         Ok(())
     }
 
-    /// What to send next, deferred acknowledgements left aside.
-    pub(crate) fn wish(&self, flow: &Flow<'_>, port_mtu: u32) -> Wish {
+    /// The next request. `parts`: whether WRITEs and READs may leave in parts.
+    pub(crate) fn plan(&self, port_mtu: u32, parts: bool) -> Plan {
+        if !self.may_send() {
+            return Plan::Nothing;
+        }
         match &self.machine {
-            Machine::Rc { requester, responder } => {
-                if let Some((Answer::Now, len)) = responder.peek(&self.common) {
-                    return Wish::Packet(len);
-                }
-                if !self.may_send() {
-                    return Wish::Nothing;
-                }
-                match requester.peek(&self.common, &self.sq, flow) {
-                    Next::Nothing => Wish::Nothing,
-                    Next::Packet(len) => Wish::Packet(len),
-                    Next::Local => Wish::Local,
-                    Next::AwaitsWindow => Wish::AwaitsWindow,
-                    Next::AwaitsReadBudget => Wish::AwaitsReadBudget,
-                }
-            }
+            Machine::Rc { requester, .. } => requester.plan(&self.common, &self.sq, parts),
             Machine::Uc { sender, .. } | Machine::Ud { sender } => {
-                let next = if self.may_send() { sender.peek(&self.common, &self.sq, port_mtu) } else { None };
-                match next {
-                    None => Wish::Nothing,
-                    Some(0) => Wish::Local,
-                    Some(len) => Wish::Packet(len),
-                }
+                sender.plan(&self.common, &self.sq, port_mtu)
             }
         }
     }
 
-    /// Whether it certainly wishes nothing ([`Self::wish`]): no answer is to leave by itself, and every request has left.
-    pub(crate) fn is_quiet(&self) -> bool {
+    /// The next answer, or the acknowledgement that waits for company.
+    pub(crate) fn plan_answer(&self) -> Plan {
         match &self.machine {
-            Machine::Rc { requester, responder } => responder.may_wait() && requester.has_sent_all(&self.sq),
+            Machine::Rc { responder, .. } => responder.plan(&self.common).map_or(Plan::Nothing, Plan::Send),
+            _ => Plan::Nothing,
+        }
+    }
+
+    /// Whether every request has left: there is certainly none to plan.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        match &self.machine {
+            Machine::Rc { requester, .. } => requester.has_sent_all(&self.sq),
             Machine::Uc { .. } | Machine::Ud { .. } => false,
         }
+    }
+
+    /// Whether an answer is to leave without company.
+    pub(crate) fn must_answer(&self) -> bool {
+        matches!(&self.machine, Machine::Rc { responder, .. } if !responder.may_wait())
     }
 
     /// Whether requests were sent that are not answered: reliable connections.
@@ -347,12 +331,9 @@ impl QueuePair {
         matches!(self.common.state(), QpState::Rts | QpState::Sqd)
     }
 
-    /// Length of the acknowledgement that waits for company.
-    pub(crate) fn deferred_ack(&self) -> Option<usize> {
-        match &self.machine {
-            Machine::Rc { responder, .. } => responder.peek(&self.common).map(|(_, len)| len),
-            _ => None,
-        }
+    /// Whether there is an answer, be it an acknowledgement that waits for company.
+    pub(crate) fn has_answer(&self) -> bool {
+        matches!(&self.machine, Machine::Rc { responder, .. } if responder.has_answer())
     }
 
     /// Where the next datagram goes: datagram services.
@@ -361,48 +342,40 @@ impl QueuePair {
         Some((dest.av, dest.remote_qpn))
     }
 
-    /// Writes what `wish` announced; false if no packet came of it.
-    pub(crate) fn emit(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        flow: &mut Flow<'_>,
-        port_mtu: u32,
-        out: &mut [u8],
-    ) -> bool {
-        let (emitted, failed) = match &mut self.machine {
-            Machine::Rc { requester, responder } => {
-                if matches!(responder.peek(&self.common), Some((Answer::Now, _))) {
-                    let emitted = responder.emit(&mut self.common, ctx, out);
-                    (emitted, responder.take_failure().is_some())
-                } else {
-                    let emitted = requester.emit(&mut self.common, &mut self.sq, ctx, flow, out);
-                    let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, ctx, flow };
-                    let broken = requester.settle(&mut scene);
-                    (emitted, broken)
-                }
+    /// Does what was planned, for which `grant` was given: writes a packet into `out`, which has its length. False if no
+    /// packet came of it.
+    pub(crate) fn commit(&mut self, ctx: &mut Ctx<'_>, plan: &Plan, grant: Grant, out: &mut [u8]) -> bool {
+        let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
+        let (emitted, failed) = match (&mut self.machine, plan) {
+            (_, Plan::Nothing) => (false, false),
+            (Machine::Rc { responder, .. }, Plan::Send(draft)) if draft.half == Half::Responder => {
+                let emitted = responder.commit(scene.qp, scene.ctx, draft, out);
+                (emitted, responder.take_failure().is_some())
             }
-            Machine::Uc { sender, .. } | Machine::Ud { sender } => {
-                let emitted = sender.emit(&mut self.common, &mut self.sq, ctx, port_mtu, out);
-                if let Err(status) = emitted {
+            (Machine::Rc { requester, .. }, plan) => {
+                let emitted = match plan {
+                    Plan::Send(draft) => requester.commit(&mut scene, draft, grant, out),
+                    Plan::Fail(status) => requester.break_off(*status),
+                    _ => requester.run_local(&mut scene),
+                };
+                (emitted, !emitted && requester.settle(&mut scene))
+            }
+            (Machine::Uc { sender, .. } | Machine::Ud { sender }, plan) => {
+                let done = match plan {
+                    Plan::Send(draft) => sender.commit(&mut scene, draft, out),
+                    Plan::Fail(status) => Err(*status),
+                    _ => Sender::run_local(&mut scene),
+                };
+                if let Err(status) = done {
                     self.enter_send_error(ctx, status);
                 }
-                (emitted.unwrap_or(false), false)
+                (done == Ok(true), false)
             }
         };
         if failed {
-            self.enter_error(ctx, flow);
+            self.enter_error(ctx);
         }
         self.check_drained(ctx);
-        emitted
-    }
-
-    /// Writes the acknowledgement that `deferred_ack` announced, or what has become of it.
-    pub(crate) fn emit_ack(&mut self, ctx: &mut Ctx<'_>, flow: &mut Flow<'_>, out: &mut [u8]) -> bool {
-        let Machine::Rc { responder, .. } = &mut self.machine else { return false };
-        let emitted = responder.emit(&mut self.common, ctx, out);
-        if responder.take_failure().is_some() {
-            self.enter_error(ctx, flow);
-        }
         emitted
     }
 
@@ -420,27 +393,27 @@ impl QueuePair {
     }
 
     /// Time passed.
-    pub(crate) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>, flow: &mut Flow<'_>) {
+    pub(crate) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         let Machine::Rc { requester, .. } = &mut self.machine else { return };
         let now = ctx.now;
-        let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, ctx, flow };
+        let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
         if let Err(failure) = requester.handle_timeout(&mut scene, now) {
             requester.fail(&mut scene, failure);
-            self.enter_error(ctx, flow);
+            self.enter_error(ctx);
         }
     }
 
     /// Takes the attributes of a modify call that the table allowed, and acts on the transition.
-    pub(crate) fn apply(&mut self, ctx: &mut Ctx<'_>, flow: &mut Flow<'_>, next: QpAttrs) {
+    pub(crate) fn apply(&mut self, ctx: &mut Ctx<'_>, next: QpAttrs) {
         let before = self.common.attrs.state;
         if next.state == QpState::Error && before != QpState::Error {
             self.common.attrs = QpAttrs { state: before, ..next };
-            self.enter_error(ctx, flow);
+            self.enter_error(ctx);
             return;
         }
         self.common.attrs = next;
         match (before, next.state) {
-            (_, QpState::Reset) => self.reset(ctx, flow),
+            (_, QpState::Reset) => self.reset(ctx),
             (QpState::Init, QpState::Rtr) => match &mut self.machine {
                 Machine::Rc { responder, .. } => responder.start(&self.common),
                 Machine::Uc { receiver, .. } => receiver.start(&self.common),
@@ -493,11 +466,10 @@ impl QueuePair {
         }
     }
 
-    fn reset(&mut self, ctx: &mut Ctx<'_>, flow: &mut Flow<'_>) {
-        self.silence(flow);
+    fn reset(&mut self, ctx: &mut Ctx<'_>) {
+        self.silence(ctx);
         let fresh = Self::new(self.common.qpn, self.common.config);
         let (attrs, stats) = (self.common.attrs, self.common.stats);
-        let _ = ctx;
         self.common = QpCommon { attrs, stats, ..fresh.common };
         self.sq = fresh.sq;
         self.machine = fresh.machine;
@@ -513,17 +485,43 @@ impl QueuePair {
         }
     }
 
-    /// Gives back what is in flight: before the queue pair goes or starts anew.
-    pub(crate) fn silence(&mut self, flow: &mut Flow<'_>) {
+    /// Gives back what is in flight: before the queue pair goes, starts anew or gets another destination.
+    pub(crate) fn silence(&mut self, ctx: &mut Ctx<'_>) {
         if let Machine::Rc { requester, .. } = &mut self.machine {
-            requester.stop(flow);
+            let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
+            requester.stop(&mut scene);
+        }
+    }
+
+    /// What it has in flight counts no more: it gets another destination.
+    pub(crate) fn let_go(&mut self, ctx: &mut Ctx<'_>) {
+        self.holding.given_up(ctx.window, ctx.reads);
+        if let Machine::Rc { requester, .. } = &mut self.machine {
+            requester.lapse();
+        }
+    }
+
+    /// READ responses that it was granted do not count any more.
+    pub(crate) fn lapse(&mut self, reads: &mut ReadBudget) {
+        self.holding.lapse(reads);
+        if let Machine::Rc { requester, .. } = &mut self.machine {
+            requester.lapse();
+        }
+    }
+
+    /// READ responses to come, READ by READ.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn responses(&self) -> u64 {
+        match &self.machine {
+            Machine::Rc { requester, .. } => requester.responses(),
+            _ => 0,
         }
     }
 
     /// The error state: everything left is flushed.
-    pub(crate) fn enter_error(&mut self, ctx: &mut Ctx<'_>, flow: &mut Flow<'_>) {
+    pub(crate) fn enter_error(&mut self, ctx: &mut Ctx<'_>) {
         self.common.attrs.state = QpState::Error;
-        self.silence(flow);
+        self.silence(ctx);
         self.sq.flush(&self.common, ctx);
         match &mut self.machine {
             Machine::Rc { responder, .. } => responder.flush(&mut self.common, ctx),
@@ -540,7 +538,7 @@ impl QueuePair {
 
 impl Requester {
     /// After sending: fails a request that could not be sent if it is the oldest one. Whether it did.
-    fn settle(&mut self, scene: &mut Scene<'_, '_, '_>) -> bool {
+    fn settle(&mut self, scene: &mut Scene<'_, '_>) -> bool {
         self.complete_answered(scene);
         match self.check_broken() {
             Ok(()) => false,

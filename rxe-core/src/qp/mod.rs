@@ -8,6 +8,7 @@ pub(crate) mod flow;
 mod inbound;
 mod machine;
 mod modify;
+pub(crate) mod plan;
 mod rc;
 pub(crate) mod rq;
 mod sender;
@@ -17,6 +18,6 @@ mod uc_receiver;
 mod ud_receiver;
 
 pub use attrs::{Mtu, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType};
-pub(crate) use machine::{Arrival, Path, QueuePair, Wish};
+pub(crate) use machine::{Arrival, Path, QueuePair};
 pub use modify::{AttrMask, MAX_RD_ATOMIC, ModifyError, Rule, apply, rule};
 pub use rq::PostError;

@@ -3,8 +3,9 @@
 
 use super::{
     QpState, QpType,
-    common::{Ctx, QpCommon},
-    sq::{SendQueue, SendWqe},
+    common::QpCommon,
+    plan::{Draft, Half, Plan},
+    sq::{Scene, SendQueue},
 };
 use crate::{
     num::{Psn, Qkey},
@@ -25,6 +26,8 @@ pub(crate) struct Sender {
 
 /// Base of UC's opcodes.
 const UC: u8 = 0x20;
+/// Base of UD's opcodes.
+const UD: u8 = 0x60;
 
 impl Sender {
     /// Starts anew at the transition to RTS.
@@ -60,22 +63,19 @@ impl Sender {
         self.sent = 0;
     }
 
-    /// Length of the next packet, BTH to ICRC; `Some(0)` for work that needs none.
-    pub(crate) fn peek(&self, qp: &QpCommon, sq: &SendQueue, port_mtu: u32) -> Option<usize> {
-        let wqe = sq.ring.front()?;
+    /// What comes next. A datagram has at most `port_mtu` bytes of payload.
+    pub(crate) fn plan(&self, qp: &QpCommon, sq: &SendQueue, port_mtu: u32) -> Plan {
+        let Some(wqe) = sq.ring.front() else { return Plan::Nothing };
         if qp.state() == QpState::Sqd && self.sent == 0 {
-            return None;
+            return Plan::Nothing;
         }
-        if wqe.is_local() || is_too_long(qp, wqe, port_mtu) {
-            return Some(0);
+        if wqe.is_local() {
+            return Plan::Local;
         }
-        let (opcode, _, payload, _) = self.plan(qp, wqe, port_mtu);
-        Some(wire::wire_len(opcode, payload))
-    }
-
-    /// Opcode, offset, payload length and whether the message ends.
-    fn plan(&self, qp: &QpCommon, wqe: &SendWqe, port_mtu: u32) -> (Opcode, u64, usize, bool) {
-        let mtu = if is_connected(qp) { qp.mtu() } else { port_mtu };
+        let (mtu, base) = if qp.config.qp_type == QpType::Uc { (qp.mtu(), UC) } else { (port_mtu, UD) };
+        if base == UD && wqe.len > port_mtu {
+            return Plan::Fail(WcStatus::LocalLength);
+        }
         let offset = wqe.offset(self.sent, mtu);
         let left = u64::from(wqe.len) - offset;
         let end = left <= u64::from(mtu);
@@ -86,40 +86,40 @@ impl Sender {
             SendOp::WriteImm(..) => Opcode::write(position, true),
             _ => Opcode::send(position, false, false),
         };
-        let base = if is_connected(qp) { UC } else { 0x60 };
-        (opcode.on(base), offset, left.min(u64::from(mtu)) as usize, end)
+        let payload = left.min(u64::from(mtu)) as u32;
+        Plan::Send(Draft { offset, end, ..Draft::single(Half::Requester, opcode.on(base), payload) })
     }
 
-    /// Does what `peek` announced. `Ok(true)`: `out` holds a packet. An error fails the front request.
-    pub(crate) fn emit(
+    /// Does the request at the front, which needs no packet. An error fails it.
+    pub(crate) fn run_local(scene: &mut Scene<'_, '_>) -> Result<bool, WcStatus> {
+        let Scene { qp, sq, ctx, .. } = scene;
+        let Some(wqe) = sq.ring.front() else { return Ok(false) };
+        match wqe.op {
+            SendOp::LocalInvalidate(key) => {
+                let done = ctx.memory.invalidate(qp.asker(), key, false);
+                done.map_err(|_| WcStatus::LocalQpOperation)?;
+            }
+            SendOp::BindWindow(ref bind) => {
+                let done = ctx.memory.bind_window(qp.asker(), bind);
+                done.map_err(|_| WcStatus::MemoryWindowBind)?;
+            }
+            _ => {}
+        }
+        sq.complete_front(qp, ctx, WcStatus::Success, 0);
+        Ok(false)
+    }
+
+    /// Writes the packet of `draft` into `out`, which has its length. An error fails the front request.
+    pub(crate) fn commit(
         &mut self,
-        qp: &mut QpCommon,
-        sq: &mut SendQueue,
-        ctx: &mut Ctx<'_>,
-        port_mtu: u32,
+        scene: &mut Scene<'_, '_>,
+        draft: &Draft,
         out: &mut [u8],
     ) -> Result<bool, WcStatus> {
+        let Scene { qp, sq, ctx, .. } = scene;
         let Some(wqe) = sq.ring.front() else { return Ok(false) };
-        if wqe.is_local() {
-            match wqe.op {
-                SendOp::LocalInvalidate(key) => {
-                    let done = ctx.memory.invalidate(qp.asker(), key, false);
-                    done.map_err(|_| WcStatus::LocalQpOperation)?;
-                }
-                SendOp::BindWindow(ref bind) => {
-                    let done = ctx.memory.bind_window(qp.asker(), bind);
-                    done.map_err(|_| WcStatus::MemoryWindowBind)?;
-                }
-                _ => {}
-            }
-            sq.complete_front(qp, ctx, WcStatus::Success, 0);
-            return Ok(false);
-        }
-        if is_too_long(qp, wqe, port_mtu) {
-            return Err(WcStatus::LocalLength);
-        }
-        let (opcode, offset, payload, end) = self.plan(qp, wqe, port_mtu);
-        let mut bth = Bth::new(opcode, qp.attrs.dest_qpn, self.next);
+        let end = draft.end;
+        let mut bth = Bth::new(draft.opcode, qp.attrs.dest_qpn, self.next);
         bth.pkey = qp.pkey;
         bth.solicited =
             end && wqe.flags.contains(SendFlags::SOLICITED) && !matches!(wqe.op, SendOp::Write(_));
@@ -147,11 +147,11 @@ impl Sender {
             }
             _ => {}
         }
-        let Some(slot) = wire::emit(&bth, &ext, payload, out) else { return Ok(false) };
-        wqe.read(ctx.memory, qp.asker(), offset, slot).map_err(|_| WcStatus::LocalProtection)?;
+        let Some(slot) = wire::emit(&bth, &ext, draft.payload as usize, out) else { return Ok(false) };
+        wqe.read(ctx.memory, qp.asker(), draft.offset, slot).map_err(|_| WcStatus::LocalProtection)?;
         self.next = self.next.next();
         qp.stats.packets_sent += 1;
-        qp.stats.bytes_sent += payload as u64;
+        qp.stats.bytes_sent += u64::from(draft.payload);
         if end {
             self.sent = 0;
             sq.complete_front(qp, ctx, WcStatus::Success, 0);
@@ -160,13 +160,4 @@ impl Sender {
         }
         Ok(true)
     }
-}
-
-fn is_connected(qp: &QpCommon) -> bool {
-    qp.config.qp_type == QpType::Uc
-}
-
-/// A datagram is one packet.
-fn is_too_long(qp: &QpCommon, wqe: &SendWqe, port_mtu: u32) -> bool {
-    !is_connected(qp) && wqe.len > port_mtu
 }

@@ -3,6 +3,7 @@
 use super::{
     QpType,
     common::{Ctx, QpCommon},
+    flow::Holding,
     rq::PostError,
     sges::{self, Elements},
 };
@@ -126,6 +127,14 @@ impl SendWqe {
             WqeData::Inline(_) => Ok(()),
         }
     }
+}
+
+/// What the sending half of a queue pair touches in one call.
+pub(crate) struct Scene<'a, 'c> {
+    pub qp: &'a mut QpCommon,
+    pub sq: &'a mut SendQueue,
+    pub holding: &'a mut Holding,
+    pub ctx: &'a mut Ctx<'c>,
 }
 
 /// A send queue.

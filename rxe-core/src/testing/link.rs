@@ -54,6 +54,8 @@ pub struct LinkConfig {
     pub rate: u64,
     /// Bytes that may wait for a limited wire; what comes on top is lost. 0 for no limit.
     pub queue: u64,
+    /// With so many bytes waiting nothing more is put on a limited wire, as with a full send buffer. 0 for never.
+    pub hold: u64,
     /// With so many bytes waiting, packets that allow it (ECT) are marked (RFC 3168). 0 for never.
     pub mark: u64,
 }
@@ -66,6 +68,7 @@ impl Default for LinkConfig {
             reorder_delay: Duration::from_micros(100),
             rate: 0,
             queue: 0,
+            hold: 0,
             mark: 0,
         }
     }
@@ -283,6 +286,17 @@ impl Link {
     fn waiting(&self, now: Instant) -> u64 {
         let time = u128::from(self.config.rate) * self.busy_until.since(now).as_nanos();
         u64::try_from(time / 1_000_000_000).unwrap_or(u64::MAX)
+    }
+
+    /// Until when the sender is held up, if it is.
+    #[must_use]
+    pub fn holds_until(&self, now: Instant) -> Option<Instant> {
+        let LinkConfig { rate, hold, .. } = self.config;
+        if rate == 0 || hold == 0 || self.waiting(now) < hold {
+            return None;
+        }
+        let drained = Duration::from_nanos(hold.saturating_mul(1_000_000_000) / rate);
+        Some(now + (self.busy_until.since(now).saturating_sub(drained) + Duration::from_nanos(1)))
     }
 
     /// When the last bit of a packet leaves; `None` if there is no room for it.

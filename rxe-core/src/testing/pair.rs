@@ -104,6 +104,7 @@ pub struct Pair {
     /// What happened.
     pub trace: Trace,
     config: PairConfig,
+    drains: usize,
 }
 
 /// Addresses of the two hosts.
@@ -142,6 +143,7 @@ impl Pair {
             sides: [side(0), side(1)],
             trace: Trace::new(config.trace),
             config,
+            drains: 0,
         }
     }
 
@@ -228,12 +230,17 @@ impl Pair {
         self.sides[side].completions.values().map(VecDeque::len).sum()
     }
 
-    /// Takes everything the endpoint of `side` has to give.
+    /// Takes everything the endpoint of `side` has to give, and looks whether what it shares out adds up.
     pub fn drain(&mut self, side: usize) {
         let mut batches = 0;
-        while self.transmit(side) {
+        while self.sides[side].link.holds_until(self.now).is_none() && self.transmit(side) {
             batches += 1;
             assert!(batches < MAX_TURNS, "side {side} sends without end");
+        }
+        // With many queue pairs that takes long.
+        self.drains = self.drains.wrapping_add(1);
+        if self.drains.is_multiple_of(1 + self.sides[side].endpoint.qp_count() / 8) {
+            self.sides[side].endpoint.check_admission();
         }
         while let Some(event) = self.sides[side].endpoint.poll_event() {
             self.note(side, || match event {
@@ -368,10 +375,16 @@ impl Pair {
         self.drain(to);
     }
 
-    /// When something happens next: a packet arrives or an endpoint's time is up.
+    /// When something happens next: a packet arrives, an endpoint's time is up, or a full wire takes more.
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
-        let side = |side: &Side| [side.link.next_arrival(), side.endpoint.poll_timeout()];
+        let side = |side: &Side| {
+            // What is due, and cannot leave before the wire takes more, is due then.
+            let held = side.link.holds_until(self.now);
+            let timeout =
+                side.endpoint.poll_timeout().map(|at| held.filter(|_| at <= self.now).unwrap_or(at));
+            [side.link.next_arrival(), timeout, held.filter(|_| side.endpoint.may_transmit())]
+        };
         self.sides.iter().flat_map(side).flatten().min()
     }
 
@@ -384,6 +397,9 @@ impl Pair {
             if self.sides[side].endpoint.poll_timeout().is_some_and(|timeout| timeout <= self.now) {
                 let Side { endpoint, heap, .. } = &mut self.sides[side];
                 endpoint.handle_timeout(self.now, heap);
+                self.drain(side);
+            }
+            if self.sides[side].link.config().hold != 0 {
                 self.drain(side);
             }
         }

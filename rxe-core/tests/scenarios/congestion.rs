@@ -18,6 +18,7 @@ const SIZE: u32 = 64 * 1024;
 const NARROW: LinkConfig = LinkConfig {
     rate: 1_000_000_000,
     queue: 800_000,
+    hold: 0,
     mark: 200_000,
     latency: Duration::from_micros(20),
     reorder_delay: Duration::ZERO,

@@ -10,6 +10,8 @@ mod corruption;
 mod counters;
 mod credits;
 mod datagrams;
+mod dead_peer;
+mod fairness;
 mod fence;
 mod flush;
 mod messages;

@@ -4,7 +4,7 @@ use crate::bench::Bench;
 use rxe_core::{
     qp::{QpChange, QpState},
     testing::{ConnectOptions, PairConfig, Verdict},
-    wire::Class,
+    wire::{Class, Syndrome},
     work::{SendOp, WcStatus},
 };
 use std::time::Duration;
@@ -319,4 +319,34 @@ fn an_answer_lost_after_a_nak_is_missed_at_once() {
     assert_eq!(bench.bytes(0, 0, 5000), data);
     let stats = bench.stats(0);
     assert_eq!((stats.psn_naks_received, stats.probes, stats.timeouts), (1, 1, 0));
+}
+
+/// Memory is gone when a request is to be sent again, and then the answer to its first copy comes: nothing has failed, not
+/// the next request either.
+#[test]
+fn a_late_answer_saves_what_cannot_be_sent_again() {
+    let mut bench = Bench::new("late-answer");
+    let first = bench.options.psn[0];
+    // The first request is lost once, so the second one is asked for, too; but a copy of it is late, and comes in time.
+    bench.pair.sides[0].link.set_rule(move |crossing| match crossing.index {
+        0 => Verdict::Drop,
+        1 => Verdict::Duplicate(Duration::from_micros(100)),
+        _ => Verdict::Pass,
+    });
+    bench.pair.sides[1].link.set_rule(move |crossing| match crossing.packet {
+        Some(packet) if packet.bth.psn == first && matches!(packet.ext.aeth.syndrome, Syndrome::Ack(_)) => {
+            Verdict::Drop
+        }
+        _ => Verdict::Pass,
+    });
+    bench.send(0, 1, SendOp::Write(bench.remote(1, 0)), 0, 100);
+    bench.send(0, 2, SendOp::Write(bench.remote(1, 0)), 1000, 100);
+    let second = bench.addr(0, 1000);
+    bench.pair.sides[0].heap.take_away(second, 100);
+    bench.pair.run_for(Duration::from_millis(1));
+    assert_eq!(bench.wire_of(0, Class::Write).len(), 3, "the second one cannot be read again");
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    bench.send(0, 3, SendOp::Write(bench.remote(1, 0)), 0, 100);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(3, WcStatus::Success)]);
 }

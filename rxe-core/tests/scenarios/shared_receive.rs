@@ -67,6 +67,26 @@ fn the_limit_is_told_once() {
     assert_eq!(bench.events(1), [AsyncEvent::SrqLimitReached(srq)]);
 }
 
+/// A limit that is armed when the queue holds less already is reached at once, and told once.
+#[test]
+fn a_limit_above_the_count_is_reached_at_once() {
+    let (mut bench, srq, _) = bench("srq-limit-late");
+    for wr_id in 0..3 {
+        post(&mut bench, srq, wr_id);
+    }
+    for (limit, told) in [(3, false), (4, true), (4, true)] {
+        bench.pair.sides[1].endpoint.modify_srq(srq, None, Some(limit)).expect("armed");
+        bench.pair.drain(1);
+        let expected = if told { vec![AsyncEvent::SrqLimitReached(srq)] } else { vec![] };
+        assert_eq!(bench.events(1), expected, "limit {limit}");
+        let left = if told { 0 } else { limit };
+        assert_eq!(bench.pair.sides[1].endpoint.query_srq(srq).map(|known| known.1), Some(left));
+    }
+    bench.send(0, 0, SendOp::Send, 0, 10);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.events(1), []);
+}
+
 /// An empty shared queue is not ready, like any other.
 #[test]
 fn empty_is_not_ready() {

@@ -134,17 +134,19 @@ struct Names {
     xrcds: Slab<()>,
 }
 
-/// Bytes in flight to one destination, at first and at most, where our own receive buffer has `recv_buffer` bytes.
-fn send_window(recv_buffer: usize) -> (u32, u32) {
+/// Bytes in flight to one destination, at first and at most, of each of `shards`, where our own receive buffer has
+/// `recv_buffer` bytes. They do not know of each other, and all send to the same socket.
+fn send_window(recv_buffer: usize, shards: usize) -> (u32, u32) {
     let (start, usual) = EndpointConfig::default().send_window;
     let most = u32::try_from(recv_buffer / BUFFER_PER_BYTE).unwrap_or(u32::MAX);
-    (start, most.clamp(usual, SEND_WINDOW_MOST))
+    let shards = u32::try_from(shards.max(1)).unwrap_or(u32::MAX);
+    (start / shards, most.clamp(usual, SEND_WINDOW_MOST) / shards)
 }
 
-/// A shard over `supply`'s link, the `index`th of those that share a table, and otherwise as `common` says.
+/// A shard over `supply`'s link, the `index`th of `shards` that share a table, and otherwise as `common` says.
 fn make_shard(
     supply: Supply,
-    index: u8,
+    (index, shards): (u8, usize),
     common: &EndpointConfig,
     table: &Arc<Regions>,
     ticks: bool,
@@ -159,7 +161,7 @@ fn make_shard(
         ident: core_ident(capabilities.ident),
         source_ports: capabilities.source_ports.clone(),
         receive_window: window as u32,
-        send_window: send_window(capabilities.recv_buffer),
+        send_window: send_window(capabilities.recv_buffer, shards),
         seed: RandomState::new().hash_one((std::process::id(), index)),
         keep_strays: mailbox.is_some(),
         fetch: ahead::fetch,
@@ -188,8 +190,8 @@ impl Stack {
         };
         let network = Arc::new(Network::new()?);
         let slot = first.slot;
-        let place = make_shard(first, 0, &common, &table, config.ticks)?;
         let threads = config.threads.filter(|_| source.is_some()).unwrap_or_else(|| Threads::wished(1));
+        let place = make_shard(first, (0, threads.count().into()), &common, &table, config.ticks)?;
         let mut places: Box<[_]> = (0..threads.count()).map(|_| OnceLock::new()).collect();
         let only = (places.len() == 1).then(|| Arc::clone(&place.shard));
         places[0] = OnceLock::from(place);
@@ -293,7 +295,8 @@ impl Stack {
     fn grow(&self, index: usize, source: &mut Option<Box<dyn Source>>) -> Option<Place> {
         let index = u8::try_from(index).ok()?;
         let supply = source.as_mut()?.next(index)?;
-        make_shard(supply, index, &self.common, &self.table, self.wait.ticks()).ok()
+        let ticks = self.wait.ticks();
+        make_shard(supply, (index, self.places.len()), &self.common, &self.table, ticks).ok()
     }
 
     /// A turn of every shard of `set` that nobody else is in, for a call that found nothing. `polls`: the program has not

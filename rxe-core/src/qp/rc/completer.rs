@@ -5,11 +5,7 @@
 use super::{requester::Requester, retry::Due};
 use crate::{
     num::Psn,
-    qp::{
-        common::{Ctx, QpCommon},
-        flow::{Flow, PACKET_COST},
-        sq::{SendQueue, SendWqe},
-    },
+    qp::sq::{Scene, SendQueue, SendWqe},
     time::Instant,
     wire::{Class, NakCode, Packet, Syndrome},
     work::{SendOp, WcStatus},
@@ -28,21 +24,9 @@ impl From<WcStatus> for Failure {
     }
 }
 
-/// Everything a requester touches in one call.
-pub(crate) struct Scene<'a, 'c, 'f> {
-    pub qp: &'a mut QpCommon,
-    pub sq: &'a mut SendQueue,
-    pub ctx: &'a mut Ctx<'c>,
-    pub flow: &'a mut Flow<'f>,
-}
-
 impl Requester {
     /// Takes a response packet. An error means that the request at the front of the queue failed.
-    pub(crate) fn handle(
-        &mut self,
-        scene: &mut Scene<'_, '_, '_>,
-        packet: &Packet<'_>,
-    ) -> Result<(), Failure> {
+    pub(crate) fn handle(&mut self, scene: &mut Scene<'_, '_>, packet: &Packet<'_>) -> Result<(), Failure> {
         let psn = packet.bth.psn;
         // The last acknowledgement may come once more, only to tell of receives posted since.
         if packet.info.class == Class::Acknowledge
@@ -72,7 +56,7 @@ impl Requester {
         }
     }
 
-    fn on_acknowledge(&mut self, scene: &mut Scene<'_, '_, '_>, packet: &Packet<'_>) -> Result<(), Failure> {
+    fn on_acknowledge(&mut self, scene: &mut Scene<'_, '_>, packet: &Packet<'_>) -> Result<(), Failure> {
         let psn = packet.bth.psn;
         let syndrome = packet.ext.aeth.syndrome;
         match syndrome {
@@ -91,7 +75,7 @@ impl Requester {
                     return Ok(());
                 }
                 self.retry.on_rnr(scene.ctx.now, &scene.qp.attrs, code)?;
-                self.go_back(scene.flow, None);
+                self.go_back(scene, None);
                 Ok(())
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
@@ -121,12 +105,9 @@ impl Requester {
         }
     }
 
-    fn on_read_response(
-        &mut self,
-        scene: &mut Scene<'_, '_, '_>,
-        packet: &Packet<'_>,
-    ) -> Result<(), Failure> {
+    fn on_read_response(&mut self, scene: &mut Scene<'_, '_>, packet: &Packet<'_>) -> Result<(), Failure> {
         let psn = packet.bth.psn;
+        scene.holding.heard(scene.ctx.reads, scene.ctx.now);
         if !self.acknowledge_before(scene, psn) {
             scene.qp.stats.implied_naks += 1;
             return self.on_gap(scene, psn);
@@ -157,11 +138,7 @@ impl Requester {
         Ok(())
     }
 
-    fn on_atomic_result(
-        &mut self,
-        scene: &mut Scene<'_, '_, '_>,
-        packet: &Packet<'_>,
-    ) -> Result<(), Failure> {
+    fn on_atomic_result(&mut self, scene: &mut Scene<'_, '_>, packet: &Packet<'_>) -> Result<(), Failure> {
         let psn = packet.bth.psn;
         if !self.acknowledge_before(scene, psn) {
             scene.qp.stats.implied_naks += 1;
@@ -180,7 +157,7 @@ impl Requester {
 
     /// Acknowledges everything before `psn`, as an answer to `psn` implies. False if data is missing before it: then
     /// only what comes before the missing data is acknowledged.
-    fn acknowledge_before(&mut self, scene: &mut Scene<'_, '_, '_>, psn: Psn) -> bool {
+    fn acknowledge_before(&mut self, scene: &mut Scene<'_, '_>, psn: Psn) -> bool {
         let count = psn.since(self.una);
         let missing = self.outstanding.iter().find(|read| read.needs_data).and_then(|read| {
             let from = if read.first.is_before(self.una) { self.una } else { read.first };
@@ -206,43 +183,40 @@ impl Requester {
     }
 
     /// Moves `una` on to `to` and completes the requests that end before it.
-    fn acknowledge_to(&mut self, scene: &mut Scene<'_, '_, '_>, to: Psn) {
+    fn acknowledge_to(&mut self, scene: &mut Scene<'_, '_>, to: Psn) {
         if to == self.una {
             return;
         }
-        let mtu = scene.qp.mtu();
-        let moved = to.since(self.una);
-        let sent = self.cur.since(self.una);
-        let counted = moved.min(sent);
-        self.release_window(scene, mtu, counted);
-        let passed = moved >= sent;
+        let (moved, sent) = (to.since(self.una), self.cur.since(self.una));
         self.una = to;
         while let Some(read) = self.outstanding.front().copied() {
             if !read.last.is_before(to) {
                 break;
             }
-            scene.flow.reads.came(read.bytes);
+            scene.holding.came(scene.ctx.reads, read.bytes);
             self.outstanding.pop_front();
         }
         while self.read_ends.front().is_some_and(|end| end.is_before(to)) {
             self.read_ends.pop_front();
         }
         self.complete_answered(scene);
-        if passed {
-            // Answers to what was sent before overtook sending it again.
+        if moved >= sent {
             self.cur = self.una;
             self.cur_wqe = 0;
         }
-        if !self.has_outstanding() {
-            scene.flow.window.left(self.in_flight);
-            self.in_flight = 0;
+        if moved > sent {
+            // Answers to what was sent before overtook sending it again; what could not be read for that is not needed.
+            self.broken = None;
+            scene.holding.turn();
         }
+        let Scene { holding, ctx, .. } = scene;
+        holding.acknowledged(ctx.window, ctx.now, to, !self.has_outstanding());
         self.retry.on_acknowledged(scene.ctx.now, to);
         self.retry.on_progress(scene.ctx.now, &scene.qp.attrs, self.has_outstanding());
     }
 
     /// Completes the requests at the front that are answered in full, or were local and have been done.
-    pub(crate) fn complete_answered(&mut self, scene: &mut Scene<'_, '_, '_>) {
+    pub(crate) fn complete_answered(&mut self, scene: &mut Scene<'_, '_>) {
         while self.started > 0
             && scene.sq.ring.front().is_some_and(|wqe| self.una.since(wqe.first_psn) >= wqe.psns)
         {
@@ -252,38 +226,18 @@ impl Requester {
         }
     }
 
-    /// Gives back what `count` packets from `una` on cost the window.
-    fn release_window(&mut self, scene: &mut Scene<'_, '_, '_>, mtu: u32, count: u32) {
-        let mut left = count;
-        let mut from = self.una;
-        let mut cost = 0_u32;
-        for wqe in scene.sq.ring.iter().take(self.started) {
-            if left == 0 {
-                break;
-            }
-            let k = from.since(wqe.first_psn);
-            let here = wqe.psns.saturating_sub(k).min(left);
-            cost = cost.saturating_add(packets_cost(wqe, k, here, mtu));
-            left -= here;
-            from = from.plus(here);
-        }
-        let cost = cost.min(self.in_flight);
-        self.in_flight -= cost;
-        scene.flow.window.acknowledged(cost);
-    }
-
     /// READ data or an atomic's result is missing before the response to `psn`: an implied NAK.
-    fn on_gap(&mut self, scene: &mut Scene<'_, '_, '_>, psn: Psn) -> Result<(), Failure> {
+    fn on_gap(&mut self, scene: &mut Scene<'_, '_>, psn: Psn) -> Result<(), Failure> {
         if self.cur != self.una && self.retry.on_gap(scene.ctx.now, psn) {
             scene.qp.stats.probes += 1;
-            self.go_back(scene.flow, Some(scene.ctx.now));
+            self.go_back(scene, Some(scene.ctx.now));
             return Ok(());
         }
         self.on_missing(scene, psn)
     }
 
     /// The same before any answer. An acknowledgement may come twice, so it never tells that a copy was lost.
-    fn on_missing(&mut self, scene: &mut Scene<'_, '_, '_>, psn: Psn) -> Result<(), Failure> {
+    fn on_missing(&mut self, scene: &mut Scene<'_, '_>, psn: Psn) -> Result<(), Failure> {
         if self.cur == self.una {
             // It is about to be sent again anyway.
             scene.qp.stats.responses_ignored += 1;
@@ -293,20 +247,16 @@ impl Requester {
         self.on_loss(scene)
     }
 
-    fn on_loss(&mut self, scene: &mut Scene<'_, '_, '_>) -> Result<(), Failure> {
+    fn on_loss(&mut self, scene: &mut Scene<'_, '_>) -> Result<(), Failure> {
         if self.retry.on_loss(scene.ctx.now)? {
-            scene.flow.lost(begins_with_read(scene.sq));
-            self.go_back(scene.flow, Some(scene.ctx.now));
+            scene.ctx.lost(begins_with_read(scene.sq));
+            self.go_back(scene, Some(scene.ctx.now));
         }
         Ok(())
     }
 
     /// Time passed: ends an RNR wait, or finds the oldest request unanswered.
-    pub(crate) fn handle_timeout(
-        &mut self,
-        scene: &mut Scene<'_, '_, '_>,
-        now: Instant,
-    ) -> Result<(), Failure> {
+    pub(crate) fn handle_timeout(&mut self, scene: &mut Scene<'_, '_>, now: Instant) -> Result<(), Failure> {
         if self.retry.end_wait(now) {
             return Ok(());
         }
@@ -325,35 +275,27 @@ impl Requester {
                 return Ok(());
             }
             scene.qp.stats.probes += 1;
-            scene.flow.silent(begins_with_read(scene.sq));
-            self.go_back(scene.flow, None);
+            scene.ctx.silent(begins_with_read(scene.sq));
+            self.go_back(scene, None);
             return Ok(());
         }
         scene.qp.stats.timeouts += 1;
         self.rxe_flush ^= oldest.is_some_and(|wqe| matches!(wqe.op, SendOp::Flush { .. }));
         self.retry.on_timeout()?;
-        scene.flow.lost(begins_with_read(scene.sq));
-        self.go_back(scene.flow, None);
+        scene.ctx.lost(begins_with_read(scene.sq));
+        self.go_back(scene, None);
+        scene.holding.fell_silent();
         Ok(())
     }
 
     /// Fails the request at the front and forgets everything in flight.
-    pub(crate) fn fail(&mut self, scene: &mut Scene<'_, '_, '_>, failure: Failure) {
+    pub(crate) fn fail(&mut self, scene: &mut Scene<'_, '_>, failure: Failure) {
         scene.sq.complete_front(scene.qp, scene.ctx, failure.status, failure.vendor);
-        self.stop(scene.flow);
+        self.stop(scene);
     }
 }
 
 /// Whether the oldest request is a READ: what is missing is the request, which the window does not count, or its answer.
 fn begins_with_read(sq: &SendQueue) -> bool {
     sq.ring.front().is_some_and(|wqe| matches!(wqe.op, SendOp::Read(_)))
-}
-
-/// What `count` packets from packet `k` of a request on cost the window.
-fn packets_cost(wqe: &SendWqe, k: u32, count: u32, mtu: u32) -> u32 {
-    if wqe.is_read_or_atomic() || wqe.psns == 0 {
-        return 0;
-    }
-    let bytes = wqe.offset(k + count, mtu) - wqe.offset(k, mtu);
-    u32::try_from(bytes + u64::from(count) * u64::from(PACKET_COST)).unwrap_or(u32::MAX)
 }

@@ -10,9 +10,10 @@ use crate::{
     num::Psn,
     qp::{
         QpState,
-        common::{Ctx, QpCommon},
-        flow::{Flow, PACKET_COST},
-        sq::{SendQueue, SendWqe},
+        common::QpCommon,
+        flow::PACKET_COST,
+        plan::{Draft, Grant, Half, Need, Plan, Wanted},
+        sq::{Scene, SendQueue, SendWqe},
     },
     time::Instant,
     wire::{self, AtomicEth, Bth, Ext, Feth, Opcode, Position, Reth},
@@ -49,9 +50,6 @@ pub(crate) struct Requester {
     /// Last PSNs of the READ requests as they were first sent: a responder knows a READ that is sent again only inside
     /// the range it had then.
     pub(super) read_ends: VecDeque<Psn>,
-    pub(super) in_flight: u32,
-    /// Bytes sent since an acknowledgement was last asked for.
-    unasked: u32,
     pub(super) retry: Retry,
     /// Receives that the peer promised.
     pub(super) limit: Limit,
@@ -61,49 +59,6 @@ pub(crate) struct Requester {
     drained: bool,
     /// Whether FLUSHes leave with kernel rxe's ICRC: that one when a FLUSH with the other got no answer, and back.
     pub(super) rxe_flush: bool,
-}
-
-/// What the requester would send next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Next {
-    /// Nothing until something happens.
-    Nothing,
-    /// A packet of this length, BTH to ICRC.
-    Packet(usize),
-    /// Something that needs no packet: call `emit` with an empty buffer.
-    Local,
-    /// Room in the destination's window.
-    AwaitsWindow,
-    /// Room in the budget of READ responses.
-    AwaitsReadBudget,
-}
-
-/// The next packet in full.
-#[derive(Clone, Copy, Debug)]
-struct Plan {
-    opcode: Opcode,
-    offset: u64,
-    payload: u32,
-    /// PSNs it takes: more than one for a READ request.
-    psns: u32,
-    end: bool,
-    /// A message of its own, of a WRITE or READ that is more.
-    part: bool,
-}
-
-impl Plan {
-    const fn single(opcode: Opcode, payload: u32) -> Self {
-        Self { opcode, offset: 0, payload, psns: 1, end: true, part: false }
-    }
-}
-
-enum Step {
-    Nothing,
-    Local,
-    Broken,
-    Window,
-    Budget,
-    Send(Plan),
 }
 
 impl Requester {
@@ -157,49 +112,41 @@ impl Requester {
         self.cur_wqe >= sq.ring.len()
     }
 
-    /// Looks at what comes next, without doing it.
-    pub(crate) fn peek(&self, qp: &QpCommon, sq: &SendQueue, flow: &Flow<'_>) -> Next {
-        match self.step(qp, sq, flow) {
-            Step::Nothing => Next::Nothing,
-            Step::Local | Step::Broken => Next::Local,
-            Step::Window => Next::AwaitsWindow,
-            Step::Budget => Next::AwaitsReadBudget,
-            Step::Send(plan) => Next::Packet(wire::wire_len(plan.opcode, plan.payload as usize)),
-        }
-    }
-
-    fn step(&self, qp: &QpCommon, sq: &SendQueue, flow: &Flow<'_>) -> Step {
+    /// What comes next.
+    pub(crate) fn plan(&self, qp: &QpCommon, sq: &SendQueue, parts: bool) -> Plan {
         if self.retry.is_waiting() || self.broken.is_some() {
-            return Step::Nothing;
+            return Plan::Nothing;
         }
-        let Some(wqe) = sq.ring.get(self.cur_wqe) else { return Step::Nothing };
-        if self.cur_wqe >= self.started {
+        let Some(wqe) = sq.ring.get(self.cur_wqe) else { return Plan::Nothing };
+        let fresh = self.cur_wqe >= self.started;
+        if fresh {
             if qp.state() == QpState::Sqd
                 || (wqe.flags.contains(SendFlags::FENCE) && !self.outstanding.is_empty())
             {
-                return Step::Nothing;
+                return Plan::Nothing;
             }
             if wqe.is_local() {
                 let waits = matches!(wqe.op, SendOp::LocalInvalidate(_)) && self.has_outstanding();
-                return if waits { Step::Nothing } else { Step::Local };
+                return if waits { Plan::Nothing } else { Plan::Local };
             }
             // With nothing on its way one message always leaves: no answer would come to tell of more receives.
             if wqe.takes_receive() && self.has_outstanding() && !self.limit.allows() {
-                return Step::Nothing;
+                return Plan::Nothing;
             }
         } else if wqe.is_local() {
-            return Step::Local;
+            return Plan::Local;
         }
-        let k = if self.cur_wqe < self.started { self.cur.since(wqe.first_psn) } else { 0 };
-        let step = if wqe.is_read_or_atomic() {
-            self.step_read_or_atomic(qp, sq, wqe, k, flow)
+        let offset = if fresh { 0 } else { wqe.offset(self.cur.since(wqe.first_psn), qp.mtu()) };
+        let part = if fresh { parts && self.leaves_in_parts(qp, sq, wqe) } else { wqe.in_parts };
+        let mut plan = if wqe.is_read_or_atomic() {
+            self.plan_read_or_atomic(qp, wqe, offset, part)
         } else {
-            self.step_message(qp, sq, wqe, k, flow)
+            Plan::Send(self.plan_message(qp, wqe, offset, part))
         };
-        match step {
-            Step::Send(plan) => Step::Send(Plan { opcode: qp.opcode(plan.opcode), ..plan }),
-            other => other,
+        if let Plan::Send(draft) = &mut plan {
+            draft.opcode = qp.opcode(draft.opcode);
         }
+        plan
     }
 
     /// Whether a request that is about to start leaves in parts, which are messages of their own: packets of one length fill
@@ -207,7 +154,7 @@ impl Requester {
     /// behind it. A READ is asked for by two packets at a time, because first and last responses are longer than those
     /// between them; not a long one, which fills batches by itself and would use up the requests that the peer allows.
     /// Only in a row of requests; and not with an immediate, whose receiver is told the length.
-    fn parts(&self, qp: &QpCommon, sq: &SendQueue, wqe: &SendWqe, flow: &Flow<'_>) -> bool {
+    fn leaves_in_parts(&self, qp: &QpCommon, sq: &SendQueue, wqe: &SendWqe) -> bool {
         let mtu = qp.mtu();
         let fits = match wqe.op {
             SendOp::Write(_) => wqe.len > mtu,
@@ -218,23 +165,16 @@ impl Requester {
             }
             _ => false,
         };
-        fits && flow.parts && (self.has_outstanding() || sq.ring.len() > self.cur_wqe + 1)
+        fits && (self.has_outstanding() || sq.ring.len() > self.cur_wqe + 1)
     }
 
-    fn step_message(&self, qp: &QpCommon, sq: &SendQueue, wqe: &SendWqe, k: u32, flow: &Flow<'_>) -> Step {
+    /// The next packet of a SEND or WRITE, `offset` bytes into its data.
+    fn plan_message(&self, qp: &QpCommon, wqe: &SendWqe, offset: u64, part: bool) -> Draft {
         let mtu = qp.mtu();
-        let offset = wqe.offset(k, mtu);
         let left = u64::from(wqe.len) - offset;
         let payload = left.min(u64::from(mtu)) as u32;
         let end = left <= u64::from(mtu);
-        let part = if self.cur_wqe < self.started { wqe.in_parts } else { self.parts(qp, sq, wqe, flow) };
-        let position = Position::new(k == 0 || part, end || part);
-        // Whoever has not asked yet goes on until it does: a last packet with an immediate may be longer than the others,
-        // and begin a batch that nobody expected.
-        let begins = !flow.place.first || self.unasked > 0 || flow.window.begins();
-        if !begins || !flow.window.admits(payload + PACKET_COST) {
-            return Step::Window;
-        }
+        let position = Position::new(offset == 0 || part, end || part);
         let opcode = match wqe.op {
             SendOp::SendImm(_) => Opcode::send(position, true, false),
             SendOp::SendInvalidate(_) => Opcode::send(position, false, true),
@@ -242,195 +182,166 @@ impl Requester {
             SendOp::WriteImm(..) => Opcode::write(position, true),
             _ => Opcode::send(position, false, false),
         };
-        Step::Send(Plan { opcode, offset, payload, psns: 1, end, part })
+        let need = Need::Room { cost: payload + PACKET_COST, next: mtu + PACKET_COST };
+        Draft { half: Half::Requester, opcode, payload, offset, end, part, need }
     }
 
-    fn step_read_or_atomic(
-        &self,
-        qp: &QpCommon,
-        sq: &SendQueue,
-        wqe: &SendWqe,
-        k: u32,
-        flow: &Flow<'_>,
-    ) -> Step {
+    fn plan_read_or_atomic(&self, qp: &QpCommon, wqe: &SendWqe, offset: u64, part: bool) -> Plan {
         let limit = usize::from(qp.attrs.max_rd_atomic);
         if limit == 0 {
-            return Step::Broken;
+            return Plan::Fail(WcStatus::LocalQpOperation);
         }
         if self.outstanding.len() >= limit {
-            return Step::Nothing;
+            return Plan::Nothing;
         }
-        Step::Send(match wqe.op {
-            SendOp::CompareSwap { .. } => Plan::single(Opcode::RC_COMPARE_SWAP, 0),
-            SendOp::FetchAdd { .. } => Plan::single(Opcode::RC_FETCH_ADD, 0),
-            SendOp::AtomicWrite { .. } => Plan::single(Opcode::RC_ATOMIC_WRITE, 8),
-            SendOp::Flush { .. } => Plan::single(Opcode::RC_FLUSH, 0),
-            _ => {
-                let mtu = qp.mtu();
-                let offset = wqe.offset(k, mtu);
-                let left = u64::from(wqe.len) - offset;
-                let part =
-                    if self.cur_wqe < self.started { wqe.in_parts } else { self.parts(qp, sq, wqe, flow) };
-                let most = if part { READ_PART } else { u32::MAX };
-                let Some(psns) = self.read_psns(left, mtu, most, flow) else { return Step::Budget };
-                let end = offset + u64::from(psns) * u64::from(mtu) >= u64::from(wqe.len);
-                Plan { opcode: Opcode::RC_READ_REQUEST, offset, payload: 0, psns, end, part }
-            }
-        })
+        let (opcode, payload) = match wqe.op {
+            SendOp::CompareSwap { .. } => (Opcode::RC_COMPARE_SWAP, 0),
+            SendOp::FetchAdd { .. } => (Opcode::RC_FETCH_ADD, 0),
+            SendOp::AtomicWrite { .. } => (Opcode::RC_ATOMIC_WRITE, 8),
+            SendOp::Flush { .. } => (Opcode::RC_FLUSH, 0),
+            _ => (Opcode::RC_READ_REQUEST, 0),
+        };
+        let draft = Draft::single(Half::Requester, opcode, payload);
+        if opcode != Opcode::RC_READ_REQUEST {
+            return Plan::Send(draft);
+        }
+        let need = self.wanted(qp.mtu(), u64::from(wqe.len) - offset, part);
+        Plan::Send(Draft { offset, part, need, ..draft })
     }
 
-    /// PSNs of the next READ request when `left` bytes are to be asked for, `most` packets at a time; `None` while the budget
-    /// has no room. A READ that is sent again ends where it ended at first, because the responder may know it or not.
-    fn read_psns(&self, left: u64, mtu: u32, most: u32, flow: &Flow<'_>) -> Option<u32> {
-        let all = (left.div_ceil(u64::from(mtu)) as u32).max(1);
+    /// What a READ needs of which `left` bytes are to be asked for. One that is sent again ends where it ended at first,
+    /// because the responder may know it or not.
+    fn wanted(&self, mtu: u32, left: u64, part: bool) -> Need {
+        let packets = |count: u32| left.min(u64::from(count) * u64::from(mtu)) as u32;
         if self.cur != self.next
             && let Some(end) = self.read_ends.iter().find(|end| !end.is_before(self.cur))
         {
-            let psns = all.min(end.since(self.cur) + 1);
-            let bytes = left.min(u64::from(psns) * u64::from(mtu));
-            return flow.reads.admits_again(bytes as u32).then_some(psns);
+            let bytes = packets(end.since(self.cur) + 1);
+            return Need::Responses(Wanted { least: packets(1), most: bytes, packet: mtu });
         }
-        let available = flow.reads.available(mtu);
-        if u64::from(available) >= left {
-            return Some(all.min(most));
-        }
-        (available >= mtu).then_some((available / mtu).min(most))
+        let most = if part { packets(READ_PART) } else { left as u32 };
+        Need::Responses(Wanted { least: packets(1), most, packet: mtu })
     }
 
-    /// Does what `peek` announced: writes the packet into `out`, which has the length announced. False if no packet came
-    /// of it: local work was done, or the request's memory is gone.
-    pub(crate) fn emit(
+    /// Writes the packet of `draft`, for which `grant` was given, into `out`, which has its length. False if no packet came
+    /// of it, because the request's memory is gone.
+    pub(crate) fn commit(
         &mut self,
-        qp: &mut QpCommon,
-        sq: &mut SendQueue,
-        ctx: &mut Ctx<'_>,
-        flow: &mut Flow<'_>,
+        scene: &mut Scene<'_, '_>,
+        draft: &Draft,
+        grant: Grant,
         out: &mut [u8],
     ) -> bool {
-        let plan = match self.step(qp, sq, flow) {
-            Step::Send(plan) => plan,
-            Step::Local => {
-                self.run_local(qp, sq, ctx);
-                return false;
-            }
-            Step::Broken => {
-                self.broken = Some(WcStatus::LocalQpOperation);
-                return false;
-            }
-            _ => return false,
-        };
-        let fresh = self.cur_wqe >= self.started;
+        let Scene { qp, sq, holding, ctx } = scene;
         let Some(wqe) = sq.ring.get_mut(self.cur_wqe) else { return false };
+        let mtu = qp.mtu();
+        let fresh = self.cur_wqe >= self.started;
         if fresh {
             wqe.first_psn = self.next;
-            wqe.in_parts = plan.part;
-            wqe.psns = if wqe.is_read_or_atomic() && !matches!(wqe.op, SendOp::Read(_)) {
-                1
+            wqe.in_parts = draft.part;
+            wqe.psns = if matches!(wqe.op, SendOp::Read(_)) || !wqe.is_read_or_atomic() {
+                wqe.len.div_ceil(mtu).max(1)
             } else {
-                wqe.len.div_ceil(qp.mtu()).max(1)
+                1
             };
         }
-        let cost = if wqe.is_read_or_atomic() { 0 } else { plan.payload + PACKET_COST };
-        let mut bth = Bth::new(plan.opcode, qp.attrs.dest_qpn, self.cur);
-        bth.pkey = qp.pkey;
-        bth.ack_req = plan.end || matches!(wqe.op, SendOp::Read(_)) || Self::asks(cost, qp.mtu(), flow);
-        bth.solicited = plan.end && is_solicited(wqe);
-        let ext = extensions(wqe, &plan, qp.mtu());
-        let Some(slot) = wire::emit(&bth, &ext, plan.payload as usize, out) else { return false };
+        let is_read = matches!(wqe.op, SendOp::Read(_));
+        let psns = grant.bytes.div_ceil(mtu).max(1);
+        let end = if is_read { draft.offset + u64::from(grant.bytes) >= wqe.len.into() } else { draft.end };
+        let bth = Bth {
+            pkey: qp.pkey,
+            ack_req: end || grant.ask,
+            solicited: end && is_solicited(wqe),
+            ..Bth::new(draft.opcode, qp.attrs.dest_qpn, self.cur)
+        };
+        let ext = extensions(wqe, draft, grant.bytes);
+        let Some(slot) = wire::emit(&bth, &ext, draft.payload as usize, out) else { return false };
         let filled: Result<(), AccessError> = match wqe.op {
             SendOp::AtomicWrite { value, .. } => {
                 slot.copy_from_slice(&value);
                 Ok(())
             }
-            _ if plan.payload == 0 => Ok(()),
-            _ => wqe.read(ctx.memory, qp.asker(), plan.offset, slot),
+            _ if draft.payload == 0 => Ok(()),
+            _ => wqe.read(ctx.memory, qp.asker(), draft.offset, slot),
         };
         if filled.is_err() {
             self.broken = Some(WcStatus::LocalProtection);
             return false;
         }
         let again = self.cur != self.next;
-        let needs_data = !matches!(wqe.op, SendOp::AtomicWrite { .. } | SendOp::Flush { .. });
-        let is_read = wqe.is_read_or_atomic();
-        let bytes = match wqe.op {
-            SendOp::Read(_) => ext.reth.len,
-            _ => 0,
-        };
-        let done = plan.end;
         // Each READ request is a message to the peer, also where one READ is cut into several; and each part of a WRITE.
-        if fresh || (is_read || plan.part) && !again {
+        if fresh || (is_read || draft.part) && !again {
             self.limit.start(wqe.takes_receive());
         }
-        if fresh {
-            self.started += 1;
-        }
-        if is_read {
-            let last = self.cur.plus(plan.psns - 1);
-            self.outstanding.push_back(Outstanding { first: self.cur, last, bytes, needs_data });
-            if !again && bytes > 0 {
-                self.read_ends.push_back(last);
+        self.started += usize::from(fresh);
+        if wqe.is_read_or_atomic() {
+            let last = self.cur.plus(psns - 1);
+            let needs_data = !wqe.may_take_long();
+            self.outstanding.push_back(Outstanding { first: self.cur, last, bytes: grant.bytes, needs_data });
+            if grant.bytes > 0 {
+                if again {
+                    self.note_read_end(last);
+                } else {
+                    self.read_ends.push_back(last);
+                }
+                holding.asked(ctx.reads, ctx.now, grant.bytes);
+                ctx.reads.list(qp.qpn, holding);
             }
-            flow.reads.asked(bytes);
         }
-        self.account(qp, ctx.now, flow, cost, &bth, plan.payload, again);
-        self.advance_cursor(plan.psns, done);
+        self.count(scene, &bth, draft);
+        self.advance(psns, end);
         true
     }
 
-    /// Whether to ask for an acknowledgement in the middle of a message, so that the window moves on: with the last
-    /// packet of a batch, because all of a batch arrives together, and before the window is closed to us.
-    fn asks(cost: u32, mtu: u32, flow: &Flow<'_>) -> bool {
-        let window = &flow.window;
-        !window.allows(cost + mtu + PACKET_COST)
-            || flow.place.last && (window.is_to_ask(cost) || !window.begins_after(cost))
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "one place that counts what leaves")]
-    fn account(
-        &mut self,
-        qp: &mut QpCommon,
-        now: Instant,
-        flow: &mut Flow<'_>,
-        cost: u32,
-        bth: &Bth,
-        payload: u32,
-        again: bool,
-    ) {
-        if bth.ack_req {
-            flow.window.asked(core::mem::take(&mut self.unasked));
-        } else {
-            flow.window.unasked(cost);
-            self.unasked = self.unasked.saturating_add(cost);
+    /// Counts a packet that leaves.
+    fn count(&mut self, scene: &mut Scene<'_, '_>, bth: &Bth, draft: &Draft) {
+        let Scene { qp, holding, ctx, .. } = scene;
+        let (again, cost) = (self.cur != self.next, draft.need.cost());
+        if cost > 0 {
+            holding.sent(ctx.window, bth.psn, cost, bth.ack_req);
         }
-        self.in_flight = self.in_flight.saturating_add(cost);
-        flow.window.sent(cost);
-        self.retry.on_sent(now, &qp.attrs);
+        self.retry.on_sent(ctx.now, &qp.attrs);
         if bth.ack_req && !again {
-            self.retry.on_asked(now, bth.psn);
+            self.retry.on_asked(ctx.now, bth.psn);
         }
         qp.stats.packets_sent += 1;
-        qp.stats.bytes_sent += u64::from(payload);
+        qp.stats.bytes_sent += u64::from(draft.payload);
         qp.stats.retransmitted += u64::from(again);
     }
 
-    fn advance_cursor(&mut self, psns: u32, done: bool) {
+    /// A READ that is sent again was cut: from now on the responder may know no more than this piece.
+    fn note_read_end(&mut self, last: Psn) {
+        let at = self.read_ends.iter().position(|end| !end.is_before(last)).unwrap_or(self.read_ends.len());
+        if self.read_ends.get(at) != Some(&last) {
+            self.read_ends.insert(at, last);
+        }
+    }
+
+    /// The packet at the cursor has left.
+    fn advance(&mut self, psns: u32, end: bool) {
         let before = self.cur;
         self.cur = before.plus(psns);
         // `next` moves only when the cursor passes it; a READ sent again may be cut at other places than before.
         if self.next.since(before) < psns {
             self.next = self.cur;
         }
-        if done {
-            self.cur_wqe += 1;
-        }
+        self.cur_wqe += usize::from(end);
     }
 
-    fn run_local(&mut self, qp: &mut QpCommon, sq: &mut SendQueue, ctx: &mut Ctx<'_>) {
-        let Some(wqe) = sq.ring.get_mut(self.cur_wqe) else { return };
+    /// The request at the cursor cannot be sent: no packet comes of it.
+    pub(crate) const fn break_off(&mut self, status: WcStatus) -> bool {
+        self.broken = Some(status);
+        false
+    }
+
+    /// Does the request at the cursor, of which no packet comes.
+    pub(crate) fn run_local(&mut self, scene: &mut Scene<'_, '_>) -> bool {
+        let Scene { qp, sq, ctx, .. } = scene;
+        let Some(wqe) = sq.ring.get_mut(self.cur_wqe) else { return false };
         if self.cur_wqe < self.started {
             // Done the first time round already.
             self.cur_wqe += 1;
-            return;
+            return false;
         }
         let result = match wqe.op {
             SendOp::LocalInvalidate(key) => {
@@ -442,35 +353,43 @@ impl Requester {
             _ => Ok(()),
         };
         if let Err(status) = result {
-            self.broken = Some(status);
-            return;
+            return self.break_off(status);
         }
         wqe.first_psn = self.next;
         wqe.psns = 0;
         self.started += 1;
         self.cur_wqe += 1;
+        false
     }
 
     /// Sends everything unanswered again, from `una` on. `lost`: since when it is known that the first copy was lost, so that
     /// what answers now answers the second.
-    pub(super) fn go_back(&mut self, flow: &mut Flow<'_>, lost: Option<Instant>) {
-        flow.window.left(self.in_flight);
-        self.in_flight = 0;
-        for read in self.outstanding.drain(..) {
-            flow.reads.left(read.bytes);
-        }
+    pub(super) fn go_back(&mut self, scene: &mut Scene<'_, '_>, lost: Option<Instant>) {
+        let Scene { holding, ctx, .. } = scene;
+        holding.given_up(ctx.window, ctx.reads);
+        self.outstanding.clear();
         self.cur = self.una;
         self.cur_wqe = 0;
         self.retry.on_again(lost.map(|now| (self.una, now)));
-        flow.window.asked(core::mem::take(&mut self.unasked));
         // A request that could not be read is tried again when its turn comes.
         self.broken = None;
     }
 
     /// Forgets everything in flight: the queue pair leaves the connected states.
-    pub(crate) fn stop(&mut self, flow: &mut Flow<'_>) {
-        self.go_back(flow, None);
+    pub(crate) fn stop(&mut self, scene: &mut Scene<'_, '_>) {
+        self.go_back(scene, None);
         *self = Self { una: self.next, cur: self.next, next: self.next, ..Self::default() };
+    }
+
+    /// READ responses that are to come count as none: nothing is given back for them when they come.
+    pub(crate) fn lapse(&mut self) {
+        self.outstanding.iter_mut().for_each(|read| read.bytes = 0);
+    }
+
+    /// READ responses to come, as they count.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn responses(&self) -> u64 {
+        self.outstanding.iter().map(|read| u64::from(read.bytes)).sum()
     }
 }
 
@@ -478,28 +397,23 @@ const fn is_solicited(wqe: &SendWqe) -> bool {
     wqe.flags.contains(SendFlags::SOLICITED) && wqe.takes_receive()
 }
 
-/// The extension headers of a packet; those that its opcode lacks are not written.
-fn extensions(wqe: &SendWqe, plan: &Plan, mtu: u32) -> Ext {
+/// The extension headers of a packet, those that its opcode lacks are not written. A READ asks for `responses` bytes.
+fn extensions(wqe: &SendWqe, draft: &Draft, responses: u32) -> Ext {
     let mut ext = Ext { xrc_srq: wqe.xrc_srq & 0x00ff_ffff, ..Ext::default() };
     match wqe.op {
         SendOp::SendImm(imm) => ext.imm = imm,
         SendOp::SendInvalidate(key) => ext.invalidate = key,
         SendOp::Write(remote) => {
-            let (addr, len) = if plan.part {
-                (remote.addr.wrapping_add(plan.offset), plan.payload)
-            } else {
-                (remote.addr, wqe.len)
-            };
-            ext.reth = Reth { addr, rkey: remote.rkey, len };
+            let (offset, len) = if draft.part { (draft.offset, draft.payload) } else { (0, wqe.len) };
+            ext.reth = Reth { addr: remote.addr.wrapping_add(offset), rkey: remote.rkey, len };
         }
         SendOp::WriteImm(remote, imm) => {
             ext.reth = Reth { addr: remote.addr, rkey: remote.rkey, len: wqe.len };
             ext.imm = imm;
         }
         SendOp::Read(remote) => {
-            let left = u64::from(wqe.len) - plan.offset;
-            let len = left.min(u64::from(plan.psns) * u64::from(mtu)) as u32;
-            ext.reth = Reth { addr: remote.addr.wrapping_add(plan.offset), rkey: remote.rkey, len };
+            let addr = remote.addr.wrapping_add(draft.offset);
+            ext.reth = Reth { addr, rkey: remote.rkey, len: responses };
         }
         SendOp::CompareSwap { remote, compare, swap } => {
             ext.atomic = AtomicEth { addr: remote.addr, rkey: remote.rkey, swap_or_add: swap, compare };

@@ -15,9 +15,12 @@ use super::{
 use crate::{
     memory::{AccessError, Asker},
     num::{Msn, Psn},
-    qp::{QpState, QpType},
+    qp::{
+        QpState, QpType,
+        plan::{Draft, Half},
+    },
     violation::Violation,
-    wire::{Aeth, Bth, Class, Ext, NakCode, Packet, Syndrome, emit, wire_len},
+    wire::{Aeth, Bth, Class, Ext, NakCode, Packet, Syndrome, emit},
     work::{Access, AsyncEvent, Event},
 };
 use core::cmp::Ordering;
@@ -43,15 +46,6 @@ pub(crate) struct Responder {
     inbound: Inbound,
     /// A READ whose memory turned out to be gone when its answer was due.
     failure: Option<Violation>,
-}
-
-/// What the responder wants to send next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
-    /// A positive acknowledgement that may wait a little for company.
-    DeferredAck,
-    /// Anything that should leave now (NAK, READ response, atomic result).
-    Now,
 }
 
 /// How a request in sequence ended.
@@ -342,23 +336,32 @@ impl Responder {
         }
     }
 
-    /// Length on the wire (BTH to ICRC) of the next answer, and whether it may wait.
-    pub(crate) fn peek(&self, qp: &QpCommon) -> Option<(Answer, usize)> {
-        let (opcode, payload) = self.answers.front()?.packet(qp.mtu());
-        let answer = if self.answers.may_wait() { Answer::DeferredAck } else { Answer::Now };
-        Some((answer, wire_len(qp.opcode(opcode), payload)))
+    /// Whether there is an answer.
+    pub(crate) fn has_answer(&self) -> bool {
+        self.answers.front().is_some()
     }
 
-    /// Whether no answer is to leave without company.
+    /// The next answer.
+    pub(crate) fn plan(&self, qp: &QpCommon) -> Option<Draft> {
+        let (opcode, payload) = self.answers.front()?.packet(qp.mtu());
+        Some(Draft::single(Half::Responder, qp.opcode(opcode), payload as u32))
+    }
+
+    /// Whether no answer is to leave without company: there is none, or an acknowledgement that may wait a little.
     pub(crate) fn may_wait(&self) -> bool {
         self.answers.front().is_none() || self.answers.may_wait()
     }
 
-    /// Writes the next answer into `out`, which has the length that `peek` gave; false if there is nothing to send
-    /// after all (memory of a READ is gone: a NAK is queued in its place, see [`Self::take_failure`]).
-    pub(crate) fn emit(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>, out: &mut [u8]) -> bool {
+    /// Writes the answer that `draft` is of into `out`, which has its length; false if there is nothing to send after all
+    /// (memory of a READ is gone: a NAK is queued in its place, see [`Self::take_failure`]).
+    pub(crate) fn commit(
+        &mut self,
+        qp: &mut QpCommon,
+        ctx: &mut Ctx<'_>,
+        draft: &Draft,
+        out: &mut [u8],
+    ) -> bool {
         let Some(&next) = self.answers.front() else { return false };
-        let (opcode, payload) = next.packet(qp.mtu());
         let syndrome = match next.kind {
             Kind::Retry(syndrome) => syndrome,
             Kind::Refusal(code) => Syndrome::Nak(code),
@@ -368,10 +371,10 @@ impl Responder {
         if let Kind::Atomic(original) = next.kind {
             ext.original = original;
         }
-        let bth = Bth { pkey: qp.pkey, ..Bth::new(qp.opcode(opcode), qp.attrs.dest_qpn, next.psn) };
-        let Some(place) = emit(&bth, &ext, payload, out) else { return false };
+        let bth = Bth { pkey: qp.pkey, ..Bth::new(draft.opcode, qp.attrs.dest_qpn, next.psn) };
+        let Some(place) = emit(&bth, &ext, draft.payload as usize, out) else { return false };
         if let Kind::Read(stream) = next.kind
-            && payload > 0
+            && draft.payload > 0
         {
             let asker = Asker { pd: stream.pd, qpn: qp.qpn };
             let read = ctx.memory.read(asker, stream.rkey, stream.addr, Access::REMOTE_READ, place);
@@ -379,7 +382,7 @@ impl Responder {
                 self.on_unreadable(qp, ctx, &next, stream, error);
                 return false;
             }
-            qp.stats.bytes_sent += payload as u64;
+            qp.stats.bytes_sent += u64::from(draft.payload);
         }
         match next.kind {
             Kind::Retry(Syndrome::RnrNak(_)) => qp.stats.rnr_naks_sent += 1,
@@ -418,7 +421,7 @@ impl Responder {
         ctx.events.push_back(Event::Async(violation.event(qp.qpn)));
     }
 
-    /// After `emit` gave false: why the queue pair has to go to the error state, if it has to. The NAK is queued and
+    /// After `commit` gave false: why the queue pair has to go to the error state, if it has to. The NAK is queued and
     /// the event raised.
     pub(crate) const fn take_failure(&mut self) -> Option<Violation> {
         self.failure.take()
@@ -437,7 +440,8 @@ impl Responder {
     }
 }
 
-/// READs and atomics the peer may have outstanding: kernel rxe rounds its own limit up to a power of two.
+/// READs and atomics the peer may have outstanding. More than agreed, up to a power of two: kernel rxe as a requester rounds what
+/// it was told so (max_rd_atomic 5 lets it send 8), and would be refused otherwise.
 fn resources(qp: &QpCommon) -> usize {
     match qp.attrs.max_dest_rd_atomic {
         0 => 0,

@@ -184,7 +184,14 @@ impl Retry {
         self.deadline = None;
         self.probe = None;
         self.suspicion = SUSPICION;
+        self.forget_loss();
         self.spend()
+    }
+
+    /// All is sent again for another reason than a loss that was noticed: what is missing after that is another loss.
+    const fn forget_loss(&mut self) {
+        self.noticed = false;
+        self.beyond = None;
     }
 
     const fn spend(&mut self) -> Result<(), WcStatus> {
@@ -205,6 +212,7 @@ impl Retry {
         self.rnr_until = Some(now + rnr_delay(code));
         self.deadline = None;
         self.probe = None;
+        self.forget_loss();
         Ok(())
     }
 
@@ -247,5 +255,40 @@ impl Retry {
         self.unmeasured = self.unmeasured.saturating_add(1);
         self.schedule_probe(now);
         Due::Probe
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn retry() -> (Retry, QpAttrs) {
+        let attrs = QpAttrs { timeout: 14, retry_count: 7, rnr_retry: 7, ..QpAttrs::default() };
+        let mut retry = Retry::default();
+        retry.start(&attrs);
+        retry.on_sent(Instant::ZERO, &attrs);
+        (retry, attrs)
+    }
+
+    #[test]
+    fn one_loss_is_noticed_once() {
+        let (mut retry, attrs) = retry();
+        assert_eq!(retry.on_loss(Instant::ZERO), Ok(true));
+        assert_eq!(retry.on_loss(Instant::ZERO), Ok(false));
+        retry.on_progress(Instant::ZERO, &attrs, true);
+        assert_eq!(retry.on_loss(Instant::ZERO), Ok(true));
+    }
+
+    /// All is sent again then: what is lost of that is another loss.
+    #[test]
+    fn a_loss_after_a_timeout_or_a_wait_is_another_one() {
+        let (mut retry, attrs) = retry();
+        assert_eq!(retry.on_loss(Instant::ZERO), Ok(true));
+        retry.on_timeout().unwrap();
+        assert_eq!(retry.on_loss(Instant::ZERO), Ok(true));
+        retry.on_rnr(Instant::ZERO, &attrs, 1).unwrap();
+        assert_eq!(retry.on_loss(Instant::ZERO), Ok(false), "nothing is sent while it waits");
+        assert!(retry.end_wait(Instant::from_nanos(1 << 40)));
+        assert_eq!(retry.on_loss(Instant::ZERO), Ok(true));
     }
 }

@@ -260,6 +260,7 @@ fn link(rng: &mut Rng, recipe: Recipe) -> LinkConfig {
         reorder_delay: Duration::from_nanos(rng.pick(&[3_000, 50_000, 500_000, 6_000_000])),
         rate: rng.pick(&[0, 0, 1_000_000_000, 50_000_000]),
         queue: 0,
+        hold: 0,
         mark: 0,
     }
 }

@@ -106,7 +106,7 @@ proptest! {
         // At most one fatal NAK, and it is the last word.
         let mut fatal = false;
         let mut emitted = 0_u32;
-        while rig.responder.peek(&rig.world.qp).is_some() {
+        while rig.responder.plan(&rig.world.qp).is_some() {
             let Some(said) = rig.emit() else { continue };
             emitted += 1;
             // A huge READ of the pretended kind does not exist here, so this ends.
@@ -114,7 +114,7 @@ proptest! {
             prop_assert!(said.payload.len() <= 256);
             prop_assert!(!fatal, "{said:?} after the end");
             fatal = dead && matches!(said.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence)
-                && said.opcode == ACK && rig.responder.peek(&rig.world.qp).is_none();
+                && said.opcode == ACK && rig.responder.plan(&rig.world.qp).is_none();
         }
     }
 

@@ -29,6 +29,13 @@ const fn nak(code: NakCode) -> Syndrome {
     Syndrome::Nak(code)
 }
 
+/// When the next answer leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    DeferredAck,
+    Now,
+}
+
 /// A decoded answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Said {
@@ -95,10 +102,10 @@ impl Rig {
 
     /// Lets one packet leave.
     fn emit(&mut self) -> Option<Said> {
-        let (_, len) = self.responder.peek(&self.world.qp)?;
-        let mut out = vec![0xee; len];
+        let draft = self.responder.plan(&self.world.qp)?;
+        let mut out = vec![0xee; draft.len()];
         let responder = &mut self.responder;
-        if !self.world.with(|qp, ctx| responder.emit(qp, ctx, &mut out)) {
+        if !self.world.with(|qp, ctx| responder.commit(qp, ctx, &draft, &mut out)) {
             return None;
         }
         let packet = Packet::decode(&out).expect("what is emitted decodes");
@@ -117,7 +124,7 @@ impl Rig {
     /// Lets everything leave.
     fn answers(&mut self) -> Vec<Said> {
         let mut said = Vec::new();
-        while self.responder.peek(&self.world.qp).is_some() {
+        while self.responder.plan(&self.world.qp).is_some() {
             said.extend(self.emit());
         }
         said
@@ -131,7 +138,8 @@ impl Rig {
     }
 
     fn peek(&self) -> Option<Answer> {
-        self.responder.peek(&self.world.qp).map(|(answer, _)| answer)
+        let answer = if self.responder.may_wait() { Answer::DeferredAck } else { Answer::Now };
+        self.responder.plan(&self.world.qp).map(|_| answer)
     }
 }
 

@@ -1,0 +1,192 @@
+//! Who waits: queue pairs that were refused room, and how they come to it.
+
+use super::{
+    Endpoint, Shared,
+    schedule::{Due, Source},
+    table::QpTable,
+};
+use crate::{
+    num::Qpn,
+    qp::{QueuePair, flow::PATIENCE, plan::Wait},
+    time::Instant,
+};
+
+impl Shared {
+    /// A queue pair waits with its requests: behind the others, or still as the `first` if it was its turn and it got nothing.
+    pub(super) fn wait(&mut self, qp: &mut QueuePair, wait: Wait, first: bool, now: Instant) {
+        let qpn = qp.common.qpn;
+        match wait {
+            Wait::Room | Wait::Turn => {
+                let Some((index, peer)) = qp.peer.and_then(|index| Some((index, self.peers.get_mut(index)?)))
+                else {
+                    return;
+                };
+                peer.window.awaited(now);
+                peer.window.line.join(qpn, first);
+                self.watch_line(index);
+            }
+            Wait::Responses => {
+                self.reads.line.join(qpn, first);
+                self.watch_readers(now);
+            }
+            // An answer to it, or its timeout, puts it among those who are ready again.
+            Wait::Answer => return,
+        }
+        qp.waits = Some(if wait == Wait::Turn { Wait::Room } else { wait });
+    }
+
+    /// A queue pair has had its turn to ask for READ responses, if it was its turn. Now it is the next one's, unless this one
+    /// still is the `first`.
+    pub(super) fn pass_turn(&mut self, qpn: Qpn, first: bool) {
+        if self.reads.turn.take_if(|turn| *turn == qpn).is_some() && !first {
+            self.settle(None);
+        }
+    }
+
+    /// Takes a queue pair out of the line that it waits in.
+    pub(super) fn unwait(&mut self, qp: &mut QueuePair) {
+        let qpn = qp.common.qpn;
+        match qp.waits.take() {
+            Some(Wait::Room) => {
+                if let Some(peer) = qp.peer.and_then(|index| self.peers.get_mut(index)) {
+                    peer.window.line.leave(qpn);
+                }
+            }
+            Some(Wait::Responses) => self.reads.line.leave(qpn),
+            Some(Wait::Turn | Wait::Answer) | None => {}
+        }
+        if self.reads.turn == Some(qpn) {
+            self.reads.turn = None;
+        }
+    }
+
+    /// Room may have become free, in the window to `peer` or for READ responses: the first of those who wait have their turn.
+    pub(super) fn settle(&mut self, peer: Option<usize>) {
+        if let Some(index) = peer
+            && let Some(peer) = self.peers.get(index)
+            && !peer.window.line.is_empty()
+        {
+            if peer.window.opens() {
+                self.schedule_peer(index);
+            } else {
+                self.watch_line(index);
+            }
+        }
+        if self.reads.turn.is_none() && !self.reads.line.is_empty() && self.reads.opens() {
+            self.reads.turn = self.reads.line.next();
+        }
+    }
+
+    /// Puts a destination among those with something to send.
+    pub(super) fn schedule_peer(&mut self, index: usize) {
+        if let Some(peer) = self.peers.get_mut(index)
+            && !peer.scheduled
+        {
+            peer.scheduled = true;
+            self.schedule.push(Source::Peer(index));
+        }
+    }
+
+    /// Tells the timer list when those who wait for room at a destination have waited long enough.
+    fn watch_line(&mut self, index: usize) {
+        if let Some(peer) = self.peers.get_mut(index)
+            && peer.timer.is_none()
+        {
+            let at = peer.window.patient_until();
+            peer.timer = Some(at);
+            self.schedule.push_timer(at, Due::Room(index));
+        }
+    }
+
+    /// Tells the timer list to look for holders of READ responses that are silent, now if that was not done lately.
+    fn watch_readers(&mut self, now: Instant) {
+        if !self.watches_readers {
+            self.watches_readers = true;
+            let at = now.max(self.readers_looked_at + PATIENCE);
+            self.schedule.push_timer(at, Due::Responses);
+        }
+    }
+}
+
+/// The queue pair whose turn it is to ask for READ responses is ready.
+pub(super) fn call_reader(qps: &mut QpTable, shared: &mut Shared) {
+    if let Some(qpn) = shared.reads.turn
+        && let Some(qp) = qps.get_mut(qpn)
+        && qp.waits == Some(Wait::Responses)
+    {
+        qp.waits = None;
+        shared.make_ready(qp);
+    }
+}
+
+impl Endpoint {
+    /// Somebody waits for room at a destination. If nothing was proven for long, one who has nothing under way may send a
+    /// packet all the same: its acknowledgement proves the rest.
+    pub(super) fn end_patience(&mut self, index: usize, now: Instant) {
+        let Some(peer) = self.shared.peers.get_mut(index) else { return };
+        if peer.timer.take().is_none_or(|timer| timer > now) || peer.window.line.is_empty() {
+            return;
+        }
+        if peer.window.patient_until() > now {
+            self.shared.watch_line(index);
+            return;
+        }
+        let qps = &self.qps;
+        let holds_nothing = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty());
+        let is_fresh = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty() && !qp.holding.is_silent());
+        // Whoever else waits holds something, and hears of that by itself.
+        if peer.window.line.prefer(holds_nothing) > 0 {
+            peer.window.line.prefer(is_fresh);
+            peer.window.exceed(now);
+            self.shared.schedule_peer(index);
+            self.shared.watch_line(index);
+        }
+    }
+
+    /// Somebody waits for room for READ responses: what is held by those of whom nothing came for long counts no more.
+    pub(super) fn lapse_reads(&mut self, now: Instant) {
+        let Self { qps, shared, .. } = self;
+        shared.watches_readers = false;
+        if shared.reads.turn.is_none() && shared.reads.line.is_empty() {
+            return;
+        }
+        shared.readers_looked_at = now;
+        let patience = shared.reads.patience();
+        let (mut lapsed, mut next) = (false, None::<Instant>);
+        let mut holders = shared.reads.take_holders();
+        holders.retain(|qpn| {
+            let Some(qp) = qps.get_mut(*qpn) else { return false };
+            match qp.holding.lapses(patience) {
+                Some(at) if at > now => {
+                    next = Some(next.map_or(at, |next| next.min(at)));
+                    return true;
+                }
+                Some(_) => {
+                    lapsed = true;
+                    qp.lapse(&mut shared.reads);
+                    shared.make_ready(qp);
+                }
+                None => {}
+            }
+            qp.holding.unlisted();
+            false
+        });
+        shared.reads.put_holders(holders);
+        if lapsed {
+            shared.reads.lapsed();
+        }
+        let is_fresh = |qpn| {
+            let holding = qps.get(qpn).map(|qp| &qp.holding);
+            holding.is_some_and(|holding| holding.responses() == 0 && !holding.is_silent())
+        };
+        if !shared.reads.opens() && shared.reads.line.prefer(is_fresh) > 0 {
+            shared.reads.exceed();
+            next = Some(now);
+        }
+        shared.settle(None);
+        if let Some(next) = next {
+            shared.watches_readers = true;
+            shared.schedule.push_timer(next.max(now + PATIENCE), Due::Responses);
+        }
+    }
+}

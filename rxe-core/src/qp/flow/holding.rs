@@ -1,0 +1,174 @@
+//! What one queue pair holds of the pots.
+
+use super::{ReadBudget, Window};
+use crate::{num::Psn, time::Instant};
+use alloc::collections::VecDeque;
+
+/// A packet that asked for an acknowledgement.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    psn: Psn,
+    /// Bytes of this queue pair since its mark before.
+    bytes: u32,
+    /// Where the packet ended in the stream of all bytes to the destination.
+    position: u64,
+}
+
+/// What a reliable queue pair has sent and not had answered.
+#[derive(Debug, Default)]
+pub(crate) struct Holding {
+    /// Bytes sent to the destination, without READs and atomics.
+    bytes: u32,
+    /// Those of them that were sent since it last asked for an acknowledgement.
+    unasked: u32,
+    /// READ responses to come, as far as they still count.
+    responses: u32,
+    /// Nothing was answered since it was found silent.
+    silent: bool,
+    /// Whether READ responses were asked for that do not count any more.
+    owes: bool,
+    /// In the list of those who hold READ responses.
+    pub(super) listed: bool,
+    /// What comes next is another packet than it was: whoever waits for the old one's sake waits for the wrong thing.
+    turned: bool,
+    /// Where its last packet ended in the stream to the destination.
+    last: u64,
+    /// When a READ response came, or was asked for while there were none to come.
+    heard: Instant,
+    marks: VecDeque<Mark>,
+}
+
+impl Holding {
+    /// Bytes in the destination's buffer, as far as is known.
+    pub(super) const fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Whether packets have left since it last asked for an acknowledgement.
+    pub(super) const fn has_unasked(&self) -> bool {
+        self.unasked > 0
+    }
+
+    /// READ responses to come.
+    pub(crate) const fn responses(&self) -> u32 {
+        self.responses
+    }
+
+    /// Whether it sends one packet at a time until something is answered.
+    pub(crate) const fn is_silent(&self) -> bool {
+        self.silent
+    }
+
+    /// Whether READ responses are to come, be it that they do not count any more.
+    pub(super) const fn awaits_responses(&self) -> bool {
+        self.responses > 0 || self.owes
+    }
+
+    /// Whether it has nothing in the destination's buffer.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// A packet of `bytes` left, and asked for an acknowledgement or not.
+    pub(crate) fn sent(&mut self, window: &mut Window, psn: Psn, bytes: u32, asked: bool) {
+        self.last = window.sent(bytes, asked);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.unasked = self.unasked.saturating_add(bytes);
+        if asked {
+            let bytes = core::mem::take(&mut self.unasked);
+            self.marks.push_back(Mark { psn, bytes, position: self.last });
+        }
+    }
+
+    /// Everything before `una` is acknowledged, which may be `all` of what was sent.
+    pub(crate) fn acknowledged(&mut self, window: &mut Window, now: Instant, una: Psn, all: bool) {
+        self.silent = false;
+        let mut proven = None;
+        while let Some(mark) = self.marks.front().filter(|mark| all || mark.psn.is_before(una)) {
+            self.bytes -= mark.bytes;
+            proven = Some(mark.position);
+            self.marks.pop_front();
+        }
+        if all && self.bytes > 0 {
+            (self.bytes, self.unasked, proven) = (0, 0, Some(self.last));
+        }
+        if let Some(position) = proven {
+            window.proven(position, now);
+        }
+    }
+
+    /// What it has sent is not waited for any more: it will be sent again, or given up.
+    pub(crate) fn given_up(&mut self, window: &mut Window, reads: &mut ReadBudget) {
+        if self.bytes > 0 {
+            window.gone(self.last);
+        }
+        reads.gone(self.responses);
+        (self.bytes, self.unasked, self.responses, self.owes) = (0, 0, 0, false);
+        self.turned = true;
+        self.marks.clear();
+    }
+
+    /// Another packet comes next than before.
+    pub(crate) const fn turn(&mut self) {
+        self.turned = true;
+    }
+
+    /// Whether another packet comes next than when this was last asked.
+    pub(crate) const fn take_turned(&mut self) -> bool {
+        core::mem::replace(&mut self.turned, false)
+    }
+
+    /// It was silent for longer than it should have been.
+    pub(crate) const fn fell_silent(&mut self) {
+        self.silent = true;
+    }
+
+    /// READ responses were asked for.
+    pub(crate) const fn asked(&mut self, reads: &mut ReadBudget, now: Instant, bytes: u32) {
+        if self.responses == 0 {
+            self.heard = now;
+        }
+        self.responses += bytes;
+        reads.asked(bytes);
+    }
+
+    /// A READ response came.
+    pub(crate) const fn heard(&mut self, reads: &mut ReadBudget, now: Instant) {
+        self.heard = now;
+        self.silent = false;
+        reads.heard();
+    }
+
+    /// All responses of a READ came; `bytes` of them counted.
+    pub(crate) fn came(&mut self, reads: &mut ReadBudget, bytes: u32) {
+        self.responses -= bytes;
+        reads.came(bytes);
+    }
+
+    /// When its READ responses do not count any more, if somebody waits for `patience` and none comes.
+    pub(crate) fn lapses(&self, patience: core::time::Duration) -> Option<Instant> {
+        (self.responses > 0).then(|| self.heard + patience)
+    }
+
+    /// It is not in the list of holders any more.
+    pub(crate) const fn unlisted(&mut self) {
+        self.listed = false;
+    }
+
+    /// Its READ responses do not count any more. The caller no longer counts them by READ.
+    pub(crate) fn lapse(&mut self, reads: &mut ReadBudget) {
+        reads.gone(core::mem::take(&mut self.responses));
+        (self.owes, self.silent) = (true, true);
+    }
+
+    /// Whether all parts of it agree, with each other and with its destination's window.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn check(&self, window: &Window, responses: u64) {
+        let marked: u32 = self.marks.iter().map(|mark| mark.bytes).sum();
+        assert_eq!(marked + self.unasked, self.bytes, "{self:?}");
+        assert!(self.marks.iter().is_sorted_by_key(|mark| mark.position), "{self:?}");
+        assert!(self.marks.back().is_none_or(|mark| mark.position <= self.last), "{self:?}");
+        assert!(self.bytes == 0 || window.has_sent(self.last), "{self:?} of {window:?}");
+        assert_eq!(u64::from(self.responses), responses, "each READ's grant is held once: {self:?}");
+    }
+}

@@ -1,0 +1,203 @@
+//! READ responses that may be on their way to this endpoint at once.
+
+use super::{Holding, Line, PATIENCE, RESERVE, common, limit::Limit};
+use crate::{
+    num::Qpn,
+    qp::plan::{Grant, Spot, Wait, Wanted},
+};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+/// Patience doubles each time that nothing at all came since READs lapsed, so many times at most: all that lapses may come
+/// yet, and more than so many times what the socket takes it must not become.
+const MOST_DOUBLINGS: u32 = 5;
+
+/// The pot of READ responses: as many as our socket takes, and fewer while some are lost. All that is behind a lost one is
+/// asked for again, so what is under way is what a loss costs. A grant is held until all of a READ has come.
+#[derive(Debug)]
+pub(crate) struct ReadBudget {
+    limit: Limit,
+    /// Bytes granted and not returned.
+    taken: u32,
+    /// Bytes that may be granted beyond the limit, because nothing came for long: to those who hold nothing.
+    beyond: u32,
+    /// Times that grants lapsed since a response came.
+    lapses: u32,
+    /// Connected queue pairs.
+    pub users: usize,
+    /// Queue pairs that wait for room.
+    pub line: Line,
+    /// The first of those, whose turn it is.
+    pub turn: Option<Qpn>,
+    /// Queue pairs that have held something since this list was last cleared up.
+    holders: Vec<Qpn>,
+}
+
+impl ReadBudget {
+    pub(crate) fn new(limit: u32) -> Self {
+        Self {
+            limit: Limit::new(limit, limit),
+            taken: 0,
+            beyond: 0,
+            lapses: 0,
+            users: 0,
+            line: Line::default(),
+            turn: None,
+            holders: Vec::new(),
+        }
+    }
+
+    /// Bytes that may be granted to those who hold something.
+    const fn room(&self) -> u32 {
+        common(self.limit.size(), self.users > 1).saturating_sub(self.taken)
+    }
+
+    /// Whether the first of those who wait may have something now: with room for a good part of the pot, or when nothing is
+    /// under way.
+    pub(crate) const fn opens(&self) -> bool {
+        self.taken == 0 || self.room() > 0 || self.beyond > 0
+    }
+
+    /// How much may be asked for now, in whole packets, but for a READ's last.
+    pub(super) fn admit(&self, holding: &Holding, wanted: &Wanted, spot: Spot) -> Result<Grant, Wait> {
+        let &Wanted { least, mut most, packet } = wanted;
+        let (own, fresh) = (holding.responses(), holding.responses() == 0 && !holding.is_silent());
+        let share = self.line.share(self.limit.size());
+        if own > 0 && own.saturating_add(least) > share || holding.is_silent() && holding.awaits_responses() {
+            return Err(Wait::Answer);
+        }
+        let passes = spot.in_turn || self.line.is_empty() || fresh && most <= packet;
+        if !passes {
+            return Err(Wait::Responses);
+        }
+        if holding.is_silent() {
+            most = most.min(packet);
+        } else {
+            let most_now = share.saturating_sub(own);
+            most = most.min((most_now - most_now % packet).max(least));
+        }
+        // A turn is worth a batch at least where others wait, or READs would be cut ever smaller.
+        let room = self.room();
+        let first = least.min(most);
+        let bytes = match room {
+            _ if most <= room => most,
+            _ if room >= packet.max(first) => room - room % packet,
+            _ if self.taken == 0 => first,
+            _ if fresh && self.taken.saturating_add(first) <= self.limit.size() => first,
+            _ if own == 0 && self.beyond > 0 => first,
+            _ => return Err(Wait::Responses),
+        };
+        Ok(Grant { ask: true, bytes })
+    }
+
+    pub(super) const fn asked(&mut self, bytes: u32) {
+        self.taken += bytes;
+        if self.taken > self.limit.size() {
+            self.beyond = self.beyond.saturating_sub(bytes);
+        }
+    }
+
+    /// Nothing came for long: a few packets may be asked for beyond the limit, by those who hold nothing.
+    pub(crate) fn exceed(&mut self) {
+        self.beyond = (self.limit.size() / RESERVE).max(1);
+    }
+
+    /// A response came.
+    pub(super) const fn heard(&mut self) {
+        self.lapses = 0;
+    }
+
+    /// A grant came in full.
+    pub(super) fn came(&mut self, bytes: u32) {
+        self.beyond = 0;
+        self.gone(bytes);
+        self.limit.acknowledged(bytes);
+    }
+
+    /// They do not count any more, for whatever reason.
+    pub(super) const fn gone(&mut self, bytes: u32) {
+        self.taken -= bytes;
+    }
+
+    pub(super) const fn lost(&mut self) {
+        self.limit.lost();
+    }
+
+    /// How long a holder may be silent while others wait.
+    pub(crate) fn patience(&self) -> Duration {
+        PATIENCE * (1 << self.lapses.min(MOST_DOUBLINGS))
+    }
+
+    /// Grants have lapsed.
+    pub(crate) const fn lapsed(&mut self) {
+        self.lapses = self.lapses.saturating_add(1);
+    }
+
+    /// Notes who holds something, so that it is found when somebody waits.
+    pub(crate) fn list(&mut self, qpn: Qpn, holding: &mut Holding) {
+        if !holding.listed {
+            holding.listed = true;
+            self.holders.push(qpn);
+        }
+    }
+
+    /// Forgets somebody.
+    pub(crate) fn unlist(&mut self, qpn: Qpn, holding: &mut Holding) {
+        if core::mem::take(&mut holding.listed) {
+            self.holders.retain(|holder| *holder != qpn);
+        }
+    }
+
+    /// Takes the list of holders, for those that still are to be put back.
+    pub(crate) fn take_holders(&mut self) -> Vec<Qpn> {
+        core::mem::take(&mut self.holders)
+    }
+
+    /// Puts the list back.
+    pub(crate) fn put_holders(&mut self, holders: Vec<Qpn>) {
+        self.holders = holders;
+    }
+
+    /// Whether the pot is what it was: what is `held` by all is what is missing.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn check(&self, held: u64) {
+        assert_eq!(u64::from(self.taken), held, "what is granted and what is held: {self:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Instant;
+
+    const ALONE: Spot = Spot { begins: true, ends: false, in_turn: false, spent: 0 };
+
+    fn wanted(bytes: u32) -> Wanted {
+        Wanted { least: bytes.min(4096), most: bytes, packet: 4096 }
+    }
+
+    fn grant(reads: &ReadBudget, holding: &Holding, wanted: Wanted) -> Option<u32> {
+        reads.admit(holding, &wanted, ALONE).ok().map(|grant| grant.bytes)
+    }
+
+    #[test]
+    fn what_losses_have_left_is_granted_in_whole_packets() {
+        let (mut reads, mut holding) = (ReadBudget::new(64_000), Holding::default());
+        assert_eq!(grant(&reads, &holding, wanted(63_999)), Some(63_999));
+        reads.lost();
+        assert_eq!(grant(&reads, &holding, wanted(64_000)), Some(40_960), "of 44,800");
+        holding.asked(&mut reads, Instant::ZERO, 40_960);
+        assert_eq!(grant(&reads, &holding, wanted(4096)), None);
+        assert_eq!(grant(&reads, &holding, wanted(3840)), Some(3840), "the last one fits");
+    }
+
+    #[test]
+    fn a_socket_that_takes_nothing_still_gets_packets_one_by_one() {
+        let (mut reads, mut holding) = (ReadBudget::new(0), Holding::default());
+        assert_eq!(grant(&reads, &holding, wanted(9000)), Some(4096));
+        holding.asked(&mut reads, Instant::ZERO, 4096);
+        assert_eq!(grant(&reads, &holding, wanted(9000)), None);
+        holding.came(&mut reads, 4096);
+        assert_eq!(grant(&reads, &holding, wanted(9000)), Some(4096));
+    }
+}

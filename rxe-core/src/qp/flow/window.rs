@@ -1,0 +1,181 @@
+//! What is under way to one destination socket, of all queue pairs that send there.
+
+use super::{Holding, Line, PATIENCE, RESERVE, common, limit::Limit};
+use crate::{
+    qp::plan::{Grant, Spot, Wait},
+    time::Instant,
+};
+
+/// The window to one destination socket: an address and a slot.
+///
+/// Bytes are counted as positions in the stream of all that was ever sent there. One socket of ours sends to one of theirs,
+/// so an acknowledgement of a packet proves that all before its position has left their buffer, also what belongs to queue
+/// pairs that nobody answers.
+#[derive(Debug)]
+pub(crate) struct Window {
+    limit: Limit,
+    /// Bytes ever sent.
+    sent: u64,
+    /// Before this position nothing is under way any more.
+    left: u64,
+    /// The latest packet that asked for an acknowledgement ended here.
+    asked: u64,
+    /// Queue pairs connected to it.
+    pub users: usize,
+    /// Queue pairs that wait for room.
+    pub line: Line,
+    /// Since when nothing was proven and somebody waits.
+    quiet_since: Instant,
+    /// Bytes that may leave beyond the limit, because nothing was proven for long: of those who have nothing under way.
+    beyond: u32,
+}
+
+impl Window {
+    pub(crate) fn new(start: u32, max: u32) -> Self {
+        Self {
+            limit: Limit::new(start, max),
+            sent: 0,
+            left: 0,
+            asked: 0,
+            users: 0,
+            line: Line::default(),
+            quiet_since: Instant::ZERO,
+            beyond: 0,
+        }
+    }
+
+    /// Bytes under way.
+    const fn in_flight(&self) -> u64 {
+        self.sent - self.left
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.sent == self.left
+    }
+
+    /// Whether nobody was asked about what is under way, which a window that shrank all at once may bring about, or a batch
+    /// that ended otherwise than expected: no acknowledgement will come of itself, so whoever is next asks.
+    const fn is_unasked(&self) -> bool {
+        self.left >= self.asked
+    }
+
+    /// Whether a new batch may begin once `more` bytes have left: only with room for a good part of one. Else a window
+    /// that is a little larger than some batches would be filled with one of a packet or two behind each.
+    const fn begins_after(&self, more: u32) -> bool {
+        let limit = self.limit.size();
+        self.in_flight() + more as u64 <= (limit - limit / 3) as u64
+    }
+
+    /// Whether somebody who waits may begin a batch now.
+    pub(crate) const fn opens(&self) -> bool {
+        self.begins_after(0) || self.is_unasked() || self.beyond > 0
+    }
+
+    /// Whether a packet of `cost` bytes may leave at `spot`, when one behind it would take `next`.
+    pub(super) fn admit(&self, holding: &Holding, cost: u32, next: u32, spot: Spot) -> Result<Grant, Wait> {
+        let (limit, own) = (self.limit.size(), holding.bytes());
+        // Of what others have proven to have left, he who is not answered has no use.
+        let share = self.line.share(limit).min(limit);
+        let fresh = own == 0 && !holding.is_silent();
+        if own > 0 && !holding.has_unasked() && (holding.is_silent() || own.saturating_add(cost) > share) {
+            return Err(Wait::Answer);
+        }
+        if !spot.in_turn && !fresh && !self.line.is_empty() {
+            return Err(Wait::Room);
+        }
+        if spot.spent >= self.line.turn(limit) {
+            return Err(Wait::Turn);
+        }
+        let after = self.in_flight() + u64::from(cost);
+        let common = u64::from(common(limit, self.users > 1));
+        let room = if fresh { limit.into() } else { common };
+        if after > room && !self.is_unasked() && !(self.beyond > 0 && own == 0) {
+            return Err(Wait::Room);
+        }
+        // Whoever has not asked yet goes on until it does: a last packet with an immediate may be longer than the others,
+        // and begin a batch that nobody expected.
+        if spot.begins && !fresh && !holding.has_unasked() && !self.opens() {
+            return Err(Wait::Room);
+        }
+        // In the middle of a message an acknowledgement is asked for before no more may leave, and with the last packet of a
+        // batch, because all of a batch arrives together: so what nobody has asked about never closes the window.
+        let closes = after + u64::from(next) > common || own + cost + next > share || holding.is_silent();
+        let many = self.sent - self.asked + u64::from(cost) >= u64::from(limit / 4);
+        let ask = closes || spot.ends && (many || !self.begins_after(cost));
+        Ok(Grant { ask, bytes: 0 })
+    }
+
+    /// A packet of `bytes` leaves. Where it ends in the stream.
+    pub(super) const fn sent(&mut self, bytes: u32, asked: bool) -> u64 {
+        if bytes > 0 && self.in_flight() + bytes as u64 > self.limit.size() as u64 {
+            self.beyond = self.beyond.saturating_sub(bytes);
+        }
+        self.sent += bytes as u64;
+        if asked {
+            self.asked = self.sent;
+        }
+        self.sent
+    }
+
+    /// What was sent before `position` has arrived, as an acknowledgement says: the window grows.
+    pub(super) fn proven(&mut self, position: u64, now: Instant) {
+        (self.quiet_since, self.beyond) = (now, 0);
+        if position > self.left {
+            let bytes = u32::try_from(position - self.left).unwrap_or(u32::MAX);
+            self.left = position;
+            self.limit.acknowledged(bytes);
+        }
+    }
+
+    /// What was sent before `position` is not waited for any more.
+    pub(super) const fn gone(&mut self, position: u64) {
+        if position > self.left {
+            self.left = position;
+        }
+    }
+
+    /// Somebody begins to wait.
+    pub(crate) fn awaited(&mut self, now: Instant) {
+        if self.line.is_empty() {
+            self.quiet_since = now;
+        }
+    }
+
+    /// When those who wait have waited long enough.
+    pub(crate) fn patient_until(&self) -> Instant {
+        self.quiet_since + PATIENCE
+    }
+
+    /// Nothing was proven for long: a few packets may leave beyond the limit, of those who have nothing under way. An
+    /// acknowledgement of any proves the rest.
+    pub(crate) const fn exceed(&mut self, now: Instant) {
+        let reserve = self.limit.size() / RESERVE;
+        (self.beyond, self.quiet_since) = (if reserve == 0 { 1 } else { reserve }, now);
+    }
+
+    /// The peer says that packets reach it marked.
+    pub(crate) fn notified(&mut self) {
+        self.limit.notified();
+    }
+
+    pub(super) const fn lost(&mut self) {
+        self.limit.lost();
+    }
+
+    pub(super) const fn silent(&mut self) {
+        self.limit.silent();
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) const fn has_sent(&self, position: u64) -> bool {
+        position <= self.sent
+    }
+
+    /// Whether it agrees with itself, and with whether its queue pairs hold `nothing`.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn check(&self, nothing: bool) {
+        assert!(self.left <= self.sent && self.asked <= self.sent, "{self:?}");
+        assert!(!nothing || self.is_empty(), "nobody holds what is under way: {self:?}");
+    }
+}
