@@ -148,7 +148,7 @@ fn times(
 ) -> Result<Vec<f64>> {
     let mut some = [Completion::default(); 16];
     let mut times = Vec::with_capacity(count);
-    for _ in 0..count {
+    for turn in 0..count {
         if matches!(op, Op::Send) {
             link.peer.post_recv(&RecvWr { wr_id: 0, sges: &[link.far.sge(SMALL)] })?;
         }
@@ -172,8 +172,10 @@ fn times(
             }
         }
         times.push(start.elapsed().as_secs_f64() * 1e6);
-        // The receives of the other side, if it has any.
-        while poll(link.far, &mut some)? > 0 {}
+        // The receives of the other side, seldom: who polls there is expected to look for packets himself.
+        if turn % 256 == 255 {
+            while poll(link.far, &mut some)? > 0 {}
+        }
     }
     times.sort_by(f64::total_cmp);
     Ok(times)
