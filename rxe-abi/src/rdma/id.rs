@@ -8,7 +8,7 @@ use crate::{
     },
     c::{self, Pointer, rdma as r},
     convert::qp_type_number,
-    object::Context,
+    object::{Context, Device},
     verbs::device::devices,
 };
 use core::{
@@ -139,14 +139,8 @@ impl Id {
                 word.store(u64::from_ne_bytes(half.try_into().unwrap_or_default()), Ordering::Relaxed);
             }
         }
-        // A loopback address stands for all: which device it is to be only a peer says, as with rdma_cm. But where there is no
-        // choice programs need not wait for that.
-        let for_all = self.cm.peer_addr().is_none()
-            && self.cm.local_addr().is_some_and(|local| local.ip().is_loopback())
-            && devices().is_ok_and(|devices| devices.len() > 1);
-        if let (Some(context), true) =
-            (self.cm.context().filter(|_| !for_all), self.c.verbs.load(Ordering::Acquire).is_null())
-        {
+        let known = self.cm.context().filter(|context| !self.is_for_all(context));
+        if let (Some(context), true) = (known, self.c.verbs.load(Ordering::Acquire).is_null()) {
             let opened = opened_for(&context)?;
             let pkey = context.pkeys().first().map_or(0xffff, |pkey| pkey.0);
             route.ib.pkey.store(pkey.to_be(), Ordering::Relaxed);
@@ -158,6 +152,17 @@ impl Id {
         }
         self.show_path();
         Ok(())
+    }
+
+    /// Whether it is bound to a loopback address and has no peer. That stands for all addresses, and which device it is to be
+    /// only a peer says, as with rdma_cm. But where there is just the one of that address programs need not wait.
+    fn is_for_all(&self, context: &rxe_verbs::Context) -> bool {
+        let loopback = self.cm.local_addr().is_some_and(|local| local.ip().is_loopback());
+        let is_it = |device: &Device| {
+            device.device.lock().is_ok_and(|device| device.name() == context.device().name())
+        };
+        let alone = || devices().is_ok_and(|all| matches!(all[..], [only] if is_it(only)));
+        loopback && self.cm.peer_addr().is_none() && !alone()
     }
 
     fn show_path(&self) {
