@@ -151,7 +151,7 @@ impl Endpoint {
                 match carried {
                     Carried::Full => {
                         // Others of this destination first next time, and other destinations before that.
-                        shared.enlist_again(qp, list, call.now);
+                        shared.enlist_again(qp, list, first, call.now);
                         shared.schedule_peer(index);
                         return;
                     }
@@ -242,13 +242,13 @@ const fn leave(list: List, qp: &mut QueuePair) -> bool {
 }
 
 impl Shared {
-    /// A queue pair that has more for another batch goes behind the others.
-    fn enlist_again(&mut self, qp: &mut QueuePair, list: List, now: Instant) {
+    /// A queue pair that has more for another batch goes behind the others, unless it was its turn and nothing of it went into
+    /// this one.
+    fn enlist_again(&mut self, qp: &mut QueuePair, list: List, first: bool, now: Instant) {
         match list {
             List::Answers => self.make_answering(qp),
             List::Ready => self.make_ready(qp),
-            // Behind the others, not first: it has had its turn.
-            List::Line => self.wait(qp, Wait::Room, false, now),
+            List::Line => self.wait(qp, Wait::Room, first, now),
         }
     }
 
