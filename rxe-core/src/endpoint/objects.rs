@@ -5,7 +5,8 @@ use crate::{
     memory::{Memory, NoMemory},
     num::{Psn, Qpn},
     qp::{
-        ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, apply,
+        ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, Reasons,
+        apply,
         flow::{Holding, Window},
         plan::{Grant, Plan},
         rq::{RecvQueue, Srq, XrcSrq},
@@ -130,6 +131,13 @@ impl Endpoint {
     #[must_use]
     pub fn qp_stats(&self, qpn: Qpn) -> Option<QpStats> {
         self.qps.get(qpn).map(|qp| qp.common.stats)
+    }
+
+    /// Why a queue pair refused and failed since it was last reset, if it has. To be asked when
+    /// [`Self::poll_event`] gives a completion in error or an event of a queue pair.
+    #[must_use]
+    pub fn reasons(&self, qpn: Qpn) -> Option<&Reasons> {
+        self.qps.get(qpn)?.common.reasons.as_deref()
     }
 
     /// The next PSNs of a queue pair: the one it sends next and the one it expects.

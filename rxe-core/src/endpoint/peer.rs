@@ -69,6 +69,16 @@ impl Peer {
         List::ORDERS[self.batches]
     }
 
+    /// Whether nobody is in a list.
+    #[inline]
+    pub(super) fn is_empty(&self, list: List) -> bool {
+        match list {
+            List::Answers => self.answering.is_empty(),
+            List::Ready => self.ready.is_empty(),
+            List::Line => self.window.line.is_empty(),
+        }
+    }
+
     /// The next queue pair of a list. Of the line only if it may have something now: to begin a batch (`begins`), or to go on
     /// with one.
     pub(super) fn next(&mut self, list: List, begins: bool) -> Option<Qpn> {

@@ -93,6 +93,11 @@ impl Schedule {
         self.owing.push_back((since, index));
     }
 
+    /// Whether any acknowledgement may be owed.
+    pub(super) fn has_owing(&self) -> bool {
+        !self.owing.is_empty()
+    }
+
     /// The next destination with acknowledgements owed: with `all` whichever it is, else one that has waited long enough.
     pub(super) fn pop_owing(&mut self, now: Instant, all: bool) -> Option<usize> {
         let due = self.owing.front().is_some_and(|(since, _)| all || is_overdue(*since, now));

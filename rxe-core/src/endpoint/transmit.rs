@@ -55,6 +55,9 @@ impl Endpoint {
         arena: &mut [u8],
         acks: Acks,
     ) -> Option<Transmit> {
+        if !self.may_transmit() {
+            return None;
+        }
         let room = arena.len().min(self.shared.config.max_batch);
         let mut batch = Batch::new(&mut arena[..room]);
         let call = Call { now, memory };
@@ -70,10 +73,11 @@ impl Endpoint {
                 self.shared.schedule.data_last = true;
             }
         }
-        self.counted(batch)
+        if batch.is_empty() { None } else { self.counted(batch) }
     }
 
     /// A batch of a notice, or of acknowledgements alone.
+    #[inline]
     fn fill_from_owed(&mut self, call: Call<'_>, acks: Acks, batch: &mut Batch<'_>) {
         if !self.shared.notices.is_empty()
             && let Some(Notice { path, packet, len }) = self.shared.notices.pop_front()
@@ -83,6 +87,9 @@ impl Endpoint {
             return;
         }
         let all = acks == Acks::Flush;
+        if !self.shared.schedule.has_owing() {
+            return;
+        }
         while batch.is_empty()
             && let Some(index) = self.shared.schedule.pop_owing(call.now, all)
         {
@@ -138,6 +145,9 @@ impl Endpoint {
                     call_reader(qps, shared);
                 }
                 let Some(peer) = shared.peers.get_mut(index) else { return };
+                if peer.is_empty(list) {
+                    break;
+                }
                 let Some(qpn) = peer.next(list, batch.is_empty()) else { break };
                 let connected = |qp: &&mut QueuePair| qp.peer == Some(index);
                 let Some(qp) = qps.get_mut(qpn).filter(connected) else { continue };
@@ -151,7 +161,7 @@ impl Endpoint {
                 match carried {
                     Carried::Full => {
                         // Others of this destination first next time, and other destinations before that.
-                        shared.enlist_again(qp, list, call.now);
+                        shared.enlist_again(qp, list, first, call.now);
                         shared.schedule_peer(index);
                         return;
                     }
@@ -202,31 +212,27 @@ impl Endpoint {
                 peer.owing.pop_front();
                 continue;
             };
-            let (Some(path), plan @ Plan::Send(_)) = (qp.path, qp.plan_answer()) else {
-                qp.owes = false;
-                peer.owing.pop_front();
-                continue;
-            };
-            let (way, before) = (self.shared.way(path), batch.count());
-            match self.shared.carry_out(call, qp, &plan, (&way, List::Answers, 0), batch) {
-                Carried::Done if batch.count() == before => {
-                    // What it owed turned into something else: its turn comes with the data.
-                    self.drop_owing(index, qpn);
+            let plan = qp.plan_answer();
+            if let Plan::Send(_) = plan
+                && let Some(path) = qp.path
+            {
+                let (way, before) = (self.shared.way(path), batch.count());
+                if !matches!(
+                    self.shared.carry_out(call, qp, &plan, (&way, List::Answers, 0), batch),
+                    Carried::Done
+                ) {
+                    return;
                 }
-                Carried::Done => {}
-                _ => return,
+                if batch.count() == before && qp.must_answer() {
+                    // What it owed turned into something else: its turn comes with the data.
+                    self.shared.make_answering(qp);
+                } else if qp.has_answer() {
+                    continue;
+                }
             }
-        }
-    }
-
-    fn drop_owing(&mut self, index: usize, qpn: Qpn) {
-        if let Some(peer) = self.shared.peers.get_mut(index) {
-            peer.owing.pop_front();
-        }
-        if let Some(qp) = self.qps.get_mut(qpn) {
             qp.owes = false;
-            if qp.must_answer() {
-                self.shared.make_answering(qp);
+            if let Some(peer) = self.shared.peers.get_mut(index) {
+                peer.owing.pop_front();
             }
         }
     }
@@ -242,13 +248,13 @@ const fn leave(list: List, qp: &mut QueuePair) -> bool {
 }
 
 impl Shared {
-    /// A queue pair that has more for another batch goes behind the others.
-    fn enlist_again(&mut self, qp: &mut QueuePair, list: List, now: Instant) {
+    /// A queue pair that has more for another batch goes behind the others, unless it was its turn and nothing of it went into
+    /// this one.
+    fn enlist_again(&mut self, qp: &mut QueuePair, list: List, first: bool, now: Instant) {
         match list {
             List::Answers => self.make_answering(qp),
             List::Ready => self.make_ready(qp),
-            // Behind the others, not first: it has had its turn.
-            List::Line => self.wait(qp, Wait::Room, false, now),
+            List::Line => self.wait(qp, Wait::Room, first, now),
         }
     }
 

@@ -124,7 +124,12 @@ impl Endpoint {
     /// packet all the same: its acknowledgement proves the rest.
     pub(super) fn end_patience(&mut self, index: usize, now: Instant) {
         let Some(peer) = self.shared.peers.get_mut(index) else { return };
-        if peer.timer.take().is_none_or(|timer| timer > now) || peer.window.line.is_empty() {
+        // The place may have been another destination's.
+        if peer.timer.is_none_or(|timer| timer > now) {
+            return;
+        }
+        peer.timer = None;
+        if peer.window.line.is_empty() {
             return;
         }
         if peer.window.patient_until() > now {

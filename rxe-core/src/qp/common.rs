@@ -3,6 +3,7 @@
 use super::{
     attrs::{QpAttrs, QpConfig, QpState, QpType},
     flow::{ReadBudget, Window},
+    reason::{Reason, Reasons},
     rq::{Named, RecvQueue, RecvWqe, Srq, XrcSrq},
 };
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     wire::{Opcode, Packet},
     work::{AsyncEvent, Completion, Event, WcStatus},
 };
-use alloc::collections::VecDeque;
+use alloc::{boxed::Box, collections::VecDeque};
 use slab::Slab;
 
 /// The outside world, lent to a machine for one call.
@@ -47,6 +48,8 @@ pub(crate) struct QpCommon {
     /// XRC targets: what the latest request in sequence names.
     pub named: Option<Named>,
     pub stats: QpStats,
+    /// Why it refused and failed, once it has.
+    pub reasons: Option<Box<Reasons>>,
     /// Own receive queue; unused with a shared one.
     pub rq: RecvQueue,
 }
@@ -69,6 +72,16 @@ impl QpCommon {
         }
         let found = self.config.xrcd.and_then(|xrcd| XrcSrq::find(ctx.srqs, xrcd, packet.ext.xrc_srq));
         found.map(Some).ok_or(Violation::XrcSrq)
+    }
+
+    /// Keeps why a request of the peer was refused.
+    pub(crate) fn note_refused(&mut self, reason: Reason) {
+        self.reasons.get_or_insert_default().refused = Some(reason);
+    }
+
+    /// Keeps why an own request failed.
+    pub(crate) fn note_failed(&mut self, reason: Reason) {
+        self.reasons.get_or_insert_default().failed = Some(reason);
     }
 
     pub(crate) fn state(&self) -> QpState {

@@ -245,6 +245,7 @@ impl World {
             established: false,
             last_wqe_raised: false,
             named: None,
+            reasons: None,
         };
         Self { memory: FakeMemory::default(), events: VecDeque::new(), srqs: Slab::new(), qp }
     }

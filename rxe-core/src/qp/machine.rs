@@ -7,6 +7,7 @@ use super::{
     flow::{Holding, ReadBudget},
     plan::{Grant, Half, Plan, Wait},
     rc::{requester::Requester, responder::Responder},
+    reason::{Cause, Reason},
     rq::RecvQueue,
     sender::Sender,
     sq::{MAX_MESSAGE, Scene, SendQueue},
@@ -106,6 +107,7 @@ impl QueuePair {
                 established: false,
                 last_wqe_raised: false,
                 named: None,
+                reasons: None,
             },
             sq: SendQueue::default(),
             holding: Holding::default(),
@@ -182,23 +184,22 @@ impl QueuePair {
         }
         let refused = match &mut self.machine {
             Machine::Rc { responder, .. } if packet.info.is_request() => {
-                responder.handle(&mut self.common, ctx, packet).is_err()
+                responder.handle(&mut self.common, ctx, packet)
             }
             Machine::Rc { requester, .. } => {
                 let mut scene =
                     Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
-                match requester.handle(&mut scene, packet) {
-                    Ok(()) => false,
-                    Err(failure) => {
-                        requester.fail(&mut scene, failure);
-                        true
-                    }
+                if let Err(failure) = requester.handle(&mut scene, packet) {
+                    requester.fail(&mut scene, failure);
+                    self.enter_error(ctx);
                 }
+                Ok(())
             }
-            Machine::Uc { receiver, .. } => receiver.handle(&mut self.common, ctx, packet).is_err(),
-            Machine::Ud { .. } => ud_receiver::receive(&mut self.common, ctx, packet, from.grh).is_err(),
+            Machine::Uc { receiver, .. } => receiver.handle(&mut self.common, ctx, packet),
+            Machine::Ud { .. } => ud_receiver::receive(&mut self.common, ctx, packet, from.grh),
         };
-        if refused {
+        if let Err(violation) = refused {
+            self.common.note_refused(Reason::of_packet(packet, violation));
             self.enter_error(ctx);
         }
         self.check_drained(ctx);
@@ -355,7 +356,7 @@ impl QueuePair {
             (Machine::Rc { requester, .. }, plan) => {
                 let emitted = match plan {
                     Plan::Send(draft) => requester.commit(&mut scene, draft, grant, out),
-                    Plan::Fail(status) => requester.break_off(*status),
+                    Plan::Fail(status) => requester.break_off((*status).into()),
                     _ => requester.run_local(&mut scene),
                 };
                 (emitted, !emitted && requester.settle(&mut scene))
@@ -458,6 +459,9 @@ impl QueuePair {
     /// The oldest request of an unreliable service could not be sent: it fails, the others are flushed, and no more are
     /// sent until the program says so. What arrives is received as before (IBTA vol. 1, 10.3.1.5: send queue error).
     fn enter_send_error(&mut self, ctx: &mut Ctx<'_>, status: WcStatus) {
+        if let Some(wqe) = self.sq.ring.front() {
+            self.common.note_failed(Reason::of_request(wqe, Cause::Ended(status)));
+        }
         self.sq.complete_front(&self.common, ctx, status, 0);
         self.common.attrs.state = QpState::Sqe;
         self.sq.flush(&self.common, ctx);

@@ -9,6 +9,7 @@ use rxe_core::{
         connect::{RECV_CQ, SEND_CQ},
     },
     time::Instant,
+    wire::Class,
     work::{RecvWr, SendFlags, SendOp, SendWr, WcStatus},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -137,6 +138,30 @@ fn requests_pass_answers() {
         }
     }
     assert!(fetched > 5, "the peer has gone on fetching: {fetched}");
+}
+
+/// Requests pass notifications of congestion, of which many wait for a slow wire.
+#[test]
+fn requests_pass_notices() {
+    let marking = LinkConfig { rate: RATE, mark: 1, ..LinkConfig::default() };
+    let slow = LinkConfig { rate: 1_000_000, hold: 1, ..LinkConfig::default() };
+    let config = PairConfig { name: "fair-notices", links: [marking, slow], ..PairConfig::default() };
+    let options = ConnectOptions { timeout: 20, traffic_class: 2, ..ConnectOptions::default() };
+    let mut bench = Bench::with(config, options);
+    let write = SendOp::Write(bench.remote(1, 0));
+    for _ in 0..30 {
+        let qpn = bench.pair.connect(&options).qpns[0];
+        post(&mut bench, 0, qpn, (1, write, 4096));
+    }
+    bench.pair.run_for(Duration::from_millis(1));
+    let before = bench.wire(1).len();
+    let back = SendOp::Write(bench.remote(0, 0));
+    bench.send(1, 1, back, 0, 100);
+    bench.pair.run_for(Duration::from_millis(20));
+    let later = &bench.wire(1)[before..];
+    let place = later.iter().position(|seen| seen.class == Class::Write).expect("it leaves");
+    let notices = later.iter().filter(|seen| seen.class == Class::Congestion).count();
+    assert!(place <= 2 && notices >= 10, "{place} packets before it, {notices} notices in all");
 }
 
 /// Two that fetch from each other without pause both go on.

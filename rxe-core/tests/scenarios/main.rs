@@ -20,6 +20,7 @@ mod multicast;
 mod parts;
 mod read_limits;
 mod read_split;
+mod reasons;
 mod reset;
 mod retry;
 mod rnr;

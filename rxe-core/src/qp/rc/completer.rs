@@ -4,23 +4,40 @@
 
 use super::{requester::Requester, retry::Due};
 use crate::{
+    memory::AccessError,
     num::Psn,
-    qp::sq::{Scene, SendQueue, SendWqe},
+    qp::{
+        reason::{Cause, Reason},
+        sq::{Scene, SendQueue, SendWqe},
+    },
     time::Instant,
     wire::{Class, NakCode, Packet, Syndrome},
     work::{SendOp, WcStatus},
 };
 
-/// The front request failed: its status, and the syndrome for support.
+/// The front request failed: its status, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Failure {
-    pub status: WcStatus,
-    pub vendor: u32,
+    status: WcStatus,
+    cause: Cause,
+}
+
+impl Failure {
+    const fn answered(status: WcStatus, syndrome: Syndrome) -> Self {
+        Self { status, cause: Cause::Answered(status, syndrome) }
+    }
 }
 
 impl From<WcStatus> for Failure {
     fn from(status: WcStatus) -> Self {
-        Self { status, vendor: 0 }
+        Self { status, cause: Cause::Ended(status) }
+    }
+}
+
+impl From<AccessError> for Failure {
+    /// Of the request's own memory.
+    fn from(error: AccessError) -> Self {
+        Self { status: WcStatus::LocalProtection, cause: Cause::Memory(error) }
     }
 }
 
@@ -51,7 +68,7 @@ impl Requester {
     /// Reports a request that could not be sent once it is the oldest one.
     pub(crate) fn check_broken(&self) -> Result<(), Failure> {
         match self.broken {
-            Some(status) if self.cur_wqe == 0 => Err(status.into()),
+            Some(failure) if self.cur_wqe == 0 => Err(failure),
             _ => Ok(()),
         }
     }
@@ -94,13 +111,13 @@ impl Requester {
                     NakCode::RemoteAccess => WcStatus::RemoteAccess,
                     _ => WcStatus::RemoteOperation,
                 };
-                Err(Failure { status, vendor: u32::from(syndrome.bits()) })
+                Err(Failure::answered(status, syndrome))
             }
-            Syndrome::Reserved(bits) => {
+            Syndrome::Reserved(_) => {
                 if !self.acknowledge_before(scene, psn) {
                     return self.on_missing(scene, psn);
                 }
-                Err(Failure { status: WcStatus::BadResponse, vendor: u32::from(bits) })
+                Err(Failure::answered(WcStatus::BadResponse, syndrome))
             }
         }
     }
@@ -116,7 +133,7 @@ impl Requester {
             && let syndrome @ (Syndrome::Nak(_) | Syndrome::RnrNak(_) | Syndrome::Reserved(_)) =
                 packet.ext.aeth.syndrome
         {
-            return Err(Failure { status: WcStatus::BadResponse, vendor: u32::from(syndrome.bits()) });
+            return Err(Failure::answered(WcStatus::BadResponse, syndrome));
         }
         let mtu = scene.qp.mtu();
         let Some(wqe) = scene.sq.ring.front() else { return Ok(()) };
@@ -127,8 +144,7 @@ impl Requester {
                 if packet.payload.len() as u64 != expected {
                     return Err(WcStatus::BadResponse.into());
                 }
-                wqe.write(scene.ctx.memory, scene.qp.asker(), offset, packet.payload)
-                    .map_err(|_| WcStatus::LocalProtection)?;
+                wqe.write(scene.ctx.memory, scene.qp.asker(), offset, packet.payload)?;
                 scene.qp.stats.bytes_received += expected;
             }
             SendOp::Flush { .. } | SendOp::AtomicWrite { .. } if packet.payload.is_empty() => {}
@@ -149,8 +165,7 @@ impl Requester {
             return Err(WcStatus::BadResponse.into());
         }
         // The wire carries a number; memory holds it in the host's byte order.
-        wqe.write(scene.ctx.memory, scene.qp.asker(), 0, &packet.ext.original.to_ne_bytes())
-            .map_err(|_| WcStatus::LocalProtection)?;
+        wqe.write(scene.ctx.memory, scene.qp.asker(), 0, &packet.ext.original.to_ne_bytes())?;
         self.acknowledge_to(scene, psn.next());
         Ok(())
     }
@@ -290,7 +305,14 @@ impl Requester {
 
     /// Fails the request at the front and forgets everything in flight.
     pub(crate) fn fail(&mut self, scene: &mut Scene<'_, '_>, failure: Failure) {
-        scene.sq.complete_front(scene.qp, scene.ctx, failure.status, failure.vendor);
+        if let Some(wqe) = scene.sq.ring.front() {
+            scene.qp.note_failed(Reason::of_request(wqe, failure.cause));
+        }
+        let vendor = match failure.cause {
+            Cause::Answered(_, syndrome) => syndrome.bits().into(),
+            _ => 0,
+        };
+        scene.sq.complete_front(scene.qp, scene.ctx, failure.status, vendor);
         self.stop(scene);
     }
 }

@@ -4,7 +4,7 @@
 //! PSNs `una..next` are unanswered; `cur` is the next to be sent and lies behind `next` while packets are sent again.
 //! The request at the front of the queue holds `una`, the one at `cur_wqe` holds `cur`.
 
-use super::{credits::Limit, retry::Retry};
+use super::{completer::Failure, credits::Limit, retry::Retry};
 use crate::{
     memory::AccessError,
     num::Psn,
@@ -54,7 +54,7 @@ pub(crate) struct Requester {
     /// Receives that the peer promised.
     pub(super) limit: Limit,
     /// The request at `cur_wqe` cannot be sent; told when all before it are done.
-    pub(super) broken: Option<WcStatus>,
+    pub(super) broken: Option<Failure>,
     /// Whether SQ_DRAINED was told since SQD was entered.
     drained: bool,
     /// Whether FLUSHes leave with kernel rxe's ICRC: that one when a FLUSH with the other got no answer, and back.
@@ -264,9 +264,8 @@ impl Requester {
             _ if draft.payload == 0 => Ok(()),
             _ => wqe.read(ctx.memory, qp.asker(), draft.offset, slot),
         };
-        if filled.is_err() {
-            self.broken = Some(WcStatus::LocalProtection);
-            return false;
+        if let Err(error) = filled {
+            return self.break_off(error.into());
         }
         let again = self.cur != self.next;
         // Each READ request is a message to the peer, also where one READ is cut into several; and each part of a WRITE.
@@ -329,8 +328,8 @@ impl Requester {
     }
 
     /// The request at the cursor cannot be sent: no packet comes of it.
-    pub(crate) const fn break_off(&mut self, status: WcStatus) -> bool {
-        self.broken = Some(status);
+    pub(crate) const fn break_off(&mut self, failure: Failure) -> bool {
+        self.broken = Some(failure);
         false
     }
 
@@ -353,7 +352,7 @@ impl Requester {
             _ => Ok(()),
         };
         if let Err(status) = result {
-            return self.break_off(status);
+            return self.break_off(status.into());
         }
         wqe.first_psn = self.next;
         wqe.psns = 0;

@@ -18,10 +18,11 @@ use crate::{
     qp::{
         QpState, QpType,
         plan::{Draft, Half},
+        reason::{Cause, Reason},
     },
     violation::Violation,
     wire::{Aeth, Bth, Class, Ext, NakCode, Packet, Syndrome, emit},
-    work::{Access, AsyncEvent, Event},
+    work::{Access, AsyncEvent, Event, WcOpcode},
 };
 use core::cmp::Ordering;
 
@@ -398,7 +399,7 @@ impl Responder {
     /// Memory that was checked when a READ came is gone now that its answer is due.
     fn on_unreadable(
         &mut self,
-        qp: &QpCommon,
+        qp: &mut QpCommon,
         ctx: &mut Ctx<'_>,
         answer: &Pending,
         stream: Stream,
@@ -411,6 +412,9 @@ impl Responder {
             return;
         }
         self.answers.replace_front(Kind::Refusal(violation.into()));
+        let (place, len, cause) =
+            (Some((stream.addr, stream.rkey)), stream.left.into(), Cause::Refused(violation));
+        qp.note_refused(Reason { op: WcOpcode::Read, place, len, cause });
         if answer.replay {
             // Perhaps a stray that the peer no longer waits for: it gets its NAK, but we go on.
             return;
