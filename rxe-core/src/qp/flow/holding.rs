@@ -29,7 +29,7 @@ pub(crate) struct Holding {
     owes: bool,
     /// In the list of those who hold READ responses.
     pub(super) listed: bool,
-    /// What comes next is another packet than it was: whoever waits for the old one's sake waits for the wrong thing.
+    /// Another packet comes next than the one that was refused: if the queue pair waits in a line, it is to ask anew.
     turned: bool,
     /// Where its last packet ended in the stream to the destination.
     last: u64,

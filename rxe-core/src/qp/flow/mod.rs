@@ -74,7 +74,7 @@ impl Line {
         pot / u32::try_from(self.0.len()).unwrap_or(u32::MAX).saturating_add(1)
     }
 
-    /// What one more than those who wait may hold of `pot` bytes: the others count, not what is there, if nobody waits.
+    /// What one more than those who wait may hold of `pot` bytes. If nobody waits there is no bound but the pot itself.
     fn share(&self, pot: u32) -> u32 {
         if self.0.is_empty() { u32::MAX } else { self.part(pot).max(QUANTUM) }
     }

@@ -8,8 +8,9 @@ use crate::{
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// Patience doubles each time that nothing at all came since READs lapsed, so many times at most: all that lapses may come
-/// yet, and more than so many times what the socket takes it must not become.
+/// Patience doubles each time that READs lapse and nothing at all has come since the last time, so many times at most. All that
+/// has lapsed may still come, and the socket takes one pot of it: so a peer that was not scheduled for some
+/// milliseconds does not cause several pots to be asked for.
 const MOST_DOUBLINGS: u32 = 5;
 
 /// The pot of READ responses: as many as our socket takes, and fewer while some are lost. All that is behind a lost one is
@@ -52,8 +53,7 @@ impl ReadBudget {
         common(self.limit.size(), self.users > 1).saturating_sub(self.taken)
     }
 
-    /// Whether the first of those who wait may have something now: with room for a good part of the pot, or when nothing is
-    /// under way.
+    /// Whether the first of those who wait may have something now.
     pub(crate) const fn opens(&self) -> bool {
         self.taken == 0 || self.room() > 0 || self.beyond > 0
     }
@@ -66,6 +66,7 @@ impl ReadBudget {
         if own > 0 && own.saturating_add(least) > share || holding.is_silent() && holding.awaits_responses() {
             return Err(Wait::Answer);
         }
+        // A READ of one packet by somebody who holds nothing passes those who wait.
         let passes = spot.in_turn || self.line.is_empty() || fresh && most <= packet;
         if !passes {
             return Err(Wait::Responses);
@@ -76,7 +77,6 @@ impl ReadBudget {
             let most_now = share.saturating_sub(own);
             most = most.min((most_now - most_now % packet).max(least));
         }
-        // A turn is worth a batch at least where others wait, or READs would be cut ever smaller.
         let room = self.room();
         let first = least.min(most);
         let bytes = match room {

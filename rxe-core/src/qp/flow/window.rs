@@ -75,7 +75,8 @@ impl Window {
     /// Whether a packet of `cost` bytes may leave at `spot`, when one behind it would take `next`.
     pub(super) fn admit(&self, holding: &Holding, cost: u32, next: u32, spot: Spot) -> Result<Grant, Wait> {
         let (limit, own) = (self.limit.size(), holding.bytes());
-        // Of what others have proven to have left, he who is not answered has no use.
+        // What others proved to have left still counts as the queue pair's own until it is answered itself: so one that nobody
+        // answers stops sending after one window.
         let share = self.line.share(limit).min(limit);
         let fresh = own == 0 && !holding.is_silent();
         if own > 0 && !holding.has_unasked() && (holding.is_silent() || own.saturating_add(cost) > share) {

@@ -361,8 +361,8 @@ impl Requester {
         false
     }
 
-    /// Sends everything unanswered again, from `una` on. `lost`: since when it is known that the first copy was lost, so that
-    /// what answers now answers the second.
+    /// Sends everything unanswered again, from `una` on. `lost`: the present time, if it is known that the first copy of the
+    /// packet at `una` was lost, so that an answer to it belongs to the second copy.
     pub(super) fn go_back(&mut self, scene: &mut Scene<'_, '_>, lost: Option<Instant>) {
         let Scene { holding, ctx, .. } = scene;
         holding.given_up(ctx.window, ctx.reads);

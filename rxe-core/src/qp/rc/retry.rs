@@ -116,15 +116,16 @@ impl Retry {
         }
     }
 
-    /// Packets are sent again: an acknowledgement may be for either copy, so its time tells nothing (Karn), unless it is
-    /// known that the first was lost; then the first of them is measured anew.
+    /// Packets are sent again. An acknowledgement may be for either copy, so nothing is measured by it (Karn's rule). Where it is
+    /// known that the first copy was lost, the second one is measured: `lost` is its PSN and when it is sent.
     pub(crate) const fn on_again(&mut self, lost: Option<(Psn, Instant)>) {
         self.trip.sample = lost;
     }
 
-    /// The response to `psn` came, and one before it is missing. Whether that was missed before, and is lost again: answers
-    /// come in order, so one that does not lie behind the first that was noticed answers what was sent again. So few times as
-    /// a probe, because it may also be a duplicate.
+    /// The response to `psn` came, and one before it is missing. True if that one was lost a second time. Responses come in
+    /// order. So after a gap was noticed at some PSN, responses with higher PSNs still belong to the first request, and one with
+    /// that PSN or a lower one belongs to the request that was sent again. It may also be a duplicate on the network, and
+    /// therefore this counts as a probe, of which there are only a few in a row.
     pub(crate) fn on_gap(&mut self, now: Instant, psn: Psn) -> bool {
         if self.beyond.is_some_and(|first| first.is_before(psn)) {
             return false;
@@ -143,8 +144,8 @@ impl Retry {
         self.beyond.get_or_insert(psn);
     }
 
-    /// Patience doubles with each probe, and stays until an answer was measured (RFC 6298, 5.5 to 5.7): a probe spoils the
-    /// measurement that would tell that the peer has merely become slow.
+    /// Sets the time of the next probe. The wait doubles with each probe and stays so until an answer was measured (RFC 6298,
+    /// 5.5 to 5.7): after a probe nothing can be measured, so a peer that has only become slower would be probed for ever.
     fn schedule_probe(&mut self, now: Instant) {
         if self.suspicion == 0 || self.probes >= PROBES {
             self.probe = None;
@@ -188,7 +189,7 @@ impl Retry {
         self.spend()
     }
 
-    /// All is sent again for another reason than a loss that was noticed: what is missing after that is another loss.
+    /// Everything is sent again, and not because of the loss that was noticed. What is missing after that is a new loss.
     const fn forget_loss(&mut self) {
         self.noticed = false;
         self.beyond = None;
