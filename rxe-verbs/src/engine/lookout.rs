@@ -23,6 +23,9 @@ use std::{
 
 /// Descriptors of a stack that can become the lookout, at one time: those take two numbers each, and others one.
 const CANDIDATES: u32 = 16;
+/// So often a program that has events of other channels is sent to those and takes none, before it looks for more. Its list of
+/// ready descriptors may begin with the lookout again.
+const MOST_IN_VAIN: u32 = 2;
 /// A thread has to ask so often, and no other in between, before its descriptor becomes the lookout.
 const STREAK: u32 = 8;
 
@@ -133,8 +136,9 @@ pub(crate) struct Lookout {
     is_there: AtomicBool,
     /// Events that the program has not taken since it last looked at the sockets.
     untaken: AtomicU32,
-    /// How many those were when it last was sent to them; 0 if it was not.
+    /// How many those were when it last was sent to them, and how often it has taken none of them then.
     put_off: AtomicU32,
+    in_vain: AtomicU32,
     present: Mutex<Weak<Descriptor>>,
 }
 
@@ -179,14 +183,17 @@ impl Lookout {
     }
 
     /// The program would look at the sockets. Whether it is to take the events of its other channels before that. It may have
-    /// left some lying: if there are as many as the last time, it is not sent to them again.
+    /// left some lying: where it has taken none after it was sent to them twice, it looks.
     pub(crate) fn has_others_first(&self) -> bool {
         let untaken = self.untaken.load(Ordering::Relaxed);
-        let put_off = self.put_off.load(Ordering::Relaxed);
-        let others = untaken > 0 && (put_off == 0 || untaken < put_off);
-        self.put_off.store(if others { untaken } else { 0 }, Ordering::Relaxed);
+        let before = self.put_off.swap(untaken, Ordering::Relaxed);
+        let in_vain =
+            if before == untaken { self.in_vain.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+        let others = untaken > 0 && in_vain < MOST_IN_VAIN;
+        self.in_vain.store(if others { in_vain } else { 0 }, Ordering::Relaxed);
         if !others {
             self.untaken.store(0, Ordering::Relaxed);
+            self.put_off.store(0, Ordering::Relaxed);
         }
         others
     }
