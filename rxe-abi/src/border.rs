@@ -23,7 +23,7 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
     os::fd::BorrowedFd,
     panic::catch_unwind,
-    sync::{Mutex, OnceLock},
+    sync::Mutex,
 };
 
 /// A number for `errno`.
@@ -35,23 +35,11 @@ pub(crate) type Result<T> = core::result::Result<T, Errno>;
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
 pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 
-/// The variable that has refusals told in words, on standard error.
-const LOG: &str = "RXE_LOG";
-
-/// A verb's refusal in words, for those who want to know.
-fn tell(error: &dyn core::fmt::Display) {
-    static WANTED: OnceLock<bool> = OnceLock::new();
-    if *WANTED.get_or_init(|| rxe_verbs::variable(LOG).is_some_and(|value| !value.is_empty() && value != "0"))
-    {
-        eprintln!("rxe: {error}");
-    }
-}
-
 macro_rules! numbered {
     ($($error:ty),*) => {$(
         impl From<$error> for Errno {
             fn from(error: $error) -> Self {
-                tell(&error);
+                rxe_verbs::tell(&error);
                 Self(error.errno())
             }
         }
@@ -62,7 +50,7 @@ numbered!(AddressError, CreateError, Forked, ModifyQpError, RegisterError, PostL
 
 impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {
-        tell(&error);
+        rxe_verbs::tell(&error);
         Self(post_errno(&error))
     }
 }
@@ -300,7 +288,7 @@ impl From<rxe_cm::CmError> for Errno {
         match error {
             rxe_cm::CmError::Open(error) => error.into(),
             error => {
-                tell(&error);
+                rxe_verbs::tell(&error);
                 Self(error.errno())
             }
         }

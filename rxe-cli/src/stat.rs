@@ -13,7 +13,7 @@ pub(crate) struct Args {
     /// Only the process with this slot (`rxe service status`)
     #[arg(long, value_name = "SLOT")]
     slot: Option<u8>,
-    /// Show each queue pair too
+    /// Show each queue pair too, and why it refused and failed the last time
     #[arg(short, long)]
     qps: bool,
     /// Print JSON
@@ -63,6 +63,11 @@ fn describe_client(text: &mut String, client: &ClientStats, qps: bool) {
     if qps {
         for qp in &client.qps {
             counters(text, &format!("  qp {:#08x} {} {}", qp.qpn, qp.service, qp.state), &qp.counters);
+            for (what, why) in [("refused", &qp.refused), ("failed", &qp.failed)] {
+                if let Some(why) = why {
+                    let _ = writeln!(text, "    {what}: {why}");
+                }
+            }
         }
     }
 }

@@ -45,6 +45,7 @@ mod events;
 mod gid;
 pub mod host;
 pub mod limits;
+mod log;
 mod mr;
 mod mw;
 mod names;
@@ -70,6 +71,7 @@ pub use error::{
 };
 pub use events::{AsyncEvent, EventError, Listener};
 pub use gid::{Gid, GidTable};
+pub use log::tell;
 pub use mr::{MemoryRange, Mr};
 pub use mw::Mw;
 pub use pd::Pd;
@@ -89,7 +91,10 @@ pub fn forks() -> u32 {
 
 pub use rxe_core::{
     num::{Key, Pkey, Psn, Qkey, Qpn},
-    qp::{ModifyError, Mtu, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType},
+    qp::{
+        Cause, ModifyError, Mtu, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType, Reason,
+        Reasons,
+    },
     region::WindowType,
     stats::{PortStats, QpStats},
     work::{

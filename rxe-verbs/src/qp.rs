@@ -18,7 +18,7 @@ use core::net::IpAddr;
 use rxe_core::{
     endpoint::{Acks, ObjectError},
     num::{Key, Psn, Qpn},
-    qp::{ModifyError, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType},
+    qp::{ModifyError, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType, Reasons},
     region::WindowType,
     stats::QpStats,
     time::Instant,
@@ -276,6 +276,14 @@ impl Qp {
     #[must_use]
     pub fn stats(&self) -> QpStats {
         self.shard.look(|state| state.endpoint.qp_stats(self.qpn)).ok().flatten().unwrap_or_default()
+    }
+
+    /// Why it refused the last request of its peer's that it refused, and why the last one of its own that failed did, since it was
+    /// last reset; none in a forked child.
+    #[must_use]
+    pub fn reasons(&self) -> Reasons {
+        let found = self.shard.look(|state| state.endpoint.reasons(self.qpn).copied());
+        found.ok().flatten().unwrap_or_default()
     }
 
     /// The PSNs it sends and expects next.

@@ -277,6 +277,13 @@ fn a_bad_key_is_an_error_of_both() {
         assert_eq!((flushed.wr_id, flushed.status), (2, WcStatus::WorkRequestFlushed));
         assert_eq!(b.wait().status, WcStatus::WorkRequestFlushed);
         assert_eq!((a.qp.state(), b.qp.state()), (QpState::Error, QpState::Error));
+        // Why, in words: at whoever refused, and at whoever was refused.
+        let (failed, refused) = (a.qp.reasons().failed.unwrap(), b.qp.reasons().refused.unwrap());
+        let request = format!("RDMA WRITE to {:#x}, 16 bytes, key {:#010x}: ", wrong.addr, wrong.rkey.0);
+        for reason in [failed, refused] {
+            assert!(reason.to_string().starts_with(&request), "{reason}");
+        }
+        assert!(refused.to_string().contains("not inside the region"), "{refused}");
 
         // RESET makes them usable again.
         for qp in [&a.qp, &b.qp] {

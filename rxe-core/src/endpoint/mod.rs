@@ -21,8 +21,7 @@ use crate::{
     qp::{
         Path, PostError, QpState, QpType, QueuePair,
         common::Ctx,
-        flow::{Line, ReadBudget, Window},
-        plan::Wait,
+        flow::{ReadBudget, Window},
         rq::Srq,
     },
     stats::{PortStats, QpStats},
@@ -281,11 +280,17 @@ impl Endpoint {
             for qp in self.qps.iter().filter(|qp| qp.peer == Some(index)) {
                 qp.holding.check(&peer.window, qp.responses());
                 nothing &= qp.holding.is_empty();
-                let places = |line: &Line| line.iter().filter(|qpn| *qpn == qp.common.qpn).count();
+                let places =
+                    |line: &crate::qp::flow::Line| line.iter().filter(|qpn| *qpn == qp.common.qpn).count();
                 let turn = usize::from(self.shared.reads.turn == Some(qp.common.qpn) && qp.waits.is_some());
                 let found = (places(&peer.window.line), places(&self.shared.reads.line) + turn);
-                let room = usize::from(qp.waits == Some(Wait::Room));
-                assert_eq!(found, (room, usize::from(qp.waits == Some(Wait::Responses))), "{:?}", qp.waits);
+                let room = usize::from(qp.waits == Some(crate::qp::plan::Wait::Room));
+                assert_eq!(
+                    found,
+                    (room, usize::from(qp.waits == Some(crate::qp::plan::Wait::Responses))),
+                    "{:?}",
+                    qp.waits
+                );
             }
             peer.window.check(nothing);
         }

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     cq::CqRing,
     events::{AsyncEvent, AsyncQueue, qp_of},
+    log,
     net::{self, Link, RecvBatch},
     regions::View,
 };
@@ -16,8 +17,9 @@ use core::net::IpAddr;
 use rxe_core::{
     endpoint::{Acks, Endpoint, Run},
     num::Qpn,
+    qp::Reasons,
     time::Instant,
-    work::{self, CqId, Event, SrqId},
+    work::{self, CqId, Event, SrqId, WcStatus},
 };
 use std::{collections::HashMap, sync::Arc};
 
@@ -240,11 +242,19 @@ impl State {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Completion { cq, solicited, wc } => {
+                    if !matches!(wc.status, WcStatus::Success | WcStatus::WorkRequestFlushed) {
+                        self.tell_why(wc.qpn);
+                    }
                     if let Some(Some((ring, _))) = self.queues.get(cq.0 as usize) {
                         told |= ring.push(wc, solicited);
                     }
                 }
                 Event::Async(event) => {
+                    if let work::AsyncEvent::QpRequestError(qpn) | work::AsyncEvent::QpAccessError(qpn) =
+                        event
+                    {
+                        self.tell_why(qpn);
+                    }
                     if let Some(owner) = self.owner(event) {
                         owner.push(AsyncEvent::Queue(event));
                     }
@@ -252,6 +262,21 @@ impl State {
             }
         }
         told
+    }
+
+    /// Says why a queue pair has failed, if somebody wants to know.
+    fn tell_why(&self, qpn: Qpn) {
+        if log::is_wanted()
+            && let Some(Reasons { refused, failed }) = self.endpoint.reasons(qpn)
+        {
+            let (refused, failed) = (
+                refused.map(|reason| format!("refused: {reason}")),
+                failed.map(|reason| format!("failed: {reason}")),
+            );
+            for words in refused.into_iter().chain(failed) {
+                log::tell(&format!("queue pair {:#08x} {words}", qpn.value()));
+            }
+        }
     }
 
     fn owner(&self, event: work::AsyncEvent) -> Option<&Arc<AsyncQueue>> {

@@ -149,4 +149,8 @@ pub struct QpReport {
     pub state: String,
     /// Counters that are not 0, by name.
     pub counters: Vec<(String, u64)>,
+    /// In words: the last request of the peer's that it refused, and why.
+    pub refused: Option<String>,
+    /// In words: the last request of its own that failed, and why.
+    pub failed: Option<String>,
 }

@@ -21,6 +21,11 @@ use crate::{
         unix::Channel,
     },
 };
+use rxe_core::{
+    endpoint::Endpoint,
+    num::Qpn,
+    qp::{Reason, Reasons},
+};
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
@@ -335,19 +340,26 @@ impl Shared {
             stats.port.push(("merged_receives".to_owned(), report.merged));
             stats.port.push(("handed_over".to_owned(), taken));
             stats.port.push(("dropped_mailbox_full".to_owned(), refused));
-            stats.qps = state
-                .endpoint
+            let endpoint = &state.endpoint;
+            stats.qps = endpoint
                 .queue_pairs()
                 .map(|(qpn, qp_type, state, counters)| QpReport {
                     qpn: qpn.value(),
                     service: format!("{qp_type:?}").to_uppercase(),
                     state: format!("{state:?}").to_uppercase(),
                     counters: counters.each().filter(|(_, value)| *value > 0).map(named).collect(),
+                    refused: why(endpoint, qpn, |reasons| reasons.refused),
+                    failed: why(endpoint, qpn, |reasons| reasons.failed),
                 })
                 .collect();
         });
         stats
     }
+}
+
+/// One of a queue pair's reasons, in words.
+fn why(endpoint: &Endpoint, qpn: Qpn, pick: fn(&Reasons) -> Option<Reason>) -> Option<String> {
+    endpoint.reasons(qpn).and_then(pick).map(|reason| reason.to_string())
 }
 
 /// Sends, and waits a while if the service has much to read.
