@@ -168,6 +168,44 @@ fn the_host_s_file_is_everybody_s() {
     fs::remove_file(&file).unwrap();
 }
 
+/// A queue pair that is its own peer, and refuses what it asks for: it is in error then, before the refusal has come to it.
+fn refused_by_itself(context: &rxe_verbs::Context) -> (rxe_verbs::Qp, rxe_verbs::Cq) {
+    use rxe_verbs::{Access, Gid, Psn, QpChange, QpInit, QpState, QpType, Remote, SendOp, SendWr, Sge};
+    let (pd, cq) = (context.alloc_pd().unwrap(), context.create_cq(8, None).unwrap());
+    let qp = pd.create_qp(&QpInit::new(QpType::Rc, &cq)).unwrap();
+    let mr = pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    let to = |state| QpChange { state: Some(state), ..QpChange::default() };
+    let init = QpChange { pkey_index: Some(0), port: Some(1), ..to(QpState::Init) };
+    qp.modify(&QpChange { access: Some(Access::REMOTE_WRITE), ..init }).unwrap();
+    let av = context.address_vector(0, Gid::from(stage::HOME)).unwrap();
+    let rtr =
+        QpChange { av: Some(av), dest_qpn: Some(qp.qpn()), rq_psn: Some(Psn::new(0)), ..to(QpState::Rtr) };
+    let limits = QpChange { max_dest_rd_atomic: Some(1), min_rnr_timer: Some(1), ..rtr };
+    qp.modify(&QpChange { path_mtu: Some(rxe_verbs::Mtu::M1024), ..limits }).unwrap();
+    let rts =
+        QpChange { sq_psn: Some(Psn::new(0)), timeout: Some(14), retry_count: Some(7), ..to(QpState::Rts) };
+    qp.modify(&QpChange { rnr_retry: Some(7), max_rd_atomic: Some(1), ..rts }).unwrap();
+    // The region is nobody's to write to.
+    let remote = Remote { addr: mr.addr(), rkey: mr.rkey() };
+    let sge = Sge { addr: mr.addr(), len: 8, lkey: mr.lkey() };
+    qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[sge])).unwrap();
+    let wc = cq.poll_within(stage::PATIENCE).unwrap().unwrap();
+    assert_eq!(wc.status, rxe_verbs::WcStatus::WorkRequestFlushed);
+    (qp, cq)
+}
+
+#[test]
+fn stat_says_why_a_queue_pair_refused() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let (qp, _cq) =
+        namespace.run(|| refused_by_itself(&rxe_verbs::Context::open_address(stage::HOME).unwrap()));
+    let output =
+        namespace.run(|| Command::new(env!("CARGO_BIN_EXE_rxe")).args(["stat", "--qps"]).output().unwrap());
+    let (stat, line) = (text(&output.stdout), format!("    refused: {}\n", qp.reasons().refused.unwrap()));
+    assert!(line.contains("RDMA WRITE to 0x") && stat.contains(&line), "{line:?} {stat}");
+}
+
 #[test]
 fn strangers_are_refused_in_words() {
     let Some(namespace) = Namespace::new() else { return };
