@@ -6,8 +6,9 @@
 //!   thread sets an alarm when it has what it waited for, so that somebody looks in if it does not come back; mostly it is
 //!   back before that.
 //! * While the application polls, or is woken by arrivals itself ([`super::lookout`]), this thread **ticks**: it comes once a
-//!   millisecond, takes a turn, and goes on ticking for as long as the application has been there since the last time. So one
-//!   that goes away without a word is missed for a millisecond at most, once.
+//!   millisecond and sees, without the lock, whether the application has been there since the last time. If it has, and has
+//!   left nothing undone, the thread sleeps on. If it has not, the thread takes a turn and listens. So an application that goes away
+//!   without a word is missed for a millisecond at most, once.
 //! * Else it listens: it sleeps until packets arrive or a deadline passes. An application that does nothing costs nothing.
 
 use super::{
