@@ -121,9 +121,8 @@ impl Queue {
             return;
         }
         events.push_back(event);
-        if events.len() == 1 {
-            self.readable.raise();
-        }
+        // Each of them is an edge for who waits for those (`epoll(7)`, EPOLLET), as with the kernel's.
+        self.readable.raise();
     }
 
     /// Events that wait.

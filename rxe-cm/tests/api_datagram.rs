@@ -120,3 +120,24 @@ fn groups_of_both_families() {
         assert!(receiver.qp().unwrap().detach_multicast(Gid::from(group)).is_err(), "left");
     }
 }
+
+/// For programs that wait for edges (`epoll(7)`, EPOLLET): the second event is one, although nobody has fetched the first.
+#[test]
+fn each_event_is_an_edge() {
+    use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+    let (a, b) = pair();
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+    epoll.add(&a.channel, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0)).unwrap();
+    let ids: Vec<_> = (0..2)
+        .map(|_| {
+            let id = a.manager.create_id(&a.channel, PortSpace::Udp).unwrap();
+            id.resolve_addr(None, b.at(PORT)).unwrap();
+            let patience = EpollTimeout::try_from(api_common::PATIENCE).unwrap();
+            assert_eq!(epoll.wait(&mut [EpollEvent::empty()], patience), Ok(1));
+            id
+        })
+        .collect();
+    for _ in ids {
+        a.expect("ADDR_RESOLVED");
+    }
+}

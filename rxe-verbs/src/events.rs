@@ -116,9 +116,8 @@ impl AsyncQueue {
         let mut queue = lock(&self.queue);
         if queue.len() < MOST_KEPT {
             queue.push_back(event);
-            if queue.len() == 1 {
-                self.readable.raise();
-            }
+            // Each of them is an edge for who waits for those (`epoll(7)`, EPOLLET), as with the kernel's.
+            self.readable.raise();
         }
     }
 
@@ -224,5 +223,27 @@ impl Drop for Listener {
 impl AsFd for AsyncQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+    #[test]
+    fn each_event_is_an_edge() {
+        let queue = AsyncQueue::new().unwrap();
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+        epoll.add(&queue.readable, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0)).unwrap();
+        let edges = || epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO).unwrap();
+        for _ in 0..3 {
+            assert_eq!(edges(), 0);
+            // The one before has not been fetched.
+            queue.push(AsyncEvent::GidChange);
+            assert_eq!(edges(), 1);
+        }
+        while queue.pop().is_some() {}
+        assert_eq!(edges(), 0);
     }
 }
