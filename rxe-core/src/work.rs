@@ -186,7 +186,7 @@ pub struct AddressVector {
     pub traffic_class: u8,
     /// TTL or hop limit; 0 takes the system's.
     pub hop_limit: u8,
-    /// 20 bits; used for choosing a source port only.
+    /// 20 bits; kept for queries. Packets have 0 there, and a source port by the slot of their destination.
     pub flow_label: u32,
     /// Service level, 0 to 15; kept for queries.
     pub service_level: u8,
