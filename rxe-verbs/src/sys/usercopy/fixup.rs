@@ -275,6 +275,12 @@ pub(super) fn replaced(signal: c_int) -> usize {
     previous(signal).sa_sigaction
 }
 
+/// Installs the handlers, if that has not been done. Before there are threads that may do it at the same time as another one forks:
+/// the child would wait for them for ever.
+pub(super) fn prepare() {
+    INSTALLED.get_or_init(install);
+}
+
 fn handlers_are_ours() -> bool {
     *INSTALLED.get_or_init(install)
         && SIGNALS.into_iter().all(|signal| {

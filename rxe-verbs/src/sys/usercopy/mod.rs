@@ -31,6 +31,8 @@ mod fixup;
 mod fixup {
     use super::Fault;
 
+    pub(super) const fn prepare() {}
+
     pub(super) fn usable() -> bool {
         false
     }

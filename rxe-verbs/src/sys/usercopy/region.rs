@@ -1,6 +1,6 @@
 //! A range of application memory as a value: made once with a promise, then used safely.
 
-use super::{Atomic, Fault, atomic, read, write};
+use super::{Atomic, Fault, atomic, fixup, read, write};
 
 /// A registered range. Accesses are relative to its start and never leave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,11 +15,9 @@ impl Region {
     /// # Safety
     /// As long as this value or a copy is used, no Rust reference covers the range, but to atomics. It may be unmapped,
     /// protected or truncated at any time; it must not be reused for something that others rely on.
-    pub(crate) const unsafe fn new(start: usize, len: usize) -> Option<Self> {
-        match start.checked_add(len) {
-            Some(_) => Some(Self { start, len }),
-            None => None,
-        }
+    pub(crate) unsafe fn new(start: usize, len: usize) -> Option<Self> {
+        fixup::prepare();
+        start.checked_add(len).map(|_| Self { start, len })
     }
 
     /// Bytes in the range.
