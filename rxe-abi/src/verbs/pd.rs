@@ -47,12 +47,13 @@ extern "C" fn ibv_dealloc_pd(pd: Owned<Pd>) -> c_int {
     })
 }
 
-/// ibv_alloc_parent_domain(3). Its allocators have nothing to allocate here.
+/// ibv_alloc_parent_domain(3). Its allocators have nothing to allocate here, and that memory shared with a confidential machine's
+/// host may be allocated (ALLOW_CC_UNPROTECTED_ALLOC) is needed only by devices that cannot reach private memory.
 pub(super) extern "C" fn alloc_parent_domain(
     context: ContextPtr,
     attr: Option<&ParentDomainInitAttr<'_>>,
 ) -> *mut Pd {
-    const KNOWN: u32 = 3;
+    const KNOWN: u32 = 7;
     pointer(|| {
         let (context, attr) = (Context::of(context)?, given(attr)?);
         let pd = given(attr.pd)?;

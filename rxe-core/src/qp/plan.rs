@@ -81,6 +81,8 @@ pub(crate) struct Wanted {
     pub most: u32,
     /// Bytes of a full packet: only whole packets are granted, but for the last.
     pub packet: u32,
+    /// Whether it is asked for again, which is as it was at first or not at all.
+    pub again: bool,
 }
 
 impl Need {

@@ -55,6 +55,11 @@ impl Limit {
         self.size
     }
 
+    /// The largest size.
+    pub(super) const fn max(&self) -> u32 {
+        self.max
+    }
+
     const fn least(&self) -> u32 {
         if self.max < MIN_WINDOW { self.max } else { MIN_WINDOW }
     }

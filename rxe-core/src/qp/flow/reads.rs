@@ -60,7 +60,10 @@ impl ReadBudget {
 
     /// How much may be asked for now, in whole packets, but for a READ's last.
     pub(super) fn admit(&self, holding: &Holding, wanted: &Wanted, spot: Spot) -> Result<Grant, Wait> {
-        let &Wanted { least, mut most, packet } = wanted;
+        if wanted.again {
+            return self.admit_again(holding, wanted.most, spot);
+        }
+        let &Wanted { least, mut most, packet, .. } = wanted;
         let (own, fresh) = (holding.responses(), holding.responses() == 0 && !holding.is_silent());
         let share = self.line.share(self.limit.size());
         if own > 0 && own.saturating_add(least) > share || holding.is_silent() && holding.awaits_responses() {
@@ -88,6 +91,24 @@ impl ReadBudget {
             _ => return Err(Wait::Responses),
         };
         Ok(Grant { ask: true, bytes })
+    }
+
+    /// Whether a READ may be asked for again as it was at first. What the socket takes counts, not what losses have left of it, because
+    /// it is not cut and would wait until all others are idle.
+    fn admit_again(&self, holding: &Holding, bytes: u32, spot: Spot) -> Result<Grant, Wait> {
+        let own = holding.responses();
+        let share = self.line.share(self.limit.size());
+        if own > 0 && own.saturating_add(bytes) > share || holding.is_silent() && holding.awaits_responses() {
+            return Err(Wait::Answer);
+        }
+        let has_room = self.taken == 0
+            || self.taken.saturating_add(bytes) <= self.limit.max()
+            || own == 0 && self.beyond > 0;
+        if has_room && (spot.in_turn || self.line.is_empty()) {
+            Ok(Grant { ask: true, bytes })
+        } else {
+            Err(Wait::Responses)
+        }
     }
 
     pub(super) const fn asked(&mut self, bytes: u32) {
@@ -173,7 +194,7 @@ mod tests {
     const ALONE: Spot = Spot { begins: true, ends: false, in_turn: false, spent: 0 };
 
     fn wanted(bytes: u32) -> Wanted {
-        Wanted { least: bytes.min(4096), most: bytes, packet: 4096 }
+        Wanted { least: bytes.min(4096), most: bytes, packet: 4096, again: false }
     }
 
     fn grant(reads: &ReadBudget, holding: &Holding, wanted: Wanted) -> Option<u32> {
@@ -189,6 +210,22 @@ mod tests {
         holding.asked(&mut reads, Instant::ZERO, 40_960);
         assert_eq!(grant(&reads, &holding, wanted(4096)), None);
         assert_eq!(grant(&reads, &holding, wanted(3840)), Some(3840), "the last one fits");
+    }
+
+    #[test]
+    fn what_is_asked_for_again_needs_room_in_the_socket_only() {
+        let (mut reads, mut holding) = (ReadBudget::new(64_000), Holding::default());
+        holding.asked(&mut reads, Instant::ZERO, 20_000);
+        reads.lost();
+        let again = |bytes| Wanted { again: true, ..wanted(bytes) };
+        assert_eq!(grant(&reads, &Holding::default(), again(44_000)), Some(44_000));
+        assert_eq!(grant(&reads, &Holding::default(), again(44_001)), None);
+        holding.came(&mut reads, 20_000);
+        assert_eq!(
+            grant(&reads, &Holding::default(), again(100_000)),
+            Some(100_000),
+            "by itself it always may"
+        );
     }
 
     #[test]

@@ -210,17 +210,18 @@ impl Requester {
     }
 
     /// What a READ needs of which `left` bytes are to be asked for. One that is sent again ends where it ended at first,
-    /// because the responder may know it or not.
+    /// because the responder may know it or not; and in one piece: Linux 6.1 takes the start of a repeated READ for the start of
+    /// what may be repeated, and would be silent if the piece before it had to be sent once more.
     fn wanted(&self, mtu: u32, left: u64, part: bool) -> Need {
         let packets = |count: u32| left.min(u64::from(count) * u64::from(mtu)) as u32;
         if self.cur != self.next
             && let Some(end) = self.read_ends.iter().find(|end| !end.is_before(self.cur))
         {
             let bytes = packets(end.since(self.cur) + 1);
-            return Need::Responses(Wanted { least: packets(1), most: bytes, packet: mtu });
+            return Need::Responses(Wanted { least: bytes, most: bytes, packet: mtu, again: true });
         }
         let most = if part { packets(READ_PART) } else { left as u32 };
-        Need::Responses(Wanted { least: packets(1), most, packet: mtu })
+        Need::Responses(Wanted { least: packets(1), most, packet: mtu, again: false })
     }
 
     /// Writes the packet of `draft`, for which `grant` was given, into `out`, which has its length. False if no packet came
@@ -278,9 +279,7 @@ impl Requester {
             let needs_data = !wqe.may_take_long();
             self.outstanding.push_back(Outstanding { first: self.cur, last, bytes: grant.bytes, needs_data });
             if grant.bytes > 0 {
-                if again {
-                    self.note_read_end(last);
-                } else {
+                if !again {
                     self.read_ends.push_back(last);
                 }
                 holding.asked(ctx.reads, ctx.now, grant.bytes);
@@ -306,14 +305,6 @@ impl Requester {
         qp.stats.packets_sent += 1;
         qp.stats.bytes_sent += u64::from(draft.payload);
         qp.stats.retransmitted += u64::from(again);
-    }
-
-    /// A READ that is sent again was cut: from now on the responder may know no more than this piece.
-    fn note_read_end(&mut self, last: Psn) {
-        let at = self.read_ends.iter().position(|end| !end.is_before(last)).unwrap_or(self.read_ends.len());
-        if self.read_ends.get(at) != Some(&last) {
-            self.read_ends.insert(at, last);
-        }
     }
 
     /// The packet at the cursor has left.
