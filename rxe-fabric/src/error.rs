@@ -1,0 +1,54 @@
+//! Mistakes in files: always with the line, and the word at which reading stopped.
+
+use core::fmt;
+
+/// Why a file is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}{}: {reason}", At(token))]
+pub struct FileError {
+    /// The line, from 1.
+    pub line: usize,
+    /// The word there; empty at the end of the file.
+    pub token: String,
+    /// What is wrong, and what would be right.
+    pub reason: String,
+}
+
+/// Something that is read, but perhaps not as its writer meant it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The line, from 1; 0 if it is about the whole file.
+    pub line: usize,
+    /// What is to be known.
+    pub text: String,
+}
+
+impl FileError {
+    pub(crate) fn new(line: usize, token: &str, reason: impl Into<String>) -> Self {
+        // A hostile file must not make a long message.
+        const LONGEST: usize = 40;
+        let mut token: String = token.trim().chars().take(LONGEST + 1).collect();
+        if token.chars().count() > LONGEST {
+            token.pop();
+            token.push_str("...");
+        }
+        Self { line, token, reason: reason.into() }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.text),
+            line => write!(f, "line {line}: {}", self.text),
+        }
+    }
+}
+
+struct At<'a>(&'a str);
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, ", at \"{}\"", self.0.escape_default()) }
+    }
+}
