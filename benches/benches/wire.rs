@@ -22,7 +22,7 @@ fn packet(payload: usize) -> Vec<u8> {
 
 fn wire(criterion: &mut Criterion) {
     let v4 = [10, 0, 0, 1].into();
-    let route = Route { src: v4, dst: v4, src_port: 0xc000 };
+    let route = Route::v2(v4, v4, 0xc000);
     let crc = RouteCrc::new(&route);
     for payload in [0, 64, 1024, 4096] {
         let mut bytes = packet(payload);

@@ -74,6 +74,12 @@ pub(crate) fn given<T>(value: Option<T>) -> Result<T> {
     value.ok_or(INVALID)
 }
 
+/// ENOENT unless an object still has the number by which a kernel would look it up: a program that has written over it is told, as
+/// by a kernel.
+pub(crate) const fn known(handle: u32, number: u32) -> Result<()> {
+    if handle == number { Ok(()) } else { Err(Errno(libc::ENOENT)) }
+}
+
 pub(crate) fn set_errno(errno: Errno) {
     nix::errno::Errno::set_raw(errno.0);
 }
@@ -100,6 +106,19 @@ pub(crate) fn value(work: impl FnOnce() -> Result<c_int>) -> c_int {
     run(work).unwrap_or_else(|errno| {
         set_errno(errno);
         -1
+    })
+}
+
+/// For functions that return a number of bytes, or -1 and set `errno`, and may wait; as [`waiting_value`].
+pub(crate) fn waiting_size(work: impl FnOnce() -> Result<usize>) -> isize {
+    cancellation_point(|| {
+        run(work).map_or_else(
+            |errno| {
+                set_errno(errno);
+                -1
+            },
+            |size| size as isize,
+        )
     })
 }
 
@@ -160,6 +179,11 @@ impl<T> Owned<T> {
 pub(crate) struct List<T>(*const T);
 
 impl<T> List<T> {
+    /// From a pointer that a program wrote into a structure.
+    pub(crate) const fn new(start: *const T) -> Self {
+        Self(start)
+    }
+
     /// Its elements, of which C says there are `count`. A pointer of null has none.
     pub(crate) fn elements(&self, count: usize) -> &[T] {
         if self.0.is_null() || count == 0 || count > isize::MAX as usize / size_of::<T>() {
@@ -167,6 +191,18 @@ impl<T> List<T> {
         }
         // SAFETY: the program promises `count` elements that stay for this call.
         unsafe { slice::from_raw_parts(self.0, count) }
+    }
+
+    /// Copies of its elements, wherever they lie: programs keep scatter elements in packed structures (libiscsi does), which
+    /// processors read as well.
+    pub(crate) fn copies(&self, count: usize) -> impl ExactSizeIterator<Item = T>
+    where
+        T: Copy,
+    {
+        let count = if self.0.is_null() || count > isize::MAX as usize / size_of::<T>() { 0 } else { count };
+        let start = self.0;
+        // SAFETY: the program promises `count` elements that stay for this call.
+        (0..count).map(move |index| unsafe { start.add(index).read_unaligned() })
     }
 }
 
@@ -207,6 +243,32 @@ impl Bytes {
         let mut out = smallvec::SmallVec::new();
         self.append_to(&mut out, 8);
         out[..].try_into().map_err(|_| INVALID)
+    }
+}
+
+/// The start of an array of C's that is changed in place.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct ListMut<T>(*mut T);
+
+impl<T> ListMut<T> {
+    /// Its elements, of which C says there are `count`. A pointer of null has none.
+    pub(crate) fn elements(&mut self, count: usize) -> &mut [T] {
+        if self.0.is_null() || count == 0 || count > isize::MAX as usize / size_of::<T>() {
+            return &mut [];
+        }
+        // SAFETY: the program promises `count` elements that nobody else uses during this call. They are numbers, for which any
+        // bits are a value.
+        unsafe { slice::from_raw_parts_mut(self.0, count) }
+    }
+
+    pub(crate) const fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> usize {
+        self.0.expose_provenance()
     }
 }
 
@@ -282,6 +344,21 @@ impl<K: Eq + Hash, T> Register<K, T> {
     }
 }
 
+impl From<rxe_rsocket::SocketError> for Errno {
+    /// A device that cannot be opened is told without being asked; that a call would wait, and the like, is not worth a word.
+    fn from(error: rxe_rsocket::SocketError) -> Self {
+        use rxe_rsocket::SocketError as E;
+        match error {
+            E::Cm(error) => error.into(),
+            E::WouldBlock | E::InProgress | E::Already | E::Interrupted => Self(error.errno()),
+            error => {
+                rxe_verbs::tell(&error);
+                Self(error.errno())
+            }
+        }
+    }
+}
+
 impl From<rxe_cm::CmError> for Errno {
     /// A device that cannot be opened is told without being asked.
     fn from(error: rxe_cm::CmError) -> Self {
@@ -352,6 +429,46 @@ pub(crate) fn sockaddr_bytes(address: SocketAddr) -> smallvec::SmallVec<[u8; 28]
         }
     }
     out
+}
+
+/// Where a program wants an address, and how many bytes it has there; either may be null.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct AddressOut(*mut libc::sockaddr);
+
+impl AddressOut {
+    pub(crate) const fn new(place: *mut libc::sockaddr) -> Self {
+        Self(place)
+    }
+
+    /// Writes as much of the address as there is room for, and its whole length, as `getsockname(2)`.
+    pub(crate) fn write(&self, room: Option<&mut libc::socklen_t>, address: SocketAddr) {
+        let Some(room) = room else { return };
+        let bytes = sockaddr_bytes(address);
+        if !self.0.is_null() {
+            let len = bytes.len().min(*room as usize);
+            // SAFETY: the program promises so much room here.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.cast::<u8>(), len) };
+        }
+        *room = bytes.len() as libc::socklen_t;
+    }
+}
+
+/// Pieces of memory (`struct iovec`) that a program has something sent from.
+pub(crate) fn pieces(list: &[libc::iovec]) -> smallvec::SmallVec<[&[u8]; 8]> {
+    let piece = |piece: &libc::iovec| List(piece.iov_base.cast_const().cast::<u8>());
+    // SAFETY: the program promises that the pieces can be read, and stay for this call.
+    let bytes = |one: &libc::iovec| unsafe {
+        let all = piece(one);
+        let elements = all.elements(one.iov_len);
+        slice::from_raw_parts(elements.as_ptr(), elements.len())
+    };
+    list.iter().map(bytes).collect()
+}
+
+/// The same for what is received.
+pub(crate) fn place(one: &libc::iovec) -> ListMut<u8> {
+    ListMut(one.iov_base.cast())
 }
 
 /// A string of the program's; may be null.

@@ -11,8 +11,8 @@ use crate::{
 };
 use core::ffi::{c_char, c_int};
 use rxe_verbs::{
-    Access, AddressVector, Completion, Context, Gid, Mtu, Pkey, Psn, Qkey, QpAttrs, QpCaps, QpChange,
-    QpState, QpType, Qpn, SendFlags, WcExtra, WindowType,
+    Access, AddressVector, Completion, Context, Cq, Gid, Mtu, Pkey, Psn, Qkey, QpAttrs, QpCaps, QpChange,
+    QpState, QpType, Qpn, SendFlags, TagInfo, WcExtra, WindowType,
 };
 
 /// Copies text, cut to what fits, and ends it with a zero byte.
@@ -235,20 +235,31 @@ pub(crate) fn qp_attr(now: &QpAttrs, caps: &QpCaps) -> QpAttr {
     }
 }
 
-/// Flags of a completion, and its immediate data or invalidated key.
-pub(crate) fn wc_extra(done: &Completion) -> (u32, u32) {
+/// Flags of a completion that was polled from `cq`, and its immediate data or invalidated key.
+pub(crate) fn wc_extra(cq: &Cq, done: &Completion) -> (u32, u32) {
     let grh = if done.grh { v::WC_GRH } else { 0 };
     match done.extra {
         WcExtra::None => (grh, 0),
+        WcExtra::Tag(_) => tagged_extra(&cq.tag_info(done).unwrap_or_default()),
         // The bytes are in network order as they lie.
         WcExtra::Immediate(bytes) => (grh | v::WC_WITH_IMM, u32::from_ne_bytes(bytes)),
         WcExtra::Invalidated(key) => (grh | v::WC_WITH_INV, key.0),
     }
 }
 
-/// A completion for ibv_poll_cq.
-pub(crate) fn wc(done: &Completion) -> Wc {
-    let (wc_flags, imm_data) = wc_extra(done);
+/// The same for what a tag matching queue says.
+fn tagged_extra(info: &TagInfo) -> (u32, u32) {
+    let flags = info.flags.bits();
+    match info.extra {
+        WcExtra::None | WcExtra::Tag(_) => (flags, 0),
+        WcExtra::Immediate(bytes) => (flags | v::WC_WITH_IMM, u32::from_ne_bytes(bytes)),
+        WcExtra::Invalidated(key) => (flags | v::WC_WITH_INV, key.0),
+    }
+}
+
+/// A completion for ibv_poll_cq on `cq`.
+pub(crate) fn wc(cq: &Cq, done: &Completion) -> Wc {
+    let (wc_flags, imm_data) = wc_extra(cq, done);
     Wc {
         wr_id: done.wr_id,
         status: done.status as c_int,

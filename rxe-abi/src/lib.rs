@@ -15,5 +15,6 @@ mod object;
 mod poll;
 mod rdma;
 mod refuse;
+mod rsocket;
 mod verbs;
 mod wr;

@@ -3,11 +3,12 @@
 //! The functions that make and end them are in `verbs/`.
 
 use crate::{
-    border::{INVALID, Register, Result},
+    border::{INVALID, Register, Result, known},
     c::{
         self,
         context::{ContextPtr, VerbsContext},
     },
+    poll,
     wr::Batch,
 };
 use core::{mem::offset_of, net::IpAddr};
@@ -127,8 +128,8 @@ pub(crate) struct Mr {
     pub(crate) mr: Mutex<Option<rxe_verbs::Mr>>,
     pub(crate) pd: Mutex<Users>,
     pub(crate) context: Arc<Context>,
-    /// The device memory it is of, or the hints it was registered with.
-    pub(crate) _of: Option<Users>,
+    /// What it is of: device memory, a dma-buf's mapping, the hints it was registered with.
+    pub(crate) _of: Option<Arc<dyn core::fmt::Debug + Send + Sync>>,
 }
 
 impl Mr {
@@ -207,7 +208,9 @@ pub(crate) struct Cq {
     pub(crate) _channel: Option<Users>,
     pub(crate) events: Events,
     /// The completion that ibv_wc_read_* tell of.
-    pub(crate) current: Mutex<rxe_verbs::Completion>,
+    pub(crate) current: Mutex<poll::Current>,
+    /// Whether it was made to tell of tags (IBV_WC_EX_WITH_TM_INFO).
+    pub(crate) tells_tags: bool,
 }
 
 /// An XRC domain.
@@ -245,8 +248,45 @@ pub(crate) struct Qp {
     pub(crate) events: Events,
     /// By which a handle of an XRC target hears of its events.
     pub(crate) listener: Option<Listener>,
+    /// Of one for raw packets: what sends and receives in the place of `qp`, which has its state.
+    pub(crate) raw: Option<rxe_verbs::RawPackets>,
+    /// Of the table whose queues its frames are spread over.
+    pub(crate) _table: Option<Users>,
     /// What ibv_wr_* have put together; only where the program asked for them.
     pub(crate) batch: Option<Batch>,
+}
+
+/// A rule that gives frames to a queue pair for raw packets.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Flow {
+    pub(crate) c: c::object::Flow,
+    pub(crate) _flow: rxe_verbs::FlowHandle,
+    pub(crate) _context: Arc<Context>,
+}
+
+/// A receive work queue, for frames.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Wq {
+    pub(crate) c: c::object::Wq,
+    pub(crate) queue: Arc<rxe_verbs::RawQueue>,
+    pub(crate) cq: rxe_verbs::Cq,
+    pub(crate) context: Arc<Context>,
+    pub(crate) _pd: Users,
+    pub(crate) users: Users,
+}
+
+/// Queues that a queue pair spreads its frames over.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct RwqTable {
+    pub(crate) c: c::object::RwqTable,
+    pub(crate) queues: Vec<Arc<rxe_verbs::RawQueue>>,
+    pub(crate) cq: rxe_verbs::Cq,
+    pub(crate) _context: Arc<Context>,
+    pub(crate) _queues: Vec<Users>,
+    pub(crate) users: Users,
 }
 
 /// Asynchronous events of an object that were given out and not acknowledged.
@@ -277,5 +317,33 @@ impl Events {
 
     fn lock(&self) -> MutexGuard<'_, u32> {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pd {
+    /// Whether its number is the one that it was given.
+    pub(crate) fn known(&self) -> Result<()> {
+        known(self.c.handle, self.pd.id().0)
+    }
+}
+
+impl Cq {
+    /// Whether its number is the one that it was given.
+    pub(crate) fn known(&self) -> Result<()> {
+        known(self.c.base.handle, self.cq.id().0)
+    }
+}
+
+impl Srq {
+    /// Whether its number is the one that it was given.
+    pub(crate) fn known(&self) -> Result<()> {
+        known(self.c.handle, self.srq.id().0)
+    }
+}
+
+impl Qp {
+    /// Whether its number is the one that it was given.
+    pub(crate) const fn known(&self) -> Result<()> {
+        known(self.c.qp_base.handle, self.c.qp_base.qp_num)
     }
 }

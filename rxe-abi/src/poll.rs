@@ -3,18 +3,15 @@
 //! One completion is taken at a time, so that nothing is held back from ibv_poll_cq on the same queue.
 
 use crate::{
-    border::{UNSUPPORTED, given, quietly},
-    c::object::PollFunctions,
+    border::{Out, UNSUPPORTED, given, quietly},
+    c::{object::PollFunctions, value as v, work::WcTmInfo},
     convert::wc_extra,
     object::Cq,
     verbs::clock,
 };
-use core::{
-    ffi::{c_int, c_void},
-    sync::atomic::Ordering,
-};
+use core::{ffi::c_int, sync::atomic::Ordering};
 use nix::time::{ClockId, clock_gettime};
-use rxe_verbs::Completion;
+use rxe_verbs::{Completion, Qpn, TagInfo};
 use std::sync::{MutexGuard, PoisonError};
 
 pub(crate) const FUNCTIONS: PollFunctions = PollFunctions {
@@ -38,8 +35,32 @@ pub(crate) const FUNCTIONS: PollFunctions = PollFunctions {
     read_completion_wallclock_ns,
 };
 
+/// The completion that a queue stands at.
+#[derive(Debug, Default)]
+pub(crate) struct Current {
+    wc: Completion,
+    /// Its flags, and its immediate data in network order or the invalidated key.
+    extra: (u32, u32),
+    /// Where it is of a tag matching queue.
+    tag: TagInfo,
+}
+
+impl Current {
+    /// A completion that was polled from `cq`.
+    fn new(cq: &Cq, wc: Completion) -> Self {
+        let tag = cq.cq.tag_info(&wc).unwrap_or_default();
+        let mut extra = wc_extra(&cq.cq, &wc);
+        // Cards do not tell of a routed header where a queue tells of tags, and programs compare all flags (as rdma-core's tests
+        // do). Datagrams have it: their buffers begin with it.
+        if cq.tells_tags && wc.src_qp == Qpn::default() {
+            extra.0 &= !v::WC_GRH;
+        }
+        Self { wc, extra, tag }
+    }
+}
+
 /// The completion it stands at.
-fn current(cq: &Cq) -> MutexGuard<'_, Completion> {
+fn current(cq: &Cq) -> MutexGuard<'_, Current> {
     cq.current.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -61,7 +82,7 @@ extern "C" fn next_poll(cq: &Cq) -> c_int {
             Ok(_) => {
                 cq.c.status.store(one[0].status as c_int, Ordering::Relaxed);
                 cq.c.wr_id.store(one[0].wr_id, Ordering::Relaxed);
-                *current(cq) = one[0];
+                *current(cq) = Current::new(cq, one[0]);
                 0
             }
             Err(error) => error.errno(),
@@ -74,36 +95,36 @@ extern "C" fn next_poll(cq: &Cq) -> c_int {
 extern "C" fn end_poll(_cq: &Cq) {}
 
 extern "C" fn read_opcode(cq: &Cq) -> c_int {
-    current(cq).opcode as c_int
+    current(cq).wc.opcode as c_int
 }
 
 extern "C" fn read_vendor_err(cq: &Cq) -> u32 {
-    current(cq).vendor_error
+    current(cq).wc.vendor_error
 }
 
 extern "C" fn read_byte_len(cq: &Cq) -> u32 {
-    current(cq).byte_len
+    current(cq).wc.byte_len
 }
 
 /// In network order; also the invalidated key.
 extern "C" fn read_imm_data(cq: &Cq) -> u32 {
-    wc_extra(&current(cq)).1
+    current(cq).extra.1
 }
 
 extern "C" fn read_qp_num(cq: &Cq) -> u32 {
-    current(cq).qpn.value()
+    current(cq).wc.qpn.value()
 }
 
 extern "C" fn read_src_qp(cq: &Cq) -> u32 {
-    current(cq).src_qp.value()
+    current(cq).wc.src_qp.value()
 }
 
 extern "C" fn read_wc_flags(cq: &Cq) -> u32 {
-    wc_extra(&current(cq)).0
+    current(cq).extra.0
 }
 
 extern "C" fn read_sl(cq: &Cq) -> u8 {
-    current(cq).sl
+    current(cq).wc.sl
 }
 
 /// The time now: the completion was there when it was polled for, perhaps a little earlier.
@@ -129,5 +150,12 @@ extern "C" fn nothing_32(_cq: &Cq) -> u32 {
     0
 }
 
-/// There are no tags: creating a queue that reads them is refused.
-extern "C" fn read_tm_info(_cq: &Cq, _info: *mut c_void) {}
+/// Zeros for what has no tag.
+extern "C" fn read_tm_info(cq: &Cq, info: Out<'_, WcTmInfo>) {
+    let TagInfo { tag, app_ctx, .. } = current(cq).tag;
+    quietly(|| {
+        if let Some(info) = info {
+            info.write(WcTmInfo { tag, app_ctx });
+        }
+    });
+}

@@ -12,8 +12,8 @@ use crate::{
 };
 use core::{ffi::c_int, ops::Range, sync::atomic::Ordering};
 use rxe_verbs::{
-    BindWindow, Key, Payload, PostError, PostListError, Qkey, QpType, Qpn, Remote, SendFlags, SendOp, SendWr,
-    Sge, UdDest, limits,
+    BindWindow, Key, Payload, PostError, PostListError, Qkey, QpType, Qpn, RawPackets, Remote, SendFlags,
+    SendOp, SendWr, Sge, UdDest, limits,
 };
 use smallvec::SmallVec;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -48,6 +48,11 @@ impl Requests {
         self.list.len()
     }
 
+    /// Whether any of them binds a window.
+    pub(crate) fn binds(&self) -> bool {
+        self.list.iter().any(|request| matches!(request.op, SendOp::BindWindow(_)))
+    }
+
     pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.sges.clear();
@@ -56,14 +61,14 @@ impl Requests {
 
     /// Takes over a request of C's.
     pub(crate) fn add(&mut self, qp: &Qp, wr: &work::SendWr<'_>) -> Result<()> {
-        let elements = wr.sg_list.elements(count(wr.num_sge)?);
+        let elements = wr.sg_list.copies(count(wr.num_sge)?);
         let op = operation(wr)?;
         let data = if wr.send_flags & v::SEND_INLINE == 0 {
             Data::Sges(self.gather(elements))
         } else {
-            Data::Inline(self.copy(elements.iter().map(|sge| (Bytes::at(sge.addr), sge.length as usize)))?)
+            Data::Inline(self.copy(elements.map(|sge| (Bytes::at(sge.addr), sge.length as usize)))?)
         };
-        let dest = if qp.qp.qp_type() == QpType::Ud {
+        let dest = if qp.raw.is_none() && qp.qp.qp_type() == QpType::Ud {
             // SAFETY: on a datagram queue pair the union says where to.
             let to = unsafe { wr.wr.ud };
             Some(given(to.ah)?.ah.dest(Qpn::new(to.remote_qpn), Qkey(to.remote_qkey)))
@@ -75,9 +80,9 @@ impl Requests {
         Ok(())
     }
 
-    fn gather(&mut self, elements: &[work::Sge]) -> Range<usize> {
+    fn gather(&mut self, elements: impl Iterator<Item = work::Sge>) -> Range<usize> {
         let start = self.sges.len();
-        self.sges.extend(elements.iter().map(sge));
+        self.sges.extend(elements.map(sge));
         start..self.sges.len()
     }
 
@@ -107,14 +112,30 @@ impl Requests {
         }
     }
 
-    /// Posts all or none.
-    fn post_all(&self, qp: &rxe_verbs::Qp) -> core::result::Result<(), PostListError> {
+    /// Frames leave one after the other.
+    fn post_raw(&self, raw: &RawPackets) -> core::result::Result<(), PostListError> {
+        let mut list = self.list.iter().enumerate();
+        list.try_for_each(|(index, request)| {
+            raw.post_send(&self.wr(request)).map_err(|reason| PostListError { index, reason })
+        })
+    }
+
+    /// Posts all or none; of frames those before the first that is refused.
+    fn post_all(&self, qp: &Qp) -> core::result::Result<(), PostListError> {
+        if let Some(raw) = &qp.raw {
+            return self.post_raw(raw);
+        }
+        let qp = &qp.qp;
         let list: SmallVec<[SendWr<'_>; 8]> = self.list.iter().map(|request| self.wr(request)).collect();
         qp.post_send_all(&list)
     }
 
     /// Posts them, up to the first that is refused.
-    pub(crate) fn post(&self, qp: &rxe_verbs::Qp) -> core::result::Result<(), PostListError> {
+    pub(crate) fn post(&self, qp: &Qp) -> core::result::Result<(), PostListError> {
+        if let Some(raw) = &qp.raw {
+            return self.post_raw(raw);
+        }
+        let qp = &qp.qp;
         if let [one] = &self.list[..] {
             return qp.post_send(&self.wr(one)).map_err(|reason| PostListError { index: 0, reason });
         }
@@ -123,7 +144,7 @@ impl Requests {
     }
 }
 
-const fn sge(element: &work::Sge) -> Sge {
+const fn sge(element: work::Sge) -> Sge {
     Sge { addr: element.addr, len: element.length, lkey: Key(element.lkey) }
 }
 
@@ -145,12 +166,23 @@ fn operation(wr: &work::SendWr<'_>) -> Result<SendOp> {
         v::WR_LOCAL_INV => SendOp::LocalInvalidate(Key(wr.imm_data)),
         v::WR_SEND_WITH_INV => SendOp::SendInvalidate(Key(wr.imm_data)),
         v::WR_BIND_MW => {
-            // SAFETY: a request that binds a window has filled it in.
-            let bind = unsafe { wr.bind_mw.assume_init() };
+            let bind = binding(wr).ok_or(INVALID)?;
             bind_window(given(bind.mw)?, bind.rkey, &bind.bind_info)?
         }
         _ => return Err(PostError::Operation.into()),
     })
+}
+
+/// What a request says that binds a window.
+fn binding<'a>(wr: &work::SendWr<'a>) -> Option<work::BindMw<'a>> {
+    // SAFETY: a request with this opcode has filled it in.
+    (wr.opcode == v::WR_BIND_MW).then(|| unsafe { wr.bind_mw.assume_init() })
+}
+
+/// The window of type 2 that a request binds, and its new key.
+pub(crate) fn bound_window<'a>(wr: &work::SendWr<'a>) -> Option<(&'a Mw, u32)> {
+    let bind = binding(wr)?;
+    Some((bind.mw.filter(|mw| mw.c.kind == v::MW_TYPE_2)?, bind.rkey))
 }
 
 fn bind_window(mw: &Mw, rkey: u32, info: &MwBindInfo<'_>) -> Result<SendOp> {
@@ -167,7 +199,12 @@ fn bind_window(mw: &Mw, rkey: u32, info: &MwBindInfo<'_>) -> Result<SendOp> {
 
 /// A receive request's elements.
 pub(crate) fn recv_sges(wr: &RecvWr<'_>) -> Result<SmallVec<[Sge; 8]>> {
-    Ok(wr.sg_list.elements(count(wr.num_sge)?).iter().map(sge).collect())
+    Ok(sges(&wr.sg_list, count(wr.num_sge)?))
+}
+
+/// A list of elements of C's.
+pub(crate) fn sges(list: &List<work::Sge>, count: usize) -> SmallVec<[Sge; 8]> {
+    list.copies(count).map(sge).collect()
 }
 
 /// What ibv_wr_start to ibv_wr_complete put together. One thread at a time is between the two.
@@ -332,19 +369,19 @@ extern "C" fn wr_set_inline_data(qp: &Qp, bytes: Bytes, len: usize) {
 
 extern "C" fn wr_set_inline_data_list(qp: &Qp, buffers: usize, list: List<DataBuf>) {
     amend(qp, |requests| {
-        let pieces = list.elements(buffers).iter().map(|buffer| (buffer.addr, buffer.length));
+        let pieces = list.copies(buffers).map(|buffer| (buffer.addr, buffer.length));
         Ok(Amendment::Data(Data::Inline(requests.copy(pieces)?)))
     });
 }
 
 extern "C" fn wr_set_sge(qp: &Qp, lkey: u32, addr: u64, length: u32) {
     amend(qp, |requests| {
-        Ok(Amendment::Data(Data::Sges(requests.gather(&[work::Sge { addr, length, lkey }]))))
+        Ok(Amendment::Data(Data::Sges(requests.gather(core::iter::once(work::Sge { addr, length, lkey })))))
     });
 }
 
 extern "C" fn wr_set_sge_list(qp: &Qp, elements: usize, list: List<work::Sge>) {
-    amend(qp, |requests| Ok(Amendment::Data(Data::Sges(requests.gather(list.elements(elements))))));
+    amend(qp, |requests| Ok(Amendment::Data(Data::Sges(requests.gather(list.copies(elements))))));
 }
 
 /// ibv_wr_start: waits for a thread that is between start and complete.
@@ -374,7 +411,7 @@ extern "C" fn wr_complete(qp: &Qp) -> c_int {
         let building = batch.lock();
         let result = match building.error {
             Some(errno) => Err(errno),
-            None => building.requests.post_all(&qp.qp).map_err(Into::into),
+            None => building.requests.post_all(qp).map_err(Into::into),
         };
         end(batch, building);
         result

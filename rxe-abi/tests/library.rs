@@ -171,6 +171,16 @@ fn endpoints_are_what_they_were_made_of() {
     program_on_ours("endpoints", &["10.66.0.9"]);
 }
 
+#[test]
+fn frames_come_to_whose_flows_fit() {
+    program_on_ours("raw", &[]);
+}
+
+#[test]
+fn ids_are_told_of_what_becomes_of_their_interface() {
+    program_with("removed", &[], SECOND_INTERFACE);
+}
+
 /// Another one than lo, so that there are two devices.
 const SECOND_INTERFACE: &str = "ip link add rxe-a type veth peer name rxe-b && ip addr add 10.66.1.1/24 dev rxe-a && \
      ip link set rxe-b up && ip link set rxe-a up";

@@ -19,7 +19,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Local {
     /// Use only this address of ours
-    #[arg(long, value_name = "IP")]
+    #[arg(short, long, value_name = "IP")]
     pub(crate) bind: Option<IpAddr>,
     /// Use this device (rxe0) or network interface (eth0)
     #[arg(short, long, value_name = "NAME", conflicts_with = "bind")]
@@ -121,6 +121,28 @@ fn prepare(stream: TcpStream) -> Result<TcpStream> {
 pub(crate) fn parse_mtu(text: &str) -> std::result::Result<Mtu, String> {
     let mtu = text.parse().ok().and_then(Mtu::from_bytes);
     mtu.ok_or_else(|| "it is one of 256, 512, 1024, 2048, 4096".to_owned())
+}
+
+/// What packets carry for a time: it is 4.096 us << code.
+const UNIT: f64 = 4.096e-6;
+
+/// The code of a time in seconds, for clap: of the next longer one that there is, or of one that is nearly as long, since nobody
+/// types 0.016777216.
+pub(crate) fn parse_code(text: &str) -> std::result::Result<u8, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds >= 0.0);
+    let code =
+        seconds.and_then(|seconds| (0..=31).find(|code| UNIT * f64::from(1_u32 << code) * 1.05 >= seconds));
+    code.ok_or_else(|| "it is a time in seconds, up to 8796".to_owned())
+}
+
+/// The same where code 0 means something else.
+pub(crate) fn parse_some_code(text: &str) -> std::result::Result<u8, String> {
+    parse_code(text).map(|code| code.max(1))
+}
+
+/// The same where code 0 is no time at all, and so is 0 seconds.
+pub(crate) fn parse_code_or_none(text: &str) -> std::result::Result<u8, String> {
+    if text.parse() == Ok(0.0) { Ok(0) } else { parse_some_code(text) }
 }
 
 /// 24 bits that differ from call to call.
@@ -250,5 +272,26 @@ fn network_says(context: &Context) -> String {
     match context.link_report().last_error {
         Some(error) => format!(" (the network says: {error})"),
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up_to_those_that_packets_can_carry() {
+        for (text, code) in
+            [("0", 0), ("4.1e-6", 0), ("0.017", 12), ("0.018", 13), ("0.067", 14), ("8796", 31)]
+        {
+            assert_eq!(parse_code(text), Ok(code), "{text}");
+        }
+        for wrong in ["-1", "9999", "x", "NaN", "inf"] {
+            assert!(parse_code(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(
+            (parse_some_code("0"), parse_code_or_none("0"), parse_code_or_none("1e-9")),
+            (Ok(1), Ok(0), Ok(1))
+        );
     }
 }

@@ -8,9 +8,12 @@ mod cmtime;
 mod demo;
 mod devices;
 mod doctor;
+mod external;
 mod follower;
+mod listing;
 mod local;
 mod measure;
+mod path;
 mod perf;
 mod pingpong;
 mod rdma;
@@ -19,8 +22,8 @@ mod run;
 mod service;
 mod stat;
 
-use clap::{Parser, Subcommand};
-use std::process::ExitCode;
+use clap::{Parser, Subcommand, error::ErrorKind};
+use std::{env, process::ExitCode};
 
 /// What a command ends with: nothing, or one sentence for the user.
 type Result<T> = std::result::Result<T, Error>;
@@ -48,6 +51,7 @@ enum Command {
     Demo(demo::Args),
     Service(service::Args),
     Stat(stat::Args),
+    Path(path::Args),
     Link(rdma::LinkArgs),
     Doctor(doctor::Args),
     /// What documents have people type for kernel devices; `rxe run` puts a program of this name on the PATH.
@@ -61,7 +65,17 @@ enum Command {
 fn main() -> ExitCode {
     // This process may become the host service.
     rxe_cm::attend_services();
-    let command = Cli::parse().command;
+    if let Some(program) = external::External::find(env::args_os()) {
+        return end(program.run());
+    }
+    let Cli { command } = Cli::try_parse().unwrap_or_else(|error| match error.kind() {
+        // Said again, with what else there is.
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            external::command().get_matches();
+            error.exit()
+        }
+        _ => error.exit(),
+    });
     // Programs that use a device are told by it; others would not be.
     let heeds = matches!(command, Command::Run(_) | Command::Env(_) | Command::Devices(_));
     let checked = if heeds { rxe_verbs::check_environment() } else { Ok(()) };
@@ -69,7 +83,7 @@ fn main() -> ExitCode {
         eprintln!("rxe: {error}");
         return ExitCode::FAILURE;
     }
-    let result = match command {
+    end(match command {
         Command::Run(args) => run::run(&args),
         Command::Env(args) => run::print(&args),
         Command::Devices(args) => devices::run(&args),
@@ -81,12 +95,17 @@ fn main() -> ExitCode {
         Command::Connect(args) => cm::connect::run(&args),
         Command::Service(args) => service::run(&args),
         Command::Stat(args) => stat::run(&args),
+        Command::Path(args) => path::run(&args),
         Command::Link(args) => rdma::run_link(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rdma(args) => rdma::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoPeer(args) => demo::run_peer(&args),
-    };
+    })
+}
+
+/// What the process ends with.
+fn end(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -39,6 +39,12 @@ enum Action {
         #[arg(long, hide = true)]
         detached: bool,
     },
+    /// Have it read its configuration again: partitions, lanes and limits hold for running programs from now on
+    Reload {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Have the service end with its last client
     Stop,
 }
@@ -48,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Action::Status { json, log } => status(json, log),
         Action::Start => start(),
         Action::Run { detached } => serve(detached),
+        Action::Reload { json } => reload(json),
         Action::Stop => stop(),
     }
 }
@@ -187,6 +194,27 @@ fn serve(detached: bool) -> Result<()> {
         Err(ServiceError::Running) if detached => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+fn reload(json: bool) -> Result<()> {
+    let report = observer()?.reload()?;
+    if let Some(error) = &report.error {
+        return Err(format!("nothing was changed: {error}").into());
+    }
+    for warning in &report.warnings {
+        eprintln!("rxe: {warning}");
+    }
+    if json {
+        return output::json(&report);
+    }
+    let changed = |is| if is { "changed" } else { "as before" };
+    outln!(
+        "P_Keys {}, lanes {}, {} told",
+        changed(report.pkeys),
+        changed(report.lanes),
+        counted(report.told, "process", "processes")
+    );
+    Ok(())
 }
 
 fn stop() -> Result<()> {

@@ -4,7 +4,7 @@ use crate::{
     Result, output,
     service::{counted, observer},
 };
-use rxe_verbs::host::report::{ClientStats, HostStats};
+use rxe_verbs::host::report::{ClientStats, HostStats, LockedReport};
 use std::fmt::Write;
 
 /// Counters of every process that uses the port: packets, bytes, retransmissions, NAKs, drops by reason
@@ -60,6 +60,10 @@ fn describe_client(text: &mut String, client: &ClientStats, qps: bool) {
         counted(client.qps.len(), "queue pair", "queue pairs")
     );
     counters(text, "  port", &client.port);
+    for lane in &client.lanes {
+        counters(text, &format!("  lane {}", lane.lane), &lane.counters);
+    }
+    locked(text, &client.locked);
     if qps {
         for qp in &client.qps {
             counters(text, &format!("  qp {:#08x} {} {}", qp.qpn, qp.service, qp.state), &qp.counters);
@@ -70,6 +74,23 @@ fn describe_client(text: &mut String, client: &ClientStats, qps: bool) {
             }
         }
     }
+}
+
+/// Registered memory, as a kernel would count it as locked.
+fn locked(text: &mut String, locked: &LockedReport) {
+    let kib = |bytes: u64| bytes / 1024;
+    let limit = match locked {
+        LockedReport { enforced: false, .. } => "not limited".to_owned(),
+        LockedReport { limit: None, .. } => "limit unlimited".to_owned(),
+        LockedReport { limit: Some(limit), exempt, .. } => {
+            format!("limit {} KiB{}", kib(*limit), if *exempt { ", exempt by CAP_IPC_LOCK" } else { "" })
+        }
+    };
+    let _ = write!(text, "  registered memory: {} KiB, {limit}", kib(locked.bytes));
+    if locked.refused > 0 {
+        let _ = write!(text, ", {} refused", counted(locked.refused as usize, "region", "regions"));
+    }
+    text.push('\n');
 }
 
 /// Those that are not 0, on one line.

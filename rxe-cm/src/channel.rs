@@ -12,6 +12,9 @@ use std::{
     time::Instant,
 };
 
+/// How long a wait lasts for which no descriptor is left.
+const CLOSED_PAUSE: Duration = Duration::from_millis(50);
+
 /// An event channel. Clones are the same channel; when the last is dropped, events that were not fetched are dropped too.
 ///
 /// Its descriptor ([`AsFd`]) is readable while events wait, for programs with an event loop of their own; it must only
@@ -72,7 +75,13 @@ impl EventChannel {
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(CmError::Empty);
             }
-            rxe_verbs::wait_readable(self.as_fd(), left).map_err(|_| CmError::Interrupted)?;
+            let waited = match self.0.0.readable.own() {
+                Some(fd) => rxe_verbs::wait_readable(fd, left).map(drop),
+                // The program has closed all descriptors: nothing but time wakes.
+                None => rxe_verbs::wait_for(&mut [], Some(CLOSED_PAUSE.min(left.unwrap_or(CLOSED_PAUSE))))
+                    .map(drop),
+            };
+            waited.map_err(|_| CmError::Interrupted)?;
         }
     }
 

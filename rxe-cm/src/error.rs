@@ -16,6 +16,9 @@ pub enum CmError {
         /// What the id does at the moment.
         state: &'static str,
     },
+    /// The id's device has gone ([`EventKind::DeviceRemoval`](crate::EventKind::DeviceRemoval)); it can only be destroyed (EIO).
+    #[error("{0}: the network interface below the id's device has gone; destroy the id")]
+    Removed(&'static str),
     /// The connection is not in a state for that (EINVAL).
     #[error(transparent)]
     Machine(#[from] WrongState),
@@ -67,6 +70,9 @@ pub enum CmError {
         /// What the system said.
         source: io::Error,
     },
+    /// The host's policy or its partitions have no path for this (EINVAL, as rdma_cm has it for what a subnet manager refuses).
+    #[error("the host's policy has no such path: {0}")]
+    NoPath(#[from] rxe_fabric::NoPath),
     /// No queue pair, and the parameters name none (EINVAL).
     #[error("the id has no queue pair: make one with create_qp, or name one in the parameters")]
     NoQueuePair,
@@ -130,6 +136,7 @@ impl CmError {
             | Self::Argument(_)
             | Self::PrivateData(_)
             | Self::Family { .. }
+            | Self::NoPath(_)
             | Self::NoQueuePair
             | Self::Device { .. } => libc::EINVAL,
             Self::InUse { .. } => libc::EADDRINUSE,
@@ -144,7 +151,7 @@ impl CmError {
             Self::Exhausted => libc::ENOMEM,
             Self::Interrupted => libc::EINTR,
             Self::Empty => libc::EAGAIN,
-            Self::Forked => libc::EIO,
+            Self::Removed(_) | Self::Forked => libc::EIO,
             Self::Failed { errno, .. } => *errno,
         }
     }

@@ -41,6 +41,8 @@ pub enum EventKind {
     AddrError(CmError),
     /// The way is known (RDMA_CM_EVENT_ROUTE_RESOLVED).
     RouteResolved,
+    /// The host's policy or its partitions have no path for this (RDMA_CM_EVENT_ROUTE_ERROR).
+    RouteError(CmError),
     /// Somebody wants a connection, or a datagram service: accept or reject (RDMA_CM_EVENT_CONNECT_REQUEST).
     ConnectRequest(Offer),
     /// The peer accepts a connection whose queue pair is not the id's: bring it to RTS, then
@@ -58,6 +60,12 @@ pub enum EventKind {
     Established(Offer),
     /// The peer has ended the connection, or the end that we asked for has come (RDMA_CM_EVENT_DISCONNECTED).
     Disconnected,
+    /// The network interface below the id's device has gone, and all that the id had with it: it can only be destroyed
+    /// (RDMA_CM_EVENT_DEVICE_REMOVAL). Nothing else is told about it afterwards.
+    DeviceRemoval,
+    /// The network interface below the id's device has another MAC address, as a bond has after a failover: a hint, for
+    /// nothing has ended (RDMA_CM_EVENT_ADDR_CHANGE).
+    AddrChange,
     /// The id's group has been joined (RDMA_CM_EVENT_MULTICAST_JOIN).
     MulticastJoin(DatagramTerms),
     /// It could not be joined (RDMA_CM_EVENT_MULTICAST_ERROR).
@@ -166,6 +174,7 @@ impl CmEvent {
     pub fn status(&self) -> i32 {
         match &self.kind {
             EventKind::AddrError(error)
+            | EventKind::RouteError(error)
             | EventKind::ConnectError(error)
             | EventKind::MulticastError(error) => -error.errno(),
             EventKind::Unreachable => -libc::ETIMEDOUT,
@@ -185,6 +194,7 @@ impl EventKind {
             Self::AddrResolved => "ADDR_RESOLVED",
             Self::AddrError(_) => "ADDR_ERROR",
             Self::RouteResolved => "ROUTE_RESOLVED",
+            Self::RouteError(_) => "ROUTE_ERROR",
             Self::ConnectRequest(_) => "CONNECT_REQUEST",
             Self::ConnectResponse(_) => "CONNECT_RESPONSE",
             Self::ConnectError(_) => "CONNECT_ERROR",
@@ -192,6 +202,8 @@ impl EventKind {
             Self::Rejected(_) => "REJECTED",
             Self::Established(_) => "ESTABLISHED",
             Self::Disconnected => "DISCONNECTED",
+            Self::DeviceRemoval => "DEVICE_REMOVAL",
+            Self::AddrChange => "ADDR_CHANGE",
             Self::MulticastJoin(_) => "MULTICAST_JOIN",
             Self::MulticastError(_) => "MULTICAST_ERROR",
             Self::TimewaitExit => "TIMEWAIT_EXIT",
@@ -204,13 +216,15 @@ impl EventKind {
     #[must_use]
     pub fn words(&self) -> String {
         match self {
-            Self::AddrError(error) | Self::ConnectError(error) | Self::MulticastError(error) => {
-                error.to_string()
-            }
+            Self::AddrError(error)
+            | Self::RouteError(error)
+            | Self::ConnectError(error)
+            | Self::MulticastError(error) => error.to_string(),
             Self::Unreachable => "the peer does not answer".to_owned(),
             Self::NoService(status) => format!("the peer has no such service: {status}"),
             Self::Rejected(reason) => format!("the peer refuses: {reason}"),
             Self::Disconnected => "the connection has ended".to_owned(),
+            Self::DeviceRemoval => "the network interface has gone".to_owned(),
             other => format!("unexpected event {}", other.name()),
         }
     }

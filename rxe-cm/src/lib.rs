@@ -26,5 +26,5 @@ pub use channel::EventChannel;
 pub use error::CmError;
 pub use event::{CmEvent, ConnTerms, DatagramTerms, Ece, EventKind, Offer};
 pub use host::attend_services;
-pub use id::{CmId, CmOptions, ConnParams, ForeignQp, UDP_QKEY};
+pub use id::{CmId, CmOptions, ConnParams, ForeignQp, OwnPath, UDP_QKEY};
 pub use route::PathRecord;

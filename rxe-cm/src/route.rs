@@ -1,14 +1,16 @@
 //! Which way to a peer: our address, the device that has it, and the properties of the path (what a subnet manager
 //! would tell as a path record, IBTA vol. 1, 15.2.5.16).
 
-use crate::{error::CmError, proto::ServiceId};
+use crate::{error::CmError, id::CmOptions, proto::ServiceId};
+use rxe_fabric::PathQuery;
 use rxe_verbs::{
-    AddressVector, Context, Gid, Mtu,
-    host::{HostConfig, ServiceLevel},
+    AddressVector, Context, Gid, GidType, Mtu, Pkey,
+    host::{HostConfig, HostFabric},
 };
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    sync::{Arc, RwLock},
 };
 
 /// Longest time a packet is on its way, 4.096 us << 16 = 268 ms: what Linux 6.12 takes on Ethernet.
@@ -33,48 +35,137 @@ pub struct PathRecord {
     pub pkey_index: u16,
 }
 
-/// What decides about paths beside addresses: the host's rules for services. The one place to ask; a richer policy would
-/// replace it.
-#[derive(Clone, Debug, Default)]
+/// What decides about paths beside addresses: the host's rules for services, and the files of OpenSM that it names. The one
+/// place to ask.
+#[derive(Debug, Default)]
 pub(crate) struct Policy {
-    rules: Vec<ServiceLevel>,
+    /// Read again when a file has changed: programs run for months.
+    now: RwLock<Arc<Decisions>>,
 }
 
-impl Policy {
-    pub(crate) fn new(config: &HostConfig) -> Self {
-        Self { rules: config.service_level.clone() }
+#[derive(Debug, Default)]
+struct Decisions {
+    config: HostConfig,
+    fabric: Arc<HostFabric>,
+}
+
+impl Decisions {
+    fn new(config: &HostConfig) -> Self {
+        Self { config: config.clone(), fabric: config.host_fabric() }
     }
 
     /// Service level and traffic class of a service; the first rule that fits counts.
     fn level(&self, service: ServiceId) -> Option<(u8, u8)> {
-        let fits = |rule: &&ServiceLevel| (rule.first..=rule.last).contains(&service.0);
-        self.rules.iter().find(fits).map(|rule| (rule.sl, rule.traffic_class))
+        self.config.rule_for(service.0).map(|rule| (rule.sl, rule.traffic_class))
+    }
+}
+
+impl Policy {
+    pub(crate) fn new(config: &HostConfig) -> Self {
+        Self { now: RwLock::new(Arc::new(Decisions::new(config))) }
     }
 
-    /// The path from `local` to `peer` for a service. `tos` is the program's own wish.
+    /// What holds now. Files that are wrong, or being written, change nothing: `rxe doctor` and `rxe path` tell of mistakes.
+    fn decisions(&self) -> Arc<Decisions> {
+        let read = self.now.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let now = Arc::clone(&read);
+        drop(read);
+        if !now.fabric.is_configured() || !now.fabric.has_changed() {
+            return now;
+        }
+        let Ok(config) = HostConfig::load() else { return now };
+        let fresh = Arc::new(Decisions::new(&config));
+        *self.now.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::clone(&fresh);
+        fresh
+    }
+
+    /// The path from `local` to `peer`, of which nothing is decided but which RoCE the interface connects by.
+    pub(crate) fn plain_path(
+        &self,
+        context: &Context,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Result<PathRecord, CmError> {
+        gid_index(context, local.ip()).ok_or_else(|| CmError::NotLocal(local.ip()))?;
+        let netdev = context.device().netdev();
+        let kind = self.decisions().config.gid_type(netdev);
+        let index = typed_gid_index(context, local.ip(), kind).ok_or_else(|| {
+            let why = "the link carries RoCE v2 alone (RXE_LINK=raw carries both)";
+            CmError::Argument(format!(
+                "rdma_cm is to connect by {kind} on {netdev} (RXE_CONFIG, [[port]]), and {why}"
+            ))
+        })?;
+        let av = context
+            .address_vector(index, Gid::from(peer.ip()))
+            .map_err(|error| CmError::Argument(error.to_string()))?;
+        let av = AddressVector { flow_label: flow_label(local, peer), hop_limit: HOP_LIMIT, ..av };
+        let mtu = context.port().active_mtu;
+        Ok(PathRecord { av, mtu, packet_lifetime: PACKET_LIFETIME, rate: 0, pkey_index: 0 })
+    }
+
+    /// The path from `local` to `peer` for a service. Traffic class and P_Key may be wishes of the program's.
     pub(crate) fn path(
         &self,
         context: &Context,
         local: SocketAddr,
         peer: SocketAddr,
         service: ServiceId,
-        tos: Option<u8>,
+        options: &CmOptions,
     ) -> Result<PathRecord, CmError> {
-        let index = gid_index(context, local.ip()).ok_or_else(|| CmError::NotLocal(local.ip()))?;
-        let av = context
-            .address_vector(index, Gid::from(peer.ip()))
-            .map_err(|error| CmError::Argument(error.to_string()))?;
-        let (service_level, rule) = self.level(service).unwrap_or((0, 0));
-        let av = AddressVector {
-            traffic_class: tos.unwrap_or(rule),
-            service_level,
-            flow_label: flow_label(local, peer),
-            hop_limit: HOP_LIMIT,
-            ..av
-        };
-        let mtu = context.port().active_mtu;
-        Ok(PathRecord { av, mtu, packet_lifetime: PACKET_LIFETIME, rate: 0, pkey_index: 0 })
+        let CmOptions { tos, pkey, .. } = *options;
+        let mut path = self.plain_path(context, local, peer)?;
+        let decisions = self.decisions();
+        if let Some(key) = pkey {
+            path.pkey_index = pkey_index(context, key);
+        }
+        if decisions.fabric.is_configured() {
+            decide(&decisions.fabric, &mut path, context, (local, peer), service, (tos, pkey))?;
+        }
+        if let Some((level, class)) = decisions.level(service) {
+            (path.av.service_level, path.av.traffic_class) = (level, class);
+        }
+        path.av.traffic_class = tos.unwrap_or(path.av.traffic_class);
+        Ok(path)
     }
+}
+
+/// Puts into a path what OpenSM's files say of it. As Linux asks for it: by service ID, P_Key, and for IPv4 the program's TOS
+/// as QoS class.
+fn decide(
+    fabric: &HostFabric,
+    path: &mut PathRecord,
+    context: &Context,
+    (local, peer): (SocketAddr, SocketAddr),
+    service: ServiceId,
+    (tos, pkey): (Option<u8>, Option<Pkey>),
+) -> Result<(), CmError> {
+    let own = Some(context.device().guid());
+    let from = fabric.port(local.ip(), own);
+    let to = fabric.port(peer.ip(), own.filter(|_| gid_index(context, peer.ip()).is_some()));
+    let query = PathQuery {
+        from: &from,
+        to: &to,
+        service_id: Some(service.0),
+        qos_class: peer.is_ipv4().then(|| u16::from(tos.unwrap_or(0))),
+        pkey: pkey.map(|key| key.0),
+        sl: None,
+        mtu: path.mtu.code(),
+        rate: 0,
+    };
+    let found = fabric.path(&query, &context.pkeys())?;
+    (path.av.service_level, path.av.traffic_class) = (found.sl, found.traffic_class);
+    path.mtu = Mtu::from_code(found.mtu).unwrap_or(path.mtu);
+    path.rate = found.rate;
+    // It has five bits where connections are agreed.
+    path.packet_lifetime = found.packet_life.map_or(path.packet_lifetime, |life| life.min(31));
+    path.pkey_index = pkey_index(context, Pkey(found.pkey));
+    Ok(())
+}
+
+/// Where the partition stands in the table; 0 if it does not, which is the key that everybody has.
+pub(crate) fn pkey_index(context: &Context, key: Pkey) -> u16 {
+    let place = context.pkeys().iter().position(|own| own.partition() == key.partition());
+    place.and_then(|place| u16::try_from(place).ok()).unwrap_or(0)
 }
 
 /// The usual hop limit: packets may cross routers.
@@ -88,6 +179,11 @@ fn flow_label(local: SocketAddr, peer: SocketAddr) -> u32 {
     };
     let of_ports = u32::from(local.port()) * 31 + u32::from(peer.port());
     if own != 0 { own } else { of_ports & 0xf_ffff }
+}
+
+/// Where an address stands in the GID table as a GID of this type.
+pub(crate) fn typed_gid_index(context: &Context, address: IpAddr, kind: GidType) -> Option<u8> {
+    context.gids().find(Gid::from(address), kind)
 }
 
 /// Where an address stands in the GID table.
@@ -132,8 +228,12 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_fits_counts() {
+        use rxe_verbs::host::ServiceLevel;
         let rule = |first, last, sl| ServiceLevel { first, last, sl, traffic_class: sl << 5 };
-        let policy = Policy { rules: vec![rule(10, 20, 1), rule(15, 30, 2)] };
+        let service_level = vec![rule(10, 20, 1), rule(15, 30, 2)];
+        let mut config = HostConfig::default();
+        config.service_level = service_level;
+        let policy = Decisions::new(&config);
         assert_eq!(policy.level(ServiceId(15)), Some((1, 32)));
         assert_eq!(policy.level(ServiceId(30)), Some((2, 64)));
         assert_eq!(policy.level(ServiceId(31)), None);

@@ -58,6 +58,8 @@ counters!(
         dropped_state,
         /// Packets dropped because their addresses are not the peer's.
         dropped_address,
+        /// Packets dropped because they came as the other RoCE (v1, v2) than this queue pair's GID has.
+        dropped_gid_type,
         /// Packets dropped because of their partition key.
         dropped_pkey,
         /// Datagrams dropped because of their Q_Key.
@@ -102,6 +104,8 @@ counters!(
         dropped_malformed,
         /// Dropped: ICRC wrong.
         dropped_icrc,
+        /// Dropped: IPv4 without "don't fragment", which a socket cannot check safely and no RoCE peer sends.
+        dropped_fragmentable,
         /// Dropped: no such queue pair.
         dropped_no_qp,
         /// Dropped: the QPN belongs to another slot of this host.
@@ -112,5 +116,35 @@ counters!(
         dropped_by_qp,
         /// Packets that arrived with a congestion mark.
         ecn_marked,
+    }
+);
+
+counters!(
+    /// Counters of one virtual lane of an endpoint. What arrives is in the lane of its DSCP.
+    LaneStats {
+        /// Packets sent.
+        packets_sent,
+        /// Batches they went in.
+        batches_sent,
+        /// Bytes sent, BTH to ICRC.
+        bytes_sent,
+        /// Packets received, dropped ones included.
+        packets_received,
+        /// Bytes received, BTH to ICRC.
+        bytes_received,
+    }
+);
+
+counters!(
+    /// Counters of one address of an endpoint.
+    PlaceStats {
+        /// Packets sent from it.
+        packets_sent,
+        /// Bytes sent, BTH to ICRC.
+        bytes_sent,
+        /// Packets that came to it, dropped ones included.
+        packets_received,
+        /// Bytes that came, BTH to ICRC.
+        bytes_received,
     }
 );

@@ -173,7 +173,27 @@ pub enum Payload<'a> {
     Inline(&'a [u8]),
 }
 
-/// How to reach a peer (ibv_ah_attr for RoCEv2): both addresses are GIDs turned into IP addresses.
+/// Which RoCE a GID stands for (ibv_gid_type). A peer has to speak the same one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum GidType {
+    /// "IB/RoCE v1" (IBV_GID_TYPE_ROCE_V1): Ethertype 0x8915.
+    RoceV1,
+    /// "RoCE v2" (IBV_GID_TYPE_ROCE_V2): UDP.
+    #[default]
+    RoceV2,
+}
+
+/// As sysfs has it.
+impl core::fmt::Display for GidType {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::RoceV1 => "IB/RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+        })
+    }
+}
+
+/// How to reach a peer (ibv_ah_attr for RoCE): both addresses are GIDs turned into IP addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AddressVector {
     /// Our address: the GID at sgid_index.
@@ -192,6 +212,8 @@ pub struct AddressVector {
     pub service_level: u8,
     /// GID table index that `src` came from; kept for queries.
     pub sgid_index: u8,
+    /// Type of the GID there.
+    pub gid_type: GidType,
 }
 
 /// Destination of a datagram.
@@ -276,6 +298,10 @@ pub enum WcStatus {
     Fatal = 19,
     /// Anything else.
     General = 21,
+    /// A tag matching queue: the entry to be removed is not there (any more).
+    TagMatching = 22,
+    /// A tag matching queue: the entry that a rendezvous matched is too small for it.
+    RendezvousIncomplete = 23,
 }
 
 /// What completed; the values are those of ibv_wc_opcode.
@@ -305,6 +331,16 @@ pub enum WcOpcode {
     Recv = 128,
     /// A receive used up by an RDMA WRITE with immediate.
     RecvRdmaWithImm = 129,
+    /// An entry was added to a tag matching queue.
+    TagAdd = 130,
+    /// An entry was removed from a tag matching queue.
+    TagRemove = 131,
+    /// A tag matching queue was told what its program has handled.
+    TagSync = 132,
+    /// A message with a tag, matched or not.
+    TagRecv = 133,
+    /// A message without a tag that came into a tag matching queue.
+    NoTag = 134,
 }
 
 /// Extra information in a receive's completion.
@@ -317,6 +353,8 @@ pub enum WcExtra {
     Immediate([u8; 4]),
     /// The R_Key that the message invalidated.
     Invalidated(Key),
+    /// Of a tag matching queue: a number, by which the completion queue finds the tag and the rest.
+    Tag(u32),
 }
 
 /// A work completion (ibv_wc). On error only `wr_id`, `status`, `qpn` and `vendor_error` mean something.
@@ -353,8 +391,8 @@ pub struct Completion {
 /// An asynchronous event (ibv_async_event).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum AsyncEvent {
-    /// A queue pair went to the error state on its own account (IBV_EVENT_QP_FATAL). Nothing here does so without a
-    /// completion, or an event for the cause.
+    /// A queue pair went to the error state because its partition is not in the P_Key table any more (IBV_EVENT_QP_FATAL).
+    /// What else ends a queue pair is told by a completion, or by an event for the cause.
     QpFatal(Qpn),
     /// The responder refused a malformed request (IBV_EVENT_QP_REQ_ERR).
     QpRequestError(Qpn),

@@ -1,6 +1,9 @@
 //! The scripts of the fuzz target `responder`, from random bytes instead of bred ones; the same judge.
 
-use rxe_core::testing::{Rng, gauntlet};
+use rxe_core::{
+    testing::{Rng, gauntlet},
+    wire::Encapsulation,
+};
 
 /// Enough to see each part at work; `testbed/fuzz/run responder` goes on from here.
 const SCRIPTS: u64 = 3000;
@@ -12,8 +15,11 @@ fn random_scripts() {
         let mut rng = Rng::new(seed);
         let mut input = vec![0; rng.below(800)];
         rng.fill(&mut input);
-        let outcome = std::panic::catch_unwind(|| gauntlet::run(&input)).unwrap_or_else(|panic| {
-            eprintln!("the script of seed {seed}");
+        // Half of them as RoCEv2, a quarter each as RoCEv1 and in memory.
+        let wires = [Encapsulation::V2, Encapsulation::V1, Encapsulation::V2, Encapsulation::Memory];
+        let wire = wires[seed as usize % wires.len()];
+        let outcome = std::panic::catch_unwind(|| gauntlet::run(&input, wire)).unwrap_or_else(|panic| {
+            eprintln!("the script of seed {seed}, {wire:?}");
             std::panic::resume_unwind(panic)
         });
         thrown += outcome.thrown;

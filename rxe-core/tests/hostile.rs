@@ -9,7 +9,7 @@ use rxe_core::{
         ConnectOptions, Connection, Datagram, Pair, PairConfig, Rng,
         connect::{PD, REGION_ALL},
     },
-    wire::{self, Aeth, AtomicEth, Bth, Deth, Ext, Feth, Opcode, Reth, Syndrome, icrc},
+    wire::{self, Aeth, AtomicEth, Bth, Deth, Encapsulation, Ext, Feth, Opcode, Reth, Syndrome, icrc},
     work::{Access, PdId, RecvWr, SendOp, SendWr, Sge},
 };
 
@@ -184,8 +184,17 @@ impl Victim {
             }
         }
         let [attacker, victim] = [self.pair.sides[0].addr, self.pair.sides[1].addr];
-        icrc::seal(&icrc::Route { src: attacker, dst: victim, src_port: 0xc000 }, 0, &mut bytes);
-        Datagram { src: attacker, dst: victim, src_port: 0xc000, tos: 0, hop_limit: 64, ident: 0, bytes }
+        icrc::seal(&icrc::Route::v2(attacker, victim, 0xc000), 0, &mut bytes);
+        Datagram {
+            src: attacker,
+            dst: victim,
+            src_port: 0xc000,
+            tos: 0,
+            hop_limit: 64,
+            ident: 0,
+            encapsulation: Encapsulation::V2,
+            bytes,
+        }
     }
 }
 

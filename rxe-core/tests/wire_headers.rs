@@ -5,7 +5,7 @@ mod wire_common;
 use proptest::prelude::*;
 use rxe_core::{
     num::Qpn,
-    wire::{CNP_LEN, GRH_LEN, Grh, MAD_HEADER_LEN, MAD_LEN, MadHeader, Packet, cnp, icrc},
+    wire::{CNP_LEN, Encapsulation, GRH_LEN, Grh, MAD_HEADER_LEN, MAD_LEN, MadHeader, Packet, cnp, icrc},
 };
 use std::net::IpAddr;
 use wire_common::{frames, hex, vectors};
@@ -31,6 +31,7 @@ fn grh_is_the_received_ip_header() {
 fn grh_families_are_told_apart() {
     assert_eq!(Grh::parse(&[0; GRH_LEN]), None);
     let v6 = Grh {
+        encapsulation: Encapsulation::V2,
         // The end of this address is where an IPv4 header would start, and looks like one.
         src: "fe80::4500:1".parse().unwrap(),
         dst: "fe80::2".parse().unwrap(),
@@ -38,7 +39,7 @@ fn grh_families_are_told_apart() {
         hop_limit: 255,
         flow_label: 0xf_1234,
         ident: 0,
-        udp_len: 1000,
+        len: 1000,
     };
     let area = v6.emit();
     assert_eq!(area[..8], hex("6abf1234 03e8 11 ff"));
@@ -48,18 +49,20 @@ fn grh_families_are_told_apart() {
 proptest! {
     #[test]
     fn grh_round_trip(src: u128, dst: u128, v6: bool, traffic_class: u8, hop_limit: u8, flow in 0_u32..1 << 20,
-                      ident: u16, udp_len in 8_u16..65_000) {
+                      ident: u16, len in 8_u16..65_000, v1: bool) {
         let addr = |bits: u128| -> IpAddr {
             if v6 { std::net::Ipv6Addr::from(bits).into() } else { std::net::Ipv4Addr::from(bits as u32).into() }
         };
+        let (encapsulation, has_flow) = if v1 { (Encapsulation::V1, true) } else { (Encapsulation::V2, v6) };
         let grh = Grh {
+            encapsulation,
             src: addr(src),
             dst: addr(dst),
             traffic_class,
             hop_limit,
-            flow_label: if v6 { flow } else { 0 },
-            ident: if v6 { 0 } else { ident },
-            udp_len,
+            flow_label: if has_flow { flow } else { 0 },
+            ident: if has_flow { 0 } else { ident },
+            len,
         };
         prop_assert_eq!(Grh::parse(&grh.emit()), Some(grh));
     }

@@ -4,7 +4,7 @@ mod wire_common;
 
 use rxe_core::wire::icrc::{self, DONT_FRAGMENT, Route, RouteCrc};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use wire_common::{Frame, frames, vectors};
+use wire_common::{Frame, frames, rocev1_frames, vectors};
 
 fn holds(frame: &Frame) -> bool {
     icrc::check(&frame.route, frame.ident, frame.fragment, &frame.packet)
@@ -24,6 +24,28 @@ fn frames_of_hardware_and_kernel() {
     for frame in &frames {
         assert_eq!(frame.fragment, DONT_FRAGMENT);
         assert!(holds(frame), "{frame:?}");
+    }
+}
+
+#[test]
+fn rocev1_frames_of_hardware() {
+    let frames = rocev1_frames();
+    assert_eq!(frames.len(), 8);
+    for (route, packet) in frames {
+        assert!(route.src.is_ipv4() && icrc::check(&route, 0, 0, &packet), "{route:?}");
+        // Addresses count, ports and the kind of RoCE do not go unnoticed either.
+        assert!(!icrc::check(&Route::v1(route.dst, route.src), 0, 0, &packet));
+        assert!(!icrc::check(&Route::v2(route.src, route.dst, 0), 0, DONT_FRAGMENT, &packet));
+        for bit in (0..8 * packet.len()).step_by(7) {
+            let mut bad = packet.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(icrc::check(&route, 0, 0, &bad), bit / 8 == 4, "bit {bit}");
+        }
+        let mut sealed = packet.clone();
+        let end = sealed.len() - 4;
+        sealed[end..].fill(0);
+        icrc::seal(&route, 0, &mut sealed);
+        assert_eq!(sealed, packet);
     }
 }
 
@@ -112,16 +134,12 @@ fn by_definition(route: &Route, ident: u16, fragment: u16, packet: &[u8]) -> u32
 
 #[test]
 fn every_length_equals_the_definition() {
-    let v4 = Route {
-        src: Ipv4Addr::new(10, 1, 2, 3).into(),
-        dst: Ipv4Addr::new(10, 9, 8, 7).into(),
-        src_port: 51234,
-    };
-    let v6 = Route {
-        src: "fe80::1:2:3".parse::<Ipv6Addr>().unwrap().into(),
-        dst: "2001:db8::77".parse::<Ipv6Addr>().unwrap().into(),
-        src_port: 49152,
-    };
+    let v4 = Route::v2(Ipv4Addr::new(10, 1, 2, 3).into(), Ipv4Addr::new(10, 9, 8, 7).into(), 51234);
+    let v6 = Route::v2(
+        "fe80::1:2:3".parse::<Ipv6Addr>().unwrap().into(),
+        "2001:db8::77".parse::<Ipv6Addr>().unwrap().into(),
+        49152,
+    );
     let bytes: Vec<u8> = (0..4200_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for route in [v4, v6] {
         let crc = RouteCrc::new(&route);

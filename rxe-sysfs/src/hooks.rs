@@ -2,13 +2,42 @@
 //! conventions of the hosts we run on put it in the same place, and libc's own looks at it only if it was given.
 
 use crate::{path::Path, real::Real};
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libc::{DIR, FILE, mode_t, size_t, ssize_t};
 
-/// One line a function: its arguments before the path in brackets, and those behind it.
+/// A file that changes while programs run, opened with these flags.
+fn by_flags(path: &Path, flags: c_int) -> Option<c_int> {
+    path.live(libc::AT_FDCWD, flags)
+}
+
+/// The same, where a path may begin in another folder than the working one.
+fn by_flags_at(path: &Path, flags: c_int, dir: c_int) -> Option<c_int> {
+    path.live(dir, flags)
+}
+
+/// The same as a stream, if it is only to be read.
+fn by_mode(path: &Path, mode: *const c_char) -> Option<*mut FILE> {
+    // SAFETY: the program promises a string, as it does to libc.
+    let letters = unsafe { CStr::from_ptr(mode) }.to_bytes();
+    if letters.first() != Some(&b'r') || letters.contains(&b'+') {
+        return None;
+    }
+    let fd = path.live(libc::AT_FDCWD, if letters.contains(&b'e') { libc::O_CLOEXEC } else { 0 })?;
+    // SAFETY: a string, and a descriptor that becomes the stream's.
+    let stream = unsafe { libc::fdopen(fd, mode) };
+    if stream.is_null() {
+        // SAFETY: it has stayed ours.
+        unsafe { libc::close(fd) };
+        return None;
+    }
+    Some(stream)
+}
+
+/// One line a function: its arguments before the path in brackets, those behind it, and what opens files that change while
+/// programs run.
 macro_rules! hooks {
     ($($name:ident = $symbol:literal [$($before:ident: $before_type:ty),*] ($($after:ident: $after_type:ty),*)
-        -> $result:ty;)*) => {$(
+        -> $result:ty $(, $live:ident $($asked:ident)+)?;)*) => {$(
         #[doc = concat!("libc's function of this name.")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
@@ -20,6 +49,9 @@ macro_rules! hooks {
             let real = unsafe { core::mem::transmute::<*mut c_void, Function>(REAL.address()) };
             // SAFETY: the program promises a string, as it does to libc.
             let path = unsafe { Path::of(path) };
+            $(if let Some(result) = $live(&path $(, $asked)+) {
+                return result;
+            })?
             // SAFETY: as the program called us, but for the path, which is a string again.
             unsafe { real($($before,)* path.as_ptr() $(, $after)*) }
         }
@@ -27,16 +59,16 @@ macro_rules! hooks {
 }
 
 hooks! {
-    open = c"open" [] (flags: c_int, mode: mode_t) -> c_int;
-    open64 = c"open64" [] (flags: c_int, mode: mode_t) -> c_int;
-    openat = c"openat" [dir: c_int] (flags: c_int, mode: mode_t) -> c_int;
-    openat64 = c"openat64" [dir: c_int] (flags: c_int, mode: mode_t) -> c_int;
-    __open_2 = c"__open_2" [] (flags: c_int) -> c_int;
-    __open64_2 = c"__open64_2" [] (flags: c_int) -> c_int;
-    __openat_2 = c"__openat_2" [dir: c_int] (flags: c_int) -> c_int;
-    __openat64_2 = c"__openat64_2" [dir: c_int] (flags: c_int) -> c_int;
-    fopen = c"fopen" [] (mode: *const c_char) -> *mut FILE;
-    fopen64 = c"fopen64" [] (mode: *const c_char) -> *mut FILE;
+    open = c"open" [] (flags: c_int, mode: mode_t) -> c_int, by_flags flags;
+    open64 = c"open64" [] (flags: c_int, mode: mode_t) -> c_int, by_flags flags;
+    openat = c"openat" [dir: c_int] (flags: c_int, mode: mode_t) -> c_int, by_flags_at flags dir;
+    openat64 = c"openat64" [dir: c_int] (flags: c_int, mode: mode_t) -> c_int, by_flags_at flags dir;
+    __open_2 = c"__open_2" [] (flags: c_int) -> c_int, by_flags flags;
+    __open64_2 = c"__open64_2" [] (flags: c_int) -> c_int, by_flags flags;
+    __openat_2 = c"__openat_2" [dir: c_int] (flags: c_int) -> c_int, by_flags_at flags dir;
+    __openat64_2 = c"__openat64_2" [dir: c_int] (flags: c_int) -> c_int, by_flags_at flags dir;
+    fopen = c"fopen" [] (mode: *const c_char) -> *mut FILE, by_mode mode;
+    fopen64 = c"fopen64" [] (mode: *const c_char) -> *mut FILE, by_mode mode;
     opendir = c"opendir" [] () -> *mut DIR;
     scandir = c"scandir" [] (list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int;
     scandir64 = c"scandir64" [] (list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int;

@@ -1,7 +1,8 @@
 //! Which paths are ours, and where they go.
 
+use crate::ask::descriptor;
 use core::{
-    ffi::{CStr, c_char},
+    ffi::{CStr, c_char, c_int},
     sync::atomic::{AtomicPtr, Ordering},
 };
 
@@ -48,6 +49,8 @@ fn folder() -> Option<&'static [u8]> {
 pub(crate) struct Path {
     given: *const c_char,
     built: Option<[u8; MOST]>,
+    /// Bytes of the folder, and up to the end.
+    parts: (usize, usize),
 }
 
 impl Path {
@@ -56,7 +59,7 @@ impl Path {
     /// # Safety
     /// `given` is null or a string.
     pub(crate) unsafe fn of(given: *const c_char) -> Self {
-        let mut path = Self { given, built: None };
+        let mut path = Self { given, built: None, parts: (0, 0) };
         if given.is_null() {
             return path;
         }
@@ -72,8 +75,60 @@ impl Path {
             built[..folder.len()].copy_from_slice(folder);
             built[folder.len()] = b'/';
             built[folder.len() + 1..end].copy_from_slice(rest);
+            path.parts = (folder.len(), end);
         }
         path
+    }
+
+    /// A descriptor to read it from, if it is a file that changes while programs run. `dir` is where a path begins that does not
+    /// begin at the root, `flags` are those of open(2).
+    pub(crate) fn live(&self, dir: c_int, flags: c_int) -> Option<c_int> {
+        const OTHERWISE: c_int = libc::O_ACCMODE | libc::O_PATH | libc::O_DIRECTORY;
+        if flags & OTHERWISE != 0 || self.given.is_null() {
+            return None;
+        }
+        // SAFETY: where this thread's number is.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above. Whatever fails here is no error of the program's.
+        let had = unsafe { *errno };
+        let close_on_exec = flags & libc::O_CLOEXEC != 0;
+        let found = match &self.built {
+            Some(built) => {
+                let (folder, end) = self.parts;
+                descriptor(&built[..folder], &built[folder + 1..end], close_on_exec)
+            }
+            None => self.live_below(dir, close_on_exec),
+        };
+        // SAFETY: as above.
+        unsafe { *errno = had };
+        found
+    }
+
+    /// The same for a path that begins in a folder which may be the view's, by an earlier chdir(2) or open(2).
+    fn live_below(&self, dir: c_int, close_on_exec: bool) -> Option<c_int> {
+        // SAFETY: it is not null, so it is the string that `of` was given.
+        let path = unsafe { CStr::from_ptr(self.given) }.to_bytes();
+        let folder = folder().filter(|_| !path.is_empty() && !path.starts_with(b"/"))?;
+        let mut place = [0_u8; MOST];
+        let len = if dir == libc::AT_FDCWD {
+            // SAFETY: writes no more than there is room for.
+            unsafe { libc::syscall(libc::SYS_getcwd, place.as_mut_ptr(), place.len()) }.checked_sub(1)?
+        } else {
+            let link = link_of(dir);
+            // SAFETY: a string; writes no more than there is room for. Not by libc's function, which is one of ours.
+            unsafe {
+                let (out, size) = (place.as_mut_ptr(), place.len());
+                libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), out, size)
+            }
+        };
+        let len = usize::try_from(len).ok()?;
+        let end = len.checked_add(1 + path.len())?;
+        if !place.get(..len)?.starts_with(folder) || !ends(&place[folder.len()..len]) {
+            return None;
+        }
+        place.get_mut(len + 1..end)?.copy_from_slice(path);
+        place[len] = b'/';
+        descriptor(folder, place.get(folder.len() + 1..end)?, close_on_exec)
     }
 
     pub(crate) fn as_ptr(&self) -> *const c_char {
@@ -97,4 +152,20 @@ fn taken(path: &[u8]) -> Option<&[u8]> {
 /// Whether a name ends where this follows.
 fn ends(behind: &[u8]) -> bool {
     behind.first().is_none_or(|byte| *byte == b'/')
+}
+
+/// `/proc/self/fd/N`, as a string.
+fn link_of(fd: c_int) -> [u8; 32] {
+    const START: &[u8] = b"/proc/self/fd/";
+    let mut link = [0; 32];
+    link[..START.len()].copy_from_slice(START);
+    let (mut left, mut digits, mut count) = (fd.unsigned_abs(), [0; 10], 0);
+    while count == 0 || left > 0 {
+        digits[count] = b'0' + (left % 10) as u8;
+        (left, count) = (left / 10, count + 1);
+    }
+    for (place, digit) in link[START.len()..].iter_mut().zip(digits[..count].iter().rev()) {
+        *place = *digit;
+    }
+    link
 }

@@ -2,10 +2,9 @@
 
 use crate::{
     cq::{Cq, CqRing},
-    engine::{Descriptor, Polling, Reach, ShardSet, Stack, Waiter},
+    engine::{Descriptor, First, Patience, Polling, Reach, ShardSet, Spent, Stack, Waiter},
     error::PollError,
     events::EventError,
-    patience::{Patience, Spent},
     sys::{poll, process::become_background, signals},
 };
 use core::time::Duration;
@@ -55,21 +54,22 @@ struct Waiting {
     interrupted: bool,
     /// Threads that look here again in a moment: they need no descriptor to tell them.
     lookers: u32,
-    /// The descriptor is readable.
-    raised: bool,
+    /// The program comes by now and then to ask for an event, and waits elsewhere.
+    is_asked: bool,
 }
 
 impl Waiting {
-    /// Makes the descriptor readable, or unreadable, if it has to be. It costs a system call, so it stays as it is where it
-    /// may be either. `news`: there is one event more than before, of which who waits for edges is to hear.
-    fn settle(&mut self, descriptor: &Descriptor, news: bool) {
-        let any = self.interrupted || !self.events.is_empty();
-        if any && (news || !self.raised) && (self.interrupted || self.lookers == 0) {
-            descriptor.raise();
-            self.raised = true;
-        } else if !any && self.raised {
+    /// Makes the descriptor readable, or unreadable, if it has to be. `news`: there is one event more than before, of which who
+    /// waits for edges is to hear.
+    fn settle(&self, descriptor: &Descriptor, news: bool) {
+        if !self.interrupted && self.events.is_empty() {
             descriptor.clear();
-            self.raised = false;
+        } else if self.interrupted || self.lookers == 0 {
+            if news {
+                descriptor.announce();
+            } else {
+                descriptor.raise();
+            }
         }
     }
 }
@@ -79,14 +79,20 @@ impl Channel {
     pub(crate) fn push(&self, cq: Arc<CqRing>) {
         let mut waiting = self.lock();
         waiting.events.push_back(cq);
-        self.stack.lookout.event_waits();
+        if waiting.is_asked {
+            self.stack.lookout.events_wait(1);
+        }
         waiting.settle(&self.descriptor, true);
     }
 
     /// Forgets the events of a queue that goes away.
     pub(crate) fn forget(&self, cq: &CqRing) {
         let mut waiting = self.lock();
+        let before = waiting.events.len();
         waiting.events.retain(|entry| !core::ptr::eq(&raw const **entry, cq));
+        if waiting.is_asked {
+            self.stack.lookout.events_gone(before - waiting.events.len());
+        }
         waiting.settle(&self.descriptor, false);
     }
 
@@ -95,30 +101,34 @@ impl Channel {
         self.reach.add(index);
     }
 
+    /// The program comes by to ask for events, and waits elsewhere.
+    fn is_asked(&self) {
+        let mut waiting = self.lock();
+        if !core::mem::replace(&mut waiting.is_asked, true) {
+            self.stack.lookout.events_wait(waiting.events.len());
+        }
+    }
+
     pub(crate) fn waits_inside(&self) -> bool {
         self.waits_inside.load(Ordering::Relaxed)
     }
 
     fn pop(&self) -> Option<Cq> {
         let mut waiting = self.lock();
-        // A queue whose last handle is being dropped has no reader any more.
-        let cq = core::iter::from_fn(|| waiting.events.pop_front()).find_map(|ring| Cq::of(&ring));
+        let (is_asked, lookout) = (waiting.is_asked, &self.stack.lookout);
+        let cq = loop {
+            let Some(ring) = waiting.events.pop_front() else { break None };
+            if is_asked {
+                lookout.event_taken();
+            }
+            // A queue whose last handle is being dropped has no reader any more.
+            if let Some(cq) = Cq::of(&ring) {
+                break Some(cq);
+            }
+        };
         waiting.settle(&self.descriptor, false);
         drop(waiting);
-        if let Some(cq) = &cq {
-            self.stack.lookout.event_taken();
-            cq.count_event();
-        }
-        cq
-    }
-
-    /// Has the program ask again, although there is no event.
-    fn remind(&self) {
-        let mut waiting = self.lock();
-        if !waiting.raised {
-            self.descriptor.raise();
-            waiting.raised = true;
-        }
+        cq.inspect(Cq::count_event)
     }
 
     /// Whether somebody wanted the waiting thread to look up; true once.
@@ -131,6 +141,15 @@ impl Channel {
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let waiting = self.waiting.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if waiting.is_asked {
+            self.stack.lookout.events_gone(waiting.events.len());
+        }
     }
 }
 
@@ -205,6 +224,7 @@ impl CompChannel {
         let Channel { stack, descriptor, .. } = &*self.0;
         stack.check().ok()?;
         self.0.waits_inside.store(false, Ordering::Relaxed);
+        self.0.is_asked();
         let reach = self.0.reach.get();
         stack.ask_without_waiting(descriptor, reach);
         if let Some(cq) = self.0.pop() {
@@ -216,9 +236,16 @@ impl CompChannel {
         }
         // It may have been woken by an edge, and there is none for what has been there before: the sockets must be seen empty, or
         // the descriptor be readable.
-        if stack.lookout.has_others_first() {
-            self.0.remind();
-            return None;
+        match stack.lookout.first() {
+            First::Nothing => {}
+            First::Others => {
+                descriptor.raise();
+                return None;
+            }
+            First::Never => {
+                stack.refuse_lookout();
+                return self.look_once(reach);
+            }
         }
         let _looker = Looker::new(&self.0);
         for _ in 0..MOST_TURNS {
@@ -230,7 +257,7 @@ impl CompChannel {
                 return None;
             }
         }
-        self.0.remind();
+        descriptor.raise();
         None
     }
 
@@ -289,7 +316,7 @@ impl CompChannel {
         let begun = Instant::now();
         let busy = stack.wait.polling() == Polling::Busy;
         while !(deadline.is_over() || busy && begun.elapsed() >= LOOK_UP) {
-            if !look.goes_on(|looks, time| self.0.patience.lasts(Spent { looks, time })) {
+            if !look.goes_on(|spent| self.0.patience.lasts(spent)) {
                 break;
             }
             // The program probably answers what it is given: acknowledgements wait for that.
@@ -299,8 +326,7 @@ impl CompChannel {
             }
             look.looked(false);
         }
-        let (looks, time) = look.spent();
-        let spent = Spent { looks, time };
+        let spent = look.spent();
         stack.progress_before_sleep(reach);
         self.0.pop().ok_or(spent)
     }
@@ -360,11 +386,16 @@ impl<'a> CqWaiter<'a> {
         self.watching = None;
     }
 
-    /// Waits until there is a completion, packets have arrived, or the time is over; in each case the queue is to be polled.
+    /// Waits until there is a completion, packets have arrived, `beside` is readable, or the time is over; in each case the
+    /// queue is to be polled.
     ///
     /// # Errors
     /// [`EventError::Interrupted`] after [`CompChannel::interrupt`] or a signal; [`EventError::Forked`].
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<(), EventError> {
+    pub fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        beside: Option<BorrowedFd<'_>>,
+    ) -> Result<(), EventError> {
         let (channel, ring) = (self.channel, self.cq.ring());
         channel.stack.check()?;
         if channel.take_interrupt() {
@@ -386,6 +417,7 @@ impl<'a> CqWaiter<'a> {
             };
             let mut fds = watched.map(|waiter| waiter.fds()).unwrap_or_default();
             fds.push(channel.descriptor.events());
+            fds.extend(beside);
             let woken = poll::wait(&fds, timeout);
             ring.disarm();
             woken.map_err(|_| EventError::Interrupted)?;

@@ -7,20 +7,22 @@ use crate::{
     cq::Cq,
     device::{Device, PortAttrs, PortState},
     engine::{
-        Binding, Follower, LinkReport, Messages, Polling, ShardSet, Stack, StackConfig, Threads, Wrapping,
-        find_or_open, open_inproc, open_link,
+        Binding, Follower, LinkReport, Messages, NetworkWatch, Polling, ShardSet, Stack, StackConfig,
+        Threads, Wrapping, find_or_open, open_inproc, open_link,
     },
     error::{AddressError, CreateError, Forked, OpenError},
     events::{AsyncEvent, AsyncQueue, EventError},
     gid::{Gid, GidTable},
-    host::{Host, Listen, records::SlotRecords},
-    net::{Capture, FaultPlan, InprocNet, Link, UdpConfig, interfaces::Interface},
+    host::{Host, LaneTables, Listen, Own, records::SlotRecords},
+    net::{Capture, FaultPlan, InprocNet, Link, LinkKind, UdpConfig, interfaces::Interface},
     pd::Pd,
     xrcd::Xrcd,
 };
 use core::{net::IpAddr, time::Duration};
+pub use live::LinkState;
 use live::Live;
 use rxe_core::{num::Pkey, qp::Mtu, stats::PortStats, work::AddressVector};
+use rxe_fabric::Fabric;
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, PoisonError, RwLock},
@@ -36,6 +38,8 @@ pub(crate) struct ContextInner {
     pub(crate) device: Device,
     port: Arc<Port>,
     pub(crate) events: Arc<AsyncQueue>,
+    /// Which P_Key table is its device's.
+    pub(crate) pkey_table: u16,
 }
 
 /// The part of a context that follows the network. The background thread holds it for moments, so it must not hold the
@@ -53,12 +57,13 @@ struct Port {
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
     slot: u8,
-    pkeys: Option<Vec<Pkey>>,
+    own: Own,
     wrapping: Wrapping,
     polling: Option<Polling>,
     ticks: bool,
     threads: Option<Threads>,
     messages: Option<Messages>,
+    link: Option<LinkKind>,
     shared: bool,
     alone: bool,
 }
@@ -67,12 +72,13 @@ impl Default for ContextOptions {
     fn default() -> Self {
         Self {
             slot: 0,
-            pkeys: None,
+            own: Own::default(),
             wrapping: Wrapping::default(),
             polling: None,
             ticks: true,
             threads: None,
             messages: None,
+            link: None,
             shared: true,
             alone: false,
         }
@@ -81,7 +87,7 @@ impl Default for ContextOptions {
 
 impl ContextOptions {
     /// The defaults: a slot from the host service, the host's partition table, what the environment says about faults (`RXE_FAULT`) and captures
-    /// (`RXE_PCAP`), about waiting (`RXE_POLL`), threads (`RXE_THREADS`) and the form of large messages (`RXE_MESSAGES`).
+    /// (`RXE_PCAP`), about waiting (`RXE_POLL`), the link (`RXE_LINK`), threads (`RXE_THREADS`) and the form of large messages (`RXE_MESSAGES`).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -106,8 +112,15 @@ impl ContextOptions {
     #[must_use]
     pub fn pkeys(mut self, pkeys: Vec<Pkey>) -> Self {
         if !pkeys.is_empty() {
-            (self.pkeys, self.shared) = (Some(pkeys), false);
+            (self.own.pkeys, self.shared) = (Some(pkeys), false);
         }
+        self
+    }
+
+    /// The lanes of a policy, and how they share the link, in the place of the host's.
+    #[must_use]
+    pub fn lanes(mut self, fabric: &Fabric) -> Self {
+        (self.own.lanes, self.shared) = (Some(LaneTables::of(fabric)), false);
         self
     }
 
@@ -157,6 +170,13 @@ impl ContextOptions {
         self
     }
 
+    /// What packets leave by.
+    #[must_use]
+    pub const fn link(mut self, link: LinkKind) -> Self {
+        (self.link, self.shared) = (Some(link), false);
+        self
+    }
+
     /// Opens a device on all of the host's addresses.
     ///
     /// # Errors
@@ -203,12 +223,15 @@ impl ContextOptions {
     fn stack_config(&self, mtu: Mtu) -> StackConfig {
         StackConfig {
             slot: self.slot,
-            pkeys: self.pkeys.clone(),
+            own: self.own.clone(),
+            settings: None,
             port_mtu: mtu.bytes(),
             polling: self.polling,
             ticks: self.ticks,
             threads: self.threads,
             messages: self.messages,
+            link: self.link,
+            outage: None,
         }
     }
 
@@ -264,16 +287,17 @@ impl Context {
         let events = AsyncQueue::new()
             .map_err(|source| OpenError::System { action: "make an event counter", source })?;
         let events = Arc::new(events);
-        let live = RwLock::new(Live::of(&device));
+        let live = RwLock::new(Live::of(&device, stack.carries_v1));
         let ifindex = device.interface().index;
         let port = Arc::new(Port { ifindex, only, live, events: Arc::clone(&events) });
-        Ok(Arc::new(ContextInner { stack, device, port, events }))
+        let pkey_table = stack.settings.follow(device.netdev(), &events);
+        Ok(Arc::new(ContextInner { stack, device, port, events, pkey_table }))
     }
 
     /// The port as it is now, after a look at what the system has announced.
     fn live(&self) -> Live {
         if self.check_owner().is_err() {
-            return Live { state: PortState::Down, ..Live::of(&self.0.device) };
+            return Live { state: PortState::Down, ..Live::of(&self.0.device, self.0.stack.carries_v1) };
         }
         self.0.stack.network.look();
         self.0.port.live.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -299,10 +323,10 @@ impl Context {
         self.live().gids
     }
 
-    /// The partition table (ibv_query_pkey).
+    /// The device's partition table as it is now (ibv_query_pkey).
     #[must_use]
-    pub fn pkeys(&self) -> &[Pkey] {
-        &self.0.stack.pkeys
+    pub fn pkeys(&self) -> Arc<[Pkey]> {
+        self.0.stack.settings.pkeys(self.0.pkey_table)
     }
 
     /// Port 1 (ibv_query_port).
@@ -314,8 +338,22 @@ impl Context {
             max_mtu: Mtu::M4096,
             active_mtu: live.active_mtu,
             gid_table_len: live.gids.len(),
-            pkey_table_len: self.0.stack.pkeys.len(),
+            pkey_table_len: self.pkeys().len(),
         }
+    }
+
+    /// What there is to say about the device's network interface now.
+    #[must_use]
+    pub fn link_state(&self) -> LinkState {
+        self.live().interface
+    }
+
+    /// For a thread that wants to hear of changes: of the network below all contexts on this one's port.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn watch_network(&self) -> std::io::Result<NetworkWatch> {
+        self.0.stack.network.watch()
     }
 
     /// Whether the port works.
@@ -334,7 +372,9 @@ impl Context {
         let src = gids.get(gid_index).address();
         let src = src.ok_or(AddressError::Index { index: gid_index, entries: gids.len() })?;
         let dst = remote.address().ok_or(AddressError::NoDestination)?;
-        if src.is_ipv4() != dst.is_ipv4() {
+        // A GRH has GIDs of 16 bytes whatever they stand for, and RoCE v1's groups are no mapped IPv4 addresses.
+        let group_of_v1 = dst.is_multicast() && gids.gid_type(gid_index) == rxe_core::work::GidType::RoceV1;
+        if src.is_ipv4() != dst.is_ipv4() && !group_of_v1 {
             return Err(AddressError::Family { src, dst });
         }
         if is_link_local(src) != is_link_local(dst) && src.is_ipv6() && !dst.is_multicast() {
@@ -349,6 +389,7 @@ impl Context {
             flow_label: 0,
             service_level: 0,
             sgid_index: gid_index,
+            gid_type: gids.gid_type(gid_index),
         })
     }
 

@@ -7,11 +7,12 @@ use crate::{
     events::{AsyncEvent, AsyncQueue},
     limits,
     sys::fork::{generation, is_own},
+    tags::{Beside, TagInfo},
 };
 use core::time::Duration;
 use rxe_core::{
     num::Qpn,
-    work::{Completion, CqId},
+    work::{Completion, CqId, WcExtra},
 };
 use std::{
     collections::VecDeque,
@@ -43,6 +44,8 @@ pub(crate) struct CqRing {
     /// Whether it is armed, so that who polls sees that without the lock; and not polled since.
     is_armed: AtomicBool,
     just_armed: AtomicBool,
+    /// An event has been given out, and the program has not seen the queue empty since then. Changed with the lock.
+    is_told: AtomicBool,
     /// The shards with queue pairs that use it.
     reach: Reach,
     /// Where an overrun is reported.
@@ -59,11 +62,15 @@ struct State {
     entries: VecDeque<Completion>,
     capacity: usize,
     armed: Armed,
+    /// What has come since the program knew all that is in the queue.
+    missed: Missed,
     lost: u64,
     /// Events given out and not acknowledged.
     unacked: u64,
     /// Threads that wait until there are none.
     waiting: u32,
+    /// What completions of tag matching queues have beside their fields.
+    beside: Beside,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -71,6 +78,14 @@ enum Armed {
     No,
     Solicited,
     Next,
+}
+
+/// Completions that the program does not know of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Missed {
+    None,
+    Unsolicited,
+    Solicited,
 }
 
 impl CqRing {
@@ -94,12 +109,29 @@ impl CqRing {
             Armed::Next => true,
         };
         if wakes {
-            self.set_armed(&mut state, Armed::No);
-            if let Some(channel) = &self.channel {
-                channel.push(Arc::clone(self));
-            }
+            self.tell(state);
+        } else if !self.is_told.load(Ordering::Relaxed) {
+            state.missed = state.missed.max(if solicited { Missed::Solicited } else { Missed::Unsolicited });
         }
         wakes
+    }
+
+    /// Puts its event into the channel.
+    fn tell(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        self.set_armed(&mut state, Armed::No);
+        self.is_told.store(true, Ordering::Relaxed);
+        state.missed = Missed::None;
+        if let Some(channel) = &self.channel {
+            channel.push(Arc::clone(self));
+        }
+    }
+
+    /// Keeps what a completion has beside its fields, which is to be put into the queue next. That may be overwritten once the
+    /// queue has been filled twice since, so the completion was polled.
+    pub(crate) fn keep_beside(&self, info: TagInfo) -> WcExtra {
+        let mut state = self.lock();
+        let most = state.capacity.saturating_mul(2);
+        WcExtra::Tag(state.beside.keep(info, most))
     }
 
     pub(crate) const fn id(&self) -> CqId {
@@ -110,6 +142,9 @@ impl CqRing {
     pub(crate) fn forget(&self, qpn: Qpn) {
         let mut state = self.lock();
         state.entries.retain(|wc| wc.qpn != qpn);
+        if state.entries.is_empty() {
+            state.missed = Missed::None;
+        }
         self.len.store(state.entries.len(), Ordering::Release);
     }
 
@@ -160,7 +195,7 @@ impl CqRing {
     }
 
     fn pop(&self, out: &mut [Completion]) -> usize {
-        if self.len.load(Ordering::Acquire) == 0 {
+        if self.len.load(Ordering::Acquire) == 0 && !self.is_told.load(Ordering::Relaxed) {
             return 0;
         }
         let mut state = self.lock();
@@ -169,6 +204,10 @@ impl CqRing {
             *slot = wc;
         }
         self.len.store(state.entries.len(), Ordering::Release);
+        if state.entries.is_empty() {
+            self.is_told.store(false, Ordering::Relaxed);
+            state.missed = Missed::None;
+        }
         count
     }
 
@@ -193,14 +232,17 @@ impl Cq {
                 entries: VecDeque::new(),
                 capacity: capacity as usize,
                 armed: Armed::No,
+                missed: Missed::None,
                 lost: 0,
                 unacked: 0,
                 waiting: 0,
+                beside: Beside::default(),
             }),
             len: AtomicUsize::new(0),
             overrun: AtomicBool::new(false),
             is_armed: AtomicBool::new(false),
             just_armed: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
             reach: Reach::default(),
             events: Arc::clone(events),
             channel: channel.map(|channel| Arc::clone(channel.shared())),
@@ -286,6 +328,17 @@ impl Cq {
         Ok(count)
     }
 
+    /// What a completion of a tag matching queue has beside its fields, if it was polled from this queue. Those of completions
+    /// before it are forgotten, so ask in the order in which they were polled, and at the latest when the queue has been emptied
+    /// and filled again.
+    #[must_use]
+    pub fn tag_info(&self, wc: &Completion) -> Option<TagInfo> {
+        match wc.extra {
+            WcExtra::Tag(number) if self.check().is_ok() => self.0.ring.lock().beside.get(number),
+            _ => None,
+        }
+    }
+
     /// Polls until there is a completion or `timeout` is over. It keeps the processor busy; programs that wait long use
     /// a [`CompChannel`].
     ///
@@ -310,14 +363,21 @@ impl Cq {
     }
 
     /// Arms the queue (ibv_req_notify_cq): the next completion, or with `solicited_only` the next solicited one or
-    /// error, puts an event into the channel. Completions that are there already do not: poll once more after arming.
+    /// error, puts an event into the channel. Completions that are there already need not do so: poll once more after arming.
     /// Arming for all is not undone by arming for solicited ones.
+    ///
+    /// Completions of which the program cannot know do bring an event at once, as from ConnectX cards: those that came
+    /// without an event after it found the queue empty. UCX sleeps without a further poll.
     pub fn req_notify(&self, solicited_only: bool) {
         if self.check().is_err() {
             return;
         }
         let ring = &self.0.ring;
         let mut state = ring.lock();
+        if state.missed >= if solicited_only { Missed::Solicited } else { Missed::Unsolicited } {
+            ring.tell(state);
+            return;
+        }
         let armed = state.armed.max(if solicited_only { Armed::Solicited } else { Armed::Next });
         ring.set_armed(&mut state, armed);
         drop(state);

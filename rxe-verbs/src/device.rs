@@ -4,7 +4,10 @@ use crate::{
     error::OpenError,
     gid::GidTable,
     names::{Numbers, number},
-    net::interfaces::{Interface, interfaces},
+    net::{
+        LinkKind,
+        interfaces::{Interface, interfaces},
+    },
     sys::process::network_namespace,
 };
 use core::net::IpAddr;
@@ -181,10 +184,18 @@ impl Device {
         usable(&self.interface)
     }
 
-    /// Its GID table.
+    /// Its GID table, over the link that the environment asks for (`RXE_LINK`).
     #[must_use]
     pub fn gids(&self) -> GidTable {
-        GidTable::new(&self.addresses().collect::<Vec<_>>())
+        self.gids_over(LinkKind::from_environment() == Ok(LinkKind::Raw))
+    }
+
+    /// The same over a link that carries RoCE v1 as well, or does not.
+    #[must_use]
+    pub fn gids_over(&self, v1: bool) -> GidTable {
+        let addresses: Vec<_> = self.addresses().collect();
+        let table = GidTable::new(&addresses);
+        if v1 { table.with_v1(&addresses) } else { table }
     }
 
     /// Largest MTU that the interface's own leaves room for.

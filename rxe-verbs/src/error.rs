@@ -4,7 +4,7 @@ use crate::{host::HostError, net};
 use core::net::IpAddr;
 use rxe_core::{
     endpoint::ObjectError,
-    qp::{ModifyError, Mtu, PostError},
+    qp::{ModifyError, Mtu, PostError, QpType},
     region::RegionError,
 };
 use std::io;
@@ -86,6 +86,7 @@ impl OpenError {
             Self::Link(net::OpenError::PortHeld { .. }) => libc::EADDRINUSE,
             Self::Link(net::OpenError::NotLocal { .. }) => libc::EADDRNOTAVAIL,
             Self::Link(net::OpenError::NoFamily) => libc::EAFNOSUPPORT,
+            Self::Link(net::OpenError::RawForbidden { .. }) => libc::EPERM,
             Self::Link(
                 net::OpenError::Unsupported { source, .. } | net::OpenError::System { source, .. },
             )
@@ -124,6 +125,9 @@ pub enum CreateError {
     /// An XRC domain is open with the file, and a new one was asked for (EINVAL, as the kernel says).
     #[error("an XRC domain is open with this file already")]
     DomainExists,
+    /// A queue pair of a kind that cannot use a tag matching queue (EINVAL).
+    #[error("a tag matching queue is for queue pairs of reliable connections, not for {0:?}")]
+    TagMatching(QpType),
     /// The protocol core refused.
     #[error(transparent)]
     Object(#[from] ObjectError),
@@ -148,7 +152,7 @@ impl CreateError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Limit { .. } | Self::Stranger(_) | Self::Group(_) => libc::EINVAL,
+            Self::Limit { .. } | Self::Stranger(_) | Self::Group(_) | Self::TagMatching(_) => libc::EINVAL,
             Self::Exhausted(_) | Self::Object(ObjectError::Exhausted) => libc::ENOMEM,
             Self::Object(ObjectError::NoSuchObject | ObjectError::Xrc) | Self::DomainExists => libc::EINVAL,
             Self::NoDomain => libc::EAGAIN,
@@ -199,6 +203,19 @@ pub enum RegisterError {
         /// What the system said.
         source: io::Error,
     },
+    /// More than the limit for locked memory, which the host's configuration has enforced (ENOMEM).
+    #[error(
+        "{len} bytes are beyond the limit for locked memory: {held} of {limit} bytes are registered (memlock = \"enforce\" in \
+         the host's configuration; raise the limit by `ulimit -l` or limits.conf, or take the line out)"
+    )]
+    Locked {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes that were registered before, in whole pages.
+        held: u64,
+        /// Bytes there may be.
+        limit: u64,
+    },
     /// Windows are bound to it (EBUSY).
     #[error("memory windows are still bound to it")]
     Bound,
@@ -217,7 +234,7 @@ impl RegisterError {
         match self {
             Self::Region(_) | Self::Range { .. } | Self::Empty { .. } | Self::Stranger => libc::EINVAL,
             Self::NotMapped { .. } => libc::EFAULT,
-            Self::Exhausted | Self::Memory { .. } => libc::ENOMEM,
+            Self::Exhausted | Self::Memory { .. } | Self::Locked { .. } => libc::ENOMEM,
             Self::Forked(forked) => forked.errno(),
             Self::Bound => libc::EBUSY,
         }

@@ -44,10 +44,14 @@ pub enum AsyncEvent {
     CqError(CqId),
     /// The GID table changed (IBV_EVENT_GID_CHANGE).
     GidChange,
+    /// The P_Key table changed (IBV_EVENT_PKEY_CHANGE).
+    PkeyChange,
     /// The port came up (IBV_EVENT_PORT_ACTIVE).
     PortActive,
     /// The port went down (IBV_EVENT_PORT_ERR).
     PortError,
+    /// The interface below the device has gone (IBV_EVENT_DEVICE_FATAL): nothing is left to do but to destroy what was made.
+    DeviceFatal,
     /// Packets to this destination are larger than the network takes: a queue pair's path MTU, or a datagram, is too
     /// large for the way there. Told once for each destination. (Verbs has no number for it.)
     PathMtuExceeded(IpAddr),

@@ -5,6 +5,7 @@ use core::{
     net::{IpAddr, Ipv6Addr},
     str::FromStr,
 };
+use rxe_core::work::GidType;
 
 /// A global identifier: on RoCEv2 an IP address, IPv4 ones mapped into IPv6 (`::ffff:a.b.c.d`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -62,11 +63,13 @@ impl FromStr for Gid {
     }
 }
 
-/// A port's GIDs. An index in use never moves: an address that goes away leaves an empty entry, a new one takes the first
-/// free entry.
+/// A port's GIDs, each with its type. An index in use never moves: an address that goes away leaves an empty entry, a new one
+/// takes the first free entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GidTable {
-    entries: Vec<Gid>,
+    entries: Vec<(Gid, GidType)>,
+    /// Whether each address is there as RoCE v1, too.
+    v1: bool,
 }
 
 impl GidTable {
@@ -74,31 +77,43 @@ impl GidTable {
     /// there is only one it is both 0 and 1, so that both usual choices of programs work.
     #[must_use]
     pub fn new(addresses: &[IpAddr]) -> Self {
-        let mut entries: Vec<Gid> = ordered(addresses).map(Gid::from).collect();
+        let mut entries: Vec<_> = ordered(addresses).map(|ip| (Gid::from(ip), GidType::RoceV2)).collect();
         if let [only] = entries[..] {
             entries.push(only);
         }
-        Self { entries }
+        Self { entries, v1: false }
+    }
+
+    /// The same with each address as RoCE v1, too, behind all of RoCE v2: programs that ask for no type get v2. (Cards list
+    /// the two in turn, kernel rxe has v2 alone.)
+    #[must_use]
+    pub fn with_v1(mut self, addresses: &[IpAddr]) -> Self {
+        self.v1 = true;
+        self.update(addresses);
+        self
     }
 
     /// Brings the table up to date; whether it changed.
     pub fn update(&mut self, addresses: &[IpAddr]) -> bool {
         let before = self.entries.clone();
-        let wanted: Vec<Gid> = ordered(addresses).map(Gid::from).collect();
+        let of_type = |kind| ordered(addresses).map(move |ip| (Gid::from(ip), kind));
+        let usual: Vec<_> = of_type(GidType::RoceV2).collect();
+        let wanted: Vec<_> =
+            usual.iter().copied().chain(of_type(GidType::RoceV1).filter(|_| self.v1)).collect();
         for entry in &mut self.entries {
             if !wanted.contains(entry) {
-                *entry = Gid::ZERO;
+                *entry = <(Gid, GidType)>::default();
             }
         }
-        for gid in wanted.iter().filter(|gid| !before.contains(gid)) {
-            match self.entries.iter_mut().find(|entry| entry.is_zero()) {
-                Some(free) => *free = *gid,
-                None => self.entries.push(*gid),
+        for entry in wanted.iter().filter(|entry| !before.contains(entry)) {
+            match self.entries.iter_mut().find(|(gid, _)| gid.is_zero()) {
+                Some(free) => *free = *entry,
+                None => self.entries.push(*entry),
             }
         }
-        if let [only] = wanted[..] {
-            self.entries.resize(self.entries.len().max(2), Gid::ZERO);
-            self.entries[..2].iter_mut().filter(|entry| entry.is_zero()).for_each(|entry| *entry = only);
+        if let [only] = usual[..] {
+            self.entries.resize(self.entries.len().max(2), <(Gid, GidType)>::default());
+            self.entries[..2].iter_mut().filter(|(gid, _)| gid.is_zero()).for_each(|entry| *entry = only);
         }
         self.entries != before
     }
@@ -106,7 +121,21 @@ impl GidTable {
     /// The entry at `index`; the empty one beyond the end.
     #[must_use]
     pub fn get(&self, index: u8) -> Gid {
-        self.entries.get(usize::from(index)).copied().unwrap_or_default()
+        self.entries.get(usize::from(index)).map(|(gid, _)| *gid).unwrap_or_default()
+    }
+
+    /// The type of the entry at `index` (`gid_type` of ibv_query_gid_ex).
+    #[must_use]
+    pub fn gid_type(&self, index: u8) -> GidType {
+        self.entries.get(usize::from(index)).map(|(_, kind)| *kind).unwrap_or_default()
+    }
+
+    /// The first place of a GID of this type.
+    #[must_use]
+    pub fn find(&self, gid: Gid, kind: GidType) -> Option<u8> {
+        self.iter()
+            .map(|(index, _)| index)
+            .find(|index| (self.get(*index), self.gid_type(*index)) == (gid, kind))
     }
 
     /// Entries, empty ones included.
@@ -123,7 +152,7 @@ impl GidTable {
 
     /// The entries in use, with their indices.
     pub fn iter(&self) -> impl Iterator<Item = (u8, Gid)> {
-        (0..=u8::MAX).zip(self.entries.iter().copied()).filter(|(_, gid)| !gid.is_zero())
+        (0..=u8::MAX).zip(self.entries.iter().map(|(gid, _)| *gid)).filter(|(_, gid)| !gid.is_zero())
     }
 }
 
@@ -153,7 +182,11 @@ mod tests {
     }
 
     fn shown(table: &GidTable) -> Vec<String> {
-        table.entries.iter().map(|gid| gid.address().map_or_else(|| "-".into(), |a| a.to_string())).collect()
+        table
+            .entries
+            .iter()
+            .map(|(gid, _)| gid.address().map_or_else(|| "-".into(), |a| a.to_string()))
+            .collect()
     }
 
     #[test]
@@ -185,6 +218,25 @@ mod tests {
         assert_eq!(shown(&table), ["-", "fe80::1", "10.0.0.2"]);
         assert!(table.update(&ips("fe80::1 10.0.0.2 10.0.0.9")));
         assert_eq!(shown(&table), ["10.0.0.9", "fe80::1", "10.0.0.2"]);
+    }
+
+    #[test]
+    fn roce_v1_comes_behind() {
+        let addresses = ips("10.0.0.1 fe80::1");
+        let mut table = GidTable::new(&addresses).with_v1(&addresses);
+        assert_eq!(shown(&table), ["10.0.0.1", "fe80::1", "10.0.0.1", "fe80::1"]);
+        let types = |table: &GidTable| (0..4).map(|index| table.gid_type(index)).collect::<Vec<_>>();
+        use GidType::{RoceV1, RoceV2};
+        assert_eq!(types(&table), [RoceV2, RoceV2, RoceV1, RoceV1]);
+        assert_eq!(table.find(table.get(0), RoceV1), Some(2));
+        assert!(table.update(&ips("fe80::1")));
+        assert_eq!(shown(&table), ["fe80::1", "fe80::1", "-", "fe80::1"]);
+        let one = ips("10.0.0.1");
+        let single = GidTable::new(&one).with_v1(&one);
+        assert_eq!(
+            (shown(&single), types(&single)),
+            (vec!["10.0.0.1".into(); 3], vec![RoceV2, RoceV2, RoceV1, RoceV2])
+        );
     }
 
     #[test]

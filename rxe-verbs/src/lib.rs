@@ -50,21 +50,22 @@ mod mr;
 mod mw;
 mod names;
 pub mod net;
-mod patience;
 mod pd;
 mod qp;
+mod raw;
 mod regions;
 mod srq;
 mod sys;
+mod tags;
 mod trust;
 mod xrcd;
 
 pub use ah::Ah;
 pub use channel::{CompChannel, CqWaiter};
-pub use context::{Context, ContextOptions, HostPort};
+pub use context::{Context, ContextOptions, HostPort, LinkState};
 pub use cq::Cq;
 pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
-pub use engine::{LinkReport, Messages, Polling, check_environment};
+pub use engine::{LinkReport, Messages, NetworkWatch, Polling, check_environment};
 pub use error::{
     AddressError, CreateError, Forked, ModifyQpError, MrError, OpenError, PollError, PostListError,
     RegisterError, post_errno,
@@ -76,11 +77,18 @@ pub use mr::{MemoryRange, Mr};
 pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{MwBind, Qp, QpInit};
+pub use raw::{
+    Flow, FlowHandle, Layer, Pattern, RawPackets, RawQueue, RawQueueState, Spread, fields as hash_fields,
+};
 pub use srq::Srq;
+pub use tags::{MAX_RENDEZVOUS_HEADER, MAX_TAGS, TagAction, TagFlags, TagInfo, TagOp};
 pub use trust::{has_file_capabilities, is_protected, variable};
 pub use xrcd::Xrcd;
 
-pub use sys::poll::{Interrupted, Sleep, set_sleep, wait_readable};
+pub use sys::{
+    poll::{Interrupted, Sleep, set_sleep, wait_for, wait_readable},
+    unix::out_of_the_way,
+};
 
 /// How often this process, or one that it descends from, has been forked since the library was first used. What remembers
 /// another number was made by a parent of this process, and has none of its threads (`fork(2)`).
@@ -98,7 +106,7 @@ pub use rxe_core::{
     region::WindowType,
     stats::{PortStats, QpStats},
     work::{
-        self, Access, AddressVector, BindWindow, Completion, CqId, Payload, PdId, RecvWr, Remote, SendFlags,
-        SendOp, SendWr, Sge, SrqId, UdDest, WcExtra, WcOpcode, WcStatus, XrcdId,
+        self, Access, AddressVector, BindWindow, Completion, CqId, GidType, Payload, PdId, RecvWr, Remote,
+        SendFlags, SendOp, SendWr, Sge, SrqId, UdDest, WcExtra, WcOpcode, WcStatus, XrcdId,
     },
 };

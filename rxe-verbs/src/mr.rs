@@ -1,10 +1,12 @@
 //! Memory regions (ibv_mr).
 
 use crate::{
+    engine::Stack,
     error::{MrError, RegisterError},
     pd::Pd,
-    regions::{self, Entry},
+    regions::{self, Entry, locked::Share},
     sys::{
+        descriptor,
         mapped::is_mapped,
         owned::Owned,
         process::page_size,
@@ -16,7 +18,7 @@ use rxe_core::{
     num::Key,
     work::{Access, Sge},
 };
-use std::sync::Arc;
+use std::{io, os::fd::BorrowedFd, sync::Arc};
 
 /// Registered memory. Dropping it deregisters it, and returns only when no thread touches the bytes any more.
 ///
@@ -33,6 +35,8 @@ pub struct Mr {
     /// Address of the first byte in this process.
     memory_addr: u64,
     pd: Pd,
+    /// Its share of what the process has registered; memory on demand has none.
+    _share: Option<Share>,
     /// Freed after the entry is gone.
     _owned: Option<Owned>,
 }
@@ -67,6 +71,14 @@ impl MemoryRange {
         }
         Err(RegisterError::NotMapped { addr: self.addr as u64, len: self.len as u64 })
     }
+}
+
+/// What a region takes of the limit for locked memory.
+fn share_of(stack: &Stack, addr: u64, len: usize, access: Access) -> Result<Option<Share>, RegisterError> {
+    if access.contains(Access::ON_DEMAND) {
+        return Ok(None);
+    }
+    Share::take(stack.settings.memlock(), addr as usize, len).map(Some)
 }
 
 impl Mr {
@@ -112,19 +124,21 @@ impl Mr {
     ) -> Result<Self, RegisterError> {
         let stack = &pd.context().0.stack;
         stack.check()?;
+        let share = share_of(&pd.context().0.stack, memory_addr, bytes.len(), access)?;
         let table = &stack.table;
         let entry =
             regions::register(table, pd.id(), iova, bytes, access)?.ok_or(RegisterError::Exhausted)?;
         let key = entry.key();
         let addr = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
         let pd = pd.clone();
-        Ok(Self { entry, bytes, key, addr, access, memory_addr, pd, _owned: owned })
+        Ok(Self { entry, bytes, key, addr, access, memory_addr, pd, _share: share, _owned: owned })
     }
 
     /// Deregisters it (ibv_dereg_mr), as dropping does, and says if that is not possible.
     ///
     /// # Errors
     /// [`RegisterError::Bound`] and the region back if memory windows are bound to it.
+    #[allow(clippy::result_large_err, reason = "the region comes back")]
     pub fn deregister(self) -> Result<(), (Self, RegisterError)> {
         match &*self.entry {
             Entry::Memory(memory) if !memory.close() => Err((self, RegisterError::Bound)),
@@ -164,6 +178,7 @@ impl Mr {
             None => (self.bytes, self.memory_addr, self.addr),
         };
         let access = access.unwrap_or(self.access);
+        let share = memory.map(|range| share_of(stack, range.addr as u64, range.len, access)).transpose()?;
         let replaced = regions::replace(&stack.table, &self.entry, pd.id(), iova, bytes, access);
         self.entry = replaced.map_err(|error| match error {
             regions::Replace::Rule(error) => RegisterError::Region(error),
@@ -172,8 +187,8 @@ impl Mr {
         self.addr = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
         (self.bytes, self.memory_addr, self.access) = (bytes, memory_addr, access);
         self.pd = pd.clone();
-        if memory.is_some() {
-            self._owned = None;
+        if let Some(share) = share {
+            (self._share, self._owned) = (share, None);
         }
         Ok(())
     }
@@ -272,6 +287,25 @@ impl Mr {
     pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<(), MrError> {
         self.inside(offset, data.len())?;
         self.bytes.write(offset, data).map_err(|_| MrError::Fault)
+    }
+
+    /// Reads from a descriptor straight into the region, `len` bytes at most: `read(2)` without a copy between.
+    ///
+    /// # Errors
+    /// The system's; EFAULT if the range is outside the region, or its memory is gone.
+    pub fn read_from(&self, source: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<usize> {
+        self.inside(offset, len).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
+        descriptor::read(source, &self.bytes, offset, len)
+    }
+
+    /// Writes a part of the region to a descriptor: `write(2)` without a copy between. Peers with the right to write may
+    /// change the bytes meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::read_from`].
+    pub fn write_to(&self, sink: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<usize> {
+        self.inside(offset, len).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
+        descriptor::write(sink, &self.bytes, offset, len)
     }
 
     /// Sets all bytes.

@@ -3,11 +3,14 @@
 use crate::{
     ah::Ah,
     context::Context,
+    cq::Cq,
     error::{CreateError, RegisterError},
+    limits,
     mr::Mr,
     mw::Mw,
     qp::{Qp, QpInit},
-    srq::Srq,
+    srq::{Kind, Srq},
+    tags::MAX_TAGS,
 };
 use rxe_core::{
     region::WindowType,
@@ -102,7 +105,23 @@ impl Pd {
     /// # Errors
     /// [`CreateError`].
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, CreateError> {
-        Srq::new(self, None, max_wr, max_sge)
+        Srq::new(self, &Kind::Basic, max_wr, max_sge)
+    }
+
+    /// Makes a tag matching queue (ibv_create_srq_ex with IBV_SRQT_TM): a shared receive queue whose messages complete on `cq`,
+    /// and with a matching list of `max_tags` entries at most.
+    ///
+    /// # Errors
+    /// [`CreateError`].
+    pub fn create_tag_srq(
+        &self,
+        cq: &Cq,
+        max_wr: u32,
+        max_sge: u32,
+        max_tags: u32,
+    ) -> Result<Srq, CreateError> {
+        limits::check("tags", max_tags.into(), 0, MAX_TAGS.into())?;
+        Srq::new(self, &Kind::Tags { cq: cq.clone(), max_tags }, max_wr, max_sge)
     }
 
     /// Makes a queue pair (ibv_create_qp).

@@ -11,12 +11,15 @@ use crate::{
     mr::Mr,
     mw::Mw,
     pd::Pd,
+    regions::View,
     srq::Srq,
+    tags::SEND_CAPS,
     xrcd::Xrcd,
 };
 use core::net::IpAddr;
 use rxe_core::{
     endpoint::{Acks, ObjectError},
+    memory::Asker,
     num::{Key, Psn, Qpn},
     qp::{ModifyError, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType, Reasons},
     region::WindowType,
@@ -35,7 +38,7 @@ pub struct QpInit<'a> {
     pub send_cq: &'a Cq,
     /// Where receive completions go.
     pub recv_cq: &'a Cq,
-    /// Shared receive queue, if it has no queue of its own.
+    /// Shared receive queue, if it has no queue of its own. To one with tag matching the send queue belongs, too.
     pub srq: Option<&'a Srq>,
     /// Queue sizes.
     pub caps: QpCaps,
@@ -85,6 +88,8 @@ pub struct Qp {
     /// What it was made of, in the core's words.
     made: QpConfig,
     xrcd: Option<Xrcd>,
+    /// The completions of a tag matching queue, which also owns the send queue.
+    tags: Option<CqId>,
 }
 
 /// Bytes of a request's data.
@@ -113,14 +118,18 @@ impl Qp {
         if init.srq.is_some_and(|srq| !Arc::ptr_eq(&srq.pd().context().0.stack, stack)) {
             return Err(CreateError::Stranger("shared receive queue"));
         }
+        let tags = init.srq.and_then(Srq::tags);
+        if tags.is_some() && init.qp_type != QpType::Rc {
+            return Err(CreateError::TagMatching(init.qp_type));
+        }
         let config = QpConfig {
             qp_type: init.qp_type,
             pd: pd.id(),
-            send_cq: init.send_cq.id(),
-            recv_cq: init.recv_cq.id(),
+            send_cq: tags.unwrap_or_else(|| init.send_cq.id()),
+            recv_cq: tags.unwrap_or_else(|| init.recv_cq.id()),
             srq: init.srq.map(Srq::id),
             xrcd: None,
-            caps: init.caps,
+            caps: if tags.is_some() { SEND_CAPS } else { init.caps },
             signal_all: init.signal_all,
         };
         Self::make(pd, config, Some((init.send_cq.clone(), init.recv_cq.clone())), init.srq.cloned(), None)
@@ -156,8 +165,13 @@ impl Qp {
             .shard_for(&config)
             .map_err(|source| CreateError::System { action: "start the background thread", source })?;
         let shard = Arc::clone(shard);
-        let (qpn, made) = shard.act(Acks::Wait, |state, _| {
+        let (table, settings) = (context.0.pkey_table, &stack.settings);
+        let (qpn, made) = shard.act(Acks::Wait, |state, view| {
             let qpn = state.endpoint.create_qp(config)?;
+            if state.endpoint.pkey_tables() <= usize::from(table) {
+                settings.apply_keys(&mut state.endpoint, now(), view);
+            }
+            state.endpoint.use_pkeys(qpn, table);
             for cq in cqs.iter().flat_map(|(send, recv)| [send, recv]) {
                 state.use_queue(cq.ring());
             }
@@ -166,7 +180,8 @@ impl Qp {
             Ok::<_, ObjectError>((qpn, made))
         })??;
         let (qp_type, groups) = (config.qp_type, Mutex::default());
-        Ok(Self { qpn, qp_type, shard, groups, cqs, srq, pd: pd.clone(), made, xrcd })
+        let tags = srq.as_ref().and_then(Srq::tags);
+        Ok(Self { qpn, qp_type, shard, groups, cqs, srq, pd: pd.clone(), made, xrcd, tags })
     }
 
     /// Its number: what the peer is told.
@@ -232,6 +247,9 @@ impl Qp {
                 // These states forget what is owed.
                 state.send_now(view, Acks::Flush);
             }
+            if change.state == Some(QpState::Reset) {
+                self.leave_tags(state, view);
+            }
             state.endpoint.modify_qp(now(), self.qpn, change, &view)?;
             if change.state == Some(QpState::Reset) {
                 state.hand_out();
@@ -244,6 +262,19 @@ impl Qp {
         Ok(())
     }
 
+    /// Gives what it holds of a tag matching queue back, if it has one: in the state ERROR it says what that is.
+    fn leave_tags(&self, state: &mut State, view: View<'_>) {
+        if let Some(name) = self.tags {
+            let error = QpChange { state: Some(QpState::Error), ..QpChange::default() };
+            // Every state leads there.
+            let _ = state.endpoint.modify_qp(now(), self.qpn, &error, &view);
+            state.hand_out();
+            if let Some(tags) = &mut state.tags {
+                tags.forget_qp(name, self.qpn);
+            }
+        }
+    }
+
     /// Its attributes and what it was made of (ibv_query_qp). In a forked child it is in the state ERROR, and the other
     /// attributes tell nothing.
     #[must_use]
@@ -253,6 +284,12 @@ impl Qp {
             Ok(None) => unreachable!("a queue pair is in its endpoint until it is dropped"),
             Err(Forked) => (QpAttrs { state: QpState::Error, ..QpAttrs::default() }, self.made),
         }
+    }
+
+    /// Does something with memory as the queue pair may.
+    pub(crate) fn with_memory<T>(&self, action: impl FnOnce(View<'_>, Asker) -> T) -> Result<T, Forked> {
+        let asker = Asker { pd: self.pd.id(), qpn: self.qpn };
+        self.shard.with_memory(|memory| action(memory, asker))
     }
 
     /// Its state.
@@ -328,7 +365,7 @@ impl Qp {
         let told = |(index, reason)| PostListError { index, reason };
         self.shard.check()?;
         for (index, wr) in list.iter().enumerate() {
-            self.check_length(wr).map_err(|reason| told((index, reason)))?;
+            self.check(wr).map_err(|reason| told((index, reason)))?;
         }
         self.shard.post(self.qpn, size(list), |state, now| {
             state.endpoint.post_send_all(now, self.qpn, list).map_err(told)
@@ -336,12 +373,15 @@ impl Qp {
     }
 
     fn post_one(&self, state: &mut State, now: Instant, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.check_length(wr)?;
+        self.check(wr)?;
         state.endpoint.post_send(now, self.qpn, wr)
     }
 
-    /// A datagram fits the network as it is now.
-    fn check_length(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+    /// A datagram fits the network as it is now, and the send queue is the program's.
+    fn check(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.tags.is_some() {
+            return Err(PostError::Operation);
+        }
         if matches!(self.qp_type, QpType::Ud | QpType::Gsi) {
             let length = length(wr);
             let most = u64::from(self.context().active_mtu().bytes());
@@ -498,6 +538,7 @@ impl Drop for Qp {
                 let _ = state.endpoint.detach_multicast(self.qpn, membership.0);
                 leave(state, membership);
             }
+            self.leave_tags(state, view);
             // It is there: only this removes it.
             let _ = state.endpoint.destroy_qp(self.qpn);
             state.hand_out();

@@ -2,17 +2,18 @@
 
 use crate::{
     cq::Cq,
-    engine::Shard,
+    engine::{Shard, Stack, State},
     error::{CreateError, PostListError},
     events::AsyncEvent,
     limits,
     pd::Pd,
+    tags::TagOp,
     xrcd::Xrcd,
 };
 use rxe_core::{
     endpoint::Acks,
     qp::PostError,
-    work::{self, RecvWr, SrqId},
+    work::{self, CqId, RecvWr, SrqId},
 };
 use std::sync::Arc;
 
@@ -26,54 +27,85 @@ struct Inner {
     shard: Arc<Shard>,
     max_sge: u32,
     pd: Pd,
-    xrc: Option<(XrcParts, u32)>,
+    rest: Rest,
 }
 
-/// What makes a shared receive queue an XRC one.
+/// What kind of queue it is to be.
 #[derive(Clone, Debug)]
-pub(crate) struct XrcParts {
-    pub(crate) xrcd: Xrcd,
-    pub(crate) cq: Cq,
+pub(crate) enum Kind {
+    Basic,
+    /// With the completion queue of its receives.
+    Xrc {
+        xrcd: Xrcd,
+        cq: Cq,
+    },
+    /// The same.
+    Tags {
+        cq: Cq,
+        max_tags: u32,
+    },
+}
+
+/// What a queue has besides, by its kind.
+#[derive(Debug)]
+enum Rest {
+    Basic,
+    /// And what peers call it. It needs its domain.
+    Xrc {
+        cq: Cq,
+        number: u32,
+        _xrcd: Xrcd,
+    },
+    /// And the name under which the core completes what is of its queue pairs.
+    Tags {
+        cq: Cq,
+        name: CqId,
+    },
+}
+
+impl Kind {
+    /// Whether all of it is of this stack.
+    fn belongs_to(&self, stack: &Arc<Stack>) -> bool {
+        match self {
+            Self::Basic => true,
+            Self::Xrc { xrcd, cq } => xrcd.belongs_to(stack) && cq.belongs_to(stack),
+            Self::Tags { cq, .. } => cq.belongs_to(stack),
+        }
+    }
 }
 
 impl Srq {
-    pub(crate) fn new(
-        pd: &Pd,
-        xrc: Option<XrcParts>,
-        max_wr: u32,
-        max_sge: u32,
-    ) -> Result<Self, CreateError> {
+    pub(crate) fn new(pd: &Pd, kind: &Kind, max_wr: u32, max_sge: u32) -> Result<Self, CreateError> {
         limits::check("SRQ requests", max_wr.into(), 1, limits::MAX_QP_WR.into())?;
         limits::check("SRQ elements", max_sge.into(), 0, limits::MAX_SGE.into())?;
         let context = &pd.context().0;
-        if xrc
-            .as_ref()
-            .is_some_and(|xrc| !xrc.xrcd.belongs_to(&context.stack) || !xrc.cq.belongs_to(&context.stack))
-        {
+        if !kind.belongs_to(&context.stack) {
             return Err(CreateError::Stranger("XRC domain or completion queue"));
         }
         let shard = Arc::clone(context.stack.shard());
-        let (id, number) = shard.act(Acks::Wait, |state, _| {
-            let made = match &xrc {
-                Some(XrcParts { xrcd, cq }) => {
-                    let made =
-                        state.endpoint.create_xrc_srq(pd.id(), (xrcd.id(), cq.id()), max_wr, max_sge)?;
-                    state.use_queue(cq.ring());
-                    made
-                }
-                None => (state.endpoint.create_srq(pd.id(), max_wr, max_sge)?, 0),
-            };
-            state.srq_owners.insert(made.0, Arc::clone(&context.events));
-            Ok::<_, CreateError>(made)
+        let (id, rest) = shard.act(Acks::Wait, |state, _| {
+            let (id, rest) = enter(state, pd, kind, max_wr, max_sge)?;
+            state.srq_owners.insert(id, Arc::clone(&context.events));
+            Ok::<_, CreateError>((id, rest))
         })??;
-        let xrc = xrc.map(|parts| (parts, number));
-        Ok(Self(Arc::new(Inner { id, shard, max_sge, pd: pd.clone(), xrc })))
+        Ok(Self(Arc::new(Inner { id, shard, max_sge, pd: pd.clone(), rest })))
+    }
+
+    /// The name under which its queue pairs' completions come to it, if it matches tags.
+    pub(crate) fn tags(&self) -> Option<CqId> {
+        match self.0.rest {
+            Rest::Tags { name, .. } => Some(name),
+            _ => None,
+        }
     }
 
     /// What peers call it, if it is an XRC one (ibv_get_srq_num).
     #[must_use]
     pub fn number(&self) -> Option<u32> {
-        self.0.xrc.as_ref().map(|(_, number)| *number)
+        match self.0.rest {
+            Rest::Xrc { number, .. } => Some(number),
+            _ => None,
+        }
     }
 
     /// Its name in asynchronous events.
@@ -106,7 +138,14 @@ impl Srq {
     /// # Errors
     /// [`PostError`]: more requests wait than are to fit, or the limit is larger than the queue.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), PostError> {
-        self.0.shard.act(Acks::Wait, |state, _| state.endpoint.modify_srq(self.0.id, max_wr, limit))?
+        self.0.shard.act(Acks::Wait, |state, _| {
+            if let (Some(max_wr), Some(tags), Some(name)) = (max_wr, &state.tags, self.tags())
+                && tags.posted(name) > max_wr as usize
+            {
+                return Err(PostError::Full(max_wr));
+            }
+            state.endpoint.modify_srq(self.0.id, max_wr, limit)
+        })?
     }
 
     /// How many requests it holds at most, and the limit: 0 where none is armed, or its event was raised (ibv_query_srq).
@@ -120,7 +159,29 @@ impl Srq {
     /// # Errors
     /// [`PostError`].
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.0.shard.look(|state| state.endpoint.post_srq_recv(self.0.id, wr))?
+        self.0.shard.look(|state| self.post_one(state, wr))?
+    }
+
+    fn post_one(&self, state: &mut State, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        match self.tags() {
+            None => state.endpoint.post_srq_recv(self.0.id, wr),
+            Some(name) => {
+                let tags = state.tags.as_mut().ok_or(PostError::NoSuchQueue)?;
+                tags.post_recv(name, &mut state.endpoint, wr)
+            }
+        }
+    }
+
+    /// Does an operation on the matching list of a tag matching queue (ibv_post_srq_ops); gives the handle of an entry that was
+    /// added.
+    ///
+    /// # Errors
+    /// [`PostError::Operation`] for other queues; [`PostError::Full`] if the list is; [`PostError::Elements`].
+    pub fn post_tag_op(&self, op: &TagOp<'_>) -> Result<Option<u32>, PostError> {
+        let name = self.tags().ok_or(PostError::Operation)?;
+        self.0
+            .shard
+            .act(Acks::Wait, |state, _| state.tags.as_mut().ok_or(PostError::NoSuchQueue)?.act(name, op))?
     }
 
     /// Posts several receives, up to the first that fails.
@@ -130,10 +191,37 @@ impl Srq {
     pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostListError> {
         self.0.shard.look(|state| {
             list.iter().enumerate().try_for_each(|(index, wr)| {
-                let posted = state.endpoint.post_srq_recv(self.0.id, wr);
-                posted.map_err(|reason| PostListError { index, reason })
+                self.post_one(state, wr).map_err(|reason| PostListError { index, reason })
             })
         })?
+    }
+}
+
+/// Makes a queue in the core, and enters its completion queue; its name, and what it has besides.
+fn enter(
+    state: &mut State,
+    pd: &Pd,
+    kind: &Kind,
+    max_wr: u32,
+    max_sge: u32,
+) -> Result<(SrqId, Rest), CreateError> {
+    match kind {
+        Kind::Basic => Ok((state.endpoint.create_srq(pd.id(), max_wr, max_sge)?, Rest::Basic)),
+        Kind::Xrc { xrcd, cq } => {
+            let (id, number) =
+                state.endpoint.create_xrc_srq(pd.id(), (xrcd.id(), cq.id()), max_wr, max_sge)?;
+            state.use_queue(cq.ring());
+            Ok((id, Rest::Xrc { cq: cq.clone(), number, _xrcd: xrcd.clone() }))
+        }
+        Kind::Tags { cq, max_tags } => {
+            let stack = &pd.context().0.stack;
+            let name = CqId(stack.name_cq().ok_or(CreateError::Exhausted("completion queues"))?);
+            let made = state.endpoint.create_srq(pd.id(), max_wr, max_sge);
+            let id = made.inspect_err(|_| stack.unname_cq(name.0))?;
+            state.use_queue(cq.ring());
+            state.tags.get_or_insert_default().add(name, (id, pd.id()), cq.ring(), *max_tags);
+            Ok((id, Rest::Tags { cq: cq.clone(), name }))
+        }
     }
 }
 
@@ -147,8 +235,16 @@ impl Drop for Inner {
             state.srq_owners.remove(&self.id);
             let limit = AsyncEvent::Queue(work::AsyncEvent::SrqLimitReached(self.id));
             self.pd.context().0.events.forget(|event| *event == limit);
-            if let Some((xrc, _)) = &self.xrc {
-                state.leave_queue(xrc.cq.id());
+            match &self.rest {
+                Rest::Basic => {}
+                Rest::Xrc { cq, .. } => state.leave_queue(cq.id()),
+                Rest::Tags { cq, name } => {
+                    if let Some(tags) = &mut state.tags {
+                        tags.remove(*name);
+                    }
+                    state.leave_queue(cq.id());
+                    self.pd.context().0.stack.unname_cq(name.0);
+                }
             }
         });
     }

@@ -7,7 +7,7 @@ use crate::{
     error::CreateError,
     pd::Pd,
     qp::Qp,
-    srq::{Srq, XrcParts},
+    srq::{Kind, Srq},
 };
 use rxe_core::work::XrcdId;
 use std::{
@@ -117,7 +117,7 @@ impl Xrcd {
     /// # Errors
     /// [`CreateError`].
     pub fn create_srq(&self, pd: &Pd, cq: &Cq, max_wr: u32, max_sge: u32) -> Result<Srq, CreateError> {
-        Srq::new(pd, Some(XrcParts { xrcd: self.clone(), cq: cq.clone() }), max_wr, max_sge)
+        Srq::new(pd, &Kind::Xrc { xrcd: self.clone(), cq: cq.clone() }, max_wr, max_sge)
     }
 }
 

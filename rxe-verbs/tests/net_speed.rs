@@ -21,6 +21,7 @@ fn links(namespace: &Namespace, features: Features) -> [(UdpLink, Transmit); 2] 
             source_port: link.capabilities().source_ports[0],
             tos: 0,
             hop_limit: 64,
+            encapsulation: rxe_verbs::net::Encapsulation::V2,
             segment_size: 4128,
         };
         (link, batch)

@@ -102,6 +102,7 @@ fn check(links: &mut [UdpLink], table: &SlotTable) {
                     source_port,
                     tos: 0,
                     hop_limit: 0,
+                    encapsulation: rxe_verbs::net::Encapsulation::V2,
                     segment_size,
                 };
                 links[0].send(&batch, &packet.repeat(count)).unwrap();

@@ -21,7 +21,16 @@ fn open(namespace: &Namespace, config: &UdpConfig) -> UdpLink {
 
 fn transmit(link: &UdpLink, src: IpAddr, dst: IpAddr, segment_size: usize) -> Transmit {
     let source_port = link.capabilities().source_ports[0];
-    Transmit { src, dst, ifindex: 0, source_port, tos: 0, hop_limit: 0, segment_size }
+    Transmit {
+        src,
+        dst,
+        ifindex: 0,
+        source_port,
+        tos: 0,
+        hop_limit: 0,
+        encapsulation: rxe_verbs::net::Encapsulation::V2,
+        segment_size,
+    }
 }
 
 fn address(text: &str) -> IpAddr {

@@ -10,8 +10,8 @@ use netns::{Namespace, packets, receive};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use rxe_verbs::net::{
-    Capture, FaultLink, FaultPlan, Ident, InprocLink, InprocNet, Link, RecvBatch, Run, SendError, TapLink,
-    Transmit, UdpConfig, UdpLink,
+    Capture, Encapsulation, FaultLink, FaultPlan, HeaderSeen, Ident, InprocLink, InprocNet, Link, RecvBatch,
+    Run, SendError, TapLink, Transmit, UdpConfig, UdpLink,
 };
 
 fn address(text: &str) -> IpAddr {
@@ -34,6 +34,7 @@ fn batch(segment_size: usize) -> Transmit {
         source_port: 0xc000,
         tos: 2,
         hop_limit: 0,
+        encapsulation: Encapsulation::V2,
         segment_size,
     }
 }
@@ -105,6 +106,7 @@ fn a_batch_has_room_for_what_it_says() {
         ifindex: 0,
         tos: 0,
         ttl: 0,
+        seen: HeaderSeen::Hidden,
         segment_size: 4,
         bytes,
     };
@@ -208,13 +210,32 @@ fn faults_on_the_way_in_leave_runs_going_out() {
 
 #[test]
 fn plans_that_make_no_sense_are_refused() {
-    for wrong in ["loss", "loss=", "loss=1001", "loss=-1", "lose=1", "seed=x", "dir=up", "loss=1 dup=2"] {
+    for wrong in [
+        "loss",
+        "loss=",
+        "loss=1001",
+        "loss=-1",
+        "lose=1",
+        "seed=x",
+        "dir=up",
+        "loss=1 dup=2",
+        "loss=101%",
+        "loss=-1%",
+        "delay=5",
+        "delay=2h",
+        "rate=1",
+        "rate=0gbit",
+        "delay=61s",
+    ] {
         let error = FaultPlan::parse(wrong).unwrap_err().to_string();
         assert!(error.contains("RXE_FAULT") && error.contains("loss=N"), "{error}");
     }
     assert_eq!(FaultPlan::parse("").unwrap(), FaultPlan::default());
     let plan = FaultPlan::parse("loss=1000, dup=2, reorder=3, corrupt=4, seed=5, dir=tx").unwrap();
-    assert_eq!((plan.loss, plan.duplicate, plan.reorder, plan.corrupt, plan.seed), (1000, 2, 3, 4, 5));
+    assert_eq!(
+        (plan.loss, plan.duplicate, plan.reorder, plan.corrupt, plan.seed),
+        (1_000_000, 2_000, 3_000, 4_000, 5)
+    );
     assert!(plan.sending && !plan.receiving);
 }
 
@@ -264,8 +285,16 @@ fn a_tap_records_what_the_wire_carries() {
     let bytes = packets(6, 1041, 40);
     for (src, dst) in [("10.9.0.1", "10.9.0.2"), ("fd09::1", "fd09::2")] {
         let (src, dst) = (address(src), address(dst));
-        let batch =
-            Transmit { src, dst, ifindex: 0, source_port, tos: 0x22, hop_limit: 64, segment_size: 1041 };
+        let batch = Transmit {
+            src,
+            dst,
+            ifindex: 0,
+            source_port,
+            tos: 0x22,
+            hop_limit: 64,
+            encapsulation: Encapsulation::V2,
+            segment_size: 1041,
+        };
         sender.send(&batch, &bytes).unwrap();
     }
     // What did not leave is not recorded.

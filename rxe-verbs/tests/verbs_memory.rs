@@ -7,6 +7,7 @@ use rxe_verbs::{Access, Completion, Mr, Mtu, QpState, QpType, RecvWr, Remote, Se
 use std::{
     ffi::c_void,
     num::NonZero,
+    os::fd::AsFd,
     ptr::NonNull,
     sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     thread,
@@ -112,6 +113,28 @@ fn remote(mr: &Mr) -> Remote {
 fn scratch_file() -> std::fs::File {
     use nix::sys::memfd::{MFdFlags, memfd_create};
     memfd_create("rxe-test", MFdFlags::MFD_CLOEXEC).unwrap().into()
+}
+
+#[test]
+fn a_descriptor_is_read_into_a_region_and_written_from_it() {
+    let context =
+        rxe_verbs::Context::open_inproc(&rxe_verbs::net::InprocNet::new(), &["10.0.0.1".parse().unwrap()]);
+    let mr = context.unwrap().alloc_pd().unwrap().alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    let (from, into) = std::io::pipe().unwrap();
+    mr.write_at(8, b"straight").unwrap();
+    assert_eq!(mr.write_to(into.as_fd(), 8, 8).unwrap(), 8);
+    assert_eq!(mr.read_from(from.as_fd(), 60, 4).unwrap(), 4, "no more than there is room for");
+    assert_eq!(mr.read_from(from.as_fd(), 0, 64).unwrap(), 4);
+    assert_eq!(
+        (mr.read_vec(60, 4).unwrap(), mr.read_vec(0, 4).unwrap()),
+        (b"stra".to_vec(), b"ight".to_vec())
+    );
+    for (offset, len) in [(0, 65), (64, 1), (usize::MAX, 2)] {
+        assert_eq!(mr.write_to(into.as_fd(), offset, len).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(mr.read_from(from.as_fd(), offset, len).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+    }
+    // Of the wrong kind.
+    assert_eq!(mr.read_from(into.as_fd(), 0, 1).unwrap_err().raw_os_error(), Some(libc::EBADF));
 }
 
 #[test]

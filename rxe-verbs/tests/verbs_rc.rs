@@ -334,8 +334,7 @@ fn nobody_answers() {
 
 #[test]
 fn a_bad_network() {
-    let plan =
-        FaultPlan { loss: 20, duplicate: 20, reorder: 20, corrupt: 20, seed: 5, ..FaultPlan::default() };
+    let plan = FaultPlan::parse("loss=20,dup=20,reorder=20,corrupt=20,seed=5").unwrap();
     let two = bad_inproc(&plan);
     verbs_common::set_timeout(13);
     let (a, b) = connected(&two, QpType::Rc, 1 << 18, Mtu::M1024);

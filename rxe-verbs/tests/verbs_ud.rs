@@ -3,30 +3,13 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    Access, Completion, Context, CreateError, Device, Gid, Mtu, PostError, Psn, Qkey, QpChange, QpInit,
-    QpState, QpType, Qpn, RecvWr, Remote, SendOp, SendWr, WcExtra, WcOpcode,
+    Access, Completion, Context, CreateError, Device, Gid, Mtu, PostError, Qkey, QpInit, QpType, Qpn, RecvWr,
+    Remote, SendOp, SendWr, WcExtra, WcOpcode,
 };
 use std::time::Duration;
-use verbs_common::{End, Two, connected, everywhere, inproc, inproc_at, pattern};
+use verbs_common::{End, QKEY, Two, connected, datagram_end, everywhere, inproc, inproc_at, pattern};
 
-const QKEY: Qkey = Qkey(0x1111_1111);
 const GRH: usize = 40;
-
-fn datagram_end(context: &Context) -> End {
-    let end = End::new(context, QpType::Ud, 1 << 16);
-    let change = QpChange::default();
-    let init = QpChange {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port: Some(1),
-        qkey: Some(QKEY),
-        ..change
-    };
-    end.qp.modify(&init).unwrap();
-    end.qp.modify(&QpChange { state: Some(QpState::Rtr), ..change }).unwrap();
-    end.qp.modify(&QpChange { state: Some(QpState::Rts), sq_psn: Some(Psn::new(1)), ..change }).unwrap();
-    end
-}
 
 fn nothing_comes(end: &End) {
     std::thread::sleep(Duration::from_millis(20));

@@ -1,7 +1,10 @@
 //! Attributes that programs hand in or get back when they make, change or ask about objects.
 
 use super::{Gid, Pointer};
-use crate::object::{Buf, CompChannel, Cq, Dmah, Pd, Qp, Srq, Td, Xrcd};
+use crate::{
+    border::List,
+    object::{Buf, CompChannel, Cq, Dmah, Pd, Qp, Srq, Td, Wq, Xrcd},
+};
 use core::ffi::{c_int, c_uint, c_void};
 
 /// struct ibv_global_route.
@@ -269,4 +272,51 @@ pub(crate) struct ModifyCqAttr {
     pub(crate) attr_mask: u32,
     pub(crate) cq_count: u16,
     pub(crate) cq_period: u16,
+}
+
+/// struct ibv_flow_attr; the rules follow behind it.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct FlowAttr {
+    pub(crate) comp_mask: u32,
+    pub(crate) kind: c_int,
+    pub(crate) size: u16,
+    pub(crate) priority: u16,
+    pub(crate) num_of_specs: u8,
+    pub(crate) port: u8,
+    pub(crate) flags: u32,
+}
+
+/// struct ibv_wq_init_attr.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct WqInitAttr<'a> {
+    pub(crate) wq_context: *mut c_void,
+    pub(crate) wq_type: c_int,
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) pd: Option<&'a Pd>,
+    pub(crate) cq: Option<&'a Cq>,
+    pub(crate) comp_mask: u32,
+    pub(crate) create_flags: u32,
+}
+
+/// struct ibv_wq_attr.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct WqAttr {
+    pub(crate) attr_mask: u32,
+    pub(crate) wq_state: c_int,
+    pub(crate) curr_wq_state: c_int,
+    pub(crate) flags: u32,
+    pub(crate) flags_mask: u32,
+}
+
+/// struct ibv_rwq_ind_table_init_attr.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct RwqTableInitAttr<'a> {
+    pub(crate) log_ind_tbl_size: u32,
+    pub(crate) ind_tbl: List<Option<&'a Wq>>,
+    pub(crate) comp_mask: u32,
 }

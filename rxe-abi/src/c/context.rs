@@ -3,15 +3,15 @@
 use super::{
     Absent, Pointer,
     attr::{
-        AllocDmAttr, CqInitAttrEx, ModifyCqAttr, ParentDomainInitAttr, QpInitAttrEx, QpOpenAttr,
-        SrqInitAttrEx, ValuesEx, XrcdInitAttr,
+        AllocDmAttr, CqInitAttrEx, FlowAttr, ModifyCqAttr, ParentDomainInitAttr, QpInitAttrEx, QpOpenAttr,
+        RwqTableInitAttr, SrqInitAttrEx, ValuesEx, WqAttr, WqInitAttr, XrcdInitAttr,
     },
     device::Device,
-    work::{MwBind, RecvWr, SendWr, Sge, Wc},
+    work::{MwBind, OpsWr, RecvWr, SendWr, Sge, Wc},
 };
 use crate::{
     border::{List, OutList, Owned},
-    object::{Cq, Dm, Mr, Mw, Pd, Qp, Srq, Td, Xrcd},
+    object::{Cq, Dm, Flow, Mr, Mw, Pd, Qp, RwqTable, Srq, Td, Wq, Xrcd},
 };
 use core::ffi::{c_int, c_uint, c_void};
 use libc::pthread_mutex_t;
@@ -55,6 +55,9 @@ type PostSrqRecvFn = for<'a> unsafe extern "C" fn(
     Option<&mut *const RecvWr<'a>>,
 ) -> c_int;
 
+type PostSrqOpsFn =
+    for<'a> unsafe extern "C" fn(Option<&Srq>, Option<&'a OpsWr<'a>>, Option<&mut *const OpsWr<'a>>) -> c_int;
+
 /// struct ibv_context.
 #[derive(Debug)]
 #[repr(C)]
@@ -86,12 +89,21 @@ pub(crate) struct VerbsContext {
     pub(crate) dealloc_td: Option<unsafe extern "C" fn(Owned<Td>) -> c_int>,
     pub(crate) alloc_td: Option<unsafe extern "C" fn(ContextPtr, Option<&u32>) -> *mut Td>,
     pub(crate) modify_cq: Option<unsafe extern "C" fn(Option<&Cq>, Option<&ModifyCqAttr>) -> c_int>,
-    pub(crate) post_srq_ops: [Absent; 6],
+    pub(crate) post_srq_ops: Option<PostSrqOpsFn>,
+    pub(crate) destroy_rwq_ind_table: Option<unsafe extern "C" fn(Owned<RwqTable>) -> c_int>,
+    pub(crate) create_rwq_ind_table:
+        Option<unsafe extern "C" fn(ContextPtr, Option<&RwqTableInitAttr<'_>>) -> *mut RwqTable>,
+    pub(crate) destroy_wq: Option<unsafe extern "C" fn(Owned<Wq>) -> c_int>,
+    pub(crate) modify_wq: Option<unsafe extern "C" fn(Option<&Wq>, Option<&WqAttr>) -> c_int>,
+    pub(crate) create_wq: Option<unsafe extern "C" fn(ContextPtr, Option<&WqInitAttr<'_>>) -> *mut Wq>,
     pub(crate) query_rt_values: Option<unsafe extern "C" fn(ContextPtr, Option<&mut ValuesEx>) -> c_int>,
     pub(crate) create_cq_ex: Option<unsafe extern "C" fn(ContextPtr, Option<&CqInitAttrEx<'_>>) -> *mut Cq>,
     pub(crate) private: Pointer<c_void>,
     pub(crate) query_device_ex: Option<QueryDeviceExFn>,
-    pub(crate) destroy_flow: [Absent; 4],
+    pub(crate) destroy_flow: Option<unsafe extern "C" fn(Owned<Flow>) -> c_int>,
+    pub(crate) _placeholder_2: Absent,
+    pub(crate) create_flow: Option<unsafe extern "C" fn(Option<&Qp>, Option<&FlowAttr>) -> *mut Flow>,
+    pub(crate) _placeholder_1: Absent,
     pub(crate) open_qp: Option<extern "C" fn(ContextPtr, Option<&QpOpenAttr<'_>>) -> *mut Qp>,
     pub(crate) create_qp_ex:
         Option<unsafe extern "C" fn(ContextPtr, Option<&mut QpInitAttrEx<'_>>) -> *mut Qp>,

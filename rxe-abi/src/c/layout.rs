@@ -4,20 +4,22 @@
 
 use super::{
     attr::{
-        AhAttr, AllocDmAttr, AsyncEvent, CqInitAttrEx, GlobalRoute, ModifyCqAttr, ParentDomainInitAttr,
-        QpAttr, QpCap, QpInitAttr, QpInitAttrEx, QpOpenAttr, SrqAttr, SrqInitAttr, SrqInitAttrEx, ValuesEx,
-        XrcdInitAttr,
+        AhAttr, AllocDmAttr, AsyncEvent, CqInitAttrEx, FlowAttr, GlobalRoute, ModifyCqAttr,
+        ParentDomainInitAttr, QpAttr, QpCap, QpInitAttr, QpInitAttrEx, QpOpenAttr, RwqTableInitAttr, SrqAttr,
+        SrqInitAttr, SrqInitAttrEx, ValuesEx, WqAttr, WqInitAttr, XrcdInitAttr,
     },
     context::{Context, ContextOps, VerbsContext},
     device::{Device, DeviceAttr, DeviceAttrEx, GidEntry, PortAttr},
     object::{
-        Ah, CompChannel, Cq, CqEx, Dm, Mr, Mw, Pd, PollFunctions, Qp, QpEx, Srq, Td, WrFunctions, Xrcd,
+        Ah, CompChannel, Cq, CqEx, Dm, Flow, Mr, Mw, Pd, PollFunctions, Qp, QpEx, RwqTable, Srq, Td, Wq,
+        WrFunctions, Xrcd,
     },
     rdma::{
         AddrInfo, CmEvent, CmId, ConnParam, Ece, EventChannel, IbAddr, JoinAttr, PathRec, Route, UdParam,
     },
     work::{
-        AtomicOperands, BindMw, DataBuf, Grh, MwBind, MwBindInfo, Rdma, RecvWr, SendWr, Sge, UdTarget, Wc,
+        AtomicOperands, BindMw, DataBuf, Grh, MwBind, MwBindInfo, OpsWr, Rdma, RecvWr, SendWr, Sge, UdTarget,
+        Wc, WcTmInfo,
     },
 };
 use core::mem::offset_of;
@@ -116,12 +118,26 @@ fn context_facts(out: &mut Vec<Fact>) {
     facts!(out, "verbs_context", VerbsContext, {
         query_port, advise_mr, alloc_null_mr, read_counters, reg_dm_mr, alloc_dm, free_dm, modify_flow_action_esp,
         alloc_parent_domain, dealloc_td, alloc_td, modify_cq, post_srq_ops, query_rt_values, create_cq_ex,
-        private = "priv", query_device_ex, destroy_flow = "ibv_destroy_flow", open_qp, create_qp_ex, get_srq_num,
+        private = "priv", query_device_ex, destroy_flow = "ibv_destroy_flow",
+        create_flow = "ibv_create_flow", open_qp, create_qp_ex, get_srq_num,
         create_srq_ex, open_xrcd, close_xrcd, sz, context,
     });
 }
 
 fn attribute_facts(out: &mut Vec<Fact>) {
+    facts!(out, "ibv_flow_attr", FlowAttr, {
+        comp_mask, kind = "type", size, priority, num_of_specs, port, flags,
+    });
+    facts!(out, "ibv_wq", Wq, {
+        context, wq_context, pd, cq, wq_num, handle, state, wq_type, post_recv, lock = "mutex", events_completed, comp_mask,
+    });
+    facts!(out, "ibv_wq_init_attr", WqInitAttr<'_>, {
+        wq_context, wq_type, max_wr, max_sge, pd, cq, comp_mask, create_flags,
+    });
+    facts!(out, "ibv_wq_attr", WqAttr, { attr_mask, wq_state, curr_wq_state, flags, flags_mask });
+    facts!(out, "ibv_rwq_ind_table", RwqTable, { context, ind_tbl_handle, ind_tbl_num, comp_mask });
+    facts!(out, "ibv_rwq_ind_table_init_attr", RwqTableInitAttr<'_>, { log_ind_tbl_size, ind_tbl, comp_mask });
+    facts!(out, "ibv_flow", Flow, { comp_mask, context, handle });
     facts!(out, "ibv_global_route", GlobalRoute, { dgid, flow_label, sgid_index, hop_limit, traffic_class });
     facts!(out, "ibv_ah_attr", AhAttr, { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num });
     facts!(out, "ibv_srq_attr", SrqAttr, { max_wr, max_sge, srq_limit });
@@ -182,6 +198,12 @@ fn work_facts(out: &mut Vec<Fact>) {
         mw = "bind_mw.mw", rkey = "bind_mw.rkey", bind_info = "bind_mw.bind_info",
     });
     facts!(out, "ibv_recv_wr", RecvWr<'_>, { wr_id, next, sg_list, num_sge });
+    facts!(out, "ibv_ops_wr", OpsWr<'_>, {
+        wr_id, next, opcode, flags, unexpected_cnt = "tm.unexpected_cnt", handle = "tm.handle",
+        recv_wr_id = "tm.add.recv_wr_id", sg_list = "tm.add.sg_list", num_sge = "tm.add.num_sge", tag = "tm.add.tag",
+        mask = "tm.add.mask",
+    });
+    facts!(out, "ibv_wc_tm_info", WcTmInfo, { tag, app_ctx = "priv" });
     facts!(out, "ibv_wc", Wc, {
         wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index, slid, sl,
         dlid_path_bits,

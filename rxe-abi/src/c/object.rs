@@ -3,10 +3,10 @@
 use super::{
     Pointer,
     context::Context,
-    work::{DataBuf, MwBindInfo, Sge},
+    work::{DataBuf, MwBindInfo, RecvWr, Sge, WcTmInfo},
 };
 use crate::{
-    border::{Bytes, List},
+    border::{Bytes, List, Out},
     object,
 };
 use core::{
@@ -227,6 +227,49 @@ pub(crate) struct PollFunctions {
     pub(crate) read_completion_ts: unsafe extern "C" fn(&object::Cq) -> u64,
     pub(crate) read_cvlan: unsafe extern "C" fn(&object::Cq) -> u16,
     pub(crate) read_flow_tag: unsafe extern "C" fn(&object::Cq) -> u32,
-    pub(crate) read_tm_info: unsafe extern "C" fn(&object::Cq, *mut c_void),
+    pub(crate) read_tm_info: unsafe extern "C" fn(&object::Cq, Out<'_, WcTmInfo>),
     pub(crate) read_completion_wallclock_ns: unsafe extern "C" fn(&object::Cq) -> u64,
+}
+
+/// struct ibv_flow.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Flow {
+    pub(crate) comp_mask: u32,
+    pub(crate) context: Pointer<Context>,
+    pub(crate) handle: u32,
+}
+
+/// struct ibv_wq. The header makes mutex and condition itself.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Wq {
+    pub(crate) context: Pointer<Context>,
+    pub(crate) wq_context: Pointer<c_void>,
+    pub(crate) pd: Pointer<Pd>,
+    pub(crate) cq: Pointer<Cq>,
+    pub(crate) wq_num: u32,
+    pub(crate) handle: u32,
+    pub(crate) state: AtomicI32,
+    pub(crate) wq_type: c_int,
+    pub(crate) post_recv: Option<PostWqRecvFn>,
+    pub(crate) lock: Lock,
+    pub(crate) events_completed: u32,
+    pub(crate) comp_mask: u32,
+}
+
+pub(crate) type PostWqRecvFn = for<'a> extern "C" fn(
+    Option<&object::Wq>,
+    Option<&'a RecvWr<'a>>,
+    Option<&mut *const RecvWr<'a>>,
+) -> c_int;
+
+/// struct ibv_rwq_ind_table.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct RwqTable {
+    pub(crate) context: Pointer<Context>,
+    pub(crate) ind_tbl_handle: c_int,
+    pub(crate) ind_tbl_num: c_int,
+    pub(crate) comp_mask: u32,
 }

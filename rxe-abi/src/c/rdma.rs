@@ -217,6 +217,8 @@ pub(crate) struct JoinAttr {
 const _: () = assert!(offset_of!(Route, dst) == 128);
 
 pub(crate) const OPTION_ID: c_int = 0;
+pub(crate) const OPTION_IB: c_int = 1;
+pub(crate) const OPTION_IB_PATH: c_int = 1;
 pub(crate) const OPTION_ID_TOS: c_int = 0;
 pub(crate) const OPTION_ID_REUSEADDR: c_int = 1;
 pub(crate) const OPTION_ID_AFONLY: c_int = 2;

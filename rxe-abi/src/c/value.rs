@@ -5,6 +5,7 @@ use core::ffi::c_int;
 pub(crate) const NODE_CA: c_int = 1;
 pub(crate) const TRANSPORT_IB: c_int = 0;
 
+pub(crate) const GID_TYPE_ROCE_V1: u32 = 1;
 pub(crate) const GID_TYPE_ROCE_V2: u32 = 2;
 
 pub(crate) const PORT_DOWN: c_int = 1;
@@ -77,6 +78,8 @@ pub(crate) const QP_ATTR_MASK: c_int = (QP_DEST_QPN << 1) - 1;
 pub(crate) const QP_INIT_ATTR_PD: u32 = 1;
 pub(crate) const QP_INIT_ATTR_XRCD: u32 = 1 << 1;
 pub(crate) const QP_INIT_ATTR_CREATE_FLAGS: u32 = 1 << 2;
+pub(crate) const QP_INIT_ATTR_IND_TABLE: u32 = 1 << 4;
+pub(crate) const QP_INIT_ATTR_RX_HASH: u32 = 1 << 5;
 pub(crate) const QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 pub(crate) const QP_OPEN_ATTR_NUM: u32 = 1;
 pub(crate) const QP_OPEN_ATTR_XRCD: u32 = 1 << 1;
@@ -99,18 +102,27 @@ pub(crate) const WR_SEND_WITH_INV: c_int = 9;
 pub(crate) const WC_GRH: u32 = 1;
 pub(crate) const WC_WITH_IMM: u32 = 1 << 1;
 pub(crate) const WC_WITH_INV: u32 = 1 << 3;
+pub(crate) const WC_EX_WITH_TM_INFO: u64 = 1 << 10;
 
-/// What ibv_create_cq_ex can deliver: lengths, immediate data, numbers, local identifiers and levels, both timestamps.
-pub(crate) const CQ_WC_FLAGS: u64 = 0x7f | 1 << 7 | 1 << 11;
+/// What ibv_create_cq_ex can deliver: lengths, immediate data, numbers, local identifiers and levels, both timestamps, tags.
+pub(crate) const CQ_WC_FLAGS: u64 = 0x7f | 1 << 7 | WC_EX_WITH_TM_INFO | 1 << 11;
 
 pub(crate) const SRQ_MAX_WR: c_int = 1;
 pub(crate) const SRQ_LIMIT: c_int = 1 << 1;
 pub(crate) const SRQT_BASIC: c_int = 0;
 pub(crate) const SRQT_XRC: c_int = 1;
+pub(crate) const SRQT_TM: c_int = 2;
 pub(crate) const SRQ_INIT_ATTR_TYPE: u32 = 1;
 pub(crate) const SRQ_INIT_ATTR_PD: u32 = 1 << 1;
 pub(crate) const SRQ_INIT_ATTR_XRCD: u32 = 1 << 2;
 pub(crate) const SRQ_INIT_ATTR_CQ: u32 = 1 << 3;
+pub(crate) const SRQ_INIT_ATTR_TM: u32 = 1 << 4;
+pub(crate) const TM_CAP_RC: u32 = 1;
+pub(crate) const WR_TAG_ADD: c_int = 0;
+pub(crate) const WR_TAG_DEL: c_int = 1;
+pub(crate) const WR_TAG_SYNC: c_int = 2;
+pub(crate) const OPS_SIGNALED: c_int = 1;
+pub(crate) const OPS_TM_SYNC: c_int = 1 << 1;
 pub(crate) const XRCD_INIT_ATTR_FD: u32 = 1;
 pub(crate) const XRCD_INIT_ATTR_OFLAGS: u32 = 1 << 1;
 
@@ -130,7 +142,9 @@ pub(crate) const EVENT_QP_ACCESS_ERR: c_int = 3;
 pub(crate) const EVENT_COMM_EST: c_int = 4;
 pub(crate) const EVENT_SQ_DRAINED: c_int = 5;
 pub(crate) const EVENT_PORT_ACTIVE: c_int = 9;
+pub(crate) const EVENT_DEVICE_FATAL: c_int = 8;
 pub(crate) const EVENT_PORT_ERR: c_int = 10;
+pub(crate) const EVENT_PKEY_CHANGE: c_int = 12;
 pub(crate) const EVENT_SRQ_LIMIT_REACHED: c_int = 15;
 pub(crate) const EVENT_QP_LAST_WQE_REACHED: c_int = 16;
 pub(crate) const EVENT_GID_CHANGE: c_int = 18;

@@ -8,6 +8,7 @@ use crate::{
 use core::{
     ffi::{c_int, c_uint},
     mem::MaybeUninit,
+    sync::atomic::AtomicU32,
 };
 
 /// struct ibv_sge.
@@ -117,6 +118,32 @@ pub(crate) struct RecvWr<'a> {
     pub(crate) next: Option<&'a Self>,
     pub(crate) sg_list: List<Sge>,
     pub(crate) num_sge: c_int,
+}
+
+/// struct ibv_ops_wr, with `tm` and `add` flattened into it.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct OpsWr<'a> {
+    pub(crate) wr_id: u64,
+    pub(crate) next: Option<&'a Self>,
+    pub(crate) opcode: c_int,
+    pub(crate) flags: c_int,
+    pub(crate) unexpected_cnt: u32,
+    /// Written where an entry is added.
+    pub(crate) handle: AtomicU32,
+    pub(crate) recv_wr_id: u64,
+    pub(crate) sg_list: List<Sge>,
+    pub(crate) num_sge: c_int,
+    pub(crate) tag: u64,
+    pub(crate) mask: u64,
+}
+
+/// struct ibv_wc_tm_info.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct WcTmInfo {
+    pub(crate) tag: u64,
+    pub(crate) app_ctx: u32,
 }
 
 /// struct ibv_wc.

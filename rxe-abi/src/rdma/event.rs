@@ -121,6 +121,7 @@ const fn number(kind: &EventKind) -> c_int {
         EventKind::AddrResolved => 0,
         EventKind::AddrError(_) => 1,
         EventKind::RouteResolved => 2,
+        EventKind::RouteError(_) => 3,
         EventKind::ConnectRequest(_) => CONNECT_REQUEST,
         EventKind::ConnectResponse(_) => 5,
         EventKind::ConnectError(_) => CONNECT_ERROR,
@@ -128,13 +129,15 @@ const fn number(kind: &EventKind) -> c_int {
         EventKind::Rejected(_) => REJECTED,
         EventKind::Established(_) => ESTABLISHED,
         EventKind::Disconnected => 10,
+        EventKind::DeviceRemoval => 11,
         EventKind::MulticastJoin(_) => 12,
         EventKind::MulticastError(_) => 13,
         EventKind::TimewaitExit => 15,
         EventKind::AddrInfoResolved => 16,
         EventKind::User { .. } => USER,
-        // There is none yet.
-        _ => 14,
+        EventKind::AddrChange => 14,
+        // RDMA_CM_EVENT_INTERNAL, which no program knows: there is no other kind yet.
+        _ => 19,
     }
 }
 

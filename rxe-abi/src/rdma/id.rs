@@ -142,7 +142,8 @@ impl Id {
         let known = self.cm.context().filter(|context| !self.is_for_all(context));
         if let (Some(context), true) = (known, self.c.verbs.load(Ordering::Acquire).is_null()) {
             let opened = opened_for(&context)?;
-            let pkey = context.pkeys().first().map_or(0xffff, |pkey| pkey.0);
+            let index = self.cm.path().map_or(0, |path| usize::from(path.pkey_index));
+            let pkey = context.pkeys().get(index).map_or(0xffff, |pkey| pkey.0);
             route.ib.pkey.store(pkey.to_be(), Ordering::Relaxed);
             self.c.port_num.store(1, Ordering::Relaxed);
             if self.c.pd.load(Ordering::Acquire).is_null() {
@@ -167,6 +168,9 @@ impl Id {
 
     fn show_path(&self) {
         let Some(path) = self.cm.path() else { return };
+        let own = self.cm.context();
+        let pkey = own.and_then(|context| context.pkeys().get(usize::from(path.pkey_index)).copied());
+        let pkey = pkey.unwrap_or_default();
         let mut more = self.more();
         if more.path.is_some() {
             return;
@@ -181,7 +185,7 @@ impl Id {
             traffic_class: path.av.traffic_class,
             reversible: 1,
             numb_path: 1,
-            pkey: 0xffff,
+            pkey: pkey.0.to_be(),
             sl: path.av.service_level,
             mtu_selector: EXACTLY,
             mtu: path.mtu.code(),
@@ -285,6 +289,10 @@ const UNKNOWN: Errno = Errno(libc::ENOSYS);
 extern "C" fn rdma_set_option(id: Option<&Id>, level: c_int, name: c_int, wish: Bytes, len: usize) -> c_int {
     value(|| {
         let id = given(id)?;
+        if (level, name) == (r::OPTION_IB, r::OPTION_IB_PATH) {
+            id.cm.set_path(&super::path::own(wish, len)?)?;
+            return Ok(0);
+        }
         if level != r::OPTION_ID {
             return Err(UNKNOWN);
         }

@@ -10,6 +10,7 @@ mod endpoint;
 mod event;
 mod id;
 mod multicast;
+mod path;
 mod qp;
 
 use crate::{
@@ -99,7 +100,7 @@ fn ids() -> &'static Register<usize, Id> {
 }
 
 /// The connection manager of this process; it stays once it is needed.
-fn manager() -> Result<Manager> {
+pub(crate) fn manager() -> Result<Manager> {
     static MANAGER: Mutex<Option<(u32, Manager)>> = Mutex::new(None);
     let mut manager = MANAGER.lock().unwrap_or_else(PoisonError::into_inner);
     let process = rxe_verbs::forks();

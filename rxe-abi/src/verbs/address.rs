@@ -14,7 +14,7 @@ use crate::{
     object::{Ah, Context, Pd, Users},
 };
 use core::{ffi::c_int, net::IpAddr};
-use rxe_verbs::Gid;
+use rxe_verbs::{Gid, GidType};
 use std::sync::Arc;
 
 /// ibv_create_ah(3).
@@ -92,7 +92,7 @@ fn way_back(context: &Context, port: u8, wc: &Wc, grh: Option<&Grh>) -> Result<A
     let seen = Seen::of(given(grh)?).ok_or(INVALID)?;
     let own = Gid::from(seen.to);
     let table = context.context.gids();
-    let (sgid_index, _) = table.iter().find(|(_, gid)| *gid == own).ok_or(INVALID)?;
+    let sgid_index = table.find(own, seen.gid_type).ok_or(INVALID)?;
     attr.is_global = 1;
     attr.grh = GlobalRoute {
         dgid: CGid(Gid::from(seen.from).0),
@@ -106,6 +106,7 @@ fn way_back(context: &Context, port: u8, wc: &Wc, grh: Option<&Grh>) -> Result<A
 
 /// What the 40 bytes before a datagram say.
 struct Seen {
+    gid_type: GidType,
     from: IpAddr,
     to: IpAddr,
     flow_label: u32,
@@ -117,9 +118,12 @@ impl Seen {
     fn of(grh: &Grh) -> Option<Self> {
         let word = u32::from_be_bytes(grh.version_tclass_flow);
         if word >> 28 == 6 {
+            // RoCE v1's header names a BTH behind it; its IPv4 addresses are mapped ones.
+            let v1 = grh.next_hdr == 0x1b;
             return Some(Self {
-                from: IpAddr::from(grh.sgid.0),
-                to: IpAddr::from(grh.dgid.0),
+                gid_type: if v1 { GidType::RoceV1 } else { GidType::RoceV2 },
+                from: IpAddr::from(grh.sgid.0).to_canonical(),
+                to: IpAddr::from(grh.dgid.0).to_canonical(),
                 flow_label: word & 0xf_ffff,
                 traffic_class: (word >> 20) as u8,
             });
@@ -128,6 +132,7 @@ impl Seen {
         let address = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
         (first[0] == 0x45).then_some(())?;
         Some(Self {
+            gid_type: GidType::RoceV2,
             from: address(&second[8..12])?,
             to: address(&second[12..])?,
             flow_label: 0,

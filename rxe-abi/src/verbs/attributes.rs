@@ -1,5 +1,6 @@
 //! What a device can do: ibv_query_device and its kin.
 
+use super::wq;
 use crate::{
     border::{Result, code, given, write_sized},
     c::{
@@ -7,7 +8,7 @@ use crate::{
         context::ContextPtr,
         device::{
             CqModerationCaps, DeviceAttr, DeviceAttrEx, OdpCaps, PacketPacingCaps, PciAtomicCaps, RssCaps,
-            TmCaps, TsoCaps,
+            TsoCaps,
         },
         value as v,
     },
@@ -16,7 +17,7 @@ use crate::{
 };
 use core::ffi::{c_int, c_uint, c_void};
 use nix::time::{ClockId, clock_gettime};
-use rxe_verbs::{VENDOR_ID, VENDOR_PART_ID, limits};
+use rxe_verbs::{VENDOR_ID, VENDOR_PART_ID, hash_fields, limits};
 
 /// What of ibv_device_cap_flags is true here.
 const FLAGS: u32 = v::DEVICE_BAD_PKEY_CNTR
@@ -113,11 +114,19 @@ fn device_attr_ex(context: &Context) -> DeviceAttrEx {
         hca_core_clock: 1_000_000,
         device_cap_flags_ex: FLAGS.into(),
         tso_caps: TsoCaps::default(),
-        rss_caps: RssCaps::default(),
-        max_wq_type_rq: 0,
+        // What raw packet queue pairs spread frames by, for whoever may have them.
+        rss_caps: RssCaps {
+            supported_qpts: 1 << v::QPT_RAW_PACKET,
+            max_rwq_indirection_tables: limits::MAX_QP,
+            max_rwq_indirection_table_size: 1 << wq::MOST_LOG,
+            rx_hash_fields_mask: hash_fields::ALL,
+            rx_hash_function: 1,
+            ..RssCaps::default()
+        },
+        max_wq_type_rq: limits::MAX_QP,
         packet_pacing_caps: PacketPacingCaps::default(),
         raw_packet_caps: 0,
-        tm_caps: TmCaps::default(),
+        tm_caps: super::tags::CAPS,
         cq_mod_caps: CqModerationCaps::default(),
         _padding_of_moderation: 0,
         max_dm_size: super::dm::MOST as u64,

@@ -1,6 +1,6 @@
 //! Opening and closing devices, and the tables of functions they come with.
 
-use super::{attributes, cq, dm, import, memory, pd, port, qp, srq, xrcd};
+use super::{attributes, cq, dm, flow, import, memory, pd, port, qp, srq, tags, wq, xrcd};
 use crate::{
     border::{Errno, Register, Result, code, given, pointer},
     c::{
@@ -51,12 +51,20 @@ fn c_context(device: &'static Device, cmd_fd: c_int, async_fd: c_int) -> VerbsCo
         dealloc_td: Some(pd::dealloc_td),
         alloc_td: Some(pd::alloc_td),
         modify_cq: Some(cq::modify_cq),
-        post_srq_ops: [None; 6],
+        post_srq_ops: Some(tags::post_srq_ops),
+        destroy_rwq_ind_table: Some(wq::destroy_rwq_ind_table),
+        create_rwq_ind_table: Some(wq::create_rwq_ind_table),
+        destroy_wq: Some(wq::destroy_wq),
+        modify_wq: Some(wq::modify_wq),
+        create_wq: Some(wq::create_wq),
         query_rt_values: Some(attributes::query_rt_values),
         create_cq_ex: Some(cq::create_cq_ex),
         private: Pointer::default(),
         query_device_ex: Some(attributes::query_device_ex),
-        destroy_flow: [None; 4],
+        destroy_flow: Some(flow::destroy_flow),
+        _placeholder_2: None,
+        create_flow: Some(flow::create_flow),
+        _placeholder_1: None,
         open_qp: Some(qp::open_qp),
         create_qp_ex: Some(qp::create_qp_ex),
         get_srq_num: Some(srq::get_srq_num),

@@ -78,12 +78,10 @@ extern "C-unwind" fn ibv_get_cq_event(
 
 fn next_event(channel: &CompChannel) -> Result<(*const Cq, *mut c_void)> {
     loop {
-        let event = match channel.channel.take_event() {
-            Some(event) => event,
-            None if is_non_blocking(channel.channel.as_fd()) => {
-                channel.channel.try_get_event().ok_or(Errno(libc::EAGAIN))?
-            }
-            None => channel.channel.get_event()?,
+        let event = if is_non_blocking(channel.channel.as_fd()) {
+            channel.channel.try_get_event().ok_or(Errno(libc::EAGAIN))?
+        } else {
+            channel.channel.get_event()?
         };
         let mut cq_context = core::ptr::null_mut();
         let found = channel.context.cqs.find(&event.id(), |cq| {
@@ -118,7 +116,7 @@ pub(crate) extern "C" fn ibv_create_cq(
     pointer(|| {
         let entries = u32::try_from(cqe).map_err(|_| INVALID)?;
         let vector = u32::try_from(comp_vector).map_err(|_| INVALID)?;
-        make(Context::of(context)?, entries, cq_context, channel, vector)
+        make(Context::of(context)?, entries, cq_context, channel, (vector, false))
     })
 }
 
@@ -136,7 +134,8 @@ pub(super) extern "C" fn create_cq_ex(context: ContextPtr, attr: Option<&CqInitA
         {
             return Err(UNSUPPORTED);
         }
-        make(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector)
+        let tells_tags = attr.wc_flags & v::WC_EX_WITH_TM_INFO != 0;
+        make(context, attr.cqe, attr.cq_context, attr.channel, (attr.comp_vector, tells_tags))
     })
 }
 
@@ -145,7 +144,7 @@ fn make(
     entries: u32,
     cq_context: *mut c_void,
     channel: Option<&CompChannel>,
-    vector: u32,
+    (vector, tells_tags): (u32, bool),
 ) -> Result<*mut Cq> {
     if vector >= context.c.context.num_comp_vectors.cast_unsigned() {
         return Err(INVALID);
@@ -178,6 +177,7 @@ fn make(
         _channel: channel.map(|channel| Arc::clone(&channel.users)),
         events: Events::default(),
         current: Mutex::default(),
+        tells_tags,
     }));
     context.cqs.enter(id, object);
     Ok(object)
@@ -208,6 +208,7 @@ pub(super) extern "C" fn modify_cq(cq: Option<&Cq>, attr: Option<&ModifyCqAttr>)
 pub(crate) extern "C" fn ibv_destroy_cq(cq: Owned<Cq>) -> c_int {
     code(|| {
         let object = cq.get()?;
+        object.known()?;
         if object.cq.is_shared() {
             return Err(BUSY);
         }
@@ -238,7 +239,7 @@ pub(super) extern "C" fn poll_cq(cq: Option<&Cq>, entries: c_int, mut out: OutLi
                 Err(error) => return Err(Errno(error.errno())),
             };
             for (place, completion) in chunk.iter_mut().zip(&taken[..got]) {
-                place.write(wc(completion));
+                place.write(wc(&cq.cq, completion));
             }
             done += got;
             if got < wanted {

@@ -133,6 +133,6 @@ pub(super) extern "C" fn reg_dm_mr(
             _ => (start, len as u64, rights),
         };
         let mr = register(&pd.pd, start.expose_provenance() as u64, bytes, 0, rights)?;
-        Ok(make_mr(pd, mr, ptr::null_mut(), len, Some(Arc::clone(&dm.users))))
+        Ok(make_mr(pd, mr, ptr::null_mut(), len, Some(Arc::new(Arc::clone(&dm.users)))))
     })
 }

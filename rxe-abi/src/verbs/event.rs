@@ -59,8 +59,10 @@ fn to_c(context: &Context, event: Event) -> Option<AsyncEvent> {
             Some(AsyncEvent { element: EventElement { cq }, event_type: v::EVENT_CQ_ERR })
         }
         Event::GidChange => port(v::EVENT_GID_CHANGE),
+        Event::PkeyChange => port(v::EVENT_PKEY_CHANGE),
         Event::PortActive => port(v::EVENT_PORT_ACTIVE),
         Event::PortError => port(v::EVENT_PORT_ERR),
+        Event::DeviceFatal => port(v::EVENT_DEVICE_FATAL),
         _ => None,
     }
 }

@@ -2,6 +2,7 @@
 //! handles with hints for the processor's caches, which an adapter would pass on.
 
 use super::{
+    dmabuf,
     memory::{make_mr, register},
     pd::unused,
 };
@@ -34,7 +35,7 @@ mod mask {
     pub(super) const ALL: u64 = IOVA | ADDR | FD | FD_OFFSET | DMAH | BUF;
 }
 
-/// ibv_reg_mr_ex(3). Memory of a file (a GPU's) is not reached, as with [`ibv_reg_dmabuf_mr`](super::memory).
+/// ibv_reg_mr_ex(3). Memory of a file as with [`ibv_reg_dmabuf_mr`](super::dmabuf).
 #[unsafe(no_mangle)]
 extern "C" fn ibv_reg_mr_ex(pd: Option<&Pd>, attr: Option<&MrInitAttr>) -> *mut Mr {
     pointer(|| {
@@ -44,7 +45,14 @@ extern "C" fn ibv_reg_mr_ex(pd: Option<&Pd>, attr: Option<&MrInitAttr>) -> *mut 
             return Err(UNSUPPORTED);
         }
         if has(mask::FD) && !has(mask::BUF) {
-            return Err(UNSUPPORTED);
+            // The address is the file's business; an offset must be said.
+            if !has(mask::FD_OFFSET) || has(mask::ADDR) {
+                return Err(INVALID);
+            }
+            let rights = access(attr.access.cast_unsigned())?;
+            let dmah = if has(mask::DMAH) { Some(hints(pd, attr, rights)?) } else { None };
+            let iova = if has(mask::IOVA) { attr.iova } else { attr.fd_offset };
+            return dmabuf::import(pd, (attr.fd, attr.fd_offset), attr.length, iova, rights, dmah);
         }
         if !has(mask::ADDR) || has(mask::FD | mask::FD_OFFSET) {
             return Err(INVALID);
@@ -58,7 +66,7 @@ extern "C" fn ibv_reg_mr_ex(pd: Option<&Pd>, attr: Option<&MrInitAttr>) -> *mut 
         let addr = start.expose_provenance() as u64;
         let iova = if has(mask::IOVA) { attr.iova } else { addr };
         let mr = register(&pd.pd, addr, attr.length as u64, iova, rights)?;
-        Ok(make_mr(pd, mr, start, attr.length, dmah))
+        Ok(make_mr(pd, mr, start, attr.length, dmah.map(|users| users as _)))
     })
 }
 

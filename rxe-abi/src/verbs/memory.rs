@@ -2,7 +2,7 @@
 
 use super::pd::BUSY;
 use crate::{
-    border::{INVALID, List, Owned, Result, UNSUPPORTED, code, given, pointer, set_errno},
+    border::{Errno, INVALID, List, Owned, Result, UNSUPPORTED, code, given, known, pointer},
     c::{
         self, Pointer, value as v,
         work::{MwBind, Sge},
@@ -12,7 +12,6 @@ use crate::{
 };
 use core::{
     ffi::{c_int, c_void},
-    ptr,
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 use rxe_verbs::{Access, MemoryRange, RegisterError};
@@ -39,6 +38,7 @@ pub(super) fn register(
 fn reg_mr(pd: Option<&Pd>, addr: *mut c_void, len: usize, iova: u64, bits: u32) -> *mut Mr {
     pointer(|| {
         let pd = given(pd)?;
+        pd.known()?;
         let address = addr.expose_provenance() as u64;
         let mr = register(&pd.pd, address, len as u64, iova, access(bits)?)?;
         Ok(make_mr(pd, mr, addr, len, None))
@@ -51,7 +51,7 @@ pub(super) fn make_mr(
     mr: rxe_verbs::Mr,
     addr: *mut c_void,
     len: usize,
-    of: Option<Users>,
+    of: Option<Arc<dyn core::fmt::Debug + Send + Sync>>,
 ) -> *mut Mr {
     let key = mr.lkey().0;
     let c = c::object::Mr {
@@ -179,6 +179,9 @@ impl<'a> Change<'a> {
 extern "C" fn ibv_dereg_mr(mr: Owned<Mr>) -> c_int {
     code(|| {
         let object = mr.get()?;
+        if object.context.mrs.find(&object.c.handle, |_| ()).is_none() {
+            return Err(Errno(libc::ENOENT));
+        }
         let mut held = object.lock();
         let old = held.take().ok_or(INVALID)?;
         if let Err((old, error)) = old.deregister() {
@@ -193,20 +196,6 @@ extern "C" fn ibv_dereg_mr(mr: Owned<Mr>) -> c_int {
         mr.free();
         Ok(())
     })
-}
-
-/// ibv_reg_dmabuf_mr(3): there is no device that could reach a GPU's memory.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_reg_dmabuf_mr(
-    _pd: Option<&Pd>,
-    _offset: u64,
-    _len: usize,
-    _iova: u64,
-    _fd: c_int,
-    _access: c_int,
-) -> *mut Mr {
-    set_errno(UNSUPPORTED);
-    ptr::null_mut()
 }
 
 /// ibv_advise_mr(3): memory is paged in when it is used; advice is checked and thanked for.
@@ -235,6 +224,7 @@ pub(super) extern "C" fn advise_mr(
 pub(super) extern "C" fn alloc_mw(pd: Option<&Pd>, kind: c_int) -> *mut Mw {
     pointer(|| {
         let pd = given(pd)?;
+        pd.known()?;
         let mw = pd.pd.alloc_mw(window_type(kind)?)?;
         let key = mw.rkey().0;
         let c = c::object::Mw {
@@ -252,7 +242,9 @@ pub(super) extern "C" fn alloc_mw(pd: Option<&Pd>, kind: c_int) -> *mut Mw {
 /// ibv_dealloc_mw(3).
 pub(super) extern "C" fn dealloc_mw(mw: Owned<Mw>) -> c_int {
     code(|| {
-        mw.get()?;
+        let object = mw.get()?;
+        // The low 8 bits change with each binding.
+        known(object.c.handle & !0xff, object.mw.rkey().0 & !0xff)?;
         mw.free();
         Ok(())
     })

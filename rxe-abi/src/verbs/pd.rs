@@ -38,6 +38,7 @@ pub(crate) fn make(context: &Context, pd: rxe_verbs::Pd, over: Option<(Users, Op
 extern "C" fn ibv_dealloc_pd(pd: Owned<Pd>) -> c_int {
     code(|| {
         let object = pd.get()?;
+        object.known()?;
         unused(&object.users)?;
         if object._over.is_none() {
             object.context.pds.remove(&object.c.handle);

@@ -15,7 +15,7 @@ use core::{
     ffi::{c_int, c_void},
     mem::{MaybeUninit, offset_of},
 };
-use rxe_verbs::{GidTable, PortState, limits};
+use rxe_verbs::{GidTable, GidType, PortState, limits};
 
 /// IBTA's LinkWidth 4X and LinkSpeed QDR: 40 Gbit/s, which is what a process reaches on a good day. The interface's own
 /// speed would promise more than software keeps, or nothing where it has none.
@@ -110,7 +110,10 @@ fn gid_entry(context: &Context, table: &GidTable, index: u8) -> Option<GidEntry>
         gid: Gid(gid.0),
         gid_index: index.into(),
         port_num: 1,
-        gid_type: v::GID_TYPE_ROCE_V2,
+        gid_type: match table.gid_type(index) {
+            GidType::RoceV1 => v::GID_TYPE_ROCE_V1,
+            GidType::RoceV2 => v::GID_TYPE_ROCE_V2,
+        },
         ndev_ifindex: context.context.device().interface().index,
     })
 }
@@ -164,7 +167,7 @@ extern "C" fn _ibv_query_gid_table(
     if errno == 0 { found } else { -(errno as isize) }
 }
 
-/// ibv_query_gid_type, of libibverbs' private interface: 1 stands for RoCE v2 there.
+/// ibv_query_gid_type, of libibverbs' private interface: 0 stands for RoCE v1 there, 1 for v2.
 #[unsafe(no_mangle)]
 extern "C" fn rxe_private_ibv_query_gid_type(
     context: ContextPtr,
@@ -172,13 +175,15 @@ extern "C" fn rxe_private_ibv_query_gid_type(
     index: u32,
     out: Option<&mut MaybeUninit<c_int>>,
 ) -> c_int {
+    const SYSFS_ROCE_V1: c_int = 0;
     const SYSFS_ROCE_V2: c_int = 1;
     value(|| {
-        match entry(Context::of(context)?, port.into(), index) {
-            Ok(_) | Err(Errno(libc::ENODATA)) => {}
+        let kind = match entry(Context::of(context)?, port.into(), index) {
+            Ok(entry) if entry.gid_type == v::GID_TYPE_ROCE_V1 => SYSFS_ROCE_V1,
+            Ok(_) | Err(Errno(libc::ENODATA)) => SYSFS_ROCE_V2,
             Err(errno) => return Err(errno),
-        }
-        given(out)?.write(SYSFS_ROCE_V2);
+        };
+        given(out)?.write(kind);
         Ok(0)
     })
 }
@@ -193,7 +198,8 @@ extern "C" fn ibv_query_pkey(
 ) -> c_int {
     value(|| {
         let context = Context::of(context)?;
-        let key = context.context.pkeys().get(count(index)?).filter(|_| port == 1).ok_or(INVALID)?;
+        let keys = context.context.pkeys();
+        let key = keys.get(count(index)?).filter(|_| port == 1).ok_or(INVALID)?;
         given(out)?.write(pkey(*key));
         Ok(0)
     })

@@ -2,7 +2,7 @@
 
 use super::memory::c_pd;
 use crate::{
-    border::{INVALID, Out, Owned, Result, UNSUPPORTED, code, given, pointer},
+    border::{Bytes, INVALID, Out, Owned, Result, UNSUPPORTED, code, given, object, pointer},
     c::{
         self, Pointer,
         attr::{QpAttr, QpCap, QpInitAttr, QpInitAttrEx, QpOpenAttr},
@@ -12,15 +12,17 @@ use crate::{
         work::{RecvWr, SendWr},
     },
     convert::{caps, caps_to_c, qp_attr, qp_change, qp_state_number, qp_type},
-    object::{Context, Cq, Events, Pd, Qp, Srq, Users, Xrcd},
-    wr::{self, Batch, Requests, recv_sges},
+    object::{Context, Cq, Events, Pd, Qp, RwqTable, Srq, Users, Xrcd},
+    wr::{self, Batch, Requests, bound_window, recv_sges},
 };
 use core::{
     ffi::{c_int, c_void},
     ptr,
     sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
 };
-use rxe_verbs::{Gid, Listener, QpInit, QpState, limits};
+use rxe_verbs::{
+    Gid, Listener, Psn, Qkey, QpChange, QpInit, QpState, QpType, RawPackets, Spread, hash_fields, limits,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Requests converted before they are posted together; a longer list is posted in pieces.
@@ -49,6 +51,9 @@ pub(crate) fn make_ex(init: &mut QpInitAttrEx<'_>) -> Result<*mut Qp> {
         | v::QP_INIT_ATTR_CREATE_FLAGS
         | v::QP_INIT_ATTR_SEND_OPS_FLAGS;
     let has = |bit| init.comp_mask & bit != 0;
+    if init.comp_mask & SPREAD != 0 {
+        return make_spread(init);
+    }
     if init.comp_mask & !KNOWN != 0 || (has(v::QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0) {
         return Err(UNSUPPORTED);
     }
@@ -70,6 +75,42 @@ pub(crate) fn make_ex(init: &mut QpInitAttrEx<'_>) -> Result<*mut Qp> {
     Ok(qp)
 }
 
+/// What says that frames are spread over several queues.
+const SPREAD: u32 = v::QP_INIT_ATTR_IND_TABLE | v::QP_INIT_ATTR_RX_HASH;
+
+/// One for raw packets that only receives, into the queues of a table.
+fn make_spread(init: &QpInitAttrEx<'_>) -> Result<*mut Qp> {
+    const KNOWN: u32 = v::QP_INIT_ATTR_PD | v::QP_INIT_ATTR_CREATE_FLAGS | SPREAD;
+    /// IBV_RX_HASH_FUNC_TOEPLITZ.
+    const TOEPLITZ: u8 = 1;
+    let wanted = v::QP_INIT_ATTR_PD | SPREAD;
+    if init.comp_mask & wanted != wanted {
+        return Err(INVALID);
+    }
+    if init.comp_mask & !KNOWN != 0
+        || init.qp_type != v::QPT_RAW_PACKET
+        || init.create_flags != 0
+        || init.rx_hash_function != TOEPLITZ
+        || init.rx_hash_fields_mask & !hash_fields::ALL != 0
+    {
+        return Err(UNSUPPORTED);
+    }
+    let (pd, table) = (given(init.pd)?, given(object::<_, RwqTable>(&Pointer::new(init.rwq_ind_tbl)))?);
+    let key = Bytes::new(init.rx_hash_key.cast()).read(init.rx_hash_key_len.into());
+    let spread = Spread::new(table.queues.clone(), key, init.rx_hash_fields_mask).ok_or(INVALID)?;
+    // It makes no completions, and has to have a queue for them.
+    let qp = Arc::new(pd.pd.create_qp(&QpInit::new(QpType::Ud, &table.cq))?);
+    let raw = RawPackets::spread(&qp, &table.cq, spread)?;
+    let mut base = init.base();
+    (base.send_cq, base.recv_cq, base.srq) = (None, None, None);
+    let c = c_qp(&pd.context, Some(pd), &base, qp.qpn().value());
+    let qpn = qp.qpn();
+    let parts = (qp, Some(raw), Some(Users::clone(&table.users)));
+    let object = handle(c, parts, &pd.context, &pd.users, None, None);
+    pd.context.qps.enter(qpn, object);
+    Ok(object)
+}
+
 /// An XRC target: it has nothing but its domain. Sizes asked for are left as they are, as by the kernel.
 pub(crate) fn make_target(xrcd: &Xrcd, qp_context: *mut c_void) -> Result<*mut Qp> {
     let qp = xrcd.xrcd.create_target()?;
@@ -87,7 +128,7 @@ pub(crate) fn make_target(xrcd: &Xrcd, qp_context: *mut c_void) -> Result<*mut Q
 fn target_handle(c: c::object::QpEx, qp: Arc<rxe_verbs::Qp>, xrcd: &Xrcd) -> Result<*mut Qp> {
     let listener = qp.listen(&xrcd.context.context)?;
     let name = listener.name();
-    let object = handle(c, qp, &xrcd.context, &xrcd.users, None, Some(listener));
+    let object = handle(c, (qp, None, None), &xrcd.context, &xrcd.users, None, Some(listener));
     xrcd.context.targets.enter(name, object);
     Ok(object)
 }
@@ -144,11 +185,20 @@ pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> 
     // Initiators receive nothing.
     let initiator = init.qp_type == v::QPT_XRC_SEND;
     let recv_cq = given(init.recv_cq.or_else(|| initiator.then_some(send_cq)))?;
+    pd.known()?;
+    send_cq.known()?;
+    recv_cq.known()?;
+    init.srq.map_or(Ok(()), Srq::known)?;
     let mut caps = caps(&init.cap);
     // The room of the elements is there for inline data too, as in kernel rxe: some programs take it for granted.
     caps.max_inline = caps.max_inline.max(caps.max_send_sge.saturating_mul(16).min(limits::MAX_INLINE));
+    let is_raw = init.qp_type == v::QPT_RAW_PACKET;
+    if is_raw && init.srq.is_some() {
+        return Err(UNSUPPORTED);
+    }
     let qp = pd.pd.create_qp(&QpInit {
-        qp_type: qp_type(init.qp_type)?,
+        // State and numbers of one for raw packets are a datagram queue pair's.
+        qp_type: if is_raw { QpType::Ud } else { qp_type(init.qp_type)? },
         send_cq: &send_cq.cq,
         recv_cq: &recv_cq.cq,
         srq: init.srq.map(|srq| &srq.srq),
@@ -157,15 +207,16 @@ pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> 
     })?;
     let c = c_qp(&pd.context, Some(pd), init, qp.qpn().value());
     init.cap = caps_to_c(&qp.query().1.caps);
-    let qpn = qp.qpn();
-    let object = handle(c, Arc::new(qp), &pd.context, &pd.users, batch, None);
+    let (qpn, qp) = (qp.qpn(), Arc::new(qp));
+    let raw = is_raw.then(|| RawPackets::new(&qp, (&send_cq.cq, &recv_cq.cq))).transpose()?;
+    let object = handle(c, (qp, raw, None), &pd.context, &pd.users, batch, None);
     pd.context.qps.enter(qpn, object);
     Ok(object)
 }
 
 fn handle(
     c: c::object::QpEx,
-    qp: Arc<rxe_verbs::Qp>,
+    (qp, raw, table): (Arc<rxe_verbs::Qp>, Option<RawPackets>, Option<Users>),
     context: &Arc<Context>,
     domain: &Users,
     batch: Option<Batch>,
@@ -178,6 +229,8 @@ fn handle(
         _domain: Users::clone(domain),
         events: Events::default(),
         listener,
+        raw,
+        _table: table,
         batch,
     }))
 }
@@ -224,14 +277,33 @@ const fn foreign(qp_type: c_int) -> c_int {
     }
 }
 
+/// What a datagram queue pair needs besides, and one for raw packets does not have.
+fn complete_raw(change: &mut QpChange) {
+    match change.state {
+        Some(QpState::Init) => {
+            change.pkey_index = change.pkey_index.or(Some(0));
+            change.qkey = change.qkey.or(Some(Qkey(0)));
+        }
+        Some(QpState::Rts) => change.sq_psn = change.sq_psn.or(Some(Psn::new(0))),
+        _ => {}
+    }
+}
+
 /// ibv_modify_qp(3).
 #[unsafe(no_mangle)]
 extern "C" fn ibv_modify_qp(qp: Option<&Qp>, attr: Option<&QpAttr>, mask: c_int) -> c_int {
     code(|| {
         let qp = given(qp)?;
+        qp.known()?;
         let mask = mask & !foreign(qp.c.qp_base.qp_type);
-        let change = qp_change(&qp.context.context, given(attr)?, mask)?;
+        let mut change = qp_change(&qp.context.context, given(attr)?, mask)?;
+        if qp.raw.is_some() {
+            complete_raw(&mut change);
+        }
         qp.qp.modify(&change)?;
+        if let Some(raw) = &qp.raw {
+            raw.state_changed();
+        }
         if let Some(state) = change.state {
             qp.c.qp_base.state.store(qp_state_number(state), Ordering::Relaxed);
         }
@@ -262,6 +334,7 @@ extern "C" fn ibv_query_qp(
 ) -> c_int {
     code(|| {
         let qp = given(qp)?;
+        qp.known()?;
         qp.qp.context().check_owner()?;
         let (now, config) = qp.qp.query();
         let base = &qp.c.qp_base;
@@ -302,6 +375,7 @@ extern "C" fn ibv_query_qp_data_in_order(qp: Option<&Qp>, op: c_int, flags: u32)
 pub(crate) extern "C" fn ibv_destroy_qp(qp: Owned<Qp>) -> c_int {
     code(|| {
         let object = qp.get()?;
+        object.known()?;
         match &object.listener {
             Some(listener) => object.context.targets.remove(&listener.name()),
             None => object.context.qps.remove(&object.qp.qpn()),
@@ -332,9 +406,15 @@ pub(super) extern "C" fn post_send<'a>(
                 }
                 next = wr.next;
             }
-            if let Err(error) = requests.post(&qp.qp) {
+            if let Err(error) = requests.post(qp) {
                 culprit = nth(first, error.index, |wr| wr.next);
+                if requests.binds() {
+                    name_windows(first, error.index);
+                }
                 return Err(error.into());
+            }
+            if requests.binds() {
+                name_windows(first, requests.len());
             }
             culprit = next;
             if let Some(errno) = wrong {
@@ -344,6 +424,16 @@ pub(super) extern "C" fn post_send<'a>(
         Ok(())
     });
     tell_culprit(errno, bad, culprit)
+}
+
+/// Has the windows that the first `count` requests bind say their new keys, as irdma does: only the low 8 bits are the program's
+/// to choose, so it would not know the whole key otherwise.
+fn name_windows<'a>(first: &'a SendWr<'a>, count: usize) {
+    let requests = core::iter::successors(Some(first), |wr| wr.next).take(count);
+    for (mw, key) in requests.filter_map(bound_window) {
+        let index = mw.c.rkey.load(Ordering::Relaxed) & !0xff;
+        mw.c.rkey.store(index | key & 0xff, Ordering::Relaxed);
+    }
 }
 
 /// The request `index` places behind the first.
@@ -369,7 +459,12 @@ pub(super) extern "C" fn post_recv<'a>(
     let errno = code(|| {
         let qp = given(qp)?;
         while let Some(wr) = culprit {
-            qp.qp.post_recv(&rxe_verbs::RecvWr { wr_id: wr.wr_id, sges: &recv_sges(wr)? })?;
+            let sges = recv_sges(wr)?;
+            let request = rxe_verbs::RecvWr { wr_id: wr.wr_id, sges: &sges };
+            match &qp.raw {
+                None => qp.qp.post_recv(&request)?,
+                Some(raw) => raw.post_recv(&request)?,
+            }
             culprit = wr.next;
         }
         Ok(())

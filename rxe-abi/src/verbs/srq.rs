@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use super::{memory::c_pd, pd::BUSY, qp::tell_culprit};
+use super::{memory::c_pd, pd::BUSY, qp::tell_culprit, tags};
 use crate::{
     border::{INVALID, Out, Owned, Result, UNSUPPORTED, code, given, pointer},
     c::{
@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub(crate) extern "C" fn ibv_create_srq(pd: Option<&Pd>, init: Option<&SrqInitAttr>) -> *mut Srq {
     pointer(|| {
         let init = given(init)?;
-        make(given(pd)?, None, init.srq_context, &init.attr)
+        make(given(pd)?, &Kind::Basic, init.srq_context, &init.attr)
     })
 }
 
@@ -39,24 +39,44 @@ pub(super) extern "C" fn create_srq_ex(
 
 /// A shared receive queue of a kind that the attributes name.
 pub(crate) fn make_ex(init: &SrqInitAttrEx<'_>) -> Result<*mut Srq> {
-    const XRC: u32 = v::SRQ_INIT_ATTR_XRCD | v::SRQ_INIT_ATTR_CQ;
     let has = |bits| init.comp_mask & bits == bits;
     let kind = if has(v::SRQ_INIT_ATTR_TYPE) { init.srq_type } else { v::SRQT_BASIC };
-    let known = v::SRQ_INIT_ATTR_TYPE | v::SRQ_INIT_ATTR_PD | if kind == v::SRQT_XRC { XRC } else { 0 };
-    if !matches!(kind, v::SRQT_BASIC | v::SRQT_XRC) || init.comp_mask & !known != 0 {
+    let own = match kind {
+        v::SRQT_BASIC => 0,
+        v::SRQT_XRC => v::SRQ_INIT_ATTR_XRCD | v::SRQ_INIT_ATTR_CQ,
+        v::SRQT_TM => v::SRQ_INIT_ATTR_CQ | v::SRQ_INIT_ATTR_TM,
+        _ => return Err(UNSUPPORTED),
+    };
+    if init.comp_mask & !(v::SRQ_INIT_ATTR_TYPE | v::SRQ_INIT_ATTR_PD | own) != 0 {
         return Err(UNSUPPORTED);
     }
-    if !has(v::SRQ_INIT_ATTR_PD) || kind == v::SRQT_XRC && !has(XRC) {
+    if !has(v::SRQ_INIT_ATTR_PD | own) {
         return Err(INVALID);
     }
-    let xrc = if kind == v::SRQT_XRC { Some((given(init.xrcd)?, given(init.cq)?)) } else { None };
-    make(given(init.pd)?, xrc, init.srq_context, &init.attr)
+    let kind = match kind {
+        v::SRQT_XRC => Kind::Xrc(given(init.xrcd)?, given(init.cq)?),
+        v::SRQT_TM => Kind::Tags(given(init.cq)?, init.tm_cap),
+        _ => Kind::Basic,
+    };
+    make(given(init.pd)?, &kind, init.srq_context, &init.attr)
 }
 
-fn make(pd: &Pd, xrc: Option<(&Xrcd, &Cq)>, srq_context: *mut c_void, attr: &SrqAttr) -> Result<*mut Srq> {
-    let srq = match xrc {
-        Some((xrcd, cq)) => xrcd.xrcd.create_srq(&pd.pd, &cq.cq, attr.max_wr, attr.max_sge)?,
-        None => pd.pd.create_srq(attr.max_wr, attr.max_sge)?,
+/// Which kind of queue, and what it has of its own.
+enum Kind<'a> {
+    Basic,
+    Xrc(&'a Xrcd, &'a Cq),
+    /// Tags and operations at most. Operations are done at once, so none is ever outstanding.
+    Tags(&'a Cq, [u32; 2]),
+}
+
+fn make(pd: &Pd, kind: &Kind<'_>, srq_context: *mut c_void, attr: &SrqAttr) -> Result<*mut Srq> {
+    pd.known()?;
+    let &SrqAttr { max_wr, max_sge, .. } = attr;
+    let srq = match *kind {
+        Kind::Basic => pd.pd.create_srq(max_wr, max_sge)?,
+        Kind::Xrc(xrcd, cq) => xrcd.xrcd.create_srq(&pd.pd, &cq.cq, max_wr, max_sge)?,
+        Kind::Tags(_, [_, max_ops]) if max_ops > tags::MAX_OPS => return Err(INVALID),
+        Kind::Tags(cq, [max_tags, _]) => pd.pd.create_tag_srq(&cq.cq, max_wr, max_sge, max_tags)?,
     };
     let id = srq.id();
     let c = c::object::Srq {
@@ -72,7 +92,7 @@ fn make(pd: &Pd, xrc: Option<(&Xrcd, &Cq)>, srq_context: *mut c_void, attr: &Srq
         srq,
         context: Arc::clone(&pd.context),
         _pd: Users::clone(&pd.users),
-        _xrcd: xrc.map(|(xrcd, _)| Users::clone(&xrcd.users)),
+        _xrcd: if let Kind::Xrc(xrcd, _) = kind { Some(Users::clone(&xrcd.users)) } else { None },
         events: Events::default(),
     }));
     pd.context.srqs.enter(id, object);
@@ -115,6 +135,7 @@ pub(super) extern "C" fn get_srq_num(srq: Option<&Srq>, number: Option<&mut u32>
 pub(crate) extern "C" fn ibv_destroy_srq(srq: Owned<Srq>) -> c_int {
     code(|| {
         let object = srq.get()?;
+        object.known()?;
         if object.srq.is_shared() {
             return Err(BUSY);
         }

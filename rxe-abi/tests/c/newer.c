@@ -106,8 +106,15 @@ static void region(struct ibv_pd *pd, struct ibv_context *context)
 	note("ibv_dealloc_dmah", dealloc_dmah(dmah), 0);
 	attr.comp_mask = IOVA;
 	NUL(reg_mr_ex(pd, &attr), EINVAL);
+	/* A dma-buf needs an offset, and a descriptor of one. */
 	attr.comp_mask = FD;
-	NUL(reg_mr_ex(pd, &attr), EOPNOTSUPP);
+	NUL(reg_mr_ex(pd, &attr), EINVAL);
+	attr.comp_mask = FD | 8;
+	attr.access = IBV_ACCESS_LOCAL_WRITE;
+	attr.fd = -1;
+	NUL(reg_mr_ex(pd, &attr), EBADF);
+	attr.fd = 0;
+	NUL(reg_mr_ex(pd, &attr), EINVAL);
 	attr.comp_mask = ADDR | 1 << 20;
 	NUL(reg_mr_ex(pd, &attr), EOPNOTSUPP);
 

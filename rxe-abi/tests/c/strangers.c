@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -54,12 +55,14 @@ static void another_file(void)
 }
 
 static volatile long spent;
+static volatile pid_t waiting;
 
 static void *wait_for_an_event(void *arg)
 {
 	struct rdma_cm_event *event;
 	struct timespec cpu;
 
+	waiting = syscall(SYS_gettid);
 	rdma_get_cm_event(channel, &event);
 	rdma_ack_cm_event(event);
 	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
@@ -67,21 +70,47 @@ static void *wait_for_an_event(void *arg)
 	return arg;
 }
 
+/* Until the thread sleeps: on a busy machine it may come late. */
+static void until_asleep(void)
+{
+	char name[64], state = 0;
+
+	while (state != 'S') {
+		FILE *file;
+
+		usleep(1000);
+		snprintf(name, sizeof(name), "/proc/self/task/%d/stat", waiting);
+		file = waiting ? fopen(name, "r") : NULL;
+		if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+			state = 0;
+		if (file)
+			fclose(file);
+	}
+}
+
 static void no_file(void)
 {
 	struct rdma_cm_id *id;
+	int pair[2], file, pipes;
 	pthread_t thread;
 
 	channel = rdma_create_event_channel();
 	close(channel->fd);
 	if (pthread_create(&thread, NULL, wait_for_an_event, NULL))
 		exit(2);
-	usleep(500000);
+	until_asleep();
+	/* Long enough for many times round. */
+	usleep(300000);
+	/* Whoever opens files now has the number: the event is not waited for there. */
+	file = memfd_create("another", MFD_CLOEXEC);
+	pipes = pipe(pair);
 	resolve(&id);
 	pthread_join(thread, NULL);
 	check("it was waited for without a pause", spent < 100);
 	rdma_destroy_id(id);
 	rdma_destroy_event_channel(channel);
+	check("files opened meanwhile are open", fcntl(file, F_GETFD) >= 0 && pipes == 0 && fcntl(pair[0], F_GETFD) >= 0);
+	close(file);
 }
 
 int main(void)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
@@ -82,7 +83,9 @@ static void memory(void)
 	NUL(ibv_reg_mr(pd, page, 4096, IBV_ACCESS_REMOTE_WRITE), EINVAL);
 	NUL(ibv_reg_mr(pd, page, 4096, IBV_ACCESS_REMOTE_ATOMIC), EINVAL);
 	NUL(ibv_reg_mr(pd, page, 4096, 1 << 18), EINVAL);
-	NUL(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE), EOPNOTSUPP);
+	/* Standard input is no dma-buf. */
+	NUL(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE), EINVAL);
+	NUL(ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE), EBADF);
 
 	errno = 0;
 	note("ibv_rereg_mr, unknown flag", ibv_rereg_mr(mr, 1 << 5, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT);
@@ -194,6 +197,59 @@ static void sharing(struct ibv_xrcd *domain, struct ibv_qp *first)
 	CODE(ibv_destroy_qp(second), 0);
 	NUL(ibv_open_qp(context, &open), EINVAL);
 	CODE(ibv_close_xrcd(other), 0);
+}
+
+/* Kernel rxe has no tag matching. */
+static void tags(void)
+{
+	struct ibv_srq_init_attr_ex srq = {
+		.attr = { .max_wr = 16, .max_sge = 1 }, .srq_type = IBV_SRQT_TM, .pd = pd, .cq = cq, .tm_cap = { 4, 4 },
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ,
+	};
+	struct ibv_srq_init_attr basic = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_UC, .send_cq = cq, .recv_cq = cq, .cap = { 2, 0, 1, 0, 0 } };
+	struct ibv_send_wr *bad_send, send = { .opcode = IBV_WR_SEND };
+	struct ibv_ops_wr *bad = NULL, add = { .opcode = IBV_WR_TAG_ADD }, last = { .opcode = 9 };
+	struct ibv_srq *made, *plain;
+	struct ibv_qp *qp;
+
+	if (!ours)
+		return;
+	NUL(ibv_create_srq_ex(context, &srq), EINVAL);
+	srq.comp_mask |= IBV_SRQ_INIT_ATTR_TM;
+	srq.tm_cap.max_num_tags = 1 << 30;
+	NUL(ibv_create_srq_ex(context, &srq), EINVAL);
+	srq.tm_cap.max_num_tags = 4;
+	srq.tm_cap.max_ops = 1 << 30;
+	NUL(ibv_create_srq_ex(context, &srq), EINVAL);
+	srq.tm_cap.max_ops = 4;
+	made = ibv_create_srq_ex(context, &srq);
+	plain = ibv_create_srq(pd, &basic);
+	CODE(ibv_post_srq_ops(plain, &add, &bad), EINVAL);
+	CODE(bad == &add, 1);
+	add.next = &last;
+	CODE(ibv_post_srq_ops(made, &add, &bad), EINVAL);
+	CODE(bad == &last, 1);
+	last.opcode = IBV_WR_TAG_SYNC;
+	last.flags = 1 << 9;
+	CODE(ibv_post_srq_ops(made, &last, &bad), EINVAL);
+	for (int more = 1; more < 4; more++) {
+		add.next = NULL;
+		CODE(ibv_post_srq_ops(made, &add, &bad), 0);
+	}
+	CODE(ibv_post_srq_ops(made, &add, &bad), ENOMEM);
+	add.tm.add.num_sge = -1;
+	CODE(ibv_post_srq_ops(made, &add, &bad), EINVAL);
+	init.srq = made;
+	NUL(ibv_create_qp(pd, &init), EINVAL);
+	init.qp_type = IBV_QPT_RC;
+	qp = ibv_create_qp(pd, &init);
+	/* The send queue is not the program's. */
+	CODE(ibv_post_send(qp, &send, &bad_send), EINVAL);
+	CODE(ibv_destroy_srq(made), EBUSY);
+	CODE(ibv_destroy_qp(qp), 0);
+	CODE(ibv_destroy_srq(made), 0);
+	CODE(ibv_destroy_srq(plain), 0);
 }
 
 /* Kernels without XRC refuse all of it. */
@@ -313,10 +369,21 @@ static void raw(void)
 	};
 	struct ibv_flow *made;
 	struct ibv_qp *qp;
+	struct ibv_wq *wq;
+	int packets = socket(AF_PACKET, SOCK_RAW, 0), allowed = packets >= 0 ? 0 : EPERM;
 
+	close(packets);
 	init.qp_type = IBV_QPT_RAW_PACKET;
-	NUL(ibv_create_qp(pd, &init), EOPNOTSUPP);
-	NUL(ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
+	errno = 0;
+	qp = ibv_create_qp(pd, &init);
+	note("a queue pair for raw packets", qp ? 0 : errno, allowed);
+	if (qp)
+		ibv_destroy_qp(qp);
+	errno = 0;
+	qp = ibv_create_qp_ex(context, &ex);
+	note("an extended one", qp ? 0 : errno, allowed);
+	if (qp)
+		ibv_destroy_qp(qp);
 	ex.qp_type = IBV_QPT_DRIVER;
 	NUL(ibv_create_qp_ex(context, &ex), EOPNOTSUPP);
 	init = usual();
@@ -326,8 +393,12 @@ static void raw(void)
 	flow.attr.type = IBV_FLOW_ATTR_NORMAL;
 	NUL(made = ibv_create_flow(qp, &flow.attr), EOPNOTSUPP);
 	note("no flow", made != NULL, 0);
-	NUL(ibv_create_wq(context, &queue), EOPNOTSUPP);
-	NUL(ibv_create_rwq_ind_table(context, &table), EOPNOTSUPP);
+	errno = 0;
+	wq = ibv_create_wq(context, &queue);
+	note("a receive work queue", wq ? 0 : errno, 0);
+	if (wq)
+		ibv_destroy_wq(wq);
+	NUL(ibv_create_rwq_ind_table(context, &table), EINVAL);
 	NUL(ibv_create_flow_action_esp(context, &esp), EOPNOTSUPP);
 	NUL(ibv_create_counters(context, &counters), EOPNOTSUPP);
 	/* Its connection options: none. */
@@ -455,6 +526,7 @@ int main(int count, char **arguments)
 	port();
 	memory();
 	queues();
+	tags();
 	extended();
 	making_pairs();
 	raw();

@@ -4,7 +4,10 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rsocket.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -181,6 +184,32 @@ static void order(void)
 	MINUS1(rdma_destroy_id(id), 0);
 }
 
+/* A path that the program brings along, in the place of a route. */
+static void own_path(void)
+{
+	struct rdma_cm_id *id = make(RDMA_PS_TCP);
+	struct ibv_path_data path = { .flags = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL };
+	int status = 0;
+
+	path.path.pkey = htons(0xffff);
+	path.path.mtu = 0x83;
+	path.path.rate = 0x83;
+	path.path.packetlifetime = 0x90;
+	MINUS1(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &path, sizeof(path)), EINVAL);
+	MINUS1(rdma_resolve_addr(id, NULL, at(7999), 2000), 0);
+	note("event of its address", event(&status), RDMA_CM_EVENT_ADDR_RESOLVED);
+	MINUS1(rdma_set_option(id, RDMA_OPTION_IB, 77, &path, sizeof(path)), ENOSYS);
+	MINUS1(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &path, sizeof(path) - 1), EINVAL);
+	path.flags = IBV_PATH_FLAG_ALTERNATE;
+	MINUS1(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &path, sizeof(path)), EINVAL);
+	path.flags = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
+	MINUS1(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &path, sizeof(path)), 0);
+	note("event of the path", event(&status), RDMA_CM_EVENT_ROUTE_RESOLVED);
+	MINUS1(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &path, sizeof(path)), EINVAL);
+	MINUS1(rdma_resolve_route(id, 2000), EINVAL);
+	MINUS1(rdma_destroy_id(id), 0);
+}
+
 static void pairs(void)
 {
 	struct rdma_cm_id *id = make(RDMA_PS_TCP);
@@ -324,6 +353,49 @@ static void information(void)
 		rdma_freeaddrinfo(info);
 }
 
+/* rsockets. Those that librdmacm answers by crashing are left out. */
+static void sockets(void)
+{
+	struct sockaddr_in at = here;
+	int number = 0, socket;
+	socklen_t len = sizeof number;
+
+	MINUS1(rsocket(AF_UNIX, SOCK_STREAM, 0), EOPNOTSUPP);
+	MINUS1(rsocket(AF_INET, SOCK_RAW, 0), EOPNOTSUPP);
+	MINUS1(rsocket(AF_INET, SOCK_STREAM, IPPROTO_UDP), EOPNOTSUPP);
+	MINUS1(rbind(-1, (struct sockaddr *)&at, sizeof at), EBADF);
+	MINUS1(rlisten(-1, 1), EBADF);
+	MINUS1(rshutdown(-1, SHUT_RDWR), EBADF);
+	MINUS1(rsetsockopt(-1, SOL_RDMA, RDMA_SQSIZE, &number, sizeof number), EBADF);
+	MINUS1(rfcntl(-1, F_GETFL), EBADF);
+	socket = rsocket(AF_INET, SOCK_STREAM, 0);
+	note("rsocket", socket < 0, 0);
+	number = 77;
+	MINUS1(rsetsockopt(socket, SOL_RDMA, RDMA_SQSIZE, &number, sizeof number), 0);
+	number = 0;
+	MINUS1(rgetsockopt(socket, SOL_RDMA, RDMA_SQSIZE, &number, &len), 0);
+	note("RDMA_SQSIZE", number, 77);
+	number = 300;
+	MINUS1(rsetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &number, sizeof number), 0);
+	MINUS1(rgetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &number, &len), 0);
+	note("RDMA_IOMAPSIZE of 300", number, 256);
+	MINUS1(rsetsockopt(socket, SOL_RDMA, 99, &number, sizeof number), EOPNOTSUPP);
+	MINUS1(rgetsockopt(socket, SOL_RDMA, 99, &number, &len), EOPNOTSUPP);
+	MINUS1(rsetsockopt(socket, SOL_SOCKET, SO_TIMESTAMP, &number, sizeof number), EOPNOTSUPP);
+	number = 0;
+	MINUS1(rsetsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &number, sizeof number), EINVAL);
+	MINUS1(rfcntl(socket, F_GETOWN), EOPNOTSUPP);
+	MINUS1(rfcntl(socket, F_SETFL, O_NONBLOCK), 0);
+	note("O_NONBLOCK", (rfcntl(socket, F_GETFL) & O_NONBLOCK) != 0, 1);
+	at.sin_port = htons(17174);
+	MINUS1(rbind(socket, (struct sockaddr *)&at, sizeof at), 0);
+	MINUS1(rbind(socket, (struct sockaddr *)&at, sizeof at), EINVAL);
+	MINUS1(rlisten(socket, 5), 0);
+	MINUS1(rlisten(socket, 5), 0);
+	MINUS1(raccept(socket, NULL, NULL), EAGAIN);
+	note("rclose", rclose(socket), 0);
+}
+
 int main(int count, char **arguments)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -341,10 +413,12 @@ int main(int count, char **arguments)
 	addresses();
 	wildcards();
 	order();
+	own_path();
 	pairs();
 	groups();
 	options();
 	information();
+	sockets();
 	rdma_destroy_event_channel(channel);
 	if (print)
 		return 0;

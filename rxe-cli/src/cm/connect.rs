@@ -4,7 +4,10 @@ use super::{
     Data, failure, find_pair, next,
     show::{Look, Show},
 };
-use crate::Result;
+use crate::{
+    Result,
+    local::{parse_code, parse_some_code},
+};
 use rxe_cm::{CmEvent, CmId, CmOptions, ConnParams, EventChannel, EventKind, Manager, proto::PortSpace};
 use rxe_verbs::{QpInit, QpType};
 use std::{
@@ -31,19 +34,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HEX|TEXT", default_value = "", value_parser = Data::parse)]
     private_data: Data,
     /// Address of ours to connect from
-    #[arg(long, value_name = "IP")]
-    source: Option<IpAddr>,
+    #[arg(short, long, value_name = "IP")]
+    bind: Option<IpAddr>,
     /// How long the connection is held
     #[arg(long, value_name = "SECONDS", default_value_t = 0.2, value_parser = super::parse_seconds)]
     hold: f64,
     /// Give up when there is no answer for so long [default: when no request was answered, after 26 s]
     #[arg(long, value_name = "SECONDS", value_parser = super::parse_seconds)]
     timeout: Option<f64>,
-    /// How long the listener may take to answer, until we ask again: 4.096 us x 2^CODE
-    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u8).range(0..=31))]
+    /// How long the listener may take to answer, until we ask again
+    #[arg(long, value_name = "SECONDS", value_parser = parse_code)]
     response_timeout: Option<u8>,
-    /// How long the queue pairs wait for an acknowledgement, in the same code; also tells how long packets live
-    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u8).range(1..=31))]
+    /// How long the queue pairs wait for an acknowledgement; also tells how long packets live
+    #[arg(long, value_name = "SECONDS", value_parser = parse_some_code)]
     ack_timeout: Option<u8>,
     /// Type of service (traffic class) of the connection's packets; without it the host's rules decide
     #[arg(long, value_name = "BYTE", value_parser = clap::value_parser!(u8))]
@@ -93,9 +96,9 @@ impl Client<'_> {
     }
 
     fn play(&self, id: CmId) -> Result<()> {
-        let Args { datagram, source, response_timeout, ack_timeout, tos, .. } = *self.args;
+        let Args { datagram, bind, response_timeout, ack_timeout, tos, .. } = *self.args;
         id.set_options(CmOptions { response_timeout, ack_timeout, tos, ..CmOptions::default() })?;
-        id.resolve_addr(source.map(|ip| SocketAddr::new(ip, 0)), self.peer)?;
+        id.resolve_addr(bind.map(|ip| SocketAddr::new(ip, 0)), self.peer)?;
         self.expect(None, |kind| matches!(kind, EventKind::AddrResolved))?;
         id.resolve_route()?;
         self.expect(None, |kind| matches!(kind, EventKind::RouteResolved))?;

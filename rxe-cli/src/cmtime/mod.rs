@@ -14,15 +14,14 @@ use std::{
 
 /// Measure connections per second, and the time of each step
 ///
-/// Without -s it is the server. The other side may be cmtime of rdmacm-utils. Both may be on one host: `rxe cmtime` and
-/// `rxe cmtime -s 127.0.0.1`.
+/// Without HOST it is the server. The other side may be cmtime of rdmacm-utils. Both may be on one host: `rxe cmtime` and
+/// `rxe cmtime 127.0.0.1`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where the server is; without it we are the server
-    #[arg(short, long, value_name = "HOST")]
-    server: Option<String>,
+    host: Option<String>,
     /// Connections [default: 100; a server serves without end]
-    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(short = 'n', long = "count", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     connections: Option<u32>,
     /// Connections that are at work on a step at a time (client only)
     #[arg(short, long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
@@ -45,7 +44,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let table = match &args.server {
+    let table = match &args.host {
         Some(host) => client::run(args, cm::find(host, args.port)?)?,
         None => {
             let address = SocketAddr::new(args.bind.unwrap_or(cm::ANYWHERE), args.port);

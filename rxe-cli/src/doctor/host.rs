@@ -4,6 +4,7 @@ use super::{Finding, State};
 use rxe_verbs::{
     Context, Device, PortState, devices,
     host::{HostConfig, Observer},
+    net::{LinkKind, RawLink},
 };
 use std::{fs, io, process::Command};
 
@@ -17,6 +18,8 @@ pub(super) fn examine() -> Vec<Finding> {
     let list = devices().unwrap_or_default();
     findings.extend(interfaces(&list));
     findings.extend(port(&list));
+    findings.push(raw_link());
+    findings.push(locked_memory());
     findings.push(buffer("rmem_max", "receive buffer"));
     findings.push(buffer("wmem_max", "send buffer"));
     findings.push(reverse_path(&list));
@@ -29,6 +32,27 @@ fn config() -> Finding {
     match HostConfig::load() {
         Ok(_) => Finding::good("configuration", "readable"),
         Err(error) => Finding::bad("configuration", error.to_string(), "mend the file, or unset RXE_CONFIG"),
+    }
+}
+
+/// What may be registered, which is limited only where the configuration says so.
+fn locked_memory() -> Finding {
+    const CHECK: &str = "locked memory";
+    let Ok(config) = HostConfig::load() else {
+        return Finding::good(CHECK, "the configuration is not readable");
+    };
+    let locked = config.locked();
+    match locked.limit.filter(|_| !locked.exempt) {
+        None if locked.enforced => Finding::good(CHECK, "counted; this user's is not limited"),
+        None => Finding::good(
+            CHECK,
+            "counted, and not limited (memlock = \"enforce\" refuses what a kernel would)",
+        ),
+        Some(limit) => Finding::note(
+            CHECK,
+            format!("a process may register {} KiB", limit / 1024),
+            "`ulimit -l` or limits.conf raise it; memlock = \"off\" in the configuration lifts it",
+        ),
     }
 }
 
@@ -57,6 +81,20 @@ fn interfaces(list: &[Device]) -> Vec<Finding> {
         Finding::good("devices", text)
     };
     list.iter().map(about).collect()
+}
+
+/// Whether packet sockets may be opened, which nothing but the raw link needs.
+fn raw_link() -> Finding {
+    const CHECK: &str = "raw link";
+    match RawLink::check_rights() {
+        Ok(()) => Finding::good(CHECK, "possible (RXE_LINK=raw, rxe run --link raw)"),
+        Err(error) => {
+            let wanted = LinkKind::from_environment() == Ok(LinkKind::Raw);
+            let text = format!("not possible: {error}");
+            let cure = "only RXE_LINK=raw needs it: CAP_NET_RAW (root, or setcap cap_net_raw+ep FILE)";
+            if wanted { Finding::bad(CHECK, text, cure) } else { Finding::note(CHECK, text, cure) }
+        }
+    }
 }
 
 /// Whether the port can be had: the only sure way to know is to have it.

@@ -40,9 +40,9 @@ pub(crate) struct Args {
     /// Queue pairs: srq only
     #[arg(short = 'q', long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     num_qp: u32,
-    /// Retransmission timeout of rc and srq: 4.096 us x 2^CODE; 0 is none
-    #[arg(short = 'u', long, value_name = "CODE", default_value_t = local::TIMEOUT, value_parser = clap::value_parser!(u8).range(0..=31))]
-    timeout: u8,
+    /// How long rc and srq wait for an acknowledgement; 0 is without end [default: 0.067]
+    #[arg(short = 'u', long, value_name = "SECONDS", value_parser = local::parse_code_or_none)]
+    ack_timeout: Option<u8>,
     /// TCP port for finding each other
     #[arg(short, long, default_value_t = 18_515)]
     port: u16,
@@ -123,7 +123,7 @@ fn connection(peer: &Contact, own: &Contact, gid_index: u8, args: &Args) -> Conn
         psn: own.psn,
         mtu: args.mtu,
         depth: 1,
-        timeout: args.timeout,
+        timeout: args.ack_timeout.unwrap_or(local::TIMEOUT),
     }
 }
 

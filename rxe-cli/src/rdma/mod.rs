@@ -45,13 +45,13 @@ Usage: rdma [ -V[ersion] | -h[elp] | -d[etails] | -j[son] | -p[retty] ] OBJECT {
        rdma resource show qp [ link [DEV/PORT] ] [ lqpn|type|state|pid|comm VALUE ]...";
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    obey(&args.words)
+    obey(&args.words, false)
 }
 
 pub(crate) fn run_link(args: &LinkArgs) -> Result<()> {
     let mut words = args.words.clone();
     words.insert(0, "link".into());
-    obey(&words)
+    obey(&words, true)
 }
 
 /// What the words ask for.
@@ -68,10 +68,11 @@ enum Wish<'a> {
     Delete(&'a str),
 }
 
-fn obey(given: &[OsString]) -> Result<()> {
+fn obey(given: &[OsString], own: bool) -> Result<()> {
     let words: Option<Vec<&str>> = given.iter().map(|word| word.to_str()).collect();
     let Some(words) = words else { return system(given) };
-    let (options, words) = Options::take(&words)?;
+    let (mut options, words) = Options::take(&words)?;
+    options.own = own;
     if options.version {
         outln!("rdma utility, rxe {}", env!("CARGO_PKG_VERSION"));
         return Ok(());
@@ -139,9 +140,8 @@ fn understand<'a>(words: &'a [&'a str]) -> Option<Wish<'a>> {
 }
 
 /// The device of a link's name: `rxe0/1`, `rxe0/-` or `rxe0`. A device has one port.
-fn device(name: &str) -> Result<Device> {
-    let device = name.strip_suffix("/1").or_else(|| name.strip_suffix("/-")).unwrap_or(name);
-    Ok(Device::find(device)?)
+fn device_of(link: &str) -> &str {
+    link.strip_suffix("/1").or_else(|| link.strip_suffix("/-")).unwrap_or(link)
 }
 
 /// `rdma link add NAME type rxe netdev IF`.
@@ -161,7 +161,7 @@ fn add(name: &str, words: &[&str]) -> Result<()> {
 }
 
 fn delete(name: &str) -> Result<()> {
-    let device = device(name)?;
+    let device = Device::find(device_of(name))?;
     eprintln!("rxe: {} stays: it is there as long as {} is", device.name(), device.netdev());
     Ok(())
 }

@@ -12,6 +12,8 @@ pub(super) struct Options {
     pub(super) details: bool,
     pub(super) version: bool,
     pub(super) help: bool,
+    /// It was asked for as one of our own commands: JSON has several lines on a terminal, as there.
+    pub(super) own: bool,
 }
 
 /// Letter and long name. What says how numbers and drivers' values are shown, or that something is forced, changes nothing here.

@@ -1,13 +1,14 @@
 //! What is shown, a row each: as a line in rdma(8)'s form, or as JSON with its names.
 
-use super::{Options, device};
-use crate::Result;
-use rxe_verbs::{
-    Device, PortState, devices,
-    host::{Observer, report::HostStats},
+use super::{Options, device_of};
+use crate::{
+    Result,
+    listing::{FIRMWARE, Listed, listed},
+    output,
 };
+use rxe_verbs::host::{Observer, files::HW_COUNTERS, report::HostStats};
 use serde_json::{Map, Value};
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 /// One thing: how its line begins, what the beginning says, and the rest.
 pub(super) struct Row {
@@ -17,13 +18,13 @@ pub(super) struct Row {
 }
 
 impl Row {
-    fn of_device(device: &Device) -> Self {
-        let (number, name) = (index(device), device.name());
+    fn of_device(device: &Listed) -> Self {
+        let (number, name) = (device.number, device.name.as_str());
         Self::new(format!("{number}: {name}: "), [("ifindex", number.into()), ("ifname", name.into())])
     }
 
-    fn of_link(device: &Device) -> Self {
-        let (number, name) = (index(device), device.name());
+    fn of_link(device: &Listed) -> Self {
+        let (number, name) = (device.number, device.name.as_str());
         let names = [("ifindex", number.into()), ("ifname", name.into()), ("port", 1.into())];
         Self::new(format!("link {name}/1 "), names)
     }
@@ -71,6 +72,10 @@ fn plain(value: &Value) -> String {
 }
 
 fn show_json(value: &Value, options: &Options) -> Result<()> {
+    if options.own {
+        return output::json(value);
+    }
+    // Scripts that read iproute2's read this.
     let text =
         if options.pretty { serde_json::to_string_pretty(value)? } else { serde_json::to_string(value)? };
     outln!("{text}");
@@ -92,41 +97,27 @@ impl Rows {
     }
 }
 
-/// The number of a device, which is in its name.
-fn index(device: &Device) -> u32 {
-    device.name().trim_start_matches("rxe").parse().unwrap_or(0)
-}
-
 /// One, or all.
-fn wished(only: Option<&str>) -> Result<Vec<Device>> {
-    Ok(match only {
-        Some(name) => vec![device(name)?],
-        None => devices()?,
-    })
+fn wished(only: Option<&str>) -> Result<Vec<Listed>> {
+    listed(only.map(device_of))
 }
 
 pub(super) fn device_rows(only: Option<&str>, options: &Options) -> Result<Rows> {
-    let row = |device: &Device| {
-        let guid: Vec<_> =
-            device.guid().chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
-        let guid = guid.join(":");
-        let row = Row::of_device(device).with("node_type", "ca").with("fw", env!("CARGO_PKG_VERSION"));
-        let row = row.with("node_guid", guid.clone()).with("sys_image_guid", guid);
+    let row = |device: &Listed| {
+        let row = Row::of_device(device).with("node_type", "ca").with("fw", FIRMWARE);
+        let guid = device.guid.as_str();
+        let row = row.with("node_guid", guid).with("sys_image_guid", guid);
         if options.details { row.with("protocol", "roce") } else { row }
     };
     Ok(Rows(wished(only)?.iter().map(row).collect()))
 }
 
 pub(super) fn links(only: Option<&str>, options: &Options) -> Result<Rows> {
-    let row = |device: &Device| {
-        let (state, physical) = match device.state() {
-            PortState::Active => ("ACTIVE", "LINK_UP"),
-            PortState::Down => ("DOWN", "DISABLED"),
-        };
-        let row = Row::of_link(device).with("state", state).with("physical_state", physical);
-        let row = row.with("netdev", device.netdev());
+    let row = |device: &Listed| {
+        let row = Row::of_link(device).with("state", device.state.short);
+        let row = row.with("physical_state", device.state.physical).with("netdev", device.netdev.as_str());
         // JSON has it always.
-        if options.details || options.json { row.with("netdev_index", device.interface().index) } else { row }
+        if options.details || options.json { row.with("netdev_index", device.netdev_index) } else { row }
     };
     Ok(Rows(wished(only)?.iter().map(row).collect()))
 }
@@ -136,12 +127,12 @@ pub(super) fn system() -> Row {
     Row::new(String::new(), []).with("netns", "exclusive").with("copy-on-fork", true)
 }
 
-/// What all processes count, and the device to show it with: they count by process, not by device.
-fn counted(only: Option<&str>) -> Result<Option<(Device, HostStats)>> {
+/// The queue pairs of all processes, and the device to show them with: they are told by process, not by device.
+fn counted(only: Option<&str>) -> Result<Option<(Listed, HostStats)>> {
     let list = wished(only)?;
     let Some(first) = list.into_iter().next() else { return Ok(None) };
-    if devices()?.len() > 1 {
-        eprintln!("rxe: processes count for all devices together: shown with {}", first.name());
+    if listed(None)?.len() > 1 {
+        eprintln!("rxe: queue pairs are told for all devices together: shown with {}", first.name);
     }
     let stats = match Observer::connect()? {
         Some(observer) => observer.stats()?,
@@ -150,32 +141,18 @@ fn counted(only: Option<&str>) -> Result<Option<(Device, HostStats)>> {
     Ok(Some((first, stats)))
 }
 
-/// Kernel rxe's name of a counter, and which of ours it is.
-const PORT: [(&str, &str); 2] = [("sent_pkts", "packets_sent"), ("rcvd_pkts", "packets_received")];
-const OF_QPS: [(&str, &str); 7] = [
-    ("duplicate_request", "duplicates"),
-    ("out_of_seq_request", "dropped_out_of_order"),
-    ("rcvd_rnr_err", "rnr_naks_received"),
-    ("send_rnr_err", "rnr_naks_sent"),
-    ("rcvd_seq_err", "psn_naks_received"),
-    ("completer_retry_err", "timeouts"),
-    ("retransmitted", "retransmitted"),
-];
-
+/// By device; those of processes that are gone, too, as long as there is a host service.
 pub(super) fn statistic(only: Option<&str>) -> Result<Rows> {
-    let Some((device, stats)) = counted(only)? else { return Ok(Rows(Vec::new())) };
-    let sum = |lists: &mut dyn Iterator<Item = &Vec<(String, u64)>>, wanted: &str| -> u64 {
-        lists.flatten().filter(|(name, _)| name == wanted).map(|(_, value)| value).sum()
+    let counted = match Observer::connect()? {
+        Some(observer) => observer.stats()?.devices,
+        None => BTreeMap::new(),
     };
-    let mut row = Row::of_link(&device);
-    for (name, ours) in PORT {
-        row = row.with(name, sum(&mut stats.clients.iter().map(|client| &client.port), ours));
-    }
-    for (name, ours) in OF_QPS {
-        let mut lists = stats.clients.iter().flat_map(|client| client.qps.iter().map(|qp| &qp.counters));
-        row = row.with(name, sum(&mut lists, ours));
-    }
-    Ok(Rows(vec![row]))
+    let row = |device: &Listed| {
+        let value = |ours| counted.get(&device.name).and_then(|own| own.get(ours)).copied().unwrap_or(0);
+        let named = HW_COUNTERS.iter().map(|(name, ours)| (name, value(*ours)));
+        named.fold(Row::of_link(device), |row, (name, value)| row.with(name, value))
+    };
+    Ok(Rows(wished(only)?.iter().map(row).collect()))
 }
 
 pub(super) fn resources(only: Option<&str>) -> Result<Rows> {

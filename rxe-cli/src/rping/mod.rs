@@ -6,7 +6,7 @@
 mod link;
 mod message;
 
-use crate::{Result, cm};
+use crate::{Result, cm, output};
 use link::{Link, Next, Terms};
 use message::{Buffer, LEAST, MOST, shown, text};
 use rxe_cm::{CmEvent, CmId, EventChannel, EventKind, Manager, proto::PortSpace};
@@ -14,82 +14,101 @@ use rxe_verbs::SendOp;
 use std::{
     net::{IpAddr, SocketAddr},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Ping over connections made by address and port; the other side may be rping of rdmacm-utils
 ///
-/// The server READs each ping from the client's memory and WRITEs it back. Both may be on one host: `rxe rping -s` and
-/// `rxe rping -c -a 127.0.0.1 -C 10 -v`.
+/// Without HOST it is the server, which READs each ping from the client's memory and WRITEs it back. Both may be on one host:
+/// `rxe rping` and `rxe rping 127.0.0.1 -n 10 -v`.
 #[derive(Debug, clap::Args)]
-#[command(disable_version_flag = true, group = clap::ArgGroup::new("role").required(true))]
 pub(crate) struct Args {
-    /// Be the server
-    #[arg(short, long, group = "role")]
-    server: bool,
-    /// Be the client
-    #[arg(short, long, group = "role", requires = "address")]
-    client: bool,
-    /// Where the server is; for a server, which address of ours to listen to [default: all]
-    #[arg(short, long, value_name = "HOST")]
-    address: Option<String>,
+    /// Where the server is; without it we are the server
+    host: Option<String>,
+    /// Address of ours to connect from, or to listen to
+    #[arg(short, long, value_name = "IP")]
+    bind: Option<IpAddr>,
     /// Port that the server listens to
     #[arg(short, long, default_value_t = 7174, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// Pings; 0 is without end (client only)
-    #[arg(short = 'C', long, default_value_t = 0)]
+    #[arg(short = 'n', long, default_value_t = 0)]
     count: u32,
     /// Bytes of a ping (client only; the server follows)
-    #[arg(short = 'S', long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(i64::from(LEAST)..=i64::from(MOST)))]
+    #[arg(short, long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(i64::from(LEAST)..=i64::from(MOST)))]
     size: u32,
     /// Print each ping
     #[arg(short, long)]
     verbose: bool,
     /// Compare every byte; a server does so with what the client should have sent
-    #[arg(short = 'V', long)]
-    validate: bool,
-    /// Print what happens on each connection
     #[arg(short, long)]
+    check: bool,
+    /// Print what happens on each connection
+    #[arg(long)]
     debug: bool,
     /// Serve one connection after the other, or several at once, without end (server only)
-    #[arg(short = 'P', long, conflicts_with = "client")]
+    #[arg(long, conflicts_with = "host")]
     persistent: bool,
     /// Make and change the queue pair ourselves, instead of leaving it to the connection manager
-    #[arg(short = 'q', long)]
+    #[arg(long)]
     own_qp: bool,
-    /// Address of ours to connect from (client only)
-    #[arg(short = 'I', long, value_name = "IP", conflicts_with = "server")]
-    source: Option<IpAddr>,
     /// Give up on a peer that is silent for so long; 0 is never [default: 30, for a server 0]
     #[arg(short, long, value_name = "SECONDS", value_parser = cm::parse_seconds)]
     timeout: Option<f64>,
+    /// Print JSON, one object for each connection
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if args.server { serve(args) } else { ping(args) }
+    match &args.host {
+        None => serve(args),
+        Some(host) => ping(args, cm::find(host, args.port)?),
+    }
+}
+
+/// What is printed besides errors.
+#[derive(Clone, Copy)]
+struct Look {
+    /// Each ping.
+    verbose: bool,
+    /// A sum at the end of each connection.
+    json: bool,
+}
+
+impl Look {
+    fn of(args: &Args) -> Self {
+        // Lines between the objects would make them unreadable for programs.
+        Self { verbose: args.verbose && !args.json, json: args.json }
+    }
+}
+
+/// What a connection came to. `size` in bytes, as far as this side has chosen it.
+fn sum_up(peer: SocketAddr, pings: u32, size: Option<u32>, checked: bool, start: Instant) -> Result<()> {
+    let seconds = start.elapsed().as_secs_f64();
+    output::json(&serde_json::json!({
+        "peer": peer.to_string(), "pings": pings, "bytes": size, "checked": checked, "seconds": seconds,
+    }))
 }
 
 impl Args {
     fn terms(&self) -> Terms {
-        let seconds = self.timeout.unwrap_or(if self.server { 0.0 } else { 30.0 });
+        let seconds = self.timeout.unwrap_or_else(|| if self.host.is_none() { 0.0 } else { 30.0 });
         let patience = (seconds > 0.0).then(|| Duration::from_secs_f64(seconds));
         Terms { patience, debug: self.debug, own_qp: self.own_qp }
     }
 }
 
 fn serve(args: &Args) -> Result<()> {
-    let address = match &args.address {
-        Some(host) => cm::find(host, args.port)?,
-        None => SocketAddr::new(cm::ANYWHERE, args.port),
-    };
+    let address = SocketAddr::new(args.bind.unwrap_or(cm::ANYWHERE), args.port);
     let manager = Manager::open()?;
     let events = EventChannel::new()?;
     let listener = manager.create_id(&events, PortSpace::Tcp)?;
     listener.bind(address)?;
     listener.listen(0)?;
     args.terms().note(|| format!("listening on {address}"));
-    let (validate, verbose, terms) = (args.validate, args.verbose, args.terms());
-    let work = move |id, peer| converse(id, peer, terms, validate, verbose);
+    let (check, look, terms) = (args.check, Look::of(args), args.terms());
+    let work = move |id, peer| converse(id, peer, terms, check, look);
     loop {
         let (id, peer) = next_request(&events)?;
         if !args.persistent {
@@ -116,14 +135,14 @@ fn next_request(events: &EventChannel) -> Result<(CmId, SocketAddr)> {
 }
 
 /// Serves one client until it hangs up.
-fn converse(id: CmId, peer: SocketAddr, terms: Terms, validate: bool, verbose: bool) -> Result<()> {
+fn converse(id: CmId, peer: SocketAddr, terms: Terms, check: bool, look: Look) -> Result<()> {
     let events = EventChannel::new()?;
     id.migrate(&events)?;
     let link = Link::new(id, events, peer, terms)?;
     link.accept()?;
-    let mut ping = 0;
+    let (mut ping, start) = (0, Instant::now());
     let result = loop {
-        match answer(&link, ping, validate, verbose) {
+        match answer(&link, ping, check, look) {
             Ok(true) => ping = ping.wrapping_add(1),
             Ok(false) => break Ok(()),
             Err(error) => break Err(error),
@@ -131,6 +150,9 @@ fn converse(id: CmId, peer: SocketAddr, terms: Terms, validate: bool, verbose: b
     };
     if result.is_ok() {
         link.agree();
+        if look.json {
+            sum_up(peer, ping, None, check, start)?;
+        }
         terms.note(|| format!("{peer} has hung up after {ping} pings"));
     } else {
         link.hang_up();
@@ -139,7 +161,7 @@ fn converse(id: CmId, peer: SocketAddr, terms: Terms, validate: bool, verbose: b
 }
 
 /// Answers one ping; false if there is none because the client has hung up.
-fn answer(link: &Link, ping: u32, validate: bool, verbose: bool) -> Result<bool> {
+fn answer(link: &Link, ping: u32, check: bool, look: Look) -> Result<bool> {
     let source = match link.next()? {
         Next::Message(source) => source,
         Next::HungUp => return Ok(false),
@@ -154,10 +176,10 @@ fn answer(link: &Link, ping: u32, validate: bool, verbose: bool) -> Result<bool>
         return Err(gone());
     }
     let data = link.data.read_vec(0, len as usize)?;
-    if validate {
+    if check {
         compare(link, ping, &data, &text(ping, len))?;
     }
-    if verbose {
+    if look.verbose {
         outln!("server ping data: {}", shown(&data));
     }
     link.go_ahead()?;
@@ -179,15 +201,13 @@ fn wait_for_message(link: &Link) -> Result<Option<Buffer>> {
     }
 }
 
-fn ping(args: &Args) -> Result<()> {
-    let host = args.address.as_deref().ok_or("a client needs the server's address, -a")?;
-    let peer = cm::find(host, args.port)?;
+fn ping(args: &Args, peer: SocketAddr) -> Result<()> {
     let events = EventChannel::new()?;
     let id = Manager::open()?.create_id(&events, PortSpace::Tcp)?;
-    cm::resolve(&id, &events, args.source, peer)?;
+    cm::resolve(&id, &events, args.bind, peer)?;
     let link = Link::new(id, events, peer, args.terms())?;
     link.connect()?;
-    let mut done = 0_u32;
+    let (mut done, start) = (0_u32, Instant::now());
     let result = loop {
         if args.count != 0 && done == args.count {
             break Ok(());
@@ -199,7 +219,9 @@ fn ping(args: &Args) -> Result<()> {
     };
     link.hang_up();
     result?;
-    if args.validate {
+    if args.json {
+        sum_up(peer, done, Some(args.size), args.check, start)?;
+    } else if args.check {
         outln!("{done} pings of {} bytes came back as they were sent", args.size);
     }
     Ok(())
@@ -215,10 +237,10 @@ fn ask(link: &Link, ping: u32, args: &Args) -> Result<()> {
     link.tell(&link.data, args.size)?;
     wait_for_message(link)?.ok_or_else(gone)?;
     let back = link.data.read_vec(0, args.size as usize)?;
-    if args.validate {
+    if args.check {
         compare(link, ping, &back, &sent)?;
     }
-    if args.verbose {
+    if Look::of(args).verbose {
         outln!("ping data: {}", shown(&back));
     }
     Ok(())

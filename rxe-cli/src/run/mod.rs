@@ -8,6 +8,10 @@ use clap::ValueEnum;
 use rxe_verbs::{
     Device, devices,
     host::{HostConfig, Observer},
+    net::{
+        FaultPlan, LinkKind,
+        fault::{SCRIPT_HELP, Script},
+    },
     variable,
 };
 use std::{
@@ -25,6 +29,8 @@ use std::{
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 /// What shows programs our devices below /sys/class.
 const SYSFS: &str = "librxe_sysfs.so";
+/// What has programs use rsockets in the place of TCP.
+const RSOCKETS: &str = "librspreload.so";
 /// The loader's variable for libraries that are loaded with any program.
 const PRELOAD: &str = "LD_PRELOAD";
 /// Says where they are.
@@ -35,8 +41,16 @@ const VARIABLE: &str = "RXE_LIB";
 pub(crate) struct RunArgs {
     #[command(flatten)]
     wishes: Wishes,
+    /// List the words of fault files
+    #[arg(long)]
+    fault_help: bool,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(
+        required_unless_present = "fault_help",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
     command: Vec<OsString>,
 }
 
@@ -58,12 +72,48 @@ struct Wishes {
     /// Record all packets as pcapng; %p becomes the process's number
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
+    /// What packets leave by: UDP sockets, or raw Ethernet frames (both RoCEs; needs CAP_NET_RAW). Else as RXE_LINK says
+    #[arg(long, value_enum)]
+    link: Option<LinkWish>,
+    /// A bad network: loss=1%,dup=1%,reorder=1%,corrupt=0.1%,delay=200us,rate=1gbit,dir=tx|rx (any of these)
+    #[arg(long, value_name = "FAULTS")]
+    fault: Option<String>,
+    /// Faults word for word, such as "drop rx read-response 3rd" (`rxe run --fault-help` lists the words)
+    #[arg(long, value_name = "FILE")]
+    fault_file: Option<PathBuf>,
+    /// Where chance begins: the same faults for the same packets
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Write down what was done to which packet; %p becomes the process's number
+    #[arg(long, value_name = "FILE")]
+    fault_log: Option<PathBuf>,
     /// How programs that look below /sys/class/infiniband find our devices
     #[arg(long, value_enum, default_value_t = Sysfs::Hooks)]
     sysfs: Sysfs,
+    /// Have the program's TCP and UDP sockets be rsockets (rsocket(7)); the peer's must be, too
+    #[arg(long)]
+    rsockets: bool,
     /// Say in words, on standard error, why a call is refused
     #[arg(short, long)]
     verbose: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum LinkWish {
+    /// Ordinary UDP sockets: RoCE v2
+    Udp,
+    /// Raw Ethernet frames: RoCE v1 and v2
+    Raw,
+}
+
+impl Wishes {
+    /// Whether the programs' link carries RoCE v1.
+    fn carries_v1(&self) -> Result<bool> {
+        Ok(match self.link {
+            Some(wish) => wish == LinkWish::Raw,
+            None => LinkKind::from_environment()? == LinkKind::Raw,
+        })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -77,6 +127,10 @@ enum Sysfs {
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    if args.fault_help {
+        outln!("{SCRIPT_HELP}");
+        return Ok(());
+    }
     // A mistake in it is told here rather than by each process.
     let config = HostConfig::load()?;
     let mut variables = variables(&args.wishes, &config)?;
@@ -98,7 +152,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     }
     let source = Command::new(program).args(arguments).envs(variables).exec();
     drop(connection);
-    Err(NotRun { program: program.clone(), source }.into())
+    Err(NotRun::new(program.clone(), source).into())
 }
 
 /// The program could not be started.
@@ -109,6 +163,10 @@ pub(crate) struct NotRun {
 }
 
 impl NotRun {
+    pub(crate) const fn new(program: OsString, source: io::Error) -> Self {
+        Self { program, source }
+    }
+
     /// As shells say it: there is none, or it cannot be run.
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(if self.source.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
@@ -182,6 +240,13 @@ fn variables(wishes: &Wishes, config: &HostConfig) -> Result<Vec<(&'static str, 
         preload.push(shim);
         list.push(("RXE_SYSFS", sysfs(wishes, config)?.into()));
     }
+    if wishes.rsockets {
+        let shim = library.join(RSOCKETS);
+        if !shim.exists() {
+            return Err(format!("{} is not there: scripts/build-dropin makes it", shim.display()).into());
+        }
+        preload.push(shim);
+    }
     let first: Vec<_> = preload.iter().map(|path| path.as_os_str()).collect();
     list.extend([
         // Behind the user's own: some want to be first, and his are meant to be found before ours.
@@ -203,21 +268,48 @@ fn variables(wishes: &Wishes, config: &HostConfig) -> Result<Vec<(&'static str, 
     if let Some(file) = &wishes.pcap {
         list.push(("RXE_PCAP", std::path::absolute(file)?.into()));
     }
+    if let Some(link) = wishes.link {
+        list.push(("RXE_LINK", if link == LinkWish::Raw { "raw" } else { "udp" }.into()));
+    }
+    list.extend(faults(wishes)?);
     if wishes.verbose {
         list.push(("RXE_LOG", "1".into()));
     }
     Ok(list)
 }
 
+/// The variables for the wished faults. A mistake in them is told here rather than by each process.
+fn faults(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
+    let mut list: Vec<(&'static str, OsString)> = Vec::new();
+    let seed = wishes.seed.map(|seed| format!("seed={seed}"));
+    if wishes.fault.is_some() || seed.is_some() {
+        // What the environment says stands where nothing is said here.
+        let had = variable("RXE_FAULT").unwrap_or_default().to_string_lossy().into_owned();
+        let parts = [Some(wishes.fault.clone().unwrap_or(had)), seed];
+        let text = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",");
+        FaultPlan::parse(&text)?;
+        list.push(("RXE_FAULT", text.into()));
+    }
+    if let Some(file) = &wishes.fault_file {
+        Script::load(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        list.push(("RXE_FAULT_SCRIPT", std::path::absolute(file)?.into()));
+    }
+    if let Some(file) = &wishes.fault_log {
+        list.push(("RXE_FAULT_LOG", std::path::absolute(file)?.into()));
+    }
+    Ok(list)
+}
+
 /// Writes what the wished devices look like there; where.
 fn sysfs(wishes: &Wishes, config: &HostConfig) -> Result<PathBuf> {
-    let Some(wish) = &wishes.device else { return view::write(&devices()?, None, &config.pkeys) };
+    let about = (config, wishes.carries_v1()?);
+    let Some(wish) = &wishes.device else { return view::write(&devices()?, None, about) };
     let wish = wish.to_str().ok_or("the device's name is not valid UTF-8")?;
     let device = match wish.parse() {
         Ok(address) => Device::of_address(address)?,
         Err(_) => Device::find(wish)?,
     };
-    view::write(&[device], Some(wish), &config.pkeys)
+    view::write(&[device], Some(wish), about)
 }
 
 /// These, and behind them what the variable had; each once, where runs are nested.

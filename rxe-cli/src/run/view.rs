@@ -4,8 +4,15 @@
 //! The folder belongs to a user and a network namespace, and stays; each run brings it up to date. Only what has changed
 //! is written, each file in one step, so programs that run already are not disturbed.
 
-use crate::Result;
-use rxe_verbs::{Device, Gid, PortState, is_protected};
+use crate::{
+    Result,
+    listing::{FIRMWARE, Listed},
+};
+use rxe_verbs::{
+    Device,
+    host::{HostConfig, files::port_files, service_file},
+    is_protected,
+};
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -21,25 +28,36 @@ use std::{
 /// Files by their path below `/sys/class`.
 type Files = BTreeMap<String, String>;
 
-/// Writes the view of these devices; gives where it is.
-pub(super) fn write(devices: &[Device], only: Option<&str>, pkeys: &[u16]) -> Result<PathBuf> {
+/// Writes the view of these devices, with the configuration's partition tables, and with GIDs of RoCE v1 as well (`v1`) or without; gives where
+/// it is.
+pub(super) fn write(
+    devices: &[Device],
+    only: Option<&str>,
+    (config, v1): (&HostConfig, bool),
+) -> Result<PathBuf> {
     let top = own_folder()?;
     let namespace = fs::metadata("/proc/self/ns/net").map_or(0, |about| about.ino());
     let plain = |text: &str| text.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
-    let folder = top
-        .join(format!("sys-{namespace}{}", only.map(|name| format!("-{}", plain(name))).unwrap_or_default()));
+    let only = only.map(|name| format!("-{}", plain(name))).unwrap_or_default();
+    // The service does not know by which link a program sends, so GIDs are not asked for where the name ends so
+    // (rxe-sysfs/src/ask.rs).
+    let folder = top.join(format!("sys-{namespace}{only}{}", if v1 { "-v1" } else { "" }));
     let mut files = Files::new();
     let mut links = BTreeMap::new();
     files.insert("infiniband_verbs/abi_version".into(), "6".into());
     for device in devices {
-        describe(device, pkeys, &mut files);
-        let net = format!("infiniband/{}/device/net/{}", device.name(), device.netdev());
-        links.insert(net, format!("/sys/class/net/{}", device.netdev()));
+        let listed = Listed::new(device);
+        describe(&listed, &mut files);
+        let live = port_files(device, config.pkeys_of(device.netdev()), v1, &BTreeMap::new());
+        files.extend(live.into_iter().map(|(path, content)| (format!("infiniband/{path}"), content)));
+        let net = format!("infiniband/{}/device/net/{}", listed.name, listed.netdev);
+        links.insert(net, format!("/sys/class/net/{}", listed.netdev));
         // There is nothing to be had from a node: programs ask whether it is a character device that they may use.
-        links.insert(
-            format!("dev/infiniband/uverbs{}", device.name().trim_start_matches("rxe")),
-            "/dev/null".into(),
-        );
+        links.insert(format!("dev/infiniband/uverbs{}", listed.number), "/dev/null".into());
+    }
+    // Where files are asked for that change while programs run (rxe-sysfs/src/ask.rs).
+    if let Some(place) = service_file().and_then(|place| place.into_os_string().into_string().ok()) {
+        links.insert("service".to_owned(), place);
     }
     let failed = |error: io::Error| {
         format!("cannot write below {}: {error}; --sysfs off does without", folder.display())
@@ -152,44 +170,18 @@ fn remove_others(folder: &Path, below: &str, wanted: &dyn Fn(&str) -> bool) -> R
     Ok(())
 }
 
-/// Counters that programs add up; what a process counts `rxe stat` knows.
-const COUNTERS: [&str; 16] = [
-    "excessive_buffer_overrun_errors",
-    "link_downed",
-    "link_error_recovery",
-    "local_link_integrity_errors",
-    "port_rcv_constraint_errors",
-    "port_rcv_data",
-    "port_rcv_errors",
-    "port_rcv_packets",
-    "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors",
-    "port_xmit_constraint_errors",
-    "port_xmit_data",
-    "port_xmit_discards",
-    "port_xmit_packets",
-    "symbol_error",
-    "VL15_dropped",
-];
-
-fn describe(device: &Device, pkeys: &[u16], files: &mut Files) {
-    let name = device.name();
-    let number = name.trim_start_matches("rxe");
-    let guid = device.guid();
-    let guid: Vec<String> = guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
+fn describe(device: &Listed, files: &mut Files) {
+    let Listed { name, number, guid, .. } = device;
     let mut put = |path: &str, content: &str| {
         files.insert(format!("infiniband/{name}/{path}"), content.to_owned());
     };
     put("node_type", "1: CA");
-    put("node_guid", &guid.join(":"));
-    put("sys_image_guid", &guid.join(":"));
+    put("node_guid", guid);
+    put("sys_image_guid", guid);
     put("node_desc", name);
-    put("fw_ver", env!("CARGO_PKG_VERSION"));
+    put("fw_ver", FIRMWARE);
     put("uevent", &format!("NAME={name}"));
     put("device/numa_node", "-1");
-    let active = device.state() == PortState::Active;
-    put("ports/1/state", if active { "4: ACTIVE" } else { "1: DOWN" });
-    put("ports/1/phys_state", if active { "5: LinkUp" } else { "3: Disabled" });
     put("ports/1/link_layer", "Ethernet");
     put("ports/1/rate", "40 Gb/sec (4X QDR)");
     put("ports/1/lid", "0x0");
@@ -197,23 +189,8 @@ fn describe(device: &Device, pkeys: &[u16], files: &mut Files) {
     put("ports/1/sm_sl", "0");
     put("ports/1/lid_mask_count", "0");
     put("ports/1/cap_mask", "0x04010000");
-    for (index, key) in pkeys.iter().enumerate() {
-        put(&format!("ports/1/pkeys/{index}"), &format!("{key:#06x}"));
-    }
-    for counter in COUNTERS {
-        put(&format!("ports/1/counters/{counter}"), "0");
-    }
-    let gids = device.gids();
-    for index in 0..u8::try_from(gids.len()).unwrap_or(u8::MAX) {
-        let gid = gids.get(index);
-        put(&format!("ports/1/gids/{index}"), &gid.to_string());
-        if gid != Gid::ZERO {
-            put(&format!("ports/1/gid_attrs/types/{index}"), "RoCE v2");
-            put(&format!("ports/1/gid_attrs/ndevs/{index}"), device.netdev());
-        }
-    }
     let verbs = format!("infiniband_verbs/uverbs{number}");
-    files.insert(format!("{verbs}/ibdev"), name.to_owned());
+    files.insert(format!("{verbs}/ibdev"), name.clone());
     files.insert(format!("{verbs}/abi_version"), "1".to_owned());
     // No character device: the numbers are those of none.
     files.insert(format!("{verbs}/dev"), "0:0".to_owned());

@@ -25,9 +25,9 @@ fn steps(table: &Value) -> Vec<&str> {
 fn every_step_is_measured() {
     let Some(host) = Host::new() else { return };
     for (address, bind) in [("127.0.0.1", false), ("::1", true)] {
-        let server = host.start(&format!("cmtime -c {COUNT} --json"));
+        let server = host.start(&format!("cmtime -n {COUNT} --json"));
         let bind = if bind { format!("-b {address}") } else { String::new() };
-        let client = host.client(&format!("cmtime -s {address} -c {COUNT} --json {bind}"));
+        let client = host.client(&format!("cmtime {address} -n {COUNT} --json {bind}"));
         good(&client);
         let table = &lines(text(&client.stdout))[0];
         let mut expected = vec![
@@ -60,7 +60,7 @@ fn a_server_without_end_serves_again_and_again() {
     let Some(host) = Host::new() else { return };
     let _server = host.start("cmtime -p 88");
     for window in [1, 7, 1000] {
-        let client = host.client(&format!("cmtime -s 127.0.0.1 -p 88 -c 50 -w {window}"));
+        let client = host.client(&format!("cmtime 127.0.0.1 -p 88 -n 50 -w {window}"));
         good(&client);
         let shown = text(&client.stdout);
         assert!(shown.starts_with("step ") && shown.contains("50 connections, "), "{shown}");
@@ -72,7 +72,7 @@ fn a_server_without_end_serves_again_and_again() {
 fn thousands_of_ids_that_are_bound() {
     let Some(host) = Host::new() else { return };
     let _server = host.start("cmtime -p 88");
-    let client = host.client("cmtime -b 127.0.0.1 -s 127.0.0.1 -p 88 -c 4200");
+    let client = host.client("cmtime 127.0.0.1 -b 127.0.0.1 -p 88 -n 4200");
     good(&client);
     assert!(text(&client.stdout).contains("4200 connections, "), "{client:?}");
 }

@@ -2,18 +2,12 @@
 //! to run.
 
 use super::{
-    common::{rxe, text},
+    common::{page, rxe, text},
     netns,
     stage::Host,
 };
 
 const PAGE: &str = include_str!("../../../docs/cm.md");
-
-/// What follows this line, in a code block, is output.
-const MARK: &str = "<!-- output -->";
-
-/// Stands for lines left out.
-const LEFT_OUT: &str = "...";
 
 /// Fields whose values differ from run to run.
 const VARIABLE: [&str; 12] = [
@@ -37,18 +31,21 @@ const VALUE: usize = 46;
 
 /// One block: the commands, and what the last one prints.
 struct Block {
-    commands: Vec<&'static str>,
-    output: Vec<&'static str>,
+    commands: Vec<String>,
+    output: Vec<String>,
 }
 
 fn blocks() -> Vec<Block> {
-    let mut blocks = Vec::new();
-    for part in PAGE.split(MARK).skip(1) {
-        let body = part.trim_start().strip_prefix("```\n").expect("a code block");
-        let (body, _) = body.split_once("\n```").expect("its end");
-        let commands: Vec<_> = body.lines().filter_map(|line| line.strip_prefix("$ rxe ")).collect();
-        let output = body.lines().skip(commands.len()).collect();
-        blocks.push(Block { commands, output });
+    let mut blocks: Vec<Block> = Vec::new();
+    for shown in page::commands(PAGE) {
+        let command = shown.command.strip_prefix("rxe ").expect("a command of rxe's").to_owned();
+        if shown.block == blocks.len() {
+            blocks.push(Block { commands: Vec::new(), output: Vec::new() });
+        }
+        let block = blocks.last_mut().expect("it has begun");
+        assert!(block.output.is_empty(), "only the last command of a block shows what it prints");
+        block.commands.push(command);
+        block.output = shown.output;
     }
     blocks
 }
@@ -80,21 +77,10 @@ fn mask(line: &str) -> String {
     format!("{name}: {} {note}", if nothing { "0" } else { "?" })
 }
 
-/// Whether the output is what the page says, with `...` for any number of lines.
-fn fits(page: &[String], output: &[String]) -> bool {
-    match page.split_first() {
-        None => output.is_empty(),
-        Some((line, rest)) if line == LEFT_OUT => {
-            (0..=output.len()).any(|skipped| fits(rest, &output[skipped..]))
-        }
-        Some((line, rest)) => {
-            output.split_first().is_some_and(|(first, more)| first == line && fits(rest, more))
-        }
-    }
-}
-
-fn masked<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
-    lines.map(mask).collect()
+/// Whether the output is what the page says, but for what varies.
+fn fits(page: &[&str], output: &[&str]) -> bool {
+    let page: Vec<_> = page.iter().map(|line| (*line != page::LEFT_OUT).then(|| mask(line))).collect();
+    page::fits(&page, output, |wanted, printed| *wanted == mask(printed)).is_ok()
 }
 
 #[test]
@@ -112,10 +98,12 @@ fn the_page_shows_what_is_printed() {
         let ran = host.output(rxe(last));
         let printed = format!("{}{}", text(&ran.stdout), text(&ran.stderr));
         drop(listener.map(|listener| listener.finish()));
-        let (want, have) = (masked(output.iter().copied()), masked(printed.lines()));
+        let (want, have): (Vec<_>, Vec<_>) =
+            (output.iter().map(String::as_str).collect(), printed.lines().collect());
         assert!(
             fits(&want, &have),
-            "docs/cm.md shows something else than `rxe {last}` prints:\n{printed}\nmasked:\n{have:#?}\nthe page, masked:\n{want:#?}"
+            "docs/cm.md shows something else than `rxe {last}` prints:\n{printed}\nthe page:\n{}",
+            output.join("\n")
         );
     }
     // The page is about these.
@@ -148,8 +136,8 @@ fn only_what_varies_is_masked() {
     );
     assert_eq!(mask("      0.1 ms  --> REQ to ::1"), mask("     10.1 ms  --> REQ to ::1"));
     assert_ne!(mask("      0.1 ms  --> REQ to ::1"), mask("      0.1 ms  --> REP to ::1"));
-    let words = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
-    assert!(fits(&words(&["a", "...", "c"]), &words(&["a", "b", "b", "c"])));
-    assert!(!fits(&words(&["a", "...", "c"]), &words(&["a", "b", "c", "d"])));
-    assert!(!fits(&words(&["a"]), &words(&["a", "b"])) && !fits(&words(&["a", "b"]), &words(&["a"])));
+    assert!(fits(&["a", "...", "c"], &["a", "b", "b", "c"]));
+    assert!(fits(&["...", "b", "...", "c"], &["b", "a", "c", "b", "c"]) && fits(&["a", "..."], &["a"]));
+    assert!(!fits(&["a", "...", "c"], &["a", "b", "c", "d"]) && !fits(&["...", "b", "c"], &["b", "d", "c"]));
+    assert!(!fits(&["a"], &["a", "b"]) && !fits(&["a", "b"], &["a"]));
 }

@@ -13,13 +13,13 @@ fn pings_come_back() {
     let Some(host) = Host::new() else { return };
     for (address, servers, clients) in [
         ("127.0.0.1", "", ""),
-        ("::1", "-a ::", ""),
-        ("127.0.0.1", "-a 127.0.0.1", "-q"),
-        ("::1", "-q", ""),
-        ("127.0.0.1", "-q", "-q"),
+        ("::1", "-b ::", ""),
+        ("127.0.0.1", "-b 127.0.0.1", "--own-qp"),
+        ("::1", "--own-qp", ""),
+        ("127.0.0.1", "--own-qp", "--own-qp"),
     ] {
-        let server = host.start(&format!("rping -s -v -V {servers}"));
-        let client = host.client(&format!("rping -c -a {address} -I {address} -C 20 -S 400 -v -V {clients}"));
+        let server = host.start(&format!("rping -v -c {servers}"));
+        let client = host.client(&format!("rping {address} -b {address} -n 20 -s 400 -v -c {clients}"));
         good(&client);
         let said = text(&client.stdout);
         assert!(said.contains("20 pings of 400 bytes came back as they were sent"), "{said}");
@@ -34,26 +34,26 @@ fn pings_come_back() {
 #[test]
 fn a_persistent_server_has_many_clients() {
     let Some(host) = Host::new() else { return };
-    let _server = host.start("rping -s -P -p 99");
-    good(&host.client("rping -c -a 127.0.0.1 -p 99 -C 1"));
+    let _server = host.start("rping --persistent -p 99");
+    good(&host.client("rping 127.0.0.1 -p 99 -n 1"));
     let clients: Vec<_> = ["127.0.0.1", "::1", "127.0.0.1", "::1"]
-        .map(|address| host.start(&format!("rping -c -a {address} -p 99 -C 200 -S 65535 -V")))
+        .map(|address| host.start(&format!("rping {address} -p 99 -n 200 -s 65535 -c")))
         .into();
     for client in clients {
         good(&client.finish());
     }
     // One that dies leaves the server to others.
-    drop(host.start("rping -c -a 127.0.0.1 -p 99"));
-    good(&host.client("rping -c -a 127.0.0.1 -p 99 -C 3 -V"));
+    drop(host.start("rping 127.0.0.1 -p 99"));
+    good(&host.client("rping 127.0.0.1 -p 99 -n 3 -c"));
 }
 
 /// The host service tells the client when the server is killed.
 #[test]
 fn the_death_of_a_server_is_told() {
     let Some(host) = Host::new() else { return };
-    let server = host.start("rping -s -P");
-    good(&host.client("rping -c -a 127.0.0.1 -C 1"));
-    let client = host.watched(rxe("rping -c -a 127.0.0.1 -v"), "rdma-ping-5:");
+    let server = host.start("rping --persistent");
+    good(&host.client("rping 127.0.0.1 -n 1"));
+    let client = host.watched(rxe("rping 127.0.0.1 -v"), "rdma-ping-5:");
     drop(server);
     let (output, _) = client.end();
     failed(&output, "it has hung up in the middle of ping");
@@ -70,7 +70,7 @@ fn wrong_servers_are_told() {
     ] {
         let Some(host) = Host::new() else { return };
         let server = host.run(move || false_server(wrong));
-        let output = host.rxe("rping -c -a 127.0.0.1 -C 3 -V -t 1");
+        let output = host.rxe("rping 127.0.0.1 -n 3 -c -t 1");
         failed(&output, part);
         server.join().unwrap();
     }

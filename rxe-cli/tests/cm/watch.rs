@@ -105,7 +105,7 @@ fn refusals_carry_data() {
 fn a_slow_listener_asks_for_patience() {
     let Some(host) = Host::new() else { return };
     let listener = host.listen("7471 -n 1 --json --delay 0.8");
-    let output = host.rxe("connect 127.0.0.1:7471 --json --ack-timeout 12 --response-timeout 14");
+    let output = host.rxe("connect 127.0.0.1:7471 --json --ack-timeout 0.017 --response-timeout 0.067");
     good(&output);
     let active = lines(text(&output.stdout));
     let names = names(&active);

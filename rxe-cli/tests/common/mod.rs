@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub(crate) mod page;
+
 use std::{
     net::TcpStream,
     process::{Child, Command, Output, Stdio},

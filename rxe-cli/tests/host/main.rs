@@ -17,7 +17,7 @@ mod traffic;
 
 use common::{CONFIG, text};
 use netns::Namespace;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, listen, recv, socket};
 use stage::{
     End, JOIN, NAME, OBSERVE, REQ, SERVICE, SIDR_REP, SIDR_REQ, Service, exchange, group_sockets, hello,
     listens, mad, observe, raw, say_raw, until,
@@ -86,7 +86,7 @@ fn broken_messages_cost_their_sender_the_connection() {
     offend(&[(&[0xee; 100], &[])]);
     offend(&[(&observer[..5], &[])]);
     offend(&[(&[0; 20_000], &[])]);
-    offend(&[(b"\0rxex\x02\x02\0\x01x\x02", &[])]);
+    offend(&[(b"\0rxex\x03\x03\0\x01x\x02", &[])]);
     // Listen, before a hello and as an observer; a second hello.
     offend(&[(b"\x01\x05\x05\0\0", &[])]);
     offend(&[(&observer, &[]), (b"\x01\x05\x05\0\0", &[])]);
@@ -122,12 +122,12 @@ fn releases_meet_or_say_who_is_to_upgrade() {
         bytes.extend([7; 9]);
         assert!(say_raw(&fd, &bytes, &[]));
         let mut buffer = [0; 4096];
-        let len = nix::sys::socket::recv(fd.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap();
+        let len = recv(fd.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap();
         buffer[..len].to_vec()
     };
     let welcome = answer(1, 9, JOIN);
-    assert_eq!(welcome[..2], [0, 2], "{welcome:?}");
-    for (oldest, newest, words) in [(1, 1, "upgrade the program"), (3, 9, "upgrade it")] {
+    assert_eq!(welcome[..2], [0, 4], "{welcome:?}");
+    for (oldest, newest, words) in [(1, 3, "upgrade the program"), (5, 9, "upgrade it")] {
         let refusal = answer(oldest, newest, JOIN);
         let said = String::from_utf8_lossy(&refusal).into_owned();
         assert!(refusal[0] == 1 && said.contains(words) && said.contains("9.9"), "{said}");
@@ -141,7 +141,7 @@ fn the_host_s_file_is_everybody_s() {
     fs::write(&file, "pkeys = [0xffff, 0x8123]\n[service]\nidle_seconds = 1\n").unwrap();
     let _service = Service::start_with(&namespace, file.to_str().unwrap());
     let context = namespace.run(|| rxe_verbs::Context::open_address(stage::HOME).unwrap());
-    assert_eq!(context.pkeys(), [rxe_verbs::Pkey(0xffff), rxe_verbs::Pkey(0x8123)]);
+    assert_eq!(*context.pkeys(), [rxe_verbs::Pkey(0xffff), rxe_verbs::Pkey(0x8123)]);
     let rxe = |arguments: &'static str| {
         let output = namespace.run(move || {
             Command::new(env!("CARGO_BIN_EXE_rxe")).args(arguments.split(' ')).output().unwrap()
@@ -204,6 +204,38 @@ fn stat_says_why_a_queue_pair_refused() {
         namespace.run(|| Command::new(env!("CARGO_BIN_EXE_rxe")).args(["stat", "--qps"]).output().unwrap());
     let (stat, line) = (text(&output.stdout), format!("    refused: {}\n", qp.reasons().refused.unwrap()));
     assert!(line.contains("RDMA WRITE to 0x") && stat.contains(&line), "{line:?} {stat}");
+}
+
+/// What rxe-sysfs asks when a program opens a file of the view: the bytes are written and read by hand, as there.
+#[test]
+fn files_of_the_view_count() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let ask = |path: &str| {
+        let question = [&[9, path.len() as u8][..], path.as_bytes()].concat();
+        let fd = raw(&namespace);
+        assert!(say_raw(&fd, &question, &[]));
+        let mut answer = [0; 512];
+        let len = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty()).unwrap();
+        assert_eq!((&answer[..2], usize::from(answer[2])), (&[6, 1][..], len - 3), "{path}");
+        text(&answer[3..len]).to_owned()
+    };
+    let sent = || ask("rxe0/ports/1/hw_counters/sent_pkts").trim().parse::<u64>().unwrap();
+    assert_eq!((ask("rxe0/ports/1/state").as_str(), sent()), ("4: ACTIVE\n", 0));
+    assert_eq!(ask("rxe0/ports/1/pkeys/0"), "0xffff\n");
+    for nothing in ["rxe9/ports/1/state", "rxe0/ports/2/state", "../x", "rxe0/ports/1/counters/x", ""] {
+        assert_eq!(ask(nothing), "", "{nothing}");
+    }
+    let (a, b) = (End::new(&namespace), End::new(&namespace));
+    let _token = a.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
+    exchange(&a, &b, 1);
+    let during = sent();
+    assert!(during > 0);
+    drop((a, b));
+    until(|| observe(&namespace).is_some_and(|report| report.clients.is_empty()));
+    assert!(sent() >= during, "what is gone was counted");
+    namespace.ip("link set lo down");
+    assert_eq!(ask("rxe0/ports/1/state"), "1: DOWN\n");
 }
 
 #[test]

@@ -10,11 +10,11 @@ use crate::{
         CmaHeader, Datagram, EXTENDED_XRC, Message, PrivateData, RejectReason, Req, ServiceId, Transport,
         machine::{Connection, Directory, Local, Rejection, Request, Route},
     },
-    route::{PathRecord, gid_index, source_for},
+    route::{PathRecord, gid_index, pkey_index, source_for, typed_gid_index},
 };
 use core::sync::atomic::Ordering;
 use rxe_core::num::Psn;
-use rxe_verbs::{AddressVector, Context, Gid, Mtu, QpType, Qpn};
+use rxe_verbs::{AddressVector, Context, Gid, GidType, Mtu, QpType, Qpn};
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -80,7 +80,7 @@ impl Turn<'_> {
     /// The way back.
     pub(super) fn way_back(&self, arrival: &Arrival) -> Option<AddressVector> {
         let context = self.agent.context_of(arrival.dst).ok()?;
-        let index = gid_index(&context, arrival.dst)?;
+        let index = typed_gid_index(&context, arrival.dst, arrival.gid_type)?;
         context.address_vector(index, Gid::from(arrival.src)).ok()
     }
 
@@ -101,6 +101,10 @@ impl Turn<'_> {
         match self.judge_request(arrival, req) {
             Ok(listener) => self.take_request(arrival, datagram, &listener),
             Err(_) if self.may_wait(req.service_id, arrival) => {}
+            // Of RoCE v1 every process of the host hears, and another one may be listening.
+            Err(_) if arrival.gid_type == GidType::RoceV1 => {
+                self.agent.counters.unknown.fetch_add(1, Ordering::Relaxed);
+            }
             Err(why) => {
                 self.agent.counters.refused.fetch_add(1, Ordering::Relaxed);
                 if let Some(answer) = Directory::refuse(datagram, *why) {
@@ -125,7 +129,11 @@ impl Turn<'_> {
             return Err(why);
         }
         let header = req.private_data.split_header().map(|(header, _)| header);
-        let listener = self.find_listener(arrival, req.service_id, header.ok()).ok_or_else(consumer)?;
+        let found = match req.service_id.port() {
+            Some(_) => self.find_listener(arrival, req.service_id, header.ok()),
+            None => self.find_named(arrival, req.service_id),
+        };
+        let listener = found.ok_or_else(consumer)?;
         let transport = match self.state.ids.get(listener.id).map(|id| id.qp_type) {
             Some(QpType::Rc) => (Transport::Rc, req.extended_transport),
             Some(QpType::Uc) => (Transport::Uc, req.extended_transport),
@@ -191,6 +199,17 @@ impl Turn<'_> {
         })
     }
 
+    /// The id that listens for a service that is no port: nothing but the packet says whom it is for.
+    fn find_named(&self, arrival: &Arrival, service: ServiceId) -> Option<Listener> {
+        let context = self.agent.context_of(arrival.dst).ok()?;
+        let hears = |audience: &Audience| *audience == Audience::Anyone || self.is_own(arrival.src);
+        let mut found = self.state.services.find(service, arrival.dst).filter(|(id, _)| self.listens(*id));
+        let (id, _) = found.find(|(_, audience)| hears(audience))?;
+        let scope = context.device().interface().index;
+        let (local, peer) = (with_scope(arrival.dst, 0, scope), with_scope(arrival.src, 0, scope));
+        Some(Listener { id, context, local, peer })
+    }
+
     fn take_request(&mut self, arrival: &Arrival, datagram: &Datagram, listener: &Listener) {
         let counters = &self.agent.counters;
         let place = self.place_in_backlog(listener.id);
@@ -220,7 +239,10 @@ impl Turn<'_> {
         }
         self.settle(comm_id);
         let kind = EventKind::ConnectRequest(Offer::Connection(ConnTerms::requested(&request)));
-        let own = request.private_data.split_header().map_or(&[][..], |(_, own)| own);
+        let own = match request.service_id.port() {
+            Some(_) => request.private_data.split_header().map_or(&[][..], |(_, own)| own),
+            None => &request.private_data.0[..],
+        };
         self.emit_request((listener.id, child), kind, own, place);
     }
 
@@ -235,12 +257,15 @@ impl Turn<'_> {
         let manager = Arc::clone(CmId::from(parent.handle.upgrade()?).handle());
         let (queue, space, qp_type, options) =
             (parent.queue.clone(), parent.space, parent.qp_type, parent.options);
-        let child = CmId::enter(self.state, &manager, |weak| Id {
-            options,
-            context: Some(listener.context.clone()),
-            local: Some(listener.local),
-            peer: Some(listener.peer),
-            ..Id::new(weak, queue, space, qp_type)
+        let child = CmId::enter(self.state, &manager, |weak| {
+            let mut id = Id {
+                options,
+                local: Some(listener.local),
+                peer: Some(listener.peer),
+                ..Id::new(weak, queue, space, qp_type)
+            };
+            id.enter_device(Some(listener.context.clone()));
+            id
         });
         Some(child)
     }
@@ -273,7 +298,8 @@ fn path_of(request: &Request, way: AddressVector, context: &Context) -> PathReco
         ..way
     };
     let mtu = Mtu::from_code(request.path_mtu).unwrap_or_else(|| context.port().active_mtu);
-    PathRecord { av, mtu, packet_lifetime: PACKET_LIFETIME, rate: primary.packet_rate, pkey_index: 0 }
+    let pkey_index = pkey_index(context, request.pkey);
+    PathRecord { av, mtu, packet_lifetime: PACKET_LIFETIME, rate: primary.packet_rate, pkey_index }
 }
 
 fn with_scope(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {

@@ -3,11 +3,14 @@
 use crate::error::CmError;
 use core::{net::IpAddr, time::Duration};
 use rxe_verbs::{
-    Access, AddressVector, CompChannel, Completion, Context, Cq, CqWaiter, CreateError, EventError, Mr,
-    Payload, PostError, Psn, Qkey, Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags,
+    Access, AddressVector, CompChannel, Completion, Context, Cq, CqWaiter, CreateError, EventError, GidType,
+    Mr, Payload, PostError, Psn, Qkey, Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags,
     SendOp, SendWr, UdDest, WcStatus,
 };
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    os::fd::BorrowedFd,
+};
 
 /// Bytes of a management datagram.
 pub(crate) const MAD: usize = 256;
@@ -28,6 +31,8 @@ const BATCH: usize = 64;
 pub(crate) struct Arrival {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
+    /// The RoCE that it came by.
+    pub(crate) gid_type: GidType,
     /// The sender's queue pair; 1 for a connection manager.
     pub(crate) src_qp: Qpn,
     pub(crate) mad: [u8; MAD],
@@ -52,7 +57,8 @@ impl Gsi {
         let receives = context.create_cq(RECEIVES as u32, Some(&channel))?;
         let sends = context.create_cq(SENDS, None)?;
         let memory = pd
-            .alloc_mr(RECEIVES * ROOM, Access::LOCAL_WRITE)
+            // Not counted as the program's: kernels have queue pair 1 in memory of their own.
+            .alloc_mr(RECEIVES * ROOM, Access::LOCAL_WRITE | Access::ON_DEMAND)
             .map_err(|error| CmError::Argument(error.to_string()))?;
         let caps = QpCaps {
             max_send_wr: SENDS,
@@ -113,7 +119,15 @@ impl Gsi {
         self.memory.read_at(completion.wr_id as usize * ROOM, &mut bytes).ok().filter(|()| whole)?;
         let (header, mad) = bytes.split_first_chunk::<GRH>()?;
         let (src, dst) = addresses(header)?;
-        Some(Arrival { src, dst, src_qp: completion.src_qp, mad: mad.try_into().ok()?, has_waited: false })
+        let gid_type = gid_type(header);
+        Some(Arrival {
+            src,
+            dst,
+            gid_type,
+            src_qp: completion.src_qp,
+            mad: mad.try_into().ok()?,
+            has_waited: false,
+        })
     }
 
     pub(super) fn interrupt(&self) {
@@ -153,9 +167,9 @@ impl Inbox<'_> {
         }
     }
 
-    /// Waits for an arrival, for [`Gsi::interrupt`], or until the time is over.
-    pub(super) fn wait(&mut self, timeout: Duration) {
-        match self.waiter.as_mut().map(|waiter| waiter.wait(Some(timeout))) {
+    /// Waits for an arrival, for `beside`, for [`Gsi::interrupt`], or until the time is over.
+    pub(super) fn wait(&mut self, timeout: Duration, beside: Option<BorrowedFd<'_>>) {
+        match self.waiter.as_mut().map(|waiter| waiter.wait(Some(timeout), beside)) {
             Some(Ok(()) | Err(EventError::Interrupted)) => {}
             // Whatever it is, it must not make us spin.
             Some(Err(_)) | None => std::thread::sleep(Duration::from_millis(1)),
@@ -164,11 +178,18 @@ impl Inbox<'_> {
 }
 
 /// Source and destination in the area in front of a datagram: an IPv6 header, or an IPv4 header in its last 20 bytes.
+/// Which RoCE the header in the area is of: RoCE v1's names the BTH as what follows.
+const fn gid_type(area: &[u8; GRH]) -> GidType {
+    const BTH: u8 = 0x1b;
+    if area[0] >> 4 == 6 && area[6] == BTH { GidType::RoceV1 } else { GidType::RoceV2 }
+}
+
 fn addresses(area: &[u8; GRH]) -> Option<(IpAddr, IpAddr)> {
     if area[0] >> 4 == 6 {
         let at = |from: usize| area[from..from + 16].try_into().ok().map(<[u8; 16]>::into);
         let [src, dst]: [Option<Ipv6Addr>; 2] = [at(8), at(24)];
-        return Some((src?.into(), dst?.into()));
+        // RoCE v1 has IPv4 addresses as mapped ones.
+        return Some((src?.to_canonical(), dst?.to_canonical()));
     }
     if area[20] >> 4 == 4 {
         let at = |from: usize| area[from..from + 4].try_into().ok().map(<[u8; 4]>::into);

@@ -114,6 +114,7 @@ impl Manager {
             home: context.clone(),
             system,
             contexts: Mutex::new(vec![context.clone()]),
+            network: context.watch_network().ok(),
             policy: Policy::new(&config),
             state: Mutex::new(State::default()),
             graveyard: Mutex::default(),

@@ -27,10 +27,11 @@ use core::{
 };
 use gsi::{Gsi, Inbox};
 use rxe_core::time::Instant;
-use rxe_verbs::{AddressVector, Context, Device};
+use rxe_verbs::{AddressVector, Context, Device, NetworkWatch};
 
 use std::{
     hash::{BuildHasher, RandomState},
+    os::fd::AsFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError},
     time,
 };
@@ -82,6 +83,8 @@ pub(crate) struct Agent {
     /// It serves all devices of the host, not only the one it was made from.
     system: bool,
     contexts: Mutex<Vec<Context>>,
+    /// Tells that something of the network has changed; none where no descriptor was left for it.
+    network: Option<NetworkWatch>,
     policy: Policy,
     state: Mutex<State>,
     /// Ids whose last handle was dropped while somebody had the state.
@@ -266,6 +269,11 @@ impl Agent {
             };
             let mut turn = Turn { agent: self, state: &mut state, now: self.now() };
             turn.bury();
+            if self.network.as_ref().is_some_and(NetworkWatch::take) {
+                turn.follow_network();
+                // Opened anew if its interface should come back.
+                lock(&self.contexts).retain(|context| context.link_state().present);
+            }
             for arrival in arrivals {
                 turn.handle_arrival(&arrival);
             }
@@ -289,7 +297,7 @@ impl Agent {
         drop(state);
         let left = due.since(now);
         if !left.is_zero() {
-            inbox.wait(left);
+            inbox.wait(left, self.network.as_ref().map(AsFd::as_fd));
         }
         self.wakes_at.store(0, Ordering::Release);
     }

@@ -31,6 +31,16 @@ pub(crate) enum Place {
 }
 
 impl Place {
+    /// What an id that is bound to `ip` is about; "any" of IPv6 is both families, unless told otherwise.
+    pub(crate) const fn of(ip: IpAddr, family_only: bool) -> Self {
+        match ip {
+            _ if !ip.is_unspecified() => Self::Address(ip),
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) if family_only => Self::V6,
+            IpAddr::V6(_) => Self::All,
+        }
+    }
+
     /// Whether it is about `address`.
     pub(super) fn covers(self, address: IpAddr) -> bool {
         match self {

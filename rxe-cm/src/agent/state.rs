@@ -3,6 +3,7 @@
 use super::{Agreed, Place, Taken, Turn, services::Services, timers::Timers, unheard::Unheard};
 use crate::{
     channel::Queue,
+    error::CmError,
     event::{CmEvent, EventKind, Place as BacklogPlace},
     id::{CmId, CmOptions, ForeignQp, Inner},
     proto::{
@@ -13,7 +14,7 @@ use crate::{
 };
 use core::net::IpAddr;
 use rxe_core::time::Instant;
-use rxe_verbs::{AddressVector, Context, Qkey, Qp, QpType};
+use rxe_verbs::{AddressVector, Context, LinkState, Qkey, Qp, QpType};
 use slab::Slab;
 use std::{
     collections::HashMap,
@@ -51,9 +52,14 @@ pub(crate) struct Id {
     pub(crate) handle: Weak<Inner>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) space: PortSpace,
+    /// The service that it is for, if that is no port ([`CmId::name_service`]).
+    pub(crate) named: Option<ServiceId>,
     pub(crate) qp_type: QpType,
     pub(crate) options: CmOptions,
+    /// Set by [`Self::enter_device`].
     pub(crate) context: Option<Context>,
+    /// The MAC address that it was last told of.
+    pub(super) mac: Option<[u8; 6]>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) path: Option<PathRecord>,
@@ -77,9 +83,11 @@ impl Id {
             handle,
             queue,
             space,
+            named: None,
             qp_type,
             options: CmOptions::default(),
             context: None,
+            mac: None,
             local: None,
             peer: None,
             path: None,
@@ -94,12 +102,32 @@ impl Id {
         }
     }
 
+    /// The service that it means by a port.
+    pub(crate) fn service(&self, port: u16) -> ServiceId {
+        self.named.unwrap_or_else(|| ServiceId::new(self.space, port))
+    }
+
+    /// It is on this device from now on.
+    pub(crate) fn enter_device(&mut self, context: Option<Context>) {
+        self.mac = context.as_ref().and_then(|context| context.link_state().mac);
+        self.context = context;
+    }
+
+    /// Why it cannot do something now.
+    pub(crate) fn refuse(&self, action: &'static str) -> CmError {
+        match self.exchange {
+            Exchange::Removed => CmError::Removed(action),
+            _ => CmError::State { action, state: self.doing() },
+        }
+    }
+
     /// What it is doing, for error messages.
-    pub(crate) const fn doing(&self) -> &'static str {
+    const fn doing(&self) -> &'static str {
         match (&self.exchange, &self.listening) {
             (_, Some(_)) => "listens",
             (Exchange::Connection(_), _) => "has a connection",
             (Exchange::Lookup(_) | Exchange::Answer(..), _) => "resolves a datagram service",
+            (Exchange::Removed, _) => "has lost its device",
             (Exchange::None, _) if self.path.is_some() => "knows its route",
             (Exchange::None, _) if self.peer.is_some() => "knows its peer's address",
             (Exchange::None, _) if self.local.is_some() => "is bound",
@@ -115,6 +143,8 @@ pub(crate) enum Exchange {
     Connection(CommId),
     Lookup(CommId),
     Answer(IpAddr, CommId),
+    /// Its device has gone.
+    Removed,
 }
 
 /// A listener's backlog.
@@ -240,15 +270,21 @@ impl Turn<'_> {
 
     /// Destroys an id (rdma_destroy_id): its exchange is given up, its port is free.
     fn destroy(&mut self, id: usize) {
-        let Some(mut entry) = self.state.ids.try_remove(id) else { return };
+        if let Some(mut entry) = self.state.ids.try_remove(id) {
+            self.strip(id, &mut entry, Exchange::None);
+        }
+    }
+
+    /// Takes from an id what it has outside of itself: its port, its exchange, its groups.
+    fn strip(&mut self, id: usize, entry: &mut Id, left: Exchange) {
         if let Some((service, token)) = entry.claim.take() {
             self.state.services.remove(service, id);
             if let (Some(port), Some(token)) = (self.agent.home.host_port(), token) {
                 port.unlisten(token);
             }
         }
-        match entry.exchange {
-            Exchange::None => {}
+        match core::mem::replace(&mut entry.exchange, left) {
+            Exchange::None | Exchange::Removed => {}
             Exchange::Connection(comm_id) => {
                 let now = self.now;
                 if let Some(side) = self.state.connections.get_mut(&comm_id) {
@@ -265,6 +301,38 @@ impl Turn<'_> {
                 // Was attached by us; the queue pair may have gone another way since.
                 let _ = qp.detach_multicast(group.into());
             }
+        }
+    }
+
+    /// Tells ids what has become of the interfaces below their devices. As rdma_cm does it (Linux, cma.c): an id on a device
+    /// that goes is stripped of all that it has; those on all addresses are on no device.
+    pub(super) fn follow_network(&mut self) {
+        let mut told: Vec<(usize, LinkState)> = Vec::new();
+        for (key, id) in &self.state.ids {
+            let Some(context) = id.context.as_ref().filter(|_| id.exchange != Exchange::Removed) else {
+                continue;
+            };
+            let link = context.link_state();
+            if !link.present || link.mac != id.mac {
+                told.push((key, link));
+            }
+        }
+        for (key, link) in told {
+            let Some(id) = self.state.ids.get_mut(key) else { continue };
+            id.mac = link.mac;
+            if link.present {
+                self.emit(key, EventKind::AddrChange, &[]);
+                continue;
+            }
+            id.listening = None;
+            // Out of its place meanwhile: nothing that follows from it is told.
+            let blank = Id::new(Weak::new(), Arc::clone(&id.queue), id.space, id.qp_type);
+            let mut entry = core::mem::replace(id, blank);
+            self.strip(key, &mut entry, Exchange::Removed);
+            if let Some(id) = self.state.ids.get_mut(key) {
+                *id = entry;
+            }
+            self.emit(key, EventKind::DeviceRemoval, &[]);
         }
     }
 

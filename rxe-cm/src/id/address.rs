@@ -6,7 +6,7 @@ use crate::{
     error::CmError,
     event::EventKind,
     proto::{PortSpace, ServiceId},
-    route::{PathRecord, concrete, source_for},
+    route::{PathRecord, concrete, pkey_index, source_for},
 };
 use rxe_verbs::{Context, host::Listen};
 use std::net::{IpAddr, SocketAddr};
@@ -34,17 +34,14 @@ impl CmId {
             _ => Some(agent.context_of(ip)?),
         };
         let options = self.with(|id| match id.local {
-            Some(_) => Err(CmError::State { action: "bind", state: id.doing() }),
-            None => Ok((id.space, id.options)),
+            Some(_) => Err(id.refuse("bind")),
+            None => Ok((id.space, id.options, id.named.is_some())),
         });
-        let (space, options) = options?;
-        let place = match ip {
-            _ if !ip.is_unspecified() => Place::Address(ip),
-            IpAddr::V4(_) => Place::V4,
-            IpAddr::V6(_) if options.family_only => Place::V6,
-            IpAddr::V6(_) => Place::All,
-        };
-        let port = if address.port() != 0 {
+        let (space, options, named) = options?;
+        let place = Place::of(ip, options.family_only);
+        let port = if named {
+            0
+        } else if address.port() != 0 {
             match self.claim(ServiceId::new(space, address.port()), place, options.reuse_addr)? {
                 Ok(()) => address.port(),
                 Err(Taken::Same) => return Err(CmError::InUse { address, space: name_of(space) }),
@@ -56,7 +53,8 @@ impl CmId {
         self.with(|id| {
             let mut local = address;
             local.set_port(port);
-            (id.local, id.context) = (Some(local), context);
+            id.local = Some(local);
+            id.enter_device(context);
             Ok(())
         })
     }
@@ -73,7 +71,12 @@ impl CmId {
     }
 
     /// Takes a port: first of those of this process, then of the host's.
-    fn claim(&self, service: ServiceId, place: Place, reuse: bool) -> Result<Result<(), Taken>, CmError> {
+    pub(super) fn claim(
+        &self,
+        service: ServiceId,
+        place: Place,
+        reuse: bool,
+    ) -> Result<Result<(), Taken>, CmError> {
         let agent = &self.handle().agent;
         if let Err(taken) = agent.act(|turn| Ok(turn.claim(self.key(), service, place, reuse)))? {
             return Ok(Err(taken));
@@ -109,7 +112,7 @@ impl CmId {
         let agent = &self.handle().agent;
         let local = self.with(|id| match (id.peer, id.exchange, &id.listening) {
             (None, Exchange::None, None) => Ok(id.local),
-            _ => Err(CmError::State { action: "resolve an address", state: id.doing() }),
+            _ => Err(id.refuse("resolve an address")),
         })?;
         let from = match local {
             None => from.filter(|from| !from.ip().is_unspecified() || from.port() != 0),
@@ -139,7 +142,8 @@ impl CmId {
                         if let (SocketAddr::V6(local), SocketAddr::V6(to)) = (&mut local, to) {
                             local.set_scope_id(to.scope_id());
                         }
-                        (id.local, id.peer, id.context) = (Some(local), Some(to), Some(context));
+                        (id.local, id.peer) = (Some(local), Some(to));
+                        id.enter_device(Some(context));
                     }
                     EventKind::AddrResolved
                 }
@@ -155,21 +159,33 @@ impl CmId {
         local.map_or_else(|| random_port(agent), |local| local.port())
     }
 
-    /// Finds out the properties of the way (rdma_resolve_route). [`EventKind::RouteResolved`] follows.
+    /// Finds out the properties of the way (rdma_resolve_route). [`EventKind::RouteResolved`] follows, or
+    /// [`EventKind::RouteError`] if the host's policy or its partitions have no path for this.
     ///
     /// # Errors
     /// [`CmError::State`] if the address is not resolved, or the route is known already.
     pub fn resolve_route(&self) -> Result<(), CmError> {
         let agent = &self.handle().agent;
-        let (context, local, peer, space, options) =
+        let (context, local, peer, service, options) =
             self.with(|id| match (&id.context, id.local, id.peer, id.exchange) {
                 (Some(context), Some(local), Some(peer), Exchange::None) if id.path.is_none() => {
-                    Ok((context.clone(), local, peer, id.space, id.options))
+                    Ok((context.clone(), local, peer, id.service(peer.port()), id.options))
                 }
-                _ => Err(CmError::State { action: "resolve a route", state: id.doing() }),
+                _ => Err(id.refuse("resolve a route")),
             })?;
-        let service = ServiceId::new(space, peer.port());
-        let mut path: PathRecord = agent.policy().path(&context, local, peer, service, options.tos)?;
+        check_pkey(&context, options.pkey)?;
+        let found = agent.policy().path(&context, local, peer, service, &options);
+        let mut path: PathRecord = match found {
+            Ok(path) => path,
+            // What a subnet manager would have answered.
+            Err(error @ CmError::NoPath(_)) => {
+                return agent.act(|turn| {
+                    turn.emit(self.key(), EventKind::RouteError(error), &[]);
+                    Ok(())
+                });
+            }
+            Err(error) => return Err(error),
+        };
         if let Some(mtu) = options.path_mtu {
             path.mtu = path.mtu.min(mtu);
         }
@@ -183,6 +199,75 @@ impl CmId {
             turn.emit(self.key(), EventKind::RouteResolved, &[]);
             Ok(())
         })
+    }
+}
+
+/// Properties of a way that a program knows from elsewhere; addresses are those that were resolved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnPath {
+    /// Service level, 0 to 15.
+    pub service_level: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// P_Key; has to be in the port's table.
+    pub pkey: rxe_verbs::Pkey,
+    /// Largest payload of a packet.
+    pub mtu: rxe_verbs::Mtu,
+    /// Static rate as a code of the path record.
+    pub rate: u8,
+    /// Longest time a packet is on its way: 4.096 us << code, 0 to 31.
+    pub packet_lifetime: u8,
+}
+
+impl CmId {
+    /// Takes a way as the program has it, in the place of [`Self::resolve_route`] (rdma_set_option, RDMA_OPTION_IB_PATH).
+    /// [`EventKind::RouteResolved`] follows.
+    ///
+    /// # Errors
+    /// [`CmError::State`] if the address is not resolved, or the route is known already; [`CmError::Argument`] for a value
+    /// out of range, or a P_Key that the port does not have.
+    pub fn set_path(&self, own: &OwnPath) -> Result<(), CmError> {
+        let agent = &self.handle().agent;
+        let (context, local, peer) = self.with(|id| match (&id.context, id.local, id.peer, id.exchange) {
+            (Some(context), Some(local), Some(peer), Exchange::None) if id.path.is_none() => {
+                Ok((context.clone(), local, peer))
+            }
+            _ => Err(id.refuse("take a path")),
+        })?;
+        check_pkey(&context, Some(own.pkey))?;
+        if own.service_level > 15 || own.flow_label > 0xf_ffff || own.packet_lifetime > 31 {
+            return Err(CmError::Argument("service level, flow label or packet life is too large".into()));
+        }
+        let mut path = agent.policy().plain_path(&context, local, peer)?;
+        path.av.service_level = own.service_level;
+        path.av.traffic_class = own.traffic_class;
+        path.av.flow_label = own.flow_label;
+        path.av.hop_limit = own.hop_limit;
+        path.mtu = own.mtu.min(path.mtu);
+        path.rate = own.rate;
+        path.packet_lifetime = own.packet_lifetime;
+        path.pkey_index = pkey_index(&context, own.pkey);
+        agent.act(|turn| {
+            if let Some(id) = turn.state.ids.get_mut(self.key()) {
+                id.path = Some(path);
+            }
+            turn.emit(self.key(), EventKind::RouteResolved, &[]);
+            Ok(())
+        })
+    }
+}
+
+/// A P_Key that a program asks for has to be in the port's table.
+fn check_pkey(context: &Context, wanted: Option<rxe_verbs::Pkey>) -> Result<(), CmError> {
+    let missing =
+        |key: &rxe_verbs::Pkey| !context.pkeys().iter().any(|own| own.partition() == key.partition());
+    match wanted.filter(missing) {
+        Some(key) => Err(CmError::Argument(format!("P_Key {:#06x} is not in the port's table", key.0))),
+        None => Ok(()),
     }
 }
 

@@ -24,7 +24,7 @@ const MAX_CM_RETRIES: u8 = 15;
 /// What a program says about its end of a connection (rdma_conn_param).
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParams<'a> {
-    /// For the peer's program: 56 bytes at most with connect, 196 with accept, 148 with reject; for datagram services 180
+    /// For the peer's program: 56 bytes at most with connect (92 if the service is named by its ID), 196 with accept, 148 with reject; for datagram services 180
     /// and 136.
     pub private_data: &'a [u8],
     /// READs and atomics that we take at a time; none for as many as possible (connect) or as the peer asks for (accept).
@@ -173,7 +173,11 @@ impl CmId {
     pub fn disconnect(&self) -> Result<(), CmError> {
         self.handle().agent.act(|turn| {
             let now = turn.now;
-            let over = turn.state.ids.get(self.key()).is_some_and(|id| id.agreed.is_some());
+            let over = turn
+                .state
+                .ids
+                .get(self.key())
+                .is_some_and(|id| id.agreed.is_some() && id.exchange != Exchange::Removed);
             let comm_id = match turn.side_of(self.key()) {
                 Some((comm_id, side)) => {
                     match side.machine.state() {
@@ -218,7 +222,7 @@ fn check(params: &ConnParams<'_>) -> Result<(), CmError> {
 }
 
 fn wrong_state(turn: &Turn<'_>, id: usize, action: &'static str) -> CmError {
-    CmError::State { action, state: turn.state.ids.get(id).map_or("is gone", |id| id.doing()) }
+    turn.state.ids.get(id).map_or(CmError::State { action, state: "is gone" }, |id| id.refuse(action))
 }
 
 /// The queue pair of an id: its own, or the one that the parameters name.
@@ -235,13 +239,18 @@ fn queue_pair(turn: &mut Turn<'_>, id: usize, params: &ConnParams<'_>) -> Result
 fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), CmError> {
     let id = turn.state.ids.get(key).filter(|id| id.exchange == Exchange::None);
     let known = id.and_then(|id| {
-        Some((id.path?, id.local?, id.peer?, id.context.clone()?, id.qp_type, id.space, id.options))
+        let service = (id.service(id.peer?.port()), id.named.is_some());
+        Some((id.path?, id.local?, id.peer?, id.context.clone()?, id.qp_type, service, id.options))
     });
-    let Some((path, local, peer, context, qp_type, space, options)) = known else {
+    let Some((path, local, peer, context, qp_type, (service_id, is_named), options)) = known else {
         return Err(wrong_state(turn, key, "connect"));
     };
     let header = CmaHeader { src_port: local.port(), src: local.ip(), dst: peer.ip() };
-    let private_data = PrivateData::with_header(&header, params.private_data)?;
+    let private_data = if is_named {
+        PrivateData::new(params.private_data)?
+    } else {
+        PrivateData::with_header(&header, params.private_data)?
+    };
     let qp = queue_pair(turn, key, params)?;
     let starting_psn = Psn::new(turn.agent.random() as u32);
     let timeout = ack_timeout(ACK_DELAY, path.packet_lifetime);
@@ -258,7 +267,7 @@ fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), C
         _ => (Transport::Rc, 0),
     };
     let req = Req {
-        service_id: ServiceId::new(space, peer.port()),
+        service_id,
         local_qpn: qp.qpn,
         responder_resources,
         initiator_depth,
@@ -311,15 +320,15 @@ fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), C
 /// Sends a SIDR_REQ.
 fn ask_for_service(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), CmError> {
     let id = turn.state.ids.get(key).filter(|id| id.exchange == Exchange::None);
-    let known = id.and_then(|id| Some((id.path?, id.local?, id.peer?, id.space)));
-    let Some((path, local, peer, space)) = known else {
+    let known = id.and_then(|id| Some((id.path?, id.local?, id.peer?, id.space, id.context.clone()?)));
+    let Some((path, local, peer, space, context)) = known else {
         return Err(wrong_state(turn, key, "connect"));
     };
     let header = CmaHeader { src_port: local.port(), src: local.ip(), dst: peer.ip() };
     let private_data = PrivateData::with_header(&header, params.private_data)?;
     let req = SidrReq {
         request_id: turn.new_request_id().ok_or(CmError::Exhausted)?,
-        pkey: turn.agent.home.pkeys().first().copied().unwrap_or_default(),
+        pkey: context.pkeys().get(usize::from(path.pkey_index)).copied().unwrap_or_default(),
         service_id: ServiceId::new(space, peer.port()),
         private_data,
     };

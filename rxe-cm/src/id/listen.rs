@@ -24,11 +24,12 @@ impl CmId {
     pub fn listen(&self, backlog: usize) -> Result<(), CmError> {
         let bound = self.with(|id| match (id.peer, id.exchange, &id.listening) {
             (None, Exchange::None, None) => Ok(id.local.is_some()),
-            _ => Err(CmError::State { action: "listen", state: id.doing() }),
+            _ => Err(id.refuse("listen")),
         })?;
         if !bound {
             self.bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))?;
         }
+        self.claim_named()?;
         let limit = if backlog == 0 { MOST_WAITING } else { backlog.min(MOST_WAITING) };
         self.with(|id| {
             id.listening = Some(Listening { limit, taken: Arc::default() });

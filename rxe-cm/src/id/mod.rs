@@ -6,6 +6,7 @@ mod connect;
 mod listen;
 mod multicast;
 mod qp;
+mod service;
 mod sync;
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     proto::PortSpace,
     route::PathRecord,
 };
-use rxe_verbs::{Context, Mtu, Qkey, Qp, QpType, Qpn};
+use rxe_verbs::{Context, Mtu, Pkey, Qkey, Qp, QpType, Qpn};
 use std::{
     hash::{Hash, Hasher},
     io,
@@ -24,6 +25,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+pub use address::OwnPath;
 pub use connect::ConnParams;
 
 /// The Q_Key that rdma_cm gives datagram queue pairs unless asked for another (RDMA_UDP_QKEY).
@@ -69,6 +71,8 @@ pub struct CmOptions {
     pub response_timeout: Option<u8>,
     /// A path MTU below the port's.
     pub path_mtu: Option<Mtu>,
+    /// The partition that the path is to be in; one of the port's table. Unless set it is chosen as a subnet manager would.
+    pub pkey: Option<Pkey>,
 }
 
 /// A queue pair that the program makes and changes itself.

@@ -22,7 +22,7 @@ impl CmId {
         }
         let (context, local, qp, qkey) = self.with(|id| match (&id.context, id.local) {
             (Some(context), Some(local)) => Ok((context.clone(), local, id.qp.clone(), id.qkey)),
-            _ => Err(CmError::State { action: "join a group", state: id.doing() }),
+            _ => Err(id.refuse("join a group")),
         })?;
         let index = gid_index(&context, local.ip()).ok_or_else(|| CmError::NotLocal(local.ip()))?;
         let av = context.address_vector(index, Gid::from(group));

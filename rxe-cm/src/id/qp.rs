@@ -17,9 +17,12 @@ impl CmId {
     /// [`CmError::State`] if the device is not known or it has a queue pair, [`CmError::Device`],
     /// [`CmError::Argument`] for a wrong kind, [`CmError::Create`], [`CmError::Modify`].
     pub fn create_qp(&self, pd: &Pd, init: &QpInit<'_>) -> Result<Arc<Qp>, CmError> {
-        let (kind, device, qkey) = self.with(|id| match (&id.context, &id.qp) {
-            (Some(context), None) => Ok((id.qp_type, context.clone(), id.qkey.unwrap_or(UDP_QKEY))),
-            _ => Err(CmError::State { action: "make a queue pair", state: id.doing() }),
+        let (kind, device, qkey, index) = self.with(|id| match (&id.context, &id.qp) {
+            (Some(context), None) => {
+                let index = id.path.map_or(0, |path| path.pkey_index);
+                Ok((id.qp_type, context.clone(), id.qkey.unwrap_or(UDP_QKEY), index))
+            }
+            _ => Err(id.refuse("make a queue pair")),
         })?;
         if !pd.context().shares_port_with(&device) || pd.context().device().name() != device.device().name() {
             let (have, want) = (pd.context().device().name().to_owned(), device.device().name().to_owned());
@@ -33,8 +36,8 @@ impl CmId {
         }
         let qp = pd.create_qp(init)?;
         match kind {
-            QpType::Ud => make_ready(&qp, qkey)?,
-            _ => qp.modify(&agent::init(0))?,
+            QpType::Ud => make_ready(&qp, index, qkey)?,
+            _ => qp.modify(&agent::init(index))?,
         }
         let qp = Arc::new(qp);
         self.with(|id| {
@@ -61,37 +64,39 @@ impl CmId {
     pub fn qp_change(&self, state: QpState) -> Result<QpChange, CmError> {
         self.with(|id| {
             let kind = id.qp_type;
+            if id.exchange == Exchange::Removed {
+                return Err(id.refuse("tell a queue pair's attributes"));
+            }
+            let index = id.path.map_or(0, |path| path.pkey_index);
             if kind == QpType::Ud {
-                return datagram_change(state, id.qkey.unwrap_or(UDP_QKEY));
+                return datagram_change(state, index, id.qkey.unwrap_or(UDP_QKEY));
             }
             let own_timeout = id.options.ack_timeout;
             match (state, id.agreed.map(|agreed| Agreed { own_timeout, ..agreed }), id.exchange) {
-                (QpState::Init, None, _) => Ok(agent::init(0)),
+                (QpState::Init, None, _) => Ok(agent::init(index)),
                 (QpState::Init, Some(agreed), _) => Ok(agreed.enter_init(kind)),
                 (QpState::Rtr, Some(agreed), Exchange::Connection(_)) => Ok(agreed.enter_rtr(kind)),
                 (QpState::Rts, Some(agreed), Exchange::Connection(_)) => Ok(agreed.enter_rts(kind)),
-                (QpState::Rtr | QpState::Rts, ..) => {
-                    Err(CmError::State { action: "tell a queue pair's attributes", state: id.doing() })
-                }
+                (QpState::Rtr | QpState::Rts, ..) => Err(id.refuse("tell a queue pair's attributes")),
                 (other, ..) => Err(CmError::Argument(format!("no attributes for state {other:?}"))),
             }
         })
     }
 }
 
-fn datagram_change(state: QpState, qkey: Qkey) -> Result<QpChange, CmError> {
+fn datagram_change(state: QpState, index: u16, qkey: Qkey) -> Result<QpChange, CmError> {
     let none = QpChange { state: Some(state), ..QpChange::default() };
     match state {
-        QpState::Init => Ok(QpChange { pkey_index: Some(0), port: Some(1), qkey: Some(qkey), ..none }),
+        QpState::Init => Ok(QpChange { pkey_index: Some(index), port: Some(1), qkey: Some(qkey), ..none }),
         QpState::Rtr => Ok(none),
         QpState::Rts => Ok(QpChange { sq_psn: Some(Psn::new(0)), ..none }),
         other => Err(CmError::Argument(format!("no attributes for state {other:?}"))),
     }
 }
 
-fn make_ready(qp: &Qp, qkey: Qkey) -> Result<(), CmError> {
+fn make_ready(qp: &Qp, index: u16, qkey: Qkey) -> Result<(), CmError> {
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        qp.modify(&datagram_change(state, qkey)?)?;
+        qp.modify(&datagram_change(state, index, qkey)?)?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! A whole management datagram: header and message.
 
 use super::{
-    layout::BODY_LEN,
+    layout::{BODY_LEN, Shown},
     message::{Apr, Drep, Dreq, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq},
 };
 use core::fmt;
@@ -58,6 +58,13 @@ macro_rules! messages {
             pub fn each(&self, show: &mut dyn FnMut(&'static str, &dyn fmt::Debug)) {
                 match self {
                     $(Self::$name(message) => message.each(show),)*
+                }
+            }
+
+            /// The same with what each holds (see [`Shown`]).
+            pub fn each_shown(&self, show: &mut dyn FnMut(&'static str, Shown<'_>, &dyn fmt::Debug)) {
+                match self {
+                    $(Self::$name(message) => message.each_shown(show),)*
                 }
             }
 

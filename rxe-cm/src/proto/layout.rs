@@ -2,6 +2,7 @@
 //! listing follow from it, so they cannot disagree.
 
 use super::{
+    message::Path,
     private_data::PrivateData,
     service_id::ServiceId,
     types::{CommId, Concerns, Guid, RejectReason, SidrStatus, Transport},
@@ -151,6 +152,65 @@ impl Place<IpAddr> for Area {
     }
 }
 
+/// What a field holds, for those who show messages to people or to programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shown<'a> {
+    /// Yes or no.
+    Flag(bool),
+    /// A number that is counted with.
+    Count(u64),
+    /// A number that is compared only, with its size in hexadecimal digits.
+    Number(u64, u8),
+    /// A GID.
+    Address(IpAddr),
+    /// Private data and the like.
+    Bytes(&'a [u8]),
+    /// A path.
+    Path(&'a Path),
+}
+
+/// A field that can be shown.
+pub(super) trait Show {
+    /// What it holds.
+    fn shown(&self) -> Shown<'_>;
+}
+
+macro_rules! shown {
+    ($($type:ty: $from:expr;)*) => {
+        $(impl Show for $type {
+            fn shown(&self) -> Shown<'_> {
+                let from: fn(&$type) -> Shown<'_> = $from;
+                from(self)
+            }
+        })*
+    };
+}
+
+shown! {
+    bool: |v| Shown::Flag(*v);
+    u8: |v| Shown::Count((*v).into());
+    u16: |v| Shown::Number((*v).into(), 4);
+    u32: |v| Shown::Number((*v).into(), 6);
+    CommId: |v| Shown::Number(v.0.into(), 8);
+    Guid: |v| Shown::Number(v.0, 16);
+    Qpn: |v| Shown::Number(v.value().into(), 6);
+    Psn: |v| Shown::Count(v.value().into());
+    Qkey: |v| Shown::Number(v.0.into(), 8);
+    Pkey: |v| Shown::Number(v.0.into(), 4);
+    ServiceId: |v| Shown::Number(v.0, 16);
+    Transport: |v| Shown::Count(v.bits().into());
+    Concerns: |v| Shown::Count(v.bits().into());
+    RejectReason: |v| Shown::Count(v.0.into());
+    SidrStatus: |v| Shown::Count(v.0.into());
+    Path: |v| Shown::Path(v);
+}
+
+impl<const N: usize> Show for PrivateData<N> {
+    fn shown(&self) -> Shown<'_> {
+        Shown::Bytes(&self.0)
+    }
+}
+
 /// Declares a message: `field: Type = place` for each field.
 macro_rules! message {
     (
@@ -177,6 +237,11 @@ macro_rules! message {
             /// Shows every field by name, in the order of declaration.
             pub fn each(&self, show: &mut dyn FnMut(&'static str, &dyn core::fmt::Debug)) {
                 $(show(stringify!($field), &self.$field);)*
+            }
+
+            /// The same with what each holds; the text is what the value's own type makes of it.
+            pub fn each_shown(&self, show: &mut dyn FnMut(&'static str, $crate::proto::Shown<'_>, &dyn core::fmt::Debug)) {
+                $(show(stringify!($field), $crate::proto::layout::Show::shown(&self.$field), &self.$field);)*
             }
         }
     };

@@ -24,7 +24,7 @@ mod service_id;
 mod types;
 
 pub use datagram::{Datagram, Message, ParseError};
-pub use layout::BODY_LEN;
+pub use layout::{BODY_LEN, Shown};
 pub use message::{Apr, Drep, Dreq, Lap, Mra, Path, Rej, Rep, Req, Rtu, SidrRep, SidrReq};
 pub use private_data::{CMA_HEADER_LEN, CmaError, CmaHeader, PrivateData, TooLong};
 pub use service_id::{PortSpace, ServiceId};

@@ -1,12 +1,9 @@
 //! One batch in the making: packets of equal length for one path, the last may be shorter, each sealed with its ICRC.
 
-use super::{BatchIdent, Transmit};
+use super::Transmit;
 use crate::{
     qp::{Path, plan::Spot},
-    wire::{
-        ICRC_LEN,
-        icrc::{Route, RouteCrc, rxe_flush as rxe_flush_icrc},
-    },
+    wire::{FlushIcrc, Ident, Sealer},
 };
 
 /// What all packets of a batch have in common.
@@ -14,14 +11,14 @@ pub(super) struct Way {
     pub path: Path,
     /// Packets at most.
     pub max_segments: usize,
-    pub ident: BatchIdent,
+    pub ident: Ident,
 }
 
 /// A batch under construction in the caller's arena.
 pub(super) struct Batch<'a> {
     arena: &'a mut [u8],
-    head: Option<(Path, RouteCrc)>,
-    ident: BatchIdent,
+    head: Option<(Path, Sealer)>,
+    ident: Ident,
     max_segments: usize,
     len: usize,
     segment: usize,
@@ -34,7 +31,7 @@ impl<'a> Batch<'a> {
         Self {
             arena,
             head: None,
-            ident: BatchIdent::Zero,
+            ident: Ident::Zero,
             max_segments: 0,
             len: 0,
             segment: 0,
@@ -76,7 +73,7 @@ impl<'a> Batch<'a> {
         let most = if begins { max_segments } else { self.max_segments };
         let shorter = !begins && len < self.segment;
         let ends = shorter || self.count + 1 >= most || self.len + 2 * len > self.arena.len();
-        Spot { begins, ends, in_turn: false, spent: 0 }
+        Spot { begins, ends, in_turn: false, spent: 0, waiting: 0, awaited: false }
     }
 
     /// The place for the next packet.
@@ -84,29 +81,16 @@ impl<'a> Batch<'a> {
         &mut self.arena[self.len..self.len + len]
     }
 
-    /// Seals the packet that was written into the slot of `len` bytes and adds it. `rxe_flush`: with the ICRC that kernel
-    /// rxe expects of a FLUSH.
-    pub(super) fn push(&mut self, way: &Way, len: usize, rxe_flush: bool) {
+    /// Seals the packet that was written into the slot of `len` bytes and adds it. `flush`: the form of a FLUSH's ICRC.
+    pub(super) fn push(&mut self, way: &Way, len: usize, flush: FlushIcrc) {
         if self.head.is_none() {
-            let path = way.path;
-            let route = Route { src: path.src, dst: path.dst, src_port: path.src_port };
-            self.head = Some((path, RouteCrc::new(&route)));
+            self.head = Some((way.path, Sealer::new(&way.path.route(), way.ident)));
             self.segment = len;
             self.max_segments = way.max_segments;
             self.ident = way.ident;
         }
-        let Some((_, crc)) = &self.head else { return };
-        let ident = match self.ident {
-            BatchIdent::Sequential => self.count as u16,
-            BatchIdent::Zero => 0,
-        };
-        let packet = &mut self.arena[self.len..self.len + len];
-        crc.seal(ident, packet);
-        if rxe_flush {
-            let (body, icrc) = packet.split_at_mut(len - ICRC_LEN);
-            let standard = u32::from_le_bytes([icrc[0], icrc[1], icrc[2], icrc[3]]);
-            icrc.copy_from_slice(&rxe_flush_icrc(standard, body).to_le_bytes());
-        }
+        let Some((_, sealer)) = &self.head else { return };
+        sealer.seal(self.count, &mut self.arena[self.len..self.len + len], flush);
         self.len += len;
         self.count += 1;
         self.closed = len < self.segment;
@@ -122,6 +106,9 @@ impl<'a> Batch<'a> {
             ifindex: path.ifindex,
             tos: path.tos,
             hop_limit: path.hop_limit,
+            encapsulation: path.encapsulation,
+            lane: path.lane,
+            ident: self.ident,
             len: self.len,
             segment: self.segment,
             count: self.count,

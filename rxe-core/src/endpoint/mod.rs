@@ -1,42 +1,49 @@
 //! The endpoint: all queue pairs behind one socket (a shard), and the five words that drive them.
 
+mod ahead;
 mod batch;
+mod hosts;
+mod lanes;
 mod objects;
+mod partitions;
 mod peer;
+mod places;
 mod receive;
 mod schedule;
 mod table;
-mod trackers;
 mod transmit;
 mod types;
 mod waiting;
 
+pub use lanes::{Arbitration, LANES, Lanes, NO_LANE};
 pub use receive::{STEERING_PROBE, STEERING_PROBE_LEN};
 pub use table::MAX_QPS;
-pub use types::{Acks, BatchIdent, EndpointConfig, MAX_SRQS, ObjectError, Run, RunMeta, Stray, Transmit};
+pub use types::{Acks, EndpointConfig, MAX_SRQS, ObjectError, Run, RunMeta, Stray, Transmit};
 
 use crate::{
     memory::{Memory, NoMemory},
-    num::Qpn,
+    num::{Pkey, Qpn},
     qp::{
         Path, PostError, QpState, QpType, QueuePair,
         common::Ctx,
         flow::{ReadBudget, Window},
         rq::Srq,
     },
-    stats::{PortStats, QpStats},
+    stats::{LaneStats, PlaceStats, PortStats, QpStats},
     time::Instant,
-    wire::CNP_LEN,
+    wire::{CNP_LEN, Ident},
     work::{Event, RecvWr, SendWr, SrqId},
 };
 use alloc::{collections::VecDeque, vec::Vec};
 use core::net::IpAddr;
 use hashbrown::HashMap;
+use hosts::Hosts;
+use lanes::LaneCounters;
 use peer::Peer;
+use places::Places;
 use schedule::{Due, Schedule, Source};
 use slab::Slab;
 use table::QpTable;
-use trackers::Trackers;
 
 /// An endpoint: the queue pairs behind one socket.
 ///
@@ -64,15 +71,25 @@ struct Shared {
     readers_looked_at: Instant,
     /// Stands in for the window where there is none: datagrams, queue pairs that are not connected.
     no_window: Window,
-    trackers: Trackers,
+    hosts: Hosts,
     groups: HashMap<IpAddr, Vec<Qpn>>,
-    route_limits: HashMap<(IpAddr, u32), (u16, BatchIdent)>,
+    /// P_Key tables; the first is that of queue pairs with no other.
+    pkeys: Vec<Vec<Pkey>>,
+    route_limits: HashMap<(IpAddr, u32), (u16, Ident)>,
     schedule: Schedule,
     /// Packets that no queue pair sends: of destroyed ones, and about congestion.
     notices: VecDeque<Notice>,
     /// Packets for other slots.
     strays: VecDeque<Stray>,
     stats: PortStats,
+    places: Places,
+    lanes: Lanes,
+    lane_stats: LaneCounters,
+}
+
+/// The address of ours that a queue pair's counters belong to.
+fn place_of(qp: &QueuePair) -> IpAddr {
+    qp.path.map_or(places::NOWHERE, |path| path.src)
 }
 
 /// An acknowledgement whose queue pair is gone, or a congestion notification: without an ICRC.
@@ -111,13 +128,17 @@ impl Endpoint {
                 watches_readers: false,
                 readers_looked_at: Instant::ZERO,
                 no_window: Window::new(u32::MAX, u32::MAX),
-                trackers: Trackers::default(),
+                hosts: Hosts::default(),
                 groups: HashMap::new(),
+                pkeys: alloc::vec![config.pkeys.clone()],
                 route_limits: HashMap::new(),
                 schedule: Schedule::default(),
                 notices: VecDeque::new(),
                 strays: VecDeque::new(),
                 stats: PortStats::default(),
+                places: Places::default(),
+                lanes: Lanes::default(),
+                lane_stats: LaneCounters::default(),
                 config,
             },
         }
@@ -135,6 +156,37 @@ impl Endpoint {
         self.shared.stats
     }
 
+    /// Counters by address of ours: what was sent and came, and what the queue pairs on it have counted, destroyed ones
+    /// included. Those that are not connected are on no address, and count for the unspecified one.
+    #[must_use]
+    pub fn place_stats(&self) -> Vec<(IpAddr, PlaceStats, QpStats)> {
+        let mut list: Vec<_> = self.shared.places.each(&self.shared.stats).collect();
+        for qp in self.qps.iter() {
+            let address = place_of(qp);
+            match list.iter_mut().find(|(known, ..)| *known == address) {
+                Some((.., sum)) => *sum = sum.plus(qp.common.stats),
+                None => list.push((address, PlaceStats::default(), qp.common.stats)),
+            }
+        }
+        list
+    }
+
+    /// Gives the endpoint other lanes. Queue pairs that are connected stay in theirs.
+    pub fn set_lanes(&mut self, lanes: Lanes) {
+        self.shared.lanes = lanes;
+    }
+
+    /// The lanes.
+    #[must_use]
+    pub const fn lanes(&self) -> &Lanes {
+        &self.shared.lanes
+    }
+
+    /// Counters of each virtual lane that has any.
+    pub fn lane_stats(&self) -> impl Iterator<Item = (u8, LaneStats)> {
+        self.shared.lane_stats.each(&self.shared.stats)
+    }
+
     /// Number, service, state and counters of every queue pair.
     pub fn queue_pairs(&self) -> impl Iterator<Item = (Qpn, QpType, QpState, QpStats)> {
         let about = |qp: &QueuePair| {
@@ -145,25 +197,8 @@ impl Endpoint {
 
     /// From now on batches to `dst` by `ifindex` hold at most `max_segments` packets with IDs as `ident` says: the link
     /// found out that the route does not take more.
-    pub fn limit_route(&mut self, dst: IpAddr, ifindex: u32, max_segments: u16, ident: BatchIdent) {
+    pub fn limit_route(&mut self, dst: IpAddr, ifindex: u32, max_segments: u16, ident: Ident) {
         self.shared.route_limits.insert((dst, ifindex), (max_segments.max(1), ident));
-    }
-
-    /// A send request for this queue pair is about to be posted: what one for the queue pair that came next the last time
-    /// will touch is fetched. With thousands of queue pairs used in turn, waiting for that memory would take most of the
-    /// time, and most programs go through them in the same order again and again.
-    pub fn expect_post(&mut self, qpn: Qpn) {
-        if self.posted == qpn {
-            return;
-        }
-        if let Some(before) = self.qps.get_mut(self.posted) {
-            before.follower = qpn;
-        }
-        self.posted = qpn;
-        let follower = self.qps.get(qpn).map(|qp| qp.follower);
-        if let Some(next) = follower.and_then(|follower| self.qps.get(follower)) {
-            next.fetch(self.shared.config.fetch);
-        }
     }
 
     /// Queues a send request (ibv_post_send).
@@ -261,7 +296,10 @@ impl Endpoint {
         qp.timer = None;
         // Deadlines usually have moved on since the list was told of one.
         if qp.next_deadline().is_some_and(|deadline| deadline <= now) {
-            qp.handle_timeout(&mut self.shared.lend(qp.peer, now, memory));
+            let unanswered = qp.handle_timeout(&mut self.shared.lend(qp.peer, now, memory));
+            if let (Some(sent), Some(path)) = (unanswered, qp.path) {
+                self.shared.hosts.of(path.dst).quirks.flush_unanswered(sent);
+            }
             self.shared.make_ready(qp);
             self.shared.settle(qp.peer);
         }
@@ -282,8 +320,9 @@ impl Endpoint {
                 nothing &= qp.holding.is_empty();
                 let places =
                     |line: &crate::qp::flow::Line| line.iter().filter(|qpn| *qpn == qp.common.qpn).count();
+                let in_lanes: usize = peer.lines().map(places).sum();
                 let turn = usize::from(self.shared.reads.turn == Some(qp.common.qpn) && qp.waits.is_some());
-                let found = (places(&peer.window.line), places(&self.shared.reads.line) + turn);
+                let found = (in_lanes, places(&self.shared.reads.line) + turn);
                 let room = usize::from(qp.waits == Some(crate::qp::plan::Wait::Room));
                 assert_eq!(
                     found,
@@ -320,10 +359,16 @@ impl Shared {
         let qpn = qp.common.qpn;
         match qp.peer.and_then(|index| self.peers.get_mut(index).map(|peer| (index, peer))) {
             Some((index, peer)) => {
-                peer.ready.push_back(qpn);
-                self.schedule_peer(index);
+                let lists = peer.lane(qp.lane());
+                lists.ready.push_back(qpn);
+                if !core::mem::replace(&mut lists.scheduled, true) {
+                    self.schedule.push(qp.lane(), Source::Peer(index));
+                }
             }
-            None => self.schedule.push(Source::Qp(qpn)),
+            None => {
+                let lane = qp.next_destination().map_or(0, |(av, _)| self.lane_of(&av));
+                self.schedule.push(lane, Source::Qp(qpn));
+            }
         }
     }
 
@@ -334,8 +379,11 @@ impl Shared {
             && !qp.answering
         {
             qp.answering = true;
-            peer.answering.push_back(qp.common.qpn);
-            self.schedule_peer(index);
+            let lists = peer.lane(qp.lane());
+            lists.answering.push_back(qp.common.qpn);
+            if !core::mem::replace(&mut lists.scheduled, true) {
+                self.schedule.push(qp.lane(), Source::Peer(index));
+            }
         }
     }
 

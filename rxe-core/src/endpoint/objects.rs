@@ -1,19 +1,20 @@
 //! Making, changing and destroying queue pairs and shared receive queues.
 
-use super::{ACK_LEN, Endpoint, MAX_SRQS, Notice, ObjectError, Shared, peer::Peer};
+use super::{ACK_LEN, Endpoint, MAX_SRQS, Notice, ObjectError, Shared, peer::Peer, place_of};
 use crate::{
     memory::{Memory, NoMemory},
     num::{Psn, Qpn},
     qp::{
-        ModifyError, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair, Reasons,
-        apply,
+        ModifyError, Pacing, Path, PostError, QpAttrs, QpChange, QpConfig, QpState, QpType, QueuePair,
+        Reasons, apply,
         flow::{Holding, Window},
         plan::{Grant, Plan},
         rq::{RecvQueue, Srq, XrcSrq},
     },
     stats::QpStats,
     time::Instant,
-    work::{AddressVector, AsyncEvent, CqId, Event, PdId, SrqId, XrcdId},
+    wire::Encapsulation,
+    work::{AddressVector, AsyncEvent, CqId, Event, GidType, PdId, SrqId, XrcdId},
 };
 use core::net::IpAddr;
 
@@ -51,6 +52,7 @@ impl Endpoint {
     /// [`ObjectError::NoSuchObject`].
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ObjectError> {
         let mut qp = self.qps.remove(qpn).ok_or(ObjectError::NoSuchObject)?;
+        self.shared.places.retire(place_of(&qp), qp.common.stats);
         let peer = qp.peer;
         let mut ctx = self.shared.lend(peer, Instant::ZERO, &NoMemory);
         qp.silence(&mut ctx);
@@ -87,12 +89,19 @@ impl Endpoint {
         if before == QpState::Sqd && matches!(next.state, QpState::Rts) && !qp.is_drained() {
             return Err(ModifyError::Draining);
         }
-        let pkey = self.shared.config.pkeys.get(usize::from(next.pkey_index)).copied();
+        let pkey = self.shared.pkey_table(qp.common.pkey_table).get(usize::from(next.pkey_index)).copied();
         let pkey = pkey.ok_or_else(|| ModifyError::Value {
             attribute: "PKEY_INDEX",
             value: u64::from(next.pkey_index),
             allowed: "an index of the port's partition table",
         })?;
+        if let Some(av) = next.av.filter(|av| self.shared.lanes.of(av.service_level).is_none()) {
+            return Err(ModifyError::Value {
+                attribute: "AV",
+                value: av.service_level.into(),
+                allowed: "a service level that a virtual lane carries (sl2vl)",
+            });
+        }
         qp.apply(&mut self.shared.lend(qp.peer, now, memory), next);
         qp.common.pkey = pkey;
         if next.state == QpState::Reset {
@@ -103,6 +112,10 @@ impl Endpoint {
             && !matches!(qp.common.config.qp_type, QpType::Ud | QpType::Gsi)
         {
             let path = self.shared.path(&av, next.dest_qpn);
+            if path.lane != qp.lane() {
+                // What it is listed in is that of its lane.
+                self.shared.unwait(qp);
+            }
             qp.path = Some(path);
             let key = (av.dst, next.dest_qpn.slot());
             if qp.peer.is_none_or(|index| self.shared.peers.get(index).is_none_or(|peer| peer.key != key)) {
@@ -119,6 +132,18 @@ impl Endpoint {
         self.shared.settle(qp.peer);
         self.shared.watch(qp);
         Ok(())
+    }
+
+    /// Paces a reliable connection from now on, in the place of the window to its destination (which still counts what is
+    /// under way, but see [`EndpointConfig::send_window`](super::EndpointConfig::send_window)). False if there is none of
+    /// that number.
+    pub fn pace(&mut self, qpn: Qpn, pacing: Pacing) -> bool {
+        self.qps.get_mut(qpn).map(|qp| qp.pace(pacing)).is_some()
+    }
+
+    /// Bits per second at which a paced queue pair sends now.
+    pub fn pace_of(&mut self, now: Instant, qpn: Qpn) -> Option<u64> {
+        self.qps.get_mut(qpn)?.pacer.as_mut().map(|pacer| pacer.rate(now))
     }
 
     /// Present attributes and configuration (ibv_query_qp).
@@ -279,14 +304,27 @@ impl Shared {
     pub(super) fn path(&self, av: &AddressVector, dest: Qpn) -> Path {
         let ports = &self.config.source_ports;
         let src_port = ports.get(usize::from(dest.slot()) % ports.len().max(1)).copied().unwrap_or(0xc000);
+        let encapsulation = match av.gid_type {
+            _ if self.config.memory => Encapsulation::Memory,
+            GidType::RoceV1 => Encapsulation::V1,
+            GidType::RoceV2 => Encapsulation::V2,
+        };
+        let lane = self.lane_of(av);
         Path {
             src: av.src,
             dst: av.dst,
             src_port,
             ifindex: av.ifindex,
-            tos: av.traffic_class,
+            tos: self.lanes.class(lane, av.traffic_class),
             hop_limit: av.hop_limit,
+            encapsulation,
+            lane,
         }
+    }
+
+    /// The lane of packets over `av`. Levels without one are refused before.
+    pub(super) fn lane_of(&self, av: &AddressVector) -> u8 {
+        self.lanes.of(av.service_level).unwrap_or(0)
     }
 
     fn join_peer(&mut self, key: (IpAddr, u8)) -> usize {

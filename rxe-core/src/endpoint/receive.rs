@@ -1,13 +1,13 @@
 //! From a run of datagrams to queue pairs: decode, find, judge, hand over. Every drop is counted by its reason.
 
-use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray};
+use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray, ahead::AHEAD};
 use crate::{
     memory::Memory,
     num::Qpn,
     qp::{Arrival, Path, QueuePair},
     time::Instant,
     wire::{
-        CNP_TOS, Class, DecodeError, GRH_LEN, Grh, Packet, cnp,
+        CNP_TOS, Class, DecodeError, GRH_LEN, Grh, HeaderSeen, Packet, Verdict, cnp,
         icrc::{Route, RouteCrc},
     },
 };
@@ -22,8 +22,6 @@ const MAX_NOTICES: usize = 256;
 
 /// In the place of a GRH for connected queue pairs, which have no use for one.
 const NO_GRH: [u8; GRH_LEN] = [0; GRH_LEN];
-/// Packets of a run in whose time the next one's queue pair is fetched from memory.
-const AHEAD: usize = 2;
 /// Strays kept at most, until somebody asks for them.
 const MAX_STRAYS: usize = 64;
 /// First byte of a packet by which a host examines its own steering: an opcode that no service has (IBTA vol. 1, 9.2.1
@@ -35,6 +33,8 @@ pub const STEERING_PROBE_LEN: usize = 12;
 /// The headers of a run, worked out once.
 struct Origin<'a> {
     meta: &'a RunMeta,
+    /// Of the packet at hand.
+    seen: HeaderSeen,
     route: Route,
     crc: RouteCrc,
 }
@@ -43,15 +43,22 @@ impl Origin<'_> {
     const fn marked(&self) -> bool {
         self.meta.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
     }
+
+    const fn arrival<'a>(&self, grh: &'a [u8; GRH_LEN]) -> Arrival<'a> {
+        let Route { src, dst, encapsulation, .. } = self.route;
+        Arrival { src, dst, encapsulation, grh }
+    }
 }
 
 impl Endpoint {
     /// Takes the packets of one receive.
     pub fn handle_run(&mut self, now: Instant, run: &Run<'_>, memory: &dyn Memory) {
         let meta = &run.meta;
-        let route = Route { src: meta.src, dst: meta.dst, src_port: meta.src_port };
-        let origin = Origin { meta, route, crc: RouteCrc::new(&route) };
+        let route = meta.route();
+        let mut origin = Origin { meta, seen: meta.seen, route, crc: RouteCrc::new(&route) };
         self.shared.stats.runs_received += 1;
+        self.shared.places.enter(meta.dst, &self.shared.stats);
+        self.shared.lane_stats.enter(self.shared.lanes.of_class(meta.tos), &self.shared.stats);
         if run.bytes.is_empty() {
             self.shared.stats.packets_received += 1;
             self.shared.stats.dropped_short += 1;
@@ -67,17 +74,7 @@ impl Endpoint {
             stats.bytes_received += bytes.len() as u64;
             stats.ecn_marked += u64::from(origin.marked());
             self.handle_packet(now, &origin, bytes, memory);
-        }
-    }
-
-    /// Fetches the queue pair of a packet that comes a little later, if it is another one than that of this.
-    fn expect_packet(&self, bytes: &[u8], later: &[u8]) {
-        let dest = |bytes: &[u8]| Some(Qpn::new(u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?)));
-        if let Some(next) = dest(later)
-            && dest(bytes) != Some(next)
-            && let Some(qp) = self.qps.get(next)
-        {
-            qp.fetch(self.shared.config.fetch);
+            origin.seen = origin.seen.next();
         }
     }
 
@@ -117,10 +114,10 @@ impl Endpoint {
             return;
         }
         if packet.info.class == Class::Congestion {
-            shared.on_congestion(qp, origin.meta);
+            shared.on_congestion(now, qp, origin.meta);
             return;
         }
-        let arrival = Arrival { src: origin.meta.src, dst: origin.meta.dst, grh: &NO_GRH };
+        let arrival = origin.arrival(&NO_GRH);
         if qp.admits(&packet, &arrival) {
             shared.deliver(now, origin, qp, &packet, bytes.len(), memory);
             if origin.marked() && packet.info.class != Class::Acknowledge {
@@ -148,7 +145,7 @@ impl Endpoint {
         if !shared.is_whole(now, origin, bytes) {
             return;
         }
-        let arrival = Arrival { src: origin.meta.src, dst: origin.meta.dst, grh: &NO_GRH };
+        let arrival = origin.arrival(&NO_GRH);
         for at in 0..members {
             let member = shared.groups.get(&origin.meta.dst).and_then(|list| list.get(at)).copied();
             let Some(qpn) = member else { continue };
@@ -166,16 +163,23 @@ impl Endpoint {
 impl Shared {
     fn keep_stray(&mut self, origin: &Origin<'_>, bytes: &[u8]) {
         if self.strays.len() < MAX_STRAYS {
-            self.strays.push_back(Stray { meta: *origin.meta, bytes: bytes.to_vec() });
+            self.strays.push_back(Stray {
+                meta: RunMeta { seen: origin.seen, ..*origin.meta },
+                bytes: bytes.to_vec(),
+            });
         }
     }
 
     /// Judges the ICRC, and counts a wrong one.
     fn is_whole(&mut self, now: Instant, origin: &Origin<'_>, bytes: &[u8]) -> bool {
-        let tracker = self.trackers.of(origin.meta.src);
-        let whole = tracker.judge(now, &origin.crc, origin.meta.seen, bytes).is_whole();
-        self.stats.dropped_icrc += u64::from(!whole);
-        whole
+        let host = self.hosts.of(origin.meta.src);
+        let verdict = host.judge(now, &origin.crc, origin.seen, bytes);
+        match verdict {
+            Verdict::Fragmentable => self.stats.dropped_fragmentable += 1,
+            Verdict::Stray { .. } | Verdict::Corrupt => self.stats.dropped_icrc += 1,
+            _ => {}
+        }
+        verdict.is_whole()
     }
 
     fn deliver(
@@ -192,12 +196,13 @@ impl Shared {
         } else {
             Grh::new(&origin.route, origin.meta.tos, origin.meta.hop_limit, len).emit()
         };
-        let arrival = Arrival { src: origin.meta.src, dst: origin.meta.dst, grh: &grh };
+        let arrival = origin.arrival(&grh);
         qp.handle(&mut self.lend(qp.peer, now, memory), packet, &arrival);
-        if qp.has_answer() {
+        let apart = self.config.answers_apart;
+        if !apart && qp.has_answer() {
             self.make_owing(qp, now);
         }
-        if qp.must_answer() {
+        if !apart && qp.must_answer() {
             self.make_answering(qp);
         }
         if !qp.has_sent_all() {
@@ -206,6 +211,7 @@ impl Shared {
         // A request that was refused ends the queue pair, and what it had in flight.
         self.settle_failure(qp);
         if !packet.info.is_request() {
+            qp.tell_pacer(now);
             self.settle(qp.peer);
         }
         self.watch(qp);
@@ -224,15 +230,17 @@ impl Shared {
         self.notices.push_back(Notice::new(path, &cnp(qp.common.attrs.dest_qpn)));
     }
 
-    /// A congestion notification: the window to that peer shrinks. Only the peer may ask for it.
-    fn on_congestion(&mut self, qp: &mut QueuePair, meta: &RunMeta) {
+    /// A congestion notification: what paces the queue pair hears of it, or the window to that peer shrinks. Only the peer may ask for it.
+    fn on_congestion(&mut self, now: Instant, qp: &mut QueuePair, meta: &RunMeta) {
         if qp.path.is_some_and(|path| (path.src, path.dst) != (meta.dst, meta.src)) {
             qp.common.stats.dropped_address += 1;
             self.stats.dropped_by_qp += 1;
             return;
         }
         qp.common.stats.cnps_received += 1;
-        if let Some(peer) = qp.peer.and_then(|index| self.peers.get_mut(index)) {
+        if let Some(pacer) = &mut qp.pacer {
+            pacer.notified(now);
+        } else if let Some(peer) = qp.peer.and_then(|index| self.peers.get_mut(index)) {
             peer.window.notified();
         }
     }

@@ -61,7 +61,10 @@ impl Timers {
 /// The lists of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    ready: VecDeque<Source>,
+    /// By lane; one more than there are, so that every number of four bits has one.
+    ready: [VecDeque<Source>; 16],
+    /// Lanes with something to send, a bit each.
+    waiting: u16,
     /// Destinations with acknowledgements owed, and since when.
     owing: VecDeque<(Instant, usize)>,
     timers: Timers,
@@ -77,15 +80,29 @@ pub(super) fn is_overdue(since: Instant, now: Instant) -> bool {
 impl Schedule {
     /// Whether anybody is ready or owes something.
     pub(super) fn has_any(&self) -> bool {
-        !(self.ready.is_empty() && self.owing.is_empty())
+        self.waiting != 0 || !self.owing.is_empty()
     }
 
-    pub(super) fn push(&mut self, source: Source) {
-        self.ready.push_back(source);
+    pub(super) fn push(&mut self, lane: u8, source: Source) {
+        let lane = lane & 15;
+        self.waiting |= 1 << lane;
+        self.ready[usize::from(lane)].push_back(source);
     }
 
-    pub(super) fn pop(&mut self) -> Option<Source> {
-        self.ready.pop_front()
+    /// Lanes with something to send, a bit each.
+    pub(super) const fn waiting(&self) -> u16 {
+        self.waiting
+    }
+
+    /// Whoever is next in a lane.
+    pub(super) fn pop(&mut self, lane: u8) -> Option<Source> {
+        let lane = lane & 15;
+        let ready = &mut self.ready[usize::from(lane)];
+        let source = ready.pop_front();
+        if ready.is_empty() {
+            self.waiting &= !(1 << lane);
+        }
+        source
     }
 
     /// Acknowledgements are owed to a destination, which is not among those yet.

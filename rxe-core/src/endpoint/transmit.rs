@@ -15,9 +15,8 @@ use crate::{
         plan::{Grant, Half, Need, Plan, Spot, Wait},
     },
     time::Instant,
-    wire::{IdentTracker, Opcode},
+    wire::{FlushIcrc, Opcode},
 };
-use core::net::IpAddr;
 
 /// What is lent for one call.
 #[derive(Clone, Copy)]
@@ -76,6 +75,31 @@ impl Endpoint {
         if batch.is_empty() { None } else { self.counted(batch) }
     }
 
+    /// Fills `arena` with one packet that a queue pair owes its peer, or with a notice if there is one: for links that send
+    /// answers apart from data and before it, as cards do. `None` if it owes nothing.
+    pub fn poll_answer(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        memory: &dyn Memory,
+        arena: &mut [u8],
+    ) -> Option<Transmit> {
+        let room = arena.len().min(self.shared.config.max_batch);
+        let mut batch = Batch::new(&mut arena[..room]);
+        if !self.shared.notices.is_empty() {
+            self.fill_from_owed(Call { now, memory }, Acks::Wait, &mut batch);
+            return self.counted(batch);
+        }
+        let qp = self.qps.get_mut(qpn)?;
+        let (path, plan) = (qp.path?, qp.plan_answer());
+        if plan == Plan::Nothing {
+            return None;
+        }
+        let way = Way { max_segments: 1, ..self.shared.way(path) };
+        self.shared.carry_out(Call { now, memory }, qp, &plan, (&way, List::Answers, 0), &mut batch);
+        if batch.is_empty() { None } else { self.counted(batch) }
+    }
+
     /// A batch of a notice, or of acknowledgements alone.
     #[inline]
     fn fill_from_owed(&mut self, call: Call<'_>, acks: Acks, batch: &mut Batch<'_>) {
@@ -83,7 +107,7 @@ impl Endpoint {
             && let Some(Notice { path, packet, len }) = self.shared.notices.pop_front()
         {
             batch.slot(len).copy_from_slice(&packet[..len]);
-            batch.push(&self.shared.way(path), len, false);
+            batch.push(&self.shared.way(path), len, FlushIcrc::Standard);
             return;
         }
         let all = acks == Acks::Flush;
@@ -112,21 +136,36 @@ impl Endpoint {
     fn fill_from_sources(&mut self, call: Call<'_>, batch: &mut Batch<'_>) {
         while batch.is_empty() {
             call_reader(&mut self.qps, &mut self.shared);
-            match self.shared.schedule.pop() {
+            let waiting = self.shared.schedule.waiting();
+            if waiting == 0 {
+                return;
+            }
+            let lane = self.shared.lanes.next(waiting);
+            let mut several = waiting & (waiting - 1) != 0;
+            match self.shared.schedule.pop(lane) {
                 Some(Source::Peer(index)) => {
-                    self.fill_from_peer(call, index, batch);
+                    self.fill_from_peer(call, (lane, index), batch);
                     if !batch.is_empty() {
                         self.add_owed(call, index, batch);
+                        several |=
+                            self.shared.peers.get(index).is_some_and(|peer| peer.is_awaited_beside(lane));
                     }
                 }
-                Some(Source::Qp(qpn)) => self.fill_from_datagrams(call, qpn, batch),
-                None => return,
+                Some(Source::Qp(qpn)) => self.fill_from_datagrams(call, (lane, qpn), batch),
+                None => {}
+            }
+            if several && !batch.is_empty() {
+                self.shared.lanes.sent(lane, batch.len());
             }
         }
     }
 
+    // Else the batch would be copied to get there.
+    #[inline(always)]
     fn counted(&mut self, batch: Batch<'_>) -> Option<Transmit> {
         let transmit = batch.finish()?;
+        self.shared.places.enter(transmit.src, &self.shared.stats);
+        self.shared.lane_stats.enter(transmit.lane, &self.shared.stats);
         let stats = &mut self.shared.stats;
         stats.batches_sent += 1;
         stats.packets_sent += transmit.count as u64;
@@ -134,21 +173,22 @@ impl Endpoint {
         Some(transmit)
     }
 
-    /// Adds packets of the queue pairs connected to one destination.
-    fn fill_from_peer(&mut self, call: Call<'_>, index: usize, batch: &mut Batch<'_>) {
+    /// Adds packets of the queue pairs in a lane that are connected to one destination.
+    fn fill_from_peer(&mut self, call: Call<'_>, (lane, index): (u8, usize), batch: &mut Batch<'_>) {
         let Self { qps, shared, .. } = self;
         let Some(peer) = shared.peers.get_mut(index) else { return };
-        peer.scheduled = false;
-        for list in peer.order() {
+        let lists = peer.lane(lane);
+        lists.scheduled = false;
+        for list in lists.order() {
             loop {
                 if shared.reads.turn.is_some() {
                     call_reader(qps, shared);
                 }
                 let Some(peer) = shared.peers.get_mut(index) else { return };
-                if peer.is_empty(list) {
+                if peer.lane(lane).is_empty(list) {
                     break;
                 }
-                let Some(qpn) = peer.next(list, batch.is_empty()) else { break };
+                let Some(qpn) = peer.next(lane, list, batch.is_empty()) else { break };
                 let connected = |qp: &&mut QueuePair| qp.peer == Some(index);
                 let Some(qp) = qps.get_mut(qpn).filter(connected) else { continue };
                 if !leave(list, qp) {
@@ -162,7 +202,7 @@ impl Endpoint {
                     Carried::Full => {
                         // Others of this destination first next time, and other destinations before that.
                         shared.enlist_again(qp, list, first, call.now);
-                        shared.schedule_peer(index);
+                        shared.schedule_peer(lane, index);
                         return;
                     }
                     Carried::Waits(wait) => {
@@ -180,19 +220,25 @@ impl Endpoint {
         }
     }
 
-    fn fill_from_datagrams(&mut self, call: Call<'_>, qpn: Qpn, batch: &mut Batch<'_>) {
-        let Some(qp) = self.qps.get_mut(qpn) else { return };
+    /// Adds datagrams of a queue pair, as long as they are of this lane.
+    fn fill_from_datagrams(&mut self, call: Call<'_>, (lane, qpn): (u8, Qpn), batch: &mut Batch<'_>) {
+        // One that was listed here before it was connected is in its destination's list now.
+        let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.peer.is_none()) else { return };
         loop {
             let Some((av, dest)) = qp.next_destination() else {
                 qp.ready = false;
                 return;
             };
             let way = self.shared.way(self.shared.path(&av, dest));
+            if way.path.lane != lane {
+                self.shared.schedule.push(way.path.lane, Source::Qp(qpn));
+                return;
+            }
             let plan = qp.plan(self.shared.config.port_mtu, false);
             match self.shared.carry_out(call, qp, &plan, (&way, List::Ready, 0), batch) {
                 Carried::Done => {}
                 Carried::Full => {
-                    self.shared.schedule.push(Source::Qp(qpn));
+                    self.shared.schedule.push(lane, Source::Qp(qpn));
                     return;
                 }
                 Carried::Nothing | Carried::Waits(_) => {
@@ -303,36 +349,55 @@ impl Shared {
         };
         let len = draft.len();
         let mut grant = Grant::default();
+        let mut asks = false;
+        if let (Need::Room { cost, next }, Some(pacer)) = (draft.need, &mut qp.pacer) {
+            if pacer.is_full(&qp.holding, cost) {
+                return Carried::Waits(Wait::Answer);
+            }
+            if pacer.holds_back(call.now) {
+                self.watch(qp);
+                return Carried::Waits(Wait::Pace);
+            }
+            asks = pacer.asks(&qp.holding, cost, next);
+        }
         if draft.need != Need::Nothing {
             let in_turn = match draft.need {
                 Need::Responses(_) => self.reads.turn == Some(qp.common.qpn),
                 Need::Nothing | Need::Room { .. } => list == List::Line,
             };
             let spent = (batch.len() - start) as u32;
-            let spot = Spot { in_turn, spent, ..batch.spot(len, way.max_segments) };
+            let (waiting, awaited) = match qp.peer.and_then(|index| self.peers.get_mut(index)) {
+                Some(peer) if peer.is_awaited() => (peer.waiting(way.path.lane), true),
+                _ => (0, false),
+            };
+            let spot = Spot { in_turn, spent, waiting, awaited, ..batch.spot(len, way.max_segments) };
             grant = match self.lend(qp.peer, call.now, call.memory).admit(&draft.need, &qp.holding, spot) {
                 Ok(grant) => grant,
                 Err(wait) => return Carried::Waits(wait),
             };
         }
+        grant.ask |= asks;
         if !batch.admits(&way.path, len) {
             return Carried::Full;
         }
         let mut ctx = self.lend(qp.peer, call.now, call.memory);
         if qp.commit(&mut ctx, plan, grant, batch.slot(len)) {
-            let rxe_flush = draft.opcode == Opcode::RC_FLUSH && self.expects_rxe_flush(qp, way.path.dst);
-            batch.push(way, len, rxe_flush);
+            let flush = if draft.opcode == Opcode::RC_FLUSH {
+                qp.flush_icrc = self.hosts.quirks(way.path.dst).flush_icrc();
+                qp.flush_icrc
+            } else {
+                FlushIcrc::Standard
+            };
+            batch.push(way, len, flush);
+        }
+        if let (Need::Room { cost, .. }, Some(pacer)) = (draft.need, &mut qp.pacer) {
+            pacer.sent(call.now, cost);
         }
         if draft.half == Half::Requester {
             self.watch(qp);
         }
         self.settle_failure(qp);
         Carried::Done
-    }
-
-    /// Whether a FLUSH to `dst` is to have the ICRC that kernel rxe computes.
-    fn expects_rxe_flush(&self, qp: &QueuePair, dst: IpAddr) -> bool {
-        qp.flushes_like_rxe() || self.trackers.get(dst).is_some_and(IdentTracker::rxe_flush)
     }
 
     /// The way of a batch over `path`.

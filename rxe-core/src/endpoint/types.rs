@@ -1,21 +1,15 @@
 //! What goes into an endpoint and what comes out of it.
 
-use crate::{num::Pkey, wire::HeaderSeen};
+use crate::{
+    num::Pkey,
+    wire::{Encapsulation, HeaderSeen, Ident, icrc::Route},
+};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use thiserror::Error;
 
 /// Shared receive queues of an endpoint at most: their numbers for peers have 16 bits, and 0 is none.
 pub const MAX_SRQS: u32 = 65_535;
-
-/// IPv4 IDs that the segments of a batch leave with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BatchIdent {
-    /// 0, 1, 2, ... (segmentation offload of an unconnected socket that forbids fragments).
-    Sequential,
-    /// 0 for each (one send call a packet).
-    Zero,
-}
 
 /// What the endpoint must know of its link and host.
 #[derive(Clone, Debug)]
@@ -26,19 +20,25 @@ pub struct EndpointConfig {
     pub max_segments: u16,
     /// Bytes of one batch at most.
     pub max_batch: usize,
-    /// IPv4 IDs of a batch.
-    pub ident: BatchIdent,
+    /// IDs that the link gives the IPv4 packets of a batch.
+    pub ident: Ident,
+    /// Whether the link is memory that both ends share, and packets need no ICRC.
+    pub memory: bool,
     /// UDP source ports of the link's send sockets, at least one.
     pub source_ports: Vec<u16>,
     /// Bytes of READ responses we can take in at once.
     pub receive_window: u32,
-    /// Bytes in flight to one destination socket, at the start and at most.
+    /// Bytes in flight to one destination socket, at the start and at most. A largest window of `u32::MAX` is none: nothing
+    /// shrinks it, so queue pairs should be paced.
     pub send_window: (u32, u32),
+    /// Whether acknowledgements and answers leave only by [`Endpoint::poll_answer`](super::Endpoint::poll_answer), for which
+    /// the caller asks after each packet that it handed over. For links that send them apart from data.
+    pub answers_apart: bool,
     /// Whether a reliable WRITE that is one of several may leave as messages of one packet each, and a READ ask for two packets
     /// at a time: all packets have one length then, and fill batches. Both forms mean the same to a responder, but for what it
     /// has placed when it refuses a later part.
     pub parts: bool,
-    /// Partition table; index 0 is the default one.
+    /// P_Key table, until [`Endpoint::set_pkeys`](super::Endpoint::set_pkeys) gives others; index 0 is the default one.
     pub pkeys: Vec<Pkey>,
     /// Largest datagram payload: the port's active MTU in bytes.
     pub port_mtu: u32,
@@ -57,10 +57,12 @@ impl Default for EndpointConfig {
             slot: 0,
             max_segments: 64,
             max_batch: 65_000,
-            ident: BatchIdent::Sequential,
+            ident: Ident::Sequential,
+            memory: false,
             source_ports: alloc::vec![0xc000],
             receive_window: 256 * 1024,
             send_window: (96 * 1024, 192 * 1024),
+            answers_apart: false,
             parts: true,
             pkeys: alloc::vec![Pkey::DEFAULT],
             port_mtu: 4096,
@@ -71,14 +73,14 @@ impl Default for EndpointConfig {
     }
 }
 
-/// Where a run came from: the IP and UDP headers of its packets.
+/// Where a run came from: the headers of its packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunMeta {
     /// Source address.
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
-    /// UDP source port.
+    /// UDP source port; 0 where there is none.
     pub src_port: u16,
     /// Interface it came in by.
     pub ifindex: u32,
@@ -86,8 +88,21 @@ pub struct RunMeta {
     pub tos: u8,
     /// TTL or hop limit.
     pub hop_limit: u8,
-    /// What was seen of the IPv4 ID.
+    /// What was seen of the headers, and so what carried the packets.
     pub seen: HeaderSeen,
+}
+
+impl RunMeta {
+    /// What the ICRC covers of them.
+    #[must_use]
+    pub const fn route(&self) -> Route {
+        Route {
+            src: self.src,
+            dst: self.dst,
+            src_port: self.src_port,
+            encapsulation: self.seen.encapsulation(),
+        }
+    }
 }
 
 /// Packets that came in one receive: all from the same source port to the same address, all `segment` bytes long but the
@@ -127,12 +142,26 @@ pub struct Transmit {
     pub tos: u8,
     /// TTL or hop limit, 0 for the system's.
     pub hop_limit: u8,
+    /// What carries the packets.
+    pub encapsulation: Encapsulation,
+    /// Virtual lane, 0 to 14.
+    pub lane: u8,
+    /// IPv4 IDs that the packets were sealed for.
+    pub ident: Ident,
     /// Bytes used in the arena.
     pub len: usize,
     /// Bytes of each packet.
     pub segment: usize,
     /// Packets in the batch.
     pub count: usize,
+}
+
+impl Transmit {
+    /// What the ICRCs cover of the headers.
+    #[must_use]
+    pub const fn route(&self) -> Route {
+        Route { src: self.src, dst: self.dst, src_port: self.src_port, encapsulation: self.encapsulation }
+    }
 }
 
 /// Whether acknowledgements that wait for company leave now.

@@ -21,16 +21,18 @@ impl Shared {
                 else {
                     return;
                 };
-                peer.window.awaited(now);
-                peer.window.line.join(qpn, first);
+                if !peer.is_awaited() {
+                    peer.window.awaited(now);
+                }
+                peer.lane(qp.lane()).line.join(qpn, first);
                 self.watch_line(index);
             }
             Wait::Responses => {
                 self.reads.line.join(qpn, first);
                 self.watch_readers(now);
             }
-            // An answer to it, or its timeout, puts it among those who are ready again.
-            Wait::Answer => return,
+            // An answer to it, or its timeout, puts it among those who are ready again; or its pace does.
+            Wait::Answer | Wait::Pace => return,
         }
         qp.waits = Some(if wait == Wait::Turn { Wait::Room } else { wait });
     }
@@ -49,11 +51,11 @@ impl Shared {
         match qp.waits.take() {
             Some(Wait::Room) => {
                 if let Some(peer) = qp.peer.and_then(|index| self.peers.get_mut(index)) {
-                    peer.window.line.leave(qpn);
+                    peer.lane(qp.lane()).line.leave(qpn);
                 }
             }
             Some(Wait::Responses) => self.reads.line.leave(qpn),
-            Some(Wait::Turn | Wait::Answer) | None => {}
+            Some(Wait::Turn | Wait::Answer | Wait::Pace) | None => {}
         }
         if self.reads.turn == Some(qpn) {
             self.reads.turn = None;
@@ -64,10 +66,10 @@ impl Shared {
     pub(super) fn settle(&mut self, peer: Option<usize>) {
         if let Some(index) = peer
             && let Some(peer) = self.peers.get(index)
-            && !peer.window.line.is_empty()
+            && peer.is_awaited()
         {
             if peer.window.opens() {
-                self.schedule_peer(index);
+                self.schedule_lines(index);
             } else {
                 self.watch_line(index);
             }
@@ -77,13 +79,22 @@ impl Shared {
         }
     }
 
-    /// Puts a destination among those with something to send.
-    pub(super) fn schedule_peer(&mut self, index: usize) {
+    /// Puts a destination among those with something to send in a lane.
+    pub(super) fn schedule_peer(&mut self, lane: u8, index: usize) {
         if let Some(peer) = self.peers.get_mut(index)
-            && !peer.scheduled
+            && !core::mem::replace(&mut peer.lane(lane).scheduled, true)
         {
-            peer.scheduled = true;
-            self.schedule.push(Source::Peer(index));
+            self.schedule.push(lane, Source::Peer(index));
+        }
+    }
+
+    /// The same in all lanes in which somebody waits for room.
+    fn schedule_lines(&mut self, index: usize) {
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        for (lane, lists) in peer.lanes_mut() {
+            if !lists.line.is_empty() && !core::mem::replace(&mut lists.scheduled, true) {
+                self.schedule.push(lane, Source::Peer(index));
+            }
         }
     }
 
@@ -129,7 +140,7 @@ impl Endpoint {
             return;
         }
         peer.timer = None;
-        if peer.window.line.is_empty() {
+        if !peer.is_awaited() {
             return;
         }
         if peer.window.patient_until() > now {
@@ -140,10 +151,10 @@ impl Endpoint {
         let holds_nothing = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty());
         let is_fresh = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty() && !qp.holding.is_silent());
         // Whoever else waits holds something, and hears of that by itself.
-        if peer.window.line.prefer(holds_nothing) > 0 {
-            peer.window.line.prefer(is_fresh);
+        if peer.prefer(holds_nothing) > 0 {
+            peer.prefer(is_fresh);
             peer.window.exceed(now);
-            self.shared.schedule_peer(index);
+            self.shared.schedule_lines(index);
             self.shared.watch_line(index);
         }
     }

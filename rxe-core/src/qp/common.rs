@@ -1,14 +1,17 @@
 //! What every kind of queue pair has: identity, attributes, receive side, counters; and the outside world of one call.
+//!
+//! The queues above know nothing of packets, and the transport's rooms below know them only by what is here.
 
 use super::{
     attrs::{QpAttrs, QpConfig, QpState, QpType},
-    flow::{ReadBudget, Window},
+    flow::{Holding, ReadBudget, Window},
     reason::{Reason, Reasons},
     rq::{Named, RecvQueue, RecvWqe, Srq, XrcSrq},
+    sq,
 };
 use crate::{
     memory::{Asker, Memory},
-    num::{Pkey, Qpn},
+    num::{Pkey, Psn, Qpn},
     stats::QpStats,
     time::Instant,
     violation::Violation,
@@ -31,6 +34,30 @@ pub(crate) struct Ctx<'a> {
     pub reads: &'a mut ReadBudget,
 }
 
+/// What RoCE notes about a request that it has begun to send.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    /// First PSN.
+    pub first_psn: Psn,
+    /// PSNs it takes; 0 for local operations.
+    pub psns: u32,
+    /// Whether it leaves in parts that are messages of their own.
+    pub in_parts: bool,
+}
+
+/// A send queue of RoCE's.
+pub(crate) type SendQueue = sq::SendQueue<Sent>;
+/// A request in it.
+pub(crate) type SendWqe = sq::SendWqe<Sent>;
+
+/// What the sending half of a queue pair touches in one call.
+pub(crate) struct Scene<'a, 'c> {
+    pub qp: &'a mut QpCommon,
+    pub sq: &'a mut SendQueue,
+    pub holding: &'a mut Holding,
+    pub ctx: &'a mut Ctx<'c>,
+}
+
 /// The parts of a queue pair that both its halves use. In this order because addresses, at the start of the attributes, and
 /// most counters are seldom looked at.
 #[derive(Debug)]
@@ -40,6 +67,8 @@ pub(crate) struct QpCommon {
     pub qpn: Qpn,
     /// The partition key that `attrs.pkey_index` stands for.
     pub pkey: Pkey,
+    /// Which of the endpoint's P_Key tables is its.
+    pub pkey_table: u16,
     /// Whether COMM_EST was raised since RTR.
     pub established: bool,
     /// Whether LAST_WQE_REACHED was raised since the last reset.

@@ -240,6 +240,7 @@ impl World {
             config,
             attrs,
             pkey: Pkey::DEFAULT,
+            pkey_table: 0,
             rq: RecvQueue { max_wr: caps.max_recv_wr, max_sge: caps.max_recv_sge, ..RecvQueue::default() },
             stats: QpStats::default(),
             established: false,

@@ -3,14 +3,15 @@
 
 use super::{
     PostError, QpAttrs, QpConfig, QpState, QpType,
-    common::{Ctx, QpCommon},
+    common::{Ctx, QpCommon, Scene, SendQueue},
     flow::{Holding, ReadBudget},
+    pacing::{Pacer, Pacing},
     plan::{Grant, Half, Plan, Wait},
     rc::{requester::Requester, responder::Responder},
     reason::{Cause, Reason},
     rq::RecvQueue,
     sender::Sender,
-    sq::{MAX_MESSAGE, Scene, SendQueue},
+    sq::MAX_MESSAGE,
     uc_receiver::UcReceiver,
     ud_receiver,
 };
@@ -18,10 +19,11 @@ use crate::{
     num::{Pkey, Psn, Qpn},
     stats::QpStats,
     time::Instant,
-    wire::{Packet, Service},
+    wire::{Encapsulation, FlushIcrc, Packet, Service, icrc::Route},
     work::{AddressVector, AsyncEvent, Event, RecvWr, SendOp, SendWr, SrqId, WcStatus},
 };
-use core::{mem::offset_of, net::IpAddr, ptr};
+use alloc::boxed::Box;
+use core::net::IpAddr;
 
 /// The headers that a queue pair's packets leave with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +34,21 @@ pub(crate) struct Path {
     pub ifindex: u32,
     pub tos: u8,
     pub hop_limit: u8,
+    pub encapsulation: Encapsulation,
+    /// Virtual lane, 0 to 14.
+    pub lane: u8,
+}
+
+impl Path {
+    /// Whether a packet came from its other end.
+    fn leads_to(&self, from: &Arrival<'_>) -> bool {
+        self.encapsulation == from.encapsulation && self.dst == from.src && self.src == from.dst
+    }
+
+    /// What the ICRC covers of them.
+    pub(crate) const fn route(&self) -> Route {
+        Route { src: self.src, dst: self.dst, src_port: self.src_port, encapsulation: self.encapsulation }
+    }
 }
 
 /// Where a packet came from, as far as a queue pair asks.
@@ -39,6 +56,7 @@ pub(crate) struct Path {
 pub(crate) struct Arrival<'a> {
     pub src: IpAddr,
     pub dst: IpAddr,
+    pub encapsulation: Encapsulation,
     pub grh: &'a [u8; 40],
 }
 
@@ -80,6 +98,10 @@ pub(crate) struct QueuePair {
     pub common: QpCommon,
     /// When the peer was last told of congestion.
     pub notified: Option<Instant>,
+    /// What paces it, if anything does.
+    pub pacer: Option<Box<Pacer>>,
+    /// Which ICRC its latest FLUSH left with.
+    pub flush_icrc: FlushIcrc,
 }
 
 impl QueuePair {
@@ -102,6 +124,7 @@ impl QueuePair {
                 config,
                 attrs: QpAttrs::default(),
                 pkey: Pkey::DEFAULT,
+                pkey_table: 0,
                 rq,
                 stats: QpStats::default(),
                 established: false,
@@ -120,16 +143,10 @@ impl QueuePair {
             waits: None,
             owes: false,
             notified: None,
+            pacer: None,
+            flush_icrc: FlushIcrc::Standard,
             timer: None,
         }
-    }
-
-    /// Has what most packets touch fetched.
-    pub(crate) fn fetch(&self, fetch: fn(*const u8, usize)) {
-        fetch(ptr::from_ref(self).cast(), offset_of!(Self, common));
-        let QpCommon { attrs, stats, .. } = &self.common;
-        let (first, last) = (ptr::from_ref(&attrs.access).cast::<u8>(), ptr::from_ref(&stats.bytes_received));
-        fetch(first, last.addr() - first.addr());
     }
 
     /// Next PSNs: sent and expected.
@@ -165,8 +182,9 @@ impl QueuePair {
             &mut stats.dropped_service
         } else if !ready {
             &mut stats.dropped_state
-        } else if self.path.as_ref().is_some_and(|path| path.dst != from.src || path.src != from.dst) {
-            &mut stats.dropped_address
+        } else if let Some(path) = self.path.as_ref().filter(|path| !path.leads_to(from)) {
+            let addresses = (path.src, path.dst) != (from.dst, from.src);
+            if addresses { &mut stats.dropped_address } else { &mut stats.dropped_gid_type }
         } else if !packet.bth.pkey.matches(common.pkey) {
             &mut stats.dropped_pkey
         } else {
@@ -328,6 +346,11 @@ impl QueuePair {
         matches!(&self.machine, Machine::Rc { requester, .. } if requester.has_outstanding())
     }
 
+    /// The lane of what it sends to its peer; 0 while it has none.
+    pub(crate) fn lane(&self) -> u8 {
+        self.path.map_or(0, |path| path.lane)
+    }
+
     fn may_send(&self) -> bool {
         matches!(self.common.state(), QpState::Rts | QpState::Sqd)
     }
@@ -380,28 +403,51 @@ impl QueuePair {
         emitted
     }
 
-    /// Whether a FLUSH is to leave with kernel rxe's ICRC: the other form is tried when one was not answered.
-    pub(crate) fn flushes_like_rxe(&self) -> bool {
-        matches!(&self.machine, Machine::Rc { requester, .. } if requester.flushes_like_rxe())
-    }
-
     /// When to call `handle_timeout`.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        match &self.machine {
-            Machine::Rc { requester, .. } if self.may_send() => requester.next_deadline(),
-            _ => None,
+        let Machine::Rc { requester, .. } = &self.machine else { return None };
+        if !self.may_send() {
+            return None;
+        }
+        let pace = self.pacer.as_ref().and_then(|pacer| pacer.deadline());
+        match (requester.next_deadline(), pace) {
+            (Some(retry), Some(pace)) => Some(retry.min(pace)),
+            (retry, pace) => retry.or(pace),
         }
     }
 
-    /// Time passed.
-    pub(crate) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        let Machine::Rc { requester, .. } = &mut self.machine else { return };
+    /// Paces it from now on. Reliable connections only; others are not paced.
+    pub(crate) fn pace(&mut self, pacing: Pacing) {
+        if let Machine::Rc { requester, .. } = &mut self.machine {
+            requester.set_timing(pacing.timing);
+            self.pacer = Some(Box::new(Pacer::new(pacing)));
+        }
+    }
+
+    /// Tells what paces it of the round trip that was measured, if one was.
+    pub(crate) fn tell_pacer(&mut self, now: Instant) {
+        if let Some(pacer) = &mut self.pacer
+            && let Machine::Rc { requester, .. } = &mut self.machine
+            && let Some(trip) = requester.take_trip()
+        {
+            pacer.round_trip(now, trip);
+        }
+    }
+
+    /// Time passed. If that was too long for a FLUSH, says which ICRC that had.
+    pub(crate) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) -> Option<FlushIcrc> {
+        let Machine::Rc { requester, .. } = &mut self.machine else { return None };
         let now = ctx.now;
+        if let Some(pacer) = &mut self.pacer {
+            pacer.end_wait(now);
+        }
         let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
+        let (flushes, timeouts) = (begins_with_flush(scene.sq), scene.qp.stats.timeouts);
         if let Err(failure) = requester.handle_timeout(&mut scene, now) {
             requester.fail(&mut scene, failure);
             self.enter_error(ctx);
         }
+        (flushes && self.common.stats.timeouts != timeouts).then_some(self.flush_icrc)
     }
 
     /// Takes the attributes of a modify call that the table allowed, and acts on the transition.
@@ -473,8 +519,8 @@ impl QueuePair {
     fn reset(&mut self, ctx: &mut Ctx<'_>) {
         self.silence(ctx);
         let fresh = Self::new(self.common.qpn, self.common.config);
-        let (attrs, stats) = (self.common.attrs, self.common.stats);
-        self.common = QpCommon { attrs, stats, ..fresh.common };
+        let QpCommon { attrs, stats, pkey_table, .. } = self.common;
+        self.common = QpCommon { attrs, stats, pkey_table, ..fresh.common };
         self.sq = fresh.sq;
         self.machine = fresh.machine;
     }
@@ -538,6 +584,10 @@ impl QueuePair {
             ctx.events.push_back(Event::Async(AsyncEvent::LastWqeReached(self.common.qpn)));
         }
     }
+}
+
+fn begins_with_flush(sq: &SendQueue) -> bool {
+    sq.ring.front().is_some_and(|wqe| matches!(wqe.op, SendOp::Flush { .. }))
 }
 
 impl Requester {

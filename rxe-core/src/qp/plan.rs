@@ -115,6 +115,8 @@ pub(crate) enum Wait {
     Turn,
     /// The queue pair holds as much as it may until something of that is answered.
     Answer,
+    /// Its rate does not allow a packet yet.
+    Pace,
 }
 
 /// Where in a batch the next packet stands.
@@ -128,4 +130,8 @@ pub(crate) struct Spot {
     pub in_turn: bool,
     /// Bytes of this batch that the queue pair has filled already.
     pub spent: u32,
+    /// Others that wait in line for room there, of the same lane.
+    pub waiting: usize,
+    /// Anybody waits there, in whichever lane.
+    pub awaited: bool,
 }

@@ -1,7 +1,7 @@
 //! Why a queue pair failed, in words for people: kept when a request is refused or fails, because the codes on the wire and in
 //! completions say much less.
 
-use super::sq::SendWqe;
+use super::common::SendWqe;
 use crate::{
     memory::AccessError,
     num::Key,
@@ -144,6 +144,8 @@ const fn words(status: WcStatus) -> &'static str {
         WcStatus::RetryExceeded => "no answer after all retries",
         WcStatus::RnrRetryExceeded => "the peer had no receive posted, after all retries",
         WcStatus::RemoteAborted => "the peer aborted",
-        WcStatus::Fatal | WcStatus::General => "it failed",
+        WcStatus::TagMatching | WcStatus::RendezvousIncomplete | WcStatus::Fatal | WcStatus::General => {
+            "it failed"
+        }
     }
 }

@@ -3,9 +3,8 @@
 
 use super::{
     QpState, QpType,
-    common::QpCommon,
+    common::{QpCommon, Scene, SendQueue},
     plan::{Draft, Half, Plan},
-    sq::{Scene, SendQueue},
 };
 use crate::{
     num::{Psn, Qkey},

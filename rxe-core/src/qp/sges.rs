@@ -41,8 +41,11 @@ fn walk(
     Ok(())
 }
 
-/// Reads the bytes at `offset` of the list into `out`.
-pub(crate) fn gather(
+/// Reads the bytes at `offset` of a list of elements into `out`. What lies beyond the list's end is left as it is.
+///
+/// # Errors
+/// Why a part of it could not be read.
+pub fn gather(
     sges: &[Sge],
     memory: &dyn Memory,
     asker: Asker,
@@ -55,8 +58,11 @@ pub(crate) fn gather(
     })
 }
 
-/// Writes `data` to the bytes at `offset` of the list, elements in order.
-pub(crate) fn scatter(
+/// Writes `data` to the bytes at `offset` of a list of elements, in their order. What lies beyond the list's end is left out.
+///
+/// # Errors
+/// Why a part of it could not be written; those before it are.
+pub fn scatter(
     sges: &[Sge],
     memory: &dyn Memory,
     asker: Asker,

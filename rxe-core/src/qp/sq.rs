@@ -1,15 +1,15 @@
 //! The send queue: work requests waiting, in flight, or waiting for an earlier one.
+//!
+//! It knows nothing of packets. What a transport notes about a request that it has begun to send is of the transport's own type.
 
 use super::{
     QpType,
     common::{Ctx, QpCommon},
-    flow::Holding,
     rq::PostError,
     sges::{self, Elements},
 };
 use crate::{
     memory::{AccessError, Asker, Memory},
-    num::Psn,
     work::{Completion, Payload, SendFlags, SendOp, SendWr, UdDest, WcOpcode, WcStatus},
 };
 use alloc::{collections::VecDeque, vec::Vec};
@@ -26,7 +26,7 @@ pub(crate) enum WqeData {
 
 /// A send request in the queue.
 #[derive(Debug)]
-pub(crate) struct SendWqe {
+pub(crate) struct SendWqe<T> {
     pub wr_id: u64,
     pub op: SendOp,
     pub flags: SendFlags,
@@ -35,15 +35,11 @@ pub(crate) struct SendWqe {
     pub len: u32,
     /// The peer's XRC shared receive queue.
     pub xrc_srq: u32,
-    /// First PSN, once started.
-    pub first_psn: Psn,
-    /// PSNs it takes, once started; 0 for local operations.
-    pub psns: u32,
-    /// Once started: whether it leaves in parts that are messages of their own.
-    pub in_parts: bool,
+    /// The transport's notes.
+    pub sent: T,
 }
 
-impl SendWqe {
+impl<T> SendWqe<T> {
     /// What its completion says.
     pub(crate) const fn wc_opcode(&self) -> WcOpcode {
         match self.op {
@@ -89,7 +85,7 @@ impl SendWqe {
         )
     }
 
-    /// Payload bytes of its requests before PSN `first_psn + k`.
+    /// Payload bytes before its packet `k`.
     pub(crate) fn offset(&self, k: u32, mtu: u32) -> u64 {
         (u64::from(k) * u64::from(mtu)).min(u64::from(self.len))
     }
@@ -129,25 +125,23 @@ impl SendWqe {
     }
 }
 
-/// What the sending half of a queue pair touches in one call.
-pub(crate) struct Scene<'a, 'c> {
-    pub qp: &'a mut QpCommon,
-    pub sq: &'a mut SendQueue,
-    pub holding: &'a mut Holding,
-    pub ctx: &'a mut Ctx<'c>,
-}
-
 /// A send queue.
-#[derive(Debug, Default)]
-pub(crate) struct SendQueue {
-    pub ring: VecDeque<SendWqe>,
+#[derive(Debug)]
+pub(crate) struct SendQueue<T> {
+    pub ring: VecDeque<SendWqe<T>>,
     /// Where each of them goes: datagrams alone.
     pub dests: VecDeque<UdDest>,
     /// Inline buffers to use again: no more than were once in the queue together.
     spare: Vec<Vec<u8>>,
 }
 
-impl SendQueue {
+impl<T> Default for SendQueue<T> {
+    fn default() -> Self {
+        Self { ring: VecDeque::new(), dests: VecDeque::new(), spare: Vec::new() }
+    }
+}
+
+impl<T: Default> SendQueue<T> {
     /// Copies a request into the queue. The caller has checked state and service; `limit` is
     /// the service's longest message.
     pub(crate) fn post(&mut self, qp: &QpCommon, wr: &SendWr<'_>, limit: u64) -> Result<(), PostError> {
@@ -185,9 +179,7 @@ impl SendQueue {
             data,
             len,
             xrc_srq: wr.xrc_srq,
-            first_psn: Psn::new(0),
-            psns: 0,
-            in_parts: false,
+            sent: T::default(),
         });
         Ok(())
     }

@@ -8,16 +8,17 @@ use super::{
 use crate::{
     num::{Pkey, Qkey},
     violation::Violation,
-    wire::{NakCode, Packet, Syndrome},
+    wire::{NEXT_HEADER_BTH, NakCode, Packet, Syndrome},
     work::{Completion, WcExtra, WcOpcode},
 };
 
 /// Bytes in front of every datagram in its receive: the IP header it came with.
 const GRH_LEN: u64 = 40;
 
-/// The service level that ConnectX cards report for a datagram over UDP: bits 2:0 name the packet's network header.
+/// The service level that ConnectX cards report for a datagram: bits 2:0 name the packet's network header, bit 3 is UDP.
 const SL_UDP_IPV4: u8 = 8 | 2;
 const SL_UDP_IPV6: u8 = 8 | 1;
+const SL_ROCE_V1: u8 = 0;
 
 /// Takes a datagram; `grh` is the area in front of it: an IPv6 header, or 20 zero bytes and an IPv4 header. A wrong
 /// Q_Key, no receive, or one too small is a counted drop, and the receive stays. An error means that the receive's own
@@ -64,7 +65,11 @@ pub(crate) fn receive(
         qpn: qp.qpn,
         src_qp: packet.ext.deth.src_qp,
         grh: true,
-        sl: if grh[0] >> 4 == 6 { SL_UDP_IPV6 } else { SL_UDP_IPV4 },
+        sl: match (grh[0] >> 4, grh[6]) {
+            (6, NEXT_HEADER_BTH) => SL_ROCE_V1,
+            (6, _) => SL_UDP_IPV6,
+            _ => SL_UDP_IPV4,
+        },
         pkey: if gsi { packet.bth.pkey } else { Pkey::DEFAULT },
         solicited: packet.bth.solicited,
         ..Completion::default()

@@ -65,6 +65,8 @@ pub struct ConnectOptions {
     pub pkey_index: u16,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
+    /// Service level.
+    pub service_level: u8,
 }
 
 impl Default for ConnectOptions {
@@ -93,6 +95,7 @@ impl Default for ConnectOptions {
             qkey: Qkey(0x1111_1111),
             pkey_index: 0,
             traffic_class: 0,
+            service_level: 0,
         }
     }
 }
@@ -117,6 +120,7 @@ impl Pair {
             flow_label: 0,
             service_level: 0,
             sgid_index: 0,
+            gid_type: self.config().gid_type(),
         }
     }
 
@@ -154,7 +158,8 @@ impl Pair {
                 change.access = (!datagram).then_some(options.access);
             }
             QpState::Rtr if !datagram => {
-                let av = AddressVector { traffic_class: options.traffic_class, ..self.path(side) };
+                let ConnectOptions { traffic_class, service_level, .. } = *options;
+                let av = AddressVector { traffic_class, service_level, ..self.path(side) };
                 change.av = Some(av);
                 change.path_mtu = Some(options.mtu);
                 change.dest_qpn = Some(peer);

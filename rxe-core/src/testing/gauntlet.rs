@@ -17,7 +17,8 @@ use crate::{
     num::{Key, Psn, Qpn},
     qp::{Mtu, QpChange, QpState, QpType},
     wire::{
-        self, Aeth, AtomicEth, Bth, Class, Ext, Feth, ICRC_LEN, Opcode, Packet, Position, Reth, Syndrome,
+        self, Aeth, AtomicEth, Bth, Class, Encapsulation, Ext, Feth, ICRC_LEN, Opcode, Packet, Position,
+        Reth, Syndrome,
     },
     work::{Access, Completion, Payload, PdId, RecvWr, Remote, SendOp, SendWr, Sge, WcOpcode, WcStatus},
 };
@@ -102,9 +103,9 @@ struct Gauntlet {
 /// # Panics
 /// If the queue pair breaks a rule: that is the finding.
 #[must_use]
-pub fn run(input: &[u8]) -> Outcome {
+pub fn run(input: &[u8], encapsulation: Encapsulation) -> Outcome {
     let mut script = Script(input);
-    let mut gauntlet = Gauntlet::new(&mut script);
+    let mut gauntlet = Gauntlet::new(&mut script, encapsulation);
     let before = gauntlet.pair.sides[1].heap.snapshot();
     for _ in 0..MAX_STEPS {
         if script.0.is_empty() {
@@ -123,7 +124,7 @@ pub fn run(input: &[u8]) -> Outcome {
 }
 
 impl Gauntlet {
-    fn new(script: &mut Script<'_>) -> Self {
+    fn new(script: &mut Script<'_>, encapsulation: Encapsulation) -> Self {
         let options = script.byte();
         let rights = Access::from_bits_truncate(script.word().into())
             & (Access::REMOTE_WRITE
@@ -142,6 +143,7 @@ impl Gauntlet {
             seed: 7,
             name: "gauntlet",
             ipv6: options & 4 != 0,
+            encapsulation,
             heap: 1 << 16,
             trace: 0,
             ..PairConfig::default()
@@ -400,13 +402,15 @@ impl Gauntlet {
             self.thrown.push(bytes.clone());
         }
         let [src, dst] = [self.pair.sides[0].addr, self.pair.sides[1].addr];
+        let encapsulation = self.pair.config().encapsulation;
         if bytes.len() > ICRC_LEN {
             let end = bytes.len() - ICRC_LEN;
-            let icrc = icrc_of((src, dst, 0xc000), 0, &bytes[..end]);
+            let icrc = icrc_of(encapsulation, (src, dst, 0xc000), 0, &bytes[..end]);
             bytes[end..].copy_from_slice(&icrc.to_le_bytes());
         }
         self.outcome.thrown += 1;
-        let datagram = Datagram { src, dst, src_port: 0xc000, tos: 0, hop_limit: 64, ident: 0, bytes };
+        let datagram =
+            Datagram { src, dst, src_port: 0xc000, tos: 0, hop_limit: 64, ident: 0, encapsulation, bytes };
         self.pair.inject(1, &datagram);
     }
 
@@ -419,7 +423,10 @@ impl Gauntlet {
             assert_eq!((datagram.src, datagram.dst), (self.pair.sides[1].addr, self.pair.sides[0].addr));
             let (body, icrc) = datagram.bytes.split_at(datagram.bytes.len() - ICRC_LEN);
             let route = (datagram.src, datagram.dst, datagram.src_port);
-            let right = icrc_of(route, datagram.ident, body);
+            if datagram.encapsulation == Encapsulation::Memory {
+                continue;
+            }
+            let right = icrc_of(datagram.encapsulation, route, datagram.ident, body);
             // A FLUSH sent again may have kernel rxe's, which goes over the packet twice.
             let rxe = (body[0] == 0x1c).then(|| {
                 let mut crc = crc32fast::Hasher::new_with_initial(right);

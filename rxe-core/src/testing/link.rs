@@ -2,14 +2,17 @@
 //! packet is decided by the test's rule if it has one, else by chance.
 
 use super::rng::Rng;
-use crate::{time::Instant, wire::Packet};
+use crate::{
+    time::Instant,
+    wire::{Encapsulation, Packet, icrc::Route},
+};
 use alloc::{boxed::Box, collections::BinaryHeap, vec::Vec};
 use core::{cmp::Ordering, fmt, net::IpAddr, time::Duration};
 
 /// Ethernet, IPv4 and UDP headers, checksum, preamble and gap: what a packet costs on a wire besides its bytes.
 const OVERHEAD: u64 = 38 + 28;
 
-/// One UDP datagram: a packet from BTH to ICRC, and the headers in front of it.
+/// One datagram or frame: a packet from BTH to ICRC, and the headers in front of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Datagram {
     /// Source address.
@@ -24,8 +27,34 @@ pub struct Datagram {
     pub hop_limit: u8,
     /// IPv4 ID.
     pub ident: u16,
+    /// What the headers are.
+    pub encapsulation: Encapsulation,
     /// BTH to ICRC.
     pub bytes: Vec<u8>,
+}
+
+impl Datagram {
+    /// What the ICRC covers of the headers.
+    #[must_use]
+    pub const fn route(&self) -> Route {
+        Route { src: self.src, dst: self.dst, src_port: self.src_port, encapsulation: self.encapsulation }
+    }
+
+    /// The digest of all datagrams before it, with this one behind.
+    fn digest(&self, before: u32) -> u32 {
+        let mut hasher = crc32fast::Hasher::new_with_initial(before);
+        for address in [self.src, self.dst] {
+            match address {
+                IpAddr::V4(v4) => hasher.update(&v4.octets()),
+                IpAddr::V6(v6) => hasher.update(&v6.octets()),
+            }
+        }
+        hasher.update(&self.src_port.to_be_bytes());
+        hasher.update(&[self.tos, self.hop_limit]);
+        hasher.update(&self.ident.to_be_bytes());
+        hasher.update(&self.bytes);
+        hasher.finalize()
+    }
 }
 
 /// Chances of a packet's misfortunes, each in thousandths.
@@ -155,6 +184,8 @@ pub struct LinkStats {
     pub corrupted: u64,
     /// Marked: congestion experienced.
     pub marked: u64,
+    /// A digest of every datagram sent, headers included, in order: equal for equal traffic.
+    pub digest: u32,
 }
 
 /// A wire in one direction.
@@ -225,6 +256,7 @@ impl Link {
     pub fn send(&mut self, now: Instant, mut datagram: Datagram) -> Verdict {
         let index = self.stats.sent;
         self.stats.sent += 1;
+        self.stats.digest = datagram.digest(self.stats.digest);
         let verdict = self.judge(index, now, &datagram);
         if self.config.mark != 0 && self.waiting(now) > self.config.mark && datagram.tos & 3 != 0 {
             self.stats.marked += u64::from(datagram.tos & 3 != 3);
@@ -354,7 +386,16 @@ mod tests {
     fn datagram(tag: u8) -> Datagram {
         let addr = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let bytes = alloc::vec![tag; 100];
-        Datagram { src: addr, dst: addr, src_port: 1, tos: 0, hop_limit: 64, ident: 0, bytes }
+        Datagram {
+            src: addr,
+            dst: addr,
+            src_port: 1,
+            tos: 0,
+            hop_limit: 64,
+            ident: 0,
+            encapsulation: Encapsulation::V2,
+            bytes,
+        }
     }
 
     fn at(micros: u64) -> Instant {

@@ -10,15 +10,15 @@ use super::{
     trace::{Entry, Record, Trace},
 };
 use crate::{
-    endpoint::{Acks, BatchIdent, Endpoint, EndpointConfig, Run, RunMeta, Transmit},
+    endpoint::{Acks, Endpoint, EndpointConfig, Run, RunMeta, Transmit},
     num::{Pkey, Qpn},
     qp::{ModifyError, PostError, QpChange},
     time::Instant,
     wire::{
-        Class, HeaderSeen, ICRC_LEN, Packet,
+        Class, Encapsulation, HeaderSeen, ICRC_LEN, Packet,
         icrc::{self, DONT_FRAGMENT, Route},
     },
-    work::{AsyncEvent, Completion, CqId, Event, RecvWr, SendWr, SrqId},
+    work::{AsyncEvent, Completion, CqId, Event, GidType, RecvWr, SendWr, SrqId},
 };
 use alloc::{collections::BTreeMap, collections::VecDeque, format, string::String, vec, vec::Vec};
 use core::{
@@ -50,6 +50,8 @@ pub struct PairConfig {
     pub merge: bool,
     /// Whether receivers see the IPv4 ID, as on a raw link.
     pub show_headers: bool,
+    /// What carries the packets.
+    pub encapsulation: Encapsulation,
     /// Whether owed acknowledgements leave at once or wait for company.
     pub acks: Acks,
     /// Records kept for the evidence of a failure; 0 for none.
@@ -68,6 +70,7 @@ impl Default for PairConfig {
             endpoints: [EndpointConfig::default(), EndpointConfig::default()],
             merge: true,
             show_headers: false,
+            encapsulation: Encapsulation::V2,
             acks: Acks::Wait,
             trace: 20_000,
             heap: 1 << 20,
@@ -118,13 +121,25 @@ pub const fn address(ipv6: bool, side: usize) -> IpAddr {
     }
 }
 
+impl PairConfig {
+    /// Type of both sides' GIDs.
+    #[must_use]
+    pub const fn gid_type(&self) -> GidType {
+        match self.encapsulation {
+            Encapsulation::V1 => GidType::RoceV1,
+            Encapsulation::V2 | Encapsulation::Memory => GidType::RoceV2,
+        }
+    }
+}
+
 impl Pair {
     /// Builds the bench; nothing happens yet.
     #[must_use]
     pub fn new(config: PairConfig) -> Self {
         let side = |which: usize| {
             let seed = config.seed.wrapping_mul(4).wrapping_add(which as u64);
-            let endpoint_config = EndpointConfig { seed, ..config.endpoints[which].clone() };
+            let memory = config.encapsulation == Encapsulation::Memory;
+            let endpoint_config = EndpointConfig { seed, memory, ..config.endpoints[which].clone() };
             Side {
                 arena: vec![0; endpoint_config.max_batch],
                 endpoint: Endpoint::new(endpoint_config.clone()),
@@ -266,17 +281,14 @@ impl Pair {
         self.check_batch(which, &batch);
         let side = &mut self.sides[which];
         for (index, bytes) in side.arena[..batch.len].chunks(batch.segment).enumerate() {
-            let ident = match side.config.ident {
-                BatchIdent::Sequential => index as u16,
-                BatchIdent::Zero => 0,
-            };
             let datagram = Datagram {
                 src: batch.src,
                 dst: batch.dst,
                 src_port: batch.src_port,
                 tos: batch.tos,
                 hop_limit: if batch.hop_limit == 0 { 64 } else { batch.hop_limit },
-                ident,
+                ident: batch.ident.of(index),
+                encapsulation: batch.encapsulation,
                 bytes: bytes.to_vec(),
             };
             let kept = self.trace.is_on().then(|| datagram.clone());
@@ -298,13 +310,15 @@ impl Pair {
         assert!(batch.count <= usize::from(side.config.max_segments), "{batch:?}");
         assert_eq!(batch.src, side.addr, "{batch:?}");
         assert!(side.config.source_ports.contains(&batch.src_port), "{batch:?}");
-        let route = Route { src: batch.src, dst: batch.dst, src_port: batch.src_port };
+        assert_eq!((batch.ident, batch.encapsulation), (side.config.ident, self.config.encapsulation));
+        let route = batch.route();
         let mut slot = None;
         for (index, bytes) in side.arena[..batch.len].chunks(batch.segment).enumerate() {
             let packet = Packet::decode(bytes).unwrap_or_else(|error| panic!("sent {bytes:02x?}: {error}"));
-            let ident = if side.config.ident == BatchIdent::Sequential { index as u16 } else { 0 };
+            let ident = batch.ident.of(index);
             // Towards kernel rxe a FLUSH that was not answered goes out with that kernel's ICRC.
-            let sealed = icrc::check(&route, ident, DONT_FRAGMENT, bytes)
+            let sealed = batch.encapsulation == Encapsulation::Memory
+                || icrc::check(&route, ident, DONT_FRAGMENT, bytes)
                 || packet.info.class == Class::Flush && is_rxe_flush(&route, ident, bytes);
             assert!(sealed, "sent with a wrong ICRC: {packet}");
             assert_eq!(bytes.len() % 4, 0, "{packet}");
@@ -338,10 +352,7 @@ impl Pair {
                 count += 1;
                 next = self.sides[1 - to].link.receive(self.now);
             }
-            let seen = match self.config.show_headers {
-                true => HeaderSeen::Seen { ident: first.ident, fragment: DONT_FRAGMENT },
-                false => HeaderSeen::Hidden,
-            };
+            let seen = seen(&first, self.config.show_headers);
             let meta = RunMeta {
                 src: first.src,
                 dst: first.dst,
@@ -368,7 +379,7 @@ impl Pair {
             ifindex: 1,
             tos: datagram.tos,
             hop_limit: datagram.hop_limit,
-            seen: HeaderSeen::Seen { ident: datagram.ident, fragment: DONT_FRAGMENT },
+            seen: seen(datagram, true),
         };
         let Side { endpoint, heap, .. } = &mut self.sides[to];
         endpoint.handle_run(self.now, &Run { meta, bytes: &datagram.bytes, segment: 0 }, heap);
@@ -484,6 +495,16 @@ impl Drop for Pair {
         if std::thread::panicking() && self.trace.is_on() {
             self.print_evidence();
         }
+    }
+}
+
+/// What a link shows of a datagram's headers.
+const fn seen(datagram: &Datagram, show: bool) -> HeaderSeen {
+    match datagram.encapsulation {
+        Encapsulation::V2 if show => HeaderSeen::Seen { ident: datagram.ident, fragment: DONT_FRAGMENT },
+        Encapsulation::V2 => HeaderSeen::Hidden,
+        Encapsulation::V1 => HeaderSeen::Grh,
+        Encapsulation::Memory => HeaderSeen::Bare,
     }
 }
 

@@ -1,16 +1,24 @@
-//! A capture file of simulated traffic, for Wireshark: pcapng (draft-ietf-opsawg-pcapng), link type raw IP, with the IP
-//! and UDP headers that the packets would have had. What became of a packet is its comment.
+//! A capture file of simulated traffic, for Wireshark: pcapng (draft-ietf-opsawg-pcapng), with the headers that the packets
+//! would have had: IP and UDP (link type raw IP), or Ethernet and a GRH (link type Ethernet). What became of a packet is its
+//! comment.
 
 use super::{
     link::{Datagram, Verdict},
-    trace::{Entry, Trace},
+    trace::{Entry, Record, Trace},
 };
-use crate::wire::icrc::{DONT_FRAGMENT, ROCE_PORT};
+use crate::wire::{
+    Encapsulation, Grh,
+    icrc::{DONT_FRAGMENT, ROCE_PORT},
+};
 use alloc::{format, string::String, vec::Vec};
 use core::net::IpAddr;
 
 /// LINKTYPE_RAW: the packet starts with its IP header.
 const LINKTYPE_RAW: u16 = 101;
+/// LINKTYPE_ETHERNET: it starts with its Ethernet header.
+const LINKTYPE_ETHERNET: u16 = 1;
+/// Ethertype of RoCEv1.
+const ROCE_V1: u16 = 0x8915;
 
 /// The capture file of everything kept in `trace`. Side A's packets are marked outbound, side B's inbound.
 #[must_use]
@@ -22,16 +30,18 @@ pub fn pcapng(trace: &Trace) -> Vec<u8> {
     body.extend_from_slice(&[1, 0, 0, 0]);
     body.extend_from_slice(&u64::MAX.to_le_bytes());
     block(&mut out, 0x0a0d_0d0a, &body);
+    let is_v1 = |record: &Record| matches!(&record.entry, Entry::Packet { datagram, .. } if datagram.encapsulation == Encapsulation::V1);
+    let v1 = trace.records().any(is_v1);
     // Interface: nanosecond time stamps.
     body.clear();
-    body.extend_from_slice(&LINKTYPE_RAW.to_le_bytes());
+    body.extend_from_slice(&(if v1 { LINKTYPE_ETHERNET } else { LINKTYPE_RAW }).to_le_bytes());
     body.extend_from_slice(&[0; 6]);
     option(&mut body, 9, &[9]);
     option(&mut body, 0, &[]);
     block(&mut out, 1, &body);
     for record in trace.records() {
         let Entry::Packet { datagram, fate } = &record.entry else { continue };
-        let packet = ip_packet(datagram);
+        let packet = if v1 { rocev1_frame(datagram) } else { ip_packet(datagram) };
         let nanos = record.at.nanos();
         body.clear();
         body.extend_from_slice(&0_u32.to_le_bytes());
@@ -118,6 +128,18 @@ pub fn ip_packet(datagram: &Datagram) -> Vec<u8> {
     out
 }
 
+/// The whole Ethernet frame that carries a RoCEv1 packet, between made-up stations.
+#[must_use]
+pub fn rocev1_frame(datagram: &Datagram) -> Vec<u8> {
+    let mut out = Vec::with_capacity(datagram.bytes.len() + 54);
+    out.extend_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    out.extend_from_slice(&ROCE_V1.to_be_bytes());
+    let len = datagram.bytes.len();
+    out.extend_from_slice(&Grh::new(&datagram.route(), datagram.tos, datagram.hop_limit, len).emit());
+    out.extend_from_slice(&datagram.bytes);
+    out
+}
+
 fn internet_checksum(header: &[u8]) -> u16 {
     let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
@@ -127,7 +149,7 @@ fn internet_checksum(header: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{testing::trace::Record, time::Instant};
+    use crate::time::Instant;
     use core::net::Ipv4Addr;
 
     /// A whole file, checked byte by byte against the format's description.
@@ -135,8 +157,16 @@ mod tests {
     fn one_packet() {
         let addr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let bytes = alloc::vec![0x11, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 2, 0x1f, 0, 0, 0, 1, 2, 3, 4];
-        let datagram =
-            Datagram { src: addr, dst: addr, src_port: 0xc000, tos: 2, hop_limit: 64, ident: 7, bytes };
+        let datagram = Datagram {
+            src: addr,
+            dst: addr,
+            src_port: 0xc000,
+            tos: 2,
+            hop_limit: 64,
+            ident: 7,
+            encapsulation: Encapsulation::V2,
+            bytes,
+        };
         let mut trace = Trace::new(10);
         trace.note(Instant::ZERO, 0, "not in the file".into());
         let entry = Entry::Packet { datagram: datagram.clone(), fate: Verdict::Drop };

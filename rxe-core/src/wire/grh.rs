@@ -1,9 +1,12 @@
 //! The 40 bytes in front of every datagram that a UD queue pair receives: where it came from.
 //!
-//! InfiniBand puts its global route header there (IBTA vol. 1, 8.3); RoCEv2 the IP header that the datagram came with
-//! (annex A17.4.5): IPv6 as it is, IPv4 in the last 20 bytes behind 20 zero bytes.
+//! InfiniBand and RoCEv1 put their global route header there (IBTA vol. 1, 8.3); RoCEv2 the IP header that the datagram came
+//! with (annex A17.4.5): IPv6 as it is, IPv4 in the last 20 bytes behind 20 zero bytes.
 
-use super::icrc::{DONT_FRAGMENT, IPV4_LEN, Route, UDP_LEN, v6_octets};
+use super::{
+    encap::Encapsulation,
+    icrc::{DONT_FRAGMENT, IPV4_LEN, Route, UDP_LEN, v6_octets},
+};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Size of the area, bytes.
@@ -12,11 +15,15 @@ pub const GRH_LEN: usize = 40;
 const IPV4_AT: usize = GRH_LEN - IPV4_LEN;
 /// IP's number for UDP.
 const UDP: u8 = 17;
+/// The GRH's number for a BTH (IBTA vol. 1, 8.3).
+pub const NEXT_HEADER_BTH: u8 = 0x1b;
 
 /// What the area tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grh {
-    /// Source address; the family of both decides between IPv4 and IPv6.
+    /// What carried the packet; memory is told as RoCEv2.
+    pub encapsulation: Encapsulation,
+    /// Source address; the family of both decides between IPv4 and IPv6. RoCEv1: the GID, mapped IPv4 as IPv4.
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
@@ -28,27 +35,34 @@ pub struct Grh {
     pub flow_label: u32,
     /// IPv4 ID; 0 for IPv6.
     pub ident: u16,
-    /// Bytes of UDP header and UDP payload.
-    pub udp_len: u16,
+    /// Bytes behind the header: of UDP header and UDP payload, or of RoCEv1's packet with its ICRC.
+    pub len: u16,
 }
 
 impl Grh {
     /// The area of a packet of `packet` bytes, BTH to ICRC, that came over `route`.
     #[must_use]
     pub fn new(route: &Route, traffic_class: u8, hop_limit: u8, packet: usize) -> Self {
-        let udp_len = u16::try_from(packet + UDP_LEN).unwrap_or(u16::MAX);
-        Self { src: route.src, dst: route.dst, traffic_class, hop_limit, flow_label: 0, ident: 0, udp_len }
+        let (encapsulation, more) = match route.encapsulation {
+            Encapsulation::V1 => (Encapsulation::V1, 0),
+            Encapsulation::V2 | Encapsulation::Memory => (Encapsulation::V2, UDP_LEN),
+        };
+        let len = u16::try_from(packet + more).unwrap_or(u16::MAX);
+        let (src, dst) = (route.src, route.dst);
+        Self { encapsulation, src, dst, traffic_class, hop_limit, flow_label: 0, ident: 0, len }
     }
 
     /// Writes the area. An IPv4 header gets its checksum: some consumers tell the families apart by it.
     #[must_use]
     pub fn emit(&self) -> [u8; GRH_LEN] {
         let mut out = [0; GRH_LEN];
-        if let (IpAddr::V4(src), IpAddr::V4(dst)) = (self.src, self.dst) {
+        if let (Encapsulation::V2, IpAddr::V4(src), IpAddr::V4(dst)) =
+            (self.encapsulation, self.src, self.dst)
+        {
             let ip = &mut out[IPV4_AT..];
             ip[0] = 0x45;
             ip[1] = self.traffic_class;
-            ip[2..4].copy_from_slice(&self.udp_len.saturating_add(IPV4_LEN as u16).to_be_bytes());
+            ip[2..4].copy_from_slice(&self.len.saturating_add(IPV4_LEN as u16).to_be_bytes());
             ip[4..6].copy_from_slice(&self.ident.to_be_bytes());
             ip[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
             ip[8] = self.hop_limit;
@@ -60,8 +74,8 @@ impl Grh {
         } else {
             let word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0x000f_ffff;
             out[..4].copy_from_slice(&word.to_be_bytes());
-            out[4..6].copy_from_slice(&self.udp_len.to_be_bytes());
-            out[6] = UDP;
+            out[4..6].copy_from_slice(&self.len.to_be_bytes());
+            out[6] = if self.encapsulation == Encapsulation::V1 { NEXT_HEADER_BTH } else { UDP };
             out[7] = self.hop_limit;
             out[8..24].copy_from_slice(&v6_octets(self.src));
             out[24..].copy_from_slice(&v6_octets(self.dst));
@@ -77,13 +91,14 @@ impl Grh {
         let like_ipv6 = area[0] >> 4 == 6;
         if ip[0] == 0x45 && (!like_ipv6 || ones_complement_sum(ip) == u16::MAX) {
             return Some(Self {
+                encapsulation: Encapsulation::V2,
                 src: Ipv4Addr::new(ip[12], ip[13], ip[14], ip[15]).into(),
                 dst: Ipv4Addr::new(ip[16], ip[17], ip[18], ip[19]).into(),
                 traffic_class: ip[1],
                 hop_limit: ip[8],
                 flow_label: 0,
                 ident: u16::from_be_bytes([ip[4], ip[5]]),
-                udp_len: u16::from_be_bytes([ip[2], ip[3]]).saturating_sub(IPV4_LEN as u16),
+                len: u16::from_be_bytes([ip[2], ip[3]]).saturating_sub(IPV4_LEN as u16),
             });
         }
         if !like_ipv6 {
@@ -91,14 +106,20 @@ impl Grh {
         }
         let (src, dst) = (area[8..24].first_chunk::<16>()?, area.last_chunk::<16>()?);
         let word = u32::from_be_bytes([area[0], area[1], area[2], area[3]]);
+        let v1 = area[6] == NEXT_HEADER_BTH;
+        let address = |octets: [u8; 16]| {
+            let v6 = Ipv6Addr::from(octets);
+            if v1 { v6.to_canonical() } else { v6.into() }
+        };
         Some(Self {
-            src: Ipv6Addr::from(*src).into(),
-            dst: Ipv6Addr::from(*dst).into(),
+            encapsulation: if v1 { Encapsulation::V1 } else { Encapsulation::V2 },
+            src: address(*src),
+            dst: address(*dst),
             traffic_class: (word >> 20) as u8,
             hop_limit: area[7],
             flow_label: word & 0x000f_ffff,
             ident: 0,
-            udp_len: u16::from_be_bytes([area[4], area[5]]),
+            len: u16::from_be_bytes([area[4], area[5]]),
         })
     }
 }

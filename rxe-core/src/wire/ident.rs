@@ -7,14 +7,20 @@
 //! the counter costs one packet: the next one near the new place confirms it. Only a peer of which nothing is known, or
 //! nothing was heard for a second, may come with any ID at once.
 //!
+//! Packets without don't-fragment are never believed, though the IP header allows them: every RoCE peer seen forbids
+//! fragments, and each further value of the flags that is believed lets twice as many corrupt packets pass. They are told
+//! apart ([`Verdict::Fragmentable`]), so that whoever has such a peer finds out why nothing arrives.
+//!
 //! IDs seen: ours count 0, 1, 2, ... within a segmentation batch and are 0 otherwise; ConnectX counts up by one over all
 //! its packets; kernel rxe counts, and after a pause jumps forward by up to one per clock tick; others always send 0.
 
 use super::{
+    encap::HeaderSeen,
     gf,
     icrc::{DONT_FRAGMENT, IPV4_LEN, Route, RouteCrc, UDP_LEN, rxe_flush},
     opcode::{BTH_LEN, Opcode},
     packet::ICRC_LEN,
+    seal::FlushIcrc,
 };
 use crate::time::Instant;
 use core::time::Duration;
@@ -28,24 +34,10 @@ const SCATTERS: u8 = 4;
 /// After this many likely IDs in a row it no longer is.
 const SETTLED: u8 = 64;
 
-/// What the receiver knows of a packet's IPv4 ID and flags.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HeaderSeen {
-    /// Nothing: an ordinary UDP socket.
-    Hidden,
-    /// ID and flags-and-offset word: a raw link.
-    Seen {
-        /// The ID.
-        ident: u16,
-        /// Flags and fragment offset.
-        fragment: u16,
-    },
-}
-
 /// What was found out about a packet's ICRC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Right; everything it covers is known (IPv6, or a link that shows the IP header).
+    /// Right; everything it covers is known (IPv6, RoCEv1, or a link that shows the IP header), or there is none (memory).
     Checked,
     /// Right for the ID that was expected.
     Expected {
@@ -67,6 +59,8 @@ pub enum Verdict {
         /// The IPv4 ID.
         ident: u16,
     },
+    /// Would be right for an IPv4 header that allows fragments, which is not believed: to be dropped.
+    Fragmentable,
     /// Wrong: to be dropped.
     Corrupt,
 }
@@ -75,7 +69,7 @@ impl Verdict {
     /// Whether the packet may be used.
     #[must_use]
     pub const fn is_whole(self) -> bool {
-        !matches!(self, Self::Stray { .. } | Self::Corrupt)
+        !matches!(self, Self::Stray { .. } | Self::Fragmentable | Self::Corrupt)
     }
 
     /// The IPv4 ID that was found, if the packet may be used and its header was hidden.
@@ -109,8 +103,8 @@ pub struct IdentTracker {
     strays: u8,
     /// Likely IDs in a row that must still come before the peer is no longer taken to scatter them; 0 if it is not.
     scattered: u8,
-    /// Whether the peer's FLUSH packets carry kernel rxe's ICRC.
-    rxe_flush: bool,
+    /// Which ICRC the peer's latest FLUSH had, until somebody asks.
+    flush: Option<FlushIcrc>,
 }
 
 impl IdentTracker {
@@ -129,25 +123,31 @@ impl IdentTracker {
         let received = u32::from_le_bytes(*icrc);
         match seen {
             HeaderSeen::Hidden if route.is_ipv4() => self.judge_hidden(now, route, body, received),
-            HeaderSeen::Hidden => self.judge_seen(route.compute(0, 0, body), body, received),
+            HeaderSeen::Hidden | HeaderSeen::Grh => {
+                self.judge_seen(route.compute(0, 0, body), body, received)
+            }
             HeaderSeen::Seen { ident, fragment } => {
                 self.judge_seen(route.compute(ident, fragment, body), body, received)
             }
+            HeaderSeen::Bare => Verdict::Checked,
         }
     }
 
-    /// Whether FLUSH packets of this peer carried kernel rxe's ICRC in place of the specification's.
-    #[must_use]
-    pub const fn rxe_flush(&self) -> bool {
-        self.rxe_flush
+    /// Which ICRC the latest whole FLUSH of this peer had, if there was one since this was last asked.
+    #[inline]
+    pub const fn take_flush(&mut self) -> Option<FlushIcrc> {
+        self.flush.take()
     }
 
     fn judge_seen(&mut self, computed: u32, body: &[u8], received: u32) -> Verdict {
         if computed == received {
+            if is_flush(body) {
+                self.flush = Some(FlushIcrc::Standard);
+            }
             return Verdict::Checked;
         }
         if is_flush(body) && rxe_flush(computed, body) == received {
-            self.rxe_flush = true;
+            self.flush = Some(FlushIcrc::Rxe);
             return Verdict::Checked;
         }
         Verdict::Corrupt
@@ -156,25 +156,35 @@ impl IdentTracker {
     fn judge_hidden(&mut self, now: Instant, route: &RouteCrc, body: &[u8], received: u32) -> Verdict {
         let expected = self.last.map_or(0, |(last, _)| last.wrapping_add(u16::from(!self.still)));
         let computed = route.compute(expected, DONT_FRAGMENT, body);
-        if computed == received {
+        if computed == received && !is_flush(body) {
             return self.admit(now, expected, expected);
         }
         // Behind ID and flags lie the rest of the IP header, the UDP header and the packet.
         let behind = IPV4_LEN - 8 + UDP_LEN + body.len();
-        if let Some([high, low, 0, 0]) = gf::difference(computed ^ received, behind) {
-            return self.admit(now, expected, expected ^ u16::from_be_bytes([high, low]));
+        let found = gf::difference(computed ^ received, behind);
+        if let Some([high, low, 0, 0]) = found {
+            let verdict = self.admit(now, expected, expected ^ u16::from_be_bytes([high, low]));
+            if is_flush(body) && verdict.is_whole() {
+                self.flush = Some(FlushIcrc::Standard);
+            }
+            return verdict;
         }
         if is_flush(body) {
             let diff = rxe_flush(computed, body) ^ received;
             if let Some([high, low, 0, 0]) = gf::difference(diff, behind + body.len()) {
                 let verdict = self.admit(now, expected, expected ^ u16::from_be_bytes([high, low]));
-                self.rxe_flush |= verdict.is_whole();
+                if verdict.is_whole() {
+                    self.flush = Some(FlushIcrc::Rxe);
+                }
                 return verdict;
             }
         }
         self.strays = 0;
         self.corrupt = Some(now);
-        Verdict::Corrupt
+        match found {
+            Some([_, _, flags, 0]) if u16::from(flags) << 8 == DONT_FRAGMENT => Verdict::Fragmentable,
+            _ => Verdict::Corrupt,
+        }
     }
 
     /// Decides whether `ident` is to be believed, and learns from it.

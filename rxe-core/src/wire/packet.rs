@@ -70,6 +70,63 @@ impl<'a> Packet<'a> {
     }
 }
 
+/// Why the front of a datagram gives no headers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum HeadError {
+    /// The front ends before the headers do.
+    #[error("{have} of {need} bytes of headers are there")]
+    Cut {
+        /// Bytes that are there.
+        have: usize,
+        /// Bytes that the headers take, as far as is known.
+        need: usize,
+    },
+    /// The datagram is no packet.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// The headers of a packet of which maybe only the front is at hand, as in captures that keep so many bytes of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// Base transport header.
+    pub bth: Bth,
+    /// The opcode's row of the table.
+    pub info: &'static OpcodeInfo,
+    /// Extension headers.
+    pub ext: Ext,
+    /// Bytes of payload on the wire, without the pad.
+    pub payload_len: usize,
+}
+
+impl Head {
+    /// Decodes the headers at the front of a UDP payload that has `len` bytes on the wire, judged as [`Packet::decode`]
+    /// judges a whole one.
+    ///
+    /// # Errors
+    /// [`HeadError`] says what is wrong or missing; nothing panics whatever the bytes are.
+    pub fn decode(front: &[u8], len: usize) -> Result<Self, HeadError> {
+        if len < BTH_LEN + ICRC_LEN {
+            return Err(DecodeError::Short.into());
+        }
+        let have = front.len();
+        let head = front.first_chunk::<BTH_LEN>().ok_or(HeadError::Cut { have, need: BTH_LEN })?;
+        let bth = Bth::parse(head);
+        let info = bth.opcode.info().ok_or(DecodeError::Opcode(bth.opcode))?;
+        if bth.version != 0 {
+            return Err(DecodeError::Version(bth.version).into());
+        }
+        let need = info.header_len;
+        let payload_len =
+            (len - ICRC_LEN).checked_sub(bth.pad as usize + need).ok_or(DecodeError::Headers)?;
+        if !info.payload && payload_len > 0 {
+            return Err(DecodeError::Payload(payload_len).into());
+        }
+        let extensions = front.get(BTH_LEN..need).ok_or(HeadError::Cut { have, need })?;
+        Ok(Self { bth, info, ext: Ext::parse(info.extensions, extensions), payload_len })
+    }
+}
+
 /// Bytes that a packet of `opcode` with `payload` bytes takes on the wire, BTH to ICRC. Zero for an unknown opcode.
 #[must_use]
 pub fn wire_len(opcode: Opcode, payload: usize) -> usize {

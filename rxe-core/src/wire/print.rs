@@ -6,7 +6,7 @@ use super::{
     bth::Bth,
     ext::Ext,
     opcode::{Class, Extensions, Opcode, OpcodeInfo, Position, Service},
-    packet::Packet,
+    packet::{Head, Packet},
 };
 use core::fmt::{self, Display, Formatter};
 
@@ -89,11 +89,18 @@ impl Display for Syndrome {
 
 impl Display for Packet<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { bth, info, ext, payload } = *self;
+        Head { bth, info, ext, payload_len: payload.len() }.fmt(f)
+    }
+}
+
+impl Display for Head {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{} qp {} psn {}", self.info, self.bth.dest_qp, self.bth.psn)?;
         flags(&self.bth, f)?;
         extensions(&self.ext, self.info.extensions, f)?;
-        if !self.payload.is_empty() {
-            write!(f, " | {} B", self.payload.len())?;
+        if self.payload_len > 0 {
+            write!(f, " | {} B", self.payload_len)?;
         }
         Ok(())
     }

@@ -193,7 +193,7 @@ impl Bench {
         datagrams
             .filter(|datagram| datagram.bytes[0] == Opcode::RC_FLUSH.0)
             .map(|datagram| {
-                let route = icrc::Route { src: datagram.src, dst: datagram.dst, src_port: datagram.src_port };
+                let route = icrc::Route::v2(datagram.src, datagram.dst, datagram.src_port);
                 !icrc::check(&route, datagram.ident, icrc::DONT_FRAGMENT, &datagram.bytes)
             })
             .collect()

@@ -4,7 +4,7 @@ use crate::bench::Bench;
 use rxe_core::{
     num::Qpn,
     qp::{ModifyError, PostError, QpChange, QpState},
-    work::{RecvWr, SendOp, SendWr},
+    work::{RecvWr, SendOp, SendWr, WcStatus},
 };
 
 #[test]
@@ -52,4 +52,25 @@ fn what_each_state_takes() {
     let change = bench.pair.step_to(0, peer, &options, QpState::Rts);
     bench.pair.modify(0, qpn, &change).expect("a step");
     assert_eq!(bench.pair.post_send(0, qpn, &send), Ok(()));
+}
+
+/// A queue pair is connected without anybody asking for packets in between: what is posted then leaves all the same.
+#[test]
+fn connected_in_one_go() {
+    let mut bench = Bench::new("connected-in-one-go");
+    let options = bench.options;
+    let qpn = bench.pair.create_qp(0, &options);
+    let peer = bench.pair.create_qp(1, &options);
+    bench.pair.bring_up(1, peer, qpn, &options, QpState::Rts);
+    let now = bench.pair.now;
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let change = bench.pair.step_to(0, peer, &options, state);
+        let side = &mut bench.pair.sides[0];
+        side.endpoint.modify_qp(now, qpn, &change, &side.heap).expect("a step");
+    }
+    let sges = [bench.sge(0, 0, 100)];
+    let write = SendWr::new(1, SendOp::Write(bench.remote(1, 0)), &sges);
+    bench.pair.post_send(0, qpn, &write).unwrap();
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)]);
 }

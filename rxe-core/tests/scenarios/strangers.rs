@@ -7,7 +7,7 @@ use rxe_core::{
     qp::QpState,
     stats::QpStats,
     testing::{ConnectOptions, Datagram, PairConfig},
-    wire::{self, Bth, Ext, Opcode, Reth, icrc},
+    wire::{self, Bth, Encapsulation, Ext, Opcode, Reth, icrc},
     work::{SendOp, WcStatus},
 };
 
@@ -30,6 +30,7 @@ impl Forgery {
             tos: 0,
             hop_limit: 64,
             ident: 0,
+            encapsulation: Encapsulation::V2,
             bytes: Vec::new(),
         };
         Self { datagram, bth, ext: Ext { reth, ..Ext::default() } }
@@ -38,9 +39,7 @@ impl Forgery {
     fn seal(mut self) -> Datagram {
         let mut bytes = vec![0; wire::wire_len(self.bth.opcode, 8)];
         wire::emit(&self.bth, &self.ext, 8, &mut bytes).expect("it fits").copy_from_slice(b"stranger");
-        let route =
-            icrc::Route { src: self.datagram.src, dst: self.datagram.dst, src_port: self.datagram.src_port };
-        icrc::seal(&route, self.datagram.ident, &mut bytes);
+        icrc::seal(&self.datagram.route(), self.datagram.ident, &mut bytes);
         self.datagram.bytes = bytes;
         self.datagram
     }
@@ -94,6 +93,15 @@ fn another_address() {
             forgery.datagram.dst = "fd00::2".parse().expect("an address");
         },
         |stats| stats.dropped_address,
+    );
+}
+
+#[test]
+fn the_other_roce() {
+    dropped(
+        "stranger-roce",
+        |forgery| forgery.datagram.encapsulation = Encapsulation::V1,
+        |stats| stats.dropped_gid_type,
     );
 }
 
@@ -185,11 +193,8 @@ fn unasked_answers() {
             let payload = usize::from(opcode != 0x11 && opcode != 0x12) * 8;
             let mut bytes = vec![0; wire::wire_len(forgery.bth.opcode, payload)];
             wire::emit(&forgery.bth, &forgery.ext, payload, &mut bytes).expect("it fits");
-            let route = icrc::Route {
-                src: forgery.datagram.src,
-                dst: forgery.datagram.dst,
-                src_port: forgery.datagram.src_port,
-            };
+            let route =
+                icrc::Route::v2(forgery.datagram.src, forgery.datagram.dst, forgery.datagram.src_port);
             icrc::seal(&route, 0, &mut bytes);
             forgery.datagram.bytes = bytes;
             let memory = bench.pair.sides[1].heap.snapshot();
@@ -212,9 +217,18 @@ fn congestion_notifications_of_others() {
     for (src, heard) in [("10.99.99.99".parse().unwrap(), 0), (peer, 1)] {
         let dst = bench.pair.sides[1].addr;
         let mut bytes = wire::cnp(bench.qpn(1)).to_vec();
-        let route = icrc::Route { src, dst, src_port: 0 };
+        let route = icrc::Route::v2(src, dst, 0);
         icrc::seal(&route, 7, &mut bytes);
-        let datagram = Datagram { src, dst, src_port: 0, tos: wire::CNP_TOS, hop_limit: 64, ident: 7, bytes };
+        let datagram = Datagram {
+            src,
+            dst,
+            src_port: 0,
+            tos: wire::CNP_TOS,
+            hop_limit: 64,
+            ident: 7,
+            encapsulation: Encapsulation::V2,
+            bytes,
+        };
         bench.pair.inject(1, &datagram);
         let stats = bench.stats(1);
         assert_eq!((stats.cnps_received, stats.dropped_address), (heard, 1), "from {src}");

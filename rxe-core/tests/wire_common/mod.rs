@@ -53,7 +53,7 @@ pub fn datagram(ip: &[u8]) -> Frame {
     };
     assert_eq!(u16_at(udp, 2), ROCE_PORT);
     assert_eq!(u16_at(udp, 4) as usize, udp.len(), "UDP length");
-    let route = Route { src, dst, src_port: u16_at(udp, 0) };
+    let route = Route::v2(src, dst, u16_at(udp, 0));
     let header = if src.is_ipv4() { 20 } else { 40 };
     Frame { route, ident, fragment, ip: ip[..header].to_vec(), packet: udp[8..].to_vec() }
 }
@@ -66,6 +66,19 @@ pub fn ethernet(frame: &[u8]) -> Frame {
     }
     assert!(matches!(u16_at(frame, at), 0x0800 | 0x86dd), "ethertype");
     datagram(&frame[at + 2..])
+}
+
+/// Every RoCEv1 frame of the recording: its route and the packet, BTH to ICRC. The header's length rules, whatever is behind.
+pub fn rocev1_frames() -> Vec<(Route, Vec<u8>)> {
+    let frame = |line: &str| {
+        let frame = hex(line);
+        assert_eq!((u16_at(&frame, 12), frame[14] >> 4, frame[20]), (0x8915, 6, 0x1b));
+        let gid =
+            |at: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&frame[at..at + 16]).unwrap()).to_canonical();
+        (Route::v1(gid(22), gid(38)), frame[54..54 + usize::from(u16_at(&frame, 18))].to_vec())
+    };
+    let lines = include_str!("../data/rocev1.txt").lines();
+    lines.filter(|line| !line.starts_with('#')).map(frame).collect()
 }
 
 /// Every frame of the recording.

@@ -15,11 +15,23 @@ pub(crate) struct Live {
     pub(crate) gids: GidTable,
     pub(crate) active_mtu: Mtu,
     pub(crate) state: PortState,
+    pub(crate) interface: LinkState,
+}
+
+/// What there is to say about the interface below a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkState {
+    /// It is there; a device whose interface has gone does not come back.
+    pub present: bool,
+    /// Its MAC address, where it has one of six bytes.
+    pub mac: Option<[u8; 6]>,
 }
 
 impl Live {
-    pub(crate) fn of(device: &Device) -> Self {
-        Self { gids: device.gids(), active_mtu: device.active_mtu(), state: device.state() }
+    /// Of a device whose link carries RoCE v1 as well (`v1`), or does not.
+    pub(crate) fn of(device: &Device, v1: bool) -> Self {
+        let interface = LinkState { present: true, mac: device.interface().mac };
+        Self { gids: device.gids_over(v1), active_mtu: device.active_mtu(), state: device.state(), interface }
     }
 
     /// Brings it up to date with the interface, `None` if that is gone; `only` is the one address that counts. Gives what
@@ -47,6 +59,11 @@ impl Live {
         if let Some(interface) = interface {
             self.active_mtu = Mtu::fitting(interface.mtu);
         }
+        if interface.is_none() && self.interface.present {
+            events.push(AsyncEvent::DeviceFatal);
+        }
+        self.interface =
+            LinkState { present: interface.is_some(), mac: interface.and_then(|interface| interface.mac) };
         events
     }
 }

@@ -13,10 +13,9 @@
 
 use super::{
     network::Network,
-    pace::Pace,
     shard::{Shard, mode},
     state::{Turn, Who},
-    wait::WaitPolicy,
+    wait::{Pace, WaitPolicy},
 };
 use crate::sys::{poll, signals::block_signals};
 use core::{sync::atomic::Ordering, time::Duration};
@@ -106,7 +105,7 @@ impl Engine<'_> {
             shard.mode.store(mode::TICKING, Ordering::SeqCst);
             self.begin_period();
             // Whoever is about to sleep sees the mode, or we see him.
-            if self.polls == shard.given_up.load(Ordering::SeqCst) && !shard.lookout.load(Ordering::SeqCst) {
+            if self.polls == shard.given_up.load(Ordering::SeqCst) && !shard.is_lookout() {
                 break;
             }
             let length = self.wait.ticks().then(|| self.pace.tick());
@@ -176,7 +175,7 @@ impl Engine<'_> {
         let shard = self.shard;
         let mut look = self.wait.look();
         // Who polls looks for himself.
-        while !self.is_polled() && look.goes_on(|_, _| false) {
+        while !self.is_polled() && look.goes_on(|_| false) {
             let turn = shard.try_turn(Who::Idle);
             if turn.is_some_and(|turn| turn.told) {
                 // The program has been woken, and is not to wait for the lock.
@@ -197,7 +196,7 @@ impl Engine<'_> {
             woken = sleep(shard, self.network, true, timeout);
         }
         shard.mode.store(mode::AWAKE, Ordering::SeqCst);
-        let is_lookout = shard.lookout.load(Ordering::SeqCst);
+        let is_lookout = shard.is_lookout();
         if woken == Woken::ByPackets && (self.is_polled() || is_lookout && self.trusted) {
             // They are somebody else's, who polls or was woken by them, too.
             self.tick();

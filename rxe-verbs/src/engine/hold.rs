@@ -1,4 +1,5 @@
-//! Messages that wait for the application's next call, so that many leave together.
+//! Messages that wait for the application's next call, so that many leave together: of one that polls, which comes by itself, or
+//! of one that is called by its descriptor ([`super::lookout`]).
 
 use core::time::Duration;
 use rxe_core::time::Instant;
@@ -22,7 +23,8 @@ const OFF: (u32, u32) = (1024, 16);
 pub(super) struct Hold {
     count: u32,
     bytes: u64,
-    /// When the last of them was posted.
+    /// When the first and the last of them were posted.
+    oldest: Instant,
     latest: Instant,
     /// When many of them last left because no more could wait.
     in_a_row: Instant,
@@ -30,6 +32,8 @@ pub(super) struct Hold {
     posted: Instant,
     /// So many were, in a row.
     row: u32,
+    /// Posted since packets were last looked for.
+    since_look: u32,
     /// Messages that are still sent at once.
     off: u32,
     /// How many were so the last time.
@@ -42,6 +46,11 @@ impl Hold {
         let off = self.off > 0;
         self.off = self.off.saturating_sub(1);
         off
+    }
+
+    /// Packets are looked for.
+    pub(super) const fn looked(&mut self) {
+        self.since_look = 0;
     }
 
     /// Whether messages posted at `now`, so many and of so many bytes, may wait too, if packets were last looked for at
@@ -60,10 +69,22 @@ impl Hold {
         false
     }
 
-    /// Counts messages that wait.
-    pub(super) const fn add(&mut self, now: Instant, more: (u32, u64)) {
+    /// The same where the application can be called: since when the first of them waits counts, and not when it last came.
+    pub(super) fn admits_until_called(&mut self, now: Instant, more: (u32, u64)) -> bool {
+        self.since_look = self.since_look.saturating_add(1);
+        let since = if self.count > 0 { self.oldest } else { now };
+        self.since_look > ROW.1 && self.admits(now, since, more)
+    }
+
+    /// Counts messages that wait. Whether none did before.
+    pub(super) const fn add(&mut self, now: Instant, more: (u32, u64)) -> bool {
+        let first = self.count == 0;
+        if first {
+            self.oldest = now;
+        }
         self.latest = now;
         (self.count, self.bytes) = (self.count + more.0, self.bytes + more.1);
+        first
     }
 
     /// All leave, by a call that looks for packets at `now`. Whether there were any. If it is not the application's own, and

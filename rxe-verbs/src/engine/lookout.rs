@@ -10,11 +10,15 @@
 //! one must be told that there is none, and not wait. There is one lookout at most, because each would be woken by every packet
 //! (and a socket that is in 500 sets of one program is refused by the kernel, EINVAL). Where a program has many channels, the
 //! thread that looks finds their events, too. So there is none where several threads ask for events: one of them would be woken
-//! for the others' packets.
+//! for the others' packets. And a program that waits for one of its channels alone, once that is readable, is found out by the
+//! events of the others which it leaves lying: its stack has none from then on.
+//!
+//! The lookout can also be called, by making it readable: so messages of a program that posts many between two looks wait for each
+//! other, and leave together when it comes by.
 
-use super::{reach::ShardSet, shard::Shard, stack::Stack};
+use super::{clock, reach::ShardSet, shard::Shard, stack::Stack};
 use crate::sys::{poll::AnyReadable, socket::Event};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
@@ -23,17 +27,21 @@ use std::{
 
 /// Descriptors of a stack that can become the lookout, at one time: those take two numbers each, and others one.
 const CANDIDATES: u32 = 16;
-/// So often a program that has events of other channels is sent to those and takes none, before it looks for more. Its list of
-/// ready descriptors may begin with the lookout again.
+/// So often a program that has events of other channels may be sent to those and take none: its list of ready descriptors may
+/// begin with the lookout again.
 const MOST_IN_VAIN: u32 = 2;
+/// Nanoseconds after which one that still has taken none, and asks for more, takes them never.
+const LONGEST_IN_VAIN: u64 = 5_000_000;
 /// A thread has to ask so often, and no other in between, before its descriptor becomes the lookout.
 const STREAK: u32 = 8;
 
 /// What a program waits for.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
-    /// Readable while events wait.
+    /// Readable while events wait, or the program has been asked to come.
     events: Event,
+    /// Whether it is readable.
+    raised: Mutex<bool>,
     /// What the program has, where the sockets can be added to it; else it has `events`.
     set: Option<AnyReadable>,
     /// Whether it is the lookout.
@@ -49,18 +57,32 @@ impl Descriptor {
         let taken = stack.lookout.candidates.fetch_add(1, Ordering::Relaxed);
         let set = if taken < CANDIDATES { Some(AnyReadable::in_sight(&[events.as_fd()])?) } else { None };
         let events = if set.is_some() { events } else { Event::in_sight()? };
-        let (looks_out, watched) = (AtomicBool::new(false), Mutex::default());
-        Ok(Arc::new(Self { events, set, looks_out, watched, stack: Arc::downgrade(stack) }))
+        let (looks_out, watched, raised) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self { events, raised, set, looks_out, watched, stack: Arc::downgrade(stack) }))
     }
 
-    /// Events wait.
-    pub(crate) fn raise(&self) {
+    /// Something new waits for the program: also who waits for edges is to hear of it.
+    pub(crate) fn announce(&self) {
+        *lock(&self.raised) = true;
         self.events.raise();
     }
 
-    /// None waits any more.
+    /// Makes it readable, if it is not: the program is to come by.
+    pub(crate) fn raise(&self) {
+        let mut raised = lock(&self.raised);
+        if !*raised {
+            self.events.raise();
+            *raised = true;
+        }
+    }
+
+    /// Nothing waits any more.
     pub(crate) fn clear(&self) {
-        self.events.clear();
+        let mut raised = lock(&self.raised);
+        if *raised {
+            self.events.clear();
+            *raised = false;
+        }
     }
 
     /// Readable while events wait, and for nothing else: for threads of our own.
@@ -74,7 +96,7 @@ impl Descriptor {
     }
 
     /// Puts the sockets of `shards` behind it, if they are not. Whether all are.
-    fn watch<'a>(&self, shards: impl Iterator<Item = &'a Arc<Shard>>) -> bool {
+    fn watch<'a>(self: &Arc<Self>, shards: impl Iterator<Item = &'a Arc<Shard>>) -> bool {
         let Some(set) = &self.set else { return false };
         let mut watched = lock(&self.watched);
         for shard in shards {
@@ -84,7 +106,7 @@ impl Descriptor {
             if shard.each_socket(|fd| set.add(fd)).is_err() {
                 return false;
             }
-            shard.lookout.store(true, Ordering::SeqCst);
+            shard.begin_lookout(self);
             watched.push(Arc::clone(shard));
         }
         true
@@ -124,6 +146,17 @@ impl Drop for Descriptor {
     }
 }
 
+/// What a program has to do before it looks at the sockets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum First {
+    Nothing,
+    /// It takes the events of its other channels.
+    Others,
+    /// It was sent to those again and again and took none: it waits for this one alone. libvalkey's read does, once its
+    /// descriptor is readable. It must not be woken for the others.
+    Never,
+}
+
 /// Who looks out, of a stack.
 #[derive(Debug, Default)]
 pub(crate) struct Lookout {
@@ -134,11 +167,17 @@ pub(crate) struct Lookout {
     streak: AtomicU32,
     /// Whether there is one.
     is_there: AtomicBool,
-    /// Events that the program has not taken since it last looked at the sockets.
+    /// There is to be none any more.
+    refused: AtomicBool,
+    /// Events that wait in channels for which the program comes by.
     untaken: AtomicU32,
-    /// How many those were when it last was sent to them, and how often it has taken none of them then.
+    /// Events that it has taken ever,
+    taken: AtomicU32,
+    /// and had when it last was sent to others; and how often it has taken none then.
     put_off: AtomicU32,
     in_vain: AtomicU32,
+    /// When it was sent to them last: nanoseconds of the engine's clock.
+    sent: AtomicU64,
     present: Mutex<Weak<Descriptor>>,
 }
 
@@ -172,30 +211,41 @@ impl Lookout {
         self.is_there() && self.untaken.load(Ordering::Relaxed) > 0
     }
 
-    /// An event waits for the program.
-    pub(crate) fn event_waits(&self) {
-        self.untaken.fetch_add(1, Ordering::Relaxed);
+    /// Events wait for the program, `more` than before.
+    pub(crate) fn events_wait(&self, more: usize) {
+        self.untaken.fetch_add(more as u32, Ordering::Relaxed);
     }
 
-    /// The program has taken one. Only a hint, so lost updates do not matter.
+    /// So many of them wait no more, without the program's having taken them.
+    pub(crate) fn events_gone(&self, count: usize) {
+        self.untaken.fetch_sub(count as u32, Ordering::Relaxed);
+    }
+
+    /// The program has taken one.
     pub(crate) fn event_taken(&self) {
-        self.untaken.store(self.untaken.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        self.events_gone(1);
+        self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The program would look at the sockets. Whether it is to take the events of its other channels before that. It may have
-    /// left some lying: where it has taken none after it was sent to them twice, it looks.
-    pub(crate) fn has_others_first(&self) -> bool {
-        let untaken = self.untaken.load(Ordering::Relaxed);
-        let before = self.put_off.swap(untaken, Ordering::Relaxed);
-        let in_vain =
-            if before == untaken { self.in_vain.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
-        let others = untaken > 0 && in_vain < MOST_IN_VAIN;
-        self.in_vain.store(if others { in_vain } else { 0 }, Ordering::Relaxed);
-        if !others {
-            self.untaken.store(0, Ordering::Relaxed);
-            self.put_off.store(0, Ordering::Relaxed);
+    /// The program would look at the sockets: what it is to do first.
+    pub(crate) fn first(&self) -> First {
+        let taken = self.taken.load(Ordering::Relaxed);
+        let in_vain = if self.put_off.swap(taken, Ordering::Relaxed) == taken {
+            self.in_vain.load(Ordering::Relaxed).saturating_add(1)
+        } else {
+            0
+        };
+        let any = self.untaken.load(Ordering::Relaxed) > 0;
+        self.in_vain.store(if any { in_vain } else { 0 }, Ordering::Relaxed);
+        match in_vain {
+            _ if !any => First::Nothing,
+            0..MOST_IN_VAIN => {
+                self.sent.store(clock::now().nanos(), Ordering::Relaxed);
+                First::Others
+            }
+            _ if clock::now().nanos() >= self.sent.load(Ordering::Relaxed) + LONGEST_IN_VAIN => First::Never,
+            _ => First::Nothing,
         }
-        others
     }
 }
 
@@ -208,6 +258,9 @@ impl Stack {
             self.dismiss_lookout(None);
         }
         if streak < STREAK || descriptor.looks_out() && self.only.is_some() || descriptor.set.is_none() {
+            return;
+        }
+        if self.lookout.refused.load(Ordering::Relaxed) {
             return;
         }
         let mut present = lock(&self.lookout.present);
@@ -233,6 +286,12 @@ impl Stack {
         if descriptor.looks_out() {
             self.dismiss_lookout(Some(descriptor));
         }
+    }
+
+    /// Ends the lookout for good: this program does not bear with a descriptor that is readable without an event.
+    pub(crate) fn refuse_lookout(&self) {
+        self.lookout.refused.store(true, Ordering::Relaxed);
+        self.dismiss_lookout(None);
     }
 
     /// Ends the lookout, if there is one and it is `only`.

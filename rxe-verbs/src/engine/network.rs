@@ -1,23 +1,73 @@
 //! Following the host's network: interfaces and addresses come, change and go while contexts are open.
 
 use crate::{
-    net::interfaces::{Interface, Watch, interfaces},
+    net::{
+        fault::Outage,
+        interfaces::{Interface, Watch, interfaces},
+    },
     sys::{
         poll::{self, AnyReadable},
         process::{is_background, network_namespace},
+        socket::Event,
     },
 };
 use core::time::Duration;
 use std::{
     os::fd::{AsFd, BorrowedFd},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
 };
 
 /// Someone who wants to know.
 pub(crate) trait Follower: Send + Sync + core::fmt::Debug {
     /// The interfaces are these now.
     fn network_changed(&self, interfaces: &[Interface]);
+
+    /// All followers have been told.
+    fn all_told(&self) {}
+}
+
+/// Tells that contexts have been told of a change of the network. It holds nothing of the stack, whose own thread tells it.
+#[derive(Debug)]
+pub struct NetworkWatch(Arc<Notice>);
+
+#[derive(Debug)]
+struct Notice {
+    pending: AtomicBool,
+    readable: Event,
+}
+
+impl NetworkWatch {
+    /// Whether anything has changed since the last call.
+    #[must_use]
+    pub fn take(&self) -> bool {
+        let pending = self.0.pending.swap(false, Ordering::AcqRel);
+        if pending {
+            self.0.readable.clear();
+        }
+        pending
+    }
+}
+
+/// Readable when something has changed; only to be polled.
+impl AsFd for NetworkWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.readable.as_fd()
+    }
+}
+
+impl Follower for Notice {
+    fn network_changed(&self, _: &[Interface]) {}
+
+    fn all_told(&self) {
+        // Raised before it is noted: who has seen the note finds it raised, and one that is left raised only wakes in vain.
+        self.readable.raise();
+        self.pending.store(true, Ordering::Release);
+    }
 }
 
 /// The network as one stack sees it.
@@ -25,6 +75,8 @@ pub(crate) trait Follower: Send + Sync + core::fmt::Debug {
 pub(crate) struct Network {
     /// None where the system does not tell (some sandboxes).
     watch: Option<Watch>,
+    /// While it lasts no interface has a carrier.
+    outage: Option<Arc<Outage>>,
     /// Readable when something was announced; of nothing where nothing is.
     readable: AnyReadable,
     /// The network namespace it is about: a thread may live in another one.
@@ -40,11 +92,12 @@ struct Told {
 }
 
 impl Network {
-    pub(crate) fn new() -> std::io::Result<Self> {
+    pub(crate) fn new(outage: Option<Arc<Outage>>) -> std::io::Result<Self> {
         let watch = Watch::new().ok();
-        let fds: Vec<BorrowedFd<'_>> = watch.iter().map(AsFd::as_fd).collect();
+        let outages = outage.iter().map(AsFd::as_fd);
+        let fds: Vec<BorrowedFd<'_>> = watch.iter().map(AsFd::as_fd).chain(outages).collect();
         let readable = AnyReadable::new(&fds)?;
-        Ok(Self { watch, readable, namespace: network_namespace(), told: Mutex::default() })
+        Ok(Self { watch, outage, readable, namespace: network_namespace(), told: Mutex::default() })
     }
 
     pub(crate) fn follow(&self, follower: &Arc<impl Follower + 'static>) {
@@ -53,6 +106,13 @@ impl Network {
         told.followers.push(weak);
         // What it knows may be from before we listened.
         told.stale = true;
+    }
+
+    /// Tells of changes by a descriptor.
+    pub(crate) fn watch(&self) -> std::io::Result<NetworkWatch> {
+        let notice = Arc::new(Notice { pending: AtomicBool::new(false), readable: Event::new()? });
+        self.follow(&notice);
+        Ok(NetworkWatch(notice))
     }
 
     /// Tells the followers if anything was announced since the last time. False, and nothing is done, in a thread that
@@ -72,7 +132,9 @@ impl Network {
             |watch: &Watch| poll::wait(&[watch.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0);
         // Held meanwhile: who tells of news has taken it from the descriptor.
         let told = self.told();
-        told.stale || self.watch.as_ref().is_some_and(announced)
+        told.stale
+            || self.watch.as_ref().is_some_and(announced)
+            || self.outage.as_ref().is_some_and(|outage| outage.has_news())
     }
 
     /// The same, in any thread.
@@ -82,23 +144,30 @@ impl Network {
         }
         // Kept to the end: whoever asks while we look waits for the answer.
         let mut told = self.told();
-        told.stale |= self.watch.as_ref().is_some_and(Watch::changed);
+        self.note_news(&mut told);
         if told.stale
-            && let Ok(list) = interfaces()
+            && let Ok(mut list) = interfaces()
         {
             told.stale = false;
+            let is_down = self.outage.as_ref().is_some_and(|outage| outage.is_on(Instant::now()));
+            list.iter_mut().for_each(|interface| interface.running &= !is_down);
             told.followers.retain(|follower| follower.strong_count() > 0);
-            for follower in told.followers.iter().filter_map(Weak::upgrade) {
-                follower.network_changed(&list);
-            }
+            let followers: Vec<_> = told.followers.iter().filter_map(Weak::upgrade).collect();
+            followers.iter().for_each(|follower| follower.network_changed(&list));
+            followers.iter().for_each(|follower| follower.all_told());
         }
         true
     }
 
     /// Ends what makes it readable; the next look is to tell the followers.
     pub(crate) fn put_off(&self) {
-        let mut told = self.told();
+        self.note_news(&mut self.told());
+    }
+
+    /// Takes what was announced from the descriptors.
+    fn note_news(&self, told: &mut Told) {
         told.stale |= self.watch.as_ref().is_some_and(Watch::changed);
+        told.stale |= self.outage.as_ref().is_some_and(|outage| outage.take_news());
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {

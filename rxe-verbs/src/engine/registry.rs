@@ -4,13 +4,16 @@ use super::{
     messages::Messages,
     polling::Polling,
     stack::{Stack, StackConfig},
-    supply::{HostSlots, InprocEnds, Source, Supply, Wraps, of_slot},
+    supply::{HostSlots, InprocEnds, Source, Supply, Wraps, of_kind, of_slot},
     threads::Threads,
 };
 use crate::{
     error::OpenError,
-    host::{self, Mode},
-    net::{Capture, ConfigError, FaultPlan, InprocNet, Link, Sharing, Trace, UdpConfig, UdpLink, file},
+    host::{self, LiveSettings, Mode},
+    net::{
+        Capture, ConfigError, FaultLog, FaultPlan, InprocNet, Link, LinkKind, Sharing, Trace, UdpConfig,
+        UdpLink, file,
+    },
     sys::{
         fork::generation,
         process::{at_exit, network_namespace},
@@ -18,7 +21,6 @@ use crate::{
     trust::variable,
 };
 use core::net::IpAddr;
-use rxe_core::num::Pkey;
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -47,9 +49,12 @@ struct Open {
     capture: Option<Capture>,
     /// That of `RXE_TRACE`.
     trace: Option<Trace>,
+    /// What is said of faults.
+    fault_log: Option<FaultLog>,
 }
 
-static OPEN: Mutex<Open> = Mutex::new(Open { stacks: Vec::new(), capture: None, trace: None });
+static OPEN: Mutex<Open> =
+    Mutex::new(Open { stacks: Vec::new(), capture: None, trace: None, fault_log: None });
 
 fn open() -> MutexGuard<'static, Open> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -93,7 +98,8 @@ pub(crate) fn find_or_open(
     match mode {
         Mode::Off => {
             let udp = UdpConfig { sharing: Sharing::Sole, slots: None, ..udp() };
-            let link = UdpLink::open(&udp.with_environment()?)?;
+            let udp = udp.with_environment()?;
+            let link = of_kind(UdpLink::open(&udp)?, link_kind(&config)?, (config.slot, false), &udp)?;
             open.add_link(bound, link, wrapping, config)
         }
         Mode::Program(program) => open.join_host(bound, program.as_deref(), wrapping, config),
@@ -122,6 +128,7 @@ pub(crate) fn open_inproc(
     let wraps = open.wraps(wrapping)?;
     let link = wraps.wrap(link).map_err(system("set up the faults"))?;
     let (slot, addresses) = (config.slot, addresses.to_vec());
+    let config = StackConfig { outage: wraps.outage.clone(), ..config };
     let more = InprocEnds { net: net.clone(), addresses, slot, wraps };
     open.add(None, Supply { link, slot, mailbox: None, connect: None }, config, Some(Box::new(more)))
 }
@@ -138,10 +145,13 @@ impl Open {
         host::member_config()?;
         let wraps = self.wraps(wrapping)?;
         let attachment = host::attach(program)?;
-        config.pkeys = config.pkeys.or_else(|| Some(attachment.pkeys.iter().copied().map(Pkey).collect()));
-        let first = of_slot(attachment, |link| wraps.wrap(link))?;
+        let settings = LiveSettings::new(attachment.settings.clone(), config.own.clone());
+        config.settings = Some(Arc::clone(&settings));
+        let kind = link_kind(&config)?;
+        let first = of_slot(attachment, &settings, kind, |link| wraps.wrap(link))?;
         let (program, namespace) = (program.map(Path::to_owned), network_namespace());
-        let more = HostSlots { program, namespace, wraps };
+        config.outage = wraps.outage.clone();
+        let more = HostSlots { program, namespace, wraps, kind, settings };
         self.add(bound, first, config, Some(Box::new(more)))
     }
 
@@ -153,11 +163,11 @@ impl Open {
         wrapping: Wrapping,
         config: StackConfig,
     ) -> Result<Arc<Stack>, OpenError> {
-        let link = self
-            .wraps(wrapping)?
-            .wrap(link)
-            .map_err(|source| OpenError::System { action: "set up the faults", source })?;
+        let wraps = self.wraps(wrapping)?;
+        let link =
+            wraps.wrap(link).map_err(|source| OpenError::System { action: "set up the faults", source })?;
         let slot = config.slot;
+        let config = StackConfig { outage: wraps.outage, ..config };
         self.add(bound, Supply { link, slot, mailbox: None, connect: None }, config, None)
     }
 
@@ -195,7 +205,11 @@ impl Open {
             Some(faults) => Some(faults),
             None => FaultPlan::from_environment()?,
         };
-        Ok(Wraps { capture, trace: self.trace_of_environment()?, faults })
+        let outage = faults.as_ref().map(FaultPlan::outage).transpose();
+        let outage =
+            outage.map_err(|source| OpenError::System { action: "set up the faults", source })?.flatten();
+        let fault_log = self.fault_log_of_environment()?;
+        Ok(Wraps { capture, trace: self.trace_of_environment()?, faults, fault_log, outage })
     }
 
     /// `RXE_PCAP=FILE`; `%p` in the name becomes the process's number.
@@ -231,6 +245,24 @@ impl Open {
         self.trace = Some(trace.map_err(|source| OpenError::Capture { path, source })?);
         Ok(self.trace.clone())
     }
+
+    /// `RXE_FAULT_LOG=FILE`; `%p` in the name becomes the process's number.
+    fn fault_log_of_environment(&mut self) -> Result<Option<FaultLog>, OpenError> {
+        if self.fault_log.is_some() {
+            return Ok(self.fault_log.clone());
+        }
+        let Some(name) = text("RXE_FAULT_LOG").filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        let path = with_process(&name);
+        let made = file::create(Path::new(&path));
+        self.fault_log = Some(FaultLog::new(made.map_err(|source| OpenError::Capture { path, source })?));
+        Ok(self.fault_log.clone())
+    }
+}
+
+fn link_kind(config: &StackConfig) -> Result<LinkKind, ConfigError> {
+    config.link.map_or_else(LinkKind::from_environment, Ok)
 }
 
 fn text(name: &str) -> Option<String> {
@@ -251,6 +283,7 @@ pub fn check_environment() -> Result<(), ConfigError> {
     Messages::from_environment()?;
     Threads::from_environment()?;
     FaultPlan::from_environment()?;
+    LinkKind::from_environment()?;
     UdpConfig::default().with_environment()?;
     match text("RXE_USERCOPY").as_deref() {
         None | Some("" | "kernel") => Ok(()),

@@ -3,6 +3,7 @@
 use super::{
     background::TICK,
     clock,
+    lookout::Descriptor,
     mailbox::Mailbox,
     state::{State, Turn, Who},
 };
@@ -22,7 +23,7 @@ use rxe_core::{endpoint::Acks, num::Qpn, time::Instant};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 /// What the background thread is doing.
@@ -70,8 +71,10 @@ pub(crate) struct Shard {
     pub(super) waiters: AtomicU32,
     /// What `polls` was when a thread of the application was about to sleep on a descriptor: it polls no more.
     pub(super) given_up: AtomicU64,
-    /// Whether arrivals wake a thread of the application that waits for a descriptor.
-    pub(super) lookout: AtomicBool,
+    /// Whether arrivals wake a thread of the application that waits for a descriptor,
+    lookout: AtomicBool,
+    /// and which.
+    looks_out: Mutex<Weak<Descriptor>>,
     pub(super) stop: AtomicBool,
     /// Perhaps messages wait for the next call.
     holds: AtomicBool,
@@ -98,6 +101,7 @@ impl Shard {
             waiters: AtomicU32::new(0),
             given_up: AtomicU64::new(0),
             lookout: AtomicBool::new(false),
+            looks_out: Mutex::default(),
             stop: AtomicBool::new(false),
             holds: AtomicBool::new(false),
             ticks,
@@ -147,12 +151,15 @@ impl Shard {
         state.endpoint.expect_post(qpn);
         let now = clock::now();
         let mode = self.mode.load(Ordering::Relaxed);
+        let is_lookout = self.is_lookout();
         let hold = self.ticks
             && matches!(mode, mode::TICKING | mode::RESTING)
-            && state.may_hold(now, qpn, (count, bytes));
+            && state.may_hold(now, qpn, (count, bytes), is_lookout);
         let result = action(state, now);
         if hold {
-            state.hold(now, (count, bytes));
+            if state.hold(now, (count, bytes)) && is_lookout {
+                self.call_lookout();
+            }
             // A ticking background thread comes in a millisecond at the latest.
             if mode == mode::RESTING {
                 self.look_in_later();
@@ -185,6 +192,13 @@ impl Shard {
     pub(crate) fn look<T>(&self, action: impl FnOnce(&mut State) -> T) -> Result<T, Forked> {
         self.check()?;
         Ok(action(self.state.lock().parts().0))
+    }
+
+    /// Does something with registered memory, and nothing with the state.
+    pub(crate) fn with_memory<T>(&self, action: impl FnOnce(View<'_>) -> T) -> Result<T, Forked> {
+        self.check()?;
+        let mut guard = self.state.lock();
+        Ok(action(self.parts(&mut guard).1))
     }
 
     /// A turn on behalf of the application, unless another thread is in one. `polls`: it will soon be back, so the
@@ -275,11 +289,29 @@ impl Shard {
     /// A thread of the application is about to sleep on a descriptor: unless arrivals wake it, the background thread stops
     /// ticking and listens.
     pub(crate) fn expect_sleep(&self) {
-        if !self.lookout.load(Ordering::SeqCst) {
+        if !self.is_lookout() {
             self.given_up.store(self.polls.load(Ordering::Relaxed), Ordering::SeqCst);
             if self.mode.load(Ordering::SeqCst) == mode::TICKING {
                 self.wake.raise();
             }
+        }
+    }
+
+    /// Whether arrivals wake a thread of the application that waits for a descriptor.
+    pub(super) fn is_lookout(&self) -> bool {
+        self.lookout.load(Ordering::SeqCst)
+    }
+
+    /// Arrivals wake who waits for `descriptor`.
+    pub(super) fn begin_lookout(&self, descriptor: &Arc<Descriptor>) {
+        *lock(&self.looks_out) = Arc::downgrade(descriptor);
+        self.lookout.store(true, Ordering::SeqCst);
+    }
+
+    /// Has the program come by, although nothing has arrived.
+    fn call_lookout(&self) {
+        if let Some(descriptor) = lock(&self.looks_out).upgrade() {
+            descriptor.raise();
         }
     }
 
@@ -322,4 +354,8 @@ impl Shard {
             self.look_in_later();
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

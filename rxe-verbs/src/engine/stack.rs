@@ -1,7 +1,7 @@
 //! A stack: the shards of one set of bound addresses, and the names and keys they share.
 
 use super::{
-    background,
+    background, clock,
     lookout::Lookout,
     messages::Messages,
     network::Network,
@@ -12,12 +12,12 @@ use super::{
     sums::choose_method,
     supply::{Source, Supply},
     threads::Threads,
-    transmit::core_ident,
     wait::WaitPolicy,
 };
 use crate::{
     error::Forked,
-    net::Link,
+    host::{Host, LiveSettings, Own},
+    net::{Encapsulation, Link, LinkKind, fault::Outage},
     regions::Regions,
     sys::{
         ahead,
@@ -28,12 +28,12 @@ use crate::{
 };
 use core::{
     any::Any,
+    net::Ipv4Addr,
     sync::atomic::{AtomicU32, AtomicUsize, Ordering},
     time::Duration,
 };
 use rxe_core::{
-    endpoint::{Endpoint, EndpointConfig},
-    num::Pkey,
+    endpoint::{Acks, Endpoint, EndpointConfig},
     qp::{QpConfig, QpType},
 };
 use slab::Slab;
@@ -70,8 +70,10 @@ const LONGEST_NAP: Duration = Duration::from_micros(200);
 pub(crate) struct StackConfig {
     /// Top byte of its queue pair numbers.
     pub(crate) slot: u8,
-    /// Partition table; without one, the host's.
-    pub(crate) pkeys: Option<Vec<Pkey>>,
+    /// Partition table and lanes that are not the host's.
+    pub(crate) own: Own,
+    /// What the host's configuration says, where a host service has told it.
+    pub(crate) settings: Option<Arc<LiveSettings>>,
     /// Largest payload of a packet, in bytes.
     pub(crate) port_mtu: u32,
     /// How threads wait; without one, as the environment says.
@@ -80,8 +82,12 @@ pub(crate) struct StackConfig {
     pub(crate) ticks: bool,
     /// In what form WRITEs leave; without one, as the environment says.
     pub(crate) messages: Option<Messages>,
+    /// What its packets leave by; without one, as the environment says.
+    pub(crate) link: Option<LinkKind>,
     /// How many shards it may have; without that, as the environment says.
     pub(crate) threads: Option<Threads>,
+    /// Of its port, where its faults have one.
+    pub(crate) outage: Option<Arc<Outage>>,
 }
 
 /// What lives as long as a shard: its connection to the host service.
@@ -116,10 +122,12 @@ pub(crate) struct Stack {
     pub(crate) lookout: Lookout,
     /// Of the process that made it.
     pub(super) generation: u32,
-    /// The partition table.
-    pub(crate) pkeys: Vec<Pkey>,
+    /// P_Key tables and lanes.
+    pub(crate) settings: Arc<LiveSettings>,
     /// Top byte of its queue pair numbers.
     pub(crate) slot: u8,
+    /// Whether its link carries RoCEv1, too.
+    pub(crate) carries_v1: bool,
     names: Mutex<Names>,
     /// XRC domains by the file that they were opened with.
     xrcd_files: Mutex<HashMap<FileId, Weak<Domain>>>,
@@ -148,7 +156,7 @@ fn make_shard(
     supply: Supply,
     (index, shards): (u8, usize),
     common: &EndpointConfig,
-    table: &Arc<Regions>,
+    (table, settings): (&Arc<Regions>, &LiveSettings),
     ticks: bool,
 ) -> io::Result<Place> {
     let Supply { link, slot, mailbox, connect } = supply;
@@ -158,7 +166,7 @@ fn make_shard(
         slot,
         max_segments: capabilities.max_segments,
         max_batch: capabilities.max_batch_bytes,
-        ident: core_ident(capabilities.ident),
+        ident: link.path(Ipv4Addr::UNSPECIFIED.into(), 0).ident,
         source_ports: capabilities.source_ports.clone(),
         receive_window: window as u32,
         send_window: send_window(capabilities.recv_buffer, shards),
@@ -168,6 +176,8 @@ fn make_shard(
         ..common.clone()
     });
     let shard = Shard::new(State::new(endpoint, link, mailbox, index), table, ticks)?;
+    // It is ours, so this cannot fail.
+    let _ = shard.act(Acks::Wait, |state, view| settings.apply(&mut state.endpoint, clock::now(), view));
     let companion = connect.map(|connect| connect(&shard)).transpose()?;
     let companion = companion.map_or_else(OnceLock::new, OnceLock::from);
     Ok(Place { shard, companion, thread: Mutex::default() })
@@ -181,17 +191,19 @@ impl Stack {
     ) -> io::Result<Arc<Self>> {
         choose_method();
         let table = Arc::new(Regions::new(RandomState::new().hash_one(std::process::id()) as u8));
-        let pkeys = config.pkeys.unwrap_or_else(|| vec![Pkey::DEFAULT]);
+        let own = config.own;
+        let settings = config.settings.unwrap_or_else(|| LiveSettings::alone(own));
         let common = EndpointConfig {
             parts: config.messages.unwrap_or_default() == Messages::Parts,
-            pkeys: pkeys.clone(),
             port_mtu: config.port_mtu,
             ..EndpointConfig::default()
         };
-        let network = Arc::new(Network::new()?);
+        let network = Arc::new(Network::new(config.outage)?);
         let slot = first.slot;
+        let carries_v1 = first.link.capabilities().encapsulations.contains(&Encapsulation::V1);
         let threads = config.threads.filter(|_| source.is_some()).unwrap_or_else(|| Threads::wished(1));
-        let place = make_shard(first, (0, threads.count().into()), &common, &table, config.ticks)?;
+        let place =
+            make_shard(first, (0, threads.count().into()), &common, (&table, &settings), config.ticks)?;
         let mut places: Box<[_]> = (0..threads.count()).map(|_| OnceLock::new()).collect();
         let only = (places.len() == 1).then(|| Arc::clone(&place.shard));
         places[0] = OnceLock::from(place);
@@ -206,8 +218,9 @@ impl Stack {
             wait: Arc::new(WaitPolicy::new(config.polling.unwrap_or_default(), config.ticks)),
             lookout: Lookout::default(),
             generation: generation(),
-            pkeys,
+            settings,
             slot,
+            carries_v1,
             names: Mutex::default(),
             xrcd_files: Mutex::default(),
             idle_turns: AtomicU32::new(0),
@@ -296,7 +309,8 @@ impl Stack {
         let index = u8::try_from(index).ok()?;
         let supply = source.as_mut()?.next(index)?;
         let ticks = self.wait.ticks();
-        make_shard(supply, (index, self.places.len()), &self.common, &self.table, ticks).ok()
+        make_shard(supply, (index, self.places.len()), &self.common, (&self.table, &self.settings), ticks)
+            .ok()
     }
 
     /// A turn of every shard of `set` that nobody else is in, for a call that found nothing. `polls`: the program has not
@@ -477,6 +491,9 @@ impl Drop for Stack {
         }
         if is_own {
             self.flush();
+            for host in self.places().filter_map(|place| place.companion.get()?.downcast_ref::<Host>()) {
+                host.tell_last();
+            }
         }
     }
 }

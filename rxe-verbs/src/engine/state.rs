@@ -12,6 +12,7 @@ use crate::{
     log,
     net::{self, Link, RecvBatch},
     regions::View,
+    tags::TagQueues,
 };
 use core::net::IpAddr;
 use rxe_core::{
@@ -43,6 +44,8 @@ pub(crate) struct State {
     pub(super) report: LinkReport,
     /// Completion queues by number, with the queue pairs that use each.
     queues: Vec<Option<(Arc<CqRing>, u32)>>,
+    /// Tag matching queues, which take completions for names that no completion queue has; from the first one on.
+    pub(crate) tags: Option<Box<TagQueues>>,
     /// Where asynchronous events go.
     pub(crate) qp_owners: HashMap<Qpn, Arc<AsyncQueue>>,
     pub(crate) srq_owners: HashMap<SrqId, Arc<AsyncQueue>>,
@@ -112,6 +115,7 @@ impl State {
             unfinished: false,
             report: LinkReport::default(),
             queues: Vec::new(),
+            tags: None,
             qp_owners: HashMap::new(),
             srq_owners: HashMap::new(),
             groups: HashMap::new(),
@@ -124,6 +128,7 @@ impl State {
     pub(crate) fn turn(&mut self, view: View<'_>, who: Who) -> Turn {
         let mut late = 0;
         self.now = clock::now();
+        self.hold.looked();
         if self.pending.is_some() || self.endpoint.may_transmit() {
             late = self.send_late(view, who);
         }
@@ -136,13 +141,13 @@ impl State {
         if due {
             self.endpoint.handle_timeout(now, &view);
         }
-        let mut told = self.hand_out();
+        let mut told = self.hand_out_all(view);
         let mut sent = 0;
         if received || due {
             // If the application may answer, both travel together.
             let acks = if who.is_idle() { Acks::Flush } else { Acks::Wait };
             sent = self.transmit(now, view, acks);
-            told |= self.hand_out();
+            told |= self.hand_out_all(view);
         }
         Turn { busy: received || sent + late > 0, received, told, ..self.rest() }
     }
@@ -155,18 +160,23 @@ impl State {
     }
 
     /// Whether messages, so many and of so many bytes, posted at `now` to `qpn` may wait for the application's next call, to
-    /// leave together with others: while there are unanswered ones before them and the application has just looked for
-    /// packets, or has been posting in a row since it did. A message with nothing before it never waits.
-    pub(crate) fn may_hold(&mut self, now: Instant, qpn: Qpn, more: (u32, u64)) -> bool {
-        if self.hold.is_off() || self.pending.is_some() || !self.endpoint.has_unanswered(qpn) {
+    /// leave together with others: while the application has just looked for packets, or has been posting in a row since it
+    /// did, and there are unanswered ones before them. Where it can be called (`callable`) that need not be: a row is enough. A
+    /// message with nothing before it never waits.
+    pub(crate) fn may_hold(&mut self, now: Instant, qpn: Qpn, more: (u32, u64), callable: bool) -> bool {
+        if self.hold.is_off() || self.pending.is_some() {
             return false;
         }
-        self.hold.admits(now, self.now, more)
+        if callable {
+            self.hold.admits_until_called(now, more)
+        } else {
+            self.endpoint.has_unanswered(qpn) && self.hold.admits(now, self.now, more)
+        }
     }
 
-    /// Counts messages that wait, and their bytes.
-    pub(crate) fn hold(&mut self, now: Instant, more: (u32, u64)) {
-        self.hold.add(now, more);
+    /// Counts messages that wait, and their bytes. Whether they are the first.
+    pub(crate) fn hold(&mut self, now: Instant, more: (u32, u64)) -> bool {
+        self.hold.add(now, more)
     }
 
     /// Sends what a call has just brought about, and hands out what came of it.
@@ -182,7 +192,7 @@ impl State {
         } else {
             0
         };
-        self.hand_out();
+        self.hand_out_all(view);
         Turn { busy: sent > 0, ..self.rest() }
     }
 
@@ -247,6 +257,8 @@ impl State {
                     }
                     if let Some(Some((ring, _))) = self.queues.get(cq.0 as usize) {
                         told |= ring.push(wc, solicited);
+                    } else if let Some(tags) = &mut self.tags {
+                        tags.catch(cq, wc, solicited);
                     }
                 }
                 Event::Async(event) => {
@@ -260,6 +272,18 @@ impl State {
                     }
                 }
             }
+        }
+        told
+    }
+
+    /// The same, and tag matching queues do what theirs ask for, which may be to send something.
+    fn hand_out_all(&mut self, view: View<'_>) -> bool {
+        let mut told = self.hand_out();
+        while let Some(tags) = &mut self.tags
+            && let Some(event) = tags.handle_next(&mut self.endpoint, view, self.now)
+        {
+            told |= event | self.hand_out();
+            self.unfinished |= self.endpoint.may_transmit();
         }
         told
     }
@@ -330,6 +354,7 @@ impl State {
         let mut report = self.report.clone();
         report.receive_drops = self.link.drops();
         report.malformed = self.arrivals.malformed();
+        report.frames = self.link.frame_drops();
         report
     }
 }

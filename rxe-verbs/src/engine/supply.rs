@@ -3,8 +3,11 @@
 use super::{mailbox::Mailbox, shard::Shard, stack::Companion};
 use crate::{
     error::OpenError,
-    host::{self, Attachment, Host},
-    net::{Capture, FaultLink, FaultPlan, GroupSockets, InprocNet, Link, TapLink, Trace, UdpLink},
+    host::{self, Attachment, Host, LiveSettings},
+    net::{
+        Capture, FaultLink, FaultLog, FaultPlan, GroupSockets, InprocNet, Link, LinkKind, RawLink, TapLink,
+        Trace, UdpConfig, UdpLink, fault::Outage,
+    },
     sys::process::network_namespace,
 };
 use core::{net::IpAddr, time::Duration};
@@ -43,12 +46,15 @@ pub(super) struct Wraps {
     pub(super) capture: Option<Capture>,
     pub(super) trace: Option<Trace>,
     pub(super) faults: Option<FaultPlan>,
+    pub(super) fault_log: Option<FaultLog>,
+    /// The port's, if the faults have one.
+    pub(super) outage: Option<Arc<Outage>>,
 }
 
 impl Wraps {
     /// The capture is closest to the wire: it shows what the faults left.
-    pub(super) fn wrap(&self, link: impl Link + 'static) -> io::Result<Box<dyn Link>> {
-        let link: Box<dyn Link> = match self.capture.clone() {
+    pub(super) fn wrap(&self, mut link: impl Link + 'static) -> io::Result<Box<dyn Link>> {
+        let link: Box<dyn Link> = match self.capture.clone().and_then(|capture| link.record(capture)) {
             Some(capture) => Box::new(TapLink::new(link, capture)),
             None => Box::new(link),
         };
@@ -57,26 +63,46 @@ impl Wraps {
             None => link,
         };
         Ok(match self.faults.clone() {
-            Some(faults) => Box::new(FaultLink::new(link, faults)?),
+            Some(faults) => {
+                let link = FaultLink::new(link, faults)?;
+                Box::new(link.with_log(self.fault_log.clone()).with_outage(self.outage.clone()))
+            }
             None => link,
         })
     }
 }
 
+/// The link of this kind beside a socket of port 4791, for the queue pairs of a slot, which is the host service's or not.
+pub(super) fn of_kind(
+    port: UdpLink,
+    kind: LinkKind,
+    (slot, shared): (u8, bool),
+    config: &UdpConfig,
+) -> Result<Box<dyn Link>, OpenError> {
+    Ok(match kind {
+        LinkKind::Udp => Box::new(port),
+        LinkKind::Raw => Box::new(RawLink::open(port, slot, shared, config)?),
+    })
+}
+
 /// What a slot of the host's gives.
 pub(super) fn of_slot(
     mut attachment: Attachment,
-    wrap: impl FnOnce(UdpLink) -> io::Result<Box<dyn Link>>,
+    settings: &Arc<LiveSettings>,
+    kind: LinkKind,
+    wrap: impl FnOnce(Box<dyn Link>) -> io::Result<Box<dyn Link>>,
 ) -> Result<Supply, OpenError> {
     let none = GroupSockets { v4: None, v6: None };
     let sockets = core::mem::replace(&mut attachment.sockets, none);
     let system = |action| move |source| OpenError::System { action, source };
-    let link = UdpLink::from_sockets(sockets, &host::member_config()?)?;
+    let config = host::member_config()?;
+    let link = UdpLink::from_sockets(sockets, &config)?;
+    let link = of_kind(link, kind, (attachment.slot, true), &config)?;
     let link = wrap(link).map_err(system("set up the faults"))?;
     let mailbox = Arc::new(Mailbox::new().map_err(system("make an event counter"))?);
-    let (slot, of_host) = (attachment.slot, Arc::clone(&mailbox));
+    let (slot, of_host, settings) = (attachment.slot, Arc::clone(&mailbox), Arc::clone(settings));
     let connect: Connect = Box::new(move |shard| {
-        let host = Host::start(attachment, shard, &of_host)?;
+        let host = Host::start(attachment, shard, &of_host, &settings)?;
         let companion: Companion = Box::new(host);
         Ok(companion)
     });
@@ -90,6 +116,8 @@ pub(super) struct HostSlots {
     /// The network namespace that the service is in: a thread may live in another one.
     pub(super) namespace: Option<PathBuf>,
     pub(super) wraps: Wraps,
+    pub(super) kind: LinkKind,
+    pub(super) settings: Arc<LiveSettings>,
 }
 
 impl Source for HostSlots {
@@ -100,7 +128,8 @@ impl Source for HostSlots {
     fn next(&mut self, index: u8) -> Option<Supply> {
         let attached = host::attach_further(self.program.as_deref(), PATIENCE);
         let supply = attached.map_err(|error| error.to_string()).and_then(|attachment| {
-            of_slot(attachment, |link| self.wraps.wrap(link)).map_err(|error| error.to_string())
+            of_slot(attachment, &self.settings, self.kind, |link| self.wraps.wrap(link))
+                .map_err(|error| error.to_string())
         });
         supply
             .inspect_err(|error| {

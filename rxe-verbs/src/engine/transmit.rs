@@ -3,14 +3,14 @@
 use super::state::State;
 use crate::{
     events::AsyncEvent,
-    net::{Ident, SendError, Transmit},
+    net::{RawDrops, SendError, Transmit},
     regions::View,
 };
 use core::net::IpAddr;
 use rxe_core::{
-    endpoint::{self, Acks, BatchIdent},
+    endpoint::{self, Acks},
     time::Instant,
-    wire::icrc::{Route, seal},
+    wire::{Ident, Sealer},
 };
 use std::io;
 
@@ -25,8 +25,12 @@ const DESTINATIONS: usize = 64;
 pub struct LinkReport {
     /// Batches with packets larger than the interface's MTU.
     pub too_long: u64,
-    /// Batches without a way to their destination.
+    /// Batches without a way to their destination, for whatever reason.
     pub unreachable: u64,
+    /// Those of them that had none because the neighbour on the way is not known (ARP, neighbour discovery).
+    pub no_neighbour: u64,
+    /// Those of them that had none because the interface is down.
+    pub interface_down: u64,
     /// Times a batch had to wait because the send buffer was full.
     pub blocked: u64,
     /// Batches that failed for another reason.
@@ -37,6 +41,8 @@ pub struct LinkReport {
     pub receive_drops: u64,
     /// Datagrams thrown away because they were empty, or came incomplete from the system.
     pub malformed: u64,
+    /// Frames that the raw link has thrown away, by reason.
+    pub frames: RawDrops,
     /// Arrivals of several packets that the system had merged into one (UDP_GRO).
     pub merged: u64,
     /// Destinations that packets were too large for.
@@ -55,6 +61,9 @@ impl LinkReport {
         Self {
             too_long: self.too_long + other.too_long,
             unreachable: self.unreachable + other.unreachable,
+            no_neighbour: self.no_neighbour + other.no_neighbour,
+            interface_down: self.interface_down + other.interface_down,
+            frames: self.frames.and(other.frames),
             blocked: self.blocked + other.blocked,
             failed: self.failed + other.failed,
             receive_errors: self.receive_errors + other.receive_errors,
@@ -64,6 +73,20 @@ impl LinkReport {
             too_long_for,
             last_error: other.last_error.or(self.last_error),
         }
+    }
+
+    /// Each counter with its name, as `rxe stat` has it.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        [
+            ("receive_drops", self.receive_drops),
+            ("dropped_empty", self.malformed),
+            ("merged_receives", self.merged),
+            ("unreachable", self.unreachable),
+            ("no_neighbour", self.no_neighbour),
+            ("interface_down", self.interface_down),
+        ]
+        .into_iter()
+        .chain(self.frames.each())
     }
 
     pub(super) fn receive_failed(&mut self, error: &io::Error) {
@@ -78,8 +101,32 @@ pub(super) struct Pending {
     batch: endpoint::Transmit,
     /// Packets that have left.
     sent: usize,
-    /// Identifications that the rest's ICRCs were computed with, if they are still those of the whole batch.
-    built: Option<Ident>,
+    /// IPv4 IDs that the rest is sealed for, and the packet that counts as the first one in that.
+    sealed: (Ident, usize),
+}
+
+impl Pending {
+    const fn new(batch: endpoint::Transmit) -> Self {
+        Self { batch, sent: 0, sealed: (batch.ident, 0) }
+    }
+
+    /// Seals the rest again if the link gives it other IDs now than it is sealed for: after a part of the batch has left, and
+    /// where the route turned out to be unable to segment.
+    fn fit(&mut self, ident: Ident, arena: &mut [u8]) {
+        let Self { batch, sent, sealed } = *self;
+        self.sealed = (ident, sent);
+        if self.sealed == sealed
+            || sealed.0 == Ident::Zero && ident == Ident::Zero
+            || !batch.route().is_ipv4()
+        {
+            return;
+        }
+        let sealer = Sealer::new(&batch.route(), ident);
+        let packets = arena[..batch.len].chunks_mut(batch.segment.max(1)).enumerate().skip(sent);
+        for (index, packet) in packets {
+            sealer.reseal(index - sent, sealed.0.of(index - sealed.1), packet);
+        }
+    }
 }
 
 impl State {
@@ -95,12 +142,8 @@ impl State {
         }
         while count < BATCHES {
             let Some(batch) = self.endpoint.poll_transmit(now, &view, &mut self.arena, acks) else { break };
-            let built = match self.endpoint.config().ident {
-                BatchIdent::Sequential => Ident::Sequential,
-                BatchIdent::Zero => Ident::Zero,
-            };
             count += 1;
-            if !self.send(Pending { batch, sent: 0, built: Some(built) }) {
+            if !self.send(Pending::new(batch)) {
                 break;
             }
         }
@@ -118,6 +161,7 @@ impl State {
             source_port: batch.src_port,
             tos: batch.tos,
             hop_limit: batch.hop_limit,
+            encapsulation: batch.encapsulation,
             segment_size: batch.segment,
         };
         while pending.sent < batch.count {
@@ -126,27 +170,21 @@ impl State {
             let count = (batch.count - pending.sent).min(usize::from(path.max_segments.max(1)));
             let start = pending.sent * batch.segment;
             let end = (start + count * batch.segment).min(batch.len);
-            let bytes = &mut self.arena[start..end];
-            if pending.sent > 0 || pending.built != Some(path.ident) {
-                reseal(&batch, path.ident, bytes);
-                pending.built = None;
+            if pending.sent == 0 && path.ident != batch.ident {
+                self.build_for(&batch);
             }
-            match self.link.send(&transmit, bytes) {
+            pending.fit(path.ident, &mut self.arena);
+            match self.link.send(&transmit, &self.arena[start..end]) {
                 Ok(()) => pending.sent += count,
                 Err(SendError::WouldBlock { sent }) => {
                     self.report.blocked += 1;
                     pending.sent += sent;
-                    pending.built = pending.built.filter(|_| sent == 0);
                     self.pending = Some(pending);
                     return false;
                 }
                 Err(SendError::SegmentationRefused { sent }) => {
                     pending.sent += sent;
-                    pending.built = None;
-                    // Later batches are built for what the route can do.
-                    let path = self.link.path(batch.dst, batch.ifindex);
-                    let ident = core_ident(path.ident);
-                    self.endpoint.limit_route(batch.dst, batch.ifindex, path.max_segments, ident);
+                    self.build_for(&batch);
                 }
                 Err(error) => {
                     self.lose(batch.dst, &error);
@@ -155,6 +193,12 @@ impl State {
             }
         }
         true
+    }
+
+    /// Later batches over this route are built for what it can do.
+    fn build_for(&mut self, batch: &endpoint::Transmit) {
+        let path = self.link.path(batch.dst, batch.ifindex);
+        self.endpoint.limit_route(batch.dst, batch.ifindex, path.max_segments, path.ident);
     }
 
     /// Notes why a batch was given up; as far as the protocol goes it is lost on the way.
@@ -169,27 +213,15 @@ impl State {
                     self.tell_everyone(AsyncEvent::PathMtuExceeded(dst));
                 }
             }
-            SendError::Unreachable { .. } => self.report.unreachable += 1,
+            SendError::Unreachable { source } => {
+                self.report.unreachable += 1;
+                match source.kind() {
+                    io::ErrorKind::HostUnreachable => self.report.no_neighbour += 1,
+                    io::ErrorKind::NetworkDown => self.report.interface_down += 1,
+                    _ => {}
+                }
+            }
             _ => self.report.failed += 1,
         }
-    }
-}
-
-/// Computes the ICRCs anew for packets that leave with other IPv4 identifications than they were built for.
-fn reseal(batch: &endpoint::Transmit, ident: Ident, bytes: &mut [u8]) {
-    if !batch.dst.is_ipv4() {
-        return;
-    }
-    let route = Route { src: batch.src, dst: batch.dst, src_port: batch.src_port };
-    for (index, packet) in bytes.chunks_mut(batch.segment.max(1)).enumerate() {
-        seal(&route, ident.of(index), packet);
-    }
-}
-
-/// Identifications in the core's words.
-pub(super) const fn core_ident(ident: Ident) -> BatchIdent {
-    match ident {
-        Ident::Sequential => BatchIdent::Sequential,
-        Ident::Zero => BatchIdent::Zero,
     }
 }

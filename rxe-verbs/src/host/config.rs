@@ -4,6 +4,11 @@
 //! # Partition keys of the port, the default one first. With the top bit: full member.
 //! pkeys = [0xffff, 0x8001]
 //!
+//! # Registered memory above the limit for locked memory is refused (`"off"`, the default, refuses none). The limit is that of
+//! # each process (`ulimit -l`), or is in this file in the syntax of limits.conf(5).
+//! memlock = "enforce"
+//! memlock_limits = "/etc/security/limits.conf"
+//!
 //! # Connections to these services (first to last service ID; port spaces of rdma_cm: TCP 0x1060000 + port, UDP
 //! # 0x1110000 + port) have this service level, and this traffic class in their packets unless the program wants another.
 //! [[service_level]]
@@ -12,17 +17,37 @@
 //! sl = 3
 //! traffic_class = 0x68
 //!
+//! # What rdma_cm connects by on an interface, "v1" or "v2" (what it is without this), as kernels have it in cma_roce_mode.
+//! # RoCE v1 needs the raw link (RXE_LINK=raw).
+//! [[port]]
+//! interface = "eth0"
+//! rdma_cm = "v1"
+//! # The P_Key table of its device, if that is another than the one above.
+//! pkeys = [0xffff, 0x8002]
+//!
+//! # What a subnet manager would decide, in OpenSM's files: see [`FabricConfig`].
+//! [fabric]
+//! qos_policy_file = "qos-policy.conf"
+//! partition_config_file = "partitions.conf"
+//!
 //! [service]
 //! # The service ends when it has had no client for so long.
 //! idle_seconds = 20
 //! ```
 
+use super::{
+    fabric::{FabricConfig, HostFabric},
+    memlock::{Limits, Memlock, MemlockMode},
+    report::LockedReport,
+};
 use crate::trust::variable;
-use rxe_core::num::Pkey;
+use rxe_core::{num::Pkey, work::GidType};
 use serde::Deserialize;
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Names the file; else [`SYSTEM_FILE`] is read if it exists.
@@ -30,7 +55,9 @@ pub const VARIABLE: &str = "RXE_CONFIG";
 /// Where the file is looked for.
 pub const SYSTEM_FILE: &str = "/etc/rxe/rxe.toml";
 /// Entries of the partition table at most.
-const MAX_PKEYS: usize = 128;
+pub(super) const MAX_PKEYS: usize = 128;
+/// P_Key tables of single devices at most: all of them together travel in one message.
+const MAX_TABLES: usize = 32;
 /// Rules about service levels at most.
 const MAX_RULES: usize = 1024;
 
@@ -38,12 +65,31 @@ const MAX_RULES: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostConfig {
-    /// The partition table, 1 to 128 keys; none of them 0 or 0x8000, which are invalid (IBTA vol. 1, 10.9.1.1).
+    /// The partition table, 1 to 128 keys; none of them 0 or 0x8000, which are invalid (IBTA vol. 1, 10.9.1.1). Where there
+    /// is a file of partitions, it is what that says of this host.
     pub pkeys: Vec<u16>,
     /// The service itself.
     pub service: ServiceConfig,
+    /// What differs between interfaces; 1024 at most.
+    pub port: Vec<PortConfig>,
     /// Rules for connections by service ID, the first that fits counts; 1024 at most.
     pub service_level: Vec<ServiceLevel>,
+    /// OpenSM's files, and ports that they name.
+    pub fabric: FabricConfig,
+    /// Whether what a kernel would refuse to lock is refused.
+    pub memlock: MemlockMode,
+    /// Limits for it by user, in the syntax of limits.conf(5), looked for in the folder of this file; without it the limit of
+    /// each process counts.
+    pub memlock_limits: Option<PathBuf>,
+    /// P_Key tables of devices that have another than `pkeys`, by interface.
+    #[serde(skip)]
+    pub of_interface: BTreeMap<String, Vec<u16>>,
+    /// What that file says.
+    #[serde(skip)]
+    pub(crate) limits: Option<Limits>,
+    /// What these files say.
+    #[serde(skip)]
+    pub(crate) loaded: Arc<HostFabric>,
 }
 
 /// A `[[service_level]]` rule.
@@ -61,6 +107,43 @@ pub struct ServiceLevel {
     pub traffic_class: u8,
 }
 
+/// A `[[port]]` rule.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortConfig {
+    /// The interface's name.
+    pub interface: String,
+    /// What rdma_cm connects by there.
+    #[serde(default)]
+    pub rdma_cm: RoceMode,
+    /// The P_Key table of its device; without one it has that of all devices. Where there is a file of partitions, that counts.
+    #[serde(default)]
+    pub pkeys: Vec<u16>,
+}
+
+/// One of the two RoCEs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RoceMode {
+    /// RoCE v1.
+    V1,
+    /// RoCE v2.
+    #[default]
+    V2,
+}
+
+impl HostConfig {
+    /// The type of the GIDs that rdma_cm connects by on an interface.
+    #[must_use]
+    pub fn gid_type(&self, interface: &str) -> GidType {
+        let rule = self.port.iter().find(|port| port.interface == interface);
+        match rule.map(|port| port.rdma_cm).unwrap_or_default() {
+            RoceMode::V1 => GidType::RoceV1,
+            RoceMode::V2 => GidType::RoceV2,
+        }
+    }
+}
+
 /// The `[service]` part.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -71,7 +154,18 @@ pub struct ServiceConfig {
 
 impl Default for HostConfig {
     fn default() -> Self {
-        Self { pkeys: vec![Pkey::DEFAULT.0], service: ServiceConfig::default(), service_level: Vec::new() }
+        Self {
+            pkeys: vec![Pkey::DEFAULT.0],
+            service: ServiceConfig::default(),
+            port: Vec::new(),
+            service_level: Vec::new(),
+            fabric: FabricConfig::default(),
+            memlock: MemlockMode::default(),
+            memlock_limits: None,
+            limits: None,
+            of_interface: BTreeMap::new(),
+            loaded: Arc::default(),
+        }
     }
 }
 
@@ -85,8 +179,8 @@ impl Default for ServiceConfig {
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct HostConfigError {
-    path: PathBuf,
-    reason: String,
+    pub(super) path: PathBuf,
+    pub(super) reason: String,
 }
 
 impl HostConfig {
@@ -110,17 +204,74 @@ impl HostConfig {
     /// [`HostConfigError`].
     pub fn read(path: &Path) -> Result<Self, HostConfigError> {
         let text = fs::read_to_string(path).map_err(|error: io::Error| error.to_string());
-        text.and_then(|text| Self::parse(&text))
-            .map_err(|reason| HostConfigError { path: path.to_owned(), reason })
+        let mut config = text
+            .and_then(|text| Self::parse(&text))
+            .map_err(|reason| HostConfigError { path: path.to_owned(), reason })?;
+        let fabric = HostFabric::load(&config, path)?;
+        if let Some(limits) = &config.memlock_limits {
+            let file = path.parent().unwrap_or_else(|| Path::new("/")).join(limits);
+            let text = fs::read_to_string(&file).map_err(|error| error.to_string());
+            let limits = text.and_then(|text| Limits::parse(&text));
+            config.limits = Some(limits.map_err(|reason| HostConfigError { path: file, reason })?);
+        }
+        let said = config.port.iter().filter(|port| !port.pkeys.is_empty());
+        config.of_interface = said.map(|port| (port.interface.clone(), port.pkeys.clone())).collect();
+        if let Some(pkeys) = fabric.pkeys() {
+            config.pkeys = pkeys.to_vec();
+            config.of_interface = fabric.pkeys_of_interfaces().clone();
+        }
+        let pkeys = config.pkeys.clone();
+        config.of_interface.retain(|_, keys| *keys != pkeys);
+        if config.of_interface.len() > MAX_TABLES {
+            let reason = format!(
+                "{} interfaces have a P_Key table of their own; {MAX_TABLES} are possible",
+                config.of_interface.len()
+            );
+            return Err(HostConfigError { path: path.to_owned(), reason });
+        }
+        config.loaded = Arc::new(fabric);
+        Ok(config)
+    }
+
+    /// The `[[service_level]]` rule about a service ID; it comes before OpenSM's files.
+    #[must_use]
+    pub fn rule_for(&self, service_id: u64) -> Option<ServiceLevel> {
+        self.service_level.iter().find(|rule| (rule.first..=rule.last).contains(&service_id)).copied()
+    }
+
+    /// The P_Key table of an interface's device.
+    #[must_use]
+    pub fn pkeys_of(&self, interface: &str) -> &[u16] {
+        self.of_interface.get(interface).unwrap_or(&self.pkeys)
+    }
+
+    /// How this process stands with registered memory.
+    #[must_use]
+    pub fn locked(&self) -> LockedReport {
+        crate::regions::locked::report(self.memlock())
+    }
+
+    /// What holds for registered memory of this process's user.
+    pub(crate) fn memlock(&self) -> Memlock {
+        match (self.memlock, &self.limits) {
+            (MemlockMode::Off, _) => Memlock::Off,
+            (MemlockMode::Enforce, limits) => {
+                limits.as_ref().and_then(Limits::own).map_or(Memlock::Rlimit, Memlock::Bytes)
+            }
+        }
+    }
+
+    /// What OpenSM's files say, if the configuration names any.
+    #[must_use]
+    pub fn host_fabric(&self) -> Arc<HostFabric> {
+        Arc::clone(&self.loaded)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
         let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
-        if config.pkeys.is_empty() || config.pkeys.len() > MAX_PKEYS {
-            return Err(format!("pkeys has {} entries; 1 to {MAX_PKEYS} are possible", config.pkeys.len()));
-        }
-        if let Some(wrong) = config.pkeys.iter().find(|key| **key & 0x7fff == 0) {
-            return Err(format!("pkeys: {wrong:#06x} is not a partition key"));
+        check_pkeys(&config.pkeys)?;
+        for port in config.port.iter().filter(|port| !port.pkeys.is_empty()) {
+            check_pkeys(&port.pkeys).map_err(|why| format!("port {}: {why}", port.interface))?;
         }
         let idle = config.service.idle_seconds;
         if !(1..=86_400).contains(&idle) {
@@ -129,6 +280,9 @@ impl HostConfig {
         if config.service_level.len() > MAX_RULES {
             let count = config.service_level.len();
             return Err(format!("{count} service_level rules; {MAX_RULES} are possible"));
+        }
+        if config.port.len() > MAX_RULES {
+            return Err(format!("{} port rules; {MAX_RULES} are possible", config.port.len()));
         }
         for ServiceLevel { first, last, sl, traffic_class } in &config.service_level {
             if first > last {
@@ -147,6 +301,24 @@ impl HostConfig {
     }
 }
 
+fn check_pkeys(keys: &[u16]) -> Result<(), String> {
+    if keys.is_empty() || keys.len() > MAX_PKEYS {
+        return Err(format!("pkeys has {} entries; 1 to {MAX_PKEYS} are possible", keys.len()));
+    }
+    match keys.iter().find(|key| **key & 0x7fff == 0) {
+        Some(wrong) => Err(format!("pkeys: {wrong:#06x} is not a partition key")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+impl HostConfig {
+    /// A configuration whose `opensm.conf` is this text.
+    pub(crate) fn with_opensm_conf(text: &str) -> Self {
+        Self { loaded: Arc::new(HostFabric::of_options(text)), ..Self::default() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,12 +331,20 @@ mod tests {
     }
 
     #[test]
+    fn rdma_cm_has_a_mode_for_each_interface() {
+        let config = HostConfig::parse("[[port]]\ninterface = \"eth1\"\nrdma_cm = \"v1\"").unwrap();
+        assert_eq!((config.gid_type("eth1"), config.gid_type("eth0")), (GidType::RoceV1, GidType::RoceV2));
+    }
+
+    #[test]
     fn wrong_values_are_named() {
         for (text, says) in [
             ("pkeys = []", "0 entries"),
             ("pkeys = [0x8000]", "0x8000"),
             ("pkeys = [70000]", "70000"),
             ("pkey = [1]", "pkey"),
+            ("[[port]]\ninterface = \"a\"\nrdma_cm = \"v3\"", "v3"),
+            ("[[port]]\ninterface = \"a\"\npkeys = [0x8000]", "port a: pkeys: 0x8000"),
             ("[service]\nidle_seconds = 0", "idle_seconds = 0"),
             ("[[service_level]]\nfirst = 2\nlast = 1\nsl = 0", "first = 0x2"),
             ("[[service_level]]\nfirst = 1\nlast = 1\nsl = 16", "sl = 16"),

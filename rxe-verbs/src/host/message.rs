@@ -4,13 +4,16 @@
 //! of the rest its sender speaks. Encoding: postcard, in which fields and variants are only ever added at the end.
 //! Anything that cannot be decoded, or is longer than [`MAX_MESSAGE`], costs its sender the connection.
 
+use super::settings::Settings;
 use rxe_core::{endpoint::RunMeta, wire::HeaderSeen};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{net::IpAddr, ops::RangeInclusive};
 
 /// Versions of these messages that this release speaks. In version 1 all processes had the records of all, and the vault had no
-/// file of each.
-pub(crate) const VERSIONS: RangeInclusive<u16> = 2..=2;
+/// file of each; in version 2 nothing was counted by address; in version 3 there was one P_Key table for all, which never changed.
+pub(crate) const VERSIONS: RangeInclusive<u16> = 4..=4;
+/// The number of the question that [`ToService::Told`] answers when a client leaves: none.
+pub(crate) const LAST_WORD: u32 = 0;
 /// Bytes of a message at most.
 pub(crate) const MAX_MESSAGE: usize = 16 * 1024;
 /// Bytes of a [`Part`] at most.
@@ -104,8 +107,8 @@ pub(crate) struct Welcome {
     pub(crate) slot: u8,
     /// Which sockets come along: IPv4, IPv6.
     pub(crate) families: (bool, bool),
-    /// The host's partition table.
-    pub(crate) pkeys: Vec<u16>,
+    /// P_Key tables and lanes.
+    pub(crate) settings: Settings,
 }
 
 /// A packet that is handed from process to process.
@@ -199,6 +202,14 @@ pub(crate) enum ToService {
     Stop,
     /// I have closed my sockets.
     Leave,
+    /// Anybody, also before a `Hello`: what has this file of the view of sysfs? (`rxe0/ports/1/state`) Answered by a part with the
+    /// text, empty if there is none. `rxe-sysfs` asks it without the rest of these messages; their numbers stay.
+    Read {
+        path: String,
+    },
+    /// Observers: read the configuration again, and have it hold for everybody. Answered by parts of a
+    /// [`super::report::ReloadReport`].
+    Reload,
 }
 
 /// To a client.
@@ -224,6 +235,8 @@ pub(crate) enum ToClient {
     Part(Part),
     /// Not now, in words for the user.
     Busy(String),
+    /// This holds from now on.
+    Settings(Settings),
 }
 
 /// Encodes a message.
@@ -270,10 +283,10 @@ mod tests {
 
     #[test]
     fn versions_meet_or_one_is_told_to_upgrade() {
-        assert_eq!(hello(2, 2).agree(), Ok(2));
-        assert_eq!(hello(1, 9).agree(), Ok(2));
-        assert!(hello(1, 1).agree().unwrap_err().contains("upgrade the program"));
-        assert!(hello(3, 4).agree().unwrap_err().contains("upgrade it"));
+        assert_eq!(hello(4, 4).agree(), Ok(4));
+        assert_eq!(hello(1, 9).agree(), Ok(4));
+        assert!(hello(3, 3).agree().unwrap_err().contains("upgrade the program"));
+        assert!(hello(5, 6).agree().unwrap_err().contains("upgrade it"));
     }
 
     /// The layout that every release must understand.
@@ -284,6 +297,14 @@ mod tests {
         let mut newer = bytes;
         newer.extend([1, 2, 3]);
         assert_eq!(decode(&newer), Some(ToService::Hello(hello(1, 300))));
+    }
+
+    /// What `rxe-sysfs/src/ask.rs` writes and reads by hand.
+    #[test]
+    fn the_bytes_of_a_read_stay() {
+        assert_eq!(encode(&ToService::Read { path: "abc".into() }), [9, 3, b'a', b'b', b'c']);
+        let answer = ToClient::Part(Part { last: true, bytes: vec![7; 200] });
+        assert_eq!(encode(&answer)[..5], [6, 1, 200, 1, 7]);
     }
 
     #[test]

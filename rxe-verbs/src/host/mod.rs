@@ -8,28 +8,37 @@
 //!
 //! Rooms: `message` (what is said), `name` (where), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what
 //! outlives the service), `records` (what outlives a client), `attendant` (what the connection manager does for
-//! the service), `config` (the host's file), `report` (for observers).
+//! the service), `config` (the host's file), `fabric` (OpenSM's files that
+//! it names), `report` (for observers).
 
 mod attendant;
 pub(crate) mod client;
 mod config;
+mod fabric;
+pub mod files;
 mod group;
 mod listeners;
 mod memberships;
+mod memlock;
 mod message;
 mod name;
 pub mod records;
 pub mod report;
 pub mod service;
+mod settings;
 mod slots;
 mod vault;
 
 pub use attendant::{Attendant, Letter, MAD_LEN, set_attendant};
 pub use client::{HostError, Observer, SERVICE_VARIABLE};
 pub use config::{
-    HostConfig, HostConfigError, SYSTEM_FILE, ServiceConfig, ServiceLevel, VARIABLE as CONFIG_VARIABLE,
+    HostConfig, HostConfigError, PortConfig, RoceMode, SYSTEM_FILE, ServiceConfig, ServiceLevel,
+    VARIABLE as CONFIG_VARIABLE,
 };
+pub use fabric::{FabricConfig, HostFabric, KnownPort, NamedPort};
+pub use memlock::MemlockMode;
 pub use message::Listen;
+pub use name::service_file;
 pub use service::{Place, Service, ServiceError};
 
 /// Has the calling process leave behind what it was given by the one that started it, before it becomes the host service or
@@ -41,4 +50,9 @@ pub fn start_afresh() {
 
 pub(crate) use client::{Attachment, Host, Mode, attach, attach_further};
 pub(crate) use group::member_config;
+pub(crate) use memlock::Memlock;
 pub(crate) use name::own_folder;
+pub(crate) use report::LockedReport;
+#[cfg(test)]
+pub(crate) use settings::Settings;
+pub(crate) use settings::{LaneTables, LiveSettings, Own};

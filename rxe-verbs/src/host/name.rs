@@ -39,6 +39,12 @@ pub(crate) fn own_folder() -> Option<PathBuf> {
     given.chain([own]).find(is_ours)
 }
 
+/// See [`file`].
+#[must_use]
+pub fn service_file() -> Option<PathBuf> {
+    file()
+}
+
 /// Connects to a service by its file; `None` if there is none.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use super::message::Listen;
 use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, net::IpAddr};
 
 /// How a host service is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +115,21 @@ counters!(
     deserted,
 );
 
+/// What came of reading the configuration again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadReport {
+    /// Why nothing has changed: the file, its line and word.
+    pub error: Option<String>,
+    /// Whether a P_Key table is another now.
+    pub pkeys: bool,
+    /// Whether lanes or their weights are others now.
+    pub lanes: bool,
+    /// Slots whose processes were told.
+    pub told: usize,
+    /// What was read, but perhaps not as it was meant.
+    pub warnings: Vec<String>,
+}
+
 /// The counters of all clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostStats {
@@ -121,6 +137,8 @@ pub struct HostStats {
     pub clients: Vec<ClientStats>,
     /// Slots whose process did not.
     pub silent: Vec<u8>,
+    /// Counters of each device by its name, since the service began: processes that are gone included.
+    pub devices: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 /// The counters of one process.
@@ -136,6 +154,45 @@ pub struct ClientStats {
     pub port: Vec<(String, u64)>,
     /// Its queue pairs.
     pub qps: Vec<QpReport>,
+    /// The same and more by address of this host, queue pairs that are gone included.
+    pub places: Vec<PlaceReport>,
+    /// Counters of each virtual lane that has any.
+    pub lanes: Vec<LaneReport>,
+    /// Memory that it has registered.
+    pub locked: LockedReport,
+}
+
+/// Registered memory, as a kernel counts locked memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockedReport {
+    /// Bytes of whole pages, of all regions of the process.
+    pub bytes: u64,
+    /// What they may be at most; `None` for no limit.
+    pub limit: Option<u64>,
+    /// Whether the configuration has it enforced.
+    pub enforced: bool,
+    /// Whether the process is exempt (CAP_IPC_LOCK).
+    pub exempt: bool,
+    /// Regions that were refused.
+    pub refused: u64,
+}
+
+/// The counters of a virtual lane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneReport {
+    /// Its number, 0 to 14.
+    pub lane: u8,
+    /// Counters by name.
+    pub counters: Vec<(String, u64)>,
+}
+
+/// The counters of an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlaceReport {
+    /// The address; the unspecified one for queue pairs that were not connected.
+    pub address: IpAddr,
+    /// Counters by name.
+    pub counters: Vec<(String, u64)>,
 }
 
 /// One queue pair.

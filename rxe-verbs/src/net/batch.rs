@@ -2,21 +2,24 @@
 
 use core::fmt;
 use core::net::IpAddr;
+use core::ops::Range;
 use rxe_core::{endpoint::RunMeta, wire::HeaderSeen};
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::sys::message::RecvRing;
+use crate::sys::message::{FrameArrival, RecvRing};
 
-/// Largest datagram a buffer must hold: a full run of merged packets.
-const RUN_BYTES: usize = 65_536;
+/// Largest datagram or frame a buffer must hold: a full run of merged packets, with what a raw link has in front.
+const RUN_BYTES: usize = MOST_BYTES + 128;
+/// Bytes of a run at most.
+const MOST_BYTES: usize = 65_536;
 
-/// Packets from one sender to one address that arrived together: UDP payloads laid end to end.
+/// Packets from one sender to one address that arrived together: BTH to ICRC, laid end to end.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     /// Sender's address.
     pub src: IpAddr,
-    /// Sender's UDP port.
+    /// Sender's UDP port; 0 where there is none.
     pub src_port: u16,
     /// Destination address in the IP header: one of ours, or a multicast group.
     pub dst: IpAddr,
@@ -26,6 +29,8 @@ pub struct Run<'a> {
     pub tos: u8,
     /// TTL or hop limit as it arrived, 0 if unknown.
     pub ttl: u8,
+    /// What the link shows of the headers, and so what carried the packets.
+    pub seen: HeaderSeen,
     /// Bytes of every packet but the last, which may be shorter; at least 1.
     pub segment_size: usize,
     /// The packets.
@@ -36,11 +41,11 @@ pub struct Run<'a> {
 pub type Packets<'a> = core::slice::Chunks<'a, u8>;
 
 impl<'a> Run<'a> {
-    /// Its headers in the core's words. A socket does not show the IPv4 ID.
+    /// Its headers in the core's words.
     #[must_use]
     pub const fn meta(&self) -> RunMeta {
-        let Self { src, dst, src_port, ifindex, tos, ttl: hop_limit, .. } = *self;
-        RunMeta { src, dst, src_port, ifindex, tos, hop_limit, seen: HeaderSeen::Hidden }
+        let Self { src, dst, src_port, ifindex, tos, ttl: hop_limit, seen, .. } = *self;
+        RunMeta { src, dst, src_port, ifindex, tos, hop_limit, seen }
     }
 
     /// The run's packets one by one; none is empty.
@@ -53,6 +58,7 @@ impl<'a> Run<'a> {
 struct Entry {
     run: Run<'static>,
     buffer: usize,
+    start: usize,
     len: usize,
 }
 
@@ -112,20 +118,21 @@ impl RecvBatch {
 
     /// The runs in order of arrival.
     pub fn iter(&self) -> impl Iterator<Item = Run<'_>> {
-        self.entries
-            .iter()
-            .map(|entry| Run { bytes: &self.ring.buffer(entry.buffer)[..entry.len], ..entry.run })
+        self.entries.iter().map(|entry| Run {
+            bytes: &self.ring.buffer(entry.buffer)[entry.start..][..entry.len],
+            ..entry.run
+        })
     }
 
     /// Adds a copy of `run`; false if there is no room or it is longer than a buffer (64 KiB). For links that are not
     /// sockets.
     pub fn push(&mut self, run: &Run<'_>) -> bool {
         let len = run.bytes.len();
-        if self.is_full() || len > RUN_BYTES {
+        if self.is_full() || len > MOST_BYTES {
             return false;
         }
         self.ring.buffer_mut(self.used)[..len].copy_from_slice(run.bytes);
-        self.entries.push(Entry { run: Run { bytes: &[], ..*run }, buffer: self.used, len });
+        self.entries.push(Entry { run: Run { bytes: &[], ..*run }, buffer: self.used, start: 0, len });
         self.used += 1;
         true
     }
@@ -136,21 +143,27 @@ impl RecvBatch {
         self.malformed
     }
 
-    /// Appends what has arrived at a socket; answers the number of datagrams taken from it.
-    pub(super) fn fill(&mut self, fd: BorrowedFd<'_>, bound: IpAddr, one_by_one: bool) -> io::Result<usize> {
-        if self.is_full() {
-            return Ok(0);
-        }
-        let first = self.used;
+    /// Takes what has arrived at a socket into the buffers behind those in use; how much.
+    fn receive(&mut self, fd: BorrowedFd<'_>, one_by_one: bool) -> io::Result<usize> {
         // A call that asks for more than there is looks at the empty socket too: for one message that takes as long again.
-        let wanted = self.wanted.min(self.ring.messages() - first);
-        let count = self.ring.receive(fd, first, wanted, one_by_one)?;
+        let wanted = self.wanted.min(self.ring.messages() - self.used);
+        let count = self.ring.receive(fd, self.used, wanted, one_by_one)?;
         self.wanted = match count {
             _ if count == wanted => (4 * wanted).min(self.ring.messages()),
             0 | 1 => 1,
             _ => count,
         };
         self.used += count;
+        Ok(count)
+    }
+
+    /// Appends what has arrived at a socket; answers the number of datagrams taken from it.
+    pub(super) fn fill(&mut self, fd: BorrowedFd<'_>, bound: IpAddr, one_by_one: bool) -> io::Result<usize> {
+        if self.is_full() {
+            return Ok(0);
+        }
+        let first = self.used;
+        let count = self.receive(fd, one_by_one)?;
         for buffer in first..first + count {
             let Some(arrival) = self.ring.arrival(buffer).filter(|a| !a.truncated && a.len > 0) else {
                 self.malformed += 1;
@@ -166,10 +179,35 @@ impl RecvBatch {
                 ifindex: about.ifindex,
                 tos: about.tos,
                 ttl: about.ttl,
+                seen: HeaderSeen::Hidden,
                 segment_size,
                 bytes: &[],
             };
-            self.entries.push(Entry { run, buffer, len: arrival.len });
+            self.entries.push(Entry { run, buffer, start: 0, len: arrival.len });
+        }
+        Ok(count)
+    }
+
+    /// Appends the frames that have arrived at a packet socket, as far as `read` makes packets of them; answers the number of
+    /// frames taken from it. The packets stay where the kernel has put them.
+    pub(super) fn fill_frames(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        mut read: impl FnMut(FrameArrival, &[u8]) -> Option<(Run<'static>, Range<usize>)>,
+    ) -> io::Result<usize> {
+        if self.is_full() {
+            return Ok(0);
+        }
+        let first = self.used;
+        let count = self.receive(fd, false)?;
+        for buffer in first..first + count {
+            let Some(arrival) = self.ring.frame(buffer).filter(|arrival| !arrival.truncated) else {
+                self.malformed += 1;
+                continue;
+            };
+            if let Some((run, place)) = read(arrival, &self.ring.buffer(buffer)[..arrival.len]) {
+                self.entries.push(Entry { run, buffer, start: place.start, len: place.len() });
+            }
         }
         Ok(count)
     }

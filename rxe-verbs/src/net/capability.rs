@@ -1,25 +1,6 @@
 //! What a link can do.
 
-/// Which IPv4 identification the packets of one batch get. (IPv6 has none.)
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ident {
-    /// All of them 0: every packet is a send of its own on an unconnected socket with DF.
-    Zero,
-    /// 0, 1, 2, ... in the order of the batch: the kernel cuts one large datagram (UDP_SEGMENT).
-    Sequential,
-}
-
-impl Ident {
-    /// The identification of packet `index` of a batch.
-    #[must_use]
-    pub const fn of(self, index: usize) -> u16 {
-        match self {
-            Self::Zero => 0,
-            #[expect(clippy::cast_possible_truncation, reason = "a batch has at most 128 packets")]
-            Self::Sequential => index as u16,
-        }
-    }
-}
+pub use rxe_core::wire::{Encapsulation, HeaderSeen, Ident};
 
 /// What a batch to one destination may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +11,14 @@ pub struct Path {
     pub ident: Ident,
 }
 
+/// RoCEv2 alone.
+pub const ROCE_V2: &[Encapsulation] = &[Encapsulation::V2];
+
 /// What a link can do, found by trying when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
+    /// What it carries packets in; the first is the usual one.
+    pub encapsulations: &'static [Encapsulation],
     /// IPv4 addresses can be used.
     pub ipv4: bool,
     /// IPv6 addresses can be used.
@@ -58,6 +44,11 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// What [`check_batch`](super::check_batch) wants to know.
+    pub(super) const fn limits(&self) -> (usize, &'static [Encapsulation]) {
+        (self.max_batch_bytes, self.encapsulations)
+    }
+
     /// What holds for a destination nothing special is known about.
     #[must_use]
     pub const fn path(&self) -> Path {

@@ -1,6 +1,7 @@
 //! How to open a UDP link, and the environment variables that change it.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::borrow::Cow;
 
 use super::SlotTable;
 use crate::trust::variable;
@@ -18,16 +19,18 @@ pub struct Features {
     pub steering: bool,
     /// Several datagrams per system call (`sendmmsg`, `recvmmsg`). Else one.
     pub mmsg: bool,
+    /// Priorities of single batches (SO_PRIORITY as a control message, Linux 6.14). Else the socket's is changed for them.
+    pub priority: bool,
 }
 
 impl Default for Features {
     fn default() -> Self {
-        Self { gso: true, gro: true, steering: true, mmsg: true }
+        Self { gso: true, gro: true, steering: true, mmsg: true, priority: true }
     }
 }
 
 impl Features {
-    /// All features but those in `list`, a comma-separated choice of `gso`, `gro`, `cbpf` and `mmsg`.
+    /// All features but those in `list`, a comma-separated choice of `gso`, `gro`, `cbpf`, `mmsg` and `priority`.
     ///
     /// # Errors
     /// [`ConfigError`] naming the first unknown word.
@@ -39,16 +42,41 @@ impl Features {
                 "gro" => features.gro = false,
                 "cbpf" => features.steering = false,
                 "mmsg" => features.mmsg = false,
+                "priority" => features.priority = false,
                 _ => {
                     return Err(ConfigError::new(
                         "RXE_NET_DISABLE",
                         word,
-                        "a comma-separated choice of gso, gro, cbpf, mmsg",
+                        "a comma-separated choice of gso, gro, cbpf, mmsg, priority",
                     ));
                 }
             }
         }
         Ok(features)
+    }
+}
+
+/// What packets leave and arrive by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkKind {
+    /// An ordinary UDP socket: RoCEv2, for everybody.
+    #[default]
+    Udp,
+    /// Raw Ethernet frames ([`RawLink`](super::RawLink)): both RoCEs, with CAP_NET_RAW.
+    Raw,
+}
+
+impl LinkKind {
+    /// What `RXE_LINK` says: `udp` or `raw`; [`Self::Udp`] if it is not set or empty.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for another value.
+    pub fn from_environment() -> Result<Self, ConfigError> {
+        match &*variable("RXE_LINK").unwrap_or_default().to_string_lossy() {
+            "" | "udp" => Ok(Self::Udp),
+            "raw" => Ok(Self::Raw),
+            other => Err(ConfigError::new("RXE_LINK", other, "udp, raw")),
+        }
     }
 }
 
@@ -165,16 +193,23 @@ impl UdpConfig {
 
 /// An environment variable with a value we do not understand.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{variable}={value:?} is not understood; allowed: {allowed}")]
+#[error("{variable}={value:?} {}{allowed}", if *.is_file { "cannot be used: " } else { "is not understood; allowed: " })]
 pub struct ConfigError {
     variable: &'static str,
     value: String,
-    allowed: &'static str,
+    allowed: Cow<'static, str>,
+    /// It names a file, and what is wrong is in there.
+    is_file: bool,
 }
 
 impl ConfigError {
-    pub(crate) fn new(variable: &'static str, value: &str, allowed: &'static str) -> Self {
-        Self { variable, value: value.to_owned(), allowed }
+    pub(crate) fn new(variable: &'static str, value: &str, allowed: impl Into<Cow<'static, str>>) -> Self {
+        Self { variable, value: value.to_owned(), allowed: allowed.into(), is_file: false }
+    }
+
+    /// A file that the variable names has something wrong in it.
+    pub(crate) fn in_file(variable: &'static str, file: &str, what: String) -> Self {
+        Self { variable, value: file.to_owned(), allowed: what.into(), is_file: true }
     }
 }
 
@@ -204,7 +239,7 @@ mod tests {
         let error = with(&[("RXE_NET_DISABLE", "gso,gos")]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "RXE_NET_DISABLE=\"gos\" is not understood; allowed: a comma-separated choice of gso, gro, cbpf, mmsg"
+            "RXE_NET_DISABLE=\"gos\" is not understood; allowed: a comma-separated choice of gso, gro, cbpf, mmsg, priority"
         );
         for wrong in ["", "big", "-1", "4294967296"] {
             let error = with(&[("RXE_RCVBUF", wrong)]).unwrap_err().to_string();

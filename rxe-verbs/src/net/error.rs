@@ -152,6 +152,15 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
+    /// Packet sockets are not allowed.
+    #[error(
+        "the raw link needs CAP_NET_RAW: run as root, or give the program the capability \
+         (setcap cap_net_raw+ep FILE); RXE_LINK=udp needs nothing ({source})"
+    )]
+    RawForbidden {
+        /// What the system said.
+        source: io::Error,
+    },
     /// Anything else.
     #[error("cannot {action}: {source}")]
     System {

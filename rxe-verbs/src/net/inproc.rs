@@ -2,13 +2,14 @@
 //! not fit the receiver's queue. Wrap an end in [`FaultLink`](super::FaultLink) for a worse network.
 
 use core::net::IpAddr;
+use rxe_core::wire::HeaderSeen;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::SendError;
-use super::{Capabilities, Ident, Link, RecvBatch, Run, Transmit, check_batch};
+use super::{Capabilities, Ident, Link, ROCE_V2, RecvBatch, Run, Transmit, check_batch};
 use crate::sys::socket::Event;
 
 /// TTL of packets that ask for the default.
@@ -125,6 +126,7 @@ impl InprocNet {
 
     fn link(&self, end: Arc<End>) -> InprocLink {
         let capabilities = Capabilities {
+            encapsulations: ROCE_V2,
             ipv4: true,
             ipv6: true,
             gso: true,
@@ -154,7 +156,7 @@ impl Link for InprocLink {
     }
 
     fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
-        check_batch(batch, bytes, self.capabilities.path(), self.capabilities.max_batch_bytes)?;
+        check_batch(batch, bytes, self.capabilities.path(), self.capabilities.limits())?;
         let run = Run {
             src: batch.src,
             src_port: batch.source_port,
@@ -162,6 +164,7 @@ impl Link for InprocLink {
             ifindex: 0,
             tos: batch.tos,
             ttl: if batch.hop_limit == 0 { DEFAULT_TTL } else { batch.hop_limit },
+            seen: HeaderSeen::Hidden,
             segment_size: batch.segment_size.min(bytes.len()),
             bytes,
         };

@@ -1,7 +1,8 @@
 //! Links: how batches of RoCEv2 packets leave this host and arrive at it.
 //!
 //! A [`Link`] moves UDP payloads (BTH to ICRC) between IP addresses; it knows nothing of queue pairs. There is one per
-//! shard. [`UdpLink`] is the real one, an ordinary UDP socket; [`InprocLink`] connects ends inside one process;
+//! shard. [`UdpLink`] is the usual one, an ordinary UDP socket; [`RawLink`] has whole Ethernet frames, for which one has to be
+//! root; [`InprocLink`] connects ends inside one process;
 //! [`FaultLink`] and [`TapLink`] wrap another link to disturb it, and to record ([`Capture`]) or print ([`Trace`]) it.
 //!
 //! The ICRC covers the IPv4 identification field, so a sender has to know it in advance: [`Link::path`] says which IDs
@@ -15,6 +16,7 @@ pub mod fault;
 pub(crate) mod file;
 pub mod inproc;
 pub mod interfaces;
+mod raw;
 pub mod steer;
 pub mod tap;
 pub mod trace;
@@ -25,11 +27,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 pub use batch::{Packets, RecvBatch, Run};
-pub use capability::{Capabilities, Ident, Path};
-pub use config::{BufferSize, ConfigError, Features, Sharing, UdpConfig};
+pub use capability::{Capabilities, Encapsulation, HeaderSeen, Ident, Path, ROCE_V2};
+pub use config::{BufferSize, ConfigError, Features, LinkKind, Sharing, UdpConfig};
 pub use error::{Holder, OpenError, SendError};
-pub use fault::{FaultLink, FaultPlan};
+pub use fault::{FaultLink, FaultLog, FaultPlan};
 pub use inproc::{InprocLink, InprocNet};
+pub use raw::{RawDrops, RawLink};
 pub(crate) use steer::MAX_SERVICES;
 pub use steer::SlotTable;
 pub use tap::{Capture, TapLink};
@@ -48,7 +51,7 @@ pub const ROCE_PORT: u16 = 4791;
 pub struct Transmit {
     /// Source address, one of this host's own. IPv4 addresses are `V4`, never v4-mapped.
     pub src: IpAddr,
-    /// Destination address, of the same family.
+    /// Destination address, of the same family; a group of RoCEv1 may be of the other.
     pub dst: IpAddr,
     /// Interface to leave by. Needed for link-local and multicast destinations; 0 leaves it to the routing table.
     pub ifindex: u32,
@@ -58,6 +61,8 @@ pub struct Transmit {
     pub tos: u8,
     /// TTL or hop limit; 0 takes the system's default (1 for an IPv4 multicast destination).
     pub hop_limit: u8,
+    /// What carries the packets; one of [`Capabilities::encapsulations`].
+    pub encapsulation: Encapsulation,
     /// Bytes of every segment but the last, at least 1.
     pub segment_size: usize,
 }
@@ -98,6 +103,16 @@ pub trait Link: Send {
         0
     }
 
+    /// Frames that it has thrown away since it was opened, by reason; none where it sees no frames.
+    fn frame_drops(&self) -> RawDrops {
+        RawDrops::default()
+    }
+
+    /// Has the link record its frames; gives the capture back where it sees none, for [`TapLink`] to do what can be done.
+    fn record(&mut self, capture: Capture) -> Option<Capture> {
+        Some(capture)
+    }
+
     /// Receives packets sent to multicast `group` on interface `ifindex` (0: the system's choice).
     ///
     /// # Errors
@@ -136,6 +151,14 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).drops()
     }
 
+    fn frame_drops(&self) -> RawDrops {
+        (**self).frame_drops()
+    }
+
+    fn record(&mut self, capture: Capture) -> Option<Capture> {
+        (**self).record(capture)
+    }
+
     fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         (**self).join(group, ifindex)
     }
@@ -146,9 +169,17 @@ impl<L: Link + ?Sized> Link for Box<L> {
 }
 
 /// Checks a batch against the rules every link has; answers the number of its packets.
-fn check_batch(batch: &Transmit, bytes: &[u8], path: Path, max_bytes: usize) -> Result<usize, SendError> {
+fn check_batch(
+    batch: &Transmit,
+    bytes: &[u8],
+    path: Path,
+    (max_bytes, encapsulations): (usize, &[Encapsulation]),
+) -> Result<usize, SendError> {
     let wrong = |why: &'static str| Err(SendError::Other(io::Error::new(io::ErrorKind::InvalidInput, why)));
-    if batch.src.is_ipv4() != batch.dst.is_ipv4() {
+    if !encapsulations.contains(&batch.encapsulation) {
+        return wrong("an encapsulation (RoCEv1, RoCEv2) that the link does not carry");
+    }
+    if batch.encapsulation != Encapsulation::V1 && batch.src.is_ipv4() != batch.dst.is_ipv4() {
         return wrong("source and destination of a batch are of different families");
     }
     if batch.segment_size == 0 || bytes.is_empty() {

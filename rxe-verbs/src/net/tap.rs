@@ -1,4 +1,5 @@
-//! Recording a link's packets as a pcapng file that Wireshark reads.
+//! Recording a link's packets as a pcapng file that Wireshark reads. The raw link has whole frames, and records them as they are
+//! (link type Ethernet).
 //!
 //! A UDP socket shows no IP headers, so they are made up from what is known. That is all of it for packets sent. For
 //! packets received over IPv4 the identification is hidden: the file has the one that makes the ICRC right, if the
@@ -21,14 +22,15 @@ use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPa
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
+use rxe_core::wire::Encapsulation;
 
 use idents::Idents;
 
 use super::error::SendError;
-use super::{Capabilities, Link, Path, ROCE_PORT, RecvBatch, Run, Transmit};
+use super::{Capabilities, Link, Path, ROCE_PORT, RawDrops, RecvBatch, Run, Transmit};
 
-mod headers;
-mod idents;
+pub(super) mod headers;
+pub(super) mod idents;
 
 /// Direction bits of the enhanced packet block's flags (pcapng, 4.3.1).
 const INBOUND: u32 = 1;
@@ -44,6 +46,9 @@ pub struct Capture {
 
 struct Shared {
     writer: PcapNgWriter<BufWriter<Box<dyn Write + Send>>>,
+    /// The interface's name, and the kinds that it has an entry of, in their order in the file.
+    name: String,
+    kinds: Vec<DataLink>,
     packet: Vec<u8>,
     written: u64,
     /// The first failure; nothing is written after it.
@@ -71,10 +76,44 @@ pub struct Record<'a> {
     pub ttl: u8,
     /// IPv4 identification.
     pub ident: u16,
-    /// UDP payload.
+    /// What carries it.
+    pub encapsulation: Encapsulation,
+    /// BTH to ICRC.
     pub payload: &'a [u8],
     /// We sent it.
     pub outbound: bool,
+}
+
+impl<'a> Record<'a> {
+    /// A packet of a batch that has left.
+    pub(super) fn sent(batch: &Transmit, ident: u16, payload: &'a [u8]) -> Self {
+        Self {
+            src: batch.src,
+            dst: batch.dst,
+            source_port: batch.source_port,
+            tos: batch.tos,
+            ttl: if batch.hop_limit == 0 { DEFAULT_TTL } else { batch.hop_limit },
+            ident,
+            encapsulation: batch.encapsulation,
+            payload,
+            outbound: true,
+        }
+    }
+
+    /// A packet of a run that has come.
+    pub(super) fn arrived(run: &Run<'_>, ident: u16, payload: &'a [u8]) -> Self {
+        Self {
+            src: run.src,
+            dst: run.dst,
+            source_port: run.src_port,
+            tos: run.tos,
+            ttl: run.ttl,
+            ident,
+            encapsulation: run.seen.encapsulation(),
+            payload,
+            outbound: false,
+        }
+    }
 }
 
 impl Capture {
@@ -91,25 +130,28 @@ impl Capture {
     /// # Errors
     /// It cannot be written.
     pub fn new(writer: Box<dyn Write + Send>, name: &str) -> io::Result<Self> {
-        let mut writer = PcapNgWriter::new(BufWriter::new(writer)).map_err(io::Error::other)?;
-        let interface = InterfaceDescriptionBlock {
-            linktype: DataLink::RAW,
-            snaplen: 0,
-            options: vec![
-                InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
-                // Timestamps in units of 10^-9 s.
-                InterfaceDescriptionOption::IfTsResol(9),
-            ],
-        };
-        writer.write_block(&interface.into_block()).map_err(io::Error::other)?;
-        let shared = Shared { writer, packet: Vec::with_capacity(9216), written: 0, failed: None };
+        let writer = PcapNgWriter::new(BufWriter::new(writer)).map_err(io::Error::other)?;
+        let (packet, kinds) = (Vec::with_capacity(9216), Vec::new());
+        let shared = Shared { writer, name: name.to_owned(), kinds, packet, written: 0, failed: None };
         Ok(Self { shared: Arc::new(Mutex::new(shared)) })
+    }
+
+    /// Writes a frame from its Ethernet header on, without check sequence, stamped now.
+    pub(super) fn record_frame(&self, frame: &[u8], outbound: bool) {
+        let now = now();
+        self.with(|shared| shared.write(DataLink::ETHERNET, frame, outbound, now));
     }
 
     /// Writes one packet, stamped now.
     pub fn record(&self, record: &Record<'_>) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.with(|shared| shared.write(record, now));
+        let now = now();
+        self.with(|shared| {
+            let mut packet = core::mem::take(&mut shared.packet);
+            if headers::write(record, &mut packet) {
+                shared.write(DataLink::RAW, &packet, record.outbound, now);
+            }
+            shared.packet = packet;
+        });
     }
 
     /// Packets written so far.
@@ -124,6 +166,10 @@ impl Capture {
     /// The first failure of this capture, for instance a full disk: from it on nothing was recorded.
     pub fn flush(&self) -> io::Result<()> {
         self.with(|shared| {
+            if shared.kinds.is_empty() && shared.failed.is_none() {
+                // A file needs an entry.
+                shared.failed = shared.interface(DataLink::RAW).err();
+            }
             if let Some(why) = &shared.failed {
                 return Err(io::Error::other(why.clone()));
             }
@@ -136,23 +182,57 @@ impl Capture {
     }
 }
 
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
 impl Shared {
-    fn write(&mut self, record: &Record<'_>, now: Duration) {
-        if self.failed.is_some() || !headers::write(record, &mut self.packet) {
+    fn write(&mut self, kind: DataLink, packet: &[u8], outbound: bool, now: Duration) {
+        if self.failed.is_some() {
             return;
         }
-        let direction = if record.outbound { OUTBOUND } else { INBOUND };
+        match self.try_write(kind, packet, outbound, now) {
+            Ok(()) => self.written += 1,
+            Err(why) => self.failed = Some(why),
+        }
+    }
+
+    fn try_write(
+        &mut self,
+        kind: DataLink,
+        packet: &[u8],
+        outbound: bool,
+        now: Duration,
+    ) -> Result<(), String> {
+        let direction = if outbound { OUTBOUND } else { INBOUND };
         let block = EnhancedPacketBlock {
-            interface_id: 0,
+            interface_id: self.interface(kind)?,
             timestamp: now,
-            original_len: self.packet.len() as u32,
-            data: Cow::Borrowed(&self.packet),
+            original_len: packet.len() as u32,
+            data: Cow::Borrowed(packet),
             options: vec![EnhancedPacketOption::Flags(direction)],
         };
-        match self.writer.write_block(&block.into_block()) {
-            Ok(_) => self.written += 1,
-            Err(error) => self.failed = Some(error.to_string()),
+        self.writer.write_block(&block.into_block()).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// The number of the entry for packets of this kind. Most readers take one kind a file, so there is an entry only for what
+    /// comes.
+    fn interface(&mut self, kind: DataLink) -> Result<u32, String> {
+        if let Some(number) = self.kinds.iter().position(|known| *known == kind) {
+            return Ok(number as u32);
         }
+        let interface = InterfaceDescriptionBlock {
+            linktype: kind,
+            snaplen: 0,
+            options: vec![
+                InterfaceDescriptionOption::IfName(Cow::Borrowed(&self.name)),
+                // Timestamps in units of 10^-9 s.
+                InterfaceDescriptionOption::IfTsResol(9),
+            ],
+        };
+        self.writer.write_block(&interface.into_block()).map_err(|error| error.to_string())?;
+        self.kinds.push(kind);
+        Ok(self.kinds.len() as u32 - 1)
     }
 }
 
@@ -205,16 +285,7 @@ impl<L: Link, S: Sink> Link for TapLink<L, S> {
         let result = self.inner.send(batch, bytes);
         let sent = result.as_ref().map_or_else(SendError::sent, |()| usize::MAX);
         for (index, payload) in bytes.chunks(batch.segment_size.max(1)).enumerate().take(sent) {
-            self.sink.record(&Record {
-                src: batch.src,
-                dst: batch.dst,
-                source_port: batch.source_port,
-                tos: batch.tos,
-                ttl: if batch.hop_limit == 0 { DEFAULT_TTL } else { batch.hop_limit },
-                ident: ident.of(index),
-                payload,
-                outbound: true,
-            });
+            self.sink.record(&Record::sent(batch, ident.of(index), payload));
         }
         result
     }
@@ -235,6 +306,10 @@ impl<L: Link, S: Sink> Link for TapLink<L, S> {
         self.inner.drops()
     }
 
+    fn frame_drops(&self) -> RawDrops {
+        self.inner.frame_drops()
+    }
+
     fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         self.inner.join(group, ifindex)
     }
@@ -247,16 +322,7 @@ impl<L: Link, S: Sink> Link for TapLink<L, S> {
 impl<L, S: Sink> TapLink<L, S> {
     fn record_run(&mut self, run: &Run<'_>) {
         for (payload, ident) in run.packets().zip(self.idents.of_run(run)) {
-            self.sink.record(&Record {
-                src: run.src,
-                dst: run.dst,
-                source_port: run.src_port,
-                tos: run.tos,
-                ttl: run.ttl,
-                ident,
-                payload,
-                outbound: false,
-            });
+            self.sink.record(&Record::arrived(run, ident, payload));
         }
     }
 }

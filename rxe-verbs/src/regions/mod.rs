@@ -2,6 +2,7 @@
 //!
 //! Who may touch what is decided by [`rxe_core::region`]; the bytes are touched by `sys::usercopy` only.
 
+pub(crate) mod locked;
 mod view;
 
 use crate::sys::{

@@ -46,6 +46,15 @@ impl Alarm {
         is_set
     }
 
+    /// Sets it to ring in this time from now, which is not nothing, whether or not it is set.
+    pub(crate) fn set_in(&self, time: Duration) {
+        self.set.store(true, Ordering::SeqCst);
+        let once = Expiration::OneShot(TimeSpec::from_duration(time));
+        if self.timer.set(once, TimerSetTimeFlags::empty()).is_err() {
+            self.set.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// For who was woken by it, before he looks: whoever sets it from now on wakes him again.
     pub(crate) fn clear(&self) {
         // In this order: a ring that is taken away after it may be set again would be for ever the last. Who finds it set in

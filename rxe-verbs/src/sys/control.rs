@@ -9,8 +9,8 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 const WORD: usize = size_of::<usize>();
 /// Bytes of a `cmsghdr`.
 const HEADER: usize = WORD + 2 * size_of::<c_int>();
-/// Room for every message we send: pktinfo, TOS, TTL, segment size.
-const CAPACITY: usize = 128;
+/// Room for every message we send: pktinfo, TOS, TTL, priority, segment size.
+const CAPACITY: usize = 144;
 
 const fn align(len: usize) -> usize {
     (len + WORD - 1) & !(WORD - 1)
@@ -81,6 +81,12 @@ impl Control {
     /// IPv6 hop limit.
     pub(crate) fn push_hops_v6(&mut self, hops: u8) {
         self.push(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &c_int::from(hops).to_ne_bytes());
+    }
+
+    /// The packet's priority in the system's queues (`socket(7)`, SO_PRIORITY; as a message since Linux 6.14). It has to follow
+    /// the TOS, which sets another.
+    pub(crate) fn push_priority(&mut self, priority: u8) {
+        self.push(libc::SOL_SOCKET, libc::SO_PRIORITY, &u32::from(priority).to_ne_bytes());
     }
 
     /// Asks the kernel to cut the datagram into segments of this many bytes (`udp(7)`, UDP_SEGMENT).

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::control::{self, Ancillary, Control};
+use super::packet::PacketType;
 
 /// Messages handed to one `sendmmsg` call.
 const SEND_CHUNK: usize = 32;
@@ -22,6 +23,8 @@ type ControlRoom = [u64; CONTROL_WORDS];
 pub(crate) enum Name {
     V4(libc::sockaddr_in),
     V6(libc::sockaddr_in6),
+    /// An interface, for packet sockets.
+    Link(libc::sockaddr_ll),
 }
 
 impl Name {
@@ -51,6 +54,9 @@ impl Name {
             }
             Self::V6(name) => {
                 ((&raw const *name).cast_mut().cast(), size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+            }
+            Self::Link(name) => {
+                ((&raw const *name).cast_mut().cast(), size_of::<libc::sockaddr_ll>() as libc::socklen_t)
             }
         }
     }
@@ -119,30 +125,79 @@ pub(crate) fn send_each(
             headers[count].msg_hdr = header(name, control, &raw mut *slot);
             count += 1;
         }
-        let mut done = 0;
-        while done < count {
-            // SAFETY: `count - done` headers follow the pointer, all built above and alive.
-            let result = unsafe {
-                libc::sendmmsg(
-                    fd.as_raw_fd(),
-                    headers.as_mut_ptr().add(done),
-                    (count - done) as libc::c_uint,
-                    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-                )
-            };
-            match usize::try_from(result) {
-                Ok(more) => done += more.max(1),
-                Err(_) => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return (sent + done, Some(error));
-                    }
-                }
-            }
+        // SAFETY: these headers were built above, and what they point at is alive.
+        if let Err((done, error)) = unsafe { send_all(fd, &mut headers[..count]) } {
+            return (sent + done, Some(error));
         }
         sent += count;
     }
     (sent, None)
+}
+
+/// Sends what these headers describe; an error comes with how many left before it.
+///
+/// # Safety
+/// All that the headers point at is alive.
+unsafe fn send_all(fd: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> Result<(), (usize, io::Error)> {
+    let mut done = 0;
+    while let Some(rest) = headers.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: as many headers follow the pointer; what they point at is alive, as the caller says.
+        let result =
+            unsafe { libc::sendmmsg(fd.as_raw_fd(), rest.as_mut_ptr(), rest.len() as libc::c_uint, flags) };
+        match usize::try_from(result) {
+            Ok(more) => done += more.max(1),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err((done, error));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sends every `segment_size` bytes of `bytes` as a datagram of its own behind a head of its own, many a call.
+///
+/// Answers how many left and the error that stopped the rest, if any.
+pub(crate) fn send_each_headed<H: AsRef<[u8]>>(
+    fd: BorrowedFd<'_>,
+    name: &Name,
+    heads: &[H],
+    bytes: &[u8],
+    segment_size: usize,
+) -> (usize, Option<io::Error>) {
+    let control = Control::new();
+    let mut sent = 0;
+    let segments = bytes.chunks(segment_size.saturating_mul(SEND_CHUNK)).zip(heads.chunks(SEND_CHUNK));
+    for (chunk, heads) in segments {
+        let mut vectors = [[vector(&[]); 2]; SEND_CHUNK];
+        // SAFETY: `mmsghdr` is plain data for which all zeroes is valid.
+        let mut headers: [libc::mmsghdr; SEND_CHUNK] = unsafe { core::mem::zeroed() };
+        let mut count = 0;
+        for ((segment, head), slot) in chunk.chunks(segment_size).zip(heads).zip(&mut vectors) {
+            *slot = [vector(head.as_ref()), vector(segment)];
+            headers[count].msg_hdr = header(name, &control, slot.as_mut_ptr());
+            headers[count].msg_hdr.msg_iovlen = 2;
+            count += 1;
+        }
+        // SAFETY: these headers were built above, and what they point at is alive.
+        if let Err((done, error)) = unsafe { send_all(fd, &mut headers[..count]) } {
+            return (sent + done, Some(error));
+        }
+        sent += count;
+    }
+    (sent, None)
+}
+
+/// A received frame: the interface, whom it was for, and its bytes, of which some may be missing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrameArrival {
+    pub(crate) ifindex: u32,
+    pub(crate) kind: PacketType,
+    pub(crate) len: usize,
+    pub(crate) truncated: bool,
 }
 
 /// Where a received datagram came from and what came with it.
@@ -359,6 +414,25 @@ impl RecvRing {
             ancillary: control::parse(control),
             len: len.min(self.capacity),
             truncated: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
+        })
+    }
+}
+
+impl RecvRing {
+    /// The frame in buffer `index`, which must be one that the last [`receive`](Self::receive) filled from a packet socket.
+    pub(crate) fn frame(&self, index: usize) -> Option<FrameArrival> {
+        assert!(index < self.messages);
+        // SAFETY: in range; the kernel wrote the header; the storage is initialised and large and aligned enough.
+        let (flags, len, name) = unsafe {
+            let message = &*self.headers.add(index);
+            let name = &*self.names.add(index).cast::<libc::sockaddr_ll>();
+            (message.msg_hdr.msg_flags, message.msg_len as usize, name)
+        };
+        (libc::c_int::from(name.sll_family) == libc::AF_PACKET).then(|| FrameArrival {
+            ifindex: name.sll_ifindex.cast_unsigned(),
+            kind: PacketType::of(name.sll_pkttype),
+            len: len.min(self.capacity),
+            truncated: flags & libc::MSG_TRUNC != 0,
         })
     }
 }

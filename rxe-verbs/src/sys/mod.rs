@@ -3,11 +3,13 @@
 pub(crate) mod ahead;
 pub(crate) mod alarm;
 pub(crate) mod control;
+pub(crate) mod descriptor;
 pub(crate) mod fork;
 pub(crate) mod kept;
 pub(crate) mod mapped;
 pub(crate) mod message;
 pub(crate) mod owned;
+pub(crate) mod packet;
 pub(crate) mod poll;
 pub(crate) mod process;
 pub(crate) mod shared;

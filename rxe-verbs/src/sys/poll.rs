@@ -80,6 +80,19 @@ pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bo
     wait(&[fd], timeout).map(|ready| ready != 0)
 }
 
+/// Waits as `poll(2)` does, the way all threads of the library sleep ([`set_sleep`]); how many descriptors have something.
+///
+/// # Errors
+/// [`Interrupted`] if a signal arrives.
+pub fn wait_for(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<usize, Interrupted> {
+    let timeout_spec = timeout.map(|timeout| *TimeSpec::from_duration(timeout).as_ref());
+    match sleep(fds, timeout_spec.as_ref()) {
+        error if error == -libc::EINTR => Err(Interrupted),
+        // Out of memory: nothing is known, and the caller may come again.
+        found => Ok(usize::try_from(found).unwrap_or(0)),
+    }
+}
+
 /// The point at which a wait ends, if ever.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Option<Instant>);

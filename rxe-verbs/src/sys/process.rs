@@ -56,6 +56,13 @@ pub(crate) fn at_exit(work: fn()) {
     }
 }
 
+/// Ends this process at once, as nothing that it could prepare for (`SIGKILL`).
+pub(crate) fn kill_self() -> ! {
+    let _ = nix::sys::signal::kill(Pid::this(), Signal::SIGKILL);
+    // Not reached; a process that is first in its namespace cannot kill itself.
+    std::process::abort()
+}
+
 /// Brings the pages of a range to the file they are mapped from (`msync(2)`); anonymous memory has none, which is not an
 /// error. Memory that is gone is (`ENOMEM`).
 pub(crate) fn sync_to_storage(address: usize, len: usize) -> io::Result<()> {
@@ -104,6 +111,24 @@ pub(crate) fn namespace_cookie() -> Option<u64> {
 pub(crate) fn page_size() -> usize {
     // SAFETY: asks for a constant of the system.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
+}
+
+/// The soft limit for locked memory, in bytes; `None` for no limit.
+pub(crate) fn memlock_limit() -> Option<u64> {
+    getrlimit(Resource::RLIMIT_MEMLOCK).ok().map(|(soft, _)| soft).filter(|soft| *soft != libc::RLIM_INFINITY)
+}
+
+/// Whether this process may lock as much memory as it likes: CAP_IPC_LOCK in the first user namespace, as kernels ask for it.
+pub(crate) fn may_lock() -> bool {
+    const IPC_LOCK: u64 = 1 << 14;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let has = effective
+        .and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+        .is_some_and(|set| set & IPC_LOCK != 0);
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    // The first namespace maps all users to themselves.
+    has && map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Leaves behind what the process was given by the one that started it, as far as an ordinary user may: descriptors above

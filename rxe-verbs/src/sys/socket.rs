@@ -21,14 +21,19 @@ fn check(result: c_int) -> io::Result<()> {
 
 /// Sets an option whose value is an `int`.
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    set_value(fd, level, name, &value)
+}
+
+/// Sets an option whose value is such a structure, which holds no pointers.
+pub(crate) fn set_value<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     // SAFETY: the pointer and length describe `value`, which lives through the call; the kernel only reads it.
     check(unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
             level,
             name,
-            (&raw const value).cast::<c_void>(),
-            size_of::<c_int>() as libc::socklen_t,
+            (&raw const *value).cast::<c_void>(),
+            size_of::<T>() as libc::socklen_t,
         )
     })
 }
@@ -47,6 +52,11 @@ pub(crate) fn drop_arrivals(fd: BorrowedFd<'_>) -> io::Result<()> {
         libc::SO_ATTACH_FILTER,
         &[Instruction { code: RETURN_CONSTANT, jump_true: 0, jump_false: 0, k: 0 }],
     )
+}
+
+/// Gives the socket a filter (`socket(7)`, SO_ATTACH_FILTER), in the place of the one it had.
+pub(crate) fn attach_filter(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
+    attach(fd, libc::SO_ATTACH_FILTER, program)
 }
 
 fn attach(fd: BorrowedFd<'_>, option: c_int, program: &[Instruction]) -> io::Result<()> {

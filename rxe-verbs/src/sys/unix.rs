@@ -315,7 +315,8 @@ fn is_one(a: Option<i32>, b: Option<i32>, in_pidfs: bool) -> bool {
 
 /// Copies a descriptor to a high number, where a program that closes and opens files hardly ever gets; and to another one
 /// each time, so that whoever still has the number of one that was closed behind its back does not meet a new one there.
-pub(crate) fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+#[must_use]
+pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
     const HIGH: i32 = 600;
     static NEXT: AtomicI32 = AtomicI32::new(HIGH);
     for least in [NEXT.load(Ordering::Relaxed), HIGH] {

@@ -6,8 +6,8 @@
 pub(crate) mod netns;
 
 use rxe_verbs::{
-    Access, Completion, Context, ContextOptions, Cq, Device, Gid, Mr, Mtu, Pd, PortState, Psn, Qp, QpChange,
-    QpInit, QpState, QpType, WcStatus,
+    Access, Completion, Context, ContextOptions, Cq, Device, Gid, Mr, Mtu, Pd, PortState, Psn, Qkey, Qp,
+    QpChange, QpInit, QpState, QpType, WcStatus,
     net::{FaultPlan, InprocNet},
 };
 use std::{
@@ -232,4 +232,24 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
             state as u8
         })
         .collect()
+}
+
+/// The key of [`datagram_end`]s.
+pub(crate) const QKEY: Qkey = Qkey(0x1111_1111);
+
+/// A datagram queue pair in RTS.
+pub(crate) fn datagram_end(context: &Context) -> End {
+    let end = End::new(context, QpType::Ud, 1 << 16);
+    let change = QpChange::default();
+    let init = QpChange {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        qkey: Some(QKEY),
+        ..change
+    };
+    end.qp.modify(&init).unwrap();
+    end.qp.modify(&QpChange { state: Some(QpState::Rtr), ..change }).unwrap();
+    end.qp.modify(&QpChange { state: Some(QpState::Rts), sq_psn: Some(Psn::new(1)), ..change }).unwrap();
+    end
 }

@@ -56,6 +56,9 @@ struct Args {
     /// Busy loops beside it
     #[arg(long, default_value_t = 0)]
     hogs: usize,
+    /// Without the library's look once a millisecond on programs that have been there lately
+    #[arg(long)]
+    no_ticks: bool,
     /// A line of JSON for each row in the place of the table
     #[arg(long)]
     json: bool,
@@ -71,6 +74,7 @@ struct Plan {
     wait: How,
     connections: usize,
     size: usize,
+    ticks: bool,
     seconds: f64,
 }
 
@@ -102,7 +106,7 @@ fn main() -> Result<()> {
 }
 
 const fn plan(args: &Args, wire: Wire, connections: usize, size: usize) -> Plan {
-    Plan { wire, wait: args.wait, connections, size, seconds: args.seconds }
+    Plan { wire, wait: args.wait, connections, size, ticks: !args.no_ticks, seconds: args.seconds }
 }
 
 /// Measures each wire in turns, and prints the medians.
@@ -187,6 +191,9 @@ impl Server {
         command.args(["--serve", "--wire", &name(plan.wire.to_possible_value())]);
         command.args(["--wait", &name(plan.wait.to_possible_value())]);
         command.args(["--connections", &plan.connections.to_string(), "--size", &plan.size.to_string()]);
+        if !plan.ticks {
+            command.arg("--no-ticks");
+        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().ok_or("no output")?);

@@ -44,7 +44,7 @@ struct Side {
 impl Side {
     /// `client` is the process whose number both addresses are made of.
     fn new(plan: Plan) -> Result<Self> {
-        let context = ContextOptions::new().alone().open_address(loopback(1))?;
+        let context = ContextOptions::new().alone().ticks(plan.ticks).open_address(loopback(1))?;
         let pd = context.alloc_pd()?;
         let queues = if plan.wire == Wire::Each { plan.connections } else { 1 };
         let entries = (plan.connections / queues * (RECEIVES + 16)) as u32;

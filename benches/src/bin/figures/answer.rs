@@ -1,6 +1,7 @@
 //! The process that answers. It prints one line about itself, reads one about the other side, and ends with its input.
 
 use crate::{
+    across::Wire,
     ours::{self, Card, Sleep},
     raw,
 };
@@ -80,10 +81,10 @@ pub(crate) fn hear() -> Result<Value> {
     Ok(serde_json::from_str(&line)?)
 }
 
-pub(crate) fn run(role: Role, qps: usize, len: u32) -> Result<()> {
+pub(crate) fn run(role: Role, qps: usize, len: u32, wire: Wire) -> Result<()> {
     match role {
-        Role::Absorb => ours::absorb(qps, len, Sleep::No),
-        Role::AbsorbAsleep => ours::absorb(qps, len, Sleep::Yes),
+        Role::Absorb => ours::absorb(wire, qps, len, Sleep::No),
+        Role::AbsorbAsleep => ours::absorb(wire, qps, len, Sleep::Yes),
         Role::Echo => ours::echo(Sleep::No),
         Role::EchoAsleep => ours::echo(Sleep::Yes),
         Role::Udp => raw::echo(Sleep::No),
@@ -102,10 +103,15 @@ pub(crate) struct Other {
 
 impl Other {
     /// With that many queue pairs, for messages (in `Limit` packets) with `len` bytes.
-    pub(crate) fn start(role: Role, qps: usize, len: u32, environment: Option<(&str, &str)>) -> Result<Self> {
+    pub(crate) fn start(
+        role: Role,
+        qps: usize,
+        len: u32,
+        (wire, environment): (Wire, Option<(&str, &str)>),
+    ) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         let name = role.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        command.args(["answer", &name, &qps.to_string(), &len.to_string()]).envs(environment);
+        command.args(["answer", &name, &qps.to_string(), &len.to_string(), &wire.name()]).envs(environment);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().ok_or("no output")?);

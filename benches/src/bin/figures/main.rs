@@ -4,6 +4,7 @@
 //! Ours are in `ours.rs`; raw UDP, and what a socket could carry at best, in `raw.rs`; TCP is iperf3. `scripts/bench
 //! --quick` builds everything and runs this, `scripts/bench --full` the whole report (`full/`).
 
+mod across;
 mod answer;
 mod distance;
 mod full;
@@ -14,6 +15,7 @@ mod probe;
 mod ratio;
 mod raw;
 
+use across::Wire;
 use answer::Role;
 use benches::{
     ends::Result,
@@ -21,7 +23,6 @@ use benches::{
 };
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use plan::{ROWS, Row};
 use probe::{Outcome, Probe};
 use ratio::Ratio;
 use std::collections::HashMap;
@@ -58,18 +59,31 @@ enum Other {
         qps: usize,
         /// Bytes of a message
         len: u32,
+        /// What joins the two sides
+        #[arg(value_enum)]
+        wire: Wire,
+    },
+    /// A measurement in network namespaces of its own; started by this program
+    #[command(hide = true)]
+    Across {
+        /// What joins the two sides
+        #[arg(value_enum)]
+        wire: Wire,
+        /// How long
+        seconds: f64,
     },
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
     match args.command {
-        Some(Other::Answer { role, qps, len }) => return answer::run(role, qps, len),
+        Some(Other::Answer { role, qps, len, wire }) => return answer::run(role, qps, len, wire),
+        Some(Other::Across { wire, seconds }) => return across::run(wire, seconds),
         Some(Other::Full(args)) => return full::run(&args),
         None => {}
     }
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
-    let rows: Vec<&Row> = ROWS.iter().filter(|row| wanted(row.name)).collect();
+    let rows = plan::possible(wanted);
     let probes = unique(rows.iter().flat_map(|row| row.probes()));
     let mut ratios: Vec<Ratio> = rows.iter().map(|row| Ratio::new(row)).collect();
     let idle = idle_share();

@@ -1,6 +1,7 @@
 //! Our side of the comparison: reliable connections between two processes, each with a device of its own.
 
 use crate::{
+    across::{self, Wire},
     answer::{Other, Role, Stop, card, hear, say},
     place::{Held, Place},
 };
@@ -14,10 +15,7 @@ use rxe_verbs::{
     WcOpcode, WcStatus, net::FaultPlan,
 };
 use serde_json::{Value, json};
-use std::{
-    net::IpAddr,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Receives that the answering side keeps posted for each queue pair that gets SENDs.
 const RECEIVES: u32 = 256;
@@ -58,9 +56,17 @@ pub(crate) struct Load {
     pub(crate) environment: Option<(&'static str, &'static str)>,
     /// A plan of faults (`RXE_FAULT`) for the side where the data arrives.
     pub(crate) faults: Option<&'static str>,
+    /// What joins the two sides.
+    pub(crate) wire: Wire,
 }
 
 impl Load {
+    /// Messages of one queue pair, posted singly by who polls, with so many under way, by the loopback interface.
+    pub(crate) const fn new(op: Op, size: u32, depth: usize) -> Self {
+        let (environment, faults, wire) = (None, None, Wire::Loopback);
+        Self { op, size, qps: 1, depth, list: 1, sleep: Sleep::No, environment, faults, wire }
+    }
+
     /// A variable for the answering side, and faults for ours.
     fn wrong(&self) -> (Option<(&'static str, &'static str)>, Option<&'static str>) {
         match self.faults {
@@ -87,6 +93,7 @@ pub(crate) struct Card {
 }
 
 struct Side {
+    wire: Wire,
     qps: Vec<Qp>,
     mr: Mr,
     cq: Cq,
@@ -95,18 +102,14 @@ struct Side {
     _pd: Pd,
 }
 
-fn address(answers: bool) -> IpAddr {
-    IpAddr::from([127, 77, 91, if answers { 1 } else { 2 }])
-}
-
 impl Side {
-    fn new(answers: bool, qps: usize, sleep: Sleep, faults: Option<&str>) -> Result<Self> {
+    fn new((wire, answers): (Wire, bool), qps: usize, sleep: Sleep, faults: Option<&str>) -> Result<Self> {
         let options = ContextOptions::new().alone();
         let options = match faults {
             Some(plan) => options.faults(FaultPlan::parse(plan)?),
             None => options,
         };
-        let context = options.open_address(address(answers))?;
+        let context = options.open_address(wire.address(answers))?;
         let channel = if sleep == Sleep::Yes { Some(context.create_comp_channel()?) } else { None };
         let cq = context.create_cq(1 << 14, channel.as_ref())?;
         let pd = context.alloc_pd()?;
@@ -115,7 +118,7 @@ impl Side {
             .map(|_| pd.create_qp(&QpInit { caps, ..QpInit::new(QpType::Rc, &cq) }))
             .collect::<std::result::Result<_, _>>()?;
         let mr = pd.alloc_mr(MEMORY, ALL)?;
-        Ok(Self { qps, mr, cq, channel, context, _pd: pd })
+        Ok(Self { wire, qps, mr, cq, channel, context, _pd: pd })
     }
 
     fn card(&self) -> Value {
@@ -124,7 +127,7 @@ impl Side {
     }
 
     fn connect(&self, other: &Card, answers: bool) -> Result<()> {
-        let gid = Gid::from(address(!answers));
+        let gid = Gid::from(self.wire.address(!answers));
         let av = self.context.address_vector(0, gid)?;
         for (qp, &qpn) in self.qps.iter().zip(&other.qpns) {
             let init = QpChange {
@@ -195,8 +198,8 @@ impl Side {
     }
 }
 
-fn answering(qps: usize, sleep: Sleep, receives: u32, len: u32) -> Result<(Side, Stop)> {
-    let side = Side::new(true, qps, sleep, None)?;
+fn answering(wire: Wire, qps: usize, sleep: Sleep, (receives, len): (u32, u32)) -> Result<(Side, Stop)> {
+    let side = Side::new((wire, true), qps, sleep, None)?;
     say(&side.card())?;
     side.connect(&card(&hear()?)?, true)?;
     for _ in 0..receives {
@@ -207,8 +210,8 @@ fn answering(qps: usize, sleep: Sleep, receives: u32, len: u32) -> Result<(Side,
 }
 
 /// Takes whatever comes.
-pub(crate) fn absorb(qps: usize, len: u32, sleep: Sleep) -> Result<()> {
-    let (side, stop) = answering(qps, sleep, RECEIVES, len)?;
+pub(crate) fn absorb(wire: Wire, qps: usize, len: u32, sleep: Sleep) -> Result<()> {
+    let (side, stop) = answering(wire, qps, sleep, (RECEIVES, len))?;
     let mut some = [Completion::default(); 64];
     while !stop.is_near() {
         for _ in side.wait(&mut some)? {
@@ -220,7 +223,7 @@ pub(crate) fn absorb(qps: usize, len: u32, sleep: Sleep) -> Result<()> {
 
 /// Sends each SEND back.
 pub(crate) fn echo(sleep: Sleep) -> Result<()> {
-    let (side, stop) = answering(1, sleep, 16, 64)?;
+    let (side, stop) = answering(Wire::Loopback, 1, sleep, (16, 64))?;
     let mut some = [Completion::default(); 16];
     while !stop.is_near() {
         for wc in side.wait(&mut some)? {
@@ -238,16 +241,13 @@ fn send_small(side: &Side) -> Result<()> {
     Ok(side.qps[0].post_send(&SendWr { payload: Payload::Inline(&[1, 2]), ..wr })?)
 }
 
-fn measuring(
-    role: Role,
-    qps: usize,
-    len: u32,
-    sleep: Sleep,
-    place: Place,
-    (environment, faults): (Option<(&str, &str)>, Option<&str>),
-) -> Result<(Side, Other, Card, Held)> {
-    let (mut other, held) = place.start(|| Other::start(role, qps, len, environment))?;
-    let side = Side::new(false, qps, sleep, faults)?;
+fn measuring(role: Role, load: Load, place: Place) -> Result<(Side, Other, Card, Held)> {
+    let Load { qps, size, sleep, wire, .. } = load;
+    let (environment, faults) = load.wrong();
+    let start = || Other::start(role, qps, size, (wire, environment));
+    let (mut other, held) =
+        place.start(|| if wire.is_pair() { across::start(wire, start) } else { start() })?;
+    let side = Side::new((wire, false), qps, sleep, faults)?;
     let theirs = card(&other.hear()?)?;
     side.connect(&theirs, false)?;
     other.say(&side.card())?;
@@ -258,8 +258,7 @@ fn measuring(
 /// Keeps a load up for some time, after a quarter of that to get going.
 pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
     let role = if load.sleep == Sleep::Yes { Role::AbsorbAsleep } else { Role::Absorb };
-    let (side, other, theirs, _held) =
-        measuring(role, load.qps, load.size, load.sleep, Place::Free, load.wrong())?;
+    let (side, other, theirs, _held) = measuring(role, load, Place::Free)?;
     let remote = Remote { addr: theirs.addr, rkey: Key(theirs.rkey) };
     let op = match load.op {
         Op::Write => SendOp::Write(remote),
@@ -311,7 +310,7 @@ pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
 /// One way of a SEND of 2 bytes: microseconds of each.
 pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f64>> {
     let role = if sleep == Sleep::Yes { Role::EchoAsleep } else { Role::Echo };
-    let (side, other, _, _held) = measuring(role, 1, 64, sleep, place, (None, None))?;
+    let (side, other, _, _held) = measuring(role, Load { sleep, ..Load::new(Op::Send, 64, 1) }, place)?;
     for _ in 0..16 {
         side.receive(64)?;
     }

@@ -1,6 +1,7 @@
 //! The ratios with an aim: which two measurements make a row.
 
 use crate::{
+    across::{self, Wire},
     ours::{Load, Op, Sleep},
     place::Place,
     probe::{Pick, Probe},
@@ -18,23 +19,19 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// Whether this user may take the measurements.
+    fn is_possible(&self) -> bool {
+        self.probes().all(|probe| !matches!(probe, Probe::Across(_)) || across::is_possible())
+    }
+
     pub(crate) fn probes(&self) -> impl Iterator<Item = Probe> {
         self.above.iter().chain(self.below).map(|(probe, _)| *probe)
     }
 }
 
-const K64: Load = Load {
-    op: Op::Write,
-    size: 64 << 10,
-    qps: 1,
-    depth: 64,
-    list: 1,
-    sleep: Sleep::No,
-    environment: None,
-    faults: None,
-};
-const M1: Load = Load { size: 1 << 20, depth: 8, ..K64 };
-const SMALL: Load = Load { size: 64, depth: 128, ..K64 };
+pub(crate) const K64: Load = Load::new(Op::Write, 64 << 10, 64);
+const M1: Load = Load::new(Op::Write, 1 << 20, 8);
+const SMALL: Load = Load::new(Op::Write, 64, 128);
 
 const WRITE: Figure = bandwidth(K64);
 const WRITE_1M: Figure = bandwidth(M1);
@@ -44,6 +41,10 @@ const UDP_RATE: Figure = (Probe::UdpRate, Pick::Millions);
 
 const fn bandwidth(load: Load) -> Figure {
     (Probe::Load(load), Pick::Gbit)
+}
+
+const fn by(wire: Wire) -> Figure {
+    (Probe::Across(wire), Pick::Gbit)
 }
 
 const fn rate(load: Load) -> Figure {
@@ -67,7 +68,17 @@ const fn row(
     Row { name, above, below, aim }
 }
 
-pub(crate) const ROWS: &[Row] = &[
+/// The rows whose name is wanted, but for those that this user may not measure, of which it says so.
+pub(crate) fn possible(wanted: impl Fn(&str) -> bool) -> Vec<&'static Row> {
+    let (rows, others): (Vec<&Row>, _) =
+        ROWS.iter().filter(|row| wanted(row.name)).partition(|row| row.is_possible());
+    for row in others {
+        eprintln!("skipped: {}: needs root (network namespaces and packet sockets)", row.name);
+    }
+    rows
+}
+
+const ROWS: &[Row] = &[
     row("WRITE 64 KiB / TCP -l 128K", &[WRITE], &[TCP], ">= 1.5"),
     row("WRITE 1 MiB / TCP -l 128K", &[WRITE_1M], &[TCP], ">= 1.5"),
     row("WRITE 1 MiB / TCP's best of -l 64K to 1M", &[WRITE_1M], TCP_ALL, ">= 1.1"),
@@ -117,6 +128,13 @@ pub(crate) const ROWS: &[Row] = &[
         &[rate(Load { qps: 10_000, ..SMALL })],
         &[rate(SMALL)],
         ">= 0.7",
+    ),
+    row("veth: WRITE 64 KiB, raw link / UDP link", &[by(Wire::VethRaw)], &[by(Wire::VethUdp)], ">= 0.6"),
+    row(
+        "veth: WRITE 64 KiB, raw link without PACKET_VNET_HDR / UDP link",
+        &[by(Wire::VethFrames)],
+        &[by(Wire::VethUdp)],
+        ">= 0.3",
     ),
     row("WRITE 64 KiB, 16 queue pairs / 1", &[bandwidth(Load { qps: 16, ..K64 })], &[WRITE], ">= 0.9"),
 ];

@@ -1,8 +1,10 @@
 //! One measurement, what it tells, and which part of that is meant.
 
 use crate::{
+    across::{self, Wire},
     ours::{self, Load, Sleep},
     place::Place,
+    plan::K64,
     raw,
 };
 use benches::{
@@ -25,6 +27,8 @@ pub(crate) const CONNECTIONS: [(usize, f64); 3] = [(1, 1000.0), (8, 4000.0), (64
 pub(crate) enum Probe {
     /// Ours.
     Load(Load),
+    /// Ours, WRITEs of 64 KiB between two network namespaces.
+    Across(Wire),
     /// What a socket could carry at best: batches, ICRCs and copies on both sides, a window; by the payload of a packet.
     Limit(u32),
     /// One TCP stream, by the bytes of a write.
@@ -107,6 +111,7 @@ impl Probe {
     pub(crate) fn measure(self, seconds: f64) -> Result<Outcome> {
         Ok(match self {
             Self::Load(load) => Outcome::traffic(&ours::messages(load, seconds)?, load.size),
+            Self::Across(wire) => Outcome::traffic(&across::measure(wire, seconds)?, K64.size),
             Self::Limit(payload) => Outcome::traffic(&raw::limit(payload as usize, seconds)?, payload),
             Self::Tcp(length) => {
                 let local = |last| IpAddr::V4(Ipv4Addr::new(127, 77, 93, last));

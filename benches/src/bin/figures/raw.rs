@@ -1,6 +1,7 @@
 //! What plain UDP sockets do, and what one could carry at best.
 
 use crate::{
+    across::Wire,
     answer::{Other, Role, Stop, hear, say},
     ours::{Sleep, Traffic},
     place::{Held, Place},
@@ -44,7 +45,7 @@ fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> Result<Option<SocketAddr>> {
 }
 
 fn connect(role: Role, sleep: Sleep, place: Place) -> Result<(UdpSocket, SocketAddr, Other, Held)> {
-    let (mut other, held) = place.start(|| Other::start(role, 0, 0, None))?;
+    let (mut other, held) = place.start(|| Other::start(role, 0, 0, (Wire::Loopback, None)))?;
     let to = other.hear()?.as_str().unwrap_or_default().parse()?;
     Ok((socket(sleep)?, to, other, held))
 }
@@ -124,8 +125,17 @@ fn link(answers: bool, payload: usize) -> Result<(UdpLink, Transmit, RouteCrc)> 
     let link = UdpLink::open(&UdpConfig::only(src, 0).with_environment()?)?;
     let source_port = link.capabilities().source_ports[0];
     let segment_size = FRAME + payload;
-    let batch = Transmit { src, dst, ifindex: 0, source_port, tos: 0, hop_limit: 64, segment_size };
-    Ok((link, batch, RouteCrc::new(&Route { src, dst, src_port: source_port })))
+    let batch = Transmit {
+        src,
+        dst,
+        ifindex: 0,
+        source_port,
+        tos: 0,
+        hop_limit: 64,
+        encapsulation: rxe_verbs::net::Encapsulation::V2,
+        segment_size,
+    };
+    Ok((link, batch, RouteCrc::new(&Route::v2(src, dst, source_port))))
 }
 
 /// Checks and places what comes, and sends a packet of 20 bytes back for each run.
@@ -133,7 +143,7 @@ pub(crate) fn take(payload: usize) -> Result<()> {
     let (mut link, batch, _) = link(true, payload)?;
     say(&json!(batch.source_port))?;
     let from = hear()?.as_u64().ok_or("no port")?;
-    let crc = RouteCrc::new(&Route { src: batch.dst, dst: batch.src, src_port: from as u16 });
+    let crc = RouteCrc::new(&Route::v2(batch.dst, batch.src, from as u16));
     let stop = Stop::watch()?;
     let mut into = RecvBatch::default();
     let mut memory = vec![0_u8; MEMORY];
@@ -156,7 +166,7 @@ pub(crate) fn take(payload: usize) -> Result<()> {
 
 /// Packets with so much payload (a power of two) from one memory to another, by batches with ICRCs.
 pub(crate) fn limit(payload: usize, seconds: f64) -> Result<Traffic> {
-    let mut other = Other::start(Role::Limit, 0, payload as u32, None)?;
+    let mut other = Other::start(Role::Limit, 0, payload as u32, (Wire::Loopback, None))?;
     let (mut link, batch, crc) = link(false, payload)?;
     other.hear()?;
     other.say(&json!(batch.source_port))?;

@@ -40,13 +40,18 @@ pub(crate) struct Holding {
 
 impl Holding {
     /// Bytes in the destination's buffer, as far as is known.
-    pub(super) const fn bytes(&self) -> u32 {
+    pub(crate) const fn bytes(&self) -> u32 {
         self.bytes
     }
 
     /// Whether packets have left since it last asked for an acknowledgement.
     pub(super) const fn has_unasked(&self) -> bool {
         self.unasked > 0
+    }
+
+    /// Bytes sent since it last asked for an acknowledgement.
+    pub(crate) const fn unasked(&self) -> u32 {
+        self.unasked
     }
 
     /// READ responses to come.

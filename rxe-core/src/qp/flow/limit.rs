@@ -60,6 +60,11 @@ impl Limit {
         self.max
     }
 
+    /// Whether it stands for no bound at all, which nothing shrinks: whoever asks for it paces in another way.
+    const fn is_unbounded(&self) -> bool {
+        self.max == u32::MAX
+    }
+
     const fn least(&self) -> u32 {
         if self.max < MIN_WINDOW { self.max } else { MIN_WINDOW }
     }
@@ -82,6 +87,9 @@ impl Limit {
 
     /// The peer says that packets reach it marked: it shrinks by up to half, at most once a window.
     pub(super) fn notified(&mut self) {
+        if self.is_unbounded() {
+            return;
+        }
         self.congestion.heard = true;
         if self.congestion.acked >= self.size {
             self.cut();
@@ -120,6 +128,9 @@ impl Limit {
 
     /// Packets were lost: the window shrinks by three tenths (as CUBIC's, RFC 9438, 4.6), at most once a window.
     pub(super) const fn lost(&mut self) {
+        if self.is_unbounded() {
+            return;
+        }
         if self.acked_since_cut >= self.size / 2 {
             let less = self.size - self.size / 10 * 3;
             self.size = if less < self.least() { self.least() } else { less };
@@ -131,6 +142,9 @@ impl Limit {
 
     /// Nothing came back for long: it starts anew, and grows quickly to where it would be after a loss.
     pub(super) const fn silent(&mut self) {
+        if self.is_unbounded() {
+            return;
+        }
         self.lost();
         self.size = self.least();
         self.congestion.steps = 0;

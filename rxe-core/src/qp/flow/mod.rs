@@ -69,19 +69,9 @@ impl Line {
         self.0.iter().copied()
     }
 
-    /// The part of `pot` bytes that each of those who wait has, and one more.
-    fn part(&self, pot: u32) -> u32 {
-        pot / u32::try_from(self.0.len()).unwrap_or(u32::MAX).saturating_add(1)
-    }
-
-    /// What one more than those who wait may hold of `pot` bytes. If nobody waits there is no bound but the pot itself.
-    fn share(&self, pot: u32) -> u32 {
-        if self.0.is_empty() { u32::MAX } else { self.part(pot).max(QUANTUM) }
-    }
-
-    /// What one more than those who wait may send of `pot` bytes in a turn.
-    fn turn(&self, pot: u32) -> u32 {
-        if self.0.is_empty() { u32::MAX } else { self.part(pot).max(LEAST_TURN) }
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Those for whom `first` is true come first, in the order in which they wait. How many they are.
@@ -92,6 +82,21 @@ impl Line {
         self.0.extend(others);
         count
     }
+}
+
+/// The part of `pot` bytes that each of `waiting` has, and one more.
+fn part(waiting: usize, pot: u32) -> u32 {
+    pot / u32::try_from(waiting).unwrap_or(u32::MAX).saturating_add(1)
+}
+
+/// What one more than the `waiting` may hold of `pot` bytes. If nobody waits there is no bound but the pot itself.
+fn share(waiting: usize, pot: u32) -> u32 {
+    if waiting == 0 { u32::MAX } else { part(waiting, pot).max(QUANTUM) }
+}
+
+/// What one more than the `waiting` may send of `pot` bytes in a turn.
+fn turn(waiting: usize, pot: u32) -> u32 {
+    if waiting == 0 { u32::MAX } else { part(waiting, pot).max(LEAST_TURN) }
 }
 
 /// Of `pot` bytes, those that somebody may use who holds something already; `shared` if there are others.

@@ -1,6 +1,6 @@
 //! READ responses that may be on their way to this endpoint at once.
 
-use super::{Holding, Line, PATIENCE, RESERVE, common, limit::Limit};
+use super::{Holding, Line, PATIENCE, RESERVE, common, limit::Limit, share};
 use crate::{
     num::Qpn,
     qp::plan::{Grant, Spot, Wait, Wanted},
@@ -65,7 +65,7 @@ impl ReadBudget {
         }
         let &Wanted { least, mut most, packet, .. } = wanted;
         let (own, fresh) = (holding.responses(), holding.responses() == 0 && !holding.is_silent());
-        let share = self.line.share(self.limit.size());
+        let share = share(self.line.len(), self.limit.size());
         if own > 0 && own.saturating_add(least) > share || holding.is_silent() && holding.awaits_responses() {
             return Err(Wait::Answer);
         }
@@ -97,7 +97,7 @@ impl ReadBudget {
     /// it is not cut and would wait until all others are idle.
     fn admit_again(&self, holding: &Holding, bytes: u32, spot: Spot) -> Result<Grant, Wait> {
         let own = holding.responses();
-        let share = self.line.share(self.limit.size());
+        let share = share(self.line.len(), self.limit.size());
         if own > 0 && own.saturating_add(bytes) > share || holding.is_silent() && holding.awaits_responses() {
             return Err(Wait::Answer);
         }
@@ -191,7 +191,8 @@ mod tests {
     use super::*;
     use crate::time::Instant;
 
-    const ALONE: Spot = Spot { begins: true, ends: false, in_turn: false, spent: 0 };
+    const ALONE: Spot =
+        Spot { begins: true, ends: false, in_turn: false, spent: 0, waiting: 0, awaited: false };
 
     fn wanted(bytes: u32) -> Wanted {
         Wanted { least: bytes.min(4096), most: bytes, packet: 4096, again: false }

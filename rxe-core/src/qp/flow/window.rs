@@ -1,6 +1,6 @@
 //! What is under way to one destination socket, of all queue pairs that send there.
 
-use super::{Holding, Line, PATIENCE, RESERVE, common, limit::Limit};
+use super::{Holding, PATIENCE, RESERVE, common, limit::Limit, share, turn};
 use crate::{
     qp::plan::{Grant, Spot, Wait},
     time::Instant,
@@ -22,8 +22,6 @@ pub(crate) struct Window {
     asked: u64,
     /// Queue pairs connected to it.
     pub users: usize,
-    /// Queue pairs that wait for room.
-    pub line: Line,
     /// Since when nothing was proven and somebody waits.
     quiet_since: Instant,
     /// Bytes that may leave beyond the limit, because nothing was proven for long: of those who have nothing under way.
@@ -38,7 +36,6 @@ impl Window {
             left: 0,
             asked: 0,
             users: 0,
-            line: Line::default(),
             quiet_since: Instant::ZERO,
             beyond: 0,
         }
@@ -77,15 +74,15 @@ impl Window {
         let (limit, own) = (self.limit.size(), holding.bytes());
         // What others proved to have left still counts as the queue pair's own until it is answered itself: so one that nobody
         // answers stops sending after one window.
-        let share = self.line.share(limit).min(limit);
+        let share = share(spot.waiting, limit).min(limit);
         let fresh = own == 0 && !holding.is_silent();
         if own > 0 && !holding.has_unasked() && (holding.is_silent() || own.saturating_add(cost) > share) {
             return Err(Wait::Answer);
         }
-        if !spot.in_turn && !fresh && !self.line.is_empty() {
+        if !spot.in_turn && !fresh && spot.awaited {
             return Err(Wait::Room);
         }
-        if spot.spent >= self.line.turn(limit) {
+        if spot.spent >= turn(spot.waiting, limit) {
             return Err(Wait::Turn);
         }
         let after = self.in_flight() + u64::from(cost);
@@ -136,11 +133,9 @@ impl Window {
         }
     }
 
-    /// Somebody begins to wait.
-    pub(crate) fn awaited(&mut self, now: Instant) {
-        if self.line.is_empty() {
-            self.quiet_since = now;
-        }
+    /// Somebody begins to wait, and nobody did before.
+    pub(crate) const fn awaited(&mut self, now: Instant) {
+        self.quiet_since = now;
     }
 
     /// When those who wait have waited long enough.

@@ -1,7 +1,7 @@
 use super::{super::attrs::Mtu, *};
 use crate::{
     num::{Psn, Qkey},
-    work::Access,
+    work::{Access, GidType},
 };
 use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use alloc::format;
@@ -25,6 +25,7 @@ fn av() -> AddressVector {
         flow_label: 0,
         service_level: 0,
         sgid_index: 0,
+        gid_type: GidType::RoceV2,
     }
 }
 

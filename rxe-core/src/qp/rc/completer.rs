@@ -7,8 +7,8 @@ use crate::{
     memory::AccessError,
     num::Psn,
     qp::{
+        common::{Scene, SendQueue, SendWqe},
         reason::{Cause, Reason},
-        sq::{Scene, SendQueue, SendWqe},
     },
     time::Instant,
     wire::{Class, NakCode, Packet, Syndrome},
@@ -139,7 +139,7 @@ impl Requester {
         let Some(wqe) = scene.sq.ring.front() else { return Ok(()) };
         match wqe.op {
             SendOp::Read(_) => {
-                let offset = wqe.offset(psn.since(wqe.first_psn), mtu);
+                let offset = wqe.offset(psn.since(wqe.sent.first_psn), mtu);
                 let expected = (u64::from(wqe.len) - offset).min(u64::from(mtu));
                 if packet.payload.len() as u64 != expected {
                     return Err(WcStatus::BadResponse.into());
@@ -192,7 +192,7 @@ impl Requester {
         sq.ring.iter().take(self.started).skip(self.cur_wqe).find_map(|wqe| {
             let needs_data =
                 matches!(wqe.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-            let from = if wqe.first_psn.is_before(self.cur) { self.cur } else { wqe.first_psn };
+            let from = if wqe.sent.first_psn.is_before(self.cur) { self.cur } else { wqe.sent.first_psn };
             (needs_data && from.since(self.una) < count).then_some(from)
         })
     }
@@ -233,7 +233,7 @@ impl Requester {
     /// Completes the requests at the front that are answered in full, or were local and have been done.
     pub(crate) fn complete_answered(&mut self, scene: &mut Scene<'_, '_>) {
         while self.started > 0
-            && scene.sq.ring.front().is_some_and(|wqe| self.una.since(wqe.first_psn) >= wqe.psns)
+            && scene.sq.ring.front().is_some_and(|wqe| self.una.since(wqe.sent.first_psn) >= wqe.sent.psns)
         {
             scene.sq.complete_front(scene.qp, scene.ctx, WcStatus::Success, 0);
             self.started -= 1;
@@ -295,7 +295,6 @@ impl Requester {
             return Ok(());
         }
         scene.qp.stats.timeouts += 1;
-        self.rxe_flush ^= oldest.is_some_and(|wqe| matches!(wqe.op, SendOp::Flush { .. }));
         self.retry.on_timeout()?;
         scene.ctx.lost(begins_with_read(scene.sq));
         self.go_back(scene, None);

@@ -10,16 +10,18 @@ use crate::{
     num::Psn,
     qp::{
         QpState,
-        common::QpCommon,
+        common::{QpCommon, Scene, SendQueue, SendWqe},
         flow::PACKET_COST,
+        pacing::Timing,
         plan::{Draft, Grant, Half, Need, Plan, Wanted},
-        sq::{Scene, SendQueue, SendWqe},
+        quirks::Quirks,
     },
     time::Instant,
     wire::{self, AtomicEth, Bth, Ext, Feth, Opcode, Position, Reth},
     work::{SendFlags, SendOp, WcStatus},
 };
 use alloc::collections::VecDeque;
+use core::time::Duration;
 
 /// Packets that a part of a READ asks for: a first and a last one.
 const READ_PART: u32 = 2;
@@ -57,14 +59,19 @@ pub(crate) struct Requester {
     pub(super) broken: Option<Failure>,
     /// Whether SQ_DRAINED was told since SQD was entered.
     drained: bool,
-    /// Whether FLUSHes leave with kernel rxe's ICRC: that one when a FLUSH with the other got no answer, and back.
-    pub(super) rxe_flush: bool,
 }
 
 impl Requester {
     /// Starts anew at the transition to RTS.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
-        *self = Self { una: qp.attrs.sq_psn, cur: qp.attrs.sq_psn, next: qp.attrs.sq_psn, ..Self::default() };
+        let retry = core::mem::take(&mut self.retry);
+        *self = Self {
+            una: qp.attrs.sq_psn,
+            cur: qp.attrs.sq_psn,
+            next: qp.attrs.sq_psn,
+            retry,
+            ..Self::default()
+        };
         self.retry.start(&qp.attrs);
     }
 
@@ -76,6 +83,16 @@ impl Requester {
     /// When to call `handle_timeout`.
     pub(crate) const fn next_deadline(&self) -> Option<Instant> {
         self.retry.next_deadline()
+    }
+
+    /// It is to be as patient as this.
+    pub(crate) const fn set_timing(&mut self, timing: Timing) {
+        self.retry.set_timing(timing);
+    }
+
+    /// The round trip that was measured since this was last asked.
+    pub(crate) const fn take_trip(&mut self) -> Option<Duration> {
+        self.retry.take_trip()
     }
 
     /// Whether no message is begun and not ended.
@@ -95,11 +112,6 @@ impl Requester {
         }
         self.drained = true;
         true
-    }
-
-    /// Whether a FLUSH is to leave with kernel rxe's ICRC.
-    pub(crate) const fn flushes_like_rxe(&self) -> bool {
-        self.rxe_flush
     }
 
     /// Whether packets were sent that are not answered.
@@ -136,8 +148,8 @@ impl Requester {
         } else if wqe.is_local() {
             return Plan::Local;
         }
-        let offset = if fresh { 0 } else { wqe.offset(self.cur.since(wqe.first_psn), qp.mtu()) };
-        let part = if fresh { parts && self.leaves_in_parts(qp, sq, wqe) } else { wqe.in_parts };
+        let offset = if fresh { 0 } else { wqe.offset(self.cur.since(wqe.sent.first_psn), qp.mtu()) };
+        let part = if fresh { parts && self.leaves_in_parts(qp, sq, wqe) } else { wqe.sent.in_parts };
         let mut plan = if wqe.is_read_or_atomic() {
             self.plan_read_or_atomic(qp, wqe, offset, part)
         } else {
@@ -210,11 +222,11 @@ impl Requester {
     }
 
     /// What a READ needs of which `left` bytes are to be asked for. One that is sent again ends where it ended at first,
-    /// because the responder may know it or not; and in one piece: Linux 6.1 takes the start of a repeated READ for the start of
-    /// what may be repeated, and would be silent if the piece before it had to be sent once more.
+    /// because the responder may know it or not; and in one piece ([`Quirks::READS_AGAIN_WHOLE`]).
     fn wanted(&self, mtu: u32, left: u64, part: bool) -> Need {
         let packets = |count: u32| left.min(u64::from(count) * u64::from(mtu)) as u32;
-        if self.cur != self.next
+        if Quirks::READS_AGAIN_WHOLE
+            && self.cur != self.next
             && let Some(end) = self.read_ends.iter().find(|end| !end.is_before(self.cur))
         {
             let bytes = packets(end.since(self.cur) + 1);
@@ -238,9 +250,9 @@ impl Requester {
         let mtu = qp.mtu();
         let fresh = self.cur_wqe >= self.started;
         if fresh {
-            wqe.first_psn = self.next;
-            wqe.in_parts = draft.part;
-            wqe.psns = if matches!(wqe.op, SendOp::Read(_)) || !wqe.is_read_or_atomic() {
+            wqe.sent.first_psn = self.next;
+            wqe.sent.in_parts = draft.part;
+            wqe.sent.psns = if matches!(wqe.op, SendOp::Read(_)) || !wqe.is_read_or_atomic() {
                 wqe.len.div_ceil(mtu).max(1)
             } else {
                 1
@@ -345,8 +357,8 @@ impl Requester {
         if let Err(status) = result {
             return self.break_off(status.into());
         }
-        wqe.first_psn = self.next;
-        wqe.psns = 0;
+        wqe.sent.first_psn = self.next;
+        wqe.sent.psns = 0;
         self.started += 1;
         self.cur_wqe += 1;
         false

@@ -47,6 +47,8 @@ pub(crate) struct Responder {
     inbound: Inbound,
     /// A READ whose memory turned out to be gone when its answer was due.
     failure: Option<Violation>,
+    /// A READ was given up in the middle, and has not been asked for again yet.
+    gave_up: bool,
 }
 
 /// How a request in sequence ended.
@@ -65,6 +67,7 @@ impl Responder {
         self.asked = false;
         self.refused = false;
         self.failure = None;
+        self.gave_up = false;
         self.inbound = Inbound::default();
         self.answers.clear();
         self.replay.clear();
@@ -384,6 +387,7 @@ impl Responder {
                 return false;
             }
             qp.stats.bytes_sent += u64::from(draft.payload);
+            self.gave_up &= !next.replay;
         }
         match next.kind {
             Kind::Retry(Syndrome::RnrNak(_)) => qp.stats.rnr_naks_sent += 1,
@@ -406,11 +410,14 @@ impl Responder {
         error: AccessError,
     ) {
         let violation = Violation::Access(error);
-        if stream.started {
-            // Linux 6.1 takes a NAK in the middle of a READ response for success. The peer asks again for the rest.
+        if stream.started || self.gave_up && !answer.replay {
+            // Linux 6.1 takes a NAK in the middle of a READ response for success. The peer asks again for the rest, and for all
+            // READs behind it, so those are not refused before.
+            self.gave_up = true;
             self.answers.drop_front();
             return;
         }
+        self.gave_up = false;
         self.answers.replace_front(Kind::Refusal(violation.into()));
         let (place, len, cause) =
             (Some((stream.addr, stream.rkey)), stream.left.into(), Cause::Refused(violation));

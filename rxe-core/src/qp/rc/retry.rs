@@ -1,6 +1,12 @@
 //! The requester's clock and patience: retransmission timeout, retry counts, RNR waits (IBTA vol. 1, 9.7.6.1).
 
-use crate::{num::Psn, qp::QpAttrs, time::Instant, wire::rnr_delay, work::WcStatus};
+use crate::{
+    num::Psn,
+    qp::{QpAttrs, pacing::Timing},
+    time::Instant,
+    wire::rnr_delay,
+    work::WcStatus,
+};
 use core::time::Duration;
 
 /// The least silence after which something is sent again without a sign of loss.
@@ -12,10 +18,6 @@ const MOST_DOUBLINGS: u8 = 16;
 /// A loss makes us suspicious until so many acknowledgements have come. Without suspicion nothing is sent again early: the
 /// peer may have lost its processor.
 const SUSPICION: u32 = 4096;
-
-/// A user process is not scheduled more often than this can be relied on; shorter timeouts are stretched to it, as
-/// kernels stretch them to their tick.
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(4);
 
 /// Retry counts and deadlines of one requester.
 #[derive(Debug, Default)]
@@ -39,6 +41,7 @@ pub(crate) struct Retry {
     /// Acknowledgements until the last loss is forgotten.
     suspicion: u32,
     trip: RoundTrip,
+    timing: Timing,
 }
 
 /// How long acknowledgements take: mean and deviation as RFC 6298 has them.
@@ -49,10 +52,13 @@ struct RoundTrip {
     /// Nanoseconds; `None` before the first measurement.
     mean: Option<u64>,
     deviation: u64,
+    /// The last one, until somebody asks.
+    latest: Option<Duration>,
 }
 
 impl RoundTrip {
     fn learn(&mut self, took: u64) {
+        self.latest = Some(Duration::from_nanos(took));
         let (mean, deviation) = match self.mean {
             None => (took, took / 2),
             Some(mean) => {
@@ -83,19 +89,30 @@ pub(super) enum Due {
 }
 
 /// The local ACK timeout code `code`: 4.096 us times 2 to its power; `None` for 0, which never runs out.
-pub(crate) fn timeout(code: u8) -> Option<Duration> {
-    (code != 0).then(|| Duration::from_nanos(4096 << (code & 31)).max(SHORTEST_TIMEOUT))
+fn timeout(code: u8, shortest: Duration) -> Option<Duration> {
+    (code != 0).then(|| Duration::from_nanos(4096 << (code & 31)).max(shortest))
 }
 
 impl Retry {
     pub(crate) fn start(&mut self, attrs: &QpAttrs) {
-        *self = Self { left: attrs.retry_count, rnr_left: attrs.rnr_retry, ..Self::default() };
+        let timing = self.timing;
+        *self = Self { left: attrs.retry_count, rnr_left: attrs.rnr_retry, timing, ..Self::default() };
+    }
+
+    /// It is to be as patient as this.
+    pub(crate) const fn set_timing(&mut self, timing: Timing) {
+        self.timing = timing;
+    }
+
+    /// The round trip that was measured since this was last asked.
+    pub(crate) const fn take_trip(&mut self) -> Option<Duration> {
+        self.trip.latest.take()
     }
 
     /// A request left: something is outstanding.
     pub(crate) fn on_sent(&mut self, now: Instant, attrs: &QpAttrs) {
         if self.deadline.is_none() {
-            self.deadline = timeout(attrs.timeout).map(|wait| now + wait);
+            self.deadline = timeout(attrs.timeout, self.timing.shortest).map(|wait| now + wait);
             self.schedule_probe(now);
         }
     }
@@ -147,7 +164,7 @@ impl Retry {
     /// Sets the time of the next probe. The wait doubles with each probe and stays so until an answer was measured (RFC 6298,
     /// 5.5 to 5.7): after a probe nothing can be measured, so a peer that has only become slower would be probed for ever.
     fn schedule_probe(&mut self, now: Instant) {
-        if self.suspicion == 0 || self.probes >= PROBES {
+        if self.suspicion == 0 || self.probes >= PROBES || !self.timing.probes {
             self.probe = None;
             return;
         }
@@ -162,7 +179,8 @@ impl Retry {
         self.rnr_left = attrs.rnr_retry;
         self.noticed = false;
         self.beyond = None;
-        self.deadline = if more { timeout(attrs.timeout).map(|wait| now + wait) } else { None };
+        self.deadline =
+            if more { timeout(attrs.timeout, self.timing.shortest).map(|wait| now + wait) } else { None };
         self.probes = 0;
         self.suspicion = self.suspicion.saturating_sub(1);
         self.schedule_probe(now);

@@ -23,7 +23,7 @@ use super::{
     pair::Pair,
     rng::Rng,
 };
-use crate::{stats::QpStats, work::WcStatus};
+use crate::{stats::QpStats, wire::Encapsulation, work::WcStatus};
 use alloc::{format, string::String, vec, vec::Vec};
 use core::time::Duration;
 use flow::Flow;
@@ -54,6 +54,8 @@ pub struct Outcome {
     pub duplicates: u64,
     /// Virtual time it took.
     pub nanos: u64,
+    /// Digests of what was put on the wires, added up.
+    pub digest: u64,
 }
 
 impl Outcome {
@@ -68,6 +70,7 @@ impl Outcome {
         self.rnr_naks += other.rnr_naks;
         self.duplicates += other.duplicates;
         self.nanos += other.nanos;
+        self.digest = self.digest.wrapping_add(other.digest);
     }
 }
 
@@ -106,13 +109,13 @@ struct World {
     outcome: Outcome,
 }
 
-/// Plays the scenario of `seed`. With `trace` records kept (0: none) a failure prints what happened.
+/// Plays the scenario of `seed`, its packets carried by `encapsulation`. With `trace` records kept (0: none) a failure prints what happened.
 ///
 /// # Panics
 /// If the endpoints did anything but what the model says.
 #[must_use]
-pub fn run(seed: u64, recipe: Recipe, trace: usize) -> Outcome {
-    let plan = Plan::new(seed, recipe);
+pub fn run(seed: u64, recipe: Recipe, encapsulation: Encapsulation, trace: usize) -> Outcome {
+    let plan = Plan::new(seed, recipe).over(encapsulation);
     let mut world = World::new(plan, trace);
     if trace > 0 {
         std::eprintln!("{:#?}", world.plan);
@@ -277,6 +280,7 @@ impl World {
         }
         let links = [self.pair.sides[0].link.stats(), self.pair.sides[1].link.stats()];
         self.outcome.packets = links.iter().map(|link| link.sent).sum();
+        self.outcome.digest = links.iter().map(|link| u64::from(link.digest)).sum();
         self.outcome.accidents =
             links.iter().map(|link| link.lost + link.corrupted + link.duplicated + link.delayed).sum();
         self.outcome.retransmitted = total.retransmitted;

@@ -1,7 +1,7 @@
 //! What a scenario is like, drawn from its seed.
 
 use crate::{
-    endpoint::{Acks, BatchIdent, EndpointConfig},
+    endpoint::{Acks, EndpointConfig},
     num::Psn,
     qp::{Mtu, QpCaps},
     testing::{
@@ -10,6 +10,7 @@ use crate::{
         pair::PairConfig,
         rng::Rng,
     },
+    wire::{Encapsulation, Ident},
 };
 use core::time::Duration;
 
@@ -105,6 +106,7 @@ pub struct Plan {
     ipv6: bool,
     merge: bool,
     show_headers: bool,
+    encapsulation: Encapsulation,
     acks: Acks,
 }
 
@@ -154,8 +156,18 @@ impl Plan {
             ipv6: rng.chance(300),
             merge: rng.chance(700),
             show_headers: rng.chance(300),
+            encapsulation: Encapsulation::V2,
             acks: if rng.chance(700) { Acks::Wait } else { Acks::Flush },
         }
+    }
+
+    /// The same scenario in another encapsulation. Memory does not damage packets, and nobody would see it there.
+    pub(super) fn over(mut self, encapsulation: Encapsulation) -> Self {
+        self.encapsulation = encapsulation;
+        if encapsulation == Encapsulation::Memory {
+            self.links.iter_mut().for_each(|link| link.faults.corrupt = 0);
+        }
+        self
     }
 
     /// Bytes of each side's arena: what all areas and gaps need.
@@ -200,6 +212,7 @@ impl Plan {
             endpoints: self.endpoints.clone(),
             merge: self.merge,
             show_headers: self.show_headers,
+            encapsulation: self.encapsulation,
             acks: self.acks,
             trace,
             heap: self.heap(),
@@ -273,7 +286,7 @@ fn endpoint(rng: &mut Rng) -> EndpointConfig {
         slot: rng.pick(&[0, 1, 200]),
         max_segments,
         max_batch: rng.pick(&[9_000, 65_000]),
-        ident: if max_segments == 1 || rng.chance(200) { BatchIdent::Zero } else { BatchIdent::Sequential },
+        ident: if max_segments == 1 || rng.chance(200) { Ident::Zero } else { Ident::Sequential },
         source_ports: (0..ports).map(|port| 0xc000 + port as u16 * 17).collect(),
         receive_window: rng.pick(&[4 * 1024, 32 * 1024, 256 * 1024]),
         send_window: (window, window * 2),

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     Context,
+    host::Own,
     net::{InprocNet, Transmit},
 };
 use rxe_core::{
@@ -40,12 +41,15 @@ fn stack(threads: Threads, has: u8) -> Arc<Stack> {
     let source = Few(InprocNet::new(), has);
     let config = StackConfig {
         slot: 0,
-        pkeys: None,
+        own: Own::default(),
+        settings: None,
         port_mtu: 4096,
         polling: None,
         ticks: true,
         messages: None,
+        link: None,
         threads: Some(threads),
+        outage: None,
     };
     Stack::new(source.supply(0), config, Some(Box::new(source))).unwrap()
 }
@@ -84,23 +88,42 @@ fn fewer_shards_than_wanted_will_do() {
 
 #[test]
 fn a_processor_is_offered_only_after_many_empty_turns() {
+    // Where somebody else computes, threads give way earlier: then it says nothing.
+    assert!((0..500).any(|_| offers_after_many_empty_turns().is_some()), "there was never a quiet moment");
+}
+
+fn offers_after_many_empty_turns() -> Option<()> {
     let net = InprocNet::new();
     let own = [10, 0, 0, 1].into();
     let context = Context::open_inproc(&net, &[own]).unwrap();
     let src = [10, 0, 0, 2].into();
     let mut stranger = net.attach(&[src], 1).unwrap();
     let stack = &context.0.stack;
+    let gives_way = || {
+        let gave = stack.give_way(ShardSet::ALL);
+        (!stack.wait.is_wanted()).then_some(gave)
+    };
     for _ in 0..2 {
         for _ in 1..IDLE_TURNS {
             stack.progress(ShardSet::ALL, true);
-            assert!(!stack.give_way(ShardSet::ALL));
+            assert!(!gives_way()?);
         }
         stack.progress(ShardSet::ALL, true);
-        assert!(stack.give_way(ShardSet::ALL));
+        assert!(gives_way()?);
         let source_port = stranger.capabilities().source_ports[0];
-        let to = Transmit { src, dst: own, ifindex: 0, source_port, tos: 0, hop_limit: 64, segment_size: 20 };
+        let to = Transmit {
+            src,
+            dst: own,
+            ifindex: 0,
+            source_port,
+            tos: 0,
+            hop_limit: 64,
+            encapsulation: Encapsulation::V2,
+            segment_size: 20,
+        };
         stranger.send(&to, &[0; 20]).unwrap();
         stack.progress(ShardSet::ALL, true);
-        assert!(!stack.give_way(ShardSet::ALL), "something arrived");
+        assert!(!gives_way()?, "something arrived");
     }
+    Some(())
 }

@@ -6,6 +6,7 @@ use crate::{
         message::{Hello, MAX_MESSAGE, Role, ToClient, ToService, Welcome, decode, encode},
         name::{NAME, connect_by_file},
         records::{Records, SlotRecords},
+        settings::Settings,
         vault::Vault,
     },
     net::GroupSockets,
@@ -77,7 +78,8 @@ pub enum HostError {
 pub(crate) struct Attachment {
     pub(crate) slot: u8,
     pub(crate) sockets: GroupSockets,
-    pub(crate) pkeys: Vec<u16>,
+    /// What holds on this host.
+    pub(crate) settings: Settings,
     /// It is not the first of its stack.
     pub(super) further: bool,
     pub(super) channel: Channel,
@@ -152,13 +154,13 @@ pub(super) fn rejoin(
     vault: &Vault,
     program: Option<&Path>,
     until: Until<'_>,
-) -> Result<Option<Channel>, HostError> {
+) -> Result<Option<(Channel, Settings)>, HostError> {
     let channel = connect(program, until)?;
     let pidfd = own_pidfd().ok();
     let mut fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
     fds.extend(vault.descriptors());
     let hello = Hello::new(Role::Rejoin { name: own_name(), slot }).further(further);
-    Ok(greet(&channel, hello, &fds, until)?.map(|_| channel))
+    Ok(greet(&channel, hello, &fds, until)?.map(|(welcome, _)| (channel, welcome.settings)))
 }
 
 /// Connects to the service, and starts one where there is none.
@@ -303,7 +305,7 @@ impl Attachment {
         Ok(Self {
             slot: welcome.slot,
             sockets: GroupSockets { v4, v6 },
-            pkeys: welcome.pkeys,
+            settings: welcome.settings,
             further,
             channel,
             vault,

@@ -6,13 +6,15 @@ mod observe;
 mod start;
 
 use super::{
-    message::{Listen, Packet, ToClient, ToService, encode, parts},
+    message::{LAST_WORD, Listen, Packet, ToClient, ToService, encode, parts},
     records::SlotRecords,
-    report::{ClientStats, QpReport},
+    report::{ClientStats, LaneReport, PlaceReport, QpReport},
+    settings::{LiveSettings, Settings},
     vault::Vault,
 };
 use crate::{
-    engine::{Mailbox, Shard},
+    engine::{Mailbox, Shard, now},
+    regions::locked,
     sys::{
         fork::{generation, is_own},
         poll,
@@ -22,9 +24,10 @@ use crate::{
     },
 };
 use rxe_core::{
-    endpoint::Endpoint,
+    endpoint::{Acks, Endpoint},
     num::Qpn,
     qp::{Reason, Reasons},
+    stats::{LaneStats, PlaceStats, QpStats},
 };
 use std::{
     collections::HashMap,
@@ -54,6 +57,8 @@ const UNHEARD: usize = 64;
 /// How long the service may take to answer a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Addresses whose counters are told when a process leaves.
+const MOST_PLACES: usize = 8;
 /// How often a client looks whether its descriptors are still its own.
 const GLANCE: Duration = Duration::from_secs(2);
 
@@ -86,6 +91,8 @@ struct Shared {
     program: Option<PathBuf>,
     mailbox: Arc<Mailbox>,
     shard: Weak<Shard>,
+    /// What the configuration says, for all shards of the stack.
+    settings: Arc<LiveSettings>,
     listeners: Mutex<HashMap<u32, Listener>>,
     answered: Condvar,
     stop: Event,
@@ -105,6 +112,7 @@ impl Host {
         attachment: Attachment,
         shard: &Arc<Shard>,
         mailbox: &Arc<Mailbox>,
+        settings: &Arc<LiveSettings>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             slot: attachment.slot,
@@ -115,6 +123,7 @@ impl Host {
             program: attachment.program,
             mailbox: Arc::clone(mailbox),
             shard: Arc::downgrade(shard),
+            settings: Arc::clone(settings),
             listeners: Mutex::default(),
             answered: Condvar::new(),
             stop: Event::new()?,
@@ -163,6 +172,16 @@ impl Host {
         }
         listeners.remove(&token);
         None
+    }
+
+    /// Tells what was counted, for the last time: it stays in the sums of the host.
+    pub(crate) fn tell_last(&self) {
+        let mut stats = ClientStats { qps: Vec::new(), ..self.shared.count() };
+        // In one part.
+        stats.places.truncate(MOST_PLACES);
+        for part in parts(&stats) {
+            self.shared.tell(&ToService::Told { ask: LAST_WORD, part });
+        }
     }
 
     /// Gives up what [`Self::listen`] asked for.
@@ -244,7 +263,18 @@ impl Shared {
                     send_patiently(channel, &encode(&ToService::Told { ask, part }));
                 }
             }
+            ToClient::Settings(settings) => self.adopt(settings),
             _ => {}
+        }
+    }
+
+    /// Other settings hold from now on.
+    fn adopt(&self, settings: Settings) {
+        self.settings.replace(settings);
+        if let Some(shard) = self.shard.upgrade() {
+            // Threads like this one are not in forked children.
+            let _ =
+                shard.act(Acks::Wait, |state, view| self.settings.apply(&mut state.endpoint, now(), view));
         }
     }
 
@@ -274,8 +304,9 @@ impl Shared {
             }
             let until = Until { deadline, stop: Some(self.stop.as_fd()) };
             match attach::rejoin((self.slot, self.further), &self.vault, self.program.as_deref(), until) {
-                Ok(Some(channel)) => {
+                Ok(Some((channel, settings))) => {
                     *self.channel.write().unwrap_or_else(PoisonError::into_inner) = channel;
+                    self.adopt(settings);
                     self.listen_again();
                     return true;
                 }
@@ -327,6 +358,7 @@ impl Shared {
             slot: self.slot,
             pid: std::process::id(),
             name: attach::own_name(),
+            locked: locked::report(self.settings.memlock()),
             ..ClientStats::default()
         };
         let Some(shard) = self.shard.upgrade() else { return stats };
@@ -334,13 +366,29 @@ impl Shared {
         // Threads like this one are not in forked children.
         let _ = shard.look(|state| {
             stats.port = state.endpoint.port_stats().each().map(named).collect();
-            stats.port.push(("receive_drops".to_owned(), state.link.drops()));
-            let report = state.report();
-            stats.port.push(("dropped_empty".to_owned(), report.malformed));
-            stats.port.push(("merged_receives".to_owned(), report.merged));
-            stats.port.push(("handed_over".to_owned(), taken));
-            stats.port.push(("dropped_mailbox_full".to_owned(), refused));
+            let of_link = state.report().counters();
+            let of_mailbox = [("handed_over", taken), ("dropped_mailbox_full", refused)];
+            stats.port.extend(of_link.chain(of_mailbox).map(named));
             let endpoint = &state.endpoint;
+            let place = |(address, traffic, qps): (_, PlaceStats, QpStats)| {
+                // Those of the same name are the wire's: a queue pair counts payload, and only what it takes.
+                let of_qps = qps.each().filter(|(name, _)| traffic.each().all(|(own, _)| own != *name));
+                PlaceReport {
+                    address,
+                    counters: traffic
+                        .each()
+                        .chain(of_qps)
+                        .filter(|(_, value)| *value > 0)
+                        .map(named)
+                        .collect(),
+                }
+            };
+            stats.places = endpoint.place_stats().into_iter().map(place).collect();
+            let lane = |(lane, counters): (u8, LaneStats)| LaneReport {
+                lane,
+                counters: counters.each().map(named).collect(),
+            };
+            stats.lanes = endpoint.lane_stats().map(lane).collect();
             stats.qps = endpoint
                 .queue_pairs()
                 .map(|(qpn, qp_type, state, counters)| QpReport {

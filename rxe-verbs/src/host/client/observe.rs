@@ -4,7 +4,7 @@ use super::attach::{Found, HostError, Until, find, receive};
 use crate::{
     host::{
         message::{Hello, Role, ToClient, ToService, decode, encode},
-        report::{HostStats, ServiceReport},
+        report::{HostStats, ReloadReport, ServiceReport},
     },
     sys::unix::Channel,
 };
@@ -62,6 +62,14 @@ impl Observer {
     /// [`HostError`].
     pub fn stats(&self) -> Result<HostStats, HostError> {
         self.ask(&ToService::Stats)
+    }
+
+    /// Has it read its configuration again, and tell every process what holds now.
+    ///
+    /// # Errors
+    /// [`HostError`]; a mistake in a file is part of the report.
+    pub fn reload(&self) -> Result<ReloadReport, HostError> {
+        self.ask(&ToService::Reload)
     }
 
     /// Asks it to end with its last client, and to say no to newcomers.

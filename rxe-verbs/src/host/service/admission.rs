@@ -10,6 +10,7 @@ use crate::{
     host::{
         message::{FURTHER, Hello, MAGIC, Role, ToClient, Welcome, clean, encode},
         records::Records,
+        settings::Settings,
         slots::{Holder, Slot},
         vault::Vault,
     },
@@ -143,7 +144,7 @@ impl Service {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             slot,
             families,
-            pkeys: self.config.pkeys.clone(),
+            settings: Settings::of(&self.config),
         });
         let Port { group, vault, .. } = port;
         let sockets = group.sockets(slot).map_err(|error| End::Refused(error.to_string()))?;

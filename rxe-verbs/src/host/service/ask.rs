@@ -1,13 +1,17 @@
 //! What observers want to know.
 
 use super::{Place, Service, clients::Kind};
-use crate::host::{
-    message::{Part, ToClient, decode, parts},
-    report::{ClientReport, ClientStats, Exchanged, HostStats, ServiceReport},
-    slots::Slot,
+use crate::{
+    device::devices,
+    host::{
+        files::{is_counter, port_files},
+        message::{LAST_WORD, Part, ToClient, decode, parts},
+        report::{ClientReport, ClientStats, Exchanged, HostStats, ServiceReport},
+        slots::Slot,
+    },
 };
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     time::{Duration, Instant},
 };
 
@@ -21,10 +25,20 @@ const MAX_ANSWER: usize = 4 << 20;
 struct Asked {
     ask: u32,
     observer: usize,
+    question: Question,
     until: Instant,
     /// Slots that have not answered, with what has come of each answer.
     open: HashMap<u8, Vec<u8>>,
     stats: HostStats,
+}
+
+/// What an observer wants to know of all clients.
+#[derive(Debug)]
+pub(super) enum Question {
+    /// Everything.
+    Stats,
+    /// A file of the view of sysfs that shows a counter.
+    File(String),
 }
 
 /// Questions of observers that wait for answers.
@@ -35,8 +49,8 @@ pub(super) struct Asks {
 }
 
 impl Asks {
-    const fn next_number(&mut self) -> u32 {
-        self.last = self.last.wrapping_add(1);
+    fn next_number(&mut self) -> u32 {
+        self.last = self.last.wrapping_add(1).max(LAST_WORD + 1);
         self.last
     }
 }
@@ -85,12 +99,12 @@ impl Service {
         self.exchanged.entry(slot).or_insert_with(|| Exchanged { slot, ..Exchanged::default() })
     }
 
-    pub(super) fn ask_everyone(&mut self, observer: usize) {
+    pub(super) fn ask_everyone(&mut self, observer: usize, question: Question) {
         let ask = self.asks.next_number();
         let open = self.presences.connected().map(|(slot, _)| (slot, Vec::new())).collect();
         let keys: Vec<usize> = self.presences.connected().map(|(_, key)| key).collect();
         let until = Instant::now() + PATIENCE;
-        self.asks.open.push(Asked { ask, observer, until, open, stats: HostStats::default() });
+        self.asks.open.push(Asked { ask, observer, question, until, open, stats: HostStats::default() });
         for key in keys {
             self.answer(key, &ToClient::Ask { ask });
         }
@@ -99,6 +113,13 @@ impl Service {
 
     /// A piece of a client's answer.
     pub(super) fn handle_told(&mut self, slot: u8, ask: u32, part: Part) {
+        if ask == LAST_WORD {
+            // Counters by address are far less than a part holds; what does not fit is lost with the rest.
+            if let Some(stats) = decode::<ClientStats>(&part.bytes) {
+                self.ledger.note(slot, &stats.places);
+            }
+            return;
+        }
         let Some(asked) = self.asks.open.iter_mut().find(|asked| asked.ask == ask) else { return };
         let Some(bytes) = asked.open.get_mut(&slot) else { return };
         bytes.extend(part.bytes);
@@ -106,7 +127,10 @@ impl Service {
             let told = decode::<ClientStats>(bytes);
             asked.open.remove(&slot);
             match told {
-                Some(stats) => asked.stats.clients.push(ClientStats { slot, ..stats }),
+                Some(stats) => {
+                    self.ledger.note(slot, &stats.places);
+                    asked.stats.clients.push(ClientStats { slot, ..stats });
+                }
                 None => asked.stats.silent.push(slot),
             }
         }
@@ -129,14 +153,56 @@ impl Service {
         let (done, open) =
             core::mem::take(&mut self.asks.open).into_iter().partition(|asked: &Asked| asked.open.is_empty());
         self.asks.open = open;
-        for Asked { observer, mut stats, .. } in done {
+        for Asked { observer, question, mut stats, .. } in done {
+            let sums = self.ledger.sums();
+            if let Question::File(path) = question {
+                self.tell_file(observer, &path, &sums);
+                continue;
+            }
+            stats.devices = sums;
             stats.clients.sort_by_key(|client| client.slot);
             stats.silent.sort_unstable();
-            let is_there = self.clients.get(observer).is_some_and(|c| matches!(c.kind, Kind::Observer));
+            let is_there = self.observes(observer);
             for part in parts(&stats).into_iter().filter(|_| is_there) {
                 self.answer(observer, &ToClient::Part(part));
             }
         }
+    }
+
+    /// Whether this is still somebody who looks, and not another by the same key.
+    fn observes(&self, key: usize) -> bool {
+        self.clients.get(key).is_some_and(|client| matches!(client.kind, Kind::Observer))
+    }
+
+    /// Somebody reads a file of the view of sysfs; he need not have said hello.
+    pub(super) fn read_file(&mut self, key: usize, path: String) {
+        self.clients[key].kind = Kind::Observer;
+        if is_counter(&path) {
+            self.ask_everyone(key, Question::File(path));
+        } else {
+            self.tell_file(key, &path, &BTreeMap::new());
+        }
+    }
+
+    fn tell_file(&mut self, observer: usize, path: &str, sums: &BTreeMap<String, BTreeMap<String, u64>>) {
+        if !self.observes(observer) {
+            return;
+        }
+        let name = path.split('/').next().unwrap_or_default();
+        let device = devices().unwrap_or_default().into_iter().find(|device| device.name() == name);
+        let none = BTreeMap::new();
+        let files = device
+            .map(|device| {
+                port_files(
+                    &device,
+                    self.config.pkeys_of(device.netdev()),
+                    false,
+                    sums.get(name).unwrap_or(&none),
+                )
+            })
+            .unwrap_or_default();
+        let bytes = files.get(path).map_or_else(Vec::new, |text| format!("{text}\n").into_bytes());
+        self.answer(observer, &ToClient::Part(Part { last: true, bytes }));
     }
 
     /// A connection is gone: its questions too.

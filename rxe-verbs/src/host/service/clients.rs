@@ -1,6 +1,6 @@
 //! The service's clients: who they are, what they say, and their end.
 
-use super::{Service, Token, watch};
+use super::{Service, Token, ask::Question, watch};
 use crate::{
     host::{
         message::{MAX_MESSAGE, ToClient, ToService, decode, encode},
@@ -205,7 +205,9 @@ impl Service {
                 return Err(End::Gone);
             }
             (ToService::Status, Kind::Observer) => self.tell_status(key),
-            (ToService::Stats, Kind::Observer) => self.ask_everyone(key),
+            (ToService::Stats, Kind::Observer) => self.ask_everyone(key, Question::Stats),
+            (ToService::Read { path }, Kind::New | Kind::Observer) => self.read_file(key, path),
+            (ToService::Reload, Kind::Observer) => self.reload(key),
             (ToService::Stop, Kind::Observer) => self.stop(),
             _ => return Err(End::Misbehaved("it said that at the wrong time")),
         }

@@ -12,7 +12,7 @@ use crate::{
 use rxe_core::{
     endpoint::RunMeta,
     num::{Pkey, Psn, Qkey, Qpn},
-    wire::{Bth, Deth, Ext, Opcode, Packet, emit, icrc, wire_len},
+    wire::{Bth, Deth, Encapsulation, Ext, Opcode, Packet, emit, icrc, wire_len},
 };
 use std::time::{Duration, Instant};
 
@@ -131,7 +131,7 @@ fn send(link: &mut UdpLink, letter: &Letter, psn: Psn) -> Option<()> {
     let mut packet = vec![0; wire_len(bth.opcode, MAD_LEN)];
     emit(&bth, &ext, MAD_LEN, &mut packet)?.copy_from_slice(&letter.mad);
     let source_port = *link.capabilities().source_ports.first()?;
-    let route = icrc::Route { src: letter.local, dst: letter.remote, src_port: source_port };
+    let route = icrc::Route::v2(letter.local, letter.remote, source_port);
     icrc::seal(&route, 0, &mut packet);
     let batch = Transmit {
         src: letter.local,
@@ -140,6 +140,7 @@ fn send(link: &mut UdpLink, letter: &Letter, psn: Psn) -> Option<()> {
         source_port,
         tos: letter.tos,
         hop_limit: HOP_LIMIT,
+        encapsulation: Encapsulation::V2,
         segment_size: packet.len(),
     };
     link.send(&batch, &packet).ok()

@@ -74,6 +74,7 @@ impl Service {
         if let Some(fd) = self.presences.end(slot) {
             let _ = self.epoll.delete(fd);
         }
+        self.ledger.close(slot);
         self.listeners.remove_owner(usize::from(slot));
         self.listeners_changed();
         let Some(port) = &mut self.port else { return };

@@ -14,9 +14,10 @@ mod courier;
 mod departed;
 mod direct;
 mod journal;
+mod ledger;
 mod packets;
 mod presence;
-
+mod reload;
 mod share;
 mod succession;
 mod unheard;
@@ -46,6 +47,7 @@ use clients::Client;
 use courier::Courier;
 use direct::Direct;
 use journal::Journal;
+use ledger::Ledger;
 use nix::{
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
@@ -188,6 +190,7 @@ pub struct Service {
     unheard: Unheard,
     probes: Probes,
     asks: Asks,
+    ledger: Ledger,
     counters: ServiceCounters,
     /// By slot, since its process came.
     exchanged: HashMap<u8, Exchanged>,
@@ -245,6 +248,7 @@ impl Service {
             unheard: Unheard::default(),
             probes: Probes::default(),
             asks: Asks::default(),
+            ledger: Ledger::default(),
             counters: ServiceCounters::default(),
             exchanged: HashMap::new(),
             journal: Journal::new(now, place),

@@ -13,10 +13,7 @@ use crate::{
 use rxe_core::{
     endpoint::RunMeta,
     num::Qpn,
-    wire::{
-        MAD_HEADER_LEN, MadHeader, Packet as Decoded, Verdict,
-        icrc::{Route, RouteCrc},
-    },
+    wire::{MAD_HEADER_LEN, MadHeader, Packet as Decoded, Verdict, icrc::RouteCrc},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -188,7 +185,7 @@ impl Service {
         if self.trackers.len() >= MAX_TRACKERS && !self.trackers.contains_key(&meta.src) {
             self.trackers.clear();
         }
-        let crc = RouteCrc::new(&Route { src: meta.src, dst: meta.dst, src_port: meta.src_port });
+        let crc = RouteCrc::new(&meta.route());
         let tracker = self.trackers.entry(meta.src).or_default();
         let verdict = tracker.judge(now(), &crc, meta.seen, bytes);
         self.counters.corrupt += u64::from(!verdict.is_whole());

@@ -10,7 +10,7 @@ const IPV4_HEADER: usize = 20;
 const DONT_FRAGMENT: u16 = 0x4000;
 
 /// Builds the packet in `packet`, replacing its contents; false if the families differ or it is too long for IP.
-pub(super) fn write(record: &Record<'_>, packet: &mut Vec<u8>) -> bool {
+pub(in crate::net) fn write(record: &Record<'_>, packet: &mut Vec<u8>) -> bool {
     let udp_len = UDP_HEADER + record.payload.len();
     let Ok(udp_len16) = u16::try_from(udp_len) else { return false };
     packet.clear();

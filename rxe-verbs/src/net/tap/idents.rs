@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use rxe_core::time::Instant as CoreInstant;
-use rxe_core::wire::{HeaderSeen, IdentTracker, icrc::Route, icrc::RouteCrc};
+use rxe_core::wire::{HeaderSeen, IdentTracker, icrc::RouteCrc};
 
 use super::Run;
 
@@ -14,26 +14,31 @@ const MAX_SOURCES: usize = 4096;
 
 /// Finds them as the receiving endpoint does: the identification that the ICRC asks for, if it is to be believed.
 #[derive(Debug)]
-pub(super) struct Idents {
+pub(in crate::net) struct Idents {
     start: Instant,
     sources: HashMap<IpAddr, IdentTracker>,
 }
 
 impl Idents {
-    pub(super) fn new() -> Self {
+    pub(in crate::net) fn new() -> Self {
         Self { start: Instant::now(), sources: HashMap::new() }
     }
 
     /// The identification of each packet of a run; 0 for a packet whose ICRC is wrong, and over IPv6.
-    pub(super) fn of_run(&mut self, run: &Run<'_>) -> impl Iterator<Item = u16> {
+    pub(in crate::net) fn of_run(&mut self, run: &Run<'_>) -> impl Iterator<Item = u16> {
         if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&run.src) {
             self.sources.clear();
         }
         let nanos = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let route = RouteCrc::new(&Route { src: run.src, dst: run.dst, src_port: run.src_port });
+        let route = RouteCrc::new(&run.meta().route());
+        let mut seen = run.seen;
         let tracker = self.sources.entry(run.src).or_default();
         run.packets().map(move |packet| {
-            let verdict = tracker.judge(CoreInstant::from_nanos(nanos), &route, HeaderSeen::Hidden, packet);
+            if let HeaderSeen::Seen { ident, .. } = seen {
+                seen = seen.next();
+                return ident;
+            }
+            let verdict = tracker.judge(CoreInstant::from_nanos(nanos), &route, seen, packet);
             verdict.ident().unwrap_or(0)
         })
     }

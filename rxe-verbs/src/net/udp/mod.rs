@@ -7,6 +7,7 @@
 pub(crate) mod holder;
 mod open;
 mod options;
+mod priority;
 mod receive;
 mod send;
 #[cfg(test)]
@@ -18,10 +19,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use socket2::{InterfaceIndexOrAddress, Socket};
 
-use self::open::Sender;
+use self::{open::Sender, priority::Priorities};
 use super::error::{OpenError, SendError};
 use super::{
-    Capabilities, Features, Ident, Link, Path, ROCE_PORT, RecvBatch, SlotTable, Transmit, UdpConfig,
+    Capabilities, Features, Ident, Link, Path, ROCE_PORT, ROCE_V2, RecvBatch, SlotTable, Transmit, UdpConfig,
     check_batch,
 };
 use crate::sys::{
@@ -47,6 +48,7 @@ pub struct UdpLink {
     capabilities: Capabilities,
     features: Features,
     turn: receive::Turn,
+    priorities: Priorities,
 }
 
 /// One address family's half of a link.
@@ -54,6 +56,8 @@ pub struct UdpLink {
 struct Family {
     socket: Kept<Socket>,
     bound: IpAddr,
+    /// The TOS that the socket has.
+    marked: u8,
     gso: bool,
     /// Destinations whose route cannot segment, by address and interface.
     refusing: Vec<(IpAddr, u32)>,
@@ -87,7 +91,7 @@ impl UdpLink {
                 options::set_send_buffer(&socket, config.send_buffer);
                 gro &= options::try_gro(&socket, features);
                 let gso = options::try_gso(&socket, features);
-                Family { socket: Kept::new(socket), bound, gso, refusing: Vec::new() }
+                Family { socket: Kept::new(socket), bound, marked: 0, gso, refusing: Vec::new() }
             })
         };
         let v4 = family(sockets.v4, config.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).into());
@@ -95,6 +99,7 @@ impl UdpLink {
         let senders = open::senders(config, v4.is_some(), v6.is_some())?;
         let granted = |f: &Family| f.socket.recv_buffer_size().unwrap_or(0);
         let capabilities = Capabilities {
+            encapsulations: ROCE_V2,
             ipv4: v4.is_some(),
             ipv6: v6.is_some(),
             gso: false,
@@ -110,7 +115,15 @@ impl UdpLink {
             recv_buffer: v4.iter().chain(&v6).map(granted).min().unwrap_or(0),
             steering: false,
         };
-        let mut link = Self { v4, v6, senders, capabilities, features, turn: receive::Turn::default() };
+        let mut link = Self {
+            v4,
+            v6,
+            senders,
+            capabilities,
+            features,
+            turn: receive::Turn::default(),
+            priorities: Priorities::find(features.priority),
+        };
         link.describe_sending();
         if let Some(slots) = &config.slots {
             link.capabilities.steering = features.steering && link.steer(slots).is_ok();
@@ -139,6 +152,12 @@ impl UdpLink {
         self.families().map(|family| family.socket.as_fd())
     }
 
+    /// The socket of an address's family.
+    pub(super) fn socket_for(&self, address: IpAddr) -> Option<BorrowedFd<'_>> {
+        let family = if address.is_ipv4() { &self.v4 } else { &self.v6 };
+        family.as_ref().map(|family| family.socket.as_fd())
+    }
+
     fn families(&self) -> impl Iterator<Item = &Family> {
         self.v4.iter().chain(&self.v6)
     }
@@ -161,6 +180,18 @@ impl UdpLink {
     }
 }
 
+/// Gives a socket the buffers that `config` asks for.
+pub(super) fn set_buffers(fd: BorrowedFd<'_>, config: &UdpConfig) {
+    let socket = socket2::SockRef::from(&fd);
+    options::set_receive_buffer(&socket, config.recv_buffer);
+    options::set_send_buffer(&socket, config.send_buffer);
+}
+
+/// The receive buffer that a socket has; 0 if it does not say.
+pub(super) fn receive_buffer(fd: BorrowedFd<'_>) -> usize {
+    socket2::SockRef::from(&fd).recv_buffer_size().unwrap_or(0)
+}
+
 impl Link for UdpLink {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -172,7 +203,8 @@ impl Link for UdpLink {
     }
 
     fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
-        let segments = check_batch(batch, bytes, self.path(batch.dst, batch.ifindex), LARGEST_DATAGRAM)?;
+        let path = self.path(batch.dst, batch.ifindex);
+        let segments = check_batch(batch, bytes, path, (LARGEST_DATAGRAM, ROCE_V2))?;
         self.send_batch(batch, bytes, segments)
     }
 

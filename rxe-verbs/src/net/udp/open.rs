@@ -116,6 +116,8 @@ pub(super) struct Sender {
     pub(super) port: u16,
     pub(super) v4: Option<Kept<Socket>>,
     pub(super) v6: Option<Kept<Socket>>,
+    /// The TOS that each of them has.
+    pub(super) marked: [u8; 2],
 }
 
 /// Makes the sending sockets: unconnected, and deaf. Fewer than asked for, or none, where ports are scarce.
@@ -137,7 +139,7 @@ pub(super) fn senders(config: &UdpConfig, v4: bool, v6: bool) -> Result<Vec<Send
         ) else {
             continue;
         };
-        senders.push(Sender { port, v4, v6 });
+        senders.push(Sender { port, v4, v6, marked: [0; 2] });
     }
     Ok(senders)
 }

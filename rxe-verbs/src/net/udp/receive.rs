@@ -19,7 +19,7 @@ pub(super) struct Turn {
 
 impl UdpLink {
     /// Fills `into`: from the busy family, and from the other if that had nothing or it is time to look.
-    pub(super) fn receive(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+    pub(in crate::net) fn receive(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
         self.turn.calls = self.turn.calls.wrapping_add(1);
         let look_at_both = self.turn.calls.is_multiple_of(FAIRNESS);
         let v6_first = self.turn.v6_first ^ look_at_both;

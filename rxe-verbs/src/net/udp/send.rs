@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{Family, UdpLink};
+use super::{Family, UdpLink, open::Sender};
 use crate::net::error::SendError;
 use crate::net::{ROCE_PORT, Transmit};
 use crate::sys::control::Control;
@@ -29,7 +29,7 @@ impl Family {
     }
 }
 
-/// What the system is told of a batch from a socket bound to `bound`: only what it would not do by itself, as each message
+/// What the system is told of a batch from a socket bound to `bound`, beside its TOS and priority: only what it would not do by itself, as each message
 /// costs time, and more than one an allocation.
 fn control(batch: &Transmit, bound: IpAddr) -> Control {
     let mut control = Control::new();
@@ -39,9 +39,6 @@ fn control(batch: &Transmit, bound: IpAddr) -> Control {
             if elsewhere {
                 control.push_source_v4(src, batch.ifindex);
             }
-            if batch.tos != 0 {
-                control.push_tos_v4(batch.tos);
-            }
             // 0 is not a TTL the system takes; leaving it out means its default.
             if batch.hop_limit != 0 {
                 control.push_ttl_v4(batch.hop_limit);
@@ -50,9 +47,6 @@ fn control(batch: &Transmit, bound: IpAddr) -> Control {
         IpAddr::V6(src) => {
             if elsewhere {
                 control.push_source_v6(src, batch.ifindex);
-            }
-            if batch.tos != 0 {
-                control.push_class_v6(batch.tos);
             }
             if batch.hop_limit != 0 {
                 control.push_hops_v6(batch.hop_limit);
@@ -107,19 +101,24 @@ impl UdpLink {
         let Some(family) = (if v4 { self.v4.as_mut() } else { self.v6.as_mut() }) else {
             return Err(SendError::Unreachable { source: io::Error::from_raw_os_error(libc::EAFNOSUPPORT) });
         };
-        let sender = self.senders.iter().find(|sender| sender.port == batch.source_port);
-        let socket = match sender {
-            Some(sender) => if v4 { &sender.v4 } else { &sender.v6 }.as_ref().unwrap_or(&family.socket),
-            None if batch.source_port == ROCE_PORT => &family.socket,
+        let sender = self.senders.iter_mut().find(|sender| sender.port == batch.source_port);
+        let own = match sender {
+            Some(Sender { v4: Some(socket), marked, .. }) if v4 => Some((&*socket, &mut marked[0])),
+            Some(Sender { v6: Some(socket), marked, .. }) if !v4 => Some((&*socket, &mut marked[1])),
+            Some(_) => None,
+            None if batch.source_port == ROCE_PORT => None,
             None => {
                 let why = "a source port that is not the link's";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
             }
         };
+        let mut control = control(batch, family.bound);
+        let (socket, marked) = own.unwrap_or((&family.socket, &mut family.marked));
+        self.priorities.say(batch.tos, v4, (socket.as_fd(), marked), &mut control);
         let prepared = Prepared {
             socket: socket.as_fd(),
             name: Name::new(batch.dst, ROCE_PORT, batch.ifindex),
-            control: control(batch, family.bound),
+            control,
             bytes,
             segment_size: batch.segment_size,
         };

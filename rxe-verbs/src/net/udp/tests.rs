@@ -6,6 +6,7 @@ use std::net::UdpSocket;
 
 use super::*;
 use crate::sys::socket::set_option;
+use rxe_core::wire::Encapsulation;
 
 /// A link that sends from, and only from, a socket without checksums. It receives nothing: it is not on port 4791.
 fn refused(own: IpAddr, level: c_int, option: c_int) -> UdpLink {
@@ -22,7 +23,16 @@ fn refused(own: IpAddr, level: c_int, option: c_int) -> UdpLink {
 }
 
 fn batch(src: IpAddr, dst: IpAddr) -> Transmit {
-    Transmit { src, dst, ifindex: 0, source_port: ROCE_PORT, tos: 0, hop_limit: 0, segment_size: 100 }
+    Transmit {
+        src,
+        dst,
+        ifindex: 0,
+        source_port: ROCE_PORT,
+        tos: 0,
+        hop_limit: 0,
+        encapsulation: Encapsulation::V2,
+        segment_size: 100,
+    }
 }
 
 #[test]

@@ -361,7 +361,7 @@ fn in_child(test: &str, variables: &[(&str, &str)]) -> Option<c_int> {
     output.status.signal()
 }
 
-/// Whether this is such a process. They are `#[ignore]`d: only `in_child` runs them.
+/// Whether this is such a process. What is to be seen there ends or changes the whole process, so `in_child` alone runs it.
 fn is_child() -> bool {
     let child = std::env::var_os("RXE_CHILD").is_some();
     if !child {

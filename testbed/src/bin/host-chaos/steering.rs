@@ -14,7 +14,7 @@ use testbed::agent::Failure;
 
 /// How long a service may be hard to find after the death of the one before.
 const SUCCESSION: Duration = Duration::from_secs(5);
-/// How long one that was killed may take to die: on a busy machine its end waits in the kernel for all processors.
+/// How long one that was killed may take to die: it needs a processor for that, as everybody here does.
 const DEATH: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 

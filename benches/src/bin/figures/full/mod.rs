@@ -5,11 +5,7 @@ mod plan;
 mod plot;
 mod store;
 
-use crate::{
-    bar,
-    plan::{ROWS, Row},
-    round, unique,
-};
+use crate::{bar, plan::possible, round, unique};
 use benches::ends::Result;
 use std::{
     fs,
@@ -49,13 +45,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let wanted = |name: &str| args.only.as_deref().is_none_or(|only| name.contains(only));
     let mut plan = plan::sections();
     plan.retain(|section| wanted(section.name));
-    let rows = if wanted("ratios") { ROWS } else { &[] };
+    let rows = if wanted("ratios") { possible(|_| true) } else { Vec::new() };
     if plan.is_empty() && rows.is_empty() {
         return Err("no section has such a name".into());
     }
     let points = plan.iter().flat_map(|section| &section.series).flat_map(|series| &series.points);
-    let probes = unique(rows.iter().flat_map(Row::probes).chain(points.map(|point| point.probe)));
-    let mut report = Report::new(rows, &plan, args.seconds);
+    let probes = unique(rows.iter().flat_map(|row| row.probes()).chain(points.map(|point| point.probe)));
+    let mut report = Report::new(&rows, &plan, args.seconds);
     if args.add {
         let path = args.out.join("report.json");
         let text = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -64,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bar = bar(args.rounds, &probes)?;
     for _ in 0..args.rounds {
         let found = round(&probes, args.seconds, &bar, &mut report.distances)?;
-        report.add(rows, &plan, |probe| found.get(&probe).cloned());
+        report.add(&rows, &plan, |probe| found.get(&probe).cloned());
     }
     bar.finish_and_clear();
     let markdown = markdown::write(&report)?;

@@ -59,7 +59,7 @@ impl Section {
 fn load(op: Op, size: u32) -> Load {
     let most = if size <= MTU { 128 } else { 64 };
     let depth = ((8 << 20) / size as usize).clamp(4, most);
-    Load { op, size, qps: 1, depth, list: 1, sleep: Sleep::No, environment: None, faults: None }
+    Load::new(op, size, depth)
 }
 
 fn bytes(size: u32) -> String {

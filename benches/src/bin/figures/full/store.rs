@@ -83,7 +83,7 @@ fn line_of(program: &str, arguments: &[&str]) -> String {
 
 impl Report {
     /// The circumstances, and no samples yet.
-    pub(super) fn new(rows: &[Row], plan: &[Section], seconds: f64) -> Self {
+    pub(super) fn new(rows: &[&Row], plan: &[Section], seconds: f64) -> Self {
         // Not what an earlier run has written.
         let changed = ["status", "--porcelain", "-uno", "--", ":/", ":(top,exclude)docs"];
         let changed = if line_of("git", &changed).is_empty() { "" } else { "+" };
@@ -101,7 +101,7 @@ impl Report {
             idle_before: idle_share(),
             load_after: String::new(),
             distances: Vec::new(),
-            ratios: rows.iter().map(Ratio::new).collect(),
+            ratios: rows.iter().map(|row| Ratio::new(row)).collect(),
             sections: plan.iter().map(Table::new).collect(),
         }
     }
@@ -138,7 +138,12 @@ impl Report {
     }
 
     /// Adds one round.
-    pub(super) fn add(&mut self, rows: &[Row], plan: &[Section], outcome: impl Fn(Probe) -> Option<Outcome>) {
+    pub(super) fn add(
+        &mut self,
+        rows: &[&Row],
+        plan: &[Section],
+        outcome: impl Fn(Probe) -> Option<Outcome>,
+    ) {
         self.ratios.iter_mut().zip(rows).for_each(|(ratio, row)| ratio.add(row, &outcome));
         for (table, section) in self.sections.iter_mut().zip(plan) {
             for (line, series) in table.series.iter_mut().zip(&section.series) {

@@ -203,6 +203,30 @@ fn memory_gone_in_mid_stream_waits_for_the_repetition() {
     assert_eq!(rig.responder.take_failure(), None, "a repetition may be a stray: we go on");
 }
 
+/// The peer has asked for the rest of a message in another request already. A refusal of that would end us before the
+/// repetition of the first comes, which then had no answer.
+#[test]
+fn what_follows_a_stream_that_was_given_up_is_not_refused() {
+    let mut rig = rig();
+    rig.read(100, BASE, 600).unwrap();
+    rig.read(103, BASE + 600, 600).unwrap();
+    rig.emit().unwrap();
+    rig.world.memory.gone.set(Some(Key(REMOTE)));
+    assert_eq!((rig.emit(), rig.emit()), (None, None));
+    assert_eq!((rig.responder.take_failure(), rig.peek()), (None, None));
+    // It asks again from where data is missing.
+    rig.read(101, BASE + 256, 344).unwrap();
+    assert_eq!(rig.emit(), None);
+    let said = rig.answer();
+    assert!(said.is(ACK, 101));
+    assert_eq!(said.syndrome, nak(NakCode::RemoteOperational));
+    assert_eq!(rig.responder.take_failure(), None);
+    // That has been told, so a READ after it is refused as any other.
+    rig.read(106, BASE, 8).unwrap();
+    assert_eq!(rig.emit(), None);
+    assert!(rig.responder.take_failure().is_some());
+}
+
 #[test]
 fn a_right_taken_back_ends_repetitions_too() {
     let mut rig = rig();

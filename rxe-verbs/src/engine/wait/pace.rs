@@ -1,6 +1,6 @@
 //! How often the background thread looks in while the application polls.
 
-use super::background::TICK;
+use crate::engine::background::TICK;
 use core::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
@@ -13,18 +13,18 @@ const WEIGHT: u32 = 8;
 
 /// What wake-ups of this thread take. Where they take little, it looks in each [`TICK`].
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(in crate::engine) struct Pace {
     wake: Duration,
 }
 
 impl Pace {
     /// How long to sleep until it looks in again.
-    pub(super) fn tick(&self) -> Duration {
+    pub(in crate::engine) fn tick(&self) -> Duration {
         (self.wake * PART).clamp(TICK, LONGEST)
     }
 
     /// Sleeps by `sleep`, and learns what that took.
-    pub(super) fn time(&mut self, sleep: impl FnOnce()) {
+    pub(in crate::engine) fn time(&mut self, sleep: impl FnOnce()) {
         let before = processor_time();
         sleep();
         self.learn(processor_time().saturating_sub(before));

@@ -1,9 +1,23 @@
-//! How threads wait for packets: whether they look for them before they sleep, and when they give up the processor.
+//! How threads wait for packets: whether they look for them before they sleep, when they give up the processor, and how often
+//! the background thread looks in. All that is decided from four inputs:
+//!
+//! | input | decides |
+//! |---|---|
+//! | what the user has chosen ([`Polling`], `RXE_POLL`) | `busy`: always look, never sleep; `sleep`: never look |
+//! | how long the processor was gone when it was offered to others (`sched_yield(2)`) | whether anybody looks at all ([`WaitPolicy`]) |
+//! | how long earlier waits slept ([`Patience`], one a channel) | how long a look lasts beyond the usual time |
+//! | what a wake-up takes of a processor ([`Pace`]) | the time between two looks of the background thread |
 //!
 //! Looking costs a processor and saves a wake-up, so it pays only where nobody else wants that processor. A thread that
-//! looks offers it to others again and again (`sched_yield(2)`). If it is gone for long then, somebody is computing there:
+//! looks offers it to others again and again. If it is gone for long then, somebody is computing there:
 //! from now on nobody of this process looks for a while, because whoever sleeps gets the processor back as soon as a packet
 //! arrives, and whoever looks loses it for a whole time slice. The first look after that while tells whether it is still so.
+
+mod pace;
+mod patience;
+
+pub(super) use pace::Pace;
+pub(crate) use patience::{Patience, Spent};
 
 use super::{clock, polling::Polling};
 use core::{
@@ -107,12 +121,12 @@ pub(crate) struct Looking<'a> {
 impl Looking<'_> {
     /// Whether to look once more before sleeping, where `longer` says whether more than the usual time is worth it. Now and
     /// then it offers the processor.
-    pub(crate) fn goes_on(&mut self, longer: impl FnOnce(u32, Duration) -> bool) -> bool {
+    pub(crate) fn goes_on(&mut self, longer: impl FnOnce(Spent) -> bool) -> bool {
         if !self.may {
             return false;
         }
-        let spent = self.now.since(self.since);
-        if self.policy.polling != Polling::Busy && spent >= LOOK && !longer(self.looks, spent) {
+        let spent = self.spent();
+        if self.policy.polling != Polling::Busy && spent.time >= LOOK && !longer(spent) {
             return false;
         }
         self.looks += 1;
@@ -132,8 +146,8 @@ impl Looking<'_> {
     }
 
     /// Looks in vain, and the time they took.
-    pub(crate) fn spent(&self) -> (u32, Duration) {
-        (self.looks, self.now.since(self.since))
+    pub(crate) fn spent(&self) -> Spent {
+        Spent { looks: self.looks, time: self.now.since(self.since) }
     }
 }
 
@@ -176,9 +190,9 @@ mod tests {
     fn who_sleeps_at_once_does_not_look_and_who_never_sleeps_always_does() {
         for (polling, looks) in [(Polling::Sleep, false), (Polling::Adaptive, true), (Polling::Busy, true)] {
             let policy = WaitPolicy::new(polling, true);
-            assert_eq!(policy.look().goes_on(|_, _| false), looks, "{polling:?}");
+            assert_eq!(policy.look().goes_on(|_| false), looks, "{polling:?}");
             policy.learn(clock::now(), clock::now() + 2 * LOST);
-            let wanted = policy.look().goes_on(|_, _| false);
+            let wanted = policy.look().goes_on(|_| false);
             assert_eq!(wanted, polling == Polling::Busy, "{polling:?} where the processor is wanted");
         }
     }
@@ -189,9 +203,9 @@ mod tests {
         let mut look = policy.look();
         let begun = look.since;
         look.now = begun + LOOK;
-        assert!(!look.goes_on(|_, _| false));
-        assert!(look.goes_on(|looks, spent| looks == 0 && spent == LOOK), "as long as it is worth it");
+        assert!(!look.goes_on(|_| false));
+        assert!(look.goes_on(|spent| spent.looks == 0 && spent.time == LOOK), "as long as it is worth it");
         look.looked(true);
-        assert!(look.since > begun && look.goes_on(|_, _| false));
+        assert!(look.since > begun && look.goes_on(|_| false));
     }
 }

@@ -1,0 +1,184 @@
+//! Sending and receiving.
+
+use super::find;
+use crate::border::{
+    Address, AddressOut, Errno, INVALID, List, ListMut, Result, given, pieces, place, waiting_size,
+};
+use core::ffi::c_int;
+use rxe_rsocket::{Flags, IoMapping, Socket};
+
+/// rsend(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rsend(fd: c_int, data: List<u8>, len: usize, flags: c_int) -> isize {
+    waiting_size(|| Ok(find(fd)?.send(&[data.elements(len)], None, Flags(flags))?))
+}
+
+/// rwrite(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rwrite(fd: c_int, data: List<u8>, len: usize) -> isize {
+    rsend(fd, data, len, 0)
+}
+
+/// rsendto(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rsendto(
+    fd: c_int,
+    data: List<u8>,
+    len: usize,
+    flags: c_int,
+    to: Address,
+    _to_len: libc::socklen_t,
+) -> isize {
+    waiting_size(|| Ok(find(fd)?.send(&[data.elements(len)], to.read()?, Flags(flags))?))
+}
+
+/// rsendmsg(3), without control messages.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rsendmsg(fd: c_int, message: Option<&libc::msghdr>, flags: c_int) -> isize {
+    waiting_size(|| {
+        let message = given(message)?;
+        if message.msg_controllen != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let to = Address::new(message.msg_name.cast_const().cast()).read()?;
+        let list = List::new(message.msg_iov.cast_const());
+        Ok(find(fd)?.send(&pieces(list.elements(message.msg_iovlen)), to, Flags(flags))?)
+    })
+}
+
+/// rwritev(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rwritev(fd: c_int, list: List<libc::iovec>, count: c_int) -> isize {
+    waiting_size(|| {
+        let count = usize::try_from(count).map_err(|_| INVALID)?;
+        Ok(find(fd)?.send(&pieces(list.elements(count)), None, Flags::NONE)?)
+    })
+}
+
+/// rrecv(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rrecv(fd: c_int, mut out: ListMut<u8>, len: usize, flags: c_int) -> isize {
+    waiting_size(|| Ok(find(fd)?.receive(out.elements(len), Flags(flags))?.0))
+}
+
+/// rread(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rread(fd: c_int, out: ListMut<u8>, len: usize) -> isize {
+    rrecv(fd, out, len, 0)
+}
+
+/// rrecvfrom(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rrecvfrom(
+    fd: c_int,
+    mut out: ListMut<u8>,
+    len: usize,
+    flags: c_int,
+    from: AddressOut,
+    from_len: Option<&mut libc::socklen_t>,
+) -> isize {
+    waiting_size(|| {
+        let socket = find(fd)?;
+        let (count, source) = socket.receive(out.elements(len), Flags(flags))?;
+        if let Some(source) = source.or_else(|| socket.peer_addr().ok()) {
+            from.write(from_len, source);
+        }
+        Ok(count)
+    })
+}
+
+/// Fills pieces of memory, one after the other; waits for the first only. A datagram has one piece.
+fn scatter(
+    socket: &Socket,
+    list: &[libc::iovec],
+    flags: c_int,
+) -> Result<(usize, Option<std::net::SocketAddr>)> {
+    let mut all = (0, None);
+    for (number, one) in list.iter().filter(|one| one.iov_len > 0).enumerate() {
+        let mut place = place(one);
+        let out = place.elements(one.iov_len);
+        let wish = if number == 0 { flags } else { flags | libc::MSG_DONTWAIT };
+        match socket.receive(out, Flags(wish)) {
+            Ok((count, from)) => {
+                all = (all.0 + count, from);
+                if count < one.iov_len || from.is_some() || flags & libc::MSG_PEEK != 0 {
+                    break;
+                }
+            }
+            Err(_) if number > 0 => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(all)
+}
+
+/// rrecvmsg(3). There are no control messages.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rrecvmsg(fd: c_int, message: Option<&mut libc::msghdr>, flags: c_int) -> isize {
+    waiting_size(|| {
+        let message = given(message)?;
+        let list = List::new(message.msg_iov.cast_const());
+        let (count, from) = scatter(&find(fd)?, list.elements(message.msg_iovlen), flags)?;
+        if let Some(from) = from {
+            AddressOut::new(message.msg_name.cast()).write(Some(&mut message.msg_namelen), from);
+        }
+        (message.msg_controllen, message.msg_flags) = (0, 0);
+        Ok(count)
+    })
+}
+
+/// rreadv(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rreadv(fd: c_int, list: List<libc::iovec>, count: c_int) -> isize {
+    waiting_size(|| {
+        let count = usize::try_from(count).map_err(|_| INVALID)?;
+        Ok(scatter(&find(fd)?, list.elements(count), 0)?.0)
+    })
+}
+
+/// riomap(3).
+#[unsafe(no_mangle)]
+extern "C" fn riomap(
+    fd: c_int,
+    buffer: ListMut<u8>,
+    len: usize,
+    protection: c_int,
+    _flags: c_int,
+    offset: i64,
+) -> i64 {
+    let mapped = waiting_size(|| {
+        if protection & !libc::PROT_WRITE != 0 {
+            return Err(INVALID);
+        }
+        let wanted = IoMapping {
+            addr: buffer.address(),
+            len,
+            remote: protection & libc::PROT_WRITE != 0,
+            offset: u64::try_from(offset).ok(),
+        };
+        let socket = find(fd)?;
+        // SAFETY: the program gives the memory to its peer until it unmaps it, which is what it calls this for.
+        let offset = unsafe { socket.as_stream("mapped buffers")?.map(wanted) }?;
+        Ok(offset as usize)
+    });
+    mapped as i64
+}
+
+/// riounmap(3).
+#[unsafe(no_mangle)]
+extern "C" fn riounmap(fd: c_int, buffer: ListMut<u8>, len: usize) -> c_int {
+    crate::border::value(|| {
+        find(fd)?.as_stream("mapped buffers")?.unmap(buffer.address(), len)?;
+        Ok(0)
+    })
+}
+
+/// riowrite(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn riowrite(fd: c_int, data: List<u8>, len: usize, offset: i64, flags: c_int) -> isize {
+    waiting_size(|| {
+        let socket = find(fd)?;
+        let stream = socket.as_stream("mapped buffers")?;
+        Ok(stream.write_mapped(data.elements(len), offset as u64, Flags(flags))?)
+    })
+}

@@ -1,0 +1,202 @@
+//! The functions of rsocket(7), over rxe-rsocket: sockets by their descriptors. `data.rs` sends and receives, `options.rs` has
+//! options, `wait.rs` waits for several.
+
+mod data;
+mod options;
+mod wait;
+
+use crate::{
+    border::{Address, AddressOut, INVALID, Result, UNSUPPORTED, given, value, waiting_value},
+    rdma::manager,
+};
+use core::{
+    ffi::c_int,
+    ptr,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+use rxe_rsocket::{Domain, PollSet, Socket, SocketError, Stack, proto::How};
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    os::fd::{AsFd, AsRawFd, RawFd},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+/// The sockets of this process, and what they share.
+struct Table {
+    /// Of the process that made it ([`rxe_verbs::forks`]).
+    process: u32,
+    stack: RwLock<Option<Stack>>,
+    sockets: Map<RawFd, Socket>,
+    sets: Map<RawFd, Arc<PollSet>>,
+}
+
+struct Map<K, V>(RwLock<HashMap<K, V>>);
+
+impl<K: Eq + Hash, V: Clone> Map<K, V> {
+    fn get(&self, key: &K) -> Option<V> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    fn insert(&self, key: K, value: V) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(key, value);
+    }
+
+    fn remove(&self, key: &K) -> Option<V> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(key)
+    }
+
+    fn new() -> Self {
+        Self(RwLock::new(HashMap::new()))
+    }
+}
+
+/// The table of this process. A forked child has one of its own, and none of its parent's sockets: it must not take locks that
+/// a thread of the parent's may have held.
+fn table() -> &'static Table {
+    static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
+    loop {
+        let have = TABLE.load(Ordering::Acquire);
+        // SAFETY: null, or a table, which is never freed.
+        if let Some(table) = unsafe { have.as_ref() }
+            && table.process == rxe_verbs::forks()
+        {
+            return table;
+        }
+        let process = rxe_verbs::forks();
+        let fresh = Table { process, stack: RwLock::new(None), sockets: Map::new(), sets: Map::new() };
+        let fresh = Box::into_raw(Box::new(fresh));
+        if TABLE.compare_exchange(have, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: made here, and nobody else has seen it.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+    }
+}
+
+impl Table {
+    fn stack(&self) -> Result<Stack> {
+        if let Some(stack) = &*self.stack.read().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(stack.clone());
+        }
+        let mut place = self.stack.write().unwrap_or_else(PoisonError::into_inner);
+        match &*place {
+            Some(stack) => Ok(stack.clone()),
+            None => Ok(place.insert(Stack::new(manager()?)?).clone()),
+        }
+    }
+}
+
+/// The socket of a descriptor.
+fn find(fd: c_int) -> Result<Socket> {
+    table().sockets.get(&fd).ok_or_else(|| SocketError::NoSocket(fd).into())
+}
+
+fn enter(socket: Socket) -> c_int {
+    let fd = socket.as_fd().as_raw_fd();
+    table().sockets.insert(fd, socket);
+    fd
+}
+
+/// rsocket(3). SOCK_NONBLOCK and SOCK_CLOEXEC may be in the type; the descriptor is closed by exec(3) in any case.
+#[unsafe(no_mangle)]
+extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    value(|| {
+        let domain = Domain::find(domain).ok_or(UNSUPPORTED)?;
+        let stream = match (kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC), protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => true,
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => false,
+            _ => return Err(UNSUPPORTED),
+        };
+        let stack = table().stack()?;
+        let socket = if stream { Socket::stream(&stack, domain)? } else { Socket::datagram(&stack, domain)? };
+        socket.set_nonblocking(kind & libc::SOCK_NONBLOCK != 0);
+        Ok(enter(socket))
+    })
+}
+
+/// rbind(3).
+#[unsafe(no_mangle)]
+extern "C" fn rbind(fd: c_int, address: Address, _len: libc::socklen_t) -> c_int {
+    value(|| {
+        find(fd)?.bind(given(address.read()?)?)?;
+        Ok(0)
+    })
+}
+
+/// rlisten(3).
+#[unsafe(no_mangle)]
+extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
+    value(|| {
+        find(fd)?.as_stream("listening")?.listen(usize::try_from(backlog).unwrap_or(0))?;
+        Ok(0)
+    })
+}
+
+/// raccept(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn raccept(fd: c_int, address: AddressOut, len: Option<&mut libc::socklen_t>) -> c_int {
+    waiting_value(|| {
+        let made = find(fd)?.as_stream("accept")?.accept()?;
+        if let Ok(peer) = made.peer_addr() {
+            address.write(len, peer);
+        }
+        Ok(enter(Socket::Stream(made)))
+    })
+}
+
+/// rconnect(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rconnect(fd: c_int, address: Address, _len: libc::socklen_t) -> c_int {
+    waiting_value(|| {
+        find(fd)?.connect(given(address.read()?)?)?;
+        Ok(0)
+    })
+}
+
+/// rshutdown(3).
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rshutdown(fd: c_int, how: c_int) -> c_int {
+    waiting_value(|| {
+        let how = match how {
+            libc::SHUT_RD => How::Read,
+            libc::SHUT_WR => How::Write,
+            libc::SHUT_RDWR => How::Both,
+            _ => return Err(INVALID),
+        };
+        find(fd)?.shut_down(how)?;
+        Ok(0)
+    })
+}
+
+/// rclose(3); also of what repoll_create has made.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn rclose(fd: c_int) -> c_int {
+    waiting_value(|| {
+        if table().sets.remove(&fd).is_some() {
+            return Ok(0);
+        }
+        let socket = find(fd)?;
+        socket.close();
+        // Only now: the descriptor's number may be somebody else's as soon as the last handle is gone.
+        table().sockets.remove(&fd);
+        Ok(0)
+    })
+}
+
+/// rgetsockname(3).
+#[unsafe(no_mangle)]
+extern "C" fn rgetsockname(fd: c_int, address: AddressOut, len: Option<&mut libc::socklen_t>) -> c_int {
+    value(|| {
+        address.write(len, find(fd)?.local_addr());
+        Ok(0)
+    })
+}
+
+/// rgetpeername(3).
+#[unsafe(no_mangle)]
+extern "C" fn rgetpeername(fd: c_int, address: AddressOut, len: Option<&mut libc::socklen_t>) -> c_int {
+    value(|| {
+        address.write(len, find(fd)?.peer_addr()?);
+        Ok(0)
+    })
+}

@@ -1,0 +1,200 @@
+//! Virtual lanes: which one a packet is in, and whose turn it is (IBTA vol. 1, 7.6).
+//!
+//! A lane comes above the queue pairs in it. Where several lanes have something to send, [`Arbitration`] names the one
+//! that sends the next batch; within a lane destinations and queue pairs take turns as they do without lanes. So a lane has
+//! something to send only if admission would let a packet of it leave, and one that waits for room keeps nobody waiting.
+
+use crate::stats::{LaneStats, PortStats};
+use alloc::boxed::Box;
+use core::fmt;
+
+/// Lanes for data: 0 to 14 (IBTA vol. 1, 7.6.1).
+pub const LANES: usize = 15;
+/// In the place of a lane: packets of that service level are not carried (IBTA vol. 1, 7.6.6).
+pub const NO_LANE: u8 = 15;
+/// Values of a DSCP.
+const DSCPS: usize = 64;
+
+/// Decides whose turn it is among lanes (IBTA vol. 1, 7.6.9.2).
+pub trait Arbitration: fmt::Debug + Send {
+    /// The lane that sends next, of those whose bit is set in `waiting`. With `None`, or another lane, the lowest of
+    /// them does: what waits is not left for ever.
+    fn next(&mut self, waiting: u16) -> Option<u8>;
+
+    /// A lane has sent a batch of so many bytes while others had something to send: the one that was named last, or another,
+    /// because a packet of a queue pair that holds nothing does not wait for the others' room.
+    fn sent(&mut self, lane: u8, bytes: usize);
+}
+
+/// From service levels to lanes to traffic classes, and how the lanes share the link.
+#[derive(Debug)]
+pub struct Lanes {
+    of_level: [u8; 16],
+    classes: [u8; LANES],
+    /// The lane of each DSCP, for what arrives.
+    of_dscp: [u8; DSCPS],
+    arbitration: Option<Box<dyn Arbitration>>,
+}
+
+impl Default for Lanes {
+    /// One lane for all, and the traffic class that the program says.
+    fn default() -> Self {
+        Self { of_level: [0; 16], classes: [0; LANES], of_dscp: [0; DSCPS], arbitration: None }
+    }
+}
+
+impl Lanes {
+    /// Lanes by tables: of each service level 0 to 15 its lane, 0 to 14 or [`NO_LANE`], and of each lane the traffic class
+    /// that its packets have where the program says none (the two lowest bits, ECN, are not looked at).
+    #[must_use]
+    pub fn new(of_level: [u8; 16], classes: [u8; LANES], arbitration: Box<dyn Arbitration>) -> Self {
+        let mut of_dscp = [0; DSCPS];
+        // Backwards: of several lanes with one DSCP the first counts.
+        for lane in (0..LANES).rev() {
+            of_dscp[usize::from(classes[lane] >> 2)] = lane as u8;
+        }
+        let of_level = of_level.map(|lane| lane.min(NO_LANE));
+        Self { of_level, classes: classes.map(|class| class & !3), of_dscp, arbitration: Some(arbitration) }
+    }
+
+    /// The lane of a service level; `None` if its packets are not carried, or there is no such level.
+    #[must_use]
+    pub fn of(&self, service_level: u8) -> Option<u8> {
+        self.of_level.get(usize::from(service_level)).copied().filter(|lane| *lane < NO_LANE)
+    }
+
+    /// The traffic class of packets in a lane, where the program wants `own`: its DSCP counts if it is not 0, and its ECN
+    /// bits.
+    pub(super) fn class(&self, lane: u8, own: u8) -> u8 {
+        if own >> 2 == 0 { self.classes.get(usize::from(lane)).map_or(own, |class| class | own) } else { own }
+    }
+
+    /// The lane of packets that arrive with this traffic class.
+    pub(super) fn of_class(&self, class: u8) -> u8 {
+        self.of_dscp[usize::from(class >> 2)]
+    }
+
+    /// The lane that sends next; `waiting` is not 0. It is only asked where several wait: one alone owes nobody anything.
+    #[inline]
+    pub(super) fn next(&mut self, waiting: u16) -> u8 {
+        let first = waiting.trailing_zeros() as u8;
+        if waiting & (waiting - 1) == 0 { first } else { self.arbitrate(waiting, first) }
+    }
+
+    fn arbitrate(&mut self, waiting: u16, first: u8) -> u8 {
+        let named = self.arbitration.as_mut().and_then(|arbitration| arbitration.next(waiting));
+        named.filter(|lane| *lane < NO_LANE && waiting & 1 << lane != 0).unwrap_or(first)
+    }
+
+    /// One of several that have something to send has sent a batch of so many bytes.
+    pub(super) fn sent(&mut self, lane: u8, bytes: usize) {
+        if let Some(arbitration) = &mut self.arbitration {
+            arbitration.sent(lane, bytes);
+        }
+    }
+}
+
+/// Counters of each lane. Nothing is counted twice: what the endpoint has counted since the last change of the lane is that
+/// lane's.
+#[derive(Debug, Default)]
+pub(super) struct LaneCounters {
+    lanes: [LaneStats; LANES],
+    /// The lane that packets are in now.
+    current: u8,
+    /// The endpoint's counters when it became that.
+    since: LaneStats,
+}
+
+impl LaneCounters {
+    /// What is counted from now on is in this lane; `counted` is what the endpoint has counted so far.
+    #[inline]
+    pub(super) fn enter(&mut self, lane: u8, counted: &PortStats) {
+        if self.current != lane {
+            self.change(lane, counted);
+        }
+    }
+
+    #[cold]
+    fn change(&mut self, lane: u8, counted: &PortStats) {
+        let fresh = self.fresh(counted);
+        let sum = &mut self.lanes[usize::from(self.current).min(LANES - 1)];
+        *sum = sum.plus(fresh);
+        (self.current, self.since) = (lane, of_lanes(counted));
+    }
+
+    /// What the endpoint has counted since the last change.
+    const fn fresh(&self, counted: &PortStats) -> LaneStats {
+        let (then, now) = (&self.since, of_lanes(counted));
+        LaneStats {
+            packets_sent: now.packets_sent.wrapping_sub(then.packets_sent),
+            batches_sent: now.batches_sent.wrapping_sub(then.batches_sent),
+            bytes_sent: now.bytes_sent.wrapping_sub(then.bytes_sent),
+            packets_received: now.packets_received.wrapping_sub(then.packets_received),
+            bytes_received: now.bytes_received.wrapping_sub(then.bytes_received),
+        }
+    }
+
+    /// Lanes that have counted anything, up to date with what the endpoint has counted.
+    pub(super) fn each(&self, counted: &PortStats) -> impl Iterator<Item = (u8, LaneStats)> {
+        let (fresh, current) = (self.fresh(counted), self.current);
+        let up_to_date = move |(lane, stats): (u8, LaneStats)| {
+            (lane, if lane == current { stats.plus(fresh) } else { stats })
+        };
+        (0..).zip(self.lanes).map(up_to_date).filter(|(_, stats)| *stats != LaneStats::default())
+    }
+}
+
+/// The part of an endpoint's counters that is told by lane.
+const fn of_lanes(stats: &PortStats) -> LaneStats {
+    LaneStats {
+        packets_sent: stats.packets_sent,
+        batches_sent: stats.batches_sent,
+        bytes_sent: stats.bytes_sent,
+        packets_received: stats.packets_received,
+        bytes_received: stats.bytes_received,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names what it is told to name.
+    #[derive(Debug)]
+    struct Named(Option<u8>);
+
+    impl Arbitration for Named {
+        fn next(&mut self, _: u16) -> Option<u8> {
+            self.0
+        }
+
+        fn sent(&mut self, _: u8, _: usize) {}
+    }
+
+    #[test]
+    fn a_lane_that_waits_is_never_left_behind() {
+        for (named, waiting, lane) in [
+            (Some(5), 1 << 5 | 1, 5),
+            (Some(5), 1 << 4, 4),
+            (None, 0b110, 1),
+            (Some(15), 0b110, 1),
+            (Some(200), 0b110, 1),
+        ] {
+            let mut lanes = Lanes::new([0; 16], [0; LANES], Box::new(Named(named)));
+            assert_eq!(lanes.next(waiting), lane, "{named:?} of {waiting:b}");
+        }
+        assert_eq!(Lanes::default().next(0b100_0100), 2);
+    }
+
+    #[test]
+    fn levels_have_lanes_and_lanes_have_classes() {
+        let mut of_level = [0; 16];
+        (of_level[3], of_level[4]) = (7, 77);
+        let mut classes = [0; LANES];
+        (classes[7], classes[9]) = (0xe3, 0xe0);
+        let lanes = Lanes::new(of_level, classes, Box::new(Named(None)));
+        assert_eq!((lanes.of(3), lanes.of(4), lanes.of(5), lanes.of(16)), (Some(7), None, Some(0), None));
+        assert_eq!((lanes.class(7, 0), lanes.class(7, 2), lanes.class(7, 0x20)), (0xe0, 0xe2, 0x20));
+        assert_eq!((lanes.of_class(0xe2), lanes.of_class(0)), (7, 0));
+    }
+}

@@ -1,0 +1,71 @@
+//! P_Key tables, which may change while queue pairs use them (IBTA vol. 1, 10.9).
+
+use super::{Endpoint, Shared};
+use crate::{
+    memory::Memory,
+    num::{Pkey, Qpn},
+    qp::{QpState, QpType, QueuePair},
+    time::Instant,
+    work::{AsyncEvent, Event},
+};
+use alloc::vec::Vec;
+
+impl Shared {
+    /// A table; the first in the place of one that is not there.
+    pub(super) fn pkey_table(&self, table: u16) -> &[Pkey] {
+        self.pkeys.get(usize::from(table)).or_else(|| self.pkeys.first()).map_or(&[], Vec::as_slice)
+    }
+
+    /// Where a queue pair's key stands in its table now: at its place, as a member of the same kind, or of the other one.
+    fn find_pkey(&self, qp: &QueuePair) -> Option<(u16, Pkey)> {
+        let (own, at) = (qp.common.pkey, qp.common.attrs.pkey_index);
+        let table = self.pkey_table(qp.common.pkey_table);
+        let stays = table.get(usize::from(at)).filter(|key| **key == own).map(|key| (at, *key));
+        let place = |is: &dyn Fn(&Pkey) -> bool| {
+            let index = table.iter().position(is)?;
+            Some((u16::try_from(index).ok()?, table[index]))
+        };
+        stays
+            .or_else(|| place(&|key| *key == own))
+            .or_else(|| place(&|key| key.partition() == own.partition()))
+    }
+}
+
+impl Endpoint {
+    /// Gives a queue pair in RESET another P_Key table than the first.
+    pub fn use_pkeys(&mut self, qpn: Qpn, table: u16) {
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.common.pkey_table = table;
+        }
+    }
+
+    /// How many P_Key tables there are.
+    #[must_use]
+    pub const fn pkey_tables(&self) -> usize {
+        self.shared.pkeys.len()
+    }
+
+    /// Replaces all P_Key tables. Queue pairs keep their partition, at whatever place of their table it is now and with the
+    /// membership that it says. One whose partition is not in its table any more goes to the error state: what it had is
+    /// flushed, and IBV_EVENT_QP_FATAL tells of it (as Linux does to queue pairs that lose the right to their key).
+    pub fn set_pkeys(&mut self, now: Instant, tables: Vec<Vec<Pkey>>, memory: &dyn Memory) {
+        let Self { qps, shared, .. } = self;
+        shared.pkeys = tables;
+        for qp in qps.iter_mut() {
+            if qp.common.state() == QpState::Reset {
+                continue;
+            }
+            let first = || shared.pkey_table(qp.common.pkey_table).first().map(|key| (0, *key));
+            let gsi = qp.common.config.qp_type == QpType::Gsi;
+            match shared.find_pkey(qp).or_else(|| if gsi { first() } else { None }) {
+                Some(found) => (qp.common.attrs.pkey_index, qp.common.pkey) = found,
+                None if qp.common.state() == QpState::Error => {}
+                None => {
+                    qp.enter_error(&mut shared.lend(qp.peer, now, memory));
+                    shared.events.push_back(Event::Async(AsyncEvent::QpFatal(qp.common.qpn)));
+                    shared.settle_failure(qp);
+                }
+            }
+        }
+    }
+}

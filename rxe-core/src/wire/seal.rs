@@ -1,0 +1,123 @@
+//! Sealing the packets of a batch: the one place where ICRCs of packets that leave are written.
+
+use super::{
+    encap::{Encapsulation, Ident},
+    icrc::{DONT_FRAGMENT, Route, RouteCrc, rxe_flush},
+    opcode::Opcode,
+    packet::ICRC_LEN,
+};
+
+/// Which ICRC a FLUSH has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FlushIcrc {
+    /// The specification's.
+    #[default]
+    Standard,
+    /// Kernel rxe's (seen with 6.12), which hashes the headers twice.
+    Rxe,
+}
+
+impl FlushIcrc {
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Standard => Self::Rxe,
+            Self::Rxe => Self::Standard,
+        }
+    }
+}
+
+/// What all packets of a batch are sealed with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sealer {
+    crc: RouteCrc,
+    encapsulation: Encapsulation,
+    ident: Ident,
+}
+
+impl Sealer {
+    /// For a batch over `route`, whose packets get the IDs that `ident` says.
+    #[must_use]
+    pub fn new(route: &Route, ident: Ident) -> Self {
+        Self { crc: RouteCrc::new(route), encapsulation: route.encapsulation, ident }
+    }
+
+    /// Writes the ICRC of `packet`, the `index`th of its batch, into its last four bytes. `flush` is the form it has if it
+    /// is a FLUSH. In memory that place stays as it is.
+    #[inline]
+    pub fn seal(&self, index: usize, packet: &mut [u8], flush: FlushIcrc) {
+        if self.encapsulation == Encapsulation::Memory {
+            return;
+        }
+        self.crc.seal(self.ident.of(index), packet);
+        if flush == FlushIcrc::Rxe && is_flush(packet) {
+            make_rxe_form(packet);
+        }
+    }
+
+    /// The same for a packet that was sealed before, for the IPv4 ID `before`, and leaves with another one after all. A FLUSH
+    /// keeps its form.
+    pub fn reseal(&self, index: usize, before: u16, packet: &mut [u8]) {
+        let rxe = is_flush(packet) && !self.crc.check(before, DONT_FRAGMENT, packet);
+        self.seal(index, packet, if rxe { FlushIcrc::Rxe } else { FlushIcrc::Standard });
+    }
+}
+
+fn is_flush(packet: &[u8]) -> bool {
+    packet.first() == Some(&Opcode::RC_FLUSH.0)
+}
+
+/// Turns the specification's ICRC of a FLUSH into kernel rxe's.
+fn make_rxe_form(packet: &mut [u8]) {
+    if let Some((body, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+        *icrc = rxe_flush(u32::from_le_bytes(*icrc), body).to_le_bytes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::icrc;
+
+    fn sealed(opcode: u8, index: usize, ident: Ident, flush: FlushIcrc) -> [u8; 36] {
+        let mut packet = [7; 36];
+        packet[0] = opcode;
+        Sealer::new(&route(Encapsulation::V2), ident).seal(index, &mut packet, flush);
+        packet
+    }
+
+    fn route(encapsulation: Encapsulation) -> Route {
+        Route { encapsulation, ..Route::v2([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0xc000) }
+    }
+
+    /// Whatever a batch was built for, sealing it again gives what building it for that would have given.
+    #[test]
+    fn sealed_again_is_as_if_sealed_so_at_first() {
+        for opcode in [Opcode::RC_FLUSH.0, Opcode::RC_READ_REQUEST.0] {
+            for flush in [FlushIcrc::Standard, FlushIcrc::Rxe] {
+                for (from, to) in [(Ident::Sequential, Ident::Zero), (Ident::Zero, Ident::Sequential)] {
+                    let mut packet = sealed(opcode, 3, from, flush);
+                    Sealer::new(&route(Encapsulation::V2), to).reseal(2, from.of(3), &mut packet);
+                    assert_eq!(packet, sealed(opcode, 2, to, flush), "{opcode:#x} {flush:?} {from:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_form_matters_to_flush_alone() {
+        let read = |flush| sealed(Opcode::RC_READ_REQUEST.0, 1, Ident::Sequential, flush);
+        assert_eq!(read(FlushIcrc::Rxe), read(FlushIcrc::Standard));
+        assert!(icrc::check(&route(Encapsulation::V2), 1, DONT_FRAGMENT, &read(FlushIcrc::Rxe)));
+        let flush = |form| sealed(Opcode::RC_FLUSH.0, 1, Ident::Sequential, form);
+        assert_ne!(flush(FlushIcrc::Rxe), flush(FlushIcrc::Standard));
+    }
+
+    #[test]
+    fn memory_has_no_icrc() {
+        let mut packet = [7; 36];
+        Sealer::new(&route(Encapsulation::Memory), Ident::Zero).seal(0, &mut packet, FlushIcrc::Standard);
+        assert_eq!(packet, [7; 36]);
+    }
+}

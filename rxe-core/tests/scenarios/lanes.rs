@@ -1,0 +1,154 @@
+//! Virtual lanes: who has the turn sends, with the lane's DSCP, and a lane that cannot send keeps nobody waiting.
+
+use crate::bench::Bench;
+use rxe_core::{
+    endpoint::{Arbitration, LANES, Lanes, NO_LANE},
+    num::Qpn,
+    qp::{ModifyError, QpState, QpType},
+    testing::{
+        ConnectOptions, LinkConfig, PairConfig,
+        connect::{RECV_CQ, SEND_CQ},
+        link::Verdict,
+        trace::{Entry, Record},
+    },
+    work::{AddressVector, RecvWr, SendFlags, SendOp, SendWr, UdDest, WcStatus},
+};
+use std::time::Duration;
+
+/// The highest lane that waits always has the turn.
+#[derive(Debug)]
+struct HighestFirst;
+
+impl Arbitration for HighestFirst {
+    fn next(&mut self, waiting: u16) -> Option<u8> {
+        Some(15 - waiting.leading_zeros() as u8)
+    }
+
+    fn sent(&mut self, _: u8, _: usize) {}
+}
+
+/// Service level n has lane n but for 15, which has none; lane n has DSCP 8n where that is one.
+fn lanes() -> Lanes {
+    let mut of_level = [0; 16];
+    (0..).zip(&mut of_level).for_each(|(level, lane)| *lane = level);
+    of_level[15] = NO_LANE;
+    let mut classes = [0; LANES];
+    (0..8).for_each(|lane: u8| classes[usize::from(lane)] = lane << 5);
+    Lanes::new(of_level, classes, Box::new(HighestFirst))
+}
+
+/// A bench with lanes on both sides and slow wires.
+fn bench(name: &'static str) -> Bench {
+    let wire = LinkConfig {
+        rate: 1_000_000_000,
+        hold: 40_000,
+        latency: Duration::from_micros(10),
+        ..LinkConfig::default()
+    };
+    let mut bench = Bench::with(
+        PairConfig { name, links: [wire; 2], ..PairConfig::default() },
+        ConnectOptions { timeout: 18, ..ConnectOptions::default() },
+    );
+    bench.pair.sides.iter_mut().for_each(|side| side.endpoint.set_lanes(lanes()));
+    bench
+}
+
+/// A connection in a service level; side 0's end.
+fn connect(bench: &mut Bench, service_level: u8) -> [Qpn; 2] {
+    let options = ConnectOptions { service_level, ..bench.options };
+    bench.pair.connect(&options).qpns
+}
+
+fn write(bench: &mut Bench, qpn: Qpn, wr_id: u64, len: u32) {
+    let (sges, remote) = ([bench.sge(0, 0, len)], bench.remote(1, 0));
+    let wr = SendWr { flags: SendFlags::SIGNALED, ..SendWr::new(wr_id, SendOp::Write(remote), &sges) };
+    bench.pair.post_send(0, qpn, &wr).expect("posted");
+}
+
+#[test]
+fn the_lane_in_turn_goes_first_with_its_own_dscp() {
+    let mut bench = bench("lanes");
+    let (low, high) = (connect(&mut bench, 1)[0], connect(&mut bench, 6)[0]);
+    for _ in 0..8 {
+        write(&mut bench, low, 1, 128 * 1024);
+    }
+    bench.pair.run_for(Duration::from_micros(300));
+    write(&mut bench, high, 6, 64 * 1024);
+    bench.pair.run_until_idle_for(Duration::from_secs(1));
+    let done: Vec<_> = bench.pair.take_completions(0, SEND_CQ);
+    assert!(done.iter().all(|wc| wc.status == WcStatus::Success) && done.len() == 9);
+    let place = done.iter().position(|wc| wc.wr_id == 6).unwrap();
+    assert!(place < 4, "it came as number {place}, behind what was posted before it");
+    // What has left, and come to the other side, is counted by lane.
+    for side in [0, 1] {
+        let counted: Vec<_> = bench.pair.sides[side].endpoint.lane_stats().collect();
+        assert_eq!(counted.iter().map(|(lane, _)| *lane).collect::<Vec<_>>(), [1, 6]);
+        let bytes =
+            |lane: usize| if side == 0 { counted[lane].1.bytes_sent } else { counted[lane].1.bytes_received };
+        assert!(bytes(0) > 1 << 20 && (65_536..80_000).contains(&bytes(1)), "{counted:?}");
+    }
+    let tos = |record: &Record| match &record.entry {
+        Entry::Packet { datagram, .. } => Some(datagram.tos),
+        Entry::Note(_) => None,
+    };
+    let classes: Vec<u8> = bench.pair.trace.records().filter_map(tos).collect();
+    assert!(classes.contains(&0x20) && classes.contains(&0xc0), "{classes:?}");
+    assert!(classes.iter().all(|tos| [0x20, 0xc0].contains(tos)), "{classes:?}");
+}
+
+#[test]
+fn a_lane_that_nobody_answers_keeps_nobody_waiting() {
+    let mut bench = bench("lanes-dead");
+    let (dead, live) = (connect(&mut bench, 6)[0], connect(&mut bench, 1)[0]);
+    bench.pair.sides[0].link.set_rule(move |crossing| match crossing.datagram.tos {
+        0xc0 => Verdict::Drop,
+        _ => Verdict::Pass,
+    });
+    for _ in 0..8 {
+        write(&mut bench, dead, 6, 128 * 1024);
+        write(&mut bench, live, 1, 128 * 1024);
+    }
+    bench.pair.run_for(Duration::from_millis(40));
+    let done = bench.pair.take_completions(0, SEND_CQ);
+    assert_eq!(
+        done.iter().filter(|wc| wc.wr_id == 1 && wc.status == WcStatus::Success).count(),
+        8,
+        "{done:?}"
+    );
+}
+
+#[test]
+fn levels_without_a_lane_are_refused() {
+    let mut bench = bench("lanes-none");
+    let options = ConnectOptions { service_level: 15, ..bench.options };
+    let qpn = bench.pair.create_qp(0, &options);
+    let peer = bench.pair.create_qp(1, &options);
+    bench.pair.bring_up(0, qpn, peer, &options, QpState::Init);
+    let change = bench.pair.step_to(0, peer, &options, QpState::Rtr);
+    let refused = bench.pair.modify(0, qpn, &change).unwrap_err();
+    assert!(matches!(refused, ModifyError::Value { attribute: "AV", value: 15, .. }), "{refused:?}");
+}
+
+/// One datagram queue pair sends to several lanes; each datagram is in that of its own address handle.
+#[test]
+fn datagrams_are_in_the_lane_of_their_address_handle() {
+    let mut bench = bench("lanes-datagrams");
+    let options = ConnectOptions { qp_type: QpType::Ud, ..bench.options };
+    let qpns = bench.pair.connect(&options).qpns;
+    for wr_id in 0..12 {
+        let sges = [bench.sge(1, wr_id * 2048, 1088)];
+        bench.pair.post_recv(1, qpns[1], &RecvWr { wr_id, sges: &sges }).unwrap();
+    }
+    for wr_id in 0..12u8 {
+        let av = AddressVector { service_level: wr_id % 3, ..bench.pair.path(0) };
+        let dest = UdDest { av, remote_qpn: qpns[1], remote_qkey: options.qkey };
+        let sges = [bench.sge(0, 0, 1000)];
+        let wr = SendWr { dest: Some(dest), ..SendWr::new(wr_id.into(), SendOp::Send, &sges) };
+        bench.pair.post_send(0, qpns[0], &wr).unwrap();
+    }
+    bench.pair.run_until_idle_for(Duration::from_secs(1));
+    assert_eq!(bench.pair.take_completions(1, RECV_CQ).len(), 12);
+    let counted: Vec<_> =
+        bench.pair.sides[0].endpoint.lane_stats().map(|(lane, stats)| (lane, stats.packets_sent)).collect();
+    assert_eq!(counted, [(0, 4), (1, 4), (2, 4)]);
+}

@@ -1,0 +1,519 @@
+//! What a connected stream consists of below: a queue pair with its completion queue, and registered memory. It posts
+//! what the protocol's half says, and tells it what completes.
+
+use crate::{
+    error::SocketError,
+    proto::{Chunk, Control, Failure, Hello, IoEntry, Limits, Message, Phase, Piece, Stream, Violation},
+    settings::Settings,
+};
+use rxe_cm::CmId;
+use rxe_verbs::{
+    Access, CompChannel, Completion, Cq, EventError, Key, Mr, Payload, Pd, Qp, QpCaps, QpInit, QpType,
+    RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, WcExtra, WcOpcode, WcStatus,
+};
+use std::{
+    os::fd::{AsFd, AsRawFd, RawFd},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+/// Set in the number of a receive; a send's is its message.
+const RECEIVE: u64 = 1 << 63;
+/// The number of a request that only sees whether the peer is there.
+const KEEP_ALIVE: u64 = 1 << 62;
+/// Bytes of our directory, in front of the table of mapped buffers.
+const DIRECTORY: usize = 2 * Piece::LEN;
+/// Completions that are taken at a time.
+const BATCH: usize = 32;
+
+/// The parts of a connection, before and while it stands.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) pd: Pd,
+    qp: Arc<Qp>,
+    cq: Cq,
+    channel: CompChannel,
+    receive: Mr,
+    send: Mr,
+    /// Our directory, and behind it the table of what the peer has mapped.
+    tables: Mr,
+    limits: Limits,
+    iomap: u16,
+}
+
+impl Parts {
+    /// Makes them for an id whose device is known.
+    ///
+    /// # Errors
+    /// What was not made.
+    pub(crate) fn new(id: &CmId, settings: &Settings) -> Result<Self, SocketError> {
+        let context = id.context().ok_or(SocketError::NotConnected)?;
+        let pd = context.alloc_pd()?;
+        let channel = context.create_comp_channel()?;
+        let (sends, receives) = (settings.sends, settings.receives);
+        let cq = context.create_cq(u32::from(sends) + u32::from(receives), Some(&channel))?;
+        let caps = QpCaps {
+            max_send_wr: sends.into(),
+            max_recv_wr: receives.into(),
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline: u32::from(settings.inline).max(IoEntry::LEN as u32),
+        };
+        let init = QpInit { caps, signal_all: true, ..QpInit::new(QpType::Rc, &cq) };
+        let qp = id.create_qp(&pd, &init)?;
+        let written = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let tables = DIRECTORY + usize::from(settings.iomap) * IoEntry::LEN;
+        let parts = Self {
+            receive: pd.alloc_mr(settings.receive_buffer as usize, written)?,
+            send: pd.alloc_mr(settings.send_buffer as usize, Access::LOCAL_WRITE)?,
+            tables: pd.alloc_mr(tables, written)?,
+            limits: Limits {
+                receives,
+                sends,
+                receive_buffer: settings.receive_buffer,
+                send_buffer: settings.send_buffer,
+                inline: settings.inline.into(),
+            },
+            iomap: settings.iomap,
+            pd,
+            qp,
+            cq,
+            channel,
+        };
+        parts.post_receives(receives.into())?;
+        Ok(parts)
+    }
+
+    fn post_receives(&self, count: usize) -> Result<(), SocketError> {
+        const EMPTY: [RecvWr<'_>; BATCH] = [RecvWr { wr_id: RECEIVE, sges: &[] }; BATCH];
+        let mut left = count;
+        while left > 0 {
+            let now = left.min(BATCH);
+            self.qp.post_recv_list(&EMPTY[..now]).map_err(|error| error.reason)?;
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// What the peer is told.
+    pub(crate) fn hello(&self) -> Hello {
+        Hello {
+            big_endian: cfg!(target_endian = "big"),
+            credits: self.limits.receives,
+            iomap: self.iomap,
+            directory: Piece {
+                addr: self.tables.addr(),
+                key: self.tables.rkey().0,
+                len: crate::proto::DIRECTORY_ENTRIES,
+            },
+            buffer: Piece { addr: self.receive.addr(), key: self.receive.rkey().0, len: self.limits.half() },
+        }
+    }
+}
+
+/// A connection that stands, or has stood.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) parts: Parts,
+    /// What the peer has said.
+    pub(crate) peer: Hello,
+    stream: Mutex<Stream>,
+    /// The completion queue is to bring an event.
+    armed: AtomicBool,
+    /// Threads that wait: one of them for the event, the others for that one.
+    waiting: Mutex<Waiting>,
+    woken: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// One is asleep until the event comes.
+    led: bool,
+    /// So many wait for that one.
+    followers: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What ended a wait too early.
+enum Woken {
+    Event,
+    Signal,
+    Time,
+}
+
+impl Link {
+    pub(crate) fn new(parts: Parts, peer: Hello) -> Self {
+        let stream = Mutex::new(Stream::new(parts.limits, &peer));
+        Self {
+            parts,
+            peer,
+            stream,
+            armed: AtomicBool::new(false),
+            waiting: Mutex::default(),
+            woken: Condvar::new(),
+        }
+    }
+
+    /// The protocol's half.
+    pub(crate) fn stream(&self) -> MutexGuard<'_, Stream> {
+        lock(&self.stream)
+    }
+
+    /// The descriptor that becomes readable once the queue is armed ([`Self::arm`]).
+    pub(crate) fn event_fd(&self) -> RawFd {
+        self.parts.channel.as_fd().as_raw_fd()
+    }
+
+    /// Takes what has completed, and tells the peer what it is to know.
+    pub(crate) fn progress(&self, stream: &mut Stream) {
+        self.tell(stream);
+        let mut done = [Completion::default(); BATCH];
+        loop {
+            let Ok(count) = self.parts.cq.poll(&mut done) else {
+                stream.fail(Failure::Device);
+                return;
+            };
+            let received = done[..count].iter().filter(|wc| self.take(stream, wc)).count();
+            if received > 0 && stream.phase() == Phase::Open && self.parts.post_receives(received).is_err() {
+                // The queue pair takes no more: what it ended with has been, or will be, among the completions.
+                stream.fail(Failure::Reset);
+            }
+            if count < done.len() {
+                break;
+            }
+        }
+        if let Some(entry) = stream.wants_entry() {
+            self.look_up(stream, entry);
+        }
+        self.tell(stream);
+    }
+
+    /// One completion; whether it was a receive that is to be posted again.
+    fn take(&self, stream: &mut Stream, wc: &Completion) -> bool {
+        let good = wc.status == WcStatus::Success;
+        if wc.wr_id & RECEIVE != 0 {
+            match (good, wc.opcode, wc.extra) {
+                (true, WcOpcode::RecvRdmaWithImm, WcExtra::Immediate(bytes)) => {
+                    stream.on_message(Message::decode(bytes));
+                }
+                (true, ..) => stream.fail(Failure::Protocol(Violation::Message)),
+                // Flushed, as the queue pair ends: sends say why, if there were any.
+                _ => stream.fail(Failure::Reset),
+            }
+            return good;
+        }
+        if !good {
+            stream.fail(match wc.status {
+                WcStatus::RetryExceeded => Failure::TimedOut,
+                WcStatus::RemoteAccess | WcStatus::RemoteInvalidRequest | WcStatus::RemoteOperation => {
+                    Failure::Refused
+                }
+                WcStatus::WorkRequestFlushed => Failure::Reset,
+                _ => Failure::Device,
+            });
+        }
+        stream.on_sent(if wc.wr_id & KEEP_ALIVE != 0 {
+            Message::Control(Control::KeepAlive)
+        } else {
+            Message::decode((wc.wr_id as u32).to_be_bytes())
+        });
+        false
+    }
+
+    /// Where the peer says that we may write next, if it has said so.
+    fn look_up(&self, stream: &mut Stream, entry: u32) {
+        let at = entry as usize * Piece::LEN;
+        let mut bytes = [0; Piece::LEN];
+        // It is our own memory.
+        if self.parts.tables.read_at(at, &mut bytes).is_ok() && stream.take_entry(Piece::decode(&bytes)) {
+            let _ = self.parts.tables.write_at(at, &[0; Piece::LEN]);
+        }
+    }
+
+    /// Tells the peer what there is to tell besides data.
+    fn tell(&self, stream: &mut Stream) {
+        let receive = &self.parts.receive;
+        while let Some((message, update)) = stream.take_control(receive.rkey().0, receive.addr()) {
+            let posted = match &update {
+                Some(update) => self.post(message, update.to, Payload::Inline(&update.entry)),
+                None => self.post(message, Piece::default(), Payload::Inline(&[])),
+            };
+            if posted.is_err() {
+                stream.fail(Failure::Reset);
+            }
+        }
+    }
+
+    /// What was read may be room that the peer waits for.
+    pub(crate) fn tell_of_room(&self, stream: &mut Stream) {
+        self.tell(stream);
+    }
+
+    fn post(&self, message: Message, to: Piece, payload: Payload<'_>) -> Result<(), SocketError> {
+        let immediate = message.encode();
+        let remote = Remote { addr: to.addr, rkey: Key(to.key) };
+        let number = u32::from_be_bytes(immediate).into();
+        self.post_request(number, SendOp::WriteImm(remote, immediate), payload)
+    }
+
+    fn post_request(&self, wr_id: u64, op: SendOp, payload: Payload<'_>) -> Result<(), SocketError> {
+        let flags = SendFlags::SIGNALED;
+        Ok(self.parts.qp.post_send(&SendWr { wr_id, op, flags, payload, dest: None, xrc_srq: 0 })?)
+    }
+
+    /// Asks the peer for a sign of life: silence ends the connection.
+    pub(crate) fn keep_alive(&self) {
+        let mut stream = self.stream();
+        self.progress(&mut stream);
+        let nothing = SendOp::Write(Remote::default());
+        if stream.take_keep_alive() && self.post_request(KEEP_ALIVE, nothing, Payload::Inline(&[])).is_err() {
+            stream.fail(Failure::Reset);
+        }
+    }
+
+    /// Sends a piece of data: `bytes` are those of `chunk`. Without `tell` the peer is not told ([`Stream::take_direct`]).
+    ///
+    /// # Errors
+    /// The queue pair takes nothing any more.
+    pub(crate) fn send(&self, chunk: &Chunk, bytes: &[&[u8]], tell: bool) -> Result<(), SocketError> {
+        let mut sges = [Sge::default(); 2];
+        let mut few = [0; 1024];
+        let payload = match chunk.through {
+            Some(ranges) => {
+                self.copy_in(&ranges, bytes)?;
+                for (sge, (at, len)) in sges.iter_mut().zip(ranges) {
+                    *sge = self.parts.send.sge(at as usize, len);
+                }
+                let used = if ranges[1].1 > 0 { 2 } else { 1 };
+                Payload::Sges(&sges[..used])
+            }
+            None if bytes.len() == 1 => Payload::Inline(bytes[0]),
+            None => {
+                let mut len = 0;
+                for part in bytes {
+                    few[len..len + part.len()].copy_from_slice(part);
+                    len += part.len();
+                }
+                Payload::Inline(&few[..len])
+            }
+        };
+        if tell {
+            return self.post(chunk.message, chunk.to, payload);
+        }
+        let number = u32::from_be_bytes(chunk.message.encode()).into();
+        let remote = Remote { addr: chunk.to.addr, rkey: Key(chunk.to.key) };
+        self.post_request(number, SendOp::Write(remote), payload)
+    }
+
+    fn copy_in(&self, ranges: &[(u32, u32); 2], bytes: &[&[u8]]) -> Result<(), SocketError> {
+        let mut ranges = ranges.iter().map(|(at, len)| (*at as usize, *len as usize));
+        let (mut at, mut room) = ranges.next().unwrap_or_default();
+        for part in bytes {
+            let mut part = *part;
+            while !part.is_empty() {
+                if room == 0 {
+                    (at, room) = ranges.next().unwrap_or_default();
+                }
+                let (now, rest) = part.split_at(part.len().min(room));
+                let copied = self.parts.send.write_at(at, now);
+                copied.map_err(|_| SocketError::Cut(Failure::Device))?;
+                (at, room, part) = (at + now.len(), room - now.len(), rest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peer of a mapped buffer by entry `index` of its table.
+    ///
+    /// # Errors
+    /// The queue pair takes nothing any more.
+    pub(crate) fn send_map(&self, message: Message, index: u16, entry: IoEntry) -> Result<(), SocketError> {
+        let table = self.peer.directory;
+        let offset = u64::from(table.len) * Piece::LEN as u64 + u64::from(index) * IoEntry::LEN as u64;
+        let to = Piece { addr: table.addr.wrapping_add(offset), ..table };
+        self.post(message, to, Payload::Inline(&entry.encode(self.peer.big_endian)))
+    }
+
+    /// The buffer that the peer has mapped over `offset`.
+    pub(crate) fn mapped(&self, offset: u64) -> Option<IoEntry> {
+        (0..usize::from(self.parts.iomap)).find_map(|index| {
+            let mut bytes = [0; IoEntry::LEN];
+            self.parts.tables.read_at(DIRECTORY + index * IoEntry::LEN, &mut bytes).ok()?;
+            let entry = IoEntry::decode(&bytes);
+            entry.room(offset).map(|_| entry)
+        })
+    }
+
+    /// Copies what lies in ranges of the receive buffer; how many bytes.
+    ///
+    /// # Errors
+    /// The memory is gone.
+    pub(crate) fn copy_out(&self, ranges: &[(u32, u32); 2], out: &mut [u8]) -> Result<usize, SocketError> {
+        let mut done = 0;
+        for (at, len) in ranges {
+            let end = done + *len as usize;
+            let copied = self.parts.receive.read_at(*at as usize, &mut out[done..end]);
+            copied.map_err(|_| SocketError::Cut(Failure::Device))?;
+            done = end;
+        }
+        Ok(done)
+    }
+
+    /// Waits until `test` says so.
+    ///
+    /// # Errors
+    /// [`SocketError::WouldBlock`] when that was not so before `until`, [`SocketError::Interrupted`].
+    pub(crate) fn wait(
+        &self,
+        until: Until,
+        test: impl Fn(&Stream) -> bool,
+    ) -> Result<MutexGuard<'_, Stream>, SocketError> {
+        let mut stream = self.stream();
+        loop {
+            self.progress(&mut stream);
+            if test(&stream) {
+                return Ok(stream);
+            }
+            if until.is_over() {
+                return Err(SocketError::WouldBlock);
+            }
+            // What came before it was armed brings no event.
+            if !self.armed.swap(true, Ordering::AcqRel) {
+                self.parts.cq.req_notify(false);
+                continue;
+            }
+            let seen = stream.turn();
+            drop(stream);
+            let woken = self.sleep(until, seen);
+            stream = self.stream();
+            match woken {
+                Woken::Event => {}
+                Woken::Signal => return Err(SocketError::Interrupted),
+                Woken::Time => {
+                    self.progress(&mut stream);
+                    return if test(&stream) { Ok(stream) } else { Err(SocketError::WouldBlock) };
+                }
+            }
+        }
+    }
+
+    /// Waits for the event, or for another thread that does; not if it has been taken, or what it stood for, since the stream was
+    /// at turn `seen`.
+    fn sleep(&self, until: Until, seen: u64) -> Woken {
+        let mut waiting = lock(&self.waiting);
+        loop {
+            // Another thread may have armed the queue anew, and then have taken what this one waits for.
+            if !self.armed.load(Ordering::Acquire) || self.stream().turn() != seen {
+                return Woken::Event;
+            }
+            if !waiting.led {
+                break;
+            }
+            waiting.followers += 1;
+            // A follower hears of no signal: the thread that leads may.
+            let (again, over) = match until.left() {
+                Some(left) => {
+                    let woken =
+                        self.woken.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner);
+                    (woken.0, woken.1.timed_out())
+                }
+                None => (self.woken.wait(waiting).unwrap_or_else(PoisonError::into_inner), false),
+            };
+            waiting = again;
+            waiting.followers -= 1;
+            if over {
+                return Woken::Time;
+            }
+        }
+        waiting.led = true;
+        drop(waiting);
+        let woken = self.lead(until);
+        let mut waiting = lock(&self.waiting);
+        waiting.led = false;
+        if waiting.followers > 0 {
+            self.woken.notify_all();
+        }
+        woken
+    }
+
+    fn lead(&self, until: Until) -> Woken {
+        let channel = &self.parts.channel;
+        let event = match until {
+            Until::Ever => channel.get_event(),
+            Until::Now => return Woken::Time,
+            Until::Then(end) => channel.get_event_within(end.saturating_duration_since(Instant::now())),
+        };
+        match event {
+            Ok(cq) => {
+                cq.ack_events(1);
+                self.armed.store(false, Ordering::Release);
+                Woken::Event
+            }
+            Err(EventError::Empty) => Woken::Time,
+            Err(_) => Woken::Signal,
+        }
+    }
+
+    /// Arms the queue for [`Self::event_fd`], and looks once more.
+    pub(crate) fn arm(&self) {
+        let mut stream = self.stream();
+        if !self.armed.swap(true, Ordering::AcqRel) {
+            self.parts.cq.req_notify(false);
+        }
+        self.progress(&mut stream);
+    }
+
+    /// After [`Self::event_fd`] has become readable: takes the event, unless a thread that waits for it does.
+    pub(crate) fn take_event(&self) {
+        let waiting = lock(&self.waiting);
+        if !waiting.led
+            && self.armed.load(Ordering::Acquire)
+            && let Some(cq) = self.parts.channel.try_get_event()
+        {
+            cq.ack_events(1);
+            self.armed.store(false, Ordering::Release);
+        }
+    }
+
+    /// Bytes of a packet's data.
+    pub(crate) fn path_mtu(&self) -> u32 {
+        self.parts.qp.query().0.path_mtu.bytes()
+    }
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Until {
+    /// Not at all.
+    Now,
+    /// Until this time.
+    Then(Instant),
+    /// For as long as it takes.
+    Ever,
+}
+
+impl Until {
+    /// How long it is until then; none for ever.
+    pub(crate) fn left(self) -> Option<core::time::Duration> {
+        match self {
+            Self::Now => Some(core::time::Duration::ZERO),
+            Self::Then(end) => Some(end.saturating_duration_since(Instant::now())),
+            Self::Ever => None,
+        }
+    }
+
+    /// Whether there is no waiting any more.
+    pub(crate) fn is_over(self) -> bool {
+        match self {
+            Self::Now => true,
+            Self::Then(end) => Instant::now() >= end,
+            Self::Ever => false,
+        }
+    }
+}

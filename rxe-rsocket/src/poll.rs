@@ -1,0 +1,224 @@
+//! Waiting for several sockets, and for other descriptors besides: rpoll, and with a set that stays repoll.
+
+use crate::{error::SocketError, link::Until, socket::Socket};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// What is always told, whether asked for or not.
+const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+
+/// Waits until one of the descriptors has what is asked for, as `poll(2)` (rpoll): those of rsockets, by `find`, and
+/// others; how many have something.
+///
+/// # Errors
+/// [`SocketError::Interrupted`].
+pub fn poll(
+    fds: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    find: impl Fn(RawFd) -> Option<Socket>,
+) -> Result<usize, SocketError> {
+    let sockets: Vec<Option<Socket>> = fds.iter().map(|fd| find(fd.fd)).collect();
+    let until = match timeout {
+        Some(Duration::ZERO) => Until::Now,
+        Some(time) => Instant::now().checked_add(time).map_or(Until::Ever, Until::Then),
+        None => Until::Ever,
+    };
+    let mut inner = Vec::new();
+    let mut armed = false;
+    loop {
+        let found = look(fds, &sockets, &mut inner)?;
+        if found > 0 || until.is_over() {
+            return Ok(found);
+        }
+        if !armed {
+            // What comes from now on wakes; what has come is seen by looking once more.
+            sockets.iter().flatten().for_each(Socket::arm);
+            armed = true;
+            continue;
+        }
+        inner.clear();
+        for (fd, socket) in fds.iter().zip(&sockets) {
+            let watched = |socket: &Socket| (socket.event_fd(), libc::POLLIN);
+            let (fd, events) = socket.as_ref().map_or((fd.fd, fd.events), watched);
+            inner.push(libc::pollfd { fd, events, revents: 0 });
+        }
+        rxe_verbs::wait_for(&mut inner, until.left()).map_err(|_| SocketError::Interrupted)?;
+        for (fd, socket) in inner.iter().zip(&sockets) {
+            if let (true, Some(socket)) = (fd.revents != 0, socket) {
+                socket.take_event();
+            }
+        }
+        armed = false;
+    }
+}
+
+/// Looks at all of them without waiting; how many have something.
+fn look(
+    fds: &mut [libc::pollfd],
+    sockets: &[Option<Socket>],
+    inner: &mut Vec<libc::pollfd>,
+) -> Result<usize, SocketError> {
+    for (fd, socket) in fds.iter_mut().zip(sockets) {
+        fd.revents = socket.as_ref().map_or(0, |socket| socket.readiness() & (fd.events | ALWAYS));
+    }
+    if sockets.iter().any(Option::is_none) {
+        inner.clear();
+        inner.extend(
+            fds.iter()
+                .zip(sockets)
+                .map(|(fd, socket)| libc::pollfd { fd: if socket.is_some() { -1 } else { fd.fd }, ..*fd }),
+        );
+        let none = Some(Duration::ZERO);
+        if rxe_verbs::wait_for(inner, none).map_err(|_| SocketError::Interrupted)? > 0 {
+            for (fd, other) in fds.iter_mut().zip(&*inner) {
+                fd.revents |= other.revents;
+            }
+        }
+    }
+    Ok(fds.iter().filter(|fd| fd.revents != 0).count())
+}
+
+/// A set of descriptors to wait for, as `epoll(7)`. Its own descriptor ([`AsFd`]) is an epoll instance with those that are no
+/// rsockets.
+#[derive(Debug)]
+pub struct PollSet {
+    others: Epoll,
+    sockets: Mutex<BTreeMap<RawFd, Member>>,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    socket: Socket,
+    events: u32,
+    data: u64,
+    /// What was told last, for those that want to hear of changes only (EPOLLET), and at which turn of the socket's.
+    told: Option<(i16, u64)>,
+    /// It is told once, and then not until it is set anew (EPOLLONESHOT).
+    off: bool,
+}
+
+impl PollSet {
+    /// Makes one (repoll_create).
+    ///
+    /// # Errors
+    /// [`SocketError::System`].
+    pub fn new() -> Result<Self, SocketError> {
+        let others = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
+        let others = others.map_err(|error| SocketError::system("make an epoll instance", error))?;
+        Ok(Self { others, sockets: Mutex::default() })
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, BTreeMap<RawFd, Member>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether rsockets are among them.
+    #[must_use]
+    pub fn has_sockets(&self) -> bool {
+        !self.sockets().is_empty()
+    }
+
+    /// Adds a socket, or changes what is wanted of it; `events` are epoll's.
+    pub fn set(&self, fd: RawFd, socket: Socket, events: u32, data: u64) {
+        self.sockets().insert(fd, Member { socket, events, data, told: None, off: false });
+    }
+
+    /// Whether a socket is in the set.
+    #[must_use]
+    pub fn contains(&self, fd: RawFd) -> bool {
+        self.sockets().contains_key(&fd)
+    }
+
+    /// Takes a socket out; whether it was in.
+    pub fn remove(&self, fd: RawFd) -> bool {
+        self.sockets().remove(&fd).is_some()
+    }
+
+    /// Waits until something is to be told, `most` at a time: epoll's events and the data given with them. Of descriptors that
+    /// are no rsockets the program tells the system, by [`AsFd`].
+    ///
+    /// # Errors
+    /// [`SocketError::Interrupted`], [`SocketError::System`].
+    pub fn wait(&self, most: usize, timeout: Option<Duration>) -> Result<Vec<(u32, u64)>, SocketError> {
+        let until = match timeout {
+            Some(Duration::ZERO) => Until::Now,
+            Some(time) => Instant::now().checked_add(time).map_or(Until::Ever, Until::Then),
+            None => Until::Ever,
+        };
+        loop {
+            let mut found = Vec::new();
+            self.look(most, &mut found);
+            self.look_at_others(most, &mut found)?;
+            if !found.is_empty() || until.is_over() {
+                return Ok(found);
+            }
+            let sockets: Vec<Socket> = self
+                .sockets()
+                .values()
+                .filter(|member| !member.off)
+                .map(|member| member.socket.clone())
+                .collect();
+            sockets.iter().for_each(Socket::arm);
+            self.look(most, &mut found);
+            if !found.is_empty() {
+                return Ok(found);
+            }
+            let fds = sockets.iter().map(Socket::event_fd).chain([self.others.0.as_raw_fd()]);
+            let watched = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut fds: Vec<_> = fds.map(watched).collect();
+            rxe_verbs::wait_for(&mut fds, until.left()).map_err(|_| SocketError::Interrupted)?;
+            for (fd, socket) in fds.iter().zip(&sockets) {
+                if fd.revents != 0 {
+                    socket.take_event();
+                }
+            }
+        }
+    }
+
+    fn look(&self, most: usize, found: &mut Vec<(u32, u64)>) {
+        for member in self.sockets().values_mut().filter(|member| !member.off) {
+            if found.len() >= most {
+                return;
+            }
+            // The numbers of poll's events are epoll's.
+            let wanted = member.events as i16 | ALWAYS;
+            let ready = member.socket.readiness() & wanted;
+            let now = (ready, member.socket.turn());
+            let edge = member.events & EpollFlags::EPOLLET.bits() as u32 != 0;
+            let last = member.told.replace(now);
+            if ready == 0 || edge && last == Some(now) {
+                continue;
+            }
+            member.off = member.events & EpollFlags::EPOLLONESHOT.bits() as u32 != 0;
+            found.push((ready as u16 as u32, member.data));
+        }
+    }
+
+    fn look_at_others(&self, most: usize, found: &mut Vec<(u32, u64)>) -> Result<(), SocketError> {
+        let room = most.saturating_sub(found.len()).min(1024);
+        if room == 0 {
+            return Ok(());
+        }
+        let mut events = vec![EpollEvent::empty(); room];
+        match self.others.wait(&mut events, EpollTimeout::ZERO) {
+            Ok(count) => {
+                found
+                    .extend(events[..count].iter().map(|event| (event.events().bits() as u32, event.data())));
+                Ok(())
+            }
+            Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(error) => Err(SocketError::system("wait for an epoll instance", error)),
+        }
+    }
+}
+
+impl AsFd for PollSet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.others.0.as_fd()
+    }
+}

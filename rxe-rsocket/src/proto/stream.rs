@@ -1,0 +1,495 @@
+//! One end of a connected stream: what of its buffers is full, what the peer may be told and sent, and how it ends.
+//!
+//! It knows offsets into buffers, not the buffers. Whoever drives it copies the bytes, posts the work requests, and says
+//! what arrived ([`Stream::on_message`]) and what was sent ([`Stream::on_sent`]). The peer's word is checked: it can
+//! neither write more than it was given room for nor send more messages than it has credits for, or the connection ends.
+
+use super::{Control, Hello, IoEntry, Message, Piece};
+use std::collections::VecDeque;
+
+/// Entries of our directory: the peer's receive buffer has two halves.
+pub(crate) const DIRECTORY: u32 = 2;
+/// Messages about credits and the end that may be under way at a time. They need no credits.
+const CONTROLS: u8 = 4;
+/// A stream is writable while so many bytes of its send buffer are free, as with rdma-core.
+const LOW_WATER: u32 = 2048;
+/// Bytes that leave as one message at most.
+const MOST: u32 = 65536;
+
+/// How large an end is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Messages with immediate data that the receive queue takes.
+    pub receives: u16,
+    /// Work requests that the send queue takes.
+    pub sends: u16,
+    /// Bytes of the receive buffer; it is used in two halves.
+    pub receive_buffer: u32,
+    /// Bytes of the send buffer.
+    pub send_buffer: u32,
+    /// Bytes that are sent without the send buffer at most.
+    pub inline: u32,
+}
+
+impl Limits {
+    /// Bytes of half a receive buffer.
+    #[must_use]
+    pub const fn half(&self) -> u32 {
+        self.receive_buffer / 2
+    }
+}
+
+/// Whether the connection stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// It stands.
+    Open,
+    /// It was ended by one of the two, as it should be.
+    Ended,
+    /// It was cut.
+    Failed(Failure),
+}
+
+/// Why a connection was cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Failure {
+    /// The peer is gone, or has dropped the connection.
+    #[error("the peer has cut the connection")]
+    Reset,
+    /// The peer does not answer.
+    #[error("the peer does not answer")]
+    TimedOut,
+    /// The peer refuses to be written where it said.
+    #[error("the peer refuses a write to its own buffer")]
+    Refused,
+    /// The peer does not keep to the protocol.
+    #[error("the peer breaks the protocol: {0}")]
+    Protocol(Violation),
+    /// Something of ours failed.
+    #[error("the device cannot go on")]
+    Device,
+}
+
+/// What a peer did that no rsocket does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Violation {
+    /// More bytes than it was given room for.
+    #[error("it wrote {wrote} bytes where it had room for {room}")]
+    Room {
+        /// What it says.
+        wrote: u32,
+        /// What it had.
+        room: u32,
+    },
+    /// More messages than it had credits for.
+    #[error("it sent more than the {0} messages that it had credits for")]
+    Credits(u16),
+    /// A receive without immediate data, or with a type that there is not.
+    #[error("it sent a message of no known type")]
+    Message,
+}
+
+/// Which direction a program ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// It reads no more.
+    Read,
+    /// It writes no more.
+    Write,
+    /// Both.
+    Both,
+}
+
+/// A message with data that is to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    /// Bytes.
+    pub len: u32,
+    /// Where in the peer's memory.
+    pub to: Piece,
+    /// Where in our send buffer they go through: up to two ranges, offset and bytes; none for what is sent inline.
+    pub through: Option<[(u32, u32); 2]>,
+    /// What goes with it, if anything.
+    pub message: Message,
+}
+
+/// An entry of the peer's directory that is to be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Update {
+    /// Where.
+    pub to: Piece,
+    /// What.
+    pub entry: [u8; Piece::LEN],
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct Stream {
+    limits: Limits,
+    phase: Phase,
+    readable: bool,
+    writable: bool,
+    out: Out,
+    into: In,
+    /// The end that the peer is to be told.
+    farewell: Option<Control>,
+    controls: u8,
+    big_endian: bool,
+    turn: u64,
+}
+
+/// The sending side.
+#[derive(Debug)]
+struct Out {
+    /// Messages sent, and up to which number more may be.
+    sent: u16,
+    may: u16,
+    /// Work requests and bytes of the send buffer that are free, and where in that the next bytes go.
+    requests: u16,
+    free: u32,
+    at: u32,
+    /// Where the next bytes go at the peer's.
+    target: Piece,
+    /// The entry of our directory that says where they go next.
+    entry: u32,
+}
+
+/// The receiving side.
+#[derive(Debug)]
+struct In {
+    /// Lengths of messages that are not read yet, and their sum.
+    messages: VecDeque<u32>,
+    unread: u32,
+    at: u32,
+    /// Bytes that were read and not given to the peer again; where those begin.
+    free: u32,
+    next: u32,
+    /// Bytes that the peer may write still.
+    granted: u32,
+    /// Messages read, and at which number credits are due.
+    taken: u16,
+    due: u16,
+    /// The peer's directory, and the entry that is next.
+    directory: Piece,
+    entry: u32,
+}
+
+impl Stream {
+    /// The end of a connection to a peer that said `hello`.
+    #[must_use]
+    pub fn new(limits: Limits, hello: &Hello) -> Self {
+        let half = limits.half();
+        Self {
+            limits,
+            phase: Phase::Open,
+            readable: true,
+            writable: true,
+            out: Out {
+                sent: 0,
+                may: hello.credits,
+                requests: limits.sends.saturating_sub(CONTROLS.into()),
+                free: limits.send_buffer,
+                at: 0,
+                target: hello.buffer,
+                entry: 1,
+            },
+            into: In {
+                messages: VecDeque::new(),
+                unread: 0,
+                at: 0,
+                free: half,
+                next: half,
+                granted: half,
+                taken: 0,
+                due: limits.receives / 2,
+                directory: hello.directory,
+                entry: 1,
+            },
+            farewell: None,
+            controls: CONTROLS,
+            big_endian: hello.big_endian,
+            turn: 0,
+        }
+    }
+
+    /// Whether it stands.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// A number that changes with each message that arrives and each request that is done: whoever wants to hear of changes
+    /// only sees by it that there was one.
+    #[must_use]
+    pub const fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    /// Whether more may come: neither end has ended this direction.
+    #[must_use]
+    pub const fn can_come(&self) -> bool {
+        self.readable && matches!(self.phase, Phase::Open)
+    }
+
+    /// Whether the program may write.
+    #[must_use]
+    pub const fn is_writable(&self) -> bool {
+        self.writable && matches!(self.phase, Phase::Open)
+    }
+
+    /// The connection is cut. What was received can still be read. The first reason counts.
+    pub fn fail(&mut self, failure: Failure) {
+        if self.phase == Phase::Open {
+            self.turn += 1;
+            self.phase = Phase::Failed(failure);
+        }
+    }
+
+    /// What is free of the send queue and the send buffer allows a message.
+    fn has_room(&self) -> bool {
+        let low = LOW_WATER.min(self.limits.send_buffer);
+        self.is_writable() && self.out.requests > 0 && self.out.free >= low
+    }
+
+    /// Whether data can be sent now.
+    #[must_use]
+    pub fn can_send(&self) -> bool {
+        self.has_room() && self.out.sent != self.out.may && self.out.target.len > 0
+    }
+
+    /// The entry of our directory in which the peer tells where to write next, if it is time to look there.
+    #[must_use]
+    pub fn wants_entry(&self) -> Option<u32> {
+        (self.out.target.len == 0).then_some(self.out.entry)
+    }
+
+    /// What was found in that entry. If it is something the entry is taken: it must be cleared before anything is sent,
+    /// so that it is not taken for the next.
+    pub fn take_entry(&mut self, found: Piece) -> bool {
+        if self.out.target.len > 0 || found.len == 0 {
+            return false;
+        }
+        self.turn += 1;
+        self.out.target = found;
+        self.out.entry = (self.out.entry + 1) % DIRECTORY;
+        true
+    }
+
+    /// Takes room for a message with up to `len` bytes of the stream; none if nothing can be sent now. It must be posted,
+    /// before any other that is taken later.
+    pub fn take_chunk(&mut self, len: usize) -> Option<Chunk> {
+        if len == 0 || !self.can_send() {
+            return None;
+        }
+        let wanted = u32::try_from(len).unwrap_or(MOST).min(MOST);
+        let len = wanted.min(self.out.free).min(self.out.target.len);
+        let to = Piece { len, ..self.out.target };
+        self.out.target.addr = self.out.target.addr.wrapping_add(len.into());
+        self.out.target.len -= len;
+        self.out.sent = self.out.sent.wrapping_add(1);
+        Some(Chunk { len, to, through: self.take_buffer(len), message: Message::Data(len) })
+    }
+
+    /// The same for bytes that go to a buffer that the peer has mapped, from `to` on.
+    pub fn take_direct(&mut self, len: usize, to: Piece) -> Option<Chunk> {
+        if len == 0 || to.len == 0 || !self.has_room() {
+            return None;
+        }
+        let wanted = u32::try_from(len).unwrap_or(MOST).min(MOST);
+        let len = wanted.min(self.out.free).min(to.len);
+        // The type is not sent; it says how many bytes are free again.
+        Some(Chunk {
+            len,
+            to: Piece { len, ..to },
+            through: self.take_buffer(len),
+            message: Message::Data(len),
+        })
+    }
+
+    /// Takes a request that tells the peer of a mapped buffer.
+    pub fn take_map(&mut self, index: u16) -> Option<Message> {
+        if !self.can_send() {
+            return None;
+        }
+        self.out.sent = self.out.sent.wrapping_add(1);
+        self.out.requests -= 1;
+        self.out.free -= IoEntry::LEN as u32;
+        Some(Message::IoMap(index))
+    }
+
+    fn take_buffer(&mut self, len: u32) -> Option<[(u32, u32); 2]> {
+        self.out.requests -= 1;
+        self.out.free -= len;
+        if len <= self.limits.inline {
+            return None;
+        }
+        let size = self.limits.send_buffer;
+        let first = len.min(size - self.out.at);
+        let through = [(self.out.at, first), (0, len - first)];
+        self.out.at = (self.out.at + len) % size;
+        Some(through)
+    }
+
+    /// A request with this message is done.
+    pub fn on_sent(&mut self, message: Message) {
+        self.turn += 1;
+        match message {
+            Message::Credits(_) => self.controls += 1,
+            Message::Control(control) => {
+                self.controls += 1;
+                if control == Control::Disconnect && self.phase == Phase::Open {
+                    self.phase = Phase::Ended;
+                }
+            }
+            Message::Data(len) => {
+                self.out.requests += 1;
+                self.out.free += len;
+            }
+            Message::IoMap(_) => {
+                self.out.requests += 1;
+                self.out.free += IoEntry::LEN as u32;
+            }
+            Message::Reserved(_) => {}
+        }
+    }
+
+    /// Whether nothing is under way.
+    #[must_use]
+    pub fn is_all_sent(&self) -> bool {
+        let idle = self.out.requests == self.limits.sends.saturating_sub(CONTROLS.into());
+        idle && self.controls == CONTROLS && self.farewell.is_none()
+    }
+
+    /// Requests under way, and what is to be told; for whoever waits until they become fewer.
+    #[must_use]
+    pub fn backlog(&self) -> u32 {
+        let most = self.limits.sends.saturating_sub(CONTROLS.into());
+        let requests = u32::from(most.saturating_sub(self.out.requests));
+        requests + u32::from(CONTROLS.saturating_sub(self.controls)) + u32::from(self.farewell.is_some())
+    }
+
+    /// The peer's message.
+    pub fn on_message(&mut self, message: Message) {
+        self.turn += 1;
+        if self.phase != Phase::Open {
+            return;
+        }
+        match message {
+            Message::Data(len) => {
+                if len > self.into.granted {
+                    let violation = Violation::Room { wrote: len, room: self.into.granted };
+                    return self.fail(Failure::Protocol(violation));
+                }
+                if self.into.messages.len() >= self.limits.receives.into() {
+                    return self.fail(Failure::Protocol(Violation::Credits(self.limits.receives)));
+                }
+                self.into.granted -= len;
+                self.into.unread += len;
+                if len == 0 {
+                    self.into.taken = self.into.taken.wrapping_add(1);
+                } else {
+                    self.into.messages.push_back(len);
+                }
+            }
+            Message::Credits(limit) => self.out.may = limit,
+            Message::Control(Control::Disconnect) => self.phase = Phase::Ended,
+            Message::Control(Control::Shutdown) if self.writable => self.readable = false,
+            Message::Control(Control::Shutdown) => self.phase = Phase::Ended,
+            // What the library does not know it passes over, too.
+            Message::IoMap(_) | Message::Control(_) => {}
+            Message::Reserved(_) => self.fail(Failure::Protocol(Violation::Message)),
+        }
+    }
+
+    /// Bytes that can be read.
+    #[must_use]
+    pub const fn unread(&self) -> u32 {
+        self.into.unread
+    }
+
+    /// Where the first `len` unread bytes are in the receive buffer: up to two ranges, offset and bytes.
+    #[must_use]
+    pub fn unread_ranges(&self, len: usize) -> [(u32, u32); 2] {
+        let len = u32::try_from(len).unwrap_or(u32::MAX).min(self.into.unread);
+        let first = len.min(2 * self.limits.half() - self.into.at);
+        [(self.into.at, first), (0, len - first)]
+    }
+
+    /// So many bytes were read, of those that can be.
+    pub fn consume(&mut self, len: u32) {
+        let mut left = len.min(self.into.unread);
+        self.into.unread -= left;
+        self.into.free += left;
+        self.into.at = (self.into.at + left) % (2 * self.limits.half()).max(1);
+        while left > 0 {
+            let Some(first) = self.into.messages.front_mut() else { break };
+            if left < *first {
+                *first -= left;
+                break;
+            }
+            left -= *first;
+            self.into.messages.pop_front();
+            self.into.taken = self.into.taken.wrapping_add(1);
+        }
+    }
+
+    /// The program ends a direction. The peer is told by [`Self::take_control`], once that is possible.
+    pub fn shut_down(&mut self, how: How) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        let had = (self.readable, self.writable);
+        self.readable &= how == How::Write;
+        self.writable &= how == How::Read;
+        self.farewell = match (had, self.readable, self.writable) {
+            // The first of two ends in a row may not have been told yet.
+            _ if !self.readable && !self.writable => Some(Control::Disconnect),
+            ((_, true), true, false) => Some(Control::Shutdown),
+            _ => self.farewell,
+        };
+    }
+
+    /// What the peer is to be told now besides data. It must be posted. `key` and `buffer` are of our receive buffer.
+    pub fn take_control(&mut self, key: u32, buffer: u64) -> Option<(Message, Option<Update>)> {
+        if self.phase != Phase::Open || self.controls == 0 {
+            return None;
+        }
+        if let Some(farewell) = self.farewell.take() {
+            self.controls -= 1;
+            return Some((Message::Control(farewell), None));
+        }
+        let half = self.limits.half();
+        let is_due = self.into.taken.wrapping_sub(self.into.due) < 0x8000;
+        let piece = self.into.free >= half && half > 0;
+        if !piece && !is_due {
+            return None;
+        }
+        self.controls -= 1;
+        self.into.due = self.into.taken.wrapping_add(self.limits.receives / 2);
+        let message = Message::Credits(self.into.taken.wrapping_add(self.limits.receives));
+        Some((message, piece.then(|| self.give_half(half, key, buffer))))
+    }
+
+    /// Gives the peer half of the receive buffer again.
+    fn give_half(&mut self, half: u32, key: u32, buffer: u64) -> Update {
+        let told = Piece { addr: buffer.wrapping_add(self.into.next.into()), key, len: half };
+        self.into.free -= half;
+        self.into.granted += half;
+        self.into.next = (self.into.next + half) % (2 * half);
+        let directory = self.into.directory;
+        let addr = directory.addr.wrapping_add(u64::from(self.into.entry) * Piece::LEN as u64);
+        self.into.entry = (self.into.entry + 1) % directory.len.max(1);
+        let to = Piece { addr, key: directory.key, len: Piece::LEN as u32 };
+        Update { to, entry: told.encode(self.big_endian) }
+    }
+
+    /// Takes a request that only sees whether the peer is there; it is done with [`Control::KeepAlive`].
+    pub fn take_keep_alive(&mut self) -> bool {
+        let may = self.phase == Phase::Open && self.controls > 0;
+        self.controls -= u8::from(may);
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,38 @@
+//! The descriptor that programs know a socket by: a counter (`eventfd(2)`) that is readable while there is something to be
+//! accepted, or once a connection stands or has failed.
+
+use crate::error::SocketError;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::os::fd::{AsFd, BorrowedFd};
+
+#[derive(Debug)]
+pub(crate) struct Ready(EventFd);
+
+impl Ready {
+    pub(crate) fn new() -> Result<Self, SocketError> {
+        let made = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        made.map(Self).map_err(|error| SocketError::system("make an event counter", error))
+    }
+
+    /// Makes it readable. A full counter is.
+    pub(crate) fn raise(&self) {
+        let _ = self.0.write(1);
+    }
+
+    /// Makes it unreadable.
+    pub(crate) fn clear(&self) {
+        let _ = self.0.read();
+    }
+
+    /// Waits until it is readable.
+    pub(crate) fn wait(&self) -> Result<(), SocketError> {
+        let woken = rxe_verbs::wait_readable(self.as_fd(), None);
+        woken.map(drop).map_err(|_| SocketError::Interrupted)
+    }
+}
+
+impl AsFd for Ready {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

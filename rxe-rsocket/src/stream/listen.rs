@@ -1,0 +1,195 @@
+//! Listening and accepting. The library's thread answers requests; accept takes connections that stand.
+
+use super::{Stage, StreamSocket};
+use crate::{
+    error::SocketError,
+    link::{Link, Parts},
+    proto::Hello,
+    stack::{Shared, Watched},
+};
+use rxe_cm::{CmEvent, CmId, ConnParams, EventChannel, EventKind};
+use std::{collections::VecDeque, os::fd::AsFd, sync::Arc};
+
+/// Connections that wait for the program at most, whatever it asks for.
+const MOST: usize = 4096;
+
+/// What a listener has.
+#[derive(Debug)]
+pub(super) struct Listening {
+    channel: EventChannel,
+    token: u64,
+    backlog: usize,
+    /// Answered, and not standing yet.
+    coming: Vec<Arc<StreamSocket>>,
+    standing: VecDeque<Arc<StreamSocket>>,
+    /// Requests wait until there is room.
+    paused: bool,
+}
+
+impl Listening {
+    fn is_full(&self) -> bool {
+        self.coming.len() + self.standing.len() >= self.backlog
+    }
+
+    /// Nobody listens any more; connections that nobody has accepted are ended.
+    pub(super) fn end(self, shared: &Shared) {
+        shared.unwatch(self.channel.as_fd(), self.token);
+        for socket in self.coming.into_iter().chain(self.standing) {
+            socket.abort();
+        }
+    }
+}
+
+impl StreamSocket {
+    /// Takes connections from now on (rlisten); up to `backlog` wait to be accepted, further ones wait on the way.
+    ///
+    /// # Errors
+    /// [`SocketError::State`], [`SocketError::Cm`].
+    pub fn listen(self: &Arc<Self>, backlog: usize) -> Result<(), SocketError> {
+        let mut state = self.state();
+        let backlog = backlog.clamp(1, MOST);
+        match &mut state.phase {
+            Stage::New => {}
+            Stage::Listening(listening) => {
+                listening.backlog = backlog;
+                return Ok(());
+            }
+            other => return Err(SocketError::State { action: "listen", state: other.doing() }),
+        }
+        let id = state.id()?.clone();
+        let channel = EventChannel::new()?;
+        id.migrate(&channel)?;
+        id.listen(backlog)?;
+        let shared = self.stack.shared();
+        let token = shared.watch(channel.as_fd(), Watched::Listener(Arc::downgrade(self)))?;
+        state.phase = Stage::Listening(Listening {
+            channel,
+            token,
+            backlog,
+            coming: Vec::new(),
+            standing: VecDeque::new(),
+            paused: false,
+        });
+        Ok(())
+    }
+
+    /// Takes the next connection that stands (raccept).
+    ///
+    /// # Errors
+    /// [`SocketError::WouldBlock`] if there is none and the socket does not wait; [`SocketError::State`] if it does not
+    /// listen; [`SocketError::Interrupted`].
+    pub fn accept(&self) -> Result<Arc<Self>, SocketError> {
+        loop {
+            let mut state = self.state();
+            let Stage::Listening(listening) = &mut state.phase else {
+                return Err(SocketError::State { action: "accept", state: state.phase.doing() });
+            };
+            let next = listening.standing.pop_front();
+            if listening.standing.is_empty() {
+                self.ready.clear();
+            }
+            if listening.paused && !listening.is_full() {
+                listening.paused = false;
+                self.stack.shared().resume(listening.channel.as_fd(), listening.token);
+            }
+            drop(state);
+            match next {
+                Some(socket) => return Ok(socket),
+                None if self.is_nonblocking() => return Err(SocketError::WouldBlock),
+                None => self.ready.wait()?,
+            }
+        }
+    }
+
+    /// Whether a connection waits to be accepted; none if it does not listen.
+    pub(crate) fn has_standing(&self) -> Option<bool> {
+        match &self.state().phase {
+            Stage::Listening(listening) => Some(!listening.standing.is_empty()),
+            _ => None,
+        }
+    }
+
+    /// Requests have arrived.
+    pub(crate) fn take_requests(self: &Arc<Self>) {
+        loop {
+            let mut state = self.state();
+            let settings = state.settings;
+            let Stage::Listening(listening) = &mut state.phase else { return };
+            if listening.is_full() {
+                listening.paused = true;
+                self.stack.shared().pause(listening.channel.as_fd());
+                return;
+            }
+            let Some(event) = listening.channel.try_get_event() else { return };
+            if !matches!(event.kind, EventKind::ConnectRequest(_)) {
+                continue;
+            }
+            drop(state);
+            match self.answer(&event, &settings) {
+                Ok(()) => {}
+                Err(error) => {
+                    rxe_verbs::tell(&format!("a connection is refused: {error}"));
+                    // Its id is dropped, too, which would say the same.
+                    let _ = event.id.reject(&[]);
+                }
+            }
+        }
+    }
+
+    fn answer(self: &Arc<Self>, event: &CmEvent, settings: &crate::Settings) -> Result<(), SocketError> {
+        let hello = Hello::decode(&event.private_data)?;
+        let id: CmId = event.id.clone();
+        let parts = Parts::new(&id, settings)?;
+        let own = parts.hello().encode();
+        let number = id.number();
+        id.migrate(&self.stack.shared().channel)?;
+        let phase = Stage::Accepting(Arc::downgrade(self));
+        let socket = Self::of(&self.stack, self.domain, id.clone(), phase, *settings)?;
+        *super::lock(&socket.options) = super::lock(&self.options).inherited();
+        // Data may come before the peer's last word.
+        let link = Link::new(parts, hello);
+        // Set once, here.
+        let _ = socket.link.set(link);
+        let mut state = self.state();
+        let Stage::Listening(listening) = &mut state.phase else { return Err(SocketError::NotConnected) };
+        listening.coming.push(Arc::clone(&socket));
+        drop(state);
+        let accepted = id.accept(&ConnParams { private_data: &own, ..ConnParams::default() });
+        if let Err(error) = accepted {
+            self.forget(number);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// A connection that was answered stands.
+    pub(super) fn on_accepted(&self, number: usize) {
+        if let Some(socket) = self.take_coming(number)
+            && let Stage::Listening(listening) = &mut self.state().phase
+        {
+            listening.standing.push_back(socket);
+            self.ready.raise();
+        }
+    }
+
+    /// A connection that was answered did not come to stand.
+    pub(super) fn forget(&self, number: usize) {
+        let gone = self.take_coming(number);
+        if let Stage::Listening(listening) = &mut self.state().phase
+            && listening.paused
+        {
+            listening.paused = false;
+            self.stack.shared().resume(listening.channel.as_fd(), listening.token);
+        }
+        if let Some(gone) = gone {
+            gone.abort();
+        }
+    }
+
+    fn take_coming(&self, number: usize) -> Option<Arc<Self>> {
+        let mut state = self.state();
+        let Stage::Listening(listening) = &mut state.phase else { return None };
+        let place = listening.coming.iter().position(|socket| socket.number == number)?;
+        Some(listening.coming.swap_remove(place))
+    }
+}

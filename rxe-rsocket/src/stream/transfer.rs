@@ -1,0 +1,225 @@
+//! Sending and receiving.
+
+use super::{StreamSocket, lock};
+use crate::{
+    error::SocketError,
+    flags::Flags,
+    link::{Link, Until},
+    proto::{Phase, Stream},
+};
+use std::{
+    sync::{MutexGuard, PoisonError, TryLockError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+/// Parts of a message that are sent without the send buffer at most.
+const FEW: usize = 8;
+
+impl StreamSocket {
+    /// How long a call with these flags may wait.
+    pub(super) fn until(&self, flags: Flags, timeout: Option<Duration>) -> Until {
+        if flags.contains(Flags::DONTWAIT) || self.nonblocking.load(Ordering::Relaxed) {
+            return Until::Now;
+        }
+        timeout.and_then(|timeout| Instant::now().checked_add(timeout)).map_or(Until::Ever, Until::Then)
+    }
+
+    /// Sends bytes, all of them unless it must not wait; gives how many (rsend).
+    ///
+    /// # Errors
+    /// [`SocketError::NoMoreWriting`] after the end of this direction or of the connection, [`SocketError::Cut`] once with
+    /// the reason if it was cut; [`SocketError::WouldBlock`], [`SocketError::Interrupted`], [`SocketError::NotConnected`].
+    pub fn send(&self, data: &[u8], flags: Flags) -> Result<usize, SocketError> {
+        self.send_parts(&[data], flags)
+    }
+
+    /// The same for bytes that lie in several places (rsendmsg, rwritev).
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_parts(&self, data: &[&[u8]], flags: Flags) -> Result<usize, SocketError> {
+        let until = self.until(flags, lock(&self.options).send_timeout);
+        let link = self.connected(until)?;
+        let _alone = alone(&self.sending, until)?;
+        self.send_maps(link, until)?;
+        let mut left = Rest::new(data);
+        let total = left.len;
+        while left.len > 0 {
+            if let Err(error) = self.send_some(link, &mut left, until) {
+                return if left.len < total { Ok(total - left.len) } else { Err(error) };
+            }
+        }
+        Ok(total)
+    }
+
+    /// Sends one message.
+    fn send_some(&self, link: &Link, left: &mut Rest<'_>, until: Until) -> Result<(), SocketError> {
+        let chunk = {
+            let mut stream = self.wait_writable(link, until, Stream::can_send)?;
+            stream.take_chunk(left.len).ok_or(SocketError::WouldBlock)?
+        };
+        let mut parts = Vec::new();
+        let mut place = [&[][..]; FEW];
+        let bytes = left.take(chunk.len as usize, &mut place, &mut parts);
+        link.send(&chunk, bytes, true).inspect_err(|_| self.lost(link))
+    }
+
+    /// Waits until the stream can be written to as `test` says.
+    pub(super) fn wait_writable<'a>(
+        &self,
+        link: &'a Link,
+        until: Until,
+        test: impl Fn(&Stream) -> bool,
+    ) -> Result<MutexGuard<'a, Stream>, SocketError> {
+        let stream = link.stream();
+        let stream = if test(&stream) {
+            stream
+        } else {
+            drop(stream);
+            link.wait(until, |s| test(s) || !s.is_writable())?
+        };
+        if stream.is_writable() {
+            return Ok(stream);
+        }
+        let phase = stream.phase();
+        drop(stream);
+        Err(self.first_failure(phase).unwrap_or(SocketError::NoMoreWriting))
+    }
+
+    /// The queue pair takes nothing more: the completions say why.
+    pub(super) fn lost(&self, link: &Link) {
+        let mut stream = link.stream();
+        link.progress(&mut stream);
+        stream.fail(crate::proto::Failure::Reset);
+    }
+
+    /// Why the connection was cut, the first time that it is asked for.
+    fn first_failure(&self, phase: Phase) -> Option<SocketError> {
+        let Phase::Failed(failure) = phase else { return None };
+        let told = core::mem::replace(&mut lock(&self.options).failure_told, true);
+        (!told).then_some(SocketError::Cut(failure))
+    }
+
+    /// The number of why the connection was cut, the first time that it is asked for (SO_ERROR).
+    pub(super) fn failure_number(&self) -> Option<i32> {
+        let phase = self.link.get()?.stream().phase();
+        self.first_failure(phase).map(|error| error.errno())
+    }
+
+    /// Receives what there is, up to the length of `out`; 0 at the end (rrecv).
+    ///
+    /// # Errors
+    /// [`SocketError::Cut`] once if the connection was cut and all that came before has been read;
+    /// [`SocketError::WouldBlock`], [`SocketError::Interrupted`], [`SocketError::NotConnected`].
+    pub fn receive(&self, out: &mut [u8], flags: Flags) -> Result<usize, SocketError> {
+        let until = self.until(flags, lock(&self.options).receive_timeout);
+        let link = self.connected(until)?;
+        let _alone = alone(&self.receiving, until)?;
+        let mut done = 0;
+        while done < out.len() {
+            let stream = link.stream();
+            let stream = if stream.unread() > 0 {
+                stream
+            } else {
+                drop(stream);
+                match link.wait(until, |stream| stream.unread() > 0 || !stream.can_come()) {
+                    Ok(stream) => stream,
+                    Err(_) if done > 0 => break,
+                    Err(error) => return Err(error),
+                }
+            };
+            if stream.unread() == 0 {
+                let phase = stream.phase();
+                drop(stream);
+                if done > 0 {
+                    break;
+                }
+                return self.first_failure(phase).map_or(Ok(0), Err);
+            }
+            let ranges = stream.unread_ranges(out.len() - done);
+            drop(stream);
+            // Nobody else reads, and the peer has no room there.
+            let count = link.copy_out(&ranges, &mut out[done..])?;
+            done += count;
+            if flags.contains(Flags::PEEK) {
+                break;
+            }
+            let mut stream = link.stream();
+            stream.consume(count as u32);
+            link.tell_of_room(&mut stream);
+            if !flags.contains(Flags::WAITALL) && stream.unread() == 0 {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Bytes that can be received without waiting (FIONREAD).
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        self.link.get().map_or(0, |link| {
+            let mut stream = link.stream();
+            link.progress(&mut stream);
+            stream.unread() as usize
+        })
+    }
+}
+
+/// Takes a direction for one thread; who must not wait does not.
+pub(super) fn alone(mutex: &std::sync::Mutex<()>, until: Until) -> Result<MutexGuard<'_, ()>, SocketError> {
+    match mutex.try_lock() {
+        Ok(guard) => Ok(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) if until == Until::Now => Err(SocketError::WouldBlock),
+        Err(TryLockError::WouldBlock) => Ok(mutex.lock().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+/// Bytes that are still to be sent.
+pub(super) struct Rest<'a> {
+    parts: &'a [&'a [u8]],
+    /// Of the first part, so many are sent.
+    at: usize,
+    pub(super) len: usize,
+}
+
+impl<'a> Rest<'a> {
+    pub(super) fn new(parts: &'a [&'a [u8]]) -> Self {
+        Self { parts, at: 0, len: parts.iter().map(|part| part.len()).sum() }
+    }
+
+    /// The next `len` bytes: in `few` if they are few pieces, else in `many`.
+    pub(super) fn take<'b>(
+        &mut self,
+        len: usize,
+        few: &'b mut [&'a [u8]; FEW],
+        many: &'b mut Vec<&'a [u8]>,
+    ) -> &'b [&'a [u8]] {
+        let (mut left, mut count) = (len, 0);
+        while left > 0 {
+            let Some((first, others)) = self.parts.split_first() else { break };
+            let rest = &first[self.at..];
+            let piece = &rest[..rest.len().min(left)];
+            if piece.len() == rest.len() {
+                (self.parts, self.at) = (others, 0);
+            } else {
+                self.at += piece.len();
+            }
+            left -= piece.len();
+            if piece.is_empty() {
+                continue;
+            }
+            if count < FEW {
+                few[count] = piece;
+            } else {
+                if many.is_empty() {
+                    many.extend_from_slice(&few[..]);
+                }
+                many.push(piece);
+            }
+            count += 1;
+        }
+        self.len -= len - left;
+        if count <= FEW { &few[..count] } else { many }
+    }
+}

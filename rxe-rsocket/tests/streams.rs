@@ -1,0 +1,216 @@
+//! Streams between two hosts: data, waiting, ends.
+
+mod common;
+
+use common::{Host, PATIENCE, PORT, connect, hosts, hosts_of, pattern, poll_one, read_all};
+use rxe_rsocket::{Flags, Name, PollSet, Settings, Socket, SocketError, Value, proto::How};
+use std::{sync::Arc, thread, time::Duration};
+
+#[test]
+fn both_directions_carry_all_bytes_at_once() {
+    let mut settings = Settings::default();
+    // Rings that come round often, at odd places.
+    settings.set_receive_buffer(9008);
+    settings.set_send_buffer(7001);
+    settings.set_receives(16);
+    settings.set_sends(16);
+    let (a, b) = hosts_of(settings);
+    let (active, passive) = connect(&a, &b);
+    let data = pattern(400_003);
+    thread::scope(|scope| {
+        for (socket, step) in [(&active, 1234), (&passive, 70_000)] {
+            let data = &data;
+            scope.spawn(move || {
+                for piece in data.chunks(step) {
+                    assert_eq!(socket.send(piece, Flags::NONE).unwrap(), piece.len());
+                }
+                socket.shut_down(How::Write).unwrap();
+            });
+            scope.spawn(move || assert!(read_all(socket).unwrap() == *data, "other bytes have arrived"));
+        }
+    });
+    assert!(matches!(active.send(b"x", Flags::NONE), Err(SocketError::NoMoreWriting)));
+    active.close();
+    passive.close();
+}
+
+#[test]
+fn flags_and_pieces() {
+    let (a, b) = hosts();
+    let (active, passive) = connect(&a, &b);
+    let mut out = [0; 16];
+    assert!(matches!(passive.receive(&mut out, Flags::DONTWAIT), Err(SocketError::WouldBlock)));
+    let pieces: Vec<&[u8]> = vec![b"a", b"", b"bc", b"d", b"e", b"f", b"g", b"h", b"i", b"j", b"k"];
+    assert_eq!(active.send_parts(&pieces, Flags::NONE).unwrap(), 11);
+    assert_eq!(passive.receive(&mut out[..3], Flags::PEEK).unwrap(), 3);
+    assert_eq!(passive.receive(&mut out[..11], Flags::WAITALL).unwrap(), 11);
+    assert_eq!(&out[..11], b"abcdefghijk");
+    active.send(b"the last", Flags::NONE).unwrap();
+    active.close();
+    assert_eq!(read_all(&passive).unwrap(), b"the last");
+    assert!(matches!(passive.send(b"x", Flags::NONE), Err(SocketError::NoMoreWriting)));
+    passive.close();
+}
+
+#[test]
+fn addresses_and_options() {
+    let (a, b) = hosts();
+    let (active, passive) = connect(&a, &b);
+    assert_eq!((active.peer_addr().unwrap(), passive.local_addr()), (b.at(PORT), b.at(PORT)));
+    assert_eq!(passive.peer_addr().unwrap(), active.local_addr());
+    assert_eq!(active.local_addr().ip(), a.address);
+    let route = active.option(Name::Route).unwrap().encode();
+    // Flags and the service ID; then the GIDs.
+    assert_eq!((route.len(), &route[28..32], &route[44..48]), (72, &[10, 0, 0, 2][..], &[10, 0, 0, 1][..]));
+    let fresh = a.stream();
+    fresh.set_option(Name::ReceiveBuffer, &Value::Number(5000)).unwrap();
+    assert_eq!(fresh.option(Name::ReceiveBuffer).unwrap(), Value::Number(10_000));
+    fresh.set_option(Name::SendQueue, &Value::Number(1)).unwrap();
+    assert_eq!(fresh.option(Name::SendQueue).unwrap(), Value::Number(16));
+    // Sizes of a connection are settled.
+    assert!(active.set_option(Name::SendQueue, &Value::Number(99)).is_err());
+    let refused = fresh.connect(b.at(PORT + 1)).unwrap_err();
+    assert_eq!(refused.errno(), libc::ECONNREFUSED);
+    assert_eq!(fresh.option(Name::Error).unwrap(), Value::Number(0), "it has been told");
+    assert!(matches!(a.stream().send(b"x", Flags::NONE), Err(SocketError::NotConnected)));
+}
+
+#[test]
+fn who_does_not_wait_is_told_by_poll() {
+    let (a, b) = hosts();
+    let listener = b.listen(4);
+    listener.set_nonblocking(true);
+    assert!(matches!(listener.accept(), Err(SocketError::WouldBlock)));
+    let active = a.stream();
+    active.set_nonblocking(true);
+    assert!(matches!(active.connect(b.at(PORT)), Err(SocketError::InProgress)));
+    assert_eq!(poll_one(&active, libc::POLLOUT, PATIENCE), libc::POLLOUT);
+    assert_eq!(active.option(Name::Error).unwrap(), Value::Number(0));
+    assert_eq!(poll_one(&listener, libc::POLLIN, PATIENCE), libc::POLLIN);
+    let passive = listener.accept().unwrap();
+    assert_eq!(poll_one(&passive, libc::POLLIN, Duration::from_millis(20)), 0);
+    let peer = Arc::clone(&active);
+    let late = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        peer.send(b"late", Flags::NONE).unwrap();
+    });
+    assert_eq!(poll_one(&passive, libc::POLLIN, PATIENCE), libc::POLLIN);
+    late.join().unwrap();
+    let refused = a.stream();
+    refused.set_nonblocking(true);
+    assert!(matches!(refused.connect(b.at(PORT + 1)), Err(SocketError::InProgress)));
+    let told = poll_one(&refused, libc::POLLOUT, PATIENCE);
+    assert_eq!(told & (libc::POLLOUT | libc::POLLERR), libc::POLLOUT | libc::POLLERR);
+    let number = libc::ECONNREFUSED as u32;
+    assert_eq!(refused.option(Name::Error).unwrap(), Value::Number(number));
+}
+
+#[test]
+fn a_peer_that_never_reads_stops_the_sender_and_not_its_end() {
+    let (a, b) = hosts();
+    let (active, passive) = connect(&a, &b);
+    active.set_nonblocking(true);
+    let piece = pattern(10_000);
+    let mut sent = 0;
+    loop {
+        match active.send(&piece, Flags::NONE) {
+            Ok(count) => sent += count,
+            Err(SocketError::WouldBlock)
+                if poll_one(&active, libc::POLLOUT, Duration::from_millis(200)) == 0 =>
+            {
+                break;
+            }
+            Err(SocketError::WouldBlock) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(sent >= 131_072, "{sent} bytes fit");
+    // What has been sent can be read when all is over, and no byte more.
+    active.close();
+    let got = read_all(&passive).unwrap();
+    assert_eq!(got.len(), sent);
+    assert!(got.chunks(10_000).all(|chunk| chunk == &piece[..chunk.len()] || sent % 10_000 != 0));
+}
+
+#[test]
+fn more_than_the_backlog_waits() {
+    let (a, b) = hosts();
+    let listener = b.listen(2);
+    let sockets: Vec<_> = (0..5).map(|_| a.stream()).collect();
+    for socket in &sockets {
+        socket.set_nonblocking(true);
+        assert!(matches!(socket.connect(b.at(PORT)), Err(SocketError::InProgress)));
+    }
+    for _ in &sockets {
+        listener.accept().unwrap().send(b"welcome", Flags::NONE).unwrap();
+    }
+    for socket in &sockets {
+        assert_eq!(poll_one(socket, libc::POLLIN, PATIENCE) & libc::POLLIN, libc::POLLIN);
+    }
+    // Connections that nobody has taken end with their listener.
+    let late = a.stream();
+    late.connect(b.at(PORT)).unwrap();
+    listener.close();
+    assert_eq!(late.receive(&mut [0], Flags::NONE).unwrap_err().errno(), libc::ECONNRESET);
+    assert_eq!(late.receive(&mut [0], Flags::NONE).unwrap(), 0);
+}
+
+#[test]
+fn a_buffer_of_the_peer_is_written_past_the_stream() {
+    let mut settings = Settings::default();
+    settings.set_iomap(4);
+    let (a, b) = hosts_of(settings);
+    let (active, passive) = connect(&a, &b);
+    // Never a reference: the peer writes there.
+    let memory = Box::into_raw(vec![0_u8; 100_000].into_boxed_slice());
+    let wanted = rxe_rsocket::IoMapping {
+        addr: memory.cast::<u8>().addr(),
+        len: 100_000,
+        remote: true,
+        offset: Some(5_000),
+    };
+    // SAFETY: nobody looks at it until it is unmapped.
+    unsafe { passive.map(wanted) }.unwrap();
+    assert_eq!(active.write_mapped(b"x", 5_000, Flags::NONE).unwrap(), 0, "not told yet");
+    passive.send(b"!", Flags::NONE).unwrap();
+    active.receive(&mut [0], Flags::NONE).unwrap();
+    let data = pattern(90_000);
+    assert_eq!(active.write_mapped(&data, 5_010, Flags::NONE).unwrap(), 90_000);
+    // Beyond its end nothing is written.
+    assert_eq!(active.write_mapped(&data, 104_990, Flags::NONE).unwrap(), 10);
+    assert_eq!(active.write_mapped(&data, 105_000, Flags::NONE).unwrap(), 0);
+    active.send(b"!", Flags::NONE).unwrap();
+    passive.receive(&mut [0], Flags::NONE).unwrap();
+    passive.unmap(wanted.addr, wanted.len).unwrap();
+    assert!(passive.unmap(wanted.addr, wanted.len).is_err());
+    // SAFETY: made above, and not mapped any more.
+    let memory = unsafe { Box::from_raw(memory) };
+    assert!(memory[10..90_010] == data && memory[..10] == [0; 10] && memory[99_990..] == data[..10]);
+}
+
+#[test]
+fn a_set_tells_of_levels_and_of_edges() {
+    use nix::sys::epoll::EpollFlags;
+    let (a, b) = hosts();
+    let (active, passive) = connect(&a, &b);
+    let set = PollSet::new().unwrap();
+    let bits = |flags: EpollFlags| flags.bits() as u32;
+    let brief = Some(Duration::from_millis(20));
+    set.set(1, Socket::Stream(Arc::clone(&passive)), bits(EpollFlags::EPOLLIN), 7);
+    assert_eq!(set.wait(8, brief).unwrap(), []);
+    active.send(b"one", Flags::NONE).unwrap();
+    for _ in 0..2 {
+        assert_eq!(set.wait(8, Some(PATIENCE)).unwrap(), [(bits(EpollFlags::EPOLLIN), 7)]);
+    }
+    set.set(1, Socket::Stream(Arc::clone(&passive)), bits(EpollFlags::EPOLLIN | EpollFlags::EPOLLET), 8);
+    assert_eq!(set.wait(8, Some(PATIENCE)).unwrap(), [(bits(EpollFlags::EPOLLIN), 8)]);
+    assert_eq!(set.wait(8, brief).unwrap(), []);
+    active.send(b"two", Flags::NONE).unwrap();
+    assert_eq!(set.wait(8, Some(PATIENCE)).unwrap(), [(bits(EpollFlags::EPOLLIN), 8)]);
+    let once = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
+    set.set(1, Socket::Stream(Arc::clone(&passive)), bits(once), 9);
+    assert_eq!(set.wait(8, Some(PATIENCE)).unwrap(), [(bits(EpollFlags::EPOLLIN), 9)]);
+    assert_eq!(set.wait(8, brief).unwrap(), []);
+    assert!(set.remove(1) && !set.has_sockets());
+    drop::<(Host, Host)>((a, b));
+}

@@ -1,0 +1,191 @@
+//! Connections of programs that fork: an RDMA connection belongs to the process that made it.
+//!
+//! Where the environment says so (`RDMAV_FORK_SAFE=1`, on both sides), a program's TCP sockets stay TCP's at first. The process
+//! that first sends or receives on an accepted one listens as an rsocket on the same port, writes four zero bytes by TCP, and
+//! accepts; the one that has connected reads those bytes and connects its rsocket to the same address. From then on the
+//! descriptor is the rsocket's. As rdma-core's library does it, whose peers ours talk to; with its limit: a server that waits
+//! for its client's first words by poll(2) or select(2) waits for ever, since it has not said that it listens.
+
+use crate::{
+    calls::{self, errno, real, set_errno},
+    rs,
+    table::{self, Entry},
+};
+use core::{
+    ffi::{CStr, c_int, c_void},
+    mem::MaybeUninit,
+    sync::atomic::{AtomicU8, Ordering},
+};
+use libc::{sockaddr, sockaddr_storage, socklen_t};
+
+/// The lock of all that accept in this way: two must not listen on one port at a time. Its name is rdma-core's.
+const LOCK: &CStr = c"/rsocket_fork";
+
+/// How often, and after how many microseconds, a port that another has for its turn is tried again: 5 s.
+const TRIES: u32 = 1000;
+const PAUSE: u32 = 5000;
+
+static WANTED: AtomicU8 = AtomicU8::new(0);
+
+/// Whether TCP sockets are to wait with becoming rsockets.
+pub(crate) fn is_wanted(kind: c_int) -> bool {
+    if kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != libc::SOCK_STREAM {
+        return false;
+    }
+    let mut wanted = WANTED.load(Ordering::Relaxed);
+    if wanted == 0 {
+        // SAFETY: reads the environment, and a string of it.
+        let is = unsafe {
+            let value = libc::getenv(c"RDMAV_FORK_SAFE".as_ptr());
+            !value.is_null() && libc::atoi(value) != 0
+        };
+        wanted = if is { 2 } else { 1 };
+        WANTED.store(wanted, Ordering::Relaxed);
+    }
+    wanted == 2
+}
+
+/// The rsocket of a descriptor that is about to be used; one that waits becomes one. None if it is libc's.
+pub(crate) fn settled(fd: c_int) -> Option<c_int> {
+    match table::get(fd)? {
+        Entry::Rsocket(rs) => Some(rs),
+        Entry::Fresh | Entry::Listener => None,
+        state => {
+            let before = errno();
+            // SAFETY: numbers, and memory of ours.
+            let made = unsafe { if state == Entry::Active { connect_again(fd) } else { accept_again(fd) } };
+            set_errno(before);
+            // Whatever came of it, it is tried once.
+            table::clear(fd);
+            let rs = made?;
+            // SAFETY: both are ours.
+            if unsafe { calls::real_dup2(rs, fd) } != fd || !table::set(fd, Entry::Rsocket(rs)) {
+                // SAFETY: ours.
+                unsafe { rs::rclose(rs) };
+                return None;
+            }
+            Some(rs)
+        }
+    }
+}
+
+unsafe fn address(fd: c_int, peer: bool) -> Option<(sockaddr_storage, socklen_t)> {
+    let mut address = MaybeUninit::<sockaddr_storage>::zeroed();
+    let mut len = size_of::<sockaddr_storage>() as socklen_t;
+    let place = address.as_mut_ptr().cast::<sockaddr>();
+    type Place = *mut sockaddr;
+    let done = if peer {
+        real!(c"getpeername" as fn(c_int, Place, *mut socklen_t) -> c_int, fd, place, &raw mut len)
+    } else {
+        real!(c"getsockname" as fn(c_int, Place, *mut socklen_t) -> c_int, fd, place, &raw mut len)
+    };
+    // SAFETY: all bytes were zero, and libc has written some of them.
+    (done == 0).then(|| (unsafe { address.assume_init() }, len))
+}
+
+unsafe fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: numbers only.
+    unsafe { calls::real_fcntl(fd, libc::F_GETFL, 0) & libc::O_NONBLOCK != 0 }
+}
+
+unsafe fn take_over(fd: c_int, rs: c_int, nonblocking: bool) -> c_int {
+    // SAFETY: numbers only.
+    unsafe {
+        if nonblocking {
+            rs::rfcntl(rs, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK).into());
+        }
+        calls::real_shutdown(fd, libc::SHUT_RDWR);
+    }
+    rs
+}
+
+/// The side that has connected: waits for the peer's word, and connects an rsocket.
+unsafe fn connect_again(fd: c_int) -> Option<c_int> {
+    // SAFETY: numbers, and memory of ours.
+    unsafe {
+        let nonblocking = is_nonblocking(fd);
+        if nonblocking {
+            calls::real_fcntl(fd, libc::F_SETFL, libc::O_RDWR.into());
+        }
+        let mut word = 1_u32;
+        let place = (&raw mut word).cast::<c_void>();
+        let flags = libc::MSG_PEEK | libc::MSG_WAITALL;
+        let got = calls::real_recv(fd, place, 4, flags);
+        if nonblocking {
+            calls::real_fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK).into());
+        }
+        // A peer that is no rsocket has said something else: the connection stays TCP's.
+        if got != 4 || word != 0 {
+            return None;
+        }
+        let (peer, len) = address(fd, true)?;
+        let rs = rs::rsocket(peer.ss_family.into(), libc::SOCK_STREAM, 0);
+        if rs < 0 {
+            return None;
+        }
+        if rs::rconnect(rs, (&raw const peer).cast(), len) != 0 {
+            rs::rclose(rs);
+            return None;
+        }
+        Some(take_over(fd, rs, nonblocking))
+    }
+}
+
+/// The side that has accepted: listens as an rsocket, says so, and accepts. If it cannot, the connection ends: the peer waits for
+/// its word and would do so for ever.
+unsafe fn accept_again(fd: c_int) -> Option<c_int> {
+    // SAFETY: numbers, and memory of ours.
+    unsafe {
+        let nonblocking = is_nonblocking(fd);
+        let (own, len) = address(fd, false)?;
+        // Another user may have made it; then only the port itself is what two must not have.
+        let lock = libc::sem_open(LOCK.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o660, 1);
+        let locked = lock != libc::SEM_FAILED;
+        if locked {
+            while libc::sem_wait(lock) != 0 && errno() == libc::EINTR {}
+        }
+        let made = listen_once(fd, &own, len);
+        if locked {
+            libc::sem_post(lock);
+            libc::sem_close(lock);
+        }
+        match made {
+            Some(rs) => Some(take_over(fd, rs, nonblocking)),
+            None => {
+                calls::real_shutdown(fd, libc::SHUT_RDWR);
+                None
+            }
+        }
+    }
+}
+
+/// Takes one connection on an address of a TCP socket's.
+unsafe fn listen_once(fd: c_int, own: &sockaddr_storage, len: socklen_t) -> Option<c_int> {
+    // SAFETY: numbers, and memory of ours.
+    unsafe {
+        let listener = rs::rsocket(own.ss_family.into(), libc::SOCK_STREAM, 0);
+        if listener < 0 {
+            return None;
+        }
+        let one = 1_i32;
+        rs::rsetsockopt(listener, libc::SOL_SOCKET, libc::SO_REUSEADDR, (&raw const one).cast(), 4);
+        let own: *const sockaddr_storage = own;
+        let mut tries = TRIES;
+        while rs::rbind(listener, own.cast(), len) != 0 {
+            tries -= 1;
+            if tries == 0 || !matches!(errno(), libc::EADDRINUSE | libc::EADDRNOTAVAIL) {
+                rs::rclose(listener);
+                return None;
+            }
+            libc::usleep(PAUSE);
+        }
+        let word = 0_u32;
+        let data = (&raw const word).cast::<c_void>();
+        let mut made = -1;
+        if rs::rlisten(listener, 1) == 0 && calls::real_write(fd, data, 4) == 4 {
+            made = rs::raccept(listener, core::ptr::null_mut(), core::ptr::null_mut());
+        }
+        rs::rclose(listener);
+        (made >= 0).then_some(made)
+    }
+}

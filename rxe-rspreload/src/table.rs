@@ -1,0 +1,113 @@
+//! Which descriptors are rsockets.
+//!
+//! For each descriptor of the program's a number says so: 0 if it is none of ours. It is read at each call of the program's, so it
+//! is an array without locks; descriptors beyond it are never rsockets.
+
+use core::{
+    ffi::c_int,
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+};
+
+/// Descriptors that can be rsockets.
+pub(crate) const MOST: usize = 65536;
+
+static ENTRIES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+/// One more than the highest descriptor that was ever one.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// Duplicates of an rsocket's descriptor, by that descriptor.
+static USERS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+/// Sets of repoll, by the epoll descriptor that has rsockets, plus one.
+static SETS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+
+/// What a descriptor of the program's is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Entry {
+    /// A duplicate of this rsocket.
+    Rsocket(c_int),
+    /// A TCP socket that is to become an rsocket once the processes of the program are settled: see `fork`.
+    Fresh,
+    /// The same, listening.
+    Listener,
+    /// Connected by us; the peer says when.
+    Active,
+    /// Accepted; we say when.
+    Passive,
+}
+
+const RSOCKET: u64 = 1 << 32;
+const STATES: [Entry; 4] = [Entry::Fresh, Entry::Listener, Entry::Active, Entry::Passive];
+
+/// What a descriptor is; none if it is libc's.
+pub(crate) fn get(fd: c_int) -> Option<Entry> {
+    let entry = ENTRIES.get(usize::try_from(fd).ok()?)?.load(Ordering::Acquire);
+    match entry {
+        0 => None,
+        entry if entry & RSOCKET != 0 => Some(Entry::Rsocket(entry as u32 as c_int)),
+        state => STATES.get(state as usize - 1).copied(),
+    }
+}
+
+/// The rsocket of a descriptor.
+pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
+    match get(fd)? {
+        Entry::Rsocket(rs) => Some(rs),
+        _ => None,
+    }
+}
+
+/// Says what a descriptor is. False if it cannot be said: its number is too large.
+pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
+    let (Some(place), number) = (usize::try_from(fd).ok().and_then(|fd| ENTRIES.get(fd)), number(entry))
+    else {
+        return false;
+    };
+    if let Entry::Rsocket(rs) = entry {
+        let Some(users) = usize::try_from(rs).ok().and_then(|rs| USERS.get(rs)) else { return false };
+        users.fetch_add(1, Ordering::AcqRel);
+        HIGHEST.fetch_max(fd as usize + 1, Ordering::AcqRel);
+    }
+    place.store(number, Ordering::Release);
+    true
+}
+
+fn number(entry: Entry) -> u64 {
+    match entry {
+        Entry::Rsocket(rs) => RSOCKET | rs as u32 as u64,
+        state => STATES.iter().position(|other| *other == state).map_or(0, |place| place as u64 + 1),
+    }
+}
+
+/// Forgets a descriptor. If it was the last of an rsocket, which is to be closed then.
+pub(crate) fn clear(fd: c_int) -> Option<c_int> {
+    let had = ENTRIES.get(usize::try_from(fd).ok()?)?.swap(0, Ordering::AcqRel);
+    if had & RSOCKET == 0 {
+        return None;
+    }
+    let rs = had as u32 as c_int;
+    let users = USERS.get(usize::try_from(rs).ok()?)?;
+    (users.fetch_sub(1, Ordering::AcqRel) == 1).then_some(rs)
+}
+
+/// All descriptors that may be rsockets.
+pub(crate) fn all() -> impl Iterator<Item = c_int> {
+    (0..HIGHEST.load(Ordering::Acquire)).map(|fd| fd as c_int)
+}
+
+/// The set of repoll for an epoll descriptor.
+pub(crate) fn poll_set(epoll: c_int) -> Option<c_int> {
+    let set = SETS.get(usize::try_from(epoll).ok()?)?.load(Ordering::Acquire);
+    set.checked_sub(1).map(|set| set as c_int)
+}
+
+/// Notes one; gives the one that another thread has noted meanwhile.
+pub(crate) fn enter_poll_set(epoll: c_int, set: c_int) -> Result<(), Option<c_int>> {
+    let place = usize::try_from(epoll).ok().and_then(|epoll| SETS.get(epoll)).ok_or(None)?;
+    let entered = place.compare_exchange(0, set as u32 + 1, Ordering::AcqRel, Ordering::Acquire);
+    entered.map(drop).map_err(|other| Some(other as c_int - 1))
+}
+
+/// Forgets one.
+pub(crate) fn clear_poll_set(epoll: c_int) -> Option<c_int> {
+    let set = SETS.get(usize::try_from(epoll).ok()?)?.swap(0, Ordering::AcqRel);
+    set.checked_sub(1).map(|set| set as c_int)
+}

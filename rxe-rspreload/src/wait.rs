@@ -1,0 +1,331 @@
+//! Waiting for several descriptors, some of which are rsockets.
+
+use crate::{
+    calls::{real, set_errno},
+    rs, table,
+};
+use core::{ffi::c_int, mem::MaybeUninit, ptr, slice};
+use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec, timeval};
+
+/// Descriptors that are looked at without asking for memory.
+const FEW: usize = 128;
+/// Words of an `fd_set`.
+const WORDS: usize = libc::FD_SETSIZE / 64;
+
+/// What a descriptor is for rpoll.
+fn inner(fd: c_int) -> c_int {
+    table::rsocket(fd).unwrap_or(fd)
+}
+
+/// Runs something with descriptors in memory: on the stack if they are few, else mapped.
+unsafe fn with_room<R>(count: usize, work: impl FnOnce(&mut [MaybeUninit<pollfd>]) -> R) -> Option<R> {
+    if count <= FEW {
+        return Some(work(&mut [const { MaybeUninit::uninit() }; FEW][..count]));
+    }
+    let bytes = count.checked_mul(size_of::<pollfd>())?;
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new pages, which nobody else has, and which go when they are not used any more.
+    unsafe {
+        let pages = libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0);
+        if pages == libc::MAP_FAILED {
+            return None;
+        }
+        let result = work(slice::from_raw_parts_mut(pages.cast(), count));
+        libc::munmap(pages, bytes);
+        Some(result)
+    }
+}
+
+/// poll(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: the program promises so many.
+    let list = unsafe { list(fds, count) };
+    if !list.iter().any(|fd| table::rsocket(fd.fd).is_some()) {
+        return real!(c"poll" as fn(*mut pollfd, nfds_t, c_int) -> c_int, fds, count, timeout);
+    }
+    // SAFETY: the memory is used in there only.
+    let done = unsafe {
+        with_room(list.len(), |room| {
+            for (place, fd) in room.iter_mut().zip(&*list) {
+                place.write(pollfd { fd: inner(fd.fd), revents: 0, ..*fd });
+            }
+            let done = rs::rpoll(room.as_mut_ptr().cast(), count, timeout);
+            for (fd, place) in list.iter_mut().zip(room.iter()) {
+                fd.revents = if done < 0 { 0 } else { place.assume_init_ref().revents };
+            }
+            done
+        })
+    };
+    done.unwrap_or_else(|| {
+        set_errno(libc::ENOMEM);
+        -1
+    })
+}
+
+unsafe fn list<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
+    if fds.is_null() || count == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { slice::from_raw_parts_mut(fds, count as usize) }
+}
+
+/// poll(2) of programs that have their buffers checked.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, _room: usize) -> c_int {
+    // SAFETY: as the program called us.
+    unsafe { poll(fds, count, timeout) }
+}
+
+/// Milliseconds, rounded up; -1 for ever.
+fn milliseconds(time: Option<(i64, i64)>) -> c_int {
+    let Some((seconds, nanos)) = time else { return -1 };
+    let all = seconds.saturating_mul(1000).saturating_add((nanos + 999_999) / 1_000_000);
+    c_int::try_from(all.max(0)).unwrap_or(c_int::MAX)
+}
+
+/// With these signals blocked meanwhile.
+unsafe fn masked(mask: *const sigset_t, work: impl FnOnce() -> c_int) -> c_int {
+    if mask.is_null() {
+        return work();
+    }
+    let mut before = MaybeUninit::<sigset_t>::uninit();
+    // SAFETY: a set of the program's, and a place of ours, which is filled in then.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr());
+        let done = work();
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
+        done
+    }
+}
+
+/// ppoll(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    time: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the program promises so many, and a time or null.
+    let (list, given) = unsafe { (list(fds, count), time.as_ref()) };
+    if rs::is_inside() || !list.iter().any(|fd| table::rsocket(fd.fd).is_some()) {
+        type Time = *const timespec;
+        type Mask = *const sigset_t;
+        return real!(c"ppoll" as fn(*mut pollfd, nfds_t, Time, Mask) -> c_int, fds, count, time, mask);
+    }
+    let timeout = milliseconds(given.map(|time| (time.tv_sec, time.tv_nsec)));
+    // SAFETY: as the program called us.
+    unsafe { masked(mask, || poll(fds, count, timeout)) }
+}
+
+/// A set of select(2): null has nothing.
+unsafe fn words<'a>(set: *mut libc::fd_set) -> Option<&'a mut [u64; WORDS]> {
+    // SAFETY: the program promises a set.
+    unsafe { set.cast::<[u64; WORDS]>().as_mut() }
+}
+
+/// select(2). Sets are `fd_set`s; programs with longer ones have no rsockets in them.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn select(
+    count: c_int,
+    read: *mut libc::fd_set,
+    write: *mut libc::fd_set,
+    except: *mut libc::fd_set,
+    time: *mut timeval,
+) -> c_int {
+    type Set = *mut libc::fd_set;
+    // SAFETY: sets of the program's, and a time or null.
+    let given = unsafe { time.as_ref() }.map(|time| (time.tv_sec, time.tv_usec * 1000));
+    // SAFETY: see above.
+    unsafe { select_within(count, [read, write, except], milliseconds(given)) }.unwrap_or_else(|| {
+        real!(c"select" as fn(c_int, Set, Set, Set, *mut timeval) -> c_int, count, read, write, except, time)
+    })
+}
+
+/// pselect(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut libc::fd_set,
+    write: *mut libc::fd_set,
+    except: *mut libc::fd_set,
+    time: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    type Set = *mut libc::fd_set;
+    type Time = *const timespec;
+    type Mask = *const sigset_t;
+    // SAFETY: as above.
+    let given = unsafe { time.as_ref() }.map(|time| (time.tv_sec, time.tv_nsec));
+    let mut ours = None;
+    // SAFETY: as above.
+    unsafe {
+        masked(mask, || {
+            ours = select_within(count, [read, write, except], milliseconds(given));
+            0
+        });
+    }
+    ours.unwrap_or_else(|| {
+        real!(
+            c"pselect" as fn(c_int, Set, Set, Set, Time, Mask) -> c_int,
+            count,
+            read,
+            write,
+            except,
+            time,
+            mask
+        )
+    })
+}
+
+/// None if there are no rsockets among them.
+unsafe fn select_within(count: c_int, sets: [*mut libc::fd_set; 3], timeout: c_int) -> Option<c_int> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= libc::FD_SETSIZE)?;
+    // SAFETY: sets of the program's.
+    let mut sets = sets.map(|set| unsafe { words(set) });
+    let asked = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+    let is_in = |set: &Option<&mut [u64; WORDS]>, fd: usize| {
+        set.as_ref().is_some_and(|words| words[fd / 64] >> (fd % 64) & 1 != 0)
+    };
+    let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; libc::FD_SETSIZE];
+    let (mut used, mut ours) = (0, false);
+    for fd in 0..count {
+        let events =
+            sets.iter().zip(asked).filter(|(set, _)| is_in(set, fd)).fold(0, |all, (_, one)| all | one);
+        if events != 0 {
+            fds[used] = pollfd { fd: fd as c_int, events, revents: 0 };
+            used += 1;
+            ours |= table::rsocket(fd as c_int).is_some();
+        }
+    }
+    if !ours {
+        return None;
+    }
+    // SAFETY: so many are there.
+    let done = unsafe { poll(fds.as_mut_ptr(), used as nfds_t, timeout) };
+    if done < 0 {
+        return Some(done);
+    }
+    if fds[..used].iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+        set_errno(libc::EBADF);
+        return Some(-1);
+    }
+    sets.iter_mut().flatten().for_each(|set| set.fill(0));
+    let means = [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
+    let mut found = 0;
+    for fd in &fds[..used] {
+        for ((set, asked), means) in sets.iter_mut().zip(asked).zip(means) {
+            if let (Some(set), true) = (set, fd.events & asked != 0 && fd.revents & means != 0) {
+                set[fd.fd as usize / 64] |= 1 << (fd.fd % 64);
+                found += 1;
+            }
+        }
+    }
+    Some(found)
+}
+
+/// Marks the epoll instance itself in its set: an address that no program has.
+static ITSELF: u8 = 0;
+
+fn itself() -> u64 {
+    (&raw const ITSELF).addr() as u64
+}
+
+/// The set for an epoll instance, made if there is none; with the instance itself in it, for descriptors that are no rsockets.
+fn set_for(epoll: c_int) -> Option<c_int> {
+    if let Some(set) = table::poll_set(epoll) {
+        return Some(set);
+    }
+    // SAFETY: numbers, and an event of ours.
+    unsafe {
+        let set = rs::repoll_create(1);
+        if set < 0 {
+            return None;
+        }
+        let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: itself() };
+        let added = rs::repoll_ctl(set, libc::EPOLL_CTL_ADD, epoll, &raw mut event);
+        match table::enter_poll_set(epoll, set) {
+            Ok(()) if added == 0 => Some(set),
+            Ok(()) => {
+                table::clear_poll_set(epoll);
+                rs::rclose(set);
+                None
+            }
+            Err(other) => {
+                rs::rclose(set);
+                other
+            }
+        }
+    }
+}
+
+/// epoll_ctl(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_ctl(epoll: c_int, action: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let Some(rs) = table::rsocket(fd) else {
+        type Event = *mut epoll_event;
+        return real!(c"epoll_ctl" as fn(c_int, c_int, c_int, Event) -> c_int, epoll, action, fd, event);
+    };
+    match set_for(epoll) {
+        // SAFETY: as the program called us.
+        Some(set) => unsafe { rs::repoll_ctl(set, action, rs, event) },
+        None => {
+            set_errno(libc::ENOMEM);
+            -1
+        }
+    }
+}
+
+/// epoll_wait(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+) -> c_int {
+    type Events = *mut epoll_event;
+    let system = |events: Events, most: c_int, timeout: c_int| {
+        real!(c"epoll_wait" as fn(c_int, Events, c_int, c_int) -> c_int, epoll, events, most, timeout)
+    };
+    let Some(set) = table::poll_set(epoll) else { return system(events, most, timeout) };
+    // SAFETY: as the program called us.
+    let found = unsafe { rs::repoll_wait(set, events, most, timeout) };
+    let Ok(count) = usize::try_from(found) else { return found };
+    // SAFETY: so many were written.
+    let list = unsafe { slice::from_raw_parts_mut(events, count) };
+    let Some(place) = list.iter().position(|event| event.u64 == itself()) else { return found };
+    // In the place of the instance come those that it has.
+    list.swap(place, count - 1);
+    let rest = events.wrapping_add(count - 1);
+    let others = system(rest, most - (count as c_int - 1), 0);
+    count as c_int - 1 + others.max(0)
+}
+
+/// epoll_pwait(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    if table::poll_set(epoll).is_none() {
+        type Events = *mut epoll_event;
+        type Mask = *const sigset_t;
+        type Result = c_int;
+        return real!(
+            c"epoll_pwait" as fn(c_int, Events, c_int, c_int, Mask) -> Result,
+            epoll,
+            events,
+            most,
+            timeout,
+            mask
+        );
+    }
+    // SAFETY: as the program called us.
+    unsafe { masked(mask, || epoll_wait(epoll, events, most, timeout)) }
+}

@@ -1,0 +1,152 @@
+//! Files that change while programs run (counters, state, GIDs) are asked of the host service when they are opened: what is in
+//! the folder is from when `rxe run` wrote it. By system calls alone, as everything here; where there is no service, or it
+//! does not answer, the folder's file has to do.
+
+use core::{
+    ffi::{CStr, c_int, c_void},
+    mem,
+};
+
+/// Where a service listens, of whatever user (`rxe-verbs/src/host/name.rs`).
+const NAME: &[u8] = b"\0rxe/4791";
+/// Beside the folder's files, a link to where the user's own listens if somebody else has that name.
+const LINK: &[u8] = b"/service";
+/// First byte of the question, and of the answer (`rxe-verbs/src/host/message.rs`, whose tests hold on to them): a path, and a
+/// part which is the last.
+const READ: u8 = 9;
+const PART: [u8; 2] = [6, 1];
+/// Bytes of a question or an answer at most.
+const MOST: usize = 512;
+/// How long an answer may take. A stopped process delays it by a second.
+static PATIENCE: libc::timeval = libc::timeval { tv_sec: 3, tv_usec: 0 };
+
+/// A descriptor to read the file from that has this path in the folder, if the service knows it.
+pub(crate) fn descriptor(folder: &[u8], path: &[u8], close_on_exec: bool) -> Option<c_int> {
+    let path = path.strip_prefix(b"infiniband/").filter(|path| changes(path))?;
+    // A program that sends RoCE v1 as well has other GIDs than the service knows of.
+    if folder.ends_with(b"-v1") && is_of_gids(path) {
+        return None;
+    }
+    let mut place = [0; MOST];
+    let place = place.get_mut(..folder.len() + LINK.len())?;
+    place[..folder.len()].copy_from_slice(folder);
+    place[folder.len()..].copy_from_slice(LINK);
+    let socket = connect(NAME).or_else(|| connect(place))?;
+    let mut answer = [0; MOST];
+    let text = ask(&socket, path, &mut answer)?;
+    in_memory(text, close_on_exec)
+}
+
+/// Whether the service has more to say about a file than the folder. What has no further slash may be a folder itself.
+fn changes(path: &[u8]) -> bool {
+    let Some(device) = path.iter().position(|byte| *byte == b'/') else { return false };
+    let Some(below) = path[device..].strip_prefix(b"/ports/1/") else { return false };
+    let kinds: [&[u8]; 6] =
+        [b"counters/", b"hw_counters/", b"gids/", b"pkeys/", b"gid_attrs/types/", b"gid_attrs/ndevs/"];
+    matches!(below, b"state" | b"phys_state")
+        || kinds.iter().any(|kind| below.strip_prefix(*kind).is_some_and(|name| !name.is_empty()))
+}
+
+fn is_of_gids(path: &[u8]) -> bool {
+    path.windows(b"/gid".len()).any(|part| part == b"/gid")
+}
+
+/// A descriptor of our own.
+struct Fd(c_int);
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and used no more.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// Connects to a service of this process's user.
+fn connect(name: &[u8]) -> Option<Fd> {
+    // SAFETY: no pointers; what it gives is a descriptor of ours.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return None;
+    }
+    let socket = Fd(fd);
+    // SAFETY: zeroes are an address without a name.
+    let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (place, byte) in address.sun_path.get_mut(..name.len())?.iter_mut().zip(name) {
+        *place = byte.cast_signed();
+    }
+    let length = mem::offset_of!(libc::sockaddr_un, sun_path) + name.len();
+    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        // SAFETY: the value is a timeval of that size.
+        unsafe {
+            libc::setsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                option,
+                (&raw const PATIENCE).cast::<c_void>(),
+                size_of_val(&PATIENCE) as libc::socklen_t,
+            )
+        };
+    }
+    // SAFETY: an address of that length.
+    if unsafe { libc::connect(fd, (&raw const address).cast(), length as libc::socklen_t) } != 0 {
+        return None;
+    }
+    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
+    let mut size = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: writes as much as `peer` is large; no pointers in the second.
+    let (told, own) = unsafe {
+        let peer = (&raw mut peer).cast::<c_void>();
+        (libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, peer, &raw mut size), libc::geteuid())
+    };
+    // What a stranger says is not shown to anybody.
+    (told == 0 && peer.uid == own).then_some(socket)
+}
+
+fn ask<'a>(socket: &Fd, path: &[u8], answer: &'a mut [u8; MOST]) -> Option<&'a [u8]> {
+    let mut question = [0; MOST];
+    let (first, second) = varint(path.len())?;
+    question[..3].copy_from_slice(&[READ, first, second.unwrap_or(0)]);
+    let start = 2 + usize::from(second.is_some());
+    question.get_mut(start..start + path.len())?.copy_from_slice(path);
+    // SAFETY: reads as many bytes as were just written.
+    let sent =
+        unsafe { libc::send(socket.0, question.as_ptr().cast(), start + path.len(), libc::MSG_NOSIGNAL) };
+    if sent < 0 {
+        return None;
+    }
+    // SAFETY: writes no more than there is room for.
+    let len = unsafe { libc::recv(socket.0, answer.as_mut_ptr().cast(), answer.len(), 0) };
+    let bytes = answer.get(..usize::try_from(len).ok()?)?.strip_prefix(&PART)?;
+    let (first, rest) = bytes.split_first()?;
+    let (second, text) = if *first < 0x80 { (0, rest) } else { rest.split_first().map(|(b, r)| (*b, r))? };
+    let told = usize::from(first & 0x7f) | usize::from(second) << 7;
+    (!text.is_empty() && text.len() == told).then_some(text)
+}
+
+/// A number of up to 14 bits in groups of seven, the lowest first.
+fn varint(number: usize) -> Option<(u8, Option<u8>)> {
+    match number {
+        0..0x80 => Some((number as u8, None)),
+        0x80..0x4000 => Some((number as u8 | 0x80, Some((number >> 7) as u8))),
+        _ => None,
+    }
+}
+
+/// A file in memory, to be read from its start.
+fn in_memory(text: &[u8], close_on_exec: bool) -> Option<c_int> {
+    const NAME: &CStr = c"rxe-sysfs";
+    let flags = if close_on_exec { libc::MFD_CLOEXEC } else { 0 };
+    // SAFETY: a string; what it gives is a descriptor of ours.
+    let fd = unsafe { libc::memfd_create(NAME.as_ptr(), flags) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: reads `text`; it is written at the start, and the position stays there.
+    let written = unsafe { libc::pwrite(fd, text.as_ptr().cast(), text.len(), 0) };
+    if usize::try_from(written) != Ok(text.len()) {
+        drop(Fd(fd));
+        return None;
+    }
+    Some(fd)
+}

@@ -1,0 +1,103 @@
+//! What all processes have counted, by device: those that are gone, too, so that counters never go back.
+
+use crate::{device::devices, host::report::PlaceReport};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
+
+/// Addresses whose device is remembered at most.
+const MOST_ADDRESSES: usize = 4096;
+
+/// Counters by name.
+type Counters = BTreeMap<String, u64>;
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// What processes had counted that are gone, by device.
+    gone: BTreeMap<String, Counters>,
+    /// What the others said last, by slot and device.
+    told: HashMap<u8, BTreeMap<String, Counters>>,
+    /// The device that an address was first seen on: it may be taken from it.
+    homes: HashMap<IpAddr, String>,
+}
+
+impl Ledger {
+    /// A slot's process has told what it counts.
+    pub(super) fn note(&mut self, slot: u8, places: &[PlaceReport]) {
+        self.find_homes(places);
+        let mut sums: BTreeMap<String, Counters> = BTreeMap::new();
+        for place in places {
+            let Some(home) = self.homes.get(&place.address) else { continue };
+            add(sums.entry(home.clone()).or_default(), place.counters.iter().map(|(n, v)| (n, *v)));
+        }
+        self.told.insert(slot, sums);
+    }
+
+    fn find_homes(&mut self, places: &[PlaceReport]) {
+        let unknown = |place: &&PlaceReport| !self.homes.contains_key(&place.address);
+        let unknown: Vec<IpAddr> = places.iter().filter(unknown).map(|place| place.address).collect();
+        if unknown.is_empty() || self.homes.len() + unknown.len() > MOST_ADDRESSES {
+            return;
+        }
+        let list = devices().unwrap_or_default();
+        for address in unknown {
+            let has = |device: &&crate::Device| device.addresses().any(|own| own == address);
+            let loopback = |device: &&crate::Device| device.interface().loopback && address.is_loopback();
+            let found = list.iter().find(has).or_else(|| list.iter().find(loopback)).or_else(|| list.first());
+            if let Some(device) = found {
+                self.homes.insert(address, device.name().to_owned());
+            }
+        }
+    }
+
+    /// A slot's process is gone.
+    pub(super) fn close(&mut self, slot: u8) {
+        for (device, counters) in self.told.remove(&slot).unwrap_or_default() {
+            let sum = self.gone.entry(device).or_default();
+            add(sum, counters.iter().map(|(name, value)| (name, *value)));
+        }
+    }
+
+    /// All together.
+    pub(super) fn sums(&self) -> BTreeMap<String, Counters> {
+        let mut sums = self.gone.clone();
+        for (device, counters) in self.told.values().flatten() {
+            let sum = sums.entry(device.clone()).or_default();
+            add(sum, counters.iter().map(|(name, value)| (name, *value)));
+        }
+        sums
+    }
+}
+
+fn add<'a>(sum: &mut Counters, counters: impl Iterator<Item = (&'a String, u64)>) {
+    for (name, value) in counters {
+        let sum = sum.entry(name.clone()).or_default();
+        *sum = sum.wrapping_add(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_never_go_back() {
+        let report = |value| {
+            let counters = vec![("packets_sent".to_owned(), value)];
+            [PlaceReport { address: [127, 0, 0, 1].into(), counters }]
+        };
+        let mut ledger = Ledger::default();
+        let sent = |ledger: &Ledger| ledger.sums().values().map(|sum| sum["packets_sent"]).sum::<u64>();
+        ledger.note(1, &report(5));
+        ledger.note(2, &report(7));
+        ledger.note(1, &report(6));
+        assert_eq!(sent(&ledger), 13);
+        ledger.close(1);
+        ledger.close(1);
+        assert_eq!(sent(&ledger), 13);
+        // The slot's next process begins again.
+        ledger.note(1, &report(1));
+        assert_eq!(sent(&ledger), 14);
+    }
+}

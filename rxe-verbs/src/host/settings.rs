@@ -1,0 +1,215 @@
+//! What the host service tells each process of the host's configuration: the P_Key tables and the lanes. A process has it with
+//! its slot, and again when an administrator has the configuration read anew.
+
+use super::{config::HostConfig, memlock::Memlock};
+use crate::{
+    engine::lanes_of_tables,
+    events::{AsyncEvent, AsyncQueue},
+    regions::View,
+};
+use rxe_core::{
+    endpoint::{Endpoint, Lanes},
+    num::Pkey,
+    time::Instant,
+};
+use rxe_fabric::{Entry, Fabric, HighLimit, SL_COUNT, Tables, VL_COUNT};
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// As it crosses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// The P_Key table of devices that have none of their own.
+    pub(crate) pkeys: Vec<u16>,
+    /// Those of the others, by the names of their interfaces.
+    pub(crate) of_interface: Vec<(String, Vec<u16>)>,
+    /// Lanes, if the configuration has a `[fabric]` part; else there is one lane for all.
+    pub(crate) lanes: Option<LaneTables>,
+    /// How much memory a process may register.
+    pub(crate) memlock: Memlock,
+}
+
+/// Lanes and how they share a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LaneTables {
+    sl2vl: [u8; SL_COUNT],
+    classes: [u8; VL_COUNT],
+    high: Vec<(u8, u8)>,
+    low: Vec<(u8, u8)>,
+    limit: u8,
+}
+
+impl Settings {
+    /// What a configuration says.
+    pub(crate) fn of(config: &HostConfig) -> Self {
+        let host = config.host_fabric();
+        let lanes = host.is_configured().then(|| LaneTables::of(host.fabric()));
+        let own = config.of_interface.iter().map(|(name, keys)| (name.clone(), keys.clone()));
+        Self { pkeys: config.pkeys.clone(), of_interface: own.collect(), lanes, memlock: config.memlock() }
+    }
+
+    fn keys(&self, interface: &str) -> Vec<Pkey> {
+        let own = self.of_interface.iter().find(|(name, _)| name == interface);
+        own.map_or(&self.pkeys, |(_, keys)| keys).iter().copied().map(Pkey).collect()
+    }
+}
+
+impl LaneTables {
+    /// Those of a policy.
+    pub(crate) fn of(fabric: &Fabric) -> Self {
+        let (lanes, tables) = (fabric.lanes(), fabric.tables());
+        let entries = |list: &[Entry]| list.iter().map(|entry| (entry.vl, entry.weight)).collect();
+        let mut classes = [0; VL_COUNT];
+        (0..).zip(&mut classes).for_each(|(lane, class)| *class = lanes.traffic_class(lane));
+        let (high, low) = (entries(&tables.high), entries(&tables.low));
+        Self { sl2vl: *lanes.sl2vl(), classes, high, low, limit: tables.limit.0 }
+    }
+
+    fn lanes(&self) -> Lanes {
+        let entries = |list: &[(u8, u8)]| list.iter().map(|&(vl, weight)| Entry { vl, weight }).collect();
+        let (high, low) = (entries(&self.high), entries(&self.low));
+        lanes_of_tables(self.sl2vl, self.classes, &Tables { high, low, limit: HighLimit(self.limit) })
+    }
+}
+
+/// The settings of a process as they are now. The shards of a stack have them in common.
+#[derive(Debug)]
+pub(crate) struct LiveSettings(Mutex<Now>);
+
+/// What a program has said for itself, in the place of the host's configuration.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Own {
+    pub(crate) pkeys: Option<Vec<Pkey>>,
+    pub(crate) lanes: Option<LaneTables>,
+}
+
+impl Own {
+    fn put_on(&self, mut settings: Settings) -> Settings {
+        if let Some(keys) = &self.pkeys {
+            settings.pkeys = keys.iter().map(|key| key.0).collect();
+            settings.of_interface.clear();
+        }
+        settings.lanes = self.lanes.clone().or(settings.lanes);
+        settings
+    }
+}
+
+#[derive(Debug)]
+struct Now {
+    settings: Settings,
+    own: Own,
+    /// Interfaces whose devices were opened. The first has table 1; table 0 is that of devices without their own.
+    interfaces: Vec<String>,
+    /// Who wants to hear of changes of which table.
+    followers: Vec<(u16, Weak<AsyncQueue>)>,
+}
+
+impl LiveSettings {
+    pub(crate) fn new(settings: Settings, own: Own) -> Arc<Self> {
+        let settings = own.put_on(settings);
+        Arc::new(Self(Mutex::new(Now { settings, own, interfaces: Vec::new(), followers: Vec::new() })))
+    }
+
+    /// Where there is no host service: the default key, and one lane.
+    pub(crate) fn alone(own: Own) -> Arc<Self> {
+        Self::new(Settings { pkeys: vec![Pkey::DEFAULT.0], ..Settings::default() }, own)
+    }
+
+    /// The number of the table of an interface's device, whose events tell of its changes from now on.
+    pub(crate) fn follow(&self, interface: &str, events: &Arc<AsyncQueue>) -> u16 {
+        let mut now = self.now();
+        let known = now.interfaces.iter().position(|known| known == interface);
+        let index = known.unwrap_or_else(|| {
+            now.interfaces.push(interface.to_owned());
+            now.interfaces.len() - 1
+        });
+        let table = u16::try_from(index + 1).unwrap_or(0);
+        now.followers.retain(|(_, queue)| queue.strong_count() > 0);
+        now.followers.push((table, Arc::downgrade(events)));
+        table
+    }
+
+    /// A P_Key table.
+    pub(crate) fn pkeys(&self, table: u16) -> Arc<[Pkey]> {
+        self.now().keys(table).into()
+    }
+
+    /// Other settings hold from now on. Whose P_Key table is another now is told.
+    pub(crate) fn replace(&self, settings: Settings) {
+        let mut now = self.now();
+        let before: Vec<_> = (0..=now.interfaces.len() as u16).map(|table| now.keys(table)).collect();
+        now.settings = now.own.put_on(settings);
+        for (table, queue) in &now.followers {
+            if before.get(usize::from(*table)).is_some_and(|before| *before != now.keys(*table))
+                && let Some(queue) = queue.upgrade()
+            {
+                queue.push(AsyncEvent::PkeyChange);
+            }
+        }
+    }
+
+    /// Gives an endpoint the tables and lanes.
+    pub(crate) fn apply(&self, endpoint: &mut Endpoint, now: Instant, view: View<'_>) {
+        endpoint.set_lanes(self.lanes());
+        self.apply_keys(endpoint, now, view);
+    }
+
+    /// Gives it the P_Key tables.
+    pub(crate) fn apply_keys(&self, endpoint: &mut Endpoint, now: Instant, view: View<'_>) {
+        let settings = self.now();
+        let tables = (0..=settings.interfaces.len() as u16).map(|table| settings.keys(table)).collect();
+        drop(settings);
+        endpoint.set_pkeys(now, tables, &view);
+    }
+
+    /// The lanes.
+    pub(crate) fn lanes(&self) -> Lanes {
+        self.now().settings.lanes.as_ref().map_or_else(Lanes::default, LaneTables::lanes)
+    }
+
+    /// How much memory may be registered.
+    pub(crate) fn memlock(&self) -> Memlock {
+        self.now().settings.memlock
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Now {
+    fn keys(&self, table: u16) -> Vec<Pkey> {
+        let interface = usize::from(table).checked_sub(1).and_then(|index| self.interfaces.get(index));
+        self.settings.keys(interface.map_or("", String::as_str))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_follows_a_table_hears_of_its_changes_alone() {
+        let live = LiveSettings::new(
+            Settings {
+                pkeys: vec![0xffff],
+                of_interface: vec![("eth1".into(), vec![0x8001, 0x8002])],
+                ..Settings::default()
+            },
+            Own::default(),
+        );
+        let (plain, own) = (Arc::new(AsyncQueue::new().unwrap()), Arc::new(AsyncQueue::new().unwrap()));
+        let tables = (live.follow("eth0", &plain), live.follow("eth1", &own));
+        assert_eq!(tables, (1, 2));
+        assert_eq!(live.follow("eth0", &plain), 1);
+        assert_eq!(&*live.pkeys(1), [Pkey(0xffff)]);
+        assert_eq!(&*live.pkeys(2), [Pkey(0x8001), Pkey(0x8002)]);
+        live.replace(Settings {
+            pkeys: vec![0xffff],
+            of_interface: vec![("eth1".into(), vec![0x8001])],
+            ..Settings::default()
+        });
+        assert_eq!((plain.pop(), own.pop(), own.pop()), (None, Some(AsyncEvent::PkeyChange), None));
+        assert_eq!(&*live.pkeys(2), [Pkey(0x8001)]);
+    }
+}

@@ -1,0 +1,337 @@
+//! The packets of one direction on their way through the faults.
+
+use super::{
+    log::FaultLog,
+    plan::{FaultPlan, WHOLE},
+    rule,
+};
+use crate::net::{Run, Transmit};
+use core::{net::IpAddr, time::Duration};
+use rxe_core::wire::Syndrome;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Instant,
+};
+
+/// The longest a packet is held back for reordering.
+const LONGEST_DELAY: Duration = Duration::from_millis(1);
+/// The same where a script says behind how many others.
+const LONGEST_SCRIPTED: Duration = Duration::from_millis(100);
+/// Most packets that may overtake a held one.
+const LARGEST_SHIFT: u64 = 4;
+/// Most packets held back in one direction.
+const MOST_HELD: usize = 64;
+/// Most packets that wait for their time in one direction.
+const MOST_LATE: usize = 1 << 16;
+/// Bytes that wait for a limited rate; what comes then is lost.
+const QUEUE: u64 = 1 << 20;
+/// What a packet takes on a wire besides its UDP payload: UDP, IPv4 and Ethernet headers, and the check sequence.
+const LOWER: u64 = 8 + 20 + 14 + 4;
+
+/// What was done to the packets of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Packets seen.
+    pub packets: u64,
+    /// Packets thrown away.
+    pub lost: u64,
+    /// Extra copies made.
+    pub duplicated: u64,
+    /// Packets held back for others.
+    pub reordered: u64,
+    /// Packets with a flipped bit.
+    pub corrupted: u64,
+    /// Packets that a script has turned or marked.
+    pub changed: u64,
+}
+
+/// SplitMix64.
+pub(super) fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// What a script wants for a packet, with the words for the log.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Nothing: chance decides.
+    Chance,
+    Lose(String),
+    Corrupt(String),
+    Duplicate(String),
+    Mark(String),
+    Delay(Duration, String),
+    Reorder(u64, String),
+    Turn(Syndrome, String),
+}
+
+/// What becomes of a packet.
+enum Fate {
+    Lost,
+    /// It waits until so many others have passed.
+    Behind(u64),
+    Passes {
+        copies: u32,
+        delay: Duration,
+    },
+}
+
+/// What goes along with a packet's bytes.
+pub(super) trait Head: Copy {
+    /// The other side.
+    fn peer(&self) -> IpAddr;
+    /// Whether we send it.
+    const SENDING: bool;
+    /// Marks it: congestion experienced.
+    fn mark(&mut self);
+}
+
+impl Head for Transmit {
+    const SENDING: bool = true;
+
+    fn peer(&self) -> IpAddr {
+        self.dst
+    }
+
+    fn mark(&mut self) {
+        self.tos |= 3;
+    }
+}
+
+impl Head for Run<'static> {
+    const SENDING: bool = false;
+
+    fn peer(&self) -> IpAddr {
+        self.src
+    }
+
+    fn mark(&mut self) {
+        self.tos |= 3;
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Lane<H> {
+    random: u64,
+    /// For scripts, so that chance is the same with and without them.
+    pub(super) script_random: u64,
+    /// Whether the plan's chances count in this direction.
+    chances: bool,
+    held: Vec<Held<H>>,
+    /// What waits for its time, in the order of it.
+    late: BTreeMap<(Instant, u64), (H, Vec<u8>)>,
+    order: u64,
+    /// When a limited rate lets the next packet begin.
+    free: Option<Instant>,
+    pub(super) ready: VecDeque<(H, Vec<u8>)>,
+    pub(super) counts: FaultCounts,
+}
+
+#[derive(Debug)]
+struct Held<H> {
+    head: H,
+    bytes: Vec<u8>,
+    overtakers: u64,
+    until: Instant,
+}
+
+impl<H: Head> Lane<H> {
+    pub(super) fn new(seed: u64, chances: bool) -> Self {
+        Self {
+            random: seed,
+            script_random: !seed,
+            chances,
+            held: Vec::new(),
+            late: BTreeMap::new(),
+            order: 0,
+            free: None,
+            ready: VecDeque::new(),
+            counts: FaultCounts::default(),
+        }
+    }
+
+    /// Whether packets wait to be overtaken.
+    pub(super) const fn is_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether packets wait for their time.
+    pub(super) fn is_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    fn chance(&mut self, millionths: u32) -> bool {
+        // The thousandths decide first: the same seed gives the same faults whatever they are counted in.
+        let number = random(&mut self.random);
+        let value = number % 1000 * 1000 + number / 1000 % 1000;
+        value < u64::from(millionths) && self.chances
+    }
+
+    /// Takes one packet in; what may go on, it or others, is then in `ready`.
+    pub(super) fn take(
+        &mut self,
+        plan: &FaultPlan,
+        mut head: H,
+        bytes: &[u8],
+        order: Order,
+        now: Instant,
+        log: Option<&FaultLog>,
+    ) {
+        self.counts.packets += 1;
+        let peer = head.peer();
+        let tell = |what: &str| {
+            if let Some(log) = log {
+                log.write(&what, H::SENDING, peer, bytes);
+            }
+        };
+        let mut own = bytes.to_vec();
+        let fate = self.decide(plan, order, &mut head, &mut own, &tell);
+        match fate {
+            Fate::Lost => self.counts.lost += 1,
+            Fate::Behind(count) => self.hold(head, own, count, now + LONGEST_SCRIPTED),
+            Fate::Passes { copies, delay } => {
+                for copy in 0..copies {
+                    let bytes = if copy + 1 < copies { own.clone() } else { core::mem::take(&mut own) };
+                    if self.chance(plan.reorder) && self.held.len() < MOST_HELD {
+                        tell("chance: overtaken");
+                        let count = 1 + random(&mut self.random) % LARGEST_SHIFT;
+                        self.hold(head, bytes, count, now + LONGEST_DELAY);
+                    } else if !self.pass(plan, head, bytes, delay, now) {
+                        tell("rate: the queue is full, lost");
+                        self.counts.lost += 1;
+                    }
+                }
+            }
+        }
+        for held in &mut self.held {
+            held.overtakers = held.overtakers.saturating_sub(1);
+        }
+        self.release();
+    }
+
+    /// What becomes of a packet, which is changed here if it is to be.
+    fn decide(
+        &mut self,
+        plan: &FaultPlan,
+        order: Order,
+        head: &mut H,
+        own: &mut [u8],
+        tell: &dyn Fn(&str),
+    ) -> Fate {
+        // Drawn in any case: a script's packet moves nobody else's chances.
+        let loss = self.chance(plan.loss);
+        let (mut copies, mut delay) = (1, Duration::ZERO);
+        match order {
+            Order::Chance if loss => {
+                tell("chance: lost");
+                return Fate::Lost;
+            }
+            Order::Chance => {
+                if self.chance(plan.corrupt) && !own.is_empty() {
+                    tell("chance: corrupted");
+                    self.flip(own);
+                }
+                if self.chance(plan.duplicate) {
+                    tell("chance: doubled");
+                    self.counts.duplicated += 1;
+                    copies = 2;
+                }
+            }
+            Order::Lose(why) => {
+                tell(&why);
+                return Fate::Lost;
+            }
+            Order::Corrupt(why) => {
+                tell(&why);
+                self.flip(own);
+            }
+            Order::Duplicate(why) => {
+                tell(&why);
+                self.counts.duplicated += 1;
+                copies = 2;
+            }
+            Order::Mark(why) => {
+                tell(&why);
+                self.counts.changed += 1;
+                head.mark();
+            }
+            Order::Delay(time, why) => {
+                tell(&why);
+                delay = time;
+            }
+            Order::Reorder(count, why) => {
+                tell(&why);
+                return Fate::Behind(count);
+            }
+            Order::Turn(syndrome, why) => {
+                tell(&why);
+                self.counts.changed += 1;
+                rule::turn(own, syndrome);
+            }
+        }
+        Fate::Passes { copies, delay }
+    }
+
+    fn flip(&mut self, bytes: &mut [u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let bit = random(&mut self.random) as usize % (bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        self.counts.corrupted += 1;
+    }
+
+    fn hold(&mut self, head: H, bytes: Vec<u8>, count: u64, until: Instant) {
+        self.counts.reordered += 1;
+        // One more than overtake it: its own arrival counts too.
+        self.held.push(Held { head, bytes, overtakers: count + 1, until });
+    }
+
+    /// Lets a packet go on, at once or at its time. `false` if there is no room for it to wait.
+    fn pass(&mut self, plan: &FaultPlan, head: H, bytes: Vec<u8>, delay: Duration, now: Instant) -> bool {
+        let (rate, wait) = if self.chances { (plan.rate, plan.delay) } else { (0, Duration::ZERO) };
+        let mut due = now;
+        if rate > 0 {
+            let takes = |bytes: u64| {
+                Duration::from_nanos((bytes.saturating_mul(8_000_000_000) / rate).min(60_000_000_000))
+            };
+            let start = self.free.map_or(now, |free| free.max(now));
+            if start.saturating_duration_since(now) > takes(QUEUE) {
+                return false;
+            }
+            due = start + takes(bytes.len() as u64 + LOWER);
+            self.free = Some(due);
+        }
+        due += wait + delay;
+        if due <= now {
+            self.ready.push_back((head, bytes));
+            return true;
+        }
+        if self.late.len() == MOST_LATE {
+            return false;
+        }
+        self.order += 1;
+        self.late.insert((due, self.order), (head, bytes));
+        true
+    }
+
+    /// Has those go on whose time has come, or who were overtaken.
+    pub(super) fn release(&mut self) {
+        if self.held.is_empty() && self.late.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let Self { held, ready, late, .. } = self;
+        for due in held.extract_if(.., |held| held.overtakers == 0 || held.until <= now) {
+            ready.push_back((due.head, due.bytes));
+        }
+        while let Some(first) = late.first_entry().filter(|first| first.key().0 <= now) {
+            ready.push_back(first.remove());
+        }
+    }
+}
+
+const _: () = assert!(WHOLE == 1_000_000, "chances are drawn from as many numbers");

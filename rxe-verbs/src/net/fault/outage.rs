@@ -1,0 +1,98 @@
+//! A port that a script takes down for a while: no packet passes, and whoever follows the network is told of it, as of an
+//! interface that has lost its carrier and gets it back.
+
+use crate::sys::{alarm::Alarm, poll};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Whether a port is down. All links of a stack share one, because they are one port.
+#[derive(Debug)]
+pub(crate) struct Outage {
+    until: Mutex<Option<Instant>>,
+    /// Rings when the port has gone down, and when it is up again.
+    changes: Alarm,
+}
+
+impl Outage {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { until: Mutex::default(), changes: Alarm::new(Duration::from_nanos(1))? })
+    }
+
+    /// The port is down from now on for `time`, or for longer if it is so already.
+    pub(crate) fn begin(&self, now: Instant, time: Duration) {
+        let mut until = self.until();
+        *until = (*until).max(now.checked_add(time));
+        self.changes.set_in(Duration::from_nanos(1));
+    }
+
+    /// Whether it is down.
+    pub(crate) fn is_on(&self, now: Instant) -> bool {
+        self.until().is_some_and(|until| now < until)
+    }
+
+    /// Whether it has gone down or come up since [`Self::take_news`] said so last.
+    pub(crate) fn has_news(&self) -> bool {
+        poll::wait(&[self.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0)
+    }
+
+    /// The same; it counts as said then.
+    pub(crate) fn take_news(&self) -> bool {
+        // Held meanwhile, so that an outage that begins now is not mistaken for the one that is known.
+        let until = self.until();
+        let news = self.has_news();
+        if news {
+            self.changes.clear();
+            let left = until.and_then(|until| until.checked_duration_since(Instant::now()));
+            if let Some(left) = left {
+                self.changes.set_in(left.max(Duration::from_nanos(1)));
+            }
+        }
+        news
+    }
+
+    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Readable while there are news; only to be polled.
+impl AsFd for Outage {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(1000);
+
+    #[test]
+    fn it_tells_of_its_beginning_and_its_end_once_each() {
+        let outage = Outage::new().unwrap();
+        assert!(!outage.take_news() && !outage.is_on(Instant::now()));
+        let start = Instant::now();
+        outage.begin(start, Duration::from_millis(200));
+        outage.begin(start, Duration::from_millis(100));
+        assert!(outage.is_on(start + Duration::from_millis(150)), "the longer one counts");
+        poll::wait(&[outage.as_fd()], Some(LONG)).unwrap();
+        assert!(outage.take_news());
+        poll::wait(&[outage.as_fd()], Some(LONG)).unwrap();
+        assert!(!outage.is_on(Instant::now()), "it is not told of its end before that");
+        assert!(outage.take_news() && !outage.take_news());
+    }
+
+    /// What has no end in sight is no overflow.
+    #[test]
+    fn it_may_last_for_ever() {
+        let outage = Outage::new().unwrap();
+        outage.begin(Instant::now(), Duration::from_secs(60));
+        outage.begin(Instant::now(), Duration::MAX);
+        assert!(outage.is_on(Instant::now()) && outage.take_news() && !outage.has_news());
+    }
+}

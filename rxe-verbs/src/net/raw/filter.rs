@@ -1,0 +1,217 @@
+//! The filter of a raw link's sockets: which frames are for this process. Each process has its own, by its slot, as the steering
+//! program has it for sockets ([`crate::net::steer`]).
+
+use super::frame::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_ROCE_V1, IPV4, IPV6, UDP};
+use core::net::IpAddr;
+
+use crate::net::ROCE_PORT;
+use crate::sys::socket::Instruction;
+use rxe_core::endpoint::STEERING_PROBE;
+
+// Instruction codes of linux/bpf_common.h: class | size | mode, or class | operation | source.
+const LOAD_WORD: u16 = 0x20;
+const LOAD_HALF: u16 = 0x28;
+const LOAD_BYTE: u16 = 0x30;
+const AND: u16 = 0x54;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+
+/// Which packets of queue pair 1 and of groups are wanted beside those of the slot's queue pairs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wanted {
+    /// Top byte of the process's queue pair numbers.
+    pub slot: u8,
+    /// Those to queue pair 1.
+    pub gsi: bool,
+    /// Those to groups.
+    pub groups: bool,
+    /// The one address of ours that packets are taken for, groups beside it.
+    pub only: Option<IpAddr>,
+}
+
+const fn op(code: u16, k: u32) -> Instruction {
+    Instruction { code, jump_true: 0, jump_false: 0, k }
+}
+
+/// Goes on if the accumulator is `k`, else returns what the program's last instruction does; see [`finish`].
+const fn need(k: u32) -> Instruction {
+    Instruction { code: JUMP_IF_EQUAL, jump_true: 0, jump_false: u8::MAX, k }
+}
+
+/// Accepts if the accumulator is `k`, else goes on; see [`finish`].
+const fn take(k: u32) -> Instruction {
+    Instruction { code: JUMP_IF_EQUAL, jump_true: u8::MAX, jump_false: 0, k }
+}
+
+/// Frames of `ethertype` with packets of ours. A load behind a frame's end ends the program: the frame is dropped.
+pub(super) fn of_frames(ethertype: u16, wanted: Wanted) -> Vec<Instruction> {
+    let ethernet = ETHERNET as u32;
+    let (mut program, bth) = match ethertype {
+        ETHERTYPE_ROCE_V1 => (vec![op(LOAD_BYTE, ethernet + 6), need(0x1b)], ethernet + 40),
+        _ => {
+            let (protocol, ip) = if ethertype == ETHERTYPE_IPV4 { (9, IPV4) } else { (6, IPV6) };
+            let udp = ethernet + ip as u32;
+            let program = vec![
+                op(LOAD_BYTE, ethernet + protocol),
+                need(17),
+                op(LOAD_HALF, udp + 2),
+                need(u32::from(ROCE_PORT)),
+            ];
+            (program, udp + UDP as u32)
+        }
+    };
+    program.extend([op(LOAD_WORD, bth + 4), op(AND, 0x00ff_ffff)]);
+    program.push(if wanted.groups { take(0x00ff_ffff) } else { refuse(0x00ff_ffff) });
+    let at = ethernet + if ethertype == ETHERTYPE_IPV4 { 16 } else { 24 };
+    match wanted.only {
+        None => {}
+        Some(IpAddr::V4(own)) if ethertype == ETHERTYPE_IPV4 => {
+            program.extend([op(LOAD_WORD, at), need(own.to_bits())]);
+        }
+        Some(own) => {
+            let octets = match own {
+                IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+                IpAddr::V6(v6) => v6.octets(),
+            };
+            for (word, bytes) in (at..).step_by(4).zip(octets.chunks_exact(4)) {
+                let bytes = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                program.extend([op(LOAD_WORD, word), need(bytes)]);
+            }
+        }
+    }
+    program.extend([op(LOAD_WORD, bth + 4), op(AND, 0x00ff_ffff)]);
+    program.push(if wanted.gsi { take(1) } else { refuse(1) });
+    program.extend([op(LOAD_BYTE, bth + 5), need(u32::from(wanted.slot))]);
+    finish(program)
+}
+
+/// What the socket of port 4791 takes beside a raw link: with `shared`, what the host service and its steering need it for,
+/// which is queue pair 1, groups and probes; else nothing. It is there so that the kernel does not tell peers that nobody has the port.
+/// Such a filter sees packets from their UDP header on.
+pub(super) fn of_port(shared: bool) -> Vec<Instruction> {
+    if !shared {
+        return vec![op(RETURN, 0)];
+    }
+    let bth = UDP as u32;
+    finish(vec![
+        op(LOAD_BYTE, bth),
+        take(u32::from(STEERING_PROBE)),
+        op(LOAD_WORD, bth + 4),
+        op(AND, 0x00ff_ffff),
+        take(1),
+        need(0x00ff_ffff),
+    ])
+}
+
+/// Drops if the accumulator is `k`, else goes on.
+const fn refuse(k: u32) -> Instruction {
+    Instruction { code: JUMP_IF_EQUAL, jump_true: u8::MAX - 1, jump_false: 0, k }
+}
+
+/// Puts the two ends behind a program, and the ways to them into its jumps.
+fn finish(mut program: Vec<Instruction>) -> Vec<Instruction> {
+    let end = program.len();
+    for (at, instruction) in program.iter_mut().enumerate() {
+        let (accept, drop) = ((end - at - 1) as u8, (end - at) as u8);
+        match (instruction.jump_true, instruction.jump_false) {
+            (u8::MAX, _) => instruction.jump_true = accept,
+            (_, u8::MAX) => instruction.jump_false = drop,
+            (jump, _) if jump == u8::MAX - 1 => instruction.jump_true = drop,
+            _ => {}
+        }
+    }
+    program.extend([op(RETURN, u32::MAX), op(RETURN, 0)]);
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::raw::frame::ETHERTYPE_IPV6;
+
+    /// Runs a program as the kernel does; whether it accepts.
+    fn accepts(program: &[Instruction], packet: &[u8]) -> bool {
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let Instruction { code, jump_true, jump_false, k } = program[at];
+            let load = |len: usize| {
+                let bytes = packet.get(k as usize..k as usize + len)?;
+                Some(bytes.iter().fold(0, |value, byte| value << 8 | u32::from(*byte)))
+            };
+            let loaded = match code {
+                LOAD_WORD => load(4),
+                LOAD_HALF => load(2),
+                LOAD_BYTE => load(1),
+                AND => Some(accumulator & k),
+                RETURN => return k != 0,
+                _ => {
+                    at += usize::from(if accumulator == k { jump_true } else { jump_false });
+                    Some(accumulator)
+                }
+            };
+            let Some(loaded) = loaded else { return false };
+            accumulator = loaded;
+            at += 1;
+        }
+    }
+
+    /// A frame to a queue pair, at 10.0.0.9 or ::ffff:10.0.0.9.
+    fn frame(ethertype: u16, qpn: u32) -> Vec<u8> {
+        let (mut frame, bth) = match ethertype {
+            ETHERTYPE_IPV4 => (vec![0; 70], 42),
+            ETHERTYPE_IPV6 => (vec![0; 90], 62),
+            _ => (vec![0; 82], 54),
+        };
+        match ethertype {
+            ETHERTYPE_IPV4 => {
+                frame[23] = 17;
+                frame[30..34].copy_from_slice(&[10, 0, 0, 9]);
+            }
+            _ => {
+                frame[20] = if ethertype == ETHERTYPE_IPV6 { 17 } else { 0x1b };
+                frame[48..54].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 9]);
+            }
+        }
+        if ethertype != ETHERTYPE_ROCE_V1 {
+            frame[bth - 6..bth - 4].copy_from_slice(&ROCE_PORT.to_be_bytes());
+        }
+        frame[bth + 4..bth + 8].copy_from_slice(&qpn.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn each_process_takes_what_is_its() {
+        for ethertype in [ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1] {
+            for all in [false, true] {
+                for only in [None, Some(IpAddr::from([10, 0, 0, 9])), Some([10, 0, 0, 8].into())] {
+                    let program = of_frames(ethertype, Wanted { slot: 7, gsi: all, groups: all, only });
+                    let here = only != Some([10, 0, 0, 8].into());
+                    let takes = |qpn| accepts(&program, &frame(ethertype, qpn));
+                    assert_eq!(takes(0x07_1234), here, "{ethertype:#x} {only:?}");
+                    assert!(!takes(0x08_1234));
+                    assert_eq!(takes(1), here && all);
+                    assert_eq!(takes(0xff_ffff), all);
+                    let mut other = frame(ethertype, 0x07_1234);
+                    other[if ethertype == ETHERTYPE_IPV4 { 23 } else { 20 }] = 6;
+                    assert!(!accepts(&program, &other), "another protocol");
+                    for cut in 0..frame(ethertype, 0).len() - 20 {
+                        assert!(!accepts(&program, &frame(ethertype, 0x07_1234)[..cut]), "cut to {cut}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_port_takes_what_the_host_service_needs() {
+        let packet = |opcode: u8, qpn: u32| {
+            let mut packet = vec![0; 8 + 16];
+            packet[8] = opcode;
+            packet[12..16].copy_from_slice(&qpn.to_be_bytes());
+            packet
+        };
+        let takes = |shared, opcode, qpn| accepts(&of_port(shared), &packet(opcode, qpn));
+        assert!(takes(true, 0x64, 1) && takes(true, 0x64, 0xff_ffff) && takes(true, STEERING_PROBE, 9));
+        assert!(!takes(true, 0x0a, 0x07_1234) && !takes(false, 0x64, 1));
+    }
+}

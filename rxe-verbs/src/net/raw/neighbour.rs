@@ -1,0 +1,439 @@
+//! Where a frame goes: the interface by the kernel's routing table, the station's address by its neighbour table
+//! (`rtnetlink(7)`). We resolve nothing ourselves: where the table has no entry, a datagram to the discard port has the kernel
+//! look for the neighbour. All of it is asked on sockets that were opened with the link, because a thread that sends may live in
+//! another network namespace.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+
+use socket2::SockRef;
+
+use super::frame::Mac;
+use crate::sys::{kept::Kept, unix::out_of_the_way};
+
+/// How long an answer of the kernel's is used.
+const FRESH: Duration = Duration::from_secs(1);
+/// How often the kernel is asked for a neighbour that it looks for, and how long a batch waits for that.
+const LOOK: Duration = Duration::from_millis(1);
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Destinations remembered at most; beyond, all are forgotten and asked for again.
+const MOST: usize = 4096;
+/// Where a datagram hurts nobody.
+const DISCARD: u16 = 9;
+
+// Of linux/rtnetlink.h and linux/neighbour.h.
+const ERROR: u16 = 2;
+const NEW_LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+const NEW_ROUTE: u16 = 24;
+const GET_ROUTE: u16 = 26;
+const NEW_NEIGHBOUR: u16 = 28;
+const GET_NEIGHBOUR: u16 = 30;
+const REQUEST: u16 = 1;
+const ROUTE_DST: u16 = 1;
+const ROUTE_INTERFACE: u16 = 4;
+const ROUTE_GATEWAY: u16 = 5;
+const ROUTE_VIA: u16 = 18;
+const ROUTE_LOCAL: u8 = 2;
+const LINK_ADDRESS: u16 = 1;
+const LINK_NAME: u16 = 3;
+const LINK_MTU: u16 = 4;
+/// Bytes of a message about a link, before its attributes.
+const LINK_BODY: usize = 16;
+const NEIGHBOUR_DST: u16 = 1;
+const NEIGHBOUR_MAC: u16 = 2;
+/// Incomplete, failed: an address of these is not to be used.
+const UNUSABLE: u16 = 0x01 | 0x20;
+const HEADER: usize = 16;
+const BODY: usize = 12;
+
+/// The next station on the way to a destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Hop {
+    pub ifindex: u32,
+    pub own: Mac,
+    pub next: Mac,
+    /// Bytes of an IP packet at most.
+    pub mtu: usize,
+    /// Whether it is this host itself.
+    pub local: bool,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub(super) enum NoHop {
+    /// The kernel is looking for it.
+    Soon,
+    /// It has not been found, or there is no way.
+    None(io::Error),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hop: Option<Hop>,
+    ifindex: u32,
+    asked: Instant,
+    /// When it was first looked for.
+    since: Instant,
+}
+
+/// What the kernel has said.
+#[derive(Debug)]
+pub(super) struct Neighbours {
+    netlink: Kept<OwnedFd>,
+    known: HashMap<(IpAddr, u32), Entry>,
+    /// Interfaces' own addresses, and when they were asked for.
+    own: HashMap<u32, (Option<Mac>, Instant)>,
+}
+
+impl Neighbours {
+    /// Of this thread's network namespace.
+    ///
+    /// # Errors
+    /// What the system says, for instance in a sandbox without netlink.
+    pub(super) fn new() -> io::Result<Self> {
+        let netlink = socket(
+            AddressFamily::Netlink,
+            SockType::Datagram,
+            SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+            SockProtocol::NetlinkRoute,
+        )?;
+        Ok(Self { netlink: Kept::new(out_of_the_way(netlink)), known: HashMap::new(), own: HashMap::new() })
+    }
+
+    /// The next station on the way from `src` to `dst`, by interface `ifindex` unless that is 0. `port` is a socket of ours by
+    /// which the kernel is made to look for it.
+    pub(super) fn hop(
+        &mut self,
+        src: IpAddr,
+        dst: IpAddr,
+        ifindex: u32,
+        port: Option<BorrowedFd<'_>>,
+    ) -> Result<Hop, NoHop> {
+        let now = Instant::now();
+        let key = (dst, ifindex);
+        let before = self.known.get(&key).copied();
+        match before {
+            Some(Entry { hop: Some(hop), asked, .. }) if now - asked < FRESH => return Ok(hop),
+            Some(Entry { hop: None, asked, since, .. }) if now - since < PATIENCE && now - asked < LOOK => {
+                return Err(NoHop::Soon);
+            }
+            _ => {}
+        }
+        let found = find(self.netlink.as_fd(), src, dst, ifindex);
+        let found = found.map_err(|error| NoHop::None(self.is_down(before).unwrap_or(error)))?;
+        let since = match before {
+            // Asked for anew after a while, it is waited for anew.
+            Some(Entry { hop: None, asked, since, .. }) if now - asked < FRESH => since,
+            _ => now,
+        };
+        if self.known.len() >= MOST {
+            self.known.clear();
+        }
+        let hop = found.as_ref().ok().copied();
+        let ifindex = found.as_ref().map_or_else(|missing| missing.ifindex, |hop| hop.ifindex);
+        self.known.insert(key, Entry { hop, ifindex, asked: now, since });
+        match found {
+            Ok(hop) => Ok(hop),
+            Err(_) if now - since < PATIENCE => {
+                if let Some(port) = port.filter(|_| since == now) {
+                    provoke(port, dst, ifindex);
+                }
+                Err(NoHop::Soon)
+            }
+            Err(missing) => Err(NoHop::None(io::Error::new(io::ErrorKind::HostUnreachable, missing.words))),
+        }
+    }
+}
+
+impl Neighbours {
+    /// The station's own address on an interface.
+    pub(super) fn own(&mut self, ifindex: u32) -> Option<Mac> {
+        let now = Instant::now();
+        if let Some((mac, asked)) = self.own.get(&ifindex)
+            && now - *asked < FRESH
+        {
+            return *mac;
+        }
+        if self.own.len() >= MOST {
+            self.own.clear();
+        }
+        let mac = interface(self.netlink.as_fd(), ifindex).ok().and_then(|interface| interface.mac);
+        self.own.insert(ifindex, (mac, now));
+        mac
+    }
+
+    /// An error in words if the interface by which a destination was reached, or looked for, is down: its routes have gone, too, so that the kernel only
+    /// says that there is no way.
+    fn is_down(&self, before: Option<Entry>) -> Option<io::Error> {
+        interface(self.netlink.as_fd(), before?.ifindex).ok().and_then(|interface| interface.check_up().err())
+    }
+}
+
+/// Has the kernel look for a neighbour. Whatever comes of it is seen in the table.
+fn provoke(port: BorrowedFd<'_>, dst: IpAddr, scope: u32) {
+    let to = match dst {
+        IpAddr::V6(v6) => SocketAddr::V6(SocketAddrV6::new(v6, DISCARD, 0, scope)),
+        v4 @ IpAddr::V4(_) => SocketAddr::new(v4, DISCARD),
+    };
+    let _ = SockRef::from(&port).send_to(&[], &to.into());
+}
+
+/// The way is known, but not the neighbour on it.
+#[derive(Debug)]
+struct Missing {
+    words: String,
+    ifindex: u32,
+}
+
+/// Asks the kernel.
+fn find(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::Result<Result<Hop, Missing>> {
+    let way = if dst.is_multicast() && wanted != 0 {
+        Way::direct(wanted)
+    } else {
+        route(netlink, src, dst, wanted)?
+    };
+    let interface = interface(netlink, way.ifindex)?;
+    interface.check_up()?;
+    let own = interface.mac.unwrap_or_default();
+    let local = way.local;
+    let hop = |next| Hop { ifindex: way.ifindex, own, next, mtu: interface.mtu as usize, local };
+    if let Some(group) = station_of_group(dst) {
+        return Ok(Ok(hop(group)));
+    }
+    if way.local || interface.flags & libc::IFF_LOOPBACK.cast_unsigned() != 0 {
+        return Ok(Ok(hop([0; 6])));
+    }
+    if interface.mac.is_none() {
+        let why = format!("{} is no Ethernet interface", interface.name);
+        return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+    }
+    let next = way.gateway.unwrap_or(dst);
+    Ok(neighbour(netlink, next, way.ifindex)?.map(hop).ok_or_else(|| {
+        let name = &interface.name;
+        let words = format!("the neighbour table has no address for {next} on {name} (ip neighbour)");
+        Missing { words, ifindex: way.ifindex }
+    }))
+}
+
+/// What is asked of an interface.
+#[derive(Debug, Default)]
+struct Interface {
+    name: String,
+    mac: Option<Mac>,
+    mtu: u32,
+    flags: u32,
+}
+
+impl Interface {
+    fn check_up(&self) -> io::Result<()> {
+        if self.flags & libc::IFF_UP.cast_unsigned() == 0 {
+            return Err(io::Error::new(io::ErrorKind::NetworkDown, format!("{} is down", self.name)));
+        }
+        Ok(())
+    }
+}
+
+fn interface(netlink: BorrowedFd<'_>, index: u32) -> io::Result<Interface> {
+    let mut body = [0; LINK_BODY];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    let reply = ask(netlink, GET_LINK, &body, &[], NEW_LINK)?;
+    let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+    let flags = reply.get(8..).map_or(0, word);
+    let mut interface = Interface { flags, ..Interface::default() };
+    for (kind, value) in Attributes(reply.get(LINK_BODY..).unwrap_or_default()) {
+        match kind {
+            LINK_ADDRESS => interface.mac = value.try_into().ok(),
+            LINK_NAME => interface.name = String::from_utf8_lossy(value).trim_end_matches('\0').to_owned(),
+            LINK_MTU => interface.mtu = word(value),
+            _ => {}
+        }
+    }
+    Ok(interface)
+}
+
+/// The station that stands for a multicast group (RFC 1112, 6.4; RFC 2464, 7).
+pub(super) fn station_of_group(group: IpAddr) -> Option<Mac> {
+    match group {
+        IpAddr::V4(v4) if v4.is_multicast() => {
+            let [_, b, c, d] = v4.octets();
+            Some([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+        }
+        IpAddr::V6(v6) if v6.is_multicast() => {
+            let o = v6.octets();
+            Some([0x33, 0x33, o[12], o[13], o[14], o[15]])
+        }
+        _ => None,
+    }
+}
+
+struct Way {
+    ifindex: u32,
+    gateway: Option<IpAddr>,
+    local: bool,
+}
+
+impl Way {
+    const fn direct(ifindex: u32) -> Self {
+        Self { ifindex, gateway: None, local: false }
+    }
+}
+
+fn family(address: IpAddr) -> u8 {
+    (if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
+}
+
+fn bytes_of(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+fn address_of(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(|octets| Ipv4Addr::from(octets).into()),
+        16 => <[u8; 16]>::try_from(bytes).ok().map(|octets| Ipv6Addr::from(octets).into()),
+        _ => None,
+    }
+}
+
+fn route(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::Result<Way> {
+    let mut body = [0; BODY];
+    (body[0], body[1]) = (family(dst), if dst.is_ipv4() { 32 } else { 128 });
+    let mut attributes = vec![(ROUTE_DST, bytes_of(dst))];
+    // Addresses on two interfaces of one network: the source decides.
+    const ROUTE_SRC: u16 = 2;
+    body[2] = body[1];
+    attributes.push((ROUTE_SRC, bytes_of(src)));
+    if wanted != 0 {
+        attributes.push((ROUTE_INTERFACE, wanted.to_ne_bytes().to_vec()));
+    }
+    let reply = ask(netlink, GET_ROUTE, &body, &attributes, NEW_ROUTE)?;
+    let mut way = Way::direct(wanted);
+    way.local = reply.get(7) == Some(&ROUTE_LOCAL);
+    for (kind, value) in Attributes(reply.get(BODY..).unwrap_or_default()) {
+        match kind {
+            ROUTE_INTERFACE => {
+                way.ifindex = value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+            }
+            ROUTE_GATEWAY => way.gateway = address_of(value),
+            ROUTE_VIA => way.gateway = value.get(2..).and_then(address_of),
+            _ => {}
+        }
+    }
+    Ok(way)
+}
+
+fn neighbour(netlink: BorrowedFd<'_>, address: IpAddr, ifindex: u32) -> io::Result<Option<Mac>> {
+    let mut body = [0; BODY];
+    body[0] = family(address);
+    body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    let reply = match ask(netlink, GET_NEIGHBOUR, &body, &[(NEIGHBOUR_DST, bytes_of(address))], NEW_NEIGHBOUR)
+    {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+        reply => reply?,
+    };
+    let state = reply.get(8..10).map_or(UNUSABLE, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    if state & UNUSABLE != 0 {
+        return Ok(None);
+    }
+    let mut attributes = Attributes(reply.get(BODY..).unwrap_or_default());
+    Ok(attributes.find(|(kind, _)| *kind == NEIGHBOUR_MAC).and_then(|(_, value)| value.try_into().ok()))
+}
+
+/// Sends one request and gives the body of its answer, which is to be of kind `wanted`.
+fn ask(
+    netlink: BorrowedFd<'_>,
+    request: u16,
+    body: &[u8],
+    attributes: &[(u16, Vec<u8>)],
+    wanted: u16,
+) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; HEADER];
+    message.extend(body);
+    for (kind, value) in attributes {
+        message.extend((4 + value.len() as u16).to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend(value);
+        message.resize(message.len().next_multiple_of(4), 0);
+    }
+    let len = message.len() as u32;
+    message[..4].copy_from_slice(&len.to_ne_bytes());
+    message[4..6].copy_from_slice(&request.to_ne_bytes());
+    message[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+    send(netlink.as_raw_fd(), &message, MsgFlags::MSG_DONTWAIT)?;
+    let mut reply = vec![0; 16 * 1024];
+    // The kernel answers within the call that asks.
+    let len = recv(netlink.as_raw_fd(), &mut reply, MsgFlags::MSG_DONTWAIT)?;
+    reply.truncate(len);
+    let kind = reply.get(4..6).map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    let body = reply.get(HEADER..).unwrap_or_default();
+    if kind == ERROR {
+        let code = body.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
+        return Err(io::Error::from_raw_os_error(-code));
+    }
+    if kind != wanted {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("rtnetlink answered {kind}, not {wanted}"),
+        ));
+    }
+    Ok(body.to_vec())
+}
+
+/// The attributes of a message; ends at the first that is damaged.
+struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let head: &[u8; 4] = self.0.first_chunk()?;
+        let len = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let value = self.0.get(4..len)?;
+        // The two highest bits are flags.
+        let kind = u16::from_ne_bytes([head[2], head[3]]) & 0x3fff;
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_stations_of_their_own() {
+        assert_eq!(station_of_group([239, 129, 2, 3].into()), Some([1, 0, 0x5e, 1, 2, 3]));
+        assert_eq!(station_of_group("ff12::1:a0b:c0d".parse().unwrap()), Some([0x33, 0x33, 10, 11, 12, 13]));
+        assert_eq!(station_of_group([10, 0, 0, 1].into()), None);
+    }
+
+    #[test]
+    fn damaged_attributes_end_the_list() {
+        let good = [8, 0, 4, 0, 7, 0, 0, 0, 5, 0, 1, 0x80, 9, 0, 0, 0];
+        let list: Vec<_> = Attributes(&good).collect();
+        assert_eq!(list, [(4, &[7, 0, 0, 0][..]), (1, &[9][..])]);
+        for cut in 0..good.len() {
+            assert!(Attributes(&good[..cut]).count() <= 2);
+        }
+        assert_eq!(Attributes(&[3, 0, 0, 0]).count(), 0);
+        assert_eq!(Attributes(&[255, 255, 0, 0]).count(), 0);
+    }
+
+    #[test]
+    fn the_way_to_oneself_is_the_loopback() {
+        let own = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let hop = Neighbours::new()
+            .expect("netlink")
+            .hop(own, own, 0, None)
+            .expect("a loopback interface that is up");
+        assert_eq!((hop.own, hop.next), ([0; 6], [0; 6]));
+    }
+}
