@@ -1,0 +1,220 @@
+//! How a running interface is asked and ended: a socket with an abstract name, so that it is found in the network namespace of its
+//! interface and nowhere else, and vanishes with the process.
+//!
+//! A thread talks to whoever comes and hands commands to the interface's own, which is woken by a descriptor. Only root and
+//! the interface's own user are heard.
+
+use crate::{Error, Report};
+use nix::{
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        socket::{getsockopt, sockopt::PeerCredentials},
+    },
+    unistd::Uid,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+    },
+    thread,
+    time::Duration,
+};
+
+/// What the names begin with.
+const PREFIX: &str = "rxe-ipoib/";
+/// Longest question.
+const MOST_BYTES: u64 = 64;
+/// Longest answer.
+const MOST_ANSWER: u64 = 16 << 20;
+/// How long either side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is wanted.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Say how it is.
+    Show(SyncSender<Box<Report>>),
+    /// End.
+    Stop,
+}
+
+/// An answer on the wire: a line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Report(Box<Report>),
+    Stopping,
+    Refused(String),
+}
+
+/// The interface's side.
+#[derive(Debug)]
+pub(crate) struct Door {
+    bell: Arc<EventFd>,
+    sender: Sender<Command>,
+    commands: Receiver<Command>,
+}
+
+/// Ends an interface.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    bell: Arc<EventFd>,
+    sender: Sender<Command>,
+}
+
+impl Stopper {
+    /// Has [`crate::Interface::run`] return.
+    pub fn stop(&self) {
+        // If nobody is there it has ended.
+        let _ = self.sender.send(Command::Stop);
+        let _ = self.bell.write(1);
+    }
+}
+
+fn address(name: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("{PREFIX}{name}"))
+}
+
+impl Door {
+    pub(crate) fn open(name: &str) -> Result<Self, Error> {
+        let listener = address(name).and_then(|address| UnixListener::bind_addr(&address));
+        let listener = listener.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => Error::Exists(name.to_owned()),
+            _ => Error::System { action: "open the control socket", source },
+        })?;
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let bell = EventFd::from_value_and_flags(0, flags).map_err(io::Error::from);
+        let bell = Arc::new(bell.map_err(Error::system("make an event counter"))?);
+        let (sender, commands) = channel();
+        let porter = Stopper { bell: Arc::clone(&bell), sender: sender.clone() };
+        thread::Builder::new()
+            .name("ipoib-control".to_owned())
+            .spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    // Whoever hangs up hears nothing.
+                    let _ = serve(&stream, &porter);
+                }
+            })
+            .map_err(Error::system("start a thread"))?;
+        Ok(Self { bell, sender, commands })
+    }
+
+    pub(crate) fn stopper(&self) -> Stopper {
+        Stopper { bell: Arc::clone(&self.bell), sender: self.sender.clone() }
+    }
+
+    /// The next command, if there is one.
+    pub(crate) fn next(&self) -> Option<Command> {
+        let _ = self.bell.read();
+        self.commands.try_recv().ok()
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+fn serve(stream: &UnixStream, porter: &Stopper) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let peer = getsockopt(stream, PeerCredentials)?.uid();
+    let mut line = String::new();
+    BufReader::new(stream.take(MOST_BYTES)).read_line(&mut line)?;
+    let answer = if peer != 0 && peer != Uid::effective().as_raw() {
+        Answer::Refused(format!("this interface is user {}'s", Uid::effective()))
+    } else {
+        match line.trim_end() {
+            "show" => {
+                let (reply, report) = sync_channel(1);
+                let _ = porter.sender.send(Command::Show(reply));
+                let _ = porter.bell.write(1);
+                let busy = |_| Answer::Refused("the interface does not answer".to_owned());
+                report.recv_timeout(PATIENCE).map_or_else(busy, Answer::Report)
+            }
+            "stop" => {
+                porter.stop();
+                Answer::Stopping
+            }
+            _ => Answer::Refused("unknown command".to_owned()),
+        }
+    };
+    let mut stream = stream;
+    stream.write_all(serde_json::to_string(&answer)?.as_bytes())?;
+    stream.write_all(b"\n")
+}
+
+fn ask(name: &str, question: &str) -> Result<Answer, Error> {
+    let talk = || -> io::Result<Answer> {
+        let mut stream = UnixStream::connect_addr(&address(name)?)?;
+        stream.set_read_timeout(Some(2 * PATIENCE))?;
+        stream.write_all(question.as_bytes())?;
+        stream.write_all(b"\n")?;
+        let mut text = String::new();
+        BufReader::new(stream.take(MOST_ANSWER)).read_line(&mut text)?;
+        Ok(serde_json::from_str(&text)?)
+    };
+    talk().map_err(|source| match source.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::InvalidInput => Error::NoInterface(name.to_owned()),
+        _ => Error::System { action: "ask the interface's process", source },
+    })
+}
+
+/// How an interface is.
+///
+/// # Errors
+/// [`Error::NoInterface`], [`Error::Refused`], [`Error::System`].
+pub fn show(name: &str) -> Result<Report, Error> {
+    match ask(name, "show")? {
+        Answer::Report(report) => Ok(*report),
+        Answer::Refused(text) => Err(Error::Refused(text)),
+        Answer::Stopping => Err(Error::Refused("not an answer to that".to_owned())),
+    }
+}
+
+/// Has an interface end, and waits until it has.
+///
+/// # Errors
+/// As [`show`].
+pub fn stop(name: &str) -> Result<(), Error> {
+    match ask(name, "stop")? {
+        Answer::Refused(text) => return Err(Error::Refused(text)),
+        Answer::Stopping | Answer::Report(_) => {}
+    }
+    let there = || address(name).and_then(|address| UnixStream::connect_addr(&address)).is_ok();
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if !there() {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Err(Error::Refused(format!("{name} has been told to end and has not")))
+}
+
+/// The names of the interfaces in this network namespace.
+///
+/// # Errors
+/// [`Error::System`] if the system's list of sockets cannot be read.
+pub fn names() -> Result<Vec<String>, Error> {
+    let table = fs::read_to_string("/proc/thread-self/net/unix");
+    let table = table.map_err(Error::system("read /proc/thread-self/net/unix"))?;
+    // The last column; listening sockets alone have the flag 00010000.
+    let listening = table.lines().filter(|line| line.split_whitespace().nth(3) == Some("00010000"));
+    let name = |line: &str| {
+        line.split_whitespace().nth(7)?.strip_prefix('@')?.strip_prefix(PREFIX).map(str::to_owned)
+    };
+    let mut names: Vec<_> = listening.filter_map(name).collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}

@@ -1,0 +1,113 @@
+//! Why there is no interface, or no longer.
+
+use std::io;
+
+/// What went wrong, with what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The interface's name cannot be one.
+    #[error("\"{0}\" is no name for an interface: 1 to 15 characters, no blanks, slashes or colons")]
+    Name(String),
+    /// The TUN device cannot be had.
+    #[error("cannot make the TUN interface {name}: {source}{}", tun_advice(.source))]
+    Tun {
+        /// The interface.
+        name: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Somebody has deleted the interface, or it fails.
+    #[error("interface {name} is gone: {source}")]
+    Gone {
+        /// The interface.
+        name: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The partition is not one of the port's.
+    #[error(
+        "P_Key {wanted:#06x} is not in the table of {device} ({table}); partitions.conf or [host] pkeys in rxe.toml say what is"
+    )]
+    Pkey {
+        /// Asked for.
+        wanted: u16,
+        /// Device.
+        device: String,
+        /// What there is.
+        table: String,
+    },
+    /// The GID index is empty.
+    #[error("{device} has no GID with index {index}; `rxe devices -v` lists them")]
+    Gid {
+        /// Device.
+        device: String,
+        /// Asked for.
+        index: u8,
+    },
+    /// The MTU is not possible.
+    #[error("an MTU of {wanted} is not possible: {most} at most over {device} in this mode, 68 at least")]
+    Mtu {
+        /// Asked for.
+        wanted: u16,
+        /// Possible.
+        most: u16,
+        /// Device.
+        device: String,
+    },
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] rxe_verbs::OpenError),
+    /// A verbs object cannot be made.
+    #[error(transparent)]
+    Create(#[from] rxe_verbs::CreateError),
+    /// Memory cannot be registered.
+    #[error(transparent)]
+    Register(#[from] rxe_verbs::RegisterError),
+    /// A queue pair does not take its attributes.
+    #[error(transparent)]
+    Modify(#[from] rxe_verbs::ModifyQpError),
+    /// The connection manager refuses.
+    #[error("connected mode: {0}")]
+    Manager(#[from] rxe_cm::CmError),
+    /// The completion queue fails.
+    #[error(transparent)]
+    Poll(#[from] rxe_verbs::PollError),
+    /// A system call fails.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// There is no such interface here, or it is nobody's of ours.
+    #[error("there is no IPoIB interface {0} of rxe in this network namespace; `rxe ipoib show` lists them")]
+    NoInterface(String),
+    /// Somebody has that interface already.
+    #[error("IPoIB interface {0} is there already; `rxe ipoib delete {0}` removes it")]
+    Exists(String),
+    /// The interface's process says no.
+    #[error("{0}")]
+    Refused(String),
+}
+
+fn tun_advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; it takes CAP_NET_ADMIN in this network namespace (root, or `unshare -Urn`)"
+        }
+        io::ErrorKind::NotFound => {
+            "; /dev/net/tun is missing (`modprobe tun`, or the container has no such device)"
+        }
+        io::ErrorKind::ResourceBusy => "; there is an interface of that name",
+        _ => "",
+    }
+}
+
+impl Error {
+    /// For `map_err`.
+    pub(crate) fn system(action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { action, source }
+    }
+}

@@ -1,0 +1,442 @@
+//! Connected mode (RFC 4755): reliable connections to neighbours that take them. As in Linux, each side sends by the connection
+//! that it has asked for, and receives by the peer's.
+
+use super::{ConnectionReport, Parcel, Work};
+use crate::{
+    Error,
+    pool::Pool,
+    port::Port,
+    proto::{
+        address::LinkAddress,
+        connected::{self, PrivateData},
+        encap,
+    },
+};
+use rxe_cm::{
+    CmEvent, CmId, CmOptions, ConnParams, EventChannel, EventKind, Manager, proto::PortSpace,
+    proto::ServiceId,
+};
+use rxe_verbs::{Pkey, Qp, QpCaps, QpChange, QpInit, QpState, QpType, RecvWr, SendOp, SendWr, Srq};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6},
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Messages that may come at a time, from all peers.
+const RECEIVES: u32 = 128;
+/// Messages under way to one peer: half of the buffers, so that a peer that takes nothing leaves the other half.
+const SENDS: u32 = super::CONNECTED_SENDS / 2;
+/// Completions that are not the datagrams'.
+pub(super) const COMPLETIONS: u32 = RECEIVES + super::CONNECTED_SENDS;
+/// Connections in each direction.
+const MOST_CONNECTIONS: usize = 512;
+/// Packets that wait until a connection stands.
+const MOST_WAITING: usize = 16;
+/// How long a neighbour that did not take a connection is not asked again.
+const PAUSE: Duration = Duration::from_secs(5);
+/// The longest message that we take.
+const RECEIVE_MTU: usize = encap::LEN + connected::MTU as usize;
+
+/// What became of a parcel.
+pub(super) enum Sent {
+    /// It is on its way.
+    Gone,
+    /// It waits for the connection.
+    Kept,
+    /// Too much is under way, or waits.
+    Busy,
+    /// The peer takes IP packets of that length at most.
+    TooBig(u16),
+    /// There is no connection: try a datagram.
+    ByDatagram,
+}
+
+/// How far a connection of ours is.
+#[derive(Debug)]
+enum Phase {
+    /// Being made; packets too long for datagrams wait.
+    Asked(Vec<Parcel>),
+    /// It stands; the peer takes IP packets of that length.
+    Stands(u16),
+}
+
+/// A connection that we have asked for, by which we send.
+#[derive(Debug)]
+struct Active {
+    id: CmId,
+    qp: Option<Arc<Qp>>,
+    phase: Phase,
+    used: Duration,
+}
+
+/// A queue pair whose work is not all done.
+#[derive(Debug)]
+struct Sender {
+    peer: LinkAddress,
+    outstanding: u32,
+    /// Of a connection that is over: kept until its work has come back.
+    ending: Option<(CmId, Arc<Qp>)>,
+}
+
+/// A connection of a peer's, by which we receive.
+#[derive(Debug)]
+struct Passive {
+    /// Holds the connection.
+    _id: CmId,
+    peer: (Ipv6Addr, u32),
+    since: u64,
+}
+
+/// What has happened to connections that the interface has to know.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// Packets to send once more, for the connection stands, or is not to be.
+    pub(super) released: Vec<(Parcel, LinkAddress)>,
+    /// Connections that stand since.
+    pub(super) made: u64,
+    /// Whose connections were not made, or cut.
+    pub(super) failed: Vec<LinkAddress>,
+    /// Requests of peers that were refused.
+    pub(super) refused: u64,
+}
+
+/// All connections of an interface.
+#[derive(Debug)]
+pub(super) struct Connections {
+    manager: Manager,
+    channel: EventChannel,
+    /// Hears requests.
+    _listener: CmId,
+    srq: Srq,
+    pub(super) arrivals: Pool,
+    active: HashMap<LinkAddress, Active>,
+    /// Which neighbour an id of ours is for.
+    asked: HashMap<usize, LinkAddress>,
+    senders: HashMap<u32, Sender>,
+    passive: HashMap<usize, Passive>,
+    /// Neighbours that did not take a connection, and until when they are left alone.
+    paused: HashMap<LinkAddress, Duration>,
+    /// Connections of peers so far.
+    arrived: u64,
+    failed: Vec<LinkAddress>,
+}
+
+impl Connections {
+    /// Listens for connections of peers.
+    pub(super) fn open(port: &Port) -> Result<Self, Error> {
+        let manager = Manager::on(&port.context)?;
+        let channel = EventChannel::new()?;
+        let listener = manager.create_id(&channel, PortSpace::Ib)?;
+        listener.name_service(ServiceId(connected::service_id(port.address.qpn)))?;
+        listener.bind(socket_address(port, port.address.gid))?;
+        listener.listen(0)?;
+        let srq = port.pd.create_srq(RECEIVES, 1)?;
+        let arrivals = Pool::new(&port.pd, RECEIVES, RECEIVE_MTU)?;
+        let connections = Self {
+            manager,
+            channel,
+            _listener: listener,
+            srq,
+            arrivals,
+            active: HashMap::new(),
+            asked: HashMap::new(),
+            senders: HashMap::new(),
+            passive: HashMap::new(),
+            paused: HashMap::new(),
+            arrived: 0,
+            failed: Vec::new(),
+        };
+        connections.receive(0..RECEIVES);
+        Ok(connections)
+    }
+
+    /// Posts slots for what comes.
+    pub(super) fn receive(&self, slots: impl Iterator<Item = u32>) {
+        let slots: Vec<_> = slots.map(|slot| (slot, [self.arrivals.sge(slot, RECEIVE_MTU)])).collect();
+        let list: Vec<_> =
+            slots.iter().map(|(slot, sges)| RecvWr { wr_id: Work::Message.id(*slot), sges }).collect();
+        // There are as many places as slots.
+        let _ = self.srq.post_recv_list(&list);
+    }
+
+    /// Connections by which we send.
+    pub(super) fn report(&self) -> Vec<ConnectionReport> {
+        let told = |(peer, active): (&LinkAddress, &Active)| match (&active.phase, &active.qp) {
+            (Phase::Stands(mtu), Some(qp)) => Some(ConnectionReport {
+                address: peer.to_string(),
+                mtu: (*mtu).into(),
+                qpn: qp.qpn().value(),
+            }),
+            _ => None,
+        };
+        self.active.iter().filter_map(told).collect()
+    }
+
+    /// Sends a parcel over the connection to a neighbour, or asks for one.
+    pub(super) fn send(
+        &mut self,
+        now: Duration,
+        port: &Port,
+        buffers: &Pool,
+        parcel: Parcel,
+        to: LinkAddress,
+    ) -> Sent {
+        let fits = parcel.len <= usize::from(port.mtu);
+        let Some(active) = self.active.get_mut(&to) else {
+            if self.paused.get(&to).is_some_and(|until| *until > now)
+                || !self.ask(now, port, to, parcel, fits)
+            {
+                return Sent::ByDatagram;
+            }
+            return if fits { Sent::ByDatagram } else { Sent::Kept };
+        };
+        active.used = now;
+        match (&mut active.phase, &active.qp) {
+            (Phase::Stands(mtu), _) if parcel.len > usize::from(*mtu) => Sent::TooBig(*mtu),
+            (Phase::Stands(_), Some(qp)) => {
+                let sges = [buffers.sge(parcel.slot, parcel.frame())];
+                let sender = self.senders.get_mut(&qp.qpn().value());
+                match (sender, qp.post_send(&SendWr::new(Work::Send.id(parcel.slot), SendOp::Send, &sges))) {
+                    (Some(sender), Ok(())) => {
+                        sender.outstanding += 1;
+                        Sent::Gone
+                    }
+                    _ => Sent::Busy,
+                }
+            }
+            // Resolution is done, so a datagram reaches it; what is longer has to wait.
+            _ if fits => Sent::ByDatagram,
+            (Phase::Asked(waiting), _) if waiting.len() < MOST_WAITING => {
+                waiting.push(parcel);
+                Sent::Kept
+            }
+            _ => Sent::Busy,
+        }
+    }
+
+    /// Asks for a connection; false if that is not possible now.
+    fn ask(&mut self, now: Duration, port: &Port, to: LinkAddress, parcel: Parcel, fits: bool) -> bool {
+        if self.active.len() >= MOST_CONNECTIONS {
+            let idle = self.active.iter().filter(|(_, active)| matches!(active.phase, Phase::Stands(_)));
+            let Some(oldest) = idle.min_by_key(|(_, active)| active.used).map(|(peer, _)| *peer) else {
+                return false;
+            };
+            self.end(oldest);
+        }
+        let made = self.manager.create_id(&self.channel, PortSpace::Ib).and_then(|id| {
+            id.name_service(ServiceId(connected::service_id(to.qpn)))?;
+            id.set_options(CmOptions { pkey: Some(Pkey(port.pkey)), ..CmOptions::default() })?;
+            let (from, peer) = (socket_address(port, port.address.gid), socket_address(port, to.gid));
+            id.resolve_addr(Some(from), peer)?;
+            Ok(id)
+        });
+        let Ok(id) = made else {
+            self.pause(now, to);
+            return false;
+        };
+        self.asked.insert(id.number(), to);
+        let waiting = if fits { Vec::new() } else { vec![parcel] };
+        self.active.insert(to, Active { id, qp: None, phase: Phase::Asked(waiting), used: now });
+        true
+    }
+
+    fn pause(&mut self, now: Duration, peer: LinkAddress) {
+        self.paused.retain(|_, until| *until > now);
+        if self.paused.len() < MOST_CONNECTIONS {
+            self.paused.insert(peer, now + PAUSE);
+        }
+    }
+
+    /// A message of ours has left, or will not.
+    pub(super) fn handle_sent(&mut self, qpn: rxe_verbs::Qpn, good: bool) {
+        let Some(sender) = self.senders.get_mut(&qpn.value()) else { return };
+        sender.outstanding = sender.outstanding.saturating_sub(1);
+        if sender.outstanding == 0 && sender.ending.is_some() {
+            self.senders.remove(&qpn.value());
+        } else if !good && sender.ending.is_none() {
+            self.failed.push(sender.peer);
+        }
+    }
+
+    /// Takes events of the connection manager.
+    pub(super) fn follow(&mut self, now: Duration, port: &Port) -> News {
+        let mut news = News::default();
+        while let Some(event) = self.channel.try_get_event() {
+            self.take(now, port, event, &mut news);
+        }
+        for peer in core::mem::take(&mut self.failed) {
+            if self.active.contains_key(&peer) {
+                news.failed.push(peer);
+                self.give_up(peer, &mut news);
+            }
+        }
+        news
+    }
+
+    fn take(&mut self, now: Duration, port: &Port, event: CmEvent, news: &mut News) {
+        let number = event.id.number();
+        if let EventKind::ConnectRequest(_) = event.kind {
+            return self.answer(port, &event, news);
+        }
+        if let Some(&peer) = self.asked.get(&number) {
+            let gone_on = match event.kind {
+                EventKind::AddrResolved => event.id.resolve_route().is_ok(),
+                EventKind::RouteResolved => self.connect(port, peer),
+                EventKind::Established(_) => self.stand(peer, &event, news),
+                EventKind::AddrChange => true,
+                _ => false,
+            };
+            if !gone_on {
+                news.failed.push(peer);
+                self.pause(now, peer);
+                self.give_up(peer, news);
+            }
+            return;
+        }
+        match event.kind {
+            EventKind::Established(_) => news.made += u64::from(self.passive.contains_key(&number)),
+            EventKind::AddrChange => {}
+            _ => _ = self.passive.remove(&number),
+        }
+    }
+
+    /// The route is known: asks the peer.
+    fn connect(&mut self, port: &Port, peer: LinkAddress) -> bool {
+        let Some(active) = self.active.get(&peer) else { return false };
+        let Ok(qp) = active.id.create_qp(&port.pd, &self.init(port)) else { return false };
+        let Some(active) = self.active.get_mut(&peer) else { return false };
+        let sender = Sender { peer, outstanding: 0, ending: None };
+        self.senders.insert(qp.qpn().value(), sender);
+        active.qp = Some(qp);
+        active.id.connect(&params(&private_data(port))).is_ok()
+    }
+
+    /// The peer has accepted.
+    fn stand(&mut self, peer: LinkAddress, event: &CmEvent, news: &mut News) -> bool {
+        let Some(data) = PrivateData::parse(&event.private_data) else { return false };
+        let Some(active) = self.active.get_mut(&peer) else { return false };
+        let mtu = (data.receive_mtu as usize - encap::LEN).min(connected::MTU.into());
+        let phase = core::mem::replace(&mut active.phase, Phase::Stands(mtu as u16));
+        if let Phase::Asked(waiting) = phase {
+            news.made += 1;
+            news.released.extend(waiting.into_iter().map(|parcel| (parcel, peer)));
+        }
+        true
+    }
+
+    /// A connection of ours is not to be, or is over.
+    fn give_up(&mut self, peer: LinkAddress, news: &mut News) {
+        if let Some(Phase::Asked(waiting)) = self.end(peer) {
+            news.released.extend(waiting.into_iter().map(|parcel| (parcel, peer)));
+        }
+    }
+
+    /// Ends a connection of ours. Its queue pair stays until its work has come back, for buffers are held by it.
+    fn end(&mut self, peer: LinkAddress) -> Option<Phase> {
+        let Active { id, qp, phase, .. } = self.active.remove(&peer)?;
+        self.asked.remove(&id.number());
+        if let Some(qp) = qp {
+            // Puts the queue pair into the error state, as the modification does where there is no connection.
+            if id.disconnect().is_err() {
+                let _ = qp.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() });
+            }
+            let qpn = qp.qpn().value();
+            match self.senders.get_mut(&qpn) {
+                Some(sender) if sender.outstanding > 0 => sender.ending = Some((id, qp)),
+                _ => _ = self.senders.remove(&qpn),
+            }
+        }
+        Some(phase)
+    }
+
+    /// A peer asks for a connection.
+    fn answer(&mut self, port: &Port, event: &CmEvent, news: &mut News) {
+        let gid = match event.id.peer_addr().map(|address| address.ip()) {
+            Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped(),
+            Some(IpAddr::V6(v6)) => v6,
+            None => return,
+        };
+        let in_partition = event.id.path().is_some_and(|path| path.pkey_index == port.pkey_index);
+        let Some(data) = PrivateData::parse(&event.private_data).filter(|_| in_partition) else {
+            news.refused += 1;
+            // Else it is refused when the event is dropped.
+            let _ = event.id.reject(&[]);
+            return;
+        };
+        // It has lost the one that it had, or there are too many: the oldest goes.
+        let peer = (gid, data.qpn);
+        self.passive.retain(|_, passive| passive.peer != peer);
+        if self.passive.len() >= MOST_CONNECTIONS
+            && let Some(oldest) = self.passive.iter().min_by_key(|(_, one)| one.since).map(|(key, _)| *key)
+        {
+            self.passive.remove(&oldest);
+        }
+        let accepted = event
+            .id
+            .create_qp(&port.pd, &self.init(port))
+            .and_then(|_| event.id.accept(&params(&private_data(port))));
+        if accepted.is_err() {
+            news.refused += 1;
+            return;
+        }
+        self.arrived += 1;
+        self.passive.insert(event.id.number(), Passive { _id: event.id.clone(), peer, since: self.arrived });
+    }
+
+    fn init<'a>(&'a self, port: &'a Port) -> QpInit<'a> {
+        let caps =
+            QpCaps { max_send_wr: SENDS, max_recv_wr: 0, max_send_sge: 1, max_recv_sge: 0, max_inline: 0 };
+        QpInit { caps, srq: Some(&self.srq), signal_all: true, ..QpInit::new(QpType::Rc, &port.cq) }
+    }
+}
+
+impl AsFd for Connections {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+fn private_data(port: &Port) -> [u8; 8] {
+    PrivateData { qpn: port.address.qpn, receive_mtu: RECEIVE_MTU as u32 }.emit()
+}
+
+/// No READs; a peer that has no receive posted is waited for without end, because it only has to catch up.
+fn params(private_data: &[u8]) -> ConnParams<'_> {
+    ConnParams {
+        private_data,
+        responder_resources: Some(0),
+        initiator_depth: Some(0),
+        ..ConnParams::default()
+    }
+}
+
+/// The address that a GID is, with the interface where it is link-local.
+fn socket_address(port: &Port, gid: Ipv6Addr) -> SocketAddr {
+    match gid.to_ipv4_mapped() {
+        Some(v4) => SocketAddr::new(v4.into(), 0),
+        None => SocketAddrV6::new(gid, 0, 0, port.context.device().interface().index).into(),
+    }
+}
+
+impl super::Interface {
+    /// Takes what has happened to connections; whether something has.
+    pub(super) fn follow_connections(&mut self, now: Duration) -> bool {
+        let Some(connections) = &mut self.connections else { return false };
+        let News { released, made, failed, refused } = connections.follow(now, &self.port);
+        self.counters.connections += made;
+        self.counters.connections_failed += failed.len() as u64;
+        self.counters.connections_refused += refused;
+        let busy = made + refused > 0 || !failed.is_empty();
+        // Whoever was there may be gone, or back with another queue pair.
+        for peer in failed {
+            self.neighbours.doubt(peer);
+        }
+        for (parcel, to) in released {
+            self.send_to(now, parcel, to);
+        }
+        busy
+    }
+}

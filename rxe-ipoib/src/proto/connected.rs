@@ -1,0 +1,43 @@
+//! Connected mode (RFC 4755): which service an interface is, and what both sides say as private data.
+
+use super::bytes;
+
+/// The most that Linux gives an interface in connected mode, and so do we: 64 KiB less 16 bytes.
+pub const MTU: u16 = 65_520;
+
+/// The service ID of the interface with this queue pair (RFC 4755, 3.5): the IETF's prefix 0x01, type 0 (IPoIB), the number.
+/// (Linux has 0x10 in the place of the prefix, and does not run IPoIB on RoCE.)
+#[must_use]
+pub const fn service_id(qpn: u32) -> u64 {
+    0x01 << 56 | (qpn & 0xff_ffff) as u64
+}
+
+/// Private data of REQ and REP (RFC 4755, 6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PrivateData {
+    /// The sender's queue pair for datagrams, 24 bits: together with its GID it is known by that.
+    pub qpn: u32,
+    /// The longest message that it takes, with the header.
+    pub receive_mtu: u32,
+}
+
+impl PrivateData {
+    /// Its 8 bytes.
+    #[must_use]
+    pub fn emit(&self) -> [u8; 8] {
+        let mut out = [0; 8];
+        out[..4].copy_from_slice(&(self.qpn & 0xff_ffff).to_be_bytes());
+        out[4..].copy_from_slice(&self.receive_mtu.to_be_bytes());
+        out
+    }
+
+    /// Reads it from the front of a message's field. `None` if nothing, or hardly anything, could be sent to the other side:
+    /// 68 bytes is the least that IPv4 needs.
+    #[must_use]
+    pub fn parse(data: &[u8]) -> Option<Self> {
+        let [_, a, b, c] = bytes::<4>(data, 0)?;
+        let receive_mtu = u32::from_be_bytes(bytes(data, 4)?);
+        let out = Self { qpn: u32::from_be_bytes([0, a, b, c]), receive_mtu };
+        (out.qpn > 1 && receive_mtu >= 68 + super::encap::LEN as u32).then_some(out)
+    }
+}

@@ -1,0 +1,162 @@
+//! The answers of one direction: acknowledgements, NAKs, READ responses, and how they fit the requests of the other one.
+
+use super::{
+    marks::Marks,
+    requests::{Cause, Outcome, Place, Requests},
+};
+use rxe_core::{
+    num::Psn,
+    wire::{Class, Head, Syndrome},
+};
+use std::collections::BTreeMap;
+
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// By name.
+    pub(super) naks: BTreeMap<String, u64>,
+    pub(super) acks: u64,
+    pub(super) responses: u64,
+    /// Smallest and largest credit code that was granted, where credits are used.
+    pub(super) credits: Option<(u8, u8)>,
+    pub(super) msn_mismatches: u64,
+    pub(super) missing: u64,
+    /// What the MSN was, for how many messages that the capture shows as completed.
+    msn: Option<(u32, u64)>,
+    next_response: Option<Psn>,
+}
+
+impl Answers {
+    /// Takes an answer in, to these requests if it is known whose they are.
+    pub(super) fn take(
+        &mut self,
+        head: &Head,
+        time: u64,
+        place: Place,
+        requests: Option<&mut Requests>,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        let syndrome = head.ext.aeth.syndrome;
+        match head.info.class {
+            Class::ReadResponse => self.responses += 1,
+            _ => self.acks += 1,
+        }
+        let has_aeth = head.info.class != Class::ReadResponse
+            || head.info.position.is_start()
+            || head.info.position.is_end();
+        if has_aeth {
+            self.look_at(syndrome, &mut outcome);
+        }
+        let Some(requests) = requests else { return outcome };
+        match head.info.class {
+            Class::ReadResponse => self.response(head, time, place, requests, &mut outcome),
+            _ => self.acknowledge(head, time, place, requests, &mut outcome),
+        }
+        outcome
+    }
+
+    fn look_at(&mut self, syndrome: Syndrome, outcome: &mut Outcome) {
+        match syndrome {
+            Syndrome::Ack(0x1f) => {}
+            Syndrome::Ack(code) => {
+                let (least, most) = self.credits.unwrap_or((code, code));
+                self.credits = Some((least.min(code), most.max(code)));
+            }
+            Syndrome::RnrNak(_) => {
+                outcome.marks |= Marks::NAK | Marks::RNR;
+                *self.naks.entry(syndrome.to_string()).or_default() += 1;
+            }
+            Syndrome::Nak(_) => {
+                outcome.marks |= Marks::NAK;
+                *self.naks.entry(syndrome.to_string()).or_default() += 1;
+            }
+            Syndrome::Reserved(_) => *self.naks.entry(syndrome.to_string()).or_default() += 1,
+        }
+    }
+
+    fn acknowledge(
+        &mut self,
+        head: &Head,
+        time: u64,
+        place: Place,
+        requests: &mut Requests,
+        outcome: &mut Outcome,
+    ) {
+        let psn = head.bth.psn;
+        let syndrome = head.ext.aeth.syndrome;
+        match syndrome {
+            Syndrome::RnrNak(_) => {
+                requests.answer(psn, time, place);
+                requests.cause = Some(Cause::Rnr(psn));
+            }
+            Syndrome::Nak(rxe_core::wire::NakCode::PsnSequence) => {
+                requests.answer(psn, time, place);
+                requests.cause = Some(Cause::Nak(psn));
+            }
+            Syndrome::Nak(_) => {
+                requests.answer(psn, time, place);
+                requests.refuse(psn);
+            }
+            _ => {
+                requests.answer(psn.next(), time, place);
+                self.check_msn(head, requests, outcome);
+            }
+        }
+    }
+
+    /// A responder counts messages; so can we, where none of them is missing.
+    fn check_msn(&mut self, head: &Head, requests: &Requests, outcome: &mut Outcome) {
+        if head.info.class != Class::Acknowledge {
+            return;
+        }
+        let (found, count) = (head.ext.aeth.msn.value(), requests.completed);
+        if let Some((msn, at)) = self.msn
+            && requests.missing == 0
+        {
+            let wanted = (u64::from(msn) + (count - at)) as u32 & 0xff_ffff;
+            if wanted != found && requests.answered.is_some_and(|(last, _)| last == head.bth.psn) {
+                self.msn_mismatches += 1;
+                outcome.marks |= Marks::MSN;
+                outcome.why = Some(format!("MSN {found} where {wanted} messages are complete"));
+            } else if wanted != found {
+                // An old acknowledgement that came late.
+                return;
+            }
+        }
+        self.msn = Some((found, count));
+    }
+
+    fn response(
+        &mut self,
+        head: &Head,
+        time: u64,
+        place: Place,
+        requests: &mut Requests,
+        outcome: &mut Outcome,
+    ) {
+        let psn = head.bth.psn;
+        requests.learn_mtu(head);
+        let ahead = self.next_response.map_or(0, |next| psn.distance(next));
+        // Between two READs others may have been answered: only inside of one is a response missing for sure.
+        if ahead > 0 && !head.info.position.is_start() {
+            self.missing += ahead as u64;
+            outcome.marks |= Marks::GAP;
+            let next = self.next_response.unwrap_or(psn);
+            outcome.why =
+                Some(format!("{ahead} answers before it (from psn {next} on) are not in the capture"));
+            requests.cause = Some(Cause::MissingAnswer(next));
+        }
+        if ahead >= 0 || self.next_response.is_none() {
+            self.next_response = Some(psn.next());
+        } else {
+            // Sent again: the requester had asked again.
+            outcome.marks |= Marks::RETRANSMITTED;
+            outcome.why = Some("the answer to a READ that was asked again".to_owned());
+            if !head.info.position.is_start() || requests.responses.iter().any(|(seen, _)| *seen == psn) {
+                requests.responses.retain(|(seen, _)| *seen != psn);
+            }
+        }
+        requests.response(psn, place);
+        let end = if head.info.position.is_end() { psn.next() } else { psn };
+        requests.answer(end, time, place);
+    }
+}

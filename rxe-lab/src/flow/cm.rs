@@ -1,0 +1,184 @@
+//! Conversations of the connection manager: who asked whom for what, and how it ended.
+
+use rxe_cm::proto::{CommId, Datagram, Message};
+use rxe_core::num::Qpn;
+use serde::Serialize;
+use std::{collections::HashMap, net::IpAddr};
+
+/// Most messages of a conversation that are kept.
+const MOST_MESSAGES: usize = 64;
+/// Most conversations.
+const MOST: usize = 1 << 16;
+
+/// A message of a conversation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Said {
+    /// When, nanoseconds since 1970.
+    pub time_ns: u64,
+    /// The message's name.
+    pub name: &'static str,
+    /// Whether the one who asked for the connection said it.
+    pub by_asker: bool,
+    /// Whether it was said before.
+    pub repeated: bool,
+}
+
+/// A conversation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Conversation {
+    /// Who asked.
+    pub asker: IpAddr,
+    /// Who was asked.
+    pub asked: IpAddr,
+    /// For what.
+    pub service: String,
+    /// The asker's queue pair; 0 where none is named.
+    pub asker_qp: u32,
+    /// The other one's.
+    pub asked_qp: u32,
+    /// The path MTU that was asked for, bytes.
+    pub mtu: Option<u32>,
+    /// What was said.
+    pub messages: Vec<Said>,
+    /// Messages that were said again.
+    pub repeated: u64,
+    /// How it ended, as far as the capture shows.
+    pub outcome: String,
+    #[serde(skip)]
+    ids: [CommId; 2],
+    #[serde(skip)]
+    seen: Vec<(u16, u64, bool)>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Conversations {
+    pub(super) list: Vec<Conversation>,
+    /// By the addresses of asker and asked, and the asker's ID.
+    by_asker: HashMap<(IpAddr, IpAddr, CommId), usize>,
+    by_asked: HashMap<(IpAddr, IpAddr, CommId), usize>,
+}
+
+/// What a message tells of queue pairs: both ends' addresses and numbers, and the path MTU in bytes.
+pub(super) type Ends = ([(IpAddr, Qpn); 2], Option<u32>);
+
+impl Conversations {
+    /// Takes a message in. If it makes a conversation's queue pairs known, these.
+    pub(super) fn take(&mut self, src: IpAddr, dst: IpAddr, datagram: &Datagram, time: u64) -> Option<Ends> {
+        let (local, remote, asks) = ids(&datagram.message);
+        let found = match asks {
+            Some(true) => self.by_asker.get(&(src, dst, local)).copied(),
+            Some(false) => self.by_asker.get(&(dst, src, remote)).copied(),
+            None => self.find(src, dst, local, remote),
+        };
+        let at = match found {
+            // An asker may use its number again, for something else.
+            Some(at) if asks != Some(true) || !self.is_over(at) => at,
+            _ if self.list.len() == MOST => return None,
+            _ => self.begin(src, dst, local, remote, asks != Some(false)),
+        };
+        let conversation = &mut self.list[at];
+        let by_asker = asks.unwrap_or_else(|| conversation.ids[0] == local && (src == conversation.asker));
+        conversation.say(datagram, time, by_asker);
+        if !by_asker && local != CommId(0) && conversation.ids[1] != local {
+            conversation.ids[1] = local;
+            self.by_asked.insert((src, dst, local), at);
+        }
+        conversation.learn(datagram)
+    }
+
+    fn find(&self, src: IpAddr, dst: IpAddr, local: CommId, remote: CommId) -> Option<usize> {
+        let asker = self.by_asker.get(&(src, dst, local));
+        let asker = asker.filter(|at| {
+            self.list[**at].ids[1] == remote || remote == CommId(0) || self.list[**at].ids[1] == CommId(0)
+        });
+        let found = asker.or_else(|| self.by_asker.get(&(dst, src, remote)));
+        found
+            .or_else(|| self.by_asked.get(&(src, dst, local)))
+            .or_else(|| self.by_asked.get(&(dst, src, remote)))
+            .copied()
+    }
+
+    fn is_over(&self, at: usize) -> bool {
+        self.list[at].messages.iter().any(|said| matches!(said.name, "DREP" | "REJ"))
+    }
+
+    fn begin(&mut self, src: IpAddr, dst: IpAddr, local: CommId, remote: CommId, is_asker: bool) -> usize {
+        let (asker, asked, ids) =
+            if is_asker { (src, dst, [local, remote]) } else { (dst, src, [remote, local]) };
+        let at = self.list.len();
+        self.by_asker.insert((asker, asked, ids[0]), at);
+        self.list.push(Conversation {
+            asker,
+            asked,
+            service: "not in the capture".to_owned(),
+            asker_qp: 0,
+            asked_qp: 0,
+            mtu: None,
+            messages: Vec::new(),
+            repeated: 0,
+            outcome: "not answered".to_owned(),
+            ids,
+            seen: Vec::new(),
+        });
+        at
+    }
+}
+
+/// The sender's number, the receiver's, and whether the message is the asker's, where its kind says so.
+fn ids(message: &Message) -> (CommId, CommId, Option<bool>) {
+    match message {
+        Message::Req(req) => (req.local_comm_id, CommId(0), Some(true)),
+        Message::Rep(rep) => (rep.local_comm_id, rep.remote_comm_id, Some(false)),
+        Message::Rtu(rtu) => (rtu.local_comm_id, rtu.remote_comm_id, Some(true)),
+        Message::Mra(mra) => (mra.local_comm_id, mra.remote_comm_id, None),
+        Message::Rej(rej) => (rej.local_comm_id, rej.remote_comm_id, None),
+        Message::Dreq(dreq) => (dreq.local_comm_id, dreq.remote_comm_id, None),
+        Message::Drep(drep) => (drep.local_comm_id, drep.remote_comm_id, None),
+        Message::Lap(lap) => (lap.local_comm_id, lap.remote_comm_id, None),
+        Message::Apr(apr) => (apr.local_comm_id, apr.remote_comm_id, None),
+        Message::SidrReq(req) => (req.request_id, CommId(0), Some(true)),
+        Message::SidrRep(rep) => (CommId(0), rep.request_id, Some(false)),
+    }
+}
+
+impl Conversation {
+    fn say(&mut self, datagram: &Datagram, time: u64, by_asker: bool) {
+        let key = (datagram.message.attribute(), datagram.transaction, by_asker);
+        let repeated = self.seen.contains(&key);
+        if repeated {
+            self.repeated += 1;
+        } else if self.seen.len() < MOST_MESSAGES {
+            self.seen.push(key);
+        }
+        if self.messages.len() < MOST_MESSAGES {
+            self.messages.push(Said { time_ns: time, name: datagram.message.name(), by_asker, repeated });
+        }
+    }
+
+    fn learn(&mut self, datagram: &Datagram) -> Option<Ends> {
+        match &datagram.message {
+            Message::Req(req) => {
+                self.service = crate::packet::port(req.service_id);
+                self.asker_qp = req.local_qpn.value();
+                self.mtu = Some(req.path_mtu).filter(|code| (1..=5).contains(code)).map(|code| 128 << code);
+            }
+            Message::Rep(rep) => {
+                self.asked_qp = rep.qpn().value();
+                self.outcome = "accepted".to_owned();
+                let ends = [(self.asker, Qpn::new(self.asker_qp)), (self.asked, rep.qpn())];
+                return Some((ends, self.mtu)).filter(|_| self.asker_qp != 0);
+            }
+            Message::Rtu(_) => self.outcome = "established".to_owned(),
+            Message::Rej(rej) => self.outcome = format!("refused: {}", rej.reason),
+            Message::Dreq(_) => self.outcome = "asked to end".to_owned(),
+            Message::Drep(_) => self.outcome = "established and ended".to_owned(),
+            Message::SidrReq(req) => self.service = crate::packet::port(req.service_id),
+            Message::SidrRep(rep) => {
+                self.asked_qp = rep.qpn.value();
+                self.outcome = format!("answered: {}", rep.status);
+            }
+            Message::Mra(_) | Message::Lap(_) | Message::Apr(_) => {}
+        }
+        None
+    }
+}

@@ -1,0 +1,341 @@
+//! What packets mean among each other: which belong to one connection, what was asked and answered, lost and repeated.
+//!
+//! A [`Analyzer`] takes packets one by one and says what is remarkable about each. Some of it is only known later (that a packet
+//! was lost shows when it is repeated): [`Analyzer::hindsight`]. At the end, [`Analyzer::finish`] tells the whole.
+//!
+//! A packet names the queue pair it goes to, not the one it comes from. So all packets from one address to one queue pair at
+//! another are a *stream*; two streams are a connection if the connection manager said so, or where answers in one are to PSNs
+//! that the other has asked for.
+
+mod answers;
+mod cm;
+mod marks;
+mod requests;
+mod stats;
+mod stream;
+mod summary;
+
+pub use cm::{Conversation, Said};
+pub use marks::{Marks, WORDS};
+pub use requests::{Place, Round};
+pub use stats::{Goodput, Spread};
+pub use summary::{Connection, Datagrams, Direction, Summary, Totals};
+
+use crate::{
+    frame::Other,
+    icrc::Icrc,
+    packet::{Mad, Packet},
+};
+use cm::{Conversations, Ends};
+use requests::Outcome;
+use rxe_core::{
+    num::{Psn, Qpn},
+    wire::{Head, Service},
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
+use stream::Stream;
+
+/// Most streams that are followed; packets of others are counted.
+const MOST_STREAMS: usize = 1 << 16;
+/// Most streams between two addresses that are looked through for the other direction of one.
+const MOST_CANDIDATES: usize = 256;
+/// After so many answers that fit several streams the one that was active last is taken.
+const PATIENCE: u8 = 16;
+
+/// A stream's number.
+pub type StreamId = usize;
+
+type Key = (IpAddr, IpAddr, Qpn);
+
+/// What is remarkable about one packet.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Remark {
+    /// In marks.
+    pub marks: Marks,
+    /// In words, where marks do not say all.
+    pub why: Option<String>,
+    /// The stream it belongs to, if it is of a connected service.
+    pub stream: Option<StreamId>,
+}
+
+/// Follows the packets of a capture.
+#[derive(Debug, Default)]
+pub struct Analyzer {
+    streams: Vec<Stream>,
+    by_key: HashMap<Key, StreamId>,
+    /// Streams whose other direction is not known, by source and destination.
+    lonely: HashMap<(IpAddr, IpAddr), Vec<StreamId>>,
+    /// The last one, which is often the next one, too.
+    last: Option<(Key, StreamId)>,
+    datagrams: BTreeMap<(IpAddr, Qpn, IpAddr, Qpn), (u64, u64)>,
+    conversations: Conversations,
+    /// What a former pass has found out about who belongs to whom.
+    known: HashMap<Key, Key>,
+    /// Path MTUs that the connection manager has told.
+    mtus: HashMap<Key, u32>,
+    hindsight: Vec<(Place, Marks, String)>,
+    totals: Totals,
+}
+
+impl Analyzer {
+    /// One that knows nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One for a second pass over the same capture: it knows from the first packet on which streams are one connection.
+    #[must_use]
+    pub fn again(first: &Self) -> Self {
+        let mut known = HashMap::new();
+        for stream in &first.streams {
+            if let Some(peer) = stream.peer {
+                known.insert(stream.key, first.streams[peer].key);
+            }
+        }
+        Self { known, ..Self::default() }
+    }
+
+    /// Takes in a frame that shows no packet.
+    pub fn other(&mut self, what: Other, time: u64) {
+        self.totals.frame(time);
+        self.totals.other(what);
+    }
+
+    /// Takes in the next packet.
+    pub fn packet(&mut self, packet: &Packet<'_>) -> Remark {
+        self.totals.packet(packet);
+        let mut remark = Remark { marks: self.own_marks(packet), ..Remark::default() };
+        let Ok(head) = &packet.head else {
+            remark.marks |= Marks::UNREADABLE;
+            return remark;
+        };
+        match head.info.service {
+            Service::Ud => self.datagram(packet, head, &mut remark),
+            Service::Cnp => self.notification(packet, head, &mut remark),
+            Service::Rc | Service::Uc | Service::Xrc => self.connected(packet, head, &mut remark),
+        }
+        remark
+    }
+
+    /// What has been found out about earlier packets since the last call: that they were lost.
+    pub fn hindsight(&mut self) -> Vec<(Place, Marks, String)> {
+        std::mem::take(&mut self.hindsight)
+    }
+
+    /// Whether a packet's stream has this queue pair at one of its ends.
+    #[must_use]
+    pub fn is_of_qp(&self, packet: &Packet<'_>, remark: &Remark, qp: Qpn) -> bool {
+        let Ok(head) = &packet.head else { return false };
+        let peer = remark.stream.and_then(|stream| self.streams[stream].peer);
+        head.bth.dest_qp == qp
+            || (head.info.service == Service::Ud && head.ext.deth.src_qp == qp)
+            || peer.is_some_and(|peer| self.streams[peer].key.2 == qp)
+            || self.known_peer(remark.stream).is_some_and(|(_, _, known)| known == qp)
+    }
+
+    /// The queue pair that sent a packet: a datagram says it, of others it is that of the connection's other end.
+    #[must_use]
+    pub fn source_qp(&self, packet: &Packet<'_>, remark: &Remark) -> Option<Qpn> {
+        let head = packet.head.as_ref().ok()?;
+        if head.info.service == Service::Ud {
+            return Some(head.ext.deth.src_qp);
+        }
+        let peer =
+            remark.stream.and_then(|stream| self.streams[stream].peer).map(|peer| self.streams[peer].key.2);
+        peer.or_else(|| self.known_peer(remark.stream).map(|known| known.2))
+    }
+
+    fn known_peer(&self, stream: Option<StreamId>) -> Option<Key> {
+        self.known.get(&self.streams.get(stream?)?.key).copied()
+    }
+
+    fn own_marks(&mut self, packet: &Packet<'_>) -> Marks {
+        let mut marks = Marks::empty();
+        match packet.icrc {
+            Icrc::Wrong { .. } => marks |= Marks::BAD_ICRC,
+            Icrc::Cut { .. } => marks |= Marks::CUT,
+            Icrc::Right | Icrc::RightTwice => {}
+        }
+        if packet.frame.net.is_marked() {
+            marks |= Marks::MARKED;
+        }
+        marks
+    }
+
+    fn datagram(&mut self, packet: &Packet<'_>, head: &Head, remark: &mut Remark) {
+        let (src, dst) = packet.addresses();
+        if let Some(mad) = packet.mad() {
+            if let Mad::Cm(datagram) = mad {
+                remark.marks |= Marks::CM;
+                self.totals.cm += 1;
+                if !packet.icrc.is_wrong()
+                    && let Some(ends) = self.conversations.take(src, dst, &datagram, packet.time)
+                {
+                    self.introduce(ends);
+                }
+            }
+            return;
+        }
+        let key = (src, head.ext.deth.src_qp, dst, head.bth.dest_qp);
+        if self.datagrams.len() < MOST_STREAMS || self.datagrams.contains_key(&key) {
+            let (count, bytes) = self.datagrams.entry(key).or_default();
+            *count += 1;
+            *bytes += head.payload_len as u64;
+        } else {
+            self.totals.unfollowed += 1;
+        }
+    }
+
+    fn notification(&mut self, packet: &Packet<'_>, head: &Head, remark: &mut Remark) {
+        remark.marks |= Marks::CNP;
+        let Some(id) = self.stream(packet, head) else { return };
+        remark.stream = Some(id);
+        let stream = &mut self.streams[id];
+        if stream.is_copy(packet, head) {
+            remark.marks |= Marks::COPY;
+            stream.copies += 1;
+        } else {
+            stream.cnps += 1;
+        }
+    }
+
+    fn connected(&mut self, packet: &Packet<'_>, head: &Head, remark: &mut Remark) {
+        let Some(id) = self.stream(packet, head) else {
+            self.totals.unfollowed += 1;
+            return;
+        };
+        remark.stream = Some(id);
+        let stream = &mut self.streams[id];
+        if stream.service == Service::Cnp {
+            // A notification came first, which says nothing of the service.
+            stream.service = head.info.service;
+        }
+        stream.count(packet, head);
+        if stream.is_copy(packet, head) {
+            remark.marks |= Marks::COPY;
+            stream.copies += 1;
+            return;
+        }
+        if stream.is_rewritten(packet.icrc) {
+            remark.marks = (remark.marks - Marks::BAD_ICRC) | Marks::REWRITTEN;
+        } else if packet.icrc.is_wrong() {
+            // Its receiver drops it; so nothing that it says has happened.
+            remark.why = Some("its receiver drops it".to_owned());
+            return;
+        }
+        let place = (packet.number, packet.part);
+        let outcome = if head.info.is_request() {
+            stream.requests.take(head, packet.time, place)
+        } else {
+            self.answer(id, head, packet.time, place)
+        };
+        self.note(outcome, remark);
+    }
+
+    fn note(&mut self, outcome: Outcome, remark: &mut Remark) {
+        remark.marks |= outcome.marks;
+        remark.why = outcome.why.or_else(|| remark.why.take());
+        for (place, why) in outcome.lost {
+            self.totals.lost += 1;
+            self.hindsight.push((place, Marks::LOST, why));
+        }
+    }
+
+    fn answer(&mut self, id: StreamId, head: &Head, time: u64, place: Place) -> Outcome {
+        if self.streams[id].peer.is_none() {
+            self.find_peer(id, head.bth.psn);
+        }
+        let peer = self.streams[id].peer;
+        // The answers and the requests they are to are of two streams; both are changed.
+        let mut answers = std::mem::take(&mut self.streams[id].answers);
+        let requests = peer.map(|peer| &mut self.streams[peer].requests);
+        let outcome = answers.take(head, time, place, requests);
+        self.streams[id].answers = answers;
+        outcome
+    }
+
+    /// The stream of a packet; `None` if there are too many.
+    fn stream(&mut self, packet: &Packet<'_>, head: &Head) -> Option<StreamId> {
+        let (src, dst) = packet.addresses();
+        let key = (src, dst, head.bth.dest_qp);
+        if let Some((last, id)) = self.last
+            && last == key
+        {
+            return Some(id);
+        }
+        let id = match self.by_key.get(&key) {
+            Some(id) => *id,
+            None if self.streams.len() == MOST_STREAMS => return None,
+            None => self.begin(key, head.info.service, packet.time),
+        };
+        self.last = Some((key, id));
+        Some(id)
+    }
+
+    fn begin(&mut self, key: Key, service: Service, time: u64) -> StreamId {
+        let id = self.streams.len();
+        self.streams.push(Stream::new(key, service, time));
+        if let Some(mtu) = self.mtus.get(&key) {
+            self.streams[id].requests.know_mtu(*mtu);
+        }
+        self.by_key.insert(key, id);
+        self.lonely.entry((key.0, key.1)).or_default().push(id);
+        let peer = self.known.get(&key).and_then(|peer| self.by_key.get(peer)).copied();
+        if let Some(peer) = peer.filter(|peer| self.streams[*peer].peer.is_none()) {
+            self.join(id, peer);
+        }
+        id
+    }
+
+    /// The connection manager has said who belongs to whom.
+    fn introduce(&mut self, ends: Ends) {
+        let ([(asker, asker_qp), (asked, asked_qp)], mtu) = ends;
+        let (to, from) = ((asker, asked, asked_qp), (asked, asker, asker_qp));
+        // Numbers may be used again: the newest word counts, for streams that begin from here on.
+        self.known.insert(to, from);
+        self.known.insert(from, to);
+        if let Some(mtu) = mtu {
+            self.mtus.extend([(to, mtu), (from, mtu)]);
+        }
+        if let (Some(&to), Some(&from)) = (self.by_key.get(&to), self.by_key.get(&from))
+            && self.streams[to].peer.is_none()
+            && self.streams[from].peer.is_none()
+        {
+            self.join(to, from);
+        }
+    }
+
+    fn join(&mut self, one: StreamId, other: StreamId) {
+        self.streams[one].peer = Some(other);
+        self.streams[other].peer = Some(one);
+        for id in [one, other] {
+            let (src, dst, _) = self.streams[id].key;
+            if let Some(list) = self.lonely.get_mut(&(src, dst)) {
+                list.retain(|lonely| *lonely != id);
+            }
+        }
+    }
+
+    /// Looks for the stream that has asked for what this one answers.
+    fn find_peer(&mut self, id: StreamId, psn: Psn) {
+        let (src, dst, _) = self.streams[id].key;
+        let Some(list) = self.lonely.get(&(dst, src)) else { return };
+        let service = self.streams[id].service;
+        let fits = |other: &&StreamId| {
+            let stream = &self.streams[**other];
+            **other != id && stream.service == service && stream.requests.awaits(psn)
+        };
+        let mut found = list.iter().rev().take(MOST_CANDIDATES).filter(fits);
+        let (first, second) = (found.next().copied(), found.next());
+        let Some(first) = first else { return };
+        let only = second.is_none();
+        self.streams[id].ambiguous = self.streams[id].ambiguous.saturating_add(1);
+        if only || self.streams[id].ambiguous >= PATIENCE {
+            self.join(id, first);
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The requests of one direction: what was asked, what was sent again and why, what is missing.
+
+use super::{
+    marks::Marks,
+    stats::{Durations, OverTime},
+};
+use rxe_core::{
+    num::Psn,
+    wire::{Class, Head, Service},
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Most requests and packets of one queue pair that are kept while nobody has answered them.
+const MOST_OPEN: usize = 1 << 16;
+/// Most rounds of retransmission that are told one by one.
+const MOST_ROUNDS: usize = 64;
+/// Most ranges of missing packets that are remembered.
+const MOST_HOLES: usize = 256;
+/// Smallest path MTU: a READ of unknown MTU answers with no more packets than with this one.
+const LEAST_MTU: u32 = 256;
+
+/// A packet's place in the capture: frame, and part of the frame.
+pub type Place = (u64, u16);
+
+/// An operation that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operation {
+    pub(super) kind: &'static str,
+    pub(super) last: Psn,
+    pub(super) bytes: u64,
+    /// When its last packet was sent first.
+    pub(super) sent: u64,
+    /// Whether any of it was sent again: its duration is not that of a round trip.
+    pub(super) again: bool,
+    pub(super) place: Place,
+}
+
+/// Why packets were sent again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// A NAK asked for it: packets were lost before this PSN.
+    Nak(Psn),
+    /// The receiver was not ready.
+    Rnr(Psn),
+    /// A READ response, or another one, was missing.
+    MissingAnswer(Psn),
+}
+
+/// One time of going back.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Round {
+    /// When, nanoseconds since 1970.
+    pub time_ns: u64,
+    /// The first PSN that was sent again.
+    pub psn: u32,
+    /// Packets of it.
+    pub packets: u64,
+    /// Why.
+    pub why: String,
+}
+
+/// What happened to one request packet.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) marks: Marks,
+    pub(super) why: Option<String>,
+    /// Packets that turn out to be lost.
+    pub(super) lost: Vec<(Place, String)>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    /// The PSN behind the highest that was sent.
+    pub(super) next: Option<Psn>,
+    /// After a READ of unknown MTU the next PSN may be so much higher.
+    flexible: u32,
+    /// The last READ: its first PSN and its length.
+    last_read: Option<(Psn, u32)>,
+    /// Operations that are not answered.
+    pub(super) open: VecDeque<Operation>,
+    /// Packets that are not answered.
+    sent: VecDeque<(Psn, Place)>,
+    holes: VecDeque<(Psn, u32)>,
+    message: Option<Operation>,
+    /// By kind: how many, and their bytes.
+    pub(super) asked: BTreeMap<&'static str, (u64, u64)>,
+    pub(super) completed: u64,
+    pub(super) completed_bytes: u64,
+    /// Operations that the responder has refused for good.
+    pub(super) refused: u64,
+    pub(super) retransmitted: u64,
+    pub(super) rounds: Vec<Round>,
+    pub(super) round_count: u64,
+    going_back: Option<Psn>,
+    pub(super) cause: Option<Cause>,
+    pub(super) missing: u64,
+    pub(super) late: u64,
+    pub(super) latency: Durations,
+    pub(super) goodput: OverTime,
+    pub(super) mtu: Option<u32>,
+    /// Highest PSN that was answered for, and by which packet.
+    pub(super) answered: Option<(Psn, Place)>,
+    /// Answers to READs that were seen and not yet passed by, for the case that they are asked for again.
+    pub(super) responses: VecDeque<(Psn, Place)>,
+    last_time: u64,
+}
+
+impl Requests {
+    /// Whether an answer to this PSN may belong to these requests.
+    pub(super) fn awaits(&self, psn: Psn) -> bool {
+        let first = self.sent.front().map(|(psn, _)| *psn);
+        let (Some(first), Some(next)) = (first, self.next) else { return false };
+        let end = next.plus(self.flexible);
+        !psn.is_before(first) && psn.is_before(end)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.next.is_none()
+    }
+
+    /// Takes a request packet in. `is_copy`: the same bytes were seen lately at another place.
+    pub(super) fn take(&mut self, head: &Head, time: u64, place: Place) -> Outcome {
+        let psn = head.bth.psn;
+        let mut outcome = Outcome::default();
+        self.learn_mtu(head);
+        let ahead = self.next.map_or(0, |next| psn.distance(next));
+        if ahead < 0 {
+            self.again(head, time, place, &mut outcome);
+        } else {
+            if ahead > 0 && ahead as u32 > self.flexible {
+                let (next, count) = (self.next.unwrap_or(psn), ahead as u32);
+                self.missing += u64::from(count);
+                if self.holes.len() == MOST_HOLES {
+                    self.holes.pop_front();
+                }
+                self.holes.push_back((next, count));
+                // A message of which packets are missing is counted when its end is seen.
+                outcome.marks |= Marks::GAP;
+                let last = psn.minus(1);
+                outcome.why = Some(if count == 1 {
+                    format!("the packet before it (psn {next}) is not in the capture")
+                } else {
+                    format!("{count} packets before it (psn {next} to {last}) are not in the capture")
+                });
+            }
+            self.forward(head, time, place);
+        }
+        self.last_time = time;
+        outcome
+    }
+
+    /// A packet that was not sent before.
+    fn forward(&mut self, head: &Head, time: u64, place: Place) {
+        let psn = head.bth.psn;
+        self.going_back = None;
+        let length = head.ext.reth.len;
+        let packets = match head.info.class {
+            Class::ReadRequest => length.div_ceil(self.mtu.unwrap_or(u32::MAX)).max(1),
+            _ => 1,
+        };
+        if head.info.class == Class::ReadRequest {
+            self.last_read = Some((psn, length));
+        }
+        self.flexible = match (head.info.class, self.mtu) {
+            (Class::ReadRequest, None) => length.div_ceil(LEAST_MTU).max(1) - 1,
+            _ => 0,
+        };
+        let last = psn.plus(packets - 1);
+        self.next = Some(last.next());
+        if head.info.service != Service::Uc {
+            if self.sent.len() == MOST_OPEN {
+                self.sent.pop_front();
+            }
+            self.sent.push_back((psn, place));
+        }
+        let bytes = match head.info.class {
+            Class::ReadRequest => u64::from(length),
+            Class::CompareSwap | Class::FetchAdd => 8,
+            _ => head.payload_len as u64,
+        };
+        let start = Operation { kind: kind(head), last, bytes: 0, sent: time, again: false, place };
+        let mut operation =
+            if head.info.position.is_start() { start } else { self.message.take().unwrap_or(start) };
+        (operation.last, operation.sent, operation.place) = (last, time, place);
+        operation.bytes += bytes;
+        if !head.info.position.is_end() {
+            self.message = Some(operation);
+            return;
+        }
+        let (count, sum) = self.asked.entry(operation.kind).or_default();
+        *count += 1;
+        *sum += operation.bytes;
+        if head.info.service == Service::Uc {
+            self.completed += 1;
+            self.completed_bytes += operation.bytes;
+            self.goodput.add(time, operation.bytes);
+        } else {
+            if self.open.len() == MOST_OPEN {
+                self.open.pop_front();
+            }
+            self.open.push_back(operation);
+        }
+    }
+
+    /// A packet whose PSN was passed already.
+    fn again(&mut self, head: &Head, time: u64, place: Place, outcome: &mut Outcome) {
+        let psn = head.bth.psn;
+        if self.fills_hole(psn) && self.cause.is_none() && self.going_back.is_none() {
+            self.late += 1;
+            outcome.marks |= Marks::LATE;
+            outcome.why = Some("came after later ones: reordered on its way".to_owned());
+            return;
+        }
+        self.retransmitted += 1;
+        outcome.marks |= Marks::RETRANSMITTED;
+        for operation in self.open.iter_mut().filter(|operation| !operation.last.is_before(psn)) {
+            if operation.again {
+                break;
+            }
+            operation.again = true;
+        }
+        let is_new_round = self.cause.is_some() || self.going_back.is_none_or(|last| !psn.is_after(last));
+        self.going_back = Some(psn);
+        if !is_new_round {
+            if let Some(round) = self.rounds.last_mut().filter(|_| self.round_count <= MOST_ROUNDS as u64) {
+                round.packets += 1;
+                outcome.why = Some(round.why.clone());
+            }
+            return;
+        }
+        let why = self.reason(psn, time, outcome);
+        self.round_count += 1;
+        if self.rounds.len() < MOST_ROUNDS {
+            self.rounds.push(Round { time_ns: time, psn: psn.value(), packets: 1, why: why.clone() });
+        }
+        outcome.why = Some(why);
+        // What is sent from here on is what counts for the next loss.
+        if let Some(sent) = self.sent.iter_mut().find(|(sent, _)| *sent == psn) {
+            sent.1 = place;
+        }
+    }
+
+    /// Why the requester goes back to this PSN, and which packet was lost for that.
+    fn reason(&mut self, psn: Psn, time: u64, outcome: &mut Outcome) -> String {
+        let at = |list: &VecDeque<(Psn, Place)>| {
+            list.iter().find(|(sent, _)| *sent == psn).map(|(_, place)| *place)
+        };
+        let (request, response) = (at(&self.sent), at(&self.responses));
+        match self.cause.take() {
+            Some(Cause::Nak(asked)) => {
+                if let Some(place) = request.filter(|_| asked == psn) {
+                    outcome.lost.push((place, "the receiver asked for it again".to_owned()));
+                }
+                "a NAK asked for it".to_owned()
+            }
+            Some(Cause::Rnr(_)) => "the receiver had not been ready (RNR NAK)".to_owned(),
+            Some(Cause::MissingAnswer(missing)) => {
+                if let Some(place) = response {
+                    outcome.lost.push((place, "the requester asked for it again".to_owned()));
+                }
+                format!("the answer with psn {missing} was missing")
+            }
+            None => {
+                let silence = rxe_ladder::duration(time.saturating_sub(self.last_time));
+                let answered = self.answered.filter(|(last, _)| !last.is_before(psn)).map(|(_, place)| place);
+                if let Some(place) = response.or(answered) {
+                    outcome
+                        .lost
+                        .push((place, "the requester sent the request again, so it had not come".to_owned()));
+                    return format!("its answer did not arrive: no news for {silence}");
+                }
+                if let Some(place) = request {
+                    let why =
+                        format!("it was sent again after {silence} of silence: it or its answer was lost");
+                    outcome.lost.push((place, why));
+                }
+                format!("no answer for {silence}")
+            }
+        }
+    }
+
+    fn fills_hole(&mut self, psn: Psn) -> bool {
+        let found =
+            self.holes.iter().position(|(start, len)| !psn.is_before(*start) && psn.since(*start) < *len);
+        let Some(at) = found else { return false };
+        let (start, len) = self.holes[at];
+        let before = psn.since(start);
+        self.holes.remove(at);
+        for (start, len) in [(start, before), (psn.next(), len - before - 1)] {
+            if len > 0 && self.holes.len() < MOST_HOLES {
+                self.holes.push_back((start, len));
+            }
+        }
+        true
+    }
+
+    /// All before `end` is answered for, by the packet at `by`.
+    pub(super) fn answer(&mut self, end: Psn, time: u64, by: Place) -> u64 {
+        let mut count = 0;
+        let last = end.minus(1);
+        while self.sent.front().is_some_and(|(psn, _)| psn.is_before(end)) {
+            self.sent.pop_front();
+        }
+        while let Some(operation) = self.open.front().filter(|operation| operation.last.is_before(end)) {
+            count += 1;
+            self.completed += 1;
+            self.completed_bytes += operation.bytes;
+            self.goodput.add(time, operation.bytes);
+            if !operation.again {
+                self.latency.add(time.saturating_sub(operation.sent));
+            }
+            self.open.pop_front();
+        }
+        if self.answered.is_none_or(|(before, _)| last.is_after(before)) {
+            self.answered = Some((last, by));
+        }
+        count
+    }
+
+    /// The responder will never do the operation that this PSN is part of: everything before it was answered.
+    pub(super) fn refuse(&mut self, psn: Psn) {
+        if self.open.front().is_some_and(|operation| !operation.last.is_before(psn)) {
+            self.open.pop_front();
+            self.refused += 1;
+        }
+    }
+
+    /// A response of a READ, or to something else that is answered with one, was seen.
+    pub(super) fn response(&mut self, psn: Psn, place: Place) {
+        if self.responses.len() == MOST_OPEN {
+            self.responses.pop_front();
+        }
+        self.responses.push_back((psn, place));
+        // What is far behind is not asked for any more.
+        while self.responses.front().is_some_and(|(first, _)| psn.distance(*first) > 4096) {
+            self.responses.pop_front();
+        }
+    }
+
+    /// A packet that is not the last of its message has as much payload as the path takes; so it tells how many PSNs a READ has.
+    pub(super) fn learn_mtu(&mut self, head: &Head) {
+        if !head.info.position.is_end() && head.info.payload {
+            self.know_mtu(head.payload_len as u32);
+        }
+    }
+
+    /// The path's MTU is known, from packets or from the connection manager.
+    pub(super) fn know_mtu(&mut self, mtu: u32) {
+        if mtu < LEAST_MTU {
+            return;
+        }
+        self.mtu = Some(mtu);
+        let Some((first, length)) = self.last_read.filter(|_| self.flexible > 0) else { return };
+        self.flexible = 0;
+        let last = first.plus(length.div_ceil(mtu).max(1) - 1);
+        self.next = Some(last.next());
+        if let Some(read) = self.open.back_mut().filter(|operation| operation.last == first) {
+            read.last = last;
+        }
+    }
+}
+
+/// An operation's name.
+fn kind(head: &Head) -> &'static str {
+    match head.info.class {
+        Class::Send => "SEND",
+        Class::Write => "WRITE",
+        Class::ReadRequest => "READ",
+        Class::CompareSwap => "CMP_SWAP",
+        Class::FetchAdd => "FETCH_ADD",
+        Class::Flush => "FLUSH",
+        Class::AtomicWrite => "ATOMIC_WRITE",
+        Class::ReadResponse | Class::Acknowledge | Class::AtomicAcknowledge | Class::Congestion => "answer",
+    }
+}

@@ -1,0 +1,317 @@
+//! What is told of a whole capture.
+
+use super::{Analyzer, Conversation, Goodput, Marks, Round, Spread, StreamId};
+use crate::{frame::Other, packet::Packet};
+use serde::Serialize;
+use std::{collections::BTreeMap, net::IpAddr};
+
+/// Counts over all frames.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Totals {
+    /// Frames in the capture.
+    pub frames: u64,
+    /// RoCE packets in them.
+    pub packets: u64,
+    /// Bytes of these, BTH to ICRC.
+    pub bytes: u64,
+    /// When the first frame was seen, nanoseconds since 1970.
+    pub first_ns: u64,
+    /// When the last one was.
+    pub last_ns: u64,
+    /// Packets whose ICRC is right.
+    pub icrc_right: u64,
+    /// Packets whose ICRC is wrong.
+    pub icrc_wrong: u64,
+    /// Packets that were cut before their ICRC.
+    pub icrc_cut: u64,
+    /// Packets of which no headers could be read.
+    pub unreadable: u64,
+    /// Packets that came out of frames with several (segmentation offload).
+    pub from_batches: u64,
+    /// Packets of RoCEv1.
+    pub roce_v1: u64,
+    /// Packets that a mirror had put into a tunnel.
+    pub mirrored: u64,
+    /// Messages of the connection manager.
+    pub cm: u64,
+    /// Packets that were lost behind the place of the capture.
+    pub lost: u64,
+    /// Frames that are not RoCE.
+    pub not_roce: u64,
+    /// Frames that were cut too short to tell.
+    pub cut_short: u64,
+    /// Fragments of IP datagrams.
+    pub fragments: u64,
+    /// Frames of links that are not known.
+    pub unknown_link: u64,
+    /// Frames whose headers contradict themselves, by what is wrong.
+    pub malformed: BTreeMap<&'static str, u64>,
+    /// Packets of more queue pairs than are followed.
+    pub unfollowed: u64,
+    #[serde(skip)]
+    last_frame: u64,
+}
+
+impl Totals {
+    pub(super) fn frame(&mut self, time: u64) {
+        if self.frames == 0 {
+            self.first_ns = time;
+        }
+        self.frames += 1;
+        self.first_ns = self.first_ns.min(time);
+        self.last_ns = self.last_ns.max(time);
+    }
+
+    pub(super) fn packet(&mut self, packet: &Packet<'_>) {
+        if packet.number != self.last_frame {
+            self.last_frame = packet.number;
+            self.frame(packet.time);
+        }
+        self.packets += 1;
+        self.bytes += packet.frame.len as u64;
+        self.from_batches += u64::from(packet.part > 0);
+        self.roce_v1 += u64::from(matches!(packet.frame.net, crate::frame::Net::Grh { .. }));
+        self.mirrored += u64::from(packet.frame.tunnel.is_some());
+        self.unreadable += u64::from(packet.head.is_err());
+        match packet.icrc {
+            icrc if icrc.is_right() => self.icrc_right += 1,
+            icrc if icrc.is_wrong() => self.icrc_wrong += 1,
+            _ => self.icrc_cut += 1,
+        }
+    }
+
+    pub(super) fn other(&mut self, what: Other) {
+        match what {
+            Other::NotRoce => self.not_roce += 1,
+            Other::Cut => self.cut_short += 1,
+            Other::Fragment => self.fragments += 1,
+            Other::Link => self.unknown_link += 1,
+            Other::Malformed(what) => *self.malformed.entry(what).or_default() += 1,
+        }
+    }
+}
+
+/// How many operations of a kind, and their bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Asked {
+    /// Operations.
+    pub count: u64,
+    /// Bytes that they move.
+    pub bytes: u64,
+}
+
+/// One direction of a connection: what one side asked of the other.
+#[derive(Clone, Debug, Serialize)]
+pub struct Direction {
+    /// Who asks.
+    pub from: IpAddr,
+    /// Who is asked.
+    pub to: IpAddr,
+    /// The queue pair that is asked.
+    pub to_qp: u32,
+    /// Packets in this direction, answers among them.
+    pub packets: u64,
+    /// Payload bytes of these.
+    pub payload: u64,
+    /// Operations by kind.
+    pub asked: BTreeMap<&'static str, Asked>,
+    /// Operations that were answered for (of UC: sent).
+    pub completed: u64,
+    /// Bytes of these.
+    pub completed_bytes: u64,
+    /// Operations that the responder has refused by a NAK other than for the sequence.
+    pub refused: u64,
+    /// Operations that nobody had answered by the end of the capture.
+    pub unanswered: u64,
+    /// Packets that were sent again.
+    pub retransmitted: u64,
+    /// How often the sender went back, of which the first are in `rounds`.
+    pub round_count: u64,
+    /// Each time of going back, and why.
+    pub rounds: Vec<Round>,
+    /// Packets that are not in the capture.
+    pub missing: u64,
+    /// Packets that came after later ones.
+    pub late: u64,
+    /// Negative acknowledgements to what was asked, by what they say.
+    pub naks: BTreeMap<String, u64>,
+    /// Acknowledgements to what was asked.
+    pub acks: u64,
+    /// READ response packets to what was asked.
+    pub responses: u64,
+    /// Smallest and largest end-to-end credit code of the acknowledgements, where credits are used.
+    pub credits: Option<(u8, u8)>,
+    /// Acknowledgements whose message sequence number does not fit.
+    pub msn_mismatches: u64,
+    /// Packets in this direction that switches have marked.
+    pub marked: u64,
+    /// Congestion notifications in this direction.
+    pub cnps: u64,
+    /// Packets whose ICRC is wrong.
+    pub bad_icrc: u64,
+    /// Of these, packets whose headers were rewritten on the way.
+    pub rewritten: u64,
+    /// Copies that a mirror made.
+    pub copies: u64,
+    /// Packets that were cut.
+    pub cut: u64,
+    /// From an operation's last packet to its answer.
+    pub latency: Option<Spread>,
+    /// Bytes that were answered for, over time.
+    pub goodput: Option<Goodput>,
+}
+
+/// A connection, or one direction of one of which the other was not seen.
+#[derive(Clone, Debug, Serialize)]
+pub struct Connection {
+    /// Its number here, from 1 on.
+    pub number: usize,
+    /// RC, UC or XRC.
+    pub service: String,
+    /// The ends: address and queue pair; the pair is missing where no packet named it.
+    pub ends: [(IpAddr, Option<u32>); 2],
+    /// When its first packet was seen, nanoseconds since 1970.
+    pub first_ns: u64,
+    /// When its last one was.
+    pub last_ns: u64,
+    /// The path MTU, bytes, where packets show it.
+    pub mtu: Option<u32>,
+    /// What each end asked of the other.
+    pub directions: Vec<Direction>,
+    /// The conversation that set it up, by its place in the list of conversations.
+    pub conversation: Option<usize>,
+}
+
+/// Datagrams from one queue pair to another.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Datagrams {
+    /// Sender.
+    pub from: IpAddr,
+    /// Its queue pair.
+    pub from_qp: u32,
+    /// Receiver, or a group.
+    pub to: IpAddr,
+    /// Its queue pair.
+    pub to_qp: u32,
+    /// How many.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What a capture holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Over all frames.
+    pub totals: Totals,
+    /// Connections in the order of their first packets.
+    pub connections: Vec<Connection>,
+    /// Datagrams.
+    pub datagrams: Vec<Datagrams>,
+    /// Conversations of the connection manager.
+    pub conversations: Vec<Conversation>,
+}
+
+impl Analyzer {
+    /// Tells the whole. What nobody has answered is then found among the hindsight.
+    pub fn finish(&mut self) -> Summary {
+        let mut connections = Vec::new();
+        for id in 0..self.streams.len() {
+            let peer = self.streams[id].peer;
+            if peer.is_none_or(|peer| id < peer) {
+                connections.push(self.connection(connections.len() + 1, id, peer));
+            }
+            let open = self.streams[id].requests.open.iter();
+            let unanswered: Vec<_> = open.map(|operation| (operation.place, operation.kind)).collect();
+            for (place, kind) in unanswered {
+                let why = format!("this {kind} has no answer by the end of the capture");
+                self.hindsight.push((place, Marks::UNANSWERED, why));
+            }
+        }
+        let datagrams = self.datagrams.iter().map(|(&(from, from_qp, to, to_qp), &(count, bytes))| {
+            Datagrams { from, from_qp: from_qp.value(), to, to_qp: to_qp.value(), count, bytes }
+        });
+        Summary {
+            totals: self.totals.clone(),
+            connections,
+            datagrams: datagrams.collect(),
+            conversations: self.conversations.list.clone(),
+        }
+    }
+
+    fn connection(&self, number: usize, id: StreamId, peer: Option<StreamId>) -> Connection {
+        let stream = &self.streams[id];
+        let other = peer.map(|peer| &self.streams[peer]);
+        let (src, dst, qp) = stream.key;
+        let near = other
+            .map(|other| other.key.2.value())
+            .or_else(|| self.known.get(&stream.key).map(|known| known.2.value()));
+        let mut directions = vec![self.direction(id, peer)];
+        if let Some(peer) = peer.filter(|peer| !self.streams[*peer].requests.is_empty()) {
+            directions.push(self.direction(peer, Some(id)));
+        }
+        // A side that only answers asks nothing: what it sends is told with what it answers.
+        directions.retain(|direction| {
+            peer.is_none()
+                || direction.completed + direction.refused + direction.unanswered + direction.missing > 0
+                || !direction.asked.is_empty()
+        });
+        if directions.is_empty() {
+            directions.push(self.direction(id, peer));
+        }
+        let is_its = |told: &Conversation| {
+            let ends = [(told.asker, told.asker_qp), (told.asked, told.asked_qp)];
+            ends.contains(&(dst, qp.value())) && near.is_none_or(|near| ends.contains(&(src, near)))
+        };
+        let mtu = stream.requests.mtu.or_else(|| other.and_then(|other| other.requests.mtu));
+        Connection {
+            number,
+            service: stream.service.to_string(),
+            ends: [(src, near), (dst, Some(qp.value()))],
+            first_ns: other.map_or(stream.first, |other| stream.first.min(other.first)),
+            last_ns: other.map_or(stream.last, |other| stream.last.max(other.last)),
+            mtu,
+            directions,
+            conversation: self.conversations.list.iter().position(is_its),
+        }
+    }
+
+    fn direction(&self, id: StreamId, peer: Option<StreamId>) -> Direction {
+        let stream = &self.streams[id];
+        let (from, to, to_qp) = stream.key;
+        let requests = &stream.requests;
+        // Answers to these requests travel the other way.
+        let answers = &peer.map_or(stream, |peer| &self.streams[peer]).answers;
+        let asked = requests.asked.iter().map(|(kind, &(count, bytes))| (*kind, Asked { count, bytes }));
+        Direction {
+            from,
+            to,
+            to_qp: to_qp.value(),
+            packets: stream.packets,
+            payload: stream.payload,
+            asked: asked.collect(),
+            completed: requests.completed,
+            completed_bytes: requests.completed_bytes,
+            refused: requests.refused,
+            unanswered: requests.open.len() as u64,
+            retransmitted: requests.retransmitted,
+            round_count: requests.round_count,
+            rounds: requests.rounds.clone(),
+            missing: requests.missing + answers.missing,
+            late: requests.late,
+            naks: answers.naks.clone(),
+            acks: answers.acks,
+            responses: answers.responses,
+            credits: answers.credits,
+            msn_mismatches: answers.msn_mismatches,
+            marked: stream.marked,
+            cnps: stream.cnps,
+            bad_icrc: stream.bad,
+            rewritten: stream.rewritten,
+            copies: stream.copies,
+            cut: stream.cut,
+            latency: requests.latency.spread(),
+            goodput: requests.goodput.told(),
+        }
+    }
+}

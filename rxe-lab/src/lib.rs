@@ -1,0 +1,20 @@
+//! The laboratory: what was on the wire, explained. `rxe-dissect` is the program; here is what it is made of.
+//!
+//! * [`capture`] reads pcap and pcapng files, whatever state they are in.
+//! * [`frame`] finds the RoCE packet in a captured frame, [`packet`] its headers, and [`icrc`] whether it came whole.
+//! * [`fields`] is a packet as a tree of named values.
+//! * [`flow`] follows connections: what was asked and answered, lost and sent again, and why.
+//! * [`filter`] chooses packets by words, [`report`] shows all of it as text, JSON or a ladder.
+//!
+//! Headers are read by the protocol's own code (`rxe_core::wire`, `rxe_cm::proto`); what is shown is what an implementation
+//! sees. Captures come from strangers: nothing here panics on one, and memory is bounded.
+#![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod fields;
+pub mod filter;
+pub mod flow;
+pub mod frame;
+pub mod icrc;
+pub mod packet;
+pub mod report;

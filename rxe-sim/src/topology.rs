@@ -1,0 +1,270 @@
+//! Hosts, switches, links, and the ways between them: all shortest ones, among which switches choose by a hash (ECMP).
+
+use crate::{
+    scenario::{Network, ScenarioError},
+    units::{Rate, Span},
+};
+use std::collections::{HashMap, VecDeque};
+
+/// One direction of a link: what its sender knows of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wire {
+    /// The node that sends.
+    pub from: usize,
+    /// The node at the other end.
+    pub to: usize,
+    /// The wire of the other direction.
+    pub back: usize,
+    /// Bits per second.
+    pub rate: u64,
+    /// Propagation delay, picoseconds.
+    pub delay: u64,
+    /// Chance that a data packet is lost.
+    pub loss: f64,
+}
+
+/// A network. Nodes below `hosts` are hosts, the others switches.
+#[derive(Debug)]
+pub struct Topology {
+    /// How many nodes are hosts.
+    pub hosts: usize,
+    /// Names of the nodes.
+    pub names: Vec<String>,
+    /// All wires, two for each link.
+    pub wires: Vec<Wire>,
+    /// By node and host: the range of `choices` that leads there.
+    ways: Vec<(u32, u32)>,
+    choices: Vec<u32>,
+}
+
+struct Builder {
+    names: Vec<String>,
+    wires: Vec<Wire>,
+}
+
+impl Builder {
+    fn node(&mut self, name: String) -> usize {
+        self.names.push(name);
+        self.names.len() - 1
+    }
+
+    fn hosts(&mut self, count: usize) {
+        self.names.extend((0..count).map(|host| format!("h{host}")));
+    }
+
+    fn link(&mut self, a: usize, b: usize, rate: Rate, delay: Span, loss: f64) {
+        let first = self.wires.len();
+        let wire = |from, to, back| Wire { from, to, back, rate: rate.0, delay: delay.0, loss };
+        self.wires.push(wire(a, b, first + 1));
+        self.wires.push(wire(b, a, first));
+    }
+}
+
+impl Topology {
+    /// Builds what the scenario describes.
+    ///
+    /// # Errors
+    /// What makes no network.
+    pub fn build(network: &Network) -> Result<Self, ScenarioError> {
+        let mut net = Builder { names: Vec::new(), wires: Vec::new() };
+        let hosts = match network {
+            Network::Star { hosts, rate, delay, loss } => {
+                net.hosts(*hosts);
+                let switch = net.node("s0".into());
+                (0..*hosts).for_each(|host| net.link(host, switch, *rate, *delay, *loss));
+                *hosts
+            }
+            Network::FatTree { ports, rate, delay } => fat_tree(&mut net, *ports, *rate, *delay)?,
+            Network::LeafSpine { leaves, spines, hosts, rate, uplink, delay } => {
+                let count = leaves * hosts;
+                net.hosts(count);
+                let leaf: Vec<usize> = (0..*leaves).map(|leaf| net.node(format!("leaf{leaf}"))).collect();
+                let spine: Vec<usize> = (0..*spines).map(|spine| net.node(format!("spine{spine}"))).collect();
+                (0..count).for_each(|host| net.link(host, leaf[host / hosts], *rate, *delay, 0.0));
+                for &leaf in &leaf {
+                    spine.iter().for_each(|&spine| net.link(leaf, spine, *uplink, *delay, 0.0));
+                }
+                count
+            }
+            Network::Custom { hosts, switches, links, rate, delay } => {
+                for name in hosts.iter().chain(switches) {
+                    if net.names.contains(name) {
+                        return Err(ScenarioError::value(
+                            "network",
+                            format!("two nodes are called {name:?}"),
+                        ));
+                    }
+                    net.node(name.clone());
+                }
+                for (a, b) in links {
+                    let find = |name: &String| {
+                        net.names.iter().position(|known| known == name).ok_or_else(|| {
+                            ScenarioError::value("network.links", format!("there is no node {name:?}"))
+                        })
+                    };
+                    let (a, b) = (find(a)?, find(b)?);
+                    net.link(a, b, *rate, *delay, 0.0);
+                }
+                hosts.len()
+            }
+        };
+        if net.wires.iter().any(|wire| wire.rate == 0 || !(0.0..=1.0).contains(&wire.loss)) {
+            return Err(ScenarioError::value("network", "rates are above 0, and losses from 0 to 1"));
+        }
+        if !(2..=60_000).contains(&hosts) {
+            return Err(ScenarioError::value("network", format!("{hosts} hosts: at least 2, at most 60000")));
+        }
+        Self::with_ways(net, hosts)
+    }
+
+    /// Finds all shortest ways, host by host.
+    fn with_ways(net: Builder, hosts: usize) -> Result<Self, ScenarioError> {
+        let nodes = net.names.len();
+        let mut out = vec![Vec::new(); nodes];
+        for (index, wire) in net.wires.iter().enumerate() {
+            out[wire.from].push(index as u32);
+        }
+        if let Some(lone) = (0..hosts).find(|&host| out[host].len() != 1) {
+            let problem = format!("host {} has {} links and needs one", net.names[lone], out[lone].len());
+            return Err(ScenarioError::value("network.links", problem));
+        }
+        let (mut ways, mut choices) = (vec![(0, 0); nodes * hosts], Vec::new());
+        let mut distance = vec![u32::MAX; nodes];
+        for host in 0..hosts {
+            distance.fill(u32::MAX);
+            distance[host] = 0;
+            let mut front = VecDeque::from([host]);
+            while let Some(node) = front.pop_front() {
+                for &wire in &out[node] {
+                    let next = net.wires[wire as usize].to;
+                    if distance[next] == u32::MAX && next >= hosts {
+                        distance[next] = distance[node] + 1;
+                        front.push_back(next);
+                    }
+                }
+            }
+            for node in 0..nodes {
+                let start = choices.len();
+                let nearer = |wire: &&u32| {
+                    let to = net.wires[**wire as usize].to;
+                    distance[to] != u32::MAX
+                        && (node < hosts || distance[node] == distance[to] + 1)
+                        && (to >= hosts || to == host)
+                };
+                choices.extend(out[node].iter().filter(nearer));
+                if choices.len() == start && node != host {
+                    let problem = format!("no way from {} to {}", net.names[node], net.names[host]);
+                    return Err(ScenarioError::value("network.links", problem));
+                }
+                ways[node * hosts + host] = (start as u32, (choices.len() - start) as u32);
+            }
+        }
+        Ok(Self { hosts, names: net.names, wires: net.wires, ways, choices })
+    }
+
+    /// The wire by which `node` sends a packet with this hash on its way to `host`.
+    #[inline]
+    #[must_use]
+    pub fn next(&self, node: usize, host: usize, hash: u32) -> usize {
+        let (start, count) = self.ways[node * self.hosts + host];
+        let pick = if count == 1 {
+            0
+        } else {
+            // Mixed with the node, or switches of the next level would all choose alike.
+            let mixed = (hash ^ (node as u32).wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
+            (u64::from(mixed ^ mixed >> 15).wrapping_mul(u64::from(count)) >> 32) as u32
+        };
+        self.choices[(start + pick) as usize] as usize
+    }
+
+    /// A node by its name.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| known == name)
+    }
+
+    /// A wire by the names of its ends, `"from-to"`.
+    #[must_use]
+    pub fn wire(&self, name: &str) -> Option<usize> {
+        self.wires
+            .iter()
+            .position(|wire| name == format!("{}-{}", self.names[wire.from], self.names[wire.to]))
+    }
+}
+
+fn fat_tree(net: &mut Builder, ports: usize, rate: Rate, delay: Span) -> Result<usize, ScenarioError> {
+    if ports < 2 || !ports.is_multiple_of(2) || ports > 60 {
+        return Err(ScenarioError::value("network.ports", format!("{ports} is no even number from 2 to 60")));
+    }
+    let half = ports / 2;
+    let hosts = ports * half * half;
+    net.hosts(hosts);
+    let edge: Vec<usize> = (0..ports * half).map(|at| net.node(format!("edge{at}"))).collect();
+    let aggregation: Vec<usize> = (0..ports * half).map(|at| net.node(format!("agg{at}"))).collect();
+    let core: Vec<usize> = (0..half * half).map(|at| net.node(format!("core{at}"))).collect();
+    (0..hosts).for_each(|host| net.link(host, edge[host / half], rate, delay, 0.0));
+    for pod in 0..ports {
+        for a in 0..half {
+            for b in 0..half {
+                net.link(edge[pod * half + a], aggregation[pod * half + b], rate, delay, 0.0);
+                net.link(aggregation[pod * half + a], core[a * half + b], rate, delay, 0.0);
+            }
+        }
+    }
+    Ok(hosts)
+}
+
+/// Names by which wires are asked for, to their indices.
+///
+/// # Errors
+/// The first that is none.
+pub fn find_wires(topology: &Topology, names: &[String]) -> Result<HashMap<usize, String>, ScenarioError> {
+    names
+        .iter()
+        .map(|name| {
+            let found = topology.wire(name).map(|wire| (wire, name.clone()));
+            found.ok_or_else(|| {
+                let problem =
+                    format!("there is no link {name:?}; links are named by their ends, as \"s0-h1\"");
+                ScenarioError::value("record.queues", problem)
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fat_tree_has_its_size_and_all_its_ways() {
+        let network = Network::FatTree { ports: 6, rate: Rate(1), delay: Span(1) };
+        let tree = Topology::build(&network).unwrap();
+        assert_eq!((tree.hosts, tree.names.len()), (54, 54 + 45));
+        for (from, to, hops) in [(0, 1, 2), (0, 3, 4), (0, 53, 6)] {
+            let mut ways = std::collections::HashSet::new();
+            for hash in 0..500_u32 {
+                let (mut node, mut way) = (from, Vec::new());
+                while node != to {
+                    node = tree.wires[tree.next(node, to, hash.wrapping_mul(0x9e37_79b9))].to;
+                    way.push(node);
+                }
+                assert_eq!(way.len(), hops);
+                ways.insert(way);
+            }
+            assert_eq!(ways.len(), [1, 1, 3, 3, 9][hops - 2], "all of them are used");
+        }
+    }
+
+    #[test]
+    fn what_is_no_network_is_said() {
+        let network = Network::Custom {
+            hosts: vec!["a".into(), "b".into()],
+            switches: vec!["s".into()],
+            links: vec![("a".into(), "s".into())],
+            rate: Rate(1),
+            delay: Span(1),
+        };
+        assert!(Topology::build(&network).unwrap_err().to_string().contains("host b has 0 links"));
+    }
+}

@@ -1,0 +1,552 @@
+//! What hosts do: their endpoint, the adapter that sends for it, and the flows' beginnings and ends.
+
+use super::{Event, World};
+use crate::{
+    packet::{HEADERS, Packet, Queue},
+    scenario::{Adapter, Control, Recovery},
+    selective::{Arrival, Receiver, Sender},
+    units::{NANO, SECOND},
+};
+use rxe_core::{
+    endpoint::{Acks, Endpoint, EndpointConfig, Run, RunMeta, Transmit},
+    memory::{AccessError, Asker, Memory},
+    num::{Key, Psn, Qpn},
+    qp::{
+        CongestionControl, Dcqcn, DcqcnParams, LineRate, Mtu, Pacing, QpCaps, QpChange, QpConfig, QpState,
+        QpType, Timely, TimelyParams, Timing,
+    },
+    time::Instant,
+    wire::{HeaderSeen, Opcode},
+    work::{
+        Access, AddressVector, BindWindow, CqId, Event as Told, GidType, PdId, RecvWr, Remote, SendOp,
+        SendWr, Sge, WcOpcode, WcStatus,
+    },
+};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
+
+/// ECN-capable transport (RFC 3168, 5: ECT(0)).
+const ECT: u8 = 2;
+/// Headers of a negative acknowledgement of selective repeat: those of an acknowledgement, and the number that came.
+const ASKING: usize = 20;
+/// Syndrome of a negative acknowledgement: PSN sequence error.
+const NAK_SEQUENCE: u8 = 0x60;
+/// How long queue pairs wait where the adapter looks after losses.
+const PATIENT: Duration = Duration::from_secs(1000);
+
+/// A host.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub endpoint: Endpoint,
+    /// Its wire to the network.
+    pub wire: usize,
+    /// Packets that selective repeat sends again.
+    pub again: Queue,
+    /// When its endpoint is woken next.
+    pub wake: Option<u64>,
+    /// Flows by the number of their queue pair here.
+    pub flow_of: HashMap<u32, usize>,
+}
+
+/// What is known of a flow under way, and after it.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Queue pairs at sender and receiver.
+    pub qpns: Option<[Qpn; 2]>,
+    /// When the last byte was delivered.
+    pub delivered: Option<u64>,
+    /// When the sender heard of that.
+    pub acknowledged: Option<u64>,
+    pub failed: bool,
+    pub selective: Option<Box<(Sender, Receiver)>>,
+}
+
+/// Memory of all hosts: no bytes, only how many were placed for each flow. A flow's number is its key.
+#[derive(Debug, Default)]
+pub(super) struct Placed(pub RefCell<Vec<u64>>);
+
+impl Memory for Placed {
+    fn check(&self, _: Asker, _: Key, _: u64, _: u64, _: Access) -> Result<(), AccessError> {
+        Ok(())
+    }
+
+    fn read(&self, _: Asker, _: Key, _: u64, _: Access, _: &mut [u8]) -> Result<(), AccessError> {
+        Ok(())
+    }
+
+    fn write(&self, _: Asker, key: Key, _: u64, _: Access, data: &[u8]) -> Result<(), AccessError> {
+        self.0.borrow_mut()[key.0 as usize] += data.len() as u64;
+        Ok(())
+    }
+
+    fn compare_swap(&self, _: Asker, key: Key, _: u64, _: u64, _: u64) -> Result<u64, AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn fetch_add(&self, _: Asker, key: Key, _: u64, _: u64) -> Result<u64, AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn atomic_write(&self, _: Asker, key: Key, _: u64, _: [u8; 8]) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn flush(&self, _: Asker, key: Key, _: (u64, u64), _: bool, _: Access) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+
+    fn bind_window(&self, _: Asker, bind: &BindWindow) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(bind.window))
+    }
+
+    fn invalidate(&self, _: Asker, key: Key, _: bool) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
+}
+
+/// A host's address.
+#[must_use]
+pub fn address(host: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(0x0a00_0000 + host as u32 + 1)
+}
+
+/// The host of an address.
+fn host_of(addr: IpAddr) -> usize {
+    match addr {
+        IpAddr::V4(addr) => (addr.to_bits() - 0x0a00_0001) as usize,
+        IpAddr::V6(_) => 0,
+    }
+}
+
+/// An endpoint for a host.
+pub(super) fn endpoint(host: usize, seed: u64) -> Endpoint {
+    Endpoint::new(EndpointConfig {
+        max_segments: 1,
+        max_batch: super::ARENA,
+        memory: true,
+        answers_apart: true,
+        parts: false,
+        send_window: (u32::MAX, u32::MAX),
+        seed: seed ^ (host as u64) << 20,
+        ..EndpointConfig::default()
+    })
+}
+
+fn control(adapter: &Adapter, line: u64) -> Box<dyn CongestionControl> {
+    match adapter.control {
+        Control::None => Box::new(LineRate),
+        Control::Dcqcn => {
+            let (keys, usual) = (adapter.dcqcn, DcqcnParams::paper(line));
+            Box::new(Dcqcn::new(DcqcnParams {
+                line,
+                least: keys.least.map_or(usual.least, |rate| rate.0),
+                gain: keys.gain.unwrap_or(usual.gain),
+                alpha_timer: keys.alpha_timer.map_or(usual.alpha_timer, |time| time.duration()),
+                rate_timer: keys.rate_timer.map_or(usual.rate_timer, |time| time.duration()),
+                byte_counter: keys.byte_counter.map_or(usual.byte_counter, |size| size.0),
+                recovery: keys.recovery.unwrap_or(usual.recovery),
+                additive: keys.additive.map_or(usual.additive, |rate| rate.0),
+                hyper: keys.hyper.map_or(usual.hyper, |rate| rate.0),
+                cut_interval: keys.cut_interval.map_or(usual.cut_interval, |time| time.duration()),
+                clamp_target: keys.clamp_target.unwrap_or(usual.clamp_target),
+            }))
+        }
+        Control::Timely => {
+            let (keys, usual) = (adapter.timely, TimelyParams::paper(line));
+            Box::new(Timely::new(TimelyParams {
+                line,
+                least: keys.least.map_or(usual.least, |rate| rate.0),
+                additive: keys.additive.map_or(usual.additive, |rate| rate.0),
+                low: keys.low.map_or(usual.low, |time| time.duration()),
+                high: keys.high.map_or(usual.high, |time| time.duration()),
+                smallest: keys.smallest.map_or(usual.smallest, |time| time.duration()),
+                ..usual
+            }))
+        }
+    }
+}
+
+impl World {
+    fn instant(&self) -> Instant {
+        Instant::from_nanos(self.now / NANO)
+    }
+
+    /// Begins a flow: a queue pair at each end, and one WRITE with immediate.
+    pub(super) fn start_flow(&mut self, index: usize) {
+        let flow = self.flows[index];
+        let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+        let config = QpConfig {
+            qp_type: QpType::Rc,
+            pd: PdId(1),
+            send_cq: CqId(1),
+            recv_cq: CqId(2),
+            srq: None,
+            xrcd: None,
+            caps,
+            signal_all: false,
+        };
+        let ends = [flow.src, flow.dst];
+        let made = ends.map(|host| self.hosts[host].endpoint.create_qp(config));
+        let [Ok(from), Ok(to)] = made else {
+            self.progress[index].failed = true;
+            return;
+        };
+        let (qpns, psns) = ([from, to], [0, 1].map(|_| Psn::new(self.rng.bits() as u32 & 0x00ff_ffff)));
+        for side in 0..2 {
+            self.bring_up(
+                ends[side],
+                ends[1 - side],
+                qpns[side],
+                qpns[1 - side],
+                [psns[side], psns[1 - side]],
+            );
+            self.hosts[ends[side]].flow_of.insert(qpns[side].value(), index);
+        }
+        let line = self.topology.wires[self.hosts[flow.src].wire].rate;
+        let selective = self.adapter.recovery == Recovery::Selective;
+        let shortest = if selective { PATIENT } else { self.adapter.timeout.duration() };
+        let pacing = Pacing {
+            control: control(&self.adapter, line),
+            window: self.adapter.window.map_or(u32::MAX, |size| u32::try_from(size.0).unwrap_or(u32::MAX)),
+            ask_after: u32::try_from(self.adapter.ask_after.0).unwrap_or(u32::MAX),
+            timing: Timing { shortest, probes: false },
+        };
+        self.hosts[flow.src].endpoint.pace(from, pacing);
+        let progress = &mut self.progress[index];
+        progress.qpns = Some(qpns);
+        if selective {
+            progress.selective = Some(Box::new((Sender::default(), Receiver::new(psns[0].value()))));
+        }
+        let now = self.instant();
+        let key = Key(index as u32);
+        let receive = self.hosts[flow.dst].endpoint.post_recv(to, &RecvWr { wr_id: index as u64, sges: &[] });
+        let sges = [Sge { addr: 0, len: flow.size as u32, lkey: key }];
+        let op = SendOp::WriteImm(Remote { addr: 0, rkey: key }, [0; 4]);
+        let sent = self.hosts[flow.src].endpoint.post_send(now, from, &SendWr::new(index as u64, op, &sges));
+        if receive.is_err() || sent.is_err() {
+            self.progress[index].failed = true;
+        }
+        self.active += 1;
+        self.most_active = self.most_active.max(self.active);
+        self.send(self.hosts[flow.src].wire);
+        self.set_alarm(flow.src);
+    }
+
+    fn bring_up(&mut self, host: usize, peer: usize, qpn: Qpn, dest: Qpn, psns: [Psn; 2]) {
+        let av = AddressVector {
+            src: address(host).into(),
+            dst: address(peer).into(),
+            ifindex: 0,
+            traffic_class: ECT,
+            hop_limit: 64,
+            flow_label: 0,
+            service_level: 0,
+            sgid_index: 0,
+            gid_type: GidType::RoceV2,
+        };
+        let steps = [
+            QpChange {
+                state: Some(QpState::Init),
+                pkey_index: Some(0),
+                port: Some(1),
+                access: Some(Access::REMOTE_WRITE),
+                ..QpChange::default()
+            },
+            QpChange {
+                state: Some(QpState::Rtr),
+                av: Some(av),
+                path_mtu: Mtu::from_bytes(self.adapter.mtu),
+                dest_qpn: Some(dest),
+                rq_psn: Some(psns[1]),
+                max_dest_rd_atomic: Some(1),
+                min_rnr_timer: Some(1),
+                ..QpChange::default()
+            },
+            QpChange {
+                state: Some(QpState::Rts),
+                sq_psn: Some(psns[0]),
+                timeout: Some(1),
+                retry_count: Some(7),
+                rnr_retry: Some(7),
+                max_rd_atomic: Some(1),
+                ..QpChange::default()
+            },
+        ];
+        let now = self.instant();
+        for step in steps {
+            let changed = self.hosts[host].endpoint.modify_qp(now, qpn, &step, &self.memory);
+            debug_assert_eq!(changed, Ok(()));
+        }
+    }
+
+    /// The next packet that a host sends, control packets aside.
+    pub(super) fn next_of_host(&mut self, host: usize) -> Option<u32> {
+        if let Some(at) = self.hosts[host].again.pop(&self.pool) {
+            return Some(at);
+        }
+        let now = self.instant();
+        let batch =
+            self.hosts[host].endpoint.poll_transmit(now, &self.memory, &mut self.arena, Acks::Flush)?;
+        let packet = self.packet(host, &batch);
+        self.counts.packets += 1;
+        if self.adapter.recovery == Recovery::Selective && !packet.control {
+            self.keep_copy(&packet);
+        }
+        Some(self.pool.insert(packet))
+    }
+
+    /// Whether a host may have something to send, control packets aside.
+    pub(super) fn has_more(&self, host: usize) -> bool {
+        self.hosts[host].again.front().is_some() || self.hosts[host].endpoint.may_transmit()
+    }
+
+    /// The packet in the arena.
+    fn packet(&self, host: usize, batch: &Transmit) -> Packet {
+        let opcode = Opcode(self.arena[0]);
+        let header_len = opcode.info().map_or(HEADERS, |info| info.header_len).min(HEADERS).min(batch.len);
+        let mut headers = [0; HEADERS];
+        headers[..header_len].copy_from_slice(&self.arena[..header_len]);
+        let mut packet = Packet {
+            headers,
+            len: batch.len as u16,
+            header_len: header_len as u8,
+            tos: batch.tos,
+            src: host as u16,
+            dst: host_of(batch.dst) as u16,
+            control: matches!(opcode, Opcode::RC_ACKNOWLEDGE | Opcode::CNP),
+            ..Packet::EMPTY
+        };
+        packet.hash = hash(&packet);
+        packet
+    }
+
+    /// A packet has come to a host.
+    pub(super) fn receive(&mut self, host: usize, at: u32) {
+        let packet = *self.pool.get(at);
+        self.pool.remove(at);
+        self.counts.deliveries += 1;
+        if self.adapter.recovery == Recovery::Selective {
+            self.receive_selective(host, &packet);
+        } else {
+            self.hand_over(host, &packet);
+        }
+        self.send(self.hosts[host].wire);
+        self.set_alarm(host);
+    }
+
+    /// Gives a packet to the endpoint, and takes the answers.
+    fn hand_over(&mut self, host: usize, packet: &Packet) {
+        let header_len = usize::from(packet.header_len);
+        self.scratch[..header_len].copy_from_slice(&packet.headers[..header_len]);
+        let meta = RunMeta {
+            src: address(packet.src.into()).into(),
+            dst: address(host).into(),
+            src_port: 0,
+            ifindex: 0,
+            tos: packet.tos,
+            hop_limit: 64,
+            seen: HeaderSeen::Bare,
+        };
+        let now = self.instant();
+        let bytes = &self.scratch[..usize::from(packet.len)];
+        let qpn = Qpn::new(packet.dest_qpn());
+        let endpoint = &mut self.hosts[host].endpoint;
+        endpoint.handle_run(now, &Run { meta, bytes, segment: 0 }, &self.memory);
+        while let Some(batch) = self.hosts[host].endpoint.poll_answer(now, qpn, &self.memory, &mut self.arena)
+        {
+            let answer = self.packet(host, &batch);
+            self.push_control(host, answer);
+        }
+        self.take_completions(host);
+    }
+
+    fn push_control(&mut self, host: usize, packet: Packet) {
+        let at = self.pool.insert(packet);
+        self.ports[self.hosts[host].wire].control.push(&mut self.pool, at);
+    }
+
+    fn take_completions(&mut self, host: usize) {
+        while let Some(told) = self.hosts[host].endpoint.poll_event() {
+            let Told::Completion { wc, .. } = told else { continue };
+            let index = wc.wr_id as usize;
+            let progress = &mut self.progress[index];
+            if wc.status != WcStatus::Success {
+                progress.failed = true;
+                self.end_flow(index);
+            } else if wc.opcode == WcOpcode::RecvRdmaWithImm {
+                progress.delivered = Some(self.now);
+                self.delivered += 1;
+            } else {
+                progress.acknowledged = Some(self.now);
+                self.end_flow(index);
+            }
+        }
+    }
+
+    /// Takes a flow's queue pairs away.
+    fn end_flow(&mut self, index: usize) {
+        let flow = self.flows[index];
+        let Some(qpns) = self.progress[index].qpns.take() else { return };
+        for (host, qpn) in [flow.src, flow.dst].into_iter().zip(qpns) {
+            let host = &mut self.hosts[host];
+            if let Some(stats) = host.endpoint.qp_stats(qpn) {
+                self.counts.retransmitted += stats.retransmitted;
+                self.counts.timeouts += stats.timeouts;
+                self.counts.naks += stats.psn_naks_received;
+                self.counts.notifications += stats.cnps_received;
+            }
+            host.flow_of.remove(&qpn.value());
+            let destroyed = host.endpoint.destroy_qp(qpn);
+            debug_assert_eq!(destroyed, Ok(()));
+        }
+        self.progress[index].selective = None;
+        self.active -= 1;
+    }
+
+    /// Time passed for a host.
+    pub(super) fn wake(&mut self, host: usize) {
+        if self.hosts[host].wake != Some(self.now) {
+            return;
+        }
+        let now = self.instant();
+        self.hosts[host].wake = None;
+        self.hosts[host].endpoint.handle_timeout(now, &self.memory);
+        self.take_completions(host);
+        self.send(self.hosts[host].wire);
+        self.set_alarm(host);
+    }
+
+    /// Has the host's endpoint woken at its next deadline.
+    pub(super) fn set_alarm(&mut self, host: usize) {
+        let Some(deadline) = self.hosts[host].endpoint.poll_timeout() else { return };
+        let at = deadline.nanos().saturating_mul(NANO).max(self.now + NANO);
+        if self.hosts[host].wake.is_none_or(|known| at < known) && at < 100_000 * SECOND {
+            self.hosts[host].wake = Some(at);
+            self.schedule(at, Event::Wake(host));
+        }
+    }
+
+    fn keep_copy(&mut self, packet: &Packet) {
+        let Some(&index) = self.hosts[usize::from(packet.dst)].flow_of.get(&packet.dest_qpn()) else {
+            return;
+        };
+        if let Some(selective) = &mut self.progress[index].selective {
+            let sender = &mut selective.0;
+            if sender.is_empty() {
+                sender.deadline = self.now + self.adapter.short_timeout.0;
+            }
+            sender.sent(packet);
+            if !sender.armed {
+                sender.armed = true;
+                let at = sender.deadline;
+                self.schedule(at, Event::Silence(index));
+            }
+        }
+    }
+
+    fn receive_selective(&mut self, host: usize, packet: &Packet) {
+        let index = self.hosts[host].flow_of.get(&packet.dest_qpn()).copied();
+        let Some((index, selective)) = index.and_then(|at| Some((at, self.progress[at].selective.as_mut()?)))
+        else {
+            self.hand_over(host, packet);
+            return;
+        };
+        let (sender, receiver) = selective.as_mut();
+        if !packet.control {
+            match receiver.arrived(packet) {
+                Arrival::Take => {
+                    self.hand_over(host, packet);
+                    while let Some(kept) =
+                        self.progress[index].selective.as_mut().and_then(|both| both.1.next_kept())
+                    {
+                        self.hand_over(host, &kept);
+                    }
+                }
+                Arrival::Ask { expected } => self.ask(host, packet, expected),
+            }
+            return;
+        }
+        let came = u32::from_be_bytes([0, packet.headers[17], packet.headers[18], packet.headers[19]]);
+        let asks = usize::from(packet.header_len) == ASKING;
+        if asks {
+            sender.missing(packet.psn(), came);
+        } else if packet.headers[0] == Opcode::RC_ACKNOWLEDGE.0 {
+            sender.acknowledged_before((packet.psn() + 1) & 0x00ff_ffff);
+        }
+        let (short, long) = (self.adapter.short_timeout.0, self.adapter.timeout.0);
+        sender.deadline = self.now + sender.timeout(short, long);
+        self.send_again(host, index);
+        if !asks {
+            self.hand_over(host, packet);
+        }
+    }
+
+    /// Tells the sender which packet is missing, and which came.
+    fn ask(&mut self, host: usize, packet: &Packet, expected: u32) {
+        let Some(&index) = self.hosts[host].flow_of.get(&packet.dest_qpn()) else { return };
+        let Some(qpns) = self.progress[index].qpns else { return };
+        let mut answer = Packet {
+            len: ASKING as u16 + 4,
+            header_len: ASKING as u8,
+            src: host as u16,
+            dst: packet.src,
+            control: true,
+            ..Packet::EMPTY
+        };
+        answer.headers[0] = Opcode::RC_ACKNOWLEDGE.0;
+        answer.headers[2..4].copy_from_slice(&[0xff, 0xff]);
+        answer.headers[4..8].copy_from_slice(&qpns[0].value().to_be_bytes());
+        answer.headers[8..12].copy_from_slice(&expected.to_be_bytes());
+        answer.headers[12] = NAK_SEQUENCE;
+        answer.headers[16..20].copy_from_slice(&packet.psn().to_be_bytes());
+        answer.hash = hash(&answer);
+        self.counts.naks += 1;
+        self.push_control(host, answer);
+        // Also of packets out of sequence the sender is told that they came marked.
+        if packet.tos & 3 == 3 && self.progress[index].selective.is_some() {
+            self.counts.marked_early += 1;
+        }
+    }
+
+    /// Puts what is lost among what the host sends again.
+    fn send_again(&mut self, host: usize, index: usize) {
+        let Some(selective) = &mut self.progress[index].selective else { return };
+        while let Some(packet) = selective.0.next_lost() {
+            self.counts.retransmitted += 1;
+            let at = self.pool.insert(packet);
+            self.hosts[host].again.push(&mut self.pool, at);
+        }
+    }
+
+    /// Selective repeat's timeout of a flow may be over.
+    pub(super) fn silence(&mut self, index: usize) {
+        let host = self.flows[index].src;
+        let (short, long) = (self.adapter.short_timeout.0, self.adapter.timeout.0);
+        let Some(selective) = &mut self.progress[index].selective else { return };
+        let sender = &mut selective.0;
+        sender.armed = false;
+        if sender.is_empty() {
+            return;
+        }
+        if sender.deadline <= self.now {
+            sender.timed_out();
+            sender.deadline = self.now + sender.timeout(short, long);
+            self.counts.timeouts += 1;
+        }
+        sender.armed = true;
+        let at = sender.deadline;
+        self.schedule(at, Event::Silence(index));
+        self.send_again(host, index);
+        self.send(self.hosts[host].wire);
+    }
+}
+
+/// What switches choose ways by: the same for all packets of a queue pair in one direction.
+fn hash(packet: &Packet) -> u32 {
+    let key = u64::from(packet.src) << 40 ^ u64::from(packet.dst) << 24 ^ u64::from(packet.dest_qpn());
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}

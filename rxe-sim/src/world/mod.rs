@@ -1,0 +1,514 @@
+//! The simulation: a clock that jumps from event to event. Every host is an endpoint of rxe-core, every packet has the headers
+//! that it wrote.
+//!
+//! A wire delivers in order, so only its first packet has an event; and a port has one for the end of a packet only if another
+//! one waits. So the heap has no more entries than there are ports and hosts at work, a few thousand, and stays in the
+//! processor's cache.
+
+mod host;
+mod switch;
+
+pub use host::address;
+
+use crate::{
+    packet::{Pool, Queue},
+    pcap::Tap,
+    rng::Rng,
+    scenario::{Adapter, Scenario, ScenarioError, Switch},
+    topology::{Topology, find_wires},
+    traffic::{self, Flow},
+    units::SECOND,
+};
+use host::{Host, Placed, Progress};
+use std::{cmp::Reverse, collections::BinaryHeap};
+use switch::{Buffer, Ingress};
+
+/// Room for one packet.
+const ARENA: usize = 4200;
+/// Events whose number is shown by the progress bar at once.
+const STRIDE: u32 = 1 << 14;
+/// Flows whose goodput is recorded at most.
+const MOST_RECORDED: usize = 64;
+
+/// Something that happens. The kind is in the top bits, the index below.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    /// The first packet of a wire is at its end.
+    Arrive(usize),
+    /// A port has finished a packet.
+    Free(usize),
+    /// A pause frame has come to the sender of a wire.
+    Pause(usize),
+    /// One that ends the pause.
+    Resume(usize),
+    /// An endpoint's deadline.
+    Wake(usize),
+    /// A flow starts.
+    Start(usize),
+    /// A flow's timeout of selective repeat.
+    Silence(usize),
+    /// It is time to record.
+    Sample,
+}
+
+const INDEX: u32 = (1 << 28) - 1;
+
+impl Event {
+    const fn code(self) -> u32 {
+        let (kind, index) = match self {
+            Self::Arrive(wire) => (0, wire),
+            Self::Free(wire) => (1, wire),
+            Self::Pause(wire) => (2, wire),
+            Self::Resume(wire) => (3, wire),
+            Self::Wake(host) => (4, host),
+            Self::Start(flow) => (5, flow),
+            Self::Silence(flow) => (6, flow),
+            Self::Sample => (7, 0),
+        };
+        kind << 28 | index as u32
+    }
+
+    const fn from_code(code: u32) -> Self {
+        let index = (code & INDEX) as usize;
+        match code >> 28 {
+            0 => Self::Arrive(index),
+            1 => Self::Free(index),
+            2 => Self::Pause(index),
+            3 => Self::Resume(index),
+            4 => Self::Wake(index),
+            5 => Self::Start(index),
+            6 => Self::Silence(index),
+            _ => Self::Sample,
+        }
+    }
+}
+
+/// The sending end of a wire.
+#[derive(Debug, Default)]
+struct Port {
+    control: Queue,
+    data: Queue,
+    /// Packets on the wire.
+    flight: Queue,
+    busy_until: u64,
+    /// Whether the end of the present packet has an event.
+    scheduled: bool,
+    paused: bool,
+    /// Since when, and for how long in all.
+    paused_at: u64,
+    paused_for: u64,
+    /// Longest that `data` has been.
+    longest: u64,
+}
+
+/// What happened, in numbers.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Counts {
+    /// Events of all kinds.
+    pub events: u64,
+    /// Packets that reached the end of a wire.
+    pub hops: u64,
+    /// Packets that reached a host's endpoint.
+    pub deliveries: u64,
+    /// Data packets that endpoints sent.
+    pub packets: u64,
+    /// Dropped by switches.
+    pub dropped: u64,
+    /// Lost on wires.
+    pub lost: u64,
+    /// Marked by switches.
+    pub marked: u64,
+    /// Marked ones that came out of sequence: selective repeat tells of them late.
+    pub marked_early: u64,
+    /// Pause frames (without those that end a pause).
+    pub pauses: u64,
+    /// Data packets sent again.
+    pub retransmitted: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Negative acknowledgements.
+    pub naks: u64,
+    /// Congestion notifications that reached their queue pair.
+    pub notifications: u64,
+}
+
+/// One moment's record.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Picoseconds.
+    pub at: u64,
+    /// Bytes in each recorded queue.
+    pub queues: Vec<u64>,
+    /// Bytes delivered of each recorded flow since the sample before.
+    pub delivered: Vec<u64>,
+}
+
+/// What became of a flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// The flow.
+    pub flow: Flow,
+    /// From its start to the delivery of its last byte, picoseconds; `None` if that did not happen.
+    pub took: Option<u64>,
+    /// What it would have taken alone.
+    pub ideal: u64,
+    /// Bytes that were delivered.
+    pub delivered: u64,
+    /// Whether its queue pair failed.
+    pub failed: bool,
+}
+
+/// A network with all that is on it.
+#[derive(Debug)]
+pub struct World {
+    now: u64,
+    end: u64,
+    topology: Topology,
+    rules: Switch,
+    adapter: Adapter,
+    ports: Vec<Port>,
+    ingress: Vec<Ingress>,
+    buffers: Vec<Buffer>,
+    hosts: Vec<Host>,
+    pool: Pool,
+    events: BinaryHeap<Reverse<(u64, u32)>>,
+    flows: Vec<Flow>,
+    progress: Vec<Progress>,
+    memory: Placed,
+    rng: Rng,
+    arena: Vec<u8>,
+    scratch: Vec<u8>,
+    counts: Counts,
+    delivered: usize,
+    active: usize,
+    most_active: usize,
+    every: Option<u64>,
+    record_from: u64,
+    watched: Vec<(usize, String)>,
+    recorded_flows: usize,
+    last_delivered: Vec<u64>,
+    samples: Vec<Sample>,
+    taps: Vec<(usize, Tap)>,
+}
+
+/// Picoseconds that `bytes` take at `rate` bits per second.
+const fn serialization(bytes: u64, rate: u64) -> u64 {
+    (bytes as u128 * 8 * SECOND as u128 / rate as u128) as u64
+}
+
+impl World {
+    /// Builds what a scenario describes; nothing has happened yet.
+    ///
+    /// # Errors
+    /// What the scenario has wrong.
+    pub fn new(scenario: &Scenario) -> Result<Self, ScenarioError> {
+        let topology = Topology::build(&scenario.network)?;
+        let flows = traffic::flows(scenario, &topology)?;
+        let mut watched: Vec<_> = find_wires(&topology, &scenario.record.queues)?.into_iter().collect();
+        watched.sort_unstable();
+        let wires = topology.wires.len();
+        let hosts = (0..topology.hosts)
+            .map(|host| Host {
+                endpoint: host::endpoint(host, scenario.seed),
+                wire: topology.next(host, (host + 1) % topology.hosts, 0),
+                again: Queue::default(),
+                wake: None,
+                flow_of: std::collections::HashMap::new(),
+            })
+            .collect();
+        let recorded_flows = if scenario.record.flows { flows.len().min(MOST_RECORDED) } else { 0 };
+        let mut world = Self {
+            now: 0,
+            end: scenario.end.0,
+            rules: scenario.switch.clone(),
+            adapter: scenario.adapter.clone(),
+            ports: (0..wires).map(|_| Port::default()).collect(),
+            ingress: vec![Ingress::default(); wires],
+            buffers: vec![Buffer::default(); topology.names.len() - topology.hosts],
+            hosts,
+            pool: Pool::default(),
+            events: BinaryHeap::new(),
+            progress: flows.iter().map(|_| Progress::default()).collect(),
+            memory: Placed(std::cell::RefCell::new(vec![0; flows.len()])),
+            flows,
+            rng: Rng::new(scenario.seed, 1),
+            arena: vec![0; ARENA],
+            scratch: vec![0; ARENA],
+            counts: Counts::default(),
+            delivered: 0,
+            active: 0,
+            most_active: 0,
+            every: scenario.record.every.map(|every| every.0.max(1)),
+            record_from: scenario.record.from.0,
+            watched,
+            recorded_flows,
+            last_delivered: vec![0; recorded_flows],
+            samples: Vec::new(),
+            taps: Vec::new(),
+            topology,
+        };
+        if let Some(first) = world.flows.first() {
+            world.schedule(first.start, Event::Start(0));
+        }
+        if let Some(every) = world.every {
+            world.schedule(every, Event::Sample);
+        }
+        Ok(world)
+    }
+
+    /// Records what leaves by a wire, named by its ends (`"h0-s0"`).
+    ///
+    /// # Errors
+    /// A name that is no wire's.
+    pub fn tap(&mut self, wire: &str, tap: Tap) -> Result<(), ScenarioError> {
+        let found = find_wires(&self.topology, &[wire.to_owned()])?;
+        self.taps.extend(found.into_keys().map(|wire| (wire, tap.clone())));
+        Ok(())
+    }
+
+    fn schedule(&mut self, at: u64, event: Event) {
+        self.events.push(Reverse((at, event.code())));
+    }
+
+    /// Lets everything happen until the end, or until all flows are done. Tells `progress` now and then how much of the time
+    /// has passed, 0 to 1.
+    pub fn run(&mut self, mut progress: impl FnMut(f64)) {
+        let mut stride = 0;
+        while let Some(Reverse((at, code))) = self.events.pop() {
+            if at > self.end || self.is_done() {
+                break;
+            }
+            self.now = at;
+            self.counts.events += 1;
+            stride += 1;
+            if stride == STRIDE {
+                stride = 0;
+                progress(at as f64 / self.end.max(1) as f64);
+            }
+            self.happen(Event::from_code(code));
+        }
+        for index in 0..self.progress.len() {
+            if let Some(qpns) = self.progress[index].qpns
+                && let Some(stats) = self.hosts[self.flows[index].src].endpoint.qp_stats(qpns[0])
+            {
+                self.counts.retransmitted += stats.retransmitted;
+                self.counts.timeouts += stats.timeouts;
+                self.counts.naks += stats.psn_naks_received;
+                self.counts.notifications += stats.cnps_received;
+            }
+        }
+        progress(1.0);
+    }
+
+    fn is_done(&self) -> bool {
+        self.delivered == self.flows.len() && self.active == 0
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive(wire) => self.arrive(wire),
+            Event::Free(wire) => {
+                self.ports[wire].scheduled = false;
+                self.send(wire);
+            }
+            Event::Pause(wire) => {
+                let port = &mut self.ports[wire];
+                (port.paused, port.paused_at) = (true, self.now);
+            }
+            Event::Resume(wire) => {
+                let port = &mut self.ports[wire];
+                port.paused = false;
+                port.paused_for += self.now - port.paused_at;
+                self.send(wire);
+            }
+            Event::Wake(host) => self.wake(host),
+            Event::Start(flow) => {
+                if let Some(next) = self.flows.get(flow + 1) {
+                    self.schedule(next.start, Event::Start(flow + 1));
+                }
+                self.start_flow(flow);
+            }
+            Event::Silence(flow) => self.silence(flow),
+            Event::Sample => self.sample(),
+        }
+    }
+
+    /// The first packet of a wire is at its end.
+    fn arrive(&mut self, wire: usize) {
+        let Some(at) = self.ports[wire].flight.pop(&self.pool) else { return };
+        if let Some(next) = self.ports[wire].flight.front() {
+            self.schedule(self.pool.get(next).arrives, Event::Arrive(wire));
+        }
+        self.counts.hops += 1;
+        let node = self.topology.wires[wire].to;
+        if node < self.topology.hosts {
+            self.receive(node, at);
+        } else {
+            self.forward(wire, at);
+        }
+    }
+
+    /// A port sends its next packet, if it may and has one.
+    fn send(&mut self, wire: usize) {
+        let from = self.topology.wires[wire].from;
+        let is_host = from < self.topology.hosts;
+        let port = &mut self.ports[wire];
+        if port.busy_until > self.now {
+            if !port.scheduled {
+                port.scheduled = true;
+                let at = port.busy_until;
+                self.schedule(at, Event::Free(wire));
+            }
+            return;
+        }
+        let (at, data) = if let Some(at) = port.control.pop(&self.pool) {
+            (at, false)
+        } else if port.paused {
+            return;
+        } else if is_host {
+            let Some(at) = self.next_of_host(from) else {
+                self.set_alarm(from);
+                return;
+            };
+            (at, true)
+        } else {
+            let Some(at) = port.data.pop(&self.pool) else { return };
+            (at, true)
+        };
+        if data && !is_host {
+            self.release(from, at);
+        }
+        self.put_on_wire(wire, at, data);
+        let port = &self.ports[wire];
+        let waits = port.control.front().is_some()
+            || !port.paused && if is_host { self.has_more(from) } else { port.data.front().is_some() };
+        let port = &mut self.ports[wire];
+        if waits && !port.scheduled {
+            port.scheduled = true;
+            let at = port.busy_until;
+            self.schedule(at, Event::Free(wire));
+        }
+        if is_host {
+            self.set_alarm(from);
+        }
+    }
+
+    fn put_on_wire(&mut self, wire: usize, at: u32, data: bool) {
+        let about = self.topology.wires[wire];
+        for (tapped, tap) in &self.taps {
+            if *tapped == wire {
+                tap.record(self.now, self.pool.get(at));
+            }
+        }
+        let len = u64::from(self.pool.get(at).wire_len());
+        let free = self.now + serialization(len, about.rate);
+        self.ports[wire].busy_until = free;
+        if data && about.loss > 0.0 && self.rng.unit() < about.loss {
+            self.counts.lost += 1;
+            self.pool.remove(at);
+            return;
+        }
+        let arrives = free + about.delay;
+        self.pool.get_mut(at).arrives = arrives;
+        let port = &mut self.ports[wire];
+        let first = port.flight.front().is_none();
+        port.flight.push(&mut self.pool, at);
+        if first {
+            self.schedule(arrives, Event::Arrive(wire));
+        }
+    }
+
+    fn sample(&mut self) {
+        let placed = self.memory.0.borrow();
+        let delivered =
+            (0..self.recorded_flows).map(|flow| placed[flow] - self.last_delivered[flow]).collect();
+        self.last_delivered.copy_from_slice(&placed[..self.recorded_flows]);
+        let queues = self.watched.iter().map(|(wire, _)| self.ports[*wire].data.bytes).collect();
+        self.samples.push(Sample { at: self.now, queues, delivered });
+        drop(placed);
+        if let Some(every) = self.every {
+            self.schedule(self.now + every, Event::Sample);
+        }
+    }
+
+    /// What a flow would take alone: the way's delays, its first packet's time on every wire, and the rest's on the slowest.
+    fn ideal(&self, flow: &Flow) -> u64 {
+        let mtu = u64::from(self.adapter.mtu);
+        // BTH, address and immediate in the first or only packet, ICRC, frame.
+        let around = 16 + u64::from(crate::packet::FRAME);
+        let packets = flow.size.div_ceil(mtu).max(1);
+        let total = flow.size + packets * around + 20;
+        let first = flow.size.min(mtu) + around + 16;
+        let (mut node, mut time, mut slowest) = (flow.src, 0, u64::MAX);
+        while node != flow.dst {
+            let wire = self.topology.wires[self.topology.next(node, flow.dst, 0)];
+            time += wire.delay + serialization(first, wire.rate);
+            slowest = slowest.min(wire.rate);
+            node = wire.to;
+        }
+        time + serialization(total.saturating_sub(first), slowest)
+    }
+
+    /// What became of all flows.
+    pub fn ended(&self) -> impl Iterator<Item = Ended> {
+        let placed = self.memory.0.borrow().clone();
+        self.flows.iter().zip(&self.progress).zip(placed).map(|((flow, progress), delivered)| Ended {
+            flow: *flow,
+            took: progress.delivered.map(|at| at - flow.start),
+            ideal: self.ideal(flow),
+            delivered,
+            failed: progress.failed,
+        })
+    }
+
+    /// What happened, in numbers.
+    #[must_use]
+    pub const fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Simulated time, picoseconds.
+    #[must_use]
+    pub const fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Hosts.
+    #[must_use]
+    pub const fn host_count(&self) -> usize {
+        self.topology.hosts
+    }
+
+    /// A node's name.
+    #[must_use]
+    pub fn name(&self, node: usize) -> &str {
+        &self.topology.names[node]
+    }
+
+    /// The record, and the names of its queues.
+    pub fn record(&self) -> (&[Sample], impl Iterator<Item = &str>) {
+        (&self.samples, self.watched.iter().map(|(_, name)| name.as_str()))
+    }
+
+    /// From when on the report counts queues, picoseconds.
+    #[must_use]
+    pub const fn record_from(&self) -> u64 {
+        self.record_from
+    }
+
+    /// The longest that a data queue was, by the names of its wire's ends, bytes.
+    #[must_use]
+    pub fn longest_queue(&self) -> (String, u64) {
+        let longest = self.ports.iter().enumerate().max_by_key(|(_, port)| port.longest);
+        longest.map_or_else(Default::default, |(wire, port)| {
+            let wire = self.topology.wires[wire];
+            (format!("{}-{}", self.name(wire.from), self.name(wire.to)), port.longest)
+        })
+    }
+
+    /// For how long ports were paused, all together, picoseconds.
+    #[must_use]
+    pub fn paused(&self) -> u64 {
+        self.ports.iter().map(|port| port.paused_for).sum()
+    }
+}

@@ -1,0 +1,111 @@
+//! What switches do: choose a way, find room, mark, pause whoever sends too much.
+
+use super::{Event, World};
+use crate::{packet::FRAME, scenario::Switch};
+
+/// Bytes of a pause frame on the wire: the smallest Ethernet frame, preamble and gap.
+const PAUSE_FRAME: u64 = 84;
+/// TOS bits of a congested router (RFC 3168, 5).
+const MARKED: u8 = 3;
+
+/// A switch's buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Buffer {
+    /// Bytes that wait in all queues.
+    pub used: u64,
+}
+
+/// What a switch knows of a wire that leads to it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ingress {
+    /// Bytes that came by it and wait.
+    pub bytes: u64,
+    /// Whether the other end was told to pause.
+    pub pauses: bool,
+}
+
+impl World {
+    /// A packet has come to a switch by `wire`.
+    pub(super) fn forward(&mut self, wire: usize, at: u32) {
+        let node = self.topology.wires[wire].to;
+        let packet = self.pool.get_mut(at);
+        packet.ingress = wire as u32;
+        let (len, control) = (u64::from(packet.wire_len()), packet.control);
+        let out = self.topology.next(node, packet.dst.into(), packet.hash);
+        if control {
+            self.ports[out].control.push(&mut self.pool, at);
+            self.send(out);
+            return;
+        }
+        let queue = self.ports[out].data.bytes;
+        let buffer = self.buffers[node - self.topology.hosts];
+        if !has_room(&self.rules, buffer, self.ingress[wire], queue, len) {
+            self.counts.dropped += 1;
+            self.pool.remove(at);
+            return;
+        }
+        if let Some(ecn) = self.rules.ecn
+            && queue > ecn.kmin.0
+        {
+            let width = (ecn.kmax.0 - ecn.kmin.0).max(1) as f64;
+            let chance = ecn.pmax * (queue - ecn.kmin.0) as f64 / width;
+            if queue >= ecn.kmax.0 || self.rng.unit() < chance {
+                self.pool.get_mut(at).tos |= MARKED;
+                self.counts.marked += 1;
+            }
+        }
+        self.buffers[node - self.topology.hosts].used += len;
+        self.ingress[wire].bytes += len;
+        let port = &mut self.ports[out];
+        port.data.push(&mut self.pool, at);
+        port.longest = port.longest.max(port.data.bytes);
+        self.look_at_pause(wire);
+        self.send(out);
+    }
+
+    /// A data packet leaves a switch.
+    pub(super) fn release(&mut self, node: usize, at: u32) {
+        let packet = self.pool.get(at);
+        let (len, wire) = (u64::from(packet.wire_len()), packet.ingress as usize);
+        self.buffers[node - self.topology.hosts].used -= len;
+        self.ingress[wire].bytes -= len;
+        self.look_at_pause(wire);
+    }
+
+    /// Pauses the sender at the other end of `wire`, or lets it go on.
+    fn look_at_pause(&mut self, wire: usize) {
+        let Some(pfc) = self.rules.pfc else { return };
+        let switch = self.topology.wires[wire].to - self.topology.hosts;
+        let limit = match (pfc.xoff, pfc.alpha, self.rules.buffer) {
+            (Some(xoff), ..) => xoff.0,
+            (_, Some(alpha), Some(size)) => {
+                (alpha * size.0.saturating_sub(self.buffers[switch].used) as f64) as u64
+            }
+            _ => return,
+        };
+        let ingress = &mut self.ingress[wire];
+        let pauses = if ingress.pauses {
+            ingress.bytes > limit.saturating_sub(pfc.hysteresis.0)
+        } else {
+            ingress.bytes > limit
+        };
+        if pauses != ingress.pauses {
+            ingress.pauses = pauses;
+            self.counts.pauses += u64::from(pauses);
+            let back = self.topology.wires[self.topology.wires[wire].back];
+            let arrives = self.now + back.delay + super::serialization(PAUSE_FRAME, back.rate);
+            self.schedule(arrives, if pauses { Event::Pause(wire) } else { Event::Resume(wire) });
+        }
+    }
+}
+
+/// Whether `len` bytes more may wait in a queue of `queue` bytes.
+fn has_room(rules: &Switch, buffer: Buffer, ingress: Ingress, queue: u64, len: u64) -> bool {
+    if let Some(size) = rules.port_buffer {
+        return ingress.bytes + len <= size.0;
+    }
+    let Some(size) = rules.buffer else { return true };
+    let free = size.0.saturating_sub(buffer.used);
+    let share = rules.alpha.map_or(u64::MAX, |alpha| (alpha * free as f64) as u64);
+    len <= free && queue + len <= share.max(u64::from(FRAME) + 4096)
+}
