@@ -34,6 +34,8 @@ class Cell(NamedTuple):
     # What the client's output must have.
     figure: str = ""
     absent: Absent | None = None
+    # Both ends are programs of TCP, by rsockets: `rxe run --rsockets`, and rdma-core's librspreload where {rs} is.
+    rsockets: bool = False
     # What ours may be: a server on a kernel that lacks something may never learn of it.
     roles: tuple = ("client", "server")
 
@@ -120,6 +122,18 @@ def of_family(family):
     ]  # fmt: skip
 
 
+def rsocket(program, words, full=False):
+    """rdmacm-utils' programs over rsockets. -T v has them compare the data."""
+    text = f"{program} {words}"
+    listens = ("TCP", 7471)
+    return Cell(f"{text} IPv4", f"{text} -b {{here}}", f"{text} -s {{peer}}", listens, full=full)
+
+
+def plain(title, server, client, full=False, endless=False, roles=("client", "server")):
+    """Programs that know nothing of RDMA, over rsockets; no two with the same port."""
+    return Cell(f"{title} (rxe run --rsockets)", server, client, ("TCP", 0), full=full, endless=endless, rsockets=True, roles=roles)
+
+
 CELLS = [
     pingpong("ibv_rc_pingpong -c -n 200"),
     pingpong("ibv_rc_pingpong -c -n 200 -e", full=True),
@@ -143,6 +157,25 @@ CELLS = [
         absent=Absent("rdma_create_ep: Operation not supported", NO_XRC), roles=("server",),
     ),
     *of_family("6"),
+    rsocket("rstream", "-S 30000 -I 10 -C 10 -T v"),
+    rsocket("rstream", "-S 64 -I 20 -C 20 -T v -T b", full=True),
+    rsocket("rstream", "-S 200000 -I 4 -C 4 -T v -T n", full=True),
+    rsocket("rstream", "-S 9000 -I 10 -C 10 -T v -T a", full=True),
+    rsocket("rstream", "-S 50000 -I 4 -C 4 -T v -k 1", full=True),
+    rsocket("riostream", "-S 30000 -I 10 -C 10 -T v"),
+    rsocket("riostream", "-S 64 -I 10 -C 10 -T v -T a", full=True),
+    Cell(
+        "rcopy FILE IPv4", "rcopy", "rcopy /usr/bin/rcopy {peer}:/dev/shm/rcopied", ("TCP", 7427), endless=True,
+        figure="MB/s|Gbps|sec",
+    ),
+    # Ours is the server: rdma-core's preload library (44) does not know accept4(2), which most servers call, and has an iperf3
+    # server hear time and again that there is no TCP_INFO, and the test never came to its end.
+    plain("iperf3 -c IPv4 -n 4M", "{rs} iperf3 -s -1 -B {here} -p {port}", "{rs} iperf3 -c {peer} -p {port} -n 4M", full=True, roles=("server",)),
+    plain(
+        "curl http://IPv4 | cmp", "{rs} /usr/bin/python3 -m http.server --directory /etc --bind {here} {port}",
+        "bash -c 'set -o pipefail; {rs} curl -sS http://{peer}:{port}/services | cmp - /etc/services'", endless=True,
+        roles=("server",),
+    ),
     *[perftest(f"ib_{work}_{what} -n 100") for work in ("write", "read", "send", "atomic") for what in ("bw", "lat")],
     # What an emulated machine loses of these is lost: no more at a time than its socket's buffer holds.
     perftest("ib_send_bw -n 40 -s 2048 -c UC", full=True),
@@ -186,7 +219,14 @@ CELLS = [
 # Calls of the C programs that a kernel answers in another way, and why we do not: call -> reason.
 _ROOM = "the kernel gives queues more room than asked for, so the request is right there; ours takes what was asked for"
 _EARLY = "rdma-core's provider for rxe refuses before it writes to bad_wr"
+_RAW = "kernel rxe has no raw packets; ours are those of a packet socket, for whoever may open one"
 DIFFERENT = {
+    "ibv_reg_dmabuf_mr(pd, 0, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE)": "kernel rxe imports no dma-bufs; we do, and this descriptor is none",
+    "ibv_reg_dmabuf_mr(pd, 0, 4096, 0, -1, IBV_ACCESS_LOCAL_WRITE)": "as the one before",
+    "a queue pair for raw packets": _RAW,
+    "an extended one": _RAW,
+    "a receive work queue": _RAW,
+    "ibv_create_rwq_ind_table(context, &table)": _RAW,
     "ibv_modify_qp, P_Key index 9999": "kernel rxe takes any index; adapters and we refuse one that has no key",
     "bad_wr of a receive before INIT": _EARLY,
     "bad_wr of a send before RTS": _EARLY,

@@ -16,6 +16,11 @@ one '^rxe0 port 1 ==> lo \(ACTIVE\)$' bash -c 'for d in /sys/class/infiniband/*;
 # The program that documents have people type, as `rxe run` gives it.
 one '^link rxe0/1 state ACTIVE physical_state LINK_UP netdev lo *$' rdma link show
 
+# Counters are those of the moment, of all processes, and what one had counted that is gone stays.
+one '^it counts$' bash -c 'cd /sys/class/infiniband/rxe0/ports/1; a=$(cat hw_counters/sent_pkts)
+    ibv_rc_pingpong -g 0 -n 100 >/dev/null & until ibv_rc_pingpong -g 0 -n 100 127.0.0.1 >/dev/null 2>&1; do sleep 0.1; done; wait
+    read -r b <"$PWD/hw_counters/sent_pkts"; [ "$b" -ge $((a + 200)) ] && echo "it counts" || echo "$a, then $b"'
+
 # Programs that load the libraries when they need them, by the names of packages for developers, get ours and no second one.
 for name in libibverbs.so librdmacm.so; do
     one "^\['[^ ]*/rxe/libibverbs.so.1'\]\$|^\['[^ ]*/dropin/libibverbs.so.1'\]\$" /usr/bin/python3 -c \
@@ -78,7 +83,7 @@ fi
 
 # An address that is no loopback one: those stand for all addresses.
 ip -n "$netns" addr add 10.66.0.9/32 dev lo
-for program in wrong wrong_cm forked targets gone cancelled endpoints strangers newer; do
+for program in wrong wrong_cm forked targets gone cancelled endpoints strangers newer windows numbers packed; do
     # They go by their own names in the list.
     [[ $program == *"$wanted"* ]] || continue
     if [ -x "$place/$program" ]; then
@@ -134,24 +139,8 @@ two ibv_srq_pingpong -g 0 -c -n 200 -e
 two ibv_xsrq_pingpong -g 0 -s 100000
 two ibv_xsrq_pingpong -g 0 -e
 
-# The layers above, with nothing told but the device or the provider.
-listens=13337
-for tls in rc_v ud_v; do two env UCX_NET_DEVICES=rxe0:1 UCX_TLS=$tls ucx_perftest -t tag_lat -n 500; done
-# libfabric leaves out lo.
-listens=47592
-peer=10.66.1.1
-if due fi_pingpong; then
-    ip -n "$netns" link add rxe-c type veth peer name rxe-d
-    ip -n "$netns" addr add $peer/24 dev rxe-c
-    ip -n "$netns" link set rxe-d up
-    ip -n "$netns" link set rxe-c up
-    run_options="--device rxe-c"
-    for provider in ofi_rxm ofi_rxd; do two fi_pingpong -p "verbs;$provider" -e rdm -I 20 -c; done
-    run_options=
-    ip -n "$netns" link del rxe-c
-fi
-listens=18515
-peer=127.0.0.1
+# shellcheck source=testbed/compat/layers.sh
+. testbed/compat/layers.sh
 
 # pyverbs' own tests: in Debian they are rdma-core's documentation, which small installations leave out.
 pyverbs_tests() {
@@ -411,11 +400,6 @@ if [ -n "$full" ]; then
     fi
 
     # What is not there says so.
-    no_rsockets="rxe: this program uses rsockets \(rsocket\(7\)\), which are not there; verbs and rdma_cm are"
-    lacks "$no_rsockets" "rsockets are not there" rstream -s 127.0.0.1
-    lacks "$no_rsockets" "rsockets are not there" riostream -s 127.0.0.1
-    lacks "$no_rsockets" "rsockets are not there" rcopy /etc/hostname 127.0.0.1
-    lacks "$no_rsockets" "rsockets are not there" udpong -s 127.0.0.1
-    lacks "Unable to create QP\." "raw packets are an adapter's" \
+    lacks "Unable to create QP\." "raw packets are for who may open packet sockets, and it runs as nobody" \
         raw_ethernet_bw --server -B 00:00:00:00:00:02 -E 00:00:00:00:00:01
 fi

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Writes docs/compat.md from the lines of a whole run of scripts/compat: name, placement, verdict, remark.
 
-  table.py FILE
+  table.py FILE         prints the page
+  table.py --sections   renews the sections of the scripts in scripts/foreign, in the page that is there
 """
 
 import pathlib
@@ -12,7 +13,7 @@ import cells
 
 PACKAGES = [
     "ibverbs-utils", "rdmacm-utils", "perftest", "qperf", "infiniband-diags", "python3-pyverbs", "ucx-utils",
-    "libfabric-bin", "openmpi-bin",
+    "libfabric-bin", "openmpi-bin", "fio", "qemu-system-x86", "librpma0", "tgt", "libiscsi7", "qemu-utils",
 ]  # fmt: skip
 HEAD = """# What runs on the drop-in
 
@@ -30,9 +31,28 @@ a WRITE under other PSNs in 3 of 6 plays, which ended with an error), and `ib_se
 6.12, 3 of 4 failed between kernels). Both work where both ends are ours.
 """
 TAIL = """
-rcopy, rstream, riostream and udpong are made of rsockets, which are not there: `rsocket` fails with EOPNOTSUPP, and a line on
-standard error says so. What became of each of pyverbs' tests is in [pyverbs.txt](pyverbs.txt).
+With `(rxe run --rsockets)` a program's TCP sockets are rsockets; nobody listens by TCP there. What became of each of pyverbs' tests is in [pyverbs.txt](pyverbs.txt).
 """
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "compat.md"
+SECTIONS = pathlib.Path(__file__).resolve().parent / "foreign"
+# The sections begin with this line and go on to the page's end.
+FOREIGN = """
+## Suites and programs that Debian does not carry
+
+Played by the scripts in [scripts/foreign](../scripts/foreign/README.md) on what somebody has built from its sources, when somebody
+thinks of it; each says when, and of which commit.
+
+"""
+
+
+def foreign():
+    return FOREIGN + "\n".join(path.read_text(encoding="utf-8") for path in sorted(SECTIONS.glob("*.md")))
+
+
+def renew_sections():
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(page.split(FOREIGN.splitlines()[1])[0].rstrip() + "\n" + foreign(), encoding="utf-8")
 
 
 def program_of(name):
@@ -46,6 +66,9 @@ def packages():
 
 
 def main():
+    if sys.argv[1] == "--sections":
+        renew_sections()
+        return
     rows, notes, placements = {}, {}, []
     for line in pathlib.Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():
         name, placement, verdict, remark = line.split("\t")
@@ -69,7 +92,7 @@ def main():
     if cells.DIFFERENT:
         text += "\n## Calls that kernel rxe answers in another way\n\nThe C programs `wrong` and `wrong_cm` make each of these; all others give the same.\n\n| call | why ours is another |\n|---|---|\n"
         text += "".join(f"| `{call}` | {why} |\n" for call, why in cells.DIFFERENT.items())
-    print(text + TAIL, end="")
+    print(text + TAIL + foreign(), end="")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,12 @@ PROTOCOL
   "10.61.0.2", "fd00:61::2", "::ffff:10.61.0.2"; an IPv4 address given as a GID is v4-mapped.
   Flag sets are lists of names (or one integer). QP numbers, keys, PSNs are integers.
 
+  An agent that was started with --token is for hosts which others can reach: a connection has to begin with a hello that
+  has the token, else it is ended, and only the ops on verbs and rdma_cm are there (no programs, files or network faults).
+
 GENERAL
   ping {}                               -> "pong"
-  hello {}                              -> {kernel, arch, rdma_core, devices: [name], protocol: 1}
+  hello {token=""}                      -> {kernel, arch, rdma_core, devices: [name], protocol: 1}
   close {handle}                        -> null       destroys one object (or kills one program)
   close_all {}                          -> null       all of this connection's
 
@@ -95,7 +98,8 @@ VERBS: queues
       attrs: port pkey_index access qkey path_mtu(bytes) dest_qpn rq_psn sq_psn max_dest_rd_atomic
       max_rd_atomic min_rnr_timer timeout retry_cnt rnr_retry en_sqd_async_notify cur_state av
       av: {dgid, sgid_index | sgid, dev, hop_limit=64, traffic_class=0, flow_label=0, sl=0, port=1,
-           is_global=1}    sgid is an address of ours, looked up in the GID table
+           is_global=1, gid_type="v2"}    sgid is an address of ours, looked up in the GID table among those
+           of that RoCE, "v1" or "v2"
       state: RESET INIT RTR RTS SQD SQE ERR
   connect {qp, dest_qpn, av, path_mtu=1024, rq_psn=0, sq_psn=0, access=[all remote],
            max_dest_rd_atomic=16, max_rd_atomic=16, min_rnr_timer=12, timeout=14, retry_cnt=7,
@@ -135,9 +139,9 @@ CONNECTION MANAGER (librdmacm; ids have no queue pair, and a queue pair number t
   cm_channel {}                         -> {handle}
   cm_id {channel, space="TCP"}          -> {handle}        or "UDP"; close {handle} destroys it
   cm_listen {id, addr, port, backlog=0} -> null       binds first
-  cm_resolve {id, addr, port}           -> null       address and route; takes their two events
+  cm_resolve {id, addr, port, src=null} -> null       address and route; takes their two events
   cm_connect {id, data="", qpn=null}    -> null       data: private data in hex
-  cm_accept {id, data=""}, cm_reject {id, data=""}  -> null
+  cm_accept {id, data="", qpn=null}, cm_reject {id, data=""}  -> null
   cm_reject_ece {id, data=""}           -> null       for connection options that it does not have
   cm_establish {id}, cm_disconnect {id} -> null
   cm_event {channel, timeout_ms=10000}  -> {event, status, data, id, listener} or null   event as in
@@ -147,6 +151,7 @@ CONNECTION MANAGER (librdmacm; ids have no queue pair, and a queue pair number t
 
 import argparse
 import base64
+import hmac
 import itertools
 import json
 import os
@@ -224,7 +229,7 @@ def op_ping(session):
     return "pong"
 
 
-def op_hello(session):
+def op_hello(session, token=""):
     return {
         "kernel": platform.release(),
         "arch": platform.machine(),
@@ -266,11 +271,29 @@ OPS = {
 }
 
 
-def answer(session, line):
+# What is left of them where strangers may knock.
+GUARDED_OPS = {
+    name: function
+    for name, function in OPS.items()
+    if name in ("ping", "hello", "close", "close_all") or function.__module__ in ("verbs_ops", "verbs_work", "cm_ops")
+}
+
+
+def is_known(line, token):
+    """Whether this first line of a connection shows that its sender knows the token."""
+    try:
+        request = json.loads(line)
+        told = str(request["args"].get("token", ""))
+        return request["op"] == "hello" and hmac.compare_digest(told.encode(), token.encode())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def answer(session, line, ops=OPS):
     """The answer to one request line, as an object to send."""
     try:
         request = json.loads(line)
-        operation = OPS.get(request["op"])
+        operation = ops.get(request["op"])
         if operation is None:
             raise ValueError(f"no op '{request['op']}'")
         return {"ok": True, "result": operation(session, **request.get("args", {}))}
@@ -287,12 +310,19 @@ class Connection(socketserver.StreamRequestHandler):
 
     def handle(self):
         session = Session()
+        token = self.server.token
+        unknown, ops = bool(token), GUARDED_OPS if token else OPS
         try:
             while True:
-                line = self.rfile.readline(MAX_LINE)
+                # A stranger may not fill our memory.
+                line = self.rfile.readline(4096 if unknown else MAX_LINE)
                 if not line.endswith(b"\n"):
                     break
-                reply = json.dumps(answer(session, line))
+                if unknown and not is_known(line, token):
+                    self.wfile.write(b'{"ok": false, "error": "wrong token"}\n')
+                    break
+                unknown = False
+                reply = json.dumps(answer(session, line, ops))
                 self.wfile.write(reply.encode() + b"\n")
         except ConnectionError:
             pass
@@ -322,10 +352,14 @@ def wait_gids(wanted, seconds):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--wait-gids", nargs="*", default=[], metavar="DEV=ADDR,ADDR")
-    wanted = parser.parse_args().wait_gids
-    wait_gids(wanted, 20)
-    with Server(("0.0.0.0", PORT), Connection) as server:
-        print("agent: listening")
+    parser.add_argument("--bind", default="0.0.0.0", metavar="ADDR", help="listen on this address only")
+    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--token", default="", metavar="WORD", help="what a client has to know; only verbs are served then")
+    options = parser.parse_args()
+    wait_gids(options.wait_gids, 20)
+    with Server((options.bind, options.port), Connection) as server:
+        server.token = options.token
+        print("agent: listening", flush=True)
         server.serve_forever()
 
 

@@ -162,9 +162,9 @@ def op_cm_listen(session, id, addr, port, backlog=0):
     cm_id.call("rdma_listen", backlog)
 
 
-def op_cm_resolve(session, id, addr, port):
+def op_cm_resolve(session, id, addr, port, src=None):
     cm_id = session.get(id, CmId)
-    cm_id.call("rdma_resolve_addr", None, _sockaddr(addr, port), 5000)
+    cm_id.call("rdma_resolve_addr", _sockaddr(src, 0) if src else None, _sockaddr(addr, port), 5000)
     cm_id.expect("ADDR_RESOLVED")
     cm_id.call("rdma_resolve_route", 5000)
     cm_id.expect("ROUTE_RESOLVED")
@@ -177,8 +177,9 @@ def op_cm_connect(session, id, data="", qpn=None):
     cm_id.call("rdma_connect", ctypes.byref(param))
 
 
-def op_cm_accept(session, id, data=""):
+def op_cm_accept(session, id, data="", qpn=None):
     cm_id = session.get(id, CmId)
+    cm_id.qpn = qpn or cm_id.qpn
     param, _buffer = _param(cm_id, data)
     cm_id.call("rdma_accept", ctypes.byref(param))
 

@@ -123,14 +123,14 @@ def gid_table(dev, port=1):
     return entries
 
 
-def gid_index(dev, address, port=1):
-    """The index of an address in the device's GID table, or None."""
+def gid_index(dev, address, port=1, gid_type="v2"):
+    """The index of an address in the device's GID table, or None. Cards have an entry for each of both RoCEs."""
     wanted = ipaddress.ip_address(gid_words(address))
     try:
         table = gid_table(dev, port)
     except ValueError:
         return None
     for entry in table:
-        if ipaddress.ip_address(entry["gid"]) == wanted:
+        if ipaddress.ip_address(entry["gid"]) == wanted and entry["type"].endswith("v2") == (gid_type == "v2"):
             return entry["index"]
     return None

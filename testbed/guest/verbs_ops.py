@@ -127,25 +127,30 @@ class Qp(Owned):
 
 
 def _fds():
-    found = set()
+    """Every descriptor that may bring events, and what it is."""
+    found = {}
     for number in os.listdir("/proc/self/fd"):
         try:
-            if "infinibandevent" in os.readlink(f"/proc/self/fd/{number}"):
-                found.add(int(number))
+            found[int(number)] = os.readlink(f"/proc/self/fd/{number}")
         except OSError:
             pass
-    return found
+    return {number: what for number, what in found.items() if what.startswith("anon_inode:") and "event" in what}
 
 
 def _opening(make):
-    """Makes an object and finds the event descriptor that pyverbs keeps to itself."""
+    """Makes an object and finds the event descriptor that pyverbs keeps to itself.
+
+    A kernel's is called infinibandevent. A library of its own (the drop-in) may open others for itself, but the
+    program's has the lowest number of them.
+    """
     with _EVENT_FDS:
         before = _fds()
         raw = make()
-        new = _fds() - before
-    if len(new) != 1:
-        raise RuntimeError(f"expected one new event descriptor, found {sorted(new)}")
-    return new.pop(), raw
+        new = {number: what for number, what in _fds().items() if number not in before}
+    kernel = [number for number, what in new.items() if "infinibandevent" in what]
+    if len(kernel) > 1 or not new:
+        raise RuntimeError(f"expected one new event descriptor, found {sorted(new.items())}")
+    return (kernel[0] if kernel else min(new)), raw
 
 
 def _readable(fd, timeout_ms):
@@ -364,13 +369,13 @@ def op_qp(session, pd, send_cq, type="RC", recv_cq=None, srq=None, max_send_wr=1
 
 
 def address_vector(dev, dgid, sgid_index=None, sgid=None, hop_limit=64, traffic_class=0,
-                   flow_label=0, sl=0, port=1, is_global=1):
+                   flow_label=0, sl=0, port=1, is_global=1, gid_type="v2"):
     if sgid_index is None:
         if sgid is None:
             raise ValueError("av needs sgid_index or sgid")
-        sgid_index = names.gid_index(dev, sgid, port)
+        sgid_index = names.gid_index(dev, sgid, port, gid_type)
         if sgid_index is None:
-            raise ValueError(f"{dev} has no GID for {sgid}")
+            raise ValueError(f"{dev} has no RoCE{gid_type} GID for {sgid}")
     route = GlobalRoute(dgid=GID(names.gid_words(dgid)), sgid_index=sgid_index,
                         flow_label=flow_label, hop_limit=hop_limit, traffic_class=traffic_class)
     return AHAttr(sl=sl, port_num=port, is_global=is_global, gr=route)

@@ -93,7 +93,7 @@ class Minute:
     def victim(self, port):
         theirs = Process(self.guest.command(["rping", "-s", "-a", self.here, "-p", port, "-S", "4000"]))
         # `timeout` has become what is started; the program is its child.
-        command = [self.rxe, "rping", "-c", "-a", self.here, "-p", port, "-S", "4000", "-v"]
+        command = [self.rxe, "rping", self.here, "-p", port, "-s", "4000", "-v"]
         begin = time.monotonic()
         while True:
             ours = Process(self.guest.outside(command))
@@ -214,7 +214,7 @@ def compare(guest, rxe, capture):
 
 def play(guest, rxe, results, pair, capture):
     """Both families, and the reckoning."""
-    staying = Process(guest.outside([rxe, "rping", "-s", "-P", "-p", str(STAYING)], limit=1000))
+    staying = Process(guest.outside([rxe, "rping", "--persistent", "-p", str(STAYING)], limit=1000))
     time.sleep(2)
     rows = []
     for family in "46":

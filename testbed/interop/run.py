@@ -2,7 +2,7 @@
 """Runs `rxe pingpong` against ibv_*_pingpong on kernel rxe, and every operation, both roles, IPv4 and IPv6; judges the wire.
 
   run.py [--kernels 6.1,6.12] [--rxe PATH] [--ops PATH] [--cm PATH] [--with-cm] [--lossy] [--only-cm]
-         [--brief-cm] [--only-crowd] [--minute] [--table FILE] [--keep]
+         [--brief-cm] [--only-crowd] [--minute] [--storage] [--table FILE] [--keep]
 
 Our side runs as user nobody in the guest's network namespace on this host; and once more inside the guest, in a second
 namespace there, so that the guest's UDP stack is our sender. Both sides compare every byte (-c) and both exit codes
@@ -11,7 +11,8 @@ with ours, judges each packet's ICRC, and tshark must read the operations.
 
 Then testbed/src/bin/kernel-ops plays each operation, also over bad networks and with a small receive buffer (operations.py);
 several of our processes share the port while the host service is killed (crowd.py; with --minute only that, for a minute
-and with processes of ours killed too, minute.py); and programs connect by rdma_cm (cm.py).
+and with processes of ours killed too, minute.py); and programs connect by rdma_cm (cm.py). --storage plays storage and file
+systems (storage.py) and nothing else.
 --table writes the matrix as Markdown (docs/interop.md is one).
 
 Ends with "N passed, N failed, N skipped"; exit 1 if any failed.
@@ -33,11 +34,14 @@ import crowd
 import dropin
 import minute
 import operations
+import storage
 from results import Results
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+# What the raw link needs beside that (--link raw).
+RAW = ["--inh-caps=+net_raw", "--ambient-caps=+net_raw"]
 TIMEOUT = 150
 # How long a server may take until it listens.
 MEETING = 40
@@ -81,8 +85,10 @@ def for_nobody(program, folder):
 class Guest:
     """A running guest of scripts/kernel-vm."""
 
-    def __init__(self, version, folder):
+    def __init__(self, version, folder, link="udp"):
         self.version = version
+        self.rights = [*NOBODY, *RAW] if link == "raw" else NOBODY
+        self.variables = [f"RXE_LINK={link}"]
         self.folder = folder
         self.indices = {}
         text = vm("up", version, timeout=600).stdout
@@ -107,7 +113,7 @@ class Guest:
     def outside(self, argv, limit=TIMEOUT, variables=()):
         """A command of ours in the guest's namespace on this host, as user nobody; variables as NAME=VALUE."""
         argv = [for_nobody(argv[0], self.folder), *argv[1:]]
-        return ["ip", "netns", "exec", self.info["netns"], *NOBODY, "env", *variables, "timeout", str(limit), *argv]
+        return ["ip", "netns", "exec", self.info["netns"], *self.rights, "env", *self.variables, *variables, "timeout", str(limit), *argv]
 
 
 def vm(*argv, timeout=120):
@@ -155,7 +161,7 @@ def our_side(rxe, case, address, host):
     # find each other over IPv4 when the packets are IPv6.
     argv += ["--gid", "0"]
     # Emulated machines stall: all retries together are 4 s instead of 0.5.
-    argv += ["--timeout", "17"]
+    argv += ["--ack-timeout", "0.5"]
     if mtu:
         argv += ["--mtu", str(mtu)]
     if service == "srq":
@@ -224,7 +230,10 @@ class Capture:
             stderr=subprocess.PIPE,
             text=True,
         )
-        time.sleep(1)
+        # It says so when it listens, or why it does not.
+        said = self.process.stderr.readline()
+        if "listening on" not in said:
+            raise RuntimeError(f"tcpdump does not listen: {said}{self.process.stderr.read()}")
 
     def stop(self):
         if self.process.poll() is None:
@@ -298,7 +307,7 @@ def judged(capture, version, results, wanted):
 
 def whole_kernel(version, options, folder, results):
     """Everything against one kernel."""
-    guest = Guest(version, folder)
+    guest = Guest(version, folder, options.link)
     results.releases[version] = guest.info["release"]
     print(f"\nkernel {guest.info['release']}", flush=True)
 
@@ -312,6 +321,10 @@ def whole_kernel(version, options, folder, results):
     try:
         if options.crowd:
             crowd.play(guest, options.rxe, results, pair)
+            return
+        if options.storage:
+            storage.play(guest, options.storage_program, results)
+            judged(capture, version, results, [])
             return
         if options.minute:
             minute.play(guest, options.rxe, results, pair, capture)
@@ -341,6 +354,8 @@ def main():
     parser.add_argument("--rxe", default=str(TARGET / "debug/rxe"))
     parser.add_argument("--ops", default=str(TARGET / "debug/kernel-ops"))
     parser.add_argument("--cm", default=str(TARGET / "debug/cm-peer"))
+    parser.add_argument("--storage-program", default=str(TARGET / "debug/storage"))
+    parser.add_argument("--storage", action="store_true", help="only storage and file systems over RDMA")
     parser.add_argument("--with-cm", action="store_true", help="rdma_cm: each length of private data, and a network that loses 1 %%")
     parser.add_argument("--lossy", action="store_true", help="rdma_cm: also whole programs over a network that loses 1 %%")
     parser.add_argument("--only-cm", action="store_true", help="only rdma_cm, and all of that")
@@ -348,21 +363,24 @@ def main():
     parser.add_argument("--only-crowd", dest="crowd", action="store_true", help="only several processes on one address")
     parser.add_argument("--minute", action="store_true", help="only several processes on one address, for a minute")
     parser.add_argument("--table", type=pathlib.Path, help="write the matrix to this Markdown file")
+    parser.add_argument("--link", choices=["udp", "raw"], default="udp", help="what our side's packets leave by")
     parser.add_argument("--keep", action="store_true", help="leave the guests running")
     options = parser.parse_args()
     if not re.fullmatch(r"6\.\d+(,6\.\d+)*", options.kernels):
         parser.error(f"--kernels {options.kernels}: expected something like 6.1,6.12")
-    for program in (options.rxe, options.ops, options.cm):
+    for program in (options.rxe, options.ops, options.cm, options.storage_program):
         if not os.access(program, os.X_OK):
             sys.exit(f"{program} is not there: run `cargo build --workspace --bins` first")
-    if not dropin.place(options.rxe).exists():
+    if not options.storage and not dropin.place(options.rxe).exists():
         sys.exit(f"{dropin.place(options.rxe)} is not there: run scripts/build-dropin first")
     results, began = Results(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for version in options.kernels.split(","):
             whole_kernel(version, options, folder, results)
     if options.table:
-        options.table.write_text(results.markdown(f"scripts/interop{' --with-cm' * options.with_cm} --table docs/interop.md"), encoding="utf-8")
+        flags = " --with-cm" * options.with_cm + " --storage" * options.storage
+        name = "storage" if options.storage else "interop"
+        options.table.write_text(results.markdown(f"scripts/interop{flags} --table docs/{name}.md"), encoding="utf-8")
     for failure in results.failures:
         print(f"\nfailed: {failure}")
     passed, failed, skipped = results.tally()

@@ -36,7 +36,10 @@ class Capture:
             stderr=subprocess.PIPE,
             text=True,
         )
-        time.sleep(1)
+        # It says so when it listens, or why it does not.
+        said = self.process.stderr.readline()
+        if "listening on" not in said:
+            raise RuntimeError(f"tcpdump does not listen: {said}{self.process.stderr.read()}")
 
     def stop(self):
         """Ends it; what has just been sent is in the file then."""

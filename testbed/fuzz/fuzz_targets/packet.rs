@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 
 fuzz_target!(|data: &[u8]| {
     let route =
-        Route { src: Ipv4Addr::new(10, 0, 0, 1).into(), dst: Ipv4Addr::new(10, 0, 0, 2).into(), src_port: 1 };
+        Route::v2(Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(10, 0, 0, 2).into(), 1);
     judge(&RouteCrc::new(&route), data);
     let Ok(packet) = Packet::decode(data) else { return };
     assert!(packet.info.header_len + packet.payload.len() + 4 <= data.len());

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rxe_core::testing::gauntlet;
+use rxe_core::{testing::gauntlet, wire::Encapsulation};
 
 fuzz_target!(|data: &[u8]| {
-    let _ = gauntlet::run(data);
+    let _ = gauntlet::run(data, Encapsulation::V2);
 });

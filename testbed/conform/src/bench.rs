@@ -1,0 +1,357 @@
+//! The bench: a device, the link to it, and what has passed over the link during a case.
+
+use crate::{
+    case::{Fail, Outcome},
+    conn::{Conn, Options},
+    dut::{Dut, Feature, Handle, Wc},
+    laws::Laws,
+    link::Link,
+    wire::{Ends, Packet, ends_of, op, take_apart},
+};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, VecDeque},
+    rc::Rc,
+    time::Duration,
+};
+
+/// Packets of one case that are kept as evidence; a case with more keeps the first.
+const MOST_KEPT: usize = 4000;
+/// How long the bench looks at the link before it looks at the device again.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// What happened, for reports.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// The suite sent this packet.
+    Sent(Packet, Vec<u8>),
+    /// The device sent this packet.
+    Got(Packet, Vec<u8>),
+    /// The device's program did something, or was told of something.
+    Note(String),
+    /// What was expected at this point, and what came instead, if anything did: where a case has failed.
+    Instead(Box<Packet>, Option<Box<Packet>>),
+}
+
+/// What happened, and when.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Since the link was opened.
+    pub at: Duration,
+    /// What.
+    pub what: What,
+}
+
+/// A packet that came.
+#[derive(Clone, Debug)]
+pub struct Got {
+    /// When, since the link was opened.
+    pub at: Duration,
+    /// The packet.
+    pub packet: Packet,
+}
+
+impl Got {
+    /// Its PSN, which every packet has.
+    #[must_use]
+    pub fn at_psn(&self) -> u32 {
+        self.packet.psn.unwrap_or(0)
+    }
+}
+
+impl std::ops::Deref for Got {
+    type Target = Packet;
+
+    fn deref(&self) -> &Packet {
+        &self.packet
+    }
+}
+
+/// What all connections of a case share.
+pub struct World {
+    /// The device.
+    pub dut: Box<dyn Dut>,
+    link: Box<dyn Link>,
+    inbox: VecDeque<Got>,
+    completions: BTreeMap<Handle, VecDeque<Wc>>,
+    /// Congestion notifications that came; they may come at any time.
+    pub notified: Vec<Got>,
+    /// What happened in this case.
+    pub log: Vec<Entry>,
+    /// The laws of form, over all cases.
+    pub laws: Laws,
+    next_qpn: u32,
+    next_wr: u64,
+    next_port: u16,
+    /// Numbers by which connection managers know the suite: others in each run, for a device may remember those of the last.
+    pub identity: u64,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("device", self.dut.about()).finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// The present.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.link.now()
+    }
+
+    /// How long the device may take to answer.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.link.patience()
+    }
+
+    /// How long nothing may come for the link to count as quiet.
+    #[must_use]
+    pub fn calm(&self) -> Duration {
+        self.link.calm()
+    }
+
+    /// Between whom packets of the suite go.
+    #[must_use]
+    pub fn ends(&self) -> Ends {
+        Ends {
+            src: self.link.own(),
+            dst: self.dut.about().address,
+            sport: self.link.source_port(),
+            roce: self.link.roce(),
+        }
+    }
+
+    fn keep(&mut self, what: What) {
+        if self.log.len() < MOST_KEPT {
+            self.log.push(Entry { at: self.link.now(), what });
+        }
+    }
+
+    /// Something that the device's program did or was told.
+    pub fn note(&mut self, text: String) {
+        self.keep(What::Note(text));
+    }
+
+    /// Something else came than what was expected, or nothing.
+    pub fn instead(&mut self, expected: Packet, came: Option<Packet>) {
+        self.keep(What::Instead(Box::new(expected), came.map(Box::new)));
+    }
+
+    /// Sends a packet.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn send(&mut self, packet: &Packet) -> Outcome {
+        self.send_between(packet, &self.ends())
+    }
+
+    /// Sends a packet between other addresses.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn send_between(&mut self, packet: &Packet, ends: &Ends) -> Outcome {
+        let ip = packet.encode(ends);
+        let shown = take_apart(&ip, true)
+            .map_or_else(|_| packet.clone(), |seen| Packet { vlan: packet.vlan, ..seen.packet });
+        self.keep(What::Sent(shown, ip.clone()));
+        match packet.vlan {
+            None => self.link.send(&ip)?,
+            Some(tag) => self.link.send_tagged(&ip, tag)?,
+        }
+        Ok(())
+    }
+
+    /// Lets time pass until a packet comes, at most `within`. Whether one came.
+    ///
+    /// # Errors
+    /// If the link is down, or what came is no packet.
+    pub fn listen(&mut self, within: Duration) -> Outcome<bool> {
+        let Some(arrival) = self.link.recv(within)? else { return Ok(false) };
+        let expected = self.ends();
+        if ends_of(&arrival.ip).is_none_or(|ends| ends.src != expected.dst || ends.dst != expected.src) {
+            return Ok(false);
+        }
+        let seen = take_apart(&arrival.ip, arrival.header_seen).map_err(|why| {
+            Fail::Broken(format!("the device sent no RoCE packet ({why}): {:02x?}", arrival.ip))
+        })?;
+        self.keep(What::Got(seen.packet.clone(), arrival.ip));
+        self.laws.look(&seen);
+        let got = Got { at: self.link.now(), packet: seen.packet };
+        if got.opcode == Some(op::CNP) {
+            self.notified.push(got);
+        } else {
+            self.inbox.push_back(got);
+        }
+        Ok(true)
+    }
+
+    /// Lets time pass, and keeps what comes.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn wait(&mut self, time: Duration) -> Outcome {
+        let end = self.now() + time;
+        while self.now() < end {
+            self.listen(end - self.now())?;
+        }
+        Ok(())
+    }
+
+    /// Takes the oldest packet for that queue pair of ours, waiting at most `within`.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn take(&mut self, qpn: u32, within: Duration) -> Outcome<Option<Got>> {
+        let end = self.now() + within;
+        loop {
+            if let Some(at) = self.inbox.iter().position(|got| got.dest_qp == Some(qpn)) {
+                return Ok(self.inbox.remove(at));
+            }
+            let now = self.now();
+            if now >= end {
+                return Ok(None);
+            }
+            self.listen(end - now)?;
+        }
+    }
+
+    /// Asks `look` again and again, while packets are taken in, until it gives something or time is up.
+    ///
+    /// # Errors
+    /// What `look` says, or the link.
+    pub fn until<T>(
+        &mut self,
+        within: Duration,
+        mut look: impl FnMut(&mut Self) -> Outcome<Option<T>>,
+    ) -> Outcome<Option<T>> {
+        let end = self.now() + within;
+        loop {
+            if let Some(found) = look(self)? {
+                return Ok(Some(found));
+            }
+            let now = self.now();
+            if now >= end {
+                return Ok(None);
+            }
+            self.listen(GLANCE.min(end - now))?;
+        }
+    }
+
+    /// The next completion of a queue, if there is one within `within`.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn completion(&mut self, cq: Handle, within: Duration) -> Outcome<Option<Wc>> {
+        self.until(within, |world| {
+            let fresh = world.dut.poll(cq)?;
+            for wc in fresh {
+                world.note(format!("completion of {}: {} {}", wc.wr_id, wc.status, wc.opcode));
+                world.completions.entry(cq).or_default().push_back(wc);
+            }
+            Ok(world.completions.get_mut(&cq).and_then(VecDeque::pop_front))
+        })
+    }
+
+    /// A number for a queue pair of ours that had none yet.
+    pub const fn new_qpn(&mut self) -> u32 {
+        self.next_qpn = if self.next_qpn >= 0x00ff_0000 { 0x0100 } else { self.next_qpn + 1 };
+        self.next_qpn
+    }
+
+    /// A port for a service that had none in the last cases.
+    pub const fn new_port(&mut self) -> u16 {
+        self.next_port = if self.next_port >= 30_000 { 20_000 } else { self.next_port + 1 };
+        self.next_port
+    }
+
+    /// A communication ID that had no connection of this run yet.
+    pub const fn new_id(&mut self) -> u32 {
+        self.identity = self.identity.wrapping_add(1);
+        self.identity as u32 | 1 << 31
+    }
+
+    /// A number for a work request.
+    pub const fn new_wr(&mut self) -> u64 {
+        self.next_wr += 1;
+        self.next_wr
+    }
+}
+
+/// The bench, as cases see it.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// What its connections share.
+    pub world: Rc<RefCell<World>>,
+}
+
+impl Bench {
+    /// A device on a link.
+    #[must_use]
+    pub fn new(dut: Box<dyn Dut>, link: Box<dyn Link>) -> Self {
+        let world = World {
+            dut,
+            link,
+            inbox: VecDeque::new(),
+            completions: BTreeMap::new(),
+            notified: Vec::new(),
+            log: Vec::new(),
+            laws: Laws::default(),
+            next_qpn: 0x0100,
+            next_wr: 0,
+            next_port: 20_000,
+            identity: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), "rxe-conform"),
+        };
+        Self { world: Rc::new(RefCell::new(world)) }
+    }
+
+    /// Clears the bench for the next case.
+    ///
+    /// # Errors
+    /// If the device cannot.
+    pub fn clear(&mut self) -> Outcome {
+        let mut world = self.world.borrow_mut();
+        world.dut.reset()?;
+        // What the last case left on the way.
+        let calm = world.calm() / 8;
+        while world.listen(calm).unwrap_or(false) {}
+        world.inbox.clear();
+        world.completions.clear();
+        world.notified.clear();
+        world.log.clear();
+        Ok(())
+    }
+
+    /// Whether the device has this.
+    #[must_use]
+    pub fn has(&self, feature: Feature) -> bool {
+        self.world.borrow().dut.about().features.contains(&feature)
+    }
+
+    /// Lets time pass.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn wait(&mut self, time: Duration) -> Outcome {
+        self.world.borrow_mut().wait(time)
+    }
+
+    /// A reliable connection as most cases want it.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn rc(&mut self) -> Outcome<Conn> {
+        self.rc_with(|_| ())
+    }
+
+    /// A reliable connection with something changed.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn rc_with(&mut self, change: impl FnOnce(&mut Options)) -> Outcome<Conn> {
+        let mut options = Options::default();
+        change(&mut options);
+        Conn::open(&self.world, &options)
+    }
+}

@@ -1,0 +1,555 @@
+//! A connection between a queue pair of the suite's and one of the device's, in as few words as cases can do with.
+
+mod program;
+
+use crate::{
+    bench::{Got, World},
+    case::{Outcome, broken, check},
+    dut::{Access, Attrs, Av, Change, Handle, Mr, Qp, QpSpec, Service, State},
+    wire::{MASK24, Packet, op, service},
+};
+use std::{cell::RefCell, rc::Rc, time::Duration};
+
+/// How a connection is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Service.
+    pub service: Service,
+    /// Path MTU in bytes.
+    pub mtu: u32,
+    /// First PSN of ours.
+    pub psn: u32,
+    /// First PSN of the device's.
+    pub dut_psn: u32,
+    /// What we may do to the device's memory through this queue pair.
+    pub access: Vec<Access>,
+    /// Rights of the region that we aim at.
+    pub region: Vec<Access>,
+    /// Retransmission timeout code of the device.
+    pub timeout: u8,
+    /// Its retries.
+    pub retry_cnt: u8,
+    /// Its RNR retries.
+    pub rnr_retry: u8,
+    /// Timer code of its RNR NAKs.
+    pub min_rnr_timer: u8,
+    /// READs and atomics that it may have outstanding.
+    pub max_rd_atomic: u8,
+    /// READs and atomics that we may have outstanding.
+    pub max_dest_rd_atomic: u8,
+    /// Receives come from a shared queue.
+    pub srq: bool,
+    /// TOS or traffic class of its packets.
+    pub traffic_class: u8,
+    /// Queue key (datagrams).
+    pub qkey: u32,
+    /// Entries of its completion queues, at least.
+    pub cqe: u32,
+    /// The state it is brought to.
+    pub upto: State,
+    /// Use the memory and queues of this connection.
+    pub beside: Option<Objects>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            service: Service::Rc,
+            mtu: 1024,
+            psn: 0x1000,
+            dut_psn: 0x20_0000,
+            access: Access::COMMON.to_vec(),
+            region: Access::COMMON.to_vec(),
+            // 1.07 s: nothing is sent again while a case is still about its first packets. Cases about losses have their own.
+            timeout: 18,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            // 0.64 ms.
+            min_rnr_timer: 12,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            srq: false,
+            // ECT(0), as cards send it.
+            traffic_class: 2,
+            qkey: 0x1111_1111,
+            cqe: 256,
+            upto: State::Rts,
+            beside: None,
+        }
+    }
+}
+
+/// The device's objects behind a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Objects {
+    /// Protection domain.
+    pub pd: Handle,
+    /// Where send completions go.
+    pub send_cq: Handle,
+    /// Where receive completions go.
+    pub recv_cq: Handle,
+    /// Shared receive queue.
+    pub srq: Option<Handle>,
+    /// Memory that we aim at.
+    pub target: Mr,
+    /// Memory of the device's own requests and receives.
+    pub local: Mr,
+}
+
+/// Bytes of the region that the suite aims at.
+pub const TARGET: usize = 32 << 10;
+/// Bytes of the device's own region: sends from the front, receives behind [`RECEIVES`].
+pub const LOCAL: usize = 64 << 10;
+/// Where receives start in it.
+pub const RECEIVES: usize = 32 << 10;
+
+/// A receive that was posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Posted {
+    /// The request's number.
+    pub wr_id: u64,
+    /// Where it lies in the device's own region.
+    pub offset: usize,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Conn {
+    /// The bench.
+    pub world: Rc<RefCell<World>>,
+    /// What it was made with.
+    pub options: Options,
+    /// The device's objects.
+    pub objects: Objects,
+    /// The device's queue pair.
+    pub qp: Qp,
+    /// Number of our queue pair.
+    pub qpn: u32,
+    /// The PSN that we send next.
+    pub psn: u32,
+    /// The PSN that we expect next.
+    pub expected: u32,
+    /// Messages of the device's that we have completed.
+    pub msn: u32,
+    next_receive: usize,
+}
+
+fn everything(service: Service) -> bool {
+    matches!(service, Service::Rc | Service::XrcTarget)
+}
+
+impl Options {
+    fn spec(&self, objects: &Objects) -> QpSpec {
+        QpSpec {
+            pd: objects.pd,
+            service: self.service,
+            send_cq: objects.send_cq,
+            recv_cq: objects.recv_cq,
+            srq: objects.srq,
+            sig_all: false,
+        }
+    }
+
+    /// What takes a queue pair one step on the way to `to`.
+    #[must_use]
+    pub fn step(&self, to: State, dest_qpn: u32, av: Av) -> Change {
+        let (reliable, datagram) = (everything(self.service), self.service == Service::Ud);
+        let mut attrs = Attrs::default();
+        match to {
+            State::Init => {
+                attrs.port = Some(1);
+                attrs.pkey_index = Some(0);
+                attrs.qkey = datagram.then_some(self.qkey);
+                attrs.access = (!datagram).then(|| self.access.clone());
+            }
+            State::Rtr if !datagram => {
+                attrs.av = Some(av);
+                attrs.path_mtu = Some(self.mtu);
+                attrs.dest_qpn = Some(dest_qpn);
+                attrs.rq_psn = Some(self.psn);
+                attrs.max_dest_rd_atomic = reliable.then_some(self.max_dest_rd_atomic);
+                attrs.min_rnr_timer = reliable.then_some(self.min_rnr_timer);
+            }
+            State::Rts => {
+                let requester = self.service == Service::Rc;
+                attrs.sq_psn = Some(self.dut_psn);
+                attrs.timeout = reliable.then_some(self.timeout);
+                attrs.retry_cnt = requester.then_some(self.retry_cnt);
+                attrs.rnr_retry = requester.then_some(self.rnr_retry);
+                attrs.max_rd_atomic = requester.then_some(self.max_rd_atomic);
+            }
+            _ => {}
+        }
+        Change { state: Some(to), attrs }
+    }
+}
+
+impl Conn {
+    /// Makes a queue pair at the device and brings it up.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn open(world: &Rc<RefCell<World>>, options: &Options) -> Outcome<Self> {
+        let mut guard = world.borrow_mut();
+        let w = &mut *guard;
+        let objects = match options.beside {
+            Some(objects) => objects,
+            None => {
+                let pd = w.dut.pd()?;
+                let (send_cq, recv_cq) = (w.dut.cq(options.cqe)?, w.dut.cq(options.cqe)?);
+                let srq = if options.srq { Some(w.dut.srq(pd, 128)?) } else { None };
+                let target = w.dut.mr(pd, TARGET, &options.region)?;
+                let local = w.dut.mr(pd, LOCAL, &[Access::LocalWrite])?;
+                Objects { pd, send_cq, recv_cq, srq, target, local }
+            }
+        };
+        let qp = w.dut.qp(&options.spec(&objects))?;
+        let qpn = w.new_qpn();
+        drop(guard);
+        let mut conn = Self {
+            world: Rc::clone(world),
+            options: options.clone(),
+            objects,
+            qp,
+            qpn,
+            psn: options.psn & MASK24,
+            expected: options.dut_psn & MASK24,
+            msn: 0,
+            next_receive: 0,
+        };
+        for state in [State::Init, State::Rtr, State::Rts] {
+            if options.upto == State::Reset {
+                break;
+            }
+            conn.step(state)?;
+            if state == options.upto {
+                break;
+            }
+        }
+        Ok(conn)
+    }
+
+    /// The way from the device to us.
+    #[must_use]
+    pub fn way(&self) -> Av {
+        let ends = self.world.borrow().ends();
+        Av {
+            dgid: ends.src,
+            sgid: ends.dst,
+            hop_limit: 64,
+            traffic_class: self.options.traffic_class,
+            roce: ends.roce,
+        }
+    }
+
+    /// Brings the queue pair one step further.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn step(&mut self, to: State) -> Outcome {
+        let change = self.options.step(to, self.qpn, self.way());
+        self.modify(&change)
+    }
+
+    /// Changes the queue pair.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn modify(&mut self, change: &Change) -> Outcome {
+        let mut world = self.world.borrow_mut();
+        if let Some(state) = change.state {
+            let note = format!("modify QP {:#x} to {state:?}", self.qp.qpn);
+            world.note(note);
+        }
+        Ok(world.dut.modify(self.qp.handle, change)?)
+    }
+
+    /// The state of the device's queue pair.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn state(&self) -> Outcome<State> {
+        Ok(self.world.borrow_mut().dut.state(self.qp.handle)?)
+    }
+
+    /// The rule is broken unless the device's queue pair comes to this state.
+    ///
+    /// # Errors
+    /// If it is in another.
+    pub fn in_state(&self, state: State) -> Outcome {
+        let mut world = self.world.borrow_mut();
+        let (patience, handle) = (world.patience(), self.qp.handle);
+        let found = world.until(patience, |w| Ok((w.dut.state(handle)? == state).then_some(())))?;
+        drop(world);
+        check(found.is_some(), || format!("the queue pair is in {:?}, not {state:?}", self.state().ok()))
+    }
+
+    /// Another queue pair with the same memory and queues.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn sibling(&self) -> Outcome<Self> {
+        self.sibling_with(|_| ())
+    }
+
+    /// The same, with something changed.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn sibling_with(&self, change: impl FnOnce(&mut Options)) -> Outcome<Self> {
+        let mut options = Options { beside: Some(self.objects), ..self.options.clone() };
+        change(&mut options);
+        Self::open(&self.world, &options)
+    }
+
+    /// Bytes of a full packet.
+    #[must_use]
+    pub const fn mtu(&self) -> usize {
+        self.options.mtu as usize
+    }
+
+    /// The low five bits of an opcode, on this connection's service.
+    const fn on_service(&self, code: u8) -> u8 {
+        if code == op::CNP {
+            return code;
+        }
+        match self.options.service {
+            Service::Rc => code | service::RC,
+            Service::Uc => code | service::UC,
+            Service::Ud => code,
+            Service::XrcTarget => code | service::XRC,
+        }
+    }
+
+    /// How long nothing may come for the link to count as quiet.
+    #[must_use]
+    pub fn calm(&self) -> Duration {
+        self.world.borrow().calm()
+    }
+
+    /// How long the device may take to answer.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.world.borrow().patience()
+    }
+
+    /// The present, since the link was opened.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.world.borrow().now()
+    }
+
+    // --- we send ---------------------------------------------------------------------------------
+
+    /// A request aimed at the target region: address and key, `offset` bytes in.
+    #[must_use]
+    pub const fn at(&self, offset: usize) -> (u64, u32) {
+        (self.objects.target.addr + offset as u64, self.objects.target.rkey)
+    }
+
+    /// RDMA WRITE only of these bytes.
+    #[must_use]
+    pub fn write(&self, offset: usize, data: &[u8]) -> Packet {
+        let (va, rkey) = self.at(offset);
+        Packet::of(op::WRITE_ONLY).reth(va, rkey, data.len() as u32).data(data.to_vec()).ask()
+    }
+
+    /// RDMA READ request of `len` bytes.
+    #[must_use]
+    pub fn read(&self, offset: usize, len: usize) -> Packet {
+        let (va, rkey) = self.at(offset);
+        Packet::of(op::READ_REQUEST).reth(va, rkey, len as u32).ask()
+    }
+
+    /// FETCH ADD.
+    #[must_use]
+    pub fn fetch_add(&self, offset: usize, add: u64) -> Packet {
+        let (va, rkey) = self.at(offset);
+        Packet::of(op::FETCH_ADD).va(va).rkey(rkey).swap_add(add).ask()
+    }
+
+    /// COMPARE SWAP.
+    #[must_use]
+    pub fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Packet {
+        let (va, rkey) = self.at(offset);
+        Packet::of(op::COMPARE_SWAP).va(va).rkey(rkey).compare(compare).swap_add(swap).ask()
+    }
+
+    /// Packets that a request takes of the PSNs.
+    fn span(&self, packet: &Packet) -> u32 {
+        match packet.opcode {
+            Some(opcode) if opcode & 0x1f == op::READ_REQUEST => {
+                packet.dma_len.unwrap_or(0).div_ceil(self.options.mtu).max(1)
+            }
+            _ => 1,
+        }
+    }
+
+    fn addressed(&self, packet: Packet, psn: u32) -> Packet {
+        let opcode = packet.opcode.map(|code| self.on_service(code));
+        let srq = (self.options.service == Service::XrcTarget).then_some(self.qp.srq_number);
+        let blank = Packet { xrc_srq: srq, ..Packet::default() };
+        Packet { opcode, ..packet }.or(blank).or(Packet::default().dest_qp(self.qp.qpn).psn(psn & MASK24))
+    }
+
+    /// Sends a request with the next PSN, which it gives.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn tx(&mut self, packet: Packet) -> Outcome<u32> {
+        let psn = packet.psn.unwrap_or(self.psn);
+        self.psn = psn.wrapping_add(self.span(&packet)) & MASK24;
+        self.raw(packet.psn(psn))?;
+        Ok(psn)
+    }
+
+    /// Sends a packet that does not count: unless it names a PSN it has the one that is due.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn raw(&self, packet: Packet) -> Outcome {
+        let packet = self.addressed(packet, self.psn);
+        self.world.borrow_mut().send(&packet)
+    }
+
+    /// Sends a response for that PSN.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn respond(&self, psn: u32, packet: Packet) -> Outcome {
+        self.raw(packet.psn(psn & MASK24))
+    }
+
+    /// Acknowledges up to that PSN, and counts one more message as completed.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn ack(&mut self, psn: u32) -> Outcome {
+        self.msn = self.msn.wrapping_add(1) & MASK24;
+        self.respond(psn, Packet::of(op::ACK).syndrome(0x1f).msn(self.msn))
+    }
+
+    /// Refuses that PSN with a syndrome.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn nak(&self, psn: u32, syndrome: u8) -> Outcome {
+        self.respond(psn, Packet::of(op::ACK).syndrome(syndrome).msn(self.msn))
+    }
+
+    // --- the device sends ------------------------------------------------------------------------
+
+    /// The next packet of the device's, or `None` if nothing comes within `within`.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn next(&self, within: Duration) -> Outcome<Option<Got>> {
+        self.world.borrow_mut().take(self.qpn, within)
+    }
+
+    /// The next packet of the device's, which has to be as `expected` says.
+    ///
+    /// # Errors
+    /// If it is not, or nothing comes.
+    pub fn rx(&self, expected: Packet) -> Outcome<Got> {
+        let expected = Packet { opcode: expected.opcode.map(|code| self.on_service(code)), ..expected };
+        let patience = self.patience();
+        let Some(got) = self.next(patience)? else {
+            self.world.borrow_mut().instead(expected.clone(), None);
+            return broken(format!("expected {}, nothing came for {patience:?}", expected.summary()));
+        };
+        let wrong = expected.mismatches(&got.packet);
+        if !wrong.is_empty() {
+            self.world.borrow_mut().instead(expected.clone(), Some(got.packet.clone()));
+        }
+        check(wrong.is_empty(), || {
+            let wrong: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+            format!("expected {}, got {}: {}", expected.summary(), got.summary(), wrong.join(", "))
+        })?;
+        Ok(got)
+    }
+
+    /// The next packet of the device's, which has to be a request with the PSN that is due.
+    ///
+    /// # Errors
+    /// If it is not, or nothing comes.
+    pub fn request(&mut self, expected: Packet) -> Outcome<Got> {
+        let got = self.rx(expected.psn(self.expected))?;
+        self.expected = self.expected.wrapping_add(self.span(&got.packet)) & MASK24;
+        Ok(got)
+    }
+
+    /// A positive acknowledgement of exactly that PSN.
+    ///
+    /// # Errors
+    /// If something else comes.
+    pub fn acked(&self, psn: u32) -> Outcome<Got> {
+        let got = self.rx(Packet::of(op::ACK).psn(psn & MASK24))?;
+        check(got.syndrome.is_some_and(|syndrome| syndrome < 0x20), || {
+            format!("expected an ACK, got {}", got.summary())
+        })?;
+        Ok(got)
+    }
+
+    /// A NAK of exactly that PSN with that syndrome.
+    ///
+    /// # Errors
+    /// If something else comes.
+    pub fn naked(&self, psn: u32, syndrome: u8) -> Outcome<Got> {
+        self.rx(Packet::of(op::ACK).psn(psn & MASK24).syndrome(syndrome))
+    }
+
+    /// Nothing comes from the device.
+    ///
+    /// # Errors
+    /// If something does.
+    pub fn quiet(&self) -> Outcome {
+        let calm = self.calm();
+        self.quiet_for(calm)
+    }
+
+    /// Lets as much time pass as makes a link quiet; what comes is kept.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn wait_calm(&self) -> Outcome {
+        let calm = self.calm();
+        self.world.borrow_mut().wait(calm)
+    }
+
+    /// Nothing comes from the device for that long.
+    ///
+    /// # Errors
+    /// If something does.
+    pub fn quiet_for(&self, time: Duration) -> Outcome {
+        match self.next(time)? {
+            None => Ok(()),
+            Some(got) => broken(format!("expected silence, got {}", got.summary())),
+        }
+    }
+
+    /// The device takes the next request as if nothing had happened: an empty WRITE is acknowledged, and it is the next
+    /// that the device answers.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn alive(&mut self) -> Outcome<Got> {
+        let psn = self.tx(self.write(0, &[]))?;
+        self.acked(psn)
+    }
+
+    /// The device neither answers nor obeys this packet, and takes the next request as if it had not come.
+    ///
+    /// # Errors
+    /// If it does something.
+    pub fn ignores(&mut self, packet: Packet) -> Outcome {
+        self.raw(packet)?;
+        self.alive().map(|_| ())
+    }
+}
+
+/// Bytes that tell where they come from.
+#[must_use]
+pub fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(7) ^ (at >> 8) as u8 ^ seed).collect()
+}

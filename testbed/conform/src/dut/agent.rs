@@ -1,0 +1,309 @@
+//! A device behind an agent: another process, a guest or another host. Its calls are lines of JSON over TCP
+//! (`testbed/guest/agent.py` says which).
+
+use super::{
+    About, Access, Answer, Change, Cm, CmEvent, Dut, Handle, Mr, Qp, QpSpec, RecvWr, Refusal, SendWr, Space,
+    State, Wc, WrOp, serve::hex,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{IpAddr, TcpStream, ToSocketAddrs},
+    time::Duration,
+};
+
+/// An agent that has not answered for that long is gone. Guests in emulation take a second now and then.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// No answer is longer.
+const MAX_LINE: u64 = 16 << 20;
+
+/// A connection to an agent, and the device that it drives.
+#[derive(Debug)]
+pub struct AgentDut {
+    out: TcpStream,
+    lines: BufReader<TcpStream>,
+    context: Handle,
+    about: About,
+    /// What this case has made, oldest first.
+    made: Vec<Handle>,
+    /// The protection domain made last: address handles are made in it.
+    pd: Handle,
+    /// The process that the agent is, if it is ours.
+    child: Option<std::process::Child>,
+}
+
+fn gone(what: impl std::fmt::Display) -> Refusal {
+    Refusal::Gone(what.to_string())
+}
+
+impl AgentDut {
+    /// Connects to the agent at `address` (host:port) and opens `device`.
+    ///
+    /// # Errors
+    /// Why there is no device to be had.
+    pub fn connect(address: &str, token: &str, device: &str, mut about: About) -> Answer<Self> {
+        let to = address.to_socket_addrs().map_err(|error| gone(format!("agent {address}: {error}")))?.next();
+        let to = to.ok_or_else(|| gone(format!("agent {address}: no such host")))?;
+        let out = TcpStream::connect_timeout(&to, PATIENCE)
+            .map_err(|error| gone(format!("agent {address}: {error}; is it started there?")))?;
+        out.set_read_timeout(Some(PATIENCE)).map_err(gone)?;
+        out.set_nodelay(true).map_err(gone)?;
+        let lines = BufReader::new(out.try_clone().map_err(gone)?);
+        about.version = String::new();
+        let mut dut = Self { out, lines, context: 0, about, made: Vec::new(), pd: 0, child: None };
+        let greeting = if token.is_empty() { json!({}) } else { json!({ "token": token }) };
+        let hello = dut.call("hello", greeting).map_err(|error| gone(format!("agent {address}: {error}")))?;
+        dut.about.version = ["kernel", "rdma_core"]
+            .iter()
+            .filter_map(|key| hello[key].as_str().map(|value| format!("{key} {value}")))
+            .collect::<Vec<_>>()
+            .join(", ");
+        dut.context = dut.handle("open", json!({ "dev": device }))?;
+        dut.made.clear();
+        Ok(dut)
+    }
+
+    /// Ends this process when the device is dropped.
+    pub fn keep(&mut self, child: std::process::Child) {
+        self.child = Some(child);
+    }
+
+    fn call(&mut self, op: &str, args: Value) -> Answer<Value> {
+        // At once: each piece would be a segment of its own.
+        let line = format!("{}\n", json!({ "op": op, "args": args }));
+        self.out.write_all(line.as_bytes()).map_err(|error| gone(format!("agent: {error}")))?;
+        let mut line = String::new();
+        let read = (&mut self.lines).take(MAX_LINE).read_line(&mut line);
+        read.map_err(|error| gone(format!("the agent does not answer {op} within {PATIENCE:?}: {error}")))?;
+        if line.is_empty() {
+            return Err(gone(format!("the agent hung up at {op}")));
+        }
+        let mut reply: Value = serde_json::from_str(&line)
+            .map_err(|error| gone(format!("the agent answered {op} with no JSON: {error}")))?;
+        if reply["ok"] == true {
+            return Ok(reply["result"].take());
+        }
+        let what = format!("{op}: {}", reply["error"].as_str().unwrap_or("refused without a word"));
+        if what.contains("no op '") {
+            return Err(Refusal::Lacks(what));
+        }
+        Err(Refusal::Refused { what, errno: reply["errno"].as_i64().map(|errno| errno as i32) })
+    }
+
+    fn typed<T: DeserializeOwned>(&mut self, op: &str, args: Value) -> Answer<T> {
+        let value = self.call(op, args)?;
+        serde_json::from_value(value)
+            .map_err(|error| gone(format!("the agent's answer to {op} is odd: {error}")))
+    }
+
+    fn handle(&mut self, op: &str, args: Value) -> Answer<Handle> {
+        let reply = self.call(op, args)?;
+        let handle =
+            reply["handle"].as_u64().ok_or_else(|| gone(format!("the agent gave no handle for {op}")))?;
+        self.made.push(handle);
+        Ok(handle)
+    }
+}
+
+impl Drop for AgentDut {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A send request in the agent's words.
+fn request(wr: &SendWr) -> Value {
+    let mut value = json!(wr);
+    // The library refuses addresses that are wrong on purpose, if it is asked.
+    if let WrOp::AtomicFetchAndAdd { remote_addr, .. } = wr.op
+        && remote_addr % 8 != 0
+    {
+        value["unchecked"] = true.into();
+    }
+    value
+}
+
+impl Dut for AgentDut {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn reset(&mut self) -> Answer<()> {
+        while let Some(handle) = self.made.pop() {
+            // Any other refusal: a case has closed it itself.
+            if let Err(Refusal::Gone(why)) = self.call("close", json!({ "handle": handle })) {
+                return Err(Refusal::Gone(why));
+            }
+        }
+        while self.async_event()?.is_some() {}
+        Ok(())
+    }
+
+    fn pd(&mut self) -> Answer<Handle> {
+        self.pd = self.handle("pd", json!({ "ctx": self.context }))?;
+        Ok(self.pd)
+    }
+
+    fn mr(&mut self, pd: Handle, length: usize, access: &[Access]) -> Answer<Mr> {
+        let mr: Mr = self.typed("mr", json!({ "pd": pd, "length": length, "access": access }))?;
+        self.made.push(mr.handle);
+        Ok(mr)
+    }
+
+    fn mem_write(&mut self, mr: &Mr, offset: usize, data: &[u8]) -> Answer<()> {
+        self.call("mem_write", json!({ "mr": mr.handle, "offset": offset, "hex": hex(data) })).map(|_| ())
+    }
+
+    fn mem_read(&mut self, mr: &Mr, offset: usize, length: usize) -> Answer<Vec<u8>> {
+        let args = json!({ "mr": mr.handle, "offset": offset, "length": length, "encoding": "hex" });
+        let reply = self.call("mem_read", args)?;
+        let digits = reply["data"].as_str().unwrap_or_default();
+        let bytes: Option<Vec<u8>> =
+            (0..length).map(|at| u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()).collect();
+        bytes.ok_or_else(|| gone("the agent gave other bytes than were asked for"))
+    }
+
+    fn cq(&mut self, cqe: u32) -> Answer<Handle> {
+        self.handle("cq", json!({ "ctx": self.context, "cqe": cqe }))
+    }
+
+    fn srq(&mut self, pd: Handle, max_wr: u32) -> Answer<Handle> {
+        self.handle("srq", json!({ "pd": pd, "max_wr": max_wr }))
+    }
+
+    fn srq_limit(&mut self, srq: Handle, limit: u32) -> Answer<()> {
+        self.call("modify_srq", json!({ "srq": srq, "limit": limit })).map(|_| ())
+    }
+
+    fn qp(&mut self, spec: &QpSpec) -> Answer<Qp> {
+        let qp: Qp = self.typed("qp", json!(spec))?;
+        self.made.push(qp.handle);
+        Ok(qp)
+    }
+
+    fn modify(&mut self, qp: Handle, change: &Change) -> Answer<()> {
+        let mut args = json!(change);
+        args["qp"] = qp.into();
+        self.call("modify", args).map(|_| ())
+    }
+
+    fn state(&mut self, qp: Handle) -> Answer<State> {
+        let mut reply = self.call("query_qp", json!({ "qp": qp }))?;
+        serde_json::from_value(reply["state"].take()).map_err(gone)
+    }
+
+    fn post_recv(&mut self, qp: Handle, wr: &RecvWr) -> Answer<()> {
+        self.call("post_recv", json!({ "qp": qp, "wrs": [wr] })).map(|_| ())
+    }
+
+    fn post_srq_recv(&mut self, srq: Handle, wr: &RecvWr) -> Answer<()> {
+        self.call("post_srq_recv", json!({ "srq": srq, "wrs": [wr] })).map(|_| ())
+    }
+
+    fn post_send(&mut self, qp: Handle, wr: &SendWr) -> Answer<()> {
+        let mut value = request(wr);
+        if let Some((av, qpn, qkey)) = &wr.dest {
+            let ah = self.handle("ah", json!({ "pd": self.pd, "av": av }))?;
+            value["ah"] = ah.into();
+            value["remote_qpn"] = (*qpn).into();
+            value["remote_qkey"] = (*qkey).into();
+        }
+        self.call("post_send", json!({ "qp": qp, "wrs": [value] })).map(|_| ())
+    }
+
+    fn poll(&mut self, cq: Handle) -> Answer<Vec<Wc>> {
+        self.typed("poll_cq", json!({ "cq": cq, "count": 64, "timeout_ms": 0 }))
+    }
+
+    fn async_event(&mut self) -> Answer<Option<String>> {
+        let reply = self.call("async_event", json!({ "ctx": self.context }))?;
+        Ok(reply["event"].as_str().map(str::to_owned))
+    }
+
+    fn mw(&mut self, pd: Handle, kind: u8) -> Answer<(Handle, u32)> {
+        let reply = self.call("mw", json!({ "pd": pd, "type": kind }))?;
+        let named = |key: &str| {
+            reply[key].as_u64().ok_or_else(|| gone(format!("the agent gave no {key} for a window")))
+        };
+        let (handle, rkey) = (named("handle")?, named("rkey")?);
+        self.made.push(handle);
+        Ok((handle, rkey as u32))
+    }
+
+    fn bind_mw(
+        &mut self,
+        qp: Handle,
+        mw: Handle,
+        mr: &Mr,
+        range: (usize, usize),
+        access: &[Access],
+    ) -> Answer<u32> {
+        let args = json!({
+            "qp": qp, "mw": mw, "mr": mr.handle, "offset": range.0, "length": range.1, "access": access,
+        });
+        let reply = self.call("bind_mw", args)?;
+        let rkey = reply["rkey"].as_u64().ok_or_else(|| gone("the agent gave no key for a bound window"))?;
+        Ok(rkey as u32)
+    }
+
+    fn close(&mut self, handle: Handle) -> Answer<()> {
+        self.call("close", json!({ "handle": handle }))?;
+        self.made.retain(|made| *made != handle);
+        Ok(())
+    }
+
+    fn cm(&mut self) -> Answer<&mut dyn Cm> {
+        Ok(self)
+    }
+}
+
+impl Cm for AgentDut {
+    fn channel(&mut self) -> Answer<Handle> {
+        self.handle("cm_channel", json!({}))
+    }
+
+    fn id(&mut self, channel: Handle, space: Space) -> Answer<Handle> {
+        self.handle("cm_id", json!({ "channel": channel, "space": space }))
+    }
+
+    fn listen(&mut self, id: Handle, address: IpAddr, port: u16) -> Answer<()> {
+        self.call("cm_listen", json!({ "id": id, "addr": address, "port": port })).map(|_| ())
+    }
+
+    fn resolve(&mut self, id: Handle, from: IpAddr, to: IpAddr, port: u16) -> Answer<()> {
+        self.call("cm_resolve", json!({ "id": id, "src": from, "addr": to, "port": port })).map(|_| ())
+    }
+
+    fn connect(&mut self, id: Handle, qpn: u32, private: &[u8]) -> Answer<()> {
+        self.call("cm_connect", json!({ "id": id, "qpn": qpn, "data": hex(private) })).map(|_| ())
+    }
+
+    fn accept(&mut self, id: Handle, qpn: u32, private: &[u8]) -> Answer<()> {
+        self.call("cm_accept", json!({ "id": id, "qpn": qpn, "data": hex(private) })).map(|_| ())
+    }
+
+    fn reject(&mut self, id: Handle, private: &[u8]) -> Answer<()> {
+        self.call("cm_reject", json!({ "id": id, "data": hex(private) })).map(|_| ())
+    }
+
+    fn establish(&mut self, id: Handle) -> Answer<()> {
+        self.call("cm_establish", json!({ "id": id })).map(|_| ())
+    }
+
+    fn disconnect(&mut self, id: Handle) -> Answer<()> {
+        self.call("cm_disconnect", json!({ "id": id })).map(|_| ())
+    }
+
+    fn event(&mut self, channel: Handle) -> Answer<Option<CmEvent>> {
+        let event: Option<CmEvent> =
+            self.typed("cm_event", json!({ "channel": channel, "timeout_ms": 0 }))?;
+        // The id of a request is one more that has to be destroyed.
+        let new = event.as_ref().and_then(|event| event.id).filter(|id| !self.made.contains(id));
+        self.made.extend(new);
+        Ok(event)
+    }
+}

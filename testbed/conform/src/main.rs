@@ -1,0 +1,294 @@
+//! `rxe-conform`: runs the conformance suite against a device and reports.
+//!
+//! Exit codes: 0 all rules are kept (or broken as the list of known differences says), 1 a rule is broken, 2 wrong
+//! arguments, 3 the device could not be reached, or was gone before the end.
+
+mod middle;
+mod namespace;
+mod open;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use middle::Middle;
+use open::Which;
+use rxe_conform::{
+    bench::Bench,
+    case::{Case, Fail, Level},
+    cases,
+    replay::{Different, Session, play},
+    report::{Report, capture, html, json, junit, line, markdown},
+    run::{Differences, Finding, Verdict, run, weigh},
+};
+use std::{
+    error::Error,
+    fs,
+    io::{IsTerminal, Write},
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Instant, SystemTime},
+};
+
+/// Conformance suite for RoCE devices: which rules does a NIC, a driver or a stack break?
+#[derive(Debug, Parser)]
+#[command(name = "rxe-conform", version, after_help = AFTER_HELP)]
+struct Arguments {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    middle: Middle,
+    /// Lists the cases and ends
+    #[arg(long)]
+    list: bool,
+    /// Only cases whose id begins so (again for more)
+    #[arg(long, value_name = "ID")]
+    filter: Vec<String>,
+    /// Leaves out what takes long on real time
+    #[arg(long)]
+    quick: bool,
+    /// A broken rule that is only asked for ("should") fails the run, too
+    #[arg(long)]
+    strict: bool,
+    /// The list of known differences (TOML); the one that comes with the suite is used otherwise, if there is one
+    #[arg(long, value_name = "FILE")]
+    expected: Option<PathBuf>,
+    /// Writes the report as JSON ("-" to standard output)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Writes the report as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Writes the report as one HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Writes the report as a Markdown table
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Writes the packets of failed cases into this folder, as pcapng
+    #[arg(long, value_name = "FOLDER")]
+    captures: Option<PathBuf>,
+    /// Plays one end (--as) of the connection in this pcap or pcapng file instead of the cases
+    #[arg(long, value_name = "FILE", requires = "as_end")]
+    replay: Option<PathBuf>,
+    /// The address in the recording whose part the suite takes
+    #[arg(long = "as", id = "as_end", value_name = "IP")]
+    as_end: Option<IpAddr>,
+    /// Says nothing but the summary
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+const AFTER_HELP: &str = "Exit codes: 0 all rules kept, 1 a rule broken, 2 wrong arguments, 3 no device or gone.\n\
+    Examples:\n  rxe-conform --dut core\n  rxe-conform --dut udp --quick --html report.html\n  \
+    rxe-conform --dut remote --agent 192.0.2.7:7000 --device mlx5_0 --address 192.0.2.7 --raw eth1 --own 192.0.2.200";
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match start(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("rxe-conform: {error}");
+            ExitCode::from(3)
+        }
+    }
+}
+
+fn chosen(arguments: &Arguments) -> Vec<Case> {
+    let wanted = |case: &Case| {
+        let named =
+            arguments.filter.is_empty() || arguments.filter.iter().any(|start| case.id.starts_with(start));
+        named && !(arguments.quick && case.slow)
+    };
+    cases::all().into_iter().filter(wanted).collect()
+}
+
+fn list(cases: &[Case], as_json: bool) {
+    let mut out = std::io::stdout().lock();
+    for case in cases {
+        let level = match case.level {
+            Level::Must => "must",
+            Level::Should => "should",
+            Level::May => "may",
+        };
+        let (id, rule, source) = (&case.id, &case.rule, case.source);
+        // A reader that has seen enough (head) is no error.
+        let _ = if as_json {
+            writeln!(
+                out,
+                "{}",
+                serde_json::json!({"id": id, "level": level, "rule": rule, "source": source, "slow": case.slow})
+            )
+        } else {
+            writeln!(out, "{id:28} {level:6} {rule} [{source}]")
+        };
+    }
+}
+
+fn differences(arguments: &Arguments, name: &str) -> Result<Differences, Box<dyn Error>> {
+    let text = match &arguments.expected {
+        Some(path) => fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?,
+        None => open::shipped_differences(name).to_owned(),
+    };
+    Differences::parse(&text).map_err(|error| format!("list of differences of {name}: {error}").into())
+}
+
+fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(served) = arguments.which.serve()? {
+        return Ok(served);
+    }
+    let cases = chosen(arguments);
+    if arguments.list {
+        list(&cases, arguments.json.is_some());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.middle.is_wanted() {
+        return between(arguments);
+    }
+    if cases.is_empty() {
+        return Err(
+            format!("no case begins with {}; --list shows them", arguments.filter.join(" or ")).into()
+        );
+    }
+    if let Some(code) = arguments.which.enclosed()? {
+        return Ok(code);
+    }
+    // The pair of interfaces, if there is one, is taken down at the end.
+    let open::Opened { dut, link, pair: _pair } = arguments.which.open()?;
+    if let (Some(file), Some(own)) = (&arguments.replay, arguments.as_end) {
+        return replay(file, own, &mut Bench::new(dut, link));
+    }
+    let about = dut.about().clone();
+    let differences = differences(arguments, &about.name)?;
+    let mut bench = Bench::new(dut, link);
+    let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    let (clock, quiet) = (Instant::now(), arguments.quiet);
+    let bar = progress(cases.len(), quiet);
+    // Panics of a device in this process are told by the finding, not by a trace among the progress.
+    std::panic::set_hook(Box::new(|_| ()));
+    let findings =
+        run(&mut bench, &cases, &differences, |case, finding| show(&bar, quiet, &case.id, finding));
+    let _ = std::panic::take_hook();
+    bar.finish_and_clear();
+    let report = Report { about, started, seconds: clock.elapsed().as_secs_f64(), findings };
+    if !quiet {
+        // Laws of form are decided last.
+        report.findings[cases.len()..].iter().filter_map(told).for_each(|text| println!("{text}"));
+    }
+    write_reports(arguments, &report)?;
+    Ok(conclude(arguments, &report))
+}
+
+/// Stands between two hosts.
+fn between(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    let (clock, quiet) = (Instant::now(), arguments.quiet);
+    let count = middle::chosen(&arguments.filter).len();
+    let bar = progress(count, quiet);
+    let watch = |id: &str, finding: Option<&Finding>| show(&bar, quiet, id, finding);
+    let name = arguments.which.name.as_deref();
+    let differences = differences(arguments, name.unwrap_or("between"))?;
+    let (about, findings) = arguments.middle.run(&arguments.filter, name, watch)?;
+    let findings = findings.into_iter().map(|finding| weigh(finding, &differences)).collect();
+    bar.finish_and_clear();
+    let report = Report { about, started, seconds: clock.elapsed().as_secs_f64(), findings };
+    if !quiet {
+        report.findings.iter().skip(count).filter_map(told).for_each(|text| println!("{text}"));
+    }
+    write_reports(arguments, &report)?;
+    Ok(conclude(arguments, &report))
+}
+
+/// Shows that a case begins, or what came of it.
+fn show(bar: &ProgressBar, quiet: bool, id: &str, finding: Option<&Finding>) {
+    let Some(finding) = finding else { return bar.set_message(id.to_owned()) };
+    bar.inc(1);
+    if !quiet && let Some(text) = told(finding) {
+        bar.suspend(|| println!("{text}"));
+    }
+}
+
+/// Plays a recording and tells the differences, those that matter first.
+fn replay(file: &Path, own: IpAddr, bench: &mut Bench) -> Result<ExitCode, Box<dyn Error>> {
+    let session = Session::read(file, own)?;
+    let differences = match play(bench, &session) {
+        Ok(differences) => differences,
+        Err(Fail::Gone(why)) => return Err(why.into()),
+        Err(Fail::Broken(why)) => vec![Different { at: 0, what: why, because: None }],
+        Err(Fail::Skip(why)) => return Err(format!("{} cannot be played: {why}", file.display()).into()),
+    };
+    let (explained, matter): (Vec<_>, Vec<_>) = differences.iter().partition(|one| one.because.is_some());
+    for one in &matter {
+        println!("DIFFERS {}", one.what);
+    }
+    for one in &explained {
+        println!("  {} [{}]", one.what, one.because.unwrap_or_default());
+    }
+    eprintln!("{}: {} differences, {} explained ones", file.display(), matter.len(), explained.len());
+    Ok(if matter.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is said about a case while the suite runs: nothing if it passed.
+fn told(finding: &Finding) -> Option<String> {
+    let word = match finding.verdict {
+        Verdict::Fail => "FAIL",
+        Verdict::Mended => "MENDED",
+        Verdict::Known => "known",
+        Verdict::Told => "may",
+        Verdict::Pass | Verdict::Skip | Verdict::Gone => return None,
+    };
+    let word = if std::io::stdout().is_terminal() && finding.verdict == Verdict::Fail {
+        format!("\x1b[31m{word}\x1b[0m")
+    } else {
+        word.to_owned()
+    };
+    Some(format!("{word} {}: {} [{}]\n     {}", finding.id, finding.rule, finding.source, finding.why))
+}
+
+fn progress(count: usize, quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta} {msg}");
+    ProgressBar::new(count as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn save(path: &Path, text: &str) -> Result<(), Box<dyn Error>> {
+    if path == Path::new("-") {
+        println!("{text}");
+        return Ok(());
+    }
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+fn write_reports(arguments: &Arguments, report: &Report) -> Result<(), Box<dyn Error>> {
+    if let Some(path) = &arguments.json {
+        save(path, &serde_json::to_string_pretty(&json::json(report))?)?;
+    }
+    if let Some(path) = &arguments.junit {
+        save(path, &junit::junit(report)?)?;
+    }
+    if let Some(path) = &arguments.markdown {
+        save(path, &markdown::markdown(report))?;
+    }
+    if let Some(path) = &arguments.html {
+        save(path, &html::html(report))?;
+    }
+    if let Some(folder) = &arguments.captures {
+        let count = capture::captures(&report.findings, folder)?;
+        eprintln!("{count} captures in {}", folder.display());
+    }
+    Ok(())
+}
+
+fn conclude(arguments: &Arguments, report: &Report) -> ExitCode {
+    let tally = report.tally();
+    eprintln!("{}: {} in {:.1} s", report.about.name, line(&tally), report.seconds);
+    if tally.gone > 0 {
+        if let Some(finding) = report.findings.iter().find(|finding| finding.verdict == Verdict::Gone) {
+            eprintln!("the device was gone at {}: {}", finding.id, finding.why);
+        }
+        return ExitCode::from(3);
+    }
+    let broken = tally.fail_must > 0 || tally.mended > 0 || arguments.strict && tally.fail_should > 0;
+    if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

@@ -1,0 +1,448 @@
+//! Plays one end of a recorded session against a device that takes the place of the other, and compares what the device
+//! says with what the recorded peer said.
+//!
+//! Queue pairs, keys and addresses are mapped; PSNs are those of the recording. What the recorded peer did of its own accord
+//! (its requests) the device's program does, too. When something was said, and how many acknowledgements were put into one, is
+//! no difference; opcodes, PSNs, MSNs, syndromes, lengths and data are.
+
+use crate::{
+    bench::{Bench, Got},
+    case::{Fail, Outcome, broken},
+    conn::{Conn, TARGET},
+    dut::WrOp,
+    wire::{Packet, distance, ends_of, is_response, name, op, take_apart},
+};
+use pcap_file::{
+    DataLink,
+    pcap::PcapReader,
+    pcapng::{Block, PcapNgReader},
+};
+use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
+
+/// Packets of a recording that are looked at.
+const MOST: usize = 100_000;
+
+/// A recorded packet.
+#[derive(Clone, Debug)]
+struct Recorded {
+    /// Sent by the end that is played.
+    ours: bool,
+    packet: Packet,
+}
+
+/// A difference between what the recorded peer said and what the device says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Different {
+    /// Which recorded packet, counted from 1 among those of the connection.
+    pub at: usize,
+    /// In words.
+    pub what: String,
+    /// Why it is none that matters, if it is none.
+    pub because: Option<&'static str>,
+}
+
+/// The IP packet of a frame.
+fn ip_of(link: DataLink, frame: &[u8]) -> Option<&[u8]> {
+    match link {
+        DataLink::RAW => Some(frame),
+        DataLink::ETHERNET => {
+            let kind = frame.get(12..14)?;
+            if kind == [0x81, 0x00] { frame.get(18..) } else { frame.get(14..) }
+        }
+        _ => None,
+    }
+}
+
+/// All frames of a pcap or pcapng file, with their link type. A file that ends in the middle of a packet ends there.
+fn frames(bytes: &[u8]) -> Result<Vec<(DataLink, Vec<u8>)>, String> {
+    let mut found = Vec::new();
+    if bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) {
+        let mut reader = PcapNgReader::new(bytes).map_err(|error| error.to_string())?;
+        let mut links = Vec::new();
+        while let Some(Ok(block)) = reader.next_block() {
+            match block {
+                Block::InterfaceDescription(about) => links.push(about.linktype),
+                Block::EnhancedPacket(packet) => {
+                    let link = links.get(packet.interface_id as usize).copied().unwrap_or(DataLink::ETHERNET);
+                    found.push((link, packet.data.to_vec()));
+                }
+                _ => {}
+            }
+            if found.len() >= MOST {
+                break;
+            }
+        }
+    } else {
+        let mut reader =
+            PcapReader::new(bytes).map_err(|error| format!("neither pcap nor pcapng: {error}"))?;
+        let link = reader.header().datalink;
+        while let Some(Ok(packet)) = reader.next_packet() {
+            found.push((link, packet.data.to_vec()));
+            if found.len() >= MOST {
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A recorded connection.
+#[derive(Clone, Debug)]
+pub struct Session {
+    packets: Vec<Recorded>,
+    mtu: u32,
+}
+
+impl Session {
+    /// Reads the reliable connection of `own` that has the most packets in a capture.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or that there is no such connection in it.
+    pub fn read(path: &Path, own: IpAddr) -> Result<Self, String> {
+        let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Self::parse(&bytes, own).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// The same of a file's content.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn parse(bytes: &[u8], own: IpAddr) -> Result<Self, String> {
+        let mut all = Vec::new();
+        for (link, frame) in frames(bytes)? {
+            let Some(ip) = ip_of(link, &frame) else { continue };
+            let Some(ends) = ends_of(ip) else { continue };
+            if ends.src != own && ends.dst != own {
+                continue;
+            }
+            let Ok(seen) = take_apart(trimmed(ip), true) else { continue };
+            // Reliable connections only; queue pair 1 is the connection manager's.
+            if seen.packet.opcode.is_some_and(|opcode| opcode < 0x20) && seen.packet.dest_qp > Some(1) {
+                all.push(Recorded { ours: ends.src == own, packet: seen.packet });
+            }
+        }
+        let mut counts: BTreeMap<(bool, Option<u32>), usize> = BTreeMap::new();
+        for one in &all {
+            *counts.entry((one.ours, one.packet.dest_qp)).or_default() += 1;
+        }
+        let busiest = |ours| {
+            let of_this = counts.iter().filter(|((whose, _), _)| *whose == ours);
+            of_this.max_by_key(|(_, count)| **count).map(|((_, qpn), _)| *qpn)
+        };
+        let (Some(theirs), Some(ours)) = (busiest(true), busiest(false)) else {
+            return Err(format!("no reliable connection with {own} in it that both ends have spoken on"));
+        };
+        let packets: Vec<_> = all
+            .into_iter()
+            .filter(|one| one.packet.dest_qp == if one.ours { theirs } else { ours })
+            .collect();
+        let longest = packets.iter().map(|one| one.packet.data_len() as u32).max().unwrap_or(0);
+        let mtu = [256, 512, 1024, 2048, 4096].into_iter().find(|mtu| longest <= *mtu).unwrap_or(4096);
+        // Smaller ones are all the same to a connection without a full packet.
+        Ok(Self { packets, mtu: mtu.max(1024) })
+    }
+
+    /// First PSN of the requests of one end.
+    fn first(&self, ours: bool) -> u32 {
+        let request = |one: &&Recorded| one.ours == ours && !is_response(one.packet.opcode.unwrap_or(0));
+        self.packets.iter().find(request).and_then(|one| one.packet.psn).unwrap_or(0x1000)
+    }
+
+    /// The payload of the message that begins with packet `at`.
+    fn message(&self, at: usize) -> Vec<u8> {
+        let mut data = Vec::new();
+        for one in self.packets[at..].iter().filter(|one| one.ours == self.packets[at].ours) {
+            let code = one.packet.opcode.unwrap_or(0);
+            if is_response(code) {
+                continue;
+            }
+            data.extend(one.packet.data.iter().flatten());
+            if !matches!(code, op::SEND_FIRST | op::SEND_MIDDLE | op::WRITE_FIRST | op::WRITE_MIDDLE) {
+                break;
+            }
+        }
+        data
+    }
+}
+
+/// Without what Ethernet has padded a short frame with.
+fn trimmed(ip: &[u8]) -> &[u8] {
+    let word = |at: usize| ip.get(at..at + 2).map_or(0, |two| usize::from(two[0]) << 8 | usize::from(two[1]));
+    let length = if ip.first().is_some_and(|first| first >> 4 == 4) { word(2) } else { word(4) + 40 };
+    ip.get(..length).unwrap_or(ip)
+}
+
+/// Where the memory that a recorded key named lies in the device's.
+#[derive(Debug, Default)]
+struct Places(BTreeMap<u32, (u64, usize)>);
+
+impl Places {
+    /// Gives each key that the played end used a piece of the target region.
+    fn of(session: &Session) -> Result<Self, Fail> {
+        let mut spans: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        for one in session.packets.iter().filter(|one| one.ours) {
+            let (Some(va), Some(rkey)) = (one.packet.va, one.packet.rkey) else { continue };
+            let end = va.saturating_add(one.packet.dma_len.unwrap_or(8).into());
+            let span = spans.entry(rkey).or_insert((va, end));
+            *span = (span.0.min(va), span.1.max(end));
+        }
+        let (mut places, mut used) = (Self::default(), 0);
+        for (rkey, (start, end)) in spans {
+            places.0.insert(rkey, (start, used));
+            // Atomics need their alignment.
+            used += (end - start).next_multiple_of(64) as usize + (start % 8) as usize;
+            if used > TARGET {
+                return Err(Fail::Skip(format!(
+                    "the recording reaches over {used} bytes of memory, more than {TARGET}"
+                )));
+            }
+        }
+        Ok(places)
+    }
+
+    fn offset(&self, va: u64, rkey: u32) -> Option<usize> {
+        let (start, offset) = self.0.get(&rkey)?;
+        Some(offset + (va - start) as usize)
+    }
+}
+
+/// A session being played.
+struct Player<'a> {
+    session: &'a Session,
+    conn: Conn,
+    places: Places,
+    /// Acknowledged by the device up to here.
+    acked: Option<u32>,
+    differences: Vec<Different>,
+}
+
+impl Player<'_> {
+    /// Posts the receives that the played end's messages will take, and puts the bytes where READs will find them.
+    fn prepare(&mut self) -> Outcome {
+        let session = self.session;
+        let (mut wanted, mut written) = (Vec::new(), false);
+        for (at, one) in session.packets.iter().enumerate() {
+            let packet = &one.packet;
+            match packet.opcode {
+                Some(op::SEND_FIRST | op::SEND_ONLY | op::SEND_ONLY_IMM | op::SEND_ONLY_INV) if one.ours => {
+                    self.conn.post_recv(session.message(at).len().max(1))?;
+                }
+                Some(op::WRITE_ONLY_IMM | op::WRITE_LAST_IMM) if one.ours => {
+                    self.conn.post_recv(1)?;
+                }
+                Some(op::WRITE_FIRST | op::WRITE_ONLY) if one.ours => written = true,
+                Some(op::READ_REQUEST) if one.ours && !written => {
+                    wanted.push((
+                        packet.psn,
+                        self.places.offset(packet.va.unwrap_or(0), packet.rkey.unwrap_or(0)),
+                    ));
+                }
+                Some(op::READ_FIRST | op::READ_ONLY) if !one.ours => {
+                    let place =
+                        wanted.iter().find(|(psn, _)| *psn == packet.psn).and_then(|(_, offset)| *offset);
+                    if let (Some(offset), Some(data)) = (place, &packet.data) {
+                        self.conn.set(offset, data)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a recorded packet of the played end.
+    fn say(&self, packet: &Packet) -> Outcome {
+        let target = self.conn.objects.target;
+        let place = packet.va.zip(packet.rkey).and_then(|(va, rkey)| self.places.offset(va, rkey));
+        let mut sent =
+            Packet { dest_qp: None, ident: None, ip_len: None, udp_len: None, sport: None, ..packet.clone() };
+        if let Some(offset) = place {
+            (sent.va, sent.rkey) = (Some(target.addr + offset as u64), Some(target.rkey));
+        }
+        self.conn.raw(sent)
+    }
+
+    /// Has the device's program post what the recorded peer's did, if this packet begins a request.
+    fn act(&mut self, at: usize) -> Outcome {
+        let packet = &self.session.packets[at].packet;
+        let (remote_addr, rkey) = (packet.va.unwrap_or(0), packet.rkey.unwrap_or(0));
+        let imm = packet.imm.unwrap_or(0);
+        let wr = match packet.opcode.unwrap_or(0) {
+            op::SEND_FIRST | op::SEND_ONLY => WrOp::Send,
+            op::SEND_ONLY_IMM => WrOp::SendWithImm { imm },
+            op::WRITE_FIRST | op::WRITE_ONLY => WrOp::RdmaWrite { remote_addr, rkey },
+            op::WRITE_ONLY_IMM => WrOp::RdmaWriteWithImm { remote_addr, rkey, imm },
+            op::READ_REQUEST => WrOp::RdmaRead { remote_addr, rkey },
+            op::FETCH_ADD => WrOp::AtomicFetchAndAdd { remote_addr, rkey, add: packet.swap_add.unwrap_or(0) },
+            op::COMPARE_SWAP => WrOp::AtomicCmpAndSwp {
+                remote_addr,
+                rkey,
+                compare: packet.compare.unwrap_or(0),
+                swap: packet.swap_add.unwrap_or(0),
+            },
+            _ => return Ok(()),
+        };
+        let len = match wr {
+            WrOp::RdmaRead { .. } => packet.dma_len.unwrap_or(0) as usize,
+            WrOp::AtomicFetchAndAdd { .. } | WrOp::AtomicCmpAndSwp { .. } => 8,
+            _ => {
+                let data = self.session.message(at);
+                self.conn.set_local(0, &data)?;
+                data.len()
+            }
+        };
+        self.conn.post(wr, len).map(|_| ())
+    }
+
+    fn hear(&mut self, at: usize) -> Outcome {
+        let recorded = &self.session.packets[at].packet;
+        let is_ack =
+            recorded.opcode == Some(op::ACK) && recorded.syndrome.is_some_and(|syndrome| syndrome < 0x20);
+        let psn = recorded.psn.unwrap_or(0);
+        if is_ack && self.acked.is_some_and(|acked| distance(acked, psn) >= 0) {
+            return Ok(());
+        }
+        self.act(at)?;
+        loop {
+            let Some(got) = self.conn.next(self.conn.patience())? else {
+                return broken(format!("packet {}: {} never came", at + 1, recorded.summary()));
+            };
+            let acks = got.opcode == Some(op::ACK) && got.syndrome.is_some_and(|syndrome| syndrome < 0x20);
+            if acks {
+                self.acked = got.psn;
+                // One for each, where the recorded peer had one for several; or the other way round.
+                if !is_ack || distance(got.at_psn(), psn) < 0 {
+                    continue;
+                }
+            }
+            self.compare(at, &got);
+            return Ok(());
+        }
+    }
+
+    fn compare(&mut self, at: usize, got: &Got) {
+        let recorded = &self.session.packets[at].packet;
+        let coalesced = recorded.opcode == Some(op::ACK) && got.psn != recorded.psn;
+        let both_positive =
+            [recorded.syndrome, got.syndrome].iter().all(|code| code.is_some_and(|code| code < 0x20));
+        for wrong in recorded.mismatches(&got.packet) {
+            let because = match wrong.field {
+                "ident" | "sport" | "tos" | "ttl" | "dest_qp" | "vlan" | "udp_sum" | "flow" | "fragment"
+                | "ip_len" | "udp_len" => continue,
+                "psn" | "msn" if coalesced => Some("one acknowledgement for several"),
+                "syndrome" if both_positive => Some("credits: each end has receives of its own"),
+                "migreq" => Some("paths do not migrate"),
+                "ack_req" => Some("when an acknowledgement is asked for is the sender's choice"),
+                _ => None,
+            };
+            let what = format!("packet {} ({}): {wrong}", at + 1, name(recorded.opcode.unwrap_or(0)));
+            self.differences.push(Different { at: at + 1, what, because });
+        }
+    }
+}
+
+/// Plays a session.
+///
+/// # Errors
+/// If the device falls silent, or cannot be played against.
+pub fn play(bench: &mut Bench, session: &Session) -> Outcome<Vec<Different>> {
+    bench.clear()?;
+    let (psn, dut_psn, mtu) = (session.first(true), session.first(false), session.mtu);
+    let conn = bench.rc_with(|o| (o.psn, o.dut_psn, o.mtu) = (psn, dut_psn, mtu))?;
+    let places = Places::of(session)?;
+    let mut player = Player { session, conn, places, acked: None, differences: Vec::new() };
+    player.prepare()?;
+    for (at, one) in session.packets.iter().enumerate() {
+        if one.ours {
+            player.say(&one.packet)?;
+        } else {
+            player.hear(at)?;
+        }
+    }
+    Ok(player.differences)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        dut::core,
+        wire::{Ends, Roce},
+    };
+    use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+    use std::time::Duration;
+
+    const OWN: &str = "192.0.2.1";
+
+    /// A capture of packets: from the played end (true) or to it.
+    fn capture(packets: &[(bool, Packet)]) -> Vec<u8> {
+        let header = PcapHeader { datalink: DataLink::RAW, ..PcapHeader::default() };
+        let mut writer = PcapWriter::with_header(Vec::new(), header).unwrap();
+        for (ours, packet) in packets {
+            let (own, peer) = (OWN.parse().unwrap(), "192.0.2.2".parse().unwrap());
+            let (src, dst) = if *ours { (own, peer) } else { (peer, own) };
+            let qpn = if *ours { 0x139 } else { 0x169 };
+            let ip = packet.clone().dest_qp(qpn).encode(&Ends { src, dst, sport: 0xc000, roce: Roce::V2 });
+            writer.write_packet(&PcapPacket::new(Duration::ZERO, ip.len() as u32, &ip)).unwrap();
+        }
+        writer.into_writer()
+    }
+
+    /// A SEND each way, a WRITE and a READ of what it wrote.
+    fn session() -> Vec<(bool, Packet)> {
+        let data = vec![7; 22];
+        vec![
+            (true, Packet::of(op::SEND_ONLY).psn(0xff_ffff).data(vec![1; 50]).ask()),
+            (false, Packet::of(op::ACK).psn(0xff_ffff).syndrome(0).msn(1)),
+            (false, Packet::of(op::SEND_ONLY).psn(500).data(vec![2; 30]).ask()),
+            (true, Packet::of(op::ACK).psn(500).syndrome(0).msn(1)),
+            (
+                true,
+                Packet::of(op::WRITE_ONLY)
+                    .psn(0)
+                    .reth(0x55f4_e59c_edb0, 0x1350d, 22)
+                    .data(data.clone())
+                    .ask(),
+            ),
+            (false, Packet::of(op::ACK).psn(0).syndrome(0).msn(2)),
+            (true, Packet::of(op::READ_REQUEST).psn(1).reth(0x55f4_e59c_edb0, 0x1350d, 22).ask()),
+            (false, Packet::of(op::READ_ONLY).psn(1).syndrome(0).msn(3).data(data)),
+        ]
+    }
+
+    fn played(packets: &[(bool, Packet)]) -> Vec<Different> {
+        let (dut, link) = core::open(false);
+        let mut bench = Bench::new(Box::new(dut), Box::new(link));
+        let session = Session::parse(&capture(packets), OWN.parse().unwrap()).unwrap();
+        play(&mut bench, &session).unwrap()
+    }
+
+    #[test]
+    fn a_session_is_played_without_a_difference_that_matters() {
+        let differences = played(&session());
+        assert!(differences.iter().all(|one| one.because.is_some()), "{differences:?}");
+    }
+
+    #[test]
+    fn another_msn_or_other_data_is_a_difference() {
+        let mut changed = session();
+        changed[5].1.msn = Some(9);
+        changed[7].1.data = Some(vec![8; 22]);
+        let differences = played(&changed);
+        let matters: Vec<_> =
+            differences.iter().filter(|one| one.because.is_none()).map(|one| one.at).collect();
+        assert_eq!(matters, [6, 8], "{differences:?}");
+    }
+
+    #[test]
+    fn broken_files_are_told() {
+        let own = OWN.parse().unwrap();
+        assert!(Session::parse(b"", own).is_err());
+        assert!(Session::parse(b"nonsense that is long enough for a header", own).is_err());
+        let whole = capture(&session());
+        assert!(Session::parse(&whole, "192.0.2.77".parse().unwrap()).is_err());
+        for cut in 0..whole.len() {
+            let _ = Session::parse(&whole[..cut], own);
+        }
+    }
+}

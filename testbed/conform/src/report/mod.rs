@@ -1,0 +1,84 @@
+//! Reports: for people, for machines, for CI systems.
+
+pub mod capture;
+pub mod html;
+pub mod json;
+pub mod junit;
+pub mod markdown;
+
+use crate::{
+    dut::About,
+    run::{Finding, Tally, tally},
+    wire::{Packet, cm::Message},
+};
+
+/// Name and value of every field of a packet, and of the connection manager's message in it.
+fn fields(packet: &Packet) -> Vec<(&'static str, String)> {
+    let message = Message::of(packet).map(|message| message.fields()).unwrap_or_default();
+    packet.fields().into_iter().chain(message).collect()
+}
+
+/// A packet in one line.
+fn summary(packet: &Packet) -> String {
+    Message::of(packet).map_or_else(|| packet.summary(), |message| message.summary())
+}
+
+/// A whole run.
+#[derive(Debug)]
+pub struct Report {
+    /// The device.
+    pub about: About,
+    /// Seconds since 1970 at its start.
+    pub started: u64,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// What came of each case, in the order they ran.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// How many of which.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        tally(&self.findings)
+    }
+
+    /// Theme by theme, in the order of the run: its name, and how many of which.
+    #[must_use]
+    pub fn themes(&self) -> Vec<(String, Tally)> {
+        let mut names: Vec<&str> = Vec::new();
+        for finding in &self.findings {
+            if !names.contains(&finding.theme.as_str()) {
+                names.push(&finding.theme);
+            }
+        }
+        names
+            .into_iter()
+            .map(|name| {
+                let of: Vec<_> =
+                    self.findings.iter().filter(|finding| finding.theme == name).cloned().collect();
+                (name.to_owned(), tally(&of))
+            })
+            .collect()
+    }
+}
+
+/// The summary in one line.
+#[must_use]
+pub fn line(tally: &Tally) -> String {
+    let mut parts = vec![format!("{} passed", tally.pass)];
+    for (count, what) in [
+        (tally.fail_must, "failed (must)"),
+        (tally.fail_should, "failed (should)"),
+        (tally.known, "known differences"),
+        (tally.mended, "differences that are gone"),
+        (tally.told, "left to the device"),
+        (tally.skip, "skipped"),
+        (tally.gone, "not run: the device was gone"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    parts.join(", ")
+}

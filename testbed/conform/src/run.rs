@@ -1,0 +1,298 @@
+//! Runs cases on a bench, and says of each what came of it.
+
+use crate::{
+    bench::{Bench, Entry, What},
+    case::{Case, Fail, Level, Outcome},
+    laws::{LAWS, Laws},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
+
+/// What came of a case.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The rule is kept.
+    Pass,
+    /// The rule is broken.
+    Fail,
+    /// The rule is broken, as the list of this device's differences says.
+    Known,
+    /// The rule is kept, although the list of differences says otherwise: the list is out of date.
+    Mended,
+    /// A rule that is left to the device, and that it does not follow.
+    Told,
+    /// Not run, for want of something.
+    Skip,
+    /// The device was gone before or while it ran.
+    Gone,
+}
+
+/// A case and what came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// The case's name.
+    pub id: String,
+    /// Its theme.
+    pub theme: String,
+    /// How much its rule binds.
+    pub level: Level,
+    /// The rule.
+    pub rule: String,
+    /// Where it comes from.
+    pub source: String,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// Why, unless the rule is kept.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// Wall-clock seconds that it took.
+    pub seconds: f64,
+    /// What happened.
+    #[serde(skip)]
+    pub log: Vec<Entry>,
+}
+
+/// A deviation of a device's that is known.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Difference {
+    /// The case; `RC.RNR.*` stands for all whose id begins so.
+    pub id: String,
+    /// What is known about it.
+    pub why: String,
+    /// It shows now and then only: that it does not is no news.
+    #[serde(default)]
+    pub sometimes: bool,
+}
+
+/// The list of a device's known deviations.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Differences {
+    /// Each of them.
+    #[serde(default)]
+    pub difference: Vec<Difference>,
+}
+
+impl Differences {
+    /// Reads a list in TOML.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    fn of(&self, id: &str) -> Option<&Difference> {
+        self.difference.iter().find(|known| match known.id.strip_suffix('*') {
+            Some(start) => id.starts_with(start),
+            None => known.id == id,
+        })
+    }
+}
+
+/// How many of which.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[allow(missing_docs, reason = "named as the verdicts are")]
+pub struct Tally {
+    pub pass: usize,
+    /// Binding rules that are broken.
+    pub fail_must: usize,
+    /// Rules that are asked for and broken.
+    pub fail_should: usize,
+    pub known: usize,
+    pub mended: usize,
+    pub told: usize,
+    pub skip: usize,
+    pub gone: usize,
+}
+
+/// Counts findings.
+#[must_use]
+pub fn tally(findings: &[Finding]) -> Tally {
+    let mut tally = Tally::default();
+    for finding in findings {
+        *match finding.verdict {
+            Verdict::Pass => &mut tally.pass,
+            Verdict::Fail if finding.level == Level::Must => &mut tally.fail_must,
+            Verdict::Fail => &mut tally.fail_should,
+            Verdict::Known => &mut tally.known,
+            Verdict::Mended => &mut tally.mended,
+            Verdict::Told => &mut tally.told,
+            Verdict::Skip => &mut tally.skip,
+            Verdict::Gone => &mut tally.gone,
+        } += 1;
+    }
+    tally
+}
+
+fn finding(case: &Case, seconds: f64) -> Finding {
+    Finding {
+        id: case.id.to_string(),
+        theme: case.theme().to_owned(),
+        level: case.level,
+        rule: case.rule.to_string(),
+        source: case.source.to_owned(),
+        verdict: Verdict::Pass,
+        why: String::new(),
+        seconds,
+        log: Vec::new(),
+    }
+}
+
+/// Puts what the list of differences says into a finding.
+#[must_use]
+pub fn weigh(mut finding: Finding, differences: &Differences) -> Finding {
+    match (finding.verdict, differences.of(&finding.id)) {
+        (Verdict::Fail, Some(known)) => {
+            finding.verdict = Verdict::Known;
+            finding.why = format!("{} [known: {}]", finding.why, known.why);
+        }
+        (Verdict::Fail, None) if finding.level == Level::May => finding.verdict = Verdict::Told,
+        // A whole family may be listed although some members pass.
+        (Verdict::Pass, Some(known)) if !known.id.ends_with('*') && !known.sometimes => {
+            finding.verdict = Verdict::Mended;
+            finding.why = format!("passes, but is listed as a difference: {}", known.why);
+        }
+        _ => {}
+    }
+    finding
+}
+
+/// Runs one case. A panic of the device's (or of a script's) is a failure like any other.
+fn play(case: &Case, bench: &mut Bench) -> Outcome {
+    let lacking = case.needs.iter().find(|feature| !bench.has(**feature));
+    if let Some(feature) = lacking {
+        return Err(Fail::Skip(format!("needs {feature:?}, which is not here")));
+    }
+    let run = AssertUnwindSafe(|| {
+        bench.clear()?;
+        case.run(bench)
+    });
+    catch_unwind(run).unwrap_or_else(|panic| {
+        let words = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
+        Err(Fail::Broken(format!("panic: {}", words.unwrap_or_default())))
+    })
+}
+
+/// Runs cases in their order and tells `watch` of each before and after. If the device is gone, those that are left are not
+/// run but listed; so nothing is missing from a report.
+pub fn run(
+    bench: &mut Bench,
+    cases: &[Case],
+    differences: &Differences,
+    mut watch: impl FnMut(&Case, Option<&Finding>),
+) -> Vec<Finding> {
+    let mut findings = Vec::with_capacity(cases.len() + LAWS.len());
+    let mut gone: Option<String> = None;
+    for case in cases {
+        watch(case, None);
+        let start = Instant::now();
+        let outcome = match &gone {
+            Some(why) => Err(Fail::Gone(why.clone())),
+            None => play(case, bench),
+        };
+        let mut finding = finding(case, start.elapsed().as_secs_f64());
+        match outcome {
+            Ok(()) => {}
+            Err(Fail::Broken(why)) => (finding.verdict, finding.why) = (Verdict::Fail, why),
+            Err(Fail::Skip(why)) => (finding.verdict, finding.why) = (Verdict::Skip, why),
+            Err(Fail::Gone(why)) => {
+                (finding.verdict, finding.why) = (Verdict::Gone, why.clone());
+                gone = Some(why);
+            }
+        }
+        if !matches!(finding.verdict, Verdict::Skip | Verdict::Gone) {
+            finding.log = bench.world.borrow().log.clone();
+        }
+        let finding = weigh(finding, differences);
+        watch(case, Some(&finding));
+        findings.push(finding);
+    }
+    findings
+        .extend(judged(&bench.world.borrow().laws).into_iter().map(|finding| weigh(finding, differences)));
+    findings
+}
+
+/// What came of the laws of form, which all packets of the run have decided.
+#[must_use]
+pub fn judged(laws: &Laws) -> Vec<Finding> {
+    LAWS.iter()
+        .map(|&(words, id, level, source)| {
+            let law = laws.found(words);
+            let (verdict, why) = match (law.checked, law.broken) {
+                (0, _) => (Verdict::Skip, "no packet showed it".to_owned()),
+                (_, 0) => (Verdict::Pass, String::new()),
+                (checked, broken) => {
+                    let first = law.first.as_ref().map(|packet| format!("{packet:?}")).unwrap_or_default();
+                    (Verdict::Fail, format!("{broken} of {checked} packets broke it, first: {first}"))
+                }
+            };
+            let log = match law.first.filter(|_| verdict == Verdict::Fail) {
+                Some(packet) => vec![Entry { at: Duration::ZERO, what: What::Got(packet, Vec::new()) }],
+                None => Vec::new(),
+            };
+            Finding {
+                id: id.to_owned(),
+                theme: "LAW".to_owned(),
+                level,
+                rule: format!("Every packet: {words}"),
+                source: source.to_owned(),
+                verdict,
+                why,
+                seconds: 0.0,
+                log,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{case::must, dut::core};
+
+    fn bench() -> Bench {
+        let (dut, link) = core::open(false);
+        Bench::new(Box::new(dut), Box::new(link))
+    }
+
+    const CASES: &[Case] = &[
+        must("T.PASS", "", "", |_| Ok(())),
+        must("T.FAIL", "", "", |_| Err(Fail::Broken("no".into()))),
+        must("T.PANIC", "", "", |_| panic!("oh")),
+        must("T.SKIP", "", "", |_| Err(Fail::Skip("later".into()))),
+        must("T.GONE", "", "", |_| Err(Fail::Gone("away".into()))),
+        must("T.AFTER", "", "", |_| Ok(())),
+    ];
+
+    fn verdicts(list: &str) -> Vec<Verdict> {
+        let differences = Differences::parse(list).unwrap();
+        let findings = run(&mut bench(), CASES, &differences, |_, _| ());
+        findings[..CASES.len()].iter().map(|finding| finding.verdict).collect()
+    }
+
+    #[test]
+    fn each_outcome_has_its_verdict_and_nothing_is_left_out() {
+        use Verdict::{Fail, Gone, Pass, Skip};
+        assert_eq!(verdicts(""), [Pass, Fail, Fail, Skip, Gone, Gone]);
+    }
+
+    #[test]
+    fn known_differences_neither_fail_nor_hide_that_they_are_gone() {
+        use Verdict::{Fail, Gone, Known, Mended, Skip};
+        let list =
+            "[[difference]]\nid = 'T.PASS'\nwhy = ''\n[[difference]]\nid = 'T.FAIL'\nwhy = 'so it is'\n";
+        assert_eq!(verdicts(list), [Mended, Known, Fail, Skip, Gone, Gone]);
+        let list = "[[difference]]\nid = 'T.PA*'\nwhy = ''\n";
+        assert_eq!(verdicts(list), [Verdict::Pass, Fail, Known, Skip, Gone, Gone]);
+        assert!(Differences::parse("[[difference]]\nid = 'T'\n").is_err());
+    }
+}

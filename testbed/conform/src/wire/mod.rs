@@ -1,0 +1,24 @@
+//! RoCE packets, made and taken apart without rxe's own code, so that the suite can judge that code, too.
+//!
+//! [`Packet`] is partial: a field that is not set has the right value when the packet is sent, and may have any value when
+//! it is compared with one that came. Every field can be set to something wrong.
+
+pub mod cm;
+mod codec;
+mod icrc;
+mod opcode;
+mod packet;
+
+pub use codec::{Ends, PORT, Roce, Seen, ends_of, set_header, take_apart};
+pub use icrc::icrc;
+pub use opcode::{Header, headers, is_response, name, op, service};
+pub use packet::{Mismatch, Packet};
+
+/// PSNs and MSNs have 24 bits.
+pub const MASK24: u32 = 0x00ff_ffff;
+
+/// Signed distance of two PSNs, `a - b`, within half the number space (IBTA vol. 1, 9.7.1).
+#[must_use]
+pub const fn distance(a: u32, b: u32) -> i32 {
+    (a.wrapping_sub(b) << 8) as i32 >> 8
+}

@@ -1,0 +1,112 @@
+//! The suite against our own devices, as `rxe-conform` runs it: every must and every should passes.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+/// A folder for the reports of one test.
+fn folder(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn conform(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-conform"));
+    command.args(words);
+    command
+}
+
+fn words(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// All passed, and as many as there should be.
+fn passed(output: &Output, least: u64, report: &PathBuf) {
+    assert!(output.status.success(), "{}", words(output));
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    let summary = &report["summary"];
+    let count = summary["pass"].as_u64().unwrap();
+    assert!(count >= least, "only {summary}");
+}
+
+#[test]
+fn our_core_passes_every_case() {
+    for (dut, least) in [("core", 540), ("core6", 530)] {
+        let folder = folder(dut);
+        let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        let (json, junit, html, markdown) = (file("r.json"), file("r.xml"), file("r.html"), file("r.md"));
+        let reports = ["--json", &json, "--junit", &junit, "--html", &html, "--markdown", &markdown];
+        let output = conform(&["--dut", dut, "--strict"]).args(reports).output().unwrap();
+        passed(&output, least, &folder.join("r.json"));
+        let xml = fs::read_to_string(junit).unwrap();
+        assert!(xml.contains("failures=\"0\"") && xml.matches("<testcase").count() > 540, "{}", &xml[..300]);
+        assert!(fs::read_to_string(markdown).unwrap().contains("| RC.PSN.DUP | 15 | 0 |"));
+    }
+}
+
+/// In a network namespace of its own where that can be had, because the RoCE port is one for all of this host's.
+#[test]
+fn our_provider_passes_over_udp() {
+    let folder = folder("udp");
+    let report = folder.join("r.json");
+    let words = ["--dut", "udp", "--quick", "--strict", "--json", report.to_str().unwrap()];
+    let own = Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|status| status.success());
+    let output = if own {
+        let script = "ip link set lo up && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command
+            .args(["-rn", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_rxe-conform")])
+            .args(words)
+            .output()
+    } else {
+        conform(&words).output()
+    };
+    passed(&output.unwrap(), 620, &report);
+}
+
+/// With whole frames, by both RoCEs, in a network namespace that the suite makes.
+#[test]
+fn our_provider_passes_with_whole_frames() {
+    let own = Command::new("unshare")
+        .args(["-Urn", "true"])
+        .output()
+        .is_ok_and(|output| output.status.success())
+        || Command::new("unshare").args(["-n", "true"]).output().is_ok_and(|output| output.status.success());
+    if !own {
+        return eprintln!("skipped: our_provider_passes_with_whole_frames: needs a network namespace");
+    }
+    for (dut, least) in [("raw", 660), ("rocev1", 640)] {
+        let report = folder(dut).join("r.json");
+        let output = conform(&["--dut", dut, "--quick", "--strict", "--json", report.to_str().unwrap()])
+            .output()
+            .unwrap();
+        passed(&output, least, &report);
+    }
+}
+
+#[test]
+fn what_goes_wrong_has_its_exit_code() {
+    let code = |words: &[&str]| conform(words).output().unwrap().status.code();
+    assert_eq!(code(&["--list"]), Some(0));
+    assert_eq!(code(&["--dut", "nonsense"]), Some(2));
+    assert_eq!(code(&["--filter", "NO.SUCH"]), Some(3));
+    // Nobody listens there.
+    let remote =
+        ["--dut", "remote", "--agent", "127.0.0.1:9", "--address", "127.0.0.1", "--own", "127.0.0.99"];
+    assert_eq!(code(&remote), Some(3));
+    let output = conform(&["--dut", "remote"]).output().unwrap();
+    assert!(words(&output).contains("--agent"), "{}", words(&output));
+}
+
+#[test]
+fn a_list_of_differences_that_is_out_of_date_fails() {
+    let list = folder("lists").join("old.toml");
+    fs::write(&list, "[[difference]]\nid = 'RC.PSN.WRAP.1'\nwhy = 'it was so once'\n").unwrap();
+    let output =
+        conform(&["--filter", "RC.PSN.WRAP.1", "--expected", list.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", words(&output));
+    assert!(words(&output).contains("MENDED"), "{}", words(&output));
+}
