@@ -122,11 +122,15 @@ pub(crate) const ALL: Access = Access::LOCAL_WRITE
 
 impl End {
     pub(crate) fn new(context: &Context, qp_type: QpType, bytes: usize) -> Self {
+        Self::with(context, qp_type, bytes, &context.create_cq(1024, None).unwrap())
+    }
+
+    /// The same with a completion queue that others may have, too.
+    pub(crate) fn with(context: &Context, qp_type: QpType, bytes: usize, cq: &Cq) -> Self {
         let pd = context.alloc_pd().unwrap();
-        let cq = context.create_cq(1024, None).unwrap();
-        let qp = pd.create_qp(&QpInit::new(qp_type, &cq)).unwrap();
+        let qp = pd.create_qp(&QpInit::new(qp_type, cq)).unwrap();
         let mr = pd.alloc_mr(bytes, ALL).unwrap();
-        Self { qp, mr, cq, pd }
+        Self { qp, mr, cq: cq.clone(), pd }
     }
 
     pub(crate) fn gid(&self) -> Gid {
