@@ -293,6 +293,12 @@ impl Shared {
         send_patiently(&channel, &encode(message));
     }
 
+    /// Whether the descriptors are what they were.
+    fn has_its_own(&self) -> bool {
+        let channel = self.channel.read().unwrap_or_else(PoisonError::into_inner);
+        channel.is_intact() && self.vault.is_intact()
+    }
+
     /// The service died: goes to the next one, or starts it. False if there will be none for us, or we are to stop.
     fn come_back(&self) -> bool {
         let deadline = Instant::now() + REUNION;
@@ -300,6 +306,10 @@ impl Shared {
         let mut pause = Duration::from_micros(RandomState::new().hash_one(self.slot) % 10_000);
         loop {
             if poll::wait(&[self.stop.as_fd()], Some(pause)).unwrap_or(0) != 0 {
+                return false;
+            }
+            // A program that closes all descriptors closes an embedded service's, too, which may be noticed first.
+            if !self.has_its_own() {
                 return false;
             }
             let until = Until { deadline, stop: Some(self.stop.as_fd()) };
