@@ -109,6 +109,15 @@ impl Channel {
         }
     }
 
+    fn retire(&self) {
+        let mut waiting = self.lock();
+        if core::mem::take(&mut waiting.is_asked) {
+            self.stack.lookout.events_gone(waiting.events.len());
+        }
+        drop(waiting);
+        self.descriptor.retire();
+    }
+
     pub(crate) fn waits_inside(&self) -> bool {
         self.waits_inside.load(Ordering::Relaxed)
     }
@@ -259,6 +268,14 @@ impl CompChannel {
         }
         descriptor.raise();
         None
+    }
+
+    /// The program will not ask for events any more, although the channel stays: it would have destroyed it, but for a queue that
+    /// uses it. So events that lie here keep it from nothing. If it asks all the same, all is as before.
+    pub fn retire(&self) {
+        if self.0.stack.check().is_ok() {
+            self.0.retire();
+        }
     }
 
     fn look_once(&self, reach: ShardSet) -> Option<Cq> {

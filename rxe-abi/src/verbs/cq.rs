@@ -51,7 +51,12 @@ pub(crate) extern "C" fn ibv_create_comp_channel(context: ContextPtr) -> *mut Co
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: Owned<CompChannel>) -> c_int {
     code(|| {
-        unused(&channel.get()?.users)?;
+        let object = channel.get()?;
+        if let Err(busy) = unused(&object.users) {
+            // valkey destroys a connection's queues before its queue pair, and so none of them.
+            object.channel.retire();
+            return Err(busy);
+        }
         channel.free();
         Ok(())
     })

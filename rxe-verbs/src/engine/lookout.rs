@@ -44,6 +44,8 @@ pub(crate) struct Descriptor {
     raised: Mutex<bool>,
     /// What the program has, where the sockets can be added to it; else it has `events`.
     set: Option<AnyReadable>,
+    /// Whether it counts among the candidates.
+    counts: AtomicBool,
     /// Whether it is the lookout.
     looks_out: AtomicBool,
     /// The shards whose sockets are in the set.
@@ -57,8 +59,15 @@ impl Descriptor {
         let taken = stack.lookout.candidates.fetch_add(1, Ordering::Relaxed);
         let set = if taken < CANDIDATES { Some(AnyReadable::in_sight(&[events.as_fd()])?) } else { None };
         let events = if set.is_some() { events } else { Event::in_sight()? };
-        let (looks_out, watched, raised) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
-        Ok(Arc::new(Self { events, raised, set, looks_out, watched, stack: Arc::downgrade(stack) }))
+        Ok(Arc::new(Self {
+            events,
+            raised: Mutex::default(),
+            set,
+            counts: AtomicBool::new(true),
+            looks_out: AtomicBool::new(false),
+            watched: Mutex::default(),
+            stack: Arc::downgrade(stack),
+        }))
     }
 
     /// Something new waits for the program: also who waits for edges is to hear of it.
@@ -82,6 +91,21 @@ impl Descriptor {
         if *raised {
             self.events.clear();
             *raised = false;
+        }
+    }
+
+    /// The program is done with it, even if it stays: another one may be what it looks out by.
+    pub(crate) fn retire(&self) {
+        let Some(stack) = self.stack.upgrade() else { return };
+        self.count_no_more(&stack);
+        if self.looks_out() {
+            stack.dismiss_lookout(Some(self));
+        }
+    }
+
+    fn count_no_more(&self, stack: &Stack) {
+        if self.counts.swap(false, Ordering::Relaxed) {
+            stack.lookout.candidates.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -136,7 +160,7 @@ impl Drop for Descriptor {
     /// The set ends with it. No shard's lock is taken: one that lets go of a queue pair may be what drops it.
     fn drop(&mut self) {
         let Some(stack) = self.stack.upgrade().filter(|stack| stack.check().is_ok()) else { return };
-        stack.lookout.candidates.fetch_sub(1, Ordering::Relaxed);
+        self.count_no_more(&stack);
         if self.looks_out() {
             stack.lookout.is_there.store(false, Ordering::SeqCst);
         }
