@@ -24,6 +24,8 @@ use std::{
 const LOOK_UP: Duration = Duration::from_micros(100);
 /// Turns in a row by which a program that was woken looks at what has arrived, before it is told that there is no event yet.
 const MOST_TURNS: u32 = 64;
+/// The same if there is one: the rest is looked at when it comes again.
+const FEW_TURNS: u32 = 4;
 
 /// A completion channel. Clones are the same channel.
 ///
@@ -236,38 +238,49 @@ impl CompChannel {
         self.0.is_asked();
         let reach = self.0.reach.get();
         stack.ask_without_waiting(descriptor, reach);
-        if let Some(cq) = self.0.pop() {
-            return Some(cq);
-        }
+        let event = self.0.pop();
         if !descriptor.looks_out() {
             // What arrives wakes the thread by another channel, if it is not for this call to look.
-            return if stack.has_lookout() { None } else { self.look_once(reach) };
+            return event.or_else(|| if stack.has_lookout() { None } else { self.look_once(reach) });
         }
         // It may have been woken by an edge, and there is none for what has been there before: the sockets must be seen empty, or
         // the descriptor be readable.
-        match stack.lookout.first() {
-            First::Nothing => {}
-            First::Others => {
+        if event.is_some() {
+            if stack.lookout.is_on_the_way() {
                 descriptor.raise();
-                return None;
+                return event;
             }
-            First::Never => {
-                stack.refuse_lookout();
-                return self.look_once(reach);
+        } else {
+            match stack.lookout.first() {
+                First::Nothing => {}
+                First::Others => {
+                    descriptor.raise();
+                    return None;
+                }
+                First::Never => {
+                    stack.refuse_lookout();
+                    return self.look_once(reach);
+                }
             }
         }
+        self.look_out(event, reach)
+    }
+
+    /// Turns until the sockets are empty, for a program that was woken by arrivals; `event` is one that it has already.
+    fn look_out(&self, mut event: Option<Cq>, reach: ShardSet) -> Option<Cq> {
         let _looker = Looker::new(&self.0);
-        for _ in 0..MOST_TURNS {
-            let received = stack.progress_after_sleep(reach).received;
-            if let Some(cq) = self.0.pop() {
-                return Some(cq);
-            }
+        for turn in 0..MOST_TURNS {
+            let received = self.0.stack.progress_after_sleep(reach).received;
+            event = event.or_else(|| self.0.pop());
             if !received {
-                return None;
+                return event;
+            }
+            if event.is_some() && turn >= FEW_TURNS {
+                break;
             }
         }
-        descriptor.raise();
-        None
+        self.0.descriptor.raise();
+        event
     }
 
     /// The program will not ask for events any more, although the channel stays: it would have destroyed it, but for a queue that

@@ -231,7 +231,7 @@ impl Lookout {
     }
 
     /// Whether the program, which looks at the sockets when it has gone through its descriptors, has some of them before it.
-    pub(super) fn is_on_the_way(&self) -> bool {
+    pub(crate) fn is_on_the_way(&self) -> bool {
         self.is_there() && self.untaken.load(Ordering::Relaxed) > 0
     }
 
