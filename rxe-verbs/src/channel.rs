@@ -268,6 +268,7 @@ impl CompChannel {
 
     /// Turns until the sockets are empty, for a program that was woken by arrivals; `event` is one that it has already.
     fn look_out(&self, mut event: Option<Cq>, reach: ShardSet) -> Option<Cq> {
+        self.0.stack.lookout.has_come();
         let _looker = Looker::new(&self.0);
         for turn in 0..MOST_TURNS {
             let received = self.0.stack.progress_after_sleep(reach).received;

@@ -123,6 +123,10 @@ impl Engine<'_> {
                     continue;
                 }
             }
+            // Before it is woken by what is found.
+            if shard.is_lookout() && self.has_arrivals() {
+                shard.miss_lookout();
+            }
             let found = self.catch_up();
             if !polled {
                 self.trusted = !found;
@@ -137,13 +141,15 @@ impl Engine<'_> {
     fn is_left_alone(&self) -> bool {
         let shard = self.shard;
         let polls = shard.polls.load(Ordering::SeqCst);
-        let has_arrivals =
-            || poll::wait(&[shard.arrivals()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0);
-        if !shard.is_overdue() && !has_arrivals() {
+        if !shard.is_overdue() && !self.has_arrivals() {
             return false;
         }
         sleep(shard, self.network, false, Some(GRACE));
         polls == shard.polls.load(Ordering::SeqCst)
+    }
+
+    fn has_arrivals(&self) -> bool {
+        poll::wait(&[self.shard.arrivals()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0)
     }
 
     /// Turns until there is nothing left to do; whether packets had been lying there.

@@ -16,9 +16,9 @@
 //! The lookout can also be called, by making it readable: so messages of a program that posts many between two looks wait for each
 //! other, and leave together when it comes by.
 
-use super::{clock, reach::ShardSet, shard::Shard, stack::Stack};
-use crate::sys::{poll::AnyReadable, socket::Event};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use super::{clock, promise::Promise, reach::ShardSet, shard::Shard, stack::Stack};
+use crate::sys::{poll::AnyReadable, process::this_thread, socket::Event};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
@@ -120,7 +120,11 @@ impl Descriptor {
     }
 
     /// Puts the sockets of `shards` behind it, if they are not. Whether all are.
-    fn watch<'a>(self: &Arc<Self>, shards: impl Iterator<Item = &'a Arc<Shard>>) -> bool {
+    fn watch<'a>(
+        self: &Arc<Self>,
+        shards: impl Iterator<Item = &'a Arc<Shard>>,
+        promise: &Arc<Promise>,
+    ) -> bool {
         let Some(set) = &self.set else { return false };
         let mut watched = lock(&self.watched);
         for shard in shards {
@@ -130,7 +134,7 @@ impl Descriptor {
             if shard.each_socket(|fd| set.add(fd)).is_err() {
                 return false;
             }
-            shard.begin_lookout(self);
+            shard.begin_lookout(self, promise);
             watched.push(Arc::clone(shard));
         }
         true
@@ -187,7 +191,7 @@ pub(crate) struct Lookout {
     /// Descriptors that there are.
     candidates: AtomicU32,
     /// The thread that last asked for an event without waiting for one, and how often in a row it has.
-    reader: AtomicUsize,
+    reader: AtomicI32,
     streak: AtomicU32,
     /// Whether there is one.
     is_there: AtomicBool,
@@ -203,12 +207,8 @@ pub(crate) struct Lookout {
     /// When it was sent to them last: nanoseconds of the engine's clock.
     sent: AtomicU64,
     present: Mutex<Weak<Descriptor>>,
-}
-
-/// A number for the calling thread, other than 0.
-fn this_thread() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| core::ptr::from_ref(here).addr())
+    /// Whether the program that has one comes when packets do.
+    promise: Arc<Promise>,
 }
 
 impl Lookout {
@@ -233,6 +233,11 @@ impl Lookout {
     /// Whether the program, which looks at the sockets when it has gone through its descriptors, has some of them before it.
     pub(crate) fn is_on_the_way(&self) -> bool {
         self.is_there() && self.untaken.load(Ordering::Relaxed) > 0
+    }
+
+    /// The program has come because of arrivals.
+    pub(crate) fn has_come(&self) {
+        self.promise.kept();
     }
 
     /// Events wait for the program, `more` than before.
@@ -281,6 +286,10 @@ impl Stack {
         if streak == 0 {
             self.dismiss_lookout(None);
         }
+        if self.lookout.promise.is_broken() {
+            self.dismiss_lookout(None);
+            return;
+        }
         if streak < STREAK || descriptor.looks_out() && self.only.is_some() || descriptor.set.is_none() {
             return;
         }
@@ -291,7 +300,8 @@ impl Stack {
         if present.upgrade().is_some_and(|other| !Arc::ptr_eq(&other, descriptor)) {
             return;
         }
-        if descriptor.watch(self.among(reach)) {
+        self.lookout.promise.given_by(this_thread());
+        if descriptor.watch(self.among(reach), &self.lookout.promise) {
             descriptor.looks_out.store(true, Ordering::SeqCst);
             self.lookout.is_there.store(true, Ordering::SeqCst);
             *present = Arc::downgrade(descriptor);

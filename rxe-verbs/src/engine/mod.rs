@@ -18,6 +18,7 @@ mod mailbox;
 mod messages;
 mod network;
 mod polling;
+mod promise;
 mod reach;
 mod registry;
 mod shard;

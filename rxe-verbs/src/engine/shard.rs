@@ -5,6 +5,7 @@ use super::{
     clock,
     lookout::Descriptor,
     mailbox::Mailbox,
+    promise::Promise,
     state::{State, Turn, Who},
 };
 use crate::{
@@ -73,8 +74,8 @@ pub(crate) struct Shard {
     pub(super) given_up: AtomicU64,
     /// Whether arrivals wake a thread of the application that waits for a descriptor,
     lookout: AtomicBool,
-    /// and which.
-    looks_out: Mutex<Weak<Descriptor>>,
+    /// which one, and whether it can be relied on.
+    looks_out: Mutex<(Weak<Descriptor>, Arc<Promise>)>,
     pub(super) stop: AtomicBool,
     /// Perhaps messages wait for the next call.
     holds: AtomicBool,
@@ -303,15 +304,23 @@ impl Shard {
     }
 
     /// Arrivals wake who waits for `descriptor`.
-    pub(super) fn begin_lookout(&self, descriptor: &Arc<Descriptor>) {
-        *lock(&self.looks_out) = Arc::downgrade(descriptor);
+    pub(super) fn begin_lookout(&self, descriptor: &Arc<Descriptor>, promise: &Arc<Promise>) {
+        *lock(&self.looks_out) = (Arc::downgrade(descriptor), Arc::clone(promise));
         self.lookout.store(true, Ordering::SeqCst);
     }
 
     /// Has the program come by, although nothing has arrived.
     fn call_lookout(&self) {
-        if let Some(descriptor) = lock(&self.looks_out).upgrade() {
+        let descriptor = lock(&self.looks_out).0.upgrade();
+        if let Some(descriptor) = descriptor {
             descriptor.raise();
+        }
+    }
+
+    /// Packets have lain there for a tick. If the program is not there for them again and again, nobody relies on it.
+    pub(super) fn miss_lookout(&self) {
+        if lock(&self.looks_out).1.missed() {
+            self.lookout.store(false, Ordering::SeqCst);
         }
     }
 

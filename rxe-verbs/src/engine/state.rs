@@ -161,8 +161,7 @@ impl State {
 
     /// Whether messages, so many and of so many bytes, posted at `now` to `qpn` may wait for the application's next call, to
     /// leave together with others: while the application has just looked for packets, or has been posting in a row since it
-    /// did, and there are unanswered ones before them. Where it can be called (`callable`) that need not be: a row is enough. A
-    /// message with nothing before it never waits.
+    /// did, and there are unanswered ones before them. Where it can be called (`callable`) that need not be: a row is enough.
     pub(crate) fn may_hold(&mut self, now: Instant, qpn: Qpn, more: (u32, u64), callable: bool) -> bool {
         if self.hold.is_off() || self.pending.is_some() {
             return false;

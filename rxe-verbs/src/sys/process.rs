@@ -11,7 +11,7 @@ use nix::{
         socket::{AddressFamily, SockFlag, SockType, socket},
         stat::{Mode, umask},
     },
-    unistd::{Pid, setsid},
+    unistd::{Pid, gettid, setsid},
 };
 use std::{
     ffi::CString,
@@ -38,6 +38,20 @@ pub(crate) fn become_background() {
 /// Whether the calling thread is one of ours.
 pub(crate) fn is_background() -> bool {
     BACKGROUND.get()
+}
+
+/// The system's number of the calling thread (`gettid(2)`), asked for once.
+pub(crate) fn this_thread() -> i32 {
+    thread_local!(static HERE: i32 = gettid().as_raw());
+    HERE.with(|tid| *tid)
+}
+
+/// Whether a thread of this process sleeps until something happens (`proc_pid_stat(5)`, state S). False where the system does not
+/// say.
+pub(crate) fn is_asleep(tid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/self/task/{tid}/stat")) else { return false };
+    // Behind the name, which may have parentheses of its own.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
 static AT_EXIT: OnceLock<fn()> = OnceLock::new();

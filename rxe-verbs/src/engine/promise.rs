@@ -1,0 +1,98 @@
+//! Whether the program is there when arrivals make the lookout's descriptor readable.
+//!
+//! It may have put that into a set, and wait for another channel alone: libvalkey does while the rest of an answer is under way.
+//! Then nobody comes before the background thread looks in. That finds out here: packets have lain there for a tick, and the
+//! thread that asks for events sleeps. One that has lost its processor does not sleep, and is not meant.
+
+use super::clock;
+use crate::sys::process::is_asleep;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+/// It is broken by so many times that it was not kept,
+const STRIKES: u32 = 3;
+/// with fewer than so many between two of them that it was: a program may sleep for another reason now and then.
+const KEPT: u32 = 8;
+/// For so many nanoseconds: what the program does may change. To find out again takes it [`STRIKES`] ticks.
+const BROKEN: u64 = 250_000_000;
+
+/// What a stack and its shards know of it.
+#[derive(Debug, Default)]
+pub(crate) struct Promise {
+    /// The system's number of the thread that asks for events; 0 if none has.
+    thread: AtomicI32,
+    /// Times that the program came since it last did not.
+    kept: AtomicU32,
+    strikes: AtomicU32,
+    /// Until when it is broken, in nanoseconds of the engine's clock; 0 if it is not.
+    broken: AtomicU64,
+}
+
+impl Promise {
+    /// The thread `tid` asks for events from now on.
+    pub(super) fn given_by(&self, tid: i32) {
+        self.thread.store(tid, Ordering::Relaxed);
+    }
+
+    /// The program has come. Lost updates do not matter.
+    #[inline]
+    pub(super) fn kept(&self) {
+        self.kept.store(self.kept.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// Packets have lain there for a tick. Whether the promise is broken by that: who looked for them need not expect the
+    /// program any more.
+    pub(super) fn missed(&self) -> bool {
+        self.missed_at(clock::now().nanos(), is_asleep)
+    }
+
+    fn missed_at(&self, now: u64, is_asleep: impl Fn(i32) -> bool) -> bool {
+        if !is_asleep(self.thread.load(Ordering::Relaxed)) {
+            return false;
+        }
+        let often = self.kept.swap(0, Ordering::Relaxed) < KEPT;
+        let strikes = if often { self.strikes.load(Ordering::Relaxed) + 1 } else { 1 };
+        let broken = strikes >= STRIKES;
+        self.strikes.store(if broken { 0 } else { strikes }, Ordering::Relaxed);
+        if broken {
+            self.broken.store(now + BROKEN, Ordering::Relaxed);
+        }
+        broken
+    }
+
+    /// Whether the program is not to be relied on now.
+    #[inline]
+    pub(super) fn is_broken(&self) -> bool {
+        let until = self.broken.load(Ordering::Relaxed);
+        if until == 0 {
+            return false;
+        }
+        let broken = clock::now().nanos() < until;
+        if !broken {
+            self.broken.store(0, Ordering::Relaxed);
+        }
+        broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_by_one_that_sleeps_elsewhere_again_and_again() {
+        let promise = Promise::default();
+        for _ in 0..9 {
+            assert!(!promise.missed_at(0, |_| false), "it had lost its processor");
+            assert!(!promise.missed_at(0, |_| true), "now and then");
+            (0..KEPT).for_each(|_| promise.kept());
+        }
+        let now = clock::now().nanos();
+        assert!(!promise.missed_at(now, |_| true));
+        (1..KEPT).for_each(|_| promise.kept());
+        assert!(!promise.missed_at(now, |_| true) && !promise.is_broken());
+        assert!(promise.missed_at(now + 3_600_000_000_000, |_| true) && promise.is_broken(), "for an hour");
+        promise.broken.store(now, Ordering::Relaxed);
+        assert!(!promise.is_broken(), "its time is over");
+        assert!(!promise.missed_at(now, |_| true), "counted anew");
+    }
+}
