@@ -270,7 +270,9 @@ impl Connections {
     /// Takes events of the connection manager.
     pub(super) fn follow(&mut self, now: Duration, port: &Port) -> News {
         let mut news = News::default();
-        while let Some(event) = self.channel.try_get_event() {
+        // Packets have their turn, too: whoever asks for connections without end does not stop them.
+        for _ in 0..super::TURN {
+            let Some(event) = self.channel.try_get_event() else { break };
             self.take(now, port, event, &mut news);
         }
         for peer in core::mem::take(&mut self.failed) {
