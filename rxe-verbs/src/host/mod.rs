@@ -49,6 +49,7 @@ pub fn start_afresh() {
 }
 
 pub(crate) use client::{Attachment, Host, Mode, attach, attach_further};
+pub(crate) use config::names_of_configuration;
 pub(crate) use group::member_config;
 pub(crate) use memlock::Memlock;
 pub(crate) use name::own_folder;
