@@ -37,7 +37,8 @@ pub(crate) struct Listed {
     pub(crate) mtu: (u32, u8),
     /// By index, each with its address and the RoCE it stands for; what is empty has no address.
     pub(crate) gids: Vec<(String, Option<String>, GidType)>,
-    addresses: Vec<String>,
+    /// Usable ones, in the order of the system.
+    pub(crate) addresses: Vec<String>,
 }
 
 /// What firmware would be.

@@ -9,6 +9,7 @@ mod demo;
 mod devices;
 mod doctor;
 mod external;
+mod fabric;
 mod follower;
 mod listing;
 mod local;
@@ -53,6 +54,7 @@ enum Command {
     Service(service::Args),
     Stat(stat::Args),
     Path(path::Args),
+    Fabric(fabric::Args),
     Link(rdma::LinkArgs),
     Doctor(doctor::Args),
     /// What documents have people type for kernel devices; `rxe run` puts programs of these names on the PATH.
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
         Command::Service(args) => service::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Path(args) => path::run(&args),
+        Command::Fabric(args) => fabric::run(&args),
         Command::Link(args) => rdma::run_link(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rdma(args) => rdma::run(&args),

@@ -100,3 +100,36 @@ fn counters_follow_the_name() {
     assert!(name == "later" && after > before, "{name} {after}");
     drop(server);
 }
+
+/// Whom programs have connected with is known, on both sides, and what the configuration calls it.
+#[test]
+fn hosts_that_were_met_are_listed() {
+    let Some((here, there)) = netns::pair(1500) else { return };
+    let (here, there) = (Host::of(here), Host::of(there));
+    let devices: Value = serde_json::from_str(&shown(&there, rxe("devices v1 --json"))).unwrap();
+    let guid = devices[0]["guid"].as_str().unwrap();
+    let config = scratch("fabric.toml");
+    let named = format!("[[fabric.port]]\nguid = \"{guid}\"\nname = \"storage/P1\"\n");
+    fs::write(&config, format!("{named}[service]\nidle_seconds = 60\n")).unwrap();
+    let fabric = || -> Value { serde_json::from_str(&shown(&here, with(&config, "fabric --json"))).unwrap() };
+    let before = fabric();
+    assert_eq!(
+        (&before["others"][0]["name"], &before["others"][0]["seconds"]),
+        (&"storage/P1".into(), &Value::Null)
+    );
+
+    let server = here.watched(with(&config, "rping --debug --persistent"), "");
+    good(&there.client("rping 10.9.0.1 -n 3"));
+    let met = fabric();
+    let others = met["others"].as_array().unwrap();
+    assert_eq!(others.len(), 1, "{met}");
+    assert_eq!(others[0]["guid"], guid, "{met}");
+    assert_eq!((&others[0]["name"], &others[0]["pkeys"][0]), (&"storage/P1".into(), &0xffff.into()), "{met}");
+    assert!(others[0]["addresses"][0] == "10.9.0.2" && others[0]["seconds"].is_u64(), "{met}");
+    // It is remembered when the program that met it is gone.
+    drop(server);
+    let line = format!("guid {guid}  \"storage/P1\"  P_Keys 0xffff  heard of ");
+    let printed = shown(&here, with(&config, "fabric"));
+    assert!(printed.lines().any(|text| text.contains(&line)), "{printed}");
+    good(&here.output(with(&config, "service stop")));
+}

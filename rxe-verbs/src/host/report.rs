@@ -1,6 +1,6 @@
 //! What the service tells of itself and its clients, for `rxe service status` and `rxe stat`.
 
-use super::message::Listen;
+use super::{message::Listen, peers::PeerReport};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -139,6 +139,8 @@ pub struct HostStats {
     pub silent: Vec<u8>,
     /// Counters of each device by its name, since the service began: processes that are gone included.
     pub devices: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Hosts that processes of this one have met since the service began, the latest first.
+    pub peers: Vec<PeerReport>,
 }
 
 /// The counters of one process.
@@ -160,6 +162,8 @@ pub struct ClientStats {
     pub lanes: Vec<LaneReport>,
     /// Memory that it has registered.
     pub locked: LockedReport,
+    /// Hosts that it has met, the latest first.
+    pub peers: Vec<PeerReport>,
 }
 
 /// Registered memory, as a kernel counts locked memory.

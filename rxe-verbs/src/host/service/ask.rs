@@ -118,6 +118,7 @@ impl Service {
             // Counters by address are far less than a part holds; what does not fit is lost with the rest.
             if let Some(stats) = decode::<ClientStats>(&part.bytes) {
                 self.ledger.note(slot, &stats.places);
+                self.peers.learn(&stats.peers);
             }
             return;
         }
@@ -130,6 +131,7 @@ impl Service {
             match told {
                 Some(stats) => {
                     self.ledger.note(slot, &stats.places);
+                    self.peers.learn(&stats.peers);
                     asked.stats.clients.push(ClientStats { slot, ..stats });
                 }
                 None => asked.stats.silent.push(slot),
@@ -161,6 +163,7 @@ impl Service {
                 continue;
             }
             stats.devices = by_name(sums);
+            stats.peers = self.peers.reports(now);
             stats.clients.sort_by_key(|client| client.slot);
             stats.silent.sort_unstable();
             let is_there = self.observes(observer);
