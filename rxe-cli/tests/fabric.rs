@@ -122,7 +122,7 @@ fn connections_have_the_level_the_class_and_the_key() {
         assert!(recorder.0.try_wait().unwrap().is_none(), "{}", fs::read_to_string(&errors).unwrap());
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    let server = host.watched(with(&config, "rping --debug"), "");
+    let server = host.watched(with(&config, "rping"), "");
     let client = || host.output(with(&config, "rping 127.0.0.1 -n 3 --check"));
     let start = std::time::Instant::now();
     let mut output = client();
@@ -195,7 +195,7 @@ fn stat_when(host: &Host, config: &Path, is_it: impl Fn(&Value) -> bool) -> Valu
 
 /// Starts a server, and a client that pings without end.
 fn endless(host: &Host, config: &Path) -> (stage::Watched, Background) {
-    let server = host.watched(with(config, "rping --debug --persistent"), "");
+    let server = host.watched(with(config, "rping --persistent"), "");
     // A client that finds nobody listening ends.
     let listens = |client: &Value| client["listening"].as_array().is_some_and(|list| !list.is_empty());
     told_when(host, config, "service status --json", listens);
@@ -297,7 +297,7 @@ fn registered_memory_may_be_limited() {
         command.arg(inner.get_program()).args(inner.get_args()).env("RXE_CONFIG", &config);
         command
     };
-    let server = host.watched(limited("rping --debug"), "");
+    let server = host.watched(limited("rping"), "");
     let report = stat_when(&host, &config, |client| client["name"] == "rxe");
     assert_eq!(report["locked"]["limit"], 96 * 1024, "{report}");
     assert_eq!(report["locked"]["enforced"], true, "{report}");

@@ -79,7 +79,7 @@ fn gids_are_shown_as_vendors_do() {
 fn counters_follow_the_name() {
     let Some(host) = Host::new() else { return };
     let config = Path::new(common::CONFIG);
-    let server = host.watched(with(config, "rping --debug --persistent"), "");
+    let server = host.watched(with(config, "rping --persistent"), "");
     let start = Instant::now();
     let sent = || -> Option<(String, u64)> {
         let links: Value = serde_json::from_str(&shown(&host, with(config, "rdma statistic -j"))).unwrap();
@@ -118,7 +118,7 @@ fn hosts_that_were_met_are_listed() {
         (&"storage/P1".into(), &Value::Null)
     );
 
-    let server = here.watched(with(&config, "rping --debug --persistent"), "");
+    let server = here.watched(with(&config, "rping --persistent"), "");
     good(&there.client("rping 10.9.0.1 -n 3"));
     let met = fabric();
     let others = met["others"].as_array().unwrap();
