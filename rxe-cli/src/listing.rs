@@ -26,8 +26,8 @@ const DOWN: State = State { code: 1, verbs: "PORT_DOWN", short: "DOWN", physical
 pub(crate) struct Listed {
     /// `rxe0`.
     pub(crate) name: String,
-    /// The number in its name.
-    pub(crate) number: u32,
+    /// Its number, by which it is called where it has no other name.
+    pub(crate) number: usize,
     pub(crate) netdev: String,
     pub(crate) netdev_index: u32,
     /// In four groups.
@@ -37,7 +37,8 @@ pub(crate) struct Listed {
     pub(crate) mtu: (u32, u8),
     /// By index, each with its address and the RoCE it stands for; what is empty has no address.
     pub(crate) gids: Vec<(String, Option<String>, GidType)>,
-    addresses: Vec<String>,
+    /// Usable ones, in the order of the system.
+    pub(crate) addresses: Vec<String>,
 }
 
 /// What firmware would be.
@@ -54,7 +55,7 @@ impl Listed {
         };
         Self {
             name: device.name().to_owned(),
-            number: device.name().trim_start_matches("rxe").parse().unwrap_or(0),
+            number: device.number(),
             netdev: device.netdev().to_owned(),
             netdev_index: device.interface().index,
             guid: groups.join(":"),

@@ -9,6 +9,7 @@ mod demo;
 mod devices;
 mod doctor;
 mod external;
+mod fabric;
 mod follower;
 mod listing;
 mod local;
@@ -21,6 +22,7 @@ mod rping;
 mod run;
 mod service;
 mod stat;
+mod vendor;
 
 use clap::{Parser, Subcommand, error::ErrorKind};
 use std::{env, process::ExitCode};
@@ -52,11 +54,16 @@ enum Command {
     Service(service::Args),
     Stat(stat::Args),
     Path(path::Args),
+    Fabric(fabric::Args),
     Link(rdma::LinkArgs),
     Doctor(doctor::Args),
-    /// What documents have people type for kernel devices; `rxe run` puts a program of this name on the PATH.
+    /// What documents have people type for kernel devices; `rxe run` puts programs of these names on the PATH.
     #[command(hide = true)]
     Rdma(rdma::Args),
+    #[command(name = "show_gids", hide = true)]
+    ShowGids(vendor::GidsArgs),
+    #[command(name = "ibdev2netdev", hide = true)]
+    Ibdev2netdev(vendor::NetdevsArgs),
     /// The second process of `rxe demo`.
     #[command(hide = true)]
     DemoPeer(demo::PeerArgs),
@@ -96,9 +103,12 @@ fn main() -> ExitCode {
         Command::Service(args) => service::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Path(args) => path::run(&args),
+        Command::Fabric(args) => fabric::run(&args),
         Command::Link(args) => rdma::run_link(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Rdma(args) => rdma::run(&args),
+        Command::ShowGids(args) => vendor::gids(&args),
+        Command::Ibdev2netdev(args) => vendor::netdevs(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoPeer(args) => demo::run_peer(&args),
     })

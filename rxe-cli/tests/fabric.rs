@@ -122,7 +122,7 @@ fn connections_have_the_level_the_class_and_the_key() {
         assert!(recorder.0.try_wait().unwrap().is_none(), "{}", fs::read_to_string(&errors).unwrap());
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    let server = host.watched(with(&config, "rping --debug"), "");
+    let server = host.watched(with(&config, "rping"), "");
     let client = || host.output(with(&config, "rping 127.0.0.1 -n 3 --check"));
     let start = std::time::Instant::now();
     let mut output = client();
@@ -171,14 +171,14 @@ fn limited_members_do_not_reach_each_other() {
     failed(&host.output(with(&config, "rping 127.0.0.1 -n 1")), "the host's policy has no such path");
 }
 
-/// What `rxe stat` says of a process, once that is the case.
-fn stat_when(host: &Host, config: &Path, is_it: impl Fn(&Value) -> bool) -> Value {
+/// What a command says of a process, once that is the case.
+fn told_when(host: &Host, config: &Path, arguments: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     let start = std::time::Instant::now();
     loop {
-        let output = host.output(with(config, "stat --json"));
+        let output = host.output(with(config, arguments));
         if output.status.success() {
-            let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
-            let clients = stats["clients"].as_array().unwrap();
+            let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let clients = told["clients"].as_array().unwrap();
             if let Some(client) = clients.iter().find(|client| is_it(client)) {
                 return client.clone();
             }
@@ -188,10 +188,17 @@ fn stat_when(host: &Host, config: &Path, is_it: impl Fn(&Value) -> bool) -> Valu
     }
 }
 
+/// What `rxe stat` says of a process, once that is the case.
+fn stat_when(host: &Host, config: &Path, is_it: impl Fn(&Value) -> bool) -> Value {
+    told_when(host, config, "stat --json", is_it)
+}
+
 /// Starts a server, and a client that pings without end.
 fn endless(host: &Host, config: &Path) -> (stage::Watched, Background) {
-    let server = host.watched(with(config, "rping --debug --persistent"), "");
-    stat_when(host, config, |client| client["name"] == "rxe");
+    let server = host.watched(with(config, "rping --persistent"), "");
+    // A client that finds nobody listening ends.
+    let listens = |client: &Value| client["listening"].as_array().is_some_and(|list| !list.is_empty());
+    told_when(host, config, "service status --json", listens);
     let command = with(config, "rping 127.0.0.1 --check");
     (server, host.run(move || Background::spawn(command)))
 }
@@ -290,7 +297,7 @@ fn registered_memory_may_be_limited() {
         command.arg(inner.get_program()).args(inner.get_args()).env("RXE_CONFIG", &config);
         command
     };
-    let server = host.watched(limited("rping --debug"), "");
+    let server = host.watched(limited("rping"), "");
     let report = stat_when(&host, &config, |client| client["name"] == "rxe");
     assert_eq!(report["locked"]["limit"], 96 * 1024, "{report}");
     assert_eq!(report["locked"]["enforced"], true, "{report}");

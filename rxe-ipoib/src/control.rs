@@ -38,6 +38,9 @@ const MOST_ANSWER: u64 = 16 << 20;
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long nobody is let in after that has failed.
+const RECOVERY: Duration = Duration::from_millis(100);
+
 /// What is wanted.
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -99,9 +102,13 @@ impl Door {
         thread::Builder::new()
             .name("ipoib-control".to_owned())
             .spawn(move || {
-                for stream in listener.incoming().flatten() {
-                    // Whoever hangs up hears nothing.
-                    let _ = serve(&stream, &porter);
+                for stream in listener.incoming() {
+                    match stream {
+                        // Whoever hangs up hears nothing.
+                        Ok(stream) => _ = serve(&stream, &porter),
+                        // The process has no descriptor left: it may have one later.
+                        Err(_) => thread::sleep(RECOVERY),
+                    }
                 }
             })
             .map_err(Error::system("start a thread"))?;
@@ -129,11 +136,12 @@ fn serve(stream: &UnixStream, porter: &Stopper) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let peer = getsockopt(stream, PeerCredentials)?.uid();
-    let mut line = String::new();
-    BufReader::new(stream.take(MOST_BYTES)).read_line(&mut line)?;
     let answer = if peer != 0 && peer != Uid::effective().as_raw() {
+        // Without waiting for what strangers have to say, who could keep others away by saying nothing.
         Answer::Refused(format!("this interface is user {}'s", Uid::effective()))
     } else {
+        let mut line = String::new();
+        BufReader::new(stream.take(MOST_BYTES)).read_line(&mut line)?;
         match line.trim_end() {
             "show" => {
                 let (reply, report) = sync_channel(1);
@@ -158,10 +166,13 @@ fn ask(name: &str, question: &str) -> Result<Answer, Error> {
     let talk = || -> io::Result<Answer> {
         let mut stream = UnixStream::connect_addr(&address(name)?)?;
         stream.set_read_timeout(Some(2 * PATIENCE))?;
-        stream.write_all(question.as_bytes())?;
-        stream.write_all(b"\n")?;
+        let said = stream.write_all(format!("{question}\n").as_bytes());
         let mut text = String::new();
         BufReader::new(stream.take(MOST_ANSWER)).read_line(&mut text)?;
+        // Who is refused may be so before he has asked.
+        if text.is_empty() {
+            said?;
+        }
         Ok(serde_json::from_str(&text)?)
     };
     talk().map_err(|source| match source.kind() {

@@ -3,7 +3,8 @@
 use crate::{
     error::OpenError,
     gid::GidTable,
-    names::{Numbers, number},
+    host::names_of_configuration,
+    names::{self, Given, Numbers, number},
     net::{
         LinkKind,
         interfaces::{Interface, interfaces},
@@ -54,25 +55,55 @@ pub struct PortAttrs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     name: String,
+    number: usize,
     interface: Interface,
 }
 
-/// The numbers given out so far (rxe0, rxe1, ...), in each network namespace seen. A name stays with its interface as long as the
-/// process lives, and other processes of the user have the same ones.
-static NAMES: Mutex<BTreeMap<Option<PathBuf>, Numbers>> = Mutex::new(BTreeMap::new());
+/// What the devices of a network namespace are called in this process.
+#[derive(Debug, Default)]
+struct Known {
+    numbers: Numbers,
+    names: Given,
+}
+
+/// Numbers and names given out so far (rxe0, rxe1, ...), in each network namespace seen. They stay with their interfaces as long
+/// as the process lives, and other processes of the user have the same ones.
+static NAMES: Mutex<BTreeMap<Option<PathBuf>, Known>> = Mutex::new(BTreeMap::new());
 
 /// Lists the devices: the default route's interface first, the loopback last. Interfaces without an address are none.
 ///
 /// # Errors
 /// What the system says when it cannot list its interfaces.
 pub fn devices() -> io::Result<Vec<Device>> {
+    named(false)
+}
+
+/// The same with the names that they have now, also where this process has told others before: for the host service, which
+/// outlives programs.
+pub(crate) fn devices_anew() -> io::Result<Vec<Device>> {
+    named(true)
+}
+
+fn named(anew: bool) -> io::Result<Vec<Device>> {
     let mut list: Vec<Interface> =
         interfaces()?.into_iter().filter(|interface| usable(interface).next().is_some()).collect();
     sort(&mut list);
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    let numbers = names.entry(network_namespace()).or_default();
-    number(&list.iter().map(|interface| interface.name.as_str()).collect::<Vec<_>>(), numbers);
-    Ok(name(list, numbers))
+    let mut known = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.entry(network_namespace()).or_default();
+    let interfaces: Vec<_> = list.iter().map(|interface| interface.name.as_str()).collect();
+    number(&interfaces, &mut known.numbers);
+    if !anew && interfaces.iter().all(|interface| known.names.contains_key(*interface)) {
+        return Ok(name(list, &known.numbers, &known.names));
+    }
+    let (mut given, said) = (names::given(), names_of_configuration());
+    if anew {
+        let names = names::called(&interfaces, &known.numbers, &given, &said);
+        return Ok(name(list, &known.numbers, &names));
+    }
+    // What this process has told its program stays so.
+    given.extend(known.names.clone());
+    known.names.extend(names::called(&interfaces, &known.numbers, &given, &said));
+    Ok(name(list, &known.numbers, &known.names))
 }
 
 fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {
@@ -85,24 +116,43 @@ fn sort(list: &mut [Interface]) {
 }
 
 /// Names interfaces that have numbers.
-fn name(list: Vec<Interface>, numbers: &Numbers) -> Vec<Device> {
+fn name(list: Vec<Interface>, numbers: &Numbers, names: &Given) -> Vec<Device> {
     let device = |interface: Interface| {
-        let number = numbers.get(&interface.name)?;
-        Some(Device { name: format!("rxe{number}"), interface })
+        let number = *numbers.get(&interface.name)?;
+        let name = names.get(&interface.name).cloned().unwrap_or_else(|| names::numbered(number));
+        Some(Device { name, number, interface })
     };
     list.into_iter().filter_map(device).collect()
 }
 
 impl Device {
-    /// The device with this name: its own (`rxe0`) or its interface's (`eth0`).
+    /// The device with this name: its own (`rxe0`), or else its interface's (`eth0`).
     ///
     /// # Errors
     /// [`OpenError::NoSuchDevice`].
     pub fn find(name: &str) -> Result<Self, OpenError> {
-        list()?
-            .into_iter()
-            .find(|device| device.name == name || device.interface.name == name)
-            .ok_or_else(|| OpenError::NoSuchDevice(name.to_owned()))
+        let list = list()?;
+        let own = list.iter().find(|device| device.name == name);
+        let found = own.or_else(|| list.iter().find(|device| device.interface.name == name));
+        found.cloned().ok_or_else(|| OpenError::NoSuchDevice(name.to_owned()))
+    }
+
+    /// Gives it another name (as `rdma dev set DEV name NAME` does for a kernel's), for all processes of this user that begin
+    /// from now on, until the next boot; its own number's (`rxe0`) takes that back. Programs that run keep the one they know.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it cannot be a device's name: 1 to 63 letters, digits, `_`, `-` and `.`, the first a letter, and
+    /// not the number of another. `AlreadyExists` if another has it. Else what the system says where the user's files are.
+    pub fn rename(&self, name: &str) -> io::Result<()> {
+        let numbered = name == names::numbered(self.number);
+        if !numbered && !names::is_name(name) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let other = |device: &Self| device.netdev() != self.netdev() && device.name == name;
+        if devices_anew()?.iter().any(other) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        names::give(self.netdev(), name)
     }
 
     /// The first device: the one with the default route, or the loopback where there is nothing else.
@@ -145,7 +195,7 @@ impl Device {
             loopback: true,
             default_route: false,
         };
-        Self { name: name.to_owned(), interface }
+        Self { name: name.to_owned(), number: 0, interface }
     }
 
     /// The same device restricted to one address.
@@ -161,10 +211,17 @@ impl Device {
         self
     }
 
-    /// Its name: `rxe0`, ...
+    /// Its name: `rxe0`, ..., or what an administrator has called it ([`Self::rename`], or `name` in a `[[port]]` of the host's
+    /// configuration).
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its number, which no other device of this network namespace has, whatever it is called.
+    #[must_use]
+    pub const fn number(&self) -> usize {
+        self.number
     }
 
     /// The interface's name.
@@ -261,13 +318,15 @@ mod tests {
         let mut list = vec![interface("lo", 1, false), interface("a", 2, true), interface("c", 4, false)];
         sort(&mut list);
         let numbers = [("lo", 0), ("c", 1), ("a", 2)].map(|(name, number)| (name.to_owned(), number));
-        let devices = name(list, &Numbers::from(numbers));
-        assert_eq!(shown(&devices), [("rxe2", "a"), ("rxe1", "c"), ("rxe0", "lo")]);
+        let names = Given::from([("c".to_owned(), "storage".to_owned())]);
+        let devices = name(list, &Numbers::from(numbers), &names);
+        assert_eq!(shown(&devices), [("rxe2", "a"), ("storage", "c"), ("rxe0", "lo")]);
     }
 
     #[test]
     fn numbers_of_a_device() {
-        let devices = name(vec![interface("a", 2, false)], &Numbers::from([("a".to_owned(), 0)]));
+        let numbers = Numbers::from([("a".to_owned(), 0)]);
+        let devices = name(vec![interface("a", 2, false)], &numbers, &Given::new());
         assert_eq!(devices[0].guid(), [0, 0, 0, 0xff, 0xfe, 0, 0, 1]);
         assert_eq!((devices[0].active_mtu(), devices[0].state()), (Mtu::M1024, PortState::Active));
         let lo = Device::virtual_one("x", &[]);

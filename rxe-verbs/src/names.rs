@@ -1,5 +1,6 @@
-//! Which interface's device is called rxe0, which rxe1: the same in all processes of a user, also after interfaces have come and
-//! gone. Who names one first writes it down, in a file of the user's; where there is none, each process has its own names.
+//! Which interface's device is called rxe0, which rxe1, and which has another name: the same in all processes of a user, also after
+//! interfaces have come and gone. Who numbers or names one writes it down, in files of the user's; where there are none, each
+//! process has its own numbers.
 
 use crate::{host, sys::process::namespace_cookie};
 use nix::fcntl::{Flock, FlockArg};
@@ -7,11 +8,19 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Read, Seek, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Numbers of devices by their interfaces.
 pub(crate) type Numbers = BTreeMap<String, usize>;
+
+/// Names that administrators gave devices, by their interfaces.
+pub(crate) type Given = BTreeMap<String, String>;
+
+/// The longest name of a device: IB_DEVICE_NAME_MAX of kernels, less the zero at its end.
+const LONGEST: usize = 63;
+/// What devices are called by their numbers, which are nobody else's names.
+const PREFIX: &str = "rxe";
 
 /// Names that are kept for interfaces which are gone: they may come back. Beyond that their numbers are given to others.
 const MOST_GONE: usize = 64;
@@ -23,8 +32,7 @@ pub(crate) fn number(interfaces: &[&str], known: &mut Numbers) {
     if interfaces.iter().all(|name| known.contains_key(*name)) {
         return;
     }
-    let written = host::own_folder().and_then(|folder| namespace_cookie().map(|cookie| (folder, cookie)));
-    let shared = written.map(|(folder, cookie)| share(&folder.join("rxe-names"), cookie, interfaces, known));
+    let shared = file("rxe-names").map(|(path, cookie)| share(&path, cookie, interfaces, known));
     if !matches!(shared, Some(Ok(()))) {
         assign(interfaces, known);
     }
@@ -50,20 +58,48 @@ fn parse(line: &str) -> Option<(u64, usize, &str)> {
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?))
 }
 
+/// A file of the user's, and this network namespace's part of it.
+fn file(name: &str) -> Option<(PathBuf, u64)> {
+    host::own_folder().and_then(|folder| namespace_cookie().map(|cookie| (folder.join(name), cookie)))
+}
+
+/// Lines that processes of a user share. Nobody else reads or writes them meanwhile; after a boot there are none, because the
+/// cookies of namespaces count from there.
+struct Lines {
+    file: Flock<File>,
+    boot: String,
+    lines: Vec<String>,
+}
+
+impl Lines {
+    fn open(path: &Path) -> io::Result<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let mut lines = text.lines().map(str::to_owned);
+        let lines = if lines.next().as_deref() == Some(&boot) { lines.collect() } else { Vec::new() };
+        Ok(Self { file, boot, lines })
+    }
+
+    /// Lines in the place of those that are of the same namespace.
+    fn replace(mut self, is_own: impl Fn(&str) -> bool, own: Vec<String>) -> io::Result<()> {
+        self.lines.retain(|line| !is_own(line));
+        let excess = (1 + self.lines.len() + own.len()).saturating_sub(MOST_LINES).min(self.lines.len());
+        self.lines.drain(..excess);
+        self.lines.extend(own);
+        self.file.rewind()?;
+        self.file.set_len(0)?;
+        self.file.write_all((self.boot + "\n" + &self.lines.join("\n") + "\n").as_bytes())
+    }
+}
+
 /// The same with what others have written down, and written down for them.
 fn share(path: &Path, cookie: u64, interfaces: &[&str], known: &mut Numbers) -> io::Result<()> {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-    let mut file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
-    let mut text = String::new();
-    file.read_to_string(&mut text)?;
-    // Cookies count from the boot.
-    let mut lines: Vec<&str> = text.lines().collect();
-    if lines.first() != Some(&boot.trim()) {
-        lines = vec![boot.trim()];
-    }
+    let lines = Lines::open(path)?;
     let mut all = Numbers::new();
-    for (of, number, name) in lines.iter().filter_map(|line| parse(line)) {
+    for (of, number, name) in lines.lines.iter().filter_map(|line| parse(line)) {
         if of == cookie {
             all.insert(name.to_owned(), number);
         }
@@ -76,17 +112,79 @@ fn share(path: &Path, cookie: u64, interfaces: &[&str], known: &mut Numbers) -> 
     }
     assign(interfaces, &mut all);
     if all != before {
-        let own: Vec<String> = all.iter().map(|(name, number)| format!("{cookie} {number} {name}")).collect();
-        lines.retain(|line| parse(line).is_none_or(|(of, ..)| of != cookie));
-        let excess = (lines.len() + own.len()).saturating_sub(MOST_LINES).min(lines.len() - 1);
-        lines.drain(1..=excess);
-        lines.extend(own.iter().map(String::as_str));
-        file.rewind()?;
-        file.set_len(0)?;
-        file.write_all((lines.join("\n") + "\n").as_bytes())?;
+        let own = all.iter().map(|(name, number)| format!("{cookie} {number} {name}")).collect();
+        lines.replace(|line| parse(line).is_some_and(|(of, ..)| of == cookie), own)?;
     }
     *known = all;
     Ok(())
+}
+
+/// Whether a device may be called so: 1 to 63 letters, digits, `_`, `-` and `.`, the first a letter, and not as another
+/// device is by its number.
+pub(crate) fn is_name(name: &str) -> bool {
+    let numbered =
+        name.strip_prefix(PREFIX).is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
+    name.len() <= LONGEST
+        && name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+        && !numbered
+}
+
+/// What a device is called that has no other name.
+pub(crate) fn numbered(number: usize) -> String {
+    format!("{PREFIX}{number}")
+}
+
+/// A line of the file: the namespace's cookie, the interface, its device's name.
+fn parse_given(line: &str) -> Option<(u64, &str, &str)> {
+    let mut words = line.split(' ');
+    Some((words.next()?.parse().ok()?, words.next()?, words.next()?))
+}
+
+/// The names that were given in this network namespace since the boot.
+pub(crate) fn given() -> Given {
+    let read = |(path, cookie): (PathBuf, u64)| -> io::Result<Given> {
+        // Most hosts rename nothing, and need no file for that.
+        if !path.exists() { Ok(Given::new()) } else { given_in(&path, cookie) }
+    };
+    file("rxe-given").and_then(|place| read(place).ok()).unwrap_or_default()
+}
+
+fn given_in(path: &Path, cookie: u64) -> io::Result<Given> {
+    let lines = Lines::open(path)?;
+    let of_line = |line: &String| {
+        let (of, interface, name) = parse_given(line)?;
+        (of == cookie).then(|| (interface.to_owned(), name.to_owned()))
+    };
+    Ok(lines.lines.iter().filter_map(of_line).collect())
+}
+
+/// Gives an interface's device a name, for all processes of the user that begin from now on.
+pub(crate) fn give(interface: &str, name: &str) -> io::Result<()> {
+    let (path, cookie) = file("rxe-given").ok_or(io::ErrorKind::PermissionDenied)?;
+    give_in(&path, cookie, interface, name)
+}
+
+fn give_in(path: &Path, cookie: u64, interface: &str, name: &str) -> io::Result<()> {
+    let own = vec![format!("{cookie} {interface} {name}")];
+    let is_own =
+        |line: &str| parse_given(line).is_some_and(|(of, other, _)| of == cookie && other == interface);
+    Lines::open(path)?.replace(is_own, own)
+}
+
+/// What the devices of these interfaces are called: as was given, else as the configuration `said`, else by their numbers. Of
+/// two that want one name the first has it.
+pub(crate) fn called(interfaces: &[&str], numbers: &Numbers, given: &Given, said: &Given) -> Given {
+    let mut names = Given::new();
+    let (first, then): (Vec<&str>, Vec<&str>) =
+        interfaces.iter().partition(|interface| given.contains_key(**interface));
+    for interface in first.iter().chain(&then) {
+        let Some(own) = numbers.get(*interface).copied().map(numbered) else { continue };
+        let wished = given.get(*interface).or_else(|| said.get(*interface));
+        let wished = wished.filter(|name| is_name(name) && !names.values().any(|taken| taken == *name));
+        names.insert((*interface).to_owned(), wished.cloned().unwrap_or(own));
+    }
+    names
 }
 
 #[cfg(test)]
@@ -138,5 +236,41 @@ mod tests {
         }
         assert!(fs::read_to_string(&path).unwrap().lines().count() <= MOST_LINES);
         fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn names_are_given_and_taken_back() {
+        let path = std::env::temp_dir().join(format!("rxe-given-{}", std::process::id()));
+        let names = |list: &[(&str, &str)]| -> Given {
+            list.iter().map(|(interface, name)| ((*interface).to_owned(), (*name).to_owned())).collect()
+        };
+        give_in(&path, 7, "eth0", "roce_eth0").unwrap();
+        give_in(&path, 7, "eth1", "b").unwrap();
+        give_in(&path, 8, "eth0", "c").unwrap();
+        give_in(&path, 7, "eth1", "storage").unwrap();
+        let given = given_in(&path, 7).unwrap();
+        assert_eq!(given, names(&[("eth0", "roce_eth0"), ("eth1", "storage")]));
+        assert_eq!(given_in(&path, 9).unwrap(), Given::new());
+        fs::remove_file(path).unwrap();
+
+        let numbers = numbers(&[("eth0", 0), ("eth1", 1), ("eth2", 2), ("lo", 3)]);
+        let interfaces = ["eth0", "eth1", "eth2", "lo"];
+        let said = names(&[("eth1", "of the file"), ("eth2", "storage"), ("lo", "loop")]);
+        let called = called(&interfaces, &numbers, &given, &said);
+        // What is given comes first, and a name that another has, or that is none, is nobody's.
+        assert_eq!(
+            called,
+            names(&[("eth0", "roce_eth0"), ("eth1", "storage"), ("eth2", "rxe2"), ("lo", "loop")])
+        );
+    }
+
+    #[test]
+    fn not_every_word_is_a_name() {
+        for name in ["a", "roce_eth0", "mlx5_0", "rxe", "rxe-0", "rocep0s3.100", &"a".repeat(63)] {
+            assert_eq!(is_name(name), name != "rxe", "{name}");
+        }
+        for name in ["", "rxe0", "rxe17", "0a", "a b", "a/b", "..", "a\n", "-a", "é", &"a".repeat(64)] {
+            assert!(!is_name(name), "{name}");
+        }
     }
 }

@@ -55,8 +55,7 @@ fn known(device: rxe_verbs::Device, only: Option<IpAddr>) -> &'static Device {
         *have.device.lock().unwrap_or_else(PoisonError::into_inner) = device;
         return have;
     }
-    let name = device.name();
-    let number = name.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    let (name, number) = (device.name(), device.number());
     let c = c::device::Device {
         _ops: [0; 2],
         node_type: v::NODE_CA,
@@ -117,8 +116,6 @@ extern "C" fn ibv_get_device_guid(device: Option<&Device>) -> u64 {
 extern "C" fn ibv_get_device_index(device: Option<&Device>) -> c_int {
     value(|| {
         let device = given(device)?.device.lock().unwrap_or_else(PoisonError::into_inner);
-        let number: c_int =
-            device.name().trim_start_matches("rxe").parse().map_err(|_| Errno(libc::ENODEV))?;
-        Ok(number)
+        c_int::try_from(device.number()).map_err(|_| Errno(libc::ENODEV))
     })
 }

@@ -11,7 +11,7 @@ use rxe_verbs::Device;
 use std::{
     env,
     ffi::OsString,
-    fs,
+    fs, io,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Command,
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     words: Vec<OsString>,
 }
 
-/// The devices as rdma(8) shows them: `show [DEV/PORT]`, with -d[etails], -j[son] and -p[retty]
+/// The devices as rdma(8) shows them: `show [DEV/PORT]`; `set DEV name NAME` gives one another name. With -d[etails], -j[son] and -p[retty]
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct LinkArgs {
@@ -36,6 +36,7 @@ pub(crate) struct LinkArgs {
 const HELP: &str = "\
 Usage: rdma [ -V[ersion] | -h[elp] | -d[etails] | -j[son] | -p[retty] ] OBJECT { COMMAND | help }
        rdma dev [ show [DEV] ]
+       rdma dev set DEV name NAME
        rdma link [ show [DEV/PORT] ]
        rdma link add NAME type rxe netdev NETDEV
        rdma link delete NAME
@@ -65,6 +66,7 @@ enum Wish<'a> {
     /// Of a link, those that have these values.
     QueuePairs(Option<&'a str>, &'a [&'a str]),
     Add(&'a str, &'a [&'a str]),
+    Rename(&'a str, &'a str),
     Delete(&'a str),
 }
 
@@ -88,6 +90,7 @@ fn obey(given: &[OsString], own: bool) -> Result<()> {
         Some(Wish::QueuePairs(only, filter)) => rows::queue_pairs(only, filter)?.print(&options)?,
         Some(Wish::Add(name, words)) => add(name, words)?,
         Some(Wish::Delete(name)) => delete(name)?,
+        Some(Wish::Rename(name, new)) => rename(name, new)?,
         None => return system(given),
     }
     Ok(())
@@ -120,6 +123,8 @@ fn understand<'a>(words: &'a [&'a str]) -> Option<Wish<'a>> {
         ("link", "show", []) => Some(Wish::Links(None)),
         ("link", "show", [name]) => Some(Wish::Links(Some(name))),
         ("link", "add", [name, rest @ ..]) => Some(Wish::Add(name, rest)),
+        // Of a link rdma(8) sets nothing; people try it all the same.
+        ("dev" | "link", "set", [device, "name", name]) => Some(Wish::Rename(device, name)),
         ("link", "delete", [name]) => Some(Wish::Delete(name)),
         ("system", "show", [] | ["netns"]) => Some(Wish::System),
         ("statistic", "show", _) => match behind_link {
@@ -164,6 +169,22 @@ fn delete(name: &str) -> Result<()> {
     let device = Device::find(device_of(name))?;
     eprintln!("rxe: {} stays: it is there as long as {} is", device.name(), device.netdev());
     Ok(())
+}
+
+/// `rdma dev set DEV name NAME`.
+fn rename(device: &str, name: &str) -> Result<()> {
+    let device = Device::find(device_of(device))?;
+    device.rename(name).map_err(|error| {
+        let why = match error.kind() {
+            io::ErrorKind::InvalidInput => {
+                "a name is letters, digits, _, - and ., 63 at most, the first a letter, and not rxe with another's number"
+                    .to_owned()
+            }
+            io::ErrorKind::AlreadyExists => "another device has this name".to_owned(),
+            _ => format!("it cannot be written down for other processes: {error}"),
+        };
+        format!("{} cannot be called {name}: {why}", device.name()).into()
+    })
 }
 
 /// The system's program of this name, behind ours on the PATH.

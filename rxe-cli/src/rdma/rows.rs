@@ -141,7 +141,8 @@ fn counted(only: Option<&str>) -> Result<Option<(Listed, HostStats)>> {
     Ok(Some((first, stats)))
 }
 
-/// By device; those of processes that are gone, too, as long as there is a host service.
+/// By device; as far as they are known ([`HostStats::devices`]), those of processes that are gone, too, as long as there is a host
+/// service.
 pub(super) fn statistic(only: Option<&str>) -> Result<Rows> {
     let counted = match Observer::connect()? {
         Some(observer) => observer.stats()?.devices,

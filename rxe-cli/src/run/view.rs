@@ -82,13 +82,19 @@ pub(super) fn write(
     Ok(folder)
 }
 
-/// A folder with the program `rdma`, which documents have people type to make a kernel device: it is this program.
+/// Programs that documents have people type and that are commands of this one.
+const TOOLS: [&str; 3] = ["rdma", "show_gids", "ibdev2netdev"];
+
+/// A folder with them.
 pub(super) fn tools() -> Result<PathBuf> {
     let folder = own_folder()?.join("bin");
     let own = env::current_exe()?;
     let own = own.to_str().ok_or("the path of rxe is not valid UTF-8")?.replace('\'', "'\\''");
-    let (place, content) = (folder.join("rdma"), format!("#!/bin/sh\nexec '{own}' rdma \"$@\"\n"));
-    if !fs::read(&place).is_ok_and(|have| have == content.as_bytes()) {
+    for tool in TOOLS {
+        let (place, content) = (folder.join(tool), format!("#!/bin/sh\nexec '{own}' {tool} \"$@\"\n"));
+        if fs::read(&place).is_ok_and(|have| have == content.as_bytes()) {
+            continue;
+        }
         fs::create_dir_all(&folder)?;
         replace(&place, |fresh| {
             fs::write(fresh, &content)?;

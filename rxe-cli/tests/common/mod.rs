@@ -5,9 +5,10 @@
 pub(crate) mod page;
 
 use std::{
+    io::Read,
     net::TcpStream,
     process::{Child, Command, Output, Stdio},
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -22,8 +23,12 @@ pub(crate) fn rxe(arguments: &str) -> Command {
 /// A host service that ends soon after the programs that need it: later tests want the port for themselves.
 pub(crate) const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/short.toml");
 
-/// Ends it if a test fails.
-pub(crate) struct Background(Option<Child>);
+/// A program beside the test, which ends it if the test fails. What it prints is read all the time: one that has to wait for
+/// somebody to read would stop.
+pub(crate) struct Background {
+    child: Child,
+    printed: [Option<JoinHandle<Vec<u8>>>; 2],
+}
 
 impl Background {
     pub(crate) fn start(arguments: &str) -> Self {
@@ -37,30 +42,47 @@ impl Background {
 
     /// One whose output goes elsewhere.
     pub(crate) fn spawn_quiet(mut command: Command) -> Self {
-        Self(Some(command.stderr(Stdio::piped()).spawn().unwrap()))
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let printed = [child.stdout.take().map(all_of), child.stderr.take().map(all_of)];
+        Self { child, printed }
     }
 
     pub(crate) fn finish(mut self) -> Output {
-        let mut child = self.0.take().unwrap();
         let start = Instant::now();
-        while child.try_wait().unwrap().is_none() {
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
             if start.elapsed() > PATIENCE {
-                child.kill().unwrap();
-                panic!("it does not end: {:?}", child.wait_with_output());
+                self.child.kill().unwrap();
+                self.child.wait().unwrap();
+                panic!("it does not end: {:?}", self.printed());
             }
             thread::sleep(Duration::from_millis(5));
-        }
-        child.wait_with_output().unwrap()
+        };
+        let [stdout, stderr] = self.printed();
+        Output { status, stdout, stderr }
+    }
+
+    fn printed(&mut self) -> [Vec<u8>; 2] {
+        self.printed.each_mut().map(|reader| reader.take().map_or_else(Vec::new, |all| all.join().unwrap()))
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
+}
+
+/// Reads all that comes.
+fn all_of(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut all = Vec::new();
+        pipe.read_to_end(&mut all).unwrap();
+        all
+    })
 }
 
 /// Runs the client until the server listens.

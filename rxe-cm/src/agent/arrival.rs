@@ -14,7 +14,7 @@ use crate::{
 };
 use core::sync::atomic::Ordering;
 use rxe_core::num::Psn;
-use rxe_verbs::{AddressVector, Context, Gid, GidType, Mtu, QpType, Qpn};
+use rxe_verbs::{AddressVector, Context, Gid, GidType, Mtu, QpType, Qpn, host::note_peer};
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -56,6 +56,11 @@ impl Turn<'_> {
 
     fn take(&mut self, arrival: &Arrival, datagram: &Datagram) {
         let (now, counters) = (self.now, &self.agent.counters);
+        match &datagram.message {
+            Message::Req(req) => note_peer(arrival.src, req.local_ca_guid.0, Some(req.pkey.0)),
+            Message::Rep(rep) => note_peer(arrival.src, rep.local_ca_guid.0, None),
+            _ => {}
+        }
         match self.state.directory.route(datagram) {
             Route::To(comm_id) => {
                 if let Some(side) = self.state.connections.get_mut(&comm_id)

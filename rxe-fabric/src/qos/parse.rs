@@ -10,6 +10,7 @@ use crate::{
     port::NodeType,
     ranges::Ranges,
 };
+use std::collections::BTreeMap;
 
 /// Rules, levels and groups at most, of each.
 const MAX: usize = 100_000;
@@ -137,6 +138,7 @@ impl Parser {
 
     fn port_group(&mut self, cursor: &mut Cursor<'_>) -> Result<(), FileError> {
         let (mut group, mut name, mut purpose) = (PortGroup::default(), None, None);
+        let mut guids = Vec::new();
         while !ends(cursor, "end-port-group")? {
             let key = cursor.peek();
             let known = ["name", "use", "port-guid", "port-name", "pkey", "partition", "node-type"];
@@ -156,7 +158,7 @@ impl Parser {
                     let text = cursor.text()?;
                     once(cursor, &mut purpose, text, key)?;
                 }
-                "port-guid" => group.guids.add(cursor.ranges(u64::MAX)?),
+                "port-guid" => guids.extend(cursor.ranges(u64::MAX)?),
                 "pkey" => group.pkeys.add(pkeys(cursor)?),
                 "partition" => group.partitions.extend(cursor.texts()?),
                 "port-name" => {
@@ -167,6 +169,7 @@ impl Parser {
                 _ => node_types(cursor, &mut group)?,
             }
         }
+        group.guids = Ranges::new(guids);
         group.name = name.ok_or_else(|| cursor.error("the port-group above has no name"))?;
         self.groups.push(group);
         Ok(())
@@ -215,7 +218,7 @@ impl Parser {
     fn rule(&mut self, cursor: &mut Cursor<'_>) -> Result<(), FileError> {
         let mut rule = Rule { line: cursor.here(), ..Rule::default() };
         let (mut level, mut purpose) = (None, None);
-        let (mut sources, mut destinations) = (Vec::new(), Vec::new());
+        let (mut sources, mut destinations, mut services) = (Vec::new(), Vec::new(), Vec::new());
         while !ends(cursor, "end-qos-match-rule")? {
             let key = cursor.peek();
             let known = ["use", "qos-class", "qos-level-name", "source", "destination", "service-id", "pkey"];
@@ -233,10 +236,11 @@ impl Parser {
                 "qos-class" => rule.classes.add(cursor.ranges(MAX_CLASS)?),
                 "source" => sources.extend(cursor.texts()?),
                 "destination" => destinations.extend(cursor.texts()?),
-                "service-id" => rule.services.add(cursor.ranges(u64::MAX)?),
+                "service-id" => services.extend(cursor.ranges(u64::MAX)?),
                 _ => rule.pkeys.add(pkeys(cursor)?),
             }
         }
+        rule.services = Ranges::new(services);
         let level = level.ok_or_else(|| cursor.error("the qos-match-rule above has no qos-level-name"))?;
         self.rules.push(Named { rule, level, sources, destinations });
         Ok(())
@@ -328,25 +332,24 @@ impl Parser {
 
     /// Finds what names stand for, and appends the rules of `qos-ulps`.
     fn finish(mut self, cursor: &mut Cursor<'_>) -> Result<(QosPolicy, Vec<Warning>), FileError> {
-        let named = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
-        let level_of = |levels: &[Level], name: &str| levels.iter().position(|l| named(&l.name, name));
+        let levels = places(self.levels.iter().map(|level| &*level.name));
+        let groups = places(self.groups.iter().map(|group| &*group.name));
         let mut rules = Vec::with_capacity(self.rules.len() + self.ulps.len());
         for Named { mut rule, level, sources, destinations } in self.rules.drain(..) {
-            rule.level = level_of(&self.levels, &level)
+            rule.level = place(&levels, &level)
                 .ok_or_else(|| FileError::new(rule.line, &level, "there is no qos-level of this name"))?;
             let find = |names: Vec<String>| {
-                let place = |name: String| {
-                    let group = self.groups.iter().position(|group| named(&group.name, &name));
-                    group.ok_or_else(|| {
+                let of_name = |name: String| {
+                    place(&groups, &name).ok_or_else(|| {
                         FileError::new(rule.line, &name, "there is no port-group of this name")
                     })
                 };
-                names.into_iter().map(place).collect::<Result<Vec<_>, _>>()
+                names.into_iter().map(of_name).collect::<Result<Vec<_>, _>>()
             };
             (rule.sources, rule.destinations) = (find(sources)?, find(destinations)?);
             rules.push(rule);
         }
-        let default = match (level_of(&self.levels, "default"), self.ulp_default) {
+        let default = match (place(&levels, "default"), self.ulp_default) {
             (Some(default), _) => default,
             (None, Some(sl)) => simple_level(&mut self.levels, sl),
             (None, None) => {
@@ -374,6 +377,19 @@ impl Parser {
         let Self { groups, levels, warnings, .. } = self;
         Ok((QosPolicy::new(groups, levels, rules, default, LaneWishes::default()), warnings))
     }
+}
+
+/// Where names stand, whatever case they are written in; of equal ones the first. Files may have as many names as rules.
+fn places<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, usize> {
+    let mut places = BTreeMap::new();
+    for (place, name) in names.enumerate() {
+        places.entry(name.to_ascii_lowercase()).or_insert(place);
+    }
+    places
+}
+
+fn place(places: &BTreeMap<String, usize>, name: &str) -> Option<usize> {
+    places.get(&name.to_ascii_lowercase()).copied()
 }
 
 /// The place of the level that has this service level and no limits.

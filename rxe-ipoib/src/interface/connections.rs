@@ -27,7 +27,7 @@ use std::{
 
 /// Messages that may come at a time, from all peers.
 const RECEIVES: u32 = 128;
-/// Messages under way to one peer: half of the buffers, so that a peer that takes nothing leaves the other half.
+/// Messages under way to one peer: half of the buffers, which is what [`may_hold`] lets a single one have.
 const SENDS: u32 = super::CONNECTED_SENDS / 2;
 /// Completions that are not the datagrams'.
 pub(super) const COMPLETIONS: u32 = RECEIVES + super::CONNECTED_SENDS;
@@ -185,7 +185,11 @@ impl Connections {
         to: LinkAddress,
     ) -> Sent {
         let fits = parcel.len <= usize::from(port.mtu);
+        let free = buffers.free();
         let Some(active) = self.active.get_mut(&to) else {
+            if !fits && !may_hold(0, free) {
+                return Sent::Busy;
+            }
             if self.paused.get(&to).is_some_and(|until| *until > now)
                 || !self.ask(now, port, to, parcel, fits)
             {
@@ -199,17 +203,19 @@ impl Connections {
             (Phase::Stands(_), Some(qp)) => {
                 let sges = [buffers.sge(parcel.slot, parcel.frame())];
                 let sender = self.senders.get_mut(&qp.qpn().value());
-                match (sender, qp.post_send(&SendWr::new(Work::Send.id(parcel.slot), SendOp::Send, &sges))) {
-                    (Some(sender), Ok(())) => {
+                let sender = sender.filter(|sender| may_hold(sender.outstanding as usize, free));
+                let Some(sender) = sender else { return Sent::Busy };
+                match qp.post_send(&SendWr::new(Work::Send.id(parcel.slot), SendOp::Send, &sges)) {
+                    Ok(()) => {
                         sender.outstanding += 1;
                         Sent::Gone
                     }
-                    _ => Sent::Busy,
+                    Err(_) => Sent::Busy,
                 }
             }
             // Resolution is done, so a datagram reaches it; what is longer has to wait.
             _ if fits => Sent::ByDatagram,
-            (Phase::Asked(waiting), _) if waiting.len() < MOST_WAITING => {
+            (Phase::Asked(waiting), _) if waiting.len() < MOST_WAITING && may_hold(waiting.len(), free) => {
                 waiting.push(parcel);
                 Sent::Kept
             }
@@ -264,7 +270,9 @@ impl Connections {
     /// Takes events of the connection manager.
     pub(super) fn follow(&mut self, now: Duration, port: &Port) -> News {
         let mut news = News::default();
-        while let Some(event) = self.channel.try_get_event() {
+        // Packets have their turn, too: whoever asks for connections without end does not stop them.
+        for _ in 0..super::TURN {
+            let Some(event) = self.channel.try_get_event() else { break };
             self.take(now, port, event, &mut news);
         }
         for peer in core::mem::take(&mut self.failed) {
@@ -393,6 +401,12 @@ impl Connections {
     }
 }
 
+/// Whether a peer that holds so many buffers may have one more, when so many are free besides: no more than it leaves to the
+/// others. So one that takes nothing has half of them in the end, the next one half of the rest, and never all are gone.
+const fn may_hold(held: usize, free: usize) -> bool {
+    held < free
+}
+
 impl AsFd for Connections {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
@@ -438,5 +452,25 @@ impl super::Interface {
             self.send_to(now, parcel, to);
         }
         busy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_that_take_nothing_do_not_get_all_buffers() {
+        let mut free = super::super::CONNECTED_SENDS as usize;
+        let mut held = [0_usize; 20];
+        for peer in &mut held {
+            // A parcel is in a buffer already when it is judged.
+            while free > 0 && may_hold(*peer, free - 1) {
+                *peer += 1;
+                free -= 1;
+            }
+        }
+        assert_eq!(held[..3], [SENDS as usize, SENDS as usize / 2, SENDS as usize / 4]);
+        assert!(free > 0, "{held:?}");
     }
 }

@@ -22,6 +22,8 @@
 //! [[port]]
 //! interface = "eth0"
 //! rdma_cm = "v1"
+//! # What its device is called, in the place of rxe0.
+//! name = "roce_eth0"
 //! # The P_Key table of its device, if that is another than the one above.
 //! pkeys = [0xffff, 0x8002]
 //!
@@ -40,11 +42,11 @@ use super::{
     memlock::{Limits, Memlock, MemlockMode},
     report::LockedReport,
 };
-use crate::trust::variable;
+use crate::{names::is_name, trust::variable};
 use rxe_core::{num::Pkey, work::GidType};
 use serde::Deserialize;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -119,6 +121,34 @@ pub struct PortConfig {
     /// The P_Key table of its device; without one it has that of all devices. Where there is a file of partitions, that counts.
     #[serde(default)]
     pub pkeys: Vec<u16>,
+    /// What its device is called; empty for its number's name. See [`crate::Device::rename`] for what is possible.
+    #[serde(default)]
+    pub name: String,
+}
+
+/// Only the names of devices in the file: who lists devices needs them, and reading all of it needs the list of devices.
+#[derive(Debug, Default, Deserialize)]
+struct Names {
+    #[serde(default)]
+    port: Vec<Named>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    interface: String,
+    name: String,
+}
+
+/// The names that the configuration has for devices, by their interfaces. None where it cannot be read: those who use the rest
+/// of it say why.
+pub(crate) fn names_of_configuration() -> BTreeMap<String, String> {
+    let path =
+        variable(VARIABLE).filter(|name| !name.is_empty()).map_or_else(|| SYSTEM_FILE.into(), PathBuf::from);
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let names: Names = toml::from_str(&text).unwrap_or_default();
+    let named = names.port.into_iter().filter(|port| !port.name.is_empty());
+    named.map(|port| (port.interface, port.name)).collect()
 }
 
 /// One of the two RoCEs.
@@ -273,6 +303,18 @@ impl HostConfig {
         for port in config.port.iter().filter(|port| !port.pkeys.is_empty()) {
             check_pkeys(&port.pkeys).map_err(|why| format!("port {}: {why}", port.interface))?;
         }
+        let mut names = BTreeSet::new();
+        for PortConfig { interface, name, .. } in config.port.iter().filter(|port| !port.name.is_empty()) {
+            if !is_name(name) {
+                return Err(format!(
+                    "port {interface}: name = \"{name}\" cannot be a device's: letters, digits, _, - and ., 63 at most, \
+                     the first a letter, and not rxe with a number"
+                ));
+            }
+            if !names.insert(name) {
+                return Err(format!("port {interface}: another port has the name \"{name}\", too"));
+            }
+        }
         let idle = config.service.idle_seconds;
         if !(1..=86_400).contains(&idle) {
             return Err(format!("service.idle_seconds = {idle} is not within 1 to 86400"));
@@ -345,6 +387,11 @@ mod tests {
             ("pkey = [1]", "pkey"),
             ("[[port]]\ninterface = \"a\"\nrdma_cm = \"v3\"", "v3"),
             ("[[port]]\ninterface = \"a\"\npkeys = [0x8000]", "port a: pkeys: 0x8000"),
+            ("[[port]]\ninterface = \"a\"\nname = \"rxe3\"", "port a: name = \"rxe3\""),
+            (
+                "[[port]]\ninterface = \"a\"\nname = \"x\"\n[[port]]\ninterface = \"b\"\nname = \"x\"",
+                "port b: another",
+            ),
             ("[service]\nidle_seconds = 0", "idle_seconds = 0"),
             ("[[service_level]]\nfirst = 2\nlast = 1\nsl = 0", "first = 0x2"),
             ("[[service_level]]\nfirst = 1\nlast = 1\nsl = 16", "sl = 16"),

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{net::IpAddr, ops::RangeInclusive};
 
 /// Versions of these messages that this release speaks. In version 1 all processes had the records of all, and the vault had no
-/// file of each; in version 2 nothing was counted by address; in version 3 there was one P_Key table for all, which never changed.
-pub(crate) const VERSIONS: RangeInclusive<u16> = 4..=4;
+/// file of each; in version 2 nothing was counted by address; in version 3 there was one P_Key table for all, which never changed; in
+/// version 4 nobody told which hosts it had met.
+pub(crate) const VERSIONS: RangeInclusive<u16> = 5..=5;
 /// The number of the question that [`ToService::Told`] answers when a client leaves: none.
 pub(crate) const LAST_WORD: u32 = 0;
 /// Bytes of a message at most.
@@ -283,10 +284,10 @@ mod tests {
 
     #[test]
     fn versions_meet_or_one_is_told_to_upgrade() {
-        assert_eq!(hello(4, 4).agree(), Ok(4));
-        assert_eq!(hello(1, 9).agree(), Ok(4));
-        assert!(hello(3, 3).agree().unwrap_err().contains("upgrade the program"));
-        assert!(hello(5, 6).agree().unwrap_err().contains("upgrade it"));
+        assert_eq!(hello(5, 5).agree(), Ok(5));
+        assert_eq!(hello(1, 9).agree(), Ok(5));
+        assert!(hello(4, 4).agree().unwrap_err().contains("upgrade the program"));
+        assert!(hello(6, 7).agree().unwrap_err().contains("upgrade it"));
     }
 
     /// The layout that every release must understand.

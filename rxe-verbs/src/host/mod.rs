@@ -22,6 +22,7 @@ mod memberships;
 mod memlock;
 mod message;
 mod name;
+mod peers;
 pub mod records;
 pub mod report;
 pub mod service;
@@ -39,6 +40,7 @@ pub use fabric::{FabricConfig, HostFabric, KnownPort, NamedPort};
 pub use memlock::MemlockMode;
 pub use message::Listen;
 pub use name::service_file;
+pub use peers::{PeerReport, note_peer};
 pub use service::{Place, Service, ServiceError};
 
 /// Has the calling process leave behind what it was given by the one that started it, before it becomes the host service or
@@ -49,6 +51,7 @@ pub fn start_afresh() {
 }
 
 pub(crate) use client::{Attachment, Host, Mode, attach, attach_further};
+pub(crate) use config::names_of_configuration;
 pub(crate) use group::member_config;
 pub(crate) use memlock::Memlock;
 pub(crate) use name::own_folder;

@@ -1,6 +1,6 @@
 //! What the service tells of itself and its clients, for `rxe service status` and `rxe stat`.
 
-use super::message::Listen;
+use super::{message::Listen, peers::PeerReport};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -137,8 +137,11 @@ pub struct HostStats {
     pub clients: Vec<ClientStats>,
     /// Slots whose process did not.
     pub silent: Vec<u8>,
-    /// Counters of each device by its name, since the service began: processes that are gone included.
+    /// Counters of each device by its name, since the service began. Of a process that is gone they are those that it had when it
+    /// closed its device; if it ended without that (`exit`, a signal), those that it had told when it was last asked.
     pub devices: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Hosts that processes of this one have met since the service began, the latest first.
+    pub peers: Vec<PeerReport>,
 }
 
 /// The counters of one process.
@@ -160,6 +163,8 @@ pub struct ClientStats {
     pub lanes: Vec<LaneReport>,
     /// Memory that it has registered.
     pub locked: LockedReport,
+    /// Hosts that it has met, the latest first.
+    pub peers: Vec<PeerReport>,
 }
 
 /// Registered memory, as a kernel counts locked memory.

@@ -7,6 +7,7 @@ mod start;
 
 use super::{
     message::{LAST_WORD, Listen, Packet, ToClient, ToService, encode, parts},
+    peers,
     records::SlotRecords,
     report::{ClientStats, LaneReport, PlaceReport, QpReport},
     settings::{LiveSettings, Settings},
@@ -59,6 +60,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Addresses whose counters are told when a process leaves.
 const MOST_PLACES: usize = 8;
+/// Hosts that it has met and tells of then.
+const MOST_PEERS: usize = 32;
 /// How often a client looks whether its descriptors are still its own.
 const GLANCE: Duration = Duration::from_secs(2);
 
@@ -179,6 +182,7 @@ impl Host {
         let mut stats = ClientStats { qps: Vec::new(), ..self.shared.count() };
         // In one part.
         stats.places.truncate(MOST_PLACES);
+        stats.peers.truncate(MOST_PEERS);
         for part in parts(&stats) {
             self.shared.tell(&ToService::Told { ask: LAST_WORD, part });
         }
@@ -369,6 +373,7 @@ impl Shared {
             pid: std::process::id(),
             name: attach::own_name(),
             locked: locked::report(self.settings.memlock()),
+            peers: peers::met(),
             ..ClientStats::default()
         };
         let Some(shard) = self.shard.upgrade() else { return stats };

@@ -2,13 +2,14 @@
 
 use super::{Place, Service, clients::Kind};
 use crate::{
-    device::devices,
+    device::devices_anew,
     host::{
         files::{is_counter, port_files},
         message::{LAST_WORD, Part, ToClient, decode, parts},
         report::{ClientReport, ClientStats, Exchanged, HostStats, ServiceReport},
         slots::Slot,
     },
+    names::numbered,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -117,6 +118,7 @@ impl Service {
             // Counters by address are far less than a part holds; what does not fit is lost with the rest.
             if let Some(stats) = decode::<ClientStats>(&part.bytes) {
                 self.ledger.note(slot, &stats.places);
+                self.peers.learn(&stats.peers);
             }
             return;
         }
@@ -129,6 +131,7 @@ impl Service {
             match told {
                 Some(stats) => {
                     self.ledger.note(slot, &stats.places);
+                    self.peers.learn(&stats.peers);
                     asked.stats.clients.push(ClientStats { slot, ..stats });
                 }
                 None => asked.stats.silent.push(slot),
@@ -159,7 +162,8 @@ impl Service {
                 self.tell_file(observer, &path, &sums);
                 continue;
             }
-            stats.devices = sums;
+            stats.devices = by_name(sums);
+            stats.peers = self.peers.reports(now);
             stats.clients.sort_by_key(|client| client.slot);
             stats.silent.sort_unstable();
             let is_there = self.observes(observer);
@@ -184,12 +188,12 @@ impl Service {
         }
     }
 
-    fn tell_file(&mut self, observer: usize, path: &str, sums: &BTreeMap<String, BTreeMap<String, u64>>) {
+    fn tell_file(&mut self, observer: usize, path: &str, sums: &BTreeMap<usize, BTreeMap<String, u64>>) {
         if !self.observes(observer) {
             return;
         }
         let name = path.split('/').next().unwrap_or_default();
-        let device = devices().unwrap_or_default().into_iter().find(|device| device.name() == name);
+        let device = devices_anew().unwrap_or_default().into_iter().find(|device| device.name() == name);
         let none = BTreeMap::new();
         let files = device
             .map(|device| {
@@ -197,7 +201,7 @@ impl Service {
                     &device,
                     self.config.pkeys_of(device.netdev()),
                     false,
-                    sums.get(name).unwrap_or(&none),
+                    sums.get(&device.number()).unwrap_or(&none),
                 )
             })
             .unwrap_or_default();
@@ -209,4 +213,14 @@ impl Service {
     pub(super) fn forget_asks_of(&mut self, key: usize) {
         self.asks.open.retain(|asked| asked.observer != key);
     }
+}
+
+/// What was counted by the names that devices have now; one that is gone has its number's.
+fn by_name(sums: BTreeMap<usize, BTreeMap<String, u64>>) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let list = devices_anew().unwrap_or_default();
+    let name = |number| {
+        let device = list.iter().find(|device| device.number() == number);
+        device.map_or_else(|| numbered(number), |device| device.name().to_owned())
+    };
+    sums.into_iter().map(|(number, counters)| (name(number), counters)).collect()
 }

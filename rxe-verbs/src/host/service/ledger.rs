@@ -11,25 +11,27 @@ const MOST_ADDRESSES: usize = 4096;
 
 /// Counters by name.
 type Counters = BTreeMap<String, u64>;
+/// Those of each device by its number, because its name may become another.
+type ByDevice = BTreeMap<usize, Counters>;
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// What processes had counted that are gone, by device.
-    gone: BTreeMap<String, Counters>,
+    gone: ByDevice,
     /// What the others said last, by slot and device.
-    told: HashMap<u8, BTreeMap<String, Counters>>,
+    told: HashMap<u8, ByDevice>,
     /// The device that an address was first seen on: it may be taken from it.
-    homes: HashMap<IpAddr, String>,
+    homes: HashMap<IpAddr, usize>,
 }
 
 impl Ledger {
     /// A slot's process has told what it counts.
     pub(super) fn note(&mut self, slot: u8, places: &[PlaceReport]) {
         self.find_homes(places);
-        let mut sums: BTreeMap<String, Counters> = BTreeMap::new();
+        let mut sums = ByDevice::new();
         for place in places {
-            let Some(home) = self.homes.get(&place.address) else { continue };
-            add(sums.entry(home.clone()).or_default(), place.counters.iter().map(|(n, v)| (n, *v)));
+            let Some(&home) = self.homes.get(&place.address) else { continue };
+            add(sums.entry(home).or_default(), place.counters.iter().map(|(n, v)| (n, *v)));
         }
         self.told.insert(slot, sums);
     }
@@ -46,7 +48,7 @@ impl Ledger {
             let loopback = |device: &&crate::Device| device.interface().loopback && address.is_loopback();
             let found = list.iter().find(has).or_else(|| list.iter().find(loopback)).or_else(|| list.first());
             if let Some(device) = found {
-                self.homes.insert(address, device.name().to_owned());
+                self.homes.insert(address, device.number());
             }
         }
     }
@@ -59,11 +61,11 @@ impl Ledger {
         }
     }
 
-    /// All together.
-    pub(super) fn sums(&self) -> BTreeMap<String, Counters> {
+    /// All together, by the devices' numbers.
+    pub(super) fn sums(&self) -> ByDevice {
         let mut sums = self.gone.clone();
         for (device, counters) in self.told.values().flatten() {
-            let sum = sums.entry(device.clone()).or_default();
+            let sum = sums.entry(*device).or_default();
             add(sum, counters.iter().map(|(name, value)| (name, *value)));
         }
         sums

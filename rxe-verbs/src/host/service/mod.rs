@@ -27,6 +27,7 @@ use super::{
     group::Group,
     listeners::Listeners,
     name::{NAME, connect_by_file, file},
+    peers::Peers,
     records::Register,
     report::{Exchanged, ServiceCounters},
     slots::{Slot, Slots},
@@ -191,6 +192,7 @@ pub struct Service {
     probes: Probes,
     asks: Asks,
     ledger: Ledger,
+    peers: Peers,
     counters: ServiceCounters,
     /// By slot, since its process came.
     exchanged: HashMap<u8, Exchanged>,
@@ -249,6 +251,7 @@ impl Service {
             probes: Probes::default(),
             asks: Asks::default(),
             ledger: Ledger::default(),
+            peers: Peers::default(),
             counters: ServiceCounters::default(),
             exchanged: HashMap::new(),
             journal: Journal::new(now, place),

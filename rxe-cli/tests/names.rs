@@ -1,0 +1,135 @@
+//! What devices are called: by the configuration, by `rdma dev set`, and in what vendors' programs show.
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "../../rxe-verbs/tests/netns/mod.rs"]
+mod netns;
+#[path = "cm/stage.rs"]
+#[allow(dead_code, reason = "the tests of the connection manager use the rest")]
+mod stage;
+
+use common::{PATIENCE, failed, good, rxe, text};
+use serde_json::Value;
+use stage::{Host, scratch};
+use std::{fs, path::Path, process::Command, thread, time::Duration, time::Instant};
+
+fn with(config: &Path, arguments: &str) -> Command {
+    let mut command = rxe(arguments);
+    command.env("RXE_CONFIG", config);
+    command
+}
+
+fn shown(host: &Host, command: Command) -> String {
+    let output = host.output(command);
+    good(&output);
+    text(&output.stdout).to_owned()
+}
+
+#[test]
+fn a_device_is_called_as_it_was_told() {
+    let Some(host) = Host::new() else { return };
+    let config = scratch("names.toml");
+    fs::write(&config, "[[port]]\ninterface = \"lo\"\nname = \"roce_lo\"\n[service]\nidle_seconds = 1\n")
+        .unwrap();
+    let command = |arguments: &str| with(&config, arguments);
+    let ours = |arguments: &str| shown(&host, command(arguments));
+    assert!(ours("devices").contains("roce_lo\n"), "by the configuration");
+    assert_eq!(ours("ibdev2netdev"), "roce_lo port 1 ==> lo (Up)\n");
+    // Without it the number counts, which is also what its index is.
+    let plain = shown(&host, rxe("rdma link show -j"));
+    let plain: Value = serde_json::from_str(&plain).unwrap();
+    assert_eq!((&plain[0]["ifname"], &plain[0]["ifindex"]), (&"rxe0".into(), &0.into()));
+
+    ours("rdma dev set roce_lo name roce_eth0");
+    assert!(ours("rdma link").starts_with("link roce_eth0/1 state ACTIVE"), "by an administrator");
+    assert!(ours("rdma dev show roce_eth0").starts_with("0: roce_eth0: "));
+    // By its interface it is always found.
+    ours("link set lo name b");
+    assert_eq!(ours("ibdev2netdev"), "b port 1 ==> lo (Up)\n");
+    for (name, why) in
+        [("rxe7", "cannot be called rxe7: a name is"), ("a/b", "a name is"), ("-a", "unknown option")]
+    {
+        failed(&host.output(command(&format!("rdma dev set b name {name}"))), why);
+    }
+    failed(&host.output(command("rdma dev set roce_lo name x")), "no device is called roce_lo");
+    ours("rdma dev set b name rxe0");
+    assert_eq!(ours("ibdev2netdev"), "rxe0 port 1 ==> lo (Up)\n", "taken back");
+}
+
+#[test]
+fn gids_are_shown_as_vendors_do() {
+    let Some(host) = Host::new() else { return };
+    let rows = |arguments: &str| {
+        let printed = shown(&host, rxe(arguments));
+        printed.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect::<Vec<Vec<_>>>()
+    };
+    let all = rows("show_gids");
+    assert_eq!(all[0].iter().filter(|word| !word.is_empty()).count(), 7, "{all:?}");
+    let v4 = all.iter().find(|row| row.get(3).is_some_and(|gid| gid.ends_with(":ffff:7f00:0001"))).unwrap();
+    let wanted = ["rxe0", "1", &v4[2], "0000:0000:0000:0000:0000:ffff:7f00:0001", "127.0.0.1  ", "v2", "lo"];
+    assert_eq!(*v4, wanted);
+    assert_eq!(*all.last().unwrap(), [format!("n_gids_found={}", all.len() - 3)]);
+    assert_eq!(rows("show_gids rxe0 1"), all);
+    failed(&host.output(rxe("show_gids rxe0 2")), "no port 2");
+    failed(&host.output(rxe("show_gids nope")), "no device is called nope");
+}
+
+/// Programs go on under a new name, and what they count is found by it.
+#[test]
+fn counters_follow_the_name() {
+    let Some(host) = Host::new() else { return };
+    let config = Path::new(common::CONFIG);
+    let server = host.watched(with(config, "rping --persistent"), "");
+    let start = Instant::now();
+    let sent = || -> Option<(String, u64)> {
+        let links: Value = serde_json::from_str(&shown(&host, with(config, "rdma statistic -j"))).unwrap();
+        Some((links[0]["ifname"].as_str()?.to_owned(), links[0]["sent_pkts"].as_u64()?))
+    };
+    let ping = || {
+        while !host.output(with(config, "rping 127.0.0.1 -n 3")).status.success() {
+            assert!(start.elapsed() < PATIENCE, "nobody answers");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    ping();
+    let (name, before) = sent().unwrap();
+    assert!(name == "rxe0" && before > 0, "{name} {before}");
+    shown(&host, with(config, "rdma dev set rxe0 name later"));
+    ping();
+    let (name, after) = sent().unwrap();
+    assert!(name == "later" && after > before, "{name} {after}");
+    drop(server);
+}
+
+/// Whom programs have connected with is known, on both sides, and what the configuration calls it.
+#[test]
+fn hosts_that_were_met_are_listed() {
+    let Some((here, there)) = netns::pair(1500) else { return };
+    let (here, there) = (Host::of(here), Host::of(there));
+    let devices: Value = serde_json::from_str(&shown(&there, rxe("devices v1 --json"))).unwrap();
+    let guid = devices[0]["guid"].as_str().unwrap();
+    let config = scratch("fabric.toml");
+    let named = format!("[[fabric.port]]\nguid = \"{guid}\"\nname = \"storage/P1\"\n");
+    fs::write(&config, format!("{named}[service]\nidle_seconds = 60\n")).unwrap();
+    let fabric = || -> Value { serde_json::from_str(&shown(&here, with(&config, "fabric --json"))).unwrap() };
+    let before = fabric();
+    assert_eq!(
+        (&before["others"][0]["name"], &before["others"][0]["seconds"]),
+        (&"storage/P1".into(), &Value::Null)
+    );
+
+    let server = here.watched(with(&config, "rping --persistent"), "");
+    good(&there.client("rping 10.9.0.1 -n 3"));
+    let met = fabric();
+    let others = met["others"].as_array().unwrap();
+    assert_eq!(others.len(), 1, "{met}");
+    assert_eq!(others[0]["guid"], guid, "{met}");
+    assert_eq!((&others[0]["name"], &others[0]["pkeys"][0]), (&"storage/P1".into(), &0xffff.into()), "{met}");
+    assert!(others[0]["addresses"][0] == "10.9.0.2" && others[0]["seconds"].is_u64(), "{met}");
+    // It is remembered when the program that met it is gone.
+    drop(server);
+    let line = format!("guid {guid}  \"storage/P1\"  P_Keys 0xffff  heard of ");
+    let printed = shown(&here, with(&config, "fabric"));
+    assert!(printed.lines().any(|text| text.contains(&line)), "{printed}");
+    good(&here.output(with(&config, "service stop")));
+}
