@@ -83,6 +83,7 @@ pub struct World {
     next_qpn: u32,
     next_wr: u64,
     next_port: u16,
+    patience: Option<Duration>,
     /// Numbers by which connection managers know the suite: others in each run, for a device may remember those of the last.
     pub identity: u64,
 }
@@ -103,7 +104,12 @@ impl World {
     /// How long the device may take to answer.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        self.link.patience()
+        self.patience.unwrap_or_else(|| self.link.patience())
+    }
+
+    /// Gives the device more time to answer, or less, than is usual for the link.
+    pub const fn set_patience(&mut self, patience: Duration) {
+        self.patience = Some(patience);
     }
 
     /// How long nothing may come for the link to count as quiet.
@@ -301,6 +307,7 @@ impl Bench {
             next_qpn: 0x0100,
             next_wr: 0,
             next_port: 20_000,
+            patience: None,
             identity: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), "rxe-conform"),
         };
         Self { world: Rc::new(RefCell::new(world)) }

@@ -26,7 +26,7 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// Conformance suite for RoCE devices: which rules does a NIC, a driver or a stack break?
@@ -46,6 +46,9 @@ struct Arguments {
     /// Leaves out what takes long on real time
     #[arg(long)]
     quick: bool,
+    /// How long the device may take to answer before it counts as silent [default: 3 by UDP, 4 with whole frames]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    patience: Option<Duration>,
     /// A broken rule that is only asked for ("should") fails the run, too
     #[arg(long)]
     strict: bool,
@@ -91,6 +94,15 @@ fn main() -> ExitCode {
             ExitCode::from(3)
         }
     }
+}
+
+/// A time on the command line: up to a day.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if !(0.0..=86_400.0).contains(&value) {
+        return Err("it has to be between 0 and 86400 seconds".into());
+    }
+    Duration::try_from_secs_f64(value).map_err(|error| error.to_string())
 }
 
 fn chosen(arguments: &Arguments) -> Vec<Case> {
@@ -154,12 +166,15 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     }
     // The pair of interfaces, if there is one, is taken down at the end.
     let open::Opened { dut, link, pair: _pair } = arguments.which.open()?;
-    if let (Some(file), Some(own)) = (&arguments.replay, arguments.as_end) {
-        return replay(file, own, &mut Bench::new(dut, link));
-    }
     let about = dut.about().clone();
-    let differences = differences(arguments, &about.name)?;
     let mut bench = Bench::new(dut, link);
+    if let Some(patience) = arguments.patience {
+        bench.world.borrow_mut().set_patience(patience);
+    }
+    if let (Some(file), Some(own)) = (&arguments.replay, arguments.as_end) {
+        return replay(file, own, &mut bench);
+    }
+    let differences = differences(arguments, &about.name)?;
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let (clock, quiet) = (Instant::now(), arguments.quiet);
     let bar = progress(cases.len(), quiet);

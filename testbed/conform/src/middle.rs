@@ -21,15 +21,11 @@ pub(crate) struct Middle {
     #[arg(long, value_name = "COMMAND")]
     right: Option<String>,
     /// With --between: how long the left one needs until it listens
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
-    settle: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = crate::seconds)]
+    settle: Duration,
     /// With --between: how long both may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
-    limit: f64,
-}
-
-fn seconds(value: f64) -> Result<Duration, String> {
-    Duration::try_from_secs_f64(value).map_err(|error| format!("{value} seconds: {error}"))
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = crate::seconds)]
+    limit: Duration,
 }
 
 impl Middle {
@@ -56,8 +52,8 @@ impl Middle {
         let programs = Programs {
             left: first.clone(),
             right: second.clone(),
-            settle: seconds(self.settle)?,
-            limit: seconds(self.limit)?,
+            settle: self.settle,
+            limit: self.limit,
         };
         let bridge = Bridge::open(left, right)?;
         let findings = between::run(&bridge, &cases, &programs, watch);

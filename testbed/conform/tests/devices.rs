@@ -6,6 +6,9 @@ use std::{
     process::{Command, Output},
 };
 
+/// On a busy machine an answer may be late.
+const PATIENT: [&str; 2] = ["--patience", "60"];
+
 /// A folder for the reports of one test.
 fn folder(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -52,14 +55,15 @@ fn our_core_passes_every_case() {
 fn our_provider_passes_over_udp() {
     let folder = folder("udp");
     let report = folder.join("r.json");
-    let words = ["--dut", "udp", "--quick", "--strict", "--json", report.to_str().unwrap()];
+    let mut words = vec!["--dut", "udp", "--quick", "--strict", "--json", report.to_str().unwrap()];
+    words.extend(PATIENT);
     let own = Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|status| status.success());
     let output = if own {
         let script = "ip link set lo up && exec \"$@\"";
         let mut command = Command::new("unshare");
         command
             .args(["-rn", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_rxe-conform")])
-            .args(words)
+            .args(&words)
             .output()
     } else {
         conform(&words).output()
@@ -81,6 +85,7 @@ fn our_provider_passes_with_whole_frames() {
     for (dut, least) in [("raw", 660), ("rocev1", 640)] {
         let report = folder(dut).join("r.json");
         let output = conform(&["--dut", dut, "--quick", "--strict", "--json", report.to_str().unwrap()])
+            .args(PATIENT)
             .output()
             .unwrap();
         passed(&output, least, &report);

@@ -361,7 +361,7 @@ const REQUESTER: &[Case] = &[
         "A repeated READ's responses may start with a middle packet, as some peers send them",
         "kernel rxe",
         |b| {
-            let mut c = b.rc_with(|o| o.timeout = 14)?;
+            let mut c = b.rc_with(|o| o.timeout = 17)?;
             let (wr, psn) = reading(&mut c, 3072)?;
             c.respond(psn, Packet::of(op::READ_FIRST).msn(1).data(vec![1; 1024]))?;
             c.rx(Packet::of(op::READ_REQUEST).psn(psn + 1))?;

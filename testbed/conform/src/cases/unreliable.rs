@@ -7,6 +7,7 @@ use crate::{
     dut::{Feature, Kind, Service, WrOp},
     wire::{Packet, Roce, op},
 };
+use std::time::Duration;
 
 /// Adds the cases of this theme.
 pub(super) fn add(all: &mut Vec<Case>) {
@@ -150,7 +151,7 @@ const UC: &[Case] = &[
         c.post(WrOp::Send, 8)?;
         c.request(Packet::of(op::SEND_ONLY))?;
         c.nak(c.expected - 1, 0x60)?;
-        c.quiet_for(c.patience() / 20)
+        c.quiet_for(Duration::from_millis(200))
     }),
 ];
 

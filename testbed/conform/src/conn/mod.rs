@@ -2,6 +2,8 @@
 
 mod program;
 
+pub use program::Came;
+
 use crate::{
     bench::{Got, World},
     case::{Outcome, broken, check},
@@ -60,8 +62,9 @@ impl Default for Options {
             dut_psn: 0x20_0000,
             access: Access::COMMON.to_vec(),
             region: Access::COMMON.to_vec(),
-            // 1.07 s: nothing is sent again while a case is still about its first packets. Cases about losses have their own.
-            timeout: 18,
+            // 8.6 s: nothing is sent again while a case is still about its first packets, on a busy machine either. Cases
+            // about losses have their own.
+            timeout: 21,
             retry_cnt: 7,
             rnr_retry: 7,
             // 0.64 ms.

@@ -2,10 +2,20 @@
 
 use super::{Conn, LOCAL, Posted, RECEIVES};
 use crate::{
+    bench::Got,
     case::{Outcome, broken, check},
-    dut::{Flag, Kind, RecvWr, SendWr, Sge, Wc, WrOp},
+    dut::{Flag, Handle, Kind, RecvWr, SendWr, Sge, Wc, WrOp},
 };
 use std::time::Duration;
+
+/// What came first from a device ([`Conn::next_or_wc`]).
+#[derive(Clone, Debug)]
+pub enum Came {
+    /// A packet.
+    Packet(Got),
+    /// Its program was told of a completion.
+    Completion(Wc),
+}
 
 impl Conn {
     /// The device posts a receive of that many bytes.
@@ -134,11 +144,29 @@ impl Conn {
     /// # Errors
     /// What the device says.
     pub fn wc_within(&self, kind: Kind, within: Duration) -> Outcome<Option<Wc>> {
-        let cq = match kind {
+        self.world.borrow_mut().completion(self.cq_of(kind), within)
+    }
+
+    /// Where completions of that kind go.
+    const fn cq_of(&self, kind: Kind) -> Handle {
+        match kind {
             Kind::Send => self.objects.send_cq,
             Kind::Recv => self.objects.recv_cq,
-        };
-        self.world.borrow_mut().completion(cq, within)
+        }
+    }
+
+    /// What comes first within `within`: the device's next packet, or its next completion of that kind.
+    ///
+    /// # Errors
+    /// What the device says, or the link.
+    pub fn next_or_wc(&self, kind: Kind, within: Duration) -> Outcome<Option<Came>> {
+        let (qpn, cq) = (self.qpn, self.cq_of(kind));
+        self.world.borrow_mut().until(within, |world| {
+            if let Some(got) = world.take(qpn, Duration::ZERO)? {
+                return Ok(Some(Came::Packet(got)));
+            }
+            Ok(world.completion(cq, Duration::ZERO)?.map(Came::Completion))
+        })
     }
 
     /// The device's next completion of that kind is a success of that request.

@@ -20,7 +20,7 @@ use std::{
 };
 
 /// How long the device's Ethernet address is waited for.
-const NEIGHBOUR: Duration = Duration::from_secs(5);
+const NEIGHBOUR: Duration = Duration::from_secs(20);
 /// How often it is asked for.
 const ASK: Duration = Duration::from_millis(300);
 /// A packet socket looks at its timeout that often.

@@ -1,15 +1,12 @@
 //! The device's program connects: its REQ, and what it makes of every answer.
 
-use super::peer;
+use super::{SEVERAL, peer};
 use crate::{
     case::{Case, check, may, must, same, should},
     cm::{IP_HEADER, told},
     wire::cm::{Kind, LOCAL_ID, REMOTE_ID, mad, other, rep, req},
 };
 use std::time::Duration;
-
-/// The longest that a REQ may wait before it is repeated: kernels take up to 6.2 s.
-const PATIENT: Duration = Duration::from_secs(14);
 
 const REQUEST: &[Case] = &[
     must(
@@ -83,7 +80,7 @@ const REQUEST: &[Case] = &[
         |b| {
             let mut peer = peer(b)?;
             let (_, _, request) = peer.called(&[])?;
-            peer.again(&request, PATIENT)
+            peer.again(&request, SEVERAL)
         },
     )
     .slow(),
@@ -165,7 +162,7 @@ const REPLY: &[Case] = &[
             peer.program("rdma_establish", |cm| cm.establish(id))?;
             let rtu = peer.rx(Kind::Rtu)?;
             peer.tx(&reply)?;
-            peer.again(&rtu, Duration::from_secs(4))?;
+            peer.again(&rtu, SEVERAL)?;
             peer.no_event()
         },
     ),

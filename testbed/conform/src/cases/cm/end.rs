@@ -1,17 +1,11 @@
 //! The end of connections: DREQ and DREP, crossing and repeated, and what waits afterwards; LAP.
 
-use super::{listened, peer};
+use super::{SEVERAL, listened, peer};
 use crate::{
     case::{Case, may, must, same, should},
     cm::{SOON, told},
     wire::cm::{Kind, LOCAL_ID, Message, REMOTE_ID, mad, other, req},
 };
-use std::time::Duration;
-
-/// Long enough for a repetition on slow devices.
-const SEVERAL: Duration = Duration::from_secs(6);
-/// Long enough for the end of a connection's waiting: a second for 67 ms of local ACK timeout, on slow devices.
-const TIMEWAIT: Duration = Duration::from_secs(8);
 
 const CASES: &[Case] = &[
     must(
@@ -39,7 +33,7 @@ const CASES: &[Case] = &[
             let dreq = peer.rx(Kind::Dreq)?;
             peer.tx(&peer.reply(&dreq, Kind::Drep))?;
             peer.event("DISCONNECTED")?;
-            let event = peer.event_within(TIMEWAIT)?;
+            let event = peer.event_within(SEVERAL)?;
             same("the next event", event.map(|event| event.event).as_deref(), Some("TIMEWAIT_EXIT"))
         },
     ),
@@ -133,7 +127,7 @@ const CASES: &[Case] = &[
             let link =
                 peer.passive_with(|request| request.with(req::LOCAL_TIMEOUT, SOON).with(req::CM_RETRIES, 2))?;
             peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
-            let event = peer.event_within(Duration::from_secs(20))?;
+            let event = peer.event_within(SEVERAL)?;
             same("the next event", event.map(|event| event.event).as_deref(), Some("DISCONNECTED"))
         },
     )
@@ -183,7 +177,7 @@ const CASES: &[Case] = &[
         peer.event("DISCONNECTED")?;
         peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
         peer.rx(Kind::Drep)?;
-        peer.event_within(TIMEWAIT)?;
+        peer.event_within(SEVERAL)?;
         let request = peer.req().with(req::QPN, link.qpn.into()).with_private_at(36, &[6; 3]);
         peer.tx(&request)?;
         told(&peer.event("CONNECT_REQUEST")?, &[6; 3])

@@ -12,6 +12,11 @@ use crate::{
     cm::Peer,
     dut::{Feature, Space},
 };
+use std::time::Duration;
+
+/// Much longer than a device needs until it repeats a message, or until an ended connection has waited: kernels take up to
+/// 6.2 s for a REQ, and 1 s for the wait that a local ACK timeout of 67 ms makes.
+const SEVERAL: Duration = Duration::from_secs(20);
 
 /// What all of them need.
 const NEEDS: &[Feature] = &[Feature::Cm];

@@ -1,6 +1,6 @@
 //! The device's program listens: requests, refusals, and what happens until the connection stands.
 
-use super::{listened, peer};
+use super::{SEVERAL, listened, peer};
 use crate::{
     bench::Bench,
     case::{Case, Outcome, check, must, same, should},
@@ -8,9 +8,6 @@ use crate::{
     wire::cm::{Kind, LOCAL_ID, Message, REMOTE_ID, mad, other, rep, req},
 };
 use std::time::Duration;
-
-/// Twenty times [`SOON`], for slow devices.
-const SEVERAL: Duration = Duration::from_secs(6);
 
 /// The device refuses a REQ that is changed so, and its program hears nothing of it.
 fn refused(b: &mut Bench, change: impl FnOnce(Message) -> Message) -> Outcome<u64> {
@@ -206,10 +203,8 @@ const WRONG: &[Case] = &[
             let mut peer = listened(b)?;
             let request = peer.req().with(req::ALTERNATE_LID, 0xffff);
             peer.tx(&request)?;
-            if peer.event_within(peer.calm())?.is_some() {
-                return Ok(());
-            }
-            let reason = peer.rx(Kind::Rej)?.get(other::REASON);
+            let Some(reject) = peer.decision()? else { return Ok(()) };
+            let reason = reject.get(other::REASON);
             check((18..=23).contains(&reason), || format!("the reason is {reason}"))
         },
     ),
