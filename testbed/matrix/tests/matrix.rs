@@ -188,6 +188,7 @@ fn mistakes_are_told() {
         ("--hosts two.toml --out out --job 99999", 3, "there is no job 99999 of"),
         ("--hosts two.toml --out out --program rping --size 64", 1, "/no/such/shell cannot be started"),
         ("--hosts two.toml", 2, "--out"),
+        ("--hosts two.toml --out out --limit 18446744073709551615", 2, "604800"),
     ] {
         let (got, text) = run(arguments);
         assert_eq!(got, Some(code), "{arguments}: {text}");
