@@ -23,8 +23,12 @@ impl Conn {
     /// # Errors
     /// What the device says.
     pub fn post_recv(&mut self, len: usize) -> Outcome<Posted> {
+        // One behind the other, and from the start again where there is no room.
+        if self.next_receive + len > LOCAL - RECEIVES {
+            self.next_receive = 0;
+        }
         let offset = RECEIVES + self.next_receive;
-        self.next_receive = (self.next_receive + len.next_multiple_of(64)) % (LOCAL - RECEIVES - 4096);
+        self.next_receive += len.next_multiple_of(64);
         let sge = self.local(offset, len);
         let mut world = self.world.borrow_mut();
         let wr_id = world.new_wr();
