@@ -113,7 +113,7 @@ pub struct Tally {
 
 /// Counts findings.
 #[must_use]
-pub fn tally(findings: &[Finding]) -> Tally {
+pub fn tally<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Tally {
     let mut tally = Tally::default();
     for finding in findings {
         *match finding.verdict {
