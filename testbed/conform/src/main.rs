@@ -85,14 +85,32 @@ const AFTER_HELP: &str = "Exit codes: 0 all rules kept, 1 a rule broken, 2 wrong
     Examples:\n  rxe-conform --dut core\n  rxe-conform --dut udp --quick --html report.html\n  \
     rxe-conform --dut remote --agent 192.0.2.7:7000 --device mlx5_0 --address 192.0.2.7 --raw eth1 --own 192.0.2.200";
 
+/// What was asked for cannot be: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match start(&arguments) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("rxe-conform: {error}");
-            ExitCode::from(3)
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 3 })
         }
+    }
+}
+
+/// A line for people. A reader that has seen enough (head) is no error.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+impl Arguments {
+    /// Whether nothing is said about single cases: standard output may be a report's.
+    fn is_quiet(&self) -> bool {
+        let reports = [&self.json, &self.junit, &self.html, &self.markdown];
+        self.quiet || reports.into_iter().flatten().any(|path| path == Path::new("-"))
     }
 }
 
@@ -138,10 +156,12 @@ fn list(cases: &[Case], as_json: bool) {
 
 fn differences(arguments: &Arguments, name: &str) -> Result<Differences, Box<dyn Error>> {
     let text = match &arguments.expected {
-        Some(path) => fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?,
+        Some(path) => {
+            fs::read_to_string(path).map_err(|error| Usage(format!("{}: {error}", path.display())))?
+        }
         None => open::shipped_differences(name).to_owned(),
     };
-    Differences::parse(&text).map_err(|error| format!("list of differences of {name}: {error}").into())
+    Differences::parse(&text).map_err(|error| Usage(format!("list of differences of {name}: {error}")).into())
 }
 
 fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
@@ -157,9 +177,8 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         return between(arguments);
     }
     if cases.is_empty() {
-        return Err(
-            format!("no case begins with {}; --list shows them", arguments.filter.join(" or ")).into()
-        );
+        let wanted = arguments.filter.join(" or ");
+        return Err(Usage(format!("no case begins with {wanted}; --list shows them")).into());
     }
     if let Some(code) = arguments.which.enclosed()? {
         return Ok(code);
@@ -176,7 +195,7 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     }
     let differences = differences(arguments, &about.name)?;
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-    let (clock, quiet) = (Instant::now(), arguments.quiet);
+    let (clock, quiet) = (Instant::now(), arguments.is_quiet());
     let bar = progress(cases.len(), quiet);
     // Panics of a device in this process are told by the finding, not by a trace among the progress.
     std::panic::set_hook(Box::new(|_| ()));
@@ -187,7 +206,7 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let report = Report { about, started, seconds: clock.elapsed().as_secs_f64(), findings };
     if !quiet {
         // Laws of form are decided last.
-        report.findings[cases.len()..].iter().filter_map(told).for_each(|text| println!("{text}"));
+        report.findings[cases.len()..].iter().filter_map(told).for_each(|text| say(&text));
     }
     write_reports(arguments, &report)?;
     Ok(conclude(arguments, &report))
@@ -196,7 +215,7 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 /// Stands between two hosts.
 fn between(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-    let (clock, quiet) = (Instant::now(), arguments.quiet);
+    let (clock, quiet) = (Instant::now(), arguments.is_quiet());
     let count = middle::chosen(&arguments.filter).len();
     let bar = progress(count, quiet);
     let watch = |id: &str, finding: Option<&Finding>| show(&bar, quiet, id, finding);
@@ -207,7 +226,7 @@ fn between(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     bar.finish_and_clear();
     let report = Report { about, started, seconds: clock.elapsed().as_secs_f64(), findings };
     if !quiet {
-        report.findings.iter().skip(count).filter_map(told).for_each(|text| println!("{text}"));
+        report.findings.iter().skip(count).filter_map(told).for_each(|text| say(&text));
     }
     write_reports(arguments, &report)?;
     Ok(conclude(arguments, &report))
@@ -218,25 +237,27 @@ fn show(bar: &ProgressBar, quiet: bool, id: &str, finding: Option<&Finding>) {
     let Some(finding) = finding else { return bar.set_message(id.to_owned()) };
     bar.inc(1);
     if !quiet && let Some(text) = told(finding) {
-        bar.suspend(|| println!("{text}"));
+        bar.suspend(|| say(&text));
     }
 }
 
 /// Plays a recording and tells the differences, those that matter first.
 fn replay(file: &Path, own: IpAddr, bench: &mut Bench) -> Result<ExitCode, Box<dyn Error>> {
-    let session = Session::read(file, own)?;
+    let session = Session::read(file, own).map_err(Usage)?;
     let differences = match play(bench, &session) {
         Ok(differences) => differences,
         Err(Fail::Gone(why)) => return Err(why.into()),
         Err(Fail::Broken(why)) => vec![Different { at: 0, what: why, because: None }],
-        Err(Fail::Skip(why)) => return Err(format!("{} cannot be played: {why}", file.display()).into()),
+        Err(Fail::Skip(why)) => {
+            return Err(Usage(format!("{} cannot be played: {why}", file.display())).into());
+        }
     };
     let (explained, matter): (Vec<_>, Vec<_>) = differences.iter().partition(|one| one.because.is_some());
     for one in &matter {
-        println!("DIFFERS {}", one.what);
+        say(&format!("DIFFERS {}", one.what));
     }
     for one in &explained {
-        println!("  {} [{}]", one.what, one.because.unwrap_or_default());
+        say(&format!("  {} [{}]", one.what, one.because.unwrap_or_default()));
     }
     eprintln!("{}: {} differences, {} explained ones", file.display(), matter.len(), explained.len());
     Ok(if matter.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -269,7 +290,7 @@ fn progress(count: usize, quiet: bool) -> ProgressBar {
 
 fn save(path: &Path, text: &str) -> Result<(), Box<dyn Error>> {
     if path == Path::new("-") {
-        println!("{text}");
+        say(text);
         return Ok(());
     }
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())

@@ -1,5 +1,6 @@
 //! `--between`: the tester as a bridge between two hosts.
 
+use crate::Usage;
 use clap::Args;
 use rxe_conform::{
     between::{self, Between, Bridge, Programs},
@@ -43,18 +44,14 @@ impl Middle {
         let (Some([left, right]), Some(first), Some(second)) =
             (self.between.as_deref(), &self.left, &self.right)
         else {
-            return Err("--between wants two interfaces, --left and --right".into());
+            return Err(Usage("--between wants two interfaces, --left and --right".into()).into());
         };
         let cases = chosen(filter);
         if cases.is_empty() {
-            return Err(format!("no case between hosts begins with {}", filter.join(" or ")).into());
+            return Err(Usage(format!("no case between hosts begins with {}", filter.join(" or "))).into());
         }
-        let programs = Programs {
-            left: first.clone(),
-            right: second.clone(),
-            settle: self.settle,
-            limit: self.limit,
-        };
+        let programs =
+            Programs { left: first.clone(), right: second.clone(), settle: self.settle, limit: self.limit };
         let bridge = Bridge::open(left, right)?;
         let findings = between::run(&bridge, &cases, &programs, watch);
         let about = About {

@@ -97,13 +97,27 @@ fn what_goes_wrong_has_its_exit_code() {
     let code = |words: &[&str]| conform(words).output().unwrap().status.code();
     assert_eq!(code(&["--list"]), Some(0));
     assert_eq!(code(&["--dut", "nonsense"]), Some(2));
-    assert_eq!(code(&["--filter", "NO.SUCH"]), Some(3));
+    assert_eq!(code(&["--filter", "NO.SUCH"]), Some(2));
+    assert_eq!(code(&["--patience", "-1"]), Some(2));
+    assert_eq!(code(&["--expected", "/no/such/list"]), Some(2));
     // Nobody listens there.
     let remote =
         ["--dut", "remote", "--agent", "127.0.0.1:9", "--address", "127.0.0.1", "--own", "127.0.0.99"];
     assert_eq!(code(&remote), Some(3));
     let output = conform(&["--dut", "remote"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
     assert!(words(&output).contains("--agent"), "{}", words(&output));
+}
+
+/// Standard output is the report's alone, although a case fails.
+#[test]
+fn a_report_to_standard_output_can_be_parsed() {
+    let list = folder("lists").join("stdout.toml");
+    fs::write(&list, "[[difference]]\nid = 'RC.PSN.WRAP.1'\nwhy = 'it was so once'\n").unwrap();
+    let words = ["--filter", "RC.PSN.WRAP.1", "--expected", list.to_str().unwrap(), "--json", "-"];
+    let output = conform(&words).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["summary"]["mended"], 1, "{report}");
 }
 
 #[test]
