@@ -404,7 +404,9 @@ impl Peer {
         let (patience, start) = (self.world.borrow().patience(), self.world.borrow().now());
         while self.world.borrow().now() < start + patience {
             if let Some(event) = self.event_within(self.calm())? {
-                check(event.event == "CONNECT_REQUEST", || format!("expected a request, got {}", event.event))?;
+                check(event.event == "CONNECT_REQUEST", || {
+                    format!("expected a request, got {}", event.event)
+                })?;
                 return Ok(None);
             }
             if let Some(message) = self.take(Duration::ZERO)? {
@@ -479,7 +481,27 @@ impl Peer {
         Ok((id, qpn, self.rx(kind)?))
     }
 
-    /// A connection that the device's program has asked for, up to our RTU.
+    /// The device's program says that its end is ready: its RTU.
+    ///
+    /// # Errors
+    /// If none comes.
+    pub fn established(&mut self, id: Handle) -> Outcome<Message> {
+        self.program("rdma_establish", |cm| cm.establish(id))?;
+        self.rx(Kind::Rtu)
+    }
+
+    /// The program learns of a DREQ of ours, and agrees: its DREP.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn ended(&mut self, link: &Link, dreq: &Message) -> Outcome<Message> {
+        self.tx(dreq)?;
+        self.event("DISCONNECTED")?;
+        self.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
+        self.rx(Kind::Drep)
+    }
+
+    /// A connection that the device's program has asked for, up to its RTU.
     ///
     /// # Errors
     /// If it does not come to that.
@@ -488,8 +510,7 @@ impl Peer {
         let reply = self.rep(&request);
         self.tx(&reply)?;
         self.event("CONNECT_RESPONSE")?;
-        self.program("rdma_establish", |cm| cm.establish(id))?;
-        self.rx(Kind::Rtu)?;
+        self.established(id)?;
         Ok(Link {
             own: reply.get(LOCAL_ID) as u32,
             far: request.get(LOCAL_ID) as u32,
