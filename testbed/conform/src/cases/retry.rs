@@ -2,7 +2,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, broken, check, must, same, template},
+    case::{Case, Outcome, broken, check, must, numbered, same, template},
     conn::{Came, Conn},
     dut::{Feature, Kind, State, WrOp},
     wire::{Packet, op},
@@ -11,8 +11,7 @@ use std::time::Duration;
 
 /// Adds the cases of this theme.
 pub(super) fn add(all: &mut Vec<Case>) {
-    let counts = [0, 1, 3, 7].map(|count| (count, count.to_string(), count.to_string()));
-    all.extend(COUNT.family(counts, counted).map(Case::slow));
+    all.extend(COUNT.family(numbered([0, 1, 3, 7]), counted).map(Case::slow));
     let codes =
         [12, 14, 16, 17].map(|code| (code, code.to_string(), format!("{code} ({:?})", timeout(code))));
     all.extend(

@@ -2,7 +2,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, broken, check, must, same, template},
+    case::{Case, Outcome, broken, check, must, numbered, same, template},
     conn::{Came, Conn, pattern},
     dut::{Feature, Kind, State, WrOp},
     wire::{Packet, op},
@@ -19,8 +19,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
             .family(codes(), timer_is_obeyed)
             .map(|case| if case_is_long(&case) { case.slow() } else { case }),
     );
-    let counts = [0, 1, 3, 6].map(|count| (count, count.to_string(), count.to_string()));
-    all.extend(RETRIES.family(counts, retries));
+    all.extend(RETRIES.family(numbered([0, 1, 3, 6]), retries));
     all.extend_from_slice(RESPONDER);
     all.extend_from_slice(REQUESTER);
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, check, must, same, should, template},
+    case::{Case, Outcome, check, must, named, same, should, template},
     conn::{Conn, pattern},
     dut::{Feature, Kind, Service, WrOp},
     wire::{Packet, Roce, op},
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) fn add(all: &mut Vec<Case>) {
     all.extend(UC.iter().cloned().map(|case| case.needs(&[Feature::Uc])));
     let lost = [(0, "FIRST", "first"), (1, "MIDDLE", "middle"), (2, "LAST", "last")];
-    let members = lost.map(|(which, id, words)| (which, id.to_owned(), words.to_owned()));
+    let members = named(lost);
     all.extend(
         LOST.family(members.clone(), |b, which| lost_packet(b, which, false))
             .map(|case| case.needs(&[Feature::Uc])),

@@ -432,6 +432,21 @@ impl Conn {
         self.respond(psn, Packet::of(op::ACK).syndrome(0x1f).msn(self.msn))
     }
 
+    /// Answers a READ request of the device's with these bytes, and counts one more message as completed.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn answer_read(&mut self, psn: u32, data: &[u8]) -> Outcome {
+        self.msn = self.msn.wrapping_add(1) & MASK24;
+        let count = data.len().div_ceil(self.mtu()).max(1);
+        for at in 0..count {
+            let code = op::read_response(at == 0, at + 1 == count);
+            let part = &data[at * self.mtu()..data.len().min((at + 1) * self.mtu())];
+            self.respond(psn.wrapping_add(at as u32), Packet::of(code).msn(self.msn).data(part.to_vec()))?;
+        }
+        Ok(())
+    }
+
     /// Refuses that PSN with a syndrome.
     ///
     /// # Errors
