@@ -86,6 +86,7 @@ pub struct World {
     next_wr: u64,
     next_port: u16,
     patience: Option<Duration>,
+    hurried: bool,
     /// Numbers by which connection managers know the suite: others in each run, for a device may remember those of the last.
     pub identity: u64,
 }
@@ -106,7 +107,12 @@ impl World {
     /// How long the device may take to answer.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        self.patience.unwrap_or_else(|| self.link.patience())
+        self.patience.filter(|_| !self.hurried).unwrap_or_else(|| self.link.patience())
+    }
+
+    /// Whether the usual time has to do all the same: in vain one need not wait for long.
+    pub const fn hurry(&mut self, hurried: bool) {
+        self.hurried = hurried;
     }
 
     /// Gives the device more time to answer, or less, than is usual for the link.
@@ -185,7 +191,9 @@ impl World {
     /// Keeps what has arrived, if it goes from the device to us.
     fn take_in(&mut self, arrival: Arrival) -> Outcome<bool> {
         let expected = self.ends();
-        if ends_of(&arrival.ip).is_none_or(|ends| ends.src != expected.dst || ends.dst != expected.src) {
+        let is_to_us =
+            |ends: Ends| ends.src == expected.dst && (ends.dst == expected.src || ends.dst.is_multicast());
+        if !ends_of(&arrival.ip).is_some_and(is_to_us) {
             return Ok(false);
         }
         let seen = take_apart(&arrival.ip, arrival.header_seen).map_err(|why| {
@@ -317,6 +325,7 @@ impl Bench {
             next_wr: 0,
             next_port: 20_000,
             patience: None,
+            hurried: false,
             identity: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), "rxe-conform"),
         };
         Self { world: Rc::new(RefCell::new(world)) }

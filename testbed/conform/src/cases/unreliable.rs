@@ -155,14 +155,16 @@ const UC: &[Case] = &[
     }),
 ];
 
-const QKEY: u32 = 0x1111_1111;
+/// The Q_Key of the device's datagram queue pairs.
+pub(super) const QKEY: u32 = 0x1111_1111;
 
-fn ud(b: &mut Bench) -> Outcome<Conn> {
+/// A datagram queue pair.
+pub(super) fn ud(b: &mut Bench) -> Outcome<Conn> {
     b.rc_with(|o| o.service = Service::Ud)
 }
 
 /// A datagram from a queue pair of ours.
-fn datagram(c: &Conn, data: &[u8]) -> Packet {
+pub(super) fn datagram(c: &Conn, data: &[u8]) -> Packet {
     Packet::of(op::UD_SEND_ONLY).qkey(QKEY).src_qp(c.qpn).data(data.to_vec())
 }
 

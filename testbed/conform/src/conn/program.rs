@@ -4,7 +4,7 @@ use super::{Conn, LOCAL, Posted, RECEIVES};
 use crate::{
     bench::Got,
     case::{Outcome, broken, check},
-    dut::{Flag, Handle, Kind, RecvWr, SendWr, Sge, Wc, WrOp},
+    dut::{Av, Flag, Handle, Kind, RecvWr, SendWr, Sge, Wc, WrOp},
 };
 use std::time::Duration;
 
@@ -81,7 +81,15 @@ impl Conn {
     /// # Errors
     /// What the device says.
     pub fn post_to(&mut self, wr: WrOp, len: usize, (qpn, qkey): (u32, u32)) -> Outcome<u64> {
-        let (sge, dest) = (vec![self.local(0, len)], Some((self.way(), qpn, qkey)));
+        self.post_along(wr, len, (self.way(), qpn, qkey))
+    }
+
+    /// The same along any way.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn post_along(&mut self, wr: WrOp, len: usize, dest: (Av, u32, u32)) -> Outcome<u64> {
+        let (sge, dest) = (vec![self.local(0, len)], Some(dest));
         let mut world = self.world.borrow_mut();
         let wr_id = world.new_wr();
         world.note(format!("post_send {wr:?}"));

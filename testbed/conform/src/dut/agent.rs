@@ -301,6 +301,14 @@ impl Dut for AgentDut {
         Ok(rkey as u32)
     }
 
+    fn attach(&mut self, qp: Handle, group: IpAddr) -> Answer<()> {
+        self.call("attach_mcast", json!({ "qp": qp, "group": group })).map(|_| ())
+    }
+
+    fn detach(&mut self, qp: Handle, group: IpAddr) -> Answer<()> {
+        self.call("detach_mcast", json!({ "qp": qp, "group": group })).map(|_| ())
+    }
+
     fn close(&mut self, handle: Handle) -> Answer<()> {
         self.call("close", json!({ "handle": handle }))?;
         self.made.retain(|made| *made != handle);

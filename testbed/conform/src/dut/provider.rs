@@ -234,6 +234,14 @@ impl Dut for Provider {
         Ok(new.0)
     }
 
+    fn attach(&mut self, qp: Handle, group: IpAddr) -> Answer<()> {
+        find!(self, qp, Qp)?.attach_multicast(group.into()).map_err(|error| refused(&error, error.errno()))
+    }
+
+    fn detach(&mut self, qp: Handle, group: IpAddr) -> Answer<()> {
+        find!(self, qp, Qp)?.detach_multicast(group.into()).map_err(|error| refused(&error, error.errno()))
+    }
+
     fn cm(&mut self) -> Answer<&mut dyn Cm> {
         let side = match self.cm.take() {
             Some(side) => side,

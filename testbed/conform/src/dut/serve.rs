@@ -145,6 +145,12 @@ impl Session<'_> {
                     .map_err(|error| Refusal::words(format!("modify: {error}")))?;
                 self.dut.modify(argument(args, "qp")?, &change).map(|()| Value::Null)
             }
+            "attach_mcast" => {
+                self.dut.attach(argument(args, "qp")?, argument(args, "group")?).map(|()| Value::Null)
+            }
+            "detach_mcast" => {
+                self.dut.detach(argument(args, "qp")?, argument(args, "group")?).map(|()| Value::Null)
+            }
             "query_qp" => Ok(json!({ "state": self.dut.state(argument(args, "qp")?)? })),
             "post_recv" | "post_srq_recv" | "post_send" => self.post(op, args),
             "poll_cq" => Ok(json!(self.dut.poll(argument(args, "cq")?)?)),

@@ -37,6 +37,8 @@ pub enum Feature {
     Ethernet,
     /// Completion queues have a size, and overflow.
     BoundedCq,
+    /// Datagram queue pairs can be attached to multicast groups, whose packets the link carries.
+    Multicast,
 }
 
 /// A device, and how to reach it.
