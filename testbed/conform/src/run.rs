@@ -197,7 +197,10 @@ pub fn run(
         let start = Instant::now();
         let outcome = match &gone {
             Some(why) => Err(Fail::Gone(why.clone())),
-            None => play(case, bench),
+            None => {
+                bench.world.borrow_mut().hurry(differences.of(&case.id).is_some());
+                play(case, bench)
+            }
         };
         let mut finding = finding(case, start.elapsed().as_secs_f64());
         match outcome {
