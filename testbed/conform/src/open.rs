@@ -133,17 +133,7 @@ impl Which {
     }
 
     fn about(&self, default: &str, address: IpAddr, raw: bool) -> About {
-        let mut features = vec![
-            Feature::AtomicWrite,
-            Feature::Flush,
-            Feature::Windows,
-            Feature::Srq,
-            Feature::Uc,
-            Feature::ManyQps,
-            Feature::Unchecked,
-            Feature::Cm,
-            Feature::BoundedCq,
-        ];
+        let mut features = Feature::VERBS.to_vec();
         features.extend(raw.then_some([Feature::IpHeader, Feature::Ethernet]).into_iter().flatten());
         features.extend((self.roce() == Roce::V2).then_some(Feature::Udp));
         // pyverbs cannot attach, and a UDP socket would have to find the way to groups.

@@ -51,22 +51,11 @@ impl Provider {
     /// Why it cannot be opened.
     pub fn open(address: IpAddr) -> Result<Self, rxe_verbs::OpenError> {
         let context = ContextOptions::new().alone().open_address(address)?;
-        let features = [
-            Feature::AtomicWrite,
-            Feature::Flush,
-            Feature::Windows,
-            Feature::Srq,
-            Feature::Uc,
-            Feature::ManyQps,
-            Feature::Unchecked,
-            Feature::Cm,
-            Feature::BoundedCq,
-        ];
         let about = About {
             name: "udp".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             address,
-            features: features.into(),
+            features: Feature::VERBS.into(),
         };
         Ok(Self { context, objects: BTreeMap::new(), next: 1, about, cm: None })
     }

@@ -41,6 +41,21 @@ pub enum Feature {
     Multicast,
 }
 
+impl Feature {
+    /// What a device with the usual verbs has, whatever leads to it.
+    pub const VERBS: [Self; 9] = [
+        Self::AtomicWrite,
+        Self::Flush,
+        Self::Windows,
+        Self::Srq,
+        Self::Uc,
+        Self::ManyQps,
+        Self::Unchecked,
+        Self::Cm,
+        Self::BoundedCq,
+    ];
+}
+
 /// A device, and how to reach it.
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
