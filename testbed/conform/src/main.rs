@@ -46,8 +46,8 @@ struct Arguments {
     /// Leaves out what takes long on real time
     #[arg(long)]
     quick: bool,
-    /// How long the device may take to answer before it counts as silent [default: 3 by UDP, 4 with whole frames, which
-    /// cases that are listed as differences keep]
+    /// How long the device may take to answer before it counts as silent [default: 3 by UDP, 4 with whole frames].
+    /// Cases that are listed as differences, or left to the device, keep to the default
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     patience: Option<Duration>,
     /// A broken rule that is only asked for ("should") fails the run, too
