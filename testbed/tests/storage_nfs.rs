@@ -241,7 +241,7 @@ fn with_false_server(play: impl FnOnce(ByHand) + Send, check: impl FnOnce(LinkEr
             let (link, memory) = Link::accept(caller, &pd, DEPTH, &private_data(), PATIENCE, equip).unwrap();
             play(ByHand::of(link, memory));
         });
-        check(Client::connect(&mount(&machine, server.at(PORT), Duration::from_secs(5))).unwrap_err());
+        check(Client::connect(&mount(&machine, server.at(PORT), PATIENCE)).unwrap_err());
         outcome(playing);
     });
 }

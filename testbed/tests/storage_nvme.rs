@@ -234,8 +234,12 @@ fn an_initiator_that_never_reads_is_given_up() {
     });
 }
 
-/// A target by hand, for one connection: `play` says what it does.
-fn with_false_target(play: impl FnOnce(ByHand) + Send, check: impl FnOnce(Result<Controller, LinkError>)) {
+/// A target by hand, for one connection: `play` says what it does. The host waits for it as long as `patience` says.
+fn with_false_target(
+    patience: Duration,
+    play: impl FnOnce(ByHand) + Send,
+    check: impl FnOnce(Result<Controller, LinkError>),
+) {
     let (server, machine) = pair();
     let listener = Listener::new(&server.manager, server.at(4420)).unwrap();
     thread::scope(|scope| {
@@ -246,7 +250,6 @@ fn with_false_target(play: impl FnOnce(ByHand) + Send, check: impl FnOnce(Result
             let (link, memory) = Link::accept(caller, &pd, DEPTH, &[0; 32], PATIENCE, equip).unwrap();
             play(ByHand::of(link, memory));
         });
-        let patience = Duration::from_secs(5);
         check(Controller::connect(&Host { patience, ..host(&machine) }, server.at(4420), NQN));
         outcome(playing);
     });
@@ -255,6 +258,7 @@ fn with_false_target(play: impl FnOnce(ByHand) + Send, check: impl FnOnce(Result
 #[test]
 fn a_target_that_dies_is_an_error() {
     with_false_target(
+        PATIENCE,
         |end| {
             end.receive().unwrap();
             drop(end);
@@ -269,6 +273,7 @@ fn a_target_that_dies_is_an_error() {
 #[test]
 fn a_target_that_is_silent_is_an_error() {
     with_false_target(
+        SHORT,
         |end| {
             end.receive().unwrap();
             end.is_ended();
@@ -290,6 +295,7 @@ fn answers_that_nobody_asked_for_are_errors() {
         vec![],
     ] {
         with_false_target(
+            PATIENCE,
             |end| {
                 end.receive().unwrap();
                 end.send(&answer);

@@ -5,7 +5,7 @@ use crate::{
     conn::{Conn, Options},
     dut::{Dut, Feature, Handle, Wc},
     laws::Laws,
-    link::Link,
+    link::{Arrival, Link},
     wire::{Ends, Packet, ends_of, op, take_apart},
 };
 use std::{
@@ -17,6 +17,8 @@ use std::{
 
 /// Packets of one case that are kept as evidence; a case with more keeps the first.
 const MOST_KEPT: usize = 4000;
+/// For how many times [`World::calm`] a case waits for the packets of the last one to end.
+const MOST_CALMS: u32 = 100;
 /// How long the bench looks at the link before it looks at the device again.
 const GLANCE: Duration = Duration::from_millis(1);
 
@@ -83,6 +85,8 @@ pub struct World {
     next_qpn: u32,
     next_wr: u64,
     next_port: u16,
+    patience: Option<Duration>,
+    hurried: bool,
     /// Numbers by which connection managers know the suite: others in each run, for a device may remember those of the last.
     pub identity: u64,
 }
@@ -103,7 +107,17 @@ impl World {
     /// How long the device may take to answer.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        self.link.patience()
+        self.patience.filter(|_| !self.hurried).unwrap_or_else(|| self.link.patience())
+    }
+
+    /// Whether the usual time has to do all the same: in vain one need not wait for long.
+    pub const fn hurry(&mut self, hurried: bool) {
+        self.hurried = hurried;
+    }
+
+    /// Gives the device more time to answer, or less, than is usual for the link.
+    pub const fn set_patience(&mut self, patience: Duration) {
+        self.patience = Some(patience);
     }
 
     /// How long nothing may come for the link to count as quiet.
@@ -168,9 +182,18 @@ impl World {
     /// # Errors
     /// If the link is down, or what came is no packet.
     pub fn listen(&mut self, within: Duration) -> Outcome<bool> {
-        let Some(arrival) = self.link.recv(within)? else { return Ok(false) };
+        match self.link.recv(within)? {
+            Some(arrival) => self.take_in(arrival),
+            None => Ok(false),
+        }
+    }
+
+    /// Keeps what has arrived, if it goes from the device to us.
+    fn take_in(&mut self, arrival: Arrival) -> Outcome<bool> {
         let expected = self.ends();
-        if ends_of(&arrival.ip).is_none_or(|ends| ends.src != expected.dst || ends.dst != expected.src) {
+        let is_to_us =
+            |ends: Ends| ends.src == expected.dst && (ends.dst == expected.src || ends.dst.is_multicast());
+        if !ends_of(&arrival.ip).is_some_and(is_to_us) {
             return Ok(false);
         }
         let seen = take_apart(&arrival.ip, arrival.header_seen).map_err(|why| {
@@ -301,6 +324,8 @@ impl Bench {
             next_qpn: 0x0100,
             next_wr: 0,
             next_port: 20_000,
+            patience: None,
+            hurried: false,
             identity: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), "rxe-conform"),
         };
         Self { world: Rc::new(RefCell::new(world)) }
@@ -313,9 +338,13 @@ impl Bench {
     pub fn clear(&mut self) -> Outcome {
         let mut world = self.world.borrow_mut();
         world.dut.reset()?;
-        // What the last case left on the way.
-        let calm = world.calm() / 8;
-        while world.listen(calm).unwrap_or(false) {}
+        // What the last case left on the way, unless there is no end to it.
+        let (calm, start) = (world.calm(), world.now());
+        while world.now() < start + MOST_CALMS * calm
+            && let Ok(Some(arrival)) = world.link.recv(calm / 8)
+        {
+            let _ = world.take_in(arrival);
+        }
         world.inbox.clear();
         world.completions.clear();
         world.notified.clear();
@@ -353,5 +382,58 @@ impl Bench {
         let mut options = Options::default();
         change(&mut options);
         Conn::open(&self.world, &options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        dut::core,
+        link::LinkError,
+        wire::{Packet, Roce},
+    };
+    use std::net::IpAddr;
+
+    /// A link on which the device sends without end.
+    struct Flood(Duration);
+
+    impl Link for Flood {
+        fn own(&self) -> IpAddr {
+            [10, 0, 0, 1].into()
+        }
+
+        fn source_port(&self) -> u16 {
+            0xc000
+        }
+
+        fn send(&mut self, _: &[u8]) -> Result<(), LinkError> {
+            Ok(())
+        }
+
+        fn recv(&mut self, _: Duration) -> Result<Option<Arrival>, LinkError> {
+            self.0 += Duration::from_micros(10);
+            let ends = Ends { src: [10, 0, 0, 2].into(), dst: self.own(), sport: 1, roce: Roce::V2 };
+            Ok(Some(Arrival { ip: Packet::of(op::ACK).encode(&ends), header_seen: true }))
+        }
+
+        fn now(&self) -> Duration {
+            self.0
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::from_secs(1)
+        }
+
+        fn calm(&self) -> Duration {
+            Duration::from_millis(1)
+        }
+    }
+
+    #[test]
+    fn a_device_that_sends_without_end_holds_up_no_case() {
+        let mut bench = Bench::new(Box::new(core::open(false).0), Box::new(Flood(Duration::ZERO)));
+        bench.clear().unwrap();
+        assert!(bench.world.borrow_mut().take(7, Duration::from_millis(1)).unwrap().is_none());
     }
 }

@@ -196,6 +196,16 @@ impl Case {
     }
 }
 
+/// Members of a family that are known by their number alone: it is the last part of the id, and stands in the rule.
+pub fn numbered(numbers: impl IntoIterator<Item = u32>) -> Vec<(u32, String, String)> {
+    numbers.into_iter().map(|number| (number, number.to_string(), number.to_string())).collect()
+}
+
+/// Members of a family: number, last part of the id, words for the rule.
+pub fn named<'a>(list: impl IntoIterator<Item = (u32, &'a str, &'a str)>) -> Vec<(u32, String, String)> {
+    list.into_iter().map(|(number, id, words)| (number, id.to_owned(), words.to_owned())).collect()
+}
+
 /// A script that never runs: the template of a family has none of its own.
 ///
 /// # Errors

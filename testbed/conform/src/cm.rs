@@ -6,12 +6,7 @@ use crate::{
     dut::{Cm, CmEvent, Handle, Space},
     wire::cm::{GSI, Kind, LOCAL_ID, Message, REMOTE_ID, mad, other, rep, req, sidr},
 };
-use std::{
-    cell::RefCell,
-    net::IpAddr,
-    rc::Rc,
-    time::{Duration, Instant},
-};
+use std::{cell::RefCell, net::IpAddr, rc::Rc, time::Duration};
 
 /// Bytes that rdma_cm puts in front of a program's private data in a REQ or SIDR_REQ: versions, port, two addresses (IBTA
 /// vol. 1, annex A11).
@@ -300,10 +295,9 @@ impl Peer {
     /// If it is another, or none comes.
     pub fn rx_any(&mut self, kinds: &[Kind]) -> Outcome<Message> {
         let wanted = || kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(" or ");
-        let patience = self.world.borrow().patience();
-        let end = Instant::now() + patience;
+        let (patience, start) = (self.world.borrow().patience(), self.world.borrow().now());
         loop {
-            let left = end.saturating_duration_since(Instant::now());
+            let left = (start + patience).saturating_sub(self.world.borrow().now());
             let Some(message) = self.take(left)? else {
                 return broken(format!("expected {}, nothing came for {patience:?}", wanted()));
             };
@@ -402,6 +396,27 @@ impl Peer {
         }
     }
 
+    /// What becomes of a REQ that was sent: `None` if the program is told of it, or the REJ.
+    ///
+    /// # Errors
+    /// If neither happens, or something else.
+    pub fn decision(&self) -> Outcome<Option<Message>> {
+        let (patience, start) = (self.world.borrow().patience(), self.world.borrow().now());
+        while self.world.borrow().now() < start + patience {
+            if let Some(event) = self.event_within(self.calm())? {
+                check(event.event == "CONNECT_REQUEST", || {
+                    format!("expected a request, got {}", event.event)
+                })?;
+                return Ok(None);
+            }
+            if let Some(message) = self.take(Duration::ZERO)? {
+                check(message.kind() == Some(Kind::Rej), || format!("expected REJ, got {message:?}"))?;
+                return Ok(Some(message));
+            }
+        }
+        broken(format!("neither an event nor a REJ within {patience:?}"))
+    }
+
     /// Sends that REQ, and the program is told of it: its id of the new connection.
     ///
     /// # Errors
@@ -466,7 +481,27 @@ impl Peer {
         Ok((id, qpn, self.rx(kind)?))
     }
 
-    /// A connection that the device's program has asked for, up to our RTU.
+    /// The device's program says that its end is ready: its RTU.
+    ///
+    /// # Errors
+    /// If none comes.
+    pub fn established(&mut self, id: Handle) -> Outcome<Message> {
+        self.program("rdma_establish", |cm| cm.establish(id))?;
+        self.rx(Kind::Rtu)
+    }
+
+    /// The program learns of a DREQ of ours, and agrees: its DREP.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn ended(&mut self, link: &Link, dreq: &Message) -> Outcome<Message> {
+        self.tx(dreq)?;
+        self.event("DISCONNECTED")?;
+        self.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
+        self.rx(Kind::Drep)
+    }
+
+    /// A connection that the device's program has asked for, up to its RTU.
     ///
     /// # Errors
     /// If it does not come to that.
@@ -475,8 +510,7 @@ impl Peer {
         let reply = self.rep(&request);
         self.tx(&reply)?;
         self.event("CONNECT_RESPONSE")?;
-        self.program("rdma_establish", |cm| cm.establish(id))?;
-        self.rx(Kind::Rtu)?;
+        self.established(id)?;
         Ok(Link {
             own: reply.get(LOCAL_ID) as u32,
             far: request.get(LOCAL_ID) as u32,

@@ -26,7 +26,7 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// Conformance suite for RoCE devices: which rules does a NIC, a driver or a stack break?
@@ -46,6 +46,10 @@ struct Arguments {
     /// Leaves out what takes long on real time
     #[arg(long)]
     quick: bool,
+    /// How long the device may take to answer before it counts as silent [default: 3 by UDP, 4 with whole frames].
+    /// Cases that are listed as differences, or left to the device, keep to the default
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    patience: Option<Duration>,
     /// A broken rule that is only asked for ("should") fails the run, too
     #[arg(long)]
     strict: bool,
@@ -82,15 +86,42 @@ const AFTER_HELP: &str = "Exit codes: 0 all rules kept, 1 a rule broken, 2 wrong
     Examples:\n  rxe-conform --dut core\n  rxe-conform --dut udp --quick --html report.html\n  \
     rxe-conform --dut remote --agent 192.0.2.7:7000 --device mlx5_0 --address 192.0.2.7 --raw eth1 --own 192.0.2.200";
 
+/// What was asked for cannot be: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match start(&arguments) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("rxe-conform: {error}");
-            ExitCode::from(3)
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 3 })
         }
     }
+}
+
+/// A line for people. A reader that has seen enough (head) is no error.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+impl Arguments {
+    /// Whether nothing is said about single cases: standard output may be a report's.
+    fn is_quiet(&self) -> bool {
+        let reports = [&self.json, &self.junit, &self.html, &self.markdown];
+        self.quiet || reports.into_iter().flatten().any(|path| path == Path::new("-"))
+    }
+}
+
+/// A time on the command line: up to a day.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if !(0.0..=86_400.0).contains(&value) {
+        return Err("it has to be between 0 and 86400 seconds".into());
+    }
+    Duration::try_from_secs_f64(value).map_err(|error| error.to_string())
 }
 
 fn chosen(arguments: &Arguments) -> Vec<Case> {
@@ -126,10 +157,12 @@ fn list(cases: &[Case], as_json: bool) {
 
 fn differences(arguments: &Arguments, name: &str) -> Result<Differences, Box<dyn Error>> {
     let text = match &arguments.expected {
-        Some(path) => fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?,
+        Some(path) => {
+            fs::read_to_string(path).map_err(|error| Usage(format!("{}: {error}", path.display())))?
+        }
         None => open::shipped_differences(name).to_owned(),
     };
-    Differences::parse(&text).map_err(|error| format!("list of differences of {name}: {error}").into())
+    Differences::parse(&text).map_err(|error| Usage(format!("list of differences of {name}: {error}")).into())
 }
 
 fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
@@ -145,23 +178,25 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         return between(arguments);
     }
     if cases.is_empty() {
-        return Err(
-            format!("no case begins with {}; --list shows them", arguments.filter.join(" or ")).into()
-        );
+        let wanted = arguments.filter.join(" or ");
+        return Err(Usage(format!("no case begins with {wanted}; --list shows them")).into());
     }
     if let Some(code) = arguments.which.enclosed()? {
         return Ok(code);
     }
     // The pair of interfaces, if there is one, is taken down at the end.
     let open::Opened { dut, link, pair: _pair } = arguments.which.open()?;
-    if let (Some(file), Some(own)) = (&arguments.replay, arguments.as_end) {
-        return replay(file, own, &mut Bench::new(dut, link));
-    }
     let about = dut.about().clone();
-    let differences = differences(arguments, &about.name)?;
     let mut bench = Bench::new(dut, link);
+    if let Some(patience) = arguments.patience {
+        bench.world.borrow_mut().set_patience(patience);
+    }
+    if let (Some(file), Some(own)) = (&arguments.replay, arguments.as_end) {
+        return replay(file, own, &mut bench);
+    }
+    let differences = differences(arguments, &about.name)?;
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-    let (clock, quiet) = (Instant::now(), arguments.quiet);
+    let (clock, quiet) = (Instant::now(), arguments.is_quiet());
     let bar = progress(cases.len(), quiet);
     // Panics of a device in this process are told by the finding, not by a trace among the progress.
     std::panic::set_hook(Box::new(|_| ()));
@@ -172,7 +207,7 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let report = Report { about, started, seconds: clock.elapsed().as_secs_f64(), findings };
     if !quiet {
         // Laws of form are decided last.
-        report.findings[cases.len()..].iter().filter_map(told).for_each(|text| println!("{text}"));
+        report.findings[cases.len()..].iter().filter_map(told).for_each(|text| say(&text));
     }
     write_reports(arguments, &report)?;
     Ok(conclude(arguments, &report))
@@ -181,7 +216,7 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 /// Stands between two hosts.
 fn between(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-    let (clock, quiet) = (Instant::now(), arguments.quiet);
+    let (clock, quiet) = (Instant::now(), arguments.is_quiet());
     let count = middle::chosen(&arguments.filter).len();
     let bar = progress(count, quiet);
     let watch = |id: &str, finding: Option<&Finding>| show(&bar, quiet, id, finding);
@@ -192,7 +227,7 @@ fn between(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     bar.finish_and_clear();
     let report = Report { about, started, seconds: clock.elapsed().as_secs_f64(), findings };
     if !quiet {
-        report.findings.iter().skip(count).filter_map(told).for_each(|text| println!("{text}"));
+        report.findings.iter().skip(count).filter_map(told).for_each(|text| say(&text));
     }
     write_reports(arguments, &report)?;
     Ok(conclude(arguments, &report))
@@ -203,25 +238,27 @@ fn show(bar: &ProgressBar, quiet: bool, id: &str, finding: Option<&Finding>) {
     let Some(finding) = finding else { return bar.set_message(id.to_owned()) };
     bar.inc(1);
     if !quiet && let Some(text) = told(finding) {
-        bar.suspend(|| println!("{text}"));
+        bar.suspend(|| say(&text));
     }
 }
 
 /// Plays a recording and tells the differences, those that matter first.
 fn replay(file: &Path, own: IpAddr, bench: &mut Bench) -> Result<ExitCode, Box<dyn Error>> {
-    let session = Session::read(file, own)?;
+    let session = Session::read(file, own).map_err(Usage)?;
     let differences = match play(bench, &session) {
         Ok(differences) => differences,
         Err(Fail::Gone(why)) => return Err(why.into()),
         Err(Fail::Broken(why)) => vec![Different { at: 0, what: why, because: None }],
-        Err(Fail::Skip(why)) => return Err(format!("{} cannot be played: {why}", file.display()).into()),
+        Err(Fail::Skip(why)) => {
+            return Err(Usage(format!("{} cannot be played: {why}", file.display())).into());
+        }
     };
     let (explained, matter): (Vec<_>, Vec<_>) = differences.iter().partition(|one| one.because.is_some());
     for one in &matter {
-        println!("DIFFERS {}", one.what);
+        say(&format!("DIFFERS {}", one.what));
     }
     for one in &explained {
-        println!("  {} [{}]", one.what, one.because.unwrap_or_default());
+        say(&format!("  {} [{}]", one.what, one.because.unwrap_or_default()));
     }
     eprintln!("{}: {} differences, {} explained ones", file.display(), matter.len(), explained.len());
     Ok(if matter.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -254,7 +291,7 @@ fn progress(count: usize, quiet: bool) -> ProgressBar {
 
 fn save(path: &Path, text: &str) -> Result<(), Box<dyn Error>> {
     if path == Path::new("-") {
-        println!("{text}");
+        say(text);
         return Ok(());
     }
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())

@@ -1,5 +1,6 @@
 //! `--between`: the tester as a bridge between two hosts.
 
+use crate::Usage;
 use clap::Args;
 use rxe_conform::{
     between::{self, Between, Bridge, Programs},
@@ -21,15 +22,11 @@ pub(crate) struct Middle {
     #[arg(long, value_name = "COMMAND")]
     right: Option<String>,
     /// With --between: how long the left one needs until it listens
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
-    settle: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = crate::seconds)]
+    settle: Duration,
     /// With --between: how long both may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
-    limit: f64,
-}
-
-fn seconds(value: f64) -> Result<Duration, String> {
-    Duration::try_from_secs_f64(value).map_err(|error| format!("{value} seconds: {error}"))
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = crate::seconds)]
+    limit: Duration,
 }
 
 impl Middle {
@@ -47,18 +44,14 @@ impl Middle {
         let (Some([left, right]), Some(first), Some(second)) =
             (self.between.as_deref(), &self.left, &self.right)
         else {
-            return Err("--between wants two interfaces, --left and --right".into());
+            return Err(Usage("--between wants two interfaces, --left and --right".into()).into());
         };
         let cases = chosen(filter);
         if cases.is_empty() {
-            return Err(format!("no case between hosts begins with {}", filter.join(" or ")).into());
+            return Err(Usage(format!("no case between hosts begins with {}", filter.join(" or "))).into());
         }
-        let programs = Programs {
-            left: first.clone(),
-            right: second.clone(),
-            settle: seconds(self.settle)?,
-            limit: seconds(self.limit)?,
-        };
+        let programs =
+            Programs { left: first.clone(), right: second.clone(), settle: self.settle, limit: self.limit };
         let bridge = Bridge::open(left, right)?;
         let findings = between::run(&bridge, &cases, &programs, watch);
         let about = About {

@@ -1,6 +1,6 @@
 //! Which device, and how it is reached.
 
-use crate::namespace;
+use crate::{Usage, namespace};
 use clap::{Args, ValueEnum};
 use rxe_conform::wire::Roce;
 use rxe_conform::{
@@ -133,19 +133,11 @@ impl Which {
     }
 
     fn about(&self, default: &str, address: IpAddr, raw: bool) -> About {
-        let mut features = vec![
-            Feature::AtomicWrite,
-            Feature::Flush,
-            Feature::Windows,
-            Feature::Srq,
-            Feature::Uc,
-            Feature::ManyQps,
-            Feature::Unchecked,
-            Feature::Cm,
-            Feature::BoundedCq,
-        ];
+        let mut features = Feature::VERBS.to_vec();
         features.extend(raw.then_some([Feature::IpHeader, Feature::Ethernet]).into_iter().flatten());
         features.extend((self.roce() == Roce::V2).then_some(Feature::Udp));
+        // pyverbs cannot attach, and a UDP socket would have to find the way to groups.
+        features.extend((self.dut == Kind::Raw).then_some(Feature::Multicast));
         features.retain(|feature| {
             let lack = match feature {
                 Feature::AtomicWrite => Lack::AtomicWrite,
@@ -223,12 +215,12 @@ impl Which {
     }
 
     fn remote(&self) -> Result<Opened, Failure> {
-        let missing = |what: &str| format!("--dut remote needs {what}");
+        let missing = |what: &str| Usage(format!("--dut remote needs {what}"));
         let agent = self.agent.as_deref().ok_or_else(|| missing("--agent HOST:PORT"))?;
         let address = self.address.ok_or_else(|| missing("--address, the device's on the tested link"))?;
         let own = self.own.ok_or_else(|| missing("--own, an address on the tested link"))?;
         if own.is_ipv4() != address.is_ipv4() {
-            return Err("--own and --address are of different families".into());
+            return Err(Usage("--own and --address are of different families".into()).into());
         }
         let link: Box<dyn Link> = match &self.raw {
             Some(interface) => Box::new(RawLink::open(interface, own, address, self.roce())?),

@@ -8,7 +8,7 @@
 use crate::{
     bench::{Bench, Got},
     case::{Fail, Outcome, broken},
-    conn::{Conn, TARGET},
+    conn::{Conn, LOCAL, RECEIVES, TARGET},
     dut::WrOp,
     wire::{Packet, distance, ends_of, is_response, name, op, take_apart},
 };
@@ -21,6 +21,8 @@ use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
 
 /// Packets of a recording that are looked at.
 const MOST: usize = 100_000;
+/// Bytes of the longest message that can be played: a receive has to fit into the device's memory for receives.
+const MESSAGE: usize = LOCAL - RECEIVES;
 
 /// A recorded packet.
 #[derive(Clone, Debug)]
@@ -109,13 +111,16 @@ impl Session {
     /// As [`Self::read`].
     pub fn parse(bytes: &[u8], own: IpAddr) -> Result<Self, String> {
         let mut all = Vec::new();
-        for (link, frame) in frames(bytes)? {
+        for (number, (link, frame)) in (1..).zip(frames(bytes)?) {
             let Some(ip) = ip_of(link, &frame) else { continue };
             let Some(ends) = ends_of(ip) else { continue };
             if ends.src != own && ends.dst != own {
                 continue;
             }
-            let Ok(seen) = take_apart(trimmed(ip), true) else { continue };
+            let whole = trimmed(ip).ok_or_else(|| {
+                format!("frame {number} is cut off: was its length limited when recording?")
+            })?;
+            let Ok(seen) = take_apart(whole, true) else { continue };
             // Reliable connections only; queue pair 1 is the connection manager's.
             if seen.packet.opcode.is_some_and(|opcode| opcode < 0x20) && seen.packet.dest_qp > Some(1) {
                 all.push(Recorded { ours: ends.src == own, packet: seen.packet });
@@ -137,9 +142,21 @@ impl Session {
             .filter(|one| one.packet.dest_qp == if one.ours { theirs } else { ours })
             .collect();
         let longest = packets.iter().map(|one| one.packet.data_len() as u32).max().unwrap_or(0);
-        let mtu = [256, 512, 1024, 2048, 4096].into_iter().find(|mtu| longest <= *mtu).unwrap_or(4096);
-        // Smaller ones are all the same to a connection without a full packet.
-        Ok(Self { packets, mtu: mtu.max(1024) })
+        // Smaller ones than 1024 are all the same to a connection without a full packet.
+        let Some(mtu) = [1024, 2048, 4096].into_iter().find(|mtu| longest <= *mtu) else {
+            return Err(format!("a payload of {longest} bytes, which no path MTU allows"));
+        };
+        let session = Self { packets, mtu };
+        let starts = (0..session.packets.len()).filter(|at| starts_message(&session.packets[*at].packet));
+        let longest = starts.map(|at| session.message(at).len()).max().unwrap_or(0);
+        let reads =
+            session.packets.iter().filter(|one| !one.ours && one.packet.opcode == Some(op::READ_REQUEST));
+        let longest =
+            reads.filter_map(|one| one.packet.dma_len).fold(longest, |most, len| most.max(len as usize));
+        if longest > MESSAGE {
+            return Err(format!("a message of {longest} bytes; {MESSAGE} at most can be played"));
+        }
+        Ok(session)
     }
 
     /// First PSN of the requests of one end.
@@ -151,10 +168,14 @@ impl Session {
     /// The payload of the message that begins with packet `at`.
     fn message(&self, at: usize) -> Vec<u8> {
         let mut data = Vec::new();
-        for one in self.packets[at..].iter().filter(|one| one.ours == self.packets[at].ours) {
+        let behind = self.packets.iter().enumerate().skip(at);
+        for (place, one) in behind.filter(|(_, one)| one.ours == self.packets[at].ours) {
             let code = one.packet.opcode.unwrap_or(0);
             if is_response(code) {
                 continue;
+            }
+            if place > at && starts_message(&one.packet) {
+                break;
             }
             data.extend(one.packet.data.iter().flatten());
             if !matches!(code, op::SEND_FIRST | op::SEND_MIDDLE | op::WRITE_FIRST | op::WRITE_MIDDLE) {
@@ -165,11 +186,27 @@ impl Session {
     }
 }
 
-/// Without what Ethernet has padded a short frame with.
-fn trimmed(ip: &[u8]) -> &[u8] {
+/// Whether a request is the first packet of a SEND or WRITE.
+const fn starts_message(packet: &Packet) -> bool {
+    matches!(
+        packet.opcode,
+        Some(
+            op::SEND_FIRST
+                | op::SEND_ONLY
+                | op::SEND_ONLY_IMM
+                | op::SEND_ONLY_INV
+                | op::WRITE_FIRST
+                | op::WRITE_ONLY
+                | op::WRITE_ONLY_IMM
+        )
+    )
+}
+
+/// Without what Ethernet has padded a short frame with; `None` if it is not all there.
+fn trimmed(ip: &[u8]) -> Option<&[u8]> {
     let word = |at: usize| ip.get(at..at + 2).map_or(0, |two| usize::from(two[0]) << 8 | usize::from(two[1]));
     let length = if ip.first().is_some_and(|first| first >> 4 == 4) { word(2) } else { word(4) + 40 };
-    ip.get(..length).unwrap_or(ip)
+    ip.get(..length)
 }
 
 /// Where the memory that a recorded key named lies in the device's.
@@ -186,23 +223,24 @@ impl Places {
             let span = spans.entry(rkey).or_insert((va, end));
             *span = (span.0.min(va), span.1.max(end));
         }
-        let (mut places, mut used) = (Self::default(), 0);
+        let (mut places, mut used) = (Self::default(), 0_u64);
         for (rkey, (start, end)) in spans {
-            places.0.insert(rkey, (start, used));
-            // Atomics need their alignment.
-            used += (end - start).next_multiple_of(64) as usize + (start % 8) as usize;
-            if used > TARGET {
+            // What was aligned stays so: atomics need it.
+            let place = used.next_multiple_of(64) + start % 64;
+            used = place.saturating_add(end - start);
+            if used > TARGET as u64 {
                 return Err(Fail::Skip(format!(
                     "the recording reaches over {used} bytes of memory, more than {TARGET}"
                 )));
             }
+            places.0.insert(rkey, (start, place as usize));
         }
         Ok(places)
     }
 
     fn offset(&self, va: u64, rkey: u32) -> Option<usize> {
         let (start, offset) = self.0.get(&rkey)?;
-        Some(offset + (va - start) as usize)
+        Some(offset + usize::try_from(va.checked_sub(*start)?).ok()?)
     }
 }
 
@@ -240,7 +278,10 @@ impl Player<'_> {
                 Some(op::READ_FIRST | op::READ_ONLY) if !one.ours => {
                     let place =
                         wanted.iter().find(|(psn, _)| *psn == packet.psn).and_then(|(_, offset)| *offset);
-                    if let (Some(offset), Some(data)) = (place, &packet.data) {
+                    // More bytes than were asked for are no concern of the memory's.
+                    if let (Some(offset), Some(data)) = (place, &packet.data)
+                        && offset + data.len() <= TARGET
+                    {
                         self.conn.set(offset, data)?;
                     }
                 }
@@ -254,8 +295,16 @@ impl Player<'_> {
     fn say(&self, packet: &Packet) -> Outcome {
         let target = self.conn.objects.target;
         let place = packet.va.zip(packet.rkey).and_then(|(va, rkey)| self.places.offset(va, rkey));
-        let mut sent =
-            Packet { dest_qp: None, ident: None, ip_len: None, udp_len: None, sport: None, ..packet.clone() };
+        // What depends on addresses, which are others.
+        let mut sent = Packet {
+            dest_qp: None,
+            ident: None,
+            ip_len: None,
+            udp_len: None,
+            udp_sum: None,
+            sport: None,
+            ..packet.clone()
+        };
         if let Some(offset) = place {
             (sent.va, sent.rkey) = (Some(target.addr + offset as u64), Some(target.rkey));
         }
@@ -363,86 +412,4 @@ pub fn play(bench: &mut Bench, session: &Session) -> Outcome<Vec<Different>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        dut::core,
-        wire::{Ends, Roce},
-    };
-    use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
-    use std::time::Duration;
-
-    const OWN: &str = "192.0.2.1";
-
-    /// A capture of packets: from the played end (true) or to it.
-    fn capture(packets: &[(bool, Packet)]) -> Vec<u8> {
-        let header = PcapHeader { datalink: DataLink::RAW, ..PcapHeader::default() };
-        let mut writer = PcapWriter::with_header(Vec::new(), header).unwrap();
-        for (ours, packet) in packets {
-            let (own, peer) = (OWN.parse().unwrap(), "192.0.2.2".parse().unwrap());
-            let (src, dst) = if *ours { (own, peer) } else { (peer, own) };
-            let qpn = if *ours { 0x139 } else { 0x169 };
-            let ip = packet.clone().dest_qp(qpn).encode(&Ends { src, dst, sport: 0xc000, roce: Roce::V2 });
-            writer.write_packet(&PcapPacket::new(Duration::ZERO, ip.len() as u32, &ip)).unwrap();
-        }
-        writer.into_writer()
-    }
-
-    /// A SEND each way, a WRITE and a READ of what it wrote.
-    fn session() -> Vec<(bool, Packet)> {
-        let data = vec![7; 22];
-        vec![
-            (true, Packet::of(op::SEND_ONLY).psn(0xff_ffff).data(vec![1; 50]).ask()),
-            (false, Packet::of(op::ACK).psn(0xff_ffff).syndrome(0).msn(1)),
-            (false, Packet::of(op::SEND_ONLY).psn(500).data(vec![2; 30]).ask()),
-            (true, Packet::of(op::ACK).psn(500).syndrome(0).msn(1)),
-            (
-                true,
-                Packet::of(op::WRITE_ONLY)
-                    .psn(0)
-                    .reth(0x55f4_e59c_edb0, 0x1350d, 22)
-                    .data(data.clone())
-                    .ask(),
-            ),
-            (false, Packet::of(op::ACK).psn(0).syndrome(0).msn(2)),
-            (true, Packet::of(op::READ_REQUEST).psn(1).reth(0x55f4_e59c_edb0, 0x1350d, 22).ask()),
-            (false, Packet::of(op::READ_ONLY).psn(1).syndrome(0).msn(3).data(data)),
-        ]
-    }
-
-    fn played(packets: &[(bool, Packet)]) -> Vec<Different> {
-        let (dut, link) = core::open(false);
-        let mut bench = Bench::new(Box::new(dut), Box::new(link));
-        let session = Session::parse(&capture(packets), OWN.parse().unwrap()).unwrap();
-        play(&mut bench, &session).unwrap()
-    }
-
-    #[test]
-    fn a_session_is_played_without_a_difference_that_matters() {
-        let differences = played(&session());
-        assert!(differences.iter().all(|one| one.because.is_some()), "{differences:?}");
-    }
-
-    #[test]
-    fn another_msn_or_other_data_is_a_difference() {
-        let mut changed = session();
-        changed[5].1.msn = Some(9);
-        changed[7].1.data = Some(vec![8; 22]);
-        let differences = played(&changed);
-        let matters: Vec<_> =
-            differences.iter().filter(|one| one.because.is_none()).map(|one| one.at).collect();
-        assert_eq!(matters, [6, 8], "{differences:?}");
-    }
-
-    #[test]
-    fn broken_files_are_told() {
-        let own = OWN.parse().unwrap();
-        assert!(Session::parse(b"", own).is_err());
-        assert!(Session::parse(b"nonsense that is long enough for a header", own).is_err());
-        let whole = capture(&session());
-        assert!(Session::parse(&whole, "192.0.2.77".parse().unwrap()).is_err());
-        for cut in 0..whole.len() {
-            let _ = Session::parse(&whole[..cut], own);
-        }
-    }
-}
+mod tests;

@@ -6,6 +6,9 @@ use std::{
     process::{Command, Output},
 };
 
+/// On a busy machine an answer may be late.
+const PATIENT: [&str; 2] = ["--patience", "60"];
+
 /// A folder for the reports of one test.
 fn folder(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -52,14 +55,15 @@ fn our_core_passes_every_case() {
 fn our_provider_passes_over_udp() {
     let folder = folder("udp");
     let report = folder.join("r.json");
-    let words = ["--dut", "udp", "--quick", "--strict", "--json", report.to_str().unwrap()];
+    let mut words = vec!["--dut", "udp", "--quick", "--strict", "--json", report.to_str().unwrap()];
+    words.extend(PATIENT);
     let own = Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|status| status.success());
     let output = if own {
         let script = "ip link set lo up && exec \"$@\"";
         let mut command = Command::new("unshare");
         command
             .args(["-rn", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_rxe-conform")])
-            .args(words)
+            .args(&words)
             .output()
     } else {
         conform(&words).output()
@@ -81,6 +85,7 @@ fn our_provider_passes_with_whole_frames() {
     for (dut, least) in [("raw", 660), ("rocev1", 640)] {
         let report = folder(dut).join("r.json");
         let output = conform(&["--dut", dut, "--quick", "--strict", "--json", report.to_str().unwrap()])
+            .args(PATIENT)
             .output()
             .unwrap();
         passed(&output, least, &report);
@@ -92,13 +97,27 @@ fn what_goes_wrong_has_its_exit_code() {
     let code = |words: &[&str]| conform(words).output().unwrap().status.code();
     assert_eq!(code(&["--list"]), Some(0));
     assert_eq!(code(&["--dut", "nonsense"]), Some(2));
-    assert_eq!(code(&["--filter", "NO.SUCH"]), Some(3));
+    assert_eq!(code(&["--filter", "NO.SUCH"]), Some(2));
+    assert_eq!(code(&["--patience", "-1"]), Some(2));
+    assert_eq!(code(&["--expected", "/no/such/list"]), Some(2));
     // Nobody listens there.
     let remote =
         ["--dut", "remote", "--agent", "127.0.0.1:9", "--address", "127.0.0.1", "--own", "127.0.0.99"];
     assert_eq!(code(&remote), Some(3));
     let output = conform(&["--dut", "remote"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
     assert!(words(&output).contains("--agent"), "{}", words(&output));
+}
+
+/// Standard output is the report's alone, although a case fails.
+#[test]
+fn a_report_to_standard_output_can_be_parsed() {
+    let list = folder("lists").join("stdout.toml");
+    fs::write(&list, "[[difference]]\nid = 'RC.PSN.WRAP.1'\nwhy = 'it was so once'\n").unwrap();
+    let words = ["--filter", "RC.PSN.WRAP.1", "--expected", list.to_str().unwrap(), "--json", "-"];
+    let output = conform(&words).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["summary"]["mended"], 1, "{report}");
 }
 
 #[test]

@@ -37,8 +37,8 @@ struct Arguments {
     /// Messages of each job
     #[arg(long, default_value_t = 100)]
     count: u64,
-    /// Seconds that a job may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    /// Seconds that a job may take, up to a week
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=604_800))]
     limit: u64,
     /// Jobs at a time: 1 without it, so that none is in another's way; on Slurm as many as it has room for
     #[arg(short, long, value_name = "N")]
@@ -204,7 +204,7 @@ fn on_slurm(arguments: &Arguments, plan: &Plan, numbers: &[usize]) -> Result<Vec
         folder: fs::canonicalize(&arguments.out)?,
         at_once: arguments.jobs,
         // A job's two ends are ended by their own limit; this is for what plays them.
-        limit: Duration::from_secs(arguments.limit.saturating_add(60)),
+        limit: Duration::from_secs(arguments.limit + 60),
     };
     let bar = bar(numbers.len());
     let lost = slurm.play(plan, numbers, |ended| bar.set_position(ended as u64))?;

@@ -22,6 +22,8 @@ const GRACE: Duration = Duration::from_secs(15);
 const APART: Duration = Duration::from_secs(5);
 /// How often the two are looked at.
 const LOOK: Duration = Duration::from_millis(20);
+/// What counts of the time between two looks, however long it was.
+const MOST_CHARGED: Duration = Duration::from_secs(1);
 /// Between two tries of a client whose server does not listen yet.
 const AGAIN: Duration = Duration::from_millis(200);
 /// What timeout(1) ends with after the limit; the second where the command had to be killed.
@@ -174,9 +176,9 @@ impl Running {
     fn finish(mut self, tries: u32) -> End {
         let asked = self.ended().is_none();
         self.input = None;
-        let start = Instant::now();
-        while self.ended().is_none() && start.elapsed() < GRACE {
-            thread::sleep(LOOK);
+        let mut left = Left::new(GRACE);
+        while self.ended().is_none() && !left.is_over() {
+            left.sleep(LOOK);
         }
         if self.ended().is_none() {
             // The group is ours: it has the child's number, which the child keeps until it is waited for.
@@ -213,6 +215,35 @@ pub fn play(plan: &Plan, job: &Job) -> Outcome {
     outcome
 }
 
+/// Time that is left. While this process does not run, because it was stopped or the machine slept, hardly any passes: what it
+/// waits for was most likely stopped, too.
+struct Left {
+    time: Duration,
+    looked: Instant,
+}
+
+impl Left {
+    fn new(time: Duration) -> Self {
+        Self { time, looked: Instant::now() }
+    }
+
+    /// Waits for so long.
+    fn sleep(&mut self, time: Duration) {
+        thread::sleep(time);
+        self.charge(self.looked.elapsed());
+        self.looked = Instant::now();
+    }
+
+    /// So much has passed since the last look.
+    fn charge(&mut self, passed: Duration) {
+        self.time = self.time.saturating_sub(passed.min(MOST_CHARGED));
+    }
+
+    const fn is_over(&self) -> bool {
+        self.time.is_zero()
+    }
+}
+
 /// Runs the two until both have ended, or the time has. One that waits for another that failed is not waited for long.
 fn both(plan: &Plan, job: &Job) -> Result<(End, End), String> {
     let words = |name: &str, command: &str| {
@@ -225,27 +256,26 @@ fn both(plan: &Plan, job: &Job) -> Result<(End, End), String> {
         Running::start(words).map_err(|error| format!("{} cannot be started: {error}", words[0]))
     };
     let not_yet = plan.program(job).map_or(&[][..], |program| &program.not_yet);
-    let begun = Instant::now();
-    let mut deadline = begun + Duration::from_secs(job.limit) + GRACE;
+    let mut left = Left::new(Duration::from_secs(job.limit) + GRACE);
     let mut server = start(&server_words)?;
     let (mut client, mut tries) = (start(&client_words), 1);
     while let Ok(running) = &mut client
-        && Instant::now() < deadline
+        && !left.is_over()
     {
         let (of_server, of_client) = (server.ended(), running.ended());
         if of_server.is_some() && of_client.is_some() {
             break;
         }
         if of_client == Some(false) && running.says_one_of(not_yet) {
-            thread::sleep(AGAIN);
+            left.sleep(AGAIN);
             tries += 1;
             client = start(&client_words);
             continue;
         }
         if of_server == Some(false) || of_client == Some(false) {
-            deadline = deadline.min(Instant::now() + APART);
+            left.time = left.time.min(APART);
         }
-        thread::sleep(LOOK);
+        left.sleep(LOOK);
     }
     let server = server.finish(1);
     Ok((server, client?.finish(tries)))

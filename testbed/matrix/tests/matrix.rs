@@ -74,7 +74,7 @@ fn sixty_jobs_on_slurm_of_which_one_fails_one_hangs_and_one_is_lost() {
     let shell = format!("shell = [\"{}\", \"{{host}}\"]\n", remote.display());
     fs::write(folder.join("hosts.toml"), shell + &hosts + ODD).expect("a hosts file");
     let play = "rxe-interop --hosts hosts.toml --out out --program rxe-pingpong --program rxe-rping --program odd \
-                --size 64 --size 4096 --count 20 --limit 20 --slurm; echo \"exit $?, $(squeue -h -r -t all -o %A | wc -l) tasks\"";
+                --size 64 --size 4096 --count 20 --limit 60 --slurm; echo \"exit $?, $(squeue -h -r -t all -o %A | wc -l) tasks\"";
     let prepare = "for n in 1 2 3 4; do ip addr add 10.77.0.$n/32 dev lo; done";
     // `rxe WORD` and what the commands name come from beside this program.
     let path = format!(
@@ -99,7 +99,7 @@ fn sixty_jobs_on_slurm_of_which_one_fails_one_hangs_and_one_is_lost() {
     let is = |verdict: &str, why: &str| bad.iter().any(|(v, w)| v == verdict && w.contains(why));
     assert!(bad.len() == 3, "{bad:?}");
     assert!(is("fail", "the client on h2 ended with 7: it is broken"), "{bad:?}");
-    assert!(is("hang", "the client on h3 had not ended after 20 s"), "{bad:?}");
+    assert!(is("hang", "the client on h3 had not ended after 60 s"), "{bad:?}");
     assert!(is("lost", "Slurm ended what played it: CANCELLED"), "{bad:?}");
     let asked = fs::read_to_string(folder.join("asked")).expect("hosts that were asked");
     assert!((1..=4).all(|n| asked.lines().filter(|line| *line == format!("h{n}")).count() >= 30));
@@ -152,14 +152,14 @@ fn real_ssh_runs_commands_and_leaves_nothing() {
     let output = command
         .args(map)
         .args(["sh", "-c", inside, "_", env!("CARGO_BIN_EXE_rxe-interop"), "--hosts", "hosts.toml"])
-        .args(["--out", "out", "--program", "odd", "--limit", "20"])
+        .args(["--out", "out", "--program", "odd", "--limit", "60"])
         .current_dir(&folder)
         .output()
         .expect("rxe-interop");
     println!("{}", told(&output));
     let report = report(&folder.join("out"));
     assert_eq!(report["jobs"][0]["verdict"], "hang", "{report:#}");
-    assert_eq!(report["jobs"][0]["why"], "the client on b had not ended after 20 s");
+    assert_eq!(report["jobs"][0]["why"], "the client on b had not ended after 60 s");
     assert_eq!(report["jobs"][1]["verdict"], "pass", "{report:#}");
     let server = report["jobs"][1]["server"]["output"].as_str().unwrap_or_default();
     assert!(server.starts_with("by UNKNOWN") || server.starts_with("by 127."), "not by ssh: {server}");
@@ -188,6 +188,7 @@ fn mistakes_are_told() {
         ("--hosts two.toml --out out --job 99999", 3, "there is no job 99999 of"),
         ("--hosts two.toml --out out --program rping --size 64", 1, "/no/such/shell cannot be started"),
         ("--hosts two.toml", 2, "--out"),
+        ("--hosts two.toml --out out --limit 18446744073709551615", 2, "604800"),
     ] {
         let (got, text) = run(arguments);
         assert_eq!(got, Some(code), "{arguments}: {text}");

@@ -157,6 +157,11 @@ impl Drop for Bridge {
     }
 }
 
+/// What a router does to an IP packet's header. A hop limit of 0 stays 0: whoever sends that has a law of its own.
+fn route(ip: &mut [u8]) {
+    set_header(ip, |_, ttl| *ttl = ttl.saturating_sub(1));
+}
+
 /// Frames one way.
 struct Direction {
     side: Side,
@@ -205,8 +210,9 @@ impl Direction {
             Some(Act::Drop) => return Ok(()),
             Some(Act::Twice) => self.put(&frame)?,
             Some(Act::Swap) => {
-                self.held = Some((frame, Instant::now()));
-                return Ok(());
+                // One that is held already has been overtaken by this.
+                let before = self.held.replace((frame, Instant::now()));
+                return before.map_or(Ok(()), |(frame, _)| self.put(&frame));
             }
             Some(Act::Delay(time)) => thread::sleep(time),
             // In front of the ICRC.
@@ -214,7 +220,7 @@ impl Direction {
                 let at = frame.len() - 5;
                 frame[at] ^= 0x10;
             }
-            Some(Act::Route) => set_header(&mut frame[14..], |_, ttl| *ttl -= 1),
+            Some(Act::Route) => route(&mut frame[14..]),
             Some(Act::Mark) => set_header(&mut frame[14..], |tos, _| *tos |= 3),
             None => {}
         }
@@ -250,5 +256,23 @@ impl Direction {
             shared.notes.push((self.opened.elapsed(), note));
         }
         Some(fault.act)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Ends, Roce, op};
+
+    #[test]
+    fn a_router_takes_one_hop_of_those_that_are_left() {
+        let ends = Ends { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into(), sport: 1, roce: Roce::V2 };
+        for (before, behind) in [(64, 63), (1, 0), (0, 0)] {
+            let mut ip = Packet::of(op::ACK).ttl(before).encode(&ends);
+            route(&mut ip);
+            let seen = take_apart(&ip, true).unwrap();
+            assert_eq!(seen.packet.ttl, Some(behind));
+            assert_eq!(seen.laws.iter().find(|law| !law.1), None);
+        }
     }
 }

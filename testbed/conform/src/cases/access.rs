@@ -2,7 +2,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, broken, check, must, template},
+    case::{Case, Outcome, broken, check, must, named, template},
     conn::{Conn, TARGET},
     dut::{Access, Kind, State},
     wire::{Packet, op},
@@ -17,7 +17,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
         (3, "CAS", "COMPARE SWAP"),
         (4, "FIRST", "WRITE of two packets"),
     ];
-    let members = || kinds.map(|(which, id, words)| (which, id.to_owned(), words.to_owned()));
+    let members = || named(kinds);
     all.extend(KEY.family(members(), |b, which| aimed(b, which, Aim { rkey: 0x0100, ..Aim::default() })));
     all.extend(VARIANT.family(members(), |b, which| aimed(b, which, Aim { rkey: 0x01, ..Aim::default() })));
     all.extend(BEFORE.family(members(), |b, which| aimed(b, which, Aim { offset: -8, ..Aim::default() })));

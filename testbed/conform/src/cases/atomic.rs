@@ -2,7 +2,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, check, must, same, template},
+    case::{Case, Outcome, check, must, numbered, same, template},
     conn::Conn,
     dut::{Access, Feature, Kind, State, WrOp},
     wire::{Packet, op},
@@ -11,7 +11,7 @@ use crate::{
 /// Adds the cases of this theme.
 pub(super) fn add(all: &mut Vec<Case>) {
     all.extend_from_slice(RESPONDER);
-    let members = [1, 2, 4, 7].map(|offset| (offset, offset.to_string(), offset.to_string()));
+    let members = numbered([1, 2, 4, 7]);
     all.extend(MISALIGNED.family(members.clone(), |b, offset| misaligned(b, offset, op::FETCH_ADD)));
     all.extend(MISALIGNED_SWAP.family(members, |b, offset| misaligned(b, offset, op::COMPARE_SWAP)));
     all.extend_from_slice(REQUESTER);

@@ -2,7 +2,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, must, same, should, template},
+    case::{Case, Outcome, must, named, numbered, same, should, template},
     conn::pattern,
     dut::{Feature, Kind, State, WrOp},
     wire::{Packet, op},
@@ -13,8 +13,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
     all.extend_from_slice(CASES);
     all.extend_from_slice(STATES);
     all.extend_from_slice(TAGS);
-    let members = [1, 2, 7, 15].map(|tver| (tver, tver.to_string(), tver.to_string()));
-    all.extend(TVER.family(members, |b, tver| dropped(b, |packet| packet.tver(tver as u8))));
+    all.extend(TVER.family(numbered([1, 2, 7, 15]), |b, tver| dropped(b, |packet| packet.tver(tver as u8))));
     let members =
         [0x0001, 0x8001, 0x7ffe, 0x0000].map(|key| (key, format!("{key:04X}"), format!("{key:#06x}")));
     all.extend(PKEY.family(members, |b, key| dropped(b, |packet| packet.pkey(key as u16))));
@@ -27,8 +26,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
         (0x64, "UD", "UD SEND"),
         (0xa4, "XRC", "XRC SEND"),
     ];
-    let members = other.map(|(code, id, words)| (code, id.to_owned(), words.to_owned()));
-    all.extend(SERVICE.family(members, unknown_opcode));
+    all.extend(SERVICE.family(named(other), unknown_opcode));
 }
 
 const TVER: Case =

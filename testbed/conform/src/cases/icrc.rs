@@ -2,7 +2,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, must, template},
+    case::{Case, Outcome, must, named, numbered, template},
     conn::{Conn, pattern},
     dut::{Feature, WrOp},
     wire::{Packet, op},
@@ -25,8 +25,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
         (34, "PAD", "the pad"),
         (36, "ICRC", "the ICRC itself"),
     ];
-    let members = bytes.map(|(at, id, words)| (at, id.to_owned(), words.to_owned()));
-    all.extend(COVERS.family(members, covers));
+    all.extend(COVERS.family(named(bytes), covers));
     let masks = [(0, "ONE", 1), (1, "ALL", u32::MAX), (2, "SWAPPED", 0), (3, "HIGH", 0x8000_0000)];
     let members = masks.map(|(at, id, mask)| {
         let words =
@@ -37,8 +36,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
     let members =
         [0x00, 0x01, 0x03, 0x68, 0xff].map(|tos| (tos, format!("{tos:02X}"), format!("{tos:#04x}")));
     all.extend(TOS.family(members, |b, tos| accepted(b, |packet| packet.tos(tos as u8))));
-    let members = [1, 2, 255].map(|ttl| (ttl, ttl.to_string(), ttl.to_string()));
-    all.extend(TTL.family(members, |b, ttl| accepted(b, |packet| packet.ttl(ttl as u8))));
+    all.extend(TTL.family(numbered([1, 2, 255]), |b, ttl| accepted(b, |packet| packet.ttl(ttl as u8))));
 }
 
 const COVERS: Case =

@@ -3,7 +3,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, check, must, same, template},
+    case::{Case, Outcome, check, must, named, numbered, same, template},
     conn::pattern,
     dut::{Kind, State, WrOp},
     wire::{Packet, op},
@@ -11,11 +11,11 @@ use crate::{
 
 /// Adds the cases of this theme.
 pub(super) fn add(all: &mut Vec<Case>) {
-    let members = || [256, 512, 1024, 2048, 4096].map(|mtu| (mtu, mtu.to_string(), mtu.to_string()));
+    let members = || numbered([256, 512, 1024, 2048, 4096]);
     all.extend(MTU_IN.family(members(), takes_full_packets));
     all.extend(MTU_OUT.family(members(), sends_full_packets));
     all.extend(MTU_READ.family(members(), responds_full_packets));
-    let members = || [1, 2, 3, 4, 5].map(|len| (len, len.to_string(), len.to_string()));
+    let members = || numbered([1, 2, 3, 4, 5]);
     all.extend(PAD_IN.family(members(), takes_pad));
     all.extend(PAD_OUT.family(members(), sends_pad));
     all.extend(PAD_READ.family(members(), responds_pad));
@@ -29,8 +29,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
         (6, "SEND.FIRST.EMPTY", "SEND first without payload"),
         (7, "READ.HUGE", "READ of more than 2 GiB"),
     ];
-    let members = wrong.map(|(which, id, words)| (which, id.to_owned(), words.to_owned()));
-    all.extend(REFUSED.family(members, refused));
+    all.extend(REFUSED.family(named(wrong), refused));
     all.extend_from_slice(CASES);
 }
 

@@ -7,6 +7,7 @@ mod bth;
 mod cm;
 mod icrc;
 mod length;
+mod multicast;
 mod nak;
 mod psn;
 mod queue;
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Case> {
         window::add,
         queue::add,
         unreliable::add,
+        multicast::add,
         cm::add,
     ] {
         add(&mut all);

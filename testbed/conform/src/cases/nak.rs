@@ -2,7 +2,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, must, same, template},
+    case::{Case, Outcome, must, named, same, template},
     conn::Conn,
     dut::{Kind, State, WrOp},
     wire::{Packet, op},
@@ -15,7 +15,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
         (0x62, "62", "remote access error"),
         (0x63, "63", "remote operation error"),
     ];
-    let members = naks.map(|(code, id, words)| (code, id.to_owned(), words.to_owned()));
+    let members = named(naks);
     all.extend(SEND.family(members.clone(), |b, code| ends(b, code, 0)));
     all.extend(WRITE.family(members.clone(), |b, code| ends(b, code, 1)));
     all.extend(READ.family(members.clone(), |b, code| ends(b, code, 2)));
@@ -61,6 +61,18 @@ fn ends(b: &mut Bench, code: u32, which: u32) -> Outcome {
     c.in_state(State::Err)
 }
 
+/// The device sends two messages, of which the second is refused; the first succeeds. The second: its request and PSN.
+fn second_refused(c: &mut Conn, syndrome: u8) -> Outcome<(u64, u32)> {
+    let first = c.post(WrOp::Send, 8)?;
+    let second = c.post(WrOp::Send, 8)?;
+    c.request(Packet::of(op::SEND_ONLY))?;
+    let psn = c.request(Packet::of(op::SEND_ONLY))?.at_psn();
+    c.msn = 1;
+    c.nak(psn, syndrome)?;
+    c.done(Kind::Send, first)?;
+    Ok((second, psn))
+}
+
 const CASES: &[Case] = &[
     must(
         "RC.NAK.SEQ.1",
@@ -94,15 +106,9 @@ const CASES: &[Case] = &[
     }),
     must("RC.NAK.SEQ.3", "A PSN sequence NAK acknowledges all before its PSN", "IBTA 9.7.5.2.1", |b| {
         let mut c = b.rc()?;
-        let first = c.post(WrOp::Send, 8)?;
-        let second = c.post(WrOp::Send, 8)?;
-        c.request(Packet::of(op::SEND_ONLY))?;
-        let got = c.request(Packet::of(op::SEND_ONLY))?;
-        c.msn = 1;
-        c.nak(got.psn.unwrap_or(0), 0x60)?;
-        c.done(Kind::Send, first)?;
-        c.rx(Packet::of(op::SEND_ONLY).psn(got.psn.unwrap_or(0)))?;
-        c.ack(got.psn.unwrap_or(0))?;
+        let (second, psn) = second_refused(&mut c, 0x60)?;
+        c.rx(Packet::of(op::SEND_ONLY).psn(psn))?;
+        c.ack(psn)?;
         c.done(Kind::Send, second).map(|_| ())
     }),
     must("RC.NAK.SEQ.4", "A PSN sequence NAK of a PSN that was not sent is ignored", "IBTA 9.7.6.2.3", |b| {
@@ -135,13 +141,7 @@ const CASES: &[Case] = &[
     .slow(),
     must("RC.NAK.AFTER.1", "A NAK completes the requests before it with success", "IBTA 9.7.5.2", |b| {
         let mut c = b.rc()?;
-        let first = c.post(WrOp::Send, 8)?;
-        let second = c.post(WrOp::Send, 8)?;
-        c.request(Packet::of(op::SEND_ONLY))?;
-        let got = c.request(Packet::of(op::SEND_ONLY))?;
-        c.msn = 1;
-        c.nak(got.psn.unwrap_or(0), 0x62)?;
-        c.done(Kind::Send, first)?;
+        let (second, _) = second_refused(&mut c, 0x62)?;
         c.failed(Kind::Send, second, "REM_ACCESS_ERR").map(|_| ())
     }),
     must("RC.NAK.AFTER.2", "Nothing leaves a queue pair after a NAK that ends it", "IBTA 10.3.1.7", |b| {

@@ -285,22 +285,6 @@ fn prompt(b: &Bench, c: &Conn, start: Duration) -> Outcome {
     check(took < Duration::from_millis(100) || !b.has(Feature::ExactTime), || format!("it took {took:?}"))
 }
 
-/// Answers a READ of so many bytes.
-fn responses(c: &Conn, psn: u32, len: usize) -> Outcome {
-    let count = len.div_ceil(c.mtu()).max(1);
-    for at in 0..count {
-        let code = match (at == 0, at + 1 == count) {
-            (true, true) => op::READ_ONLY,
-            (true, false) => op::READ_FIRST,
-            (false, true) => op::READ_LAST,
-            (false, false) => op::READ_MIDDLE,
-        };
-        let data = vec![1; c.mtu().min(len - at * c.mtu())];
-        c.respond(psn.wrapping_add(at as u32), Packet::of(code).msn(c.msn).data(data))?;
-    }
-    Ok(())
-}
-
 const MANY: &[Case] = &[
     must("MANY.APART.1", "Queue pairs have PSNs and MSNs of their own", "IBTA 9.7.3", |b| {
         let mut all = crowd(b, 8)?;
@@ -360,8 +344,7 @@ const MANY: &[Case] = &[
                 while taken < 8192 {
                     let got = c.request(Packet::of(op::READ_REQUEST))?;
                     let piece = got.dma_len.unwrap_or(8192) as usize;
-                    c.msn += 1;
-                    responses(&c, got.at_psn(), piece)?;
+                    c.answer_read(got.at_psn(), &vec![1; piece])?;
                     taken += piece.max(1);
                 }
                 c.done(Kind::Send, wr)?;

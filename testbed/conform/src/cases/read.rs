@@ -2,7 +2,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, check, must, same, should, template},
+    case::{Case, Outcome, check, must, numbered, same, should, template},
     conn::{Conn, pattern},
     dut::{Kind, State, WrOp},
     wire::{Packet, op},
@@ -10,7 +10,7 @@ use crate::{
 
 /// Adds the cases of this theme.
 pub(super) fn add(all: &mut Vec<Case>) {
-    let members = [1, 7, 1023, 1024, 1025, 2048, 5000].map(|len| (len, len.to_string(), len.to_string()));
+    let members = numbered([1, 7, 1023, 1024, 1025, 2048, 5000]);
     all.extend(ANSWERED.family(members.clone(), answered));
     all.extend(TAKEN.family(members, taken));
     all.extend_from_slice(RESPONDER);
@@ -28,13 +28,7 @@ fn responses(c: &Conn, mut psn: u32, len: usize, fresh: bool) -> Outcome<Vec<u8>
     loop {
         let rest = len - bytes.len();
         let (start, end) = (bytes.is_empty() && fresh, rest <= c.mtu());
-        let code = match (start, end) {
-            (true, true) => op::READ_ONLY,
-            (true, false) => op::READ_FIRST,
-            (false, true) => op::READ_LAST,
-            (false, false) => op::READ_MIDDLE,
-        };
-        let got = c.rx(Packet::of(code).psn(psn & crate::wire::MASK24))?;
+        let got = c.rx(Packet::of(op::read_response(start, end)).psn(psn & crate::wire::MASK24))?;
         let data = got.packet.data.unwrap_or_default();
         same("the payload's length", data.len(), rest.min(c.mtu()))?;
         bytes.extend(data);
@@ -55,21 +49,6 @@ fn answered(b: &mut Bench, len: u32) -> Outcome {
     c.alive().map(|_| ())
 }
 
-/// Answers a READ request of the device's with these bytes.
-fn answer(c: &Conn, psn: u32, data: &[u8]) -> Outcome {
-    let parts: Vec<_> = data.chunks(c.mtu()).collect();
-    for (at, part) in (0..).zip(&parts) {
-        let code = match (at == 0, at as usize + 1 == parts.len()) {
-            (true, true) => op::READ_ONLY,
-            (true, false) => op::READ_FIRST,
-            (false, true) => op::READ_LAST,
-            (false, false) => op::READ_MIDDLE,
-        };
-        c.respond(psn + at, Packet::of(code).msn(c.msn + 1).data(part.to_vec()))?;
-    }
-    Ok(())
-}
-
 fn taken(b: &mut Bench, len: u32) -> Outcome {
     let mut c = b.rc()?;
     let data = pattern(2, len as usize);
@@ -80,8 +59,7 @@ fn taken(b: &mut Bench, len: u32) -> Outcome {
         let got = c.request(Packet::of(op::READ_REQUEST).va(0x1234_5678_9abc + taken as u64).rkey(0xfeed))?;
         let piece = got.dma_len.unwrap_or(0) as usize;
         check(piece > 0 && taken + piece <= data.len(), || format!("a piece of {piece} bytes"))?;
-        answer(&c, got.at_psn(), &data[taken..taken + piece])?;
-        c.msn += 1;
+        c.answer_read(got.at_psn(), &data[taken..taken + piece])?;
         taken += piece;
     }
     c.done(Kind::Send, wr)?;
@@ -361,7 +339,7 @@ const REQUESTER: &[Case] = &[
         "A repeated READ's responses may start with a middle packet, as some peers send them",
         "kernel rxe",
         |b| {
-            let mut c = b.rc_with(|o| o.timeout = 14)?;
+            let mut c = b.rc_with(|o| o.timeout = 17)?;
             let (wr, psn) = reading(&mut c, 3072)?;
             c.respond(psn, Packet::of(op::READ_FIRST).msn(1).data(vec![1; 1024]))?;
             c.rx(Packet::of(op::READ_REQUEST).psn(psn + 1))?;

@@ -2,8 +2,8 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, check, must, same, template},
-    conn::Conn,
+    case::{Case, Outcome, broken, check, must, numbered, same, template},
+    conn::{Came, Conn},
     dut::{Feature, Kind, State, WrOp},
     wire::{Packet, op},
 };
@@ -11,8 +11,7 @@ use std::time::Duration;
 
 /// Adds the cases of this theme.
 pub(super) fn add(all: &mut Vec<Case>) {
-    let counts = [0, 1, 3, 7].map(|count| (count, count.to_string(), count.to_string()));
-    all.extend(COUNT.family(counts, counted).map(Case::slow));
+    all.extend(COUNT.family(numbered([0, 1, 3, 7]), counted).map(Case::slow));
     let codes =
         [12, 14, 16, 17].map(|code| (code, code.to_string(), format!("{code} ({:?})", timeout(code))));
     all.extend(
@@ -38,23 +37,23 @@ fn timeout(code: u32) -> Duration {
     Duration::from_nanos(4096) * 2_u32.pow(code)
 }
 
-/// Times the same request came; the completion that ended it.
-fn silence(c: &Conn, within: Duration, most: u32) -> Outcome<(u32, String)> {
+/// Times the same request came; the status of the completion that ended it.
+fn silence(c: &Conn, most: u32) -> Outcome<(u32, String)> {
     let mut tries = 0;
     loop {
-        if let Some(wc) = c.wc_within(Kind::Send, Duration::ZERO)? {
-            // Tries that were seen only now.
-            while c.next(c.calm())?.is_some() {
-                tries += 1;
-            }
-            return Ok((tries, wc.status));
-        }
-        match c.next(within)? {
-            Some(_) => {
+        match c.next_or_wc(Kind::Send, c.patience())? {
+            Some(Came::Packet(_)) => {
                 tries += 1;
                 check(tries <= most, || format!("{tries} tries and no end"))?;
             }
-            None => return Ok((tries, c.wc(Kind::Send)?.status)),
+            Some(Came::Completion(wc)) => {
+                // Tries that had left before it and were not read yet.
+                while c.next(c.calm())?.is_some() {
+                    tries += 1;
+                }
+                return Ok((tries, wc.status));
+            }
+            None => return broken(format!("neither a try nor a completion after {tries} tries")),
         }
     }
 }
@@ -62,7 +61,7 @@ fn silence(c: &Conn, within: Duration, most: u32) -> Outcome<(u32, String)> {
 fn counted(b: &mut Bench, count: u32) -> Outcome {
     let mut c = b.rc_with(|o| (o.retry_cnt, o.timeout) = (count as u8, 12))?;
     c.post(WrOp::Send, 8)?;
-    let (tries, status) = silence(&c, c.patience(), count + 4)?;
+    let (tries, status) = silence(&c, count + 4)?;
     same("the status", status.as_str(), "RETRY_EXC_ERR")?;
     same("tries", tries, count + 1)?;
     c.in_state(State::Err)
@@ -72,7 +71,7 @@ fn timed(b: &mut Bench, code: u32) -> Outcome {
     let mut c = b.rc_with(|o| o.timeout = code as u8)?;
     // From before the request: when it was sent is not known so well as that it was after this.
     let start = c.now();
-    let wr = c.post(WrOp::Send, 8)?;
+    c.post(WrOp::Send, 8)?;
     let first = c.request(Packet::of(op::SEND_ONLY))?;
     let again = c.rx(Packet::of(op::SEND_ONLY).psn(first.psn.unwrap_or(0)))?;
     let waited = again.at.saturating_sub(start);
@@ -80,8 +79,8 @@ fn timed(b: &mut Bench, code: u32) -> Outcome {
     if b.has(Feature::ExactTime) {
         check(waited <= timeout(code) * 4, || format!("sent again only after {waited:?}"))?;
     }
-    c.ack(first.psn.unwrap_or(0))?;
-    c.done(Kind::Send, wr).map(|_| ())
+    // It is not acknowledged: on a busy machine all tries may be over by now.
+    Ok(())
 }
 
 const CASES: &[Case] = &[
@@ -89,13 +88,14 @@ const CASES: &[Case] = &[
         let mut c = b.rc_with(|o| o.timeout = 0)?;
         let wr = c.post(WrOp::Send, 8)?;
         let got = c.request(Packet::of(op::SEND_ONLY))?;
-        c.quiet_for(c.patience() / 5)?;
+        c.quiet_for(Duration::from_millis(800))?;
         c.ack(got.psn.unwrap_or(0))?;
         c.done(Kind::Send, wr).map(|_| ())
     }),
     must("RC.RETRY.RESET.1", "Progress gives the retries back", "IBTA 9.9.2.1.1", |b| {
-        let mut c = b.rc_with(|o| (o.retry_cnt, o.timeout) = (1, 16))?;
-        for _ in 0..4 {
+        // 1.07 s, within which the second try has to be answered.
+        let mut c = b.rc_with(|o| (o.retry_cnt, o.timeout) = (1, 18))?;
+        for _ in 0..2 {
             let wr = c.post(WrOp::Send, 8)?;
             let first = c.request(Packet::of(op::SEND_ONLY))?;
             c.rx(Packet::of(op::SEND_ONLY).psn(first.psn.unwrap_or(0)))?;
@@ -111,7 +111,7 @@ const CASES: &[Case] = &[
         "After a timeout all from the first unanswered packet on is sent again",
         "IBTA 9.7.6.1.3",
         |b| {
-            let mut c = b.rc_with(|o| o.timeout = 17)?;
+            let mut c = b.rc_with(|o| o.timeout = 18)?;
             let first = c.post(WrOp::Send, 8)?;
             let second = c.post(WrOp::Send, 8)?;
             let one = c.request(Packet::of(op::SEND_ONLY))?;
@@ -128,7 +128,7 @@ const CASES: &[Case] = &[
         "A message that is sent again from its middle on keeps its opcodes and PSNs",
         "IBTA 9.7.6.1.3",
         |b| {
-            let mut c = b.rc_with(|o| o.timeout = 17)?;
+            let mut c = b.rc_with(|o| o.timeout = 18)?;
             let wr = c.post(WrOp::Send, 2500)?;
             let first = c.request(Packet::of(op::SEND_FIRST))?;
             c.request(Packet::of(op::SEND_MIDDLE))?;
@@ -156,7 +156,7 @@ const CASES: &[Case] = &[
         "A READ whose last response is lost is asked for again from there",
         "IBTA 9.7.6.1.3, 9.4.4",
         |b| {
-            let mut c = b.rc_with(|o| o.timeout = 14)?;
+            let mut c = b.rc_with(|o| o.timeout = 17)?;
             let wr = c.post(WrOp::RdmaRead { remote_addr: 0x10_0000, rkey: 0x42 }, 3000)?;
             let got = c.request(Packet::of(op::READ_REQUEST).reth(0x10_0000, 0x42, 3000))?;
             let psn = got.psn.unwrap_or(0);
@@ -173,7 +173,7 @@ const CASES: &[Case] = &[
         "A READ whose first response is lost is asked for again when the second comes",
         "IBTA 9.7.6.2.1",
         |b| {
-            let mut c = b.rc_with(|o| o.timeout = 14)?;
+            let mut c = b.rc_with(|o| o.timeout = 17)?;
             let wr = c.post(WrOp::RdmaRead { remote_addr: 0x10_0000, rkey: 0x42 }, 2048)?;
             let got = c.request(Packet::of(op::READ_REQUEST).dma_len(2048))?;
             let psn = got.psn.unwrap_or(0);
@@ -191,7 +191,7 @@ const CASES: &[Case] = &[
         "An atomic that is not answered is sent again as it was",
         "IBTA 9.7.6.1.3",
         |b| {
-            let mut c = b.rc_with(|o| o.timeout = 14)?;
+            let mut c = b.rc_with(|o| o.timeout = 17)?;
             let wr = c.post(WrOp::AtomicFetchAndAdd { remote_addr: 0x1000, rkey: 0x42, add: 9 }, 8)?;
             let got = c.request(Packet::of(op::FETCH_ADD))?;
             let expected = Packet { ident: None, sport: None, ..got.packet.clone() };

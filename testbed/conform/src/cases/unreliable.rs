@@ -2,17 +2,18 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, check, must, same, should, template},
+    case::{Case, Outcome, check, must, named, same, should, template},
     conn::{Conn, pattern},
     dut::{Feature, Kind, Service, WrOp},
     wire::{Packet, Roce, op},
 };
+use std::time::Duration;
 
 /// Adds the cases of this theme.
 pub(super) fn add(all: &mut Vec<Case>) {
     all.extend(UC.iter().cloned().map(|case| case.needs(&[Feature::Uc])));
     let lost = [(0, "FIRST", "first"), (1, "MIDDLE", "middle"), (2, "LAST", "last")];
-    let members = lost.map(|(which, id, words)| (which, id.to_owned(), words.to_owned()));
+    let members = named(lost);
     all.extend(
         LOST.family(members.clone(), |b, which| lost_packet(b, which, false))
             .map(|case| case.needs(&[Feature::Uc])),
@@ -150,18 +151,20 @@ const UC: &[Case] = &[
         c.post(WrOp::Send, 8)?;
         c.request(Packet::of(op::SEND_ONLY))?;
         c.nak(c.expected - 1, 0x60)?;
-        c.quiet_for(c.patience() / 20)
+        c.quiet_for(Duration::from_millis(200))
     }),
 ];
 
-const QKEY: u32 = 0x1111_1111;
+/// The Q_Key of the device's datagram queue pairs.
+pub(super) const QKEY: u32 = 0x1111_1111;
 
-fn ud(b: &mut Bench) -> Outcome<Conn> {
+/// A datagram queue pair.
+pub(super) fn ud(b: &mut Bench) -> Outcome<Conn> {
     b.rc_with(|o| o.service = Service::Ud)
 }
 
 /// A datagram from a queue pair of ours.
-fn datagram(c: &Conn, data: &[u8]) -> Packet {
+pub(super) fn datagram(c: &Conn, data: &[u8]) -> Packet {
     Packet::of(op::UD_SEND_ONLY).qkey(QKEY).src_qp(c.qpn).data(data.to_vec())
 }
 

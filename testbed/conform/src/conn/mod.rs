@@ -1,83 +1,18 @@
 //! A connection between a queue pair of the suite's and one of the device's, in as few words as cases can do with.
 
+mod options;
 mod program;
+
+pub use options::Options;
+pub use program::Came;
 
 use crate::{
     bench::{Got, World},
     case::{Outcome, broken, check},
-    dut::{Access, Attrs, Av, Change, Handle, Mr, Qp, QpSpec, Service, State},
+    dut::{Access, Av, Change, Handle, Mr, Qp, Service, State},
     wire::{MASK24, Packet, op, service},
 };
 use std::{cell::RefCell, rc::Rc, time::Duration};
-
-/// How a connection is to be.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Service.
-    pub service: Service,
-    /// Path MTU in bytes.
-    pub mtu: u32,
-    /// First PSN of ours.
-    pub psn: u32,
-    /// First PSN of the device's.
-    pub dut_psn: u32,
-    /// What we may do to the device's memory through this queue pair.
-    pub access: Vec<Access>,
-    /// Rights of the region that we aim at.
-    pub region: Vec<Access>,
-    /// Retransmission timeout code of the device.
-    pub timeout: u8,
-    /// Its retries.
-    pub retry_cnt: u8,
-    /// Its RNR retries.
-    pub rnr_retry: u8,
-    /// Timer code of its RNR NAKs.
-    pub min_rnr_timer: u8,
-    /// READs and atomics that it may have outstanding.
-    pub max_rd_atomic: u8,
-    /// READs and atomics that we may have outstanding.
-    pub max_dest_rd_atomic: u8,
-    /// Receives come from a shared queue.
-    pub srq: bool,
-    /// TOS or traffic class of its packets.
-    pub traffic_class: u8,
-    /// Queue key (datagrams).
-    pub qkey: u32,
-    /// Entries of its completion queues, at least.
-    pub cqe: u32,
-    /// The state it is brought to.
-    pub upto: State,
-    /// Use the memory and queues of this connection.
-    pub beside: Option<Objects>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            service: Service::Rc,
-            mtu: 1024,
-            psn: 0x1000,
-            dut_psn: 0x20_0000,
-            access: Access::COMMON.to_vec(),
-            region: Access::COMMON.to_vec(),
-            // 1.07 s: nothing is sent again while a case is still about its first packets. Cases about losses have their own.
-            timeout: 18,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            // 0.64 ms.
-            min_rnr_timer: 12,
-            max_rd_atomic: 4,
-            max_dest_rd_atomic: 4,
-            srq: false,
-            // ECT(0), as cards send it.
-            traffic_class: 2,
-            qkey: 0x1111_1111,
-            cqe: 256,
-            upto: State::Rts,
-            beside: None,
-        }
-    }
-}
 
 /// The device's objects behind a connection.
 #[derive(Clone, Copy, Debug)]
@@ -132,56 +67,6 @@ pub struct Conn {
     /// Messages of the device's that we have completed.
     pub msn: u32,
     next_receive: usize,
-}
-
-fn everything(service: Service) -> bool {
-    matches!(service, Service::Rc | Service::XrcTarget)
-}
-
-impl Options {
-    fn spec(&self, objects: &Objects) -> QpSpec {
-        QpSpec {
-            pd: objects.pd,
-            service: self.service,
-            send_cq: objects.send_cq,
-            recv_cq: objects.recv_cq,
-            srq: objects.srq,
-            sig_all: false,
-        }
-    }
-
-    /// What takes a queue pair one step on the way to `to`.
-    #[must_use]
-    pub fn step(&self, to: State, dest_qpn: u32, av: Av) -> Change {
-        let (reliable, datagram) = (everything(self.service), self.service == Service::Ud);
-        let mut attrs = Attrs::default();
-        match to {
-            State::Init => {
-                attrs.port = Some(1);
-                attrs.pkey_index = Some(0);
-                attrs.qkey = datagram.then_some(self.qkey);
-                attrs.access = (!datagram).then(|| self.access.clone());
-            }
-            State::Rtr if !datagram => {
-                attrs.av = Some(av);
-                attrs.path_mtu = Some(self.mtu);
-                attrs.dest_qpn = Some(dest_qpn);
-                attrs.rq_psn = Some(self.psn);
-                attrs.max_dest_rd_atomic = reliable.then_some(self.max_dest_rd_atomic);
-                attrs.min_rnr_timer = reliable.then_some(self.min_rnr_timer);
-            }
-            State::Rts => {
-                let requester = self.service == Service::Rc;
-                attrs.sq_psn = Some(self.dut_psn);
-                attrs.timeout = reliable.then_some(self.timeout);
-                attrs.retry_cnt = requester.then_some(self.retry_cnt);
-                attrs.rnr_retry = requester.then_some(self.rnr_retry);
-                attrs.max_rd_atomic = requester.then_some(self.max_rd_atomic);
-            }
-            _ => {}
-        }
-        Change { state: Some(to), attrs }
-    }
 }
 
 impl Conn {
@@ -427,6 +312,21 @@ impl Conn {
     pub fn ack(&mut self, psn: u32) -> Outcome {
         self.msn = self.msn.wrapping_add(1) & MASK24;
         self.respond(psn, Packet::of(op::ACK).syndrome(0x1f).msn(self.msn))
+    }
+
+    /// Answers a READ request of the device's with these bytes, and counts one more message as completed.
+    ///
+    /// # Errors
+    /// If the link is down.
+    pub fn answer_read(&mut self, psn: u32, data: &[u8]) -> Outcome {
+        self.msn = self.msn.wrapping_add(1) & MASK24;
+        let count = data.len().div_ceil(self.mtu()).max(1);
+        for at in 0..count {
+            let code = op::read_response(at == 0, at + 1 == count);
+            let part = &data[at * self.mtu()..data.len().min((at + 1) * self.mtu())];
+            self.respond(psn.wrapping_add(at as u32), Packet::of(code).msn(self.msn).data(part.to_vec()))?;
+        }
+        Ok(())
     }
 
     /// Refuses that PSN with a syndrome.

@@ -2,10 +2,20 @@
 
 use super::{Conn, LOCAL, Posted, RECEIVES};
 use crate::{
+    bench::Got,
     case::{Outcome, broken, check},
-    dut::{Flag, Kind, RecvWr, SendWr, Sge, Wc, WrOp},
+    dut::{Av, Flag, Handle, Kind, RecvWr, SendWr, Sge, Wc, WrOp},
 };
 use std::time::Duration;
+
+/// What came first from a device ([`Conn::next_or_wc`]).
+#[derive(Clone, Debug)]
+pub enum Came {
+    /// A packet.
+    Packet(Got),
+    /// Its program was told of a completion.
+    Completion(Wc),
+}
 
 impl Conn {
     /// The device posts a receive of that many bytes.
@@ -13,8 +23,12 @@ impl Conn {
     /// # Errors
     /// What the device says.
     pub fn post_recv(&mut self, len: usize) -> Outcome<Posted> {
+        // One behind the other, and from the start again where there is no room.
+        if self.next_receive + len > LOCAL - RECEIVES {
+            self.next_receive = 0;
+        }
         let offset = RECEIVES + self.next_receive;
-        self.next_receive = (self.next_receive + len.next_multiple_of(64)) % (LOCAL - RECEIVES - 4096);
+        self.next_receive += len.next_multiple_of(64);
         let sge = self.local(offset, len);
         let mut world = self.world.borrow_mut();
         let wr_id = world.new_wr();
@@ -67,7 +81,15 @@ impl Conn {
     /// # Errors
     /// What the device says.
     pub fn post_to(&mut self, wr: WrOp, len: usize, (qpn, qkey): (u32, u32)) -> Outcome<u64> {
-        let (sge, dest) = (vec![self.local(0, len)], Some((self.way(), qpn, qkey)));
+        self.post_along(wr, len, (self.way(), qpn, qkey))
+    }
+
+    /// The same along any way.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn post_along(&mut self, wr: WrOp, len: usize, dest: (Av, u32, u32)) -> Outcome<u64> {
+        let (sge, dest) = (vec![self.local(0, len)], Some(dest));
         let mut world = self.world.borrow_mut();
         let wr_id = world.new_wr();
         world.note(format!("post_send {wr:?}"));
@@ -134,11 +156,29 @@ impl Conn {
     /// # Errors
     /// What the device says.
     pub fn wc_within(&self, kind: Kind, within: Duration) -> Outcome<Option<Wc>> {
-        let cq = match kind {
+        self.world.borrow_mut().completion(self.cq_of(kind), within)
+    }
+
+    /// Where completions of that kind go.
+    const fn cq_of(&self, kind: Kind) -> Handle {
+        match kind {
             Kind::Send => self.objects.send_cq,
             Kind::Recv => self.objects.recv_cq,
-        };
-        self.world.borrow_mut().completion(cq, within)
+        }
+    }
+
+    /// What comes first within `within`: the device's next packet, or its next completion of that kind.
+    ///
+    /// # Errors
+    /// What the device says, or the link.
+    pub fn next_or_wc(&self, kind: Kind, within: Duration) -> Outcome<Option<Came>> {
+        let (qpn, cq) = (self.qpn, self.cq_of(kind));
+        self.world.borrow_mut().until(within, |world| {
+            if let Some(got) = world.take(qpn, Duration::ZERO)? {
+                return Ok(Some(Came::Packet(got)));
+            }
+            Ok(world.completion(cq, Duration::ZERO)?.map(Came::Completion))
+        })
     }
 
     /// The device's next completion of that kind is a success of that request.

@@ -8,21 +8,23 @@ use super::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Write},
     net::{IpAddr, TcpStream, ToSocketAddrs},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// An agent that has not answered for that long is gone. Guests in emulation take a second now and then.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// No answer is longer.
-const MAX_LINE: u64 = 16 << 20;
+const MAX_LINE: usize = 16 << 20;
 
 /// A connection to an agent, and the device that it drives.
 #[derive(Debug)]
 pub struct AgentDut {
     out: TcpStream,
     lines: BufReader<TcpStream>,
+    /// How long an answer may take, from its first byte to its last.
+    patience: Duration,
     context: Handle,
     about: About,
     /// What this case has made, oldest first.
@@ -31,6 +33,19 @@ pub struct AgentDut {
     pd: Handle,
     /// The process that the agent is, if it is ours.
     child: Option<std::process::Child>,
+}
+
+/// A connection to whichever of a name's addresses answers.
+fn dial(address: &str, patience: Duration) -> Answer<TcpStream> {
+    let all = address.to_socket_addrs().map_err(|error| gone(format!("agent {address}: {error}")))?;
+    let mut why = gone(format!("agent {address}: no such host"));
+    for to in all {
+        match TcpStream::connect_timeout(&to, patience) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => why = gone(format!("agent {address}: {error}; is it started there?")),
+        }
+    }
+    Err(why)
 }
 
 fn gone(what: impl std::fmt::Display) -> Refusal {
@@ -42,19 +57,26 @@ impl AgentDut {
     ///
     /// # Errors
     /// Why there is no device to be had.
-    pub fn connect(address: &str, token: &str, device: &str, mut about: About) -> Answer<Self> {
-        let to = address.to_socket_addrs().map_err(|error| gone(format!("agent {address}: {error}")))?.next();
-        let to = to.ok_or_else(|| gone(format!("agent {address}: no such host")))?;
-        let out = TcpStream::connect_timeout(&to, PATIENCE)
-            .map_err(|error| gone(format!("agent {address}: {error}; is it started there?")))?;
-        out.set_read_timeout(Some(PATIENCE)).map_err(gone)?;
+    pub fn connect(address: &str, token: &str, device: &str, about: About) -> Answer<Self> {
+        Self::connect_patiently(address, token, device, about, PATIENCE)
+    }
+
+    fn connect_patiently(
+        address: &str,
+        token: &str,
+        device: &str,
+        mut about: About,
+        patience: Duration,
+    ) -> Answer<Self> {
+        let out = dial(address, patience)?;
+        out.set_write_timeout(Some(patience)).map_err(gone)?;
         out.set_nodelay(true).map_err(gone)?;
         let lines = BufReader::new(out.try_clone().map_err(gone)?);
         about.version = String::new();
-        let mut dut = Self { out, lines, context: 0, about, made: Vec::new(), pd: 0, child: None };
+        let mut dut = Self { out, lines, patience, context: 0, about, made: Vec::new(), pd: 0, child: None };
         let greeting = if token.is_empty() { json!({}) } else { json!({ "token": token }) };
         let hello = dut.call("hello", greeting).map_err(|error| gone(format!("agent {address}: {error}")))?;
-        dut.about.version = ["kernel", "rdma_core"]
+        dut.about.version = ["rxe", "kernel", "rdma_core"]
             .iter()
             .filter_map(|key| hello[key].as_str().map(|value| format!("{key} {value}")))
             .collect::<Vec<_>>()
@@ -73,13 +95,8 @@ impl AgentDut {
         // At once: each piece would be a segment of its own.
         let line = format!("{}\n", json!({ "op": op, "args": args }));
         self.out.write_all(line.as_bytes()).map_err(|error| gone(format!("agent: {error}")))?;
-        let mut line = String::new();
-        let read = (&mut self.lines).take(MAX_LINE).read_line(&mut line);
-        read.map_err(|error| gone(format!("the agent does not answer {op} within {PATIENCE:?}: {error}")))?;
-        if line.is_empty() {
-            return Err(gone(format!("the agent hung up at {op}")));
-        }
-        let mut reply: Value = serde_json::from_str(&line)
+        let line = self.line(op)?;
+        let mut reply: Value = serde_json::from_slice(&line)
             .map_err(|error| gone(format!("the agent answered {op} with no JSON: {error}")))?;
         if reply["ok"] == true {
             return Ok(reply["result"].take());
@@ -89,6 +106,40 @@ impl AgentDut {
             return Err(Refusal::Lacks(what));
         }
         Err(Refusal::Refused { what, errno: reply["errno"].as_i64().map(|errno| errno as i32) })
+    }
+
+    /// The next line, all of which has to come in time.
+    fn line(&mut self, op: &str) -> Answer<Vec<u8>> {
+        let (start, mut line) = (Instant::now(), Vec::new());
+        loop {
+            let left = self.patience.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(gone(format!("the agent does not answer {op} within {:?}", self.patience)));
+            }
+            self.out.set_read_timeout(Some(left)).map_err(gone)?;
+            let part = match self.lines.fill_buf() {
+                Ok(part) => part,
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) =>
+                {
+                    continue;
+                }
+                Err(error) => return Err(gone(format!("agent, at {op}: {error}"))),
+            };
+            if part.is_empty() {
+                return Err(gone(format!("the agent hung up at {op}")));
+            }
+            let end = part.iter().position(|byte| *byte == b'\n');
+            let taken = end.map_or(part.len(), |at| at + 1);
+            line.extend_from_slice(&part[..taken]);
+            self.lines.consume(taken);
+            if end.is_some() {
+                return Ok(line);
+            }
+            if line.len() > MAX_LINE {
+                return Err(gone(format!("the agent's answer to {op} is longer than {MAX_LINE} bytes")));
+            }
+        }
     }
 
     fn typed<T: DeserializeOwned>(&mut self, op: &str, args: Value) -> Answer<T> {
@@ -250,6 +301,14 @@ impl Dut for AgentDut {
         Ok(rkey as u32)
     }
 
+    fn attach(&mut self, qp: Handle, group: IpAddr) -> Answer<()> {
+        self.call("attach_mcast", json!({ "qp": qp, "group": group })).map(|_| ())
+    }
+
+    fn detach(&mut self, qp: Handle, group: IpAddr) -> Answer<()> {
+        self.call("detach_mcast", json!({ "qp": qp, "group": group })).map(|_| ())
+    }
+
     fn close(&mut self, handle: Handle) -> Answer<()> {
         self.call("close", json!({ "handle": handle }))?;
         self.made.retain(|made| *made != handle);
@@ -305,5 +364,41 @@ impl Cm for AgentDut {
         let new = event.as_ref().and_then(|event| event.id).filter(|id| !self.made.contains(id));
         self.made.extend(new);
         Ok(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dut::core;
+    use std::net::TcpListener;
+
+    /// An agent that answers hello, and says `then` again and again to whatever comes next.
+    fn with_agent(then: &'static [u8], patience: Duration) -> Refusal {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let agent = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            lines.next().unwrap().unwrap();
+            stream.write_all(b"{\"ok\": true, \"result\": {}}\n").unwrap();
+            lines.next().unwrap().unwrap();
+            // Until the suite has had enough.
+            while stream.write_all(then).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let about = core::open(false).0.about().clone();
+        let refusal = AgentDut::connect_patiently(&address, "", "rxe0", about, patience).unwrap_err();
+        agent.join().unwrap();
+        refusal
+    }
+
+    #[test]
+    fn an_agent_that_answers_without_end_is_gone() {
+        let slow = with_agent(b" ", Duration::from_secs(2));
+        assert!(matches!(&slow, Refusal::Gone(why) if why.contains("does not answer open")), "{slow}");
+        let long = with_agent(&[b'x'; 1 << 16], Duration::from_secs(600));
+        assert!(matches!(&long, Refusal::Gone(why) if why.contains("longer than")), "{long}");
     }
 }

@@ -266,6 +266,7 @@ pub fn open(ipv6: bool) -> (CoreDut, MemoryLink) {
         Feature::ExactTime,
         Feature::ManyQps,
         Feature::Unchecked,
+        Feature::Multicast,
     ];
     let about = About {
         name: "core".into(),
@@ -500,6 +501,18 @@ impl Dut for CoreDut {
         machine.objects.insert(mw, Object::Mw(new_rkey, pd));
         machine.drain();
         Ok(new_rkey.0)
+    }
+
+    fn attach(&mut self, qp: Handle, group: IpAddr) -> Answer<()> {
+        let mut machine = self.machine.borrow_mut();
+        let (qpn, _) = machine.qp(qp)?;
+        machine.endpoint.attach_multicast(qpn, group).map_err(Refusal::words)
+    }
+
+    fn detach(&mut self, qp: Handle, group: IpAddr) -> Answer<()> {
+        let mut machine = self.machine.borrow_mut();
+        let (qpn, _) = machine.qp(qp)?;
+        machine.endpoint.detach_multicast(qpn, group).map_err(Refusal::words)
     }
 
     fn close(&mut self, handle: Handle) -> Answer<()> {

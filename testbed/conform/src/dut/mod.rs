@@ -21,6 +21,7 @@ pub use types::{
     State, Wc, WrOp,
 };
 
+use std::net::IpAddr;
 use thiserror::Error;
 
 /// A name for one of the device's objects.
@@ -175,6 +176,22 @@ pub trait Dut {
         range: (usize, usize),
         access: &[Access],
     ) -> Answer<u32>;
+
+    /// Attaches a datagram queue pair to a multicast group.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn attach(&mut self, _qp: Handle, _group: IpAddr) -> Answer<()> {
+        Err(Refusal::Lacks("multicast groups".into()))
+    }
+
+    /// Detaches one from a group.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn detach(&mut self, _qp: Handle, _group: IpAddr) -> Answer<()> {
+        Err(Refusal::Lacks("multicast groups".into()))
+    }
 
     /// Destroys one object, the connection manager's among them.
     ///

@@ -51,22 +51,11 @@ impl Provider {
     /// Why it cannot be opened.
     pub fn open(address: IpAddr) -> Result<Self, rxe_verbs::OpenError> {
         let context = ContextOptions::new().alone().open_address(address)?;
-        let features = [
-            Feature::AtomicWrite,
-            Feature::Flush,
-            Feature::Windows,
-            Feature::Srq,
-            Feature::Uc,
-            Feature::ManyQps,
-            Feature::Unchecked,
-            Feature::Cm,
-            Feature::BoundedCq,
-        ];
         let about = About {
             name: "udp".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             address,
-            features: features.into(),
+            features: Feature::VERBS.into(),
         };
         Ok(Self { context, objects: BTreeMap::new(), next: 1, about, cm: None })
     }
@@ -232,6 +221,14 @@ impl Dut for Provider {
             *key = new;
         }
         Ok(new.0)
+    }
+
+    fn attach(&mut self, qp: Handle, group: IpAddr) -> Answer<()> {
+        find!(self, qp, Qp)?.attach_multicast(group.into()).map_err(|error| refused(&error, error.errno()))
+    }
+
+    fn detach(&mut self, qp: Handle, group: IpAddr) -> Answer<()> {
+        find!(self, qp, Qp)?.detach_multicast(group.into()).map_err(|error| refused(&error, error.errno()))
     }
 
     fn cm(&mut self) -> Answer<&mut dyn Cm> {

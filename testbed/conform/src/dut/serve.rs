@@ -7,8 +7,12 @@ use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader, Read, Write},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
+    time::Duration,
 };
+
+/// Who connects has to say hello by then.
+const HELLO: Duration = Duration::from_secs(20);
 
 /// No request is longer: beyond that the connection is ended.
 const MAX_LINE: u64 = 1 << 20;
@@ -116,7 +120,7 @@ impl Session<'_> {
         let handle = |handle: Handle| json!({ "handle": handle });
         match op {
             "ping" => Ok("pong".into()),
-            "hello" => Ok(json!({ "kernel": self.dut.about().version, "protocol": 1 })),
+            "hello" => Ok(json!({ "rxe": self.dut.about().version, "protocol": 1 })),
             "open" => Ok(handle(0)),
             "pd" => self.dut.pd().map(handle),
             "mr" => {
@@ -140,6 +144,12 @@ impl Session<'_> {
                 let change: Change = serde_json::from_value(args.clone())
                     .map_err(|error| Refusal::words(format!("modify: {error}")))?;
                 self.dut.modify(argument(args, "qp")?, &change).map(|()| Value::Null)
+            }
+            "attach_mcast" => {
+                self.dut.attach(argument(args, "qp")?, argument(args, "group")?).map(|()| Value::Null)
+            }
+            "detach_mcast" => {
+                self.dut.detach(argument(args, "qp")?, argument(args, "group")?).map(|()| Value::Null)
             }
             "query_qp" => Ok(json!({ "state": self.dut.state(argument(args, "qp")?)? })),
             "post_recv" | "post_srq_recv" | "post_send" => self.post(op, args),
@@ -205,23 +215,34 @@ fn reply(answer: Answer<Value>) -> Value {
     }
 }
 
-/// Serves `dut` to the first that connects and gives the token, until it hangs up.
+/// Hears the first line of one that has connected: its two ways if it gives the token.
+fn welcome(stream: TcpStream, token: &str) -> io::Result<Option<(TcpStream, BufReader<TcpStream>)>> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(HELLO))?;
+    let mut out = stream.try_clone()?;
+    let mut lines = BufReader::new(stream);
+    let mut line = String::new();
+    (&mut lines).take(MAX_LINE).read_line(&mut line)?;
+    let hello: Value = serde_json::from_str(&line).unwrap_or_default();
+    if hello["op"] != "hello" || hello["args"]["token"] != token {
+        writeln!(out, "{}", json!({ "ok": false, "error": "wrong token" }))?;
+        return Ok(None);
+    }
+    out.set_read_timeout(None)?;
+    Ok(Some((out, lines)))
+}
+
+/// Serves `dut` to the first that connects and gives the token, until it hangs up. Others are turned away; one that says
+/// nothing, for 20 s at most, holds the next up.
 ///
 /// # Errors
-/// What the network says; a stranger with another token is turned away and waited on no longer.
+/// What the network says about the listener, or about the one that is served.
 pub fn serve(dut: &mut dyn Dut, listener: &TcpListener, token: &str) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
-        stream.set_nodelay(true)?;
-        let mut out = stream.try_clone()?;
-        let mut lines = BufReader::new(stream);
+        // A stranger that hangs up is no error of ours.
+        let Ok(Some((mut out, mut lines))) = welcome(stream, token) else { continue };
         let mut line = String::new();
-        (&mut lines).take(MAX_LINE).read_line(&mut line)?;
-        let hello: Value = serde_json::from_str(&line).unwrap_or_default();
-        if hello["op"] != "hello" || hello["args"]["token"] != token {
-            let _ = writeln!(out, "{}", json!({ "ok": false, "error": "wrong token" }));
-            continue;
-        }
         let mut session = Session { dut: &mut *dut, regions: BTreeMap::new(), ways: Vec::new() };
         writeln!(out, "{}", reply(session.call("hello", &Value::Null)))?;
         loop {
@@ -235,5 +256,31 @@ pub fn serve(dut: &mut dyn Dut, listener: &TcpListener, token: &str) -> io::Resu
             };
             out.write_all(format!("{}\n", reply(answer)).as_bytes())?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dut::{agent::AgentDut, core};
+
+    #[test]
+    fn strangers_are_turned_away_and_end_nothing() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        let about = core::open(false).0.about().clone();
+        let server = std::thread::spawn(move || serve(&mut core::open(false).0, &listener, "word"));
+        // Gone at once, by a reset; no text; another word.
+        let gone = socket2::Socket::from(TcpStream::connect(at).unwrap());
+        gone.set_linger(Some(Duration::ZERO)).unwrap();
+        drop(gone);
+        TcpStream::connect(at).unwrap().write_all(&[0xff, b'\n']).unwrap();
+        let refused = AgentDut::connect(&at.to_string(), "wrong", "", about.clone()).unwrap_err();
+        assert!(refused.to_string().contains("wrong token"), "{refused}");
+        let mut dut = AgentDut::connect(&at.to_string(), "word", "", about).unwrap();
+        assert!(dut.about().version.starts_with("rxe "), "{}", dut.about().version);
+        dut.pd().unwrap();
+        drop(dut);
+        server.join().unwrap().unwrap();
     }
 }

@@ -37,6 +37,23 @@ pub enum Feature {
     Ethernet,
     /// Completion queues have a size, and overflow.
     BoundedCq,
+    /// Datagram queue pairs can be attached to multicast groups, whose packets the link carries.
+    Multicast,
+}
+
+impl Feature {
+    /// What a device with the usual verbs has, whatever leads to it.
+    pub const VERBS: [Self; 9] = [
+        Self::AtomicWrite,
+        Self::Flush,
+        Self::Windows,
+        Self::Srq,
+        Self::Uc,
+        Self::ManyQps,
+        Self::Unchecked,
+        Self::Cm,
+        Self::BoundedCq,
+    ];
 }
 
 /// A device, and how to reach it.

@@ -20,7 +20,7 @@ use std::{
 };
 
 /// How long the device's Ethernet address is waited for.
-const NEIGHBOUR: Duration = Duration::from_secs(5);
+const NEIGHBOUR: Duration = Duration::from_secs(20);
 /// How often it is asked for.
 const ASK: Duration = Duration::from_millis(300);
 /// A packet socket looks at its timeout that often.
@@ -297,9 +297,25 @@ impl RawLink {
         }
     }
 
+    /// The Ethernet address for an IP packet: the device's, or that of a group (RFC 1112, 6.4; RFC 2464, 7).
+    fn station(&self, ip: &[u8]) -> [u8; 6] {
+        match ends_of(ip).map(|ends| ends.dst).filter(IpAddr::is_multicast) {
+            Some(IpAddr::V4(group)) => {
+                let [_, b, c, d] = group.octets();
+                [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+            }
+            Some(IpAddr::V6(group)) => {
+                let [.., a, b, c, d] = group.octets();
+                [0x33, 0x33, a, b, c, d]
+            }
+            None => self.peer_mac,
+        }
+    }
+
     /// The IP packet in a frame to us, without what Ethernet has padded it with.
     fn packet(&self, frame: &[u8]) -> Option<Vec<u8>> {
-        if frame.get(..6)? != self.host.mac {
+        // Ours, or a group's.
+        if frame.get(..6)? != self.host.mac && frame[0] & 1 == 0 {
             return None;
         }
         let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
@@ -373,13 +389,13 @@ impl Link for RawLink {
     }
 
     fn send(&mut self, ip: &[u8]) -> Result<(), LinkError> {
-        let frame = [&self.peer_mac[..], &self.host.mac[..], &kind_of(ip).to_be_bytes()[..], ip].concat();
+        let frame = [&self.station(ip)[..], &self.host.mac[..], &kind_of(ip).to_be_bytes()[..], ip].concat();
         self.put(&frame)
     }
 
     fn send_tagged(&mut self, ip: &[u8], tag: u16) -> Result<(), LinkError> {
         let words = [VLAN, tag, kind_of(ip)].map(u16::to_be_bytes).concat();
-        let frame = [&self.peer_mac[..], &self.host.mac[..], &words[..], ip].concat();
+        let frame = [&self.station(ip)[..], &self.host.mac[..], &words[..], ip].concat();
         self.put(&frame)
     }
 

@@ -35,6 +35,7 @@ pub fn markdown(report: &Report) -> String {
         (Verdict::Mended, "Listed as differences, but kept"),
         (Verdict::Told, "Left to the device"),
         (Verdict::Skip, "Not run"),
+        (Verdict::Gone, "Not run: the device was gone"),
     ] {
         let list: Vec<_> = report.findings.iter().filter(|finding| finding.verdict == verdict).collect();
         if list.is_empty() {

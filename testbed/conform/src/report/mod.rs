@@ -55,9 +55,7 @@ impl Report {
         names
             .into_iter()
             .map(|name| {
-                let of: Vec<_> =
-                    self.findings.iter().filter(|finding| finding.theme == name).cloned().collect();
-                (name.to_owned(), tally(&of))
+                (name.to_owned(), tally(self.findings.iter().filter(|finding| finding.theme == name)))
             })
             .collect()
     }

@@ -51,6 +51,17 @@ pub mod op {
     pub const SEND_ONLY_INV: u8 = 0x17;
     pub const FLUSH: u8 = 0x1c;
     pub const ATOMIC_WRITE: u8 = 0x1d;
+    /// A READ response, by whether it is the first and whether the last of its READ.
+    #[must_use]
+    pub const fn read_response(first: bool, last: bool) -> u8 {
+        match (first, last) {
+            (true, true) => READ_ONLY,
+            (true, false) => READ_FIRST,
+            (false, true) => READ_LAST,
+            (false, false) => READ_MIDDLE,
+        }
+    }
+
     pub const UD_SEND_ONLY: u8 = 0x64;
     pub const UD_SEND_ONLY_IMM: u8 = 0x65;
     pub const CNP: u8 = 0x81;

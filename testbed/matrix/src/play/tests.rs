@@ -79,3 +79,14 @@ fn of_a_long_output_the_end_is_kept() {
     let outcome = played("seq 100000", "true", 60);
     assert!(outcome.server.output.len() <= KEPT && outcome.server.output.ends_with("99999\n100000\n"));
 }
+
+/// A day in which nobody looked is not a day of waiting.
+#[test]
+fn time_in_which_this_process_was_stopped_does_not_count() {
+    let mut left = Left::new(Duration::from_secs(20));
+    left.charge(Duration::from_millis(500));
+    left.charge(Duration::from_secs(86_400));
+    assert_eq!(left.time, Duration::from_millis(18_500));
+    (0..20).for_each(|_| left.charge(Duration::from_secs(1)));
+    assert!(left.is_over());
+}

@@ -1,15 +1,33 @@
 //! The device's program connects: its REQ, and what it makes of every answer.
 
-use super::peer;
+use super::{SEVERAL, peer};
 use crate::{
-    case::{Case, check, may, must, same, should},
-    cm::{IP_HEADER, told},
-    wire::cm::{Kind, LOCAL_ID, REMOTE_ID, mad, other, rep, req},
+    bench::Bench,
+    case::{Case, Outcome, check, may, must, numbered, same, should},
+    cm::{IP_HEADER, Peer, told},
+    dut::Handle,
+    wire::cm::{Kind, LOCAL_ID, Message, REMOTE_ID, mad, other, rep, req},
 };
 use std::time::Duration;
 
-/// The longest that a REQ may wait before it is repeated: kernels take up to 6.2 s.
-const PATIENT: Duration = Duration::from_secs(14);
+/// The device's program has connected, and been told of our REP: its id, its REQ and the REP.
+fn responded(b: &mut Bench) -> Outcome<(Peer, Handle, Message, Message)> {
+    let mut peer = peer(b)?;
+    let (id, _, request) = peer.called(&[])?;
+    let reply = peer.rep(&request);
+    peer.tx(&reply)?;
+    peer.event("CONNECT_RESPONSE")?;
+    Ok((peer, id, request, reply))
+}
+
+/// The device's program has connected, and a REP for a communication ID came that nobody has: its REQ.
+fn misled(b: &mut Bench) -> Outcome<(Peer, Message)> {
+    let mut peer = peer(b)?;
+    let (_, _, request) = peer.called(&[])?;
+    let strange = peer.rep(&request).with(REMOTE_ID, request.get(LOCAL_ID) ^ 0x5555);
+    peer.tx(&strange)?;
+    Ok((peer, request))
+}
 
 const REQUEST: &[Case] = &[
     must(
@@ -83,7 +101,7 @@ const REQUEST: &[Case] = &[
         |b| {
             let mut peer = peer(b)?;
             let (_, _, request) = peer.called(&[])?;
-            peer.again(&request, PATIENT)
+            peer.again(&request, SEVERAL)
         },
     )
     .slow(),
@@ -139,13 +157,8 @@ const REPLY: &[Case] = &[
         "A REP is confirmed by an RTU with both communication IDs",
         "IBTA 12.6.9, 12.9.8.5",
         |b| {
-            let mut peer = peer(b)?;
-            let (id, _, request) = peer.called(&[])?;
-            let reply = peer.rep(&request);
-            peer.tx(&reply)?;
-            peer.event("CONNECT_RESPONSE")?;
-            peer.program("rdma_establish", |cm| cm.establish(id))?;
-            let rtu = peer.rx(Kind::Rtu)?;
+            let (mut peer, id, request, reply) = responded(b)?;
+            let rtu = peer.established(id)?;
             same("local ID", rtu.get(LOCAL_ID), request.get(LOCAL_ID))?;
             same("remote ID", rtu.get(REMOTE_ID), reply.get(LOCAL_ID))?;
             same("transaction ID", rtu.get(mad::TRANSACTION), request.get(mad::TRANSACTION))?;
@@ -157,15 +170,10 @@ const REPLY: &[Case] = &[
         "A repeated REP is confirmed again, and is no second event",
         "IBTA 12.9.8.5, 12.9.8.7",
         |b| {
-            let mut peer = peer(b)?;
-            let (id, _, request) = peer.called(&[])?;
-            let reply = peer.rep(&request);
+            let (mut peer, id, _, reply) = responded(b)?;
+            let rtu = peer.established(id)?;
             peer.tx(&reply)?;
-            peer.event("CONNECT_RESPONSE")?;
-            peer.program("rdma_establish", |cm| cm.establish(id))?;
-            let rtu = peer.rx(Kind::Rtu)?;
-            peer.tx(&reply)?;
-            peer.again(&rtu, Duration::from_secs(4))?;
+            peer.again(&rtu, SEVERAL)?;
             peer.no_event()
         },
     ),
@@ -174,11 +182,7 @@ const REPLY: &[Case] = &[
         "A REP repeated before the program has confirmed is no second event",
         "IBTA 12.9.8.5",
         |b| {
-            let mut peer = peer(b)?;
-            let (_, _, request) = peer.called(&[])?;
-            let reply = peer.rep(&request);
-            peer.tx(&reply)?;
-            peer.event("CONNECT_RESPONSE")?;
+            let (peer, _, _, reply) = responded(b)?;
             peer.tx(&reply)?;
             peer.no_event()?;
             peer.none(Kind::Rej)
@@ -189,10 +193,7 @@ const REPLY: &[Case] = &[
         "A REP for a communication ID that nobody has makes no connection",
         "IBTA 12.9.8.5",
         |b| {
-            let mut peer = peer(b)?;
-            let (_, _, request) = peer.called(&[])?;
-            let strange = peer.rep(&request).with(REMOTE_ID, request.get(LOCAL_ID) ^ 0x5555);
-            peer.tx(&strange)?;
+            let (mut peer, request) = misled(b)?;
             peer.no_event()?;
             let reply = peer.rep(&request);
             peer.tx(&reply)?;
@@ -200,10 +201,7 @@ const REPLY: &[Case] = &[
         },
     ),
     may("CM.CONNECT.REP.6", "It is rejected: invalid communication ID (6)", "IBTA 12.6.7.2, 12.9.8.5", |b| {
-        let mut peer = peer(b)?;
-        let (_, _, request) = peer.called(&[])?;
-        let strange = peer.rep(&request).with(REMOTE_ID, request.get(LOCAL_ID) ^ 0x5555);
-        peer.tx(&strange)?;
+        let (mut peer, _) = misled(b)?;
         same("reason", peer.rx(Kind::Rej)?.get(other::REASON), 6)
     }),
     should(
@@ -227,11 +225,7 @@ const REPLY: &[Case] = &[
         "A connection that the program does not want after all is rejected",
         "IBTA 12.9.8.5; rdma_reject(3)",
         |b| {
-            let mut peer = peer(b)?;
-            let (id, _, request) = peer.called(&[])?;
-            let reply = peer.rep(&request);
-            peer.tx(&reply)?;
-            peer.event("CONNECT_RESPONSE")?;
+            let (mut peer, id, ..) = responded(b)?;
             peer.program("rdma_reject", |cm| cm.reject(id, &[]))?;
             let reject = peer.rx(Kind::Rej)?;
             same("reason", reject.get(other::REASON), 28)?;
@@ -273,11 +267,8 @@ const REPLY: &[Case] = &[
 ];
 
 /// Reasons of a REJ (IBTA vol. 1, 12.6.7.2); 4 is told apart by what it says about its sender.
-fn reasons() -> impl Iterator<Item = (u32, String, String)> {
-    (1..=33)
-        .chain([35])
-        .filter(|reason| *reason != 4)
-        .map(|reason| (reason, reason.to_string(), reason.to_string()))
+fn reasons() -> impl Iterator<Item = u32> {
+    (1..=33).chain([35]).filter(|reason| *reason != 4)
 }
 
 pub(super) fn add(all: &mut Vec<Case>) {
@@ -288,7 +279,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
         "IBTA 12.6.7.2; rdma_get_cm_event(3)",
         crate::case::template,
     );
-    all.extend(family.family(reasons(), |b, reason| {
+    all.extend(family.family(numbered(reasons()), |b, reason| {
         let mut peer = peer(b)?;
         let (_, _, request) = peer.called(&[])?;
         peer.tx(&peer.rej(&request, reason.into()))?;

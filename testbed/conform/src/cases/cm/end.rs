@@ -1,17 +1,19 @@
 //! The end of connections: DREQ and DREP, crossing and repeated, and what waits afterwards; LAP.
 
-use super::{listened, peer};
+use super::{SEVERAL, accepted, connected, listened, peer};
 use crate::{
-    case::{Case, may, must, same, should},
-    cm::{SOON, told},
+    case::{Case, Outcome, may, must, same, should},
+    cm::{Link, Peer, SOON, told},
     wire::cm::{Kind, LOCAL_ID, Message, REMOTE_ID, mad, other, req},
 };
-use std::time::Duration;
 
-/// Long enough for a repetition on slow devices.
-const SEVERAL: Duration = Duration::from_secs(6);
-/// Long enough for the end of a connection's waiting: a second for 67 ms of local ACK timeout, on slow devices.
-const TIMEWAIT: Duration = Duration::from_secs(8);
+/// The program hears nothing of this message, and its connection stands behind it: a DREQ ends it.
+fn harmless(peer: &Peer, link: &Link, message: &Message) -> Outcome {
+    peer.tx(message)?;
+    peer.no_event()?;
+    peer.tx(&peer.about(link, Kind::Dreq))?;
+    peer.event("DISCONNECTED").map(|_| ())
+}
 
 const CASES: &[Case] = &[
     must(
@@ -19,8 +21,7 @@ const CASES: &[Case] = &[
         "A program that ends its connection sends a DREQ with both IDs and our queue pair",
         "IBTA 12.6.10, 12.9.8.4",
         |b| {
-            let mut peer = listened(b)?;
-            let link = peer.passive()?;
+            let (mut peer, link) = connected(b)?;
             peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
             let dreq = peer.rx(Kind::Dreq)?;
             same("local ID", dreq.get(LOCAL_ID), link.far.into())?;
@@ -33,13 +34,12 @@ const CASES: &[Case] = &[
         "A DREP ends the connection, and later its waiting",
         "IBTA 12.9.8.4, 12.9.8.9; rdma_get_cm_event(3)",
         |b| {
-            let mut peer = listened(b)?;
-            let link = peer.passive()?;
+            let (mut peer, link) = connected(b)?;
             peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
             let dreq = peer.rx(Kind::Dreq)?;
             peer.tx(&peer.reply(&dreq, Kind::Drep))?;
             peer.event("DISCONNECTED")?;
-            let event = peer.event_within(TIMEWAIT)?;
+            let event = peer.event_within(SEVERAL)?;
             same("the next event", event.map(|event| event.event).as_deref(), Some("TIMEWAIT_EXIT"))
         },
     ),
@@ -48,13 +48,9 @@ const CASES: &[Case] = &[
         "A DREQ of ours reaches the program, and is answered by a DREP when it agrees",
         "IBTA 12.9.8.4",
         |b| {
-            let mut peer = listened(b)?;
-            let link = peer.passive()?;
+            let (mut peer, link) = connected(b)?;
             let dreq = peer.about(&link, Kind::Dreq).with(mad::TRANSACTION, 0x77);
-            peer.tx(&dreq)?;
-            peer.event("DISCONNECTED")?;
-            peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
-            let drep = peer.rx(Kind::Drep)?;
+            let drep = peer.ended(&link, &dreq)?;
             same("local ID", drep.get(LOCAL_ID), link.far.into())?;
             same("remote ID", drep.get(REMOTE_ID), link.own.into())?;
             same("transaction ID", drep.get(mad::TRANSACTION), 0x77)
@@ -64,16 +60,12 @@ const CASES: &[Case] = &[
         let mut peer = listened(b)?;
         let link = peer.passive_with(|request| request.with(req::ACK_TIMEOUT, 19))?;
         let dreq = peer.about(&link, Kind::Dreq);
-        peer.tx(&dreq)?;
-        peer.event("DISCONNECTED")?;
-        peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
-        let drep = peer.rx(Kind::Drep)?;
+        let drep = peer.ended(&link, &dreq)?;
         peer.tx(&dreq)?;
         peer.again(&drep, SEVERAL)
     }),
     must("CM.DREQ.5", "A DREQ repeated before the program agrees is no second event", "IBTA 12.9.8.4", |b| {
-        let mut peer = listened(b)?;
-        let link = peer.passive()?;
+        let (peer, link) = connected(b)?;
         let dreq = peer.about(&link, Kind::Dreq);
         peer.tx(&dreq)?;
         peer.event("DISCONNECTED")?;
@@ -81,8 +73,7 @@ const CASES: &[Case] = &[
         peer.no_event()
     }),
     must("CM.DREQ.6", "A DREQ that names another queue pair ends nothing", "IBTA 12.6.10, 12.9.8.4", |b| {
-        let mut peer = listened(b)?;
-        let link = peer.passive()?;
+        let (peer, link) = connected(b)?;
         peer.tx(&peer.about(&link, Kind::Dreq).with(other::DREQ_QPN, 0x3333))?;
         peer.no_event()
     }),
@@ -102,8 +93,7 @@ const CASES: &[Case] = &[
         },
     ),
     must("CM.DREQ.8", "Crossing DREQs end the connection, and ours is answered", "IBTA 12.9.8.4", |b| {
-        let mut peer = listened(b)?;
-        let link = peer.passive()?;
+        let (mut peer, link) = connected(b)?;
         peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
         peer.rx(Kind::Dreq)?;
         peer.tx(&peer.about(&link, Kind::Dreq))?;
@@ -133,7 +123,7 @@ const CASES: &[Case] = &[
             let link =
                 peer.passive_with(|request| request.with(req::LOCAL_TIMEOUT, SOON).with(req::CM_RETRIES, 2))?;
             peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
-            let event = peer.event_within(Duration::from_secs(20))?;
+            let event = peer.event_within(SEVERAL)?;
             same("the next event", event.map(|event| event.event).as_deref(), Some("DISCONNECTED"))
         },
     )
@@ -143,8 +133,7 @@ const CASES: &[Case] = &[
         "An id that is destroyed ends its connection by a DREQ",
         "IBTA 12.9.8.4; rdma_destroy_id(3)",
         |b| {
-            let mut peer = listened(b)?;
-            let link = peer.passive()?;
+            let (mut peer, link) = connected(b)?;
             b.world.borrow_mut().dut.close(link.id)?;
             peer.rx(Kind::Dreq).map(|_| ())
         },
@@ -152,79 +141,54 @@ const CASES: &[Case] = &[
     must("CM.DREQ.12", "The end that connected is ended by a DREQ, too", "IBTA 12.9.8.4", |b| {
         let mut peer = peer(b)?;
         let link = peer.active()?;
-        peer.tx(&peer.about(&link, Kind::Dreq).with(mad::TRANSACTION, 0x79))?;
-        peer.event("DISCONNECTED")?;
-        peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
-        same("transaction ID", peer.rx(Kind::Drep)?.get(mad::TRANSACTION), 0x79)
+        let dreq = peer.about(&link, Kind::Dreq).with(mad::TRANSACTION, 0x79);
+        same("transaction ID", peer.ended(&link, &dreq)?.get(mad::TRANSACTION), 0x79)
     }),
     must(
         "CM.DREQ.13",
         "A DREQ in place of the RTU ends a connection that has not stood yet",
         "IBTA 12.9.8.7",
         |b| {
-            let mut peer = listened(b)?;
-            let request = peer.req();
-            let id = peer.asks(&request)?;
-            let (link, _) = peer.accepted(&request, id)?;
+            let (peer, _, link, _) = accepted(b, |request| request)?;
             peer.tx(&peer.about(&link, Kind::Dreq))?;
             peer.event("DISCONNECTED").map(|_| ())
         },
     ),
     must("CM.DREQ.14", "A DREP that nobody asked for ends nothing", "IBTA 12.9.8.4", |b| {
-        let mut peer = listened(b)?;
-        let link = peer.passive()?;
+        let (peer, link) = connected(b)?;
         peer.tx(&peer.about(&link, Kind::Drep))?;
         peer.no_event()
     }),
     must("CM.TIMEWAIT.1", "Its queue pair may be connected again after the waiting", "IBTA 12.9.8.9", |b| {
-        let mut peer = listened(b)?;
-        let link = peer.passive()?;
-        peer.tx(&peer.about(&link, Kind::Dreq))?;
-        peer.event("DISCONNECTED")?;
-        peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
-        peer.rx(Kind::Drep)?;
-        peer.event_within(TIMEWAIT)?;
+        let (mut peer, link) = connected(b)?;
+        peer.ended(&link, &peer.about(&link, Kind::Dreq))?;
+        peer.event_within(SEVERAL)?;
         let request = peer.req().with(req::QPN, link.qpn.into()).with_private_at(36, &[6; 3]);
         peer.tx(&request)?;
         told(&peer.event("CONNECT_REQUEST")?, &[6; 3])
     }),
     must("CM.TIMEWAIT.2", "A REJ for a connection that stands, stale, ends it", "IBTA 12.9.8.3.1", |b| {
-        let mut peer = listened(b)?;
-        let request = peer.req();
-        let id = peer.asks(&request)?;
-        let (_, reply) = peer.accepted(&request, id)?;
+        let (peer, _, _, reply) = accepted(b, |request| request)?;
         peer.tx(&peer.rej(&reply, 10))?;
         same("status", peer.event("REJECTED")?.status, 10)
     }),
     must("CM.LAP.1", "A LAP does a connection no harm", "IBTA 12.6.11, 12.8", |b| {
-        let mut peer = listened(b)?;
-        let link = peer.passive()?;
-        peer.tx(&peer.about(&link, Kind::Lap))?;
-        peer.no_event()?;
-        peer.tx(&peer.about(&link, Kind::Dreq))?;
-        peer.event("DISCONNECTED").map(|_| ())
+        let (peer, link) = connected(b)?;
+        harmless(&peer, &link, &peer.about(&link, Kind::Lap))
     }),
     may("CM.LAP.2", "A LAP is answered by an APR", "IBTA 12.6.12, 12.8", |b| {
-        let mut peer = listened(b)?;
-        let link = peer.passive()?;
+        let (mut peer, link) = connected(b)?;
         peer.tx(&peer.about(&link, Kind::Lap))?;
         peer.rx(Kind::Apr).map(|_| ())
     }),
     must("CM.APR.1", "An APR that nobody asked for does a connection no harm", "IBTA 12.6.12", |b| {
-        let mut peer = listened(b)?;
-        let link = peer.passive()?;
-        peer.tx(&peer.about(&link, Kind::Apr).with(other::APR_STATUS, 1))?;
-        peer.no_event()?;
-        peer.tx(&peer.about(&link, Kind::Dreq))?;
-        peer.event("DISCONNECTED").map(|_| ())
+        let (peer, link) = connected(b)?;
+        harmless(&peer, &link, &peer.about(&link, Kind::Apr).with(other::APR_STATUS, 1))
     }),
     must("CM.MRA.1", "An MRA that nobody waits for does a connection no harm", "IBTA 12.6.6", |b| {
-        let mut peer = listened(b)?;
-        let link = peer.passive()?;
-        peer.tx(&peer.about(&link, Kind::Mra).with(other::MESSAGE, 2).with(other::SERVICE_TIMEOUT, 24))?;
-        peer.no_event()?;
-        peer.tx(&peer.about(&link, Kind::Dreq))?;
-        peer.event("DISCONNECTED").map(|_| ())
+        let (peer, link) = connected(b)?;
+        let wait = peer.about(&link, Kind::Mra).with(other::MESSAGE, 2).with(other::SERVICE_TIMEOUT, 24);
+        harmless(&peer, &link, &wait)
     }),
 ];
 

@@ -1,6 +1,6 @@
 //! Management datagrams: which are taken, and how the device's look.
 
-use super::listened;
+use super::{accepted, listened};
 use crate::{
     bench::Bench,
     case::{Case, Outcome, check, must, same, should},
@@ -40,10 +40,7 @@ fn ignored_with(b: &mut Bench, change: impl FnOnce(Message) -> Message) -> Outco
 
 /// The device's REP to a right REQ, as packet and message.
 fn reply(b: &mut Bench) -> Outcome<(Message, Packet, Message)> {
-    let mut peer = listened(b)?;
-    let request = peer.req();
-    let id = peer.asks(&request)?;
-    let (_, reply) = peer.accepted(&request, id)?;
+    let (_, request, _, reply) = accepted(b, |request| request)?;
     let world = b.world.borrow();
     let packet = world.log.iter().rev().find_map(|entry| match &entry.what {
         crate::bench::What::Got(packet, _) if Message::of(packet).as_ref() == Some(&reply) => {

@@ -1,16 +1,13 @@
 //! The device's program listens: requests, refusals, and what happens until the connection stands.
 
-use super::{listened, peer};
+use super::{SEVERAL, accepted, connected, listened, peer};
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, check, must, same, should},
-    cm::{IP_HEADER, SOON, told},
+    case::{Case, Outcome, check, must, numbered, same, should},
+    cm::{IP_HEADER, Link, Peer, SOON, told},
     wire::cm::{Kind, LOCAL_ID, Message, REMOTE_ID, mad, other, rep, req},
 };
 use std::time::Duration;
-
-/// Twenty times [`SOON`], for slow devices.
-const SEVERAL: Duration = Duration::from_secs(6);
 
 /// The device refuses a REQ that is changed so, and its program hears nothing of it.
 fn refused(b: &mut Bench, change: impl FnOnce(Message) -> Message) -> Outcome<u64> {
@@ -21,6 +18,14 @@ fn refused(b: &mut Bench, change: impl FnOnce(Message) -> Message) -> Outcome<u6
     same("remote ID", reject.get(REMOTE_ID), request.get(LOCAL_ID))?;
     peer.no_event()?;
     Ok(reject.get(other::REASON))
+}
+
+/// A connection that stands, and a REQ for its queue pair behind it.
+fn asked_again(b: &mut Bench) -> Outcome<(Peer, Link)> {
+    let (mut peer, link) = connected(b)?;
+    let request = peer.req().with(req::QPN, link.qpn.into());
+    peer.tx(&request)?;
+    Ok((peer, link))
 }
 
 const REQUESTS: &[Case] = &[
@@ -58,19 +63,13 @@ const REQUESTS: &[Case] = &[
         },
     ),
     must("CM.REQ.4", "A REQ repeated after the REP is no second request", "IBTA 12.9.8.1", |b| {
-        let mut peer = listened(b)?;
-        let request = peer.req();
-        let id = peer.asks(&request)?;
-        peer.accepted(&request, id)?;
+        let (peer, request, ..) = accepted(b, |request| request)?;
         peer.tx(&request)?;
         peer.no_event()?;
         peer.none(Kind::Rej)
     }),
     must("CM.REQ.5", "A REQ repeated after the connection stands does it no harm", "IBTA 12.9.8.1", |b| {
-        let mut peer = listened(b)?;
-        let request = peer.req();
-        let id = peer.asks(&request)?;
-        let (link, _) = peer.accepted(&request, id)?;
+        let (peer, request, link, _) = accepted(b, |request| request)?;
         peer.tx(&peer.about(&link, Kind::Rtu))?;
         peer.event("ESTABLISHED")?;
         peer.tx(&request)?;
@@ -126,11 +125,9 @@ const REQUESTS: &[Case] = &[
         "A REQ for a queue pair of a connection that stands is refused: stale connection (10)",
         "IBTA 12.9.8.3.1",
         |b| {
-            let mut peer = listened(b)?;
-            let link = peer.passive()?;
-            let request = peer.req().with(req::QPN, link.qpn.into());
-            peer.tx(&request)?;
-            let reject = stale(&mut peer)?;
+            let (mut peer, _) = asked_again(b)?;
+            let first = peer.rx_any(&[Kind::Rej, Kind::Dreq])?;
+            let reject = if first.kind() == Some(Kind::Rej) { first } else { peer.rx(Kind::Rej)? };
             same("reason", reject.get(other::REASON), 10)
         },
     ),
@@ -139,10 +136,7 @@ const REQUESTS: &[Case] = &[
         "That ends the connection that stood: a DREQ goes out for it",
         "IBTA 12.9.8.3.1",
         |b| {
-            let mut peer = listened(b)?;
-            let link = peer.passive()?;
-            let request = peer.req().with(req::QPN, link.qpn.into());
-            peer.tx(&request)?;
+            let (mut peer, link) = asked_again(b)?;
             let first = peer.rx_any(&[Kind::Rej, Kind::Dreq])?;
             let second = peer.rx_any(&[Kind::Rej, Kind::Dreq])?;
             let ended = [first, second].into_iter().find(|message| message.kind() == Some(Kind::Dreq));
@@ -156,19 +150,12 @@ const REQUESTS: &[Case] = &[
         "The same queue pair number of another adapter is another connection's",
         "IBTA 12.9.8.3.1",
         |b| {
-            let mut peer = listened(b)?;
-            let link = peer.passive()?;
+            let (mut peer, link) = connected(b)?;
             let request = peer.req().with(req::QPN, link.qpn.into()).with(req::GUID, peer.guid ^ 0xff00);
             peer.asks(&request).map(|_| ())
         },
     ),
 ];
-
-/// A REJ, whatever is said about the connection that stood.
-fn stale(peer: &mut crate::cm::Peer) -> Outcome<Message> {
-    let first = peer.rx_any(&[Kind::Rej, Kind::Dreq])?;
-    if first.kind() == Some(Kind::Rej) { Ok(first) } else { peer.rx(Kind::Rej) }
-}
 
 const WRONG: &[Case] = &[
     must("CM.REQ.GID.1", "A REQ for an address that is not the device's is refused", "IBTA 12.6.7.2", |b| {
@@ -206,10 +193,8 @@ const WRONG: &[Case] = &[
             let mut peer = listened(b)?;
             let request = peer.req().with(req::ALTERNATE_LID, 0xffff);
             peer.tx(&request)?;
-            if peer.event_within(peer.calm())?.is_some() {
-                return Ok(());
-            }
-            let reason = peer.rx(Kind::Rej)?.get(other::REASON);
+            let Some(reject) = peer.decision()? else { return Ok(()) };
+            let reason = reject.get(other::REASON);
             check((18..=23).contains(&reason), || format!("the reason is {reason}"))
         },
     ),
@@ -236,19 +221,14 @@ const REPLIES: &[Case] = &[
         "A REP grants no more READs at a time than the program allows",
         "IBTA 12.6.8, 12.7.30",
         |b| {
-            let mut peer = listened(b)?;
-            let request = peer.req().with(req::RESOURCES, 100).with(req::DEPTH, 100);
-            let id = peer.asks(&request)?;
-            let (_, reply) = peer.accepted(&request, id)?;
+            let much = |request: Message| request.with(req::RESOURCES, 100).with(req::DEPTH, 100);
+            let (_, _, _, reply) = accepted(b, much)?;
             same("responder resources", reply.get(rep::RESOURCES), 1)?;
             same("initiator depth", reply.get(rep::DEPTH), 1)
         },
     ),
     must("CM.REP.3", "A REP without an RTU is sent again, and is the same", "IBTA 12.9.8.7, 12.10.4", |b| {
-        let mut peer = listened(b)?;
-        let request = peer.req().with(req::LOCAL_TIMEOUT, SOON);
-        let id = peer.asks(&request)?;
-        let (_, reply) = peer.accepted(&request, id)?;
+        let (peer, _, _, reply) = accepted(b, |request| request.with(req::LOCAL_TIMEOUT, SOON))?;
         peer.again(&reply, SEVERAL)
     }),
     must(
@@ -256,10 +236,8 @@ const REPLIES: &[Case] = &[
         "It is sent again as often as the REQ says, and then given up",
         "IBTA 12.7.27, 12.9.8.7",
         |b| {
-            let mut peer = listened(b)?;
-            let request = peer.req().with(req::LOCAL_TIMEOUT, SOON).with(req::CM_RETRIES, 2);
-            let id = peer.asks(&request)?;
-            let (_, reply) = peer.accepted(&request, id)?;
+            let twice = |request: Message| request.with(req::LOCAL_TIMEOUT, SOON).with(req::CM_RETRIES, 2);
+            let (peer, _, _, reply) = accepted(b, twice)?;
             peer.again(&reply, SEVERAL)?;
             peer.again(&reply, SEVERAL)?;
             peer.event("UNREACHABLE")?;
@@ -272,10 +250,7 @@ const REPLIES: &[Case] = &[
         "An MRA makes the device wait longer before it repeats its REP",
         "IBTA 12.6.6, 12.9.8.7",
         |b| {
-            let mut peer = listened(b)?;
-            let request = peer.req().with(req::LOCAL_TIMEOUT, SOON);
-            let id = peer.asks(&request)?;
-            let (link, _) = peer.accepted(&request, id)?;
+            let (peer, _, link, _) = accepted(b, |request| request.with(req::LOCAL_TIMEOUT, SOON))?;
             // 4.3 s.
             let wait = peer.about(&link, Kind::Mra).with(other::MESSAGE, 1).with(other::SERVICE_TIMEOUT, 20);
             peer.tx(&wait)?;
@@ -292,16 +267,12 @@ const REPLIES: &[Case] = &[
         peer.passive().map(|_| ())
     }),
     must("CM.REP.7", "A second RTU is no second event", "IBTA 12.9.8.7", |b| {
-        let mut peer = listened(b)?;
-        let link = peer.passive()?;
+        let (peer, link) = connected(b)?;
         peer.tx(&peer.about(&link, Kind::Rtu))?;
         peer.no_event()
     }),
     must("CM.REP.8", "An RTU for other communication IDs makes nothing stand", "IBTA 12.9.8.7", |b| {
-        let mut peer = listened(b)?;
-        let request = peer.req();
-        let id = peer.asks(&request)?;
-        let (link, _) = peer.accepted(&request, id)?;
+        let (peer, _, link, _) = accepted(b, |request| request)?;
         peer.tx(&peer.about(&link, Kind::Rtu).with(REMOTE_ID, u64::from(link.far) ^ 0x5555))?;
         peer.no_event()?;
         peer.tx(&peer.about(&link, Kind::Rtu))?;
@@ -334,12 +305,8 @@ pub(super) fn add(all: &mut Vec<Case>) {
         "IBTA 12.6.7.2, 12.9.8.7; rdma_get_cm_event(3)",
         crate::case::template,
     );
-    let reasons = REP_REASONS.into_iter().map(|reason| (reason, reason.to_string(), reason.to_string()));
-    all.extend(family.family(reasons, |b, reason| {
-        let mut peer = listened(b)?;
-        let request = peer.req();
-        let id = peer.asks(&request)?;
-        let (_, reply) = peer.accepted(&request, id)?;
+    all.extend(family.family(numbered(REP_REASONS), |b, reason| {
+        let (peer, _, _, reply) = accepted(b, |request| request)?;
         let mut reject = peer.rej(&reply, reason.into()).with_private(&[9, 8, 7]);
         if reason == 4 {
             // Of a timeout the sender's GUID tells whose it is.

@@ -2,7 +2,7 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, check, must, same},
+    case::{Case, Outcome, check, must, numbered, same},
     cm::{IP_HEADER, Peer, told},
     dut::Space,
     wire::cm::{Kind, LOCAL_ID, Message, mad, sidr},
@@ -143,8 +143,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
         "IBTA 12.11.2.1; rdma_get_cm_event(3)",
         crate::case::template,
     );
-    let statuses = (1..=5).map(|status| (status, status.to_string(), status.to_string()));
-    all.extend(family.family(statuses, |b, status| {
+    all.extend(family.family(numbered(1..=5), |b, status| {
         let mut peer = Peer::new(&b.world, Space::Udp)?;
         let (_, _, request) = peer.called(&[])?;
         peer.tx(&answer(&peer, &request, status.into()))?;
