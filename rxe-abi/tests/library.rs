@@ -172,6 +172,11 @@ fn endpoints_are_what_they_were_made_of() {
 }
 
 #[test]
+fn rsockets_of_a_program_of_c() {
+    program_on_ours("rsockets", &[]);
+}
+
+#[test]
 fn frames_come_to_whose_flows_fit() {
     program_on_ours("raw", &[]);
 }
