@@ -229,6 +229,32 @@ fn a_client_that_never_reads_is_given_up() {
     });
 }
 
+#[test]
+fn a_server_that_stops_ends_what_it_has_begun() {
+    let folder = Folder::new("stops");
+    let (machine, asks) = pair();
+    let options = ServerOptions { patience: PATIENCE };
+    let server = Server::new(&machine.manager, machine.at(PORT), &folder.0, options).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| server.serve(&stop, |_| {}));
+        let stopping = Stop(&stop);
+        let mut client = Client::connect(&mount(&asks, server.address(), PATIENCE)).unwrap();
+        assert_eq!(client.read("/data", 4096).unwrap(), pattern(1, 700_001));
+        drop(stopping);
+        // Some calls may still be answered, and then rightly.
+        let ended = loop {
+            match client.read("/data", 4096) {
+                Ok(data) => assert_eq!(data, pattern(1, 700_001)),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(ended, LinkError::Ended | LinkError::Work { .. } | LinkError::Post(_)), "{ended}");
+        outcome(serving).unwrap();
+        assert_eq!(server.connections(), 0);
+    });
+}
+
 /// A server by hand, for one connection: `play` says what it does.
 fn with_false_server(play: impl FnOnce(ByHand) + Send, check: impl FnOnce(LinkError)) {
     let (server, machine) = pair();
@@ -241,7 +267,7 @@ fn with_false_server(play: impl FnOnce(ByHand) + Send, check: impl FnOnce(LinkEr
             let (link, memory) = Link::accept(caller, &pd, DEPTH, &private_data(), PATIENCE, equip).unwrap();
             play(ByHand::of(link, memory));
         });
-        check(Client::connect(&mount(&machine, server.at(PORT), Duration::from_secs(5))).unwrap_err());
+        check(Client::connect(&mount(&machine, server.at(PORT), SHORT)).unwrap_err());
         outcome(playing);
     });
 }
