@@ -70,7 +70,8 @@ class Requests:
                 return
             listener = self.next_listener(runs, listener)
             match = f"match ip protocol 17 0xff match ip dport 4791 0xffff match u32 {number:#010x} 0xffffffff at {NUMBER_AT}"
-            self.order(f"tc filter add dev tap0 {self.direction} protocol ip pref 6 u32 {match} action pass")
+            # A class, and no action: it is through, and no later filter is asked.
+            self.order(f"tc filter add dev tap0 {self.direction} protocol ip pref 6 u32 {match} classid 1:1")
 
     def next_request(self, runs):
         """Waits for a request of a connection that was not asked for before; its number."""

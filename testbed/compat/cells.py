@@ -177,6 +177,12 @@ CELLS = [
         "bash -c 'set -o pipefail; {rs} curl -sS http://{peer}:{port}/services | cmp - /etc/services'", endless=True,
         roles=("server",),
     ),
+    # redis-benchmark waits by epoll, of which rdma-core's preload library (44) knows nothing.
+    plain(
+        "redis-cli -h IPv4 set, get", "{rs} redis-server --bind {here} --port {port} --protected-mode no --save \"\" --dir /tmp",
+        "bash -c '{rs} redis-cli -h {peer} -p {port} set key \"a value\" && {rs} redis-cli -h {peer} -p {port} get key | grep -x \"a value\"'",
+        full=True, endless=True, roles=("server",),
+    ),
     *[perftest(f"ib_{work}_{what} -n 100") for work in ("write", "read", "send", "atomic") for what in ("bw", "lat")],
     # What an emulated machine loses of these is lost: no more at a time than its socket's buffer holds.
     perftest("ib_send_bw -n 40 -s 2048 -c UC", full=True),
