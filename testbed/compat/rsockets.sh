@@ -73,6 +73,46 @@ if due "rstream -T f -s 127.0.0.1 -S 1000 -I 20 -C 20"; then
     verdict "RDMAV_FORK_SAFE=1 rstream -T f -s 127.0.0.1 -S 1000 -I 20 -C 20" "$result"
 fi
 
+# A client that connects by TCP and says nothing has its own process wait, and the others for 20 s, since they share a lock.
+if due "/usr/bin/python3 -c (forks, beside a silent client)"; then
+    run_options=--rsockets
+    on_rxe env RDMAV_FORK_SAFE=1 /usr/bin/python3 -c '
+import os, socket, sys
+listener = socket.create_server(("127.0.0.1", 7472))
+while True:
+    made, _ = listener.accept()
+    if os.fork() == 0:
+        made.sendall(b"hello")
+        sys.exit()
+    made.close()' >"$place/server" 2>&1 &
+    server=$!
+    comes listens_by_tcp 7472 || true
+    ip netns exec "$netns" /usr/bin/python3 -c '
+import socket, time
+silent = socket.create_connection(("127.0.0.1", 7472))
+# It is told when the server waits for its rsocket.
+silent.recv(4)
+print("told", flush=True)
+time.sleep(400)' >"$place/silent" 2>&1 &
+    is_told() { grep -q told "$place/silent" || has_ended; }
+    comes is_told || true
+    result=ok
+    run_options="--rsockets --trace"
+    on_rxe env RDMAV_FORK_SAFE=1 /usr/bin/python3 -c '
+import socket
+made = socket.create_connection(("127.0.0.1", 7472))
+got = b""
+while len(got) < 5:
+    got += made.recv(5 - len(got)) or exit("the server has ended the connection")
+print(got)' >"$place/client" 2>&1 || result="client's exit code"
+    grep -q "^b'hello'" "$place/client" || result="no greeting"
+    grep -q 'RC WRITE_ONLY_WITH_IMM' "$place/client" || result="no data by RDMA"
+    end_all
+    wait "$server" || true
+    run_options=--rsockets
+    verdict "RDMAV_FORK_SAFE=1 /usr/bin/python3 -c (forks, beside a silent client)" "$result"
+fi
+
 # Programs that know nothing of RDMA: on one host, and between two.
 plain_programs() { # ADDRESS NAME
     pair "$(service 5001)" "nc -N $2 5001 <FILE" "nc -l $1 5001 </dev/null >$work/received" \
