@@ -60,7 +60,7 @@ fn with_server(name: &str, patience: Duration, client: impl FnOnce(&Machine, Soc
 }
 
 fn mount(machine: &Machine, to: SocketAddr, patience: Duration) -> Mount {
-    Mount { manager: machine.manager.clone(), from: None, to, patience, user: 0, group: 0 }
+    Mount { manager: machine.manager.clone(), from: None, to, patience, most: 1 << 20, user: 0, group: 0 }
 }
 
 #[test]
@@ -252,6 +252,22 @@ fn a_server_that_stops_ends_what_it_has_begun() {
         assert!(matches!(ended, LinkError::Ended | LinkError::Work { .. } | LinkError::Post(_)), "{ended}");
         outcome(serving).unwrap();
         assert_eq!(server.connections(), 0);
+    });
+}
+
+#[test]
+fn a_client_takes_no_more_than_it_wants() {
+    with_server("most", PATIENCE, |machine, to, _| {
+        let mount = mount(machine, to, PATIENCE);
+        let connect = |most| Client::connect(&Mount { most, ..mount.clone() }).unwrap();
+        assert_eq!(connect(700_001).read("/data", 1 << 18).unwrap().len(), 700_001);
+        for piece in [4096, 1 << 18] {
+            let refused = connect(700_000).read("/data", piece).unwrap_err();
+            assert!(matches!(refused, LinkError::Protocol(_)), "{refused}");
+        }
+        assert_eq!(connect(20_000).list("/sub/deep").unwrap().len(), 200);
+        let refused = connect(10_000).list("/sub/deep").unwrap_err();
+        assert!(matches!(refused, LinkError::Protocol(_)), "{refused}");
     });
 }
 
