@@ -172,6 +172,11 @@ fn endpoints_are_what_they_were_made_of() {
 }
 
 #[test]
+fn rsockets_of_a_program_of_c() {
+    program_on_ours("rsockets", &[]);
+}
+
+#[test]
 fn frames_come_to_whose_flows_fit() {
     program_on_ours("raw", &[]);
 }
@@ -179,6 +184,20 @@ fn frames_come_to_whose_flows_fit() {
 #[test]
 fn ids_are_told_of_what_becomes_of_their_interface() {
     program_with("removed", &[], SECOND_INTERFACE);
+}
+
+/// Descriptors that are watched by edges, and flags of receives.
+#[test]
+fn event_loops_hear_of_each_event() {
+    program_on_ours("edges", &[]);
+}
+
+/// valgrind finds nothing wrong in what we do with a program's memory.
+#[test]
+fn valgrind_is_silent() {
+    if there("valgrind") {
+        program_under("valgrind -q --error-exitcode=9", "edges", &[], "true");
+    }
 }
 
 /// Another one than lo, so that there are two devices.
@@ -190,12 +209,18 @@ fn program_on_ours(name: &str, arguments: &[&str]) {
     program_with(name, arguments, "true");
 }
 
-/// The same, after a command in the namespace. Skipped where that is not possible.
+/// The same, after a command in the namespace.
 fn program_with(name: &str, arguments: &[&str], before: &str) {
+    program_under("", name, arguments, before);
+}
+
+/// The same, by another program that runs it. Skipped where a namespace is not possible.
+fn program_under(tool: &str, name: &str, arguments: &[&str], before: &str) {
     if !there("gcc") || !there("unshare") {
         return;
     }
-    let place = env::temp_dir().join(format!("rxe-abi-{name}-{}", std::process::id()));
+    let kind = tool.split(' ').next().unwrap_or_default();
+    let place = env::temp_dir().join(format!("rxe-abi-{kind}{name}-{}", std::process::id()));
     fs::create_dir_all(&place).unwrap();
     let program = place.join(name);
     let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
@@ -220,7 +245,7 @@ fn program_with(name: &str, arguments: &[&str], before: &str) {
         skip(&format!("no network namespace may be made here, or not with: {before}"));
         return;
     }
-    let output = alone("exec \"$@\"");
+    let output = alone(&format!("exec {tool} \"$@\""));
     fs::remove_dir_all(&place).unwrap();
     assert!(output.status.success(), "{}", said(&output));
 }

@@ -4,28 +4,28 @@
 //! from then on datagrams go between the queue pairs. What comes by UDP is sent on to our own queue pair, so that the program
 //! finds everything in one place.
 
+mod options;
+mod way;
+
 use crate::{
     Domain,
     error::SocketError,
     flags::Flags,
     link::Until,
-    options::{Name, Value},
-    proto::datagram::{Introduction, Kind, decode_source, encode_source},
+    proto::datagram::{Introduction, Kind, encode_source},
+    ready::Ready,
     settings::Settings,
     stack::{Stack, Watched},
     stream::expect,
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use rxe_cm::{CmId, EventChannel, EventKind, UDP_QKEY, proto::PortSpace};
-use rxe_verbs::{
-    Access, AddressVector, CompChannel, Completion, Cq, Mr, Payload, Qp, QpCaps, QpInit, QpType, Qpn, RecvWr,
-    SendFlags, SendOp, SendWr, UdDest, WcStatus,
-};
-use socket2::{SockAddr, Socket, Type};
+use rxe_verbs::{AddressVector, Qpn, UdDest};
+use socket2::{SockAddr, SockRef, Socket, Type};
 use std::{
     collections::{HashMap, VecDeque},
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, SocketAddr, UdpSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -33,17 +33,12 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use way::{Received, SLOT, Way};
 
-/// Bytes of a datagram with its header at most.
-const SLOT: usize = 2048;
-/// Bytes before a received datagram that are the network header's.
-const GRH: usize = 40;
 /// Destinations that are remembered; beyond, all are found anew.
 const MOST_DESTINATIONS: usize = 4096;
 /// Datagrams that are taken from the UDP socket in a row.
 const MOST_IN_A_ROW: usize = 64;
-/// Set in the number of a receive.
-const RECEIVE: u64 = 1 << 63;
 /// How long close waits for what is under way.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -52,7 +47,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct DatagramSocket {
     stack: Stack,
     domain: Domain,
-    udp: Socket,
+    udp: UdpSocket,
+    /// It has a port.
+    is_named: AtomicBool,
     /// The queue pairs' channels.
     epoll: Epoll,
     token: AtomicU64,
@@ -66,31 +63,12 @@ struct State {
     ways: Vec<Way>,
     destinations: HashMap<SocketAddr, Destination>,
     peer: Option<SocketAddr>,
-    inbox: VecDeque<(SocketAddr, Vec<u8>)>,
+    inbox: VecDeque<Received>,
     receive_timeout: Option<Duration>,
-    closed: bool,
+    /// It is closed: always readable, for threads that sleep.
+    closed: Option<Ready>,
     /// Completions so far.
     turn: u64,
-}
-
-/// A queue pair for one address of ours.
-#[derive(Debug)]
-struct Way {
-    local: IpAddr,
-    /// In front of each datagram.
-    source: Vec<u8>,
-    qp: Arc<Qp>,
-    cq: Cq,
-    channel: CompChannel,
-    receive: Mr,
-    send: Mr,
-    /// Slots of the send buffer that are free.
-    free: Vec<u32>,
-    slots: u32,
-    armed: bool,
-    most: usize,
-    /// It looks after the queue pair.
-    _id: CmId,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,13 +97,14 @@ impl DatagramSocket {
             peer: None,
             inbox: VecDeque::new(),
             receive_timeout: None,
-            closed: false,
+            closed: None,
             turn: 0,
         };
         let socket = Arc::new(Self {
             stack: stack.clone(),
             domain,
-            udp,
+            udp: udp.into(),
+            is_named: AtomicBool::new(false),
             epoll,
             token: AtomicU64::new(0),
             nonblocking: AtomicBool::new(false),
@@ -157,8 +136,10 @@ impl DatagramSocket {
     /// # Errors
     /// [`SocketError::System`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), SocketError> {
-        let bound = self.udp.bind(&SockAddr::from(address));
-        bound.map_err(|error| SocketError::system("bind a UDP socket", error))
+        let bound = SockRef::from(&self.udp).bind(&SockAddr::from(address));
+        bound.map_err(|error| SocketError::system("bind a UDP socket", error))?;
+        self.is_named.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Has datagrams go to one peer unless said otherwise (rconnect).
@@ -175,17 +156,13 @@ impl DatagramSocket {
 
     /// A datagram says from which port it is.
     fn name_port(&self) -> Result<(), SocketError> {
-        if self.local_addr().port() == 0 {
-            self.bind(self.domain.unspecified())?;
-        }
-        Ok(())
+        if self.is_named.load(Ordering::Relaxed) { Ok(()) } else { self.bind(self.domain.unspecified()) }
     }
 
     /// Our address (rgetsockname).
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        let address = self.udp.local_addr().ok().and_then(|address| address.as_socket());
-        address.unwrap_or_else(|| self.domain.unspecified())
+        self.udp.local_addr().unwrap_or_else(|_| self.domain.unspecified())
     }
 
     /// The peer's (rgetpeername).
@@ -207,7 +184,7 @@ impl DatagramSocket {
         let manager = &self.stack.shared().manager;
         let channel = EventChannel::new()?;
         let id = manager.create_id(&channel, PortSpace::Udp)?;
-        let bound = self.local_addr().ip();
+        let bound = self.domain.plain(self.local_addr()).ip();
         let from = (!bound.is_unspecified() && !bound.is_loopback()).then(|| SocketAddr::new(bound, 0));
         id.resolve_addr(from, self.domain.plain(to))?;
         expect(&channel, |kind| matches!(kind, EventKind::AddrResolved))?;
@@ -216,7 +193,7 @@ impl DatagramSocket {
         let (Some(path), Some(local)) = (id.path(), id.local_addr()) else {
             return Err(SocketError::NotConnected);
         };
-        let way = match state.ways.iter().position(|way| way.local == local.ip()) {
+        let way = match state.ways.iter().position(|way| way.local() == local.ip()) {
             Some(way) => way,
             None => {
                 let way = self.make_way(&state.settings, id, local.ip())?;
@@ -230,41 +207,9 @@ impl DatagramSocket {
     }
 
     fn make_way(&self, settings: &Settings, id: CmId, local: IpAddr) -> Result<Way, SocketError> {
-        let context = id.context().ok_or(SocketError::NotConnected)?;
-        let pd = context.alloc_pd()?;
-        let channel = context.create_comp_channel()?;
-        let slots = |bytes: u32, most: u16| (bytes / SLOT as u32).clamp(1, most.into());
-        let receives = slots(settings.receive_buffer, settings.receives);
-        let sends = slots(settings.send_buffer, settings.sends);
-        let cq = context.create_cq(sends + receives, Some(&channel))?;
-        let caps = QpCaps {
-            max_send_wr: sends,
-            max_recv_wr: receives,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: settings.inline.into(),
-        };
-        let init = QpInit { caps, signal_all: true, ..QpInit::new(QpType::Ud, &cq) };
-        let qp = id.create_qp(&pd, &init)?;
-        let way = Way {
-            local,
-            source: encode_source(SocketAddr::new(local, self.local_addr().port())),
-            receive: pd.alloc_mr(receives as usize * (SLOT + GRH), Access::LOCAL_WRITE)?,
-            send: pd.alloc_mr(sends as usize * SLOT, Access::LOCAL_WRITE)?,
-            free: (0..sends).collect(),
-            slots: sends,
-            armed: false,
-            most: context.port().active_mtu.bytes() as usize,
-            qp,
-            cq,
-            channel,
-            _id: id,
-        };
-        (0..receives).try_for_each(|slot| way.post_receive(slot))?;
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-        let added = self.epoll.add(way.channel.as_fd(), event);
+        let mut way = Way::new(settings, id, SocketAddr::new(local, self.local_addr().port()))?;
+        let added = self.epoll.add(way.channel(), EpollEvent::new(EpollFlags::EPOLLIN, 0));
         added.map_err(|error| SocketError::system("listen to a channel", error))?;
-        let mut way = way;
         // Somebody may wait for the socket already.
         way.arm();
         Ok(way)
@@ -285,47 +230,36 @@ impl DatagramSocket {
         let mut state = self.state();
         let to = to.or(state.peer).ok_or(SocketError::NoDestination)?;
         let Destination { way, av, qpn } = self.destination(&mut state, to)?;
-        let len: usize = data.iter().map(|part| part.len()).sum();
-        let most = state.ways[way].most.min(SLOT) - state.ways[way].source.len();
-        if len > most {
-            return Err(SocketError::TooLong { len, most });
-        }
+        let len = state.ways[way].measure(data)?;
         let Some(qpn) = qpn else {
             let sent = self.introduce(&state.ways[way], to, Kind::Data, data);
             return sent.map(|()| len).map_err(|error| SocketError::system("send by UDP", error));
         };
         let until =
             if self.is_nonblocking() || flags.contains(Flags::DONTWAIT) { Until::Now } else { Until::Ever };
-        let mut state = self.wait(state, until, |state| !state.ways[way].free.is_empty())?;
-        let way = &mut state.ways[way];
-        let source = way.source.clone();
-        way.send(&source, data, UdDest { av, remote_qpn: qpn, remote_qkey: UDP_QKEY })?;
+        let mut state = self.wait(state, until, |state| state.ways[way].has_room())?;
+        state.ways[way].send_own(data, UdDest { av, remote_qpn: qpn, remote_qkey: UDP_QKEY })?;
         Ok(len)
     }
 
     /// Names our queue pair to somebody, by UDP.
     fn introduce(&self, way: &Way, to: SocketAddr, kind: Kind, data: &[&[u8]]) -> io::Result<()> {
-        let header = Introduction { kind, qpn: way.qp.qpn().value(), from: way.local };
+        let header = Introduction { kind, qpn: way.qpn().value(), from: way.local() };
         let mut bytes = header.encode();
         data.iter().for_each(|part| bytes.extend_from_slice(part));
-        self.udp.send_to(&bytes, &SockAddr::from(to)).map(drop)
+        self.udp.send_to(&bytes, to).map(drop)
     }
 
     /// Something has come by UDP.
     pub(crate) fn take_introductions(&self) {
         let mut bytes = [0; SLOT + Introduction::MOST];
         for _ in 0..MOST_IN_A_ROW {
-            let Some((count, from)) = self.receive_udp(&mut bytes) else { return };
+            let Ok((count, from)) = self.udp.recv_from(&mut bytes) else { return };
             let Some((told, data)) = Introduction::decode(&bytes[..count]) else { continue };
             if let Err(error) = self.take_introduction(&told, data, from) {
                 rxe_verbs::tell(&format!("a datagram from {from} is dropped: {error}"));
             }
         }
-    }
-
-    fn receive_udp(&self, bytes: &mut [u8]) -> Option<(usize, SocketAddr)> {
-        let copy = self.udp.try_clone().ok()?;
-        std::net::UdpSocket::from(copy).recv_from(bytes).ok()
     }
 
     fn take_introduction(
@@ -335,7 +269,7 @@ impl DatagramSocket {
         from: SocketAddr,
     ) -> Result<(), SocketError> {
         let mut state = self.state();
-        if state.closed {
+        if state.closed.is_some() {
             return Ok(());
         }
         let Destination { way, av, .. } = self.destination(&mut state, from)?;
@@ -350,9 +284,10 @@ impl DatagramSocket {
             state.progress();
             let way = &mut state.ways[way];
             let own = AddressVector { src: av.src, dst: av.src, ..av };
-            let to = UdDest { av: own, remote_qpn: way.qp.qpn(), remote_qkey: UDP_QKEY };
-            if !way.free.is_empty() && data.len() <= way.most.min(SLOT) - way.source.len() {
-                way.send(&encode_source(from), &[data], to)?;
+            let to = UdDest { av: own, remote_qpn: way.qpn(), remote_qkey: UDP_QKEY };
+            // What finds no place is lost, as datagrams may be.
+            if way.has_room() {
+                way.send(&encode_source(self.domain.plain(from)), &[data], to)?;
             }
         }
         Ok(())
@@ -366,17 +301,17 @@ impl DatagramSocket {
         let state = self.state();
         let until = match state.receive_timeout {
             _ if self.is_nonblocking() || flags.contains(Flags::DONTWAIT) => Until::Now,
-            Some(time) => Until::Then(Instant::now() + time),
-            None => Until::Ever,
+            time => Until::within(time),
         };
         let mut state = self.wait(state, until, |state| !state.inbox.is_empty())?;
-        let Some((from, data)) = state.inbox.front() else { return Err(SocketError::WouldBlock) };
-        let (from, len) = (*from, data.len().min(out.len()));
+        let Some(first) = state.inbox.front() else { return Err(SocketError::WouldBlock) };
+        let data = first.data();
+        let (from, len) = (first.from, data.len().min(out.len()));
         out[..len].copy_from_slice(&data[..len]);
         if !flags.contains(Flags::PEEK) {
             state.inbox.pop_front();
         }
-        Ok((len, from))
+        Ok((len, self.domain.told(from)))
     }
 
     /// Waits until `test` says so.
@@ -387,11 +322,14 @@ impl DatagramSocket {
         test: impl Fn(&State) -> bool,
     ) -> Result<MutexGuard<'a, State>, SocketError> {
         loop {
+            if state.closed.is_some() {
+                return Err(SocketError::NoSocket(self.as_fd().as_raw_fd()));
+            }
             state.progress();
             if test(&state) {
                 return Ok(state);
             }
-            if until.is_over() || state.closed {
+            if until.is_over() {
                 return Err(SocketError::WouldBlock);
             }
             let armed = state.ways.iter_mut().map(Way::arm).filter(|new| *new).count();
@@ -411,7 +349,7 @@ impl DatagramSocket {
         let mut state = self.state();
         state.take_events();
         state.progress();
-        (!state.inbox.is_empty(), state.ways.iter().all(|way| !way.free.is_empty()))
+        (!state.inbox.is_empty(), state.ways.iter().all(Way::has_room))
     }
 
     /// A number that changes when something has arrived.
@@ -430,65 +368,21 @@ impl DatagramSocket {
     pub fn close(&self) {
         let shared = self.stack.shared();
         shared.unwatch(self.udp.as_fd(), self.token.load(Ordering::Relaxed));
-        let done = |state: &State| state.ways.iter().all(|way| way.free.len() == way.slots as usize);
+        let done = |state: &State| state.ways.iter().all(Way::is_idle);
         // What has not left by then does not.
         let waited = self.wait(self.state(), Until::Then(Instant::now() + PATIENCE), done).map(drop);
         drop(waited);
         let mut state = self.state();
-        state.closed = true;
         for way in &state.ways {
-            let _ = self.epoll.delete(way.channel.as_fd());
+            let _ = self.epoll.delete(way.channel());
+        }
+        if let Ok(closed) = Ready::new() {
+            closed.raise();
+            let _ = self.epoll.add(closed.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0));
+            state.closed = Some(closed);
         }
         state.ways.clear();
         state.destinations.clear();
-    }
-
-    /// Sets an option.
-    ///
-    /// # Errors
-    /// [`SocketError::Unsupported`], [`SocketError::Argument`], [`SocketError::System`].
-    pub fn set_option(&self, name: Name, value: &Value) -> Result<(), SocketError> {
-        let mut state = self.state();
-        let system = |result: io::Result<()>| {
-            result.map_err(|error| SocketError::system("set an option of a UDP socket", error))
-        };
-        match name {
-            Name::ReuseAddress => system(self.udp.set_reuse_address(value.flag()?))?,
-            Name::V6Only => system(self.udp.set_only_v6(value.flag()?))?,
-            Name::ReceiveTimeout => state.receive_timeout = value.time()?,
-            Name::ReceiveBuffer => state.settings.set_receive_buffer(value.number()?.saturating_mul(2)),
-            Name::SendBuffer => state.settings.set_send_buffer(value.number()?.saturating_mul(2)),
-            Name::SendQueue => state.settings.set_sends(value.number()?),
-            Name::ReceiveQueue => state.settings.set_receives(value.number()?),
-            Name::Inline => state.settings.set_inline(value.number()?),
-            // Nothing to do for datagrams.
-            Name::Linger | Name::SendTimeout | Name::TypeOfService | Name::KeepAlive => {}
-            _ => return Err(SocketError::Unsupported(format!("option {name:?} for datagrams"))),
-        }
-        Ok(())
-    }
-
-    /// What an option is.
-    ///
-    /// # Errors
-    /// [`SocketError::Unsupported`].
-    pub fn option(&self, name: Name) -> Result<Value, SocketError> {
-        let state = self.state();
-        let number = |number: u32| Ok(Value::Number(number));
-        match name {
-            Name::Error | Name::Listens | Name::KeepAlive | Name::TypeOfService => number(0),
-            Name::Type => number(libc::SOCK_DGRAM as u32),
-            Name::Domain => number(self.domain.number() as u32),
-            Name::Protocol => number(libc::IPPROTO_UDP as u32),
-            Name::ReuseAddress => number(self.udp.reuse_address().unwrap_or(false).into()),
-            Name::ReceiveBuffer => number(state.settings.receive_buffer),
-            Name::SendBuffer => number(state.settings.send_buffer),
-            Name::SendQueue => number(state.settings.sends.into()),
-            Name::ReceiveQueue => number(state.settings.receives.into()),
-            Name::Inline => number(state.settings.inline.into()),
-            Name::ReceiveTimeout => Ok(Value::Time(state.receive_timeout)),
-            _ => Err(SocketError::Unsupported(format!("option {name:?} for datagrams"))),
-        }
     }
 }
 
@@ -496,85 +390,14 @@ impl State {
     /// Takes what has completed.
     fn progress(&mut self) {
         let most = usize::from(self.settings.receives);
-        let mut done = [Completion::default(); 16];
         for way in &mut self.ways {
-            while let Ok(count @ 1..) = way.cq.poll(&mut done) {
-                self.turn += count as u64;
-                for wc in &done[..count] {
-                    way.take(wc, &mut self.inbox, most);
-                }
-            }
+            self.turn += way.progress(&mut self.inbox, most);
         }
     }
 
     /// Takes the channels' events.
     fn take_events(&mut self) {
-        for way in self.ways.iter_mut().filter(|way| way.armed) {
-            if let Some(cq) = way.channel.try_get_event() {
-                cq.ack_events(1);
-                way.armed = false;
-            }
-        }
-    }
-}
-
-impl Way {
-    fn post_receive(&self, slot: u32) -> Result<(), SocketError> {
-        let sge = self.receive.sge(slot as usize * (SLOT + GRH), (SLOT + GRH) as u32);
-        Ok(self.qp.post_recv(&RecvWr { wr_id: RECEIVE | u64::from(slot), sges: &[sge] })?)
-    }
-
-    fn arm(&mut self) -> bool {
-        let new = !core::mem::replace(&mut self.armed, true);
-        if new {
-            self.cq.req_notify(false);
-        }
-        new
-    }
-
-    fn take(&mut self, wc: &Completion, inbox: &mut VecDeque<(SocketAddr, Vec<u8>)>, most: usize) {
-        let slot = wc.wr_id as u32;
-        if wc.wr_id & RECEIVE == 0 {
-            self.free.push(slot);
-            return;
-        }
-        let len = (wc.byte_len as usize).saturating_sub(GRH).min(SLOT);
-        if wc.status == WcStatus::Success && inbox.len() < most {
-            let at = slot as usize * (SLOT + GRH) + GRH;
-            let bytes = self.receive.read_vec(at, len).unwrap_or_default();
-            if let Some((from, data)) = decode_source(&bytes) {
-                inbox.push_back((from, data.to_vec()));
-            }
-        }
-        // A queue pair that takes none any more has ended.
-        let _ = self.post_receive(slot);
-    }
-
-    /// Sends by a slot; there is one.
-    fn send(&mut self, header: &[u8], data: &[&[u8]], dest: UdDest) -> Result<(), SocketError> {
-        let Some(slot) = self.free.pop() else { return Err(SocketError::WouldBlock) };
-        let at = slot as usize * SLOT;
-        let mut end = at;
-        for part in core::iter::once(&header).chain(data) {
-            // It is our own memory, and what is sent has been measured.
-            let _ = self.send.write_at(end, part);
-            end += part.len();
-        }
-        let sges = [self.send.sge(at, (end - at) as u32)];
-        let payload = Payload::Sges(&sges);
-        let wr = SendWr {
-            wr_id: slot.into(),
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            payload,
-            dest: Some(dest),
-            xrc_srq: 0,
-        };
-        if let Err(error) = self.qp.post_send(&wr) {
-            self.free.push(slot);
-            return Err(error.into());
-        }
-        Ok(())
+        self.ways.iter_mut().for_each(Way::take_event);
     }
 }
 

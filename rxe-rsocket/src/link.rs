@@ -499,6 +499,15 @@ pub(crate) enum Until {
 }
 
 impl Until {
+    /// For so long from now on, as `poll(2)` has it: none is for ever, and so is a time that no clock reaches.
+    pub(crate) fn within(time: Option<core::time::Duration>) -> Self {
+        match time {
+            Some(core::time::Duration::ZERO) => Self::Now,
+            Some(time) => Instant::now().checked_add(time).map_or(Self::Ever, Self::Then),
+            None => Self::Ever,
+        }
+    }
+
     /// How long it is until then; none for ever.
     pub(crate) fn left(self) -> Option<core::time::Duration> {
         match self {

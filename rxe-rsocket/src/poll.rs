@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// What is always told, whether asked for or not.
@@ -23,37 +23,29 @@ pub fn poll(
     find: impl Fn(RawFd) -> Option<Socket>,
 ) -> Result<usize, SocketError> {
     let sockets: Vec<Option<Socket>> = fds.iter().map(|fd| find(fd.fd)).collect();
-    let until = match timeout {
-        Some(Duration::ZERO) => Until::Now,
-        Some(time) => Instant::now().checked_add(time).map_or(Until::Ever, Until::Then),
-        None => Until::Ever,
-    };
-    let mut inner = Vec::new();
-    let mut armed = false;
+    let until = Until::within(timeout);
+    let (mut inner, mut watched) = (Vec::new(), Vec::new());
     loop {
         let found = look(fds, &sockets, &mut inner)?;
         if found > 0 || until.is_over() {
             return Ok(found);
         }
-        if !armed {
-            // What comes from now on wakes; what has come is seen by looking once more.
-            sockets.iter().flatten().for_each(Socket::arm);
-            armed = true;
-            continue;
+        // What comes from now on wakes; what has come is seen by looking once more.
+        watched.clear();
+        watched.extend(fds.iter().zip(&sockets).map(|(fd, socket)| match socket {
+            Some(socket) => libc::pollfd { fd: socket.arm(), events: libc::POLLIN, revents: 0 },
+            None => libc::pollfd { revents: 0, ..*fd },
+        }));
+        let found = look(fds, &sockets, &mut inner)?;
+        if found > 0 {
+            return Ok(found);
         }
-        inner.clear();
-        for (fd, socket) in fds.iter().zip(&sockets) {
-            let watched = |socket: &Socket| (socket.event_fd(), libc::POLLIN);
-            let (fd, events) = socket.as_ref().map_or((fd.fd, fd.events), watched);
-            inner.push(libc::pollfd { fd, events, revents: 0 });
-        }
-        rxe_verbs::wait_for(&mut inner, until.left()).map_err(|_| SocketError::Interrupted)?;
-        for (fd, socket) in inner.iter().zip(&sockets) {
+        rxe_verbs::wait_for(&mut watched, until.left()).map_err(|_| SocketError::Interrupted)?;
+        for (fd, socket) in watched.iter().zip(&sockets) {
             if let (true, Some(socket)) = (fd.revents != 0, socket) {
                 socket.take_event();
             }
         }
-        armed = false;
     }
 }
 
@@ -145,11 +137,7 @@ impl PollSet {
     /// # Errors
     /// [`SocketError::Interrupted`], [`SocketError::System`].
     pub fn wait(&self, most: usize, timeout: Option<Duration>) -> Result<Vec<(u32, u64)>, SocketError> {
-        let until = match timeout {
-            Some(Duration::ZERO) => Until::Now,
-            Some(time) => Instant::now().checked_add(time).map_or(Until::Ever, Until::Then),
-            None => Until::Ever,
-        };
+        let until = Until::within(timeout);
         loop {
             let mut found = Vec::new();
             self.look(most, &mut found);
@@ -163,14 +151,13 @@ impl PollSet {
                 .filter(|member| !member.off)
                 .map(|member| member.socket.clone())
                 .collect();
-            sockets.iter().for_each(Socket::arm);
+            let fds = sockets.iter().map(Socket::arm).chain([self.others.0.as_raw_fd()]);
+            let watched = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut fds: Vec<_> = fds.map(watched).collect();
             self.look(most, &mut found);
             if !found.is_empty() {
                 return Ok(found);
             }
-            let fds = sockets.iter().map(Socket::event_fd).chain([self.others.0.as_raw_fd()]);
-            let watched = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let mut fds: Vec<_> = fds.map(watched).collect();
             rxe_verbs::wait_for(&mut fds, until.left()).map_err(|_| SocketError::Interrupted)?;
             for (fd, socket) in fds.iter().zip(&sockets) {
                 if fd.revents != 0 {

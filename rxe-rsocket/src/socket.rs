@@ -237,23 +237,19 @@ impl Socket {
         }
     }
 
-    /// Has [`Self::event_fd`] become readable with the next change.
-    pub(crate) fn arm(&self) {
+    /// Gives a descriptor that becomes readable with the next change: of this moment, since another one may be right once a
+    /// connection stands. Whoever sleeps on it looks at the socket once more before.
+    pub(crate) fn arm(&self) -> RawFd {
         match self {
             Self::Stream(socket) => socket.arm(),
-            Self::Datagram(socket) => socket.arm(),
+            Self::Datagram(socket) => {
+                socket.arm();
+                socket.as_fd().as_raw_fd()
+            }
         }
     }
 
-    /// The descriptor to sleep on.
-    pub(crate) fn event_fd(&self) -> RawFd {
-        match self {
-            Self::Stream(socket) => socket.event_fd(),
-            Self::Datagram(socket) => socket.as_fd().as_raw_fd(),
-        }
-    }
-
-    /// It has become readable.
+    /// What [`Self::arm`] gave has become readable.
     pub(crate) fn take_event(&self) {
         match self {
             Self::Stream(socket) => socket.take_event(),

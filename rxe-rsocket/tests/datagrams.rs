@@ -2,12 +2,17 @@
 
 mod common;
 
-use common::{Host, pattern};
-use rxe_rsocket::{DatagramSocket, Domain, Flags, Settings, SocketError};
+use common::{Host, PATIENCE, pattern};
+use rxe_rsocket::{
+    DatagramSocket, Domain, Flags, Name, Settings, SocketError, Value,
+    proto::datagram::{Introduction, Kind},
+};
 use rxe_verbs::net::InprocNet;
 use std::{
-    net::{SocketAddr, UdpSocket},
-    sync::Arc,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
 };
 
 /// Addresses that the system has, too: the first datagrams go by its UDP.
@@ -80,4 +85,76 @@ fn strangers_words_are_dropped() {
     one.send_to(&[b"mine"], Some(at_two), Flags::NONE).unwrap();
     let mut out = [0; 64];
     assert_eq!(two.receive_from(&mut out, Flags::NONE).unwrap().0, 4);
+}
+
+/// IPv4 as IPv6 sockets have it.
+fn mapped(address: SocketAddr) -> SocketAddr {
+    let IpAddr::V4(ip) = address.ip() else { return address };
+    SocketAddr::new(ip.to_ipv6_mapped().into(), address.port())
+}
+
+#[test]
+fn a_socket_of_ipv6_has_peers_of_ipv4() {
+    let (a, b) = hosts();
+    let (one, at_one) = socket(&a);
+    let two = DatagramSocket::new(&b.stack, Domain::V6).unwrap();
+    two.bind(mapped(b.at(0))).unwrap();
+    let at_two = SocketAddr::new(b.address, two.local_addr().port());
+    let mut out = [0; 2048];
+    // By UDP at first, then between queue pairs.
+    for _ in 0..3 {
+        one.send_to(&[b"there"], Some(at_two), Flags::NONE).unwrap();
+        let (count, from) = two.receive_from(&mut out, Flags::NONE).unwrap();
+        assert_eq!((&out[..count], from), (&b"there"[..], mapped(at_one)));
+        two.send_to(&[b"and back"], Some(from), Flags::NONE).unwrap();
+        let (count, from) = one.receive_from(&mut out, Flags::NONE).unwrap();
+        assert_eq!((&out[..count], from), (&b"and back"[..], at_two));
+    }
+}
+
+/// The header that the data get here is not as long as the one that they came with.
+#[test]
+fn data_by_udp_that_are_too_long_are_dropped() {
+    let (a, b) = hosts();
+    let two = DatagramSocket::new(&b.stack, Domain::V6).unwrap();
+    two.bind(mapped(b.at(0))).unwrap();
+    let at_two = SocketAddr::new(b.address, two.local_addr().port());
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let header = Introduction { kind: Kind::Data, qpn: 77, from: a.address }.encode();
+    let fits = |len: usize| {
+        // The second comes, and behind the first.
+        for data in [&pattern(len)[..], b"next"] {
+            stranger.send_to(&[&header[..], data].concat(), at_two).unwrap();
+        }
+        let mut out = [0; 4096];
+        let (count, _) = two.receive_from(&mut out, Flags::NONE).unwrap();
+        if count == len {
+            assert_eq!(out[..len], pattern(len));
+            two.receive_from(&mut out, Flags::NONE).unwrap();
+        }
+        assert!(count == len || &out[..count] == b"next");
+        count == len
+    };
+    assert!(fits(200), "what is short comes");
+    let longest = (200..2100).step_by(8).take_while(|len| fits(*len)).last().unwrap();
+    assert!(longest >= 1016, "{longest}");
+    assert!(!fits(2064) && fits(200), "and others afterwards");
+}
+
+#[test]
+fn closing_wakes_who_waits() {
+    let (a, b) = hosts();
+    let ((one, _), (two, at_two)) = (socket(&a), socket(&b));
+    one.set_option(Name::ReceiveTimeout, &Value::Time(Some(Duration::from_secs(i64::MAX as u64)))).unwrap();
+    // It has a queue pair.
+    one.send_to(&[b"x"], Some(at_two), Flags::NONE).unwrap();
+    two.receive_from(&mut [0], Flags::NONE).unwrap();
+    let (told, hear) = mpsc::channel();
+    let waiting = Arc::clone(&one);
+    let waiter = thread::spawn(move || told.send(waiting.receive_from(&mut [0], Flags::NONE)));
+    // Whether it sleeps by now or not: it hears.
+    one.close();
+    let outcome = hear.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(outcome, Err(SocketError::NoSocket(_))), "{outcome:?}");
+    waiter.join().unwrap().unwrap();
 }

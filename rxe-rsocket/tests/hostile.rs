@@ -5,11 +5,12 @@ mod common;
 use common::{Host, PATIENCE, PORT, hosts, read_all};
 use rxe_cm::{CmId, ConnParams, EventChannel, EventKind, proto::PortSpace};
 use rxe_rsocket::{
-    Flags, StreamSocket,
+    Flags, Name, StreamSocket, Value,
     proto::{Control, Hello, Message, Piece},
 };
 use rxe_verbs::{
-    Access, Cq, Key, Mr, Payload, Qp, QpInit, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr,
+    Access, Cq, Key, Mr, Payload, Qp, QpChange, QpInit, QpState, QpType, RecvWr, Remote, SendFlags, SendOp,
+    SendWr,
 };
 use std::sync::Arc;
 
@@ -140,7 +141,7 @@ fn more_messages_than_credits_cut_the_connection() {
     for _ in 0..u32::from(told.credits) + 1 {
         rogue.tell(told.buffer, b"x", Message::Data(1));
         // Its own queue is shorter.
-        while rogue.qp.query().0.state == rxe_verbs::QpState::Rts
+        while rogue.qp.query().0.state == QpState::Rts
             && rogue._cq.poll(&mut [Default::default(); 8]) != Ok(0)
         {}
         let _ = socket.unread();
@@ -159,6 +160,24 @@ fn a_peer_that_is_gone_is_an_error_once_all_is_read() {
     rogue.id.destroy();
     let (read, error) = read_all(&socket).unwrap_err();
     assert_eq!((&read[..], error.errno()), (&b" words"[..], libc::ECONNRESET));
+    socket.close();
+}
+
+/// It says nothing, not even that it ends: as a host whose power is gone.
+#[test]
+fn keep_alive_finds_out_that_a_peer_is_gone() {
+    let (a, b) = hosts();
+    let (rogue, _, socket) = pair(&a, &b);
+    socket.set_option(Name::ReceiveTimeout, &Value::Time(Some(PATIENCE))).unwrap();
+    socket.set_option(Name::KeepIdle, &Value::Number(1)).unwrap();
+    socket.set_option(Name::KeepAlive, &Value::Number(1)).unwrap();
+    rogue.qp.modify(&QpChange { state: Some(QpState::Reset), ..QpChange::default() }).unwrap();
+    let error = socket.receive(&mut [0], Flags::NONE).unwrap_err();
+    assert_eq!(error.errno(), libc::ETIMEDOUT, "{error}");
+    assert!(
+        matches!(error, rxe_rsocket::SocketError::Cut(_)),
+        "found out, and not given up waiting: {error:?}"
+    );
     socket.close();
 }
 

@@ -16,7 +16,7 @@ use core::{
     mem::MaybeUninit,
     sync::atomic::{AtomicU8, Ordering},
 };
-use libc::{sockaddr, sockaddr_storage, socklen_t};
+use libc::{pollfd, sockaddr, sockaddr_storage, socklen_t, timespec};
 
 /// The lock of all that accept in this way: two must not listen on one port at a time. Its name is rdma-core's.
 const LOCK: &CStr = c"/rsocket_fork";
@@ -24,6 +24,12 @@ const LOCK: &CStr = c"/rsocket_fork";
 /// How often, and after how many microseconds, a port that another has for its turn is tried again: 5 s.
 const TRIES: u32 = 1000;
 const PAUSE: u32 = 5000;
+/// Milliseconds that a peer may take to connect its rsocket once it has been told to. All others on this host who accept wait
+/// meanwhile, so a peer that is dead or hostile must not hold them up for ever; one that only asks again for a lost message
+/// needs about 5 s each time.
+const PATIENCE: c_int = 20_000;
+/// Seconds to wait for the others: two peers that use up their time. Who was killed in its turn never gives it back.
+const TURN: libc::time_t = 2 * PATIENCE as libc::time_t / 1000;
 
 static WANTED: AtomicU8 = AtomicU8::new(0);
 
@@ -140,12 +146,13 @@ unsafe fn accept_again(fd: c_int) -> Option<c_int> {
         let (own, len) = address(fd, false)?;
         // Another user may have made it; then only the port itself is what two must not have.
         let lock = libc::sem_open(LOCK.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o660, 1);
-        let locked = lock != libc::SEM_FAILED;
-        if locked {
-            while libc::sem_wait(lock) != 0 && errno() == libc::EINTR {}
+        let is_there = lock != libc::SEM_FAILED;
+        if is_there {
+            wait_for_turn(lock);
         }
         let made = listen_once(fd, &own, len);
-        if locked {
+        if is_there {
+            // Also for who was killed in its turn: the next one need not wait that long.
             libc::sem_post(lock);
             libc::sem_close(lock);
         }
@@ -156,6 +163,17 @@ unsafe fn accept_again(fd: c_int) -> Option<c_int> {
                 None
             }
         }
+    }
+}
+
+/// Waits until nobody else on this host accepts in this way, for [`TURN`] at most.
+unsafe fn wait_for_turn(lock: *mut libc::sem_t) {
+    let mut until = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place of ours, and a semaphore that is open.
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut until);
+        until.tv_sec += TURN;
+        while libc::sem_timedwait(lock, &raw const until) != 0 && errno() == libc::EINTR {}
     }
 }
 
@@ -183,7 +201,14 @@ unsafe fn listen_once(fd: c_int, own: &sockaddr_storage, len: socklen_t) -> Opti
         let data = (&raw const word).cast::<c_void>();
         let mut made = -1;
         if rs::rlisten(listener, 1) == 0 && calls::real_write(fd, data, 4) == 4 {
-            made = rs::raccept(listener, core::ptr::null_mut(), core::ptr::null_mut());
+            let mut comes = pollfd { fd: listener, events: libc::POLLIN, revents: 0 };
+            let mut found = rs::rpoll(&raw mut comes, 1, PATIENCE);
+            while found < 0 && errno() == libc::EINTR {
+                found = rs::rpoll(&raw mut comes, 1, PATIENCE);
+            }
+            if found > 0 {
+                made = rs::raccept(listener, core::ptr::null_mut(), core::ptr::null_mut());
+            }
         }
         rs::rclose(listener);
         (made >= 0).then_some(made)

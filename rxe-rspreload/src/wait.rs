@@ -81,7 +81,7 @@ unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int,
 /// Milliseconds, rounded up; -1 for ever.
 fn milliseconds(time: Option<(i64, i64)>) -> c_int {
     let Some((seconds, nanos)) = time else { return -1 };
-    let all = seconds.saturating_mul(1000).saturating_add((nanos + 999_999) / 1_000_000);
+    let all = seconds.saturating_mul(1000).saturating_add(nanos.saturating_add(999_999) / 1_000_000);
     c_int::try_from(all.max(0)).unwrap_or(c_int::MAX)
 }
 
@@ -137,7 +137,7 @@ unsafe extern "C" fn select(
 ) -> c_int {
     type Set = *mut libc::fd_set;
     // SAFETY: sets of the program's, and a time or null.
-    let given = unsafe { time.as_ref() }.map(|time| (time.tv_sec, time.tv_usec * 1000));
+    let given = unsafe { time.as_ref() }.map(|time| (time.tv_sec, time.tv_usec.saturating_mul(1000)));
     // SAFETY: see above.
     unsafe { select_within(count, [read, write, except], milliseconds(given)) }.unwrap_or_else(|| {
         real!(c"select" as fn(c_int, Set, Set, Set, *mut timeval) -> c_int, count, read, write, except, time)

@@ -36,22 +36,26 @@ mount -t sysfs sys "$root/sys"
 mount -t tmpfs -o mode=1777 tmp "$root/tmp"
 cp "$package" "$root/tmp/rxe.deb"
 chroot "$root" dpkg -i /tmp/rxe.deb
-nobody() { chroot --userspec=65534:65534 "$root" env -u LD_LIBRARY_PATH -u CARGO_TARGET_DIR HOME=/tmp timeout 30 "$@"; }
+nobody() { chroot --userspec=65534:65534 "$root" env -u LD_LIBRARY_PATH -u CARGO_TARGET_DIR HOME=/tmp timeout 200 "$@"; }
+# comes COMMAND...: waits until a command ends well, for a minute on a busy machine.
+comes() {
+    local end=$((SECONDS + 60))
+    until "$@"; do
+        [ "$SECONDS" -lt "$end" ] || return 1
+        sleep 0.05
+    done
+}
 nobody rxe run -- ibv_devinfo | grep -E 'hca_id|state:'
 nobody rxe run -- ibv_rc_pingpong -g 0 -c >"$root/tmp/server" 2>&1 &
 server=$!
-for _ in $(seq 100); do
-    [ -z "$(ss -Hltn 'sport = :18515')" ] || break
-    sleep 0.05
-done
+listens() { [ -n "$(ss -Hltn 'sport = :18515')" ] || ! kill -0 "$server"; }
+comes listens
 nobody rxe run -- ibv_rc_pingpong -g 0 -c 127.0.0.1 | tail -n 1
 wait "$server"
 nobody rxe run -- rping -s -a 127.0.0.1 -C 3 -V &
 server=$!
-for _ in $(seq 100); do
-    nobody rxe service status --json 2>/dev/null | grep -q '"service_id"' && break
-    sleep 0.05
-done
+is_known() { nobody rxe service status --json 2>/dev/null | grep -q '"service_id"' || ! kill -0 "$server"; }
+comes is_known
 nobody rxe run -- rping -c -a 127.0.0.1 -C 3 -V -v
 wait "$server"
 # Nothing of the system's was replaced, and nothing of it stays.

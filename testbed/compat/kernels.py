@@ -23,14 +23,17 @@ from typing import NamedTuple
 
 import cells
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "guest"))
+TESTBED = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTBED), str(TESTBED / "guest")]
 from client import Client  # noqa: E402
+from holding import Requests  # noqa: E402
 
 # Plays of a cell that may go wrong without anybody's fault that we could mend: see `again`.
 TRIES = 3
-# Seconds: for one end; until a server listens; for the other end when the first has failed.
-LIMIT = 60
-READY = 25
+# Seconds, in a guest that may take long to start a program: for one end; until a server listens; for the other end when the first has
+# failed, or has said what its kernel lacks.
+LIMIT = 120
+READY = 60
 GRACE = 3
 # Ports of programs that are told theirs rise from here.
 PORT = 20000
@@ -163,15 +166,24 @@ class Watch:
         ids = self.agent.exec(argv=["rdma", "resource", "show", "cm_id"])["stdout"]
         return re.search(rf"state LISTEN ps {kind} .*src-addr \S*:{port}\b", ids) is not None
 
-    def wait(self, side, listens, wanted=True):
+    def wait(self, side, listens):
         until = time.monotonic() + READY
-        while time.monotonic() < until:
-            if self.is_ready(side, listens) == wanted:
+        while time.monotonic() < until and side.runs():
+            if self.is_ready(side, listens):
                 return True
-            if wanted and not side.runs():
-                return False
             time.sleep(0.05)
         return False
+
+    def listener(self, name, ours):
+        """What listens to a port of rdma_cm's by the name of a program: other words for each listener, or nothing."""
+        if not ours:
+            text = self.agent.exec(argv=["rdma", "resource", "show", "cm_id"])["stdout"]
+            found = re.search(rf"cm-idn [0-9]+ state LISTEN .*comm {name} ", text)
+        else:
+            words = [*NOBODY, "env", f"XDG_RUNTIME_DIR={self.place.folder}/run", str(self.place.folder / "rxe"), "service", "status"]
+            text = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+            found = re.search(rf"(?m)^ +slot .* {name}\n +listens to .*", text)
+        return found and found[0]
 
 
 def words(place, text, family, ours, port):
@@ -196,6 +208,17 @@ def play(place, watch, cell, role, ports):
     return verdict, remark
 
 
+def asked(place, watch, cell, role, start):
+    """Starts the client; its requests are held back until the server listens, for as many connections as it races for."""
+    if not cell.races:
+        return start()
+    name, direction = re.escape(shlex.split(cell.server)[0]), "egress" if role == "client" else "ingress"
+    with Requests([], direction, cell.races, lambda: watch.listener(name, role == "server")) as requests:
+        client = start()
+        requests.play(client.runs)
+    return client
+
+
 def once(place, watch, cell, role, port):
     """The same, and what the client said."""
     family, listens = cell.family, cell.listens if cell.listens[1] else (cell.listens[0], port)
@@ -204,16 +227,20 @@ def once(place, watch, cell, role, port):
     client_words = words(place, cell.client, family, kinds[1] is Ours, port)
     server = kinds[0](place, server_words, cell.rsockets)
     ready = watch.wait(server, listens)
-    client = kinds[1](place, client_words, cell.rsockets)
-    kernel = server if role == "client" else client
     absent = cell.absent_on(place.version)
+    client = asked(place, watch, cell, role, lambda: kinds[1](place, client_words, cell.rsockets))
+    kernel = server if role == "client" else client
+    if absent:
+        # The other end would wait for ever.
+        kernel.finish(LIMIT)
+        (client if role == "client" else server).finish(GRACE)
     if cell.endless_client:
-        server_code = server.finish(15 if absent else LIMIT)
+        server_code = server.finish(LIMIT)
         client.kill()
         client.finish(GRACE)
         client_code = 0
     else:
-        client_code = client.finish(15 if absent else LIMIT)
+        client_code = client.finish(LIMIT)
         if cell.endless:
             lives = server.runs()
             server.kill()

@@ -2,6 +2,9 @@
 # The cells of scripts/compat with both ends ours.
 
 one '^ +rxe0' ibv_devices
+# has_joined END: it has said that it is a member of its group, or the server has ended.
+has_joined() { grep -q joined "$place/$1" || has_ended; }
+
 # What programs find below /sys/class: by their own calls, through a shell, through the loader's eyes of others.
 one '^RoCE v2$' cat /sys/class/infiniband/rxe0/ports/1/gid_attrs/types/0
 one '^lo$' ls /sys/class/infiniband/rxe0/device/net/
@@ -46,7 +49,7 @@ if due "ibv_asyncwatch"; then
     on_rxe stdbuf -oL ibv_asyncwatch >"$place/client" 2>&1 &
     watcher=$!
     : >"$place/server"
-    for number in $(seq 100); do
+    for number in $(seq 250); do
         # Until it has the device open nobody is told; then each change is told.
         ip -n "$netns" addr add "127.77.0.$number/32" dev lo
         grep -q IBV_EVENT_GID_CHANGE "$place/client" && break
@@ -83,7 +86,7 @@ fi
 
 # An address that is no loopback one: those stand for all addresses.
 ip -n "$netns" addr add 10.66.0.9/32 dev lo
-for program in wrong wrong_cm forked targets gone cancelled endpoints strangers newer windows numbers packed; do
+for program in wrong wrong_cm forked targets gone cancelled endpoints strangers newer windows numbers packed edges rsockets; do
     # They go by their own names in the list.
     [[ $program == *"$wanted"* ]] || continue
     if [ -x "$place/$program" ]; then
@@ -110,11 +113,7 @@ if [[ groups == *"$wanted"* ]]; then
         : >"$place/server"
         on_rxe "$place/groups" 10.66.0.1 >"$place/client" 2>&1 &
         member=$!
-        for _ in $(seq 200); do
-            grep -q joined "$place/client" && break
-            kill -0 "$member" 2>/dev/null || break
-            sleep 0.05
-        done
+        server=$member comes has_joined client || true
         ip -n "$netns" addr del 10.66.0.1/32 dev lo
         result=ok
         wait "$member" || result="exit code"
@@ -191,10 +190,7 @@ qperf_serve() {
     [ -z "$qperf_server" ] || return 0
     on_rxe qperf >"$place/server" 2>&1 &
     qperf_server=$!
-    for _ in $(seq 200); do
-        [ -z "$(ip netns exec "$netns" ss -Hltn 'sport = :19765')" ] || break
-        sleep 0.02
-    done
+    server=$qperf_server comes listens_by_tcp 19765 || true
 }
 qperf_test() {
     local name="qperf -cm1 $*" code=0
@@ -283,13 +279,10 @@ done
 if due "mckey -b 127.0.0.1 -m 239.1.2.3"; then
     on_rxe stdbuf -oL mckey -b 127.0.0.1 -m 239.1.2.3 >"$place/server" 2>&1 &
     server=$!
-    for _ in $(seq 200); do
-        grep -q joined "$place/server" && break
-        sleep 0.05
-    done
+    comes has_joined server || true
     result=ok
     on_rxe mckey -b 127.0.0.1 -m 239.1.2.3 -s -c 20 >"$place/client" 2>&1 || result="sender's exit code"
-    wait "$server" || result="receiver's exit code"
+    end_of_server "${result/ok/0}" || result="receiver's exit code"
     verdict "mckey -b 127.0.0.1 -m 239.1.2.3" "$result"
 fi
 for work in write read send; do
@@ -380,20 +373,15 @@ if [ -n "$full" ]; then
         ip -n "$netns" addr add fd00:99::1/64 dev rxe-a nodad
         ip -n "$netns" link set rxe-b up
         ip -n "$netns" link set rxe-a up
-        for _ in $(seq 200); do
-            ip -n "$netns" link show rxe-a | grep -q 'state UP' && break
-            sleep 0.02
-        done
+        is_up() { ip -n "$netns" link show rxe-a | grep -q 'state UP'; }
+        comes is_up || true
         run_options="--device fd00:99::1"
         on_rxe stdbuf -oL mckey -b fd00:99::1 -m ff0e::1:2 >"$place/server" 2>&1 &
         server=$!
-        for _ in $(seq 200); do
-            grep -q joined "$place/server" && break
-            sleep 0.05
-        done
+        comes has_joined server || true
         result=ok
         on_rxe mckey -b fd00:99::1 -m ff0e::1:2 -s -c 20 >"$place/client" 2>&1 || result="sender's exit code"
-        wait "$server" || result="receiver's exit code"
+        end_of_server "${result/ok/0}" || result="receiver's exit code"
         run_options=
         verdict "mckey -b ::1 -m ff0e::1:2" "$result"
         ip -n "$netns" link del rxe-a

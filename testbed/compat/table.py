@@ -31,7 +31,8 @@ a WRITE under other PSNs in 3 of 6 plays, which ended with an error), and `ib_se
 6.12, 3 of 4 failed between kernels). Both work where both ends are ours.
 """
 TAIL = """
-With `(rxe run --rsockets)` a program's TCP sockets are rsockets; nobody listens by TCP there. What became of each of pyverbs' tests is in [pyverbs.txt](pyverbs.txt).
+With `(rxe run --rsockets)` a program's TCP sockets are rsockets; nobody listens by TCP there. `HOST` is another host: a network
+namespace of its own. What became of each of pyverbs' tests is in [pyverbs.txt](pyverbs.txt).
 """
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "compat.md"

@@ -2,9 +2,11 @@
 same program on the drop-in."""
 
 import os
+import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -15,31 +17,25 @@ import dropin
 import shark
 from results import parse
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from holding import Requests  # noqa: E402
+
 SECTION = "Programs that connect by rdma_cm"
 CASES = "The connection manager step by step (`cm-peer cases`)"
 LOSS = "Connections while each way loses 1 %"
 MESSAGES = "Messages of the connection manager as tshark reads them"
 # Seconds for all cases of one family.
 CASES_LIMIT = 500
-# Seconds for one pair; and for a server of ours to say that it listens.
-LIMIT = 60
-READY = 20
-# Seconds that a server which has told its client to connect has to listen. Ours gives up asking after 26.
-LISTENS = 20
-# A client is started again, so often, while nobody listens yet.
-TRIES = 20
-# Seconds that the kernel's server has to begin to listen before a crowd comes.
-CROWD_WAITS = 4
+# Seconds for one pair; until a server listens, in a guest that may take long to start a program; and for a server without its client,
+# which may be at its end.
+LIMIT = 120
+READY = 60
+REST = 10
 # perftest gives no report on a machine too busy to measure its clock: both ends are started anew, so often.
 ANEW = 6
 BUSY = re.compile(r"Correlation coefficient")
-# A listener on another address of the device makes it a rejection.
 # What `rxe service status` says before the first program of ours is there.
 NO_SERVICE = "there is no host service here"
-NOBODY_LISTENS = re.compile(
-    r"invalid service ID|REJECTED, error:? 8\b|service ID not supported|rejected by the service|Unexpected CM event bl blka 8"
-    r"|RDMA_CM_EVENT_REJECTED; error: 8|RDMA CM: Event rejected|failed to connect|Connection refused"
-)
 # Our ports rise from here, so that what a program has left behind can't meet the next one.
 PORT = 21000
 
@@ -58,9 +54,8 @@ class Program(NamedTuple):
     endless: tuple = ()
     # Why the kernel's server can't be reached over IPv6, if so.
     no_server6: str = ""
-    # Whether its client asks for many connections at once: it had better not come while the server is about to listen. Requests that
-    # are taken back then are looked at before those of the next attempt, and spoil them.
-    crowd: bool = False
+    # Whether the kernel's server has no listener that could be waited for: that of a group.
+    no_listener: bool = False
     # Its server may tell the client to connect before it listens, and the client does not survive a refusal: so many connections are
     # held back, each until the server listens.
     races: int = 0
@@ -118,7 +113,6 @@ PROGRAMS = [
         "{rxe} cmtime -b {there} -p {port}",
         "{rxe} cmtime {here} -b {there} -p {port} -n 100",
         endless=("server", "our_server"),
-        crowd=True,
     ),
     *(
         Program(
@@ -150,6 +144,7 @@ PROGRAMS = [
         # It destroys its queue pairs as soon as it has posted, sent or not: those of the first ids get their time.
         "mckey -b {here} -m {group} -s -c 20",
         *peer("mckey", "group={group}"),
+        no_listener=True,
         endless=("our_client",),
         absent=(
             ("6", r"failure joining: Unknown error 524", "kernel rxe has no IPv6 groups: the join ends with ENOTSUPP"),
@@ -178,9 +173,6 @@ LOSSY = [
 ]
 NETEM = ["tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "limit", "100000", "loss", "1%"]
 NO_NETEM = ["tc", "qdisc", "del", "dev", "eth0", "root"]
-# A connection request over IPv4: UDP to port 4791, and the attribute of its MAD, behind headers of 20, 8, 12 and 8 bytes.
-REQUEST = "protocol ip pref 7 u32 match ip protocol 17 0xff match ip dport 4791 0xffff match u16 0x0010 0xffff at 64"
-RTU = "ip and udp dst port 4791 and udp[44:2] = 0x14"
 GROUPS = {"4": "239.1.2.3", "6": "ff0e::1:2"}
 
 
@@ -229,68 +221,6 @@ class Side:
         return 0
 
 
-class Requests:
-    """Holds the connection requests of one direction back on the way between the guest and us, until somebody listens: they are
-    lost, and their senders ask again. So for each of the connections of a program, one after the other."""
-
-    def __init__(self, guest, direction, connections, listens):
-        self.netns, self.direction = guest.info["netns"], direction
-        self.connections, self.listens = connections, listens
-        self.held = False
-
-    def inside(self, words):
-        return ["ip", "netns", "exec", self.netns, *words.split()]
-
-    def order(self, words):
-        subprocess.run(self.inside(words), check=True)
-
-    def hold(self):
-        # What is sent to a device that is down is gone.
-        self.order("ip tuntap add nowhere mode tap")
-        self.held = True
-        self.order("tc qdisc replace dev tap0 clsact")
-        self.order(f"tc filter add dev tap0 {self.direction} {REQUEST} action mirred egress redirect dev nowhere")
-
-    def release(self):
-        if self.held:
-            self.held = False
-            self.order("tc qdisc del dev tap0 clsact")
-            self.order("ip link del nowhere")
-
-    def __enter__(self):
-        self.hold()
-        return self
-
-    def __exit__(self, *_):
-        self.release()
-
-    def play(self, client):
-        """Until the last connection may be asked for, or there is nobody any more who would."""
-        listener = None
-        for left in reversed(range(self.connections)):
-            listener = self.next_listener(client, listener)
-            if left:
-                stands = self.inside("timeout 30 tcpdump -i tap0 -c 1 --immediate-mode -n")
-                stands = subprocess.Popen([*stands, RTU], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-                # It says so when it listens.
-                stands.stderr.readline()
-            self.release()
-            if left:
-                stands.communicate()
-                self.hold()
-
-    def next_listener(self, client, before):
-        """Waits for a listener that is not `before`: has another name, or comes after there was none."""
-        end, gone = time.monotonic() + LISTENS, False
-        while time.monotonic() < end and client.process.poll() is None:
-            now = self.listens()
-            gone = gone or not now
-            if now and (gone or now != before):
-                return now
-            time.sleep(0.1)
-        return None
-
-
 def pair(server, client, *rules):
     """Plays a pair, as `played` says; whatever becomes of it, the server ends."""
     server = Side(server)
@@ -301,24 +231,19 @@ def pair(server, client, *rules):
             server.end()
 
 
-def played(server, client, wait, endless_server, endless_client, tries, requests=None):
-    """The client after `wait`, and so often while nobody listens; what went wrong, or nothing."""
+def played(server, client, wait, endless_server, endless_client, requests=None):
+    """The client after `wait`; what went wrong, or nothing."""
     wait(server)
-    for left in reversed(range(tries)):
-        client_side = Side(client)
-        if requests:
-            requests.play(client_side)
-        if endless_client:
-            server_code = server.finish()
-            client_code = client_side.end()
-            break
+    client_side = Side(client)
+    if requests:
+        requests.play(lambda: client_side.process.poll() is None)
+    if endless_client:
+        server_code = server.finish()
+        client_code = client_side.end()
+    else:
         client_code = client_side.finish()
-        if left and client_code != 0 and NOBODY_LISTENS.search(client_side.output) and server.process.poll() is None:
-            time.sleep(0.3)
-            continue
         # A server without its client would wait for ever.
-        server_code = server.end() if endless_server else server.finish(LIMIT if client_code == 0 else 3)
-        break
+        server_code = server.end() if endless_server else server.finish(LIMIT if client_code == 0 else REST)
     if (client_code, server_code) == (0, 0):
         return None
     return f"client ended with {client_code}:\n{client_side.output}\nserver with {server_code}:\n{server.output}"
@@ -392,10 +317,21 @@ class Column:
     def waits_for_tcp(self, server, port, inside):
         """Until a server takes the TCP connection over which its client hears of the rest."""
         ss = ["ss", "-Hltn", f"sport = :{port}"]
-        command = self.guest.command(ss) if inside else ["ip", "netns", "exec", self.guest.info["netns"], *ss]
+        self.waits(server, self.guest.command(ss) if inside else ["ip", "netns", "exec", self.guest.info["netns"], *ss], "LISTEN")
+
+    def waits(self, server, command, wanted):
+        """Until a command's output says that a server listens, or it has ended."""
         until = time.monotonic() + READY
-        while time.monotonic() < until and server.process.poll() is None and not self.look(command, "LISTEN"):
+        while time.monotonic() < until and server.process.poll() is None and not self.look(command, wanted):
             time.sleep(0.1)
+
+    def waits_for_port(self, server, port, inside):
+        """Until a server listens to a port of rdma_cm's: what listens in the guest its kernel knows, here the host service."""
+        if inside:
+            self.waits(server, self.guest.command(["rdma", "resource", "show", "cm_id"]), rf"state LISTEN .*src-addr \S*:{port}\b")
+        else:
+            status = self.guest.outside([self.values["rxe"], "service", "status", "--json"])
+            self.waits(server, status, rf'"service_id": *({0x1060000 + port}|{0x1110000 + port})\b')
 
     def once(self, program, whose):
         """Plays a pair; what went wrong, or nothing."""
@@ -418,14 +354,17 @@ class Column:
                 name = re.escape(program.our_server.replace("{dropin}", "").split()[0])
                 listens = self.guest.outside([self.values["rxe"], "service", "status"]), rf"(?m)^ +slot .* {name}\n +listens to .*"
             direction = "egress" if we_ask else "ingress"
-            with Requests(self.guest, direction, program.races, lambda: self.look(*listens)) as requests:
+            inside = ["ip", "netns", "exec", self.guest.info["netns"]]
+            with Requests(inside, direction, program.races, lambda: self.look(*listens)) as requests:
                 first, second = (theirs, ours) if we_ask else (ours, theirs)
                 wait = lambda server: program.by_tcp and self.waits_for_tcp(server, port, we_ask)
-                return pair(first, second, wait, *endless, 1, requests)
+                return pair(first, second, wait, *endless, requests)
         if whose == "ours":
-            return pair(theirs, ours, lambda _: time.sleep(CROWD_WAITS if program.crowd else 0), *endless, TRIES)
-        says_ready = program.our_server.startswith("{cm}")
-        return pair(ours, theirs, lambda server: says_ready and server.listening.wait(READY), *endless, TRIES)
+            wait = lambda server: program.no_listener or self.waits_for_port(server, port, True)
+            return pair(theirs, ours, wait, *endless)
+        if program.our_server.startswith("{cm}"):
+            return pair(ours, theirs, lambda server: server.listening.wait(READY), *endless)
+        return pair(ours, theirs, lambda server: self.waits_for_port(server, port, False), *endless)
 
     def cases(self, section, which):
         """What each side's program sees of refusals, private data and endings."""

@@ -4,6 +4,7 @@ what the capture has for its slot."""
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -34,6 +35,9 @@ PINGS = 25
 # may take long to start a program.
 NOTICE = 30
 MEETING = 45
+# Seconds for all to become still after the minute, and how long it is to be so.
+SETTLES = 60
+STILL = 2
 # A busy machine may be late once.
 MISSED = 1
 
@@ -187,10 +191,31 @@ def stats(guest, rxe):
     }
 
 
+def listens(guest, rxe, port):
+    """Whether a process of ours listens to a port of rdma_cm's."""
+    words = guest.outside([rxe, "service", "status", "--json"])
+    status = subprocess.run(words, capture_output=True, text=True, check=False)
+    return re.search(rf'"service_id": *{0x1060000 + port}\b', status.stdout) is not None
+
+
+def still(look, is_enough=lambda _: True):
+    """What `look` tells once it has told the same for two seconds, and enough; or what it tells after a minute."""
+    until, last, since = time.monotonic() + SETTLES, look(), time.monotonic()
+    while time.monotonic() < until:
+        time.sleep(0.2)
+        now = look()
+        if now != last:
+            last, since = now, time.monotonic()
+        elif is_enough(now) and time.monotonic() - since >= STILL:
+            break
+    return last
+
+
 def compare(guest, rxe, capture):
     """Stops the capture; whether the process that stayed received just what came for its slot, and in words."""
-    before = stats(guest, rxe)
-    time.sleep(1)
+    # Peers of those that were killed ask for a while; what has come, tcpdump writes when it gets to it.
+    before = still(lambda: stats(guest, rxe), lambda found: len(found) == 1)
+    still(lambda: pathlib.Path(capture.path).stat().st_size)
     capture.stop()
     after = stats(guest, rxe)
     if len(after) != 1:
@@ -215,14 +240,15 @@ def compare(guest, rxe, capture):
 def play(guest, rxe, results, pair, capture):
     """Both families, and the reckoning."""
     staying = Process(guest.outside([rxe, "rping", "--persistent", "-p", str(STAYING)], limit=1000))
-    time.sleep(2)
+    until = time.monotonic() + MEETING
+    while time.monotonic() < until and staying.runs() and not listens(guest, rxe, STAYING):
+        time.sleep(0.1)
     rows = []
     for family in "46":
         minute = Minute(guest, rxe, family, pair)
         text = minute.play()
         row = f"a minute: {crowd.COUNT} x rc mtu {CASE[1]} {CASE[2]} B x {CASE[3]} again and again"
         rows.append((row, family, text, minute.wrong))
-    time.sleep(3)
     if staying.runs():
         right, text = compare(guest, rxe, capture)
     else:

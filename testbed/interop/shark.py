@@ -23,12 +23,17 @@ HEAD = ["ip.src", "ipv6.src", "infiniband.mad.transactionid", "infiniband.mad.at
 ERROR = 0x00800000
 
 
+# Seconds that the file has to stand still for, after a minute at the latest.
+STILL = 2
+SETTLES = 60
+
+
 class Capture:
     """tcpdump of management datagrams on the guest's tap, into a file."""
 
     def __init__(self, guest):
         self.path = pathlib.Path(guest.folder) / f"cm-{guest.version}.pcap"
-        command = ["tcpdump", "-i", "tap0", "-B", "65536", "-Z", "root", "-w", str(self.path), FILTER]
+        command = ["tcpdump", "-i", "tap0", "-B", "65536", "-U", "-Z", "root", "-w", str(self.path), FILTER]
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", guest.info["netns"], *command],
             stdin=subprocess.DEVNULL,
@@ -42,8 +47,12 @@ class Capture:
             raise RuntimeError(f"tcpdump does not listen: {said}{self.process.stderr.read()}")
 
     def stop(self):
-        """Ends it; what has just been sent is in the file then."""
-        time.sleep(1)
+        """Ends it, once nothing more comes: what has just been sent is in the file then."""
+        until, size, since = time.monotonic() + SETTLES, -1, 0
+        while time.monotonic() < until and time.monotonic() - since < STILL:
+            if self.path.stat().st_size != size:
+                size, since = self.path.stat().st_size, time.monotonic()
+            time.sleep(0.1)
         if self.process.poll() is not None:
             raise RuntimeError(f"tcpdump ended by itself, with {self.process.returncode}: {self.process.stderr.read()}")
         self.process.send_signal(signal.SIGINT)

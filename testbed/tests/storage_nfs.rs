@@ -60,7 +60,7 @@ fn with_server(name: &str, patience: Duration, client: impl FnOnce(&Machine, Soc
 }
 
 fn mount(machine: &Machine, to: SocketAddr, patience: Duration) -> Mount {
-    Mount { manager: machine.manager.clone(), from: None, to, patience, user: 0, group: 0 }
+    Mount { manager: machine.manager.clone(), from: None, to, patience, most: 1 << 20, user: 0, group: 0 }
 }
 
 #[test]
@@ -226,6 +226,48 @@ fn a_client_that_never_reads_is_given_up() {
             end.send(&message(Chunks::default(), &call(100_003, 0).0));
         }
         until("the connection is given up", || server.connections() == 0);
+    });
+}
+
+#[test]
+fn a_server_that_stops_ends_what_it_has_begun() {
+    let folder = Folder::new("stops");
+    let (machine, asks) = pair();
+    let options = ServerOptions { patience: PATIENCE };
+    let server = Server::new(&machine.manager, machine.at(PORT), &folder.0, options).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| server.serve(&stop, |_| {}));
+        let stopping = Stop(&stop);
+        let mut client = Client::connect(&mount(&asks, server.address(), PATIENCE)).unwrap();
+        assert_eq!(client.read("/data", 4096).unwrap(), pattern(1, 700_001));
+        drop(stopping);
+        // Some calls may still be answered, and then rightly.
+        let ended = loop {
+            match client.read("/data", 4096) {
+                Ok(data) => assert_eq!(data, pattern(1, 700_001)),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(ended, LinkError::Ended | LinkError::Work { .. } | LinkError::Post(_)), "{ended}");
+        outcome(serving).unwrap();
+        assert_eq!(server.connections(), 0);
+    });
+}
+
+#[test]
+fn a_client_takes_no_more_than_it_wants() {
+    with_server("most", PATIENCE, |machine, to, _| {
+        let mount = mount(machine, to, PATIENCE);
+        let connect = |most| Client::connect(&Mount { most, ..mount.clone() }).unwrap();
+        assert_eq!(connect(700_001).read("/data", 1 << 18).unwrap().len(), 700_001);
+        for piece in [4096, 1 << 18] {
+            let refused = connect(700_000).read("/data", piece).unwrap_err();
+            assert!(matches!(refused, LinkError::Protocol(_)), "{refused}");
+        }
+        assert_eq!(connect(20_000).list("/sub/deep").unwrap().len(), 200);
+        let refused = connect(10_000).list("/sub/deep").unwrap_err();
+        assert!(matches!(refused, LinkError::Protocol(_)), "{refused}");
     });
 }
 

@@ -234,6 +234,33 @@ fn an_initiator_that_never_reads_is_given_up() {
     });
 }
 
+#[test]
+fn a_target_that_stops_ends_what_it_has_begun() {
+    let (server, machine) = pair();
+    let options = TargetOptions { subsystem: NQN.to_owned(), size: SIZE, patience: PATIENCE };
+    let target = Target::new(&server.manager, server.at(4420), options).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| target.serve(&stop, |_| {}));
+        let stopping = Stop(&stop);
+        let (mut controller, mut queue) = open(&machine, target.address());
+        queue.write(0, &pattern(3, 512)).unwrap();
+        drop(stopping);
+        // Some requests may still be answered, and then rightly.
+        let ended = loop {
+            match queue.read(0, 512) {
+                Ok(data) => assert_eq!(data, pattern(3, 512)),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(ended, LinkError::Ended | LinkError::Work { .. } | LinkError::Post(_)), "{ended}");
+        outcome(serving).unwrap();
+        assert_eq!(target.queues(), 0);
+        let ended = controller.keep_alive().unwrap_err();
+        assert!(matches!(ended, LinkError::Ended | LinkError::Work { .. } | LinkError::Post(_)), "{ended}");
+    });
+}
+
 /// A target by hand, for one connection: `play` says what it does. The host waits for it as long as `patience` says.
 fn with_false_target(
     patience: Duration,

@@ -46,6 +46,10 @@ impl<K: Eq + Hash, V: Clone> Map<K, V> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(key)
     }
 
+    fn each(&self, work: impl FnMut(&V)) {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).values().for_each(work);
+    }
+
     fn new() -> Self {
         Self(RwLock::new(HashMap::new()))
     }
@@ -176,6 +180,10 @@ extern "C-unwind" fn rclose(fd: c_int) -> c_int {
             return Ok(0);
         }
         let socket = find(fd)?;
+        // As epoll(7): a set has no descriptors that are closed, and tells nothing of them.
+        table().sets.each(|set| {
+            set.remove(fd);
+        });
         socket.close();
         // Only now: the descriptor's number may be somebody else's as soon as the last handle is gone.
         table().sockets.remove(&fd);

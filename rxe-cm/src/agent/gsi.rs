@@ -177,13 +177,13 @@ impl Inbox<'_> {
     }
 }
 
-/// Source and destination in the area in front of a datagram: an IPv6 header, or an IPv4 header in its last 20 bytes.
 /// Which RoCE the header in the area is of: RoCE v1's names the BTH as what follows.
 const fn gid_type(area: &[u8; GRH]) -> GidType {
     const BTH: u8 = 0x1b;
     if area[0] >> 4 == 6 && area[6] == BTH { GidType::RoceV1 } else { GidType::RoceV2 }
 }
 
+/// Source and destination in the area in front of a datagram: an IPv6 header, or an IPv4 header in its last 20 bytes.
 fn addresses(area: &[u8; GRH]) -> Option<(IpAddr, IpAddr)> {
     if area[0] >> 4 == 6 {
         let at = |from: usize| area[from..from + 16].try_into().ok().map(<[u8; 16]>::into);

@@ -24,8 +24,8 @@ const MAX_CM_RETRIES: u8 = 15;
 /// What a program says about its end of a connection (rdma_conn_param).
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParams<'a> {
-    /// For the peer's program: 56 bytes at most with connect (92 if the service is named by its ID), 196 with accept, 148 with reject; for datagram services 180
-    /// and 136.
+    /// For the peer's program: 56 bytes at most with connect (92 if the service is named by its ID), 196 with accept, 148 with
+    /// reject; for datagram services 180 and 136.
     pub private_data: &'a [u8],
     /// READs and atomics that we take at a time; none for as many as possible (connect) or as the peer asks for (accept).
     pub responder_resources: Option<u8>,

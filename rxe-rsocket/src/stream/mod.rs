@@ -421,19 +421,15 @@ impl StreamSocket {
         self.link.get().map_or(0, |link| link.stream().turn())
     }
 
-    /// Has [`Self::event_fd`] become readable with the next change.
-    pub(crate) fn arm(&self) {
-        if let Some(link) = self.link.get() {
-            link.arm();
-        }
+    /// Gives a descriptor that becomes readable with the next change. A connection that comes to stand after this call is such
+    /// a change of the descriptor given here, and has another one from then on.
+    pub(crate) fn arm(&self) -> RawFd {
+        let Some(link) = self.link.get() else { return self.ready.as_fd().as_raw_fd() };
+        link.arm();
+        link.event_fd()
     }
 
-    /// The descriptor to sleep on.
-    pub(crate) fn event_fd(&self) -> RawFd {
-        self.link.get().map_or_else(|| self.ready.as_fd().as_raw_fd(), Link::event_fd)
-    }
-
-    /// It has become readable.
+    /// What [`Self::arm`] gave has become readable.
     pub(crate) fn take_event(&self) {
         if let Some(link) = self.link.get() {
             link.take_event();

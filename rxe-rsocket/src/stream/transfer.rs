@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{
     sync::{MutexGuard, PoisonError, TryLockError, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Parts of a message that are sent without the send buffer at most.
@@ -21,7 +21,7 @@ impl StreamSocket {
         if flags.contains(Flags::DONTWAIT) || self.nonblocking.load(Ordering::Relaxed) {
             return Until::Now;
         }
-        timeout.and_then(|timeout| Instant::now().checked_add(timeout)).map_or(Until::Ever, Until::Then)
+        Until::within(timeout)
     }
 
     /// Sends bytes, all of them unless it must not wait; gives how many (rsend).

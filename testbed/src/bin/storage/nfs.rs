@@ -6,6 +6,9 @@ use rxe_cm::Manager;
 use std::{fs, net::SocketAddr, path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 use testbed::storage::nfs::{Client, Mount, Server, ServerOptions};
 
+/// Bytes of a file that fit into memory: as many as our own server has of all its files.
+const MOST: usize = 1 << 30;
+
 #[derive(Subcommand)]
 pub(crate) enum Action {
     /// List a folder of the server's.
@@ -79,6 +82,7 @@ impl Export {
             from: self.peer.from,
             to: SocketAddr::new(self.peer.to, self.port),
             patience: self.peer.patience(),
+            most: MOST,
             user: 0,
             group: 0,
         };

@@ -39,6 +39,9 @@ pub struct Mount {
     pub to: SocketAddr,
     /// How long the server may take for anything.
     pub patience: Duration,
+    /// Bytes of a file, or of a folder's names, that are taken at most: they are kept in memory, and a server may say that there is
+    /// always more.
+    pub most: usize,
     /// The user and the group that calls are of.
     pub user: u32,
     /// See `user`.
@@ -132,6 +135,9 @@ impl Client {
             if len == 0 && !is_end {
                 return Err(LinkError::protocol("READ of nothing, and no end of the file"));
             }
+            if data.len() + len > self.mount.most {
+                return Err(LinkError::protocol(format!("a file of more than {} bytes", self.mount.most)));
+            }
             data.extend(self.wire.data.read_vec(0, len)?);
             if is_end {
                 break;
@@ -171,7 +177,7 @@ impl Client {
     /// # Errors
     /// [`LinkError`].
     pub fn list(&mut self, path: &str) -> Result<Vec<String>, LinkError> {
-        let (mut names, mut cookie, mut verifier) = (Vec::new(), 0, [0; 8]);
+        let (mut names, mut cookie, mut verifier, mut left) = (Vec::new(), 0, [0; 8], self.mount.most);
         loop {
             let mut ops = self.sequenced();
             walk(&mut ops, &parts(path));
@@ -183,7 +189,12 @@ impl Client {
             let before = names.len();
             while from.flag()? {
                 cookie = from.long()?;
-                names.push(String::from_utf8_lossy(from.opaque(v4::NAME)?).into_owned());
+                let name = String::from_utf8_lossy(from.opaque(v4::NAME)?).into_owned();
+                // Even one without a letter takes a place.
+                left = left.checked_sub(size_of::<String>() + name.len()).ok_or_else(|| {
+                    LinkError::protocol(format!("names of more than {} bytes", self.mount.most))
+                })?;
+                names.push(name);
                 from.bits()?;
                 from.opaque(LONG_REPLY)?;
             }

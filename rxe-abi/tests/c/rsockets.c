@@ -1,0 +1,146 @@
+/* rsockets as a program of C sees them: what closing does to sets of repoll, datagrams of IPv4 at a socket of IPv6, keep-alive,
+ * odd arguments. Prints what is wrong; exit code 1 then. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <rdma/rsocket.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/time.h>
+
+/* How long anything may take on a busy machine. */
+#define PATIENCE 60000
+
+static int wrong;
+
+static void check(const char *what, int good)
+{
+	if (good)
+		return;
+	wrong++;
+	printf("%s (errno %d)\n", what, errno);
+}
+
+static struct sockaddr_in at(const char *address, int port)
+{
+	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = htons(port) };
+
+	inet_pton(AF_INET, address, &in.sin_addr);
+	return in;
+}
+
+/* Both ends of a connection. */
+static void connected(int port, int ends[2])
+{
+	struct sockaddr_in to = at("10.66.0.9", port);
+	int listener = rsocket(AF_INET, SOCK_STREAM, 0);
+
+	ends[0] = rsocket(AF_INET, SOCK_STREAM, 0);
+	if (rbind(listener, (struct sockaddr *)&to, sizeof to) || rlisten(listener, 4) ||
+	    rconnect(ends[0], (struct sockaddr *)&to, sizeof to)) {
+		perror("no connection");
+		exit(2);
+	}
+	ends[1] = raccept(listener, NULL, NULL);
+	rclose(listener);
+}
+
+/* repoll is newer than the headers of many systems. */
+static void sets(void)
+{
+	int (*create)(int) = dlsym(RTLD_DEFAULT, "repoll_create");
+	int (*control)(int, int, int, struct epoll_event *) = dlsym(RTLD_DEFAULT, "repoll_ctl");
+	int (*wait)(int, struct epoll_event *, int, int) = dlsym(RTLD_DEFAULT, "repoll_wait");
+	struct epoll_event event = { .events = EPOLLIN | EPOLLOUT, .data.u64 = 7 }, told[4];
+	int ends[2], others[2], set = create(1);
+
+	connected(7101, ends);
+	check("it is added", control(set, EPOLL_CTL_ADD, ends[0], &event) == 0);
+	check("it is writable", wait(set, told, 4, PATIENCE) == 1 && told[0].data.u64 == 7);
+	check("twice is once too often", control(set, EPOLL_CTL_ADD, ends[0], &event) < 0 && errno == EEXIST);
+	/* Nobody takes it out. */
+	check("it is closed", rclose(ends[0]) == 0);
+	check("nothing is told of what is closed", wait(set, told, 4, 0) == 0);
+	/* Its number is free again, and may be another's. */
+	connected(7102, others);
+	check("the number was given back", others[0] == ends[0] || others[1] == ends[0] || fcntl(ends[0], F_GETFD) < 0);
+	event.data.u64 = 8;
+	check("another is added", control(set, EPOLL_CTL_ADD, others[0], &event) == 0);
+	check("it is told of", wait(set, told, 4, PATIENCE) == 1 && told[0].data.u64 == 8);
+	rclose(others[0]);
+	rclose(others[1]);
+	rclose(ends[1]);
+	check("a set is closed", rclose(set) == 0);
+}
+
+/* Receives; where from, as a number of the port. */
+static int got(int fd, const char *text, struct sockaddr_storage *from)
+{
+	struct pollfd one = { .fd = fd, .events = POLLIN };
+	socklen_t len = sizeof *from;
+	char data[64];
+
+	return rpoll(&one, 1, PATIENCE) == 1 &&
+	       rrecvfrom(fd, data, sizeof data, 0, (struct sockaddr *)from, &len) == (ssize_t)strlen(text) &&
+	       !memcmp(data, text, strlen(text));
+}
+
+static void datagrams(void)
+{
+	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(7103) };
+	int six = rsocket(AF_INET6, SOCK_DGRAM, 0), four = rsocket(AF_INET, SOCK_DGRAM, 0), round;
+	struct sockaddr_in to = at("127.0.0.1", 7103);
+	struct timeval longest = { .tv_sec = LONG_MAX };
+	struct sockaddr_storage from;
+
+	check("IPv6 takes a port", rbind(six, (struct sockaddr *)&any, sizeof any) == 0);
+	check("a very long time", rsetsockopt(six, SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof longest) == 0);
+	/* By UDP at first, then between queue pairs. */
+	for (round = 0; round < 3; round++) {
+		const struct sockaddr_in6 *peer = (void *)&from;
+
+		check("IPv4 sends", rsendto(four, "there", 5, 0, (struct sockaddr *)&to, sizeof to) == 5);
+		check("IPv6 receives", got(six, "there", &from));
+		check("from a mapped address", from.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&peer->sin6_addr));
+		check("IPv6 answers", rsendto(six, "back", 4, 0, (struct sockaddr *)&from, sizeof *peer) == 4);
+		check("IPv4 receives", got(four, "back", &from) && from.ss_family == AF_INET);
+	}
+	rclose(four);
+	rclose(six);
+}
+
+static void options(void)
+{
+	int ends[2], one = 1, value, fd = rsocket(AF_INET, SOCK_STREAM, 0);
+	socklen_t len = sizeof value;
+
+	check("a keep-alive time of 0", rsetsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &(int){ 0 }, 4) < 0 && errno == EINVAL);
+	check("too few bytes", rsetsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, 3) < 0 && errno == EINVAL);
+	check("not connected", rsend(fd, "x", 1, 0) < 0 && errno == ENOTCONN);
+	check("another family", rsocket(AF_UNIX, SOCK_STREAM, 0) < 0);
+	rclose(fd);
+	check("it is closed", rclose(fd) < 0 && errno == EBADF);
+	connected(7104, ends);
+	check("one second", rsetsockopt(ends[0], IPPROTO_TCP, TCP_KEEPIDLE, &one, 4) == 0);
+	check("keep-alive", rsetsockopt(ends[0], SOL_SOCKET, SO_KEEPALIVE, &one, 4) == 0);
+	check("as it was set", rgetsockopt(ends[0], IPPROTO_TCP, TCP_KEEPIDLE, &value, &len) == 0 && value == 1);
+	check("it goes on", rsend(ends[0], "x", 1, 0) == 1 && rrecv(ends[1], &value, 1, 0) == 1);
+	rclose(ends[0]);
+	check("the end", rrecv(ends[1], &value, 1, 0) == 0);
+	rclose(ends[1]);
+}
+
+int main(void)
+{
+	sets();
+	datagrams();
+	options();
+	return wrong != 0;
+}
