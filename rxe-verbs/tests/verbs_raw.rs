@@ -162,7 +162,7 @@ fn missing_neighbours_and_interfaces_are_named() {
     let await_words = |words: &str| {
         let start = Instant::now();
         while !two.a.link_report().last_error.is_some_and(|error| error.contains(words)) {
-            assert!(start.elapsed() < Duration::from_secs(10), "{words}: {:?}", two.a.link_report());
+            assert!(start.elapsed() < verbs_common::PATIENCE, "{words}: {:?}", two.a.link_report());
             let _ = a.qp.post_send(&SendWr::new(9, SendOp::Write(remote(&b)), &[a.mr.sge(0, 10)]));
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -16,6 +16,9 @@ use nix::sched::{CloneFlags, setns, unshare};
 use rxe_verbs::net::{Link, RecvBatch};
 use socket2::{Domain, Protocol, Socket, Type};
 
+/// How long anything may take that does happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
 /// Says why this test does nothing; past the test harness, which would keep it to itself.
 pub(crate) fn skip(why: &str) {
     let thread = thread::current();
@@ -92,7 +95,7 @@ impl Namespace {
     fn await_up(&self, name: &'static str) {
         let show =
             move || Command::new("ip").args(["-o", "link", "show", name]).output().expect("ip (iproute2)");
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         while !String::from_utf8_lossy(&self.run(show).stdout).contains("state UP") {
             assert!(Instant::now() < deadline, "{name} does not come up");
             thread::sleep(Duration::from_millis(1));
@@ -139,9 +142,9 @@ pub(crate) fn capture(namespace: &Namespace) -> Socket {
     })
 }
 
-/// The IP packets to UDP port 4791 captured until `count` are there (or two seconds have passed).
+/// The IP packets to UDP port 4791 captured until `count` are there (or patience has ended).
 pub(crate) fn captured(mut socket: &Socket, count: usize) -> Vec<Vec<u8>> {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
     let mut packets = Vec::new();
     let mut buffer = [0; 70_000];
     while packets.len() < count && Instant::now() < deadline {
@@ -176,9 +179,9 @@ pub(crate) struct Got {
     pub(crate) run: usize,
 }
 
-/// Receives until `count` packets are there (or two seconds have passed).
+/// Receives until `count` packets are there (or patience has ended).
 pub(crate) fn receive(link: &mut dyn Link, count: usize) -> Vec<Got> {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
     let mut batch = RecvBatch::default();
     let mut got = Vec::new();
     while got.len() < count && Instant::now() < deadline {
