@@ -83,6 +83,9 @@ fn both_roces_over_veth() {
         left.ip(&format!("link set v0 gso_max_size {}", path_mtu.bytes() + 150));
         right.ip(&format!("link set v1 gso_max_size {}", path_mtu.bytes() + 150));
         let wire = netns::capture(&right);
+        // The link has the system look for the neighbour.
+        left.ip("neigh flush dev v0");
+        right.ip("neigh flush dev v1");
         let two =
             Two::of("raw", open(&left, "10.9.0.1", LinkKind::Raw), open(&right, "10.9.0.2", LinkKind::Raw));
         for kind in [GidType::RoceV2, GidType::RoceV1] {
