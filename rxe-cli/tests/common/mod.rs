@@ -22,6 +22,9 @@ pub(crate) fn rxe(arguments: &str) -> Command {
 /// A host service that ends soon after the programs that need it: later tests want the port for themselves.
 pub(crate) const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/short.toml");
 
+/// A host service that is there for the whole of a test that needs it, however busy the machine is; the test ends it.
+pub(crate) const LASTING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/long.toml");
+
 /// Ends it if a test fails.
 pub(crate) struct Background(Option<Child>);
 

@@ -1,6 +1,6 @@
 //! What the tests of the host service start from: a service, and ends with a queue pair 1 that exchange messages.
 
-use super::{common::CONFIG, netns::Namespace};
+use super::{common::LASTING, netns::Namespace};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, SockaddrStorage, UnixAddr, connect,
     getpeername, getsockname, sendmsg, socket,
@@ -30,7 +30,7 @@ pub(crate) struct Service(Child);
 
 impl Service {
     pub(crate) fn start(namespace: &Namespace) -> Self {
-        Self::start_with(namespace, CONFIG)
+        Self::start_with(namespace, LASTING)
     }
 
     /// With this configuration.
@@ -271,7 +271,7 @@ pub(crate) fn say_raw(fd: &OwnedFd, bytes: &[u8], fds: &[i32]) -> bool {
     sendmsg::<()>(fd.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).is_ok()
 }
 
-/// Version 3, an observer or a client with a short name.
+/// Version 4, an observer or a client with a short name.
 pub(crate) fn hello(role: &[u8]) -> Vec<u8> {
     let mut bytes = b"\0rxeh\x04\x04\0\x01x".to_vec();
     bytes.extend(role);
