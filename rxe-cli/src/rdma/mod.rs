@@ -25,7 +25,7 @@ pub(crate) struct Args {
     words: Vec<OsString>,
 }
 
-/// The devices as rdma(8) shows them: `show [DEV/PORT]`, with -d[etails], -j[son] and -p[retty]
+/// The devices as rdma(8) shows them: `show [DEV/PORT]`, with -d (details), -j (JSON) and -p (pretty)
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct LinkArgs {
