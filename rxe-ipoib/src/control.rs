@@ -101,7 +101,9 @@ impl Door {
             .spawn(move || {
                 for stream in listener.incoming().flatten() {
                     // Whoever hangs up hears nothing.
-                    let _ = serve(&stream, &porter);
+                    let _ = getsockopt(&stream, PeerCredentials)
+                        .map_err(io::Error::from)
+                        .and_then(|peer| serve(&stream, &porter, peer.uid()));
                 }
             })
             .map_err(Error::system("start a thread"))?;
@@ -125,15 +127,15 @@ impl AsFd for Door {
     }
 }
 
-fn serve(stream: &UnixStream, porter: &Stopper) -> io::Result<()> {
+/// Answers one question of user `peer`. Strangers are not waited for: they are told so at once, and others come next.
+fn serve(stream: &UnixStream, porter: &Stopper, peer: u32) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let peer = getsockopt(stream, PeerCredentials)?.uid();
-    let mut line = String::new();
-    BufReader::new(stream.take(MOST_BYTES)).read_line(&mut line)?;
     let answer = if peer != 0 && peer != Uid::effective().as_raw() {
         Answer::Refused(format!("this interface is user {}'s", Uid::effective()))
     } else {
+        let mut line = String::new();
+        BufReader::new(stream.take(MOST_BYTES)).read_line(&mut line)?;
         match line.trim_end() {
             "show" => {
                 let (reply, report) = sync_channel(1);
@@ -217,4 +219,23 @@ pub fn names() -> Result<Vec<String>, Error> {
     names.sort_unstable();
     names.dedup();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever says nothing would have everybody wait.
+    #[test]
+    fn strangers_are_refused_before_they_have_said_anything() {
+        let (sender, _commands) = channel();
+        let porter = Stopper { bell: Arc::new(EventFd::new().unwrap()), sender };
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let stranger = Uid::effective().as_raw() + 1;
+        serve(&ours, &porter, stranger).unwrap();
+        drop(ours);
+        let mut told = String::new();
+        BufReader::new(&theirs).read_line(&mut told).unwrap();
+        assert!(told.contains("refused") && told.contains("user"), "{told}");
+    }
 }
