@@ -40,6 +40,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn describe(stats: &HostStats, qps: bool) -> String {
     let mut text = String::new();
+    if stats.clients.is_empty() && stats.silent.is_empty() {
+        text.push_str("no process uses the port now\n");
+    }
     for client in &stats.clients {
         describe_client(&mut text, client, qps);
     }

@@ -157,7 +157,7 @@ fn perf_measures() {
     for (number, what) in [
         "write bw -n 50 -s 1K,64K",
         "send bw -n 50 -q 2",
-        "read bw -D 0.1",
+        "read bw -D 1",
         "atomic bw -n 50",
         "write lat -n 50",
         "send lat -n 50 -s 1,5000",

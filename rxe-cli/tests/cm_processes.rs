@@ -5,13 +5,13 @@ mod common;
 #[path = "../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;
 
-use common::CONFIG;
+use common::LASTING;
 use netns::Namespace;
 use rxe_cm::{
     CmId, ConnParams, EventChannel, EventKind, Manager,
     proto::{PortSpace, RejectReason, SidrStatus},
 };
-use rxe_verbs::{Access, QpInit, QpType, RecvWr, SendOp, SendWr, WcStatus};
+use rxe_verbs::{Access, QpInit, QpType, RecvWr, SendOp, SendWr, WcStatus, host::Observer};
 use std::{
     io::{BufRead, BufReader, Write},
     net::{IpAddr, SocketAddr},
@@ -39,12 +39,18 @@ fn service(namespace: &Namespace) -> Killed {
     let child = namespace.run(|| {
         Command::new(env!("CARGO_BIN_EXE_rxe"))
             .args(["service", "run"])
-            .env("RXE_CONFIG", CONFIG)
+            .env("RXE_CONFIG", LASTING)
             .stderr(Stdio::null())
             .spawn()
             .unwrap()
     });
-    Killed(child)
+    let child = Killed(child);
+    let start = Instant::now();
+    while namespace.run(|| Observer::connect().ok().flatten()).is_none() {
+        assert!(start.elapsed() < PATIENCE, "the service does not come up");
+        thread::sleep(Duration::from_millis(5));
+    }
+    child
 }
 
 /// Runs a test below that is ignored, in a process of its own inside the namespace, until it says that it is ready.

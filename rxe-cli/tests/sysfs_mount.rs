@@ -80,7 +80,8 @@ fn the_service_stays_outside() {
     thread::spawn(move || {
         for _ in 0..2 {
             std::fs::write(&config, std::fs::read(CONFIG).unwrap()).unwrap();
-            thread::sleep(Duration::from_millis(500));
+            // So long that whoever has read a copy has closed it: nothing tells that.
+            thread::sleep(Duration::from_secs(2));
         }
     });
     let (output, service) = namespace.run(move || {

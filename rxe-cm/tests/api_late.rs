@@ -2,9 +2,14 @@
 
 mod api_common;
 
-use api_common::pair;
+use api_common::{PATIENCE, pair};
 use rxe_cm::{ConnParams, Direction, EventKind, proto::PortSpace};
-use std::{net::SocketAddr, sync::mpsc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// How often the listener may be too late, on a host that lets it wait for its turn.
 const TRIES: u16 = 20;
@@ -27,11 +32,20 @@ fn a_request_waits_for_its_listener() {
         come.recv().unwrap();
         bound.listen(0).unwrap();
         // Refused, or asked for.
-        let refused = a.channel.get_event(Some(Duration::from_millis(500)));
-        if refused.is_ok() {
-            continue;
-        }
-        let request = b.expect("CONNECT_REQUEST");
+        let start = Instant::now();
+        let request = loop {
+            if let Some(refused) = a.channel.try_get_event() {
+                assert_eq!(refused.kind.name(), "REJECTED", "{refused:?}");
+                break None;
+            }
+            if let Some(request) = b.channel.try_get_event() {
+                break Some(request);
+            }
+            assert!(start.elapsed() < PATIENCE, "neither refused nor asked for");
+            thread::sleep(Duration::from_millis(1));
+        };
+        let Some(request) = request else { continue };
+        assert_eq!(request.kind.name(), "CONNECT_REQUEST", "{request:?}");
         b.qp(&request.id);
         request.id.accept(&ConnParams::default()).unwrap();
         a.expect("ESTABLISHED");

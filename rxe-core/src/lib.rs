@@ -1,4 +1,4 @@
-//! The RoCEv2 protocol: bytes, PSNs, queue pairs. No sockets, threads, clock, files or unsafe code: the caller brings
+//! The RoCE protocol, versions 1 and 2: bytes, PSNs, queue pairs. No sockets, threads, clock, files or unsafe code: the caller brings
 //! packets, time and memory, and takes packets, completions and deadlines.
 //!
 //! Rooms, each importing only those before it: [`num`] and [`time`], [`wire`], [`work`], [`memory`] and [`region`],

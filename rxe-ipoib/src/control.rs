@@ -105,7 +105,11 @@ impl Door {
                 for stream in listener.incoming() {
                     match stream {
                         // Whoever hangs up hears nothing.
-                        Ok(stream) => _ = serve(&stream, &porter),
+                        Ok(stream) => {
+                            _ = getsockopt(&stream, PeerCredentials)
+                                .map_err(io::Error::from)
+                                .and_then(|peer| serve(&stream, &porter, peer.uid()));
+                        }
                         // The process has no descriptor left: it may have one later.
                         Err(_) => thread::sleep(RECOVERY),
                     }
@@ -132,10 +136,10 @@ impl AsFd for Door {
     }
 }
 
-fn serve(stream: &UnixStream, porter: &Stopper) -> io::Result<()> {
+/// Answers one question of user `peer`. Strangers are not waited for: they are told so at once, and others come next.
+fn serve(stream: &UnixStream, porter: &Stopper, peer: u32) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let peer = getsockopt(stream, PeerCredentials)?.uid();
     let answer = if peer != 0 && peer != Uid::effective().as_raw() {
         // Without waiting for what strangers have to say, who could keep others away by saying nothing.
         Answer::Refused(format!("this interface is user {}'s", Uid::effective()))
@@ -228,4 +232,23 @@ pub fn names() -> Result<Vec<String>, Error> {
     names.sort_unstable();
     names.dedup();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever says nothing would have everybody wait.
+    #[test]
+    fn strangers_are_refused_before_they_have_said_anything() {
+        let (sender, _commands) = channel();
+        let porter = Stopper { bell: Arc::new(EventFd::new().unwrap()), sender };
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let stranger = Uid::effective().as_raw() + 1;
+        serve(&ours, &porter, stranger).unwrap();
+        drop(ours);
+        let mut told = String::new();
+        BufReader::new(&theirs).read_line(&mut told).unwrap();
+        assert!(told.contains("refused") && told.contains("user"), "{told}");
+    }
 }

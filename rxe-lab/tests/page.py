@@ -76,10 +76,9 @@ def main(path, psn, shot):
         page.until("the lost packet is shown", lambda: f"psn {psn:06x}" in page.text("panel-title"))
         assert "lost on its way" in page.text("panel-about"), page.text("panel-about")
         assert "asked for it again" in page.text("fields"), page.text("fields")
+        page.until("it is chosen", lambda: len(page.chosen()) == 1)
         place = page.chosen()
-        assert len(place) == 1, place
-        others = driver.find_elements(By.CSS_SELECTOR, ".step.dim")
-        assert others, "the others are dim"
+        page.until("the others are dim", lambda: driver.find_elements(By.CSS_SELECTOR, ".step.dim"))
         driver.save_screenshot(shot)
         lost.click()
         page.until("all are shown again", lambda: not driver.find_elements(By.CSS_SELECTOR, ".step.dim"))

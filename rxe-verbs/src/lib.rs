@@ -1,4 +1,4 @@
-//! RDMA verbs in user space over ordinary UDP sockets.
+//! RDMA verbs in user space over ordinary UDP sockets, or over Ethernet frames for whoever may send them (`RXE_LINK=raw`).
 //!
 //! The objects are those of libibverbs, one file each: open a [`Device`] as a [`Context`], make a protection domain
 //! ([`Pd`]), register memory ([`Mr`]), make a completion queue ([`Cq`]) and a queue pair ([`Qp`]), connect it, post work,
@@ -21,12 +21,15 @@
 //!
 //! | variable | meaning |
 //! |---|---|
+//! | `RXE_LINK=raw` | Ethernet frames in the place of UDP sockets, see [`net::LinkKind`] |
+//! | `RXE_POLL=adaptive`, `busy`, `sleep` | how threads wait, see [`Polling`] |
+//! | `RXE_THREADS=N` | how many threads may work on packets, see [`ContextOptions::threads`] |
 //! | `RXE_PCAP=FILE` | record all packets as pcapng; `%p` in the name becomes the process's number |
 //! | `RXE_FAULT=loss=10,dup=5,...` | disturb packets, in thousandths; see [`net::FaultPlan::parse`] |
 //! | `RXE_RCVBUF`, `RXE_SNDBUF` | socket buffers: `max` (the default), `default` or bytes |
 //! | `RXE_MESSAGES=whole` | never send WRITEs and READs in parts, see [`Messages`] |
 //! | `RXE_NET_DISABLE=gso,gro,cbpf,mmsg` | do without these abilities of the system |
-//! | `RXE_SERVICE=off` | have the port alone; `embedded`: be the host service oneself; else the program that is |
+//! | `RXE_SERVICE=off` | have the port alone; `embedded`: be the host service oneself; else the program that becomes it |
 //! | `RXE_CONFIG=FILE` | the host's configuration, see [`host::HostConfig`] |
 //! | `RXE_USERCOPY=kernel` | copy application memory by system calls only |
 //!

@@ -13,7 +13,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use verbs_common::{ALL, End, connected, everywhere, inproc, udp4};
+use verbs_common::{ALL, End, PATIENCE, connected, everywhere, inproc, udp4};
 
 const PAGE: usize = 4096;
 
@@ -366,7 +366,6 @@ fn a_region_registered_anew_keeps_its_key() {
     });
 }
 
-/// How much to do: `RXE_TEST_ROUNDS`, else more in optimised builds.
 /// Indices of keys come round after a while; the keys themselves do not, for long.
 #[test]
 fn the_key_of_a_removed_region_stays_refused() {
@@ -387,6 +386,7 @@ fn the_key_of_a_removed_region_stays_refused() {
     assert_eq!(successor.read_vec(0, 64).unwrap(), [0; 64]);
 }
 
+/// How much to do: `RXE_TEST_ROUNDS`, else more in optimised builds.
 fn rounds(debug: u64, release: u64) -> u64 {
     let asked = std::env::var("RXE_TEST_ROUNDS").ok().and_then(|text| text.parse().ok());
     asked.unwrap_or(if cfg!(debug_assertions) { debug } else { release })
@@ -418,8 +418,10 @@ fn nothing_is_written_after_deregistration() {
                 pages.replace(0);
                 let mr = pages.register(&b, ALL);
                 rkey.store(mr.rkey().0, Ordering::Relaxed);
-                // Traffic arrives now; at times this thread is the one that places it.
-                let until = Instant::now() + Duration::from_millis(20);
+                // Traffic arrives now; at times this thread is the one that places it. On a busy machine the writer may have no
+                // turn for long: where few writes have landed so far, this one is waited for.
+                let patience = if written <= (round + 1) / 20 { PATIENCE } else { Duration::from_millis(20) };
+                let until = Instant::now() + patience;
                 let watched = &pages.bytes()[(round as usize * 4099) % (1 << 16)];
                 while watched.load(Ordering::Relaxed) == 0 && Instant::now() < until {
                     if round % 2 == 0 {
@@ -438,7 +440,6 @@ fn nothing_is_written_after_deregistration() {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        // On a busy machine the writer may have no turn in many a round.
         assert!(written > rounds / 20, "hardly any write landed before: {written} of {rounds} rounds");
         eprintln!(
             "{}: {rounds} deregistrations under traffic, {written} of regions just written to",

@@ -115,11 +115,18 @@ fn only_busy_waiting_never_sleeps() {
         let context = open(polling);
         let (end, channel) = with_channel(&context);
         end.cq.req_notify(false);
-        let before = sleeps();
-        let error = channel.get_event_within(Duration::from_millis(30)).unwrap_err();
-        assert_eq!(error, EventError::Empty);
-        let slept = sleeps() - before;
-        assert_eq!(slept == 0, polling == Polling::Busy, "{polling:?}: slept {slept} times");
+        let slept = || {
+            let before = sleeps();
+            let error = channel.get_event_within(Duration::from_millis(30)).unwrap_err();
+            assert_eq!(error, EventError::Empty);
+            sleeps() - before
+        };
+        if polling == Polling::Busy {
+            // What the system does by itself counts, too, such as a page that is fetched: it does not do that each time.
+            assert!((0..100).any(|_| slept() == 0), "it sleeps each time");
+        } else {
+            assert!(slept() > 0, "{polling:?}: it never sleeps");
+        }
     }
 }
 
@@ -137,8 +144,11 @@ fn a_signal_ends_every_wait() {
                 channel.get_event_within(PATIENCE)
             });
             let thread = who.recv().unwrap();
-            thread::sleep(Duration::from_millis(20));
-            pthread_kill(thread, Signal::SIGUSR1).unwrap();
+            // Again and again: one that comes before it waits ends nothing.
+            while !waiter.is_finished() {
+                thread::sleep(Duration::from_millis(20));
+                pthread_kill(thread, Signal::SIGUSR1).unwrap();
+            }
             assert_eq!(waiter.join().unwrap().unwrap_err(), EventError::Interrupted, "{polling:?}");
         });
         assert!(came.swap(false, Ordering::Relaxed), "the program's handler ran");

@@ -83,6 +83,9 @@ fn both_roces_over_veth() {
         left.ip(&format!("link set v0 gso_max_size {}", path_mtu.bytes() + 150));
         right.ip(&format!("link set v1 gso_max_size {}", path_mtu.bytes() + 150));
         let wire = netns::capture(&right);
+        // The link has the system look for the neighbour.
+        left.ip("neigh flush dev v0");
+        right.ip("neigh flush dev v1");
         let two =
             Two::of("raw", open(&left, "10.9.0.1", LinkKind::Raw), open(&right, "10.9.0.2", LinkKind::Raw));
         for kind in [GidType::RoceV2, GidType::RoceV1] {
@@ -162,7 +165,7 @@ fn missing_neighbours_and_interfaces_are_named() {
     let await_words = |words: &str| {
         let start = Instant::now();
         while !two.a.link_report().last_error.is_some_and(|error| error.contains(words)) {
-            assert!(start.elapsed() < Duration::from_secs(10), "{words}: {:?}", two.a.link_report());
+            assert!(start.elapsed() < verbs_common::PATIENCE, "{words}: {:?}", two.a.link_report());
             let _ = a.qp.post_send(&SendWr::new(9, SendOp::Write(remote(&b)), &[a.mr.sge(0, 10)]));
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -30,7 +30,7 @@ fn connect(initiator: &Qp, target: &Qp, ends: [&End; 2]) {
         own.modify(&QpChange {
             state: Some(QpState::Rts),
             sq_psn: Some(Psn::new(7)),
-            timeout: Some(14),
+            timeout: Some(18),
             retry_count: starts.then_some(7),
             rnr_retry: starts.then_some(7),
             max_rd_atomic: starts.then_some(4),

@@ -49,7 +49,7 @@ static void connect_to(struct ibv_qp *qp, uint32_t to)
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL, .path_mtu = IBV_MTU_1024, .dest_qp_num = to,
 		.ah_attr = { .is_global = 1, .port_num = 1, .grh.hop_limit = 64 }, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
-		.timeout = 14, .retry_cnt = 3, .rnr_retry = 3, .max_rd_atomic = 1,
+		.timeout = 18, .retry_cnt = 3, .rnr_retry = 3, .max_rd_atomic = 1,
 	};
 	int wrong;
 

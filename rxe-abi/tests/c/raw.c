@@ -54,7 +54,8 @@ static struct end make(void)
 
 static int next(struct end *end, struct ibv_wc *wc)
 {
-	for (int i = 0; i < 2000; i++) {
+	/* Up to 20 s. */
+	for (int i = 0; i < 20000; i++) {
 		int got = ibv_poll_cq(end->cq, 1, wc);
 
 		if (got)

@@ -21,7 +21,7 @@ static void connect_to_itself(struct ibv_context *context, struct ibv_qp *qp)
 		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND };
 	struct ibv_qp_attr ready = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qp->qp_num,
 		.max_dest_rd_atomic = 1, .min_rnr_timer = 12 };
-	struct ibv_qp_attr send = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
+	struct ibv_qp_attr send = { .qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
 
 	note("INIT", ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
 	ready.ah_attr.is_global = 1;

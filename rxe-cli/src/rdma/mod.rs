@@ -25,7 +25,7 @@ pub(crate) struct Args {
     words: Vec<OsString>,
 }
 
-/// The devices as rdma(8) shows them: `show [DEV/PORT]`; `set DEV name NAME` gives one another name. With -d[etails], -j[son] and -p[retty]
+/// The devices as rdma(8) shows them: `show [DEV/PORT]`, with -d (details), -j (JSON) and -p (pretty); `set DEV name NAME`
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct LinkArgs {

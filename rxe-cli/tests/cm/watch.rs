@@ -150,9 +150,9 @@ fn datagram_services_are_found() {
 fn giving_up_is_told_to_the_peer() {
     let Some(host) = Host::new() else { return };
     for address in OURS {
-        let listener = host.listen("7471 --json --delay 1 -n 1 --timeout 20");
-        let output = host.rxe(&format!("connect {address}:7471 --json --timeout 0.3"));
-        failed(&output, "given up after 0.3 s");
+        let listener = host.listen("7471 --json --delay 4 -n 1 --timeout 20");
+        let output = host.rxe(&format!("connect {address}:7471 --json --timeout 2"));
+        failed(&output, "given up after 2 s");
         let active = lines(text(&output.stdout));
         let rej = active.iter().find(|line| line["message"] == "REJ").expect("a REJ");
         assert_eq!((&rej["direction"], &rej["fields"]["reason"]), (&"sent".into(), &4.into()));

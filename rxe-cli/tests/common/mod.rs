@@ -23,6 +23,9 @@ pub(crate) fn rxe(arguments: &str) -> Command {
 /// A host service that ends soon after the programs that need it: later tests want the port for themselves.
 pub(crate) const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/short.toml");
 
+/// A host service that is there for the whole of a test that needs it, however busy the machine is; the test ends it.
+pub(crate) const LASTING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/long.toml");
+
 /// A program beside the test, which ends it if the test fails. What it prints is read all the time: one that has to wait for
 /// somebody to read would stop.
 pub(crate) struct Background {

@@ -1,6 +1,7 @@
 //! What processes do to themselves: they fork, close all their descriptors, are stopped.
 
 use super::{
+    common::CONFIG,
     netns::Namespace,
     stage::{
         self, End, PATIENCE, SERVICE, Service, exchange, exchange_of, finish, hear, listens, mad, observe,
@@ -35,7 +36,7 @@ fn talk_to_oneself(end: &End, round: u32) {
 #[test]
 fn a_forked_child_is_another_process() {
     let Some(namespace) = Namespace::new() else { return };
-    let _service = Service::start(&namespace);
+    let _service = Service::start_with(&namespace, CONFIG);
     let (child, mut output) = child(&namespace, "child_forks");
     let line = hear(&mut output, "forked twice: ");
     // It has ended, and its second child has not. The port is free as soon as the service has ended too.

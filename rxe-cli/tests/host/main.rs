@@ -15,7 +15,7 @@ mod slate;
 mod stage;
 mod traffic;
 
-use common::{CONFIG, text};
+use common::{LASTING, text};
 use netns::Namespace;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, listen, recv, socket};
 use stage::{
@@ -138,10 +138,8 @@ fn releases_meet_or_say_who_is_to_upgrade() {
 fn the_host_s_file_is_everybody_s() {
     let Some(namespace) = Namespace::new() else { return };
     let file = std::env::temp_dir().join(format!("rxe-host-{}.toml", std::process::id()));
-    fs::write(&file, "pkeys = [0xffff, 0x8123]\n[service]\nidle_seconds = 1\n").unwrap();
+    fs::write(&file, "pkeys = [0xffff, 0x8123]\n[service]\nidle_seconds = 60\n").unwrap();
     let _service = Service::start_with(&namespace, file.to_str().unwrap());
-    let context = namespace.run(|| rxe_verbs::Context::open_address(stage::HOME).unwrap());
-    assert_eq!(*context.pkeys(), [rxe_verbs::Pkey(0xffff), rxe_verbs::Pkey(0x8123)]);
     let rxe = |arguments: &'static str| {
         let output = namespace.run(move || {
             Command::new(env!("CARGO_BIN_EXE_rxe")).args(arguments.split(' ')).output().unwrap()
@@ -149,6 +147,9 @@ fn the_host_s_file_is_everybody_s() {
         assert!(output.status.success(), "{arguments}: {output:?}");
         text(&output.stdout).to_owned()
     };
+    assert_eq!(rxe("stat"), "no process uses the port now\n");
+    let context = namespace.run(|| rxe_verbs::Context::open_address(stage::HOME).unwrap());
+    assert_eq!(*context.pkeys(), [rxe_verbs::Pkey(0xffff), rxe_verbs::Pkey(0x8123)]);
     let status = rxe("service status");
     assert!(status.contains("P_Keys 0xffff 0x8123") && status.contains("slot   1"), "{status}");
     let stat = rxe("stat --qps");
@@ -241,7 +242,6 @@ fn files_of_the_view_count() {
 #[test]
 fn strangers_are_refused_in_words() {
     let Some(namespace) = Namespace::new() else { return };
-    // Copying takes longer than an idle service lives.
     let program = for_everybody();
     let service = Service::start(&namespace);
     let user = End::new(&namespace);
@@ -254,11 +254,11 @@ fn strangers_are_refused_in_words() {
     drop((user, service));
 }
 
-/// Runs the program as another user. Its services live long.
+/// Runs the program as another user. A service that it starts lives long, and is to be stopped.
 fn as_nobody(namespace: &Namespace, program: &Path, arguments: &'static str) -> Output {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
-    command.args(arguments.split(' ')).env("RXE_SERVICE", program).env("RXE_CONFIG", CONFIG);
+    command.args(arguments.split(' ')).env("RXE_SERVICE", program).env("RXE_CONFIG", LASTING);
     namespace.run(move || command.output().unwrap())
 }
 
@@ -280,6 +280,7 @@ fn an_idle_service_makes_room_for_another_user() {
     drop(End::new(&namespace));
     until(|| observe(&namespace).is_some_and(|report| report.clients.is_empty()));
     nobody_gets_a_slot(&namespace, &program);
+    assert!(as_nobody(&namespace, &program, "service stop").status.success());
     fs::remove_file(file).unwrap();
 }
 

@@ -1,14 +1,17 @@
 //! What a service keeps of the process that has started it: nothing. And where it cannot work it is not in the way.
 
 use super::{
-    common::{CONFIG, text},
+    common::{LASTING, text},
     netns::Namespace,
     stage::{End, finish, observe, until},
 };
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CpuSet, sched_setaffinity},
-    sys::resource::{Resource, getrlimit, setrlimit},
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::{Signal, kill},
+    },
     unistd::Pid,
 };
 use std::{
@@ -24,10 +27,19 @@ use std::{
 /// A command that the kernel starts with less than we have.
 fn start(bound: impl Fn() -> std::io::Result<()> + Send + Sync + 'static) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rxe"));
-    command.args(["service", "start"]).env("RXE_CONFIG", CONFIG).stderr(Stdio::piped());
+    command.args(["service", "start"]).env("RXE_CONFIG", LASTING).stderr(Stdio::piped());
     // SAFETY: what is done there is system calls only.
     unsafe { command.pre_exec(bound) };
     command
+}
+
+/// Ends a service with the test.
+struct Ends(Pid);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGKILL);
+    }
 }
 
 fn status(pid: u32, field: &str) -> String {
@@ -58,11 +70,12 @@ fn a_service_keeps_nothing_of_its_starter_s() {
     };
     let output = namespace.run(move || start(command).output().unwrap());
     assert!(output.status.success(), "{output:?}");
+    let pid = observe(&namespace).expect("a service").pid;
+    let _ends = Ends(Pid::from_raw(pid.cast_signed()));
     drop(into);
     let mut ends = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
     assert_eq!(poll(&mut ends, PollTimeout::ZERO), Ok(1), "the service holds its starter's pipe");
     assert_eq!(ends[0].revents(), Some(PollFlags::POLLHUP));
-    let pid = observe(&namespace).expect("a service").pid;
     assert_eq!(status(pid, "Cpus_allowed"), status(std::process::id(), "Cpus_allowed"));
     let (limits, stat) = ["limits", "stat"].map(|name| format!("/proc/{pid}/{name}")).into();
     let limits = fs::read_to_string(limits).unwrap();
@@ -117,7 +130,7 @@ fn a_service_that_cannot_work_says_so_and_is_not_in_the_way() {
         ]);
         command
             .env("RXE_SERVICE", env!("CARGO_BIN_EXE_rxe"))
-            .env("RXE_CONFIG", CONFIG)
+            .env("RXE_CONFIG", LASTING)
             .stdout(Stdio::piped());
         // SAFETY: system calls only.
         unsafe { command.pre_exec(enter_sandbox) };

@@ -1,6 +1,6 @@
 //! What the tests of the host service start from: a service, and ends with a queue pair 1 that exchange messages.
 
-use super::{common::CONFIG, netns::Namespace};
+use super::{common::LASTING, netns::Namespace};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, SockaddrStorage, UnixAddr, connect,
     getpeername, getsockname, sendmsg, socket,
@@ -30,7 +30,7 @@ pub(crate) struct Service(Child);
 
 impl Service {
     pub(crate) fn start(namespace: &Namespace) -> Self {
-        Self::start_with(namespace, CONFIG)
+        Self::start_with(namespace, LASTING)
     }
 
     /// With this configuration.

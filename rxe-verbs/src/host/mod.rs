@@ -3,7 +3,7 @@
 //! One address has one port 4791, and queue pair numbers must be unique on it. Every process gets a *slot*, the top byte
 //! of its queue pair numbers, and a member of the port's `SO_REUSEPORT` group, to which a classic BPF program steers the
 //! packets of that slot ([`crate::net::steer`]). Slots are handed out by the [`service`], which is started by whoever
-//! needs it first; the [`client`] half gets one and stays in touch. From then on each process sends and receives by
+//! needs it first; the client half (`client`) gets one and stays in touch. From then on each process sends and receives by
 //! itself.
 //!
 //! Rooms: `message` (what is said), `name` (where), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what

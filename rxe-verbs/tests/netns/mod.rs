@@ -6,15 +6,19 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns, unshare};
-use rxe_verbs::net::{Link, RecvBatch};
+use rxe_verbs::net::{Link, RecvBatch, interfaces::interfaces};
 use socket2::{Domain, Protocol, Socket, Type};
+
+/// How long anything may take that does happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Says why this test does nothing; past the test harness, which would keep it to itself.
 pub(crate) fn skip(why: &str) {
@@ -92,7 +96,7 @@ impl Namespace {
     fn await_up(&self, name: &'static str) {
         let show =
             move || Command::new("ip").args(["-o", "link", "show", name]).output().expect("ip (iproute2)");
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         while !String::from_utf8_lossy(&self.run(show).stdout).contains("state UP") {
             assert!(Instant::now() < deadline, "{name} does not come up");
             thread::sleep(Duration::from_millis(1));
@@ -126,7 +130,36 @@ pub(crate) fn pair(mtu: u32) -> Option<(Namespace, Namespace)> {
     // What is sent before is lost without a word.
     left.await_up("v0");
     right.await_up("v1");
+    left.run(await_passage);
     Some((left, right))
+}
+
+/// Waits until packets of every family pass to the other end of a [`pair`] and back, which on a busy machine takes the system
+/// longer than to say that the interfaces are up: addresses are put in force one after the other.
+fn await_passage() {
+    const DISCARD: u16 = 9;
+    let index = interfaces().unwrap().iter().find(|interface| interface.name == "v0").expect("v0").index;
+    let at = |ip: &str, port| match ip.parse().unwrap() {
+        IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+        IpAddr::V6(ip) => {
+            let scope = if ip.is_unicast_link_local() { index } else { 0 };
+            SocketAddrV6::new(ip, port, 0, scope).into()
+        }
+    };
+    let start = Instant::now();
+    for (own, other) in [("10.9.0.1", "10.9.0.2"), ("fd09::1", "fd09::2"), ("fe80::1", "fe80::2")] {
+        let answer = || {
+            let socket = UdpSocket::bind(at(own, 0))?;
+            socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+            socket.connect(at(other, DISCARD))?;
+            socket.send(&[0])?;
+            socket.recv(&mut [0])
+        };
+        // Nobody has the port: the other end says so.
+        while !answer().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            assert!(start.elapsed() < PATIENCE, "{other} is not reached from {own}");
+        }
+    }
 }
 
 /// A packet socket in `namespace` that sees whole frames of every interface.
@@ -139,9 +172,9 @@ pub(crate) fn capture(namespace: &Namespace) -> Socket {
     })
 }
 
-/// The IP packets to UDP port 4791 captured until `count` are there (or two seconds have passed).
+/// The IP packets to UDP port 4791 captured until `count` are there (or patience has ended).
 pub(crate) fn captured(mut socket: &Socket, count: usize) -> Vec<Vec<u8>> {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
     let mut packets = Vec::new();
     let mut buffer = [0; 70_000];
     while packets.len() < count && Instant::now() < deadline {
@@ -165,9 +198,9 @@ pub(crate) fn captured(mut socket: &Socket, count: usize) -> Vec<Vec<u8>> {
 /// A packet as it came out of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Got {
-    pub(crate) src: std::net::IpAddr,
+    pub(crate) src: IpAddr,
     pub(crate) src_port: u16,
-    pub(crate) dst: std::net::IpAddr,
+    pub(crate) dst: IpAddr,
     pub(crate) ifindex: u32,
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
@@ -176,9 +209,9 @@ pub(crate) struct Got {
     pub(crate) run: usize,
 }
 
-/// Receives until `count` packets are there (or two seconds have passed).
+/// Receives until `count` packets are there (or patience has ended).
 pub(crate) fn receive(link: &mut dyn Link, count: usize) -> Vec<Got> {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
     let mut batch = RecvBatch::default();
     let mut got = Vec::new();
     while got.len() < count && Instant::now() < deadline {

@@ -39,6 +39,9 @@ struct Stage {
     stranger: IpAddr,
 }
 
+/// Ahead of all that the traffic can come to between the making of a packet and its arrival, and less than half of all PSNs.
+const AHEAD: i32 = 1 << 20;
+
 /// Who gets a forged packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victim {
@@ -143,9 +146,9 @@ const KINDS: &[Kind] = &[
     kind("cut in the BTH", |s| Forgery { keep: 7, ..s.write() }, |port, _| port.dropped_short),
     kind("cut in the RETH", |s| Forgery { keep: 20, ..s.write() }, |port, _| port.dropped_short),
     kind("nothing but an ICRC", |s| Forgery { keep: 0, ..s.write() }, |port, _| port.dropped_short),
-    psn("a PSN soon to come", |s| s.send(0x04, 300), |_, qp| qp.dropped_out_of_order),
+    psn("a PSN to come", |s| s.send(0x04, AHEAD), |_, qp| qp.dropped_out_of_order),
     psn("a PSN far ahead", |s| s.send(0x04, 1 << 22), |_, qp| qp.dropped_out_of_order),
-    psn("a WRITE ahead", |s| ahead(s.write(), 5000), |_, qp| qp.dropped_out_of_order),
+    psn("a WRITE ahead", |s| ahead(s.write(), AHEAD), |_, qp| qp.dropped_out_of_order),
     psn("a SEND just done", |s| s.send(0x04, -1), |_, qp| qp.duplicates),
     psn("a SEND long done", |s| s.send(0x04, -(1 << 22)), |_, qp| qp.duplicates),
     psn("a WRITE just done", |s| ahead(s.write(), -1), |_, qp| qp.duplicates),
@@ -154,19 +157,19 @@ const KINDS: &[Kind] = &[
         |s| ahead(Forgery { opcode: 0x0c, ..without_payload(s.write()) }, -3),
         |_, qp| qp.duplicates,
     ),
-    response("an ACK for nothing sent", Requester, |s| s.answer(Requester, 0x11, 0x1f, 1000)),
+    response("an ACK for nothing sent", Requester, |s| s.answer(Requester, 0x11, 0x1f, AHEAD)),
     response("an ACK from long ago", Requester, |s| s.answer(Requester, 0x11, 0x1f, -5000)),
     response("an ACK half around", Requester, |s| s.answer(Requester, 0x11, 0x1f, 1 << 23)),
-    response("a sequence NAK", Requester, |s| s.answer(Requester, 0x11, 0x60, 1000)),
-    response("an invalid request NAK", Requester, |s| s.answer(Requester, 0x11, 0x61, 1000)),
+    response("a sequence NAK", Requester, |s| s.answer(Requester, 0x11, 0x60, AHEAD)),
+    response("an invalid request NAK", Requester, |s| s.answer(Requester, 0x11, 0x61, AHEAD)),
     response("an access NAK", Requester, |s| s.answer(Requester, 0x11, 0x62, -5000)),
-    response("an operation NAK", Requester, |s| s.answer(Requester, 0x11, 0x63, 1000)),
-    response("an RNR NAK", Requester, |s| s.answer(Requester, 0x11, 0x2e, 1000)),
-    response("a reserved syndrome", Requester, |s| s.answer(Requester, 0x11, 0x80, 1000)),
-    response("READ data ahead", Requester, |s| s.answer(Requester, 0x10, 0x1f, 1000)),
+    response("an operation NAK", Requester, |s| s.answer(Requester, 0x11, 0x63, AHEAD)),
+    response("an RNR NAK", Requester, |s| s.answer(Requester, 0x11, 0x2e, AHEAD)),
+    response("a reserved syndrome", Requester, |s| s.answer(Requester, 0x11, 0x80, AHEAD)),
+    response("READ data ahead", Requester, |s| s.answer(Requester, 0x10, 0x1f, AHEAD)),
     response("READ data from long ago", Requester, |s| s.answer(Requester, 0x0d, 0x1f, -5000)),
-    response("READ data in the middle", Requester, |s| s.answer(Requester, 0x0e, 0x1f, 1000)),
-    response("an atomic's result", Requester, |s| s.answer(Requester, 0x12, 0x1f, 1000)),
+    response("READ data in the middle", Requester, |s| s.answer(Requester, 0x0e, 0x1f, AHEAD)),
+    response("an atomic's result", Requester, |s| s.answer(Requester, 0x12, 0x1f, AHEAD)),
     response("an ACK to who never asked", Responder, |s| s.answer(Responder, 0x11, 0x1f, 0)),
     response("a NAK to who never asked", Responder, |s| s.answer(Responder, 0x11, 0x62, -1)),
     response("READ data to who never asked", Responder, |s| s.answer(Responder, 0x10, 0x1f, 0)),

@@ -3,7 +3,7 @@
 //!
 //! What it does itself: it receives for slot 0, which means connection requests (given to whoever listens) and packets
 //! for nobody; it sees clients die, empties their sockets and lets their slots rest; it keeps the steering program in
-//! place. If it dies, nothing stops: sockets and state are in the [`super::vault`], and the next client to notice starts
+//! place. If it dies, nothing stops: sockets and state are in the vault (`host/vault.rs`), and the next client to notice starts
 //! another service, which goes on from there.
 
 mod admission;

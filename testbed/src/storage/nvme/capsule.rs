@@ -261,7 +261,7 @@ impl Response {
 pub struct ConnectData {
     /// The host, by a number of its own.
     pub host_id: [u8; 16],
-    /// The controller; on the admin queue [`ANY_CONTROLLER`].
+    /// The controller; on the admin queue 0xffff, any.
     pub controller: u16,
     /// The subsystem's name.
     pub subsystem: String,
