@@ -6,7 +6,7 @@ mod verbs_common;
 use rxe_core::wire::icrc;
 use rxe_verbs::{
     Context, ContextOptions, Gid, GidType, Mtu, OpenError, QpType, Qpn, RecvWr, Remote, SendOp, SendWr,
-    WcStatus,
+    UdDest, WcStatus,
     net::{LinkKind, OpenError as LinkError, RawLink, UdpConfig, UdpLink},
 };
 use std::{
@@ -158,15 +158,17 @@ fn two_on_one_interface() {
 fn missing_neighbours_and_interfaces_are_named() {
     let Some((left, right)) = namespaces(1500) else { return };
     let two = Two::of("raw", open(&left, "10.9.0.1", LinkKind::Raw), open(&right, "10.9.0.2", LinkKind::Raw));
-    let (a, b) = play(&two, GidType::RoceV2, Mtu::M1024);
+    let [from, to] = [&two.a, &two.b].map(datagram_end);
+    let dest = way(&from, &to);
     let await_words = |words: &str| {
         let start = Instant::now();
         while !two.a.link_report().last_error.is_some_and(|error| error.contains(words)) {
-            assert!(start.elapsed() < Duration::from_secs(10), "{words}: {:?}", two.a.link_report());
-            let _ = a.qp.post_send(&SendWr::new(9, SendOp::Write(remote(&b)), &[a.mr.sge(0, 10)]));
+            assert!(start.elapsed() < verbs_common::PATIENCE, "{words}: {:?}", two.a.link_report());
+            send_datagram(&from, dest);
             std::thread::sleep(Duration::from_millis(20));
         }
     };
+    left.sysctl("ipv4/neigh/v0/mcast_solicit", "1");
     right.ip("link set v1 arp off");
     right.ip("link set v1 address 02:00:00:00:99:99");
     left.ip("neigh flush dev v0");
@@ -176,10 +178,84 @@ fn missing_neighbours_and_interfaces_are_named() {
     right.ip("link set v1 arp on");
     right.ip("link set v1 address 02:00:00:00:77:77");
     left.ip("neigh replace 10.9.0.2 dev v0 lladdr 02:00:00:00:77:77");
-    a.qp.post_send(&SendWr::new(1, SendOp::Write(remote(&b)), &[a.mr.sge(0, 10)])).unwrap();
+    post_recv(&to, 1);
+    send_datagram(&from, dest);
+    to.good();
     left.ip("link set v0 down");
     await_words("v0 is down");
     assert!(two.a.link_report().interface_down > 0, "{:?}", two.a.link_report());
+}
+
+/// The way to a datagram queue pair.
+fn way(from: &End, to: &End) -> UdDest {
+    let av = from.qp.context().address_vector(0, to.gid()).unwrap();
+    from.pd.create_ah(av).dest(to.qp.qpn(), verbs_common::QKEY)
+}
+
+/// Sends a datagram.
+fn send_datagram(from: &End, dest: UdDest) {
+    let sges = [from.mr.sge(0, 20)];
+    from.qp.post_send(&SendWr { dest: Some(dest), ..SendWr::new(1, SendOp::Send, &sges) }).unwrap();
+    from.good();
+}
+
+fn post_recv(end: &End, wr_id: u64) {
+    end.qp.post_recv(&RecvWr { wr_id, sges: &[end.mr.sge(0, 100)] }).unwrap();
+}
+
+/// A packet waits for as long as the kernel looks for the neighbour, and those for others do not wait with it.
+#[test]
+fn one_waits_for_its_neighbour_and_the_others_do_not() {
+    let Some((left, right)) = namespaces(1500) else { return };
+    right.ip("addr add 10.9.0.3/24 dev v1");
+    right.ip("link set v1 address 02:00:00:00:77:77");
+    right.ip("link set v1 arp off");
+    left.ip("neigh flush dev v0");
+    left.ip("neigh replace 10.9.0.3 dev v0 lladdr 02:00:00:00:77:77");
+    // It looks for a minute.
+    left.sysctl("ipv4/neigh/v0/mcast_solicit", "60");
+    let from = datagram_end(&open(&left, "10.9.0.1", LinkKind::Raw));
+    let sought = datagram_end(&open(&right, "10.9.0.2", LinkKind::Raw));
+    let known = datagram_end(&open(&right, "10.9.0.3", LinkKind::Raw));
+    (0..2).for_each(|wr_id| post_recv(&sought, wr_id));
+    (0..3).for_each(|wr_id| post_recv(&known, wr_id));
+    let [to_sought, to_known] = [&sought, &known].map(|to| way(&from, to));
+    send_datagram(&from, to_sought);
+    for turn in 0..3 {
+        send_datagram(&from, to_known);
+        assert_eq!(known.good().wr_id, turn);
+    }
+    send_datagram(&from, to_sought);
+    let report = from.qp.context().link_report();
+    assert_eq!((report.unreachable, report.blocked), (0, 0), "{report:?}");
+    left.ip("neigh replace 10.9.0.2 dev v0 lladdr 02:00:00:00:77:77");
+    assert_eq!((sought.good().wr_id, sought.good().wr_id), (0, 1));
+}
+
+/// Whoever goes on sending to a neighbour that was not found finds it when it is there.
+#[test]
+fn a_neighbour_that_comes_late_is_found() {
+    let Some((left, right)) = namespaces(1500) else { return };
+    right.ip("link set v1 arp off");
+    left.ip("neigh flush dev v0");
+    left.sysctl("ipv4/neigh/v0/mcast_solicit", "1");
+    let from = datagram_end(&open(&left, "10.9.0.1", LinkKind::Raw));
+    let to = datagram_end(&open(&right, "10.9.0.2", LinkKind::Raw));
+    post_recv(&to, 1);
+    let (start, dest) = (Instant::now(), way(&from, &to));
+    let report = || from.qp.context().link_report();
+    while report().no_neighbour < 2 {
+        assert!(start.elapsed() < verbs_common::PATIENCE, "{:?}", report());
+        send_datagram(&from, dest);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    right.ip("link set v1 arp on");
+    let mut found = None;
+    while found.is_none() {
+        assert!(start.elapsed() < 2 * verbs_common::PATIENCE, "{:?}", report());
+        send_datagram(&from, dest);
+        found = to.cq.poll_within(Duration::from_millis(5)).unwrap();
+    }
 }
 
 #[test]
