@@ -57,8 +57,6 @@ const UNHEARD: usize = 64;
 /// How long the service may take to answer a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Addresses whose counters are told when a process leaves.
-const MOST_PLACES: usize = 8;
 /// How often a client looks whether its descriptors are still its own.
 const GLANCE: Duration = Duration::from_secs(2);
 
@@ -174,12 +172,15 @@ impl Host {
         None
     }
 
-    /// Tells what was counted, for the last time: it stays in the sums of the host.
+    /// Tells what was counted by address, for the last time: it stays in the sums of the host. In one part; where that is too
+    /// small, as many addresses as fit.
     pub(crate) fn tell_last(&self) {
-        let mut stats = ClientStats { qps: Vec::new(), ..self.shared.count() };
-        // In one part.
-        stats.places.truncate(MOST_PLACES);
-        for part in parts(&stats) {
+        let mut stats = ClientStats { places: self.shared.count().places, ..ClientStats::default() };
+        let mut all = parts(&stats);
+        while all.len() > 1 && stats.places.pop().is_some() {
+            all = parts(&stats);
+        }
+        for part in all {
             self.shared.tell(&ToService::Told { ask: LAST_WORD, part });
         }
     }
