@@ -89,10 +89,10 @@ impl Namespace {
     }
 
     /// Waits until an interface works, which takes the system a moment after both ends were set up.
-    fn await_up(&self, name: &'static str) {
+    pub(crate) fn await_up(&self, name: &'static str) {
         let show =
             move || Command::new("ip").args(["-o", "link", "show", name]).output().expect("ip (iproute2)");
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         while !String::from_utf8_lossy(&self.run(show).stdout).contains("state UP") {
             assert!(Instant::now() < deadline, "{name} does not come up");
             thread::sleep(Duration::from_millis(1));
@@ -139,9 +139,12 @@ pub(crate) fn capture(namespace: &Namespace) -> Socket {
     })
 }
 
-/// The IP packets to UDP port 4791 captured until `count` are there (or two seconds have passed).
+/// How long packets that have to come may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The IP packets to UDP port 4791 captured until `count` are there; fewer if they do not come.
 pub(crate) fn captured(mut socket: &Socket, count: usize) -> Vec<Vec<u8>> {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
     let mut packets = Vec::new();
     let mut buffer = [0; 70_000];
     while packets.len() < count && Instant::now() < deadline {
@@ -176,9 +179,9 @@ pub(crate) struct Got {
     pub(crate) run: usize,
 }
 
-/// Receives until `count` packets are there (or two seconds have passed).
+/// Receives until `count` packets are there; fewer if they do not come.
 pub(crate) fn receive(link: &mut dyn Link, count: usize) -> Vec<Got> {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + PATIENCE;
     let mut batch = RecvBatch::default();
     let mut got = Vec::new();
     while got.len() < count && Instant::now() < deadline {
