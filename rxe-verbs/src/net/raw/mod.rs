@@ -28,7 +28,7 @@ use self::frame::{
 };
 use self::neighbour::{Hop, Neighbours, NoHop, station_of_group};
 use self::record::Recorder;
-use self::waiting::Waiting;
+use self::waiting::{Waiting, way};
 use super::error::{OpenError, SendError};
 use super::{Capabilities, Capture, Ident, Link, Path, RecvBatch, Transmit, UdpConfig, UdpLink, check_batch};
 use crate::sys::{
@@ -172,11 +172,19 @@ impl RawLink {
         if !self.waiting.are_due() {
             return;
         }
+        // Whose neighbour was not found: what waited for the same one does not have it looked for again.
+        let mut lost = Vec::new();
         for (batch, bytes) in self.waiting.take() {
-            match self.send_or_wait(&batch, &bytes) {
-                Ok(()) => {}
-                // The rest would have to be sealed anew: it is lost, as a packet is on a full link.
-                Err(error) => self.waiting.fail(batch.dst, error),
+            let sent = match lost.iter().find(|(to, _)| *to == way(&batch)) {
+                Some((_, source)) => Err(SendError::Unreachable { source: again(source) }),
+                None => self.send_or_wait(&batch, &bytes),
+            };
+            // What a full socket leaves would have to be sealed anew: it is lost, as a packet is on a full link.
+            if let Err(error) = sent {
+                if let SendError::Unreachable { source } = &error {
+                    lost.push((way(&batch), again(source)));
+                }
+                self.waiting.fail(batch.dst, error);
             }
         }
     }
@@ -294,6 +302,11 @@ impl RawLink {
         }
         Ok(())
     }
+}
+
+/// The same error once more.
+fn again(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
 }
 
 /// Whether a batch is for queue pair 1 (all of it is for one destination).

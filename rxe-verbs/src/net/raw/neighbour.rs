@@ -147,7 +147,10 @@ impl Neighbours {
         if self.known.len() >= MOST {
             self.known.clear();
         }
-        let (sought, looking) = before.map_or((None, false), |entry| (entry.sought, entry.looking));
+        let (sought, looking) = before.map_or((None, false), |entry| {
+            // Of a search that nobody has watched to its end nothing is known.
+            (entry.sought, entry.looking && now - entry.asked < FRESH)
+        });
         let (entry, result) = match found {
             Ok(hop) => {
                 let entry =

@@ -21,6 +21,11 @@ const LEAST: Duration = Duration::from_millis(1);
 /// and no more seldom than this.
 const MOST_SELDOM: Duration = Duration::from_millis(5);
 
+/// Where a batch goes.
+pub(super) fn way(batch: &Transmit) -> (IpAddr, IpAddr, u32) {
+    (batch.src, batch.dst, batch.ifindex)
+}
+
 /// The batches, oldest first.
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -49,7 +54,6 @@ impl Waiting {
 
     /// Whether a batch that goes where this one does waits: nothing overtakes it.
     pub(super) fn is_before(&self, batch: &Transmit) -> bool {
-        let way = |batch: &Transmit| (batch.src, batch.dst, batch.ifindex);
         self.list.iter().any(|(waiting, _)| way(waiting) == way(batch))
     }
 
