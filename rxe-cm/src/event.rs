@@ -8,7 +8,7 @@ use crate::{
         machine::{Accepted, Request, Terms},
     },
 };
-use rxe_verbs::{AddressVector, Qkey, Qpn};
+use rxe_verbs::{AddressVector, GidType, Qkey, Qpn};
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
@@ -50,8 +50,8 @@ pub enum EventKind {
     ConnectResponse(ConnTerms),
     /// Our queue pair did not take what was agreed (RDMA_CM_EVENT_CONNECT_ERROR).
     ConnectError(CmError),
-    /// The peer does not answer (RDMA_CM_EVENT_UNREACHABLE).
-    Unreachable,
+    /// The peer does not answer what was asked by this RoCE; it may speak the other one alone (RDMA_CM_EVENT_UNREACHABLE).
+    Unreachable(GidType),
     /// The peer has no such datagram service (RDMA_CM_EVENT_UNREACHABLE with a SIDR status).
     NoService(SidrStatus),
     /// The peer refuses (RDMA_CM_EVENT_REJECTED).
@@ -177,7 +177,7 @@ impl CmEvent {
             | EventKind::RouteError(error)
             | EventKind::ConnectError(error)
             | EventKind::MulticastError(error) => -error.errno(),
-            EventKind::Unreachable => -libc::ETIMEDOUT,
+            EventKind::Unreachable(_) => -libc::ETIMEDOUT,
             EventKind::NoService(status) => status.0.into(),
             EventKind::Rejected(reason) => reason.0.into(),
             EventKind::User { status, .. } => *status,
@@ -198,7 +198,7 @@ impl EventKind {
             Self::ConnectRequest(_) => "CONNECT_REQUEST",
             Self::ConnectResponse(_) => "CONNECT_RESPONSE",
             Self::ConnectError(_) => "CONNECT_ERROR",
-            Self::Unreachable | Self::NoService(_) => "UNREACHABLE",
+            Self::Unreachable(_) | Self::NoService(_) => "UNREACHABLE",
             Self::Rejected(_) => "REJECTED",
             Self::Established(_) => "ESTABLISHED",
             Self::Disconnected => "DISCONNECTED",
@@ -220,7 +220,12 @@ impl EventKind {
             | Self::RouteError(error)
             | Self::ConnectError(error)
             | Self::MulticastError(error) => error.to_string(),
-            Self::Unreachable => "the peer does not answer".to_owned(),
+            Self::Unreachable(GidType::RoceV2) => "the peer does not answer".to_owned(),
+            Self::Unreachable(GidType::RoceV1) => {
+                "the peer does not answer to RoCE v1; it may have RoCE v2 alone. By which of the two we ask is \
+                 said by rdma_cm in [[port]] of the host's configuration"
+                    .to_owned()
+            }
             Self::NoService(status) => format!("the peer has no such service: {status}"),
             Self::Rejected(reason) => format!("the peer refuses: {reason}"),
             Self::Disconnected => "the connection has ended".to_owned(),

@@ -7,7 +7,7 @@ use rxe_cm::{
     CmError, CmOptions, ConnParams, Direction, Ece, EventKind, Offer,
     proto::{Message, PortSpace, RejectReason},
 };
-use rxe_verbs::{QpState, net::InprocNet};
+use rxe_verbs::{GidType, QpState, net::InprocNet};
 use std::{
     sync::{Arc, Mutex, mpsc},
     thread,
@@ -354,7 +354,7 @@ fn a_peer_that_is_gone_is_unreachable() {
     a.qp(&id);
     id.connect(&ConnParams::default()).unwrap();
     let event = a.next();
-    assert!(matches!(event.kind, EventKind::Unreachable), "{event:?}");
+    assert!(matches!(event.kind, EventKind::Unreachable(GidType::RoceV2)), "{event:?}");
     assert_eq!(event.status(), -libc::ETIMEDOUT);
 }
 

@@ -88,10 +88,10 @@ fn connect(name: &[u8]) -> Option<Fd> {
             )
         };
     }
-    // SAFETY: an address of that length.
-    if unsafe { libc::connect(fd, (&raw const address).cast(), length as libc::socklen_t) } != 0 {
-        return None;
-    }
+    patiently(|| {
+        // SAFETY: an address of that length.
+        unsafe { libc::connect(fd, (&raw const address).cast(), length as libc::socklen_t) as isize }
+    })?;
     let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
     let mut size = size_of_val(&peer) as libc::socklen_t;
     // SAFETY: writes as much as `peer` is large; no pointers in the second.
@@ -109,19 +109,43 @@ fn ask<'a>(socket: &Fd, path: &[u8], answer: &'a mut [u8; MOST]) -> Option<&'a [
     question[..3].copy_from_slice(&[READ, first, second.unwrap_or(0)]);
     let start = 2 + usize::from(second.is_some());
     question.get_mut(start..start + path.len())?.copy_from_slice(path);
-    // SAFETY: reads as many bytes as were just written.
-    let sent =
-        unsafe { libc::send(socket.0, question.as_ptr().cast(), start + path.len(), libc::MSG_NOSIGNAL) };
-    if sent < 0 {
-        return None;
-    }
-    // SAFETY: writes no more than there is room for.
-    let len = unsafe { libc::recv(socket.0, answer.as_mut_ptr().cast(), answer.len(), 0) };
-    let bytes = answer.get(..usize::try_from(len).ok()?)?.strip_prefix(&PART)?;
+    patiently(|| {
+        // SAFETY: reads as many bytes as were just written.
+        unsafe { libc::send(socket.0, question.as_ptr().cast(), start + path.len(), libc::MSG_NOSIGNAL) }
+    })?;
+    let len = patiently(|| {
+        // SAFETY: writes no more than there is room for.
+        unsafe { libc::recv(socket.0, answer.as_mut_ptr().cast(), answer.len(), 0) }
+    })?;
+    let bytes = answer.get(..len)?.strip_prefix(&PART)?;
     let (first, rest) = bytes.split_first()?;
     let (second, text) = if *first < 0x80 { (0, rest) } else { rest.split_first().map(|(b, r)| (*b, r))? };
     let told = usize::from(first & 0x7f) | usize::from(second) << 7;
     (!text.is_empty() && text.len() == told).then_some(text)
+}
+
+/// Makes a call again that a signal has interrupted: where a socket has a time limit the system does not do so by itself
+/// (`signal(7)`), and a program with a timer would see counters of 0. Not for ever, since the limit begins anew each time.
+fn patiently(mut call: impl FnMut() -> isize) -> Option<usize> {
+    let begun = seconds();
+    loop {
+        if let Ok(done) = usize::try_from(call()) {
+            return Some(done);
+        }
+        // SAFETY: where this thread's number is.
+        let interrupted = unsafe { *libc::__errno_location() } == libc::EINTR;
+        if !interrupted || seconds() - begun > PATIENCE.tv_sec {
+            return None;
+        }
+    }
+}
+
+/// Of a clock that nobody sets.
+fn seconds() -> libc::time_t {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec
 }
 
 /// A number of up to 14 bits in groups of seven, the lowest first.

@@ -156,6 +156,31 @@ fn rules_choose_packets() {
     assert_eq!(some, numbers("drop chance 50%"), "the same for a seed");
 }
 
+/// Chance has the same for every packet that a script leaves alone, whatever the script does to the others.
+#[test]
+fn a_script_can_be_added_to_a_seed() {
+    let chances = FaultPlan::parse("loss=20%,corrupt=20%,dup=20%,seed=3,dir=tx").unwrap();
+    let play = |script: &str| {
+        let script = (!script.is_empty()).then(|| Arc::new(Script::parse(script).unwrap()));
+        let mut got = through(FaultPlan { script, ..chances.clone() }, &writes(200)).0;
+        // By what is written all over the payload, since chance may damage the PSN.
+        let number = |bytes: &[u8]| if bytes[40] == bytes[41] { bytes[40] } else { bytes[42] };
+        got.retain(|(bytes, _)| number(bytes) % 10 != 4);
+        got
+    };
+    let alone = play("");
+    assert!(alone.len() > 100 && alone.len() < 280);
+    // Every tenth, so PSNs 4, 14, ...
+    for action in ["drop", "corrupt", "duplicate", "mark", "delay 1ms"] {
+        let rules: String = (0..20).map(|ten| format!("{action} psn {}\n", ten * 10 + 4)).collect();
+        let mut with = play(&rules);
+        let mut without = alone.clone();
+        with.sort();
+        without.sort();
+        assert!(with == without, "{action}");
+    }
+}
+
 #[test]
 fn messages_of_the_connection_manager_are_known_by_name() {
     let messages: Vec<_> =
@@ -285,6 +310,9 @@ fn mistakes_are_told_where_they_are() {
         ("delay 61s", "line 1, column 7", "at most 60 s"),
         ("drop psn", "line 1, column 9", "a PSN or a range"),
         ("drop psn 5..x", "line 1, column 10", "not \"5..x\""),
+        ("drop psn 9..8", "line 1, column 10", "beyond the last"),
+        ("drop psn 0x1000000", "line 1, column 10", "0 to 0xffffff"),
+        ("drop qp 0x100000001", "line 1, column 9", "0 to 0xffffff"),
         ("drop every 0", "line 1, column 12", "at least 1"),
         ("drop 0th", "line 1, column 6", "from 1st on"),
         ("turn ack", "line 1, column 6", "turn into what"),

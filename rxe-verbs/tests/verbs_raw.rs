@@ -6,14 +6,17 @@ mod verbs_common;
 use rxe_core::wire::icrc;
 use rxe_verbs::{
     Context, ContextOptions, Gid, GidType, Mtu, OpenError, QpType, Qpn, RecvWr, Remote, SendOp, SendWr,
-    WcStatus,
+    UdDest, WcStatus,
     net::{LinkKind, OpenError as LinkError, RawLink, UdpConfig, UdpLink},
 };
 use std::{
+    ffi::CString,
     io::{Read, Write},
     net::IpAddr,
+    os::fd::AsRawFd,
     path::Path,
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 use verbs_common::{End, Two, connect_by, datagram_end, namespaces, netns, pattern};
@@ -145,6 +148,62 @@ fn both_roces_over_a_vlan() {
     }
 }
 
+/// Every frame has a VLAN tag on its way: a priority and VLAN 0, as switches and cards with priorities send them. No 8021q is
+/// needed for those. (Frames of other VLANs than 0 come and go by the system's interfaces for them, as above.)
+#[test]
+fn both_roces_with_priority_tags() {
+    let (Some(left), Some(switch), Some(right)) =
+        (netns::Namespace::new(), netns::Namespace::new(), netns::Namespace::new())
+    else {
+        return;
+    };
+    for (host, interface, port, number) in [(&left, "v0", "s0", 1), (&right, "v1", "s1", 2)] {
+        host.ip(&format!("link add {interface} type veth peer name {port} netns {}", switch.thread));
+        // What is longer is cut before it gets to the switch.
+        host.ip(&format!("link set {interface} gso_max_size 1174 up"));
+        host.ip(&format!("addr add 10.9.0.{number}/24 dev {interface}"));
+        switch.ip(&format!("link set {port} up"));
+        host.await_up(interface);
+        switch.await_up(port);
+    }
+    let ports = ["s0", "s1"].map(|port| injector(&switch, port));
+    let (stop, tagged) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for [(from, _), (to, there)] in [[&ports[0], &ports[1]], [&ports[1], &ports[0]]] {
+            let (stop, tagged) = (&stop, &tagged);
+            scope.spawn(move || {
+                let (mut from, mut frame) = (from, vec![0; 70_000]);
+                while !stop.load(Ordering::Relaxed) {
+                    let Ok(len) = from.read(&mut frame) else {
+                        std::thread::sleep(Duration::from_micros(200));
+                        continue;
+                    };
+                    let with_tag = [&frame[..12], &[0x81, 0x00, 0x60, 0x00], &frame[12..len]].concat();
+                    to.send_to(&with_tag, there).unwrap();
+                    tagged.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let _stop = Stop(&stop);
+        let two =
+            Two::of("raw", open(&left, "10.9.0.1", LinkKind::Raw), open(&right, "10.9.0.2", LinkKind::Raw));
+        for kind in [GidType::RoceV2, GidType::RoceV1] {
+            let before = tagged.load(Ordering::Relaxed);
+            play(&two, kind, Mtu::M1024);
+            assert!(tagged.load(Ordering::Relaxed) > before + 300, "they have gone another way");
+        }
+    });
+}
+
+/// Ends threads, also where a test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Two contexts on one host: packets go by the loopback interface.
 #[test]
 fn two_on_one_interface() {
@@ -161,15 +220,17 @@ fn two_on_one_interface() {
 fn missing_neighbours_and_interfaces_are_named() {
     let Some((left, right)) = namespaces(1500) else { return };
     let two = Two::of("raw", open(&left, "10.9.0.1", LinkKind::Raw), open(&right, "10.9.0.2", LinkKind::Raw));
-    let (a, b) = play(&two, GidType::RoceV2, Mtu::M1024);
+    let [from, to] = [&two.a, &two.b].map(datagram_end);
+    let dest = way(&from, &to);
     let await_words = |words: &str| {
         let start = Instant::now();
         while !two.a.link_report().last_error.is_some_and(|error| error.contains(words)) {
             assert!(start.elapsed() < verbs_common::PATIENCE, "{words}: {:?}", two.a.link_report());
-            let _ = a.qp.post_send(&SendWr::new(9, SendOp::Write(remote(&b)), &[a.mr.sge(0, 10)]));
+            send_datagram(&from, dest);
             std::thread::sleep(Duration::from_millis(20));
         }
     };
+    left.sysctl("ipv4/neigh/v0/mcast_solicit", "1");
     right.ip("link set v1 arp off");
     right.ip("link set v1 address 02:00:00:00:99:99");
     left.ip("neigh flush dev v0");
@@ -179,10 +240,90 @@ fn missing_neighbours_and_interfaces_are_named() {
     right.ip("link set v1 arp on");
     right.ip("link set v1 address 02:00:00:00:77:77");
     left.ip("neigh replace 10.9.0.2 dev v0 lladdr 02:00:00:00:77:77");
-    a.qp.post_send(&SendWr::new(1, SendOp::Write(remote(&b)), &[a.mr.sge(0, 10)])).unwrap();
+    post_recv(&to, 1);
+    send_datagram(&from, dest);
+    to.good();
     left.ip("link set v0 down");
     await_words("v0 is down");
     assert!(two.a.link_report().interface_down > 0, "{:?}", two.a.link_report());
+}
+
+/// The way to a datagram queue pair.
+fn way(from: &End, to: &End) -> UdDest {
+    let av = from.qp.context().address_vector(0, to.gid()).unwrap();
+    from.pd.create_ah(av).dest(to.qp.qpn(), verbs_common::QKEY)
+}
+
+/// Sends a datagram.
+fn send_datagram(from: &End, dest: UdDest) {
+    let sges = [from.mr.sge(0, 20)];
+    from.qp.post_send(&SendWr { dest: Some(dest), ..SendWr::new(1, SendOp::Send, &sges) }).unwrap();
+    from.good();
+}
+
+fn post_recv(end: &End, wr_id: u64) {
+    end.qp.post_recv(&RecvWr { wr_id, sges: &[end.mr.sge(0, 100)] }).unwrap();
+}
+
+/// A packet waits for as long as the kernel looks for the neighbour, and those for others do not wait with it.
+#[test]
+fn one_waits_for_its_neighbour_and_the_others_do_not() {
+    let Some((left, right)) = namespaces(1500) else { return };
+    right.ip("addr add 10.9.0.3/24 dev v1");
+    right.ip("link set v1 address 02:00:00:00:77:77");
+    right.ip("link set v1 arp off");
+    left.ip("neigh flush dev v0");
+    left.ip("neigh replace 10.9.0.3 dev v0 lladdr 02:00:00:00:77:77");
+    // It looks for a minute.
+    left.sysctl("ipv4/neigh/v0/mcast_solicit", "60");
+    let from = datagram_end(&open(&left, "10.9.0.1", LinkKind::Raw));
+    let sought = datagram_end(&open(&right, "10.9.0.2", LinkKind::Raw));
+    let known = datagram_end(&open(&right, "10.9.0.3", LinkKind::Raw));
+    (0..2).for_each(|wr_id| post_recv(&sought, wr_id));
+    (0..3).for_each(|wr_id| post_recv(&known, wr_id));
+    let [to_sought, to_known] = [&sought, &known].map(|to| way(&from, to));
+    send_datagram(&from, to_sought);
+    for turn in 0..3 {
+        send_datagram(&from, to_known);
+        assert_eq!(known.good().wr_id, turn);
+    }
+    send_datagram(&from, to_sought);
+    let report = from.qp.context().link_report();
+    assert_eq!((report.unreachable, report.blocked), (0, 0), "{report:?}");
+    left.ip("neigh replace 10.9.0.2 dev v0 lladdr 02:00:00:00:77:77");
+    assert_eq!((sought.good().wr_id, sought.good().wr_id), (0, 1));
+}
+
+/// Whoever goes on sending to a neighbour that was not found finds it when it is there.
+#[test]
+fn a_neighbour_that_comes_late_is_found() {
+    let Some((left, right)) = namespaces(1500) else { return };
+    right.ip("link set v1 arp off");
+    left.ip("neigh flush dev v0");
+    left.sysctl("ipv4/neigh/v0/mcast_solicit", "1");
+    let from = datagram_end(&open(&left, "10.9.0.1", LinkKind::Raw));
+    let to = datagram_end(&open(&right, "10.9.0.2", LinkKind::Raw));
+    post_recv(&to, 1);
+    let (start, dest) = (Instant::now(), way(&from, &to));
+    let report = || from.qp.context().link_report();
+    // All that wait for one search are lost with it, each counted.
+    (0..5).for_each(|_| send_datagram(&from, dest));
+    while report().no_neighbour < 5 {
+        assert!(start.elapsed() < verbs_common::PATIENCE, "{:?}", report());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    while report().no_neighbour < 7 {
+        assert!(start.elapsed() < verbs_common::PATIENCE, "{:?}", report());
+        send_datagram(&from, dest);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    right.ip("link set v1 arp on");
+    let mut found = None;
+    while found.is_none() {
+        assert!(start.elapsed() < 2 * verbs_common::PATIENCE, "{:?}", report());
+        send_datagram(&from, dest);
+        found = to.cq.poll_within(Duration::from_millis(5)).unwrap();
+    }
 }
 
 #[test]
@@ -252,21 +393,42 @@ fn frames(mut wire: &socket2::Socket) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A socket that sends whole frames by an interface.
+/// A socket that has what comes in by an interface, and where frames go that are to leave by it.
 fn injector(namespace: &netns::Namespace, interface: &'static str) -> (socket2::Socket, socket2::SockAddr) {
-    let index = namespace.run(move || rxe_verbs::Device::find(interface).unwrap().interface().index);
+    const IGNORE_OUTGOING: libc::c_int = 23;
+    let index = namespace.run(move || {
+        let name = CString::new(interface).unwrap();
+        // SAFETY: a string.
+        unsafe { libc::if_nametoindex(name.as_ptr()) }
+    });
     // SAFETY: the storage is zeroed and larger than a sockaddr_ll, of which all that is read is written here.
-    let (_, to) = unsafe {
+    let (_, at) = unsafe {
         socket2::SockAddr::try_init(|storage, len| {
-            let to = &mut *storage.cast::<libc::sockaddr_ll>();
-            (to.sll_family, to.sll_ifindex) = (libc::AF_PACKET as u16, index.cast_signed());
+            let at = &mut *storage.cast::<libc::sockaddr_ll>();
+            (at.sll_family, at.sll_ifindex) = (libc::AF_PACKET as u16, index.cast_signed());
+            at.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
             *len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
             Ok(())
         })
     }
     .unwrap();
-    (netns::capture(namespace), to)
+    let socket = netns::capture(namespace);
+    socket.bind(&at).unwrap();
+    // SAFETY: the value is an int.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            IGNORE_OUTGOING,
+            (&raw const ON).cast(),
+            size_of_val(&ON) as libc::socklen_t,
+        )
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    (socket, at)
 }
+
+static ON: libc::c_int = 1;
 
 /// What is thrown away is counted by its reason, and does no harm.
 #[test]

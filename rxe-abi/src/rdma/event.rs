@@ -125,7 +125,7 @@ const fn number(kind: &EventKind) -> c_int {
         EventKind::ConnectRequest(_) => CONNECT_REQUEST,
         EventKind::ConnectResponse(_) => 5,
         EventKind::ConnectError(_) => CONNECT_ERROR,
-        EventKind::Unreachable | EventKind::NoService(_) => 7,
+        EventKind::Unreachable(_) | EventKind::NoService(_) => 7,
         EventKind::Rejected(_) => REJECTED,
         EventKind::Established(_) => ESTABLISHED,
         EventKind::Disconnected => 10,

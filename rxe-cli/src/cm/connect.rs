@@ -9,7 +9,7 @@ use crate::{
     local::{parse_code, parse_some_code},
 };
 use rxe_cm::{CmEvent, CmId, CmOptions, ConnParams, EventChannel, EventKind, Manager, proto::PortSpace};
-use rxe_verbs::{QpInit, QpType};
+use rxe_verbs::{GidType, QpInit, QpType};
 use std::{
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
@@ -112,7 +112,7 @@ impl Client<'_> {
             // Says so to the peer.
             drop(id);
             let seconds = timeout.unwrap_or_default().as_secs_f64();
-            let why = failure(&EventKind::Unreachable, self.peer);
+            let why = failure(&EventKind::Unreachable(GidType::RoceV2), self.peer);
             return Err(format!("given up after {seconds} s: {why}").into());
         }
         if datagram { Ok(()) } else { self.end(&id) }

@@ -9,6 +9,7 @@ mod show;
 
 use crate::Result;
 use rxe_cm::{CmError, CmEvent, CmId, EventChannel, EventKind, proto::RejectReason};
+use rxe_verbs::GidType;
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs},
     time::{Duration, Instant},
@@ -101,7 +102,7 @@ fn expect(events: &EventChannel, peer: SocketAddr, hoped: impl Fn(&EventKind) ->
     match next(events, None)? {
         Some(event) if hoped(&event.kind) => Ok(()),
         other => {
-            let kind = other.map_or(EventKind::Unreachable, |event| event.kind);
+            let kind = other.map_or(EventKind::Unreachable(GidType::RoceV2), |event| event.kind);
             Err(failure(&kind, peer).into())
         }
     }
@@ -123,8 +124,9 @@ pub(crate) fn failure(kind: &EventKind, peer: SocketAddr) -> String {
         EventKind::Rejected(RejectReason::STALE_CONNECTION) => {
             format!("{peer} still has an older connection of ours (stale connection, 10); try again")
         }
-        EventKind::Unreachable => format!(
-            "{ip} does not answer; is it up, has it an RDMA device (`rxe devices`, `rdma link`), and does UDP port 4791 reach it?"
+        EventKind::Unreachable(GidType::RoceV1) => format!("{ip}: {}", kind.words()),
+        EventKind::Unreachable(GidType::RoceV2) => format!(
+            "{ip} does not answer; is it up, has it an RDMA device (`rxe devices`, `rdma link`), does UDP port 4791 reach it, and is its port one for RoCE v2 (not for v1 alone)?"
         ),
         EventKind::AddrError(error) => {
             format!(

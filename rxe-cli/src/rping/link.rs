@@ -6,8 +6,8 @@ use crate::{Result, cm};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rxe_cm::{CmId, ConnParams, EventChannel, EventKind, ForeignQp};
 use rxe_verbs::{
-    Access, CompChannel, Completion, Cq, Mr, Qp, QpCaps, QpChange, QpInit, QpState, QpType, RecvWr, SendOp,
-    SendWr, WcOpcode, WcStatus,
+    Access, CompChannel, Completion, Cq, GidType, Mr, Qp, QpCaps, QpChange, QpInit, QpState, QpType, RecvWr,
+    SendOp, SendWr, WcOpcode, WcStatus,
 };
 use std::{
     net::SocketAddr,
@@ -113,7 +113,7 @@ impl Link {
         let one = Some(1);
         self.id.connect(&ConnParams { responder_resources: one, initiator_depth: one, ..self.params() })?;
         let event = cm::next(&self.events, self.terms.patience)?;
-        let kind = event.map_or(EventKind::Unreachable, |event| event.kind);
+        let kind = event.map_or(EventKind::Unreachable(GidType::RoceV2), |event| event.kind);
         self.terms.note(|| format!("event {} of the connection with {}", kind.name(), self.peer));
         match kind {
             EventKind::Established(_) => Ok(()),

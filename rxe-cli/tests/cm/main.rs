@@ -81,3 +81,22 @@ fn nobody_answers() {
         failed(&host.rxe(&format!("cmtime -n 3 -t 0.3 {address}")), "is it still there?");
     }
 }
+
+/// The peer has RoCE v2 alone, and is asked by v1: whoever waits learns which of the two was asked by.
+#[test]
+fn the_other_roce_is_named() {
+    let Some((here, there)) = netns::pair(1500) else { return };
+    let (host, peer) = (Host::of(here), Host::of(there));
+    let _listener = peer.listen("10.9.0.2:77");
+    let config = std::env::temp_dir().join(format!("rxe-cm-v1-{}.toml", std::process::id()));
+    std::fs::write(&config, "[[port]]\ninterface = \"v0\"\nrdma_cm = \"v1\"\n").unwrap();
+    let connect = |link: &str| {
+        let mut command =
+            rxe("connect 10.9.0.2:77 --bind 10.9.0.1 --ack-timeout 8e-6 --response-timeout 0.017");
+        command.env("RXE_CONFIG", &config).env("RXE_LINK", link);
+        host.output(command)
+    };
+    failed(&connect("raw"), "10.9.0.2: the peer does not answer to RoCE v1; it may have RoCE v2 alone");
+    failed(&connect("udp"), "the link carries RoCE v2 alone (RXE_LINK=raw carries both)");
+    std::fs::remove_file(config).unwrap();
+}

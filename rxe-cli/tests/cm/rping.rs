@@ -1,8 +1,9 @@
 //! rping, both roles.
 
 use super::{
-    common::{failed, good, rxe, text},
-    stage::Host,
+    common::{Background, failed, good, rxe, text},
+    netns,
+    stage::{Host, until_it_listens},
 };
 use rxe_cm::{ConnParams, EventChannel, EventKind, Manager, proto::PortSpace};
 use rxe_verbs::{Access, Completion, Key, QpInit, QpType, RecvWr, Remote, SendOp, SendWr, WcStatus};
@@ -45,6 +46,36 @@ fn a_persistent_server_has_many_clients() {
     // One that dies leaves the server to others.
     drop(host.start("rping 127.0.0.1 -p 99"));
     good(&host.client("rping 127.0.0.1 -p 99 -n 3 -c"));
+}
+
+/// Processes that share an interface by frames: each takes those of its share of the port, and connection requests find their
+/// server. Clients are on the same host and beyond the interface.
+#[test]
+fn several_processes_over_frames_of_one_interface() {
+    let Some((here, there)) = netns::pair(1500) else { return };
+    let (host, peer) = (Host::of(here), Host::of(there));
+    let over_frames = |arguments: &str| {
+        let mut command = rxe(arguments);
+        command.env("RXE_LINK", "raw");
+        command
+    };
+    let start = |host: &Host, arguments: &str| {
+        let command = over_frames(arguments);
+        host.run(move || Background::spawn(command))
+    };
+    let _servers = [71, 72].map(|port| start(&host, &format!("rping --persistent -p {port}")));
+    for port in [71, 72] {
+        good(&until_it_listens(|| host.output(over_frames(&format!("rping 10.9.0.1 -p {port} -n 1")))));
+    }
+    let mut clients = Vec::new();
+    for address in ["10.9.0.1", "fd09::1"] {
+        for (from, port) in [(&host, 71), (&host, 72), (&peer, 71), (&peer, 72)] {
+            clients.push(start(from, &format!("rping {address} -p {port} -n 50 -s 20000 -c")));
+        }
+    }
+    for client in clients {
+        good(&client.finish());
+    }
 }
 
 /// The host service tells the client when the server is killed.

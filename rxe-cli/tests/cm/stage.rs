@@ -49,15 +49,7 @@ impl Host {
 
     /// Runs a client as soon as its server listens.
     pub(crate) fn client(&self, arguments: &str) -> Output {
-        let start = Instant::now();
-        loop {
-            let output = self.rxe(arguments);
-            let early = text(&output.stderr).contains("start the program on");
-            if !early || start.elapsed() > PATIENCE {
-                return output;
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        until_it_listens(|| self.rxe(arguments))
     }
 
     /// Starts `rxe listen`, and waits until it does.
@@ -76,6 +68,19 @@ impl Host {
             thread::sleep(Duration::from_millis(5));
         }
         Watched { program, path }
+    }
+}
+
+/// Runs a client again until its server listens.
+pub(crate) fn until_it_listens(client: impl Fn() -> Output) -> Output {
+    let start = Instant::now();
+    loop {
+        let output = client();
+        let early = text(&output.stderr).contains("start the program on");
+        if !early || start.elapsed() > PATIENCE {
+            return output;
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

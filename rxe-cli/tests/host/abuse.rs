@@ -160,6 +160,43 @@ fn descriptors_that_nobody_wants_are_closed() {
     victims.end();
 }
 
+/// Who reads files of the view need not say hello, but is one of those who look, of whom there are not more than so many.
+#[test]
+fn a_crowd_of_readers_is_told_to_come_later() {
+    const READ: &[u8] = b"\x09\x12rxe0/ports/1/state";
+    let Some(mut victims) = Victims::new() else { return };
+    // They stay.
+    let mut crowd = Vec::new();
+    let mut ask = |_| {
+        let fd = raw(&victims.namespace);
+        say_raw(&fd, READ, &[]);
+        let answer = hear(&fd).first().copied();
+        crowd.push(fd);
+        answer
+    };
+    let answers: Vec<Option<u8>> = (0..100).map(&mut ask).collect();
+    let served = answers.iter().filter(|first| **first == Some(6)).count();
+    let later = answers.iter().filter(|first| **first == Some(BUSY)).count();
+    assert!((1..=64).contains(&served) && served + later == 100, "{answers:?}");
+    drop(crowd);
+    victims.go_on();
+    victims.end();
+}
+
+/// A question goes to all clients, so nobody has many open at a time.
+#[test]
+fn who_asks_without_hearing_is_cut_off() {
+    const STATS: &[u8] = b"\x06";
+    let Some(mut victims) = Victims::new() else { return };
+    let fd = raw(&victims.namespace);
+    assert!(say_raw(&fd, &hello(OBSERVE), &[]));
+    let _ = (0..1000).take_while(|_| say_raw(&fd, STATS, &[])).count();
+    until(|| victims.report().counters.misbehaved == 1);
+    victims.is_told("asked again before it was answered");
+    victims.go_on();
+    victims.end();
+}
+
 /// Somebody who has nothing more to say gets the answer to what he said before, and is gone then.
 #[test]
 fn a_half_closed_connection_is_closed() {

@@ -96,7 +96,10 @@ impl Turn<'_> {
             Event::Accepted(accepted) => self.on_accepted(comm_id, &accepted),
             Event::Established { private_data, .. } => self.on_established(comm_id, whole(&private_data)),
             Event::Rejected(rejection) => self.on_rejected(comm_id, &rejection),
-            Event::Unreachable => self.tell(comm_id, EventKind::Unreachable, &[]),
+            Event::Unreachable => {
+                let by = self.state.connections.get(&comm_id).map(|side| side.way.gid_type);
+                self.tell(comm_id, EventKind::Unreachable(by.unwrap_or_default()), &[]);
+            }
             Event::DisconnectRequested(private_data) => {
                 // On record until the program has answered: if it dies without, the peer is to hear of it.
                 self.tell_end(comm_id, whole(&private_data));

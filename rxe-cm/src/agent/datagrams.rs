@@ -81,7 +81,7 @@ impl Turn<'_> {
                     owner.inspect(|owner| self.emit(*owner, kind, whole(&resolution.private_data)));
                 }
                 SidrEvent::Unreachable => {
-                    owner.inspect(|owner| self.emit(*owner, EventKind::Unreachable, &[]));
+                    owner.inspect(|owner| self.emit(*owner, EventKind::Unreachable(av.gid_type), &[]));
                 }
                 SidrEvent::Closed => {
                     self.forget_lookup(request_id);

@@ -247,7 +247,7 @@ impl StreamSocket {
         let errno = match &event.kind {
             EventKind::Established(_) => return self.on_established(&event.private_data),
             EventKind::Rejected(_) => libc::ECONNREFUSED,
-            EventKind::Unreachable => libc::ETIMEDOUT,
+            EventKind::Unreachable(_) => libc::ETIMEDOUT,
             EventKind::ConnectError(error) => error.errno(),
             EventKind::Disconnected => libc::ECONNRESET,
             _ => return,

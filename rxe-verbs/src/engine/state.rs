@@ -227,6 +227,9 @@ impl State {
                 break;
             }
         }
+        while let Some((dst, error)) = self.link.late_error() {
+            self.lose(dst, &error);
+        }
         self.exchange(view) | any
     }
 

@@ -202,7 +202,7 @@ impl State {
     }
 
     /// Notes why a batch was given up; as far as the protocol goes it is lost on the way.
-    fn lose(&mut self, dst: IpAddr, error: &SendError) {
+    pub(super) fn lose(&mut self, dst: IpAddr, error: &SendError) {
         self.report.last_error = Some(format!("sending to {dst}: {error}"));
         match error {
             SendError::MessageTooLong { .. } => {

@@ -58,6 +58,8 @@ pub const VARIABLE: &str = "RXE_CONFIG";
 pub const SYSTEM_FILE: &str = "/etc/rxe/rxe.toml";
 /// Entries of the partition table at most.
 pub(super) const MAX_PKEYS: usize = 128;
+/// Bytes of an interface's name at most (IFNAMSIZ without the zero at its end).
+const MAX_INTERFACE: usize = libc::IFNAMSIZ - 1;
 /// P_Key tables of single devices at most: all of them together travel in one message.
 const MAX_TABLES: usize = 32;
 /// Rules about service levels at most.
@@ -300,6 +302,13 @@ impl HostConfig {
     fn parse(text: &str) -> Result<Self, String> {
         let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         check_pkeys(&config.pkeys)?;
+        if let Some(PortConfig { interface, .. }) =
+            config.port.iter().find(|port| !(1..=MAX_INTERFACE).contains(&port.interface.len()))
+        {
+            return Err(format!(
+                "port: interface = {interface:?} is no interface's name (1 to {MAX_INTERFACE} bytes)"
+            ));
+        }
         for port in config.port.iter().filter(|port| !port.pkeys.is_empty()) {
             check_pkeys(&port.pkeys).map_err(|why| format!("port {}: {why}", port.interface))?;
         }
@@ -392,6 +401,8 @@ mod tests {
                 "[[port]]\ninterface = \"a\"\nname = \"x\"\n[[port]]\ninterface = \"b\"\nname = \"x\"",
                 "port b: another",
             ),
+            ("[[port]]\ninterface = \"\"", "interface = \"\" is no interface's name"),
+            ("[[port]]\ninterface = \"sixteen-letters-\"", "1 to 15 bytes"),
             ("[service]\nidle_seconds = 0", "idle_seconds = 0"),
             ("[[service_level]]\nfirst = 2\nlast = 1\nsl = 0", "first = 0x2"),
             ("[[service_level]]\nfirst = 1\nlast = 1\nsl = 16", "sl = 16"),

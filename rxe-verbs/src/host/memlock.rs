@@ -58,8 +58,9 @@ enum Domain {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     domain: Domain,
-    /// Whether it sets the soft limit, which is what counts, or the hard one alone.
+    /// Whether it sets the soft limit, which is what counts, and the hard one, which bounds it ("-" sets both).
     soft: bool,
+    hard: bool,
     bytes: u64,
 }
 
@@ -111,7 +112,7 @@ impl Limits {
             let Some(domain) = domain_of(domain) else { return wrong(domain, "a range of IDs is expected") };
             // What is for logins alone ("%") is not for us.
             let Some(domain) = domain else { continue };
-            rules.push(Rule { domain, soft: kind != "hard", bytes });
+            rules.push(Rule { domain, soft: kind != "hard", hard: kind != "soft", bytes });
         }
         Ok(Self(rules))
     }
@@ -132,13 +133,13 @@ impl Limits {
 
     /// The soft limit where a line sets one, else the hard one, which bounds it.
     fn of(&self, who: &Who) -> Option<u64> {
-        let find = |soft| {
-            let fits = self.0.iter().filter(|rule| rule.soft == soft);
+        let find = |sets: fn(&Rule) -> bool| {
+            let fits = self.0.iter().filter(|rule| sets(rule));
             let ranked = fits.filter_map(|rule| Some((rank(&rule.domain, who)?, rule.bytes)));
             // Of equal ones the last counts.
             ranked.max_by_key(|(rank, _)| *rank).map(|(_, bytes)| bytes)
         };
-        match (find(true), find(false)) {
+        match (find(|rule| rule.soft), find(|rule| rule.hard)) {
             (Some(soft), Some(hard)) => Some(soft.min(hard)),
             (soft, hard) => soft.or(hard),
         }
@@ -209,6 +210,17 @@ mod tests {
         ] {
             assert_eq!(limits.of(&who).map(|bytes| bytes / UNIT), kib, "{who:?}");
         }
+    }
+
+    /// A line with "-" sets the hard limit, too: a less particular one does not bound it.
+    #[test]
+    fn both_limits_at_once() {
+        let limits = Limits::parse("* hard memlock 64\n@rdma - memlock unlimited\n").unwrap();
+        let of = |group: &str| {
+            let groups = vec![(9, group.to_owned())];
+            limits.of(&Who { uid: 5, name: "joe".to_owned(), groups })
+        };
+        assert_eq!((of("rdma"), of("staff")), (Some(u64::MAX), Some(64 * UNIT)));
     }
 
     #[test]

@@ -188,6 +188,19 @@ impl Now {
 mod tests {
     use super::*;
 
+    /// The largest that a configuration may ask for is one message.
+    #[test]
+    fn all_of_it_is_one_message() {
+        use crate::host::message::{MAX_MESSAGE, ToClient, encode};
+        let (keys, high) = (vec![0xffff; 128], vec![(14, 255); 64]);
+        let of_interface = (0..32).map(|number| (format!("{number:015}"), keys.clone())).collect();
+        let lanes =
+            Some(LaneTables { sl2vl: [14; 16], classes: [255; 15], low: high.clone(), high, limit: 255 });
+        let settings = Settings { pkeys: keys, of_interface, lanes, memlock: Memlock::Bytes(u64::MAX) };
+        let len = encode(&ToClient::Settings(settings)).len();
+        assert!(len + 100 < MAX_MESSAGE, "{len} bytes, and a welcome has some more");
+    }
+
     #[test]
     fn who_follows_a_table_hears_of_its_changes_alone() {
         let live = LiveSettings::new(

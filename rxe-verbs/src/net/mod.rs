@@ -103,6 +103,11 @@ pub trait Link: Send {
         0
     }
 
+    /// Why a batch that it took could not be sent later, and where that was to go; each once.
+    fn late_error(&mut self) -> Option<(IpAddr, SendError)> {
+        None
+    }
+
     /// Frames that it has thrown away since it was opened, by reason; none where it sees no frames.
     fn frame_drops(&self) -> RawDrops {
         RawDrops::default()
@@ -149,6 +154,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
 
     fn drops(&self) -> u64 {
         (**self).drops()
+    }
+
+    fn late_error(&mut self) -> Option<(IpAddr, SendError)> {
+        (**self).late_error()
     }
 
     fn frame_drops(&self) -> RawDrops {

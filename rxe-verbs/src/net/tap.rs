@@ -306,6 +306,10 @@ impl<L: Link, S: Sink> Link for TapLink<L, S> {
         self.inner.drops()
     }
 
+    fn late_error(&mut self) -> Option<(IpAddr, SendError)> {
+        self.inner.late_error()
+    }
+
     fn frame_drops(&self) -> RawDrops {
         self.inner.frame_drops()
     }

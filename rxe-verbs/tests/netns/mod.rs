@@ -93,7 +93,7 @@ impl Namespace {
     }
 
     /// Waits until an interface works, which takes the system a moment after both ends were set up.
-    fn await_up(&self, name: &'static str) {
+    pub(crate) fn await_up(&self, name: &'static str) {
         let show =
             move || Command::new("ip").args(["-o", "link", "show", name]).output().expect("ip (iproute2)");
         let deadline = Instant::now() + PATIENCE;

@@ -6,9 +6,9 @@
 pub(crate) mod netns;
 
 use rxe_verbs::{
-    Access, Completion, Context, ContextOptions, Cq, Device, Gid, Mr, Mtu, Pd, PortState, Psn, Qkey, Qp,
-    QpChange, QpInit, QpState, QpType, WcStatus,
-    net::{FaultPlan, InprocNet},
+    Access, Completion, Context, ContextOptions, Cq, Device, Gid, GidType, Mr, Mtu, Pd, PortState, Psn, Qkey,
+    Qp, QpChange, QpInit, QpState, QpType, WcStatus,
+    net::{FaultPlan, InprocNet, LinkKind},
 };
 use std::{
     cell::Cell,
@@ -30,13 +30,15 @@ pub(crate) struct Two {
     pub(crate) name: &'static str,
     pub(crate) a: Context,
     pub(crate) b: Context,
-    /// Kept as long as the sockets in it.
-    _namespace: Option<netns::Namespace>,
+    /// Which of their GIDs are connected.
+    pub(crate) kind: GidType,
+    /// Kept as long as the sockets in them.
+    _namespaces: Vec<netns::Namespace>,
 }
 
 impl Two {
     pub(crate) fn of(name: &'static str, a: Context, b: Context) -> Self {
-        Self { name, a, b, _namespace: None }
+        Self { name, a, b, kind: GidType::RoceV2, _namespaces: Vec::new() }
     }
 }
 
@@ -59,18 +61,13 @@ pub(crate) fn bad_inproc(plan: &FaultPlan) -> Two {
         let faults = FaultPlan { seed, ..plan.clone() };
         ContextOptions::new().faults(faults).open_inproc(&net, &[address.parse().unwrap()]).unwrap()
     };
-    Two {
-        name: "bad inproc",
-        a: open("10.0.0.1", plan.seed),
-        b: open("10.0.0.2", plan.seed + 1),
-        _namespace: None,
-    }
+    Two::of("bad inproc", open("10.0.0.1", plan.seed), open("10.0.0.2", plan.seed + 1))
 }
 
 /// Real sockets, IPv4.
 pub(crate) fn udp4() -> Two {
     let open = |number| ContextOptions::new().alone().open_address(loopback(number)).unwrap();
-    Two { name: "udp4", a: open(1), b: open(2), _namespace: None }
+    Two::of("udp4", open(1), open(2))
 }
 
 /// Real sockets, IPv6: both contexts are on ::1, in a network namespace of their own. `None`, and why on stderr, where
@@ -79,7 +76,7 @@ pub(crate) fn udp6() -> Option<Two> {
     let namespace = netns::Namespace::new()?;
     let open = || ContextOptions::new().alone().open_address("::1".parse().unwrap()).unwrap();
     let (a, b) = namespace.run(move || (open(), open()));
-    Some(Two { name: "udp6", a, b, _namespace: Some(namespace) })
+    Some(Two { _namespaces: vec![namespace], ..Two::of("udp6", a, b) })
 }
 
 /// Two namespaces joined by veth, when their interfaces have come up: what is sent before is lost without a word. `None`,
@@ -96,12 +93,41 @@ pub(crate) fn namespaces(mtu: u32) -> Option<(netns::Namespace, netns::Namespace
     Some((left, right))
 }
 
+fn open_raw(namespace: &netns::Namespace, address: &'static str) -> Context {
+    let options = || ContextOptions::new().alone().link(LinkKind::Raw);
+    namespace.run(move || options().open_address(address.parse().unwrap()).unwrap())
+}
+
+/// Raw frames over a veth pair, connected by GIDs of this type.
+fn raw(name: &'static str, kind: GidType) -> Option<Two> {
+    let (left, right) = namespaces(9000)?;
+    let (a, b) = (open_raw(&left, "10.9.0.1"), open_raw(&right, "10.9.0.2"));
+    Some(Two { kind, _namespaces: vec![left, right], ..Two::of(name, a, b) })
+}
+
+/// Raw frames on one interface, which has both addresses.
+fn raw_on_one_interface() -> Option<Two> {
+    let (left, right) = namespaces(9000)?;
+    left.ip("addr add 10.9.0.11/24 dev v0");
+    let (a, b) = (open_raw(&left, "10.9.0.1"), open_raw(&left, "10.9.0.11"));
+    Some(Two { _namespaces: vec![left, right], ..Two::of("raw, one interface", a, b) })
+}
+
 /// Runs `test` on every kind of link.
 pub(crate) fn everywhere(test: impl Fn(&Two)) {
-    for two in [Some(inproc()), Some(udp4()), udp6()].into_iter().flatten() {
+    let over = |two: Option<Two>| {
+        let Some(two) = two else { return };
         eprintln!("over {}", two.name);
+        GID_TYPE.set(two.kind);
         test(&two);
-    }
+        GID_TYPE.set(GidType::RoceV2);
+    };
+    over(Some(inproc()));
+    over(Some(udp4()));
+    over(udp6());
+    over(raw("raw, RoCE v2", GidType::RoceV2));
+    over(raw("raw, RoCE v1", GidType::RoceV1));
+    over(raw_on_one_interface());
 }
 
 /// One end of a connection.
@@ -160,7 +186,9 @@ impl End {
 
 /// Connects two queue pairs of a connected service.
 pub(crate) fn connect(a: &Qp, b: &Qp, mtu: Mtu) {
-    connect_by(a, b, mtu, 0);
+    let gids = a.context().gids();
+    let index = gids.find(gids.get(0), GID_TYPE.get());
+    connect_by(a, b, mtu, index.expect("a GID of the type that the link is tried with"));
 }
 
 /// The same between the GIDs at `index`.
@@ -195,6 +223,8 @@ pub(crate) fn connect_by(a: &Qp, b: &Qp, mtu: Mtu, index: u8) {
 }
 
 thread_local! {
+    /// Type of the GIDs that queue pairs of this thread are connected by.
+    static GID_TYPE: Cell<GidType> = const { Cell::new(GidType::RoceV2) };
     static TIMEOUT: Cell<u8> = const { Cell::new(17) };
 }
 

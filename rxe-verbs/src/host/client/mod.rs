@@ -58,9 +58,7 @@ const UNHEARD: usize = 64;
 /// How long the service may take to answer a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Addresses whose counters are told when a process leaves.
-const MOST_PLACES: usize = 8;
-/// Hosts that it has met and tells of then.
+/// Hosts that a process has met and tells of when it leaves.
 const MOST_PEERS: usize = 32;
 /// How often a client looks whether its descriptors are still its own.
 const GLANCE: Duration = Duration::from_secs(2);
@@ -177,13 +175,17 @@ impl Host {
         None
     }
 
-    /// Tells what was counted, for the last time: it stays in the sums of the host.
+    /// Tells what was counted by address and whom it has met, for the last time: it stays in the sums of the host. In one
+    /// part; where that is too small, as much as fits.
     pub(crate) fn tell_last(&self) {
-        let mut stats = ClientStats { qps: Vec::new(), ..self.shared.count() };
-        // In one part.
-        stats.places.truncate(MOST_PLACES);
-        stats.peers.truncate(MOST_PEERS);
-        for part in parts(&stats) {
+        let ClientStats { places, mut peers, .. } = self.shared.count();
+        peers.truncate(MOST_PEERS);
+        let mut stats = ClientStats { places, peers, ..ClientStats::default() };
+        let mut all = parts(&stats);
+        while all.len() > 1 && (stats.peers.pop().is_some() || stats.places.pop().is_some()) {
+            all = parts(&stats);
+        }
+        for part in all {
             self.shared.tell(&ToService::Told { ask: LAST_WORD, part });
         }
     }

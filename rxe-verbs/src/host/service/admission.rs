@@ -41,14 +41,7 @@ impl Service {
         self.clients[key].further = hello.features & FURTHER != 0;
         let wrong = || End::Misbehaved("its first message lacks descriptors, or has others");
         match hello.role {
-            Role::Observe if fds.is_empty() => {
-                let observers = |(_, client): &(usize, &Client)| matches!(client.kind, Kind::Observer);
-                if self.clients.iter().filter(observers).count() >= MAX_OBSERVERS {
-                    return Err(End::Busy("too many programs look at the host service"));
-                }
-                self.clients[key].kind = Kind::Observer;
-                Ok(())
-            }
+            Role::Observe if fds.is_empty() => self.become_observer(key),
             Role::Join { name } if fds.len() <= 1 => {
                 let pidfd = self.checked_pidfd(key, fds.pop())?;
                 self.clients[key].kind = Kind::Waiting { name: clean(&name), pidfd, version };
@@ -66,6 +59,16 @@ impl Service {
             }
             _ => Err(wrong()),
         }
+    }
+
+    /// Somebody looks; so many may that clients still find room.
+    pub(super) fn become_observer(&mut self, key: usize) -> Result<(), End> {
+        let observers = |(_, client): &(usize, &Client)| matches!(client.kind, Kind::Observer);
+        if self.clients.iter().filter(observers).count() >= MAX_OBSERVERS {
+            return Err(End::Busy("too many programs look at the host service"));
+        }
+        self.clients[key].kind = Kind::Observer;
+        Ok(())
     }
 
     /// A pidfd is worth something only if it is the sender's.

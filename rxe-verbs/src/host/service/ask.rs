@@ -1,6 +1,9 @@
 //! What observers want to know.
 
-use super::{Place, Service, clients::Kind};
+use super::{
+    Place, Service,
+    clients::{End, Kind},
+};
 use crate::{
     device::devices_anew,
     host::{
@@ -100,7 +103,12 @@ impl Service {
         self.exchanged.entry(slot).or_insert_with(|| Exchanged { slot, ..Exchanged::default() })
     }
 
-    pub(super) fn ask_everyone(&mut self, observer: usize, question: Question) {
+    /// Asks all clients on behalf of an observer, who has to hear the answer before he asks again: a question costs each of them
+    /// a message.
+    pub(super) fn ask_everyone(&mut self, observer: usize, question: Question) -> Result<(), End> {
+        if self.asks.open.iter().any(|asked| asked.observer == observer) {
+            return Err(End::Misbehaved("it asked again before it was answered"));
+        }
         let ask = self.asks.next_number();
         let open = self.presences.connected().map(|(slot, _)| (slot, Vec::new())).collect();
         let keys: Vec<usize> = self.presences.connected().map(|(_, key)| key).collect();
@@ -110,12 +118,13 @@ impl Service {
             self.answer(key, &ToClient::Ask { ask });
         }
         self.end_asks(Instant::now());
+        Ok(())
     }
 
     /// A piece of a client's answer.
     pub(super) fn handle_told(&mut self, slot: u8, ask: u32, part: Part) {
         if ask == LAST_WORD {
-            // Counters by address are far less than a part holds; what does not fit is lost with the rest.
+            // In one part; of addresses that did not fit what they told before counts.
             if let Some(stats) = decode::<ClientStats>(&part.bytes) {
                 self.ledger.note(slot, &stats.places);
                 self.peers.learn(&stats.peers);
@@ -179,13 +188,15 @@ impl Service {
     }
 
     /// Somebody reads a file of the view of sysfs; he need not have said hello.
-    pub(super) fn read_file(&mut self, key: usize, path: String) {
-        self.clients[key].kind = Kind::Observer;
-        if is_counter(&path) {
-            self.ask_everyone(key, Question::File(path));
-        } else {
-            self.tell_file(key, &path, &BTreeMap::new());
+    pub(super) fn read_file(&mut self, key: usize, path: String) -> Result<(), End> {
+        if !self.observes(key) {
+            self.become_observer(key)?;
         }
+        if is_counter(&path) {
+            return self.ask_everyone(key, Question::File(path));
+        }
+        self.tell_file(key, &path, &BTreeMap::new());
+        Ok(())
     }
 
     fn tell_file(&mut self, observer: usize, path: &str, sums: &BTreeMap<usize, BTreeMap<String, u64>>) {

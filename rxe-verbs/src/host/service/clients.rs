@@ -205,8 +205,8 @@ impl Service {
                 return Err(End::Gone);
             }
             (ToService::Status, Kind::Observer) => self.tell_status(key),
-            (ToService::Stats, Kind::Observer) => self.ask_everyone(key, Question::Stats),
-            (ToService::Read { path }, Kind::New | Kind::Observer) => self.read_file(key, path),
+            (ToService::Stats, Kind::Observer) => return self.ask_everyone(key, Question::Stats),
+            (ToService::Read { path }, Kind::New | Kind::Observer) => return self.read_file(key, path),
             (ToService::Reload, Kind::Observer) => self.reload(key),
             (ToService::Stop, Kind::Observer) => self.stop(),
             _ => return Err(End::Misbehaved("it said that at the wrong time")),

@@ -9,6 +9,9 @@ use std::{
 /// Addresses whose device is remembered at most.
 const MOST_ADDRESSES: usize = 4096;
 
+/// Names of counters of a device at most. (All that there are make about 80.)
+const MOST_NAMES: usize = 256;
+
 /// Counters by name.
 type Counters = BTreeMap<String, u64>;
 /// Those of each device by its number, because its name may become another.
@@ -33,7 +36,17 @@ impl Ledger {
             let Some(&home) = self.homes.get(&place.address) else { continue };
             add(sums.entry(home).or_default(), place.counters.iter().map(|(n, v)| (n, *v)));
         }
-        self.told.insert(slot, sums);
+        // A process's counters only grow, so what is less now was left out.
+        let told = self.told.entry(slot).or_default();
+        for (device, counters) in sums {
+            let before = told.entry(device).or_default();
+            for (name, value) in counters {
+                if before.len() < MOST_NAMES || before.contains_key(&name) {
+                    let known = before.entry(name).or_default();
+                    *known = value.max(*known);
+                }
+            }
+        }
     }
 
     fn find_homes(&mut self, places: &[PlaceReport]) {
@@ -74,6 +87,9 @@ impl Ledger {
 
 fn add<'a>(sum: &mut Counters, counters: impl Iterator<Item = (&'a String, u64)>) {
     for (name, value) in counters {
+        if sum.len() >= MOST_NAMES && !sum.contains_key(name) {
+            continue;
+        }
         let sum = sum.entry(name.clone()).or_default();
         *sum = sum.wrapping_add(value);
     }
@@ -98,8 +114,22 @@ mod tests {
         ledger.close(1);
         ledger.close(1);
         assert_eq!(sent(&ledger), 13);
+        // What is left out of a report has been told before.
+        ledger.note(2, &[]);
+        assert_eq!(sent(&ledger), 13);
         // The slot's next process begins again.
         ledger.note(1, &report(1));
         assert_eq!(sent(&ledger), 14);
+    }
+
+    #[test]
+    fn names_that_nobody_has_end() {
+        let mut ledger = Ledger::default();
+        for round in 0..10 {
+            let counters = (0..100).map(|number| (format!("{round} {number}"), 1)).collect();
+            ledger.note(1, &[PlaceReport { address: [127, 0, 0, 1].into(), counters }]);
+            ledger.close(1);
+        }
+        assert!(ledger.sums().values().all(|sum| sum.len() <= MOST_NAMES));
     }
 }

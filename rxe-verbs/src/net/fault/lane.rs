@@ -28,6 +28,9 @@ const QUEUE: u64 = 1 << 20;
 /// What a packet takes on a wire besides its UDP payload: UDP, IPv4 and Ethernet headers, and the check sequence.
 const LOWER: u64 = 8 + 20 + 14 + 4;
 
+/// The byte of a packet that is not under its ICRC (IBTA vol. 1, 7.8.1).
+const CONGESTION: usize = 4;
+
 /// What was done to the packets of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
@@ -73,10 +76,22 @@ enum Fate {
     Lost,
     /// It waits until so many others have passed.
     Behind(u64),
+    /// Once or twice; each copy late, or behind so many others by chance.
     Passes {
-        copies: u32,
+        copies: usize,
         delay: Duration,
+        shifts: [Option<u64>; 2],
     },
+}
+
+/// What chance has for a packet, drawn before it is known whether a script takes its place.
+struct Chances {
+    lost: bool,
+    /// The bit to be flipped.
+    bit: Option<usize>,
+    copies: usize,
+    /// Behind how many others each copy goes.
+    shifts: [Option<u64>; 2],
 }
 
 /// What goes along with a packet's bytes.
@@ -188,16 +203,15 @@ impl<H: Head> Lane<H> {
             }
         };
         let mut own = bytes.to_vec();
-        let fate = self.decide(plan, order, &mut head, &mut own, &tell);
-        match fate {
+        let chances = self.draw(plan, bytes.len());
+        match self.decide(chances, order, &mut head, &mut own, &tell) {
             Fate::Lost => self.counts.lost += 1,
             Fate::Behind(count) => self.hold(head, own, count, now + LONGEST_SCRIPTED),
-            Fate::Passes { copies, delay } => {
-                for copy in 0..copies {
+            Fate::Passes { copies, delay, shifts } => {
+                for (copy, shift) in shifts.into_iter().enumerate().take(copies) {
                     let bytes = if copy + 1 < copies { own.clone() } else { core::mem::take(&mut own) };
-                    if self.chance(plan.reorder) && self.held.len() < MOST_HELD {
+                    if let Some(count) = shift {
                         tell("chance: overtaken");
-                        let count = 1 + random(&mut self.random) % LARGEST_SHIFT;
                         self.hold(head, bytes, count, now + LONGEST_DELAY);
                     } else if !self.pass(plan, head, bytes, delay, now) {
                         tell("rate: the queue is full, lost");
@@ -212,33 +226,53 @@ impl<H: Head> Lane<H> {
         self.release();
     }
 
+    /// What chance has for a packet of `len` bytes. For each packet, also where a script acts instead: a script does not move
+    /// what chance has for the others.
+    fn draw(&mut self, plan: &FaultPlan, len: usize) -> Chances {
+        let lost = self.chance(plan.loss);
+        let mut chances = Chances { lost, bit: None, copies: 1, shifts: [None; 2] };
+        if lost {
+            return chances;
+        }
+        if self.chance(plan.corrupt) && len > 0 {
+            chances.bit = Some(random(&mut self.random) as usize % (len * 8));
+        }
+        if self.chance(plan.duplicate) {
+            chances.copies = 2;
+        }
+        for shift in chances.shifts.iter_mut().take(chances.copies) {
+            if self.chance(plan.reorder) && self.held.len() < MOST_HELD {
+                *shift = Some(1 + random(&mut self.random) % LARGEST_SHIFT);
+            }
+        }
+        chances
+    }
+
     /// What becomes of a packet, which is changed here if it is to be.
     fn decide(
         &mut self,
-        plan: &FaultPlan,
+        chances: Chances,
         order: Order,
         head: &mut H,
         own: &mut [u8],
         tell: &dyn Fn(&str),
     ) -> Fate {
-        // Drawn in any case: a script's packet moves nobody else's chances.
-        let loss = self.chance(plan.loss);
-        let (mut copies, mut delay) = (1, Duration::ZERO);
+        let (mut copies, mut delay, mut shifts) = (1, Duration::ZERO, [None; 2]);
         match order {
-            Order::Chance if loss => {
+            Order::Chance if chances.lost => {
                 tell("chance: lost");
                 return Fate::Lost;
             }
             Order::Chance => {
-                if self.chance(plan.corrupt) && !own.is_empty() {
+                if let Some(bit) = chances.bit {
                     tell("chance: corrupted");
-                    self.flip(own);
+                    self.flip(own, bit);
                 }
-                if self.chance(plan.duplicate) {
+                if chances.copies > 1 {
                     tell("chance: doubled");
                     self.counts.duplicated += 1;
-                    copies = 2;
                 }
+                (copies, shifts) = (chances.copies, chances.shifts);
             }
             Order::Lose(why) => {
                 tell(&why);
@@ -246,7 +280,9 @@ impl<H: Head> Lane<H> {
             }
             Order::Corrupt(why) => {
                 tell(&why);
-                self.flip(own);
+                let bit = random(&mut self.script_random) as usize % (own.len() * 8).max(1);
+                // Bits of the congestion byte are not under the ICRC: nobody would notice.
+                self.flip(own, if bit / 8 == CONGESTION { bit + 8 } else { bit });
             }
             Order::Duplicate(why) => {
                 tell(&why);
@@ -272,14 +308,15 @@ impl<H: Head> Lane<H> {
                 rule::turn(own, syndrome);
             }
         }
-        Fate::Passes { copies, delay }
+        Fate::Passes { copies, delay, shifts }
     }
 
-    fn flip(&mut self, bytes: &mut [u8]) {
+    /// Turns a bit, counted from the first and again from there behind the last.
+    fn flip(&mut self, bytes: &mut [u8], bit: usize) {
         if bytes.is_empty() {
             return;
         }
-        let bit = random(&mut self.random) as usize % (bytes.len() * 8);
+        let bit = bit % (bytes.len() * 8);
         bytes[bit / 8] ^= 1 << (bit % 8);
         self.counts.corrupted += 1;
     }

@@ -258,6 +258,10 @@ impl<L: Link> Link for FaultLink<L> {
         self.inner.drops()
     }
 
+    fn late_error(&mut self) -> Option<(IpAddr, SendError)> {
+        self.inner.late_error()
+    }
+
     fn frame_drops(&self) -> RawDrops {
         self.inner.frame_drops()
     }

@@ -32,6 +32,9 @@ when        after N packets; after TIME; until TIME (since the device was opened
 /// Longest script, bytes.
 const LONGEST: u64 = 1 << 20;
 
+/// Largest PSN and queue pair number: 24 bits.
+const LARGEST: u32 = 0xff_ffff;
+
 /// What is to happen to a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
@@ -330,6 +333,10 @@ impl<'a> Words<'a> {
             None => number(word).map(|one| one..=one),
         });
         match range {
+            Some(range) if *range.end() > LARGEST => self.wrong("PSNs are 0 to 0xffffff"),
+            Some(range) if range.is_empty() => {
+                self.wrong("the first PSN is beyond the last: two lines can name both sides of 0")
+            }
             Some(range) => Ok(range),
             None => {
                 self.wrong(format!("a PSN or a range is wanted, such as 0x10 or 100..200{}", instead(word)))
@@ -350,7 +357,10 @@ impl<'a> Words<'a> {
             "flush" => Kind::Class(Class::Flush),
             "cnp" => Kind::Service(Service::Cnp),
             "ud" => Kind::Service(Service::Ud),
-            "qp" => Kind::Qp(self.number("a queue pair number")? as u32),
+            "qp" => match u32::try_from(self.number("a queue pair number, 0 to 0xffffff,")?) {
+                Ok(number @ 0..=LARGEST) => Kind::Qp(number),
+                _ => return self.wrong("queue pair numbers are 0 to 0xffffff"),
+            },
             "opcode" => match u8::try_from(self.number("an opcode, 0 to 255,")?) {
                 Ok(opcode) => Kind::Opcode(opcode),
                 Err(_) => return self.wrong("opcodes are 0 to 255"),

@@ -13,6 +13,7 @@ mod filter;
 mod frame;
 mod neighbour;
 mod record;
+mod waiting;
 
 use core::net::IpAddr;
 use std::io;
@@ -27,6 +28,7 @@ use self::frame::{
 };
 use self::neighbour::{Hop, Neighbours, NoHop, station_of_group};
 use self::record::Recorder;
+use self::waiting::{Waiting, way};
 use super::error::{OpenError, SendError};
 use super::{Capabilities, Capture, Ident, Link, Path, RecvBatch, Transmit, UdpConfig, UdpLink, check_batch};
 use crate::sys::{
@@ -57,6 +59,8 @@ pub struct RawLink {
     /// They are of the host service's group.
     shared: bool,
     neighbours: Neighbours,
+    /// What waits for them.
+    waiting: Waiting,
     capabilities: Capabilities,
     drops: RawDrops,
     recorder: Option<Recorder>,
@@ -112,12 +116,15 @@ impl RawLink {
         };
         let neighbours =
             Neighbours::new().map_err(|source| OpenError::System { action: "open rtnetlink", source })?;
+        let waiting =
+            Waiting::new().map_err(|source| OpenError::System { action: "make a timer", source })?;
         let drops = RawDrops::default();
         Ok(Self {
             sockets,
             port,
             shared,
             neighbours,
+            waiting,
             capabilities,
             drops,
             recorder: None,
@@ -135,12 +142,51 @@ impl RawLink {
         PacketSocket::open(Scope { ethertype: 0, ifindex: 0, filter: &[] }, false).map(drop)
     }
 
-    fn hop(&mut self, batch: &Transmit) -> Result<Hop, SendError> {
+    /// Sends a batch, or has it wait for the neighbour that the kernel looks for.
+    fn send_or_wait(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        if self.waiting.is_before(batch) {
+            return self.waiting.add(batch, bytes);
+        }
         let port = self.port.socket_for(batch.dst);
-        self.neighbours.hop(batch.src, batch.dst, batch.ifindex, port).map_err(|why| match why {
-            NoHop::Soon => SendError::WouldBlock { sent: 0 },
-            NoHop::None(source) => SendError::Unreachable { source },
-        })
+        let hop = match self.neighbours.hop(batch.src, batch.dst, batch.ifindex, port) {
+            Ok(hop) => hop,
+            Err(NoHop::Soon) => return self.waiting.add(batch, bytes),
+            Err(NoHop::None(source)) => return Err(SendError::Unreachable { source }),
+        };
+        let headers = match (batch.encapsulation, batch.dst) {
+            (Encapsulation::V1, _) => IPV6,
+            (_, IpAddr::V4(_)) => IPV4 + UDP,
+            _ => IPV6 + UDP,
+        };
+        if batch.segment_size.min(bytes.len()) + headers > hop.mtu {
+            return Err(SendError::MessageTooLong { sent: 0 });
+        }
+        if self.shared && hop.local && batch.encapsulation == Encapsulation::V2 && is_for_gsi(bytes) {
+            return self.send_by_port(batch, bytes);
+        }
+        self.send_frames(batch, &hop, bytes)
+    }
+
+    /// Tries those that wait again.
+    fn send_waiting(&mut self) {
+        if !self.waiting.are_due() {
+            return;
+        }
+        // Whose neighbour was not found: what waited for the same one does not have it looked for again.
+        let mut lost = Vec::new();
+        for (batch, bytes) in self.waiting.take() {
+            let sent = match lost.iter().find(|(to, _)| *to == way(&batch)) {
+                Some((_, source)) => Err(SendError::Unreachable { source: again(source) }),
+                None => self.send_or_wait(&batch, &bytes),
+            };
+            // What a full socket leaves would have to be sealed anew: it is lost, as a packet is on a full link.
+            if let Err(error) = sent {
+                if let SendError::Unreachable { source } = &error {
+                    lost.push((way(&batch), again(source)));
+                }
+                self.waiting.fail(batch.dst, error);
+            }
+        }
     }
 
     fn send_frames(&mut self, batch: &Transmit, hop: &Hop, bytes: &[u8]) -> Result<(), SendError> {
@@ -258,6 +304,11 @@ impl RawLink {
     }
 }
 
+/// The same error once more.
+fn again(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
+}
+
 /// Whether a batch is for queue pair 1 (all of it is for one destination).
 fn is_for_gsi(packets: &[u8]) -> bool {
     packets.get(5..8) == Some(&[0, 0, 1])
@@ -274,23 +325,12 @@ impl Link for RawLink {
 
     fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
         check_batch(batch, bytes, self.capabilities.path(), self.capabilities.limits())?;
-        let hop = self.hop(batch)?;
-        let headers = match (batch.encapsulation, batch.dst) {
-            (Encapsulation::V1, _) => IPV6,
-            (_, IpAddr::V4(_)) => IPV4 + UDP,
-            _ => IPV6 + UDP,
-        };
-        if batch.segment_size.min(bytes.len()) + headers > hop.mtu {
-            return Err(SendError::MessageTooLong { sent: 0 });
-        }
-        if self.shared && hop.local && batch.encapsulation == Encapsulation::V2 && is_for_gsi(bytes) {
-            return self.send_by_port(batch, bytes);
-        }
-        self.send_frames(batch, &hop, bytes)
+        self.send_or_wait(batch, bytes)
     }
 
     fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
         into.clear();
+        self.send_waiting();
         self.calls = self.calls.wrapping_add(1);
         let all = self.calls.is_multiple_of(FAIRNESS);
         let (count, first) = (self.sockets.len(), self.busy);
@@ -311,7 +351,8 @@ impl Link for RawLink {
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
         let port = if self.shared { self.port.poll_fds() } else { Vec::new() };
-        self.sockets.iter().map(|(_, socket)| socket.as_fd()).chain(port).collect()
+        let own = self.sockets.iter().map(|(_, socket)| socket.as_fd());
+        own.chain(port).chain([self.waiting.as_fd()]).collect()
     }
 
     fn drops(&self) -> u64 {
@@ -320,6 +361,10 @@ impl Link for RawLink {
 
     fn frame_drops(&self) -> RawDrops {
         self.drops
+    }
+
+    fn late_error(&mut self) -> Option<(IpAddr, SendError)> {
+        self.waiting.failure()
     }
 
     fn record(&mut self, capture: Capture) -> Option<Capture> {

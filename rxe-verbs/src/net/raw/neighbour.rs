@@ -3,24 +3,26 @@
 //! look for the neighbour. All of it is asked on sockets that were opened with the link, because a thread that sends may live in
 //! another network namespace.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
-
-use socket2::SockRef;
+use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 
 use super::frame::Mac;
-use crate::sys::{kept::Kept, unix::out_of_the_way};
+use crate::sys::{
+    control::Control,
+    kept::Kept,
+    message::{Name, send},
+    unix::out_of_the_way,
+};
 
-/// How long an answer of the kernel's is used.
+/// How long an answer of the kernel's is used, and how long after a search that failed there is another.
 const FRESH: Duration = Duration::from_secs(1);
-/// How often the kernel is asked for a neighbour that it looks for, and how long a batch waits for that.
-const LOOK: Duration = Duration::from_millis(1);
-const PATIENCE: Duration = Duration::from_millis(300);
+/// How often the kernel is asked for a neighbour that it looks for: at first, and when that takes long.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// Destinations remembered at most; beyond, all are forgotten and asked for again.
 const MOST: usize = 4096;
 /// Where a datagram hurts nobody.
@@ -47,8 +49,10 @@ const LINK_MTU: u16 = 4;
 const LINK_BODY: usize = 16;
 const NEIGHBOUR_DST: u16 = 1;
 const NEIGHBOUR_MAC: u16 = 2;
+/// The kernel is looking for it.
+const INCOMPLETE: u16 = 0x01;
 /// Incomplete, failed: an address of these is not to be used.
-const UNUSABLE: u16 = 0x01 | 0x20;
+const UNUSABLE: u16 = INCOMPLETE | 0x20;
 const HEADER: usize = 16;
 const BODY: usize = 12;
 
@@ -78,15 +82,29 @@ struct Entry {
     hop: Option<Hop>,
     ifindex: u32,
     asked: Instant,
-    /// When it was first looked for.
-    since: Instant,
+    /// When the kernel was last made to look for it.
+    sought: Option<Instant>,
+    /// It was looking when it was asked.
+    looking: bool,
+}
+
+impl Entry {
+    /// How long what is known counts.
+    fn pause(&self) -> Duration {
+        match self.sought {
+            _ if self.hop.is_some() => FRESH,
+            Some(sought) if self.looking => ((self.asked - sought) / 4).clamp(LOOKS.0, LOOKS.1),
+            _ => Duration::ZERO,
+        }
+    }
 }
 
 /// What the kernel has said.
 #[derive(Debug)]
 pub(super) struct Neighbours {
     netlink: Kept<OwnedFd>,
-    known: HashMap<(IpAddr, u32), Entry>,
+    /// By source, destination and interface: on a host with several interfaces in one network the source decides.
+    known: HashMap<(IpAddr, IpAddr, u32), Entry>,
     /// Interfaces' own addresses, and when they were asked for.
     own: HashMap<u32, (Option<Mac>, Instant)>,
 }
@@ -108,6 +126,9 @@ impl Neighbours {
 
     /// The next station on the way from `src` to `dst`, by interface `ifindex` unless that is 0. `port` is a socket of ours by
     /// which the kernel is made to look for it.
+    ///
+    /// The kernel's patience is ours: a search ends when it has given up, and then there is an error, and the next search a while
+    /// later.
     pub(super) fn hop(
         &mut self,
         src: IpAddr,
@@ -116,38 +137,39 @@ impl Neighbours {
         port: Option<BorrowedFd<'_>>,
     ) -> Result<Hop, NoHop> {
         let now = Instant::now();
-        let key = (dst, ifindex);
+        let key = (src, dst, ifindex);
         let before = self.known.get(&key).copied();
-        match before {
-            Some(Entry { hop: Some(hop), asked, .. }) if now - asked < FRESH => return Ok(hop),
-            Some(Entry { hop: None, asked, since, .. }) if now - since < PATIENCE && now - asked < LOOK => {
-                return Err(NoHop::Soon);
-            }
-            _ => {}
+        if let Some(entry) = before.filter(|entry| now - entry.asked < entry.pause()) {
+            return entry.hop.ok_or(NoHop::Soon);
         }
         let found = find(self.netlink.as_fd(), src, dst, ifindex);
         let found = found.map_err(|error| NoHop::None(self.is_down(before).unwrap_or(error)))?;
-        let since = match before {
-            // Asked for anew after a while, it is waited for anew.
-            Some(Entry { hop: None, asked, since, .. }) if now - asked < FRESH => since,
-            _ => now,
-        };
         if self.known.len() >= MOST {
             self.known.clear();
         }
-        let hop = found.as_ref().ok().copied();
-        let ifindex = found.as_ref().map_or_else(|missing| missing.ifindex, |hop| hop.ifindex);
-        self.known.insert(key, Entry { hop, ifindex, asked: now, since });
-        match found {
-            Ok(hop) => Ok(hop),
-            Err(_) if now - since < PATIENCE => {
-                if let Some(port) = port.filter(|_| since == now) {
-                    provoke(port, dst, ifindex);
-                }
-                Err(NoHop::Soon)
+        let (sought, looking) = before.map_or((None, false), |entry| {
+            // Of a search that nobody has watched to its end nothing is known.
+            (entry.sought, entry.looking && now - entry.asked < FRESH)
+        });
+        let (entry, result) = match found {
+            Ok(hop) => {
+                let entry =
+                    Entry { hop: Some(hop), ifindex: hop.ifindex, asked: now, sought: None, looking: false };
+                (entry, Ok(hop))
             }
-            Err(missing) => Err(NoHop::None(io::Error::new(io::ErrorKind::HostUnreachable, missing.words))),
-        }
+            Err(Missing { words, ifindex, looking: looks }) => {
+                let begins = !looks && !looking && sought.is_none_or(|sought| now - sought >= FRESH);
+                if begins {
+                    seek(port, src, dst, ifindex);
+                }
+                let sought = if begins { Some(now) } else { sought.or(Some(now)) };
+                let entry = Entry { hop: None, ifindex, asked: now, sought, looking: begins || looks };
+                let why = || io::Error::new(io::ErrorKind::HostUnreachable, words);
+                (entry, Err(if entry.looking { NoHop::Soon } else { NoHop::None(why()) }))
+            }
+        };
+        self.known.insert(key, entry);
+        result
     }
 }
 
@@ -175,13 +197,15 @@ impl Neighbours {
     }
 }
 
-/// Has the kernel look for a neighbour. Whatever comes of it is seen in the table.
-fn provoke(port: BorrowedFd<'_>, dst: IpAddr, scope: u32) {
-    let to = match dst {
-        IpAddr::V6(v6) => SocketAddr::V6(SocketAddrV6::new(v6, DISCARD, 0, scope)),
-        v4 @ IpAddr::V4(_) => SocketAddr::new(v4, DISCARD),
-    };
-    let _ = SockRef::from(&port).send_to(&[], &to.into());
+/// Has the kernel look for a neighbour on an interface. Whatever comes of it is seen in the table.
+fn seek(port: Option<BorrowedFd<'_>>, src: IpAddr, dst: IpAddr, ifindex: u32) {
+    let Some(port) = port else { return };
+    let mut control = Control::new();
+    match src {
+        IpAddr::V4(src) => control.push_source_v4(src, ifindex),
+        IpAddr::V6(src) => control.push_source_v6(src, ifindex),
+    }
+    let _ = send(port, &Name::new(dst, DISCARD, ifindex), &control, &[]);
 }
 
 /// The way is known, but not the neighbour on it.
@@ -189,6 +213,8 @@ fn provoke(port: BorrowedFd<'_>, dst: IpAddr, scope: u32) {
 struct Missing {
     words: String,
     ifindex: u32,
+    /// The kernel is looking for it.
+    looking: bool,
 }
 
 /// Asks the kernel.
@@ -214,11 +240,14 @@ fn find(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::R
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     let next = way.gateway.unwrap_or(dst);
-    Ok(neighbour(netlink, next, way.ifindex)?.map(hop).ok_or_else(|| {
-        let name = &interface.name;
-        let words = format!("the neighbour table has no address for {next} on {name} (ip neighbour)");
-        Missing { words, ifindex: way.ifindex }
-    }))
+    Ok(match neighbour(netlink, next, way.ifindex)? {
+        Neighbour::At(station) => Ok(hop(station)),
+        missing => {
+            let name = &interface.name;
+            let words = format!("the neighbour table has no address for {next} on {name} (ip neighbour)");
+            Err(Missing { words, ifindex: way.ifindex, looking: missing == Neighbour::Sought })
+        }
+    })
 }
 
 /// What is asked of an interface.
@@ -330,21 +359,32 @@ fn route(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::
     Ok(way)
 }
 
-fn neighbour(netlink: BorrowedFd<'_>, address: IpAddr, ifindex: u32) -> io::Result<Option<Mac>> {
+/// What the kernel's table has of a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Neighbour {
+    At(Mac),
+    /// The kernel is looking for it.
+    Sought,
+    Unknown,
+}
+
+fn neighbour(netlink: BorrowedFd<'_>, address: IpAddr, ifindex: u32) -> io::Result<Neighbour> {
     let mut body = [0; BODY];
     body[0] = family(address);
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
     let reply = match ask(netlink, GET_NEIGHBOUR, &body, &[(NEIGHBOUR_DST, bytes_of(address))], NEW_NEIGHBOUR)
     {
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(Neighbour::Unknown),
         reply => reply?,
     };
     let state = reply.get(8..10).map_or(UNUSABLE, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     if state & UNUSABLE != 0 {
-        return Ok(None);
+        return Ok(if state == INCOMPLETE { Neighbour::Sought } else { Neighbour::Unknown });
     }
     let mut attributes = Attributes(reply.get(BODY..).unwrap_or_default());
-    Ok(attributes.find(|(kind, _)| *kind == NEIGHBOUR_MAC).and_then(|(_, value)| value.try_into().ok()))
+    let station =
+        attributes.find(|(kind, _)| *kind == NEIGHBOUR_MAC).and_then(|(_, value)| value.try_into().ok());
+    Ok(station.map_or(Neighbour::Unknown, Neighbour::At))
 }
 
 /// Sends one request and gives the body of its answer, which is to be of kind `wanted`.
@@ -367,7 +407,7 @@ fn ask(
     message[..4].copy_from_slice(&len.to_ne_bytes());
     message[4..6].copy_from_slice(&request.to_ne_bytes());
     message[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
-    send(netlink.as_raw_fd(), &message, MsgFlags::MSG_DONTWAIT)?;
+    socket::send(netlink.as_raw_fd(), &message, MsgFlags::MSG_DONTWAIT)?;
     let mut reply = vec![0; 16 * 1024];
     // The kernel answers within the call that asks.
     let len = recv(netlink.as_raw_fd(), &mut reply, MsgFlags::MSG_DONTWAIT)?;
