@@ -10,7 +10,7 @@ use core::time::Duration;
 pub struct DcqcnParams {
     /// The link's rate, with which a queue pair starts: bits per second.
     pub line: u64,
-    /// The lowest rate, bits per second.
+    /// The lowest rate, bits per second; the link's where that is lower.
     pub least: u64,
     /// g: what one step counts in the estimate of congestion, 0 to 1.
     pub gain: f64,
@@ -152,7 +152,8 @@ impl CongestionControl for Dcqcn {
             if self.params.clamp_target || risen || !self.active {
                 self.target = self.rate;
             }
-            self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(self.params.least as f64);
+            let least = self.params.least.min(self.params.line) as f64;
+            self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(least);
             self.last_cut = Some(now);
             (self.timer_steps, self.byte_steps, self.bytes) = (0, 0, 0);
             self.rate_due = now + self.params.rate_timer;
@@ -232,5 +233,12 @@ mod tests {
             control.on_notified(at(1000 + 50 * step));
         }
         assert_eq!(control.rate(at(1000 + 50 * 1999)), 10_000_000);
+    }
+
+    #[test]
+    fn a_link_below_the_least_rate_sends_at_its_own() {
+        let mut control = Dcqcn::new(DcqcnParams::paper(1_000_000));
+        control.on_notified(at(1000));
+        assert_eq!(control.rate(at(1000)), 1_000_000);
     }
 }
