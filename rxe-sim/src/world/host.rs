@@ -18,8 +18,8 @@ use rxe_core::{
     time::Instant,
     wire::{HeaderSeen, Opcode},
     work::{
-        Access, AddressVector, BindWindow, CqId, Event as Told, GidType, PdId, RecvWr, Remote, SendOp,
-        SendWr, Sge, WcOpcode, WcStatus,
+        Access, AddressVector, CqId, Event as Told, GidType, PdId, RecvWr, Remote, SendOp, SendWr, Sge,
+        WcOpcode, WcStatus,
     },
 };
 use std::{
@@ -81,30 +81,6 @@ impl Memory for Placed {
     fn write(&self, _: Asker, key: Key, _: u64, _: Access, data: &[u8]) -> Result<(), AccessError> {
         self.0.borrow_mut()[key.0 as usize] += data.len() as u64;
         Ok(())
-    }
-
-    fn compare_swap(&self, _: Asker, key: Key, _: u64, _: u64, _: u64) -> Result<u64, AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn fetch_add(&self, _: Asker, key: Key, _: u64, _: u64) -> Result<u64, AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn atomic_write(&self, _: Asker, key: Key, _: u64, _: [u8; 8]) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn flush(&self, _: Asker, key: Key, _: (u64, u64), _: bool, _: Access) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn bind_window(&self, _: Asker, bind: &BindWindow) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(bind.window))
-    }
-
-    fn invalidate(&self, _: Asker, key: Key, _: bool) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(key))
     }
 }
 
