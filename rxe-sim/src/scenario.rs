@@ -1,6 +1,8 @@
 //! Scenario files: what the network is, what its switches and adapters do, and who sends what. TOML; every key is described
 //! here, and an unknown or wrong one is an error that names its line.
 
+mod check;
+
 use crate::units::{Rate, Size, Span};
 use serde::Deserialize;
 use thiserror::Error;
@@ -355,76 +357,5 @@ impl Scenario {
         let scenario: Self = toml::from_str(text).map_err(Box::new)?;
         scenario.check()?;
         Ok(scenario)
-    }
-
-    /// Looks for values that make no sense.
-    ///
-    /// # Errors
-    /// The first.
-    pub fn check(&self) -> Result<(), ScenarioError> {
-        let value = |key, problem: String| ScenarioError::value(key, problem);
-        if rxe_core::qp::Mtu::from_bytes(self.adapter.mtu).is_none() {
-            return Err(value(
-                "adapter.mtu",
-                format!("{} is none of 256, 512, 1024, 2048, 4096", self.adapter.mtu),
-            ));
-        }
-        if let Some(ecn) = self.switch.ecn {
-            if ecn.kmin > ecn.kmax {
-                return Err(value("switch.ecn", format!("kmin {} is above kmax {}", ecn.kmin.0, ecn.kmax.0)));
-            }
-            if !(0.0..=1.0).contains(&ecn.pmax) {
-                return Err(value("switch.ecn.pmax", format!("{} is not between 0 and 1", ecn.pmax)));
-            }
-        }
-        if let Some(pfc) = self.switch.pfc {
-            match (pfc.xoff, pfc.alpha) {
-                (Some(_), None) => {}
-                (None, Some(_)) if self.switch.buffer.is_some() => {}
-                (None, Some(_)) => {
-                    return Err(value(
-                        "switch.pfc.alpha",
-                        "needs a shared buffer (switch.buffer), of which it is a part".into(),
-                    ));
-                }
-                _ => return Err(value("switch.pfc", "say either xoff or alpha".into())),
-            }
-        }
-        if self.switch.buffer.is_some() && self.switch.port_buffer.is_some() {
-            return Err(value(
-                "switch.port_buffer",
-                "a switch has either a shared buffer or one for each port".into(),
-            ));
-        }
-        if self.adapter.recovery == Recovery::Selective
-            && self.adapter.window.is_none_or(|window| window.0 > 4_000_000)
-        {
-            return Err(value(
-                "adapter.window",
-                "selective repeat needs one, up to 4 MB: what receivers may have to keep".into(),
-            ));
-        }
-        for traffic in &self.traffic {
-            match traffic {
-                Traffic::Poisson { load, .. } if !(*load > 0.0 && *load <= 1.0) => {
-                    return Err(value("traffic.load", format!("{load} is not above 0 and up to 1")));
-                }
-                Traffic::Flows { size, .. }
-                | Traffic::Permutation { size, .. }
-                | Traffic::Incast { size, .. }
-                    if size.0 == 0 || size.0 > 1 << 31 =>
-                {
-                    return Err(value(
-                        "traffic.size",
-                        format!("{} bytes: a message has 1 B to 2 GiB", size.0),
-                    ));
-                }
-                Traffic::Incast { every, .. } if every.0 == 0 => {
-                    return Err(value("traffic.every", "must be longer than nothing".into()));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 }
