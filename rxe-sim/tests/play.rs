@@ -199,9 +199,10 @@ fn captures_hold_whole_packets() {
     let mut world = World::new(&scenario).expect("a network");
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rxe-sim-play.pcap");
     let tap = rxe_sim::pcap::Tap::create(&file).expect("a file");
-    world.tap("s0-h1", tap.clone()).expect("a link");
+    let wire = world.wire("s0-h1").expect("a link");
+    world.tap(wire, tap.clone());
     world.run(|_| ());
-    assert_eq!(tap.error(), None);
+    tap.finish().expect("a whole file");
     let packets = world.counts().packets;
     drop((tap, world));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/icrc-check");

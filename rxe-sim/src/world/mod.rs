@@ -256,14 +256,15 @@ impl World {
         Ok(world)
     }
 
-    /// Records what leaves by a wire, named by its ends (`"h0-s0"`).
-    ///
-    /// # Errors
-    /// A name that is no wire's.
-    pub fn tap(&mut self, wire: &str, tap: Tap) -> Result<(), ScenarioError> {
-        let found = find_wires(&self.topology, &[wire.to_owned()])?;
-        self.taps.extend(found.into_keys().map(|wire| (wire, tap.clone())));
-        Ok(())
+    /// The wire that is named by its ends (`"h0-s0"`: from h0 to s0), if there is one.
+    #[must_use]
+    pub fn wire(&self, name: &str) -> Option<usize> {
+        self.topology.wire(name)
+    }
+
+    /// Records what leaves by a wire.
+    pub fn tap(&mut self, wire: usize, tap: Tap) {
+        self.taps.push((wire, tap));
     }
 
     fn schedule(&mut self, at: u64, event: Event) {
