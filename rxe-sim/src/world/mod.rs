@@ -94,7 +94,7 @@ struct Port {
     /// Whether the end of the present packet has an event.
     scheduled: bool,
     paused: bool,
-    /// Since when, and for how long in all.
+    /// Since when, and for how long in all before that.
     paused_at: u64,
     paused_for: u64,
     /// Longest that `data` has been.
@@ -510,6 +510,7 @@ impl World {
     /// For how long ports were paused, all together, picoseconds.
     #[must_use]
     pub fn paused(&self) -> u64 {
-        self.ports.iter().map(|port| port.paused_for).sum()
+        let still = |port: &Port| if port.paused { self.now - port.paused_at } else { 0 };
+        self.ports.iter().map(|port| port.paused_for + still(port)).sum()
     }
 }
