@@ -32,8 +32,13 @@ pub struct Topology {
     pub names: Vec<String>,
     /// All wires, two for each link.
     pub wires: Vec<Wire>,
-    /// By node and host: the range of `choices` that leads there.
-    ways: Vec<(u32, u32)>,
+    /// The wire of each host.
+    links: Vec<u32>,
+    /// By switch and host: which of the sets leads there.
+    ways: Vec<u32>,
+    /// Sets of wires, as ranges of `choices`. Switches have few different ones: a wire down to each host or switch, and all
+    /// wires up.
+    sets: Vec<(u32, u32)>,
     choices: Vec<u32>,
 }
 
@@ -125,45 +130,75 @@ impl Topology {
             let problem = format!("host {} has {} links and needs one", net.names[lone], out[lone].len());
             return Err(ScenarioError::value("network.links", problem));
         }
-        let (mut ways, mut choices) = (vec![(0, 0); nodes * hosts], Vec::new());
+        let links: Vec<u32> = out[..hosts].iter().map(|wires| wires[0]).collect();
+        let mut net = Self {
+            hosts,
+            names: net.names,
+            wires: net.wires,
+            links,
+            ways: Vec::new(),
+            sets: Vec::new(),
+            choices: Vec::new(),
+        };
+        net.ways = vec![0; (nodes - hosts) * hosts];
+        let (mut known, mut choices) = (HashMap::new(), Vec::new());
         let mut distance = vec![u32::MAX; nodes];
         for host in 0..hosts {
-            distance.fill(u32::MAX);
-            distance[host] = 0;
-            let mut front = VecDeque::from([host]);
-            while let Some(node) = front.pop_front() {
-                for &wire in &out[node] {
-                    let next = net.wires[wire as usize].to;
-                    if distance[next] == u32::MAX && next >= hosts {
-                        distance[next] = distance[node] + 1;
-                        front.push_back(next);
-                    }
+            net.measure(&out, host, &mut distance);
+            for from in (0..hosts).filter(|from| *from != host) {
+                let next = net.wires[net.links[from] as usize].to;
+                if next != host && (next < hosts || distance[next] == u32::MAX) {
+                    let problem = format!("no way from {} to {}", net.names[from], net.names[host]);
+                    return Err(ScenarioError::value("network.links", problem));
                 }
             }
-            for node in 0..nodes {
-                let start = choices.len();
-                let nearer = |wire: &&u32| {
-                    let to = net.wires[**wire as usize].to;
-                    distance[to] != u32::MAX
-                        && (node < hosts || distance[node] == distance[to] + 1)
-                        && (to >= hosts || to == host)
-                };
-                choices.extend(out[node].iter().filter(nearer));
-                if choices.len() == start && node != host {
+            for node in hosts..nodes {
+                choices.clear();
+                choices.extend(out[node].iter().copied().filter(|wire| {
+                    let to = net.wires[*wire as usize].to;
+                    (to >= hosts || to == host)
+                        && distance[to] != u32::MAX
+                        && distance[node] == distance[to] + 1
+                }));
+                if choices.is_empty() {
                     let problem = format!("no way from {} to {}", net.names[node], net.names[host]);
                     return Err(ScenarioError::value("network.links", problem));
                 }
-                ways[node * hosts + host] = (start as u32, (choices.len() - start) as u32);
+                let set = *known.entry(choices.clone()).or_insert_with(|| {
+                    net.sets.push((net.choices.len() as u32, choices.len() as u32));
+                    net.choices.extend(&choices);
+                    net.sets.len() as u32 - 1
+                });
+                net.ways[(node - hosts) * hosts + host] = set;
             }
         }
-        Ok(Self { hosts, names: net.names, wires: net.wires, ways, choices })
+        Ok(net)
+    }
+
+    /// Switches on the way from each node to `host`; `u32::MAX` where there is none. `out` has the wires of each node.
+    fn measure(&self, out: &[Vec<u32>], host: usize, distance: &mut [u32]) {
+        distance.fill(u32::MAX);
+        distance[host] = 0;
+        let mut front = VecDeque::from([host]);
+        while let Some(node) = front.pop_front() {
+            for &wire in &out[node] {
+                let next = self.wires[wire as usize].to;
+                if distance[next] == u32::MAX && next >= self.hosts {
+                    distance[next] = distance[node] + 1;
+                    front.push_back(next);
+                }
+            }
+        }
     }
 
     /// The wire by which `node` sends a packet with this hash on its way to `host`.
     #[inline]
     #[must_use]
     pub fn next(&self, node: usize, host: usize, hash: u32) -> usize {
-        let (start, count) = self.ways[node * self.hosts + host];
+        if node < self.hosts {
+            return self.links[node] as usize;
+        }
+        let (start, count) = self.sets[self.ways[(node - self.hosts) * self.hosts + host] as usize];
         let pick = if count == 1 {
             0
         } else {

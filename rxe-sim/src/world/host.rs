@@ -2,7 +2,7 @@
 
 use super::{Event, World};
 use crate::{
-    packet::{HEADERS, Packet, Queue},
+    packet::{HEADERS, Packet, Queue, Ticket},
     scenario::{Adapter, Control, Recovery},
     selective::{Arrival, Receiver, Sender},
     units::{NANO, SECOND},
@@ -260,9 +260,9 @@ impl World {
     }
 
     /// The next packet that a host sends, control packets aside.
-    pub(super) fn next_of_host(&mut self, host: usize) -> Option<u32> {
-        if let Some(at) = self.hosts[host].again.pop(&self.pool) {
-            return Some(at);
+    pub(super) fn next_of_host(&mut self, host: usize) -> Option<Ticket> {
+        if let Some(packet) = self.hosts[host].again.pop() {
+            return Some(packet);
         }
         let now = self.instant();
         let batch =
@@ -277,7 +277,7 @@ impl World {
 
     /// Whether a host may have something to send, control packets aside.
     pub(super) fn has_more(&self, host: usize) -> bool {
-        self.hosts[host].again.front().is_some() || self.hosts[host].endpoint.may_transmit()
+        !self.hosts[host].again.is_empty() || self.hosts[host].endpoint.may_transmit()
     }
 
     /// The packet in the arena.
@@ -341,8 +341,8 @@ impl World {
     }
 
     fn push_control(&mut self, host: usize, packet: Packet) {
-        let at = self.pool.insert(packet);
-        self.ports[self.hosts[host].wire].control.push(&mut self.pool, at);
+        let ticket = self.pool.insert(packet);
+        self.ports[self.hosts[host].wire].control.push(ticket);
     }
 
     fn take_completions(&mut self, host: usize) {
@@ -493,8 +493,8 @@ impl World {
         let Some(selective) = &mut self.progress[index].selective else { return };
         while let Some(packet) = selective.0.next_lost() {
             self.counts.retransmitted += 1;
-            let at = self.pool.insert(packet);
-            self.hosts[host].again.push(&mut self.pool, at);
+            let ticket = self.pool.insert(packet);
+            self.hosts[host].again.push(ticket);
         }
     }
 
