@@ -246,11 +246,11 @@ fn fat_tree(net: &mut Builder, ports: usize, rate: Rate, delay: Span) -> Result<
     Ok(hosts)
 }
 
-/// Names by which wires are asked for, to their indices.
+/// Wires by their names, in the same order.
 ///
 /// # Errors
-/// The first that is none.
-pub fn find_wires(topology: &Topology, names: &[String]) -> Result<HashMap<usize, String>, ScenarioError> {
+/// The first name that is none's.
+pub fn find_wires(topology: &Topology, names: &[String]) -> Result<Vec<(usize, String)>, ScenarioError> {
     names
         .iter()
         .map(|name| {

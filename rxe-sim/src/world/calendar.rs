@@ -1,8 +1,8 @@
 //! What happens when: events by time, and of one time by their code.
 //!
 //! A wheel of short slots takes what is near, where nearly all events are: a packet's way over a wire ends soon. Putting one in
-//! and taking the next out costs the same whatever their number; a heap of some thousand took a third of the simulation. What is
-//! far (ends of timeouts, starts of flows) waits in a heap until the wheel has come near.
+//! and taking the next out costs the same whatever their number. What is far (ends of timeouts, starts of flows) waits in a
+//! heap until the wheel has come near.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 

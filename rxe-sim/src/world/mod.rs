@@ -216,8 +216,7 @@ impl World {
     pub fn new(scenario: &Scenario) -> Result<Self, ScenarioError> {
         let topology = Topology::build(&scenario.network)?;
         let flows = traffic::flows(scenario, &topology)?;
-        let mut watched: Vec<_> = find_wires(&topology, &scenario.record.queues)?.into_iter().collect();
-        watched.sort_unstable();
+        let watched = find_wires(&topology, &scenario.record.queues)?;
         let wires = topology.wires.len();
         let hosts = (0..topology.hosts)
             .map(|host| Host {
