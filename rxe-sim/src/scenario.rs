@@ -74,6 +74,26 @@ pub enum Network {
         /// Propagation delay of all links.
         delay: Span,
     },
+    /// Pods of top-of-rack switches, `tor0` and so on, and aggregation switches, each connected to all of the other kind in its
+    /// pod; the first aggregation switches of all pods are connected to the same core switches, the second ones to others, and so on.
+    Pods {
+        /// Pods.
+        pods: usize,
+        /// Top-of-rack switches of a pod.
+        tors: usize,
+        /// Aggregation switches of a pod.
+        aggregations: usize,
+        /// Core switches that an aggregation switch is connected to.
+        cores: usize,
+        /// Hosts of a top-of-rack switch.
+        hosts: usize,
+        /// Rate of hosts' links.
+        rate: Rate,
+        /// Rate of the links between switches.
+        uplink: Rate,
+        /// Propagation delay of all links.
+        delay: Span,
+    },
     /// By hand.
     Custom {
         /// Names of hosts.
@@ -115,6 +135,9 @@ pub struct Ecn {
     pub kmax: Size,
     /// Chance just below `kmax`, 0 to 1.
     pub pmax: f64,
+    /// The rate of the ports that `kmin` and `kmax` are for: at others they are as many times as large as the rate. The same at
+    /// all ports without it.
+    pub at: Option<Rate>,
 }
 
 /// When the sender at the other end of a link is paused.
@@ -215,6 +238,8 @@ pub struct DcqcnKeys {
     pub cut_interval: Option<Span>,
     /// Whether every cut takes the target along, also a second one in a row.
     pub clamp_target: Option<bool>,
+    /// Whether only the timer raises the rate, as in the simulator of HPCC's authors.
+    pub timer_alone: Option<bool>,
 }
 
 /// TIMELY's parameters; see [`rxe_core::qp::TimelyParams`].

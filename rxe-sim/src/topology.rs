@@ -80,6 +80,28 @@ impl Topology {
                 *hosts
             }
             Network::FatTree { ports, rate, delay } => fat_tree(&mut net, *ports, *rate, *delay)?,
+            Network::Pods { pods, tors, aggregations, cores, hosts, rate, uplink, delay } => {
+                net.hosts(pods * tors * hosts);
+                let mut nodes = |name: &str, count| -> Vec<usize> {
+                    (0..count).map(|at| net.node(format!("{name}{at}"))).collect()
+                };
+                let (tor, agg) = (nodes("tor", pods * tors), nodes("agg", pods * aggregations));
+                let core = nodes("core", aggregations * cores);
+                (0..pods * tors * hosts)
+                    .for_each(|host| net.link(host, tor[host / hosts], *rate, *delay, 0.0));
+                for pod in 0..*pods {
+                    for at in 0..*aggregations {
+                        let agg = agg[pod * aggregations + at];
+                        for &tor in &tor[pod * tors..(pod + 1) * tors] {
+                            net.link(tor, agg, *uplink, *delay, 0.0);
+                        }
+                        for &core in &core[at * cores..(at + 1) * cores] {
+                            net.link(agg, core, *uplink, *delay, 0.0);
+                        }
+                    }
+                }
+                pods * tors * hosts
+            }
             Network::LeafSpine { leaves, spines, hosts, rate, uplink, delay } => {
                 let count = leaves * hosts;
                 net.hosts(count);
@@ -285,6 +307,29 @@ mod tests {
                 ways.insert(way);
             }
             assert_eq!(ways.len(), [1, 1, 3, 3, 9][hops - 2], "all of them are used");
+        }
+    }
+
+    /// The network of HPCC's simulations: 320 hosts, 20 switches above them, 20 above those, and 16 at the top.
+    #[test]
+    fn pods_are_joined_by_their_cores() {
+        let (rate, uplink, delay) = (Rate(1), Rate(4), Span(1));
+        let network =
+            Network::Pods { pods: 5, tors: 4, aggregations: 4, cores: 4, hosts: 16, rate, uplink, delay };
+        let net = Topology::build(&network).unwrap();
+        assert_eq!((net.hosts, net.names.len(), net.wires.len()), (320, 376, 2 * 480));
+        for (from, to, hops, ways) in [(0, 1, 2, 1), (0, 16, 4, 4), (0, 319, 6, 16)] {
+            let mut found = std::collections::HashSet::new();
+            for hash in 0..2000_u32 {
+                let (mut node, mut way) = (from, Vec::new());
+                while node != to {
+                    node = net.wires[net.next(node, to, hash.wrapping_mul(0x9e37_79b9))].to;
+                    way.push(node);
+                }
+                assert_eq!(way.len(), hops);
+                found.insert(way);
+            }
+            assert_eq!(found.len(), ways, "all of them are used");
         }
     }
 

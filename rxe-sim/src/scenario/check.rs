@@ -69,6 +69,13 @@ fn check_network(network: &Network) -> Result<(), ScenarioError> {
             }
             leaves.saturating_mul(*hosts)
         }
+        Network::Pods { pods, tors, aggregations, cores, hosts, .. } => {
+            let uplinks = tors.saturating_add(*cores).saturating_mul(*aggregations).saturating_mul(*pods);
+            if uplinks > MOST_UPLINKS {
+                return wrong("network.pods", format!("{uplinks} links between switches are too many"));
+            }
+            pods.saturating_mul(*tors).saturating_mul(*hosts)
+        }
         Network::Custom { hosts, .. } => hosts.len(),
     };
     if !(2..=MOST_HOSTS).contains(&hosts) {
@@ -85,6 +92,9 @@ fn check_switch(switch: &Switch) -> Result<(), ScenarioError> {
     if let Some(ecn) = switch.ecn {
         if ecn.kmin > ecn.kmax {
             return wrong("switch.ecn", format!("kmin {} is above kmax {}", ecn.kmin.0, ecn.kmax.0));
+        }
+        if ecn.at.is_some_and(|rate| rate.0 == 0) {
+            return wrong("switch.ecn.at", "must be above 0");
         }
         if !(0.0..=1.0).contains(&ecn.pmax) {
             return wrong("switch.ecn.pmax", format!("{} is not between 0 and 1", ecn.pmax));

@@ -129,6 +129,7 @@ fn control(adapter: &Adapter, line: u64) -> Box<dyn CongestionControl> {
                 hyper: keys.hyper.map_or(usual.hyper, |rate| rate.0),
                 cut_interval: keys.cut_interval.map_or(usual.cut_interval, |time| time.duration()),
                 clamp_target: keys.clamp_target.unwrap_or(usual.clamp_target),
+                timer_alone: keys.timer_alone.unwrap_or(usual.timer_alone),
             }))
         }
         Control::Timely => {

@@ -3,7 +3,7 @@
 use super::{Event, World};
 use crate::{
     packet::{FRAME, Ticket},
-    scenario::Switch,
+    scenario::{Ecn, Switch},
 };
 
 /// Bytes of a pause frame on the wire: the smallest Ethernet frame, preamble and gap.
@@ -47,14 +47,11 @@ impl World {
             return;
         }
         if let Some(ecn) = self.rules.ecn
-            && queue > ecn.kmin.0
+            && queue > 0
+            && self.marks(&ecn, queue, out)
         {
-            let width = (ecn.kmax.0 - ecn.kmin.0).max(1) as f64;
-            let chance = ecn.pmax * (queue - ecn.kmin.0) as f64 / width;
-            if queue >= ecn.kmax.0 || self.rng.unit() < chance {
-                self.pool.get_mut(packet.at).tos |= MARKED;
-                self.counts.marked += 1;
-            }
+            self.pool.get_mut(packet.at).tos |= MARKED;
+            self.counts.marked += 1;
         }
         self.buffers[node - self.topology.hosts].used += len;
         self.ingress[wire].bytes += len;
@@ -63,6 +60,18 @@ impl World {
         port.longest = port.longest.max(port.data.bytes);
         self.look_at_pause(wire);
         self.send(out);
+    }
+
+    /// Whether a packet is marked that joins a queue of so many bytes at the sending end of a wire.
+    fn marks(&mut self, ecn: &Ecn, queue: u64, out: usize) -> bool {
+        // A multiple at ports of another rate.
+        let times = ecn.at.map_or(1.0, |at| self.topology.wires[out].rate as f64 / at.0 as f64);
+        let [kmin, kmax] = [ecn.kmin, ecn.kmax].map(|size| (size.0 as f64 * times) as u64);
+        if queue <= kmin {
+            return false;
+        }
+        let width = (kmax - kmin).max(1) as f64;
+        queue >= kmax || self.rng.unit() < ecn.pmax * (queue - kmin) as f64 / width
     }
 
     /// A data packet leaves a switch.
