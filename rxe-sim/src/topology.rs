@@ -290,24 +290,29 @@ pub fn find_wires(topology: &Topology, names: &[String]) -> Result<Vec<(usize, S
 mod tests {
     use super::*;
 
+    /// How many hops all ways from one host to another have, and how many ways there are, by 2000 hashes.
+    fn ways(net: &Topology, from: usize, to: usize) -> (usize, usize) {
+        let mut found = std::collections::HashSet::new();
+        for hash in 0..2000_u32 {
+            let (mut node, mut way) = (from, Vec::new());
+            while node != to {
+                node = net.wires[net.next(node, to, hash.wrapping_mul(0x9e37_79b9))].to;
+                way.push(node);
+            }
+            found.insert(way);
+        }
+        let hops = found.iter().next().map_or(0, Vec::len);
+        assert!(found.iter().all(|way| way.len() == hops), "{found:?}");
+        (hops, found.len())
+    }
+
     #[test]
     fn a_fat_tree_has_its_size_and_all_its_ways() {
         let network = Network::FatTree { ports: 6, rate: Rate(1), delay: Span(1) };
         let tree = Topology::build(&network).unwrap();
         assert_eq!((tree.hosts, tree.names.len()), (54, 54 + 45));
-        for (from, to, hops) in [(0, 1, 2), (0, 3, 4), (0, 53, 6)] {
-            let mut ways = std::collections::HashSet::new();
-            for hash in 0..500_u32 {
-                let (mut node, mut way) = (from, Vec::new());
-                while node != to {
-                    node = tree.wires[tree.next(node, to, hash.wrapping_mul(0x9e37_79b9))].to;
-                    way.push(node);
-                }
-                assert_eq!(way.len(), hops);
-                ways.insert(way);
-            }
-            assert_eq!(ways.len(), [1, 1, 3, 3, 9][hops - 2], "all of them are used");
-        }
+        let found = [1, 3, 53].map(|to| ways(&tree, 0, to));
+        assert_eq!(found, [(2, 1), (4, 3), (6, 9)], "all of them are used");
     }
 
     /// The network of HPCC's simulations: 320 hosts, 20 switches above them, 20 above those, and 16 at the top.
@@ -318,19 +323,8 @@ mod tests {
             Network::Pods { pods: 5, tors: 4, aggregations: 4, cores: 4, hosts: 16, rate, uplink, delay };
         let net = Topology::build(&network).unwrap();
         assert_eq!((net.hosts, net.names.len(), net.wires.len()), (320, 376, 2 * 480));
-        for (from, to, hops, ways) in [(0, 1, 2, 1), (0, 16, 4, 4), (0, 319, 6, 16)] {
-            let mut found = std::collections::HashSet::new();
-            for hash in 0..2000_u32 {
-                let (mut node, mut way) = (from, Vec::new());
-                while node != to {
-                    node = net.wires[net.next(node, to, hash.wrapping_mul(0x9e37_79b9))].to;
-                    way.push(node);
-                }
-                assert_eq!(way.len(), hops);
-                found.insert(way);
-            }
-            assert_eq!(found.len(), ways, "all of them are used");
-        }
+        let found = [1, 16, 319].map(|to| ways(&net, 0, to));
+        assert_eq!(found, [(2, 1), (4, 4), (6, 16)], "all of them are used");
     }
 
     #[test]
