@@ -45,7 +45,8 @@ pub enum AccessError {
 }
 
 /// Registered memory. Implementations check the key, the domain, the right and the range on every call, and keep to the
-/// placement contract of [`Memory::write`].
+/// placement contract of [`Memory::write`]. Who has nothing but reads and writes need not say more: the other calls refuse
+/// every key.
 pub trait Memory {
     /// Checks without touching; `len` 0 is always right.
     ///
@@ -80,24 +81,30 @@ pub trait Memory {
     /// Why it was not done.
     fn compare_swap(
         &self,
-        asker: Asker,
+        _asker: Asker,
         key: Key,
-        addr: u64,
-        compare: u64,
-        swap: u64,
-    ) -> Result<u64, AccessError>;
+        _addr: u64,
+        _compare: u64,
+        _swap: u64,
+    ) -> Result<u64, AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
 
     /// Adds to the 8 bytes (native byte order, wrapping); gives the original value. Needs [`Access::REMOTE_ATOMIC`].
     ///
     /// # Errors
     /// Why it was not done.
-    fn fetch_add(&self, asker: Asker, key: Key, addr: u64, add: u64) -> Result<u64, AccessError>;
+    fn fetch_add(&self, _asker: Asker, key: Key, _addr: u64, _add: u64) -> Result<u64, AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
 
     /// Stores 8 bytes at once with release. Needs [`Access::REMOTE_WRITE`].
     ///
     /// # Errors
     /// Why it was not done.
-    fn atomic_write(&self, asker: Asker, key: Key, addr: u64, value: [u8; 8]) -> Result<(), AccessError>;
+    fn atomic_write(&self, _asker: Asker, key: Key, _addr: u64, _value: [u8; 8]) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
 
     /// Makes earlier writes to a range (or with `whole` to the whole region) visible or persistent. `need` holds
     /// [`Access::FLUSH_GLOBAL`] and/or [`Access::FLUSH_PERSISTENT`].
@@ -106,24 +113,30 @@ pub trait Memory {
     /// Why it was not done.
     fn flush(
         &self,
-        asker: Asker,
+        _asker: Asker,
         key: Key,
-        range: (u64, u64),
-        whole: bool,
-        need: Access,
-    ) -> Result<(), AccessError>;
+        _range: (u64, u64),
+        _whole: bool,
+        _need: Access,
+    ) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
 
     /// Binds or unbinds a memory window.
     ///
     /// # Errors
     /// Why it was not done.
-    fn bind_window(&self, asker: Asker, bind: &BindWindow) -> Result<(), AccessError>;
+    fn bind_window(&self, _asker: Asker, bind: &BindWindow) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(bind.window))
+    }
 
     /// Invalidates a type 2 window or a region that allows it, locally or (`remote`) because the peer's SEND says so.
     ///
     /// # Errors
     /// Why it was not done.
-    fn invalidate(&self, asker: Asker, key: Key, remote: bool) -> Result<(), AccessError>;
+    fn invalidate(&self, _asker: Asker, key: Key, _remote: bool) -> Result<(), AccessError> {
+        Err(AccessError::UnknownKey(key))
+    }
 }
 
 /// No memory at all: for calls that only queue or flush work.
@@ -139,30 +152,6 @@ impl Memory for NoMemory {
     }
 
     fn write(&self, _: Asker, key: Key, _: u64, _: Access, _: &[u8]) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn compare_swap(&self, _: Asker, key: Key, _: u64, _: u64, _: u64) -> Result<u64, AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn fetch_add(&self, _: Asker, key: Key, _: u64, _: u64) -> Result<u64, AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn atomic_write(&self, _: Asker, key: Key, _: u64, _: [u8; 8]) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn flush(&self, _: Asker, key: Key, _: (u64, u64), _: bool, _: Access) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn bind_window(&self, _: Asker, bind: &BindWindow) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(bind.window))
-    }
-
-    fn invalidate(&self, _: Asker, key: Key, _: bool) -> Result<(), AccessError> {
         Err(AccessError::UnknownKey(key))
     }
 }

@@ -104,16 +104,19 @@ fn play(args: &Play) -> Outcome {
     let mut taps = Vec::new();
     for wish in &args.pcap {
         let (wire, file) = wish.split_once('=').ok_or_else(|| format!("--pcap {wish}: say FROM-TO=FILE"))?;
+        let wire = world.wire(wire).ok_or_else(|| {
+            format!("--pcap {wish}: there is no link {wire:?}; links are named by their ends, as s0-h1")
+        })?;
         let tap = Tap::create(Path::new(file)).map_err(|error| format!("{file}: {error}"))?;
-        world.tap(wire, tap.clone())?;
+        world.tap(wire, tap.clone());
         taps.push((file.to_owned(), tap));
     }
     let (bar, start) = (bar(1000), Instant::now());
     world.run(|part| bar.set_position((part * 1000.0) as u64));
     bar.finish_and_clear();
     let report = Report::new(&scenario.title, scenario.seed, &world, start.elapsed());
-    if let Some((file, error)) = taps.iter().find_map(|(file, tap)| Some((file, tap.error()?))) {
-        return Err(format!("{file}: {error}").into());
+    for (file, tap) in &taps {
+        tap.finish().map_err(|error| format!("{file}: {error}"))?;
     }
     if let Some(out) = &args.out {
         write_all(out, &world, &report).map_err(|error| format!("{}: {error}", out.display()))?;

@@ -1,16 +1,17 @@
 //! Packets in the network: the headers as the endpoint wrote them, and how long the whole is. Payload bytes are nowhere.
 //!
-//! All packets lie in one pool; queues are chained through them, so nothing is allocated once the pool has grown.
+//! All packets lie in one pool, and queues are rings of [`Ticket`]s, so nothing is allocated once they have grown.
+
+use std::collections::VecDeque;
 
 /// Longest headers that are kept: BTH and what a reliable request or answer has behind it.
 pub const HEADERS: usize = 40;
 /// What an Ethernet frame has around a packet (BTH to ICRC): preamble and gap 20, MAC header 14, IPv4 20, UDP 8, checksum 4.
-pub const FRAME: u32 = 66;
+pub const FRAME: u16 = 66;
 
-const NONE: u32 = u32::MAX;
-
-/// A packet on its way.
+/// A packet on its way. In one line of the processor's cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub struct Packet {
     /// BTH and extension headers.
     pub headers: [u8; HEADERS],
@@ -28,13 +29,9 @@ pub struct Packet {
     pub hash: u32,
     /// Whether it goes before data and is neither paused nor dropped: acknowledgements and notifications.
     pub control: bool,
-    /// When it reaches the end of the wire that it is on, picoseconds.
-    pub arrives: u64,
-    /// The wire by which it came into the switch it waits in.
-    pub ingress: u32,
-    /// The packet behind it in its queue.
-    pub(crate) next: u32,
 }
+
+const _: () = assert!(size_of::<Packet>() == 64);
 
 impl Packet {
     /// A packet with nothing in it.
@@ -47,16 +44,7 @@ impl Packet {
         dst: 0,
         hash: 0,
         control: false,
-        arrives: 0,
-        ingress: 0,
-        next: NONE,
     };
-
-    /// Bytes that it takes on a wire.
-    #[must_use]
-    pub const fn wire_len(&self) -> u32 {
-        self.len as u32 + FRAME
-    }
 
     /// Sequence number.
     #[must_use]
@@ -80,13 +68,14 @@ pub struct Pool {
 
 impl Pool {
     /// Puts a packet into it.
-    pub fn insert(&mut self, packet: Packet) -> u32 {
-        if let Some(at) = self.free.pop() {
-            self.packets[at as usize] = packet;
-            return at;
-        }
-        self.packets.push(packet);
-        self.packets.len() as u32 - 1
+    pub fn insert(&mut self, packet: Packet) -> Ticket {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.packets.push(Packet::EMPTY);
+            self.packets.len() as u32 - 1
+        });
+        self.packets[at as usize] = packet;
+        let Packet { hash, dst, control, len, .. } = packet;
+        Ticket { at, hash, ingress: 0, wire_len: len + FRAME, dst, control }
     }
 
     /// Takes a packet out.
@@ -120,50 +109,53 @@ impl Pool {
     }
 }
 
+/// What switches and wires have to know of a packet in the pool. Queues hold these, side by side, so that on its way through
+/// the network the packet itself, which lies anywhere in memory, is not touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// Its place in the pool.
+    pub at: u32,
+    /// What switches choose the way by.
+    pub hash: u32,
+    /// The wire by which it came into the switch it waits in.
+    pub ingress: u32,
+    /// Bytes that it takes on a wire.
+    pub wire_len: u16,
+    /// Receiving host.
+    pub dst: u16,
+    /// Whether it goes before data and is neither paused nor dropped.
+    pub control: bool,
+}
+
 /// Packets one behind the other.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Queue {
-    head: u32,
-    tail: u32,
+    tickets: VecDeque<Ticket>,
     /// Bytes on the wire of all in it.
     pub bytes: u64,
 }
 
-impl Default for Queue {
-    fn default() -> Self {
-        Self { head: NONE, tail: NONE, bytes: 0 }
-    }
-}
-
 impl Queue {
-    /// The first packet.
+    /// Whether none is in it.
     #[inline]
     #[must_use]
-    pub const fn front(&self) -> Option<u32> {
-        if self.head == NONE { None } else { Some(self.head) }
+    pub fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
     }
 
     /// Adds a packet behind the others.
     #[inline]
-    pub fn push(&mut self, pool: &mut Pool, at: u32) {
-        pool.get_mut(at).next = NONE;
-        self.bytes += u64::from(pool.get(at).wire_len());
-        if self.head == NONE {
-            self.head = at;
-        } else {
-            pool.get_mut(self.tail).next = at;
-        }
-        self.tail = at;
+    pub fn push(&mut self, ticket: Ticket) {
+        self.bytes += u64::from(ticket.wire_len);
+        self.tickets.push_back(ticket);
     }
 
     /// Takes the first packet.
     #[inline]
-    pub fn pop(&mut self, pool: &Pool) -> Option<u32> {
-        let at = self.front()?;
-        let packet = pool.get(at);
-        self.head = packet.next;
-        self.bytes -= u64::from(packet.wire_len());
-        Some(at)
+    pub fn pop(&mut self) -> Option<Ticket> {
+        let ticket = self.tickets.pop_front()?;
+        self.bytes -= u64::from(ticket.wire_len);
+        Some(ticket)
     }
 }
 
@@ -175,15 +167,14 @@ mod tests {
     fn queues_keep_order_and_count_bytes() {
         let (mut pool, mut queue) = (Pool::default(), Queue::default());
         for len in [100, 200, 300] {
-            let at = pool.insert(Packet { len, ..Packet::EMPTY });
-            queue.push(&mut pool, at);
+            queue.push(pool.insert(Packet { len, ..Packet::EMPTY }));
         }
         assert_eq!(queue.bytes, 600 + 3 * u64::from(FRAME));
         for len in [100, 200, 300] {
-            let at = queue.pop(&pool).unwrap();
-            assert_eq!(pool.get(at).len, len);
-            pool.remove(at);
+            let ticket = queue.pop().unwrap();
+            assert_eq!(pool.get(ticket.at).len, len);
+            pool.remove(ticket.at);
         }
-        assert!(queue.pop(&pool).is_none() && queue.bytes == 0 && pool.is_empty());
+        assert!(queue.pop().is_none() && queue.bytes == 0 && pool.is_empty());
     }
 }

@@ -7,13 +7,22 @@ use pcap_file::{
     pcap::{PcapHeader, PcapPacket, PcapWriter},
 };
 use rxe_core::wire::{FlushIcrc, Ident, Sealer, icrc::Route};
-use std::{cell::RefCell, fmt, fs::File, io::BufWriter, path::Path, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    fmt,
+    fs::File,
+    io::{BufWriter, Write},
+    path::Path,
+    rc::Rc,
+    time::Duration,
+};
 
 /// Ethernet, IPv4 and UDP.
 const AROUND: usize = 42;
 
 struct Sink {
-    writer: PcapWriter<BufWriter<File>>,
+    /// `None` once it is finished.
+    writer: Option<PcapWriter<BufWriter<File>>>,
     error: Option<PcapError>,
 }
 
@@ -40,23 +49,41 @@ impl Tap {
         };
         let writer =
             PcapWriter::with_header(BufWriter::new(File::create(path).map_err(PcapError::IoError)?), header)?;
-        Ok(Self(Rc::new(RefCell::new(Sink { writer, error: None }))))
+        Ok(Self(Rc::new(RefCell::new(Sink { writer: Some(writer), error: None }))))
     }
 
     pub(crate) fn record(&self, now: u64, packet: &Packet) {
         let frame = frame(packet);
         let at = Duration::from_nanos(now / NANO);
         let sink = &mut *self.0.borrow_mut();
-        if sink.error.is_none() {
-            sink.error = sink.writer.write_packet(&PcapPacket::new(at, frame.len() as u32, &frame)).err();
+        if let Some(writer) = sink.writer.as_mut().filter(|_| sink.error.is_none()) {
+            sink.error = writer.write_packet(&PcapPacket::new(at, frame.len() as u32, &frame)).err();
         }
     }
 
-    /// The first error of writing, if there was one.
-    #[must_use]
-    pub fn error(&self) -> Option<String> {
-        self.0.borrow().error.as_ref().map(ToString::to_string)
+    /// Writes what is held back. Nothing is recorded after that.
+    ///
+    /// # Errors
+    /// The first error of writing, whenever it was.
+    pub fn finish(&self) -> Result<(), PcapError> {
+        let sink = &mut *self.0.borrow_mut();
+        let flushed = sink.writer.take().map_or(Ok(()), |writer| writer.into_writer().flush());
+        match sink.error.take() {
+            Some(error) => Err(error),
+            None => flushed.map_err(PcapError::IoError),
+        }
     }
+}
+
+/// The checksum of an IPv4 header whose own field is 0 (RFC 1071): what makes the sum of all words, carries added in, 0xffff.
+fn checksum(header: &[u8; 20]) -> u16 {
+    let words = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let mut sum: u32 = words.sum();
+    // The first addition may carry once more.
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
 }
 
 fn frame(packet: &Packet) -> Vec<u8> {
@@ -71,8 +98,7 @@ fn frame(packet: &Packet) -> Vec<u8> {
     ip[2..4].copy_from_slice(&(udp_len + 20).to_be_bytes());
     ip[12..16].copy_from_slice(&address(packet.src.into()).octets());
     ip[16..20].copy_from_slice(&address(packet.dst.into()).octets());
-    let sum: u32 = ip.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    let sum = checksum(&ip);
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     out.extend_from_slice(&ip);
     out.extend_from_slice(&(0xc000 | packet.hash as u16 >> 2).to_be_bytes());
@@ -87,4 +113,34 @@ fn frame(packet: &Packet) -> Vec<u8> {
     Sealer::new(&route, Ident::Zero).seal(0, &mut body, FlushIcrc::Standard);
     out.extend_from_slice(&body);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a receiver does with a header: all words, the checksum included, add up to 0xffff. Among many addresses and
+    /// lengths some carry twice.
+    #[test]
+    fn checksums_are_right_for_all_hosts() {
+        for host in (0..60_000).step_by(7) {
+            let packet = Packet { src: host, dst: host ^ 0x5a5a, len: host % 4096 + 16, ..Packet::EMPTY };
+            let frame = frame(&packet);
+            let words = frame[14..34].chunks_exact(2).map(|two| u16::from_be_bytes([two[0], two[1]]));
+            let sum = words.fold(0_u16, |sum, word| {
+                let (sum, carry) = sum.overflowing_add(word);
+                sum + u16::from(carry)
+            });
+            assert_eq!(sum, 0xffff, "host {host}");
+        }
+    }
+
+    /// A file system without room, of which one hears only when what was held back is written.
+    #[test]
+    fn a_capture_that_found_no_room_is_an_error() {
+        let tap = Tap::create(Path::new("/dev/full")).expect("a device");
+        tap.record(0, &Packet { len: 20, ..Packet::EMPTY });
+        assert!(tap.finish().is_err());
+        assert!(tap.finish().is_ok(), "told once");
+    }
 }

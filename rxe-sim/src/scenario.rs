@@ -1,6 +1,8 @@
 //! Scenario files: what the network is, what its switches and adapters do, and who sends what. TOML; every key is described
 //! here, and an unknown or wrong one is an error that names its line.
 
+mod check;
+
 use crate::units::{Rate, Size, Span};
 use serde::Deserialize;
 use thiserror::Error;
@@ -72,6 +74,26 @@ pub enum Network {
         /// Propagation delay of all links.
         delay: Span,
     },
+    /// Pods of top-of-rack switches, `tor0` and so on, and aggregation switches, each connected to all of the other kind in its
+    /// pod; the first aggregation switches of all pods are connected to the same core switches, the second ones to others, and so on.
+    Pods {
+        /// Pods.
+        pods: usize,
+        /// Top-of-rack switches of a pod.
+        tors: usize,
+        /// Aggregation switches of a pod.
+        aggregations: usize,
+        /// Core switches that an aggregation switch is connected to.
+        cores: usize,
+        /// Hosts of a top-of-rack switch.
+        hosts: usize,
+        /// Rate of hosts' links.
+        rate: Rate,
+        /// Rate of the links between switches.
+        uplink: Rate,
+        /// Propagation delay of all links.
+        delay: Span,
+    },
     /// By hand.
     Custom {
         /// Names of hosts.
@@ -113,6 +135,9 @@ pub struct Ecn {
     pub kmax: Size,
     /// Chance just below `kmax`, 0 to 1.
     pub pmax: f64,
+    /// The rate of the ports that `kmin` and `kmax` are for: at others they are as many times as large as the rate. The same at
+    /// all ports without it.
+    pub at: Option<Rate>,
 }
 
 /// When the sender at the other end of a link is paused.
@@ -213,6 +238,8 @@ pub struct DcqcnKeys {
     pub cut_interval: Option<Span>,
     /// Whether every cut takes the target along, also a second one in a row.
     pub clamp_target: Option<bool>,
+    /// Whether only the timer raises the rate, as in the simulator of HPCC's authors.
+    pub timer_alone: Option<bool>,
 }
 
 /// TIMELY's parameters; see [`rxe_core::qp::TimelyParams`].
@@ -355,76 +382,5 @@ impl Scenario {
         let scenario: Self = toml::from_str(text).map_err(Box::new)?;
         scenario.check()?;
         Ok(scenario)
-    }
-
-    /// Looks for values that make no sense.
-    ///
-    /// # Errors
-    /// The first.
-    pub fn check(&self) -> Result<(), ScenarioError> {
-        let value = |key, problem: String| ScenarioError::value(key, problem);
-        if rxe_core::qp::Mtu::from_bytes(self.adapter.mtu).is_none() {
-            return Err(value(
-                "adapter.mtu",
-                format!("{} is none of 256, 512, 1024, 2048, 4096", self.adapter.mtu),
-            ));
-        }
-        if let Some(ecn) = self.switch.ecn {
-            if ecn.kmin > ecn.kmax {
-                return Err(value("switch.ecn", format!("kmin {} is above kmax {}", ecn.kmin.0, ecn.kmax.0)));
-            }
-            if !(0.0..=1.0).contains(&ecn.pmax) {
-                return Err(value("switch.ecn.pmax", format!("{} is not between 0 and 1", ecn.pmax)));
-            }
-        }
-        if let Some(pfc) = self.switch.pfc {
-            match (pfc.xoff, pfc.alpha) {
-                (Some(_), None) => {}
-                (None, Some(_)) if self.switch.buffer.is_some() => {}
-                (None, Some(_)) => {
-                    return Err(value(
-                        "switch.pfc.alpha",
-                        "needs a shared buffer (switch.buffer), of which it is a part".into(),
-                    ));
-                }
-                _ => return Err(value("switch.pfc", "say either xoff or alpha".into())),
-            }
-        }
-        if self.switch.buffer.is_some() && self.switch.port_buffer.is_some() {
-            return Err(value(
-                "switch.port_buffer",
-                "a switch has either a shared buffer or one for each port".into(),
-            ));
-        }
-        if self.adapter.recovery == Recovery::Selective
-            && self.adapter.window.is_none_or(|window| window.0 > 4_000_000)
-        {
-            return Err(value(
-                "adapter.window",
-                "selective repeat needs one, up to 4 MB: what receivers may have to keep".into(),
-            ));
-        }
-        for traffic in &self.traffic {
-            match traffic {
-                Traffic::Poisson { load, .. } if !(*load > 0.0 && *load <= 1.0) => {
-                    return Err(value("traffic.load", format!("{load} is not above 0 and up to 1")));
-                }
-                Traffic::Flows { size, .. }
-                | Traffic::Permutation { size, .. }
-                | Traffic::Incast { size, .. }
-                    if size.0 == 0 || size.0 > 1 << 31 =>
-                {
-                    return Err(value(
-                        "traffic.size",
-                        format!("{} bytes: a message has 1 B to 2 GiB", size.0),
-                    ));
-                }
-                Traffic::Incast { every, .. } if every.0 == 0 => {
-                    return Err(value("traffic.every", "must be longer than nothing".into()));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 }

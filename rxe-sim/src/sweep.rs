@@ -143,18 +143,33 @@ impl Plan {
     /// # Errors
     /// What the job's values make wrong.
     pub fn scenario(&self, job: &Job) -> Result<Scenario, ScenarioError> {
+        let scenario: Scenario = self.with_values(job)?.try_into().map_err(Box::new)?;
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// The scenario's file with a job's values in it.
+    fn with_values(&self, job: &Job) -> Result<toml::Value, ScenarioError> {
         let mut value = self.scenario.clone();
         let cell =
             job.values.get(CELL).and_then(toml::Value::as_str).and_then(|name| self.sweep.cells.get(name));
         for (key, wanted) in
             job.values.iter().filter(|(key, _)| *key != CELL).chain(cell.into_iter().flatten())
         {
-            set(&mut value, key, wanted);
+            set(&mut value, key, wanted).map_err(|what| {
+                ScenarioError::value("sweep", format!("{key:?} is nothing that can be set: {what}"))
+            })?;
         }
-        set(&mut value, "seed", &toml::Value::Integer(job.seed.cast_signed()));
-        let scenario: Scenario = value.try_into().map_err(Box::new)?;
-        scenario.check()?;
-        Ok(scenario)
+        if let Some(table) = value.as_table_mut() {
+            table.insert("seed".into(), toml::Value::Integer(job.seed.cast_signed()));
+        }
+        Ok(value)
+    }
+
+    /// What a job's result begins with: by this it is known again. Another scenario than the one that was played, or other
+    /// values, make it another job.
+    fn identity(&self, job: &Job) -> Result<serde_json::Value, ScenarioError> {
+        Ok(serde_json::json!({ "job": job, "scenario": self.with_values(job)? }))
     }
 
     fn result(folder: &Path, job: &Job) -> PathBuf {
@@ -180,7 +195,9 @@ impl Plan {
         let mut world = World::new(&scenario).map_err(wrong)?;
         world.run(|_| ());
         let report = Report::new(&scenario.title, job.seed, &world, start.elapsed());
-        let text = serde_json::json!({ "job": job, "report": report }).to_string();
+        let mut result = self.identity(job).map_err(wrong)?;
+        result["report"] = serde_json::to_value(&report).unwrap_or_default();
+        let text = result.to_string();
         // In two steps, so that a job that was stopped leaves nothing that looks done.
         let part = path.with_extension("part");
         let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &path));
@@ -189,10 +206,17 @@ impl Plan {
     }
 
     fn is_done(&self, path: &Path, job: &Job) -> bool {
-        let known = fs::read_to_string(path)
-            .ok()
-            .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
-        known.is_some_and(|known| serde_json::to_value(job).is_ok_and(|job| known["job"] == job))
+        self.report(path, job).is_some()
+    }
+
+    /// The report in a job's result, if there is one and it is of this job.
+    fn report(&self, path: &Path, job: &Job) -> Option<serde_json::Value> {
+        let mut known: serde_json::Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
+        let report = known.get_mut("report")?.take();
+        known.as_object_mut()?.remove("report");
+        // By way of its text, too: what is read of a fraction may differ from it in the last bit.
+        let wanted = serde_json::from_str(&self.identity(job).ok()?.to_string()).ok();
+        (wanted == Some(known)).then_some(report)
     }
 
     /// The numbers of the jobs that have no result in `folder`, in rising order.
@@ -229,7 +253,7 @@ impl Plan {
     }
 
     /// Writes `table.csv` (a line a job) and `summary.csv` (a line for each combination of values: mean, least and most over
-    /// the seeds) from what is there. How many jobs are missing.
+    /// the seeds) from what is there. A number that a report does not have is left empty. How many jobs are missing.
     ///
     /// # Errors
     /// What the file system says.
@@ -246,26 +270,24 @@ impl Plan {
         let seeds = usize::try_from(self.sweep.seeds).unwrap_or(1).max(1);
         for jobs in self.jobs.chunks(seeds) {
             let values: Vec<String> = jobs[0].values.values().map(plain).collect();
-            let mut found: Vec<Vec<f64>> = Vec::new();
+            let mut found: Vec<Vec<Option<f64>>> = Vec::new();
             for job in jobs {
-                let path = Self::result(folder, job);
-                if !self.is_done(&path, job) {
+                let Some(report) = self.report(&Self::result(folder, job), job) else {
                     missing += 1;
                     continue;
-                }
-                let known: serde_json::Value = serde_json::from_str(&read(&path)?).unwrap_or_default();
-                let numbers: Vec<f64> =
-                    self.sweep.show.iter().map(|name| number(&known["report"], name)).collect();
-                let texts =
-                    std::iter::once(job.seed.to_string()).chain(numbers.iter().map(ToString::to_string));
+                };
+                let numbers: Vec<_> = self.sweep.show.iter().map(|name| number(&report, name)).collect();
+                let text = |number: &Option<f64>| number.map_or_else(String::new, |n| n.to_string());
+                let texts = std::iter::once(job.seed.to_string()).chain(numbers.iter().map(text));
                 table.push(values.iter().cloned().chain(texts).collect::<Vec<_>>().join(","));
                 found.push(numbers);
             }
             let figures = (0..self.sweep.show.len()).flat_map(|at| {
-                let column = || found.iter().map(|numbers| numbers[at]);
-                let mean = column().sum::<f64>() / found.len().max(1) as f64;
-                [mean, column().fold(f64::MAX, f64::min), column().fold(f64::MIN, f64::max)]
-                    .map(|n| format!("{n:.4}"))
+                let column: Vec<f64> = found.iter().filter_map(|numbers| numbers[at]).collect();
+                let mean = (!column.is_empty()).then(|| column.iter().sum::<f64>() / column.len() as f64);
+                let (least, most) =
+                    (column.iter().copied().reduce(f64::min), column.iter().copied().reduce(f64::max));
+                [mean, least, most].map(|number| number.map_or_else(String::new, |n| format!("{n:.4}")))
             });
             let texts = std::iter::once(found.len().to_string()).chain(figures);
             if !found.is_empty() {
@@ -289,34 +311,133 @@ fn plain(value: &toml::Value) -> String {
     }
 }
 
-/// The number at a path with dots; numbers in the path count list entries.
-fn number(report: &serde_json::Value, path: &str) -> f64 {
+/// The number at a path with dots, if there is one; numbers in the path count list entries.
+fn number(report: &serde_json::Value, path: &str) -> Option<f64> {
     let found = path.split('.').fold(report, |value, key| match key.parse::<usize>() {
         Ok(index) if value.is_array() => &value[index],
         _ => &value[key],
     });
-    found.as_f64().unwrap_or(f64::NAN)
+    found.as_f64()
 }
 
 /// Sets the value at a path with dots; numbers in the path count list entries. An empty table takes a key away.
-fn set(value: &mut toml::Value, path: &str, wanted: &toml::Value) {
+///
+/// # Errors
+/// What is in the way. A key that scenarios do not have is not noticed here, but when the scenario is read.
+fn set(value: &mut toml::Value, path: &str, wanted: &toml::Value) -> Result<(), String> {
     let (key, rest) = path.split_once('.').map_or((path, None), |(key, rest)| (key, Some(rest)));
     let place = match value {
         toml::Value::Array(list) => {
-            let Some(place) = key.parse::<usize>().ok().and_then(|index| list.get_mut(index)) else { return };
-            place
+            let count = list.len();
+            let place = key.parse::<usize>().ok().and_then(|index| list.get_mut(index));
+            place.ok_or_else(|| format!("{key:?} where there is a list of {count}, counted from 0"))?
         }
         toml::Value::Table(table) => {
             if rest.is_none() && wanted.as_table().is_some_and(toml::Table::is_empty) {
                 table.remove(key);
-                return;
+                return Ok(());
             }
             table.entry(key).or_insert_with(|| toml::Value::Table(toml::Table::new()))
         }
-        _ => return,
+        _ => return Err(format!("{key:?} where there is a {}", value.type_str())),
     };
     match rest {
         Some(rest) => set(place, rest, wanted),
-        None => place.clone_from(wanted),
+        None => {
+            place.clone_from(wanted);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCENARIO: &str = "end = \"1ms\"\n[network]\nkind = \"star\"\nhosts = 2\nrate = \"10gbit\"\ndelay = \"1us\"\n\
+        [[traffic]]\nkind = \"flows\"\nfrom = [\"h0\"]\nto = \"h1\"\nsize = \"10KB\"\n";
+
+    /// A folder with a scenario and a sweep of it; goes with its owner.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str, sweep: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("rxe-sim-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).expect("a folder");
+            fs::write(path.join("scenario.toml"), SCENARIO).expect("a scenario");
+            let folder = Self(path);
+            folder.write(sweep);
+            folder
+        }
+
+        fn write(&self, sweep: &str) {
+            let sweep = format!("scenario = \"scenario.toml\"\nseeds = 2\n{sweep}");
+            fs::write(self.0.join("x.sweep.toml"), sweep).expect("a sweep");
+        }
+
+        fn plan(&self) -> Result<Plan, SweepError> {
+            Plan::read(&self.0.join("x.sweep.toml"))
+        }
+
+        fn play(&self) -> Plan {
+            let plan = self.plan().expect("a plan");
+            assert_eq!(plan.play_all(&self.0, 2, |_, _| ()), 0);
+            assert_eq!(plan.tabulate(&self.0).expect("tables"), 0);
+            plan
+        }
+
+        fn lines(&self, name: &str) -> Vec<String> {
+            let text = fs::read_to_string(self.0.join(name)).expect("a table");
+            text.lines().map(str::to_owned).collect()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn results_of_another_scenario_are_played_anew() {
+        let folder = Folder::new("stale", "show = [\"all.delivered\", \"counts.packets\"]");
+        let plan = folder.play();
+        assert_eq!(folder.lines("table.csv")[1], "1,1,10");
+        assert!(!plan.play(&folder.0, 0).expect("it is there"), "not again");
+        let larger = SCENARIO.replace("10KB", "20KB");
+        fs::write(folder.0.join("scenario.toml"), larger).expect("a scenario");
+        assert_eq!(folder.plan().expect("a plan").missing(&folder.0), [0, 1]);
+        folder.play();
+        assert_eq!(folder.lines("table.csv")[1], "1,1,20");
+    }
+
+    #[test]
+    fn a_cell_that_was_changed_is_played_anew() {
+        let sweep =
+            |mtu| format!("show = [\"counts.packets\"]\n[cells.a]\n[cells.b]\n\"adapter.mtu\" = {mtu}");
+        let folder = Folder::new("cells", &sweep(512));
+        folder.play();
+        assert_eq!(folder.lines("table.csv")[1..], ["a,1,10", "a,2,10", "b,1,20", "b,2,20"]);
+        folder.write(&sweep(256));
+        assert_eq!(folder.plan().expect("a plan").missing(&folder.0), [2, 3]);
+    }
+
+    #[test]
+    fn numbers_that_a_report_does_not_have_are_left_empty() {
+        let folder = Folder::new("empty", "show = [\"all.delivered\", \"no.such\"]");
+        folder.play();
+        assert_eq!(folder.lines("table.csv")[1], "1,1,");
+        assert_eq!(folder.lines("summary.csv")[1], "2,1.0000,1.0000,1.0000,,,");
+    }
+
+    #[test]
+    fn keys_that_lead_nowhere_are_told() {
+        for (key, told) in
+            [("traffic.3.size", "a list of 1"), ("end.x", "a string"), ("colour", "unknown field")]
+        {
+            let folder = Folder::new("nowhere", &format!("show = []\n[vary]\n\"{key}\" = [\"1KB\"]"));
+            let error = folder.plan().expect_err(key).to_string();
+            assert!(error.contains(told), "{key}: {error}");
+        }
     }
 }

@@ -32,8 +32,13 @@ pub struct Topology {
     pub names: Vec<String>,
     /// All wires, two for each link.
     pub wires: Vec<Wire>,
-    /// By node and host: the range of `choices` that leads there.
-    ways: Vec<(u32, u32)>,
+    /// The wire of each host.
+    links: Vec<u32>,
+    /// By switch and host: which of the sets leads there.
+    ways: Vec<u32>,
+    /// Sets of wires, as ranges of `choices`. Switches have few different ones: a wire down to each host or switch, and all
+    /// wires up.
+    sets: Vec<(u32, u32)>,
     choices: Vec<u32>,
 }
 
@@ -75,6 +80,28 @@ impl Topology {
                 *hosts
             }
             Network::FatTree { ports, rate, delay } => fat_tree(&mut net, *ports, *rate, *delay)?,
+            Network::Pods { pods, tors, aggregations, cores, hosts, rate, uplink, delay } => {
+                net.hosts(pods * tors * hosts);
+                let mut nodes = |name: &str, count| -> Vec<usize> {
+                    (0..count).map(|at| net.node(format!("{name}{at}"))).collect()
+                };
+                let (tor, agg) = (nodes("tor", pods * tors), nodes("agg", pods * aggregations));
+                let core = nodes("core", aggregations * cores);
+                (0..pods * tors * hosts)
+                    .for_each(|host| net.link(host, tor[host / hosts], *rate, *delay, 0.0));
+                for pod in 0..*pods {
+                    for at in 0..*aggregations {
+                        let agg = agg[pod * aggregations + at];
+                        for &tor in &tor[pod * tors..(pod + 1) * tors] {
+                            net.link(tor, agg, *uplink, *delay, 0.0);
+                        }
+                        for &core in &core[at * cores..(at + 1) * cores] {
+                            net.link(agg, core, *uplink, *delay, 0.0);
+                        }
+                    }
+                }
+                pods * tors * hosts
+            }
             Network::LeafSpine { leaves, spines, hosts, rate, uplink, delay } => {
                 let count = leaves * hosts;
                 net.hosts(count);
@@ -111,9 +138,6 @@ impl Topology {
         if net.wires.iter().any(|wire| wire.rate == 0 || !(0.0..=1.0).contains(&wire.loss)) {
             return Err(ScenarioError::value("network", "rates are above 0, and losses from 0 to 1"));
         }
-        if !(2..=60_000).contains(&hosts) {
-            return Err(ScenarioError::value("network", format!("{hosts} hosts: at least 2, at most 60000")));
-        }
         Self::with_ways(net, hosts)
     }
 
@@ -128,45 +152,75 @@ impl Topology {
             let problem = format!("host {} has {} links and needs one", net.names[lone], out[lone].len());
             return Err(ScenarioError::value("network.links", problem));
         }
-        let (mut ways, mut choices) = (vec![(0, 0); nodes * hosts], Vec::new());
+        let links: Vec<u32> = out[..hosts].iter().map(|wires| wires[0]).collect();
+        let mut net = Self {
+            hosts,
+            names: net.names,
+            wires: net.wires,
+            links,
+            ways: Vec::new(),
+            sets: Vec::new(),
+            choices: Vec::new(),
+        };
+        net.ways = vec![0; (nodes - hosts) * hosts];
+        let (mut known, mut choices) = (HashMap::new(), Vec::new());
         let mut distance = vec![u32::MAX; nodes];
         for host in 0..hosts {
-            distance.fill(u32::MAX);
-            distance[host] = 0;
-            let mut front = VecDeque::from([host]);
-            while let Some(node) = front.pop_front() {
-                for &wire in &out[node] {
-                    let next = net.wires[wire as usize].to;
-                    if distance[next] == u32::MAX && next >= hosts {
-                        distance[next] = distance[node] + 1;
-                        front.push_back(next);
-                    }
+            net.measure(&out, host, &mut distance);
+            for from in (0..hosts).filter(|from| *from != host) {
+                let next = net.wires[net.links[from] as usize].to;
+                if next != host && (next < hosts || distance[next] == u32::MAX) {
+                    let problem = format!("no way from {} to {}", net.names[from], net.names[host]);
+                    return Err(ScenarioError::value("network.links", problem));
                 }
             }
-            for node in 0..nodes {
-                let start = choices.len();
-                let nearer = |wire: &&u32| {
-                    let to = net.wires[**wire as usize].to;
-                    distance[to] != u32::MAX
-                        && (node < hosts || distance[node] == distance[to] + 1)
-                        && (to >= hosts || to == host)
-                };
-                choices.extend(out[node].iter().filter(nearer));
-                if choices.len() == start && node != host {
+            for node in hosts..nodes {
+                choices.clear();
+                choices.extend(out[node].iter().copied().filter(|wire| {
+                    let to = net.wires[*wire as usize].to;
+                    (to >= hosts || to == host)
+                        && distance[to] != u32::MAX
+                        && distance[node] == distance[to] + 1
+                }));
+                if choices.is_empty() {
                     let problem = format!("no way from {} to {}", net.names[node], net.names[host]);
                     return Err(ScenarioError::value("network.links", problem));
                 }
-                ways[node * hosts + host] = (start as u32, (choices.len() - start) as u32);
+                let set = *known.entry(choices.clone()).or_insert_with(|| {
+                    net.sets.push((net.choices.len() as u32, choices.len() as u32));
+                    net.choices.extend(&choices);
+                    net.sets.len() as u32 - 1
+                });
+                net.ways[(node - hosts) * hosts + host] = set;
             }
         }
-        Ok(Self { hosts, names: net.names, wires: net.wires, ways, choices })
+        Ok(net)
+    }
+
+    /// Switches on the way from each node to `host`; `u32::MAX` where there is none. `out` has the wires of each node.
+    fn measure(&self, out: &[Vec<u32>], host: usize, distance: &mut [u32]) {
+        distance.fill(u32::MAX);
+        distance[host] = 0;
+        let mut front = VecDeque::from([host]);
+        while let Some(node) = front.pop_front() {
+            for &wire in &out[node] {
+                let next = self.wires[wire as usize].to;
+                if distance[next] == u32::MAX && next >= self.hosts {
+                    distance[next] = distance[node] + 1;
+                    front.push_back(next);
+                }
+            }
+        }
     }
 
     /// The wire by which `node` sends a packet with this hash on its way to `host`.
     #[inline]
     #[must_use]
     pub fn next(&self, node: usize, host: usize, hash: u32) -> usize {
-        let (start, count) = self.ways[node * self.hosts + host];
+        if node < self.hosts {
+            return self.links[node] as usize;
+        }
+        let (start, count) = self.sets[self.ways[(node - self.hosts) * self.hosts + host] as usize];
         let pick = if count == 1 {
             0
         } else {
@@ -214,11 +268,11 @@ fn fat_tree(net: &mut Builder, ports: usize, rate: Rate, delay: Span) -> Result<
     Ok(hosts)
 }
 
-/// Names by which wires are asked for, to their indices.
+/// Wires by their names, in the same order.
 ///
 /// # Errors
-/// The first that is none.
-pub fn find_wires(topology: &Topology, names: &[String]) -> Result<HashMap<usize, String>, ScenarioError> {
+/// The first name that is none's.
+pub fn find_wires(topology: &Topology, names: &[String]) -> Result<Vec<(usize, String)>, ScenarioError> {
     names
         .iter()
         .map(|name| {
@@ -236,24 +290,41 @@ pub fn find_wires(topology: &Topology, names: &[String]) -> Result<HashMap<usize
 mod tests {
     use super::*;
 
+    /// How many hops all ways from one host to another have, and how many ways there are, by 2000 hashes.
+    fn ways(net: &Topology, from: usize, to: usize) -> (usize, usize) {
+        let mut found = std::collections::HashSet::new();
+        for hash in 0..2000_u32 {
+            let (mut node, mut way) = (from, Vec::new());
+            while node != to {
+                node = net.wires[net.next(node, to, hash.wrapping_mul(0x9e37_79b9))].to;
+                way.push(node);
+            }
+            found.insert(way);
+        }
+        let hops = found.iter().next().map_or(0, Vec::len);
+        assert!(found.iter().all(|way| way.len() == hops), "{found:?}");
+        (hops, found.len())
+    }
+
     #[test]
     fn a_fat_tree_has_its_size_and_all_its_ways() {
         let network = Network::FatTree { ports: 6, rate: Rate(1), delay: Span(1) };
         let tree = Topology::build(&network).unwrap();
         assert_eq!((tree.hosts, tree.names.len()), (54, 54 + 45));
-        for (from, to, hops) in [(0, 1, 2), (0, 3, 4), (0, 53, 6)] {
-            let mut ways = std::collections::HashSet::new();
-            for hash in 0..500_u32 {
-                let (mut node, mut way) = (from, Vec::new());
-                while node != to {
-                    node = tree.wires[tree.next(node, to, hash.wrapping_mul(0x9e37_79b9))].to;
-                    way.push(node);
-                }
-                assert_eq!(way.len(), hops);
-                ways.insert(way);
-            }
-            assert_eq!(ways.len(), [1, 1, 3, 3, 9][hops - 2], "all of them are used");
-        }
+        let found = [1, 3, 53].map(|to| ways(&tree, 0, to));
+        assert_eq!(found, [(2, 1), (4, 3), (6, 9)], "all of them are used");
+    }
+
+    /// The network of HPCC's simulations: 320 hosts, 20 switches above them, 20 above those, and 16 at the top.
+    #[test]
+    fn pods_are_joined_by_their_cores() {
+        let (rate, uplink, delay) = (Rate(1), Rate(4), Span(1));
+        let network =
+            Network::Pods { pods: 5, tors: 4, aggregations: 4, cores: 4, hosts: 16, rate, uplink, delay };
+        let net = Topology::build(&network).unwrap();
+        assert_eq!((net.hosts, net.names.len(), net.wires.len()), (320, 376, 2 * 480));
+        let found = [1, 16, 319].map(|to| ways(&net, 0, to));
+        assert_eq!(found, [(2, 1), (4, 4), (6, 16)], "all of them are used");
     }
 
     #[test]

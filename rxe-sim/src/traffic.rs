@@ -7,6 +7,9 @@ use crate::{
     units::SECOND,
 };
 
+/// Flows of a scenario at most: what is known of each takes about 150 bytes.
+const MOST: usize = 1 << 22;
+
 /// A message from one host to another.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
@@ -104,9 +107,9 @@ impl Sizes {
 /// All flows that start before the end, in order.
 ///
 /// # Errors
-/// Hosts that do not exist.
+/// Hosts that do not exist, and more flows than there is room for.
 pub fn flows(scenario: &Scenario, topology: &Topology) -> Result<Vec<Flow>, ScenarioError> {
-    let mut flows = Vec::new();
+    let mut flows = List { flows: Vec::new(), end: scenario.end.0 };
     let host = |name: &String| {
         topology
             .node(name)
@@ -119,14 +122,17 @@ pub fn flows(scenario: &Scenario, topology: &Topology) -> Result<Vec<Flow>, Scen
         match traffic {
             Traffic::Flows { from, to, size, start, apart, count } => {
                 let dst = host(to)?;
-                for (index, name) in
-                    from.iter().flat_map(|name| std::iter::repeat_n(name, *count)).enumerate()
-                {
-                    let src = host(name)?;
-                    if src == dst {
-                        return Err(ScenarioError::value("traffic", format!("{name} sends to itself")));
+                let senders = from.iter().map(host).collect::<Result<Vec<_>, _>>()?;
+                if senders.contains(&dst) {
+                    return Err(ScenarioError::value("traffic", format!("{to} sends to itself")));
+                }
+                let mut time = start.0;
+                for src in senders.into_iter().flat_map(|src| std::iter::repeat_n(src, *count)) {
+                    if time >= scenario.end.0 {
+                        break;
                     }
-                    flows.push(flow(src, dst, size.0, start.0 + apart.0 * index as u64));
+                    flows.push(flow(src, dst, size.0, time))?;
+                    time = time.saturating_add(apart.0);
                 }
             }
             Traffic::Permutation { size, start } => {
@@ -135,7 +141,9 @@ pub fn flows(scenario: &Scenario, topology: &Topology) -> Result<Vec<Flow>, Scen
                 for last in (1..to.len()).rev() {
                     to.swap(last, rng.below(last));
                 }
-                flows.extend(to.iter().enumerate().map(|(src, &dst)| flow(src, dst, size.0, start.0)));
+                for (src, &dst) in to.iter().enumerate() {
+                    flows.push(flow(src, dst, size.0, start.0))?;
+                }
             }
             Traffic::Incast { fan_in, size, every, times } => {
                 if *fan_in >= topology.hosts {
@@ -150,7 +158,9 @@ pub fn flows(scenario: &Scenario, topology: &Topology) -> Result<Vec<Flow>, Scen
                     for place in 0..=*fan_in {
                         hosts.swap(place, place + rng.below(topology.hosts - place));
                     }
-                    flows.extend(hosts[1..=*fan_in].iter().map(|&src| flow(src, hosts[0], size.0, time)));
+                    for &src in &hosts[1..=*fan_in] {
+                        flows.push(flow(src, hosts[0], size.0, time))?;
+                    }
                 }
             }
             Traffic::Poisson { sizes, load, until } => {
@@ -169,14 +179,33 @@ pub fn flows(scenario: &Scenario, topology: &Topology) -> Result<Vec<Flow>, Scen
                     }
                     let src = rng.below(topology.hosts);
                     let dst = (src + 1 + rng.below(topology.hosts - 1)) % topology.hosts;
-                    flows.push(flow(src, dst, sizes.draw(&mut rng), time as u64));
+                    flows.push(flow(src, dst, sizes.draw(&mut rng), time as u64))?;
                 }
             }
         }
     }
-    flows.retain(|flow| flow.start < scenario.end.0);
+    let mut flows = flows.flows;
     flows.sort_by_key(|flow| flow.start);
     Ok(flows)
+}
+
+/// Flows that start before the end.
+struct List {
+    flows: Vec<Flow>,
+    end: u64,
+}
+
+impl List {
+    fn push(&mut self, flow: Flow) -> Result<(), ScenarioError> {
+        if flow.start >= self.end {
+            return Ok(());
+        }
+        if self.flows.len() == MOST {
+            return Err(ScenarioError::value("traffic", format!("more than {MOST} flows")));
+        }
+        self.flows.push(flow);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

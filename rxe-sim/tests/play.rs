@@ -116,6 +116,59 @@ fn errors_name_line_and_key() {
     assert!(text.contains("line 2") && text.contains("colour"), "{text}");
 }
 
+/// Numbers of the right form that no memory is enough for, or that mean nothing, are refused at once.
+#[test]
+fn values_that_make_no_sense_are_refused() {
+    let network = |network: &str, more: &str| {
+        format!("end = \"1s\"\n{more}\n[network]\n{network}\nrate = \"1gbit\"\ndelay = \"1us\"")
+    };
+    let star = |more: &str| network("kind = \"star\"\nhosts = 4", "") + "\n" + more;
+    let traffic = |kind: &str, more: &str| star(&format!("[[traffic]]\nkind = \"{kind}\"\n{more}"));
+    for (text, told) in [
+        (network("kind = \"star\"\nhosts = 1000000000000", "traffic = []"), "at most 60000"),
+        (
+            network(
+                "kind = \"leaf-spine\"\nleaves = 4294967296\nspines = 1\nhosts = 4294967296\nuplink = \"1gbit\"",
+                "traffic = []",
+            ),
+            "leaves",
+        ),
+        (traffic("poisson", "sizes = { fixed = \"0B\" }\nload = 0.5\nuntil = \"1s\""), "1 B to 2 GiB"),
+        (traffic("poisson", "sizes = { fixed = \"5GB\" }\nload = 0.5\nuntil = \"1s\""), "1 B to 2 GiB"),
+        (
+            traffic("poisson", "sizes = { fixed = \"1B\" }\nload = 1.0\nuntil = \"1s\""),
+            "more than 4194304 flows",
+        ),
+        (traffic("incast", "fan_in = 2\nsize = \"1B\"\nevery = \"1ns\""), "more than 4194304 flows"),
+        (traffic("incast", "fan_in = 0\nsize = \"1B\"\nevery = \"1ns\""), "nobody sends"),
+        (traffic("flows", "from = [\"h0\"]\nto = \"h0\"\nsize = \"1B\""), "sends to itself"),
+        (star("[switch]\nalpha = nan\n[[traffic]]\nkind = \"permutation\"\nsize = \"1B\""), "switch.alpha"),
+        (
+            star("[record]\nevery = \"1ns\"\n[[traffic]]\nkind = \"permutation\"\nsize = \"1B\""),
+            "record.every",
+        ),
+        (
+            star("[adapter.dcqcn]\ngain = nan\n[[traffic]]\nkind = \"permutation\"\nsize = \"1B\""),
+            "adapter.dcqcn.gain",
+        ),
+    ] {
+        let error = Scenario::read(&text).and_then(|scenario| World::new(&scenario));
+        let error = error.map(|_| ()).expect_err(&text).to_string();
+        assert!(error.contains(told), "{text}\n{error}");
+    }
+}
+
+/// Flows that would start behind the end are left out, however many they are and however late.
+#[test]
+fn what_starts_behind_the_end_is_left_out() {
+    let flows = |more: &str| {
+        let kind = "kind = \"flows\"\nfrom = [\"h0\", \"h1\"]\nto = \"h2\"\nsize = \"1KB\"";
+        play(&star(3, &format!("[[traffic]]\n{kind}\n{more}"))).all.flows
+    };
+    assert_eq!(flows("start = \"2s\"\ncount = 1000000000000000"), 0);
+    assert_eq!(flows("start = \"1ms\"\napart = \"8000000s\"\ncount = 100"), 1);
+}
+
 /// What docs/lab has are scenarios and sweeps, every job of them.
 #[test]
 fn the_lab_can_be_played() {
@@ -146,9 +199,10 @@ fn captures_hold_whole_packets() {
     let mut world = World::new(&scenario).expect("a network");
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rxe-sim-play.pcap");
     let tap = rxe_sim::pcap::Tap::create(&file).expect("a file");
-    world.tap("s0-h1", tap.clone()).expect("a link");
+    let wire = world.wire("s0-h1").expect("a link");
+    world.tap(wire, tap.clone());
     world.run(|_| ());
-    assert_eq!(tap.error(), None);
+    tap.finish().expect("a whole file");
     let packets = world.counts().packets;
     drop((tap, world));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/icrc-check");

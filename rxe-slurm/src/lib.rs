@@ -67,8 +67,10 @@ pub enum SlurmError {
     },
 }
 
-/// How often Slurm is asked for tasks' states.
-const LOOK: Duration = Duration::from_millis(500);
+/// After so long Slurm is asked for tasks' states the second time, and then each time after a quarter more,
+const FIRST_LOOK: Duration = Duration::from_millis(500);
+/// up to this: a controller serves many users. It is far less than Slurm remembers tasks for (MinJobAge).
+const LAST_LOOK: Duration = Duration::from_secs(5);
 /// A controller that restarts is waited for this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -117,7 +119,8 @@ impl Array {
             format!("--job-name={}", self.name),
             format!("--comment={}", self.comment_of(offset)),
             format!("--array={}{at_once}", ranges(&within)),
-            format!("--output={}/slurm-%A-%a.log", self.logs.display()),
+            // In this word a percent sign of the folder's name has to be two.
+            format!("--output={}/slurm-%A-%a.log", self.logs.display().to_string().replace('%', "%%")),
         ];
         if let Some(limit) = self.limit {
             words.push(format!("--time={}", limit.as_secs().div_ceil(60).max(1)));
@@ -171,7 +174,7 @@ impl Array {
         tasks: &[usize],
         mut progress: impl FnMut(&BTreeMap<usize, Task>),
     ) -> Result<BTreeMap<usize, Task>, SlurmError> {
-        let mut last_answer = Instant::now();
+        let (mut last_answer, mut look) = (Instant::now(), FIRST_LOOK);
         loop {
             match self.tasks() {
                 Ok(mut known) => {
@@ -188,7 +191,8 @@ impl Array {
                 }
                 Err(error) => return Err(error),
             }
-            thread::sleep(LOOK);
+            thread::sleep(look);
+            look = (look * 5 / 4).min(LAST_LOOK);
         }
     }
 }
@@ -224,7 +228,7 @@ mod tests {
             name: "sweep".into(),
             comment: "/out".into(),
             command: "play $TASK".into(),
-            logs: "/out".into(),
+            logs: "/100 %a".into(),
             limit: Some(Duration::from_secs(61)),
             at_once: Some(3),
         };
@@ -232,6 +236,7 @@ mod tests {
         assert!(words.contains(&"--array=0-1,8%3".to_owned()), "{words:?}");
         assert!(words.contains(&"--comment=/out+1001".to_owned()), "{words:?}");
         assert!(words.contains(&"--time=2".to_owned()), "{words:?}");
+        assert!(words.contains(&"--output=/100 %%a/slurm-%A-%a.log".to_owned()), "{words:?}");
         assert_eq!(words.last().unwrap(), "--wrap=TASK=$((1001 + SLURM_ARRAY_TASK_ID)); play $TASK");
     }
 

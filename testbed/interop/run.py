@@ -314,7 +314,8 @@ def whole_kernel(version, options, folder, results):
     def run(argv, limit):
         return finish(start(argv), limit)
 
-    capture = Capture(guest, pathlib.Path(folder) / f"{version}.pcap")
+    kept = options.captures or pathlib.Path(folder)
+    capture = Capture(guest, kept / f"{version}.pcap")
     def pair(case, family, port):
         return pair_of_crowd(guest, options.rxe, case, family, port)
 
@@ -365,6 +366,8 @@ def main():
     parser.add_argument("--table", type=pathlib.Path, help="write the matrix to this Markdown file")
     parser.add_argument("--link", choices=["udp", "raw"], default="udp", help="what our side's packets leave by")
     parser.add_argument("--keep", action="store_true", help="leave the guests running")
+    parser.add_argument("--captures", type=pathlib.Path, metavar="FOLDER", help="keep each kernel's packets there, for example for "
+                        "RXE_CAPTURES=FOLDER cargo test -p rxe-lab --test tshark")
     options = parser.parse_args()
     if not re.fullmatch(r"6\.\d+(,6\.\d+)*", options.kernels):
         parser.error(f"--kernels {options.kernels}: expected something like 6.1,6.12")
@@ -373,6 +376,8 @@ def main():
             sys.exit(f"{program} is not there: run `cargo build --workspace --bins` first")
     if not options.storage and not dropin.place(options.rxe).exists():
         sys.exit(f"{dropin.place(options.rxe)} is not there: run scripts/build-dropin first")
+    if options.captures:
+        options.captures.mkdir(parents=True, exist_ok=True)
     results, began = Results(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for version in options.kernels.split(","):

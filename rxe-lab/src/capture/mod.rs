@@ -280,7 +280,7 @@ impl Capture {
         }
         self.capacity *= 2;
         if self.capacity > LARGEST {
-            return Err(CaptureError::Damaged { at, what: "a record of more than 16 MiB" });
+            return Err(CaptureError::Damaged { at, what: "a record of more than 32 MiB" });
         }
         self.reader.grow(self.capacity);
         refill(&mut self.reader)

@@ -80,7 +80,11 @@ impl Conversations {
         let by_asker = asks.unwrap_or_else(|| conversation.ids[0] == local && (src == conversation.asker));
         conversation.say(datagram, time, by_asker);
         if !by_asker && local != CommId(0) && conversation.ids[1] != local {
-            conversation.ids[1] = local;
+            let before = std::mem::replace(&mut conversation.ids[1], local);
+            // One number for each conversation, whatever it claims in turn: so there are no more than those.
+            if self.by_asked.get(&(src, dst, before)) == Some(&at) {
+                self.by_asked.remove(&(src, dst, before));
+            }
             self.by_asked.insert((src, dst, local), at);
         }
         conversation.learn(datagram)
@@ -180,5 +184,33 @@ impl Conversation {
             Message::Mra(_) | Message::Lap(_) | Message::Apr(_) => {}
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rxe_cm::proto::{Drep, PrivateData};
+
+    /// One side that names itself anew in every message is one conversation all the same, and kept as one.
+    #[test]
+    fn a_number_in_every_message_is_not_kept() {
+        let [asker, asked] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+        let mut conversations = Conversations::default();
+        let said = |local, remote| Datagram {
+            transaction: 1,
+            modifier: 0,
+            message: Message::Drep(Drep {
+                local_comm_id: CommId(local),
+                remote_comm_id: CommId(remote),
+                private_data: PrivateData::default(),
+            }),
+        };
+        conversations.take(asker, asked, &said(7, 0), 0);
+        for number in 1..1000 {
+            conversations.take(asked, asker, &said(number, 7), 0);
+        }
+        assert_eq!((conversations.list.len(), conversations.by_asker.len()), (1, 1));
+        assert_eq!(conversations.by_asked.len(), 1, "the last one");
     }
 }

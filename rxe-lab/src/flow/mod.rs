@@ -40,6 +40,9 @@ use stream::Stream;
 
 /// Most streams that are followed; packets of others are counted.
 const MOST_STREAMS: usize = 1 << 16;
+/// Most ends of connections of which the connection manager's word is kept: one conversation may name as many as it has
+/// messages.
+const MOST_KNOWN: usize = 2 * MOST_STREAMS;
 /// Most streams between two addresses that are looked through for the other direction of one.
 const MOST_CANDIDATES: usize = 256;
 /// After so many answers that fit several streams the one that was active last is taken.
@@ -296,10 +299,15 @@ impl Analyzer {
         let ([(asker, asker_qp), (asked, asked_qp)], mtu) = ends;
         let (to, from) = ((asker, asked, asked_qp), (asked, asker, asker_qp));
         // Numbers may be used again: the newest word counts, for streams that begin from here on.
-        self.known.insert(to, from);
-        self.known.insert(from, to);
-        if let Some(mtu) = mtu {
-            self.mtus.extend([(to, mtu), (from, mtu)]);
+        for (key, peer) in [(to, from), (from, to)] {
+            if self.known.len() < MOST_KNOWN || self.known.contains_key(&key) {
+                self.known.insert(key, peer);
+            }
+            if let Some(mtu) = mtu
+                && (self.mtus.len() < MOST_KNOWN || self.mtus.contains_key(&key))
+            {
+                self.mtus.insert(key, mtu);
+            }
         }
         if let (Some(&to), Some(&from)) = (self.by_key.get(&to), self.by_key.get(&from))
             && self.streams[to].peer.is_none()
@@ -337,5 +345,21 @@ impl Analyzer {
         if only || self.streams[id].ambiguous >= PATIENCE {
             self.join(id, first);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A conversation may name another queue pair in each of its messages; what is kept of that has an end.
+    #[test]
+    fn what_the_connection_manager_says_has_an_end() {
+        let ends = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+        let mut analyzer = Analyzer::new();
+        for number in 0..MOST_KNOWN as u32 + 1000 {
+            analyzer.introduce(([(ends[0], Qpn::new(1)), (ends[1], Qpn::new(number))], Some(1024)));
+        }
+        assert_eq!((analyzer.known.len(), analyzer.mtus.len()), (MOST_KNOWN, MOST_KNOWN));
     }
 }

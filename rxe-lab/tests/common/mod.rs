@@ -164,8 +164,8 @@ pub(crate) fn scratch(name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Captures of sessions between cards, where they are at hand: in the folder that RXE_CAPTURES names, or in shared/captures
-/// beside the project. They are others', and not part of it.
+/// Captures of sessions between cards or with kernels, where they are at hand: in the folder that RXE_CAPTURES names, or in
+/// shared/captures beside the project. They are others', and not part of it.
 #[allow(dead_code, reason = "not all tests use it")]
 pub(crate) fn captures_of_cards() -> Vec<PathBuf> {
     let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/captures");

@@ -2,7 +2,7 @@
 
 use super::{Event, World};
 use crate::{
-    packet::{HEADERS, Packet, Queue},
+    packet::{HEADERS, Packet, Queue, Ticket},
     scenario::{Adapter, Control, Recovery},
     selective::{Arrival, Receiver, Sender},
     units::{NANO, SECOND},
@@ -18,8 +18,8 @@ use rxe_core::{
     time::Instant,
     wire::{HeaderSeen, Opcode},
     work::{
-        Access, AddressVector, BindWindow, CqId, Event as Told, GidType, PdId, RecvWr, Remote, SendOp,
-        SendWr, Sge, WcOpcode, WcStatus,
+        Access, AddressVector, CqId, Event as Told, GidType, PdId, RecvWr, Remote, SendOp, SendWr, Sge,
+        WcOpcode, WcStatus,
     },
 };
 use std::{
@@ -82,30 +82,6 @@ impl Memory for Placed {
         self.0.borrow_mut()[key.0 as usize] += data.len() as u64;
         Ok(())
     }
-
-    fn compare_swap(&self, _: Asker, key: Key, _: u64, _: u64, _: u64) -> Result<u64, AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn fetch_add(&self, _: Asker, key: Key, _: u64, _: u64) -> Result<u64, AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn atomic_write(&self, _: Asker, key: Key, _: u64, _: [u8; 8]) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn flush(&self, _: Asker, key: Key, _: (u64, u64), _: bool, _: Access) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
-
-    fn bind_window(&self, _: Asker, bind: &BindWindow) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(bind.window))
-    }
-
-    fn invalidate(&self, _: Asker, key: Key, _: bool) -> Result<(), AccessError> {
-        Err(AccessError::UnknownKey(key))
-    }
 }
 
 /// A host's address.
@@ -153,6 +129,7 @@ fn control(adapter: &Adapter, line: u64) -> Box<dyn CongestionControl> {
                 hyper: keys.hyper.map_or(usual.hyper, |rate| rate.0),
                 cut_interval: keys.cut_interval.map_or(usual.cut_interval, |time| time.duration()),
                 clamp_target: keys.clamp_target.unwrap_or(usual.clamp_target),
+                timer_alone: keys.timer_alone.unwrap_or(usual.timer_alone),
             }))
         }
         Control::Timely => {
@@ -284,9 +261,9 @@ impl World {
     }
 
     /// The next packet that a host sends, control packets aside.
-    pub(super) fn next_of_host(&mut self, host: usize) -> Option<u32> {
-        if let Some(at) = self.hosts[host].again.pop(&self.pool) {
-            return Some(at);
+    pub(super) fn next_of_host(&mut self, host: usize) -> Option<Ticket> {
+        if let Some(packet) = self.hosts[host].again.pop() {
+            return Some(packet);
         }
         let now = self.instant();
         let batch =
@@ -301,7 +278,7 @@ impl World {
 
     /// Whether a host may have something to send, control packets aside.
     pub(super) fn has_more(&self, host: usize) -> bool {
-        self.hosts[host].again.front().is_some() || self.hosts[host].endpoint.may_transmit()
+        !self.hosts[host].again.is_empty() || self.hosts[host].endpoint.may_transmit()
     }
 
     /// The packet in the arena.
@@ -365,8 +342,8 @@ impl World {
     }
 
     fn push_control(&mut self, host: usize, packet: Packet) {
-        let at = self.pool.insert(packet);
-        self.ports[self.hosts[host].wire].control.push(&mut self.pool, at);
+        let ticket = self.pool.insert(packet);
+        self.ports[self.hosts[host].wire].control.push(ticket);
     }
 
     fn take_completions(&mut self, host: usize) {
@@ -517,8 +494,8 @@ impl World {
         let Some(selective) = &mut self.progress[index].selective else { return };
         while let Some(packet) = selective.0.next_lost() {
             self.counts.retransmitted += 1;
-            let at = self.pool.insert(packet);
-            self.hosts[host].again.push(&mut self.pool, at);
+            let ticket = self.pool.insert(packet);
+            self.hosts[host].again.push(ticket);
         }
     }
 

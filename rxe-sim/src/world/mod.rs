@@ -2,16 +2,17 @@
 //! that it wrote.
 //!
 //! A wire delivers in order, so only its first packet has an event; and a port has one for the end of a packet only if another
-//! one waits. So the heap has no more entries than there are ports and hosts at work, a few thousand, and stays in the
-//! processor's cache.
+//! one waits. So there are no more events than ports and hosts at work, a few thousand, and they stay in the processor's
+//! cache.
 
+mod calendar;
 mod host;
 mod switch;
 
 pub use host::address;
 
 use crate::{
-    packet::{Pool, Queue},
+    packet::{Pool, Queue, Ticket},
     pcap::Tap,
     rng::Rng,
     scenario::{Adapter, Scenario, ScenarioError, Switch},
@@ -19,8 +20,9 @@ use crate::{
     traffic::{self, Flow},
     units::SECOND,
 };
+use calendar::Calendar;
 use host::{Host, Placed, Progress};
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::collections::VecDeque;
 use switch::{Buffer, Ingress};
 
 /// Room for one packet.
@@ -88,13 +90,13 @@ impl Event {
 struct Port {
     control: Queue,
     data: Queue,
-    /// Packets on the wire.
-    flight: Queue,
+    /// Packets on the wire, each with the time at which it reaches the end, picoseconds.
+    flight: VecDeque<(u64, Ticket)>,
     busy_until: u64,
     /// Whether the end of the present packet has an event.
     scheduled: bool,
     paused: bool,
-    /// Since when, and for how long in all.
+    /// Since when, and for how long in all before that.
     paused_at: u64,
     paused_for: u64,
     /// Longest that `data` has been.
@@ -171,7 +173,7 @@ pub struct World {
     buffers: Vec<Buffer>,
     hosts: Vec<Host>,
     pool: Pool,
-    events: BinaryHeap<Reverse<(u64, u32)>>,
+    events: Calendar,
     flows: Vec<Flow>,
     progress: Vec<Progress>,
     memory: Placed,
@@ -193,7 +195,17 @@ pub struct World {
 
 /// Picoseconds that `bytes` take at `rate` bits per second.
 const fn serialization(bytes: u64, rate: u64) -> u64 {
-    (bytes as u128 * 8 * SECOND as u128 / rate as u128) as u64
+    // Single packets fit into 64 bits, whose division takes a fraction of the time.
+    match bytes.checked_mul(8 * SECOND) {
+        Some(bits) => bits / rate,
+        None => (bytes as u128 * 8 * SECOND as u128 / rate as u128) as u64,
+    }
+}
+
+/// The longest that a packet takes over any wire, picoseconds.
+fn longest_way(topology: &Topology) -> u64 {
+    let ways = topology.wires.iter().map(|wire| wire.delay + serialization(ARENA as u64, wire.rate));
+    ways.max().unwrap_or(0)
 }
 
 impl World {
@@ -204,8 +216,7 @@ impl World {
     pub fn new(scenario: &Scenario) -> Result<Self, ScenarioError> {
         let topology = Topology::build(&scenario.network)?;
         let flows = traffic::flows(scenario, &topology)?;
-        let mut watched: Vec<_> = find_wires(&topology, &scenario.record.queues)?.into_iter().collect();
-        watched.sort_unstable();
+        let watched = find_wires(&topology, &scenario.record.queues)?;
         let wires = topology.wires.len();
         let hosts = (0..topology.hosts)
             .map(|host| Host {
@@ -227,7 +238,7 @@ impl World {
             buffers: vec![Buffer::default(); topology.names.len() - topology.hosts],
             hosts,
             pool: Pool::default(),
-            events: BinaryHeap::new(),
+            events: Calendar::new(longest_way(&topology)),
             progress: flows.iter().map(|_| Progress::default()).collect(),
             memory: Placed(std::cell::RefCell::new(vec![0; flows.len()])),
             flows,
@@ -256,25 +267,26 @@ impl World {
         Ok(world)
     }
 
-    /// Records what leaves by a wire, named by its ends (`"h0-s0"`).
-    ///
-    /// # Errors
-    /// A name that is no wire's.
-    pub fn tap(&mut self, wire: &str, tap: Tap) -> Result<(), ScenarioError> {
-        let found = find_wires(&self.topology, &[wire.to_owned()])?;
-        self.taps.extend(found.into_keys().map(|wire| (wire, tap.clone())));
-        Ok(())
+    /// The wire that is named by its ends (`"h0-s0"`: from h0 to s0), if there is one.
+    #[must_use]
+    pub fn wire(&self, name: &str) -> Option<usize> {
+        self.topology.wire(name)
+    }
+
+    /// Records what leaves by a wire.
+    pub fn tap(&mut self, wire: usize, tap: Tap) {
+        self.taps.push((wire, tap));
     }
 
     fn schedule(&mut self, at: u64, event: Event) {
-        self.events.push(Reverse((at, event.code())));
+        self.events.push(at, event.code());
     }
 
     /// Lets everything happen until the end, or until all flows are done. Tells `progress` now and then how much of the time
     /// has passed, 0 to 1.
     pub fn run(&mut self, mut progress: impl FnMut(f64)) {
         let mut stride = 0;
-        while let Some(Reverse((at, code))) = self.events.pop() {
+        while let Some((at, code)) = self.events.pop() {
             if at > self.end || self.is_done() {
                 break;
             }
@@ -335,16 +347,17 @@ impl World {
 
     /// The first packet of a wire is at its end.
     fn arrive(&mut self, wire: usize) {
-        let Some(at) = self.ports[wire].flight.pop(&self.pool) else { return };
-        if let Some(next) = self.ports[wire].flight.front() {
-            self.schedule(self.pool.get(next).arrives, Event::Arrive(wire));
+        let flight = &mut self.ports[wire].flight;
+        let Some((_, packet)) = flight.pop_front() else { return };
+        if let Some((arrives, _)) = flight.front().copied() {
+            self.schedule(arrives, Event::Arrive(wire));
         }
         self.counts.hops += 1;
         let node = self.topology.wires[wire].to;
         if node < self.topology.hosts {
-            self.receive(node, at);
+            self.receive(node, packet.at);
         } else {
-            self.forward(wire, at);
+            self.forward(wire, packet);
         }
     }
 
@@ -361,27 +374,27 @@ impl World {
             }
             return;
         }
-        let (at, data) = if let Some(at) = port.control.pop(&self.pool) {
-            (at, false)
+        let (packet, data) = if let Some(packet) = port.control.pop() {
+            (packet, false)
         } else if port.paused {
             return;
         } else if is_host {
-            let Some(at) = self.next_of_host(from) else {
+            let Some(packet) = self.next_of_host(from) else {
                 self.set_alarm(from);
                 return;
             };
-            (at, true)
+            (packet, true)
         } else {
-            let Some(at) = port.data.pop(&self.pool) else { return };
-            (at, true)
+            let Some(packet) = port.data.pop() else { return };
+            (packet, true)
         };
         if data && !is_host {
-            self.release(from, at);
+            self.release(from, packet);
         }
-        self.put_on_wire(wire, at, data);
+        self.put_on_wire(wire, packet, data);
         let port = &self.ports[wire];
-        let waits = port.control.front().is_some()
-            || !port.paused && if is_host { self.has_more(from) } else { port.data.front().is_some() };
+        let waits = !port.control.is_empty()
+            || !port.paused && if is_host { self.has_more(from) } else { !port.data.is_empty() };
         let port = &mut self.ports[wire];
         if waits && !port.scheduled {
             port.scheduled = true;
@@ -393,26 +406,24 @@ impl World {
         }
     }
 
-    fn put_on_wire(&mut self, wire: usize, at: u32, data: bool) {
+    fn put_on_wire(&mut self, wire: usize, packet: Ticket, data: bool) {
         let about = self.topology.wires[wire];
         for (tapped, tap) in &self.taps {
             if *tapped == wire {
-                tap.record(self.now, self.pool.get(at));
+                tap.record(self.now, self.pool.get(packet.at));
             }
         }
-        let len = u64::from(self.pool.get(at).wire_len());
-        let free = self.now + serialization(len, about.rate);
+        let free = self.now + serialization(packet.wire_len.into(), about.rate);
         self.ports[wire].busy_until = free;
         if data && about.loss > 0.0 && self.rng.unit() < about.loss {
             self.counts.lost += 1;
-            self.pool.remove(at);
+            self.pool.remove(packet.at);
             return;
         }
         let arrives = free + about.delay;
-        self.pool.get_mut(at).arrives = arrives;
-        let port = &mut self.ports[wire];
-        let first = port.flight.front().is_none();
-        port.flight.push(&mut self.pool, at);
+        let flight = &mut self.ports[wire].flight;
+        let first = flight.is_empty();
+        flight.push_back((arrives, packet));
         if first {
             self.schedule(arrives, Event::Arrive(wire));
         }
@@ -509,6 +520,7 @@ impl World {
     /// For how long ports were paused, all together, picoseconds.
     #[must_use]
     pub fn paused(&self) -> u64 {
-        self.ports.iter().map(|port| port.paused_for).sum()
+        let still = |port: &Port| if port.paused { self.now - port.paused_at } else { 0 };
+        self.ports.iter().map(|port| port.paused_for + still(port)).sum()
     }
 }

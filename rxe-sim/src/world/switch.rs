@@ -1,7 +1,10 @@
 //! What switches do: choose a way, find room, mark, pause whoever sends too much.
 
 use super::{Event, World};
-use crate::{packet::FRAME, scenario::Switch};
+use crate::{
+    packet::{FRAME, Ticket},
+    scenario::{Ecn, Switch},
+};
 
 /// Bytes of a pause frame on the wire: the smallest Ethernet frame, preamble and gap.
 const PAUSE_FRAME: u64 = 84;
@@ -26,14 +29,13 @@ pub(super) struct Ingress {
 
 impl World {
     /// A packet has come to a switch by `wire`.
-    pub(super) fn forward(&mut self, wire: usize, at: u32) {
+    pub(super) fn forward(&mut self, wire: usize, mut packet: Ticket) {
         let node = self.topology.wires[wire].to;
-        let packet = self.pool.get_mut(at);
         packet.ingress = wire as u32;
-        let (len, control) = (u64::from(packet.wire_len()), packet.control);
+        let len = u64::from(packet.wire_len);
         let out = self.topology.next(node, packet.dst.into(), packet.hash);
-        if control {
-            self.ports[out].control.push(&mut self.pool, at);
+        if packet.control {
+            self.ports[out].control.push(packet);
             self.send(out);
             return;
         }
@@ -41,32 +43,40 @@ impl World {
         let buffer = self.buffers[node - self.topology.hosts];
         if !has_room(&self.rules, buffer, self.ingress[wire], queue, len) {
             self.counts.dropped += 1;
-            self.pool.remove(at);
+            self.pool.remove(packet.at);
             return;
         }
         if let Some(ecn) = self.rules.ecn
-            && queue > ecn.kmin.0
+            && queue > 0
+            && self.marks(&ecn, queue, out)
         {
-            let width = (ecn.kmax.0 - ecn.kmin.0).max(1) as f64;
-            let chance = ecn.pmax * (queue - ecn.kmin.0) as f64 / width;
-            if queue >= ecn.kmax.0 || self.rng.unit() < chance {
-                self.pool.get_mut(at).tos |= MARKED;
-                self.counts.marked += 1;
-            }
+            self.pool.get_mut(packet.at).tos |= MARKED;
+            self.counts.marked += 1;
         }
         self.buffers[node - self.topology.hosts].used += len;
         self.ingress[wire].bytes += len;
         let port = &mut self.ports[out];
-        port.data.push(&mut self.pool, at);
+        port.data.push(packet);
         port.longest = port.longest.max(port.data.bytes);
         self.look_at_pause(wire);
         self.send(out);
     }
 
+    /// Whether a packet is marked that joins a queue of so many bytes at the sending end of a wire.
+    fn marks(&mut self, ecn: &Ecn, queue: u64, out: usize) -> bool {
+        // A multiple at ports of another rate.
+        let times = ecn.at.map_or(1.0, |at| self.topology.wires[out].rate as f64 / at.0 as f64);
+        let [kmin, kmax] = [ecn.kmin, ecn.kmax].map(|size| (size.0 as f64 * times) as u64);
+        if queue <= kmin {
+            return false;
+        }
+        let width = (kmax - kmin).max(1) as f64;
+        queue >= kmax || self.rng.unit() < ecn.pmax * (queue - kmin) as f64 / width
+    }
+
     /// A data packet leaves a switch.
-    pub(super) fn release(&mut self, node: usize, at: u32) {
-        let packet = self.pool.get(at);
-        let (len, wire) = (u64::from(packet.wire_len()), packet.ingress as usize);
+    pub(super) fn release(&mut self, node: usize, packet: Ticket) {
+        let (len, wire) = (u64::from(packet.wire_len), packet.ingress as usize);
         self.buffers[node - self.topology.hosts].used -= len;
         self.ingress[wire].bytes -= len;
         self.look_at_pause(wire);

@@ -46,7 +46,7 @@ class End:
         attr.qp_access_flags = ALL  # what the queue pair allows; the memory has rights of its own
         self.qp = QP(self.pd, init, attr)
 
-    def connect(self, peer, gid, *, rnr_retry=7, min_rnr_timer=12, retry_cnt=7, timeout=14, mtu=IBV_MTU_1024):
+    def connect(self, peer, gid, *, rnr_retry=7, min_rnr_timer=12, retry_cnt=7, timeout=18, mtu=IBV_MTU_1024):
         attr = QPAttr(qp_state=IBV_QPS_RTR, port_num=1)
         attr.path_mtu = mtu
         attr.dest_qp_num = peer.qp.qp_num

@@ -3,14 +3,14 @@
 
 use super::CongestionControl;
 use crate::time::Instant;
-use core::time::Duration;
+use core::{cmp::Ordering, time::Duration};
 
 /// DCQCN's parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct DcqcnParams {
     /// The link's rate, with which a queue pair starts: bits per second.
     pub line: u64,
-    /// The lowest rate, bits per second.
+    /// The lowest rate, bits per second; the link's where that is lower.
     pub least: u64,
     /// g: what one step counts in the estimate of congestion, 0 to 1.
     pub gain: f64,
@@ -32,6 +32,9 @@ pub struct DcqcnParams {
     /// place when a cut follows another before any step of increase, so that the rate goes back to where the first cut found
     /// it. ConnectX's drivers call it by this name (`clamp_tgt_rate`).
     pub clamp_target: bool,
+    /// Whether only the timer raises the rate, as in the simulator of HPCC's authors: bytes are not counted, and after one
+    /// additive step each step is a hyper one, which adds `hyper` once.
+    pub timer_alone: bool,
 }
 
 impl DcqcnParams {
@@ -50,6 +53,7 @@ impl DcqcnParams {
             hyper: 400_000_000,
             cut_interval: Duration::from_micros(50),
             clamp_target: true,
+            timer_alone: false,
         }
     }
 }
@@ -115,7 +119,14 @@ impl Dcqcn {
     fn increase(&mut self) {
         let (f, most) = (self.params.recovery, self.timer_steps.max(self.byte_steps));
         let least = self.timer_steps.min(self.byte_steps);
-        if least > f {
+        if self.params.timer_alone {
+            // Their stages are counted from 0: the first step is one of fast recovery if there are any.
+            self.target += match self.timer_steps.cmp(&(f + 1)) {
+                Ordering::Less => 0.0,
+                Ordering::Equal => self.params.additive as f64,
+                Ordering::Greater => self.params.hyper as f64,
+            };
+        } else if least > f {
             self.target += self.params.hyper as f64 * f64::from(least - f);
         } else if most > f {
             self.target += self.params.additive as f64;
@@ -132,7 +143,7 @@ impl CongestionControl for Dcqcn {
     }
 
     fn on_sent(&mut self, now: Instant, bytes: u32) {
-        if !self.active {
+        if !self.active || self.params.timer_alone {
             return;
         }
         self.catch_up(now);
@@ -152,7 +163,8 @@ impl CongestionControl for Dcqcn {
             if self.params.clamp_target || risen || !self.active {
                 self.target = self.rate;
             }
-            self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(self.params.least as f64);
+            let least = self.params.least.min(self.params.line) as f64;
+            self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(least);
             self.last_cut = Some(now);
             (self.timer_steps, self.byte_steps, self.bytes) = (0, 0, 0);
             self.rate_due = now + self.params.rate_timer;
@@ -232,5 +244,30 @@ mod tests {
             control.on_notified(at(1000 + 50 * step));
         }
         assert_eq!(control.rate(at(1000 + 50 * 1999)), 10_000_000);
+    }
+
+    /// As `RateIncEventMlx` of HPCC's simulator has it, with one step of fast recovery: then an additive one, then hyper ones.
+    #[test]
+    fn the_timer_alone_goes_from_fast_recovery_to_hyper_steps() {
+        let params = DcqcnParams { timer_alone: true, recovery: 1, ..DcqcnParams::paper(LINE) };
+        let mut control = Dcqcn::new(DcqcnParams { clamp_target: false, ..params });
+        for time in [1000, 1050] {
+            control.on_notified(at(time));
+        }
+        // Two cuts in a row from 40 Gbit/s; the target is lowered so that steps show.
+        control.target = LINE as f64 / 2.0;
+        let mut rate = LINE / 4;
+        for (step, target) in [(1, 20_000), (2, 20_040), (3, 20_440), (4, 20_840)] {
+            control.on_sent(at(1050 + 55 * step), 20_000_000);
+            rate = u64::midpoint(rate, target * 1_000_000);
+            assert_eq!(control.rate(at(1050 + 55 * step)), rate, "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_link_below_the_least_rate_sends_at_its_own() {
+        let mut control = Dcqcn::new(DcqcnParams::paper(1_000_000));
+        control.on_notified(at(1000));
+        assert_eq!(control.rate(at(1000)), 1_000_000);
     }
 }

@@ -9,7 +9,7 @@ use core::time::Duration;
 pub struct TimelyParams {
     /// The link's rate, with which a queue pair starts: bits per second.
     pub line: u64,
-    /// The lowest rate, bits per second.
+    /// The lowest rate, bits per second; the link's where that is lower.
     pub least: u64,
     /// EWMA's weight of a new difference, 0 to 1 (alpha).
     pub gain: f64,
@@ -102,7 +102,8 @@ impl CongestionControl for Timely {
             self.rising = 0;
             self.rate *= 1.0 - params.decrease * gradient.min(1.0);
         }
-        self.rate = self.rate.clamp(params.least as f64, params.line as f64);
+        // Not `clamp`, which panics where the lowest rate is above the link's: the link's counts then.
+        self.rate = self.rate.max(params.least as f64).min(params.line as f64);
     }
 }
 
@@ -133,5 +134,15 @@ mod tests {
             (before as f64 * 0.6) as u64,
             "beyond the high threshold: 1 - 0.8 (1 - 0.5)"
         );
+    }
+
+    #[test]
+    fn a_link_below_the_lowest_rate_sends_at_its_own() {
+        let line = 1_000_000;
+        let mut control = Timely::new(TimelyParams::paper(line));
+        for turn in 1..5 {
+            control.on_round_trip(Instant::from_nanos(turn * 100_000_000), Duration::from_millis(turn));
+            assert_eq!(control.rate(Instant::from_nanos(turn * 100_000_000)), line);
+        }
     }
 }
