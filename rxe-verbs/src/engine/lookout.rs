@@ -287,8 +287,11 @@ impl Stack {
             self.dismiss_lookout(None);
         }
         if self.lookout.promise.is_broken() {
+            // Shards have given it up by themselves.
             self.dismiss_lookout(None);
-            return;
+            if !self.lookout.promise.again() {
+                return;
+            }
         }
         if streak < STREAK || descriptor.looks_out() && self.only.is_some() || descriptor.set.is_none() {
             return;

@@ -1,7 +1,7 @@
 //! Whether the program is there when arrivals make the lookout's descriptor readable.
 //!
 //! It may have put that into a set, and wait for another channel alone: libvalkey does while the rest of an answer is under way.
-//! Then nobody comes before the background thread looks in. That finds out here: packets have lain there for a tick, and the
+//! Then nobody comes before the background thread looks in. That is found out here: packets have lain there for a tick, and the
 //! thread that asks for events sleeps. One that has lost its processor does not sleep, and is not meant.
 
 use super::clock;
@@ -59,18 +59,19 @@ impl Promise {
         broken
     }
 
-    /// Whether the program is not to be relied on now.
+    /// Whether it was broken, and not made [`again`](Self::again) since.
     #[inline]
     pub(super) fn is_broken(&self) -> bool {
-        let until = self.broken.load(Ordering::Relaxed);
-        if until == 0 {
-            return false;
-        }
-        let broken = clock::now().nanos() < until;
-        if !broken {
+        self.broken.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a broken one may be made again by now; it is then.
+    pub(super) fn again(&self) -> bool {
+        let may = self.broken.load(Ordering::Relaxed) <= clock::now().nanos();
+        if may {
             self.broken.store(0, Ordering::Relaxed);
         }
-        broken
+        may
     }
 }
 
@@ -90,9 +91,10 @@ mod tests {
         assert!(!promise.missed_at(now, |_| true));
         (1..KEPT).for_each(|_| promise.kept());
         assert!(!promise.missed_at(now, |_| true) && !promise.is_broken());
-        assert!(promise.missed_at(now + 3_600_000_000_000, |_| true) && promise.is_broken(), "for an hour");
-        promise.broken.store(now, Ordering::Relaxed);
-        assert!(!promise.is_broken(), "its time is over");
+        assert!(promise.missed_at(now + 3_600_000_000_000, |_| true));
+        assert!(promise.is_broken() && !promise.again() && promise.is_broken(), "for an hour");
+        promise.broken.store(now.max(1), Ordering::Relaxed);
+        assert!(promise.is_broken() && promise.again() && !promise.is_broken(), "its time is over");
         assert!(!promise.missed_at(now, |_| true), "counted anew");
     }
 }
