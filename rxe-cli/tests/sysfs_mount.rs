@@ -70,7 +70,7 @@ fn programs_without_our_libraries_see_the_devices() {
 fn the_service_stays_outside() {
     let Some(namespace) = Namespace::new() else { return };
     let dir = dropin("service");
-    // The configuration comes late: `rxe run` reads the first copy, the service the second.
+    // The configuration comes late: `rxe run` reads the first copies, the service the last.
     let config = dir.join("config");
     mkfifo(&config, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
     let mut command = with(&dir, "run --device lo --sysfs=mount -- sh -c");
@@ -78,8 +78,8 @@ fn the_service_stays_outside() {
     let script = r#"readlink /proc/self/ns/mnt; exec "$0" service status --json"#;
     command.args([script, env!("CARGO_BIN_EXE_rxe")]);
     thread::spawn(move || {
-        for _ in 0..2 {
-            std::fs::write(&config, std::fs::read(CONFIG).unwrap()).unwrap();
+        // As often as anybody reads it; the last time it waits for a reader until the test has ended.
+        while std::fs::write(&config, std::fs::read(CONFIG).unwrap()).is_ok() {
             // So long that whoever has read a copy has closed it: nothing tells that.
             thread::sleep(Duration::from_secs(2));
         }
