@@ -269,7 +269,7 @@ impl CompChannel {
     /// Turns until the sockets are empty, for a program that was woken by arrivals; `event` is one that it has already.
     fn look_out(&self, mut event: Option<Cq>, reach: ShardSet) -> Option<Cq> {
         self.0.stack.lookout.has_come();
-        let _looker = Looker::new(&self.0);
+        let looker = Looker::new(&self.0);
         for turn in 0..MOST_TURNS {
             let received = self.0.stack.progress_after_sleep(reach).received;
             event = event.or_else(|| self.0.pop());
@@ -280,6 +280,8 @@ impl CompChannel {
                 break;
             }
         }
+        // After it, which makes the descriptor unreadable where no event is left.
+        drop(looker);
         self.0.descriptor.raise();
         event
     }
