@@ -11,7 +11,7 @@ use crate::{
     poll,
     wr::Batch,
 };
-use core::{mem::offset_of, net::IpAddr};
+use core::{mem::offset_of, net::IpAddr, sync::atomic::AtomicBool};
 use memmap2::MmapRaw;
 use rxe_verbs::{CqId, Listener, Qpn, SrqId};
 use std::os::fd::OwnedFd;
@@ -196,6 +196,8 @@ pub(crate) struct CompChannel {
     pub(crate) channel: rxe_verbs::CompChannel,
     pub(crate) context: Arc<Context>,
     pub(crate) users: Users,
+    /// Whether its descriptor was non-blocking when that was last looked at.
+    pub(crate) was_non_blocking: AtomicBool,
 }
 
 /// A completion queue, extended or not.

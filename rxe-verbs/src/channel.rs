@@ -230,6 +230,12 @@ impl CompChannel {
         self.0.pop()
     }
 
+    /// Whether an event is there to be taken, by this thread or another. It looks for no packets.
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        self.0.stack.check().is_ok() && !self.0.lock().events.is_empty()
+    }
+
     /// An event if there is one, without waiting (ibv_get_cq_event on a descriptor with O_NONBLOCK).
     pub fn try_get_event(&self) -> Option<Cq> {
         let Channel { stack, descriptor, .. } = &*self.0;

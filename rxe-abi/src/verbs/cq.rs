@@ -23,7 +23,7 @@ use crate::{
 };
 use core::{
     ffi::{c_int, c_void},
-    sync::atomic::{AtomicI32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
 };
 use rxe_verbs::Completion;
 use std::{
@@ -43,7 +43,13 @@ pub(crate) extern "C" fn ibv_create_comp_channel(context: ContextPtr) -> *mut Co
             refcnt: AtomicI32::new(0),
         };
         let (context, users) = (context.share(), Users::default());
-        Ok(Box::into_raw(Box::new(CompChannel { c, channel, context, users })))
+        Ok(Box::into_raw(Box::new(CompChannel {
+            c,
+            channel,
+            context,
+            users,
+            was_non_blocking: AtomicBool::new(false),
+        })))
     })
 }
 
@@ -81,13 +87,24 @@ extern "C-unwind" fn ibv_get_cq_event(
     })
 }
 
+/// `None` if another thread has taken the event that was there.
+fn take_or_wait(channel: &CompChannel) -> Result<Option<rxe_verbs::Cq>> {
+    // Only where there is no event does it matter what the program has made of the descriptor since: a system call less for each.
+    if channel.was_non_blocking.load(Ordering::Relaxed) && channel.channel.has_event() {
+        return Ok(channel.channel.try_get_event());
+    }
+    let non_blocking = is_non_blocking(channel.channel.as_fd());
+    channel.was_non_blocking.store(non_blocking, Ordering::Relaxed);
+    if non_blocking {
+        channel.channel.try_get_event().map(Some).ok_or(Errno(libc::EAGAIN))
+    } else {
+        Ok(Some(channel.channel.get_event()?))
+    }
+}
+
 fn next_event(channel: &CompChannel) -> Result<(*const Cq, *mut c_void)> {
     loop {
-        let event = if is_non_blocking(channel.channel.as_fd()) {
-            channel.channel.try_get_event().ok_or(Errno(libc::EAGAIN))?
-        } else {
-            channel.channel.get_event()?
-        };
+        let Some(event) = take_or_wait(channel)? else { continue };
         let mut cq_context = core::ptr::null_mut();
         let found = channel.context.cqs.find(&event.id(), |cq| {
             cq_context = cq.c.base.cq_context.load(Ordering::Relaxed);
