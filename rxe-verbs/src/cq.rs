@@ -89,9 +89,18 @@ enum Missed {
 }
 
 impl CqRing {
-    /// Puts a completion at the end; whether it is an event for a channel. A full queue loses it, says so by an asynchronous
-    /// event, and by an error once it is empty.
+    /// Puts a completion at the end, and its event into the channel; whether there was one.
     pub(crate) fn push(self: &Arc<Self>, wc: Completion, solicited: bool) -> bool {
+        let is_event = self.put(wc, solicited);
+        if is_event {
+            self.announce();
+        }
+        is_event
+    }
+
+    /// Puts a completion at the end; whether there has to be an event ([`Self::announce`]). A full queue loses it, says so by an
+    /// asynchronous event, and by an error once it is empty.
+    pub(crate) fn put(&self, wc: Completion, solicited: bool) -> bool {
         let mut state = self.lock();
         if state.entries.len() >= state.capacity {
             state.lost += 1;
@@ -109,18 +118,22 @@ impl CqRing {
             Armed::Next => true,
         };
         if wakes {
-            self.tell(state);
+            self.tell(&mut state);
         } else if !self.is_told.load(Ordering::Relaxed) {
             state.missed = state.missed.max(if solicited { Missed::Solicited } else { Missed::Unsolicited });
         }
         wakes
     }
 
-    /// Puts its event into the channel.
-    fn tell(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        self.set_armed(&mut state, Armed::No);
+    /// The program is about to be told of what is in the queue.
+    fn tell(&self, state: &mut State) {
+        self.set_armed(state, Armed::No);
         self.is_told.store(true, Ordering::Relaxed);
         state.missed = Missed::None;
+    }
+
+    /// Puts its event into the channel.
+    pub(crate) fn announce(self: &Arc<Self>) {
         if let Some(channel) = &self.channel {
             channel.push(Arc::clone(self));
         }
@@ -375,7 +388,9 @@ impl Cq {
         let ring = &self.0.ring;
         let mut state = ring.lock();
         if state.missed >= if solicited_only { Missed::Solicited } else { Missed::Unsolicited } {
-            ring.tell(state);
+            ring.tell(&mut state);
+            drop(state);
+            ring.announce();
             return;
         }
         let armed = state.armed.max(if solicited_only { Armed::Solicited } else { Armed::Next });

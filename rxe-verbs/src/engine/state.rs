@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub(super) report: LinkReport,
     /// Completion queues by number, with the queue pairs that use each.
     queues: Vec<Option<(Arc<CqRing>, u32)>>,
+    /// Those of which the program is to be told at the end of [`Self::hand_out`].
+    untold: Vec<Arc<CqRing>>,
     /// Tag matching queues, which take completions for names that no completion queue has; from the first one on.
     pub(crate) tags: Option<Box<TagQueues>>,
     /// Where asynchronous events go.
@@ -115,6 +117,7 @@ impl State {
             unfinished: false,
             report: LinkReport::default(),
             queues: Vec::new(),
+            untold: Vec::new(),
             tags: None,
             qp_owners: HashMap::new(),
             srq_owners: HashMap::new(),
@@ -249,6 +252,9 @@ impl State {
     }
 
     /// Takes the endpoint's events to the queues they are for; whether a channel was told of one.
+    ///
+    /// Channels are told when all completions are in their queues. The program may be woken by the first event, on this processor
+    /// in our place, and ask another queue: for the completion of its message, say, which came before the answer that woke it.
     pub(crate) fn hand_out(&mut self) -> bool {
         let mut told = false;
         while let Some(event) = self.endpoint.poll_event() {
@@ -258,7 +264,9 @@ impl State {
                         self.tell_why(wc.qpn);
                     }
                     if let Some(Some((ring, _))) = self.queues.get(cq.0 as usize) {
-                        told |= ring.push(wc, solicited);
+                        if ring.put(wc, solicited) {
+                            self.untold.push(Arc::clone(ring));
+                        }
                     } else if let Some(tags) = &mut self.tags {
                         tags.catch(cq, wc, solicited);
                     }
@@ -274,6 +282,10 @@ impl State {
                     }
                 }
             }
+        }
+        for ring in self.untold.drain(..) {
+            ring.announce();
+            told = true;
         }
         told
     }
