@@ -48,7 +48,8 @@ NETWORK FAULTS (sch_netem; only traffic of that device, never the agent's own co
 VERBS: devices
   gids {dev}                            -> [{index, gid, type, netdev}]     non-zero entries
   counters {dev}                        -> {name: value}   rxe's hw_counters (sent_pkts, ...)
-  open {dev="rxe0"}                     -> {handle}        a context; parent of the rest
+  open {dev="rxe0"}                     -> {handle, features=[]}   a context; parent of the rest. agent.c names what
+      its device has beyond the usual: "multicast", "xrc"
   query_device {ctx}                    -> {max_qp_wr, max_sge, max_mr, ...}
   query_port {ctx, port=1}              -> {state, active_mtu, max_mtu, ...}  MTUs in bytes
   async_event {ctx, timeout_ms=0}       -> {event} or null   e.g. "SRQ_LIMIT_REACHED"
@@ -104,6 +105,7 @@ VERBS: queues
   connect {qp, dest_qpn, av, path_mtu=1024, rq_psn=0, sq_psn=0, access=[all remote],
            max_dest_rd_atomic=16, max_rd_atomic=16, min_rnr_timer=12, timeout=14, retry_cnt=7,
            rnr_retry=7, upto="RTS"}     -> null      RC or UC, from RESET through INIT and RTR
+  attach_mcast {qp, group}, detach_mcast {qp, group}   -> null        only in agent.c; group is an address
   activate {qp, qkey, sq_psn=0, pkey_index=0, port=1} -> null         UD, from RESET to RTS
   query_qp {qp}                         -> {state, qpn, dest_qpn, path_mtu, rq_psn, sq_psn, ...}
   ah {pd, av}                           -> {handle}   av as in modify
@@ -285,7 +287,7 @@ def is_known(line, token):
         request = json.loads(line)
         told = str(request["args"].get("token", ""))
         return request["op"] == "hello" and hmac.compare_digest(told.encode(), token.encode())
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 

@@ -136,7 +136,7 @@ impl Which {
         let mut features = Feature::VERBS.to_vec();
         features.extend(raw.then_some([Feature::IpHeader, Feature::Ethernet]).into_iter().flatten());
         features.extend((self.roce() == Roce::V2).then_some(Feature::Udp));
-        // pyverbs cannot attach, and a UDP socket would have to find the way to groups.
+        // Agents say themselves whether they can attach.
         features.extend((self.dut == Kind::Raw).then_some(Feature::Multicast));
         features.retain(|feature| {
             let lack = match feature {

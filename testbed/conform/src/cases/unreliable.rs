@@ -251,7 +251,12 @@ const UD: &[Case] = &[
         "IBTA 9.8.3.2",
         |b| {
             let mut c = ud(b)?;
+            let mut other = c.sibling()?;
+            let behind = other.post_recv(128)?;
             c.tx(datagram(&c, &[9; 8]))?;
+            // What came before this one has been dealt with when it is told.
+            other.tx(datagram(&other, &[5; 8]))?;
+            other.done(Kind::Recv, behind.wr_id)?;
             c.wait_calm()?;
             let posted = c.post_recv(128)?;
             c.tx(datagram(&c, &[1; 8]))?;

@@ -1,9 +1,9 @@
 //! A device behind an agent: another process, a guest or another host. Its calls are lines of JSON over TCP
-//! (`testbed/guest/agent.py` says which).
+//! (`testbed/guest/agent.py` says which; `agent.c` beside it is the same for hosts without pyverbs).
 
 use super::{
-    About, Access, Answer, Change, Cm, CmEvent, Dut, Handle, Mr, Qp, QpSpec, RecvWr, Refusal, SendWr, Space,
-    State, Wc, WrOp, serve::hex,
+    About, Access, Answer, Change, Cm, CmEvent, Dut, Feature, Handle, Mr, Qp, QpSpec, RecvWr, Refusal,
+    SendWr, Space, State, Wc, WrOp, serve::hex,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -81,8 +81,10 @@ impl AgentDut {
             .filter_map(|key| hello[key].as_str().map(|value| format!("{key} {value}")))
             .collect::<Vec<_>>()
             .join(", ");
-        dut.context = dut.handle("open", json!({ "dev": device }))?;
-        dut.made.clear();
+        let opened = dut.call("open", json!({ "dev": device }))?;
+        dut.context =
+            opened["handle"].as_u64().ok_or_else(|| gone("the agent gave no handle for the device"))?;
+        dut.about.features.extend(beyond(&dut.about, &opened["features"]));
         Ok(dut)
     }
 
@@ -164,6 +166,20 @@ impl Drop for AgentDut {
             let _ = child.wait();
         }
     }
+}
+
+/// What an agent says that its device has beyond the usual verbs, as far as the link to it can carry that.
+fn beyond(about: &About, told: &Value) -> Vec<Feature> {
+    let carried = |feature: &Feature| match feature {
+        Feature::Xrc => true,
+        // A UDP socket would have to find the way to groups.
+        Feature::Multicast => {
+            [Feature::Ethernet, Feature::Udp].iter().all(|needed| about.features.contains(needed))
+        }
+        _ => false,
+    };
+    let named = told.as_array().into_iter().flatten();
+    named.filter_map(|name| serde_json::from_value(name.clone()).ok()).filter(carried).collect()
 }
 
 /// A send request in the agent's words.

@@ -25,6 +25,8 @@ const NEIGHBOUR: Duration = Duration::from_secs(20);
 const ASK: Duration = Duration::from_millis(300);
 /// A packet socket looks at its timeout that often.
 const TICK: Duration = Duration::from_millis(1);
+/// How often the carrier is looked for while nothing comes.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Room for any frame.
 const LARGEST: usize = 16 << 10;
@@ -118,6 +120,7 @@ impl Drop for Answerer {
 /// The link.
 pub struct RawLink {
     _answerer: Answerer,
+    name: String,
     sender: Box<dyn DataLinkSender>,
     receiver: Box<dyn DataLinkReceiver>,
     peer_mac: [u8; 6],
@@ -125,6 +128,8 @@ pub struct RawLink {
     peer: IpAddr,
     roce: Roce,
     opened: Instant,
+    /// When the carrier was looked for.
+    looked: Instant,
     waiting: VecDeque<Vec<u8>>,
 }
 
@@ -199,6 +204,7 @@ impl RawLink {
         let host = Host { mac: mac_of(own), address: own };
         let mut link = Self {
             _answerer: Answerer::start(name, host)?,
+            name: name.to_owned(),
             sender,
             receiver,
             peer_mac: [0; 6],
@@ -206,6 +212,7 @@ impl RawLink {
             peer,
             roce,
             opened: Instant::now(),
+            looked: Instant::now(),
             waiting: VecDeque::new(),
         };
         link.find_neighbour(name)?;
@@ -230,9 +237,22 @@ impl RawLink {
         Err(LinkError(format!("nobody at {} answers on {name} within {NEIGHBOUR:?}", self.peer)))
     }
 
+    /// That the interface is there and up, with somebody at the other end of the cable. Frames may be lost without an error
+    /// where it is not.
+    fn carried(&self) -> Result<(), LinkError> {
+        if interface(&self.name)?.is_running() {
+            return Ok(());
+        }
+        Err(LinkError(format!("the link by {} is down", self.name)))
+    }
+
     fn put(&mut self, frame: &[u8]) -> Result<(), LinkError> {
         match self.sender.send_to(frame, None) {
-            Some(Err(error)) => Err(LinkError::new("sending a frame", error)),
+            Some(Err(error)) => {
+                // Without a carrier the kernel says no more than that it has no room.
+                self.carried()?;
+                Err(LinkError::new(&format!("sending a frame by {}", self.name), error))
+            }
             None => Err(LinkError("the packet socket takes no frames".into())),
             Some(Ok(())) => Ok(()),
         }
@@ -411,6 +431,10 @@ impl Link for RawLink {
             {
                 self.waiting.push_back(ip);
             } else if Instant::now() >= end {
+                if self.looked.elapsed() >= LOOK {
+                    self.looked = Instant::now();
+                    self.carried()?;
+                }
                 return Ok(None);
             }
         }
