@@ -289,6 +289,38 @@ fn a_neighbour_that_comes_late_is_found() {
     }
 }
 
+/// A neighbour that gets another station's address without a word is found again, by both families: the kernel hears that its
+/// entry is in use, though no packet of ours goes by it, and looks whether it still holds.
+#[test]
+fn a_neighbour_with_another_station_is_found_again() {
+    let Some((left, right)) = namespaces(1500) else { return };
+    left.ip("link set v0 address 02:00:00:00:66:01");
+    for (own, other, family) in [("10.9.0.1", "10.9.0.2", "ipv4"), ("fd09::1", "fd09::2", "ipv6")] {
+        // One look that has no answer is enough.
+        for (name, value) in [("delay_first_probe_time", "1"), ("ucast_solicit", "1")] {
+            left.sysctl(&format!("{family}/neigh/v0/{name}"), value);
+        }
+        right.ip("link set v1 address 02:00:00:00:66:02");
+        // The entry is old, and the other host asks for nobody, by which it would tell its address.
+        left.ip(&format!("neigh replace {other} dev v0 lladdr 02:00:00:00:66:02 nud stale"));
+        right.ip(&format!("neigh replace {own} dev v1 lladdr 02:00:00:00:66:01 nud permanent"));
+        let from = datagram_end(&open(&left, own, LinkKind::Raw));
+        let to = datagram_end(&open(&right, other, LinkKind::Raw));
+        let (start, dest) = (Instant::now(), way(&from, &to));
+        post_recv(&to, 1);
+        send_datagram(&from, dest);
+        to.good();
+        post_recv(&to, 2);
+        right.ip("link set v1 address 02:00:00:00:66:03");
+        let mut found = None;
+        while found.is_none() {
+            assert!(start.elapsed() < 2 * verbs_common::PATIENCE, "{:?}", from.qp.context().link_report());
+            send_datagram(&from, dest);
+            found = to.cq.poll_within(Duration::from_millis(20)).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_v1_gid_needs_the_raw_link() {
     let Some((left, _right)) = namespaces(1500) else { return };
