@@ -186,6 +186,10 @@ impl Ends {
                 if run.bytes == mark {
                     return came;
                 }
+                if (run.src, run.dst) != (batch.src, batch.dst) {
+                    // On one interface a sender takes what it has sent to all queue pairs of a group itself.
+                    continue;
+                }
                 if run.packets().len() > 1 {
                     self.merged += run.packets().len() as u64;
                 }
