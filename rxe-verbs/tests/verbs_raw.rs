@@ -10,16 +10,20 @@ use rxe_verbs::{
     net::{LinkKind, OpenError as LinkError, RawLink, UdpConfig, UdpLink},
 };
 use std::{
-    ffi::CString,
-    io::{Read, Write},
+    io::Write,
     net::IpAddr,
-    os::fd::AsRawFd,
     path::Path,
     process::{Command, Stdio},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
-use verbs_common::{End, Two, connect_by, datagram_end, namespaces, netns, pattern};
+use verbs_common::{
+    End, Two, connect_by, datagram_end, namespaces,
+    netns::{
+        self,
+        frames::{TaggingSwitch, frames, injector},
+    },
+    pattern,
+};
 
 fn open(namespace: &netns::Namespace, address: &'static str, kind: LinkKind) -> Context {
     let address: IpAddr = address.parse().unwrap();
@@ -148,59 +152,18 @@ fn both_roces_over_a_vlan() {
     }
 }
 
-/// Every frame has a VLAN tag on its way: a priority and VLAN 0, as switches and cards with priorities send them. No 8021q is
-/// needed for those. (Frames of other VLANs than 0 come and go by the system's interfaces for them, as above.)
+/// Every frame has a VLAN tag on its way. (Frames of other VLANs than 0 come and go by the system's interfaces for them, as
+/// above.)
 #[test]
 fn both_roces_with_priority_tags() {
-    let (Some(left), Some(switch), Some(right)) =
-        (netns::Namespace::new(), netns::Namespace::new(), netns::Namespace::new())
-    else {
-        return;
-    };
-    for (host, interface, port, number) in [(&left, "v0", "s0", 1), (&right, "v1", "s1", 2)] {
-        host.ip(&format!("link add {interface} type veth peer name {port} netns {}", switch.thread));
-        // What is longer is cut before it gets to the switch.
-        host.ip(&format!("link set {interface} gso_max_size 1174 up"));
-        host.ip(&format!("addr add 10.9.0.{number}/24 dev {interface}"));
-        switch.ip(&format!("link set {port} up"));
-        host.await_up(interface);
-        switch.await_up(port);
-    }
-    let ports = ["s0", "s1"].map(|port| injector(&switch, port));
-    let (stop, tagged) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        for [(from, _), (to, there)] in [[&ports[0], &ports[1]], [&ports[1], &ports[0]]] {
-            let (stop, tagged) = (&stop, &tagged);
-            scope.spawn(move || {
-                let (mut from, mut frame) = (from, vec![0; 70_000]);
-                while !stop.load(Ordering::Relaxed) {
-                    let Ok(len) = from.read(&mut frame) else {
-                        std::thread::sleep(Duration::from_micros(200));
-                        continue;
-                    };
-                    let with_tag = [&frame[..12], &[0x81, 0x00, 0x60, 0x00], &frame[12..len]].concat();
-                    to.send_to(&with_tag, there).unwrap();
-                    tagged.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        let _stop = Stop(&stop);
-        let two =
-            Two::of("raw", open(&left, "10.9.0.1", LinkKind::Raw), open(&right, "10.9.0.2", LinkKind::Raw));
-        for kind in [GidType::RoceV2, GidType::RoceV1] {
-            let before = tagged.load(Ordering::Relaxed);
-            play(&two, kind, Mtu::M1024);
-            assert!(tagged.load(Ordering::Relaxed) > before + 300, "they have gone another way");
-        }
-    });
-}
-
-/// Ends threads, also where a test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+    let Some(([left, right], switch)) = TaggingSwitch::new() else { return };
+    left.ip("addr add 10.9.0.1/24 dev v0");
+    right.ip("addr add 10.9.0.2/24 dev v1");
+    let two = Two::of("raw", open(&left, "10.9.0.1", LinkKind::Raw), open(&right, "10.9.0.2", LinkKind::Raw));
+    for kind in [GidType::RoceV2, GidType::RoceV1] {
+        let before = switch.tagged();
+        play(&two, kind, Mtu::M1024);
+        assert!(switch.tagged() > before + 300, "they have gone another way");
     }
 }
 
@@ -326,6 +289,38 @@ fn a_neighbour_that_comes_late_is_found() {
     }
 }
 
+/// A neighbour that gets another station's address without a word is found again, by both families: the kernel hears that its
+/// entry is in use, though no packet of ours goes by it, and looks whether it still holds.
+#[test]
+fn a_neighbour_with_another_station_is_found_again() {
+    let Some((left, right)) = namespaces(1500) else { return };
+    left.ip("link set v0 address 02:00:00:00:66:01");
+    for (own, other, family) in [("10.9.0.1", "10.9.0.2", "ipv4"), ("fd09::1", "fd09::2", "ipv6")] {
+        // One look that has no answer is enough.
+        for (name, value) in [("delay_first_probe_time", "1"), ("ucast_solicit", "1")] {
+            left.sysctl(&format!("{family}/neigh/v0/{name}"), value);
+        }
+        right.ip("link set v1 address 02:00:00:00:66:02");
+        // The entry is old, and the other host asks for nobody, by which it would tell its address.
+        left.ip(&format!("neigh replace {other} dev v0 lladdr 02:00:00:00:66:02 nud stale"));
+        right.ip(&format!("neigh replace {own} dev v1 lladdr 02:00:00:00:66:01 nud permanent"));
+        let from = datagram_end(&open(&left, own, LinkKind::Raw));
+        let to = datagram_end(&open(&right, other, LinkKind::Raw));
+        let (start, dest) = (Instant::now(), way(&from, &to));
+        post_recv(&to, 1);
+        send_datagram(&from, dest);
+        to.good();
+        post_recv(&to, 2);
+        right.ip("link set v1 address 02:00:00:00:66:03");
+        let mut found = None;
+        while found.is_none() {
+            assert!(start.elapsed() < 2 * verbs_common::PATIENCE, "{:?}", from.qp.context().link_report());
+            send_datagram(&from, dest);
+            found = to.cq.poll_within(Duration::from_millis(20)).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_v1_gid_needs_the_raw_link() {
     let Some((left, _right)) = namespaces(1500) else { return };
@@ -382,53 +377,6 @@ fn groups_of_both_roces() {
         assert!(to_station >= 1, "{kind}");
     }
 }
-
-/// The frames that a capture has.
-fn frames(mut wire: &socket2::Socket) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    let mut buffer = vec![0; 70_000];
-    while let Ok(len) = wire.read(&mut buffer) {
-        frames.push(buffer[..len].to_vec());
-    }
-    frames
-}
-
-/// A socket that has what comes in by an interface, and where frames go that are to leave by it.
-fn injector(namespace: &netns::Namespace, interface: &'static str) -> (socket2::Socket, socket2::SockAddr) {
-    const IGNORE_OUTGOING: libc::c_int = 23;
-    let index = namespace.run(move || {
-        let name = CString::new(interface).unwrap();
-        // SAFETY: a string.
-        unsafe { libc::if_nametoindex(name.as_ptr()) }
-    });
-    // SAFETY: the storage is zeroed and larger than a sockaddr_ll, of which all that is read is written here.
-    let (_, at) = unsafe {
-        socket2::SockAddr::try_init(|storage, len| {
-            let at = &mut *storage.cast::<libc::sockaddr_ll>();
-            (at.sll_family, at.sll_ifindex) = (libc::AF_PACKET as u16, index.cast_signed());
-            at.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-            *len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-            Ok(())
-        })
-    }
-    .unwrap();
-    let socket = netns::capture(namespace);
-    socket.bind(&at).unwrap();
-    // SAFETY: the value is an int.
-    let done = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            IGNORE_OUTGOING,
-            (&raw const ON).cast(),
-            size_of_val(&ON) as libc::socklen_t,
-        )
-    };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-    (socket, at)
-}
-
-static ON: libc::c_int = 1;
 
 /// What is thrown away is counted by its reason, and does no harm.
 #[test]

@@ -44,7 +44,7 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 RAW = ["--inh-caps=+net_raw", "--ambient-caps=+net_raw"]
 TIMEOUT = 150
 # How long a server may take until it listens.
-MEETING = 40
+MEETING = 100
 # What the two programs say while nobody listens yet.
 NOT_YET = re.compile(r"Connection refused|Couldn't connect to")
 

@@ -2,7 +2,7 @@
 
 use super::{Finding, State};
 use rxe_verbs::{
-    Context, Device, PortState, devices,
+    ContextOptions, Device, PortState, devices,
     host::{HostConfig, Observer},
     net::{LinkKind, RawLink},
 };
@@ -102,7 +102,8 @@ fn port(list: &[Device]) -> Vec<Finding> {
     const CHECK: &str = "port 4791";
     let Some(device) = list.first() else { return Vec::new() };
     let served = matches!(Observer::connect(), Ok(Some(_)));
-    match Context::open(device) {
+    // By sockets, whatever link is wished: frames have a finding of their own.
+    match ContextOptions::new().link(LinkKind::Udp).open(device) {
         Ok(_) if served => vec![Finding::good(CHECK, "shared by the host service")],
         Ok(_) => vec![Finding::good(CHECK, "free")],
         Err(error) => {

@@ -6,8 +6,11 @@ use crate::stats::{PlaceStats, PortStats, QpStats};
 use alloc::{vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
 
-/// Addresses that are told apart; the rest count for the last. A loopback interface has millions.
+/// Addresses that are told apart; the rest count as being on none. A loopback interface has millions.
 const MOST: usize = 64;
+/// Of these, those that packets have only come to: on a link that shows whole frames anybody can make up such an address, and must
+/// not take the places of those that packets leave from.
+const MOST_HEARD: usize = MOST / 2;
 /// What is on no address.
 pub(super) const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
@@ -30,35 +33,47 @@ impl Default for Places {
 }
 
 impl Places {
-    /// What is counted from now on was on this address; `counted` is what the endpoint has counted so far.
+    /// What is counted from now on leaves from this address, which is ours; `counted` is what the endpoint has counted so far.
     #[inline]
-    pub(super) fn enter(&mut self, address: IpAddr, counted: &PortStats) {
+    pub(super) fn leave(&mut self, address: IpAddr, counted: &PortStats) {
         if self.address != address {
-            self.change(address, counted);
+            self.change(address, MOST, counted);
+        }
+    }
+
+    /// What is counted from now on has come to this address, which need not be ours.
+    #[inline]
+    pub(super) fn arrive(&mut self, address: IpAddr, counted: &PortStats) {
+        if self.address != address {
+            self.change(address, MOST_HEARD, counted);
         }
     }
 
     #[cold]
-    fn change(&mut self, address: IpAddr, counted: &PortStats) {
+    fn change(&mut self, address: IpAddr, most: usize, counted: &PortStats) {
         let now = of_places(counted);
         let sum = &mut self.list[self.current].1;
         *sum = sum.plus(since(&self.since, &now));
-        (self.since, self.address, self.current) = (now, address, self.find(address));
+        (self.since, self.current) = (now, self.find(address, most));
+        self.address = self.list[self.current].0;
     }
 
-    fn find(&mut self, address: IpAddr) -> usize {
-        let found = self.list.iter().position(|(known, ..)| *known == address);
-        found.unwrap_or_else(|| {
-            if self.list.len() < MOST {
-                self.list.push((address, PlaceStats::default(), QpStats::default()));
-            }
-            self.list.len() - 1
-        })
+    /// Where an address stands; a new one has a place if the list is shorter than `most`.
+    fn find(&mut self, address: IpAddr, most: usize) -> usize {
+        if let Some(index) = self.list.iter().position(|(known, ..)| *known == address) {
+            return index;
+        }
+        if self.list.len() >= most {
+            // The first is of no address.
+            return 0;
+        }
+        self.list.push((address, PlaceStats::default(), QpStats::default()));
+        self.list.len() - 1
     }
 
     /// A queue pair is gone; what it had counted stays.
     pub(super) fn retire(&mut self, address: IpAddr, stats: QpStats) {
-        let index = self.find(address);
+        let index = self.find(address, MOST);
         let sum = &mut self.list[index].2;
         *sum = sum.plus(stats);
     }
@@ -96,14 +111,17 @@ const fn since(then: &PlaceStats, now: &PlaceStats) -> PlaceStats {
 mod tests {
     use super::*;
 
+    fn address(n: u32) -> IpAddr {
+        IpAddr::from((n + 1).to_be_bytes())
+    }
+
     #[test]
     fn each_address_has_its_own_and_a_flood_of_them_ends() {
         let (mut places, mut stats) = (Places::default(), PortStats::default());
-        let address = |n: u32| IpAddr::from((n + 1).to_be_bytes());
         for n in 0..1000 {
-            places.enter(address(n), &stats);
+            places.leave(address(n), &stats);
             stats.packets_sent += 1;
-            places.enter(address(0), &stats);
+            places.arrive(address(0), &stats);
             stats.packets_received += 2;
         }
         places.retire(address(0), QpStats { timeouts: 3, ..QpStats::default() });
@@ -114,7 +132,30 @@ mod tests {
         assert_eq!((first, traffic.packets_sent, traffic.packets_received), (address(0), 1, 2000));
         assert_eq!(qps.timeouts, 7);
         assert_eq!(list[2].1.packets_sent, 1);
-        assert_eq!(list[MOST - 1].1.packets_sent, 1002 - MOST as u64, "all the rest");
+        assert_eq!(list[MOST - 1].1.packets_sent, 1);
+        assert_eq!((list[0].0, list[0].1.packets_sent), (NOWHERE, 1001 - MOST as u64), "all the rest");
         assert_eq!(list.iter().map(|(_, traffic, _)| traffic.packets_sent).sum::<u64>(), stats.packets_sent);
+    }
+
+    /// Frames to addresses that somebody has made up.
+    #[test]
+    fn strangers_leave_places_for_our_own_addresses() {
+        let (mut places, mut stats) = (Places::default(), PortStats::default());
+        for n in 0..1000 {
+            places.arrive(address(n), &stats);
+            stats.packets_received += 1;
+        }
+        // To an address of ours that had no place yet, and from it.
+        places.arrive(address(5000), &stats);
+        stats.packets_received += 1;
+        places.leave(address(5000), &stats);
+        stats.packets_sent += 1;
+        places.arrive(address(5000), &stats);
+        stats.packets_received += 1;
+        let list: Vec<_> = places.each(&stats).collect();
+        assert_eq!(list.len(), MOST_HEARD + 1);
+        let (own, traffic, _) = list[MOST_HEARD];
+        assert_eq!((own, traffic.packets_sent, traffic.packets_received), (address(5000), 1, 1));
+        assert_eq!(list.iter().map(|(_, traffic, _)| traffic.packets_received).sum::<u64>(), 1002);
     }
 }

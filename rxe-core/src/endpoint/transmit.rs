@@ -164,7 +164,7 @@ impl Endpoint {
     #[inline(always)]
     fn counted(&mut self, batch: Batch<'_>) -> Option<Transmit> {
         let transmit = batch.finish()?;
-        self.shared.places.enter(transmit.src, &self.shared.stats);
+        self.shared.places.leave(transmit.src, &self.shared.stats);
         self.shared.lane_stats.enter(transmit.lane, &self.shared.stats);
         let stats = &mut self.shared.stats;
         stats.batches_sent += 1;

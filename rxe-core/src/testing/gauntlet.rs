@@ -9,6 +9,7 @@
 mod seal;
 
 use super::{
+    carrier::Wire,
     connect::{ConnectOptions, PD, RECV_CQ, SEND_CQ},
     link::Datagram,
     pair::{Pair, PairConfig},
@@ -98,14 +99,14 @@ struct Gauntlet {
     outcome: Outcome,
 }
 
-/// Runs one script.
+/// Runs one script, its packets carried by `wire`.
 ///
 /// # Panics
 /// If the queue pair breaks a rule: that is the finding.
 #[must_use]
-pub fn run(input: &[u8], encapsulation: Encapsulation) -> Outcome {
+pub fn run(input: &[u8], wire: impl Into<Wire>) -> Outcome {
     let mut script = Script(input);
-    let mut gauntlet = Gauntlet::new(&mut script, encapsulation);
+    let mut gauntlet = Gauntlet::new(&mut script, wire.into());
     let before = gauntlet.pair.sides[1].heap.snapshot();
     for _ in 0..MAX_STEPS {
         if script.0.is_empty() {
@@ -124,7 +125,7 @@ pub fn run(input: &[u8], encapsulation: Encapsulation) -> Outcome {
 }
 
 impl Gauntlet {
-    fn new(script: &mut Script<'_>, encapsulation: Encapsulation) -> Self {
+    fn new(script: &mut Script<'_>, wire: Wire) -> Self {
         let options = script.byte();
         let rights = Access::from_bits_truncate(script.word().into())
             & (Access::REMOTE_WRITE
@@ -143,7 +144,8 @@ impl Gauntlet {
             seed: 7,
             name: "gauntlet",
             ipv6: options & 4 != 0,
-            encapsulation,
+            encapsulation: wire.encapsulation,
+            carrier: wire.carrier,
             heap: 1 << 16,
             trace: 0,
             ..PairConfig::default()

@@ -4,6 +4,7 @@
 //! before it is cut into packets; what arrives together is joined into runs again, as a kernel's receive offload does.
 
 use super::{
+    carrier::Carrier,
     heap::Heap,
     link::{Datagram, Link, LinkConfig},
     pcap,
@@ -15,13 +16,14 @@ use crate::{
     qp::{ModifyError, PostError, QpChange},
     time::Instant,
     wire::{
-        Class, Encapsulation, HeaderSeen, ICRC_LEN, Packet,
+        Class, Encapsulation, HeaderSeen, ICRC_LEN, Ident, Packet,
         icrc::{self, DONT_FRAGMENT, Route},
     },
     work::{AsyncEvent, Completion, CqId, Event, GidType, RecvWr, SendWr, SrqId},
 };
-use alloc::{collections::BTreeMap, collections::VecDeque, format, string::String, vec, vec::Vec};
+use alloc::{collections::BTreeMap, collections::VecDeque, format, rc::Rc, string::String, vec, vec::Vec};
 use core::{
+    cell::RefCell,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     time::Duration,
 };
@@ -52,6 +54,8 @@ pub struct PairConfig {
     pub show_headers: bool,
     /// What carries the packets.
     pub encapsulation: Encapsulation,
+    /// The real wire that they cross when they leave. It decides about slots and IPv4 IDs, and shows headers.
+    pub carrier: Option<Rc<RefCell<dyn Carrier>>>,
     /// Whether owed acknowledgements leave at once or wait for company.
     pub acks: Acks,
     /// Records kept for the evidence of a failure; 0 for none.
@@ -71,6 +75,7 @@ impl Default for PairConfig {
             merge: true,
             show_headers: false,
             encapsulation: Encapsulation::V2,
+            carrier: None,
             acks: Acks::Wait,
             trace: 20_000,
             heap: 1 << 20,
@@ -135,7 +140,13 @@ impl PairConfig {
 impl Pair {
     /// Builds the bench; nothing happens yet.
     #[must_use]
-    pub fn new(config: PairConfig) -> Self {
+    pub fn new(mut config: PairConfig) -> Self {
+        if let Some(carrier) = &config.carrier {
+            config.show_headers = true;
+            for (endpoint, slot) in config.endpoints.iter_mut().zip(carrier.borrow().slots()) {
+                (endpoint.slot, endpoint.ident) = (slot, Ident::Sequential);
+            }
+        }
         let side = |which: usize| {
             let seed = config.seed.wrapping_mul(4).wrapping_add(which as u64);
             let memory = config.encapsulation == Encapsulation::Memory;
@@ -280,8 +291,12 @@ impl Pair {
         };
         self.check_batch(which, &batch);
         let side = &mut self.sides[which];
+        let mut carried =
+            self.config.carrier.as_ref().map(|carrier| {
+                carrier.borrow_mut().carry(which, &batch, &side.arena[..batch.len]).into_iter()
+            });
         for (index, bytes) in side.arena[..batch.len].chunks(batch.segment).enumerate() {
-            let datagram = Datagram {
+            let mut datagram = Datagram {
                 src: batch.src,
                 dst: batch.dst,
                 src_port: batch.src_port,
@@ -291,6 +306,11 @@ impl Pair {
                 encapsulation: batch.encapsulation,
                 bytes: bytes.to_vec(),
             };
+            if let Some(carried) = &mut carried {
+                let came = carried.next();
+                assert_eq!(came, Some(datagram.as_shown()), "packet {index} is not what came");
+                datagram = came.unwrap_or(datagram);
+            }
             let kept = self.trace.is_on().then(|| datagram.clone());
             let fate = side.link.send(self.now, datagram);
             if let Some(datagram) = kept {
@@ -298,6 +318,7 @@ impl Pair {
                 self.trace.push(Record { at: self.now, side: which, entry });
             }
         }
+        assert_eq!(carried.and_then(|mut carried| carried.next()), None, "more came than was sent");
         true
     }
 
@@ -337,11 +358,11 @@ impl Pair {
             bytes.clear();
             bytes.extend_from_slice(&first.bytes);
             let (segment, mut count) = (first.bytes.len(), 1);
-            let joins = self.config.merge && !self.config.show_headers;
             next = self.sides[1 - to].link.receive(self.now);
             while let Some(more) = next.take() {
                 let same = (more.src, more.dst, more.src_port) == (first.src, first.dst, first.src_port)
                     && (more.tos, more.hop_limit) == (first.tos, first.hop_limit);
+                let joins = self.config.merge && (!self.config.show_headers || follows(&first, &more, count));
                 let whole = bytes.len() == count * segment;
                 let fits = bytes.len() + more.bytes.len() <= MAX_RUN && count < MAX_RUN_PACKETS;
                 if !(joins && same && whole && fits && more.bytes.len() <= segment) {
@@ -369,9 +390,15 @@ impl Pair {
         any
     }
 
-    /// Puts a datagram of the test's own making straight into the endpoint of `to`.
+    /// Puts a datagram of the test's own making into the endpoint of `to`: straight, or by the real wire.
     pub fn inject(&mut self, to: usize, datagram: &Datagram) {
         self.note(to, || format!("injected: {:02x?}", datagram.bytes));
+        let Some(carrier) = self.config.carrier.clone() else { return self.hand(to, datagram) };
+        let carried = carrier.borrow_mut().carry(1 - to, &datagram.batch(), &datagram.bytes);
+        carried.iter().for_each(|datagram| self.hand(to, datagram));
+    }
+
+    fn hand(&mut self, to: usize, datagram: &Datagram) {
         let meta = RunMeta {
             src: datagram.src,
             dst: datagram.dst,
@@ -496,6 +523,12 @@ impl Drop for Pair {
             self.print_evidence();
         }
     }
+}
+
+/// Whether a datagram may lie behind `count` others that begin with `first` in one frame whose headers are shown.
+fn follows(first: &Datagram, more: &Datagram, count: usize) -> bool {
+    first.encapsulation == Encapsulation::V2
+        && (!first.is_numbered() || more.ident == first.ident.wrapping_add(count as u16))
 }
 
 /// What a link shows of a datagram's headers.

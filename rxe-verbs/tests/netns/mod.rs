@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub(crate) mod frames;
+
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -101,6 +103,18 @@ impl Namespace {
             assert!(Instant::now() < deadline, "{name} does not come up");
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Has the kernel cut batches of UDP before they leave by an interface.
+    pub(crate) fn cut_batches(&self, interface: &'static str) {
+        let arguments = ["-K", interface, "tx-udp-segmentation", "off"];
+        let output =
+            self.run(move || Command::new("ethtool").args(arguments).output().expect("ethtool is needed"));
+        assert!(
+            output.status.success(),
+            "ethtool {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 
     /// Writes a file of /proc/sys/net as seen inside.

@@ -19,11 +19,12 @@ mod window;
 pub use plan::{Plan, Recipe};
 
 use super::{
+    carrier::Wire,
     connect::{ConnectOptions, RECV_CQ, SEND_CQ},
     pair::Pair,
     rng::Rng,
 };
-use crate::{stats::QpStats, wire::Encapsulation, work::WcStatus};
+use crate::{stats::QpStats, work::WcStatus};
 use alloc::{format, string::String, vec, vec::Vec};
 use core::time::Duration;
 use flow::Flow;
@@ -109,13 +110,14 @@ struct World {
     outcome: Outcome,
 }
 
-/// Plays the scenario of `seed`, its packets carried by `encapsulation`. With `trace` records kept (0: none) a failure prints what happened.
+/// Plays the scenario of `seed`, its packets carried by `wire`. With `trace` records kept (0: none) a failure prints what
+/// happened.
 ///
 /// # Panics
 /// If the endpoints did anything but what the model says.
 #[must_use]
-pub fn run(seed: u64, recipe: Recipe, encapsulation: Encapsulation, trace: usize) -> Outcome {
-    let plan = Plan::new(seed, recipe).over(encapsulation);
+pub fn run(seed: u64, recipe: Recipe, wire: impl Into<Wire>, trace: usize) -> Outcome {
+    let plan = Plan::new(seed, recipe).over(wire.into());
     let mut world = World::new(plan, trace);
     if trace > 0 {
         std::eprintln!("{:#?}", world.plan);

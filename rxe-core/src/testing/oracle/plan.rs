@@ -5,6 +5,7 @@ use crate::{
     num::Psn,
     qp::{Mtu, QpCaps},
     testing::{
+        carrier::Wire,
         connect::ConnectOptions,
         link::{Faults, LinkConfig},
         pair::PairConfig,
@@ -106,7 +107,7 @@ pub struct Plan {
     ipv6: bool,
     merge: bool,
     show_headers: bool,
-    encapsulation: Encapsulation,
+    wire: Wire,
     acks: Acks,
 }
 
@@ -156,17 +157,21 @@ impl Plan {
             ipv6: rng.chance(300),
             merge: rng.chance(700),
             show_headers: rng.chance(300),
-            encapsulation: Encapsulation::V2,
+            wire: Encapsulation::V2.into(),
             acks: if rng.chance(700) { Acks::Wait } else { Acks::Flush },
         }
     }
 
-    /// The same scenario in another encapsulation. Memory does not damage packets, and nobody would see it there.
-    pub(super) fn over(mut self, encapsulation: Encapsulation) -> Self {
-        self.encapsulation = encapsulation;
-        if encapsulation == Encapsulation::Memory {
+    /// The same scenario over another wire, with what that can carry. Memory does not damage packets, and nobody would see it
+    /// there.
+    pub(super) fn over(mut self, wire: Wire) -> Self {
+        if wire.encapsulation == Encapsulation::Memory {
             self.links.iter_mut().for_each(|link| link.faults.corrupt = 0);
         }
+        if let Some(carrier) = &wire.carrier {
+            self.mtu = self.mtu.min(carrier.borrow().mtu());
+        }
+        self.wire = wire;
         self
     }
 
@@ -212,7 +217,8 @@ impl Plan {
             endpoints: self.endpoints.clone(),
             merge: self.merge,
             show_headers: self.show_headers,
-            encapsulation: self.encapsulation,
+            encapsulation: self.wire.encapsulation,
+            carrier: self.wire.carrier.clone(),
             acks: self.acks,
             trace,
             heap: self.heap(),

@@ -51,6 +51,8 @@ const NEIGHBOUR_DST: u16 = 1;
 const NEIGHBOUR_MAC: u16 = 2;
 /// The kernel is looking for it.
 const INCOMPLETE: u16 = 0x01;
+/// Not confirmed for a while, and not used by the kernel since.
+const STALE: u16 = 0x04;
 /// Incomplete, failed: an address of these is not to be used.
 const UNUSABLE: u16 = INCOMPLETE | 0x20;
 const HEADER: usize = 16;
@@ -66,6 +68,8 @@ pub(super) struct Hop {
     pub mtu: usize,
     /// Whether it is this host itself.
     pub local: bool,
+    /// The kernel has not looked for a while whether `next` still has the address.
+    pub stale: bool,
 }
 
 /// Why there is none.
@@ -153,6 +157,10 @@ impl Neighbours {
         });
         let (entry, result) = match found {
             Ok(hop) => {
+                if hop.stale {
+                    // The kernel looks again only at what it uses itself, and sees none of our frames.
+                    seek(port, src, dst, hop.ifindex);
+                }
                 let entry =
                     Entry { hop: Some(hop), ifindex: hop.ifindex, asked: now, sought: None, looking: false };
                 (entry, Ok(hop))
@@ -197,7 +205,8 @@ impl Neighbours {
     }
 }
 
-/// Has the kernel look for a neighbour on an interface. Whatever comes of it is seen in the table.
+/// Has the kernel look for a neighbour on an interface, or look again after a while (`delay_first_probe_time`). Whatever comes of
+/// it is seen in the table.
 fn seek(port: Option<BorrowedFd<'_>>, src: IpAddr, dst: IpAddr, ifindex: u32) {
     let Some(port) = port else { return };
     let mut control = Control::new();
@@ -228,12 +237,13 @@ fn find(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::R
     interface.check_up()?;
     let own = interface.mac.unwrap_or_default();
     let local = way.local;
-    let hop = |next| Hop { ifindex: way.ifindex, own, next, mtu: interface.mtu as usize, local };
+    let hop =
+        |next, stale| Hop { ifindex: way.ifindex, own, next, mtu: interface.mtu as usize, local, stale };
     if let Some(group) = station_of_group(dst) {
-        return Ok(Ok(hop(group)));
+        return Ok(Ok(hop(group, false)));
     }
     if way.local || interface.flags & libc::IFF_LOOPBACK.cast_unsigned() != 0 {
-        return Ok(Ok(hop([0; 6])));
+        return Ok(Ok(hop([0; 6], false)));
     }
     if interface.mac.is_none() {
         let why = format!("{} is no Ethernet interface", interface.name);
@@ -241,7 +251,7 @@ fn find(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::R
     }
     let next = way.gateway.unwrap_or(dst);
     Ok(match neighbour(netlink, next, way.ifindex)? {
-        Neighbour::At(station) => Ok(hop(station)),
+        Neighbour::At { station, stale } => Ok(hop(station, stale)),
         missing => {
             let name = &interface.name;
             let words = format!("the neighbour table has no address for {next} on {name} (ip neighbour)");
@@ -362,7 +372,11 @@ fn route(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::
 /// What the kernel's table has of a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Neighbour {
-    At(Mac),
+    At {
+        station: Mac,
+        /// The kernel has not looked for a while.
+        stale: bool,
+    },
     /// The kernel is looking for it.
     Sought,
     Unknown,
@@ -384,7 +398,8 @@ fn neighbour(netlink: BorrowedFd<'_>, address: IpAddr, ifindex: u32) -> io::Resu
     let mut attributes = Attributes(reply.get(BODY..).unwrap_or_default());
     let station =
         attributes.find(|(kind, _)| *kind == NEIGHBOUR_MAC).and_then(|(_, value)| value.try_into().ok());
-    Ok(station.map_or(Neighbour::Unknown, Neighbour::At))
+    let stale = state & STALE != 0;
+    Ok(station.map_or(Neighbour::Unknown, |station| Neighbour::At { station, stale }))
 }
 
 /// Sends one request and gives the body of its answer, which is to be of kind `wanted`.
