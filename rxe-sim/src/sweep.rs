@@ -252,8 +252,8 @@ impl Plan {
         failed.into_inner().unwrap_or(self.jobs.len())
     }
 
-    /// Writes `table.csv` (a line a job) and `summary.csv` (a line for each combination of values: mean, least and most over
-    /// the seeds) from what is there. A number that a report does not have is left empty. How many jobs are missing.
+    /// Writes `table.csv` (a line a job) and `summary.csv` (a line for each combination of values: mean, median, least and
+    /// most over the seeds) from what is there. A number that a report does not have is left empty. How many jobs are missing.
     ///
     /// # Errors
     /// What the file system says.
@@ -264,7 +264,7 @@ impl Plan {
         let mut table =
             vec![head(std::iter::once("seed".into()).chain(self.sweep.show.iter().cloned()).collect())];
         let columns = self.sweep.show.iter();
-        let columns = columns.flat_map(|name| ["mean", "least", "most"].map(|what| format!("{name} {what}")));
+        let columns = columns.flat_map(|name| FIGURES.map(|what| format!("{name} {what}")));
         let mut summary = vec![head(std::iter::once("seeds".into()).chain(columns).collect())];
         let mut missing = 0;
         let seeds = usize::try_from(self.sweep.seeds).unwrap_or(1).max(1);
@@ -283,11 +283,8 @@ impl Plan {
                 found.push(numbers);
             }
             let figures = (0..self.sweep.show.len()).flat_map(|at| {
-                let column: Vec<f64> = found.iter().filter_map(|numbers| numbers[at]).collect();
-                let mean = (!column.is_empty()).then(|| column.iter().sum::<f64>() / column.len() as f64);
-                let (least, most) =
-                    (column.iter().copied().reduce(f64::min), column.iter().copied().reduce(f64::max));
-                [mean, least, most].map(|number| number.map_or_else(String::new, |n| format!("{n:.4}")))
+                let figures = figures(found.iter().filter_map(|numbers| numbers[at]).collect());
+                figures.map(|figures| figures.map(|n| format!("{n:.4}"))).unwrap_or_default()
             });
             let texts = std::iter::once(found.len().to_string()).chain(figures);
             if !found.is_empty() {
@@ -300,6 +297,17 @@ impl Plan {
         }
         Ok(missing)
     }
+}
+
+/// What `summary.csv` has of a number.
+const FIGURES: [&str; 4] = ["mean", "median", "least", "most"];
+
+/// These of what several seeds gave, if there is any.
+fn figures(mut of: Vec<f64>) -> Option<[f64; FIGURES.len()]> {
+    of.sort_unstable_by(f64::total_cmp);
+    let (least, most) = (*of.first()?, *of.last()?);
+    let (below, above) = (of[(of.len() - 1) / 2], of[of.len() / 2]);
+    Some([of.iter().sum::<f64>() / of.len() as f64, below.midpoint(above), least, most])
 }
 
 /// A value as a table has it.
@@ -399,6 +407,14 @@ mod tests {
     }
 
     #[test]
+    fn figures_of_several_seeds() {
+        assert_eq!(figures(vec![]), None);
+        assert_eq!(figures(vec![7.0]), Some([7.0; 4]));
+        assert_eq!(figures(vec![37.0, 1.0, 3.0]), Some([41.0 / 3.0, 3.0, 1.0, 37.0]));
+        assert_eq!(figures(vec![4.0, 1.0, 2.0, 9.0]), Some([4.0, 3.0, 1.0, 9.0]));
+    }
+
+    #[test]
     fn results_of_another_scenario_are_played_anew() {
         let folder = Folder::new("stale", "show = [\"all.delivered\", \"counts.packets\"]");
         let plan = folder.play();
@@ -427,7 +443,7 @@ mod tests {
         let folder = Folder::new("empty", "show = [\"all.delivered\", \"no.such\"]");
         folder.play();
         assert_eq!(folder.lines("table.csv")[1], "1,1,");
-        assert_eq!(folder.lines("summary.csv")[1], "2,1.0000,1.0000,1.0000,,,");
+        assert_eq!(folder.lines("summary.csv")[1], "2,1.0000,1.0000,1.0000,1.0000,,,,");
     }
 
     #[test]

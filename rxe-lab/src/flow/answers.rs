@@ -151,9 +151,6 @@ impl Answers {
             // Sent again: the requester had asked again.
             outcome.marks |= Marks::RETRANSMITTED;
             outcome.why = Some("the answer to a READ that was asked again".to_owned());
-            if !head.info.position.is_start() || requests.responses.iter().any(|(seen, _)| *seen == psn) {
-                requests.responses.retain(|(seen, _)| *seen != psn);
-            }
         }
         requests.response(psn, place);
         let end = if head.info.position.is_end() { psn.next() } else { psn };

@@ -111,19 +111,7 @@ impl Conversations {
             if is_asker { (src, dst, [local, remote]) } else { (dst, src, [remote, local]) };
         let at = self.list.len();
         self.by_asker.insert((asker, asked, ids[0]), at);
-        self.list.push(Conversation {
-            asker,
-            asked,
-            service: "not in the capture".to_owned(),
-            asker_qp: 0,
-            asked_qp: 0,
-            mtu: None,
-            messages: Vec::new(),
-            repeated: 0,
-            outcome: "not answered".to_owned(),
-            ids,
-            seen: Vec::new(),
-        });
+        self.list.push(Conversation::new(asker, asked, ids));
         at
     }
 }
@@ -146,6 +134,22 @@ fn ids(message: &Message) -> (CommId, CommId, Option<bool>) {
 }
 
 impl Conversation {
+    pub(super) fn new(asker: IpAddr, asked: IpAddr, ids: [CommId; 2]) -> Self {
+        Self {
+            asker,
+            asked,
+            service: "not in the capture".to_owned(),
+            asker_qp: 0,
+            asked_qp: 0,
+            mtu: None,
+            messages: Vec::new(),
+            repeated: 0,
+            outcome: "not answered".to_owned(),
+            ids,
+            seen: Vec::new(),
+        }
+    }
+
     fn say(&mut self, datagram: &Datagram, time: u64, by_asker: bool) {
         let key = (datagram.message.attribute(), datagram.transaction, by_asker);
         let repeated = self.seen.contains(&key);

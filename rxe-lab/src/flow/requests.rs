@@ -2,6 +2,7 @@
 
 use super::{
     marks::Marks,
+    order::{self, Latest},
     stats::{Durations, OverTime},
 };
 use rxe_core::{
@@ -76,9 +77,9 @@ pub(super) struct Requests {
     flexible: u32,
     /// The last READ: its first PSN and its length.
     last_read: Option<(Psn, u32)>,
-    /// Operations that are not answered.
+    /// Operations that are not answered, in the order of their last PSNs.
     pub(super) open: VecDeque<Operation>,
-    /// Packets that are not answered.
+    /// Packets that are not answered, in the order of their PSNs.
     sent: VecDeque<(Psn, Place)>,
     holes: VecDeque<(Psn, u32)>,
     message: Option<Operation>,
@@ -100,8 +101,8 @@ pub(super) struct Requests {
     pub(super) mtu: Option<u32>,
     /// Highest PSN that was answered for, and by which packet.
     pub(super) answered: Option<(Psn, Place)>,
-    /// Answers to READs that were seen and not yet passed by, for the case that they are asked for again.
-    pub(super) responses: VecDeque<(Psn, Place)>,
+    /// The latest answers to READs, for the case that they are asked for again.
+    responses: Latest<Place>,
     last_time: u64,
 }
 
@@ -171,6 +172,7 @@ impl Requests {
             if self.sent.len() == MOST_OPEN {
                 self.sent.pop_front();
             }
+            order::forget_far(&mut self.sent, psn, |(sent, _)| *sent);
             self.sent.push_back((psn, place));
         }
         let bytes = match head.info.class {
@@ -198,6 +200,7 @@ impl Requests {
             if self.open.len() == MOST_OPEN {
                 self.open.pop_front();
             }
+            order::forget_far(&mut self.open, last, |operation| operation.last);
             self.open.push_back(operation);
         }
     }
@@ -213,7 +216,9 @@ impl Requests {
         }
         self.retransmitted += 1;
         outcome.marks |= Marks::RETRANSMITTED;
-        for operation in self.open.iter_mut().filter(|operation| !operation.last.is_before(psn)) {
+        let from = order::position(&self.open, psn, |operation| operation.last);
+        for operation in self.open.range_mut(from..) {
+            order::steps::count();
             if operation.again {
                 break;
             }
@@ -235,17 +240,21 @@ impl Requests {
         }
         outcome.why = Some(why);
         // What is sent from here on is what counts for the next loss.
-        if let Some(sent) = self.sent.iter_mut().find(|(sent, _)| *sent == psn) {
-            sent.1 = place;
+        let at = order::position(&self.sent, psn, |(sent, _)| *sent);
+        if let Some((_, sent)) = self.sent.get_mut(at).filter(|(sent, _)| *sent == psn) {
+            *sent = place;
         }
+    }
+
+    /// The packet with this PSN that was sent last and is not answered.
+    fn sent_at(&self, psn: Psn) -> Option<Place> {
+        let at = order::position(&self.sent, psn, |(sent, _)| *sent);
+        self.sent.get(at).filter(|(sent, _)| *sent == psn).map(|(_, place)| *place)
     }
 
     /// Why the requester goes back to this PSN, and which packet was lost for that.
     fn reason(&mut self, psn: Psn, time: u64, outcome: &mut Outcome) -> String {
-        let at = |list: &VecDeque<(Psn, Place)>| {
-            list.iter().find(|(sent, _)| *sent == psn).map(|(_, place)| *place)
-        };
-        let (request, response) = (at(&self.sent), at(&self.responses));
+        let (request, response) = (self.sent_at(psn), self.responses.get(psn));
         match self.cause.take() {
             Some(Cause::Nak(asked)) => {
                 if let Some(place) = request.filter(|_| asked == psn) {
@@ -327,14 +336,7 @@ impl Requests {
 
     /// A response of a READ, or to something else that is answered with one, was seen.
     pub(super) fn response(&mut self, psn: Psn, place: Place) {
-        if self.responses.len() == MOST_OPEN {
-            self.responses.pop_front();
-        }
-        self.responses.push_back((psn, place));
-        // What is far behind is not asked for any more.
-        while self.responses.front().is_some_and(|(first, _)| psn.distance(*first) > 4096) {
-            self.responses.pop_front();
-        }
+        self.responses.put(psn, place);
     }
 
     /// A packet that is not the last of its message has as much payload as the path takes; so it tells how many PSNs a READ has.

@@ -1,9 +1,12 @@
 //! What is told of a whole capture.
 
-use super::{Analyzer, Conversation, Goodput, Marks, Round, Spread, StreamId};
+use super::{Analyzer, Conversation, Goodput, Marks, Round, Spread, StreamId, order::steps};
 use crate::{frame::Other, packet::Packet};
 use serde::Serialize;
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
 
 /// Counts over all frames.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
@@ -212,14 +215,50 @@ pub struct Summary {
     pub conversations: Vec<Conversation>,
 }
 
+/// An address and the number of a queue pair.
+type End = (IpAddr, u32);
+
+/// The first conversation of each end, and of each two ends: there may be as many of them as of connections.
+#[derive(Debug, Default)]
+struct ByEnds {
+    one: HashMap<End, usize>,
+    both: HashMap<[End; 2], usize>,
+}
+
+impl ByEnds {
+    fn new(list: &[Conversation]) -> Self {
+        let mut found = Self::default();
+        for (at, told) in list.iter().enumerate() {
+            steps::count();
+            let mut ends = [(told.asker, told.asker_qp), (told.asked, told.asked_qp)];
+            for end in ends {
+                found.one.entry(end).or_insert(at);
+            }
+            ends.sort_unstable();
+            found.both.entry(ends).or_insert(at);
+        }
+        found
+    }
+
+    /// The first conversation about a queue pair, and about its peer where that is known.
+    fn find(&self, end: End, peer: Option<End>) -> Option<usize> {
+        steps::count();
+        let Some(peer) = peer.filter(|peer| *peer != end) else { return self.one.get(&end).copied() };
+        let mut ends = [end, peer];
+        ends.sort_unstable();
+        self.both.get(&ends).copied()
+    }
+}
+
 impl Analyzer {
     /// Tells the whole. What nobody has answered is then found among the hindsight.
     pub fn finish(&mut self) -> Summary {
         let mut connections = Vec::new();
+        let by_ends = ByEnds::new(&self.conversations.list);
         for id in 0..self.streams.len() {
             let peer = self.streams[id].peer;
             if peer.is_none_or(|peer| id < peer) {
-                connections.push(self.connection(connections.len() + 1, id, peer));
+                connections.push(self.connection(connections.len() + 1, id, peer, &by_ends));
             }
             let open = self.streams[id].requests.open.iter();
             let unanswered: Vec<_> = open.map(|operation| (operation.place, operation.kind)).collect();
@@ -239,7 +278,13 @@ impl Analyzer {
         }
     }
 
-    fn connection(&self, number: usize, id: StreamId, peer: Option<StreamId>) -> Connection {
+    fn connection(
+        &self,
+        number: usize,
+        id: StreamId,
+        peer: Option<StreamId>,
+        by_ends: &ByEnds,
+    ) -> Connection {
         let stream = &self.streams[id];
         let other = peer.map(|peer| &self.streams[peer]);
         let (src, dst, qp) = stream.key;
@@ -259,10 +304,6 @@ impl Analyzer {
         if directions.is_empty() {
             directions.push(self.direction(id, peer));
         }
-        let is_its = |told: &Conversation| {
-            let ends = [(told.asker, told.asker_qp), (told.asked, told.asked_qp)];
-            ends.contains(&(dst, qp.value())) && near.is_none_or(|near| ends.contains(&(src, near)))
-        };
         let mtu = stream.requests.mtu.or_else(|| other.and_then(|other| other.requests.mtu));
         Connection {
             number,
@@ -272,7 +313,7 @@ impl Analyzer {
             last_ns: other.map_or(stream.last, |other| stream.last.max(other.last)),
             mtu,
             directions,
-            conversation: self.conversations.list.iter().position(is_its),
+            conversation: by_ends.find((dst, qp.value()), near.map(|near| (src, near))),
         }
     }
 

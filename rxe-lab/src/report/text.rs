@@ -2,7 +2,7 @@
 
 use crate::flow::{Connection, Conversation, Direction, Goodput, Summary, Totals};
 use rxe_ladder::{duration, moment};
-use std::fmt::Write;
+use std::{collections::HashSet, fmt::Write};
 
 /// Datagram flows and conversations that are listed.
 const MOST_LISTED: usize = 100;
@@ -43,7 +43,8 @@ pub fn summary(summary: &Summary) -> String {
     for connection in &summary.connections {
         connection_lines(connection, summary, start, &mut out);
     }
-    let used: Vec<_> = summary.connections.iter().filter_map(|connection| connection.conversation).collect();
+    let used: HashSet<_> =
+        summary.connections.iter().filter_map(|connection| connection.conversation).collect();
     let alone = summary.conversations.iter().enumerate().filter(|(at, _)| !used.contains(at));
     for (_, conversation) in alone.take(MOST_LISTED) {
         let _ = writeln!(out, "\nconnection manager  {} asks {}", conversation.asker, conversation.asked);

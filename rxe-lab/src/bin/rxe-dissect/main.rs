@@ -14,6 +14,7 @@ use rxe_lab::{
     report::{ladder, line::Look, text},
 };
 use std::{
+    collections::{BTreeSet, HashMap},
     fs::File,
     io::{self, IsTerminal, Read, Write},
     path::{Path, PathBuf},
@@ -201,14 +202,14 @@ fn of_flow(mut summary: Summary, flow: Option<Qpn>) -> Summary {
         summary.connections.retain(|connection| connection.ends.iter().any(|(_, number)| has(*number)));
         summary.datagrams.retain(|flow| has(Some(flow.from_qp)) || has(Some(flow.to_qp)));
         // Their places are told by the connections.
-        let kept: Vec<_> =
+        let kept: BTreeSet<_> =
             summary.connections.iter().filter_map(|connection| connection.conversation).collect();
+        let places: HashMap<_, _> = kept.iter().enumerate().map(|(to, at)| (*at, to)).collect();
         let list = std::mem::take(&mut summary.conversations);
         summary.conversations =
             list.into_iter().enumerate().filter(|(at, _)| kept.contains(at)).map(|(_, one)| one).collect();
         for connection in &mut summary.connections {
-            connection.conversation =
-                connection.conversation.and_then(|at| kept.iter().position(|kept| *kept == at));
+            connection.conversation = connection.conversation.and_then(|at| places.get(&at).copied());
         }
     }
     summary

@@ -5,14 +5,15 @@ use rxe_verbs::{
     WcStatus,
 };
 use serde_json::{Value, json};
-use std::{
-    net::IpAddr,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, thread::sleep, time::Duration};
 use testbed::agent::{Agent, Failure};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one look for a completion takes, and the sleep behind it.
+const LOOK: Duration = Duration::from_micros(200);
+const SLEEP: Duration = Duration::from_micros(500);
+/// Looks for a completion until it counts as missing.
+const LOOKS: u128 = PATIENCE.as_micros() / (LOOK.as_micros() + SLEEP.as_micros());
 
 /// Two queue pairs with a region on each side, ours and the kernel's.
 pub(crate) struct Pair<'a> {
@@ -69,17 +70,17 @@ impl Pair<'_> {
         Ok(())
     }
 
-    /// Our next completion.
+    /// Our next completion. Patience is looks, not time: who was stopped, with the guest or without it, or found no processor
+    /// for as long, has not looked and has sent nothing again meanwhile.
     pub(crate) fn ours(&self) -> Result<Completion, Failure> {
-        let deadline = Instant::now() + PATIENCE;
-        // Waits asleep: the guests need the processors.
-        while Instant::now() < deadline {
-            if let Some(wc) = self.cq.poll_within(Duration::from_micros(200))? {
+        for _ in 0..LOOKS {
+            if let Some(wc) = self.cq.poll_within(LOOK)? {
                 return Ok(wc);
             }
-            sleep(Duration::from_micros(500));
+            // Waits asleep: the guests need the processors.
+            sleep(SLEEP);
         }
-        Err("no completion on our side".into())
+        Err(format!("no completion on our side; it {}", self.known()).into())
     }
 
     /// Our next completion, which is a success of `opcode`.
@@ -113,10 +114,14 @@ impl Pair<'_> {
 
     /// The kernel stopped completing: what our side knows of it.
     pub(crate) fn too_few(&self, done: usize, count: usize) -> Failure {
-        let (state, stats) = (self.qp.state(), self.qp.stats());
+        format!("{done} of {count} completions on the kernel's side; ours {}", self.known()).into()
+    }
+
+    /// What our queue pair knows of itself.
+    fn known(&self) -> String {
+        let stats = self.qp.stats();
         let counted: Vec<_> = stats.each().filter(|(_, value)| *value > 0).collect();
-        format!("{done} of {count} completions on the kernel's side; ours is in {state:?}, {counted:?}")
-            .into()
+        format!("is in {:?}, {counted:?}", self.qp.state())
     }
 
     /// The kernel's next completion.

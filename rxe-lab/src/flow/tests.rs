@@ -1,0 +1,158 @@
+use super::*;
+use crate::{
+    capture::{LinkType, Record},
+    packet::Found,
+};
+use order::steps;
+use rxe_cm::proto::CommId;
+use rxe_core::{
+    num::{Key, Msn},
+    wire::{self, Aeth, Bth, Ext, Opcode, Reth, Syndrome, icrc},
+};
+
+const ENDS: [IpAddr; 2] = [
+    IpAddr::V6(std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1)),
+    IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+];
+
+const WRITE_ONLY: Opcode = Opcode(0x0a);
+const READ_RESPONSE_MIDDLE: Opcode = Opcode(0x0e);
+
+/// An analyzer, and the packets that it was given.
+#[derive(Default)]
+struct Fed {
+    analyzer: Analyzer,
+    count: u64,
+}
+
+impl Fed {
+    /// Gives it a packet of the end `from`.
+    fn packet(&mut self, from: usize, bth: &Bth, ext: &Ext) {
+        let (src, dst) = (ENDS[from], ENDS[1 - from]);
+        let mut packet = vec![0; wire::wire_len(bth.opcode, 0)];
+        wire::emit(bth, ext, 0, &mut packet).unwrap();
+        icrc::seal(&icrc::Route::v2(src, dst, 49_152), 0, &mut packet);
+        let udp_len = (packet.len() + icrc::UDP_LEN) as u16;
+        let words = [49_152, icrc::ROCE_PORT, udp_len, 0];
+        let udp = words.iter().flat_map(|word: &u16| word.to_be_bytes());
+        let mut frame = vec![0x60, 0, 0, 0, 0, 0, 17, 64];
+        frame[4..6].copy_from_slice(&udp_len.to_be_bytes());
+        for address in [src, dst] {
+            let IpAddr::V6(address) = address else { unreachable!() };
+            frame.extend(address.octets());
+        }
+        frame.extend(udp.chain(packet));
+        self.count += 1;
+        let (link, time) = (LinkType::RawIp, self.count * 1_000);
+        let record = Record { time, link, interface: 0, direction: 0, wire_len: frame.len(), data: &frame };
+        let Ok(Found::One(packet)) = Found::new(self.count, &record) else { panic!("no packet") };
+        assert!(packet.icrc.is_right());
+        self.analyzer.packet(&packet);
+        self.analyzer.hindsight();
+    }
+
+    /// An empty WRITE to this queue pair.
+    fn write(&mut self, from: usize, qp: u32, psn: u32) {
+        self.packet(from, &Bth::new(WRITE_ONLY, Qpn::new(qp), Psn::new(psn)), &Ext::default());
+    }
+
+    fn ack(&mut self, from: usize, qp: u32, psn: u32) {
+        let aeth = Aeth { syndrome: Syndrome::Ack(0x1f), msn: Msn::new(0) };
+        self.packet(
+            from,
+            &Bth::new(Opcode::RC_ACKNOWLEDGE, Qpn::new(qp), Psn::new(psn)),
+            &Ext { aeth, ..Ext::default() },
+        );
+    }
+}
+
+/// What looking at captures of `n` and of twice as many packets takes: no more than twice as many steps, but for the depth of
+/// a search.
+fn is_not_quadratic(what: &str, n: u32, feed: impl Fn(&mut Fed, u32)) {
+    let taken = [n, 2 * n].map(|n| {
+        let mut fed = Fed::default();
+        steps::take();
+        feed(&mut fed, n);
+        fed.analyzer.finish();
+        steps::take()
+    });
+    assert!(taken[0] >= u64::from(n), "{what}: {} steps of {n} are too few to be all", taken[0]);
+    assert!(taken[1] * 10 <= taken[0] * 23, "{what}: {taken:?} steps");
+}
+
+/// A conversation may name another queue pair in each of its messages; what is kept of that has an end.
+#[test]
+fn what_the_connection_manager_says_has_an_end() {
+    let ends = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+    let mut analyzer = Analyzer::new();
+    for number in 0..MOST_KNOWN as u32 + 1000 {
+        analyzer.introduce(([(ends[0], Qpn::new(1)), (ends[1], Qpn::new(number))], Some(1024)));
+    }
+    assert_eq!((analyzer.known.len(), analyzer.mtus.len()), (MOST_KNOWN, MOST_KNOWN));
+}
+
+/// Many packets that nobody answers, and then each is sent again, the last one first: each time is one of going back.
+#[test]
+fn going_back_again_and_again() {
+    is_not_quadratic("going back", 4096, |fed, n| {
+        for psn in 0..n {
+            fed.write(0, 7, psn);
+        }
+        for psn in (0..n).rev() {
+            fed.write(0, 7, psn);
+        }
+        assert_eq!(fed.analyzer.streams[0].requests.round_count, u64::from(n));
+    });
+}
+
+/// Answers to a READ that come from the last to the first.
+#[test]
+fn responses_from_behind() {
+    is_not_quadratic("responses", 4096, |fed, n| {
+        let read = Ext { reth: Reth { addr: 0, rkey: Key(1), len: 2 * n * 256 }, ..Ext::default() };
+        fed.packet(0, &Bth::new(Opcode::RC_READ_REQUEST, Qpn::new(7), Psn::new(0)), &read);
+        for psn in (0..2 * n).rev() {
+            let bth = Bth::new(READ_RESPONSE_MIDDLE, Qpn::new(8), Psn::new(psn));
+            fed.packet(1, &bth, &Ext::default());
+        }
+        assert_eq!(fed.analyzer.streams[0].peer, Some(1));
+    });
+}
+
+/// Many queue pairs of two hosts, of which each is known by a conversation, and begins before its peer.
+#[test]
+fn many_connections_and_conversations() {
+    is_not_quadratic("connections", 2048, |fed, n| {
+        for qp in 0..n {
+            fed.write(0, 2 * qp + 2, 0);
+        }
+        for qp in 0..n {
+            fed.write(1, 2 * qp + 3, 0);
+        }
+        for qp in 0..n {
+            let ends = [(ENDS[0], Qpn::new(2 * qp + 3)), (ENDS[1], Qpn::new(2 * qp + 2))];
+            fed.analyzer.introduce((ends, None));
+            let mut told = Conversation::new(ENDS[0], ENDS[1], [CommId(qp), CommId(qp)]);
+            (told.asker_qp, told.asked_qp) = (2 * qp + 3, 2 * qp + 2);
+            fed.analyzer.conversations.list.push(told);
+        }
+        let summary = fed.analyzer.finish();
+        assert_eq!(summary.connections.len(), n as usize);
+        for (at, connection) in summary.connections.iter().enumerate() {
+            assert_eq!(connection.conversation, Some(at));
+        }
+    });
+}
+
+/// Answers that fit no stream: of those that may be asked for, a bounded number is looked at.
+#[test]
+fn answers_to_nobody() {
+    is_not_quadratic("answers", 1024, |fed, n| {
+        for qp in 0..n {
+            fed.write(0, qp + 2, 0);
+        }
+        for _ in 0..n {
+            fed.ack(1, 1_000_000, 9_000_000);
+        }
+    });
+}
