@@ -1,6 +1,8 @@
 """Connection requests that are held back until somebody listens. For programs that ask before the other end listens, and do not
 survive a refusal: perftest with -R, qperf. For the tests of both folders, which put this one on the path."""
 
+import json
+import re
 import select
 import struct
 import subprocess
@@ -16,6 +18,18 @@ ETHERNET = 14
 LISTENS = 20
 # Seconds until the next request: a kernel sends one again after 6.
 ASKS = 60
+
+
+def listener_here(status, name):
+    """What a program of that name (a pattern) listens to on our side, by what `rxe service status --json` has said: other words for
+    each listener, or nothing."""
+    try:
+        clients = json.loads(status)["clients"]
+    except (ValueError, KeyError):
+        # There is no service yet.
+        return None
+    numbers = [one["number"] for client in clients if re.fullmatch(name, client["name"]) for one in client["listening"]]
+    return " ".join(map(str, numbers)) or None
 
 
 class Requests:

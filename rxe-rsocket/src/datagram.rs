@@ -17,6 +17,7 @@ use crate::{
     settings::Settings,
     stack::{Stack, Watched},
     stream::expect,
+    waiters::{Entered, Waiter, Waiters},
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use rxe_cm::{CmId, EventChannel, EventKind, UDP_QKEY, proto::PortSpace};
@@ -55,6 +56,8 @@ pub struct DatagramSocket {
     token: AtomicU64,
     nonblocking: AtomicBool,
     state: Mutex<State>,
+    /// Threads that wait.
+    waiters: Waiters,
 }
 
 #[derive(Debug)]
@@ -109,6 +112,7 @@ impl DatagramSocket {
             token: AtomicU64::new(0),
             nonblocking: AtomicBool::new(false),
             state: Mutex::new(state),
+            waiters: Waiters::default(),
         });
         let weak: Weak<Self> = Arc::downgrade(&socket);
         let token = stack.shared().watch(socket.udp.as_fd(), Watched::Datagram(weak))?;
@@ -321,6 +325,7 @@ impl DatagramSocket {
         until: Until,
         test: impl Fn(&State) -> bool,
     ) -> Result<MutexGuard<'a, State>, SocketError> {
+        let mut entered = None;
         loop {
             if state.closed.is_some() {
                 return Err(SocketError::NoSocket(self.as_fd().as_raw_fd()));
@@ -332,22 +337,35 @@ impl DatagramSocket {
             if until.is_over() {
                 return Err(SocketError::WouldBlock);
             }
+            let entered = match &entered {
+                Some(entered) => entered,
+                None => entered.insert(Entered::new(&self.waiters)?),
+            };
             let armed = state.ways.iter_mut().map(Way::arm).filter(|new| *new).count();
             if armed > 0 {
                 continue;
             }
             drop(state);
-            let mut fds = [libc::pollfd { fd: self.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            let own = libc::pollfd { fd: self.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut fds = [own, entered.waiter.pollfd()];
             rxe_verbs::wait_for(&mut fds, until.left()).map_err(|_| SocketError::Interrupted)?;
+            entered.waiter.clear();
             state = self.state();
-            state.take_events();
+            self.take_events(&mut state, Some(&entered.waiter));
+        }
+    }
+
+    /// Takes the channels' events; who waits besides looks, too.
+    fn take_events(&self, state: &mut State, waiter: Option<&Waiter>) {
+        if state.take_events() {
+            self.waiters.wake(waiter);
         }
     }
 
     /// Whether there is something to receive, and room to send.
     pub(crate) fn readiness(&self) -> (bool, bool) {
         let mut state = self.state();
-        state.take_events();
+        self.take_events(&mut state, None);
         state.progress();
         (!state.inbox.is_empty(), state.ways.iter().all(Way::has_room))
     }
@@ -358,10 +376,16 @@ impl DatagramSocket {
     }
 
     /// Has the descriptor become readable with the next change.
-    pub(crate) fn arm(&self) {
+    pub(crate) fn arm(&self, waiter: &Waiter) {
+        self.waiters.enter(waiter);
         self.state().ways.iter_mut().for_each(|way| {
             way.arm();
         });
+    }
+
+    /// A thread has done with [`Self::arm`].
+    pub(crate) fn stop_waiting(&self, waiter: &Waiter) {
+        self.waiters.leave(waiter);
     }
 
     /// Closes it (rclose), once what is under way has left.
@@ -395,9 +419,9 @@ impl State {
         }
     }
 
-    /// Takes the channels' events.
-    fn take_events(&mut self) {
-        self.ways.iter_mut().for_each(Way::take_event);
+    /// Takes the channels' events; whether there was one.
+    fn take_events(&mut self) -> bool {
+        self.ways.iter_mut().map(Way::take_event).fold(false, |any, taken| any | taken)
     }
 }
 

@@ -21,6 +21,7 @@ mod settings;
 mod socket;
 mod stack;
 mod stream;
+mod waiters;
 
 pub use datagram::DatagramSocket;
 pub use error::SocketError;

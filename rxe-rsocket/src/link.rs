@@ -5,6 +5,7 @@ use crate::{
     error::SocketError,
     proto::{Chunk, Control, Failure, Hello, IoEntry, Limits, Message, Phase, Piece, Stream, Violation},
     settings::Settings,
+    waiters::{Waiter, Waiters},
 };
 use rxe_cm::CmId;
 use rxe_verbs::{
@@ -126,6 +127,8 @@ pub(crate) struct Link {
     /// Threads that wait: one of them for the event, the others for that one.
     waiting: Mutex<Waiting>,
     woken: Condvar,
+    /// Threads that wait for the descriptor.
+    pub(crate) waiters: Waiters,
 }
 
 #[derive(Debug, Default)]
@@ -157,6 +160,7 @@ impl Link {
             armed: AtomicBool::new(false),
             waiting: Mutex::default(),
             woken: Condvar::new(),
+            waiters: Waiters::default(),
         }
     }
 
@@ -453,6 +457,7 @@ impl Link {
             Ok(cq) => {
                 cq.ack_events(1);
                 self.armed.store(false, Ordering::Release);
+                self.waiters.wake(None);
                 Woken::Event
             }
             Err(EventError::Empty) => Woken::Time,
@@ -461,7 +466,8 @@ impl Link {
     }
 
     /// Arms the queue for [`Self::event_fd`], and looks once more.
-    pub(crate) fn arm(&self) {
+    pub(crate) fn arm(&self, waiter: &Waiter) {
+        self.waiters.enter(waiter);
         let mut stream = self.stream();
         if !self.armed.swap(true, Ordering::AcqRel) {
             self.parts.cq.req_notify(false);
@@ -470,7 +476,7 @@ impl Link {
     }
 
     /// After [`Self::event_fd`] has become readable: takes the event, unless a thread that waits for it does.
-    pub(crate) fn take_event(&self) {
+    pub(crate) fn take_event(&self, waiter: &Waiter) {
         let waiting = lock(&self.waiting);
         if !waiting.led
             && self.armed.load(Ordering::Acquire)
@@ -478,6 +484,7 @@ impl Link {
         {
             cq.ack_events(1);
             self.armed.store(false, Ordering::Release);
+            self.waiters.wake(Some(waiter));
         }
     }
 

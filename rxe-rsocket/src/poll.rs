@@ -1,6 +1,11 @@
 //! Waiting for several sockets, and for other descriptors besides: rpoll, and with a set that stays repoll.
 
-use crate::{error::SocketError, link::Until, socket::Socket};
+use crate::{
+    error::SocketError,
+    link::Until,
+    socket::Socket,
+    waiters::{Asleep, Entered, Waiter, Waiters},
+};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::{
     collections::BTreeMap,
@@ -24,29 +29,46 @@ pub fn poll(
 ) -> Result<usize, SocketError> {
     let sockets: Vec<Option<Socket>> = fds.iter().map(|fd| find(fd.fd)).collect();
     let until = Until::within(timeout);
-    let (mut inner, mut watched) = (Vec::new(), Vec::new());
+    let mut inner = Vec::new();
+    let found = look(fds, &sockets, &mut inner)?;
+    if found > 0 || until.is_over() {
+        return Ok(found);
+    }
+    let waiter = Waiter::new()?;
+    let ours: Vec<Socket> = sockets.iter().flatten().cloned().collect();
     loop {
+        // What comes from now on wakes; what has come is seen by looking once more.
+        let (_asleep, armed) = Asleep::beside(&waiter, &ours);
         let found = look(fds, &sockets, &mut inner)?;
         if found > 0 || until.is_over() {
             return Ok(found);
         }
-        // What comes from now on wakes; what has come is seen by looking once more.
-        watched.clear();
-        watched.extend(fds.iter().zip(&sockets).map(|(fd, socket)| match socket {
-            Some(socket) => libc::pollfd { fd: socket.arm(), events: libc::POLLIN, revents: 0 },
-            None => libc::pollfd { revents: 0, ..*fd },
-        }));
-        let found = look(fds, &sockets, &mut inner)?;
-        if found > 0 {
-            return Ok(found);
-        }
-        rxe_verbs::wait_for(&mut watched, until.left()).map_err(|_| SocketError::Interrupted)?;
-        for (fd, socket) in watched.iter().zip(&sockets) {
-            if let (true, Some(socket)) = (fd.revents != 0, socket) {
-                socket.take_event();
-            }
+        let mut watched: Vec<_> = armed.into_iter().map(readable).collect();
+        watched.push(waiter.pollfd());
+        let others = fds.iter().zip(&sockets).filter(|(_, socket)| socket.is_none());
+        watched.extend(others.map(|(fd, _)| libc::pollfd { revents: 0, ..*fd }));
+        sleep(&mut watched, until, &ours, &waiter)?;
+    }
+}
+
+fn readable(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// Sleeps until one of the descriptors has something, of which the first are the sockets'.
+fn sleep(
+    watched: &mut [libc::pollfd],
+    until: Until,
+    sockets: &[Socket],
+    waiter: &Waiter,
+) -> Result<(), SocketError> {
+    rxe_verbs::wait_for(watched, until.left()).map_err(|_| SocketError::Interrupted)?;
+    for (fd, socket) in watched.iter().zip(sockets) {
+        if fd.revents != 0 {
+            socket.take_event(waiter);
         }
     }
+    Ok(())
 }
 
 /// Looks at all of them without waiting; how many have something.
@@ -81,6 +103,8 @@ fn look(
 pub struct PollSet {
     others: Epoll,
     sockets: Mutex<BTreeMap<RawFd, Member>>,
+    /// Who waits is to hear of new members.
+    waiters: Waiters,
 }
 
 #[derive(Clone, Debug)]
@@ -102,7 +126,7 @@ impl PollSet {
     pub fn new() -> Result<Self, SocketError> {
         let others = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
         let others = others.map_err(|error| SocketError::system("make an epoll instance", error))?;
-        Ok(Self { others, sockets: Mutex::default() })
+        Ok(Self { others, sockets: Mutex::default(), waiters: Waiters::default() })
     }
 
     fn sockets(&self) -> MutexGuard<'_, BTreeMap<RawFd, Member>> {
@@ -118,6 +142,7 @@ impl PollSet {
     /// Adds a socket, or changes what is wanted of it; `events` are epoll's.
     pub fn set(&self, fd: RawFd, socket: Socket, events: u32, data: u64) {
         self.sockets().insert(fd, Member { socket, events, data, told: None, off: false });
+        self.waiters.wake(None);
     }
 
     /// Whether a socket is in the set.
@@ -138,33 +163,35 @@ impl PollSet {
     /// [`SocketError::Interrupted`], [`SocketError::System`].
     pub fn wait(&self, most: usize, timeout: Option<Duration>) -> Result<Vec<(u32, u64)>, SocketError> {
         let until = Until::within(timeout);
+        let found = self.look_at_all(most)?;
+        if !found.is_empty() || until.is_over() {
+            return Ok(found);
+        }
+        let entered = Entered::new(&self.waiters)?;
+        let waiter = &entered.waiter;
         loop {
-            let mut found = Vec::new();
-            self.look(most, &mut found);
-            self.look_at_others(most, &mut found)?;
-            if !found.is_empty() || until.is_over() {
-                return Ok(found);
-            }
             let sockets: Vec<Socket> = self
                 .sockets()
                 .values()
                 .filter(|member| !member.off)
                 .map(|member| member.socket.clone())
                 .collect();
-            let fds = sockets.iter().map(Socket::arm).chain([self.others.0.as_raw_fd()]);
-            let watched = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let mut fds: Vec<_> = fds.map(watched).collect();
-            self.look(most, &mut found);
-            if !found.is_empty() {
+            let (_asleep, armed) = Asleep::beside(waiter, &sockets);
+            let found = self.look_at_all(most)?;
+            if !found.is_empty() || until.is_over() {
                 return Ok(found);
             }
-            rxe_verbs::wait_for(&mut fds, until.left()).map_err(|_| SocketError::Interrupted)?;
-            for (fd, socket) in fds.iter().zip(&sockets) {
-                if fd.revents != 0 {
-                    socket.take_event();
-                }
-            }
+            let mut watched: Vec<_> = armed.into_iter().map(readable).collect();
+            watched.extend([waiter.pollfd(), readable(self.others.0.as_raw_fd())]);
+            sleep(&mut watched, until, &sockets, waiter)?;
         }
+    }
+
+    fn look_at_all(&self, most: usize) -> Result<Vec<(u32, u64)>, SocketError> {
+        let mut found = Vec::new();
+        self.look(most, &mut found);
+        self.look_at_others(most, &mut found)?;
+        Ok(found)
     }
 
     fn look(&self, most: usize, found: &mut Vec<(u32, u64)>) {

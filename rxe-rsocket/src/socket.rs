@@ -8,6 +8,7 @@ use crate::{
     proto::{How, Phase},
     stack::Stack,
     stream::StreamSocket,
+    waiters::Waiter,
 };
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -239,20 +240,28 @@ impl Socket {
 
     /// Gives a descriptor that becomes readable with the next change: of this moment, since another one may be right once a
     /// connection stands. Whoever sleeps on it looks at the socket once more before.
-    pub(crate) fn arm(&self) -> RawFd {
+    pub(crate) fn arm(&self, waiter: &Waiter) -> RawFd {
         match self {
-            Self::Stream(socket) => socket.arm(),
+            Self::Stream(socket) => socket.arm(waiter),
             Self::Datagram(socket) => {
-                socket.arm();
+                socket.arm(waiter);
                 socket.as_fd().as_raw_fd()
             }
         }
     }
 
-    /// What [`Self::arm`] gave has become readable.
-    pub(crate) fn take_event(&self) {
+    /// The thread does not wait any more.
+    pub(crate) fn leave(&self, waiter: &Waiter) {
         match self {
-            Self::Stream(socket) => socket.take_event(),
+            Self::Stream(socket) => socket.stop_waiting(waiter),
+            Self::Datagram(socket) => socket.stop_waiting(waiter),
+        }
+    }
+
+    /// What [`Self::arm`] gave has become readable.
+    pub(crate) fn take_event(&self, waiter: &Waiter) {
+        match self {
+            Self::Stream(socket) => socket.take_event(waiter),
             // Looking at it does.
             Self::Datagram(_) => {}
         }

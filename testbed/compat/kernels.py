@@ -26,7 +26,7 @@ import cells
 TESTBED = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTBED), str(TESTBED / "guest")]
 from client import Client  # noqa: E402
-from holding import Requests  # noqa: E402
+from holding import Requests, listener_here  # noqa: E402
 
 # Plays of a cell that may go wrong without anybody's fault that we could mend: see `again`.
 TRIES = 3
@@ -156,9 +156,11 @@ class Watch:
             words = ["ss", "-Hltn", f"sport = :{what}"]
             return bool(subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip())
         number = {"TCP": 0x1060000, "UDP": 0x1110000, "IB": 0x13F0000}[kind] + what
+        return re.search(rf'"service_id": *{number}\b', self._status()) is not None
+
+    def _status(self):
         words = [*NOBODY, "env", f"XDG_RUNTIME_DIR={self.place.folder}/run", str(self.place.folder / "rxe")]
-        answer = subprocess.run([*words, "service", "status", "--json"], capture_output=True, text=True, check=False)
-        return re.search(rf'"service_id": *{number}\b', answer.stdout) is not None
+        return subprocess.run([*words, "service", "status", "--json"], capture_output=True, text=True, check=False).stdout
 
     def _theirs(self, kind, port):
         if kind == "socket":
@@ -180,9 +182,7 @@ class Watch:
             text = self.agent.exec(argv=["rdma", "resource", "show", "cm_id"])["stdout"]
             found = re.search(rf"cm-idn [0-9]+ state LISTEN .*comm {name} ", text)
         else:
-            words = [*NOBODY, "env", f"XDG_RUNTIME_DIR={self.place.folder}/run", str(self.place.folder / "rxe"), "service", "status"]
-            text = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-            found = re.search(rf"(?m)^ +slot .* {name}\n +listens to .*", text)
+            return listener_here(self._status(), name)
         return found and found[0]
 
 

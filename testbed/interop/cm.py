@@ -18,7 +18,7 @@ import shark
 from results import parse
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from holding import Requests  # noqa: E402
+from holding import Requests, listener_here  # noqa: E402
 
 SECTION = "Programs that connect by rdma_cm"
 CASES = "The connection manager step by step (`cm-peer cases`)"
@@ -349,13 +349,15 @@ class Column:
             if we_ask:
                 # By its name: the programs of the other family are there, too.
                 name = re.escape(program.server.split()[0])
-                listens = self.guest.command(["rdma", "resource", "show", "cm_id"]), f"cm-idn [0-9]+ state LISTEN .*comm {name} "
+                at = self.guest.command(["rdma", "resource", "show", "cm_id"]), f"cm-idn [0-9]+ state LISTEN .*comm {name} "
+                listens = lambda: self.look(*at)
             else:
                 name = re.escape(program.our_server.replace("{dropin}", "").split()[0])
-                listens = self.guest.outside([self.values["rxe"], "service", "status"]), rf"(?m)^ +slot .* {name}\n +listens to .*"
+                status = self.guest.outside([self.values["rxe"], "service", "status", "--json"])
+                listens = lambda: listener_here(self.look(status, r"(?s).*") or "", name)
             direction = "egress" if we_ask else "ingress"
             inside = ["ip", "netns", "exec", self.guest.info["netns"]]
-            with Requests(inside, direction, program.races, lambda: self.look(*listens)) as requests:
+            with Requests(inside, direction, program.races, listens) as requests:
                 first, second = (theirs, ours) if we_ask else (ours, theirs)
                 wait = lambda server: program.by_tcp and self.waits_for_tcp(server, port, we_ask)
                 return pair(first, second, wait, *endless, requests)

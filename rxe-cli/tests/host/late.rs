@@ -4,7 +4,7 @@ use super::{
     netns::Namespace,
     stage::{End, REQ, SERVICE, Service, listens, mad, observe, until},
 };
-use std::{thread, time::Duration};
+use std::{collections::BTreeSet, thread, time::Duration};
 
 /// How often the listener may be too late, on a host that lets it wait for its turn.
 const TRIES: u32 = 20;
@@ -58,4 +58,6 @@ fn thousands_of_ports_outlive_the_service() {
     assert_eq!((report.counters.rejoined, report.counters.misbehaved), (1, 0));
     let complete = |listening: usize, connected| connected && listening == PORTS as usize;
     assert!(report.clients.iter().all(|client| complete(client.listening.len(), client.connected)));
+    let numbers = report.clients.iter().flat_map(|client| client.listening.iter().map(|one| one.number));
+    assert_eq!(numbers.collect::<BTreeSet<u32>>().len(), PORTS as usize, "each has a number of its own");
 }

@@ -147,12 +147,12 @@ impl Way {
         new
     }
 
-    /// Takes the channel's event, if it is there.
-    pub(super) fn take_event(&mut self) {
-        if let Some(cq) = self.armed.then(|| self.channel.try_get_event()).flatten() {
-            cq.ack_events(1);
-            self.armed = false;
-        }
+    /// Takes the channel's event; whether it was there.
+    pub(super) fn take_event(&mut self) -> bool {
+        let Some(cq) = self.armed.then(|| self.channel.try_get_event()).flatten() else { return false };
+        cq.ack_events(1);
+        self.armed = false;
+        true
     }
 
     /// Takes what has completed; datagrams go to the inbox while that has fewer than `most`. How many completions.

@@ -15,6 +15,7 @@ use crate::{
     ready::Ready,
     settings::Settings,
     stack::Stack,
+    waiters::Waiter,
 };
 use listen::Listening;
 use options::Options;
@@ -423,16 +424,23 @@ impl StreamSocket {
 
     /// Gives a descriptor that becomes readable with the next change. A connection that comes to stand after this call is such
     /// a change of the descriptor given here, and has another one from then on.
-    pub(crate) fn arm(&self) -> RawFd {
+    pub(crate) fn arm(&self, waiter: &Waiter) -> RawFd {
         let Some(link) = self.link.get() else { return self.ready.as_fd().as_raw_fd() };
-        link.arm();
+        link.arm(waiter);
         link.event_fd()
     }
 
-    /// What [`Self::arm`] gave has become readable.
-    pub(crate) fn take_event(&self) {
+    /// A thread has done with [`Self::arm`].
+    pub(crate) fn stop_waiting(&self, waiter: &Waiter) {
         if let Some(link) = self.link.get() {
-            link.take_event();
+            link.waiters.leave(waiter);
+        }
+    }
+
+    /// What [`Self::arm`] gave has become readable.
+    pub(crate) fn take_event(&self, waiter: &Waiter) {
+        if let Some(link) = self.link.get() {
+            link.take_event(waiter);
         }
     }
 

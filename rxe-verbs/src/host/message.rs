@@ -12,7 +12,7 @@ use std::{net::IpAddr, ops::RangeInclusive};
 /// Versions of these messages that this release speaks. In version 1 all processes had the records of all, and the vault had no
 /// file of each; in version 2 nothing was counted by address; in version 3 there was one P_Key table for all, which never changed; in
 /// version 4 nobody told which hosts it had met.
-pub(crate) const VERSIONS: RangeInclusive<u16> = 5..=5;
+pub(crate) const VERSIONS: RangeInclusive<u16> = 6..=6;
 /// The number of the question that [`ToService::Told`] answers when a client leaves: none.
 pub(crate) const LAST_WORD: u32 = 0;
 /// Bytes of a message at most.

@@ -59,7 +59,27 @@ pub struct ClientReport {
     /// of the service before.
     pub connected: bool,
     /// What it listens to.
-    pub listening: Vec<Listen>,
+    pub listening: Vec<Listening>,
+}
+
+/// Something that a process listens to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listening {
+    /// Tells it from others of the process, also from one before on the same port: random, of 32 bits.
+    pub number: u32,
+    /// The service ID.
+    pub service_id: u64,
+    /// The address of ours; `None` for all.
+    pub address: Option<IpAddr>,
+    /// Whether others may listen to the same service on other addresses ([`Listen::reuse`]).
+    pub reuse: bool,
+}
+
+impl Listening {
+    pub(crate) const fn new(number: u32, listen: Listen) -> Self {
+        let Listen { service_id, address, reuse } = listen;
+        Self { number, service_id, address, reuse }
+    }
 }
 
 macro_rules! counters {

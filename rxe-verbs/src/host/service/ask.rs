@@ -9,7 +9,7 @@ use crate::{
     host::{
         files::{is_counter, port_files},
         message::{LAST_WORD, Part, ToClient, decode, parts},
-        report::{ClientReport, ClientStats, Exchanged, HostStats, ServiceReport},
+        report::{ClientReport, ClientStats, Exchanged, HostStats, Listening, ServiceReport},
         slots::Slot,
     },
     names::numbered,
@@ -63,7 +63,7 @@ impl Service {
     pub(super) fn tell_status(&mut self, observer: usize) {
         let listening = |slot: u8| {
             let own = self.listeners.iter().filter(|(owner, ..)| *owner == usize::from(slot));
-            own.map(|(.., listen)| listen).collect()
+            own.map(|(_, token, listen)| Listening::new(token, listen)).collect()
         };
         let clients = self.slots.known().filter_map(|(slot, state)| match state {
             Slot::Held(holder) => Some(ClientReport {

@@ -1,0 +1,167 @@
+//! Several threads that wait for one socket: a change is told to each whom it concerns, whoever has seen it first.
+
+mod common;
+
+use common::{Host, PATIENCE, connect, hosts_of, pattern, poll_one};
+use rxe_rsocket::{DatagramSocket, Domain, Flags, PollSet, Settings, Socket, SocketError, StreamSocket};
+use rxe_verbs::net::InprocNet;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+/// So many changes: each is seen first by the one or the other.
+const ROUNDS: usize = 300;
+
+fn small() -> Settings {
+    let mut settings = Settings::default();
+    settings.set_receive_buffer(4096);
+    settings.set_send_buffer(4096);
+    settings
+}
+
+/// Does something at the end, also of a test that fails, so that no thread is left waiting.
+struct Finally<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
+
+/// Sends until nothing more is taken for a while.
+fn fill(socket: &StreamSocket) {
+    for _ in 0..20 {
+        while socket.send(&pattern(100), Flags::DONTWAIT).is_ok() {}
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Each byte is told of by poll.
+fn rounds_of_data(from: &Arc<StreamSocket>, to: &Arc<StreamSocket>) {
+    for round in 0..ROUNDS {
+        thread::scope(|scope| {
+            scope.spawn(|| from.send(b"x", Flags::NONE).unwrap());
+            assert_eq!(poll_one(to, libc::POLLIN, PATIENCE), libc::POLLIN, "round {round}");
+        });
+        assert_eq!(to.receive(&mut [0], Flags::DONTWAIT).unwrap(), 1);
+    }
+}
+
+#[test]
+fn who_polls_for_data_hears_of_them_beside_one_who_polls_for_room() {
+    let (a, b) = hosts_of(small());
+    let (active, passive) = connect(&a, &b);
+    fill(&active);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // There is no room before the peer reads.
+            while !done.load(Ordering::Acquire) {
+                poll_one(&active, libc::POLLOUT, PATIENCE);
+            }
+        });
+        let _end = Finally(|| {
+            done.store(true, Ordering::Release);
+            // Now there is room.
+            let _ = passive.receive(&mut [0; 10_000], Flags::DONTWAIT);
+        });
+        rounds_of_data(&passive, &active);
+    });
+}
+
+#[test]
+fn who_polls_for_data_hears_of_them_beside_one_who_waits_in_send() {
+    let (a, b) = hosts_of(small());
+    let (active, passive) = connect(&a, &b);
+    fill(&active);
+    thread::scope(|scope| {
+        let late = scope.spawn(|| active.send(b"late", Flags::NONE));
+        let _end = Finally(|| passive.close());
+        rounds_of_data(&passive, &active);
+        let mut all = vec![0; 10_000];
+        while !late.is_finished() {
+            match passive.receive(&mut all, Flags::DONTWAIT) {
+                Ok(_) => {}
+                Err(SocketError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(late.join().unwrap().unwrap(), 4);
+    });
+}
+
+#[test]
+fn two_sets_with_one_socket_are_both_told() {
+    let (a, b) = hosts_of(Settings::default());
+    let (active, passive) = connect(&a, &b);
+    let told = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let wait = || {
+            let set = PollSet::new().unwrap();
+            set.set(1, Socket::Stream(Arc::clone(&active)), libc::EPOLLIN as u32 | libc::EPOLLET as u32, 1);
+            for round in 1..=ROUNDS {
+                // Not before the round begins: an edge may be told of as a part of the one before.
+                assert_eq!(set.wait(1, Some(PATIENCE)).unwrap().len(), 1, "round {round}");
+                told.fetch_add(1, Ordering::AcqRel);
+            }
+        };
+        let waiting = [scope.spawn(wait), scope.spawn(wait)];
+        for round in 1..=ROUNDS {
+            passive.send(b"x", Flags::NONE).unwrap();
+            while told.load(Ordering::Acquire) < 2 * round {
+                assert!(!waiting.iter().any(|one| one.is_finished() && round < ROUNDS), "one has given up");
+                thread::yield_now();
+            }
+        }
+    });
+}
+
+#[test]
+fn two_who_wait_for_datagrams_get_one_each() {
+    let net = InprocNet::new();
+    let host = |address| Host::new(&net, address, Settings::default());
+    let (a, b) = (host("127.0.0.1"), host("127.0.0.2"));
+    let socket = |host: &Host| {
+        let socket = DatagramSocket::new(&host.stack, Domain::V4).unwrap();
+        socket.bind(host.at(0)).unwrap();
+        socket
+    };
+    let (one, two) = (socket(&a), socket(&b));
+    let mut out = [0; 64];
+    // By now each knows the other's queue pair: nothing comes by UDP any more, and no datagram is lost.
+    for (from, to) in [(&one, &two), (&two, &one), (&one, &two)] {
+        from.send_to(&[b"x"], Some(to.local_addr()), Flags::NONE).unwrap();
+        to.receive_from(&mut out, Flags::NONE).unwrap();
+    }
+    let got = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut out = [0; 64];
+                for _ in 0..ROUNDS {
+                    two.receive_from(&mut out, Flags::NONE).unwrap();
+                    got.fetch_add(1, Ordering::AcqRel);
+                }
+            });
+        }
+        for round in 0..ROUNDS {
+            for _ in 0..2 {
+                one.send_to(&[b"x"], Some(two.local_addr()), Flags::NONE).unwrap();
+            }
+            let mut waits = 0;
+            while got.load(Ordering::Acquire) < 2 * (round + 1) {
+                thread::sleep(Duration::from_millis(1));
+                waits += 1;
+                if waits == 30_000 {
+                    two.close();
+                    panic!("round {round}: {} have come", got.load(Ordering::Acquire));
+                }
+            }
+        }
+    });
+}
