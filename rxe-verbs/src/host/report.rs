@@ -138,7 +138,7 @@ pub struct HostStats {
     /// Slots whose process did not.
     pub silent: Vec<u8>,
     /// Counters of each device by its name, since the service began. Of a process that is gone they are those that it had when it
-    /// closed its device; if it ended without that (`exit`, a signal), those that it had told when it was last asked.
+    /// closed its device or ended by exit(3); if it ended by a signal, those that it had told when it was last asked.
     pub devices: BTreeMap<String, BTreeMap<String, u64>>,
     /// Hosts that processes of this one have met since the service began, the latest first.
     pub peers: Vec<PeerReport>,
