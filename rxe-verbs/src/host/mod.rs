@@ -25,6 +25,7 @@ mod name;
 mod peers;
 pub mod records;
 pub mod report;
+mod roce_mode;
 pub mod service;
 mod settings;
 mod slots;
