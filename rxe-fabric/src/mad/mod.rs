@@ -20,7 +20,7 @@ pub use sa::{
     request as sa_request,
 };
 pub use smp::answer as answer_smp;
-pub use subnet::{Node, Subnet};
+pub use subnet::{Node, SWITCH_LID, Subnet};
 
 use bits::{get, put};
 use core::fmt;

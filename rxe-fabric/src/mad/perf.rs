@@ -43,6 +43,21 @@ impl PortCounts {
             received_packets: self.received_packets.saturating_sub(base.received_packets),
         }
     }
+
+    /// The base of counters of which some begin anew at `now`.
+    #[must_use]
+    pub fn reset_to(mut self, now: &Self, reset: Reset) -> Self {
+        let own = [
+            &mut self.sent_words,
+            &mut self.received_words,
+            &mut self.sent_packets,
+            &mut self.received_packets,
+        ];
+        for ((own, now), reset) in own.into_iter().zip(now.each()).zip(reset) {
+            *own = if reset { now } else { *own };
+        }
+        self
+    }
 }
 
 /// Counters that a request sets to 0, in the order of [`PortCounts`].
@@ -73,7 +88,8 @@ pub fn answer(request: &Mad, counts: &PortCounts) -> Option<(Mad, Reset)> {
         _ => return Some((refusal, NONE)),
     };
     let port = get(&request.0[DATA..], 8, 8);
-    if !matches!(port, 1 | EVERY) {
+    // Tools ask for port 0 where nobody has named one.
+    if !matches!(port, 0 | 1 | EVERY) {
         return Some((request.reply(status::INVALID_FIELD), NONE));
     }
     let chosen = get(&request.0[DATA..], 16, 16);

@@ -113,6 +113,8 @@ counters!(
     mended,
     /// Processes that went on without their slot: they executed another program, or closed all their descriptors.
     deserted,
+    /// Management datagrams that came, other than the connection manager's.
+    managed,
 );
 
 /// What came of reading the configuration again.

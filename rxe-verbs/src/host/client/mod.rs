@@ -2,6 +2,7 @@
 //! when one dies. Nothing of it is in the data path.
 
 mod attach;
+mod mads;
 mod observe;
 mod start;
 
@@ -47,6 +48,7 @@ use std::{
 pub use attach::HostError;
 use attach::Until;
 pub(crate) use attach::{Attachment, attach, attach_further};
+pub use mads::MadPort;
 pub use observe::Observer;
 pub(crate) use start::Mode;
 pub use start::VARIABLE as SERVICE_VARIABLE;
