@@ -6,6 +6,7 @@ use crate::{
     listing::{Listed, listed},
     output,
 };
+use rxe_fabric::mad::lid_of;
 use rxe_verbs::{
     Device,
     host::{HostConfig, KnownPort, Observer, PeerReport},
@@ -42,20 +43,26 @@ impl Other<'_> {
         self.met.map(|met| met.guid).or_else(named).unwrap_or(0)
     }
 
+    /// LID, by the first address.
+    fn lid(&self) -> u16 {
+        self.addresses().first().map_or(0, |address| lid_of(*address))
+    }
+
     fn name(&self) -> &str {
         self.named.map_or("", |named| &named.port.name)
     }
 
     fn json(&self) -> Value {
         json!({
-            "addresses": self.addresses(), "guid": in_groups(self.guid()), "name": self.name(),
+            "addresses": self.addresses(), "guid": in_groups(self.guid()), "lid": self.lid(), "name": self.name(),
             "pkeys": self.met.map(|met| &met.pkeys), "seconds": self.met.map(|met| met.seconds),
         })
     }
 
     fn line(&self) -> String {
         let addresses: Vec<_> = self.addresses().iter().map(ToString::to_string).collect();
-        let mut text = format!("  {}  guid {}", addresses.join(" "), in_groups(self.guid()));
+        let guid = in_groups(self.guid());
+        let mut text = format!("  {}  lid {}  guid {guid}", addresses.join(" "), self.lid());
         if !self.name().is_empty() {
             // Writing to a string does not fail.
             let _ = write!(text, "  \"{}\"", self.name());
@@ -125,6 +132,11 @@ fn others<'a>(met: &'a [PeerReport], named: &'a [KnownPort]) -> Vec<Other<'a>> {
 }
 
 fn describe(device: &Listed, pkeys: &[u16]) -> String {
-    let Listed { name, netdev, guid, state, addresses, .. } = device;
-    format!("  {name} {netdev} {}  guid {guid}{}  {}", state.short, keys(pkeys), addresses.join(" "))
+    let Listed { name, netdev, lid, guid, state, addresses, .. } = device;
+    format!(
+        "  {name} {netdev} {}  lid {lid}  guid {guid}{}  {}",
+        state.short,
+        keys(pkeys),
+        addresses.join(" ")
+    )
 }

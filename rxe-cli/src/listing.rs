@@ -37,6 +37,8 @@ pub(crate) struct Listed {
     pub(crate) mtu: (u32, u8),
     /// By index, each with its address and the RoCE it stands for; what is empty has no address.
     pub(crate) gids: Vec<(String, Option<String>, GidType)>,
+    /// What management datagrams are addressed by; verbs have none on Ethernet.
+    pub(crate) lid: u16,
     /// Usable ones, in the order of the system.
     pub(crate) addresses: Vec<String>,
 }
@@ -65,6 +67,7 @@ impl Listed {
             },
             mtu: (mtu.bytes(), mtu.code()),
             gids: (0..u8::try_from(table.len()).unwrap_or(u8::MAX)).map(gid).collect(),
+            lid: table.get(0).address().map_or(0, rxe_fabric::mad::lid_of),
             addresses: device.addresses().map(|address| address.to_string()).collect(),
         }
     }
@@ -73,7 +76,7 @@ impl Listed {
     pub(crate) fn json(&self, pkeys: &[u16]) -> Value {
         let gids: Vec<_> = self.gids.iter().map(|(gid, ..)| gid).collect();
         serde_json::json!({
-            "name": self.name, "netdev": self.netdev, "guid": self.guid, "state": self.state.verbs,
+            "name": self.name, "netdev": self.netdev, "guid": self.guid, "lid": self.lid, "state": self.state.verbs,
             "active_mtu": self.mtu.0, "addresses": self.addresses, "gids": gids, "pkeys": pkeys,
         })
     }

@@ -2,10 +2,10 @@
 
 use crate::{Result, output};
 use rxe_cm::proto::{PortSpace, ServiceId};
-use rxe_fabric::{Path, PathQuery, Port};
+use rxe_fabric::Path;
 use rxe_verbs::{
-    Device, Gid, Mtu, Pkey,
-    host::{HostConfig, HostFabric},
+    Gid, Mtu,
+    host::{FoundPath, HostConfig, PathQuestion},
 };
 use serde_json::{Value, json};
 use std::{
@@ -17,8 +17,6 @@ use std::{
 
 /// Where to the system is asked for the way; nothing is sent.
 const PROBE_PORT: u16 = 4791;
-/// How long a packet lives where no file says so: what rdma_cm takes on Ethernet.
-const PACKET_LIFE: u8 = 16;
 
 /// Show the path record of a destination: the service level, lane, traffic class and P_Key that connections to it have
 #[derive(Debug, clap::Args)]
@@ -74,22 +72,6 @@ fn number<T: TryFrom<u64>>(text: &str) -> std::result::Result<T, String> {
     T::try_from(number).map_err(|_| format!("{number} is too large"))
 }
 
-/// An end of the path.
-struct End {
-    address: IpAddr,
-    port: Port,
-    device: Option<Device>,
-}
-
-impl End {
-    fn new(address: IpAddr, fabric: &HostFabric) -> Self {
-        let device =
-            Device::of_address(address).ok().filter(|device| device.addresses().any(|ip| ip == address));
-        let port = fabric.port(address, device.as_ref().map(Device::guid));
-        Self { address, port, device }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let config = match &args.config {
         Some(path) => HostConfig::read(path)?,
@@ -103,7 +85,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(from) => from,
         None => source_for(args.dest)?,
     };
-    let (from, to) = (End::new(from, &fabric), End::new(args.dest, &fabric));
     let space = match args.space {
         Space::Tcp => PortSpace::Tcp,
         Space::Udp => PortSpace::Udp,
@@ -111,37 +92,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Space::Ipoib => PortSpace::Ipoib,
     };
     let service_id = args.port.map(|port| ServiceId::new(space, port).0).or(args.service_id);
-    let as_rdma_cm = args.port.is_some() && args.pkey.is_none();
     let classed = args.port.is_some() && args.dest.is_ipv4();
-    let query = PathQuery {
-        from: &from.port,
-        to: &to.port,
-        service_id,
-        qos_class: args.qos_class.or_else(|| classed.then_some(0)),
-        pkey: args.pkey,
-        sl: args.sl,
-        mtu: from.device.as_ref().map_or(Mtu::M4096, Device::active_mtu).code(),
-        rate: 0,
-    };
-    let table = match &from.device {
-        Some(device) => config.pkeys_of(device.netdev()),
-        None => &config.pkeys,
-    };
-    let table: Vec<Pkey> = table.iter().copied().map(Pkey).collect();
-    let found = if as_rdma_cm { fabric.path(&query, &table) } else { fabric.fabric().path(&query) };
-    let mut path = found.map_err(|why| format!("no path from {} to {}: {why}", from.address, to.address))?;
-    if let Some(rule) = service_id.and_then(|id| config.rule_for(id)) {
-        (path.sl, path.traffic_class) = (rule.sl, rule.traffic_class);
-        path.vl = fabric.fabric().lanes().vl(rule.sl).unwrap_or(path.vl);
-        (path.level, path.rule_line) = (Some("[[service_level]] of the configuration".to_owned()), None);
-    }
-    // A port is no way from itself (IBTA vol. 1, table 205).
-    let usual = if from.port == to.port { 0 } else { PACKET_LIFE };
-    let life = path.packet_life.unwrap_or(usual);
+    let (ends, question) = (
+        (from, args.dest),
+        PathQuestion {
+            from,
+            to: args.dest,
+            service_id,
+            pkey: args.pkey,
+            qos_class: args.qos_class.or_else(|| classed.then_some(0)),
+            sl: args.sl,
+            as_rdma_cm: args.port.is_some() && args.pkey.is_none(),
+        },
+    );
+    let found = config.path_between(&question);
+    let FoundPath { path, packet_life: life } =
+        found.map_err(|why| format!("no path from {from} to {}: {why}", args.dest))?;
     if args.json {
-        return output::json(&shown(&path, life, service_id, &from, &to));
+        return output::json(&shown(&path, life, service_id, ends));
     }
-    out!("{}", dump(&path, life, service_id, &from, &to));
+    out!("{}", dump(&path, life, service_id, ends));
     Ok(())
 }
 
@@ -161,10 +131,10 @@ fn gid(address: IpAddr) -> Ipv6Addr {
     Ipv6Addr::from(Gid::from(address).0)
 }
 
-fn shown(path: &Path, life: u8, service_id: Option<u64>, from: &End, to: &End) -> Value {
+fn shown(path: &Path, life: u8, service_id: Option<u64>, (from, to): (IpAddr, IpAddr)) -> Value {
     json!({
-        "sgid": gid(from.address).to_string(),
-        "dgid": gid(to.address).to_string(),
+        "sgid": gid(from).to_string(),
+        "dgid": gid(to).to_string(),
         "service_id": service_id,
         "pkey": path.pkey,
         "partition": path.partition,
@@ -182,7 +152,7 @@ fn shown(path: &Path, life: u8, service_id: Option<u64>, from: &End, to: &End) -
 }
 
 /// The layout is saquery's, so that scripts which read that can read this; what RoCE adds is at the end.
-fn dump(path: &Path, life: u8, service_id: Option<u64>, from: &End, to: &End) -> String {
+fn dump(path: &Path, life: u8, service_id: Option<u64>, (from, to): (IpAddr, IpAddr)) -> String {
     // "Exactly", in the upper two bits.
     const EXACTLY: u8 = 0x80;
     let mut text = "PathRecord dump:\n".to_owned();
@@ -191,8 +161,8 @@ fn dump(path: &Path, life: u8, service_id: Option<u64>, from: &End, to: &End) ->
         let _ = writeln!(text, "\t\t{name:.<24}{value}");
     };
     line("service_id", format!("{:#018x}", service_id.unwrap_or(0)));
-    line("dgid", gid(to.address).to_string());
-    line("sgid", gid(from.address).to_string());
+    line("dgid", gid(to).to_string());
+    line("sgid", gid(from).to_string());
     line("dlid", "0 (RoCE has no LIDs)".to_owned());
     line("slid", "0".to_owned());
     line("tclass", format!("{:#x}", path.traffic_class));

@@ -24,6 +24,7 @@
 mod arbiter;
 mod error;
 mod lanes;
+pub mod mad;
 mod number;
 mod options;
 mod partitions;

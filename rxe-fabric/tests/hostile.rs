@@ -3,6 +3,12 @@
 
 use proptest::prelude::*;
 use rxe_fabric::{Fabric, Options, Partitions, PathQuery, Port, QosPolicy};
+use rxe_fabric::{
+    Lanes, Tables,
+    mad::{
+        MAD_LEN, Mad, Node, PathAnswer, PortCounts, Subnet, answer_perf, answer_sa, answer_smp, sa_request,
+    },
+};
 
 const WORDS: &[&str] = &[
     "qos-ulps",
@@ -135,5 +141,42 @@ proptest! {
     #[test]
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         check(&String::from_utf8_lossy(&bytes));
+    }
+}
+
+proptest! {
+    /// Whatever a datagram holds, it is answered by one of its class, or not at all.
+    #[test]
+    fn datagrams_are_answered_or_not(
+        bytes in proptest::collection::vec(any::<u8>(), MAD_LEN),
+        class in prop_oneof![Just(1_u8), Just(0x81), Just(3), Just(4), any::<u8>()],
+        method in prop_oneof![Just(1_u8), Just(2), Just(0x12), any::<u8>()],
+        attribute in prop_oneof![0_u8..0x40, any::<u8>()],
+        lid in prop_oneof![0_u16..12, any::<u16>()],
+        others in 0_u16..300,
+    ) {
+        let mut mad = Mad(bytes.try_into().unwrap());
+        (mad.0[1], mad.0[3], mad.0[16], mad.0[17]) = (class, method, 0, attribute);
+        let node = |lid: u16| Node { guid: lid.into(), lid, gid: [0; 16], name: "x".repeat(usize::from(lid)) };
+        let (lanes, tables) = (Lanes::default(), Tables::default());
+        let subnet = Subnet {
+            own: node(1),
+            netdev: "eth0".to_owned(),
+            is_active: true,
+            mtu: 3,
+            pkeys: &[0xffff],
+            lanes: &lanes,
+            tables: &tables,
+            others: (2..2 + others).map(node).collect(),
+            model: (1, 1),
+        };
+        let _ = sa_request(&mad);
+        let counted = answer_perf(&mad, &PortCounts::default()).map(|(mad, _)| mad);
+        for answer in answer_smp(&mad, lid, &subnet).into_iter().chain(counted) {
+            prop_assert!(answer.is_response() && answer.tid() == mad.tid());
+        }
+        if let Some(answer) = answer_sa(&mad, &subnet, &[PathAnswer::default()]) {
+            prop_assert!((56..=14 * 1024).contains(&answer.len()));
+        }
     }
 }

@@ -33,11 +33,20 @@ fn by_mode(path: &Path, mode: *const c_char) -> Option<*mut FILE> {
     Some(stream)
 }
 
+/// A folder that is made, or taken away.
+fn by_making(path: &Path) -> Option<c_int> {
+    path.make_settings()
+}
+
+fn by_removing(path: &Path) -> Option<c_int> {
+    path.remove_settings()
+}
+
 /// One line a function: its arguments before the path in brackets, those behind it, and what opens files that change while
 /// programs run.
 macro_rules! hooks {
     ($($name:ident = $symbol:literal [$($before:ident: $before_type:ty),*] ($($after:ident: $after_type:ty),*)
-        -> $result:ty $(, $live:ident $($asked:ident)+)?;)*) => {$(
+        -> $result:ty $(, $live:ident $($asked:ident)*)?;)*) => {$(
         #[doc = concat!("libc's function of this name.")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
@@ -49,7 +58,7 @@ macro_rules! hooks {
             let real = unsafe { core::mem::transmute::<*mut c_void, Function>(REAL.address()) };
             // SAFETY: the program promises a string, as it does to libc.
             let path = unsafe { Path::of(path) };
-            $(if let Some(result) = $live(&path $(, $asked)+) {
+            $(if let Some(result) = $live(&path $(, $asked)*) {
                 return result;
             })?
             // SAFETY: as the program called us, but for the path, which is a string again.
@@ -69,6 +78,9 @@ hooks! {
     __openat64_2 = c"__openat64_2" [dir: c_int] (flags: c_int) -> c_int, by_flags_at flags dir;
     fopen = c"fopen" [] (mode: *const c_char) -> *mut FILE, by_mode mode;
     fopen64 = c"fopen64" [] (mode: *const c_char) -> *mut FILE, by_mode mode;
+    mkdir = c"mkdir" [] (mode: mode_t) -> c_int, by_making;
+    mkdirat = c"mkdirat" [dir: c_int] (mode: mode_t) -> c_int, by_making;
+    rmdir = c"rmdir" [] () -> c_int, by_removing;
     opendir = c"opendir" [] () -> *mut DIR;
     scandir = c"scandir" [] (list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int;
     scandir64 = c"scandir64" [] (list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int;

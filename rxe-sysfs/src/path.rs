@@ -14,6 +14,13 @@ const TREE: &[u8] = b"/sys/class/";
 const FOLDERS: [&[u8]; 2] = [b"infiniband", b"infiniband_verbs"];
 /// Device nodes, which some programs (UCX) look for before they open a device; `dev/infiniband` in the folder.
 const NODES: &[u8] = b"/dev/infiniband";
+/// Where rdma_cm's defaults are set (configfs); `config/rdma_cm` in the folder.
+const SETTINGS: &[u8] = b"/sys/kernel/config/rdma_cm";
+/// What of that stays before its last word.
+const SYSTEM: usize = b"/sys/kernel/".len();
+/// In the folder: those who have a folder there, and what is in it.
+const MADE: &[u8] = b"config/rdma_cm/";
+const TO_BE_MADE: &[u8] = b"config/devices/";
 
 /// The folder. The variable's value stays where it is as long as nobody changes the environment, so it is looked up
 /// once; null says that it was not there.
@@ -131,6 +138,46 @@ impl Path {
         descriptor(folder, place.get(folder.len() + 1..end)?, close_on_exec)
     }
 
+    /// The folder of rdma_cm's defaults for a device is made: what is in it is there already, and gets its name. As in a kernel
+    /// there is no such folder for what is no device (ENODEV). `None` where the path is another.
+    pub(crate) fn make_settings(&self) -> Option<c_int> {
+        let name = self.settings()?;
+        let (folder, _) = self.parts;
+        let mut place = [0_u8; MOST];
+        let parts = [&self.built.as_ref()?[..folder], b"/", TO_BE_MADE, name];
+        let mut end = 0;
+        for part in parts {
+            place.get_mut(end..end + part.len())?.copy_from_slice(part);
+            end += part.len();
+        }
+        // It has room for a zero byte: `built` is as long, and had one behind a longer path.
+        let target: *const c_char = place.as_ptr().cast();
+        // SAFETY: two strings.
+        unsafe {
+            if libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, target, libc::F_OK) != 0 {
+                *libc::__errno_location() = libc::ENODEV;
+                return Some(-1);
+            }
+            Some(libc::syscall(libc::SYS_symlinkat, target, libc::AT_FDCWD, self.as_ptr()) as c_int)
+        }
+    }
+
+    /// It is taken away; its values stay, as in a kernel.
+    pub(crate) fn remove_settings(&self) -> Option<c_int> {
+        self.settings()?;
+        // SAFETY: a string.
+        Some(unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, self.as_ptr(), 0) as c_int })
+    }
+
+    /// The device that a folder of such defaults is for.
+    fn settings(&self) -> Option<&[u8]> {
+        let (folder, end) = self.parts;
+        let path = self.built.as_ref()?.get(folder + 1..end)?.strip_prefix(MADE)?;
+        let name = path.strip_suffix(b"/").unwrap_or(path);
+        let is_name = !name.is_empty() && !name.contains(&b'/') && !name.starts_with(b".");
+        is_name.then_some(name)
+    }
+
     pub(crate) fn as_ptr(&self) -> *const c_char {
         self.built.as_ref().map_or(self.given, |built| built.as_ptr().cast())
     }
@@ -142,6 +189,9 @@ fn taken(path: &[u8]) -> Option<&[u8]> {
     let start = path.iter().position(|byte| *byte != b'/')?;
     if path[start - 1..].strip_prefix(NODES).is_some_and(ends) {
         return Some(&path[start..]);
+    }
+    if path[start - 1..].strip_prefix(SETTINGS).is_some_and(ends) {
+        return Some(&path[start - 1 + SYSTEM..]);
     }
     let rest = path[start - 1..].strip_prefix(TREE)?;
     let skip = rest.iter().position(|byte| *byte != b'/')?;

@@ -198,6 +198,12 @@ impl Device {
         Self { name: name.to_owned(), number: 0, interface }
     }
 
+    /// Gives a device without an interface an address in a network.
+    #[cfg(test)]
+    pub(crate) fn set_address(&mut self, ip: IpAddr, prefix: u8) {
+        self.interface.addresses = vec![crate::net::interfaces::Address { ip, prefix, usable: true }];
+    }
+
     /// The same device restricted to one address.
     pub(crate) fn restricted_to(mut self, address: IpAddr) -> Self {
         self.interface.addresses.retain(|entry| entry.ip == address);

@@ -55,6 +55,8 @@ pub(super) fn write(
         // There is nothing to be had from a node: programs ask whether it is a character device that they may use.
         links.insert(format!("dev/infiniband/uverbs{}", listed.number), "/dev/null".into());
     }
+    let settings = settings(&top, namespace, devices, config)?;
+    links.insert("config".to_owned(), settings);
     // Where files are asked for that change while programs run (rxe-sysfs/src/ask.rs).
     if let Some(place) = service_file().and_then(|place| place.into_os_string().into_string().ok()) {
         links.insert("service".to_owned(), place);
@@ -80,6 +82,24 @@ pub(super) fn write(
     let wanted = |path: &str| files.contains_key(path) || links.contains_key(path);
     remove_others(&folder, "", &wanted)?;
     Ok(folder)
+}
+
+/// rdma_cm's defaults of each device, which people set below /sys/kernel/config/rdma_cm: the same for all programs of a network
+/// namespace, whatever devices they see. What was set stays.
+fn settings(top: &Path, namespace: u64, devices: &[Device], config: &HostConfig) -> Result<String> {
+    let folder = top.join(format!("cma-{namespace}"));
+    fs::create_dir_all(folder.join("rdma_cm"))?;
+    for device in devices {
+        let port = folder.join("devices").join(device.name()).join("ports/1");
+        let mode = config.configured_gid_type(device.netdev());
+        for (name, content) in [("default_roce_mode", mode.to_string()), ("default_roce_tos", "0".to_owned())]
+        {
+            if !port.join(name).exists() {
+                replace(&port.join(name), |fresh| fs::write(fresh, content + "\n"))?;
+            }
+        }
+    }
+    folder.into_os_string().into_string().map_err(|_| "a folder's name is not valid UTF-8".into())
 }
 
 /// Programs that documents have people type and that are commands of this one.

@@ -291,12 +291,14 @@ pub fn check_environment() -> Result<(), ConfigError> {
     }
 }
 
-/// At the process's exit: what is owed leaves, what was captured is written.
+/// At the process's exit: what is owed leaves, what was counted is told, what was captured is written.
 fn finish() {
     let Ok(open) = OPEN.try_lock() else { return };
     for stack in open.stacks.iter().filter_map(|entry| entry.stack.upgrade()) {
         if stack.generation == generation() {
             stack.flush();
+            // The thread that exits may be one that was interrupted in a turn.
+            stack.tell_last(false);
         }
         // Its threads end with the process; joining them here could wait for one that exits.
         core::mem::forget(stack);

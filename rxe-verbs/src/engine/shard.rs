@@ -195,6 +195,12 @@ impl Shard {
         Ok(action(self.state.lock().parts().0))
     }
 
+    /// The same unless somebody has the lock, or it is not ours.
+    pub(crate) fn try_look<T>(&self, action: impl FnOnce(&mut State) -> T) -> Option<T> {
+        self.check().ok()?;
+        Some(action(self.state.try_lock()?.parts().0))
+    }
+
     /// Does something with registered memory, and nothing with the state.
     pub(crate) fn with_memory<T>(&self, action: impl FnOnce(View<'_>) -> T) -> Result<T, Forked> {
         self.check()?;

@@ -434,6 +434,14 @@ impl Stack {
         }
     }
 
+    /// Tells the host service what was counted, for the last time; `waits` for whoever is in a turn, or leaves out what cannot be
+    /// looked at.
+    pub(super) fn tell_last(&self, waits: bool) {
+        for host in self.places().filter_map(|place| place.companion.get()?.downcast_ref::<Host>()) {
+            host.tell_last(waits);
+        }
+    }
+
     /// A number for a protection domain; `None` if there are too many.
     pub(crate) fn name_pd(&self) -> Option<u32> {
         let mut names = self.names();
@@ -491,9 +499,7 @@ impl Drop for Stack {
         }
         if is_own {
             self.flush();
-            for host in self.places().filter_map(|place| place.companion.get()?.downcast_ref::<Host>()) {
-                host.tell_last();
-            }
+            self.tell_last(true);
         }
     }
 }

@@ -165,9 +165,16 @@ pub enum RoceMode {
 }
 
 impl HostConfig {
-    /// The type of the GIDs that rdma_cm connects by on an interface.
+    /// The type of the GIDs that rdma_cm connects by on an interface: as somebody has set it below
+    /// `/sys/kernel/config/rdma_cm` under `rxe run`, else as the configuration says.
     #[must_use]
     pub fn gid_type(&self, interface: &str) -> GidType {
+        super::roce_mode::set_for(interface).unwrap_or_else(|| self.configured_gid_type(interface))
+    }
+
+    /// As the configuration says.
+    #[must_use]
+    pub fn configured_gid_type(&self, interface: &str) -> GidType {
         let rule = self.port.iter().find(|port| port.interface == interface);
         match rule.map(|port| port.rdma_cm).unwrap_or_default() {
             RoceMode::V1 => GidType::RoceV1,

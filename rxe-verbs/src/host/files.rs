@@ -1,6 +1,7 @@
 //! The files of a port in the view of sysfs that change while programs run: what kernel drivers have there, by path.
 
 use crate::device::{Device, PortState};
+use rxe_fabric::mad::PortCounts;
 use std::collections::BTreeMap;
 
 /// Entries of the GID table that have a file.
@@ -42,6 +43,13 @@ const OF_WIRES: [&str; 12] = [
     "symbol_error",
     "VL15_dropped",
 ];
+
+/// The same for performance management, from a device's counters.
+pub(crate) fn port_counts(counted: &BTreeMap<String, u64>) -> PortCounts {
+    let [sent_words, received_words, sent_packets, received_packets] =
+        COUNTERS.map(|(_, ours, unit)| counted.get(ours).copied().unwrap_or(0) / unit);
+    PortCounts { sent_words, received_words, sent_packets, received_packets }
+}
 
 /// Whether a file's content depends on what was counted.
 #[must_use]

@@ -4,14 +4,17 @@
 //! of the rest its sender speaks. Encoding: postcard, in which fields and variants are only ever added at the end.
 //! Anything that cannot be decoded, or is longer than [`MAX_MESSAGE`], costs its sender the connection.
 
-use super::settings::Settings;
+use super::{
+    mads::{MadFilter, ManagedMad},
+    settings::Settings,
+};
 use rxe_core::{endpoint::RunMeta, wire::HeaderSeen};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{net::IpAddr, ops::RangeInclusive};
 
 /// Versions of these messages that this release speaks. In version 1 all processes had the records of all, and the vault had no
 /// file of each; in version 2 nothing was counted by address; in version 3 there was one P_Key table for all, which never changed; in
-/// version 4 nobody told which hosts it had met.
+/// version 4 nobody told which hosts it had met; in version 5 nobody managed, and listeners had no numbers.
 pub(crate) const VERSIONS: RangeInclusive<u16> = 6..=6;
 /// The number of the question that [`ToService::Told`] answers when a client leaves: none.
 pub(crate) const LAST_WORD: u32 = 0;
@@ -211,6 +214,18 @@ pub(crate) enum ToService {
     /// Observers: read the configuration again, and have it hold for everybody. Answered by parts of a
     /// [`super::report::ReloadReport`].
     Reload,
+    /// Observers: I manage by the port of this device. Answered by `Registered` without a number.
+    OpenMads {
+        device: String,
+    },
+    /// Managers: give me these requests. Answered by `Registered`.
+    RegisterMads(MadFilter),
+    /// Managers: no more.
+    UnregisterMads {
+        agent: u32,
+    },
+    /// Managers: send this.
+    SendMad(ManagedMad),
 }
 
 /// To a client.
@@ -238,6 +253,12 @@ pub(crate) enum ToClient {
     Busy(String),
     /// This holds from now on.
     Settings(Settings),
+    /// The number of a registration; `None` if there is none.
+    Registered {
+        agent: Option<u32>,
+    },
+    /// A management datagram for you.
+    Mad(ManagedMad),
 }
 
 /// Encodes a message.
@@ -284,10 +305,10 @@ mod tests {
 
     #[test]
     fn versions_meet_or_one_is_told_to_upgrade() {
-        assert_eq!(hello(5, 5).agree(), Ok(5));
-        assert_eq!(hello(1, 9).agree(), Ok(5));
-        assert!(hello(4, 4).agree().unwrap_err().contains("upgrade the program"));
-        assert!(hello(6, 7).agree().unwrap_err().contains("upgrade it"));
+        assert_eq!(hello(6, 6).agree(), Ok(6));
+        assert_eq!(hello(1, 9).agree(), Ok(6));
+        assert!(hello(5, 5).agree().unwrap_err().contains("upgrade the program"));
+        assert!(hello(7, 8).agree().unwrap_err().contains("upgrade it"));
     }
 
     /// The layout that every release must understand.

@@ -9,7 +9,7 @@
 //! Rooms: `message` (what is said), `name` (where), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what
 //! outlives the service), `records` (what outlives a client), `attendant` (what the connection manager does for
 //! the service), `config` (the host's file), `fabric` (OpenSM's files that
-//! it names), `report` (for observers).
+//! it names), `query` (paths by those), `mads` (management datagrams of programs), `report` (for observers).
 
 mod attendant;
 pub(crate) mod client;
@@ -18,29 +18,34 @@ mod fabric;
 pub mod files;
 mod group;
 mod listeners;
+mod mads;
 mod memberships;
 mod memlock;
 mod message;
 mod name;
 mod peers;
+mod query;
 pub mod records;
 pub mod report;
+mod roce_mode;
 pub mod service;
 mod settings;
 mod slots;
 mod vault;
 
 pub use attendant::{Attendant, Letter, MAD_LEN, set_attendant};
-pub use client::{HostError, Observer, SERVICE_VARIABLE};
+pub use client::{HostError, MadPort, Observer, SERVICE_VARIABLE};
 pub use config::{
     HostConfig, HostConfigError, PortConfig, RoceMode, SYSTEM_FILE, ServiceConfig, ServiceLevel,
     VARIABLE as CONFIG_VARIABLE,
 };
 pub use fabric::{FabricConfig, HostFabric, KnownPort, NamedPort};
+pub use mads::{MAX_AGENTS, MadAddress, MadFilter, ManagedMad, TIMED_OUT};
 pub use memlock::MemlockMode;
 pub use message::Listen;
 pub use name::service_file;
 pub use peers::{PeerReport, note_peer};
+pub use query::{FoundPath, PathQuestion};
 pub use service::{Place, Service, ServiceError};
 
 /// Has the calling process leave behind what it was given by the one that started it, before it becomes the host service or

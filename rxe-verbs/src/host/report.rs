@@ -133,6 +133,8 @@ counters!(
     mended,
     /// Processes that went on without their slot: they executed another program, or closed all their descriptors.
     deserted,
+    /// Management datagrams that came, other than the connection manager's.
+    managed,
 );
 
 /// What came of reading the configuration again.
@@ -158,7 +160,7 @@ pub struct HostStats {
     /// Slots whose process did not.
     pub silent: Vec<u8>,
     /// Counters of each device by its name, since the service began. Of a process that is gone they are those that it had when it
-    /// closed its device; if it ended without that (`exit`, a signal), those that it had told when it was last asked.
+    /// closed its device or ended by exit(3); if it ended by a signal, those that it had told when it was last asked.
     pub devices: BTreeMap<String, BTreeMap<String, u64>>,
     /// Hosts that processes of this one have met since the service began, the latest first.
     pub peers: Vec<PeerReport>,

@@ -164,7 +164,7 @@ pub(super) fn rejoin(
 }
 
 /// Connects to the service, and starts one where there is none.
-fn connect(program: Option<&Path>, until: Until<'_>) -> Result<Channel, HostError> {
+pub(super) fn connect(program: Option<&Path>, until: Until<'_>) -> Result<Channel, HostError> {
     let mut start_at = Instant::now();
     let mut pause = Duration::from_micros(200);
     // What a stranger with the service's name is told of, if he has the port, too.

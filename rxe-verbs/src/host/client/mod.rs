@@ -2,6 +2,7 @@
 //! when one dies. Nothing of it is in the data path.
 
 mod attach;
+mod mads;
 mod observe;
 mod start;
 
@@ -14,7 +15,7 @@ use super::{
     vault::Vault,
 };
 use crate::{
-    engine::{Mailbox, Shard, now},
+    engine::{Mailbox, Shard, State, now},
     regions::locked,
     sys::{
         fork::{generation, is_own},
@@ -47,6 +48,7 @@ use std::{
 pub use attach::HostError;
 use attach::Until;
 pub(crate) use attach::{Attachment, attach, attach_further};
+pub use mads::MadPort;
 pub use observe::Observer;
 pub(crate) use start::Mode;
 pub use start::VARIABLE as SERVICE_VARIABLE;
@@ -55,6 +57,9 @@ pub use start::VARIABLE as SERVICE_VARIABLE;
 const REUNION: Duration = Duration::from_secs(30);
 /// Requests after which a process that has many hears the answers that have come.
 const UNHEARD: usize = 64;
+/// How often, and after how long, a shard that somebody works with is looked at again by who must not wait for it.
+const GLANCES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(1);
 /// How long the service may take to answer a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -177,8 +182,8 @@ impl Host {
 
     /// Tells what was counted by address and whom it has met, for the last time: it stays in the sums of the host. In one
     /// part; where that is too small, as much as fits.
-    pub(crate) fn tell_last(&self) {
-        let ClientStats { places, mut peers, .. } = self.shared.count();
+    pub(crate) fn tell_last(&self, waits: bool) {
+        let ClientStats { places, mut peers, .. } = self.shared.count(waits);
         peers.truncate(MOST_PEERS);
         let mut stats = ClientStats { places, peers, ..ClientStats::default() };
         let mut all = parts(&stats);
@@ -265,7 +270,7 @@ impl Shared {
             ToClient::Listening { token } => self.note(token, true),
             ToClient::NotListening { token } => self.note(token, false),
             ToClient::Ask { ask } => {
-                for part in parts(&self.count()) {
+                for part in parts(&self.count(true)) {
                     send_patiently(channel, &encode(&ToService::Told { ask, part }));
                 }
             }
@@ -368,7 +373,7 @@ impl Shared {
     }
 
     /// What this process counts.
-    fn count(&self) -> ClientStats {
+    fn count(&self, waits: bool) -> ClientStats {
         let named = |(name, value): (&'static str, u64)| (name.to_owned(), value);
         let mut stats = ClientStats {
             slot: self.slot,
@@ -381,7 +386,7 @@ impl Shared {
         let Some(shard) = self.shard.upgrade() else { return stats };
         let (taken, refused) = self.mailbox.counts();
         // Threads like this one are not in forked children.
-        let _ = shard.look(|state| {
+        let fill = |state: &mut State| {
             stats.port = state.endpoint.port_stats().each().map(named).collect();
             let of_link = state.report().counters();
             let of_mailbox = [("handed_over", taken), ("dropped_mailbox_full", refused)];
@@ -417,8 +422,25 @@ impl Shared {
                     failed: why(endpoint, qpn, |reasons| reasons.failed),
                 })
                 .collect();
-        });
+        };
+        look(&shard, waits, fill);
         stats
+    }
+}
+
+/// Looks at a shard, if that can be had without waiting long, or `waits`.
+fn look(shard: &Shard, waits: bool, mut fill: impl FnMut(&mut State)) {
+    if waits {
+        let _ = shard.look(fill);
+        return;
+    }
+    for glance in 0..GLANCES {
+        if glance > 0 {
+            thread::sleep(PAUSE);
+        }
+        if shard.try_look(&mut fill).is_some() {
+            return;
+        }
     }
 }
 

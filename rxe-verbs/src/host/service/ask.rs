@@ -28,7 +28,8 @@ const MAX_ANSWER: usize = 4 << 20;
 #[derive(Debug)]
 struct Asked {
     ask: u32,
-    observer: usize,
+    /// Whose it is; the service's own without one.
+    observer: Option<usize>,
     question: Question,
     until: Instant,
     /// Slots that have not answered, with what has come of each answer.
@@ -43,6 +44,10 @@ pub(super) enum Question {
     Stats,
     /// A file of the view of sysfs that shows a counter.
     File(String),
+    /// What performance management tells.
+    Counters,
+    /// Which hosts they have met, before somebody manages.
+    Hosts,
 }
 
 /// Questions of observers that wait for answers.
@@ -106,9 +111,15 @@ impl Service {
     /// Asks all clients on behalf of an observer, who has to hear the answer before he asks again: a question costs each of them
     /// a message.
     pub(super) fn ask_everyone(&mut self, observer: usize, question: Question) -> Result<(), End> {
-        if self.asks.open.iter().any(|asked| asked.observer == observer) {
+        if self.asks.open.iter().any(|asked| asked.observer == Some(observer)) {
             return Err(End::Misbehaved("it asked again before it was answered"));
         }
+        self.ask_all(Some(observer), question);
+        Ok(())
+    }
+
+    /// Asks all clients.
+    pub(super) fn ask_all(&mut self, observer: Option<usize>, question: Question) {
         let ask = self.asks.next_number();
         let open = self.presences.connected().map(|(slot, _)| (slot, Vec::new())).collect();
         let keys: Vec<usize> = self.presences.connected().map(|(_, key)| key).collect();
@@ -118,7 +129,6 @@ impl Service {
             self.answer(key, &ToClient::Ask { ask });
         }
         self.end_asks(Instant::now());
-        Ok(())
     }
 
     /// A piece of a client's answer.
@@ -166,10 +176,21 @@ impl Service {
             core::mem::take(&mut self.asks.open).into_iter().partition(|asked: &Asked| asked.open.is_empty());
         self.asks.open = open;
         for Asked { observer, question, mut stats, .. } in done {
-            let sums = self.ledger.sums();
-            if let Question::File(path) = question {
-                self.tell_file(observer, &path, &sums);
+            let Some(observer) = observer else {
+                self.end_counting();
                 continue;
+            };
+            let sums = self.ledger.sums();
+            match question {
+                Question::File(path) => {
+                    self.tell_file(observer, &path, &sums);
+                    continue;
+                }
+                Question::Hosts => {
+                    self.answer(observer, &ToClient::Registered { agent: None });
+                    continue;
+                }
+                Question::Stats | Question::Counters => {}
             }
             stats.devices = by_name(sums);
             stats.peers = self.peers.reports(now);
@@ -222,7 +243,7 @@ impl Service {
 
     /// A connection is gone: its questions too.
     pub(super) fn forget_asks_of(&mut self, key: usize) {
-        self.asks.open.retain(|asked| asked.observer != key);
+        self.asks.open.retain(|asked| asked.observer != Some(key));
     }
 }
 

@@ -52,6 +52,8 @@ pub(super) enum Kind {
     Member(u8),
     /// It looks.
     Observer,
+    /// It sends and receives management datagrams.
+    Manager,
 }
 
 /// Why a connection is closed.
@@ -209,6 +211,10 @@ impl Service {
             (ToService::Read { path }, Kind::New | Kind::Observer) => return self.read_file(key, path),
             (ToService::Reload, Kind::Observer) => self.reload(key),
             (ToService::Stop, Kind::Observer) => self.stop(),
+            (ToService::OpenMads { device }, Kind::Observer) => return self.open_mads(key, &device),
+            (ToService::RegisterMads(filter), Kind::Manager) => self.register_mads(key, filter),
+            (ToService::UnregisterMads { agent }, Kind::Manager) => self.unregister_mads(key, agent),
+            (ToService::SendMad(mad), Kind::Manager) => self.submit_mad(key, mad),
             _ => return Err(End::Misbehaved("it said that at the wrong time")),
         }
         Ok(())
@@ -220,7 +226,7 @@ impl Service {
             let most = match client.kind {
                 Kind::New => MANNERS,
                 Kind::Observer => OBSERVING,
-                Kind::Waiting { .. } | Kind::Member(_) => return false,
+                Kind::Waiting { .. } | Kind::Member(_) | Kind::Manager => return false,
             };
             now.duration_since(client.heard) > most
         };
@@ -259,6 +265,7 @@ impl Service {
             self.listeners_changed();
         }
         self.forget_asks_of(key);
+        self.forget_mads_of(key);
     }
 
     /// Newcomers find nobody from now on; the service ends with its last client.

@@ -23,7 +23,7 @@ const BURST: usize = 128;
 /// The usual hop limit.
 const HOP_LIMIT: u8 = 64;
 
-/// How many refusals have left in this second.
+/// How many refusals, or other answers to strangers, have left in this second.
 #[derive(Debug)]
 pub(super) struct Refusals {
     since: Instant,
@@ -116,7 +116,7 @@ impl Service {
         Some(due.since(now()).max(Duration::from_millis(1)))
     }
 
-    fn dispatch_letter(&mut self, letter: &Letter) {
+    pub(super) fn dispatch_letter(&mut self, letter: &Letter) {
         let Some(Port { link, .. }) = &mut self.port else { return };
         self.courier.psn = self.courier.psn.next();
         // Lost, like a packet on the way: whoever needs it asks again, or is told again.

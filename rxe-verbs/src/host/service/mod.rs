@@ -15,6 +15,7 @@ mod departed;
 mod direct;
 mod journal;
 mod ledger;
+mod mads;
 mod packets;
 mod presence;
 mod reload;
@@ -49,6 +50,7 @@ use courier::Courier;
 use direct::Direct;
 use journal::Journal;
 use ledger::Ledger;
+use mads::Mads;
 use nix::{
     sys::{
         epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
@@ -191,6 +193,7 @@ pub struct Service {
     unheard: Unheard,
     probes: Probes,
     asks: Asks,
+    mads: Mads,
     ledger: Ledger,
     peers: Peers,
     counters: ServiceCounters,
@@ -250,6 +253,7 @@ impl Service {
             unheard: Unheard::default(),
             probes: Probes::default(),
             asks: Asks::default(),
+            mads: Mads::default(),
             ledger: Ledger::default(),
             peers: Peers::default(),
             counters: ServiceCounters::default(),
@@ -294,6 +298,7 @@ impl Service {
             let left = tick.saturating_duration_since(Instant::now());
             let left = self.until_last_words().map_or(left, |soon| left.min(soon));
             let left = self.until_refusals().map_or(left, |soon| left.min(soon));
+            let left = self.until_late_mads().map_or(left, |soon| left.min(soon));
             let timeout = EpollTimeout::try_from(left).unwrap_or(EpollTimeout::ZERO);
             let count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
             let due = Instant::now() >= tick;
@@ -306,6 +311,7 @@ impl Service {
                 self.handle(Token::from_number(event.data()), event.events());
             }
             self.refuse_unheard();
+            self.end_mads();
             if self.listener.is_none() && !self.is_needed() {
                 return;
             }

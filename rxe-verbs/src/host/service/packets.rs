@@ -89,6 +89,8 @@ enum Fate {
     /// For a multicast group. Linux 6.18 gives one member of a reuseport group the only copy, whichever has joined;
     /// older ones give each that has joined its own, and us none.
     Multicast,
+    /// A management datagram that is not the connection manager's.
+    Management,
     Drop,
 }
 
@@ -136,6 +138,7 @@ impl Service {
                 *(if handed { &mut self.counters.handed_on } else { &mut self.counters.dropped }) += 1;
             }
             Some(Fate::Multicast) => self.give_to_all(meta, bytes),
+            Some(Fate::Management) => self.manage(meta, bytes),
             Some(Fate::Drop) => self.counters.dropped += 1,
             None => self.counters.corrupt += 1,
         }
@@ -171,13 +174,23 @@ impl Service {
         let header = MadHeader::parse(packet.payload.first_chunk()?);
         let service_id = packet.payload.get(SERVICE_ID)?.try_into().ok()?;
         if !header.is_cm() {
-            return Some(Fate::Drop);
+            let is_ours =
+                header.base_version == MadHeader::BASE_VERSION && header.class != MadHeader::CLASS_CM;
+            return Some(if is_ours { Fate::Management } else { Fate::Drop });
         }
         if REQUESTS.contains(&header.attribute) {
             return Some(Fate::Dispatch(u64::from_be_bytes(service_id)));
         }
         let asker = asker_of_rej(packet.payload);
         Some(asker.map_or(Fate::Drop, |asker| Fate::GivenUp(self.askers.get(&asker).copied())))
+    }
+
+    /// A management datagram, if it is whole and to an address of ours.
+    fn manage(&mut self, meta: &RunMeta, bytes: &[u8]) {
+        let Ok(packet) = Decoded::decode(bytes) else { return };
+        if !meta.dst.is_multicast() && self.judge(meta, bytes).is_some() {
+            self.handle_mad(meta, &packet);
+        }
     }
 
     /// Whether a packet is whole, as far as can be known.

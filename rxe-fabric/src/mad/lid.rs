@@ -1,0 +1,90 @@
+//! LIDs for hosts that have none: made from their addresses, so that all hosts of a network mean the same by one, and nobody has
+//! to hand them out or remember them.
+
+use core::net::{IpAddr, Ipv4Addr};
+
+/// From here on LIDs are of multicast groups (IBTA vol. 1, 4.1.3).
+pub const MULTICAST_LIDS: u16 = 0xc000;
+/// "Whoever is there": in a directed request, no part of the way is routed by LIDs.
+pub const PERMISSIVE_LID: u16 = 0xffff;
+/// Those of the loopback's addresses, by their last byte.
+const LOOPBACKS: u16 = 0xbf00;
+/// Those of ports that have no IPv4 address.
+const OF_IPV6: core::ops::Range<u16> = 0xa000..0xbe00;
+
+/// The LID of a port with this address. For IPv4 it is the lower half of the address (10.0.0.7 has 7, 10.0.1.2 has 258), with the
+/// top bit in the place of the two if that is a multicast group's; loopback addresses have 0xbf00 and their last byte. For IPv6
+/// it is a sum of the address, from 0xa000 to 0xbdff. Two hosts of different networks may have the same, as in InfiniBand.
+#[must_use]
+pub fn lid_of(address: IpAddr) -> u16 {
+    match address {
+        IpAddr::V4(v4) if v4.is_loopback() => LOOPBACKS | u16::from(v4.octets()[3]).max(1),
+        IpAddr::V4(v4) => match u32::from(v4) as u16 {
+            0 => 0x8000,
+            low @ MULTICAST_LIDS.. => low & 0x3fff | 0x8000,
+            low => low,
+        },
+        // FNV-1a: any sum does that all hosts compute alike.
+        IpAddr::V6(v6) => {
+            let step = |sum: u32, byte: u8| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+            let sum = v6.octets().into_iter().fold(0x811c_9dc5, step);
+            OF_IPV6.start + (sum % u32::from(OF_IPV6.end - OF_IPV6.start)) as u16
+        }
+    }
+}
+
+/// The address that has a LID in the network of `own`, an address and the length of its prefix: the only one for prefixes of 18
+/// bits and more. `None` if there is none in it.
+#[must_use]
+pub fn address_of_lid(lid: u16, own: Ipv4Addr, prefix: u8) -> Option<Ipv4Addr> {
+    if own.is_loopback() {
+        let last = (lid & 0xff) as u8;
+        return (lid & 0xff00 == LOOPBACKS && last != 0).then(|| Ipv4Addr::new(127, 0, 0, last));
+    }
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
+    let network = u32::from(own) & mask;
+    let high = u32::from(own) & 0xffff_0000;
+    let folded = u32::from(lid & 0x3fff | MULTICAST_LIDS);
+    let candidates = [u32::from(lid), folded, 0].map(|low| Ipv4Addr::from(high | low));
+    let fits = |address: &Ipv4Addr| u32::from(*address) & mask == network && lid_of((*address).into()) == lid;
+    candidates.into_iter().find(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(text: &str) -> Ipv4Addr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn hosts_of_a_network_are_found_by_their_lids() {
+        for (address, lid) in [
+            ("10.0.0.7", 7),
+            ("10.0.1.2", 258),
+            ("192.168.200.5", 0x8805),
+            ("10.1.0.0", 0x8000),
+            ("127.0.0.1", 0xbf01),
+        ] {
+            assert_eq!(lid_of(v4(address).into()), lid, "{address}");
+        }
+        let all = |own: &str, prefix: u8, hosts: u32| {
+            let network = u32::from(v4(own)) & !(hosts - 1);
+            for host in 1..hosts - 1 {
+                let address = Ipv4Addr::from(network | host);
+                let lid = lid_of(address.into());
+                assert!((1..MULTICAST_LIDS).contains(&lid));
+                assert_eq!(address_of_lid(lid, v4(own), prefix), Some(address), "{address}");
+            }
+        };
+        all("10.0.0.7", 24, 256);
+        all("192.168.250.1", 20, 4096);
+        all("172.16.99.1", 18, 1 << 14);
+        assert_eq!(address_of_lid(300, v4("10.0.0.7"), 24), None);
+        assert_eq!(address_of_lid(300, v4("10.0.0.7"), 0), Some(v4("10.0.1.44")));
+        assert_eq!(address_of_lid(0xbf02, v4("127.0.0.1"), 8), Some(v4("127.0.0.2")));
+        assert_eq!(address_of_lid(2, v4("127.0.0.1"), 8), None);
+        assert!(OF_IPV6.contains(&lid_of("fe80::1".parse().unwrap())));
+    }
+}

@@ -1,0 +1,418 @@
+//! Subnet administration (IBTA vol. 1, chapter 15): records of nodes, ports and paths. Each host is its own subnet manager here, so
+//! it answers from what it knows and from OpenSM's files.
+
+use super::{
+    CLASS_PORT_INFO, MAD_LEN, Mad,
+    bits::{get, put, put_bytes},
+    class, class_port_info, method, smp, status,
+    subnet::{Subnet, Target},
+};
+
+/// Version of the class that is spoken since release 1.1.
+const VERSION: u8 = 2;
+/// Attributes.
+const NODE_RECORD: u16 = 0x11;
+const PORT_INFO_RECORD: u16 = 0x12;
+const SM_INFO_RECORD: u16 = 0x18;
+const PATH_RECORD: u16 = 0x35;
+/// Where the records begin, and how many bytes of them a datagram takes.
+const RECORDS: usize = 56;
+/// Bytes of an answer at most, of however many records.
+const MOST: usize = 14 * 1024;
+/// Optional records by IsQoSSupported are not among the 16 bits of capabilities that we tell of.
+const CAPABILITIES: u16 = 0;
+
+/// Fields of a record, as (bit, bits), in the order of the component mask.
+type Fields = &'static [(usize, usize)];
+
+const NODE_FIELDS: Fields = &[
+    (0, 16),
+    (16, 16),
+    (32, 8),
+    (40, 8),
+    (48, 8),
+    (56, 8),
+    (64, 64),
+    (128, 64),
+    (192, 64),
+    (256, 16),
+    (272, 16),
+    (288, 32),
+    (320, 8),
+    (328, 24),
+];
+const PORT_FIELDS: Fields = &[(0, 16), (16, 8), (24, 8), (32, 64), (96, 64), (160, 16), (176, 16)];
+/// The component of PortInfoRecord that is a port's capabilities, and where they are.
+const CAPABILITY_COMPONENT: u32 = 7;
+const PORT_CAPABILITIES: usize = 192;
+/// Attribute modifier of a query by capabilities: ports that have all of these, whatever others.
+const AT_LEAST: u32 = 1 << 31;
+
+/// An end of a path in a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// By its GID, or by the default prefix and its GUID.
+    Gid([u8; 16]),
+    /// By its LID.
+    Lid(u16),
+}
+
+/// A query for path records. What is `None` was left open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathRequest {
+    /// Service ID.
+    pub service_id: Option<u64>,
+    /// The end that would send.
+    pub from: Option<Destination>,
+    /// The other.
+    pub to: Option<Destination>,
+    /// P_Key.
+    pub pkey: Option<u16>,
+    /// QoS class.
+    pub qos_class: Option<u16>,
+    /// Service level.
+    pub sl: Option<u8>,
+}
+
+/// A path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathAnswer {
+    /// Service ID, as it was asked for.
+    pub service_id: u64,
+    /// GIDs: from, to.
+    pub gids: ([u8; 16], [u8; 16]),
+    /// LIDs: from, to.
+    pub lids: (u16, u16),
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// P_Key.
+    pub pkey: u16,
+    /// Service level.
+    pub sl: u8,
+    /// MTU, 1 to 5.
+    pub mtu: u8,
+    /// Rate, a code of path records; 0 if it is not known.
+    pub rate: u8,
+    /// How long packets live, 4.096 us << code.
+    pub packet_life: u8,
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaRequest {
+    /// Paths, which whoever knows the policy has to find.
+    Paths(PathRequest),
+    /// Anything else.
+    Other,
+}
+
+/// An answer: a header and as many records as there are. It may be longer than a datagram.
+pub type SaAnswer = Vec<u8>;
+
+/// What a request asks for.
+#[must_use]
+pub fn request(mad: &Mad) -> SaRequest {
+    let reads = matches!(mad.method(), method::GET | method::GET_TABLE);
+    if !reads || mad.attribute() != PATH_RECORD {
+        return SaRequest::Other;
+    }
+    let (mask, record) = (mask(mad), &mad.0[RECORDS..]);
+    let has = |bit: u32| mask >> bit & 1 != 0;
+    let gid = |at: usize| record[at..at + 16].try_into().map(Destination::Gid).ok();
+    let lid = |at: usize| Some(Destination::Lid(get(record, at * 8, 16) as u16));
+    let end = |by_gid, gid_at, by_lid, lid_at| {
+        if has(by_gid) {
+            gid(gid_at)
+        } else if has(by_lid) {
+            lid(lid_at)
+        } else {
+            None
+        }
+    };
+    SaRequest::Paths(PathRequest {
+        service_id: (has(0) || has(1)).then(|| get(record, 0, 64)),
+        to: end(2, 8, 4, 40),
+        from: end(3, 24, 5, 42),
+        pkey: has(13).then(|| get(record, 400, 16) as u16),
+        qos_class: has(14).then(|| get(record, 416, 12) as u16),
+        sl: has(15).then(|| get(record, 428, 4) as u8),
+    })
+}
+
+/// Answers a request; `paths` are those that it asks for ([`request`]). `None` for what asks for no answer.
+#[must_use]
+pub fn answer(mad: &Mad, subnet: &Subnet<'_>, paths: &[PathAnswer]) -> Option<SaAnswer> {
+    if mad.class() != class::SA {
+        return None;
+    }
+    let is_table = mad.method() == method::GET_TABLE;
+    if !is_table {
+        mad.unmatched()?;
+    }
+    let refuse = |status| Some(mad.reply(status).0.to_vec());
+    if mad.version() != VERSION {
+        return refuse(status::BAD_VERSION);
+    }
+    if mad.method() == method::SET {
+        return refuse(status::UNSUPPORTED);
+    }
+    if mad.attribute() == CLASS_PORT_INFO && !is_table {
+        let mut reply = mad.reply(0);
+        reply.0[RECORDS..].fill(0);
+        class_port_info(VERSION, CAPABILITIES, &mut reply.0[RECORDS..]);
+        return Some(reply.0.to_vec());
+    }
+    let (records, size) = match mad.attribute() {
+        NODE_RECORD => (nodes(mad, subnet), 112),
+        PORT_INFO_RECORD => (ports(mad, subnet), 72),
+        SM_INFO_RECORD => (managers(subnet), 32),
+        PATH_RECORD => (paths.iter().map(path_record).collect(), 64),
+        _ => return refuse(status::UNSUPPORTED),
+    };
+    match (is_table, &records[..]) {
+        (true, records) => Some(table(mad, records, size)),
+        (false, []) => refuse(status::NO_RECORDS),
+        (false, [first, ..]) => {
+            let mut reply = mad.reply(0);
+            reply.0[RECORDS..].fill(0);
+            put_bytes(&mut reply.0, RECORDS, first);
+            put(&mut reply.0, 352, 16, size as u64 / 8);
+            Some(reply.0.to_vec())
+        }
+    }
+}
+
+/// The datagram that an answer is on the wire, where no more than one segment is sent (IBTA vol. 1, 13.6.2): for a longer one that
+/// there is no room for it.
+#[must_use]
+pub fn first_segment(request: &Mad, answer: &[u8]) -> Mad {
+    Mad::of(answer).unwrap_or_else(|| request.reply(status::NO_RESOURCES))
+}
+
+fn mask(mad: &Mad) -> u64 {
+    get(&mad.0, 384, 64)
+}
+
+/// Whether a record has what was asked for in the fields that the mask names.
+fn fits(mad: &Mad, record: &[u8], fields: Fields) -> bool {
+    let asked = &mad.0[RECORDS..];
+    let same = |&(at, width): &(usize, usize)| get(asked, at, width) == get(record, at, width);
+    let named = fields.iter().enumerate().filter(|(bit, _)| mask(mad) >> bit & 1 != 0);
+    named.map(|(_, field)| field).all(same)
+}
+
+fn nodes(mad: &Mad, subnet: &Subnet<'_>) -> Vec<Vec<u8>> {
+    let record = |target: Target<'_>| {
+        let mut record = vec![0; 108];
+        put(&mut record, 0, 16, subnet.node(target).lid.into());
+        let arrives = u8::from(target != Target::Switch);
+        let about = |attribute| smp::describe(attribute, 0, target, arrives, subnet);
+        put_bytes(&mut record, 4, &about(0x11)?[..40]);
+        put_bytes(&mut record, 44, &about(0x10)?);
+        Some(record)
+    };
+    subnet.targets().filter_map(record).filter(|record| fits(mad, record, NODE_FIELDS)).collect()
+}
+
+fn ports(mad: &Mad, subnet: &Subnet<'_>) -> Vec<Vec<u8>> {
+    let record = |target: Target<'_>, port: u8| {
+        let mut record = vec![0; 68];
+        put(&mut record, 0, 16, subnet.node(target).lid.into());
+        put(&mut record, 16, 8, port.into());
+        put_bytes(&mut record, 4, &smp::describe(0x15, port.into(), target, port, subnet)?);
+        Some(record)
+    };
+    let of_node = |target| {
+        let numbers = if target == Target::Switch { 0..=subnet.ports() } else { 1..=1 };
+        numbers.filter_map(move |port| record(target, port))
+    };
+    let wanted = get(&mad.0[RECORDS..], PORT_CAPABILITIES, 32);
+    let is_capable = |record: &Vec<u8>| {
+        let has = get(record, PORT_CAPABILITIES, 32);
+        let is_asked = mask(mad) >> CAPABILITY_COMPONENT & 1 != 0;
+        !is_asked || if mad.modifier() & AT_LEAST != 0 { has & wanted == wanted } else { has == wanted }
+    };
+    let all = subnet.targets().flat_map(of_node);
+    all.filter(|record| fits(mad, record, PORT_FIELDS)).filter(is_capable).collect()
+}
+
+fn managers(subnet: &Subnet<'_>) -> Vec<Vec<u8>> {
+    let mut record = vec![0; 28];
+    put(&mut record, 0, 16, subnet.own.lid.into());
+    if let Some(info) = smp::describe(0x20, 0, Target::Own, 1, subnet) {
+        put_bytes(&mut record, 4, &info[..24]);
+    }
+    vec![record]
+}
+
+fn path_record(path: &PathAnswer) -> Vec<u8> {
+    // Selectors "exactly"; and "reversible", as OpenSM says it.
+    const EXACTLY: u64 = 2;
+    const REVERSIBLE: u64 = 0x80;
+    let mut record = vec![0; 64];
+    put(&mut record, 0, 64, path.service_id);
+    put_bytes(&mut record, 8, &path.gids.1);
+    put_bytes(&mut record, 24, &path.gids.0);
+    put(&mut record, 320, 16, path.lids.1.into());
+    put(&mut record, 336, 16, path.lids.0.into());
+    put(&mut record, 384, 8, path.traffic_class.into());
+    put(&mut record, 392, 8, REVERSIBLE);
+    put(&mut record, 400, 16, path.pkey.into());
+    put(&mut record, 428, 4, path.sl.into());
+    for (at, value) in [(432, path.mtu), (440, path.rate), (448, path.packet_life)] {
+        let is_known = at == 448 || value != 0;
+        put(&mut record, at, 2, if is_known { EXACTLY } else { 0 });
+        put(&mut record, at + 2, 6, value.into());
+    }
+    record
+}
+
+/// Records one behind the other, behind the header of a transaction of segments.
+fn table(mad: &Mad, records: &[Vec<u8>], size: usize) -> SaAnswer {
+    // Version 1, data; active, the first and the last; no time told.
+    const HEADER: [u8; 4] = [1, 1, 0xff, 0];
+    /// Bytes of this class's header that count as data.
+    const OWN_HEADER: usize = 20;
+    let mut reply = mad.reply(0);
+    put_bytes(&mut reply.0, 24, &HEADER);
+    let records = &records[..records.len().min((MOST - RECORDS) / size)];
+    put(&mut reply.0, 224, 32, 1);
+    put(&mut reply.0, 256, 32, (OWN_HEADER + records.len() * size) as u64);
+    put(&mut reply.0, 352, 16, size as u64 / 8);
+    let mut answer = reply.0[..RECORDS].to_vec();
+    for record in records {
+        answer.extend(record);
+        answer.resize(answer.len() + size - record.len(), 0);
+    }
+    // No answer is shorter than a datagram with nothing in it.
+    answer.resize(answer.len().max(RECORDS), 0);
+    debug_assert!(answer.len() <= MOST.max(MAD_LEN));
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{arbiter::Tables, lanes::Lanes, mad::Node};
+
+    fn subnet<'a>(lanes: &'a Lanes, tables: &'a Tables, others: u16) -> Subnet<'a> {
+        let node = |lid: u16| Node { guid: u64::from(lid), lid, gid: [0; 16], name: format!("host {lid}") };
+        Subnet {
+            own: node(1),
+            netdev: "eth0".to_owned(),
+            is_active: true,
+            mtu: 3,
+            pkeys: &[0xffff],
+            lanes,
+            tables,
+            others: (2..2 + others).map(node).collect(),
+            model: (1, 1),
+        }
+    }
+
+    fn ask(method: u8, attribute: u16, mask: u64) -> Mad {
+        let mut mad = Mad([0; MAD_LEN]);
+        mad.0[..4].copy_from_slice(&[1, class::SA, VERSION, method]);
+        put(&mut mad.0, 128, 16, attribute.into());
+        put(&mut mad.0, 384, 64, mask);
+        mad
+    }
+
+    fn count(answer: &[u8]) -> usize {
+        (answer.len() - RECORDS) / (get(answer, 352, 16) as usize * 8)
+    }
+
+    #[test]
+    fn records_are_chosen_by_the_mask() {
+        let (lanes, tables) = (Lanes::default(), Tables::default());
+        let subnet = subnet(&lanes, &tables, 3);
+        let all = answer(&ask(method::GET_TABLE, NODE_RECORD, 0), &subnet, &[]).unwrap();
+        assert_eq!((count(&all), all[3]), (5, 0x92));
+        let mut one = ask(method::GET_TABLE, NODE_RECORD, 1);
+        put(&mut one.0[RECORDS..], 0, 16, 3);
+        let found = answer(&one, &subnet, &[]).unwrap();
+        assert_eq!((count(&found), &found[RECORDS + 44..RECORDS + 50]), (1, &b"host 3"[..]));
+        one.0[3] = method::GET;
+        assert_eq!(answer(&one, &subnet, &[]).unwrap().len(), MAD_LEN);
+        put(&mut one.0[RECORDS..], 0, 16, 77);
+        let nobody = Mad::of(&answer(&one, &subnet, &[]).unwrap()).unwrap();
+        assert_eq!(nobody.status(), status::NO_RECORDS);
+
+        // Ports of the four hosts, and those of the switch with its own.
+        let ports = answer(&ask(method::GET_TABLE, PORT_INFO_RECORD, 0), &subnet, &[]).unwrap();
+        assert_eq!(count(&ports), 4 + 1 + 4);
+        let mut managers = ask(method::GET_TABLE, PORT_INFO_RECORD, 1 << CAPABILITY_COMPONENT);
+        put(&mut managers.0, 160, 32, AT_LEAST.into());
+        put(&mut managers.0[RECORDS..], PORT_CAPABILITIES, 32, 2);
+        assert_eq!(count(&answer(&managers, &subnet, &[]).unwrap()), 1);
+        assert_eq!(count(&answer(&ask(method::GET_TABLE, SM_INFO_RECORD, 0), &subnet, &[]).unwrap()), 1);
+    }
+
+    #[test]
+    fn what_there_is_not_is_said() {
+        let (lanes, tables) = (Lanes::default(), Tables::default());
+        let subnet = subnet(&lanes, &tables, 0);
+        let status_of = |mad: &Mad| Mad::of(&answer(mad, &subnet, &[]).unwrap()).unwrap().status();
+        // Multicast groups, old versions, and anything to be set.
+        assert_eq!(status_of(&ask(method::GET_TABLE, 0x38, 0)), status::UNSUPPORTED);
+        assert_eq!(status_of(&ask(method::SET, 0x31, 0)), status::UNSUPPORTED);
+        let mut old = ask(method::GET, NODE_RECORD, 0);
+        old.0[2] = 1;
+        assert_eq!(status_of(&old), status::BAD_VERSION);
+        assert_eq!(status_of(&ask(method::GET, CLASS_PORT_INFO, 0)), 0);
+        assert_eq!(answer(&ask(0x14, NODE_RECORD, 0), &subnet, &[]), None);
+    }
+
+    #[test]
+    fn a_path_is_asked_for_and_told() {
+        let mut mad = ask(method::GET_TABLE, PATH_RECORD, 1 | 1 << 2 | 1 << 5 | 1 << 13 | 1 << 14 | 1 << 15);
+        let record = &mut mad.0[RECORDS..];
+        put(record, 0, 64, 0x0106_1c06);
+        record[8..24].copy_from_slice(&[9; 16]);
+        put(record, 336, 16, 5);
+        put(record, 400, 16, 0x8012);
+        put(record, 416, 12, 0xabc);
+        put(record, 428, 4, 3);
+        let SaRequest::Paths(asked) = request(&mad) else { panic!("no paths") };
+        let wanted = PathRequest {
+            service_id: Some(0x0106_1c06),
+            from: Some(Destination::Lid(5)),
+            to: Some(Destination::Gid([9; 16])),
+            pkey: Some(0x8012),
+            qos_class: Some(0xabc),
+            sl: Some(3),
+        };
+        assert_eq!(asked, wanted);
+        assert_eq!(request(&ask(method::SET, PATH_RECORD, 0)), SaRequest::Other);
+
+        let (lanes, tables) = (Lanes::default(), Tables::default());
+        let path = PathAnswer {
+            service_id: 7,
+            lids: (1, 2),
+            sl: 3,
+            mtu: 4,
+            packet_life: 16,
+            pkey: 0x8012,
+            ..PathAnswer::default()
+        };
+        let told = answer(&mad, &subnet(&lanes, &tables, 1), &[path]).unwrap();
+        let record = &told[RECORDS..];
+        assert_eq!(
+            (told.len(), get(record, 0, 64), get(record, 428, 4), get(record, 432, 8)),
+            (RECORDS + 64, 7, 3, 0x84)
+        );
+        assert_eq!((get(record, 440, 8), get(record, 448, 8), get(&told, 256, 32)), (0, 0x90, 84));
+        assert_eq!(first_segment(&mad, &told).status(), 0);
+    }
+
+    #[test]
+    fn long_tables_end_and_do_not_fit_a_datagram() {
+        let (lanes, tables) = (Lanes::default(), Tables::default());
+        let subnet = subnet(&lanes, &tables, 1000);
+        let mad = ask(method::GET_TABLE, NODE_RECORD, 0);
+        let all = answer(&mad, &subnet, &[]).unwrap();
+        assert!(all.len() <= MOST && count(&all) > 100);
+        assert_eq!(first_segment(&mad, &all).status(), status::NO_RESOURCES);
+        assert!(!answer(&ask(method::GET_TABLE, PORT_INFO_RECORD, 0), &subnet, &[]).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,313 @@
+//! Subnet management (IBTA vol. 1, chapter 14): what nodes and ports are. On Ethernet there is no queue pair 0 that could carry it,
+//! so a host answers by itself, for itself and for those it knows.
+
+use super::{
+    DATA, MAD_LEN, Mad,
+    bits::{put, put_bytes},
+    class, method, status,
+    subnet::{Node, Subnet, Target},
+};
+
+/// Attributes (IBTA vol. 1, table 123).
+const NODE_DESCRIPTION: u16 = 0x10;
+const NODE_INFO: u16 = 0x11;
+const SWITCH_INFO: u16 = 0x12;
+const GUID_INFO: u16 = 0x14;
+const PORT_INFO: u16 = 0x15;
+const PKEY_TABLE: u16 = 0x16;
+const SL_TO_VL: u16 = 0x17;
+const VL_ARBITRATION: u16 = 0x18;
+const SM_INFO: u16 = 0x20;
+
+/// Bytes of an attribute.
+pub(super) const ATTRIBUTE: usize = 64;
+/// Where a directed request names its hops, and how many at most.
+const PATH: usize = 128;
+const MOST_HOPS: u8 = 63;
+/// The capability to be a subnet manager (IsSM), which every host is for itself.
+const IS_SM: u64 = 1 << 1;
+/// A manager that is in charge.
+const MASTER: u64 = 3;
+/// NodeInfo.NodeType.
+const CA: u64 = 1;
+const SWITCH: u64 = 2;
+/// P_Keys and arbitration entries in a block.
+const BLOCK: usize = 32;
+
+/// Answers a request that was sent to `lid`. `None` where nobody would: there is no such node or hop, or the method asks for no
+/// answer. Nothing can be set.
+#[must_use]
+pub fn answer(request: &Mad, lid: u16, subnet: &Subnet<'_>) -> Option<Mad> {
+    if !matches!(request.class(), class::SMP | class::SMP_DIRECTED) {
+        return None;
+    }
+    let start = subnet.with_lid(lid)?;
+    // By which port of the node it comes in.
+    let (target, arrives) = if request.is_directed() {
+        walk(request, start, subnet)?
+    } else {
+        (start, u8::from(start != Target::Switch))
+    };
+    let mut reply = request.unmatched()?;
+    // It has come back.
+    if request.is_directed() {
+        reply.0[6] = 0;
+    }
+    if request.method() != method::GET {
+        return Some(reply);
+    }
+    let (attribute, modifier) = (request.attribute(), request.modifier());
+    if let Some(data) = describe(attribute, modifier, target, arrives, subnet) {
+        reply = request.reply(0);
+        reply.0[6] = if request.is_directed() { 0 } else { reply.0[6] };
+        put_bytes(&mut reply.0, DATA, &data);
+    } else if matches!(attribute, NODE_DESCRIPTION..=VL_ARBITRATION | SM_INFO) {
+        put(&mut reply.0, 33, 15, status::INVALID_FIELD.into());
+    }
+    Some(reply)
+}
+
+/// Follows the hops of a directed request; the node and the port by which it comes in there.
+fn walk<'a>(request: &Mad, start: Target<'a>, subnet: &'a Subnet<'_>) -> Option<(Target<'a>, u8)> {
+    let hops = request.0[7];
+    if hops > MOST_HOPS {
+        return None;
+    }
+    let mut at = (start, u8::from(start != Target::Switch));
+    for hop in 1..=usize::from(hops) {
+        let leaves = request.0.get(PATH + hop).copied().filter(|_| PATH + hop < MAD_LEN)?;
+        at = match at.0 {
+            Target::Switch => (subnet.behind(leaves)?, 1),
+            // Hosts do not pass on what is not theirs; the first hop leaves the sender.
+            node if hop == 1 && leaves == 1 => (Target::Switch, subnet.port_of(node)),
+            _ => return None,
+        };
+    }
+    Some(at)
+}
+
+/// The data of an attribute; `None` if the node has none with this modifier.
+pub(super) fn describe(
+    attribute: u16,
+    modifier: u32,
+    target: Target<'_>,
+    arrives: u8,
+    subnet: &Subnet<'_>,
+) -> Option<[u8; ATTRIBUTE]> {
+    let node = subnet.node(target);
+    let mut data = [0; ATTRIBUTE];
+    match (attribute, target) {
+        (NODE_DESCRIPTION, _) => put_bytes(&mut data[..ATTRIBUTE - 1], 0, node.name.as_bytes()),
+        (NODE_INFO, _) => node_info(&node, target, arrives, subnet, &mut data),
+        (SWITCH_INFO, Target::Switch) => put(&mut data, 96, 16, 1),
+        (GUID_INFO, _) if modifier == 0 => put(&mut data, 0, 64, node.guid),
+        (PORT_INFO, _) => port_info(modifier, &node, target, subnet, arrives, &mut data)?,
+        (PKEY_TABLE, Target::Own) => {
+            let keys = subnet.pkeys.chunks(BLOCK).nth(usize::from(modifier as u16))?;
+            let place = |(index, key): (usize, &u16)| (index * 16, u64::from(*key));
+            keys.iter().enumerate().map(place).for_each(|(at, key)| put(&mut data, at, 16, key));
+        }
+        (SL_TO_VL, Target::Own) => {
+            let levels = subnet.lanes.sl2vl().iter().enumerate();
+            levels.for_each(|(level, lane)| put(&mut data, level * 4, 4, u64::from(*lane)));
+        }
+        (VL_ARBITRATION, Target::Own) => {
+            let (table, second) = match modifier >> 16 {
+                1 => (&subnet.tables.low, 0),
+                2 => (&subnet.tables.low, 1),
+                3 => (&subnet.tables.high, 0),
+                4 => (&subnet.tables.high, 1),
+                _ => return None,
+            };
+            for (index, entry) in table.iter().skip(second * BLOCK).take(BLOCK).enumerate() {
+                put(&mut data, index * 16 + 4, 4, entry.vl.into());
+                put(&mut data, index * 16 + 8, 8, entry.weight.into());
+            }
+        }
+        // Each host decides for itself.
+        (SM_INFO, Target::Own) => {
+            put(&mut data, 0, 64, node.guid);
+            put(&mut data, 164, 4, MASTER);
+        }
+        _ => return None,
+    }
+    Some(data)
+}
+
+fn node_info(node: &Node, target: Target<'_>, arrives: u8, subnet: &Subnet<'_>, data: &mut [u8]) {
+    let (kind, ports) = match target {
+        Target::Switch => (SWITCH, subnet.ports()),
+        _ => (CA, 1),
+    };
+    let (vendor, model) = subnet.model;
+    put(data, 0, 8, 1);
+    put(data, 8, 8, 1);
+    put(data, 16, 8, kind);
+    put(data, 24, 8, ports.into());
+    for at in [32, 96, 160] {
+        put(data, at, 64, node.guid);
+    }
+    let keys = if target == Target::Own { subnet.pkeys.len() } else { 1 };
+    put(data, 224, 16, keys as u64);
+    put(data, 240, 16, model.into());
+    put(data, 288, 8, arrives.into());
+    put(data, 296, 24, vendor.into());
+}
+
+/// As the view of sysfs has a port: 40 Gbit/s, which nobody asks an Ethernet for.
+fn port_info(
+    modifier: u32,
+    node: &Node,
+    target: Target<'_>,
+    subnet: &Subnet<'_>,
+    arrives: u8,
+    data: &mut [u8],
+) -> Option<()> {
+    const FOUR_LANES: u64 = 2;
+    const QDR: u64 = 4;
+    const UP_TO_LANE_14: u64 = 5;
+    const LARGEST_MTU: u64 = 5;
+    const LINK_LOCAL: u64 = 0xfe80 << 48;
+    let last = if target == Target::Switch { subnet.ports() } else { 1 };
+    // 0 is the port that the request came by; a switch has one of this number.
+    let port = match (modifier, target) {
+        (0, Target::Switch) => 0,
+        (0, _) => 1,
+        (port, _) => u8::try_from(port).ok().filter(|port| *port <= last)?,
+    };
+    let is_active = match (target, port) {
+        (Target::Own, _) | (Target::Switch, 1) => subnet.is_active,
+        _ => true,
+    };
+    let has_lid = target != Target::Switch || port == 0;
+    put(data, 64, 64, LINK_LOCAL);
+    put(data, 128, 16, if has_lid { node.lid.into() } else { 0 });
+    put(data, 144, 16, subnet.own.lid.into());
+    put(data, 160, 32, if target == Target::Own { IS_SM } else { 0 });
+    put(data, 224, 8, arrives.into());
+    for at in [232, 240, 248] {
+        put(data, at, 8, FOUR_LANES);
+    }
+    for at in [256, 280, 284] {
+        put(data, at, 4, QDR);
+    }
+    let (state, wire) = if is_active { (4, 5) } else { (1, 3) };
+    put(data, 260, 4, state);
+    put(data, 264, 4, wire);
+    put(data, 268, 4, 2);
+    put(data, 288, 4, subnet.mtu.into());
+    put(data, 332, 4, LARGEST_MTU);
+    put(data, 296, 4, UP_TO_LANE_14);
+    put(data, 344, 4, UP_TO_LANE_14);
+    put(data, 304, 8, subnet.tables.limit.0.into());
+    put(data, 312, 8, 64);
+    put(data, 320, 8, 64);
+    put(data, 400, 8, 1);
+    put(data, 419, 5, 18);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        arbiter::Tables,
+        lanes::Lanes,
+        mad::{PERMISSIVE_LID, bits::get},
+    };
+
+    fn subnet<'a>(lanes: &'a Lanes, tables: &'a Tables) -> Subnet<'a> {
+        let node =
+            |lid: u16| Node { guid: 0x100 + u64::from(lid), lid, gid: [0; 16], name: format!("host {lid}") };
+        Subnet {
+            own: node(1),
+            netdev: "eth0".to_owned(),
+            is_active: true,
+            mtu: 3,
+            pkeys: &[0xffff, 0x8012],
+            lanes,
+            tables,
+            others: vec![node(7), node(9)],
+            model: (0xfffffe, 1),
+        }
+    }
+
+    fn get_of(attribute: u16, modifier: u32) -> Mad {
+        let mut bytes = [0; MAD_LEN];
+        bytes[..4].copy_from_slice(&[1, class::SMP, 1, method::GET]);
+        put(&mut bytes, 128, 16, attribute.into());
+        put(&mut bytes, 160, 32, modifier.into());
+        Mad(bytes)
+    }
+
+    fn directed(path: &[u8], attribute: u16) -> Mad {
+        let mut mad = get_of(attribute, 0);
+        (mad.0[1], mad.0[7]) = (class::SMP_DIRECTED, path.len() as u8);
+        put(&mut mad.0, 256, 32, u64::from(u32::MAX));
+        mad.0[PATH + 1..PATH + 1 + path.len()].copy_from_slice(path);
+        mad
+    }
+
+    fn field(mad: &Mad, at: usize, width: usize) -> u64 {
+        get(&mad.0[DATA..], at, width)
+    }
+
+    #[test]
+    fn nodes_are_found_by_lid_and_by_hops() {
+        let (lanes, tables) = (Lanes::default(), Tables::default());
+        let subnet = subnet(&lanes, &tables);
+        let guid = |mad: &Mad, lid| answer(mad, lid, &subnet).map(|mad| field(&mad, 96, 64));
+        assert_eq!(guid(&get_of(NODE_INFO, 0), 0), Some(0x101));
+        assert_eq!(guid(&get_of(NODE_INFO, 0), 9), Some(0x109));
+        assert_eq!(guid(&get_of(NODE_INFO, 0), 8), None);
+        for (path, wanted) in [
+            (&[][..], Some(0x101)),
+            (&[1], Some(subnet.switch().guid)),
+            (&[1, 1], Some(0x101)),
+            (&[1, 3], Some(0x109)),
+            (&[1, 4], None),
+            (&[1, 0], None),
+            (&[2], None),
+            (&[1, 2, 1], None),
+        ] {
+            let request = directed(path, NODE_INFO);
+            assert_eq!(guid(&request, PERMISSIVE_LID), wanted, "{path:?}");
+        }
+        let reply = answer(&directed(&[1], NODE_INFO), PERMISSIVE_LID, &subnet).unwrap();
+        assert_eq!(
+            (reply.status(), field(&reply, 16, 8), field(&reply, 24, 8), field(&reply, 288, 8)),
+            (0x8000, 2, 3, 1)
+        );
+        let mut endless = directed(&[1], NODE_INFO);
+        endless.0[7] = 200;
+        assert_eq!(answer(&endless, PERMISSIVE_LID, &subnet), None);
+    }
+
+    #[test]
+    fn ports_tables_and_what_there_is_not() {
+        let (lanes, tables) = (Lanes::default(), Tables::default());
+        let subnet = subnet(&lanes, &tables);
+        let ask = |attribute, modifier| answer(&get_of(attribute, modifier), 1, &subnet).unwrap();
+        let port = ask(PORT_INFO, 1);
+        assert_eq!(
+            (field(&port, 128, 16), field(&port, 144, 16), field(&port, 260, 4), field(&port, 288, 4)),
+            (1, 1, 4, 3)
+        );
+        assert_eq!(ask(PORT_INFO, 2).status(), status::INVALID_FIELD);
+        let keys = ask(PKEY_TABLE, 0);
+        assert_eq!((field(&keys, 0, 16), field(&keys, 16, 16), field(&keys, 32, 16)), (0xffff, 0x8012, 0));
+        assert_eq!(ask(PKEY_TABLE, 1).status(), status::INVALID_FIELD);
+        assert_eq!(field(&ask(SL_TO_VL, 0), 60, 4), 7);
+        assert_eq!(field(&ask(VL_ARBITRATION, 3 << 16), 8, 8), 4);
+        assert_eq!(field(&ask(SM_INFO, 0), 164, 4), 3);
+        assert_eq!(&ask(NODE_DESCRIPTION, 0).0[DATA..DATA + 7], b"host 1\0");
+        assert_eq!(ask(0x31, 0).status(), status::UNSUPPORTED);
+        let mut set = get_of(PORT_INFO, 1);
+        set.0[3] = method::SET;
+        assert_eq!(answer(&set, 1, &subnet).unwrap().status(), status::UNSUPPORTED);
+        // Ports of the switch: its own has the LID, that of the last host is there, and no further.
+        let of_switch = |port| answer(&get_of(PORT_INFO, port), subnet.switch().lid, &subnet).unwrap();
+        assert_eq!(field(&of_switch(0), 128, 16), u64::from(subnet.switch().lid));
+        assert_eq!((field(&of_switch(3), 128, 16), of_switch(4).status()), (0, status::INVALID_FIELD));
+    }
+}

@@ -1,0 +1,111 @@
+//! A subnet as a host sees it: itself, a switch in the place of the Ethernet, and the hosts that it knows.
+
+use super::PERMISSIVE_LID;
+use crate::{arbiter::Tables, lanes::Lanes};
+
+/// The LID of the switch that stands for the Ethernet, which no address gives.
+pub const SWITCH_LID: u16 = 0xbffe;
+/// Bit of a GUID that says "made up here"; the switch has the GUID of who looks with it turned and another below.
+const MADE_UP: u64 = 0x8000_0000_0000_0000;
+
+/// A port of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// GUID of its adapter and its port, which are one here.
+    pub guid: u64,
+    /// LID.
+    pub lid: u16,
+    /// GID: its address.
+    pub gid: [u8; 16],
+    /// Description, 63 bytes at most.
+    pub name: String,
+}
+
+/// What a host knows of the subnet that one of its ports is in.
+#[derive(Clone, Debug)]
+pub struct Subnet<'a> {
+    /// The port that is asked, or asked by.
+    pub own: Node,
+    /// Its interface.
+    pub netdev: String,
+    /// Whether it works.
+    pub is_active: bool,
+    /// MTU, 1 to 5 for 256 to 4096 bytes.
+    pub mtu: u8,
+    /// P_Key table.
+    pub pkeys: &'a [u16],
+    /// Service levels and lanes.
+    pub lanes: &'a Lanes,
+    /// How lanes share the link.
+    pub tables: &'a Tables,
+    /// The other hosts. 253 have a port of the switch.
+    pub others: Vec<Node>,
+    /// Vendor ID, 24 bits, and the model.
+    pub model: (u32, u16),
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target<'a> {
+    Own,
+    Switch,
+    Other(&'a Node),
+}
+
+impl Subnet<'_> {
+    /// Who has a LID; 0 and the permissive one are the port itself.
+    pub(super) fn with_lid(&self, lid: u16) -> Option<Target<'_>> {
+        match lid {
+            0 | PERMISSIVE_LID => Some(Target::Own),
+            SWITCH_LID => Some(Target::Switch),
+            lid if lid == self.own.lid => Some(Target::Own),
+            lid => self.others.iter().find(|node| node.lid == lid).map(Target::Other),
+        }
+    }
+
+    /// Who is behind a port of the switch.
+    pub(super) fn behind(&self, port: u8) -> Option<Target<'_>> {
+        match port {
+            0 => None,
+            1 => Some(Target::Own),
+            port => self.others.get(usize::from(port) - 2).map(Target::Other),
+        }
+    }
+
+    /// Ports of the switch.
+    pub(super) fn ports(&self) -> u8 {
+        u8::try_from(1 + self.others.len()).unwrap_or(u8::MAX).min(254)
+    }
+
+    /// The port of the switch that a node is at.
+    pub(super) fn port_of(&self, target: Target<'_>) -> u8 {
+        match target {
+            Target::Own => 1,
+            Target::Switch => 0,
+            Target::Other(node) => {
+                let place = self.others.iter().position(|other| other == node).unwrap_or(0);
+                u8::try_from(place + 2).unwrap_or(u8::MAX)
+            }
+        }
+    }
+
+    /// The switch.
+    pub(super) fn switch(&self) -> Node {
+        let name = format!("Ethernet at {}", self.netdev);
+        Node { guid: self.own.guid ^ MADE_UP ^ 1, lid: SWITCH_LID, gid: [0; 16], name }
+    }
+
+    /// The node that a target stands for.
+    pub(super) fn node(&self, target: Target<'_>) -> Node {
+        match target {
+            Target::Own => self.own.clone(),
+            Target::Switch => self.switch(),
+            Target::Other(node) => node.clone(),
+        }
+    }
+
+    /// All of them: the host itself, the switch, the others.
+    pub(super) fn targets(&self) -> impl Iterator<Item = Target<'_>> {
+        [Target::Own, Target::Switch].into_iter().chain(self.others.iter().map(Target::Other))
+    }
+}

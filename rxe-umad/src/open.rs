@@ -1,0 +1,33 @@
+//! The ports that are open, by their descriptors.
+
+use rxe_verbs::host::MadPort;
+use std::{
+    collections::BTreeMap,
+    ffi::c_int,
+    os::fd::{AsFd, AsRawFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+static OPEN: Mutex<BTreeMap<c_int, Arc<MadPort>>> = Mutex::new(BTreeMap::new());
+
+fn all() -> MutexGuard<'static, BTreeMap<c_int, Arc<MadPort>>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps a port; the number that the program knows it by, which is its descriptor's.
+pub(crate) fn keep(port: MadPort) -> c_int {
+    let number = port.as_fd().as_raw_fd();
+    all().insert(number, Arc::new(port));
+    number
+}
+
+/// The port with a number.
+pub(crate) fn port(number: c_int) -> Option<Arc<MadPort>> {
+    all().get(&number).cloned()
+}
+
+/// Closes it; it goes when nobody is in a call any more.
+pub(crate) fn close(number: c_int) {
+    let port = all().remove(&number);
+    drop(port);
+}

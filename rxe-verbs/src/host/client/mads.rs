@@ -1,0 +1,176 @@
+//! Sending and receiving management datagrams by the host service.
+
+use super::{
+    Mode,
+    attach::{HostError, Until, connect},
+};
+use crate::{
+    host::{
+        mads::{MadFilter, ManagedMad},
+        message::{Hello, MAX_MESSAGE, Role, ToClient, ToService, decode, encode},
+    },
+    sys::{
+        poll,
+        unix::{Channel, Received},
+    },
+};
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// How long the service may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Datagrams that wait for the program at most.
+const MOST_UNREAD: usize = 256;
+/// How long a look for the service's answer lasts where another thread may have taken it.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// A connection to a device's port: what `umad_open_port` gives. Its descriptor is readable when something has come. A forked child
+/// does not have it.
+#[derive(Debug)]
+pub struct MadPort {
+    channel: Channel,
+    read: Mutex<Read>,
+    /// Whoever waits for an answer of the service's: one at a time.
+    asking: Mutex<()>,
+}
+
+/// What was read for others than who has read it.
+#[derive(Debug, Default)]
+struct Read {
+    mads: VecDeque<ManagedMad>,
+    /// Of the question that is under way.
+    answer: Option<Option<u32>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MadPort {
+    /// Connects to the port of a device; the service is started if there is none.
+    ///
+    /// # Errors
+    /// [`HostError`], in words for the user.
+    pub fn open(device: &str) -> Result<Self, HostError> {
+        let Mode::Program(program) = Mode::from_environment() else {
+            let text = "management datagrams need the host service, and RXE_SERVICE=off says that there is to be none";
+            return Err(HostError::Refused(text.to_owned()));
+        };
+        let channel = connect(program.as_deref(), Until::deadline(Instant::now() + PATIENCE))?;
+        let port = Self { channel, read: Mutex::default(), asking: Mutex::new(()) };
+        port.say(&ToService::Hello(Hello::new(Role::Observe)))?;
+        port.ask(&ToService::OpenMads { device: device.to_owned() }).map(|_| port)
+    }
+
+    /// Registers for a class; the number to send by and to know what comes by. `None` if another program has registered for the
+    /// same requests, or this one has 32 registrations.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn register(&self, filter: MadFilter) -> Result<Option<u32>, HostError> {
+        self.ask(&ToService::RegisterMads(filter))
+    }
+
+    /// Gives a registration back.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn unregister(&self, agent: u32) -> Result<(), HostError> {
+        self.say(&ToService::UnregisterMads { agent })
+    }
+
+    /// Sends a datagram. A request whose time is over comes back by [`Self::receive`], with a status.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the service has too much to read, else that it is gone.
+    pub fn send(&self, mad: ManagedMad) -> io::Result<()> {
+        self.channel.send(&encode(&ToService::SendMad(mad)), &[])
+    }
+
+    /// The next datagram, if one has come.
+    ///
+    /// # Errors
+    /// The service is gone.
+    pub fn receive(&self) -> io::Result<Option<ManagedMad>> {
+        let mut read = lock(&self.read);
+        while read.mads.is_empty() && self.take(&mut read).map_err(io::Error::other)? {}
+        Ok(read.mads.pop_front())
+    }
+
+    /// Has [`Self::receive`] give a datagram again.
+    pub fn give_back(&self, mad: ManagedMad) {
+        lock(&self.read).mads.push_front(mad);
+    }
+
+    /// Waits until something has come; `None` for without end. False if the time is over.
+    ///
+    /// # Errors
+    /// `Interrupted` by a signal.
+    pub fn wait(&self, limit: Option<Duration>) -> io::Result<bool> {
+        if !lock(&self.read).mads.is_empty() {
+            return Ok(true);
+        }
+        let found = poll::wait(&[self.channel.as_fd()], limit).map_err(|_| io::ErrorKind::Interrupted)?;
+        Ok(found != 0)
+    }
+
+    fn say(&self, message: &ToService) -> Result<(), HostError> {
+        let said = self.channel.send(&encode(message), &[]);
+        said.map_err(|source| HostError::System { action: "speak to the rxe host service", source })
+    }
+
+    /// Takes a message that has come, for whoever wants it; false if there is none.
+    fn take(&self, read: &mut Read) -> Result<bool, HostError> {
+        let system = |source| HostError::System { action: "hear the rxe host service", source };
+        let mut buffer = [0; MAX_MESSAGE];
+        let length = match self.channel.receive(&mut buffer, 0).map_err(system)? {
+            Received::Message(length, _) => length,
+            Received::Nothing => return Ok(false),
+            Received::Closed => return Err(system(io::ErrorKind::ConnectionReset.into())),
+        };
+        match decode(&buffer[..length]) {
+            // More than a program leaves unread are lost, as in the service.
+            Some(ToClient::Mad(mad)) if read.mads.len() < MOST_UNREAD => read.mads.push_back(mad),
+            Some(ToClient::Registered { agent }) => read.answer = Some(agent),
+            Some(ToClient::Refused(reason)) => return Err(HostError::Refused(reason)),
+            Some(ToClient::Busy(reason)) => return Err(HostError::Busy(reason)),
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    /// Asks the service something that it answers by a number.
+    fn ask(&self, question: &ToService) -> Result<Option<u32>, HostError> {
+        let _alone = lock(&self.asking);
+        lock(&self.read).answer = None;
+        self.say(question)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut read = lock(&self.read);
+            if let Some(answer) = read.answer.take() {
+                return Ok(answer);
+            }
+            if self.take(&mut read)? {
+                continue;
+            }
+            drop(read);
+            if Instant::now() >= deadline {
+                return Err(HostError::Silent);
+            }
+            // Another thread may take the answer meanwhile; a signal only makes us look again.
+            let _ = poll::wait(&[self.channel.as_fd()], Some(GLANCE));
+        }
+    }
+}
+
+impl AsFd for MadPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

@@ -1,0 +1,70 @@
+//! Paths between addresses, as the host's configuration has them: what `rxe path` prints and subnet administration tells.
+
+use super::{config::HostConfig, fabric::HostFabric};
+use crate::device::Device;
+use core::net::IpAddr;
+use rxe_core::{num::Pkey, qp::Mtu};
+use rxe_fabric::{NoPath, Path, PathQuery, Port};
+
+/// How long a packet lives where no file says so: what rdma_cm takes on Ethernet.
+const PACKET_LIFE: u8 = 16;
+
+/// A question about a path. What is `None` is left to the policy.
+#[derive(Clone, Copy, Debug)]
+pub struct PathQuestion {
+    /// Who asks.
+    pub from: IpAddr,
+    /// The other end.
+    pub to: IpAddr,
+    /// Service ID.
+    pub service_id: Option<u64>,
+    /// P_Key.
+    pub pkey: Option<u16>,
+    /// QoS class, 12 bits.
+    pub qos_class: Option<u16>,
+    /// Service level that it has to be.
+    pub sl: Option<u8>,
+    /// Asked as rdma_resolve_route asks: with the first P_Key of the port's table.
+    pub as_rdma_cm: bool,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundPath {
+    /// The path.
+    pub path: Path,
+    /// How long packets live, 4.096 us << code.
+    pub packet_life: u8,
+}
+
+fn end(address: IpAddr, fabric: &HostFabric) -> (Port, Option<Device>) {
+    let device =
+        Device::of_address(address).ok().filter(|device| device.addresses().any(|own| own == address));
+    (fabric.port(address, device.as_ref().map(Device::guid)), device)
+}
+
+impl HostConfig {
+    /// The path between two addresses. `[[service_level]]` rules come before OpenSM's files.
+    ///
+    /// # Errors
+    /// [`NoPath`] says which rule forbids it.
+    pub fn path_between(&self, question: &PathQuestion) -> Result<FoundPath, NoPath> {
+        let &PathQuestion { service_id, pkey, qos_class, sl, as_rdma_cm, .. } = question;
+        let fabric = self.host_fabric();
+        let ((from, device), (to, _)) = (end(question.from, &fabric), end(question.to, &fabric));
+        let mtu = device.as_ref().map_or(Mtu::M4096, Device::active_mtu).code();
+        let query = PathQuery { from: &from, to: &to, service_id, qos_class, pkey, sl, mtu, rate: 0 };
+        let table = device.as_ref().map_or(&*self.pkeys, |device| self.pkeys_of(device.netdev()));
+        let table: Vec<Pkey> = table.iter().copied().map(Pkey).collect();
+        let mut path = if as_rdma_cm { fabric.path(&query, &table) } else { fabric.fabric().path(&query) }?;
+        if let Some(rule) = service_id.and_then(|id| self.rule_for(id)) {
+            (path.sl, path.traffic_class) = (rule.sl, rule.traffic_class);
+            path.vl = fabric.fabric().lanes().vl(rule.sl).unwrap_or(path.vl);
+            (path.level, path.rule_line) = (Some("[[service_level]] of the configuration".to_owned()), None);
+        }
+        // A port is no way from itself (IBTA vol. 1, table 205).
+        let usual = if from == to { 0 } else { PACKET_LIFE };
+        let packet_life = path.packet_life.unwrap_or(usual);
+        Ok(FoundPath { path, packet_life })
+    }
+}

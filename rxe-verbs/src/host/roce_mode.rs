@@ -1,0 +1,65 @@
+//! What rdma_cm connects by, where somebody has set it as documents have it: `/sys/kernel/config/rdma_cm/DEV/ports/1/default_roce_mode`,
+//! which `rxe-sysfs` takes to the folder that `rxe run` has written (`rxe-cli/src/run/view.rs`).
+
+use crate::trust::variable;
+use rxe_core::work::GidType;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Names that folder.
+const FOLDER: &str = "RXE_SYSFS";
+/// Bytes of a mode at most.
+const MOST: usize = 64;
+
+/// What was set for an interface's device; `None` if nothing was, or nothing that is a mode.
+pub(super) fn set_for(interface: &str) -> Option<GidType> {
+    let folder = PathBuf::from(variable(FOLDER).filter(|folder| !folder.is_empty())?);
+    set_below(&folder, interface)
+}
+
+fn set_below(folder: &Path, interface: &str) -> Option<GidType> {
+    let devices = fs::read_dir(folder.join("config/devices")).ok()?;
+    let of_interface = |device: &fs::DirEntry| {
+        let net = folder.join("infiniband").join(device.file_name()).join("device/net").join(interface);
+        fs::symlink_metadata(net).is_ok()
+    };
+    let device = devices.flatten().find(of_interface)?;
+    let text = fs::read(device.path().join("ports/1/default_roce_mode")).ok()?;
+    mode_of(text.get(..MOST.min(text.len()))?)
+}
+
+/// The two words that kernels write and take (drivers/infiniband/core/cache.c).
+fn mode_of(text: &[u8]) -> Option<GidType> {
+    match text.trim_ascii() {
+        b"IB/RoCE v1" => Some(GidType::RoceV1),
+        b"RoCE v2" => Some(GidType::RoceV2),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_set_counts_if_it_is_a_mode() {
+        let folder = std::env::temp_dir().join(format!("rxe-mode-{}", std::process::id()));
+        let (net, port) =
+            (folder.join("infiniband/rxe7/device/net"), folder.join("config/devices/rxe7/ports/1"));
+        fs::create_dir_all(net.join("eth7")).unwrap();
+        fs::create_dir_all(&port).unwrap();
+        for (text, mode) in [
+            ("IB/RoCE v1\n", Some(GidType::RoceV1)),
+            ("RoCE v2", Some(GidType::RoceV2)),
+            ("RoCE v3\n", None),
+            ("", None),
+        ] {
+            fs::write(port.join("default_roce_mode"), text).unwrap();
+            assert_eq!(set_below(&folder, "eth7"), mode, "{text:?}");
+            assert_eq!(set_below(&folder, "eth8"), None);
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

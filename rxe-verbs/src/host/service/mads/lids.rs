@@ -1,0 +1,96 @@
+//! Who has which LID. Those of a network follow from its addresses; hosts elsewhere have theirs as long as no host of the network has
+//! the same, and else one that is free.
+
+use crate::Device;
+use rxe_fabric::mad::{MULTICAST_LIDS, PERMISSIVE_LID, address_of_lid, lid_of};
+use std::{collections::HashMap, net::IpAddr};
+
+/// Hosts that are remembered at most.
+const MOST: usize = 1024;
+/// Where LIDs are taken from for hosts whose own is another's.
+const SPARE: u16 = 0x9000;
+
+/// LIDs of hosts that are in none of our networks, or have no IPv4 address, as they were told to programs.
+#[derive(Debug, Default)]
+pub(super) struct Lids(HashMap<u16, IpAddr>);
+
+impl Lids {
+    /// The LID of a device's port: of its first address.
+    pub(super) fn own(device: &Device) -> u16 {
+        device.gids().get(0).address().map_or(0, lid_of)
+    }
+
+    /// Who has a LID, as a device sees it.
+    pub(super) fn address(&self, lid: u16, device: &Device) -> Option<IpAddr> {
+        let own = device.gids().get(0).address()?;
+        if matches!(lid, 0 | PERMISSIVE_LID) || lid == lid_of(own) {
+            return Some(own);
+        }
+        Self::in_network(lid, device).or_else(|| self.0.get(&lid).copied())
+    }
+
+    fn in_network(lid: u16, device: &Device) -> Option<IpAddr> {
+        let each = device.interface().addresses.iter().filter(|address| address.usable);
+        let mut found = each.filter_map(|address| match address.ip {
+            IpAddr::V4(v4) => address_of_lid(lid, v4, address.prefix).map(IpAddr::from),
+            IpAddr::V6(_) => None,
+        });
+        found.next()
+    }
+
+    /// The LID that a host has been told by, if that is not its usual one.
+    pub(super) fn known(&self, address: IpAddr) -> Option<u16> {
+        self.0.iter().find(|(_, who)| **who == address).map(|(lid, _)| *lid)
+    }
+
+    /// The LID of a host, as a device sees it; remembered, so that an answer finds it.
+    pub(super) fn of(&mut self, address: IpAddr, device: &Device) -> u16 {
+        if device.addresses().any(|own| own == address) {
+            return Self::own(device);
+        }
+        let usual = lid_of(address);
+        match self.address(usual, device) {
+            Some(who) if who == address => return usual,
+            None => {}
+            Some(_) => {
+                if let Some(lid) = self.known(address) {
+                    return lid;
+                }
+            }
+        }
+        if self.0.len() >= MOST {
+            self.0.clear();
+        }
+        let mut candidates = [usual].into_iter().chain(SPARE..MULTICAST_LIDS);
+        let lid = candidates.find(|lid| self.address(*lid, device).is_none()).unwrap_or(usual);
+        self.0.insert(lid, address);
+        lid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_other_networks_have_lids_that_nobody_has_here() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let mut device = Device::virtual_one("x", &[]);
+        device.set_address(ip("10.0.0.1"), 24);
+        let mut lids = Lids::default();
+        assert_eq!((Lids::own(&device), lids.address(0, &device)), (1, Some(ip("10.0.0.1"))));
+        assert_eq!((lids.of(ip("10.0.0.7"), &device), lids.address(9, &device)), (7, Some(ip("10.0.0.9"))));
+        assert_eq!(lids.of(ip("10.0.0.1"), &device), 1);
+        // 10.0.0.7 would have it, too.
+        let far = lids.of(ip("10.9.0.7"), &device);
+        assert!(far >= SPARE && lids.address(far, &device) == Some(ip("10.9.0.7")));
+        assert_eq!(lids.of(ip("10.9.0.7"), &device), far);
+        assert_eq!(lids.of(ip("10.9.1.7"), &device), 263);
+        assert_eq!(lids.address(263, &device), Some(ip("10.9.1.7")));
+        assert_eq!(lids.address(264, &device), None);
+        for number in 0..3000_u32 {
+            lids.of(std::net::Ipv4Addr::from(0x0b00_0100 + number).into(), &device);
+        }
+        assert!(lids.0.len() <= MOST);
+    }
+}

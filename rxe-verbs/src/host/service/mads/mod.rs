@@ -1,0 +1,294 @@
+//! The port's general service agent: management datagrams on queue pair 1 that are not the connection manager's. Programs
+//! register for classes and send by their connection; what nobody has registered for is answered as a kernel's port does it
+//! (performance management), as a subnet manager would (subnet administration and management, of this host's programs alone), or
+//! with "unsupported".
+
+mod lids;
+mod pending;
+mod respond;
+
+use super::{
+    Service,
+    ask::Question,
+    clients::{End, Kind},
+    courier::Refusals,
+};
+use crate::{
+    Device,
+    device::devices_anew,
+    host::{
+        attendant::Letter,
+        mads::{MAX_AGENTS, MadAddress, MadFilter, ManagedMad},
+        message::{ToClient, encode},
+    },
+};
+use lids::Lids;
+use pending::Pending;
+use rxe_core::{
+    endpoint::RunMeta,
+    num::{Pkey, Qkey, Qpn},
+    wire::Packet,
+};
+use rxe_fabric::mad::{Mad, PortCounts, SWITCH_LID, class};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
+
+/// Datagrams that wait for a program to read at most; more are lost.
+const MOST_UNREAD: usize = 256;
+
+/// What the service keeps for programs that manage.
+#[derive(Debug, Default)]
+pub(super) struct Mads {
+    /// By connection.
+    ports: HashMap<usize, MadPort>,
+    pending: Vec<Pending>,
+    /// Questions about counters that wait for the processes to tell theirs.
+    counting: Vec<(Origin, Mad)>,
+    /// What counters were when they were set to 0, by device.
+    bases: BTreeMap<usize, PortCounts>,
+    lids: Lids,
+    /// The upper half of transaction IDs, which tells registrations apart.
+    last: u32,
+    answers: Refusals,
+}
+
+/// A program's connection to a device.
+#[derive(Debug)]
+struct MadPort {
+    /// The device's number.
+    device: usize,
+    agents: BTreeMap<u32, Agent>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Agent {
+    filter: MadFilter,
+    tid: u32,
+}
+
+/// Who has sent something: an address, and by which of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Origin {
+    /// The device's number.
+    device: usize,
+    local: IpAddr,
+    /// Ourselves, if it is `local`.
+    remote: IpAddr,
+    ifindex: u32,
+    pkey: u16,
+    tos: u8,
+}
+
+impl Origin {
+    fn is_own(&self) -> bool {
+        self.local == self.remote
+    }
+}
+
+/// The device that a program opened, if it is still there.
+fn device_of(number: usize) -> Option<Device> {
+    devices_anew().unwrap_or_default().into_iter().find(|device| device.number() == number)
+}
+
+impl Service {
+    /// A program wants to manage by this device.
+    pub(in crate::host::service) fn open_mads(&mut self, key: usize, name: &str) -> Result<(), End> {
+        let found = devices_anew().unwrap_or_default().into_iter().find(|device| device.name() == name);
+        let Some(device) = found else { return Err(End::Refused(format!("there is no device {name}"))) };
+        self.clients[key].kind = Kind::Manager;
+        self.mads.ports.insert(key, MadPort { device: device.number(), agents: BTreeMap::new() });
+        // Answered when all have told whom they have met: the subnet is what is known then.
+        self.ask_everyone(key, Question::Hosts)
+    }
+
+    /// It wants to ask by a class, and perhaps to answer. Refused where another answers the same (Linux, mad.c).
+    pub(in crate::host::service) fn register_mads(&mut self, key: usize, filter: MadFilter) {
+        let Some(device) = self.mads.ports.get(&key).map(|port| port.device) else { return };
+        let same = self.mads.ports.values().filter(|port| port.device == device);
+        let mut agents = same.flat_map(|port| port.agents.values());
+        let clashes = |other: &Agent| {
+            let MadFilter { class, version, oui, methods } = other.filter;
+            (class, version, oui) == (filter.class, filter.version, filter.oui)
+                && methods & filter.methods != 0
+        };
+        let is_taken = agents.any(clashes);
+        self.mads.last = self.mads.last.wrapping_add(1).max(1);
+        let agent = Agent { filter, tid: self.mads.last };
+        let Some(port) = self.mads.ports.get_mut(&key) else { return };
+        let free = (0..MAX_AGENTS).find(|number| !is_taken && !port.agents.contains_key(number));
+        if let Some(number) = free {
+            port.agents.insert(number, agent);
+        }
+        self.answer(key, &ToClient::Registered { agent: free });
+    }
+
+    /// It does not any more.
+    pub(in crate::host::service) fn unregister_mads(&mut self, key: usize, agent: u32) {
+        if let Some(port) = self.mads.ports.get_mut(&key) {
+            port.agents.remove(&agent);
+        }
+        self.mads.pending.retain(|pending| (pending.key, pending.mad.agent) != (key, agent));
+    }
+
+    /// A connection is gone.
+    pub(in crate::host::service) fn forget_mads_of(&mut self, key: usize) {
+        self.mads.ports.remove(&key);
+        self.mads.pending.retain(|pending| pending.key != key);
+    }
+
+    /// A program sends.
+    pub(in crate::host::service) fn submit_mad(&mut self, key: usize, mut managed: ManagedMad) {
+        let Some(port) = self.mads.ports.get(&key) else { return };
+        let Some(agent) = port.agents.get(&managed.agent).copied() else { return };
+        let (Some(mut mad), device) = (Mad::of(&managed.bytes), port.device) else { return };
+        if !mad.is_response() {
+            mad = mad.with_tid(u64::from(agent.tid) << 32 | mad.tid() & 0xffff_ffff);
+            managed.bytes = mad.0.to_vec();
+        }
+        let Some(device) = device_of(device) else {
+            // It is gone, and nobody will answer.
+            self.expect(key, managed, None);
+            return;
+        };
+        if matches!(mad.class(), class::SMP | class::SMP_DIRECTED) {
+            self.manage_subnet(key, managed, &mad, &device);
+            return;
+        }
+        // Nobody knows what the Ethernet counts.
+        if managed.address.gid.is_none() && managed.address.lid == SWITCH_LID {
+            if let Some(answer) = mad.unmatched() {
+                self.give_mad(key, ManagedMad { bytes: answer.0.to_vec(), ..managed });
+            }
+            return;
+        }
+        let to = self.place(&managed.address, &device);
+        let origin = to.and_then(|to| self.way(&device, to, &managed.address));
+        if !mad.is_response() {
+            self.expect(key, managed, to);
+        }
+        if let Some(origin) = origin {
+            self.send_mad(&origin, &mad);
+        }
+    }
+
+    /// The address that a program means.
+    fn place(&self, address: &MadAddress, device: &Device) -> Option<IpAddr> {
+        match address.gid {
+            Some(gid) => self.address_of_gid(gid),
+            None => self.mads.lids.address(address.lid, device),
+        }
+    }
+
+    /// By which address of a device another is reached.
+    fn way(&self, device: &Device, to: IpAddr, address: &MadAddress) -> Option<Origin> {
+        let mut own = device.addresses().filter(|own| own.is_ipv4() == to.is_ipv4());
+        let is_own = device.addresses().any(|own| own == to);
+        let local = if is_own { Some(to) } else { own.next() }?;
+        let table = self.config.pkeys_of(device.netdev());
+        let pkey = table.get(usize::from(address.pkey_index)).or_else(|| table.first()).copied();
+        let by_level = || {
+            let lanes = self.config.host_fabric();
+            let lanes = lanes.fabric().lanes();
+            lanes.vl(address.sl).map_or(0, |vl| lanes.traffic_class(vl))
+        };
+        let is_scoped = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        Some(Origin {
+            device: device.number(),
+            local,
+            remote: to,
+            ifindex: if is_scoped { device.interface().index } else { 0 },
+            pkey: pkey.unwrap_or(Pkey::DEFAULT.0),
+            tos: if address.traffic_class == 0 { by_level() } else { address.traffic_class },
+        })
+    }
+
+    /// Sends to another host, or hands to ourselves.
+    fn send_mad(&mut self, to: &Origin, mad: &Mad) {
+        if to.is_own() {
+            self.take_mad(to, mad);
+            return;
+        }
+        let Origin { local, remote, ifindex, pkey, tos, .. } = *to;
+        self.dispatch_letter(&Letter { local, remote, ifindex, pkey, tos, mad: mad.0 });
+    }
+
+    /// A datagram that is not the connection manager's has come to queue pair 1.
+    pub(in crate::host::service) fn handle_mad(&mut self, meta: &RunMeta, packet: &Packet<'_>) {
+        let own = devices_anew().unwrap_or_default();
+        let has = |device: &&Device| device.addresses().any(|address| address == meta.dst);
+        let loopback = |device: &&Device| device.interface().loopback && meta.dst.is_loopback();
+        let device = own.iter().find(has).or_else(|| own.iter().find(loopback));
+        let (Some(device), Some(mad)) = (device, Mad::of(packet.payload)) else {
+            self.counters.dropped += 1;
+            return;
+        };
+        let is_member = |key: &u16| packet.bth.pkey.matches(Pkey(*key));
+        let is_for_us = packet.ext.deth.qkey == Qkey::GSI
+            && packet.ext.deth.src_qp == Qpn::GSI
+            && self.config.pkeys_of(device.netdev()).iter().any(is_member);
+        // Subnet management has no place on this queue pair.
+        if !is_for_us || matches!(mad.class(), class::SMP | class::SMP_DIRECTED) {
+            self.counters.dropped += 1;
+            return;
+        }
+        let origin = Origin {
+            device: device.number(),
+            local: meta.dst,
+            remote: meta.src,
+            ifindex: meta.ifindex,
+            pkey: packet.bth.pkey.0,
+            tos: meta.tos,
+        };
+        self.counters.managed += 1;
+        self.take_mad(&origin, &mad);
+    }
+
+    /// Gives a datagram to whoever waits for it, or answers it.
+    fn take_mad(&mut self, from: &Origin, mad: &Mad) {
+        if mad.is_response() {
+            self.complete(from, mad, respond::length_of(mad));
+            return;
+        }
+        let wanted = |agent: &Agent| {
+            let MadFilter { class, version, oui, methods } = agent.filter;
+            let bit = 1_u128.checked_shl(mad.method().into()).unwrap_or(0);
+            (class, version) == (mad.class(), mad.version()) && oui == mad.oui() && methods & bit != 0
+        };
+        let ports = self.mads.ports.iter().filter(|(_, port)| port.device == from.device);
+        let mut agents =
+            ports.flat_map(|(key, port)| port.agents.iter().map(|(number, agent)| (*key, *number, *agent)));
+        if let Some((key, agent, _)) = agents.find(|(.., agent)| wanted(agent)) {
+            let address = self.address_from(from);
+            self.give_mad(key, ManagedMad { agent, address, bytes: mad.0.to_vec(), ..ManagedMad::default() });
+            return;
+        }
+        self.respond(from, mad);
+    }
+
+    /// Where a program sees a datagram come from.
+    fn address_from(&mut self, from: &Origin) -> MadAddress {
+        let device = device_of(from.device);
+        let lid = device.map_or(0, |device| self.mads.lids.of(from.remote, &device));
+        MadAddress {
+            qpn: 1,
+            qkey: Qkey::GSI.0,
+            lid,
+            gid: Some(crate::Gid::from(from.remote).0),
+            traffic_class: from.tos,
+            ..MadAddress::default()
+        }
+    }
+
+    /// Tells a program, unless it does not read.
+    fn give_mad(&mut self, key: usize, managed: ManagedMad) {
+        let has_room = |client: &super::clients::Client| client.queue.len() < MOST_UNREAD;
+        if self.clients.get(key).is_none_or(|client| !has_room(client)) {
+            self.counters.dropped += 1;
+            return;
+        }
+        debug_assert!(encode(&managed).len() < crate::host::message::MAX_MESSAGE);
+        self.answer(key, &ToClient::Mad(managed));
+    }
+}

@@ -1,0 +1,262 @@
+//! What the service answers for the host.
+
+use super::{Origin, device_of, lids::Lids};
+use crate::{
+    Device, Gid, PortState,
+    device::{VENDOR_ID, VENDOR_PART_ID, devices_anew},
+    host::{
+        attendant::Letter,
+        files::port_counts,
+        mads::ManagedMad,
+        query::PathQuestion,
+        service::{Service, ask::Question},
+    },
+};
+use rxe_fabric::{
+    Fabric,
+    mad::{
+        Destination, MAD_LEN, Mad, Node, PathAnswer, PathRequest, SaRequest, Subnet, answer_perf, answer_sa,
+        answer_smp, class, first_segment, lid_of, sa_request,
+    },
+};
+use std::{fs, net::IpAddr, time::Instant};
+
+/// Other hosts that are shown at most.
+const MOST_HOSTS: usize = 128;
+/// Questions about counters that wait at most.
+const MOST_COUNTING: usize = 256;
+/// "Any of the default subnet", in front of a GUID.
+const DEFAULT_PREFIX: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
+
+/// What the host is called.
+fn host_name() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+/// Bytes of an answer that count: of a table in segments as many as its header says, of others all.
+pub(super) fn length_of(mad: &Mad) -> usize {
+    // Where a class with segments has the word about their data, and what is in front of that.
+    const HEADER: usize = 36;
+    let is_segment = mad.class() == class::SA && mad.0[25] == 1 && mad.0[26] & 1 != 0;
+    let said = u32::from_be_bytes([mad.0[32], mad.0[33], mad.0[34], mad.0[35]]);
+    let length = HEADER.saturating_add(said as usize);
+    if is_segment && (HEADER + 20..=MAD_LEN).contains(&length) { length } else { MAD_LEN }
+}
+
+impl Service {
+    /// Answers a request that no program has registered for.
+    pub(super) fn respond(&mut self, from: &Origin, mad: &Mad) {
+        let answer = match mad.class() {
+            class::PERF => {
+                self.count_for(from, mad);
+                return;
+            }
+            class::SA => {
+                let Some(device) = device_of(from.device) else { return };
+                let paths = match sa_request(mad) {
+                    SaRequest::Paths(request) => self.paths(&request, from, &device),
+                    SaRequest::Other => Vec::new(),
+                };
+                let fabric = self.config.host_fabric();
+                answer_sa(mad, &self.subnet(&device, fabric.fabric()), &paths)
+            }
+            _ => mad.unmatched().map(|mad| mad.0.to_vec()),
+        };
+        if let Some(answer) = answer {
+            self.answer_mad(from, mad, answer);
+        }
+    }
+
+    /// Sends an answer to who has asked: to a program of this host however long it is.
+    fn answer_mad(&mut self, to: &Origin, request: &Mad, answer: Vec<u8>) {
+        let mad = first_segment(request, &answer);
+        if to.is_own() {
+            let header = Mad::of(&answer[..answer.len().min(MAD_LEN)]).unwrap_or(mad);
+            self.finish(to, &header, answer);
+        } else if self.mads.answers.take() {
+            let Origin { local, remote, ifindex, pkey, tos, .. } = *to;
+            self.dispatch_letter(&Letter { local, remote, ifindex, pkey, tos, mad: mad.0 });
+        } else {
+            self.counters.dropped += 1;
+        }
+    }
+
+    /// Subnet management of this host's programs, which never leaves it.
+    pub(super) fn manage_subnet(&mut self, key: usize, managed: ManagedMad, mad: &Mad, device: &Device) {
+        if mad.is_response() {
+            return;
+        }
+        let fabric = self.config.host_fabric();
+        let answer = answer_smp(mad, managed.address.lid, &self.subnet(device, fabric.fabric()));
+        match answer {
+            Some(answer) => {
+                self.give_mad(key, ManagedMad { status: 0, bytes: answer.0.to_vec(), ..managed });
+            }
+            None => self.expect(key, managed, None),
+        }
+    }
+
+    /// What a device's port knows of the subnet.
+    fn subnet<'a>(&'a self, device: &Device, fabric: &'a Fabric) -> Subnet<'a> {
+        let host = host_name();
+        let own = Node {
+            guid: u64::from_be_bytes(device.guid()),
+            lid: Lids::own(device),
+            gid: device.gids().get(0).0,
+            name: format!("{host} {}", device.name()),
+        };
+        let mut others: Vec<Node> = Vec::new();
+        for (address, guid, name) in self.known_hosts() {
+            let lid = self.mads.lids.known(address).unwrap_or_else(|| lid_of(address));
+            let is_new = lid != own.lid && others.iter().all(|other| other.lid != lid);
+            if is_new && others.len() < MOST_HOSTS {
+                others.push(Node { guid, lid, gid: Gid::from(address).0, name });
+            }
+        }
+        Subnet {
+            own,
+            netdev: device.netdev().to_owned(),
+            is_active: device.state() == PortState::Active,
+            mtu: device.active_mtu().code(),
+            pkeys: self.config.pkeys_of(device.netdev()),
+            lanes: fabric.lanes(),
+            tables: fabric.tables(),
+            others,
+            model: (VENDOR_ID, VENDOR_PART_ID as u16),
+        }
+    }
+
+    /// Hosts that were met, and those that the configuration names: address, GUID and name. This host is not among them.
+    fn known_hosts(&self) -> Vec<(IpAddr, u64, String)> {
+        let own: Vec<IpAddr> = devices_anew()
+            .unwrap_or_default()
+            .iter()
+            .flat_map(|device| device.addresses().collect::<Vec<_>>())
+            .collect();
+        let fabric = self.config.host_fabric();
+        let named = fabric.ports();
+        let name_of = |address: IpAddr| {
+            let known = named.iter().find(|known| known.addresses.contains(&address));
+            known.map(|known| known.port.name.clone()).filter(|name| !name.is_empty())
+        };
+        let met = self.peers.reports(Instant::now()).into_iter().map(|peer| (peer.address, peer.guid));
+        let told = named.iter().filter_map(|known| {
+            Some((*known.addresses.first()?, known.port.guids.first().copied().unwrap_or(0)))
+        });
+        let all = met.chain(told).filter(|(address, _)| !own.contains(address) && !address.is_loopback());
+        all.map(|(address, guid)| (address, guid, name_of(address).unwrap_or_else(|| address.to_string())))
+            .collect()
+    }
+
+    /// Who has a GID: an address, or the default prefix and a GUID that somebody is known by.
+    pub(super) fn address_of_gid(&self, gid: [u8; 16]) -> Option<IpAddr> {
+        let (prefix, guid) = gid.split_at(8);
+        let guid = u64::from_be_bytes(guid.try_into().unwrap_or_default());
+        if prefix == DEFAULT_PREFIX {
+            let own = devices_anew().unwrap_or_default();
+            let of_own = own.iter().find(|device| u64::from_be_bytes(device.guid()) == guid);
+            let others = self.known_hosts();
+            let of_other =
+                || others.iter().find(|(_, known, _)| *known == guid).map(|(address, ..)| *address);
+            // The lower half of an IPv4 GID, which rules may name a port by.
+            let of_half = || (guid >> 32 == 0xffff).then(|| IpAddr::from((guid as u32).to_be_bytes()));
+            let found =
+                of_own.and_then(|device| device.gids().get(0).address()).or_else(of_other).or_else(of_half);
+            if found.is_some() {
+                return found;
+            }
+        }
+        Gid(gid).address()
+    }
+
+    /// The paths that somebody asks for; those of this host to all others if he names no end.
+    fn paths(&mut self, request: &PathRequest, asker: &Origin, device: &Device) -> Vec<PathAnswer> {
+        let place = |end: Destination| match end {
+            Destination::Gid(gid) => self.address_of_gid(gid),
+            Destination::Lid(lid) => self.mads.lids.address(lid, device),
+        };
+        let from = match request.from {
+            Some(end) => place(end),
+            None => Some(asker.remote),
+        };
+        let to = match request.to {
+            Some(end) => Vec::from_iter(place(end)),
+            None => {
+                let hosts = self.known_hosts().into_iter().map(|(address, ..)| address).take(MOST_HOSTS);
+                [Some(asker.local)].into_iter().flatten().chain(hosts).collect()
+            }
+        };
+        let Some(from) = from else { return Vec::new() };
+        to.into_iter().filter_map(|to| self.path(request, from, to, device)).collect()
+    }
+
+    fn path(
+        &mut self,
+        request: &PathRequest,
+        from: IpAddr,
+        to: IpAddr,
+        device: &Device,
+    ) -> Option<PathAnswer> {
+        let &PathRequest { service_id, pkey, qos_class, sl, .. } = request;
+        let question = PathQuestion { from, to, service_id, pkey, qos_class, sl, as_rdma_cm: false };
+        let found = self.config.path_between(&question).ok()?;
+        let gid = |end: Option<Destination>, address: IpAddr| match end {
+            Some(Destination::Gid(gid)) => gid,
+            _ => Gid::from(address).0,
+        };
+        let lids = (self.mads.lids.of(from, device), self.mads.lids.of(to, device));
+        Some(PathAnswer {
+            service_id: service_id.unwrap_or(0),
+            gids: (gid(request.from, from), gid(request.to, to)),
+            lids,
+            traffic_class: found.path.traffic_class,
+            pkey: found.path.pkey,
+            sl: found.path.sl,
+            mtu: found.path.mtu,
+            rate: found.path.rate,
+            packet_life: found.packet_life,
+        })
+    }
+
+    /// A question about counters waits until all processes have told theirs.
+    fn count_for(&mut self, from: &Origin, mad: &Mad) {
+        if self.mads.counting.len() >= MOST_COUNTING {
+            self.counters.dropped += 1;
+            return;
+        }
+        let asks = self.mads.counting.is_empty();
+        self.mads.counting.push((*from, *mad));
+        if asks {
+            self.ask_all(None, Question::Counters);
+        }
+    }
+
+    /// They have.
+    pub(in crate::host::service) fn end_counting(&mut self) {
+        let sums = self.ledger.sums();
+        for (from, mad) in core::mem::take(&mut self.mads.counting) {
+            let counted = sums.get(&from.device).map(port_counts).unwrap_or_default();
+            let base = self.mads.bases.get(&from.device).copied().unwrap_or_default();
+            let Some((answer, reset)) = answer_perf(&mad, &counted.since(&base)) else { continue };
+            self.mads.bases.insert(from.device, base.reset_to(&counted, reset));
+            self.answer_mad(&from, &mad, answer.0.to_vec());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_as_long_as_it_says() {
+        let mut mad = Mad([0; MAD_LEN]);
+        (mad.0[1], mad.0[25], mad.0[26]) = (class::SA, 1, 1);
+        for (said, length) in [(20_u32, 56), (84, 120), (220, 256), (221, 256), (19, 256), (u32::MAX, 256)] {
+            mad.0[32..36].copy_from_slice(&said.to_be_bytes());
+            assert_eq!(length_of(&mad), length, "{said}");
+        }
+        mad.0[26] = 0;
+        assert_eq!(length_of(&mad), 256);
+    }
+}
