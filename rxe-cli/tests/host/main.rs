@@ -126,8 +126,8 @@ fn releases_meet_or_say_who_is_to_upgrade() {
         buffer[..len].to_vec()
     };
     let welcome = answer(1, 9, JOIN);
-    assert_eq!(welcome[..2], [0, 5], "{welcome:?}");
-    for (oldest, newest, words) in [(1, 4, "upgrade the program"), (6, 9, "upgrade it")] {
+    assert_eq!(welcome[..2], [0, 6], "{welcome:?}");
+    for (oldest, newest, words) in [(1, 5, "upgrade the program"), (7, 9, "upgrade it")] {
         let refusal = answer(oldest, newest, JOIN);
         let said = String::from_utf8_lossy(&refusal).into_owned();
         assert!(refusal[0] == 1 && said.contains(words) && said.contains("9.9"), "{said}");

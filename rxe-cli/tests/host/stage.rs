@@ -271,9 +271,9 @@ pub(crate) fn say_raw(fd: &OwnedFd, bytes: &[u8], fds: &[i32]) -> bool {
     sendmsg::<()>(fd.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).is_ok()
 }
 
-/// Version 5, an observer or a client with a short name.
+/// Version 6, an observer or a client with a short name.
 pub(crate) fn hello(role: &[u8]) -> Vec<u8> {
-    let mut bytes = b"\0rxeh\x05\x05\0\x01x".to_vec();
+    let mut bytes = b"\0rxeh\x06\x06\0\x01x".to_vec();
     bytes.extend(role);
     bytes
 }
