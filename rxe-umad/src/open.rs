@@ -17,7 +17,10 @@ fn all() -> MutexGuard<'static, BTreeMap<c_int, Arc<MadPort>>> {
 /// Keeps a port; the number that the program knows it by, which is its descriptor's.
 pub(crate) fn keep(port: MadPort) -> c_int {
     let number = port.as_fd().as_raw_fd();
-    all().insert(number, Arc::new(port));
+    if let Some(before) = all().insert(number, Arc::new(port)) {
+        // The program has closed that one's descriptor itself; its number is the new one's now, and must not be closed again.
+        core::mem::forget(before);
+    }
     number
 }
 

@@ -10,7 +10,7 @@ use crate::{
 };
 use rxe_verbs::{
     Device,
-    host::{HostConfig, files::port_files, service_file},
+    host::{CONFIGURED_MODE, HostConfig, files::port_files, service_file},
     is_protected,
 };
 use std::{
@@ -91,15 +91,22 @@ fn settings(top: &Path, namespace: u64, devices: &[Device], config: &HostConfig)
     fs::create_dir_all(folder.join("rdma_cm"))?;
     for device in devices {
         let port = folder.join("devices").join(device.name()).join("ports/1");
-        let mode = config.configured_gid_type(device.netdev());
-        for (name, content) in [("default_roce_mode", mode.to_string()), ("default_roce_tos", "0".to_owned())]
-        {
-            if !port.join(name).exists() {
-                replace(&port.join(name), |fresh| fs::write(fresh, content + "\n"))?;
+        let mode = format!("{}\n", config.configured_gid_type(device.netdev()));
+        // As long as nobody has set it, it is what the configuration says.
+        if !is_set(&port) {
+            for name in [CONFIGURED_MODE, "default_roce_mode"] {
+                replace(&port.join(name), |fresh| fs::write(fresh, &mode))?;
             }
         }
     }
     folder.into_os_string().into_string().map_err(|_| "a folder's name is not valid UTF-8".into())
+}
+
+/// Whether somebody has set what a port's file says.
+fn is_set(port: &Path) -> bool {
+    let content = |name: &str| fs::read(port.join(name)).ok();
+    content("default_roce_mode")
+        .is_some_and(|mode| content(CONFIGURED_MODE).is_none_or(|configured| configured != mode))
 }
 
 /// Programs that documents have people type and that are commands of this one.

@@ -7,20 +7,25 @@ use core::net::{IpAddr, Ipv4Addr};
 pub const MULTICAST_LIDS: u16 = 0xc000;
 /// "Whoever is there": in a directed request, no part of the way is routed by LIDs.
 pub const PERMISSIVE_LID: u16 = 0xffff;
+/// The LID of the switch that stands for the Ethernet, which no address gives.
+pub const SWITCH_LID: u16 = 0xbfff;
+/// What addresses have in its place.
+const IN_ITS_PLACE: u16 = 0x9fff;
 /// Those of the loopback's addresses, by their last byte.
 const LOOPBACKS: u16 = 0xbf00;
 /// Those of ports that have no IPv4 address.
 const OF_IPV6: core::ops::Range<u16> = 0xa000..0xbe00;
 
 /// The LID of a port with this address. For IPv4 it is the lower half of the address (10.0.0.7 has 7, 10.0.1.2 has 258), with the
-/// top bit in the place of the two if that is a multicast group's; loopback addresses have 0xbf00 and their last byte. For IPv6
-/// it is a sum of the address, from 0xa000 to 0xbdff. Two hosts of different networks may have the same, as in InfiniBand.
+/// top bit in the place of the two if that is a multicast group's, and 0x9fff where that would be the switch's; loopback addresses
+/// have 0xbf00 and their last byte. For IPv6 it is a sum of the address, from 0xa000 to 0xbdff. Two hosts of different networks may have the same, as in InfiniBand.
 #[must_use]
 pub fn lid_of(address: IpAddr) -> u16 {
     match address {
-        IpAddr::V4(v4) if v4.is_loopback() => LOOPBACKS | u16::from(v4.octets()[3]).max(1),
+        IpAddr::V4(v4) if v4.is_loopback() => LOOPBACKS | u16::from(v4.octets()[3]).clamp(1, 254),
         IpAddr::V4(v4) => match u32::from(v4) as u16 {
             0 => 0x8000,
+            SWITCH_LID | u16::MAX => IN_ITS_PLACE,
             low @ MULTICAST_LIDS.. => low & 0x3fff | 0x8000,
             low => low,
         },
@@ -39,13 +44,15 @@ pub fn lid_of(address: IpAddr) -> u16 {
 pub fn address_of_lid(lid: u16, own: Ipv4Addr, prefix: u8) -> Option<Ipv4Addr> {
     if own.is_loopback() {
         let last = (lid & 0xff) as u8;
-        return (lid & 0xff00 == LOOPBACKS && last != 0).then(|| Ipv4Addr::new(127, 0, 0, last));
+        return (lid & 0xff00 == LOOPBACKS && (1..255).contains(&last))
+            .then(|| Ipv4Addr::new(127, 0, 0, last));
     }
     let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
     let network = u32::from(own) & mask;
     let high = u32::from(own) & 0xffff_0000;
     let folded = u32::from(lid & 0x3fff | MULTICAST_LIDS);
-    let candidates = [u32::from(lid), folded, 0].map(|low| Ipv4Addr::from(high | low));
+    let lows = [u32::from(lid), folded, 0, SWITCH_LID.into(), u16::MAX.into()];
+    let candidates = lows.map(|low| Ipv4Addr::from(high | low));
     let fits = |address: &Ipv4Addr| u32::from(*address) & mask == network && lid_of((*address).into()) == lid;
     candidates.into_iter().find(fits)
 }
@@ -56,6 +63,22 @@ mod tests {
 
     fn v4(text: &str) -> Ipv4Addr {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn no_address_has_the_switch_s_lid() {
+        for low in 0..=u16::MAX {
+            for high in [0x0a00_0000, 0xc0a8_0000, 0x7f00_0000] {
+                let address = Ipv4Addr::from(high | u32::from(low));
+                let lid = lid_of(address.into());
+                assert!((1..MULTICAST_LIDS).contains(&lid) && lid != SWITCH_LID, "{address}");
+            }
+            let found = address_of_lid(low, v4("192.168.255.254"), 16);
+            assert!(found.is_none_or(|found| lid_of(found.into()) == low), "{low:#x}");
+        }
+        assert_eq!(address_of_lid(IN_ITS_PLACE, v4("10.0.128.1"), 17), Some(v4("10.0.159.255")));
+        assert_eq!(address_of_lid(IN_ITS_PLACE, v4("10.0.191.254"), 24), Some(v4("10.0.191.255")));
+        assert_eq!(address_of_lid(SWITCH_LID, v4("127.0.0.1"), 8), None);
     }
 
     #[test]

@@ -13,14 +13,14 @@ mod sa;
 mod smp;
 mod subnet;
 
-pub use lid::{MULTICAST_LIDS, PERMISSIVE_LID, address_of_lid, lid_of};
+pub use lid::{MULTICAST_LIDS, PERMISSIVE_LID, SWITCH_LID, address_of_lid, lid_of};
 pub use perf::{PortCounts, Reset, answer as answer_perf};
 pub use sa::{
     Destination, PathAnswer, PathRequest, SaAnswer, SaRequest, answer as answer_sa, first_segment,
     request as sa_request,
 };
 pub use smp::answer as answer_smp;
-pub use subnet::{Node, SWITCH_LID, Subnet};
+pub use subnet::{Node, Subnet};
 
 use bits::{get, put};
 use core::fmt;

@@ -1,10 +1,8 @@
 //! A subnet as a host sees it: itself, a switch in the place of the Ethernet, and the hosts that it knows.
 
-use super::PERMISSIVE_LID;
+use super::{PERMISSIVE_LID, SWITCH_LID};
 use crate::{arbiter::Tables, lanes::Lanes};
 
-/// The LID of the switch that stands for the Ethernet, which no address gives.
-pub const SWITCH_LID: u16 = 0xbffe;
 /// Bit of a GUID that says "made up here"; the switch has the GUID of who looks with it turned and another below.
 const MADE_UP: u64 = 0x8000_0000_0000_0000;
 

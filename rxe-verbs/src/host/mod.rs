@@ -46,6 +46,7 @@ pub use message::Listen;
 pub use name::service_file;
 pub use peers::{PeerReport, note_peer};
 pub use query::{FoundPath, PathQuestion};
+pub use roce_mode::CONFIGURED_MODE;
 pub use service::{Place, Service, ServiceError};
 
 /// Has the calling process leave behind what it was given by the one that started it, before it becomes the host service or

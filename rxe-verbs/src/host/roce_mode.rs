@@ -10,6 +10,8 @@ use std::{
 
 /// Names that folder.
 const FOLDER: &str = "RXE_SYSFS";
+/// The file beside it that says what the configuration said when it was written: as long as both are equal, nobody has set it.
+pub const CONFIGURED_MODE: &str = ".configured";
 /// Bytes of a mode at most.
 const MOST: usize = 64;
 
@@ -26,7 +28,11 @@ fn set_below(folder: &Path, interface: &str) -> Option<GidType> {
         fs::symlink_metadata(net).is_ok()
     };
     let device = devices.flatten().find(of_interface)?;
-    let text = fs::read(device.path().join("ports/1/default_roce_mode")).ok()?;
+    let port = device.path().join("ports/1");
+    let text = fs::read(port.join("default_roce_mode")).ok()?;
+    if fs::read(port.join(CONFIGURED_MODE)).is_ok_and(|configured| configured == text) {
+        return None;
+    }
     mode_of(text.get(..MOST.min(text.len()))?)
 }
 
@@ -60,6 +66,12 @@ mod tests {
             assert_eq!(set_below(&folder, "eth7"), mode, "{text:?}");
             assert_eq!(set_below(&folder, "eth8"), None);
         }
+        // What the configuration said is not what somebody has set.
+        fs::write(port.join("default_roce_mode"), "IB/RoCE v1\n").unwrap();
+        fs::write(port.join(CONFIGURED_MODE), "IB/RoCE v1\n").unwrap();
+        assert_eq!(set_below(&folder, "eth7"), None);
+        fs::write(port.join("default_roce_mode"), "RoCE v2\n").unwrap();
+        assert_eq!(set_below(&folder, "eth7"), Some(GidType::RoceV2));
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 //! the same, and else one that is free.
 
 use crate::Device;
-use rxe_fabric::mad::{MULTICAST_LIDS, PERMISSIVE_LID, address_of_lid, lid_of};
+use rxe_fabric::mad::{PERMISSIVE_LID, SWITCH_LID, address_of_lid, lid_of};
 use std::{collections::HashMap, net::IpAddr};
 
 /// Hosts that are remembered at most.
@@ -26,7 +26,7 @@ impl Lids {
         if matches!(lid, 0 | PERMISSIVE_LID) || lid == lid_of(own) {
             return Some(own);
         }
-        Self::in_network(lid, device).or_else(|| self.0.get(&lid).copied())
+        self.0.get(&lid).copied().or_else(|| Self::in_network(lid, device))
     }
 
     fn in_network(lid: u16, device: &Device) -> Option<IpAddr> {
@@ -61,8 +61,11 @@ impl Lids {
         if self.0.len() >= MOST {
             self.0.clear();
         }
-        let mut candidates = [usual].into_iter().chain(SPARE..MULTICAST_LIDS);
-        let lid = candidates.find(|lid| self.address(*lid, device).is_none()).unwrap_or(usual);
+        let is_free = self.address(usual, device).is_none();
+        let own = Self::own(device);
+        // What has been told goes before what a network's addresses say, which in a wide one is somebody for each of these.
+        let spare = (SPARE..SWITCH_LID).find(|lid| *lid != own && !self.0.contains_key(lid));
+        let lid = if is_free { usual } else { spare.unwrap_or(usual) };
         self.0.insert(lid, address);
         lid
     }
@@ -85,6 +88,13 @@ mod tests {
         let far = lids.of(ip("10.9.0.7"), &device);
         assert!(far >= SPARE && lids.address(far, &device) == Some(ip("10.9.0.7")));
         assert_eq!(lids.of(ip("10.9.0.7"), &device), far);
+        // The same in a network that has somebody for every LID.
+        let mut wide = Device::virtual_one("y", &[]);
+        wide.set_address(ip("172.17.0.1"), 16);
+        let mut of_wide = Lids::default();
+        let told = of_wide.of(ip("10.9.0.7"), &wide);
+        assert!(told >= SPARE && of_wide.address(told, &wide) == Some(ip("10.9.0.7")));
+        assert_eq!((of_wide.of(ip("10.9.0.7"), &wide), of_wide.of(ip("172.17.0.7"), &wide)), (told, 7));
         assert_eq!(lids.of(ip("10.9.1.7"), &device), 263);
         assert_eq!(lids.address(263, &device), Some(ip("10.9.1.7")));
         assert_eq!(lids.address(264, &device), None);

@@ -158,8 +158,10 @@ impl Service {
         }
         // Nobody knows what the Ethernet counts.
         if managed.address.gid.is_none() && managed.address.lid == SWITCH_LID {
-            if let Some(answer) = mad.unmatched() {
-                self.give_mad(key, ManagedMad { bytes: answer.0.to_vec(), ..managed });
+            match mad.unmatched() {
+                Some(answer) => self.give_mad(key, ManagedMad { bytes: answer.0.to_vec(), ..managed }),
+                None if mad.is_response() => {}
+                None => self.expect(key, managed, None),
             }
             return;
         }
@@ -216,30 +218,31 @@ impl Service {
 
     /// A datagram that is not the connection manager's has come to queue pair 1.
     pub(in crate::host::service) fn handle_mad(&mut self, meta: &RunMeta, packet: &Packet<'_>) {
-        let own = devices_anew().unwrap_or_default();
-        let has = |device: &&Device| device.addresses().any(|address| address == meta.dst);
-        let loopback = |device: &&Device| device.interface().loopback && meta.dst.is_loopback();
-        let device = own.iter().find(has).or_else(|| own.iter().find(loopback));
-        let (Some(device), Some(mad)) = (device, Mad::of(packet.payload)) else {
+        // Before anything is looked up for it. Subnet management has no place on this queue pair.
+        let has_class = |mad: &Mad| !matches!(mad.class(), class::SMP | class::SMP_DIRECTED);
+        let is_general = packet.ext.deth.qkey == Qkey::GSI && packet.ext.deth.src_qp == Qpn::GSI;
+        let Some(mad) = Mad::of(packet.payload).filter(has_class).filter(|_| is_general) else {
             self.counters.dropped += 1;
             return;
         };
+        let own = devices_anew().unwrap_or_default();
+        let has = |device: &&Device| device.addresses().any(|address| address == meta.dst);
+        let loopback = |device: &&Device| device.interface().loopback && meta.dst.is_loopback();
         let is_member = |key: &u16| packet.bth.pkey.matches(Pkey(*key));
-        let is_for_us = packet.ext.deth.qkey == Qkey::GSI
-            && packet.ext.deth.src_qp == Qpn::GSI
-            && self.config.pkeys_of(device.netdev()).iter().any(is_member);
-        // Subnet management has no place on this queue pair.
-        if !is_for_us || matches!(mad.class(), class::SMP | class::SMP_DIRECTED) {
+        let is_partner = |device: &&Device| self.config.pkeys_of(device.netdev()).iter().any(is_member);
+        let Some(device) = own.iter().find(has).or_else(|| own.iter().find(loopback)).filter(is_partner)
+        else {
             self.counters.dropped += 1;
             return;
-        }
+        };
         let origin = Origin {
             device: device.number(),
             local: meta.dst,
             remote: meta.src,
             ifindex: meta.ifindex,
             pkey: packet.bth.pkey.0,
-            tos: meta.tos,
+            // Without what congestion has made of it.
+            tos: meta.tos & !3,
         };
         self.counters.managed += 1;
         self.take_mad(&origin, &mad);

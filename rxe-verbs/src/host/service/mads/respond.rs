@@ -15,14 +15,16 @@ use crate::{
 use rxe_fabric::{
     Fabric,
     mad::{
-        Destination, MAD_LEN, Mad, Node, PathAnswer, PathRequest, SaRequest, Subnet, answer_perf, answer_sa,
-        answer_smp, class, first_segment, lid_of, sa_request,
+        Destination, MAD_LEN, Mad, Node, PathAnswer, PathRequest, PortCounts, SaRequest, Subnet, answer_perf,
+        answer_sa, answer_smp, class, first_segment, lid_of, sa_request,
     },
 };
 use std::{fs, net::IpAddr, time::Instant};
 
 /// Other hosts that are shown at most.
 const MOST_HOSTS: usize = 128;
+/// Paths that another host is told at once: what one datagram holds.
+const MOST_PATHS: usize = 3;
 /// Questions about counters that wait at most.
 const MOST_COUNTING: usize = 256;
 /// "Any of the default subnet", in front of a GUID.
@@ -46,6 +48,11 @@ pub(super) fn length_of(mad: &Mad) -> usize {
 impl Service {
     /// Answers a request that no program has registered for.
     pub(super) fn respond(&mut self, from: &Origin, mad: &Mad) {
+        // Work for strangers is bounded, whatever comes of it.
+        if !from.is_own() && !self.mads.answers.take() {
+            self.counters.dropped += 1;
+            return;
+        }
         let answer = match mad.class() {
             class::PERF => {
                 self.count_for(from, mad);
@@ -67,17 +74,15 @@ impl Service {
         }
     }
 
-    /// Sends an answer to who has asked: to a program of this host however long it is.
+    /// Sends an answer to who has asked: a program of this host gets it however long it is.
     fn answer_mad(&mut self, to: &Origin, request: &Mad, answer: Vec<u8>) {
         let mad = first_segment(request, &answer);
         if to.is_own() {
             let header = Mad::of(&answer[..answer.len().min(MAD_LEN)]).unwrap_or(mad);
             self.finish(to, &header, answer);
-        } else if self.mads.answers.take() {
+        } else {
             let Origin { local, remote, ifindex, pkey, tos, .. } = *to;
             self.dispatch_letter(&Letter { local, remote, ifindex, pkey, tos, mad: mad.0 });
-        } else {
-            self.counters.dropped += 1;
         }
     }
 
@@ -85,6 +90,10 @@ impl Service {
     pub(super) fn manage_subnet(&mut self, key: usize, managed: ManagedMad, mad: &Mad, device: &Device) {
         if mad.is_response() {
             return;
+        }
+        for (address, ..) in self.known_hosts().into_iter().take(MOST_HOSTS) {
+            // Before the subnet is shown, so that what it says of a host is what a request to that finds.
+            self.mads.lids.of(address, device);
         }
         let fabric = self.config.host_fabric();
         let answer = answer_smp(mad, managed.address.lid, &self.subnet(device, fabric.fabric()));
@@ -187,14 +196,15 @@ impl Service {
             }
         };
         let Some(from) = from else { return Vec::new() };
-        to.into_iter().filter_map(|to| self.path(request, from, to, device)).collect()
+        let most = if asker.is_own() { usize::MAX } else { MOST_PATHS };
+        to.into_iter().take(most).filter_map(|to| self.path(request, asker, (from, to), device)).collect()
     }
 
     fn path(
         &mut self,
         request: &PathRequest,
-        from: IpAddr,
-        to: IpAddr,
+        asker: &Origin,
+        (from, to): (IpAddr, IpAddr),
         device: &Device,
     ) -> Option<PathAnswer> {
         let &PathRequest { service_id, pkey, qos_class, sl, .. } = request;
@@ -204,7 +214,12 @@ impl Service {
             Some(Destination::Gid(gid)) => gid,
             _ => Gid::from(address).0,
         };
-        let lids = (self.mads.lids.of(from, device), self.mads.lids.of(to, device));
+        let mut lid = |address| match asker.is_own() {
+            true => self.mads.lids.of(address, device),
+            // A stranger may name any address, and none of those is remembered.
+            false => self.mads.lids.known(address).unwrap_or_else(|| lid_of(address)),
+        };
+        let lids = (lid(from), lid(to));
         Some(PathAnswer {
             service_id: service_id.unwrap_or(0),
             gids: (gid(request.from, from), gid(request.to, to)),
@@ -220,6 +235,9 @@ impl Service {
 
     /// A question about counters waits until all processes have told theirs.
     fn count_for(&mut self, from: &Origin, mad: &Mad) {
+        if answer_perf(mad, &PortCounts::default()).is_none() {
+            return;
+        }
         if self.mads.counting.len() >= MOST_COUNTING {
             self.counters.dropped += 1;
             return;
