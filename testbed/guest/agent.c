@@ -221,6 +221,16 @@ static const char *text(const struct value *object, const char *key)
 	return found->kind == STRING ? found->text : "";
 }
 
+/* What a hexadecimal digit stands for; -1 if it is none. */
+static int nibble(char digit)
+{
+	if (digit >= '0' && digit <= '9')
+		return digit - '0';
+	if (digit >= 'a' && digit <= 'f')
+		return digit - 'a' + 10;
+	return digit >= 'A' && digit <= 'F' ? digit - 'A' + 10 : -1;
+}
+
 /* Hexadecimal digits into at most `room` bytes; how many they were, or -1. */
 static long unhex(const char *digits, uint8_t *to, size_t room)
 {
@@ -229,11 +239,11 @@ static long unhex(const char *digits, uint8_t *to, size_t room)
 	if (strlen(digits) % 2 || length > room)
 		return fail(EINVAL, "no even number of digits for at most %zu bytes", room);
 	for (size_t at = 0; at < length; at++) {
-		unsigned byte;
+		int high = nibble(digits[2 * at]), low = nibble(digits[2 * at + 1]);
 
-		if (strspn(digits + 2 * at, "0123456789abcdefABCDEF") < 2 || sscanf(digits + 2 * at, "%2x", &byte) != 1)
+		if (high < 0 || low < 0)
 			return fail(EINVAL, "no hexadecimal digits");
-		to[at] = (uint8_t)byte;
+		to[at] = (uint8_t)(high << 4 | low);
 	}
 	return (long)length;
 }
@@ -1300,6 +1310,7 @@ static int op_cm_event(const struct value *args)
 {
 	struct object *channel = get(args, "channel", CM_CHANNEL);
 	struct rdma_cm_event *event;
+	const char *name;
 
 	if (!channel)
 		return -1;
@@ -1310,8 +1321,11 @@ static int op_cm_event(const struct value *args)
 	}
 	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST)
 		enter(event->id);
-	say("{\"event\": \"%s\", \"status\": %d, \"data\": ", rdma_event_str(event->event) + strlen("RDMA_CM_EVENT_"),
-	    event->status);
+	name = rdma_event_str(event->event);
+	/* One that the library does not know has a name of another form. */
+	if (!strncmp(name, "RDMA_CM_EVENT_", strlen("RDMA_CM_EVENT_")))
+		name += strlen("RDMA_CM_EVENT_");
+	say("{\"event\": \"%s\", \"status\": %d, \"data\": ", name, event->status);
 	/* The private data of both kinds of event lies at one place. */
 	say_hex(event->param.conn.private_data, event->param.conn.private_data ? event->param.conn.private_data_len : 0);
 	say_id("id", event->id);

@@ -328,7 +328,10 @@ class Column:
     def waits_for_port(self, server, port, inside):
         """Until a server listens to a port of rdma_cm's: what listens in the guest its kernel knows, here the host service."""
         if inside:
-            self.waits(server, self.guest.command(["rdma", "resource", "show", "cm_id"]), rf"state LISTEN .*src-addr \S*:{port}\b")
+            # By its address, too: where a program has one port of its own, the other family's server listens to the same.
+            address = rf"\[?({re.escape(self.values['here'])}|0\.0\.0\.0|::)\]?"
+            listening = rf"state LISTEN .*src-addr {address}:{port}\b"
+            self.waits(server, self.guest.command(["rdma", "resource", "show", "cm_id"]), listening)
         else:
             status = self.guest.outside([self.values["rxe"], "service", "status", "--json"])
             self.waits(server, status, rf'"service_id": *({0x1060000 + port}|{0x1110000 + port})\b')

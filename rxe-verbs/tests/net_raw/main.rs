@@ -36,8 +36,6 @@ fn number(name: &str) -> Option<u64> {
 
 /// Plays scenarios of each family and scripts of the gauntlet between two hosts, by both RoCEs.
 fn play(hosts: &Hosts) {
-    // One processor after the other would let frames overtake each other on their way through the kernel.
-    ends::stay_on_one_processor();
     let ends = Rc::new(RefCell::new(hosts.ends()));
     let (mut count, mut scenarios) = (number("RXE_ORACLE_COUNT").unwrap_or(COUNT), 0);
     let mut first = 0;
@@ -96,12 +94,14 @@ fn judged<T>(
 
 #[test]
 fn veth_of_mtu_1500() {
+    ends::stay_on_one_processor();
     let Some(hosts) = Hosts::veth(1500) else { return };
     play(&hosts);
 }
 
 #[test]
 fn veth_of_mtu_9000() {
+    ends::stay_on_one_processor();
     let Some(hosts) = Hosts::veth(9000) else { return };
     play(&hosts);
 }
@@ -109,6 +109,7 @@ fn veth_of_mtu_9000() {
 /// The kernel cuts batches before they get to the other end.
 #[test]
 fn veth_with_cut_batches() {
+    ends::stay_on_one_processor();
     let Some(hosts) = Hosts::veth(9000) else { return };
     play(&hosts.with_cut_batches());
 }
@@ -116,24 +117,28 @@ fn veth_with_cut_batches() {
 /// Each packet is a frame of ours, as with kernels before 6.2.
 #[test]
 fn veth_without_segmentation() {
+    ends::stay_on_one_processor();
     let Some(hosts) = Hosts::veth(9000) else { return };
     play(&hosts.without_segmentation());
 }
 
 #[test]
 fn vlan() {
+    ends::stay_on_one_processor();
     let Some(hosts) = Hosts::vlan() else { return };
     play(&hosts);
 }
 
 #[test]
 fn priority_tags() {
+    ends::stay_on_one_processor();
     let Some(hosts) = Hosts::tagged() else { return };
     play(&hosts);
 }
 
 #[test]
 fn one_interface() {
+    ends::stay_on_one_processor();
     let Some(hosts) = Hosts::on_one_interface() else { return };
     play(&hosts);
 }

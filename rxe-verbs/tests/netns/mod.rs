@@ -73,6 +73,21 @@ impl Namespace {
         }
     }
 
+    /// Whether the kernel makes VLANs on an interface (the loopback never has any); says why the test does nothing if not.
+    pub(crate) fn has_vlans(&self, interface: &'static str) -> bool {
+        let try_it = move || {
+            let add = ["link", "add", "link", interface, "name", "vlan4", "type", "vlan", "id", "4"];
+            let made = Command::new("ip").args(add).output().unwrap();
+            if !made.status.success() {
+                let why = String::from_utf8_lossy(&made.stderr).trim().to_owned();
+                return Err(format!("this kernel makes no VLANs (8021q): {why}"));
+            }
+            assert!(Command::new("ip").args(["link", "delete", "vlan4"]).status().unwrap().success());
+            Ok(())
+        };
+        self.run(try_it).map_err(|why| skip(&why)).is_ok()
+    }
+
     /// Runs `job` inside.
     pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let (give, take) = channel();
