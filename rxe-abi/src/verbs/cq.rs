@@ -87,7 +87,8 @@ extern "C-unwind" fn ibv_get_cq_event(
     })
 }
 
-/// `None` if another thread has taken the event that was there.
+/// The next event, for which it waits unless the program has made the descriptor non-blocking. `None`: it was there, and another thread
+/// has taken it.
 fn take_or_wait(channel: &CompChannel) -> Result<Option<rxe_verbs::Cq>> {
     // Only where there is no event does it matter what the program has made of the descriptor since: a system call less for each.
     if channel.was_non_blocking.load(Ordering::Relaxed) && channel.channel.has_event() {

@@ -30,7 +30,8 @@ const MOST_UNREAD: usize = 256;
 /// How long a look for the service's answer lasts where another thread may have taken it.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// A connection to a device's port: what `umad_open_port` gives. Its descriptor is readable when something has come. A forked child
+/// A connection to a device's port: what `umad_open_port` gives. Its descriptor is readable when something has come, but
+/// for datagrams that came while a registration was under way: those [`Self::wait`] and [`Self::receive`] alone know of. A forked child
 /// does not have it.
 #[derive(Debug)]
 pub struct MadPort {
