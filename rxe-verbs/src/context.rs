@@ -323,9 +323,13 @@ impl Context {
         self.live().gids
     }
 
-    /// The device's partition table as it is now (ibv_query_pkey).
+    /// The device's partition table as it is now (ibv_query_pkey). In a forked child: the default key alone.
     #[must_use]
     pub fn pkeys(&self) -> Arc<[Pkey]> {
+        // A thread of the parent's may have been at the settings when it forked: their lock is never free here.
+        if self.check_owner().is_err() {
+            return Arc::from([Pkey::DEFAULT]);
+        }
         self.0.stack.settings.pkeys(self.0.pkey_table)
     }
 
