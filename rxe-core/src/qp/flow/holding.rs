@@ -35,7 +35,44 @@ pub(crate) struct Holding {
     last: u64,
     /// When a READ response came, or was asked for while there were none to come.
     heard: Instant,
-    marks: VecDeque<Mark>,
+    marks: Marks,
+}
+
+/// Marks, oldest first. The first lies with the rest of the queue pair's state: with thousands of queue pairs that have one
+/// packet under way each, another place in memory for it would be another wait for memory.
+#[derive(Debug, Default)]
+struct Marks {
+    first: Option<Mark>,
+    others: VecDeque<Mark>,
+}
+
+impl Marks {
+    fn push(&mut self, mark: Mark) {
+        if self.first.is_none() {
+            self.first = Some(mark);
+        } else {
+            self.others.push_back(mark);
+        }
+    }
+
+    /// Takes the first if it `is_over`.
+    fn pop_if(&mut self, is_over: impl FnOnce(&Mark) -> bool) -> Option<Mark> {
+        let first = self.first.take_if(|mark| is_over(mark))?;
+        if !self.others.is_empty() {
+            self.first = self.others.pop_front();
+        }
+        Some(first)
+    }
+
+    fn clear(&mut self) {
+        self.first = None;
+        self.others.clear();
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn iter(&self) -> impl Iterator<Item = &Mark> {
+        self.first.iter().chain(&self.others)
+    }
 }
 
 impl Holding {
@@ -81,7 +118,7 @@ impl Holding {
         self.unasked = self.unasked.saturating_add(bytes);
         if asked {
             let bytes = core::mem::take(&mut self.unasked);
-            self.marks.push_back(Mark { psn, bytes, position: self.last });
+            self.marks.push(Mark { psn, bytes, position: self.last });
         }
     }
 
@@ -89,10 +126,9 @@ impl Holding {
     pub(crate) fn acknowledged(&mut self, window: &mut Window, now: Instant, una: Psn, all: bool) {
         self.silent = false;
         let mut proven = None;
-        while let Some(mark) = self.marks.front().filter(|mark| all || mark.psn.is_before(una)) {
+        while let Some(mark) = self.marks.pop_if(|mark| all || mark.psn.is_before(una)) {
             self.bytes -= mark.bytes;
             proven = Some(mark.position);
-            self.marks.pop_front();
         }
         if all && self.bytes > 0 {
             (self.bytes, self.unasked, proven) = (0, 0, Some(self.last));
@@ -172,7 +208,7 @@ impl Holding {
         let marked: u32 = self.marks.iter().map(|mark| mark.bytes).sum();
         assert_eq!(marked + self.unasked, self.bytes, "{self:?}");
         assert!(self.marks.iter().is_sorted_by_key(|mark| mark.position), "{self:?}");
-        assert!(self.marks.back().is_none_or(|mark| mark.position <= self.last), "{self:?}");
+        assert!(self.marks.iter().last().is_none_or(|mark| mark.position <= self.last), "{self:?}");
         assert!(self.bytes == 0 || window.has_sent(self.last), "{self:?} of {window:?}");
         assert_eq!(u64::from(self.responses), responses, "each READ's grant is held once: {self:?}");
     }
