@@ -2,9 +2,13 @@
 
 mod verbs_common;
 
+use nix::{
+    sched::{CpuSet, sched_getcpu, sched_setaffinity},
+    unistd::Pid,
+};
 use rxe_verbs::{
     AsyncEvent, Completion, ContextOptions, Device, EventError, Mtu, PollError, PortState, QpInit, QpType,
-    RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus,
+    Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus,
     net::{FaultPlan, fault::Script},
     work,
 };
@@ -17,7 +21,9 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use verbs_common::{End, PATIENCE, Two, connected, everywhere, inproc, udp4};
+use verbs_common::{
+    End, PATIENCE, QKEY, Two, connected, datagram_end, datagram_end_with, everywhere, inproc, udp4,
+};
 
 fn readable(fd: std::os::fd::BorrowedFd<'_>, timeout: Duration) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -458,4 +464,45 @@ fn a_port_that_a_script_takes_down_raises_its_events() {
         assert_eq!(two.a.try_get_async_event(), None);
         assert_eq!(two.b.try_get_async_event(), None, "the peer's port was never down");
     });
+}
+
+/// Two queues with one channel, and a datagram that brings a completion to each. Whoever is woken for one of them may ask the
+/// other first: `ib_send_lat -e` does, and takes an empty one for a failure. On one processor, the thread that is woken often
+/// takes that from the one that wakes it.
+#[test]
+fn an_event_comes_when_all_that_arrived_with_it_is_in_the_queues() {
+    const ROUNDS: usize = 2000;
+    let on_one_processor = || {
+        let mut one = CpuSet::new();
+        one.set(sched_getcpu().unwrap()).unwrap();
+        sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+        let two = inproc();
+        let a = datagram_end(&two.a);
+        let channel = two.b.create_comp_channel().unwrap();
+        let member = || {
+            let cq = two.b.create_cq(8, Some(&channel)).unwrap();
+            let end = datagram_end_with(&two.b, &cq);
+            end.qp.attach_multicast("239.1.2.3".parse().unwrap()).unwrap();
+            end
+        };
+        let members = [member(), member()];
+        let av = two.a.address_vector(0, "239.1.2.3".parse().unwrap()).unwrap();
+        let dest = Some(a.pd.create_ah(av).dest(Qpn::MULTICAST, QKEY));
+        for _ in 0..ROUNDS {
+            for end in &members {
+                end.qp.post_recv(&RecvWr { wr_id: 1, sges: &[end.mr.sge(0, 100)] }).unwrap();
+                end.cq.req_notify(false);
+            }
+            a.qp.post_send(&SendWr { dest, ..SendWr::new(2, SendOp::Send, &[a.mr.sge(0, 8)]) }).unwrap();
+            assert!(readable(channel.as_fd(), PATIENCE));
+            let first = channel.get_event().unwrap();
+            let mut others = members.iter().filter(|end| end.cq.id() != first.id());
+            assert_eq!(others.next().unwrap().cq.poll(&mut [Completion::default()]), Ok(1));
+            assert_eq!(first.poll(&mut [Completion::default()]), Ok(1));
+            channel.get_event().unwrap();
+            members.iter().for_each(|end| end.cq.ack_events(1));
+            a.good();
+        }
+    };
+    thread::scope(|scope| scope.spawn(on_one_processor).join().unwrap());
 }

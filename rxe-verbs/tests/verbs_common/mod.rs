@@ -273,7 +273,12 @@ pub(crate) const QKEY: Qkey = Qkey(0x1111_1111);
 
 /// A datagram queue pair in RTS.
 pub(crate) fn datagram_end(context: &Context) -> End {
-    let end = End::new(context, QpType::Ud, 1 << 16);
+    datagram_end_with(context, &context.create_cq(1024, None).unwrap())
+}
+
+/// The same with a completion queue of one's choosing.
+pub(crate) fn datagram_end_with(context: &Context, cq: &Cq) -> End {
+    let end = End::with(context, QpType::Ud, 1 << 16, cq);
     let change = QpChange::default();
     let init = QpChange {
         state: Some(QpState::Init),
