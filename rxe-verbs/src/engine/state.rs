@@ -256,7 +256,12 @@ impl State {
     /// Channels are told when all completions are in their queues. The program may be woken by the first event, on this processor
     /// in our place, and ask another queue: for the completion of its message, say, which came before the answer that woke it.
     pub(crate) fn hand_out(&mut self) -> bool {
-        let mut told = false;
+        self.sort();
+        self.announce()
+    }
+
+    /// Takes the endpoint's events to the queues they are for, and tells no channel yet.
+    fn sort(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Completion { cq, solicited, wc } => {
@@ -283,23 +288,28 @@ impl State {
                 }
             }
         }
-        for ring in self.untold.drain(..) {
-            ring.announce();
-            told = true;
-        }
-        told
     }
 
-    /// The same, and tag matching queues do what theirs ask for, which may be to send something.
+    /// Tells the channels of queues that have an event for them; whether there are any.
+    fn announce(&mut self) -> bool {
+        let any = !self.untold.is_empty();
+        for ring in self.untold.drain(..) {
+            ring.announce();
+        }
+        any
+    }
+
+    /// As [`Self::hand_out`], and tag matching queues do what theirs ask for, which may be to send something.
     fn hand_out_all(&mut self, view: View<'_>) -> bool {
-        let mut told = self.hand_out();
+        self.sort();
         while let Some(tags) = &mut self.tags
             && let Some(event) = tags.handle_next(&mut self.endpoint, view, self.now)
         {
-            told |= event | self.hand_out();
+            self.untold.extend(event.cloned());
+            self.sort();
             self.unfinished |= self.endpoint.may_transmit();
         }
-        told
+        self.announce()
     }
 
     /// Says why a queue pair has failed, if somebody wants to know.

@@ -89,16 +89,18 @@ impl TagQueues {
         self.caught.push_back(Caught { queue, wc, solicited });
     }
 
-    /// Does with the next one what there is to do: `None` if there is none, else whether a channel was told of an event.
+    /// Does with the next one what there is to do: `None` if there is none, else the queue whose channel is to be told of an
+    /// event, if one is.
     pub(crate) fn handle_next(
         &mut self,
         endpoint: &mut Endpoint,
         memory: View<'_>,
         now: Instant,
-    ) -> Option<bool> {
+    ) -> Option<Option<&Arc<CqRing>>> {
         let Caught { queue, wc, solicited } = self.caught.pop_front()?;
-        let queue = self.queues.get_mut(&queue);
-        Some(queue.is_some_and(|queue| queue.handle(&mut Hands { endpoint, memory, now }, wc, solicited)))
+        let Some(queue) = self.queues.get_mut(&queue) else { return Some(None) };
+        let is_event = queue.handle(&mut Hands { endpoint, memory, now }, wc, solicited);
+        Some(is_event.then(|| queue.ring()))
     }
 
     /// A queue pair was reset or destroyed, after it was in the state ERROR: what it held is free, and the program hears no more

@@ -189,22 +189,24 @@ impl TagQueue {
         }
         if op.signaled || wc.status != WcStatus::Success {
             let needed = if self.list.is_in_step() { TagFlags::empty() } else { TagFlags::SYNC_NEEDED };
-            self.tell(wc, TagInfo { flags: needed, ..TagInfo::default() }, false);
+            if self.tell(wc, TagInfo { flags: needed, ..TagInfo::default() }, false) {
+                self.ring.announce();
+            }
         }
         Ok(handle)
     }
 
-    /// Completes something; whether a channel was told.
+    /// Completes something; whether the channel is to be told ([`CqRing::announce`]).
     fn tell(&self, mut wc: Completion, info: TagInfo, solicited: bool) -> bool {
         if info == (TagInfo { extra: info.extra, ..TagInfo::default() }) {
             wc.extra = info.extra;
         } else {
             wc.extra = self.ring.keep_beside(info);
         }
-        self.ring.push(wc, solicited || wc.status != WcStatus::Success)
+        self.ring.put(wc, solicited || wc.status != WcStatus::Success)
     }
 
-    /// Takes a completion of a queue pair's; whether a channel was told.
+    /// Takes a completion of a queue pair's; whether the channel is to be told of what came of it.
     pub(super) fn handle(&mut self, hands: &mut Hands<'_>, wc: Completion, solicited: bool) -> bool {
         if wc.wr_id & OURS != 0 {
             return self.on_sent(hands, &wc);
