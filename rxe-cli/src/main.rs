@@ -124,3 +124,59 @@ fn end(result: Result<()>) -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Arg, CommandFactory};
+
+    /// Commands that find out nothing, and `link`, whose options are those of iproute2's `rdma link` (`-j` among them).
+    const WITHOUT_JSON: [&str; 6] = ["run", "env", "service start", "service run", "service stop", "link"];
+
+    /// All commands of a user's that have none below them, by their words.
+    fn leaves(command: &clap::Command, words: &str) -> Vec<(String, clap::Command)> {
+        let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+        let below: Vec<_> =
+            shown.flat_map(|sub| leaves(sub, &format!("{words} {}", sub.get_name()))).collect();
+        if below.is_empty() { vec![(words.trim().to_owned(), command.clone())] } else { below }
+    }
+
+    fn long(argument: &Arg) -> &str {
+        argument.get_long().unwrap_or_default()
+    }
+
+    /// A letter is short for one thing in all commands, times are in seconds, and whatever is found can be had as JSON.
+    #[test]
+    fn options_mean_the_same_in_all_commands() {
+        let all = leaves(&Cli::command(), "");
+        assert!(all.len() > 15, "{}", all.len());
+        let letters = [
+            ('s', &["size"][..]),
+            ('t', &["timeout"]),
+            ('u', &["ack-timeout"]),
+            ('n', &["count", "iters"]),
+            ('p', &["port"]),
+            ('b', &["bind"]),
+            ('v', &["verbose"]),
+        ];
+        let mut without_json = Vec::new();
+        for (words, command) in &all {
+            for (letter, means) in letters {
+                let of = command.get_arguments().find(|argument| argument.get_short() == Some(letter));
+                assert!(of.is_none_or(|of| means.contains(&long(of))), "{words} -{letter}");
+            }
+            for argument in command.get_arguments() {
+                let is_time = ["timeout", "duration", "hold", "delay"]
+                    .iter()
+                    .any(|word| long(argument).ends_with(word));
+                let unit =
+                    argument.get_value_names().and_then(|names| names.first()).map(|name| name.as_str());
+                assert!(!is_time || unit == Some("SECONDS"), "{words} --{}: {unit:?}", long(argument));
+            }
+            if !command.get_arguments().any(|argument| long(argument) == "json") {
+                without_json.push(words.as_str());
+            }
+        }
+        assert_eq!(without_json, WITHOUT_JSON);
+    }
+}

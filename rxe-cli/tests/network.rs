@@ -5,7 +5,11 @@ mod common;
 
 use common::{Background, CONFIG, PATIENCE, client_of, failed, good, text};
 use std::{
+    collections::BTreeMap,
+    fs,
     io::{BufRead, BufReader, Write},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -104,6 +108,55 @@ sys.stdin.read()";
     assert!(!text(&demo.stderr).contains("the other side"), "{demo:?}");
     drop(holder.stdin.take());
     assert!(holder.wait().unwrap().success());
+}
+
+/// Files below a folder, by their inodes: one that was written anew has another.
+fn inodes(folder: &Path) -> BTreeMap<PathBuf, u64> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let about = fs::symlink_metadata(&path).unwrap();
+        if about.is_dir() {
+            found.extend(inodes(&path));
+        } else {
+            found.insert(path, about.ino());
+        }
+    }
+    found
+}
+
+/// What a run writes for its programs is not taken from under those of an earlier one: nothing that is right is written anew,
+/// and devices keep their names whatever interfaces come and go.
+#[test]
+fn a_second_run_leaves_the_view_of_the_first() {
+    let Some(namespace) = Namespace::with_loopback("view") else { return };
+    let dir = std::env::temp_dir().join(format!("rxe-cli-view-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    for name in ["libibverbs.so.1", "librxe_sysfs.so"] {
+        fs::write(dir.join(name), "").unwrap();
+    }
+    std::os::unix::fs::symlink("libibverbs.so.1", dir.join("librdmacm.so.1")).unwrap();
+    let view = || -> PathBuf {
+        let output = namespace.rxe("env").env("RXE_LIB", &dir).env("XDG_RUNTIME_DIR", &dir).output().unwrap();
+        good(&output);
+        let line = text(&output.stdout).lines().find_map(|line| line.strip_prefix("export RXE_SYSFS="));
+        line.unwrap().trim_matches('\'').into()
+    };
+    let folder = view();
+    let device = |name: &str| folder.join("infiniband").join(name);
+    let before = inodes(&device("rxe0"));
+    assert!(before.len() > 20, "{before:?}");
+    assert_eq!((view(), inodes(&device("rxe0"))), (folder.clone(), before.clone()));
+    // By the alphabet, or by what was listed last, it could be the first.
+    namespace.ip("link add a0 type veth peer name a1");
+    namespace.ip("addr add 10.9.8.7/24 dev a0");
+    namespace.ip("link set a0 up");
+    assert_eq!((view(), inodes(&device("rxe0"))), (folder.clone(), before.clone()));
+    assert!(device("rxe1/device/net/a0").symlink_metadata().is_ok(), "a name of its own");
+    namespace.ip("link del a0");
+    assert_eq!((view(), inodes(&device("rxe0"))), (folder.clone(), before));
+    assert!(!device("rxe1").exists(), "it is gone");
+    fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]

@@ -339,7 +339,7 @@ impl DatagramSocket {
             }
             let entered = match &entered {
                 Some(entered) => entered,
-                None => entered.insert(Entered::new(&self.waiters)?),
+                None => entered.insert(Entered::new(&self.waiters)),
             };
             let armed = state.ways.iter_mut().map(Way::arm).filter(|new| *new).count();
             if armed > 0 {
@@ -348,7 +348,8 @@ impl DatagramSocket {
             drop(state);
             let own = libc::pollfd { fd: self.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
             let mut fds = [own, entered.waiter.pollfd()];
-            rxe_verbs::wait_for(&mut fds, until.left()).map_err(|_| SocketError::Interrupted)?;
+            let nap = entered.waiter.nap(until.left());
+            rxe_verbs::wait_for(&mut fds, nap).map_err(|_| SocketError::Interrupted)?;
             entered.waiter.clear();
             state = self.state();
             self.take_events(&mut state, Some(&entered.waiter));

@@ -34,7 +34,7 @@ pub fn poll(
     if found > 0 || until.is_over() {
         return Ok(found);
     }
-    let waiter = Waiter::new()?;
+    let waiter = Waiter::new();
     let ours: Vec<Socket> = sockets.iter().flatten().cloned().collect();
     loop {
         // What comes from now on wakes; what has come is seen by looking once more.
@@ -62,7 +62,7 @@ fn sleep(
     sockets: &[Socket],
     waiter: &Waiter,
 ) -> Result<(), SocketError> {
-    rxe_verbs::wait_for(watched, until.left()).map_err(|_| SocketError::Interrupted)?;
+    rxe_verbs::wait_for(watched, waiter.nap(until.left())).map_err(|_| SocketError::Interrupted)?;
     for (fd, socket) in watched.iter().zip(sockets) {
         if fd.revents != 0 {
             socket.take_event(waiter);
@@ -167,7 +167,7 @@ impl PollSet {
         if !found.is_empty() || until.is_over() {
             return Ok(found);
         }
-        let entered = Entered::new(&self.waiters)?;
+        let entered = Entered::new(&self.waiters);
         let waiter = &entered.waiter;
         loop {
             let sockets: Vec<Socket> = self

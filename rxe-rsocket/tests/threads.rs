@@ -11,16 +11,19 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// So many changes: each is seen first by the one or the other.
 const ROUNDS: usize = 300;
 
+/// Bytes of a small receive buffer.
+const SMALL: usize = 4096;
+
 fn small() -> Settings {
     let mut settings = Settings::default();
-    settings.set_receive_buffer(4096);
-    settings.set_send_buffer(4096);
+    settings.set_receive_buffer(SMALL as u32);
+    settings.set_send_buffer(SMALL as u32);
     settings
 }
 
@@ -33,12 +36,22 @@ impl<F: Fn()> Drop for Finally<F> {
     }
 }
 
-/// Sends until nothing more is taken for a while.
-fn fill(socket: &StreamSocket) {
-    for _ in 0..20 {
-        while socket.send(&pattern(100), Flags::DONTWAIT).is_ok() {}
-        thread::sleep(Duration::from_millis(2));
+/// Sends as much as the peer's buffer holds: nothing more is taken before it reads.
+fn fill(socket: &StreamSocket, peer: &StreamSocket) {
+    let (start, mut sent) = (Instant::now(), 0);
+    while sent < SMALL {
+        assert!(start.elapsed() < PATIENCE, "{sent} bytes were taken");
+        match socket.send(&pattern(100), Flags::DONTWAIT) {
+            Ok(some) => sent += some,
+            Err(SocketError::WouldBlock) => {
+                // It gives the second half of its buffer by the way.
+                let _ = peer.receive(&mut [0], Flags(Flags::PEEK.0 | Flags::DONTWAIT.0));
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
+    assert_eq!(sent, SMALL);
 }
 
 /// Each byte is told of by poll.
@@ -56,7 +69,7 @@ fn rounds_of_data(from: &Arc<StreamSocket>, to: &Arc<StreamSocket>) {
 fn who_polls_for_data_hears_of_them_beside_one_who_polls_for_room() {
     let (a, b) = hosts_of(small());
     let (active, passive) = connect(&a, &b);
-    fill(&active);
+    fill(&active, &passive);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -78,7 +91,7 @@ fn who_polls_for_data_hears_of_them_beside_one_who_polls_for_room() {
 fn who_polls_for_data_hears_of_them_beside_one_who_waits_in_send() {
     let (a, b) = hosts_of(small());
     let (active, passive) = connect(&a, &b);
-    fill(&active);
+    fill(&active, &passive);
     thread::scope(|scope| {
         let late = scope.spawn(|| active.send(b"late", Flags::NONE));
         let _end = Finally(|| passive.close());

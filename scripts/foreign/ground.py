@@ -39,6 +39,7 @@ class Ground:
         self.build = build
         self.namespace = f"rxe-foreign-{os.getpid()}"
         self.started = []
+        self.copies = {}
 
     def __enter__(self):
         built = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / self.profile
@@ -72,11 +73,19 @@ class Ground:
 
     def here(self, path):
         """A copy of that file in the folder, where user nobody can read it."""
-        place = self.folder / pathlib.Path(path).name
-        if not place.exists():
+        source = pathlib.Path(path).resolve()
+        if source not in self.copies:
+            place = self.folder / pathlib.Path(path).name
+            if place.exists():
+                # Another file of that name.
+                folder = self.folder / f"copy-{len(self.copies)}"
+                folder.mkdir()
+                folder.chmod(0o755)
+                place = folder / place.name
             shutil.copy(path, place)
             place.chmod(0o755)
-        return place
+            self.copies[source] = place
+        return self.copies[source]
 
     def words(self, argv, on_rxe=True, variables=()):
         """The command for a program of user nobody's, on the drop-in or as it is."""

@@ -1,5 +1,5 @@
 /* rsockets as a program of C sees them: what closing does to sets of repoll, datagrams of IPv4 at a socket of IPv6, keep-alive,
- * odd arguments. Prints what is wrong; exit code 1 then. */
+ * odd arguments, waiting when no descriptor is left. Prints what is wrong; exit code 1 then. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -8,12 +8,15 @@
 #include <limits.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <rdma/rsocket.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 /* How long anything may take on a busy machine. */
 #define PATIENCE 60000
@@ -137,10 +140,57 @@ static void options(void)
 	rclose(ends[1]);
 }
 
+static void *says_something(void *arg)
+{
+	poll(NULL, 0, 100);
+	check("somebody else sends", rsend(*(int *)arg, "x", 1, 0) == 1);
+	return NULL;
+}
+
+/* poll needs no descriptor, and there may be none left. */
+static void nothing_left(void)
+{
+	int (*wait)(int, struct epoll_event *, int, int) = dlsym(RTLD_DEFAULT, "repoll_wait");
+	int (*control)(int, int, int, struct epoll_event *) = dlsym(RTLD_DEFAULT, "repoll_ctl");
+	int (*create)(int) = dlsym(RTLD_DEFAULT, "repoll_create");
+	struct epoll_event event = { .events = EPOLLIN }, told;
+	int ends[2], set = create(1), taken[256], count = 0, fd, way;
+	struct rlimit had, few;
+	struct pollfd one;
+	pthread_t thread;
+	char byte;
+
+	connected(7105, ends);
+	one = (struct pollfd){ .fd = ends[0], .events = POLLIN };
+	check("it is added", control(set, EPOLL_CTL_ADD, ends[0], &event) == 0);
+	/* Those of ours that are above do not matter. */
+	getrlimit(RLIMIT_NOFILE, &had);
+	few = (struct rlimit){ .rlim_cur = 128, .rlim_max = had.rlim_max };
+	check("fewer descriptors", setrlimit(RLIMIT_NOFILE, &few) == 0);
+	while (count < 256 && (fd = dup(0)) >= 0)
+		taken[count++] = fd;
+	check("none is left", count < 256 && errno == EMFILE);
+	check("time passes", rpoll(&one, 1, 50) == 0);
+	check("in a set, too", wait(set, &told, 1, 50) == 0);
+	for (way = 0; way < 2; way++) {
+		check("a thread", pthread_create(&thread, NULL, says_something, &ends[1]) == 0);
+		check("what comes is told", way ? wait(set, &told, 1, PATIENCE) == 1 : rpoll(&one, 1, PATIENCE) == 1);
+		pthread_join(thread, NULL);
+		check("and can be had", rrecv(ends[0], &byte, 1, 0) == 1 && byte == 'x');
+	}
+	while (count > 0)
+		close(taken[--count]);
+	setrlimit(RLIMIT_NOFILE, &had);
+	rclose(ends[0]);
+	rclose(ends[1]);
+	rclose(set);
+}
+
 int main(void)
 {
 	sets();
 	datagrams();
 	options();
+	nothing_left();
 	return wrong != 0;
 }

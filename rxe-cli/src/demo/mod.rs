@@ -203,3 +203,19 @@ fn measure_all(wire: &mut Wire, report: &mut Report) -> Result<()> {
     time("TCP, 8 B", measure::tcp_latency(wire, &card, 8, ROUNDS)?);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    /// All users share the folder: nobody can foresee the name, and nobody else can read the file.
+    #[test]
+    fn a_capture_without_a_name_is_a_new_file_of_our_own() {
+        let paths = [(); 2].map(|()| start_capture(None).unwrap().0);
+        let modes = paths.each_ref().map(|path| path.symlink_metadata().unwrap().mode() & 0o777);
+        paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        assert_ne!(paths[0], paths[1]);
+        assert_eq!(modes, [0o600; 2]);
+    }
+}

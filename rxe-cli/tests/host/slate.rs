@@ -3,7 +3,7 @@
 use super::{
     common::{LASTING, text},
     netns::Namespace,
-    stage::{End, finish, observe, until},
+    stage::{End, child, finish, observe, until},
 };
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -86,6 +86,26 @@ fn a_service_keeps_nothing_of_its_starter_s() {
     let nice = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(16).unwrap();
     // Ordinary users cannot raise their priority.
     assert!(nice == "0" || !nix::unistd::geteuid().is_root(), "{stat}");
+}
+
+/// The program around a service has its limits for itself.
+#[test]
+fn a_service_inside_a_process_leaves_its_limits() {
+    let Some(namespace) = Namespace::new() else { return };
+    let (child, output) = child(&namespace, "slate::child_with_a_limit");
+    finish(child, output);
+}
+
+#[test]
+#[ignore = "run by a_service_inside_a_process_leaves_its_limits"]
+fn child_with_a_limit() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let few = (hard - 1).min(700);
+    setrlimit(Resource::RLIMIT_NOFILE, few, hard).unwrap();
+    let _end = End::here();
+    let service = rxe_verbs::host::Observer::connect().unwrap().expect("a service").status().unwrap();
+    assert_eq!(service.pid, std::process::id(), "it is in this process");
+    assert_eq!(getrlimit(Resource::RLIMIT_NOFILE).unwrap(), (few, hard));
 }
 
 /// `memfd_create` is refused from now on, as some sandboxes do.

@@ -206,3 +206,54 @@ impl Endpoint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        testing::{
+            ConnectOptions, Pair, PairConfig,
+            connect::{PD, REGION_ALL, SEND_CQ},
+        },
+        work::{Remote, SendFlags, SendOp, SendWr, Sge, WcStatus},
+    };
+    use alloc::vec::Vec;
+
+    /// Many wait for room for READ responses: room for one has one look, not all.
+    #[test]
+    fn one_of_those_who_wait_to_read_is_called_at_a_time() {
+        const READERS: usize = 1000;
+        const LEN: u32 = 64 * 1024;
+        let mut pair = Pair::new(PairConfig { name: "readers", trace: 0, ..PairConfig::default() });
+        let options = ConnectOptions::default();
+        let qpns: Vec<_> = (0..READERS).map(|_| pair.connect(&options).qpns[0]).collect();
+        let [(local, lkey), (remote, rkey)] =
+            [0, 1].map(|side: usize| pair.sides[side].heap.alloc_registered(PD, LEN.into(), REGION_ALL));
+        let sges = [Sge { addr: local, len: LEN, lkey }];
+        for qpn in &qpns {
+            let read = SendOp::Read(Remote { addr: remote, rkey });
+            let wr = SendWr { flags: SendFlags::SIGNALED, ..SendWr::new(0, read, &sges) };
+            pair.post_send(0, *qpn, &wr).unwrap();
+        }
+        // What there is room for has been asked for, and nothing has come.
+        pair.drain(0);
+        let Endpoint { qps, shared, .. } = &mut pair.sides[0].endpoint;
+        let ready = |qps: &QpTable| qps.iter().filter(|qp| qp.ready).count();
+        let waiting = shared.reads.line.len();
+        assert!(waiting > READERS * 9 / 10 && ready(qps) == 0, "{waiting} wait, {} are ready", ready(qps));
+
+        let holder = qps.iter_mut().find(|qp| qp.holding.responses() > 0).unwrap();
+        holder.lapse(&mut shared.reads);
+        shared.settle(None);
+        call_reader(qps, shared);
+        assert_eq!((ready(qps), shared.reads.line.len()), (1, waiting - 1));
+        // It has not looked yet, so it is still its turn.
+        shared.settle(None);
+        call_reader(qps, shared);
+        assert_eq!((ready(qps), shared.reads.line.len()), (1, waiting - 1));
+
+        pair.run_until_idle();
+        let done = pair.take_completions(0, SEND_CQ);
+        assert_eq!(done.iter().filter(|wc| wc.status == WcStatus::Success).count(), READERS);
+    }
+}

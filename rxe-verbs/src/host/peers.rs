@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::{LazyLock, Mutex, PoisonError, TryLockError},
     time::Instant,
 };
 
@@ -46,9 +46,19 @@ pub fn note_peer(address: IpAddr, guid: u64, pkey: Option<u16>) {
     own.note(address, guid, pkey.as_slice(), Instant::now());
 }
 
-/// The hosts that this process has met, the latest first.
-pub(crate) fn met() -> Vec<PeerReport> {
-    OWN.lock().unwrap_or_else(PoisonError::into_inner).reports(Instant::now())
+/// The hosts that this process has met, the latest first. Without `waits` none where somebody is at the list: that may be the
+/// calling thread itself, below a signal handler of the program's that calls exit(3).
+pub(crate) fn met(waits: bool) -> Vec<PeerReport> {
+    let own = if waits {
+        OWN.lock().unwrap_or_else(PoisonError::into_inner)
+    } else {
+        match OWN.try_lock() {
+            Ok(own) => own,
+            Err(TryLockError::Poisoned(own)) => own.into_inner(),
+            Err(TryLockError::WouldBlock) => return Vec::new(),
+        }
+    };
+    own.reports(Instant::now())
 }
 
 impl Peers {
@@ -98,6 +108,14 @@ mod tests {
 
     fn ip(number: u32) -> IpAddr {
         std::net::Ipv4Addr::from(0x0a00_0000 + number).into()
+    }
+
+    /// A thread that was interrupted there does not wait for itself.
+    #[test]
+    fn who_exits_does_not_wait_for_the_list() {
+        let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(met(false), []);
+        drop(own);
     }
 
     #[test]

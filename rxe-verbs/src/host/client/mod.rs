@@ -183,9 +183,11 @@ impl Host {
     /// Tells what was counted by address and whom it has met, for the last time: it stays in the sums of the host. In one
     /// part; where that is too small, as much as fits.
     pub(crate) fn tell_last(&self, waits: bool) {
-        let ClientStats { places, mut peers, .. } = self.shared.count(waits);
-        peers.truncate(MOST_PEERS);
-        let mut stats = ClientStats { places, peers, ..ClientStats::default() };
+        let mut stats = ClientStats { peers: peers::met(waits), ..ClientStats::default() };
+        stats.peers.truncate(MOST_PEERS);
+        if let Some(shard) = self.shared.shard.upgrade() {
+            look(&shard, waits, |state| stats.places = places(&state.endpoint));
+        }
         let mut all = parts(&stats);
         while all.len() > 1 && (stats.peers.pop().is_some() || stats.places.pop().is_some()) {
             all = parts(&stats);
@@ -270,7 +272,7 @@ impl Shared {
             ToClient::Listening { token } => self.note(token, true),
             ToClient::NotListening { token } => self.note(token, false),
             ToClient::Ask { ask } => {
-                for part in parts(&self.count(true)) {
+                for part in parts(&self.count()) {
                     send_patiently(channel, &encode(&ToService::Told { ask, part }));
                 }
             }
@@ -373,14 +375,13 @@ impl Shared {
     }
 
     /// What this process counts.
-    fn count(&self, waits: bool) -> ClientStats {
-        let named = |(name, value): (&'static str, u64)| (name.to_owned(), value);
+    fn count(&self) -> ClientStats {
         let mut stats = ClientStats {
             slot: self.slot,
             pid: std::process::id(),
             name: attach::own_name(),
             locked: locked::report(self.settings.memlock()),
-            peers: peers::met(),
+            peers: peers::met(true),
             ..ClientStats::default()
         };
         let Some(shard) = self.shard.upgrade() else { return stats };
@@ -392,20 +393,7 @@ impl Shared {
             let of_mailbox = [("handed_over", taken), ("dropped_mailbox_full", refused)];
             stats.port.extend(of_link.chain(of_mailbox).map(named));
             let endpoint = &state.endpoint;
-            let place = |(address, traffic, qps): (_, PlaceStats, QpStats)| {
-                // Those of the same name are the wire's: a queue pair counts payload, and only what it takes.
-                let of_qps = qps.each().filter(|(name, _)| traffic.each().all(|(own, _)| own != *name));
-                PlaceReport {
-                    address,
-                    counters: traffic
-                        .each()
-                        .chain(of_qps)
-                        .filter(|(_, value)| *value > 0)
-                        .map(named)
-                        .collect(),
-                }
-            };
-            stats.places = endpoint.place_stats().into_iter().map(place).collect();
+            stats.places = places(endpoint);
             let lane = |(lane, counters): (u8, LaneStats)| LaneReport {
                 lane,
                 counters: counters.each().map(named).collect(),
@@ -423,9 +411,24 @@ impl Shared {
                 })
                 .collect();
         };
-        look(&shard, waits, fill);
+        look(&shard, true, fill);
         stats
     }
+}
+
+fn named((name, value): (&'static str, u64)) -> (String, u64) {
+    (name.to_owned(), value)
+}
+
+/// What was counted by address.
+fn places(endpoint: &Endpoint) -> Vec<PlaceReport> {
+    let place = |(address, traffic, qps): (_, PlaceStats, QpStats)| {
+        // Those of the same name are the wire's: a queue pair counts payload, and only what it takes.
+        let of_qps = qps.each().filter(|(name, _)| traffic.each().all(|(own, _)| own != *name));
+        let counters = traffic.each().chain(of_qps).filter(|(_, value)| *value > 0).map(named).collect();
+        PlaceReport { address, counters }
+    };
+    endpoint.place_stats().into_iter().map(place).collect()
 }
 
 /// Looks at a shard, if that can be had without waiting long, or `waits`.

@@ -42,3 +42,30 @@ fn nobody_is_woken() {
         });
     }
 }
+
+/// A lock whose holder inherits its waiters' priority: futex(2) refuses to wake those by what tries the word (EINVAL).
+#[test]
+fn a_lock_with_priority_inheritance_is_no_fault() {
+    const LOCK: c_int = libc::FUTEX_LOCK_PI | libc::FUTEX_PRIVATE_FLAG;
+    const UNLOCK: c_int = libc::FUTEX_UNLOCK_PI | libc::FUTEX_PRIVATE_FLAG;
+    let pages = Pages::new(1);
+    // SAFETY: reached as an atomic only, here and by what is tested.
+    let word = unsafe { AtomicU32::from_ptr(pages.start as *mut u32) };
+    assert_eq!(futex(word, LOCK, 0, None), 0, "errno {}", errno());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let locked = futex(word, LOCK, 0, None) == 0;
+            locked && futex(word, UNLOCK, 0, None) == 0
+        });
+        spin_until(|| word.load(Ordering::SeqCst) & libc::FUTEX_WAITERS != 0);
+        // The mark is set a moment before the kernel has the waiter in its list.
+        let tried = (0..1000).all(|_| {
+            std::thread::yield_now();
+            // SAFETY: inside the mapping.
+            unsafe { kernel::atomic(pages.start, Atomic::FetchAdd(0)) }.is_ok()
+        });
+        assert_eq!(futex(word, UNLOCK, 0, None), 0, "errno {}", errno());
+        assert!(waiter.join().unwrap());
+        assert!(tried, "a word that can be written");
+    });
+}
