@@ -156,7 +156,8 @@ impl ContextOptions {
 
     /// How many threads may work on packets, 1 to 16 (other numbers are brought into that range): each has a slot of the host's
     /// and sockets of its own. Queue pairs of the services RC and UC that have no shared receive queue are spread over
-    /// them, all others are the first one's. It is one where no host service gives slots.
+    /// them, all others are the first one's. It is one where no host service gives slots. Where service levels are in several lanes
+    /// all are the first one's, which weighs them.
     #[must_use]
     pub fn threads(mut self, count: u8) -> Self {
         (self.threads, self.shared) = (Some(Threads::wished(count)), false);

@@ -6,7 +6,8 @@ mod verbs_common;
 use rxe_fabric::{Fabric, Options, Partitions};
 use rxe_verbs::{
     AddressVector, Completion, Context, ContextOptions, Mtu, Psn, QpChange, QpState, QpType, Remote,
-    SendFlags, SendOp, SendWr, Sge, WcStatus, net::Capture,
+    SendFlags, SendOp, SendWr, Sge, WcStatus,
+    net::{Capture, InprocNet},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -92,15 +93,37 @@ fn two(options: &str, first: u8, capture: Option<Capture>) -> (Context, Context)
 
 const THREE: &str = "qos TRUE\nqos_high_limit 0\nqos_vlarb_high 0:0\nqos_vlarb_low 1:64,2:16,3:4\n";
 
-/// All is posted before it is counted, and counted in the order of one completion queue: how often the program gets the
-/// processor changes nothing.
 #[test]
 fn busy_lanes_have_their_shares() {
+    shares_follow_weights(&two(THREE, 1, None));
+}
+
+/// A process that may have several threads has all of its queue pairs in one, or they could not be weighed.
+#[test]
+fn several_threads_change_nothing_about_shares() {
+    let net = InprocNet::new();
+    let open = |fabric: &Fabric, address: &str| {
+        let wishes = ContextOptions::new().threads(3).lanes(fabric);
+        wishes.open_inproc(&net, &[address.parse().unwrap()]).unwrap()
+    };
+    let weighted = policy(THREE);
+    let contexts = (open(&weighted, "10.0.0.1"), open(&weighted, "10.0.0.2"));
+    let made = (0..4).map(|_| End::new(&contexts.0, QpType::Rc, 64).qp.qpn().slot());
+    assert_eq!(made.collect::<Vec<_>>(), [0; 4]);
+    shares_follow_weights(&contexts);
+    // With one lane for all there is nothing to weigh.
+    let single = open(&policy("qos TRUE\nqos_max_vls 1\n"), "10.0.0.3");
+    let made = (0..4).map(|_| End::new(&single, QpType::Rc, 64).qp.qpn().slot());
+    assert_eq!(made.collect::<Vec<_>>(), [0, 1, 2, 0]);
+}
+
+/// All is posted before it is counted, and counted in the order of one completion queue: how often the program gets the
+/// processor changes nothing.
+fn shares_follow_weights(contexts: &(Context, Context)) {
     const MESSAGE: usize = 2 << 20;
     const POSTED: usize = 120;
     // The first messages fill empty buffers, whoever comes first.
     const WARM: usize = 20;
-    let contexts = two(THREE, 1, None);
     let cq = contexts.0.create_cq(1024, None).unwrap();
     let connections: Vec<_> = (1..=3)
         .map(|level| {
@@ -128,6 +151,7 @@ fn busy_lanes_have_their_shares() {
     let total: f64 = counts.iter().sum();
     for (count, weight) in counts.iter().zip([64.0, 16.0, 4.0]) {
         let (share, due) = (count / total, weight / 84.0);
+        println!("weight {weight}: share {share:.3}, {due:.3} is due");
         assert!((share - due).abs() < 0.05, "{share:.3}, {due:.3} is due: {done:?} after {before:?}");
     }
 }

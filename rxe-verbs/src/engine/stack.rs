@@ -279,7 +279,9 @@ impl Stack {
     /// The thread cannot be started.
     pub(crate) fn shard_for(&self, config: &QpConfig) -> io::Result<&Arc<Shard>> {
         let is_free = matches!(config.qp_type, QpType::Rc | QpType::Uc) && config.srq.is_none();
-        let index = if is_free && self.only.is_none() { self.next_in_turn() } else { 0 };
+        // Lanes are weighed against each other within an endpoint, so whoever has several has all in one.
+        let spread = is_free && self.only.is_none() && !self.settings.has_several_lanes();
+        let index = if spread { self.next_in_turn() } else { 0 };
         let place = self.places.get(index).and_then(OnceLock::get).unwrap_or_else(|| self.first());
         self.start_thread(place)?;
         Ok(&place.shard)

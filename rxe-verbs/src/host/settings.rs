@@ -65,6 +65,13 @@ impl LaneTables {
         Self { sl2vl: *lanes.sl2vl(), classes, high, low, limit: tables.limit.0 }
     }
 
+    /// Whether there is more than one lane that any service level has.
+    fn has_several(&self) -> bool {
+        let mut carried = self.sl2vl.iter().filter(|lane| usize::from(**lane) < VL_COUNT);
+        let first = carried.next();
+        carried.any(|lane| Some(lane) != first)
+    }
+
     fn lanes(&self) -> Lanes {
         let entries = |list: &[(u8, u8)]| list.iter().map(|&(vl, weight)| Entry { vl, weight }).collect();
         let (high, low) = (entries(&self.high), entries(&self.low));
@@ -165,6 +172,11 @@ impl LiveSettings {
     /// The lanes.
     pub(crate) fn lanes(&self) -> Lanes {
         self.now().settings.lanes.as_ref().map_or_else(Lanes::default, LaneTables::lanes)
+    }
+
+    /// Whether service levels are in several lanes, which share the link by weights.
+    pub(crate) fn has_several_lanes(&self) -> bool {
+        self.now().settings.lanes.as_ref().is_some_and(LaneTables::has_several)
     }
 
     /// How much memory may be registered.
