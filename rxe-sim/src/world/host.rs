@@ -186,6 +186,7 @@ impl World {
             control: control(&self.adapter, line),
             window: self.adapter.window.map_or(u32::MAX, |size| u32::try_from(size.0).unwrap_or(u32::MAX)),
             ask_after: u32::try_from(self.adapter.ask_after.0).unwrap_or(u32::MAX),
+            catch_up: Duration::ZERO,
             timing: Timing { shortest, probes: false },
         };
         self.hosts[flow.src].endpoint.pace(from, pacing);
