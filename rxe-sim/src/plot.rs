@@ -1,9 +1,9 @@
-//! Figures (SVG): queues over time, goodput over time, slowdown by size.
+//! Figures (SVG): queues, goodput and rates over time, slowdown by size.
 
 use crate::{
     report::Report,
     units::{MICRO, SECOND},
-    world::World,
+    world::{Sample, World},
 };
 use plotters::{
     chart::{ChartBuilder, SeriesLabelPosition},
@@ -130,23 +130,19 @@ pub fn draw_all(folder: &Path, world: &World, report: &Report) -> Result<(), Box
     let title = &report.title;
     let figure = Figure { title, x: "time, ms", y: "queue, KB", log_x: false, lines: &lines };
     draw(&folder.join("queues.svg"), &figure)?;
+    // What each recorded flow has at a sample, in Gbit/s.
+    let of_flows = |value: &dyn Fn(&Sample, usize) -> f64| -> Vec<Line> {
+        let points = |index| samples.iter().map(|one| (at(one.at), value(one, index) / 1e9)).collect();
+        let flows = report.flows.iter().enumerate();
+        flows.map(|(index, flow)| Line { name: flow.name.clone(), points: points(index) }).collect()
+    };
     let gap = samples.get(1).map_or(1, |second| second.at - samples[0].at).max(1);
-    let lines: Vec<Line> = report
-        .flows
-        .iter()
-        .enumerate()
-        .map(|(index, flow)| Line {
-            name: flow.name.clone(),
-            points: samples
-                .iter()
-                .map(|sample| {
-                    (at(sample.at), sample.delivered[index] as f64 * 8.0 * SECOND as f64 / gap as f64 / 1e9)
-                })
-                .collect(),
-        })
-        .collect();
+    let lines = of_flows(&|one, flow| one.delivered[flow] as f64 * 8.0 * SECOND as f64 / gap as f64);
     let figure = Figure { title, x: "time, ms", y: "goodput, Gbit/s", log_x: false, lines: &lines };
     draw(&folder.join("goodput.svg"), &figure)?;
+    let lines = of_flows(&|one, flow| one.rates[flow] as f64);
+    let figure = Figure { title, x: "time, ms", y: "rate, Gbit/s", log_x: false, lines: &lines };
+    draw(&folder.join("rates.svg"), &figure)?;
     let point = |value: fn(&crate::report::Summary) -> f64| {
         report.sizes.iter().map(|class| (class.up_to.min(30_000_000) as f64, value(&class.summary))).collect()
     };

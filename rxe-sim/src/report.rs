@@ -140,7 +140,7 @@ fn summary<'a>(flows: impl Iterator<Item = &'a Ended>) -> Summary {
 }
 
 impl Report {
-    /// Of a simulation that took `seconds` of real time.
+    /// Of a simulation that took so much real time.
     #[must_use]
     pub fn new(title: &str, seed: u64, world: &World, took: Duration) -> Self {
         let flows: Vec<Ended> = world.ended().collect();
@@ -306,7 +306,7 @@ pub fn write_flows(world: &World, out: &mut dyn Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The record as CSV: bytes of each queue, and bits per second of each flow.
+/// The record as CSV: bytes of each queue, bits per second delivered of each flow, and its rate ([`crate::world::Sample::rates`]).
 ///
 /// # Errors
 /// What `out` says.
@@ -317,6 +317,7 @@ pub fn write_record(world: &World, out: &mut dyn Write) -> std::io::Result<()> {
     let header: Vec<String> = std::iter::once("us".to_owned())
         .chain(names)
         .chain((0..flows).map(|flow| format!("flow {flow}")))
+        .chain((0..flows).map(|flow| format!("rate {flow}")))
         .collect();
     writeln!(out, "{}", header.join(","))?;
     let mut before = 0;
@@ -325,6 +326,7 @@ pub fn write_record(world: &World, out: &mut dyn Write) -> std::io::Result<()> {
         sample.queues.iter().try_for_each(|bytes| write!(out, ",{bytes}"))?;
         let time = (sample.at - before).max(1) as f64 / SECOND as f64;
         sample.delivered.iter().try_for_each(|bytes| write!(out, ",{:.0}", *bytes as f64 * 8.0 / time))?;
+        sample.rates.iter().try_for_each(|rate| write!(out, ",{rate}"))?;
         writeln!(out)?;
         before = sample.at;
     }

@@ -37,6 +37,9 @@ pub struct Sweep {
 /// The column that names a job's cell.
 const CELL: &str = "cell";
 
+/// Jobs of a sweep at most: each is a file.
+const MOST_JOBS: u64 = 100_000;
+
 const fn ten() -> u64 {
     10
 }
@@ -86,6 +89,28 @@ pub struct Plan {
     pub jobs: Vec<Job>,
 }
 
+impl Sweep {
+    /// Looks for what makes no jobs, or more than anybody can play.
+    fn check(&self) -> Result<(), String> {
+        if self.seeds == 0 {
+            return Err("seeds: at least 1".into());
+        }
+        if self.vary.contains_key(CELL) {
+            return Err(format!("vary.{CELL}: scenarios have no such key"));
+        }
+        if let Some((key, _)) = self.vary.iter().find(|(_, values)| values.is_empty()) {
+            return Err(format!("vary.{key}: an empty list; say at least one value"));
+        }
+        let cells = self.cells.len().max(1) as u64;
+        let values = self.vary.values().map(|values| values.len() as u64);
+        let jobs = values.fold(cells.saturating_mul(self.seeds), u64::saturating_mul);
+        if jobs > MOST_JOBS {
+            return Err(format!("{jobs} jobs: at most {MOST_JOBS}"));
+        }
+        Ok(())
+    }
+}
+
 fn read(path: &Path) -> Result<String, SweepError> {
     fs::read_to_string(path).map_err(|source| SweepError::File { path: path.into(), source })
 }
@@ -98,6 +123,7 @@ impl Plan {
     pub fn read(path: &Path) -> Result<Self, SweepError> {
         let wrong = |path: &Path, problem: String| SweepError::Content { path: path.into(), problem };
         let sweep: Sweep = toml::from_str(&read(path)?).map_err(|error| wrong(path, error.to_string()))?;
+        sweep.check().map_err(|problem| wrong(path, problem))?;
         let file = path.parent().unwrap_or_else(|| Path::new("")).join(&sweep.scenario);
         let text = read(&file)?;
         Scenario::read(&text).map_err(|error| wrong(&file, error.to_string()))?;
@@ -444,6 +470,25 @@ mod tests {
         folder.play();
         assert_eq!(folder.lines("table.csv")[1], "1,1,");
         assert_eq!(folder.lines("summary.csv")[1], "2,1.0000,1.0000,1.0000,1.0000,,,,");
+    }
+
+    #[test]
+    fn sweeps_without_jobs_or_with_too_many_are_refused() {
+        for (vary, told) in [
+            ("\"adapter.mtu\" = []", "vary.adapter.mtu: an empty list"),
+            ("cell = [1]", "vary.cell: scenarios have no such key"),
+        ] {
+            let folder = Folder::new("refused", &format!("show = []\n[vary]\n{vary}"));
+            let error = folder.plan().expect_err(vary).to_string();
+            assert!(error.contains(told), "{vary}: {error}");
+        }
+        for (seeds, told) in [("0", "seeds: at least 1"), ("10000000000000", "jobs: at most 100000")] {
+            let folder = Folder::new("seeds", "show = []");
+            let text = format!("scenario = \"scenario.toml\"\nseeds = {seeds}\nshow = []");
+            fs::write(folder.0.join("x.sweep.toml"), text).expect("a sweep");
+            let error = folder.plan().expect_err(seeds).to_string();
+            assert!(error.contains(told), "{seeds}: {error}");
+        }
     }
 
     #[test]

@@ -6,6 +6,9 @@ use crate::{
 };
 use std::collections::{HashMap, VecDeque};
 
+/// Entries of all switches' tables at most: 1 GiB. The largest fat tree has 243 million.
+const MOST_WAYS: usize = 1 << 28;
+
 /// One direction of a link: what its sender knows of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
@@ -151,6 +154,10 @@ impl Topology {
         if let Some(lone) = (0..hosts).find(|&host| out[host].len() != 1) {
             let problem = format!("host {} has {} links and needs one", net.names[lone], out[lone].len());
             return Err(ScenarioError::value("network.links", problem));
+        }
+        if (nodes - hosts).saturating_mul(hosts) > MOST_WAYS {
+            let problem = format!("{} switches with ways to {hosts} hosts are too many", nodes - hosts);
+            return Err(ScenarioError::value("network", problem));
         }
         let links: Vec<u32> = out[..hosts].iter().map(|wires| wires[0]).collect();
         let mut net = Self {

@@ -68,6 +68,26 @@ fn selective_repeat_sends_each_loss_again_once() {
     assert!(lost > 100 && again >= lost && again <= lost + lost / 10, "{again} sent again, {lost} lost");
 }
 
+/// The record has each flow's rate by its congestion control: the link's without any, and nothing before and after the flow.
+#[test]
+fn rates_are_recorded() {
+    let rates = |control: &str| {
+        let text = format!(
+            "[switch]\necn = {{ kmin = \"5KB\", kmax = \"20KB\", pmax = 1.0 }}\n[adapter]\ncontrol = \"{control}\"\n[record]\nevery = \"50us\"\nflows = true\n[[traffic]]\nkind = \"flows\"\nfrom = [\"h0\", \"h1\"]\nto = \"h2\"\nsize = \"1MB\"\napart = \"200us\""
+        );
+        let scenario = Scenario::read(&star(3, &text)).expect("a scenario");
+        let mut world = World::new(&scenario).expect("a network");
+        world.run(|_| ());
+        let (samples, _) = world.record();
+        samples.iter().map(|sample| sample.rates[1]).collect::<Vec<u64>>()
+    };
+    const LINE: u64 = 10_000_000_000;
+    let (none, dcqcn) = (rates("none"), rates("dcqcn"));
+    assert_eq!((none[0], dcqcn[0]), (0, 0), "it begins later");
+    assert!(none.iter().all(|rate| [0, LINE].contains(rate)) && none.contains(&LINE), "{none:?}");
+    assert!(dcqcn.iter().any(|rate| *rate > 0 && *rate < LINE) && dcqcn.contains(&LINE), "{dcqcn:?}");
+}
+
 /// The same scenario and seed give the same simulation, another seed another one.
 #[test]
 fn everything_follows_from_the_seed() {
@@ -146,6 +166,19 @@ fn values_that_make_no_sense_are_refused() {
         (
             star("[record]\nevery = \"1ns\"\n[[traffic]]\nkind = \"permutation\"\nsize = \"1B\""),
             "record.every",
+        ),
+        (
+            star(
+                "[adapter]\nrecovery = \"selective\"\nwindow = \"9KB\"\nshort_timeout = \"0ns\"\n[[traffic]]\nkind = \"permutation\"\nsize = \"1B\"",
+            ),
+            "adapter.timeout",
+        ),
+        (
+            network(
+                "kind = \"leaf-spine\"\nleaves = 10000\nspines = 1\nhosts = 6\nuplink = \"1gbit\"",
+                "traffic = []",
+            ),
+            "10001 switches",
         ),
         (
             star("[adapter.dcqcn]\ngain = nan\n[[traffic]]\nkind = \"permutation\"\nsize = \"1B\""),

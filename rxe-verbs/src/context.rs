@@ -7,8 +7,8 @@ use crate::{
     cq::Cq,
     device::{Device, PortAttrs, PortState},
     engine::{
-        Binding, Follower, LinkReport, Messages, NetworkWatch, Polling, ShardSet, Stack, StackConfig,
-        Threads, Wrapping, find_or_open, open_inproc, open_link,
+        Binding, Congestion, Follower, LinkReport, Messages, NetworkWatch, Polling, ShardSet, Stack,
+        StackConfig, Threads, Wrapping, find_or_open, open_inproc, open_link,
     },
     error::{AddressError, CreateError, Forked, OpenError},
     events::{AsyncEvent, AsyncQueue, EventError},
@@ -63,6 +63,7 @@ pub struct ContextOptions {
     ticks: bool,
     threads: Option<Threads>,
     messages: Option<Messages>,
+    congestion: Option<Congestion>,
     link: Option<LinkKind>,
     shared: bool,
     alone: bool,
@@ -78,6 +79,7 @@ impl Default for ContextOptions {
             ticks: true,
             threads: None,
             messages: None,
+            congestion: None,
             link: None,
             shared: true,
             alone: false,
@@ -87,7 +89,8 @@ impl Default for ContextOptions {
 
 impl ContextOptions {
     /// The defaults: a slot from the host service, the host's partition table, what the environment says about faults (`RXE_FAULT`) and captures
-    /// (`RXE_PCAP`), about waiting (`RXE_POLL`), the link (`RXE_LINK`), threads (`RXE_THREADS`) and the form of large messages (`RXE_MESSAGES`).
+    /// (`RXE_PCAP`), about waiting (`RXE_POLL`), the link (`RXE_LINK`), threads (`RXE_THREADS`), the form of large messages (`RXE_MESSAGES`)
+    /// and congestion (`RXE_CONGESTION`).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -171,6 +174,13 @@ impl ContextOptions {
         self
     }
 
+    /// What reliable connections do about congestion.
+    #[must_use]
+    pub const fn congestion(mut self, congestion: Congestion) -> Self {
+        (self.congestion, self.shared) = (Some(congestion), false);
+        self
+    }
+
     /// What packets leave by.
     #[must_use]
     pub const fn link(mut self, link: LinkKind) -> Self {
@@ -231,6 +241,7 @@ impl ContextOptions {
             ticks: self.ticks,
             threads: self.threads,
             messages: self.messages,
+            congestion: self.congestion,
             link: self.link,
             outage: None,
         }

@@ -28,6 +28,7 @@
 //! | `RXE_FAULT=loss=10,dup=5,...` | disturb packets, in thousandths; see [`net::FaultPlan::parse`] |
 //! | `RXE_RCVBUF`, `RXE_SNDBUF` | socket buffers: `max` (the default), `default` or bytes |
 //! | `RXE_MESSAGES=whole` | never send WRITEs and READs in parts, see [`Messages`] |
+//! | `RXE_CONGESTION=dcqcn@10gbit` | a rate for each reliable queue pair, see [`Congestion`] |
 //! | `RXE_NET_DISABLE=gso,gro,cbpf,mmsg` | do without these abilities of the system |
 //! | `RXE_SERVICE=off` | have the port alone; `embedded`: be the host service oneself; else the program that becomes it |
 //! | `RXE_CONFIG=FILE` | the host's configuration, see [`host::HostConfig`] |
@@ -68,7 +69,7 @@ pub use channel::{CompChannel, CqWaiter};
 pub use context::{Context, ContextOptions, HostPort, LinkState};
 pub use cq::Cq;
 pub use device::{Device, PortAttrs, PortState, VENDOR_ID, VENDOR_PART_ID, devices};
-pub use engine::{LinkReport, Messages, NetworkWatch, Polling, check_environment};
+pub use engine::{Congestion, LinkReport, Messages, NetworkWatch, Polling, check_environment};
 pub use error::{
     AddressError, CreateError, Forked, ModifyQpError, MrError, OpenError, PollError, PostListError,
     RegisterError, post_errno,
@@ -103,8 +104,8 @@ pub fn forks() -> u32 {
 pub use rxe_core::{
     num::{Key, Pkey, Psn, Qkey, Qpn},
     qp::{
-        Cause, ModifyError, Mtu, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType, Reason,
-        Reasons,
+        Cause, DcqcnParams, ModifyError, Mtu, PostError, QpAttrs, QpCaps, QpChange, QpConfig, QpState,
+        QpType, Reason, Reasons, TimelyParams,
     },
     region::WindowType,
     stats::{PortStats, QpStats},

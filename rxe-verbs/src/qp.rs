@@ -172,6 +172,9 @@ impl Qp {
                 settings.apply_keys(&mut state.endpoint, now(), view);
             }
             state.endpoint.use_pkeys(qpn, table);
+            if let Some(pacing) = stack.congestion.pacing() {
+                state.endpoint.pace(qpn, pacing);
+            }
             for cq in cqs.iter().flat_map(|(send, recv)| [send, recv]) {
                 state.use_queue(cq.ring());
             }
@@ -313,6 +316,13 @@ impl Qp {
     #[must_use]
     pub fn stats(&self) -> QpStats {
         self.shard.look(|state| state.endpoint.qp_stats(self.qpn)).ok().flatten().unwrap_or_default()
+    }
+
+    /// Bits per second at which it may send now, headers included. `None` if it has no rate of its own
+    /// ([`Congestion`](crate::Congestion)), and in a forked child.
+    #[must_use]
+    pub fn rate(&self) -> Option<u64> {
+        self.shard.look(|state| state.endpoint.pace_of(now(), self.qpn)).ok().flatten()
     }
 
     /// Why it refused the last request of its peer's that it refused, and why the last one of its own that failed did, since it was

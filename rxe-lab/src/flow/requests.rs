@@ -119,7 +119,7 @@ impl Requests {
         self.next.is_none()
     }
 
-    /// Takes a request packet in. `is_copy`: the same bytes were seen lately at another place.
+    /// Takes a request packet in; copies of one that was seen already are not for here.
     pub(super) fn take(&mut self, head: &Head, time: u64, place: Place) -> Outcome {
         let psn = head.bth.psn;
         let mut outcome = Outcome::default();

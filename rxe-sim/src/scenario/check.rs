@@ -2,7 +2,7 @@
 //! anybody has.
 
 use super::{Network, Recovery, Scenario, ScenarioError, Sizes, Switch, Traffic};
-use crate::units::Size;
+use crate::units::{Size, Span};
 
 /// Hosts of a network at most: their numbers have 16 bits in a packet.
 pub(super) const MOST_HOSTS: usize = 60_000;
@@ -43,6 +43,12 @@ impl Scenario {
             return wrong(
                 "adapter.window",
                 "selective repeat needs one, up to 4 MB: what receivers may have to keep",
+            );
+        }
+        if adapter.recovery == Recovery::Selective && adapter.timeout.min(adapter.short_timeout) == Span(0) {
+            return wrong(
+                "adapter.timeout",
+                "selective repeat needs timeouts above 0, or time would stand still",
             );
         }
         match adapter.dcqcn.gain {

@@ -6,7 +6,9 @@
 //! cache.
 
 mod calendar;
+mod event;
 mod host;
+mod recovery;
 mod switch;
 
 pub use host::address;
@@ -21,6 +23,7 @@ use crate::{
     units::SECOND,
 };
 use calendar::Calendar;
+use event::Event;
 use host::{Host, Placed, Progress};
 use std::collections::VecDeque;
 use switch::{Buffer, Ingress};
@@ -31,59 +34,6 @@ const ARENA: usize = 4200;
 const STRIDE: u32 = 1 << 14;
 /// Flows whose goodput is recorded at most.
 const MOST_RECORDED: usize = 64;
-
-/// Something that happens. The kind is in the top bits, the index below.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Event {
-    /// The first packet of a wire is at its end.
-    Arrive(usize),
-    /// A port has finished a packet.
-    Free(usize),
-    /// A pause frame has come to the sender of a wire.
-    Pause(usize),
-    /// One that ends the pause.
-    Resume(usize),
-    /// An endpoint's deadline.
-    Wake(usize),
-    /// A flow starts.
-    Start(usize),
-    /// A flow's timeout of selective repeat.
-    Silence(usize),
-    /// It is time to record.
-    Sample,
-}
-
-const INDEX: u32 = (1 << 28) - 1;
-
-impl Event {
-    const fn code(self) -> u32 {
-        let (kind, index) = match self {
-            Self::Arrive(wire) => (0, wire),
-            Self::Free(wire) => (1, wire),
-            Self::Pause(wire) => (2, wire),
-            Self::Resume(wire) => (3, wire),
-            Self::Wake(host) => (4, host),
-            Self::Start(flow) => (5, flow),
-            Self::Silence(flow) => (6, flow),
-            Self::Sample => (7, 0),
-        };
-        kind << 28 | index as u32
-    }
-
-    const fn from_code(code: u32) -> Self {
-        let index = (code & INDEX) as usize;
-        match code >> 28 {
-            0 => Self::Arrive(index),
-            1 => Self::Free(index),
-            2 => Self::Pause(index),
-            3 => Self::Resume(index),
-            4 => Self::Wake(index),
-            5 => Self::Start(index),
-            6 => Self::Silence(index),
-            _ => Self::Sample,
-        }
-    }
-}
 
 /// The sending end of a wire.
 #[derive(Debug, Default)]
@@ -143,6 +93,9 @@ pub struct Sample {
     pub queues: Vec<u64>,
     /// Bytes delivered of each recorded flow since the sample before.
     pub delivered: Vec<u64>,
+    /// Bits per second at which each recorded flow may send by its congestion control (its link's without any); 0 if it is not
+    /// under way.
+    pub rates: Vec<u64>,
 }
 
 /// What became of a flow.
@@ -430,12 +383,13 @@ impl World {
     }
 
     fn sample(&mut self) {
+        let rates = (0..self.recorded_flows).map(|flow| self.rate_of(flow)).collect();
         let placed = self.memory.0.borrow();
         let delivered =
             (0..self.recorded_flows).map(|flow| placed[flow] - self.last_delivered[flow]).collect();
         self.last_delivered.copy_from_slice(&placed[..self.recorded_flows]);
         let queues = self.watched.iter().map(|(wire, _)| self.ports[*wire].data.bytes).collect();
-        self.samples.push(Sample { at: self.now, queues, delivered });
+        self.samples.push(Sample { at: self.now, queues, delivered, rates });
         drop(placed);
         if let Some(every) = self.every {
             self.schedule(self.now + every, Event::Sample);
@@ -450,14 +404,14 @@ impl World {
         let packets = flow.size.div_ceil(mtu).max(1);
         let total = flow.size + packets * around + 20;
         let first = flow.size.min(mtu) + around + 16;
-        let (mut node, mut time, mut slowest) = (flow.src, 0, u64::MAX);
+        let (mut node, mut time, mut slowest) = (flow.src, 0_u64, u64::MAX);
         while node != flow.dst {
             let wire = self.topology.wires[self.topology.next(node, flow.dst, 0)];
-            time += wire.delay + serialization(first, wire.rate);
+            time = time.saturating_add(wire.delay + serialization(first, wire.rate));
             slowest = slowest.min(wire.rate);
             node = wire.to;
         }
-        time + serialization(total.saturating_sub(first), slowest)
+        time.saturating_add(serialization(total.saturating_sub(first), slowest))
     }
 
     /// What became of all flows.

@@ -11,6 +11,7 @@
 
 mod background;
 mod clock;
+mod congestion;
 mod hold;
 mod lanes;
 mod lookout;
@@ -31,6 +32,7 @@ mod transmit;
 mod wait;
 
 pub(crate) use clock::now;
+pub use congestion::Congestion;
 pub(crate) use lanes::lanes_of_tables;
 pub(crate) use lookout::{Descriptor, First};
 pub(crate) use mailbox::Mailbox;

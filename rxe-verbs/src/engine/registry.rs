@@ -1,6 +1,7 @@
 //! The stacks of this process: one for each set of bound addresses, shared by the contexts that use it.
 
 use super::{
+    congestion::Congestion,
     messages::Messages,
     polling::Polling,
     stack::{Stack, StackConfig},
@@ -184,6 +185,9 @@ impl Open {
         if config.messages.is_none() {
             config.messages = Some(Messages::from_environment()?);
         }
+        if config.congestion.is_none() {
+            config.congestion = Some(Congestion::from_environment()?);
+        }
         if config.threads.is_none() {
             config.threads = Some(Threads::from_environment()?);
         }
@@ -281,6 +285,7 @@ fn with_process(name: &str) -> String {
 pub fn check_environment() -> Result<(), ConfigError> {
     Polling::from_environment()?;
     Messages::from_environment()?;
+    Congestion::from_environment()?;
     Threads::from_environment()?;
     FaultPlan::from_environment()?;
     LinkKind::from_environment()?;

@@ -2,6 +2,7 @@
 
 use super::{
     background, clock,
+    congestion::Congestion,
     lookout::Lookout,
     messages::Messages,
     network::Network,
@@ -82,6 +83,8 @@ pub(crate) struct StackConfig {
     pub(crate) ticks: bool,
     /// In what form WRITEs leave; without one, as the environment says.
     pub(crate) messages: Option<Messages>,
+    /// What reliable connections do about congestion; without one, as the environment says.
+    pub(crate) congestion: Option<Congestion>,
     /// What its packets leave by; without one, as the environment says.
     pub(crate) link: Option<LinkKind>,
     /// How many shards it may have; without that, as the environment says.
@@ -122,6 +125,8 @@ pub(crate) struct Stack {
     pub(crate) lookout: Lookout,
     /// Of the process that made it.
     pub(super) generation: u32,
+    /// What reliable connections do about congestion.
+    pub(crate) congestion: Congestion,
     /// P_Key tables and lanes.
     pub(crate) settings: Arc<LiveSettings>,
     /// Top byte of its queue pair numbers.
@@ -218,6 +223,7 @@ impl Stack {
             wait: Arc::new(WaitPolicy::new(config.polling.unwrap_or_default(), config.ticks)),
             lookout: Lookout::default(),
             generation: generation(),
+            congestion: config.congestion.unwrap_or_default(),
             settings,
             slot,
             carries_v1,

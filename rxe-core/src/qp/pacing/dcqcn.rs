@@ -106,7 +106,7 @@ impl Dcqcn {
                 self.alpha *= 1.0 - self.params.gain;
                 self.alpha_due += self.params.alpha_timer.max(Duration::from_nanos(1));
             } else if rate {
-                self.timer_steps += 1;
+                self.timer_steps = self.timer_steps.saturating_add(1);
                 self.rate_due += self.params.rate_timer.max(Duration::from_nanos(1));
                 self.increase();
             } else {
@@ -121,7 +121,7 @@ impl Dcqcn {
         let least = self.timer_steps.min(self.byte_steps);
         if self.params.timer_alone {
             // Their stages are counted from 0: the first step is one of fast recovery if there are any.
-            self.target += match self.timer_steps.cmp(&(f + 1)) {
+            self.target += match self.timer_steps.cmp(&f.saturating_add(1)) {
                 Ordering::Less => 0.0,
                 Ordering::Equal => self.params.additive as f64,
                 Ordering::Greater => self.params.hyper as f64,
@@ -150,7 +150,7 @@ impl CongestionControl for Dcqcn {
         self.bytes += u64::from(bytes);
         if self.bytes >= self.params.byte_counter.max(1) {
             self.bytes = 0;
-            self.byte_steps += 1;
+            self.byte_steps = self.byte_steps.saturating_add(1);
             self.increase();
         }
     }
@@ -257,6 +257,9 @@ mod tests {
         // Two cuts in a row from 40 Gbit/s; the target is lowered so that steps show.
         control.target = LINE as f64 / 2.0;
         let mut rate = LINE / 4;
+        let mut endless = Dcqcn::new(DcqcnParams { recovery: u32::MAX, ..params });
+        endless.on_notified(at(1000));
+        assert!(endless.rate(at(2000)) > LINE / 2, "nothing but fast recovery");
         for (step, target) in [(1, 20_000), (2, 20_040), (3, 20_440), (4, 20_840)] {
             control.on_sent(at(1050 + 55 * step), 20_000_000);
             rate = u64::midpoint(rate, target * 1_000_000);

@@ -1,7 +1,7 @@
 //! Pacing: a queue pair that sends at a rate of its own, as cards do it whose hardware paces each queue pair.
 //!
 //! Sockets pace nothing, so queue pairs have none of this by default: the windows of [`super::flow`] look after them.
-//! [`Endpoint::pace`](crate::endpoint::Endpoint::pace) gives it to one. What sets the rate is a [`CongestionControl`]:
+//! [`Endpoint::pace`](crate::endpoint::Endpoint::pace) gives it to one, in simulations and in life. What sets the rate is a [`CongestionControl`]:
 //! [`LineRate`] (none), [`Dcqcn`] or [`Timely`].
 
 mod dcqcn;
@@ -51,6 +51,9 @@ pub struct Pacing {
     /// In a message an acknowledgement is asked for by every packet that ends so many bytes since the last one that asked; 0 for
     /// every packet, `u32::MAX` for message ends only.
     pub ask_after: u32,
+    /// How far it may be behind its rate and make up for that: packets that left late, because nobody looked at the clock in
+    /// time, do not slow those behind them. Zero where the clock is exact.
+    pub catch_up: Duration,
     /// Its clock.
     pub timing: Timing,
 }
@@ -109,7 +112,9 @@ impl Pacer {
         let rate = self.pacing.control.rate(now).max(1);
         self.pacing.control.on_sent(now, bytes);
         let nanos = u64::from(bytes).saturating_mul(8_000_000_000) / rate;
-        self.next = self.next.max(now) + Duration::from_nanos(nanos);
+        let behind = u64::try_from(self.pacing.catch_up.as_nanos()).unwrap_or(u64::MAX);
+        let earliest = Instant::from_nanos(now.nanos().saturating_sub(behind));
+        self.next = self.next.max(earliest) + Duration::from_nanos(nanos);
     }
 
     pub(crate) fn notified(&mut self, now: Instant) {

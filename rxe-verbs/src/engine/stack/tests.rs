@@ -47,6 +47,7 @@ fn stack(threads: Threads, has: u8) -> Arc<Stack> {
         polling: None,
         ticks: true,
         messages: None,
+        congestion: None,
         link: None,
         threads: Some(threads),
         outage: None,

@@ -12,6 +12,7 @@ mod script;
 pub use lane::FaultCounts;
 pub use log::FaultLog;
 pub(crate) use outage::Outage;
+pub(crate) use plan::parse_rate;
 pub use plan::{FaultPlan, WHOLE};
 pub use script::{HELP as SCRIPT_HELP, Script, ScriptError};
 

@@ -146,7 +146,7 @@ pub(super) fn parse_time(text: &str) -> Option<Duration> {
 }
 
 /// `1gbit`, a second; as bits.
-fn parse_rate(text: &str) -> Option<u64> {
+pub(crate) fn parse_rate(text: &str) -> Option<u64> {
     let units = [("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
     let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
     let number: f64 = number.parse().ok().filter(|number: &f64| number.is_finite())?;
