@@ -154,16 +154,7 @@ impl State {
     /// Sends the rest of a batch; false if the link has no room, and the batch is kept.
     fn send(&mut self, mut pending: Pending) -> bool {
         let Pending { batch, .. } = pending;
-        let transmit = Transmit {
-            src: batch.src,
-            dst: batch.dst,
-            ifindex: batch.ifindex,
-            source_port: batch.src_port,
-            tos: batch.tos,
-            hop_limit: batch.hop_limit,
-            encapsulation: batch.encapsulation,
-            segment_size: batch.segment,
-        };
+        let transmit = Transmit::from(&batch);
         while pending.sent < batch.count {
             // Asked anew each time: a route may turn out to be unable to segment.
             let path = self.link.path(batch.dst, batch.ifindex);

@@ -23,6 +23,7 @@ pub mod trace;
 mod udp;
 
 use core::net::IpAddr;
+use rxe_core::endpoint;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -65,6 +66,22 @@ pub struct Transmit {
     pub encapsulation: Encapsulation,
     /// Bytes of every segment but the last, at least 1.
     pub segment_size: usize,
+}
+
+impl From<&endpoint::Transmit> for Transmit {
+    /// What a link has to know of a batch that an endpoint has built.
+    fn from(batch: &endpoint::Transmit) -> Self {
+        Self {
+            src: batch.src,
+            dst: batch.dst,
+            ifindex: batch.ifindex,
+            source_port: batch.src_port,
+            tos: batch.tos,
+            hop_limit: batch.hop_limit,
+            encapsulation: batch.encapsulation,
+            segment_size: batch.segment,
+        }
+    }
 }
 
 /// One shard's way to the network.

@@ -242,16 +242,7 @@ impl Carrier for Ends {
 
     fn carry(&mut self, from: usize, batch: &endpoint::Transmit, packets: &[u8]) -> Vec<Datagram> {
         assert_ne!(batch.encapsulation, Encapsulation::Memory);
-        let transmit = Transmit {
-            src: batch.src,
-            dst: batch.dst,
-            ifindex: batch.ifindex,
-            source_port: batch.src_port,
-            tos: batch.tos,
-            hop_limit: batch.hop_limit,
-            encapsulation: batch.encapsulation,
-            segment_size: batch.segment,
-        };
+        let transmit = Transmit::from(batch);
         match self.links[from].send(&transmit, packets) {
             Ok(()) => {}
             Err(SendError::MessageTooLong { sent: 0 }) => return Vec::new(),

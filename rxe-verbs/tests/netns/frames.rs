@@ -101,8 +101,10 @@ impl TaggingSwitch {
                     // It looks now and then whether it is to end.
                     let Ok(len) = (&*from).read(&mut frame) else { continue };
                     let with_tag = [&frame[..12], &[0x81, 0x00, 0x60, 0x00], &frame[12..len]].concat();
-                    to.send_to(&with_tag, &there).unwrap();
-                    tagged.fetch_add(1, Ordering::Relaxed);
+                    // As at any switch, a frame is lost where the port's interface is down: hosts may go before it does.
+                    if to.send_to(&with_tag, &there).is_ok() {
+                        tagged.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             })
         });
