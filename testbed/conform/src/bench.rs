@@ -5,6 +5,7 @@ use crate::{
     conn::{Conn, Options},
     dut::{Dut, Feature, Handle, Wc},
     laws::Laws,
+    left::{LOOK, Left},
     link::{Arrival, Link},
     wire::{Ends, Packet, ends_of, op, take_apart},
 };
@@ -21,30 +22,6 @@ const MOST_KEPT: usize = 4000;
 const MOST_CALMS: u32 = 100;
 /// How long the bench looks at the link before it looks at the device again.
 const GLANCE: Duration = Duration::from_millis(1);
-/// How long it looks at the link at a time. A look that took longer, because the suite did not have a processor, counts as
-/// this long: a device on the same machine has had none either.
-const LOOK: Duration = Duration::from_millis(100);
-/// For how much longer than it was to something is waited for on the whole.
-const MOST_HELD: Duration = Duration::from_secs(120);
-
-/// What is left of the time that something may take.
-struct Left {
-    time: Duration,
-    end: Duration,
-}
-
-impl Left {
-    /// That long, from now on.
-    const fn new(within: Duration, now: Duration) -> Self {
-        Self { time: within, end: now.saturating_add(within).saturating_add(MOST_HELD) }
-    }
-
-    /// One more look has taken from then to now; whether there is time for another.
-    fn has_more(&mut self, start: Duration, now: Duration) -> bool {
-        self.time = self.time.saturating_sub(now.saturating_sub(start).min(LOOK));
-        !self.time.is_zero() && now < self.end
-    }
-}
 
 /// What happened, for reports.
 #[derive(Clone, Debug)]

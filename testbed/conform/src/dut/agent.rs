@@ -5,6 +5,7 @@ use super::{
     About, Access, Answer, Change, Cm, CmEvent, Dut, Feature, Handle, Mr, Qp, QpSpec, RecvWr, Refusal,
     SendWr, Space, State, Wc, WrOp, serve::hex,
 };
+use crate::left::{LOOK, Left};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::{
@@ -15,9 +16,6 @@ use std::{
 
 /// An agent that has not answered for that long is gone. Guests in emulation take a second now and then.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a look for an answer takes. If it took longer, because the suite did not have a processor, it counts as this long:
-/// an agent on the same machine has had none either.
-const LOOK: Duration = Duration::from_millis(500);
 /// No answer is longer.
 const MAX_LINE: usize = 16 << 20;
 
@@ -115,15 +113,16 @@ impl AgentDut {
 
     /// The next line, all of which has to come in time.
     fn line(&mut self, op: &str) -> Answer<Vec<u8>> {
-        let (mut left, mut line) = (self.patience, Vec::new());
+        let (clock, mut line) = (Instant::now(), Vec::new());
+        let (mut left, mut more) = (Left::new(self.patience, Duration::ZERO), true);
         loop {
-            if left.is_zero() {
+            if !more {
                 return Err(gone(format!("the agent does not answer {op} within {:?}", self.patience)));
             }
-            self.out.set_read_timeout(Some(left.min(LOOK))).map_err(gone)?;
-            let start = Instant::now();
+            self.out.set_read_timeout(Some(left.time.min(LOOK))).map_err(gone)?;
+            let start = clock.elapsed();
             let looked = self.lines.fill_buf();
-            left = left.saturating_sub(start.elapsed().min(LOOK));
+            more = left.has_more(start, clock.elapsed());
             let part = match looked {
                 Ok(part) => part,
                 Err(error)
