@@ -3,7 +3,7 @@
 
 use crate::proto::{
     CommId, Datagram, Guid, Message, PrivateData, RejectReason, SidrRep, SidrStatus,
-    machine::{Connection, Directory, Local, Peer, Rejection, State},
+    machine::{Connection, Directory, Local, Peer, Rejection, Route, State},
 };
 use rxe_core::{num::Qpn, time::Instant};
 use rxe_verbs::host::{self, Attendant, Letter, MAD_LEN, records};
@@ -55,6 +55,11 @@ impl Attendant for Undertaker {
                 };
                 Datagram { transaction: datagram.transaction, modifier: 0, message: rep.into() }
             }
+            // Whose connection it was has forgotten it.
+            Message::Dreq(_) => match Directory::default().route(&datagram) {
+                Route::Answer(answer) => answer,
+                _ => return None,
+            },
             _ => return None,
         };
         Some(answer.emit())
@@ -105,7 +110,7 @@ impl Attendant for Undertaker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::{Req, ServiceId};
+    use crate::proto::{Dreq, Req, ServiceId};
     use core::time::Duration;
 
     fn connection(number: u32) -> records::Connection {
@@ -147,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_nobody_waits_for_are_refused() {
+    fn requests_that_nobody_waits_for_are_refused_and_ends_agreed_to() {
         let mut undertaker = Undertaker::default();
         let service_id = ServiceId(0x106_0007);
         let req = Req { local_comm_id: CommId(9), service_id, ..Req::default() };
@@ -160,6 +165,10 @@ mod tests {
         let Message::SidrRep(rep) = Datagram::parse(&answer).unwrap().message else { panic!() };
         assert_eq!((rep.status, rep.request_id), (SidrStatus::UNSUPPORTED, CommId(8)));
         assert!(undertaker.unheard(&answer).is_none());
+        let dreq = Dreq { local_comm_id: CommId(7), remote_comm_id: CommId(0x7600_0001), ..Dreq::default() };
+        let answer = undertaker.unheard(&datagram(dreq.into()).emit()).unwrap();
+        let Message::Drep(drep) = Datagram::parse(&answer).unwrap().message else { panic!() };
+        assert_eq!((drep.remote_comm_id, drep.local_comm_id), (CommId(7), CommId(0x7600_0001)));
         assert!(undertaker.unheard(&[0; MAD_LEN]).is_none());
     }
 }

@@ -564,6 +564,18 @@ impl HostPort<'_> {
         self.0.unlisten(token);
     }
 
+    /// Asks the service whether this process is to answer a connection request that has come to all processes (RoCE v1), and that
+    /// it does not take. `request` is the same number for all of them. Does not wait.
+    pub fn ask_whose(&self, request: u64, service_id: u64, address: IpAddr) {
+        self.0.ask_whose(request, service_id, address);
+    }
+
+    /// Whether the service has said meanwhile that this process is to answer that request. False if it is asked again.
+    #[must_use]
+    pub fn is_ours(&self, request: u64) -> bool {
+        self.0.is_ours(request)
+    }
+
     /// Where this process keeps its live connections on record, for when it dies.
     #[must_use]
     pub fn records(&self) -> &SlotRecords {

@@ -5,7 +5,7 @@
  *
  * It speaks the protocol that agent.py beside it describes, of which it has what `rxe conform` calls: one JSON object a line
  * over TCP, each answered by one. Numbers are integers, bytes are hexadecimal digits. Whoever connects has 20 seconds to say
- * hello with the token, else is hung up on. Each connection is a process, so its end destroys whatever it has made; it can
+ * hello with the token, fewer while others knock, else is hung up on. Each connection is a process, so its end destroys whatever it has made; it can
  * neither start programs nor touch files. Beyond agent.py it has multicast groups, XRC targets and type 2 windows of any
  * device; it has no FLUSH, and no network faults. */
 #define _GNU_SOURCE
@@ -33,7 +33,8 @@
 
 /* Seconds for the first line; bytes of it, and of any later one; values in a line; how deep they nest. */
 enum { HELLO = 20, MAX_HELLO = 4096, MAX_LINE = 4 << 20, MAX_VALUES = 4096, MAX_DEPTH = 16 };
-/* Connections at a time; objects of one; pieces of a work request; milliseconds that any call may wait. */
+/* Connections at a time, and as many again that have not said hello; objects of one; pieces of a work request; milliseconds
+ * that any call may wait. */
 enum { MAX_CLIENTS = 16, MAX_OBJECTS = 1 << 20, MAX_SGE = 16, MAX_WAIT = 60000 };
 /* Of the queue pair numbers that nobody has: ids have no queue pair here. */
 enum { FIRST_QPN = 0x400000 };
@@ -884,12 +885,41 @@ static int op_query_qp(const struct value *args)
 	return 0;
 }
 
+/* The host joins a group as rdma_join_multicast would have it do, on the device's interface: else neither switches nor the
+ * interface let its packets through to a device that is software. It stays in it to the end of this process, so that what goes
+ * to which queue pair is the device's business alone. */
+static int host_joins(struct ibv_context *context, const union ibv_gid *group)
+{
+	static int sockets[2] = { -1, -1 };
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+	int four = !memcmp(group->raw, mapped, sizeof(mapped)), done;
+	struct ibv_gid_entry entry;
+
+	if (ibv_query_gid_ex(context, 1, 0, &entry, 0))
+		return refused("ibv_query_gid_ex");
+	if (sockets[four] < 0 && (sockets[four] = socket(four ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0)) < 0)
+		return refused("socket");
+	if (four) {
+		struct ip_mreqn wish = { .imr_ifindex = (int)entry.ndev_ifindex };
+
+		memcpy(&wish.imr_multiaddr, group->raw + 12, 4);
+		done = setsockopt(sockets[four], IPPROTO_IP, IP_ADD_MEMBERSHIP, &wish, sizeof(wish));
+	} else {
+		struct ipv6_mreq wish = { .ipv6mr_interface = entry.ndev_ifindex };
+
+		memcpy(&wish.ipv6mr_multiaddr, group->raw, 16);
+		done = setsockopt(sockets[four], IPPROTO_IPV6, IPV6_JOIN_GROUP, &wish, sizeof(wish));
+	}
+	/* It may be in it already. */
+	return done && errno != EADDRINUSE ? refused("joining the group") : 0;
+}
+
 static int member_of(const struct value *args, int joins)
 {
 	struct object *qp = get(args, "qp", QP);
 	union ibv_gid group;
 
-	if (!qp || gid_of(text(args, "group"), &group))
+	if (!qp || gid_of(text(args, "group"), &group) || (joins && host_joins(qp->qp->context, &group)))
 		return -1;
 	errno = joins ? ibv_attach_mcast(qp->qp, &group, 0) : ibv_detach_mcast(qp->qp, &group, 0);
 	return errno ? refused(joins ? "ibv_attach_mcast" : "ibv_detach_mcast") : 0;
@@ -971,6 +1001,8 @@ static int post_extended(struct object *qp, const struct value *wr, const struct
 
 	if (!ex)
 		return fail(EOPNOTSUPP, "no op '%s' here: the queue pair takes no extended posts", text(wr, "opcode"));
+	if (plain->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD && plain->num_sge != 1)
+		return fail(EINVAL, "an atomic has one piece, not %d", plain->num_sge);
 	ibv_wr_start(ex);
 	ex->wr_id = plain->wr_id;
 	ex->wr_flags = plain->send_flags;
@@ -1005,6 +1037,11 @@ static int post(struct object *qp, const struct value *from)
 
 	if (find(OPCODES, text(from, "opcode"), &opcode))
 		return fail(EOPNOTSUPP, "no op '%.40s' here", text(from, "opcode"));
+	/* The library would take what lies at the handle's place for a pointer. */
+	if ((qp->qp->qp_type == IBV_QPT_UD) != !!ah)
+		return fail(EINVAL, ah ? "an ah is for datagrams only" : "a datagram needs an ah");
+	if (qp->own)
+		return fail(EINVAL, "an XRC target sends nothing");
 	wr.opcode = opcode;
 	wr.send_flags = bits(member(from, "flags"), FLAGS);
 	wr.num_sge = pieces(from, sges);
@@ -1415,10 +1452,37 @@ static int send_all(int peer, const char *data, size_t length)
 	return 0;
 }
 
+/* A connection's process. Whoever has not said hello is a stranger. */
+enum standing { STRANGER, KNOWN, OUT };
+struct client {
+	pid_t process; /* 0: the place is free */
+	uint64_t age;  /* the higher, the younger */
+	enum standing standing;
+};
+
+/* Places, and how many clients are known, in memory that all processes share. */
+static struct {
+	unsigned known;
+	struct client places[2 * MAX_CLIENTS];
+} *clients;
+
+/* A stranger has said hello: whether it may stay. Not if the listener has sent it out meanwhile, or enough are here. */
+static int admit(struct client *client)
+{
+	enum standing was = STRANGER;
+
+	if (__atomic_add_fetch(&clients->known, 1, __ATOMIC_SEQ_CST) <= MAX_CLIENTS &&
+	    __atomic_compare_exchange_n(&client->standing, &was, KNOWN, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return 1;
+	__atomic_sub_fetch(&clients->known, 1, __ATOMIC_SEQ_CST);
+	return 0;
+}
+
 /* Serves one connection to its end. */
-static void serve(int peer, const char *token)
+static void serve(int peer, const char *token, struct client *client)
 {
 	static const char stranger[] = "{\"ok\": false, \"error\": \"wrong token\"}\n";
+	static const char full[] = "{\"ok\": false, \"error\": \"as many as may be are served already\"}\n";
 	static char line[MAX_LINE + 1];
 	size_t have = 0;
 	int known = 0;
@@ -1445,6 +1509,10 @@ static void serve(int peer, const char *token)
 			send_all(peer, stranger, sizeof(stranger) - 1);
 			return;
 		}
+		if (!known && !admit(client)) {
+			send_all(peer, full, sizeof(full) - 1);
+			return;
+		}
 		known = 1;
 		alarm(0);
 		answer(asked);
@@ -1453,6 +1521,53 @@ static void serve(int peer, const char *token)
 		have -= taken;
 		memmove(line, line + taken, have);
 	}
+}
+
+/* Frees the places of processes that have ended. */
+static void reap(void)
+{
+	pid_t ended;
+
+	while ((ended = waitpid(-1, NULL, WNOHANG)) > 0) {
+		for (int at = 0; at < 2 * MAX_CLIENTS; at++) {
+			struct client *client = &clients->places[at];
+
+			if (client->process != ended)
+				continue;
+			if (__atomic_load_n(&client->standing, __ATOMIC_SEQ_CST) == KNOWN)
+				__atomic_sub_fetch(&clients->known, 1, __ATOMIC_SEQ_CST);
+			client->process = 0;
+		}
+	}
+}
+
+/* A place for a connection. Where all of the strangers' are taken the oldest has to go, so that silence shuts nobody out. */
+static struct client *place(void)
+{
+	struct client *free_place = NULL, *oldest = NULL;
+	enum standing was = STRANGER;
+	int strangers = 0;
+
+	reap();
+	for (int at = 0; at < 2 * MAX_CLIENTS; at++) {
+		struct client *client = &clients->places[at];
+
+		if (!client->process) {
+			free_place = client;
+		} else if (__atomic_load_n(&client->standing, __ATOMIC_SEQ_CST) == STRANGER) {
+			strangers++;
+			oldest = oldest && oldest->age < client->age ? oldest : client;
+		}
+	}
+	if (strangers < MAX_CLIENTS)
+		return free_place;
+	/* It may say hello at this moment. */
+	if (!__atomic_compare_exchange_n(&oldest->standing, &was, OUT, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return free_place;
+	kill(oldest->process, SIGKILL);
+	waitpid(oldest->process, NULL, 0);
+	oldest->process = 0;
+	return oldest;
 }
 
 static int listener_of(const char *address, const char *port)
@@ -1477,7 +1592,7 @@ static int listener_of(const char *address, const char *port)
 int main(int argc, char **argv)
 {
 	const char *address = NULL, *port = "7000", *token = "";
-	int listener, clients = 0;
+	int listener;
 
 	for (int at = 1; at < argc; at += 2) {
 		const char **option = !strcmp(argv[at], "--bind")    ? &address
@@ -1495,28 +1610,38 @@ int main(int argc, char **argv)
 		fprintf(stderr, "agent: it needs --bind ADDRESS and --token WORD: nobody else is to drive this host's devices\n");
 		return 2;
 	}
+	clients = mmap(NULL, sizeof(*clients), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (clients == MAP_FAILED) {
+		fprintf(stderr, "agent: no memory: %s\n", strerror(errno));
+		return 1;
+	}
 	listener = listener_of(address, port);
 	printf("agent: listening\n");
 	fflush(stdout);
-	for (;;) {
+	for (uint64_t age = 0;; age++) {
 		int peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC), on = 1;
-		pid_t child;
+		struct client *client;
 
-		while (clients && waitpid(-1, NULL, WNOHANG) > 0)
-			clients--;
 		if (peer < 0)
 			continue;
-		child = clients < MAX_CLIENTS ? fork() : -1;
-		if (!child) {
-			close(listener);
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			setsockopt(peer, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-			setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-			serve(peer, token);
-			op_close_all(&nothing);
-			_exit(0);
+		client = place();
+		if (client) {
+			pid_t process;
+
+			client->age = age;
+			client->standing = STRANGER;
+			process = fork();
+			if (!process) {
+				close(listener);
+				prctl(PR_SET_PDEATHSIG, SIGKILL);
+				setsockopt(peer, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+				setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+				serve(peer, token, client);
+				op_close_all(&nothing);
+				_exit(0);
+			}
+			client->process = process > 0 ? process : 0;
 		}
-		clients += child > 0;
 		close(peer);
 	}
 }

@@ -14,7 +14,7 @@ PROTOCOL
   Flag sets are lists of names (or one integer). QP numbers, keys, PSNs are integers.
 
   An agent that was started with --token is for hosts which others can reach: a connection has to begin with a hello that
-  has the token, else it is ended, and only the ops on verbs and rdma_cm are there (no programs, files or network faults).
+  has the token within 20 seconds (less where many wait that have said nothing), else it is ended, and only the ops on verbs and rdma_cm are there (no programs, files or network faults).
 
 GENERAL
   ping {}                               -> "pong"
@@ -153,11 +153,13 @@ CONNECTION MANAGER (librdmacm; ids have no queue pair, and a queue pair number t
 
 import argparse
 import base64
+import contextlib
 import hmac
 import itertools
 import json
 import os
 import platform
+import socket
 import socketserver
 import sys
 import threading
@@ -307,6 +309,31 @@ def answer(session, line, ops=OPS):
         return failure
 
 
+class Strangers:
+    """Connections that have not said hello: each for a while, and so many that silence shuts nobody out."""
+
+    def __init__(self, most=16, seconds=20):
+        self.most = most
+        self.seconds = seconds
+        self.lock = threading.Lock()
+        self.waiting = []
+
+    def enter(self, stream):
+        """One more; where there are too many the oldest is hung up on."""
+        stream.settimeout(self.seconds)
+        with self.lock:
+            self.waiting.append(stream)
+            if len(self.waiting) > self.most:
+                with contextlib.suppress(OSError):
+                    self.waiting.pop(0).shutdown(socket.SHUT_RDWR)
+
+    def leave(self, stream):
+        """It has said hello, or is gone."""
+        with self.lock:
+            if stream in self.waiting:
+                self.waiting.remove(stream)
+
+
 class Connection(socketserver.StreamRequestHandler):
     disable_nagle_algorithm = True
 
@@ -314,6 +341,8 @@ class Connection(socketserver.StreamRequestHandler):
         session = Session()
         token = self.server.token
         unknown, ops = bool(token), GUARDED_OPS if token else OPS
+        if unknown:
+            self.server.strangers.enter(self.request)
         try:
             while True:
                 # A stranger may not fill our memory.
@@ -323,12 +352,16 @@ class Connection(socketserver.StreamRequestHandler):
                 if unknown and not is_known(line, token):
                     self.wfile.write(b'{"ok": false, "error": "wrong token"}\n')
                     break
+                if unknown:
+                    self.server.strangers.leave(self.request)
+                    self.request.settimeout(None)
                 unknown = False
                 reply = json.dumps(answer(session, line, ops))
                 self.wfile.write(reply.encode() + b"\n")
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):
             pass
         finally:
+            self.server.strangers.leave(self.request)
             for error in session.close_all():
                 print(f"agent: left behind: {error}")
 
@@ -337,6 +370,10 @@ class Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 64
+
+    def __init__(self, *how):
+        super().__init__(*how)
+        self.strangers = Strangers()
 
 
 def wait_gids(wanted, seconds):

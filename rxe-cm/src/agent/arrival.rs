@@ -14,7 +14,7 @@ use crate::{
 };
 use core::sync::atomic::Ordering;
 use rxe_core::num::Psn;
-use rxe_verbs::{AddressVector, Context, Gid, GidType, Mtu, QpType, Qpn, host::note_peer};
+use rxe_verbs::{AddressVector, Context, Gid, Mtu, QpType, Qpn, host::note_peer};
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -106,8 +106,7 @@ impl Turn<'_> {
         match self.judge_request(arrival, req) {
             Ok(listener) => self.take_request(arrival, datagram, &listener),
             Err(_) if self.may_wait(req.service_id, arrival) => {}
-            // Of RoCE v1 every process of the host hears, and another one may be listening.
-            Err(_) if arrival.gid_type == GidType::RoceV1 => {
+            Err(_) if !self.is_ours_to_refuse(arrival) => {
                 self.agent.counters.unknown.fetch_add(1, Ordering::Relaxed);
             }
             Err(why) => {

@@ -125,6 +125,9 @@ impl Turn<'_> {
         match self.judge_sidr(arrival, req) {
             Ok(listener) => self.take_sidr(arrival, datagram, req, &listener),
             Err(_) if self.may_wait(req.service_id, arrival) => {}
+            Err(_) if !self.is_ours_to_refuse(arrival) => {
+                self.agent.counters.unknown.fetch_add(1, Ordering::Relaxed);
+            }
             Err(status) => {
                 self.agent.counters.refused.fetch_add(1, Ordering::Relaxed);
                 let rep = SidrRep {

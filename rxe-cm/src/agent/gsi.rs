@@ -36,8 +36,8 @@ pub(crate) struct Arrival {
     /// The sender's queue pair; 1 for a connection manager.
     pub(crate) src_qp: Qpn,
     pub(crate) mad: [u8; MAD],
-    /// It has waited for somebody to listen.
-    pub(crate) has_waited: bool,
+    /// How often it has waited: for somebody to listen, then for the host service to say who answers.
+    pub(crate) waits: u8,
 }
 
 /// Queue pair 1 and what belongs to it.
@@ -120,14 +120,7 @@ impl Gsi {
         let (header, mad) = bytes.split_first_chunk::<GRH>()?;
         let (src, dst) = addresses(header)?;
         let gid_type = gid_type(header);
-        Some(Arrival {
-            src,
-            dst,
-            gid_type,
-            src_qp: completion.src_qp,
-            mad: mad.try_into().ok()?,
-            has_waited: false,
-        })
+        Some(Arrival { src, dst, gid_type, src_qp: completion.src_qp, mad: mad.try_into().ok()?, waits: 0 })
     }
 
     pub(super) fn interrupt(&self) {

@@ -6,7 +6,9 @@ use super::{Turn, gsi::Arrival};
 use crate::proto::ServiceId;
 use core::time::Duration;
 use rxe_core::time::Instant;
+use rxe_verbs::GidType;
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// How long one waits.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -24,6 +26,13 @@ struct Request {
     due: Instant,
 }
 
+/// The same number in all processes that a request has come to.
+fn number_of(arrival: &Arrival) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (arrival.src, arrival.dst, arrival.mad).hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Unheard {
     /// When the first is to be refused.
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -34,12 +43,29 @@ impl Unheard {
 impl Turn<'_> {
     /// Whether a request waits now, instead of being refused.
     pub(super) fn may_wait(&mut self, service: ServiceId, arrival: &Arrival) -> bool {
-        let waits = !arrival.has_waited && !self.is_listened_to(service) && self.state.unheard.0.len() < MOST;
-        if waits {
-            let arrival = Arrival { has_waited: true, ..*arrival };
-            self.state.unheard.0.push_back(Request { service, arrival, due: self.now + PATIENCE });
+        if self.state.unheard.0.len() >= MOST {
+            return false;
         }
-        waits
+        let shared = arrival.gid_type == GidType::RoceV1;
+        match (arrival.waits, self.agent.home.host_port()) {
+            (0, _) if !self.is_listened_to(service) => {}
+            // Every process of the host hears those of RoCE v1, and another one may listen.
+            (0 | 1, Some(port)) if shared => port.ask_whose(number_of(arrival), service.0, arrival.dst),
+            _ => return false,
+        }
+        let waits = if shared && self.is_listened_to(service) { 2 } else { arrival.waits + 1 };
+        let arrival = Arrival { waits, ..*arrival };
+        self.state.unheard.0.push_back(Request { service, arrival, due: self.now + PATIENCE });
+        true
+    }
+
+    /// Whether a request that this process does not take is its to refuse.
+    pub(super) fn is_ours_to_refuse(&self, arrival: &Arrival) -> bool {
+        match self.agent.home.host_port() {
+            Some(port) if arrival.gid_type == GidType::RoceV1 => port.is_ours(number_of(arrival)),
+            // Others come by the service, or nobody else has the port.
+            _ => true,
+        }
     }
 
     /// Somebody listens who did not.

@@ -27,7 +27,7 @@ pub struct Letter {
 
 /// Who speaks for those who cannot.
 pub trait Attendant: Send {
-    /// A request that no process listens for; what to answer, if anything.
+    /// A request that no process listens for, or the end of a connection that none has; what to answer, if anything.
     fn unheard(&mut self, mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]>;
 
     /// A process has died with this connection on record.

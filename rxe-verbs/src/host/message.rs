@@ -14,8 +14,9 @@ use std::{net::IpAddr, ops::RangeInclusive};
 
 /// Versions of these messages that this release speaks. In version 1 all processes had the records of all, and the vault had no
 /// file of each; in version 2 nothing was counted by address; in version 3 there was one P_Key table for all, which never changed; in
-/// version 4 nobody told which hosts it had met; in version 5 nobody managed, and listeners had no numbers.
-pub(crate) const VERSIONS: RangeInclusive<u16> = 6..=6;
+/// version 4 nobody told which hosts it had met; in version 5 nobody managed, and listeners had no numbers; in version 6 nobody asked
+/// whose a request is.
+pub(crate) const VERSIONS: RangeInclusive<u16> = 7..=7;
 /// The number of the question that [`ToService::Told`] answers when a client leaves: none.
 pub(crate) const LAST_WORD: u32 = 0;
 /// Bytes of a message at most.
@@ -226,6 +227,14 @@ pub(crate) enum ToService {
     },
     /// Managers: send this.
     SendMad(ManagedMad),
+    /// A request that has come to all processes is not for me: am I to answer it all the same? Answered by `Whose`.
+    Whose {
+        /// The same number for all that it has come to.
+        request: u64,
+        service_id: u64,
+        /// Which of our addresses it was sent to.
+        address: IpAddr,
+    },
 }
 
 /// To a client.
@@ -259,6 +268,11 @@ pub(crate) enum ToClient {
     },
     /// A management datagram for you.
     Mad(ManagedMad),
+    /// Whether you are to answer that request.
+    Whose {
+        request: u64,
+        yours: bool,
+    },
 }
 
 /// Encodes a message.
@@ -305,10 +319,10 @@ mod tests {
 
     #[test]
     fn versions_meet_or_one_is_told_to_upgrade() {
-        assert_eq!(hello(6, 6).agree(), Ok(6));
-        assert_eq!(hello(1, 9).agree(), Ok(6));
-        assert!(hello(5, 5).agree().unwrap_err().contains("upgrade the program"));
-        assert!(hello(7, 8).agree().unwrap_err().contains("upgrade it"));
+        assert_eq!(hello(7, 7).agree(), Ok(7));
+        assert_eq!(hello(1, 9).agree(), Ok(7));
+        assert!(hello(6, 6).agree().unwrap_err().contains("upgrade the program"));
+        assert!(hello(8, 9).agree().unwrap_err().contains("upgrade it"));
     }
 
     /// The layout that every release must understand.

@@ -5,6 +5,7 @@ use crate::{
     conn::{Conn, Options},
     dut::{Dut, Feature, Handle, Wc},
     laws::Laws,
+    left::{LOOK, Left},
     link::{Arrival, Link},
     wire::{Ends, Packet, ends_of, op, take_apart},
 };
@@ -227,16 +228,17 @@ impl World {
     /// # Errors
     /// If the link is down.
     pub fn take(&mut self, qpn: u32, within: Duration) -> Outcome<Option<Got>> {
-        let end = self.now() + within;
+        let (mut left, mut more) = (Left::new(within, self.now()), !within.is_zero());
         loop {
             if let Some(at) = self.inbox.iter().position(|got| got.dest_qp == Some(qpn)) {
                 return Ok(self.inbox.remove(at));
             }
-            let now = self.now();
-            if now >= end {
+            if !more {
                 return Ok(None);
             }
-            self.listen(end - now)?;
+            let start = self.now();
+            self.listen(left.time.min(LOOK))?;
+            more = left.has_more(start, self.now());
         }
     }
 
@@ -249,16 +251,17 @@ impl World {
         within: Duration,
         mut look: impl FnMut(&mut Self) -> Outcome<Option<T>>,
     ) -> Outcome<Option<T>> {
-        let end = self.now() + within;
+        let (mut left, mut more) = (Left::new(within, self.now()), !within.is_zero());
         loop {
+            let start = self.now();
             if let Some(found) = look(self)? {
                 return Ok(Some(found));
             }
-            let now = self.now();
-            if now >= end {
+            if !more {
                 return Ok(None);
             }
-            self.listen(GLANCE.min(end - now))?;
+            self.listen(GLANCE.min(left.time))?;
+            more = left.has_more(start, self.now());
         }
     }
 

@@ -15,6 +15,7 @@ pub mod cm;
 pub mod conn;
 pub mod dut;
 pub mod laws;
+mod left;
 pub mod link;
 pub mod replay;
 pub mod report;

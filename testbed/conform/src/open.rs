@@ -235,8 +235,6 @@ impl Which {
 /// The list of differences that comes with the suite.
 pub(crate) fn shipped_differences(name: &str) -> &'static str {
     match name {
-        "rocev1" => include_str!("../expected/rocev1.toml"),
-        "dropin-dropin" => include_str!("../expected/dropin-dropin.toml"),
         "dropin" => include_str!("../expected/dropin.toml"),
         "kernel-6.1" => include_str!("../expected/kernel-6.1.toml"),
         "kernel-6.12" => include_str!("../expected/kernel-6.12.toml"),

@@ -5,6 +5,7 @@ mod attach;
 mod mads;
 mod observe;
 mod start;
+mod whose;
 
 use super::{
     message::{LAST_WORD, Listen, Packet, ToClient, ToService, encode, parts},
@@ -101,6 +102,7 @@ struct Shared {
     settings: Arc<LiveSettings>,
     listeners: Mutex<HashMap<u32, Listener>>,
     answered: Condvar,
+    verdicts: whose::Verdicts,
     stop: Event,
     stopped: AtomicBool,
 }
@@ -132,6 +134,7 @@ impl Host {
             settings: Arc::clone(settings),
             listeners: Mutex::default(),
             answered: Condvar::new(),
+            verdicts: whose::Verdicts::default(),
             stop: Event::new()?,
             stopped: AtomicBool::new(false),
         });
@@ -277,6 +280,7 @@ impl Shared {
                 }
             }
             ToClient::Settings(settings) => self.adopt(settings),
+            ToClient::Whose { request, yours } => self.verdicts.note(request, yours),
             _ => {}
         }
     }

@@ -187,6 +187,10 @@ impl Service {
                 self.listeners.remove(usize::from(*slot), token);
                 self.listeners_changed();
             }
+            (ToService::Whose { request, service_id, address }, Kind::Member(slot)) => {
+                let yours = self.is_to_answer(*slot, request, service_id, address);
+                self.answer(key, &ToClient::Whose { request, yours });
+            }
             (ToService::HandOn(packet), Kind::Member(slot)) => {
                 let slot = *slot;
                 if !packet.is_sound() {

@@ -69,7 +69,8 @@ impl Courier {
 }
 
 impl Service {
-    /// A request for which nobody listens is refused, so that its sender need not wait.
+    /// A request for which nobody listens is refused, and the end of a connection that nobody has agreed to, so that the sender
+    /// need not wait.
     pub(super) fn refuse(&mut self, meta: &RunMeta, packet: &Packet<'_>) {
         self.counters.unheard += 1;
         let Ok(mad) = <&[u8; MAD_LEN]>::try_from(packet.payload) else { return };

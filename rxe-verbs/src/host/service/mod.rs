@@ -22,6 +22,7 @@ mod reload;
 mod share;
 mod succession;
 mod unheard;
+mod whose;
 
 use super::{
     config::HostConfig,
@@ -191,6 +192,8 @@ pub struct Service {
     askers: HashMap<packets::Asker, u8>,
     /// Requests that nobody listens for yet.
     unheard: Unheard,
+    /// Requests that came to all processes.
+    answered: whose::Answered,
     probes: Probes,
     asks: Asks,
     mads: Mads,
@@ -251,6 +254,7 @@ impl Service {
             trackers: HashMap::new(),
             askers: HashMap::new(),
             unheard: Unheard::default(),
+            answered: whose::Answered::default(),
             probes: Probes::default(),
             asks: Asks::default(),
             mads: Mads::default(),
@@ -401,8 +405,9 @@ impl Service {
             |fd: &Option<Kept<OwnedFd>>| fd.as_ref().map(|fd| fd.try_clone().map(out_of_the_way)).transpose();
         let system = |action| move |source| OpenError::System { action, source };
         let clones = copy(&own.v4).and_then(|v4| Ok(GroupSockets { v4, v6: copy(&own.v6)? }));
+        // What it sends itself goes from a port of its own, as everybody's does.
         let config =
-            UdpConfig { pool: 0, slots: None, recv_buffer: BufferSize::Largest, ..UdpConfig::default() };
+            UdpConfig { pool: 1, slots: None, recv_buffer: BufferSize::Largest, ..UdpConfig::default() };
         let link = UdpLink::from_sockets(clones.map_err(system("copy a socket"))?, &config)?;
         for fd in link.sockets() {
             watch(&self.epoll, fd, Token::Link).map_err(system("wait for packets"))?;

@@ -28,6 +28,8 @@ const RECEIVES: usize = 8;
 const REQUESTS: [u16; 2] = [0x10, 0x17];
 /// Where both have their service ID, behind the MAD's header.
 const SERVICE_ID: core::ops::Range<usize> = MAD_HEADER_LEN + 8..MAD_HEADER_LEN + 16;
+/// Disconnect request (IBTA vol. 1, 12.6.10).
+const DREQ: u16 = 0x15;
 /// Reject (IBTA vol. 1, 12.6.7), and the reason of who has given up (12.6.7.2).
 const REJ: u16 = 0x12;
 const TIMEOUT: u16 = 4;
@@ -91,6 +93,8 @@ enum Fate {
     Multicast,
     /// A management datagram that is not the connection manager's.
     Management,
+    /// The end of a connection that no process has: it is agreed to, so that the peer need not ask again.
+    Ended,
     Drop,
 }
 
@@ -139,6 +143,14 @@ impl Service {
             }
             Some(Fate::Multicast) => self.give_to_all(meta, bytes),
             Some(Fate::Management) => self.manage(meta, bytes),
+            Some(Fate::Ended) => {
+                if let Ok(packet) = Decoded::decode(bytes)
+                    && !meta.dst.is_multicast()
+                    && self.judge(meta, bytes).is_some()
+                {
+                    self.refuse(meta, &packet);
+                }
+            }
             Some(Fate::Drop) => self.counters.dropped += 1,
             None => self.counters.corrupt += 1,
         }
@@ -180,6 +192,9 @@ impl Service {
         }
         if REQUESTS.contains(&header.attribute) {
             return Some(Fate::Dispatch(u64::from_be_bytes(service_id)));
+        }
+        if header.attribute == DREQ {
+            return Some(Fate::Ended);
         }
         let asker = asker_of_rej(packet.payload);
         Some(asker.map_or(Fate::Drop, |asker| Fate::GivenUp(self.askers.get(&asker).copied())))

@@ -82,7 +82,7 @@ impl Service {
         }
     }
 
-    fn listener_of(&self, service_id: u64, address: IpAddr) -> Option<u8> {
+    pub(super) fn listener_of(&self, service_id: u64, address: IpAddr) -> Option<u8> {
         self.listeners.find(service_id, address).and_then(|owner| u8::try_from(owner).ok())
     }
 

@@ -134,8 +134,11 @@ const CASES: &[Case] = &[
             c.request(Packet::of(op::SEND_MIDDLE))?;
             let last = c.request(Packet::of(op::SEND_LAST))?;
             c.respond(first.psn.unwrap_or(0), Packet::of(op::ACK).msn(0))?;
-            c.rx(Packet::of(op::SEND_MIDDLE).psn(first.psn.unwrap_or(0) + 1))?;
-            c.ack(last.psn.unwrap_or(0))?;
+            let middle = c.rx(Packet::of(op::SEND_MIDDLE).psn(first.psn.unwrap_or(0) + 1))?;
+            // As a responder does, which answers each of them: the device may send no more before it has heard something.
+            c.respond(middle.at_psn(), Packet::of(op::ACK).msn(0))?;
+            c.rx(Packet::of(op::SEND_LAST).psn(last.at_psn()))?;
+            c.ack(last.at_psn())?;
             c.done(Kind::Send, wr).map(|_| ())
         },
     ),

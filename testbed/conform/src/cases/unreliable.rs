@@ -92,6 +92,9 @@ const UC: &[Case] = &[
     must("UC.SEND.3", "A SEND without a receive is dropped, and the next one arrives", "IBTA 9.8.2.2", |b| {
         let mut c = uc(b)?;
         c.tx(Packet::of(op::SEND_ONLY).data(vec![1; 8]))?;
+        // What came before this one has been dealt with when it is in memory.
+        c.tx(c.write(8, &[2; 8]))?;
+        c.comes_to_hold(8, &[2; 8])?;
         c.quiet()?;
         let posted = c.post_recv(64)?;
         next_arrives(&mut c, posted.wr_id, posted.offset)

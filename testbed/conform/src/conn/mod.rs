@@ -212,10 +212,10 @@ impl Conn {
         self.world.borrow().calm()
     }
 
-    /// How long the device may take to answer.
+    /// How long the device may take to answer, or to send again where the connection is about that.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        self.world.borrow().patience()
+        self.world.borrow().patience() + self.options.silence()
     }
 
     /// The present, since the link was opened.

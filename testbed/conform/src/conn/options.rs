@@ -2,6 +2,7 @@
 
 use super::Objects;
 use crate::dut::{Access, Attrs, Av, Change, QpSpec, Service, State};
+use std::time::Duration;
 
 /// How a connection is to be.
 #[derive(Clone, Debug)]
@@ -79,6 +80,15 @@ fn is_reliable(service: Service) -> bool {
 }
 
 impl Options {
+    /// How long the device may wait for an answer before it sends again: four times the timeout (IBTA vol. 1, 9.7.6.1.3). Zero
+    /// where that is longer than any case waits for.
+    pub(super) fn silence(&self) -> Duration {
+        match self.timeout {
+            code @ 1..=19 => Duration::from_nanos((4 * 4096) << code),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// What its queue pair is made of.
     pub(super) fn spec(&self, objects: &Objects) -> QpSpec {
         QpSpec {

@@ -2,7 +2,7 @@
 
 use super::{Conn, LOCAL, Posted, RECEIVES};
 use crate::{
-    bench::Got,
+    bench::{Got, World},
     case::{Outcome, broken, check},
     dut::{Av, Flag, Handle, Kind, RecvWr, SendWr, Sge, Wc, WrOp},
 };
@@ -120,6 +120,20 @@ impl Conn {
     /// If it holds others.
     pub fn holds(&self, offset: usize, data: &[u8]) -> Outcome {
         same_bytes("the memory aimed at", &self.get(offset, data.len())?, data)
+    }
+
+    /// The rule is broken unless that memory holds these bytes sooner or later.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn comes_to_hold(&self, offset: usize, data: &[u8]) -> Outcome {
+        let patience = self.patience();
+        let landed = |world: &mut World| {
+            let found = world.dut.mem_read(&self.objects.target, offset, data.len())?;
+            Ok((found == data).then_some(()))
+        };
+        let found = self.world.borrow_mut().until(patience, landed)?;
+        check(found.is_some(), || format!("nothing was written at {offset} for {patience:?}"))
     }
 
     /// Writes the device's own memory, from which it sends.

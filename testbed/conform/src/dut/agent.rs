@@ -5,6 +5,7 @@ use super::{
     About, Access, Answer, Change, Cm, CmEvent, Dut, Feature, Handle, Mr, Qp, QpSpec, RecvWr, Refusal,
     SendWr, Space, State, Wc, WrOp, serve::hex,
 };
+use crate::left::{LOOK, Left};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::{
@@ -112,14 +113,17 @@ impl AgentDut {
 
     /// The next line, all of which has to come in time.
     fn line(&mut self, op: &str) -> Answer<Vec<u8>> {
-        let (start, mut line) = (Instant::now(), Vec::new());
+        let (clock, mut line) = (Instant::now(), Vec::new());
+        let (mut left, mut more) = (Left::new(self.patience, Duration::ZERO), true);
         loop {
-            let left = self.patience.saturating_sub(start.elapsed());
-            if left.is_zero() {
+            if !more {
                 return Err(gone(format!("the agent does not answer {op} within {:?}", self.patience)));
             }
-            self.out.set_read_timeout(Some(left)).map_err(gone)?;
-            let part = match self.lines.fill_buf() {
+            self.out.set_read_timeout(Some(left.time.min(LOOK))).map_err(gone)?;
+            let start = clock.elapsed();
+            let looked = self.lines.fill_buf();
+            more = left.has_more(start, clock.elapsed());
+            let part = match looked {
                 Ok(part) => part,
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) =>

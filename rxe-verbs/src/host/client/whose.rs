@@ -1,0 +1,87 @@
+//! Connection requests that come to all processes of the host (those of RoCE v1), and that none of them takes: the service says
+//! which process is to answer.
+
+use super::{Host, Shared, lock};
+use crate::{
+    host::message::{ToService, encode},
+    sys::fork::is_own,
+};
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Mutex, PoisonError},
+};
+
+/// Requests that may be asked about at a time; more than that are passed by, and asked again by their senders.
+const MOST: usize = 256;
+
+/// What was asked, and what the service has said.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts(Mutex<HashMap<u64, Option<bool>>>);
+
+impl Verdicts {
+    fn begin(&self, request: u64) -> bool {
+        let mut all = lock(&self.0);
+        if all.len() >= MOST {
+            // Of those nobody has come back for.
+            all.clear();
+        }
+        all.insert(request, None).is_none()
+    }
+
+    pub(super) fn note(&self, request: u64, yours: bool) {
+        if let Some(verdict) = lock(&self.0).get_mut(&request) {
+            *verdict = Some(yours);
+        }
+    }
+
+    fn take(&self, request: u64) -> bool {
+        lock(&self.0).remove(&request).flatten() == Some(true)
+    }
+}
+
+impl Host {
+    /// Asks the service whether this process is to answer a request. Does not wait.
+    pub(crate) fn ask_whose(&self, request: u64, service_id: u64, address: IpAddr) {
+        if is_own(self.generation) && self.shared.verdicts.begin(request) {
+            self.shared.mention(&ToService::Whose { request, service_id, address });
+        }
+    }
+
+    /// Whether the service has said that this process is to answer that request.
+    pub(crate) fn is_ours(&self, request: u64) -> bool {
+        is_own(self.generation) && self.shared.verdicts.take(request)
+    }
+}
+
+impl Shared {
+    /// Says something that may be lost, if the service is too busy or gone.
+    fn mention(&self, message: &ToService) {
+        let channel = self.channel.read().unwrap_or_else(PoisonError::into_inner);
+        if channel.is_intact() {
+            let _ = channel.send(&encode(message), &[]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_verdict_that_was_asked_for_counts_and_once() {
+        let verdicts = Verdicts::default();
+        verdicts.note(1, true);
+        assert!(!verdicts.take(1), "nobody asked");
+        assert!(verdicts.begin(1) && !verdicts.begin(1), "asked once");
+        verdicts.note(1, true);
+        assert!(verdicts.take(1) && !verdicts.take(1));
+        verdicts.begin(2);
+        assert!(!verdicts.take(2), "no answer yet");
+        verdicts.begin(3);
+        verdicts.note(3, false);
+        assert!(!verdicts.take(3), "somebody else's");
+        (0..10_000).for_each(|request| _ = verdicts.begin(request));
+        assert!(lock(&verdicts.0).len() <= MOST);
+    }
+}
