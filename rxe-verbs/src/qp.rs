@@ -161,6 +161,8 @@ impl Qp {
     ) -> Result<Self, CreateError> {
         let context = pd.context();
         let stack = &context.0.stack;
+        // Before the settings are asked, whose lock is never free in a child of a process that was at them.
+        stack.check()?;
         let shard = stack
             .shard_for(&config)
             .map_err(|source| CreateError::System { action: "start the background thread", source })?;
