@@ -19,8 +19,8 @@ use common::{LASTING, text};
 use netns::Namespace;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, listen, recv, socket};
 use stage::{
-    End, JOIN, NAME, OBSERVE, REQ, SERVICE, SIDR_REP, SIDR_REQ, Service, exchange, group_sockets, hello,
-    listens, mad, observe, raw, say_raw, until,
+    End, JOIN, NAME, OBSERVE, REQ, SERVICE, SIDR_REP, SIDR_REQ, Service, VERSION, exchange, group_sockets,
+    hello, listens, mad, observe, raw, say_raw, until,
 };
 use std::{
     fs,
@@ -126,8 +126,9 @@ fn releases_meet_or_say_who_is_to_upgrade() {
         buffer[..len].to_vec()
     };
     let welcome = answer(1, 9, JOIN);
-    assert_eq!(welcome[..2], [0, 6], "{welcome:?}");
-    for (oldest, newest, words) in [(1, 5, "upgrade the program"), (7, 9, "upgrade it")] {
+    assert_eq!(welcome[..2], [0, VERSION], "{welcome:?}");
+    for (oldest, newest, words) in [(1, VERSION - 1, "upgrade the program"), (VERSION + 1, 99, "upgrade it")]
+    {
         let refusal = answer(oldest, newest, JOIN);
         let said = String::from_utf8_lossy(&refusal).into_owned();
         assert!(refusal[0] == 1 && said.contains(words) && said.contains("9.9"), "{said}");

@@ -271,9 +271,12 @@ pub(crate) fn say_raw(fd: &OwnedFd, bytes: &[u8], fds: &[i32]) -> bool {
     sendmsg::<()>(fd.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None).is_ok()
 }
 
-/// Version 6, an observer or a client with a short name.
+/// The version of the service's messages that this release speaks: written out, so that a change of it is a decision.
+pub(crate) const VERSION: u8 = 7;
+
+/// This version, an observer or a client with a short name.
 pub(crate) fn hello(role: &[u8]) -> Vec<u8> {
-    let mut bytes = b"\0rxeh\x06\x06\0\x01x".to_vec();
+    let mut bytes = vec![0, b'r', b'x', b'e', b'h', VERSION, VERSION, 0, 1, b'x'];
     bytes.extend(role);
     bytes
 }
