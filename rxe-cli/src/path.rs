@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// For this service ID (0x... or decimal)
     #[arg(long, value_name = "ID", value_parser = number::<u64>, conflicts_with = "port")]
     service_id: Option<u64>,
-    /// For this port of rdma_cm, asked as rdma_resolve_route asks: with the port's first P_Key, and QoS class 0
+    /// For this port of rdma_cm, asked as rdma_resolve_route asks: with the port's first P_Key, and QoS class 0 (--tclass says another)
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// Port space of --port
@@ -42,6 +42,10 @@ pub(crate) struct Args {
     /// Of this QoS class
     #[arg(long, value_name = "CLASS", value_parser = number::<u16>)]
     qos_class: Option<u16>,
+    /// With this traffic class, as a program sets it by RDMA_OPTION_ID_TOS: it comes before that of the lane, and over IPv4 it is the
+    /// QoS class of --port
+    #[arg(long, value_name = "CLASS", value_parser = number::<u8>)]
+    tclass: Option<u8>,
     /// With this service level only
     #[arg(long, value_name = "SL", value_parser = clap::value_parser!(u8).range(0..16))]
     sl: Option<u8>,
@@ -100,14 +104,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             to: args.dest,
             service_id,
             pkey: args.pkey,
-            qos_class: args.qos_class.or_else(|| classed.then_some(0)),
+            qos_class: args.qos_class.or_else(|| classed.then(|| args.tclass.unwrap_or(0).into())),
             sl: args.sl,
             as_rdma_cm: args.port.is_some() && args.pkey.is_none(),
         },
     );
     let found = config.path_between(&question);
-    let FoundPath { path, packet_life: life } =
+    let FoundPath { mut path, packet_life: life } =
         found.map_err(|why| format!("no path from {from} to {}: {why}", args.dest))?;
+    path.traffic_class = args.tclass.unwrap_or(path.traffic_class);
     if args.json {
         return output::json(&shown(&path, life, service_id, ends));
     }

@@ -23,6 +23,34 @@ pub struct Warning {
     pub text: String,
 }
 
+/// Warnings of one file: the first, and how many more there are, since a file may have one for each of its lines.
+#[derive(Debug, Default)]
+pub(crate) struct Warnings {
+    list: Vec<Warning>,
+    more: usize,
+}
+
+impl Warnings {
+    /// As many as anybody reads.
+    const MOST: usize = 64;
+
+    /// About a line; 0 for the whole file.
+    pub(crate) fn push(&mut self, line: usize, text: impl Into<String>) {
+        if self.list.len() < Self::MOST {
+            self.list.push(Warning { line, text: text.into() });
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub(crate) fn into_list(mut self) -> Vec<Warning> {
+        if self.more > 0 {
+            self.list.push(Warning { line: 0, text: format!("and {} more like these", self.more) });
+        }
+        self.list
+    }
+}
+
 impl FileError {
     pub(crate) fn new(line: usize, token: &str, reason: impl Into<String>) -> Self {
         // A hostile file must not make a long message.

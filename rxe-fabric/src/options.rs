@@ -2,7 +2,7 @@
 
 use crate::{
     arbiter::{Entry, HighLimit, Tables},
-    error::{FileError, Warning},
+    error::{FileError, Warning, Warnings},
     lanes::{Lanes, SL_COUNT, VL_NONE},
     number,
 };
@@ -96,7 +96,7 @@ impl Options {
     pub fn parse(text: &str) -> Result<(Self, Vec<Warning>), FileError> {
         let mut options = Self::default();
         let mut wishes = Wishes::default();
-        let mut warnings = Vec::new();
+        let mut warnings = Warnings::default();
         for (line, text) in text.lines().enumerate().map(|(index, text)| (index + 1, text)) {
             let text = text.split('#').next().unwrap_or_default().trim();
             let (key, value) = text.split_once([' ', '\t']).map_or((text, ""), |(k, v)| (k, v.trim()));
@@ -116,16 +116,16 @@ impl Options {
                 "subnet_timeout" => options.packet_life = Some(within(line, value, 31)?),
                 _ if key.starts_with("qos_vlarb") || key.starts_with("qos_sl2vl") => {
                     let text = format!("{key} is no option of OpenSM, and is passed over");
-                    warnings.push(Warning { line, text });
+                    warnings.push(line, text);
                 }
                 _ => {}
             }
         }
         options.heed(&wishes, &mut warnings)?;
-        Ok((options, warnings))
+        Ok((options, warnings.into_list()))
     }
 
-    fn heed(&mut self, wishes: &Wishes<'_>, warnings: &mut Vec<Warning>) -> Result<(), FileError> {
+    fn heed(&mut self, wishes: &Wishes<'_>, warnings: &mut Warnings) -> Result<(), FileError> {
         if let Some((line, value)) = wishes.max_vls.said() {
             let vls = within(line, value, 15)?;
             self.max_vls = match vls {
@@ -198,11 +198,7 @@ fn sl2vl(line: usize, value: &str) -> Result<[u8; SL_COUNT], FileError> {
 }
 
 /// An arbitration table: lane:weight, ...
-pub(crate) fn entries(
-    line: usize,
-    value: &str,
-    warnings: &mut Vec<Warning>,
-) -> Result<Vec<Entry>, FileError> {
+pub(crate) fn entries(line: usize, value: &str, warnings: &mut Warnings) -> Result<Vec<Entry>, FileError> {
     let mut list = Vec::new();
     for pair in value.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let Some((vl, weight)) = pair.split_once(':') else {
@@ -218,7 +214,7 @@ pub(crate) fn entries(
         ));
     }
     if list.iter().all(|entry| entry.weight == 0) {
-        warnings.push(Warning { line, text: "no lane has a weight in this table".to_owned() });
+        warnings.push(line, "no lane has a weight in this table");
     }
     Ok(list)
 }

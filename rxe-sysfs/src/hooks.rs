@@ -35,11 +35,15 @@ fn by_mode(path: &Path, mode: *const c_char) -> Option<*mut FILE> {
 
 /// A folder that is made, or taken away.
 fn by_making(path: &Path) -> Option<c_int> {
-    path.make_settings()
+    by_making_at(path, libc::AT_FDCWD)
+}
+
+fn by_making_at(path: &Path, dir: c_int) -> Option<c_int> {
+    path.of_settings(dir).as_ref().unwrap_or(path).make_settings()
 }
 
 fn by_removing(path: &Path) -> Option<c_int> {
-    path.remove_settings()
+    path.of_settings(libc::AT_FDCWD).as_ref().unwrap_or(path).remove_settings()
 }
 
 /// One line a function: its arguments before the path in brackets, those behind it, and what opens files that change while
@@ -79,7 +83,7 @@ hooks! {
     fopen = c"fopen" [] (mode: *const c_char) -> *mut FILE, by_mode mode;
     fopen64 = c"fopen64" [] (mode: *const c_char) -> *mut FILE, by_mode mode;
     mkdir = c"mkdir" [] (mode: mode_t) -> c_int, by_making;
-    mkdirat = c"mkdirat" [dir: c_int] (mode: mode_t) -> c_int, by_making;
+    mkdirat = c"mkdirat" [dir: c_int] (mode: mode_t) -> c_int, by_making_at dir;
     rmdir = c"rmdir" [] () -> c_int, by_removing;
     opendir = c"opendir" [] () -> *mut DIR;
     scandir = c"scandir" [] (list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int;

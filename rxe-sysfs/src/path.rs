@@ -18,6 +18,9 @@ const NODES: &[u8] = b"/dev/infiniband";
 const SETTINGS: &[u8] = b"/sys/kernel/config/rdma_cm";
 /// What of that stays before its last word.
 const SYSTEM: usize = b"/sys/kernel/".len();
+/// Where that is on a system that has it, and what leads to ours in the folder.
+const SYSTEM_CONFIG: &[u8] = b"/sys/kernel/config";
+const SETTINGS_LINK: &[u8] = b"/config";
 /// In the folder: those who have a folder there, and what is in it.
 const MADE: &[u8] = b"config/rdma_cm/";
 const TO_BE_MADE: &[u8] = b"config/devices/";
@@ -117,18 +120,7 @@ impl Path {
         let path = unsafe { CStr::from_ptr(self.given) }.to_bytes();
         let folder = folder().filter(|_| !path.is_empty() && !path.starts_with(b"/"))?;
         let mut place = [0_u8; MOST];
-        let len = if dir == libc::AT_FDCWD {
-            // SAFETY: writes no more than there is room for.
-            unsafe { libc::syscall(libc::SYS_getcwd, place.as_mut_ptr(), place.len()) }.checked_sub(1)?
-        } else {
-            let link = link_of(dir);
-            // SAFETY: a string; writes no more than there is room for. Not by libc's function, which is one of ours.
-            unsafe {
-                let (out, size) = (place.as_mut_ptr(), place.len());
-                libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), out, size)
-            }
-        };
-        let len = usize::try_from(len).ok()?;
+        let len = where_is(dir, &mut place)?;
         let end = len.checked_add(1 + path.len())?;
         if !place.get(..len)?.starts_with(folder) || !ends(&place[folder.len()..len]) {
             return None;
@@ -136,6 +128,46 @@ impl Path {
         place.get_mut(len + 1..end)?.copy_from_slice(path);
         place[len] = b'/';
         descriptor(folder, place.get(folder.len() + 1..end)?, close_on_exec)
+    }
+
+    /// The same path from the root, where this one begins in a folder and is below that of rdma_cm's defaults. Of `..` nothing is
+    /// known, so such a path is the system's.
+    pub(crate) fn of_settings(&self, dir: c_int) -> Option<Self> {
+        if self.given.is_null() || self.built.is_some() {
+            return None;
+        }
+        // SAFETY: it is not null, so it is the string that `of` was given.
+        let mut path = unsafe { CStr::from_ptr(self.given) }.to_bytes();
+        let folder = folder().filter(|_| !path.is_empty() && !path.starts_with(b"/"))?;
+        // SAFETY: where this thread's number is.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above. Whatever fails here is no error of the program's.
+        let had = unsafe { *errno };
+        let (mut place, mut config) = ([0_u8; MOST], [0_u8; MOST]);
+        let found = where_is(dir, &mut place).zip(link_in(folder, SETTINGS_LINK, &mut config));
+        // SAFETY: as above.
+        unsafe { *errno = had };
+        let (len, config_len) = found?;
+        let (place, config) = (place.get(..len)?, config.get(..config_len)?);
+        // Where the view's folder of settings really is, or the system's own, if it has one.
+        let below = [config, SYSTEM_CONFIG].into_iter().find_map(|start| place.strip_prefix(start))?;
+        if !ends(below) {
+            return None;
+        }
+        while let Some(rest) = path.strip_prefix(b"./") {
+            path = rest;
+        }
+        let mut whole = [0_u8; MOST];
+        let mut end = 0;
+        for part in [SYSTEM_CONFIG, below, b"/", path] {
+            whole.get_mut(end..end + part.len())?.copy_from_slice(part);
+            end += part.len();
+        }
+        // It needs a zero byte behind it.
+        whole.get(end)?;
+        // SAFETY: a string, which is needed no more when this is made: what is ours is copied.
+        let found = unsafe { Self::of(whole.as_ptr().cast()) };
+        found.settings().is_some().then_some(found)
     }
 
     /// The folder of rdma_cm's defaults for a device is made: what is in it is there already, and gets its name. As in a kernel
@@ -158,22 +190,36 @@ impl Path {
                 *libc::__errno_location() = libc::ENODEV;
                 return Some(-1);
             }
-            Some(libc::syscall(libc::SYS_symlinkat, target, libc::AT_FDCWD, self.as_ptr()) as c_int)
+            let own = self.without_slashes()?;
+            Some(libc::syscall(libc::SYS_symlinkat, target, libc::AT_FDCWD, own.as_ptr()) as c_int)
         }
+    }
+
+    /// What was built, without slashes at its end: there is a link, and such a path would be that of a folder.
+    fn without_slashes(&self) -> Option<[u8; MOST]> {
+        let mut path = self.built?;
+        let (_, mut end) = self.parts;
+        while end > 0 && path[end - 1] == b'/' {
+            end -= 1;
+            path[end] = 0;
+        }
+        Some(path)
     }
 
     /// It is taken away; its values stay, as in a kernel.
     pub(crate) fn remove_settings(&self) -> Option<c_int> {
         self.settings()?;
+        let own = self.without_slashes()?;
         // SAFETY: a string.
-        Some(unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, self.as_ptr(), 0) as c_int })
+        Some(unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, own.as_ptr(), 0) as c_int })
     }
 
     /// The device that a folder of such defaults is for.
     fn settings(&self) -> Option<&[u8]> {
         let (folder, end) = self.parts;
         let path = self.built.as_ref()?.get(folder + 1..end)?.strip_prefix(MADE)?;
-        let name = path.strip_suffix(b"/").unwrap_or(path);
+        let length = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let name = path.get(..length)?;
         let is_name = !name.is_empty() && !name.contains(&b'/') && !name.starts_with(b".");
         is_name.then_some(name)
     }
@@ -181,6 +227,38 @@ impl Path {
     pub(crate) fn as_ptr(&self) -> *const c_char {
         self.built.as_ref().map_or(self.given, |built| built.as_ptr().cast())
     }
+}
+
+/// Writes where a folder is, as the system knows it: the working one, or an open one. How long that is.
+fn where_is(dir: c_int, place: &mut [u8; MOST]) -> Option<usize> {
+    let len = if dir == libc::AT_FDCWD {
+        // SAFETY: writes no more than there is room for.
+        unsafe { libc::syscall(libc::SYS_getcwd, place.as_mut_ptr(), place.len()) }.checked_sub(1)?
+    } else {
+        let link = link_of(dir);
+        // SAFETY: a string; writes no more than there is room for. Not by libc's function, which is one of ours.
+        unsafe {
+            let (out, size) = (place.as_mut_ptr(), place.len());
+            libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), out, size)
+        }
+    };
+    usize::try_from(len).ok()
+}
+
+/// Writes where a link in the folder leads to. How long that is.
+fn link_in(folder: &[u8], name: &[u8], place: &mut [u8; MOST]) -> Option<usize> {
+    let mut link = [0_u8; MOST];
+    let end = folder.len().checked_add(name.len())?;
+    link.get_mut(..folder.len())?.copy_from_slice(folder);
+    link.get_mut(folder.len()..end)?.copy_from_slice(name);
+    // It needs a zero byte behind it.
+    link.get(end)?;
+    // SAFETY: a string; writes no more than there is room for. Not by libc's function, which is one of ours.
+    let len = unsafe {
+        let (out, size) = (place.as_mut_ptr(), place.len());
+        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), out, size)
+    };
+    usize::try_from(len).ok()
 }
 
 /// What of the path stays, if it is one of ours. Doubled slashes at the start are seen through, further ones

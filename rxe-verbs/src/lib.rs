@@ -79,6 +79,7 @@ pub use gid::{Gid, GidTable};
 pub use log::tell;
 pub use mr::{MemoryRange, Mr};
 pub use mw::Mw;
+pub use names::network_namespace;
 pub use pd::Pd;
 pub use qp::{MwBind, Qp, QpInit};
 pub use raw::{

@@ -63,6 +63,19 @@ fn file(name: &str) -> Option<(PathBuf, u64)> {
     host::own_folder().and_then(|folder| namespace_cookie().map(|cookie| (folder.join(name), cookie)))
 }
 
+/// The boot's number.
+fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// A name for the calling thread's network namespace that no other one has, nor had at any time; letters, digits and `-`. Before
+/// Linux 5.14, which tells no two apart, it is the boot's.
+#[must_use]
+pub fn network_namespace() -> String {
+    let boot = boot_id().unwrap_or_default();
+    namespace_cookie().map_or_else(|| boot.clone(), |cookie| format!("{boot}-{cookie}"))
+}
+
 /// Lines that processes of a user share. Nobody else reads or writes them meanwhile; after a boot there are none, because the
 /// cookies of namespaces count from there.
 struct Lines {
@@ -73,7 +86,7 @@ struct Lines {
 
 impl Lines {
     fn open(path: &Path) -> io::Result<Self> {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+        let boot = boot_id()?;
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
         let mut text = String::new();

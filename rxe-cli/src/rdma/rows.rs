@@ -6,7 +6,7 @@ use crate::{
     listing::{FIRMWARE, Listed, listed},
     output,
 };
-use rxe_verbs::host::{Observer, files::HW_COUNTERS, report::HostStats};
+use rxe_verbs::host::{Observer, files::HW_COUNTERS, report::QpReport};
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -127,18 +127,30 @@ pub(super) fn system() -> Row {
     Row::new(String::new(), []).with("netns", "exclusive").with("copy-on-fork", true)
 }
 
-/// The queue pairs of all processes, and the device to show them with: they are told by process, not by device.
-fn counted(only: Option<&str>) -> Result<Option<(Listed, HostStats)>> {
-    let list = wished(only)?;
-    let Some(first) = list.into_iter().next() else { return Ok(None) };
-    if listed(None)?.len() > 1 {
-        eprintln!("rxe: queue pairs are told for all devices together: shown with {}", first.name);
+/// A queue pair, and whose it is.
+struct Owned {
+    pid: u32,
+    program: String,
+    qp: QpReport,
+}
+
+/// Devices and their queue pairs, of all processes.
+fn counted(only: Option<&str>) -> Result<Vec<(Listed, Vec<Owned>)>> {
+    let wanted: Vec<String> = wished(only)?.into_iter().map(|device| device.name).collect();
+    let mut all: Vec<_> = listed(None)?.into_iter().map(|device| (device, Vec::new())).collect();
+    let clients =
+        Observer::connect()?.map(|observer| observer.stats()).transpose()?.unwrap_or_default().clients;
+    for client in clients {
+        for qp in client.qps {
+            // What belongs to none, and what was on an interface that is gone, is shown with the first.
+            let place = all.iter().position(|(device, _)| device.netdev == qp.interface).unwrap_or(0);
+            if let Some((_, list)) = all.get_mut(place) {
+                list.push(Owned { pid: client.pid, program: client.name.clone(), qp });
+            }
+        }
     }
-    let stats = match Observer::connect()? {
-        Some(observer) => observer.stats()?,
-        None => HostStats::default(),
-    };
-    Ok(Some((first, stats)))
+    all.retain(|(device, _)| wanted.contains(&device.name));
+    Ok(all)
 }
 
 /// By device; as far as they are known ([`HostStats::devices`]), those of processes that are gone, too, as long as there is a host
@@ -157,23 +169,21 @@ pub(super) fn statistic(only: Option<&str>) -> Result<Rows> {
 }
 
 pub(super) fn resources(only: Option<&str>) -> Result<Rows> {
-    let Some((device, stats)) = counted(only)? else { return Ok(Rows(Vec::new())) };
-    let count: usize = stats.clients.iter().map(|client| client.qps.len()).sum();
-    Ok(Rows(vec![Row::of_device(&device).with("qp", count)]))
+    let row = |(device, pairs): &(Listed, Vec<Owned>)| Row::of_device(device).with("qp", pairs.len());
+    Ok(Rows(counted(only)?.iter().map(row).collect()))
 }
 
 pub(super) fn queue_pairs(only: Option<&str>, filter: &[&str]) -> Result<Rows> {
-    let Some((device, stats)) = counted(only)? else { return Ok(Rows(Vec::new())) };
     let (pairs, rest) = filter.as_chunks::<2>();
     if let Some(name) = rest.first() {
         return Err(format!("rdma: {name} has no value").into());
     }
     let mut rows = Vec::new();
-    for client in &stats.clients {
-        for qp in &client.qps {
-            let state = if qp.state == "ERROR" { "ERR" } else { &qp.state };
-            let row = Row::of_link(&device).with("lqpn", qp.qpn).with("type", qp.service.clone());
-            rows.push(row.with("state", state).with("pid", client.pid).with("comm", client.name.clone()));
+    for (device, owned) in counted(only)? {
+        for Owned { pid, program, qp } in owned {
+            let state = if qp.state == "ERROR" { "ERR".to_owned() } else { qp.state };
+            let row = Row::of_link(&device).with("lqpn", qp.qpn).with("type", qp.service);
+            rows.push(row.with("state", state).with("pid", pid).with("comm", program));
         }
     }
     for [name, wanted] in pairs {

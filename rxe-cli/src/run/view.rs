@@ -11,7 +11,7 @@ use crate::{
 use rxe_verbs::{
     Device,
     host::{CONFIGURED_MODE, HostConfig, files::port_files, service_file},
-    is_protected,
+    is_protected, network_namespace,
 };
 use std::{
     collections::BTreeMap,
@@ -87,7 +87,18 @@ pub(super) fn write(
 /// rdma_cm's defaults of each device, which people set below /sys/kernel/config/rdma_cm: the same for all programs of a network
 /// namespace, whatever devices they see. What was set stays.
 fn settings(top: &Path, namespace: u64, devices: &[Device], config: &HostConfig) -> Result<String> {
-    let folder = top.join(format!("cma-{namespace}"));
+    let start = format!("cma-{namespace}");
+    let own = format!("{start}-{}", network_namespace());
+    // A number may have been that of a namespace which is gone: what was set there is nobody's any more.
+    for entry in fs::read_dir(top)?.flatten() {
+        let name = entry.file_name();
+        let of_number = name.to_str().and_then(|name| name.strip_prefix(&start));
+        if of_number.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) && name != *own {
+            // Another run may be at it, too.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let folder = top.join(own);
     fs::create_dir_all(folder.join("rdma_cm"))?;
     for device in devices {
         let port = folder.join("devices").join(device.name()).join("ports/1");

@@ -8,6 +8,7 @@ mod descriptors;
 mod direct;
 mod late;
 mod life;
+mod manage;
 #[path = "../../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;
 mod shards;

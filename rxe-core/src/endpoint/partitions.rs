@@ -39,6 +39,12 @@ impl Endpoint {
         }
     }
 
+    /// The P_Key table of a queue pair; `None` if there is no such queue pair.
+    #[must_use]
+    pub fn pkey_table_of(&self, qpn: Qpn) -> Option<u16> {
+        self.qps.get(qpn).map(|qp| qp.common.pkey_table)
+    }
+
     /// How many P_Key tables there are.
     #[must_use]
     pub const fn pkey_tables(&self) -> usize {

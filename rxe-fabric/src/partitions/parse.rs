@@ -10,7 +10,7 @@
 
 use super::{DEFAULT_KEY, FULL, Membership, Partition, Who};
 use crate::{
-    error::{FileError, Warning},
+    error::{FileError, Warning, Warnings},
     number,
     port::NodeType,
 };
@@ -23,7 +23,7 @@ const MAX_MEMBERS: usize = 65_536;
 
 struct Parser {
     list: Vec<Partition>,
-    warnings: Vec<Warning>,
+    warnings: Warnings,
     /// The definition that is not at its end.
     open: Option<Open>,
     line: usize,
@@ -56,7 +56,7 @@ pub(super) fn parse(text: &str) -> Result<(Option<Vec<Partition>>, Vec<Warning>)
     default.members = vec![(Who::All, Membership::Limited), (Who::Manager, Membership::Full)];
     let mut parser = Parser {
         list: vec![default],
-        warnings: Vec::new(),
+        warnings: Warnings::default(),
         open: None,
         line: 0,
         made_up: 0,
@@ -67,14 +67,12 @@ pub(super) fn parse(text: &str) -> Result<(Option<Vec<Partition>>, Vec<Warning>)
         parser.line(line.split('#').next().unwrap_or_default())?;
     }
     if parser.open.is_some() {
-        let text = "the last definition has no semicolon at its end".to_owned();
-        parser.warnings.push(Warning { line: parser.line, text });
+        parser.warnings.push(parser.line, "the last definition has no semicolon at its end");
     }
     if !parser.found_any {
-        let text = "no partition is defined: all are full members of the default one".to_owned();
-        parser.warnings.push(Warning { line: 0, text });
+        parser.warnings.push(0, "no partition is defined: all are full members of the default one");
     }
-    Ok((parser.found_any.then_some(parser.list), parser.warnings))
+    Ok((parser.found_any.then_some(parser.list), parser.warnings.into_list()))
 }
 
 impl Parser {
@@ -83,7 +81,7 @@ impl Parser {
     }
 
     fn warn(&mut self, text: String) {
-        self.warnings.push(Warning { line: self.line, text });
+        self.warnings.push(self.line, text);
     }
 
     fn line(&mut self, line: &str) -> Result<(), FileError> {

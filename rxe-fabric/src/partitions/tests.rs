@@ -86,4 +86,9 @@ fn mistakes_have_a_line_and_a_word() {
     ] {
         assert!(warnings.iter().any(|warning| warning.contains(says)), "{says}: {warnings:#?}");
     }
+    // However many there are, those kept are few.
+    let (_, warnings) = Partitions::parse(&"P=1,color=red:ALL;\n".repeat(10_000), false).unwrap();
+    assert!(warnings.len() < 100, "{}", warnings.len());
+    let last = warnings.last().unwrap().to_string();
+    assert!(last.starts_with("and ") && last.ends_with(" more like these"), "{last}");
 }

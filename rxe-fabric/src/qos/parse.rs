@@ -6,7 +6,7 @@ use super::{
     ulps::{self, Ends},
 };
 use crate::{
-    error::{FileError, Warning},
+    error::{FileError, Warning, Warnings},
     port::NodeType,
     ranges::Ranges,
 };
@@ -36,7 +36,7 @@ struct Parser {
     /// Service ID, P_Key or ends, and the level.
     ulps: Vec<(ulps::Ulp, u8)>,
     ulp_default: Option<u8>,
-    warnings: Vec<Warning>,
+    warnings: Warnings,
 }
 
 pub(super) fn parse(text: &str) -> Result<(QosPolicy, Vec<Warning>), FileError> {
@@ -194,8 +194,7 @@ impl Parser {
                 "path-bits" => {
                     let line = cursor.line();
                     cursor.ranges(u64::MAX)?;
-                    let text = "path-bits choose among LIDs, which Ethernet does not have".to_owned();
-                    self.warnings.push(Warning { line, text });
+                    self.warnings.push(line, "path-bits choose among LIDs, which Ethernet does not have");
                 }
                 _ => {
                     let (place, range) = match key {
@@ -257,8 +256,8 @@ impl Parser {
                 _ => return Err(cursor.error("vlarb-tables, sl2vl-tables or end-qos-setup is expected")),
             }
         }
-        let text = "qos-setup is read and not used, as by OpenSM; lanes are those of opensm.conf".to_owned();
-        self.warnings.push(Warning { line, text });
+        let text = "qos-setup is read and not used, as by OpenSM; lanes are those of opensm.conf";
+        self.warnings.push(line, text);
         Ok(())
     }
 
@@ -375,7 +374,7 @@ impl Parser {
             rules.push(rule);
         }
         let Self { groups, levels, warnings, .. } = self;
-        Ok((QosPolicy::new(groups, levels, rules, default, LaneWishes::default()), warnings))
+        Ok((QosPolicy::new(groups, levels, rules, default, LaneWishes::default()), warnings.into_list()))
     }
 }
 

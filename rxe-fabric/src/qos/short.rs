@@ -10,7 +10,7 @@
 
 use super::{LaneWishes, Level, QosPolicy, Rule, parse::simple_level};
 use crate::{
-    error::{FileError, Warning},
+    error::{FileError, Warning, Warnings},
     number, options,
     ranges::Ranges,
 };
@@ -44,8 +44,9 @@ fn small(line: usize, word: Option<&str>, max: u64, what: &str) -> Result<u8, Fi
 pub(super) fn parse(text: &str) -> Result<(QosPolicy, Vec<Warning>), FileError> {
     let mut lanes = LaneWishes::default();
     let (mut levels, mut rules, mut default) = (Vec::<Level>::new(), Vec::new(), 0);
-    let said = "this short form is none of OpenSM's: it would read nothing of it".to_owned();
-    let mut warnings = vec![Warning { line: 0, text: said }];
+    let said = "this short form is none of OpenSM's: it would read nothing of it";
+    let mut warnings = Warnings::default();
+    warnings.push(0, said);
     for (line, text) in lines(text) {
         let (key, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let mut words = rest.split_whitespace();
@@ -89,5 +90,5 @@ pub(super) fn parse(text: &str) -> Result<(QosPolicy, Vec<Warning>), FileError> 
         }
     }
     let default = simple_level(&mut levels, default);
-    Ok((QosPolicy::new(Vec::new(), levels, rules, default, lanes), warnings))
+    Ok((QosPolicy::new(Vec::new(), levels, rules, default, lanes), warnings.into_list()))
 }

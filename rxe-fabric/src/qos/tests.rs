@@ -169,3 +169,42 @@ fn mistakes_have_a_line_and_a_word() {
         assert!(error.contains(says), "{text}: {error}");
     }
 }
+
+/// How long it takes to find the level of a service among 10,000 rules, in both forms of the file. Run by hand, for the figures.
+#[test]
+#[ignore = "a measurement: cargo test --release -p rxe-fabric --lib -- --ignored --nocapture"]
+fn time_of_a_question_to_10_000_rules() {
+    const RULES: u64 = 10_000;
+    const FIRST: u64 = 0x1_0000_0000;
+    let simple = (0..RULES).fold("qos-ulps\ndefault : 0\n".to_owned(), |text, rule| {
+        text + &format!("any, service-id {:#x} : {}\n", FIRST + rule, rule % 16)
+    });
+    let levels = (0..16).fold("qos-levels\n".to_owned(), |text, level| {
+        let name = if level == 0 { "DEFAULT".to_owned() } else { format!("L{level}") };
+        text + &format!("qos-level\nname: {name}\nsl: {level}\nend-qos-level\n")
+    });
+    let advanced = (0..RULES).fold(levels + "end-qos-levels\nqos-match-rules\n", |text, rule| {
+        let name = if rule % 16 == 0 { "DEFAULT".to_owned() } else { format!("L{}", rule % 16) };
+        text + &format!(
+            "qos-match-rule\nservice-id: {:#x}\nqos-level-name: {name}\nend-qos-match-rule\n",
+            FIRST + rule
+        )
+    });
+    for (name, text) in
+        [("qos-ulps", simple + "end-qos-ulps\n"), ("qos-match-rules", advanced + "end-qos-match-rules\n")]
+    {
+        let policy = read(&text);
+        let mut times: Vec<_> = (0..RULES)
+            .map(|rule| {
+                let start = std::time::Instant::now();
+                let level = sl(&policy, 2, Some(FIRST + rule), None, Some(0));
+                let took = start.elapsed();
+                assert_eq!(u64::from(level), rule % 16);
+                took
+            })
+            .collect();
+        times.sort_unstable();
+        let at = |part: usize| times[(times.len() - 1) * part / 100];
+        println!("{name}: median {:?}, 99 % {:?}, longest {:?}", at(50), at(99), at(100));
+    }
+}

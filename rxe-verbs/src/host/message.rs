@@ -15,7 +15,7 @@ use std::{net::IpAddr, ops::RangeInclusive};
 /// Versions of these messages that this release speaks. In version 1 all processes had the records of all, and the vault had no
 /// file of each; in version 2 nothing was counted by address; in version 3 there was one P_Key table for all, which never changed; in
 /// version 4 nobody told which hosts it had met; in version 5 nobody managed, and listeners had no numbers; in version 6 nobody asked
-/// whose a request is.
+/// whose a request is, or told which interface a queue pair is on.
 pub(crate) const VERSIONS: RangeInclusive<u16> = 7..=7;
 /// The number of the question that [`ToService::Told`] answers when a client leaves: none.
 pub(crate) const LAST_WORD: u32 = 0;

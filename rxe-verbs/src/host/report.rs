@@ -237,4 +237,6 @@ pub struct QpReport {
     pub refused: Option<String>,
     /// In words: the last request of its own that failed, and why.
     pub failed: Option<String>,
+    /// The network interface of its device; empty for what belongs to none, as queue pair 1.
+    pub interface: String,
 }

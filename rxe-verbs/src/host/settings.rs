@@ -136,6 +136,13 @@ impl LiveSettings {
         table
     }
 
+    /// The interface of the device that has a table; empty for the table of the others.
+    pub(crate) fn interface(&self, table: u16) -> String {
+        let now = self.now();
+        let place = usize::from(table).checked_sub(1);
+        place.and_then(|place| now.interfaces.get(place)).cloned().unwrap_or_default()
+    }
+
     /// A P_Key table.
     pub(crate) fn pkeys(&self, table: u16) -> Arc<[Pkey]> {
         self.now().keys(table).into()
@@ -227,6 +234,7 @@ mod tests {
         let tables = (live.follow("eth0", &plain), live.follow("eth1", &own));
         assert_eq!(tables, (1, 2));
         assert_eq!(live.follow("eth0", &plain), 1);
+        assert_eq!([0, 1, 2, 3].map(|table| live.interface(table)), ["", "eth0", "eth1", ""]);
         assert_eq!(&*live.pkeys(1), [Pkey(0xffff)]);
         assert_eq!(&*live.pkeys(2), [Pkey(0x8001), Pkey(0x8002)]);
         live.replace(Settings {

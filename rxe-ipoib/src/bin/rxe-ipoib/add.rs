@@ -83,8 +83,9 @@ fn describe(report: &rxe_ipoib::Report) -> String {
 /// Starts the process, and waits until the interface is there.
 fn start() -> Result<()> {
     let mut child = Command::new(env::current_exe()?)
-        .args(env::args_os().skip(1))
-        .arg("--detached")
+        // In front of the others, of which the last may be behind "--".
+        .args(["add", "--detached"])
+        .args(env::args_os().skip(2))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

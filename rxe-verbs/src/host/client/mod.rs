@@ -412,6 +412,7 @@ impl Shared {
                     counters: counters.each().filter(|(_, value)| *value > 0).map(named).collect(),
                     refused: why(endpoint, qpn, |reasons| reasons.refused),
                     failed: why(endpoint, qpn, |reasons| reasons.failed),
+                    interface: self.settings.interface(endpoint.pkey_table_of(qpn).unwrap_or(0)),
                 })
                 .collect();
         };

@@ -46,6 +46,8 @@ pub(super) struct Mads {
     pending: Vec<Pending>,
     /// Questions about counters that wait for the processes to tell theirs.
     counting: Vec<(Origin, Mad)>,
+    /// Those that came meanwhile: of what the processes have told until then some is older than the question.
+    counting_next: Vec<(Origin, Mad)>,
     /// What counters were when they were set to 0, by device.
     bases: BTreeMap<usize, PortCounts>,
     lids: Lids,

@@ -238,13 +238,18 @@ impl Service {
         if answer_perf(mad, &PortCounts::default()).is_none() {
             return;
         }
-        if self.mads.counting.len() >= MOST_COUNTING {
+        if self.mads.counting_next.len() >= MOST_COUNTING {
             self.counters.dropped += 1;
             return;
         }
-        let asks = self.mads.counting.is_empty();
-        self.mads.counting.push((*from, *mad));
-        if asks {
+        self.mads.counting_next.push((*from, *mad));
+        self.count_next();
+    }
+
+    /// Has the processes tell their counters, if somebody waits for that and they are not at it.
+    fn count_next(&mut self) {
+        if self.mads.counting.is_empty() && !self.mads.counting_next.is_empty() {
+            self.mads.counting = core::mem::take(&mut self.mads.counting_next);
             self.ask_all(None, Question::Counters);
         }
     }
@@ -259,6 +264,7 @@ impl Service {
             self.mads.bases.insert(from.device, base.reset_to(&counted, reset));
             self.answer_mad(&from, &mad, answer.0.to_vec());
         }
+        self.count_next();
     }
 }
 

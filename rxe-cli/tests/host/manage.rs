@@ -1,0 +1,119 @@
+//! Management datagrams by the host service: who may answer what, and requests that nobody answers.
+
+use super::{
+    netns::Namespace,
+    stage::{Service, until},
+};
+use rxe_verbs::{
+    devices,
+    host::{MAX_AGENTS, MadAddress, MadFilter, MadPort, ManagedMad, TIMED_OUT},
+};
+use std::net::Ipv4Addr;
+
+/// Application specific management (IBTA vol. 1, 13.4.4): no class that the service answers itself.
+const CLASS: u8 = 0x11;
+const GET: u8 = 1;
+const GET_RESP: u8 = 0x81;
+/// Status of an answer: the method with this attribute is not supported (IBTA vol. 1, 13.4.7).
+const UNSUPPORTED: [u8; 2] = [0, 0x0c];
+
+fn open(namespace: &Namespace) -> MadPort {
+    namespace.run(|| {
+        let loopback = devices().unwrap().into_iter().find(|device| device.netdev() == "lo").unwrap();
+        MadPort::open(loopback.name()).unwrap()
+    })
+}
+
+const fn answers(methods: u128) -> MadFilter {
+    MadFilter { class: CLASS, version: 1, oui: None, methods }
+}
+
+/// A request of that class to an address; to the port itself without one.
+fn request(agent: u32, to: Option<Ipv4Addr>, tid: u8) -> ManagedMad {
+    let mut bytes = vec![0; 256];
+    (bytes[0], bytes[1], bytes[2], bytes[3], bytes[15]) = (1, CLASS, 1, GET, tid);
+    let gid = to.map(|address| address.to_ipv6_mapped().octets());
+    let address = MadAddress { qpn: 1, qkey: 0x8001_0000, gid, ..MadAddress::default() };
+    ManagedMad { agent, timeout_ms: 10, retries: 0, address, bytes, ..ManagedMad::default() }
+}
+
+fn next(port: &MadPort) -> ManagedMad {
+    let mut come = None;
+    until(|| {
+        come = port.receive().unwrap();
+        come.is_some()
+    });
+    come.unwrap()
+}
+
+#[test]
+fn two_programs_do_not_answer_the_same() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let (first, second) = (open(&namespace), open(&namespace));
+    let own = first.register(answers(1 << GET)).unwrap().expect("nobody else answers");
+    assert_eq!(second.register(answers(1 << GET | 1 << 2)).unwrap(), None, "GET has somebody");
+    assert_eq!(first.register(answers(1 << GET)).unwrap(), None, "also the same program");
+    let other = second.register(answers(1 << 2)).unwrap();
+    assert!(other.is_some(), "another method");
+    assert!(
+        second.register(MadFilter { version: 2, ..answers(1 << GET) }).unwrap().is_some(),
+        "another version"
+    );
+    // Whoever only asks is in nobody's way, as long as there is room.
+    let asking = (0..=MAX_AGENTS).map(|_| second.register(answers(0)).unwrap());
+    assert_eq!(asking.filter(Option::is_some).count(), MAX_AGENTS as usize - 2);
+    first.unregister(own).unwrap();
+    assert!(first.register(answers(1 << GET)).unwrap().is_some(), "it is free again");
+    // A program that is gone has none.
+    drop(first);
+    let third = open(&namespace);
+    until(|| third.register(answers(1 << GET)).unwrap().is_some());
+}
+
+#[test]
+fn a_request_finds_its_program_and_the_answer_who_asked() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let (client, server) = (open(&namespace), open(&namespace));
+    let asks = client.register(answers(0)).unwrap().unwrap();
+    // The port says itself that nobody does this.
+    client.send(ManagedMad { timeout_ms: 60_000, ..request(asks, None, 1) }).unwrap();
+    let refused = next(&client);
+    assert_eq!(
+        (refused.status, refused.bytes[3], [refused.bytes[4], refused.bytes[5]]),
+        (0, GET_RESP, UNSUPPORTED)
+    );
+    let serves = server.register(answers(1 << GET)).unwrap().unwrap();
+    client.send(ManagedMad { timeout_ms: 60_000, ..request(asks, None, 2) }).unwrap();
+    let mut asked = next(&server);
+    assert_eq!((asked.agent, asked.bytes[3], asked.bytes[15]), (serves, GET, 2));
+    (asked.bytes[3], asked.bytes[64]) = (GET_RESP, 77);
+    server.send(ManagedMad { timeout_ms: 0, ..asked }).unwrap();
+    let answer = next(&client);
+    assert_eq!((answer.agent, answer.status, answer.bytes[15], answer.bytes[64]), (asks, 0, 2, 77));
+}
+
+#[test]
+fn requests_that_nobody_answers_come_back() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let port = open(&namespace);
+    let agent = port.register(answers(0)).unwrap().unwrap();
+    // There is no way to this address, so nobody hears it.
+    let nobody = Some(Ipv4Addr::new(10, 255, 0, 9));
+    for (tid, retries) in [(1, 0), (2, 3)] {
+        port.send(ManagedMad { retries, ..request(agent, nobody, tid) }).unwrap();
+    }
+    let mut back: Vec<_> = (0..2).map(|_| next(&port)).map(|mad| (mad.status, mad.bytes[15])).collect();
+    back.sort_unstable();
+    assert_eq!(back, [(TIMED_OUT, 1), (TIMED_OUT, 2)]);
+    // Without a time to wait nothing is waited for, and what a registration that is given back waits for does not come.
+    port.send(ManagedMad { timeout_ms: 0, ..request(agent, nobody, 3) }).unwrap();
+    let other = port.register(answers(0)).unwrap().unwrap();
+    port.send(ManagedMad { timeout_ms: 1000, ..request(other, nobody, 4) }).unwrap();
+    port.unregister(other).unwrap();
+    port.send(request(agent, nobody, 5)).unwrap();
+    assert_eq!(next(&port).bytes[15], 5);
+    assert_eq!(port.receive().unwrap(), None);
+}
