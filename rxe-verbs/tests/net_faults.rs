@@ -332,3 +332,24 @@ fn mistakes_are_told_where_they_are() {
         FaultPlan { sending: false, receiving: false, script: Some(Arc::new(empty)), ..FaultPlan::default() };
     assert_eq!(through(quiet, &writes(3)).0.len(), 3);
 }
+
+/// A file that ends anywhere, or is damaged anywhere, is a script or an error at a place in it.
+#[test]
+fn broken_files_are_errors_at_a_place() {
+    let script = "drop rx read-response 3rd\nturn rnr 14 rx ack 5th # why\n delay 2s tx cm rtu\nmark every 10\n\
+                  down 1s after 300 packets\nkill after 100 packets\nreorder 3 tx qp 0x12 psn 5..9 chance 5%\n";
+    let judge = |text: &str| {
+        let Err(error) = Script::parse(text) else { return };
+        let told = error.to_string();
+        let line = told.strip_prefix("line ").and_then(|rest| rest.split_once(','));
+        let line: usize = line.and_then(|(line, _)| line.parse().ok()).unwrap_or_else(|| panic!("{told}"));
+        assert!((1..=text.lines().count()).contains(&line), "{text:?}: {told}");
+    };
+    assert!(Script::parse(script).is_ok());
+    for at in 0..script.len() {
+        judge(&script[..at]);
+        for other in ["9", "-", ".", "%", "x", " ", "\n", "#", "\u{df}", "\0"] {
+            judge(&format!("{}{other}{}", &script[..at], &script[at + 1..]));
+        }
+    }
+}
