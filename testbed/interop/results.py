@@ -41,15 +41,15 @@ class Results:
         skipped = verdicts.count("skipped")
         return len(verdicts) - failed - skipped, failed, skipped
 
-    def markdown(self, command):
+    def markdown(self, command, ours):
         kernels = list(self.releases)
         passed, failed, skipped = self.tally()
         lines = [
             "# Tried against kernel rxe",
             "",
             f"Written by `{command}`: {passed} passed, {failed} failed, {skipped} skipped. The kernels run in emulated",
-            "machines (`scripts/kernel-vm`); the packets cross a tap device, where the ICRC of each is checked by a program that",
-            "shares no code with ours.",
+            f"machines (`scripts/kernel-vm`). Our side has {ours}; the packets cross a tap device, where the ICRC of each is checked",
+            "by a program that shares no code with ours.",
             "",
             "Kernels: " + ", ".join(f"{name} (Debian `{release}`)" for name, release in self.releases.items()) + ".",
             "",

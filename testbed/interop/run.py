@@ -349,6 +349,15 @@ def whole_kernel(version, options, folder, results):
             vm("down", version)
 
 
+def table(results, options):
+    """The matrix as Markdown; by the raw link it is a page of its own."""
+    raw = options.link == "raw"
+    flags = " --with-cm" * options.with_cm + " --storage" * options.storage + " --link raw" * raw
+    name = "storage" if options.storage else "interop-raw" if raw else "interop"
+    ours = "packet sockets (`RXE_LINK=raw`)" if raw else "a UDP socket"
+    return results.markdown(f"scripts/interop{flags} --table docs/{name}.md", ours)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kernels", default="6.1,6.12")
@@ -382,10 +391,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for version in options.kernels.split(","):
             whole_kernel(version, options, folder, results)
-    if options.table:
-        flags = " --with-cm" * options.with_cm + " --storage" * options.storage
-        name = "storage" if options.storage else "interop"
-        options.table.write_text(results.markdown(f"scripts/interop{flags} --table docs/{name}.md"), encoding="utf-8")
+            # After each: what was found stays if the next one is broken off.
+            if options.table:
+                options.table.write_text(table(results, options), encoding="utf-8")
     for failure in results.failures:
         print(f"\nfailed: {failure}")
     passed, failed, skipped = results.tally()

@@ -87,20 +87,21 @@ pub(super) fn of_frames(ethertype: u16, wanted: Wanted) -> Vec<Instruction> {
 
 /// What the socket of port 4791 takes beside a raw link: with `shared`, what the host service and its steering need it for,
 /// which is queue pair 1, groups and probes; else nothing. It is there so that the kernel does not tell peers that nobody has the port.
-/// Such a filter sees packets from their UDP header on.
-pub(super) fn of_port(shared: bool) -> Vec<Instruction> {
-    if !shared {
-        return vec![op(RETURN, 0)];
-    }
+/// `slot`: and what is for that slot's queue pairs. Such a filter sees packets from their UDP header on.
+pub(super) fn of_port(shared: bool, slot: Option<u8>) -> Vec<Instruction> {
     let bth = UDP as u32;
-    finish(vec![
-        op(LOAD_BYTE, bth),
-        take(u32::from(STEERING_PROBE)),
-        op(LOAD_WORD, bth + 4),
-        op(AND, 0x00ff_ffff),
-        take(1),
-        need(0x00ff_ffff),
-    ])
+    let mut program = Vec::new();
+    if shared {
+        program.extend([op(LOAD_BYTE, bth), take(u32::from(STEERING_PROBE))]);
+        program.extend([op(LOAD_WORD, bth + 4), op(AND, 0x00ff_ffff), take(1), take(0x00ff_ffff)]);
+    }
+    match slot {
+        Some(slot) => program.extend([op(LOAD_BYTE, bth + 5), take(u32::from(slot))]),
+        None if !shared => return vec![op(RETURN, 0)],
+        None => {}
+    }
+    program.push(op(RETURN, 0));
+    finish(program)
 }
 
 /// Drops if the accumulator is `k`, else goes on.
@@ -210,8 +211,12 @@ mod tests {
             packet[12..16].copy_from_slice(&qpn.to_be_bytes());
             packet
         };
-        let takes = |shared, opcode, qpn| accepts(&of_port(shared), &packet(opcode, qpn));
+        let takes = |shared, opcode, qpn| accepts(&of_port(shared, None), &packet(opcode, qpn));
         assert!(takes(true, 0x64, 1) && takes(true, 0x64, 0xff_ffff) && takes(true, STEERING_PROBE, 9));
         assert!(!takes(true, 0x0a, 0x07_1234) && !takes(false, 0x64, 1));
+        for shared in [false, true] {
+            let takes = |qpn| accepts(&of_port(shared, Some(7)), &packet(0x0a, qpn));
+            assert!(takes(0x07_1234) && !takes(0x08_1234) && takes(1) == shared);
+        }
     }
 }

@@ -58,6 +58,11 @@ pub struct RawLink {
     port: UdpLink,
     /// They are of the host service's group.
     shared: bool,
+    /// Top byte of the process's queue pair numbers.
+    slot: u8,
+    /// Frames of several packets are taken from port 4791: a kernel that does not know how they would be cut (Linux before 6.2)
+    /// does not give them to packet sockets with a header.
+    merged_by_port: bool,
     neighbours: Neighbours,
     /// What waits for them.
     waiting: Waiting,
@@ -96,7 +101,7 @@ impl RawLink {
             super::udp::set_buffers(socket.as_fd(), config);
             sockets.push((ethertype, Kept::new(socket)));
         }
-        let filter = filter::of_port(shared);
+        let filter = filter::of_port(shared, None);
         for socket in port.sockets() {
             attach_filter(socket, &filter)
                 .map_err(|source| OpenError::System { action: "filter port 4791", source })?;
@@ -123,6 +128,8 @@ impl RawLink {
             sockets,
             port,
             shared,
+            slot,
+            merged_by_port: false,
             neighbours,
             waiting,
             capabilities,
@@ -267,7 +274,7 @@ impl RawLink {
         let Self { sockets, drops, recorder, neighbours, .. } = self;
         let (_, socket) = &sockets[socket];
         let vnet = socket.vnet;
-        into.fill_frames(socket.as_fd(), |arrival, bytes| {
+        let filled = into.fill_frames(socket.as_fd(), |arrival, bytes| {
             if arrival.kind == PacketType::Outgoing {
                 return None;
             }
@@ -288,14 +295,36 @@ impl RawLink {
             run.ifindex = arrival.ifindex;
             let front = bytes.len() - frame.len();
             Some((run, front + place.start..front + place.end))
-        })
+        });
+        match filled {
+            Err(error) if vnet && error.raw_os_error() == Some(libc::EINVAL) => {
+                self.take_merged_by_port()?;
+                Ok(0)
+            }
+            filled => filled,
+        }
+    }
+
+    /// A frame of several packets has been thrown away by the kernel: from now on the socket of port 4791 gives those.
+    fn take_merged_by_port(&mut self) -> io::Result<()> {
+        if !self.merged_by_port {
+            let filter = filter::of_port(self.shared, Some(self.slot));
+            self.port.sockets().try_for_each(|socket| attach_filter(socket, &filter))?;
+            self.merged_by_port = true;
+        }
+        Ok(())
     }
 
     /// Looks at the socket of port 4791 as well, where it brings anything.
     fn receive_by_port(&mut self, into: &mut RecvBatch) -> io::Result<()> {
-        if self.shared {
+        if self.shared || self.merged_by_port {
             let before = into.len();
             self.port.receive(into)?;
+            if self.merged_by_port {
+                // What is one packet has come as a frame, too.
+                let slot = self.slot;
+                into.keep(before, |run| run.packets().len() > 1 || run.bytes.get(5) != Some(&slot));
+            }
             if let Some(recorder) = &mut self.recorder {
                 into.iter().skip(before).for_each(|run| recorder.by_port(&run));
             }
@@ -350,7 +379,8 @@ impl Link for RawLink {
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        let port = if self.shared { self.port.poll_fds() } else { Vec::new() };
+        // Where nothing is wanted from the port it is never readable.
+        let port = self.port.poll_fds();
         let own = self.sockets.iter().map(|(_, socket)| socket.as_fd());
         own.chain(port).chain([self.waiting.as_fd()]).collect()
     }
