@@ -570,6 +570,11 @@ impl HostPort<'_> {
         self.0.ask_whose(request, service_id, address);
     }
 
+    /// Tells the service that this process answers such a request: nobody else is to, also when nobody listens any more.
+    pub fn has_taken(&self, request: u64) {
+        self.0.has_taken(request);
+    }
+
     /// Whether the service has said meanwhile that this process is to answer that request. False if it is asked again.
     #[must_use]
     pub fn is_ours(&self, request: u64) -> bool {

@@ -61,7 +61,11 @@ impl Turn<'_> {
             Message::Rep(rep) => note_peer(arrival.src, rep.local_ca_guid.0, None),
             _ => {}
         }
-        match self.state.directory.route(datagram) {
+        let route = self.state.directory.route(datagram);
+        if matches!(datagram.message, Message::Req(_)) && !matches!(route, Route::New) {
+            self.tell_taken(arrival);
+        }
+        match route {
             Route::To(comm_id) => {
                 if let Some(side) = self.state.connections.get_mut(&comm_id)
                     && side.machine.handle(now, datagram).is_err()
@@ -104,7 +108,10 @@ impl Turn<'_> {
     fn handle_request(&mut self, arrival: &Arrival, datagram: &Datagram) {
         let Message::Req(req) = &datagram.message else { return };
         match self.judge_request(arrival, req) {
-            Ok(listener) => self.take_request(arrival, datagram, &listener),
+            Ok(listener) => {
+                self.tell_taken(arrival);
+                self.take_request(arrival, datagram, &listener);
+            }
             Err(_) if self.may_wait(req.service_id, arrival) => {}
             Err(_) if !self.is_ours_to_refuse(arrival) => {
                 self.agent.counters.unknown.fetch_add(1, Ordering::Relaxed);

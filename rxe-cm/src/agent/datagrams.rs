@@ -115,6 +115,9 @@ impl Turn<'_> {
 
     fn handle_sidr_request(&mut self, arrival: &Arrival, datagram: &Datagram, req: &SidrReq) {
         let key = (arrival.src, req.request_id);
+        if self.state.answers.contains_key(&key) {
+            self.tell_taken(arrival);
+        }
         if let Some(answer) = self.state.answers.get_mut(&key) {
             if answer.machine.handle(datagram).is_err() {
                 self.agent.counters.ignored.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +126,10 @@ impl Turn<'_> {
             return;
         }
         match self.judge_sidr(arrival, req) {
-            Ok(listener) => self.take_sidr(arrival, datagram, req, &listener),
+            Ok(listener) => {
+                self.tell_taken(arrival);
+                self.take_sidr(arrival, datagram, req, &listener);
+            }
             Err(_) if self.may_wait(req.service_id, arrival) => {}
             Err(_) if !self.is_ours_to_refuse(arrival) => {
                 self.agent.counters.unknown.fetch_add(1, Ordering::Relaxed);

@@ -59,6 +59,15 @@ impl Turn<'_> {
         true
     }
 
+    /// This process answers a request, which others may have heard.
+    pub(super) fn tell_taken(&self, arrival: &Arrival) {
+        if arrival.gid_type == GidType::RoceV1
+            && let Some(port) = self.agent.home.host_port()
+        {
+            port.has_taken(number_of(arrival));
+        }
+    }
+
     /// Whether a request that this process does not take is its to refuse.
     pub(super) fn is_ours_to_refuse(&self, arrival: &Arrival) -> bool {
         match self.agent.home.host_port() {

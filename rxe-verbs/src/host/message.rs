@@ -235,6 +235,10 @@ pub(crate) enum ToService {
         /// Which of our addresses it was sent to.
         address: IpAddr,
     },
+    /// I answer that request.
+    Taken {
+        request: u64,
+    },
 }
 
 /// To a client.

@@ -48,6 +48,13 @@ impl Host {
         }
     }
 
+    /// Tells the service that this process answers a request that has come to all. May be lost.
+    pub(crate) fn has_taken(&self, request: u64) {
+        if is_own(self.generation) {
+            self.shared.mention(&ToService::Taken { request });
+        }
+    }
+
     /// Whether the service has said that this process is to answer that request.
     pub(crate) fn is_ours(&self, request: u64) -> bool {
         is_own(self.generation) && self.shared.verdicts.take(request)

@@ -191,6 +191,7 @@ impl Service {
                 let yours = self.is_to_answer(*slot, request, service_id, address);
                 self.answer(key, &ToClient::Whose { request, yours });
             }
+            (ToService::Taken { request }, Kind::Member(_)) => self.answered.take(Instant::now(), request),
             (ToService::HandOn(packet), Kind::Member(slot)) => {
                 let slot = *slot;
                 if !packet.is_sound() {

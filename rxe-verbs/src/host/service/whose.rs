@@ -9,27 +9,66 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a request is remembered: processes ask within moments of each other, and its sender repeats it after longer.
-const MEMORY: Duration = Duration::from_millis(500);
-/// Requests that are remembered at most.
+/// How long a refused request is remembered: processes ask within moments of each other, and its sender repeats it after longer.
+const REFUSED: Duration = Duration::from_millis(500);
+/// How long one that was taken: its listener may be gone before others ask, and its program takes a while to answer.
+const TAKEN: Duration = Duration::from_secs(60);
+/// Requests of each that are remembered at most.
 const MOST: usize = 1024;
 
-/// Requests that somebody answers, the oldest in front.
-#[derive(Debug, Default)]
-pub(super) struct Answered(VecDeque<(Instant, u64)>);
+/// Requests of late, the oldest in front.
+#[derive(Debug)]
+struct Recent {
+    all: VecDeque<(Instant, u64)>,
+    memory: Duration,
+}
+
+impl Recent {
+    fn has(&mut self, now: Instant, request: u64) -> bool {
+        let is_old = |(at, _): &(Instant, u64)| now.duration_since(*at) >= self.memory;
+        while self.all.front().is_some_and(is_old) {
+            self.all.pop_front();
+        }
+        self.all.iter().any(|(_, other)| *other == request)
+    }
+
+    fn add(&mut self, now: Instant, request: u64) {
+        if self.all.len() >= MOST {
+            self.all.pop_front();
+        }
+        self.all.push_back((now, request));
+    }
+}
+
+/// Requests that somebody answers.
+#[derive(Debug)]
+pub(super) struct Answered {
+    refused: Recent,
+    taken: Recent,
+}
+
+impl Default for Answered {
+    fn default() -> Self {
+        let recent = |memory| Recent { all: VecDeque::new(), memory };
+        Self { refused: recent(REFUSED), taken: recent(TAKEN) }
+    }
+}
 
 impl Answered {
-    /// Whether nobody has been told to answer that request yet. Whoever asks is told so now.
+    /// Whether nobody answers that request yet. Whoever asks is told to refuse it now.
     fn is_first(&mut self, now: Instant, request: u64) -> bool {
-        let is_old = |(at, _): &(Instant, u64)| now.duration_since(*at) >= MEMORY;
-        while self.0.front().is_some_and(is_old) || self.0.len() >= MOST {
-            self.0.pop_front();
-        }
-        let known = self.0.iter().any(|(_, other)| *other == request);
+        let known = self.taken.has(now, request) || self.refused.has(now, request);
         if !known {
-            self.0.push_back((now, request));
+            self.refused.add(now, request);
         }
         !known
+    }
+
+    /// Somebody answers it.
+    pub(super) fn take(&mut self, now: Instant, request: u64) {
+        if !self.taken.has(now, request) {
+            self.taken.add(now, request);
+        }
     }
 }
 
@@ -51,10 +90,21 @@ mod tests {
     fn one_of_all_that_ask_answers_and_again_when_it_is_repeated() {
         let (mut answered, now) = (Answered::default(), Instant::now());
         assert!(answered.is_first(now, 1));
-        assert!(!answered.is_first(now + MEMORY / 2, 1), "another process");
-        assert!(answered.is_first(now + MEMORY / 2, 2), "another request");
-        assert!(answered.is_first(now + MEMORY, 1), "its sender repeats it");
-        (0..10_000).for_each(|request| _ = answered.is_first(now + MEMORY, request));
-        assert!(answered.0.len() <= MOST);
+        assert!(!answered.is_first(now + REFUSED / 2, 1), "another process");
+        assert!(answered.is_first(now + REFUSED / 2, 2), "another request");
+        assert!(answered.is_first(now + REFUSED, 1), "its sender repeats it");
+        (0..10_000).for_each(|request| _ = answered.is_first(now + REFUSED, request));
+        assert!(answered.refused.all.len() <= MOST);
+    }
+
+    #[test]
+    fn a_request_that_was_taken_is_refused_by_nobody_else_when_its_listener_is_gone() {
+        let (mut answered, now) = (Answered::default(), Instant::now());
+        answered.take(now, 1);
+        assert!(!answered.is_first(now + TAKEN / 2, 1));
+        assert!(answered.is_first(now + TAKEN / 2, 2));
+        assert!(answered.is_first(now + TAKEN, 1));
+        (0..10_000).for_each(|request| answered.take(now + TAKEN, request));
+        assert!(answered.taken.all.len() <= MOST);
     }
 }
