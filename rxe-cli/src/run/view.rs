@@ -2,7 +2,8 @@
 //! and `device/net`, which it lacks and programs look for. `rxe-sysfs` takes programs to it.
 //!
 //! The folder belongs to a user and a network namespace, and stays; each run brings it up to date. Only what has changed
-//! is written, each file in one step, so programs that run already are not disturbed.
+//! is written, each file in one step, so programs that run already are not disturbed. Several runs may begin together, as
+//! those of an MPI job do: a folder that one has found empty and removed is made again by who wants to write there.
 
 use crate::{
     Result,
@@ -24,6 +25,9 @@ use std::{
     },
     path::{Path, PathBuf},
 };
+
+/// How names begin of what is being made: the maker's number ends them.
+const FRESH: &str = ".fresh-";
 
 /// Files by their path below `/sys/class`.
 type Files = BTreeMap<String, String>;
@@ -77,7 +81,7 @@ pub(super) fn write(
         if fs::read(&place).is_ok_and(|have| have == content.as_bytes()) {
             continue;
         }
-        replace(&place, |fresh| fs::write(fresh, content))?;
+        replace(&place, |fresh| fs::write(fresh, &content))?;
     }
     let wanted = |path: &str| files.contains_key(path) || links.contains_key(path);
     remove_others(&folder, "", &wanted)?;
@@ -90,7 +94,7 @@ fn settings(top: &Path, namespace: u64, devices: &[Device], config: &HostConfig)
     let start = format!("cma-{namespace}");
     let own = format!("{start}-{}", network_namespace());
     // A number may have been that of a namespace which is gone: what was set there is nobody's any more.
-    for entry in fs::read_dir(top)?.flatten() {
+    for entry in fs::read_dir(top).map_err(|error| unwritten(top, &error))?.flatten() {
         let name = entry.file_name();
         let of_number = name.to_str().and_then(|name| name.strip_prefix(&start));
         if of_number.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) && name != *own {
@@ -99,7 +103,7 @@ fn settings(top: &Path, namespace: u64, devices: &[Device], config: &HostConfig)
         }
     }
     let folder = top.join(own);
-    fs::create_dir_all(folder.join("rdma_cm"))?;
+    fs::create_dir_all(folder.join("rdma_cm")).map_err(|error| unwritten(&folder, &error))?;
     for device in devices {
         let port = folder.join("devices").join(device.name()).join("ports/1");
         let mode = format!("{}\n", config.configured_gid_type(device.netdev()));
@@ -133,7 +137,6 @@ pub(super) fn tools() -> Result<PathBuf> {
         if fs::read(&place).is_ok_and(|have| have == content.as_bytes()) {
             continue;
         }
-        fs::create_dir_all(&folder)?;
         replace(&place, |fresh| {
             fs::write(fresh, &content)?;
             fs::set_permissions(fresh, fs::Permissions::from_mode(0o700))
@@ -176,40 +179,61 @@ fn take(folder: &Path) -> io::Result<()> {
         return Err(io::Error::other("others can change it, or have made it"));
     }
     // Under fakeroot everything seems to be ours.
-    let probe = folder.join(format!(".fresh-{}", std::process::id()));
+    let probe = folder.join(format!("{FRESH}{}", std::process::id()));
     fs::write(&probe, "")?;
-    fs::remove_file(&probe)
+    match fs::remove_file(&probe) {
+        // A process of the same number in another container may have had the same probe.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Makes something new and puts it in its place in one step.
-fn replace(place: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
+fn replace(place: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<()> {
+    /// Another run may remove the folder as empty before it has something in it.
+    const TRIES: usize = 8;
     let parent = place.parent().ok_or("no folder")?;
-    let fresh = parent.join(format!(".fresh-{}", std::process::id()));
-    let _ = fs::remove_file(&fresh);
-    let made =
-        fs::create_dir_all(parent).and_then(|()| make(&fresh)).and_then(|()| fs::rename(&fresh, place));
-    made.map_err(|error| {
-        format!("cannot write {}: {error}; --sysfs off does without", place.display()).into()
-    })
+    let fresh = parent.join(format!("{FRESH}{}", std::process::id()));
+    let put = || {
+        let _ = fs::remove_file(&fresh);
+        fs::create_dir_all(parent).and_then(|()| make(&fresh)).and_then(|()| fs::rename(&fresh, place))
+    };
+    let lost = |made: &io::Result<()>| matches!(made, Err(error) if error.kind() == io::ErrorKind::NotFound);
+    let mut made = put();
+    for _ in 1..TRIES {
+        if !lost(&made) {
+            break;
+        }
+        made = put();
+    }
+    made.map_err(|error| unwritten(place, &error).into())
+}
+
+fn unwritten(place: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {error}; --sysfs off does without", place.display())
 }
 
 /// Removes what is not wanted any more, and folders that are empty then.
 fn remove_others(folder: &Path, below: &str, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
+    let entries = match fs::read_dir(folder) {
+        // Another run has removed it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(|error| unwritten(folder, &error))?,
+    };
+    for entry in entries.flatten() {
         let name = entry.file_name().into_string().map_err(|_| "a strange name")?;
         let path = if below.is_empty() { name } else { format!("{below}/{name}") };
-        if entry.file_type()?.is_dir() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_others(&entry.path(), &path, wanted)?;
             // Fails, as it should, where something is left.
             let _ = fs::remove_dir(entry.path());
-        } else if !wanted(&path) && !path.contains("/.fresh-") {
+        } else if !wanted(&path) && !path.contains(FRESH) {
             let _ = fs::remove_file(entry.path());
         }
     }
     // Where no device is, programs expect an empty folder rather than none.
     if below.is_empty() {
-        fs::create_dir_all(folder.join("infiniband"))?;
+        fs::create_dir_all(folder.join("infiniband")).map_err(|error| unwritten(folder, &error))?;
     }
     Ok(())
 }
