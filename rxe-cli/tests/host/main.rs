@@ -72,7 +72,8 @@ fn broken_messages_cost_their_sender_the_connection() {
     let _token = a.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
     exchange(&a, &b, 1);
     let before = (observe(&namespace).unwrap(), service.descriptors());
-    let devnull = fs::File::open("/dev/null").unwrap().as_raw_fd();
+    let devnull = fs::File::open("/dev/null").unwrap();
+    let devnull = devnull.as_raw_fd();
     let mut offences = 0;
     let mut offend = |messages: &[(&[u8], &[i32])]| {
         let fd = raw(&namespace);

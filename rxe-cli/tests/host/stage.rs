@@ -69,6 +69,7 @@ impl Drop for Service {
     }
 }
 
+#[track_caller]
 pub(crate) fn until(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
