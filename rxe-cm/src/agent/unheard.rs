@@ -7,8 +7,7 @@ use crate::proto::ServiceId;
 use core::time::Duration;
 use rxe_core::time::Instant;
 use rxe_verbs::GidType;
-use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::{collections::VecDeque, net::IpAddr};
 
 /// How long one waits.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -26,11 +25,17 @@ struct Request {
     due: Instant,
 }
 
-/// The same number in all processes that a request has come to.
+/// The same number in all processes that a request has come to, whatever compiled them: FNV-1a of its addresses and its MAD.
 fn number_of(arrival: &Arrival) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (arrival.src, arrival.dst, arrival.mad).hash(&mut hasher);
-    hasher.finish()
+    const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    let octets = |address: IpAddr| match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let (src, dst) = (octets(arrival.src), octets(arrival.dst));
+    let bytes = src.iter().chain(&dst).chain(&arrival.mad);
+    bytes.fold(BASIS, |number, byte| (number ^ u64::from(*byte)).wrapping_mul(PRIME))
 }
 
 impl Unheard {

@@ -7,7 +7,7 @@ use crate::{
     sys::fork::is_own,
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     net::IpAddr,
     sync::{Mutex, PoisonError},
 };
@@ -20,13 +20,21 @@ const MOST: usize = 256;
 pub(super) struct Verdicts(Mutex<HashMap<u64, Option<bool>>>);
 
 impl Verdicts {
+    /// Whether the service is to be asked about a request: not while one that was asked about before has not been answered here.
     fn begin(&self, request: u64) -> bool {
         let mut all = lock(&self.0);
-        if all.len() >= MOST {
+        if all.len() >= MOST && !all.contains_key(&request) {
             // Of those nobody has come back for.
             all.clear();
         }
-        all.insert(request, None).is_none()
+        match all.entry(request) {
+            Entry::Vacant(place) => {
+                place.insert(None);
+                true
+            }
+            // A copy of it, which its sender has repeated: one verdict is for both.
+            Entry::Occupied(_) => false,
+        }
     }
 
     pub(super) fn note(&self, request: u64, yours: bool) {

@@ -28,8 +28,10 @@ const RECEIVES: usize = 8;
 const REQUESTS: [u16; 2] = [0x10, 0x17];
 /// Where both have their service ID, behind the MAD's header.
 const SERVICE_ID: core::ops::Range<usize> = MAD_HEADER_LEN + 8..MAD_HEADER_LEN + 16;
-/// Disconnect request (IBTA vol. 1, 12.6.10).
+/// Disconnect request, and where it has the first byte of its receiver's communication ID, which is the slot of who has made that
+/// (IBTA vol. 1, 12.6.10).
 const DREQ: u16 = 0x15;
+const DREQ_SLOT: usize = MAD_HEADER_LEN + 4;
 /// Reject (IBTA vol. 1, 12.6.7), and the reason of who has given up (12.6.7.2).
 const REJ: u16 = 0x12;
 const TIMEOUT: u16 = 4;
@@ -194,7 +196,10 @@ impl Service {
             return Some(Fate::Dispatch(u64::from_be_bytes(service_id)));
         }
         if header.attribute == DREQ {
-            return Some(Fate::Ended);
+            // One of a process that is there has strayed: it is the process's to hear of.
+            let slot = *packet.payload.get(DREQ_SLOT)?;
+            let held = matches!(self.slots.get(slot), Slot::Held(_));
+            return Some(if held { Fate::HandOn(slot) } else { Fate::Ended });
         }
         let asker = asker_of_rej(packet.payload);
         Some(asker.map_or(Fate::Drop, |asker| Fate::GivenUp(self.askers.get(&asker).copied())))

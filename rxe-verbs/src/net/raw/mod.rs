@@ -81,7 +81,7 @@ impl RawLink {
     ///
     /// # Errors
     /// [`OpenError::RawForbidden`] without CAP_NET_RAW.
-    pub fn open(port: UdpLink, slot: u8, shared: bool, config: &UdpConfig) -> Result<Self, OpenError> {
+    pub fn open(mut port: UdpLink, slot: u8, shared: bool, config: &UdpConfig) -> Result<Self, OpenError> {
         let v4 = config.v4.map(IpAddr::V4).filter(|ip| !ip.is_unspecified() && config.v6.is_none());
         let v6 = config.v6.map(IpAddr::V6).filter(|ip| !ip.is_unspecified() && config.v4.is_none());
         let only = v4.or(v6);
@@ -105,6 +105,11 @@ impl RawLink {
         for socket in port.sockets() {
             attach_filter(socket, &filter)
                 .map_err(|source| OpenError::System { action: "filter port 4791", source })?;
+        }
+        if !shared {
+            // Nobody reads the port from now on: what has come before its filter would keep it readable for ever.
+            let mut early = RecvBatch::default();
+            while port.recv(&mut early).is_ok_and(|count| count > 0) {}
         }
         let vnet = sockets.iter().all(|(_, socket)| socket.vnet);
         let granted = |(_, socket): &(u16, Kept<PacketSocket>)| super::udp::receive_buffer(socket.as_fd());
