@@ -105,6 +105,27 @@ fn who_does_not_wait_is_told_by_poll() {
     assert_eq!(refused.option(Name::Error).unwrap(), Value::Number(number));
 }
 
+/// Some take a hang-up for a failure, whatever there is left to read: rstream -T a.
+#[test]
+fn a_hang_up_is_told_when_all_is_read() {
+    let (a, b) = hosts();
+    let (active, passive) = connect(&a, &b);
+    let data = pattern(9000);
+    assert_eq!(active.send(&data, Flags::NONE).unwrap(), data.len());
+    // It waits until the other end has all, the end included.
+    active.close();
+    let (mut got, mut piece) = (Vec::new(), [0; 1000]);
+    while got.len() < data.len() {
+        assert_eq!(poll_one(&passive, libc::POLLIN, PATIENCE), libc::POLLIN, "{} bytes are read", got.len());
+        let count = passive.receive(&mut piece, Flags::DONTWAIT).unwrap();
+        got.extend_from_slice(&piece[..count]);
+    }
+    assert!(got == data, "other bytes have arrived");
+    assert_eq!(poll_one(&passive, libc::POLLIN, PATIENCE), libc::POLLIN | libc::POLLHUP);
+    assert_eq!(passive.receive(&mut piece, Flags::NONE).unwrap(), 0);
+    passive.close();
+}
+
 #[test]
 fn a_peer_that_never_reads_stops_the_sender_and_not_its_end() {
     let (a, b) = hosts();

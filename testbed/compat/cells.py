@@ -123,11 +123,11 @@ def of_family(family):
     ]  # fmt: skip
 
 
-def rsocket(program, words, full=False):
+def rsocket(program, words, full=False, roles=("client", "server")):
     """rdmacm-utils' programs over rsockets. -T v has them compare the data."""
     text = f"{program} {words}"
     listens = ("TCP", 7471)
-    return Cell(f"{text} IPv4", f"{text} -b {{here}}", f"{text} -s {{peer}}", listens, full=full)
+    return Cell(f"{text} IPv4", f"{text} -b {{here}}", f"{text} -s {{peer}}", listens, full=full, roles=roles)
 
 
 def plain(title, server, client, full=False, endless=False, roles=("client", "server")):
@@ -161,7 +161,9 @@ CELLS = [
     rsocket("rstream", "-S 30000 -I 10 -C 10 -T v"),
     rsocket("rstream", "-S 64 -I 20 -C 20 -T v -T b", full=True),
     rsocket("rstream", "-S 200000 -I 4 -C 4 -T v -T n", full=True),
-    rsocket("rstream", "-S 9000 -I 10 -C 10 -T v -T a", full=True),
+    # Ours is the client: rdma-core's rpoll tells of the server's end as soon as that has come, also while data is unread, and rstream
+    # takes that for a failure (exit code 16). A guest has not read the last 90,000 bytes when our server ends.
+    rsocket("rstream", "-S 9000 -I 10 -C 10 -T v -T a", full=True, roles=("client",)),
     rsocket("rstream", "-S 50000 -I 4 -C 4 -T v -k 1", full=True),
     rsocket("riostream", "-S 30000 -I 10 -C 10 -T v"),
     rsocket("riostream", "-S 64 -I 10 -C 10 -T v -T a", full=True),

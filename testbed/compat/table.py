@@ -29,6 +29,8 @@ machine, our end is the client; `6.1 ←`: the other way round. There the comman
 Not played against kernels because they did not work there reliably: `ib_write_bw -q 16` with 64 KiB (the sender on 6.1 repeated
 a WRITE under other PSNs in 3 of 6 plays, which ended with an error), and `ib_send_lat -e` (6 of 8 plays hung with the client on
 6.12, 3 of 4 failed between kernels). Both work where both ends are ours.
+Nor `rstream -T a` with rdma-core's rsockets as the client: their rpoll tells of the server's end before all is read, and rstream
+gives up then (2 of 2 plays). Ours tells of it when all is read.
 """
 TAIL = """
 With `(rxe run --rsockets)` a program's TCP sockets are rsockets; nobody listens by TCP there. `HOST` is another host: a network
