@@ -5,14 +5,15 @@ use std::time::Duration;
 /// How long a look at the link takes at most. One that took longer, because the suite did not have a processor, counts as
 /// this long: a device on the same machine has had none either.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
-/// For how much longer than it was to something is waited for on the whole.
+/// By how much a wait may last longer than it was to, whatever kept the suite from looking.
 const MOST_HELD: Duration = Duration::from_secs(120);
 
 /// What is left of a time.
 #[derive(Debug)]
 pub(crate) struct Left {
-    /// Of looks, unless the end comes first.
+    /// What remains, where each look counts as [`LOOK`] at most.
     pub(crate) time: Duration,
+    /// When it is over in any case.
     end: Duration,
 }
 

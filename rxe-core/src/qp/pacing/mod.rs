@@ -1,8 +1,8 @@
 //! Pacing: a queue pair that sends at a rate of its own, as cards do it whose hardware paces each queue pair.
 //!
 //! Sockets pace nothing, so queue pairs have none of this by default: the windows of [`super::flow`] look after them.
-//! [`Endpoint::pace`](crate::endpoint::Endpoint::pace) gives it to one, in simulations and in life. What sets the rate is a [`CongestionControl`]:
-//! [`LineRate`] (none), [`Dcqcn`] or [`Timely`].
+//! [`Endpoint::pace`](crate::endpoint::Endpoint::pace) gives it to one, in simulations and in life. What sets the rate is a
+//! [`CongestionControl`]: [`LineRate`] (none), [`Dcqcn`] or [`Timely`].
 
 mod dcqcn;
 mod timely;
@@ -52,7 +52,8 @@ pub struct Pacing {
     /// every packet, `u32::MAX` for message ends only.
     pub ask_after: u32,
     /// How far it may be behind its rate and make up for that: packets that left late, because nobody looked at the clock in
-    /// time, do not slow those behind them. Zero where the clock is exact.
+    /// time, do not slow those behind them. What it could have sent in so much of a rest may leave at once, too. Zero where the
+    /// clock is exact.
     pub catch_up: Duration,
     /// Its clock.
     pub timing: Timing,
