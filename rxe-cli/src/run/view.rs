@@ -198,7 +198,11 @@ fn replace(place: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<()> {
         let _ = fs::remove_file(&fresh);
         fs::create_dir_all(parent).and_then(|()| make(&fresh)).and_then(|()| fs::rename(&fresh, place))
     };
-    let lost = |made: &io::Result<()>| matches!(made, Err(error) if error.kind() == io::ErrorKind::NotFound);
+    // Said of a folder that was there, and is not any more, or of a file of a process with the same number in another container.
+    let lost = |made: &io::Result<()>| {
+        use io::ErrorKind::{AlreadyExists, NotFound};
+        matches!(made, Err(error) if matches!(error.kind(), NotFound | AlreadyExists))
+    };
     let mut made = put();
     for _ in 1..TRIES {
         if !lost(&made) {
