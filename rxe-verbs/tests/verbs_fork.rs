@@ -13,7 +13,10 @@ use rxe_verbs::{
     WindowType,
 };
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -129,8 +132,15 @@ fn exchange(a: &End, b: &End, round: u8) {
     assert_eq!(b.mr.read_vec(64, 64).unwrap(), [round; 64]);
 }
 
+/// The tests have the same addresses, and so one port, whose packets they count.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn a_parent_s_objects_say_eio_in_a_child() {
+    let _one = one_at_a_time();
     let two = udp4();
     // 9 s: a packet that was sent again because the machine was busy would be counted, too.
     verbs_common::set_timeout(21);
@@ -177,6 +187,7 @@ impl Drop for Stop<'_> {
 /// Threads of the parent's are in the middle of everything when it forks: locks that they hold stay locked in the child.
 #[test]
 fn a_child_hangs_at_no_lock_of_its_parent_s_threads() {
+    let _one = one_at_a_time();
     let two = udp4();
     let (a, b) = pair(&two);
     let (srq, channel) = (a.pd.create_srq(8, 1).unwrap(), two.a.create_comp_channel().unwrap());
