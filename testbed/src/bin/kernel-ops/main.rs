@@ -26,6 +26,7 @@ mod windows;
 use bench::Bench;
 use cases::{Case, Role, Run, Tally};
 use faults::Faults;
+use pair::SILENT;
 use std::process::ExitCode;
 use testbed::agent::Failure;
 
@@ -34,17 +35,27 @@ fn print(verdict: &str, role: &str, text: &str) {
     println!("{verdict:9}{role:8}{text}");
 }
 
-/// Plays one case in one role, prints and counts how it went.
+/// Plays one case in one role, prints and counts how it went. A kernel that fell silent is asked once more.
 fn play(bench: &mut Bench, case: &Case, role: Role, run: Run, tally: &mut Tally) {
     let mut notes = Vec::new();
     let mut verdict = "";
-    let played = bench.pair(&case.setup).and_then(|mut pair| {
-        let played = run(&mut pair);
-        notes.append(&mut pair.notes);
-        verdict = pair.verdict;
-        faults::add(&mut tally.stats, &pair.qp.stats());
-        played
-    });
+    let mut once = |verdict: &mut &'static str| {
+        bench.pair(&case.setup).and_then(|mut pair| {
+            let played = run(&mut pair);
+            notes.append(&mut pair.notes);
+            *verdict = pair.verdict;
+            faults::add(&mut tally.stats, &pair.qp.stats());
+            played
+        })
+    };
+    let mut played = once(&mut verdict);
+    if played.is_ok() && verdict == SILENT {
+        played = once(&mut verdict);
+        if played.is_ok() && verdict == SILENT {
+            played = Err("the kernel fell silent twice".into());
+        }
+        verdict = "deviates";
+    }
     let notes = if notes.is_empty() { String::new() } else { format!(" [{}]", notes.join("; ")) };
     let text = format!("{}{notes}", case.name);
     match played {

@@ -41,9 +41,12 @@ pub(crate) struct Pair<'a> {
     pub(crate) their_rkey: u32,
     /// What a reader of the result should know.
     pub(crate) notes: Vec<String>,
-    /// How to call a good end: `ok`, or see [`Self::deviates`], [`Self::lacks`] and [`Self::skip`].
+    /// How to call a good end: `ok`, or see [`Self::deviates`], [`Self::lacks`], [`Self::fell_silent`] and [`Self::skip`].
     pub(crate) verdict: &'static str,
 }
+
+/// The verdict of a case that is to be played once more.
+pub(crate) const SILENT: &str = "silent";
 
 impl Pair<'_> {
     pub(crate) fn note(&mut self, text: impl Into<String>) {
@@ -60,6 +63,13 @@ impl Pair<'_> {
     pub(crate) fn lacks(&mut self, how: &str) -> Result<(), Failure> {
         self.verdict = "absent";
         self.note(how);
+        Ok(())
+    }
+
+    /// The kernel answered no more, after so many requests: to be tried once more.
+    pub(crate) fn fell_silent(&mut self, done: usize) -> Result<(), Failure> {
+        self.verdict = SILENT;
+        self.note(format!("kernel 6.12 fell silent after {done}, and did not when tried again"));
         Ok(())
     }
 

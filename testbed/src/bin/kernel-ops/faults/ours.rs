@@ -4,7 +4,7 @@ use crate::{
     ours::MIB,
     pair::{Pair, equal, same},
 };
-use rxe_verbs::{SendOp, SendWr, WcOpcode};
+use rxe_verbs::{SendOp, SendWr, WcOpcode, WcStatus};
 use serde_json::{Value, json};
 use testbed::{agent::Failure, pattern::pattern};
 
@@ -134,6 +134,9 @@ pub(crate) fn atomic_writes(pair: &mut Pair<'_>) -> Result<(), Failure> {
     pair.nothing_more()
 }
 
+/// Kernel 6.12 falls silent now and then: a capture of that shows 28 FLUSHes answered, then two sent seven times more, every second
+/// time with the very bytes of the first, and neither an answer nor a NAK, while the guest is well. That is no end of this case:
+/// it is played once more.
 pub(crate) fn flushes(pair: &mut Pair<'_>) -> Result<(), Failure> {
     if pair.old {
         return pair.skip("kernel 6.1 has none");
@@ -141,8 +144,12 @@ pub(crate) fn flushes(pair: &mut Pair<'_>) -> Result<(), Failure> {
     for _ in 0..FLUSHES {
         pair.post(SendOp::Flush { remote: pair.there(0), len: 4096, placement: 1, selectivity: 0 }, 0, 0)?;
     }
-    for _ in 0..FLUSHES {
-        pair.we_did(WcOpcode::Flush)?;
+    for done in 0..FLUSHES {
+        let wc = pair.ours()?;
+        if done > 0 && wc.status == WcStatus::RetryExceeded && pair.qp.stats().timeouts > 7 {
+            return pair.fell_silent(done);
+        }
+        equal("status and opcode", (wc.status, wc.opcode), (WcStatus::Success, WcOpcode::Flush))?;
     }
     pair.nothing_more()
 }
