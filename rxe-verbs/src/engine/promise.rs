@@ -6,12 +6,10 @@
 
 use super::clock;
 use crate::sys::process::is_asleep;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// It is broken by so many times that it was not kept,
+/// It is broken by so many times in a row that it was not kept: a program may sleep for another reason now and then.
 const STRIKES: u32 = 3;
-/// with fewer than so many between two of them that it was: a program may sleep for another reason now and then.
-const KEPT: u32 = 8;
 /// For so many nanoseconds: what the program does may change. To find out again takes it [`STRIKES`] ticks.
 const BROKEN: u64 = 250_000_000;
 
@@ -20,8 +18,8 @@ const BROKEN: u64 = 250_000_000;
 pub(crate) struct Promise {
     /// The system's number of the thread that asks for events; 0 if none has.
     thread: AtomicI32,
-    /// Times that the program came since it last did not.
-    kept: AtomicU32,
+    /// Whether the program came since it last did not.
+    kept: AtomicBool,
     strikes: AtomicU32,
     /// Until when it is broken, in nanoseconds of the engine's clock; 0 if it is not.
     broken: AtomicU64,
@@ -36,7 +34,7 @@ impl Promise {
     /// The program has come. Lost updates do not matter.
     #[inline]
     pub(super) fn kept(&self) {
-        self.kept.store(self.kept.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        self.kept.store(true, Ordering::Relaxed);
     }
 
     /// Packets have lain there for a tick. Whether the promise is broken by that: who looked for them need not expect the
@@ -49,8 +47,8 @@ impl Promise {
         if !is_asleep(self.thread.load(Ordering::Relaxed)) {
             return false;
         }
-        let often = self.kept.swap(0, Ordering::Relaxed) < KEPT;
-        let strikes = if often { self.strikes.load(Ordering::Relaxed) + 1 } else { 1 };
+        let kept = self.kept.swap(false, Ordering::Relaxed);
+        let strikes = if kept { 1 } else { self.strikes.load(Ordering::Relaxed) + 1 };
         let broken = strikes >= STRIKES;
         self.strikes.store(if broken { 0 } else { strikes }, Ordering::Relaxed);
         if broken {
@@ -85,11 +83,10 @@ mod tests {
         for _ in 0..9 {
             assert!(!promise.missed_at(0, |_| false), "it had lost its processor");
             assert!(!promise.missed_at(0, |_| true), "now and then");
-            (0..KEPT).for_each(|_| promise.kept());
+            promise.kept();
         }
         let now = clock::now().nanos();
         assert!(!promise.missed_at(now, |_| true));
-        (1..KEPT).for_each(|_| promise.kept());
         assert!(!promise.missed_at(now, |_| true) && !promise.is_broken());
         assert!(promise.missed_at(now + 3_600_000_000_000, |_| true));
         assert!(promise.is_broken() && !promise.again() && promise.is_broken(), "for an hour");
