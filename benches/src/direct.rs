@@ -2,7 +2,7 @@
 //! protocol alone, on each side.
 
 use rxe_core::{
-    endpoint::{Acks, Run, RunMeta},
+    endpoint::{Acks, Arbitration, LANES, Lanes, Run, RunMeta},
     num::Key,
     qp::Mtu,
     testing::{
@@ -37,6 +37,20 @@ impl Op {
             Self::Send => "send",
             Self::Read => "read",
         }
+    }
+}
+
+/// Whom nobody should ask, since only one lane has anything to send.
+#[derive(Debug)]
+struct Unasked;
+
+impl Arbitration for Unasked {
+    fn next(&mut self, waiting: u16) -> Option<u8> {
+        panic!("whose turn it is among {waiting:b}")
+    }
+
+    fn sent(&mut self, lane: u8, _: usize) {
+        panic!("lane {lane} has sent while others waited")
     }
 }
 
@@ -81,6 +95,14 @@ impl Direct {
             packets: [0; 2],
             spent: [Duration::ZERO; 2],
             timed: false,
+        }
+    }
+
+    /// From now on each service level has a lane, with arbitration between them. The connection stays in lane 0.
+    pub fn use_lanes(&mut self) {
+        let of_level = core::array::from_fn(|level| level.min(LANES - 1) as u8);
+        for side in &mut self.pair.sides {
+            side.endpoint.set_lanes(Lanes::new(of_level, [0; LANES], Box::new(Unasked)));
         }
     }
 
@@ -185,6 +207,16 @@ impl Direct {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_lane_alone_needs_no_arbitration() {
+        let mut direct = Direct::new(Mtu::M4096, 65_536);
+        direct.use_lanes();
+        for op in Op::ALL {
+            direct.message(op);
+        }
+        direct.check();
+    }
 
     #[test]
     fn every_kind_of_message_arrives() {

@@ -1,7 +1,8 @@
 //! Verbs objects on both ends of a reliable connection over real UDP sockets on loopback addresses.
 
 use rxe_verbs::{
-    Access, CompChannel, Context, Cq, Mr, Mtu, Pd, Psn, Qp, QpChange, QpInit, QpState, QpType, Remote, Sge,
+    Access, AddressVector, CompChannel, Context, Cq, Mr, Mtu, Pd, Psn, Qp, QpChange, QpInit, QpState, QpType,
+    Qpn, Remote, Sge,
 };
 use std::{error::Error, net::IpAddr};
 
@@ -58,39 +59,76 @@ impl End {
     }
 }
 
-/// Takes a queue pair from RESET to RTS, with `peer` as its peer.
+/// What a queue pair is told of its connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// Where the peer is.
+    pub av: AddressVector,
+    /// The peer's number.
+    pub peer: Qpn,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// The first PSNs: its own and the peer's.
+    pub psns: [Psn; 2],
+    /// Code of the acknowledgement timeout (4.096 us * 2^code), 0 to 31.
+    pub timeout: u8,
+    /// READs and atomics under way in each direction at most.
+    pub reads: u8,
+}
+
+impl Way {
+    /// To a queue pair, with usual values: MTU 4096, PSN 0, half a second of patience, as the ends may have to share a
+    /// processor with others, and 128 READs.
+    #[must_use]
+    pub const fn to(peer: Qpn, av: AddressVector) -> Self {
+        Self { av, peer, mtu: Mtu::M4096, psns: [Psn::new(0); 2], timeout: 17, reads: 128 }
+    }
+}
+
+/// Takes a queue pair from RESET to RTS.
 ///
 /// # Errors
 /// What the device says.
-pub fn bring_up(own: &Qp, peer: &Qp, mtu: Mtu) -> Result<()> {
-    own.modify(&QpChange {
+pub fn bring_up(qp: &Qp, way: &Way) -> Result<()> {
+    qp.modify(&QpChange {
         state: Some(QpState::Init),
         pkey_index: Some(0),
         port: Some(1),
         access: Some(ALL),
         ..QpChange::default()
     })?;
-    let av = own.context().address_vector(0, peer.context().gids().get(0))?;
-    own.modify(&QpChange {
+    qp.modify(&QpChange {
         state: Some(QpState::Rtr),
-        av: Some(av),
-        path_mtu: Some(mtu),
-        dest_qpn: Some(peer.qpn()),
-        rq_psn: Some(Psn::new(peer.qpn().value())),
-        max_dest_rd_atomic: Some(128),
+        av: Some(way.av),
+        path_mtu: Some(way.mtu),
+        dest_qpn: Some(way.peer),
+        rq_psn: Some(way.psns[1]),
+        max_dest_rd_atomic: Some(way.reads),
         min_rnr_timer: Some(1),
         ..QpChange::default()
     })?;
-    own.modify(&QpChange {
+    qp.modify(&QpChange {
         state: Some(QpState::Rts),
-        sq_psn: Some(Psn::new(own.qpn().value())),
-        // Half a second: the ends may have to share a processor with others.
-        timeout: Some(17),
+        sq_psn: Some(way.psns[0]),
+        timeout: Some(way.timeout),
         retry_count: Some(7),
         rnr_retry: Some(7),
-        max_rd_atomic: Some(128),
+        max_rd_atomic: Some(way.reads),
         ..QpChange::default()
     })?;
+    Ok(())
+}
+
+/// Connects two queue pairs, each of which begins with the PSN that is its number.
+///
+/// # Errors
+/// What the device says.
+pub fn connect(one: &Qp, other: &Qp, mtu: Mtu) -> Result<()> {
+    for (own, peer) in [(one, other), (other, one)] {
+        let av = own.context().address_vector(0, peer.context().gids().get(0))?;
+        let psns = [own, peer].map(|qp| Psn::new(qp.qpn().value()));
+        bring_up(own, &Way { mtu, psns, ..Way::to(peer.qpn(), av) })?;
+    }
     Ok(())
 }
 
@@ -113,7 +151,6 @@ pub fn connected_with(
     channel: Option<&CompChannel>,
 ) -> Result<[End; 2]> {
     let ends = [End::new(&contexts[0], bytes, channel)?, End::new(&contexts[1], bytes, None)?];
-    bring_up(&ends[0].qp, &ends[1].qp, mtu)?;
-    bring_up(&ends[1].qp, &ends[0].qp, mtu)?;
+    connect(&ends[0].qp, &ends[1].qp, mtu)?;
     Ok(ends)
 }

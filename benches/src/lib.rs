@@ -5,4 +5,6 @@ pub mod direct;
 #[cfg(feature = "sockets")]
 pub mod ends;
 #[cfg(feature = "sockets")]
+pub mod links;
+#[cfg(feature = "sockets")]
 pub mod turns;

@@ -27,8 +27,7 @@ fn an_idle_queue_pair_is_small() {
         let make =
             |side: usize| pds[side].create_qp(&QpInit::new(QpType::Rc, &cqs[side])).expect("a queue pair");
         let pair = [make(0), make(1)];
-        ends::bring_up(&pair[0], &pair[1], Mtu::M4096).expect("brought up");
-        ends::bring_up(&pair[1], &pair[0], Mtu::M4096).expect("brought up");
+        ends::connect(&pair[0], &pair[1], Mtu::M4096).expect("brought up");
         all.push(pair);
     }
     let change = region.change();

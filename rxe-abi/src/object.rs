@@ -22,10 +22,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 #[repr(C)]
 pub(crate) struct Device {
     pub(crate) c: c::device::Device,
+    /// What it was called when it was made.
+    pub(crate) name: String,
     /// As last listed.
     pub(crate) device: Mutex<rxe_verbs::Device>,
     /// The only address it is to have.
     pub(crate) only: Option<IpAddr>,
+    /// The process that made it, by [`rxe_verbs::forks`].
+    pub(crate) maker: u32,
 }
 
 /// An opened device. It ends with the last object made from it.

@@ -121,7 +121,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// The address by which the system reaches another.
-fn source_for(dest: IpAddr) -> Result<IpAddr> {
+/// The address of this host by which it reaches another.
+pub(crate) fn source_for(dest: IpAddr) -> Result<IpAddr> {
     let any: IpAddr =
         if dest.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let probe = || -> std::io::Result<IpAddr> {

@@ -74,6 +74,42 @@ fn gids_are_shown_as_vendors_do() {
     failed(&host.output(rxe("show_gids nope")), "no device is called nope");
 }
 
+/// Where the link carries both RoCEs each GID is listed by both, first all of v2, as kernels name them.
+#[test]
+fn gids_of_both_roces_are_listed() {
+    let Some(host) = Host::new() else { return };
+    let over = |link: &str, arguments: &str| {
+        let mut command = rxe(arguments);
+        command.env("RXE_LINK", link);
+        shown(&host, command)
+    };
+    // Of the index no word: those of v1 stand behind.
+    let rows = |link: &str| -> Vec<(String, String)> {
+        let table = over(link, "show_gids");
+        let columns = table.lines().skip(2).map(|line| line.split('\t').collect::<Vec<_>>());
+        // An IPv6 address has one column more, which is empty.
+        let gids = columns.filter(|row| row.len() >= 7);
+        gids.map(|row| (row[3].to_owned(), row[row.len() - 2].to_owned())).collect()
+    };
+    let v2 = rows("udp");
+    assert!(!v2.is_empty() && v2.iter().all(|(_, version)| version == "v2"), "{v2:?}");
+    let both = rows("raw");
+    assert_eq!(both[..v2.len()], v2);
+    let v1 = &both[v2.len()..];
+    assert!(
+        v1.iter().all(|(gid, version)| version == "v1" && v2.iter().any(|(of, _)| of == gid)),
+        "{both:?}"
+    );
+    assert!(v2.iter().all(|(gid, _)| v1.iter().any(|(of, _)| of == gid)), "{both:?}");
+    let (udp, raw) = (over("udp", "devices -v"), over("raw", "devices -v"));
+    assert_eq!(udp.matches("IB/RoCE v1").count(), 0, "{udp}");
+    assert_eq!(
+        (raw.matches("IB/RoCE v1").count(), raw.matches("RoCE v2").count()),
+        (v1.len(), v2.len()),
+        "{raw}"
+    );
+}
+
 /// Programs go on under a new name, and what they count is found by it.
 #[test]
 fn counters_follow_the_name() {

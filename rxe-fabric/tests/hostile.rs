@@ -169,6 +169,7 @@ proptest! {
             tables: &tables,
             others: (2..2 + others).map(node).collect(),
             model: (1, 1),
+            revision: 0x100,
         };
         let _ = sa_request(&mad);
         let counted = answer_perf(&mad, &PortCounts::default()).map(|(mad, _)| mad);

@@ -14,6 +14,7 @@ mod error;
 mod flags;
 mod link;
 mod options;
+mod packing;
 mod poll;
 pub mod proto;
 mod ready;

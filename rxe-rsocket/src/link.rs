@@ -3,6 +3,7 @@
 
 use crate::{
     error::SocketError,
+    packing::{Cut, Packing, split},
     proto::{Chunk, Control, Failure, Hello, IoEntry, Limits, Message, Phase, Piece, Stream, Violation},
     settings::Settings,
     waiters::{Waiter, Waiters},
@@ -15,7 +16,7 @@ use rxe_verbs::{
 use std::{
     os::fd::{AsFd, AsRawFd, RawFd},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -25,6 +26,8 @@ use std::{
 const RECEIVE: u64 = 1 << 63;
 /// The number of a request that only sees whether the peer is there.
 const KEEP_ALIVE: u64 = 1 << 62;
+/// The number of whole packets of data, whose message follows in a request of its own.
+const DATA: u64 = 1 << 61;
 /// Bytes of our directory, in front of the table of mapped buffers.
 const DIRECTORY: usize = 2 * Piece::LEN;
 /// Completions that are taken at a time.
@@ -55,15 +58,17 @@ impl Parts {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
         let (sends, receives) = (settings.sends, settings.receives);
-        let cq = context.create_cq(u32::from(sends) + u32::from(receives), Some(&channel))?;
+        // Large messages take two requests.
+        let requests = 2 * u32::from(sends);
+        let cq = context.create_cq(requests + u32::from(receives), Some(&channel))?;
         let caps = QpCaps {
-            max_send_wr: sends.into(),
+            max_send_wr: requests,
             max_recv_wr: receives.into(),
             max_send_sge: 2,
             max_recv_sge: 1,
             max_inline: u32::from(settings.inline).max(IoEntry::LEN as u32),
         };
-        let init = QpInit { caps, signal_all: true, ..QpInit::new(QpType::Rc, &cq) };
+        let init = QpInit { caps, ..QpInit::new(QpType::Rc, &cq) };
         let qp = id.create_qp(&pd, &init)?;
         let written = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let tables = DIRECTORY + usize::from(settings.iomap) * IoEntry::LEN;
@@ -122,6 +127,8 @@ pub(crate) struct Link {
     /// What the peer has said.
     pub(crate) peer: Hello,
     stream: Mutex<Stream>,
+    /// Of the connection's packets, once something is sent: before that the path MTU may not be agreed on.
+    packing: OnceLock<Packing>,
     /// The completion queue is to bring an event.
     armed: AtomicBool,
     /// Threads that wait: one of them for the event, the others for that one.
@@ -157,6 +164,7 @@ impl Link {
             parts,
             peer,
             stream,
+            packing: OnceLock::new(),
             armed: AtomicBool::new(false),
             waiting: Mutex::default(),
             woken: Condvar::new(),
@@ -221,6 +229,10 @@ impl Link {
                 WcStatus::WorkRequestFlushed => Failure::Reset,
                 _ => Failure::Device,
             });
+        }
+        if wc.wr_id & DATA != 0 {
+            // Their message comes, too: flushed.
+            return false;
         }
         stream.on_sent(if wc.wr_id & KEEP_ALIVE != 0 {
             Message::Control(Control::KeepAlive)
@@ -307,12 +319,43 @@ impl Link {
                 Payload::Inline(&few[..len])
             }
         };
+        if tell
+            && chunk.through.is_some()
+            && let Some(cut) = self.packing().cut(chunk.len, chunk.follows)
+        {
+            return self.post_apart(chunk, sges, cut);
+        }
         if tell {
             return self.post(chunk.message, chunk.to, payload);
         }
         let number = u32::from_be_bytes(chunk.message.encode()).into();
         let remote = Remote { addr: chunk.to.addr, rkey: Key(chunk.to.key) };
         self.post_request(number, SendOp::Write(remote), payload)
+    }
+
+    /// Posts whole packets of data, and after them the message with the rest.
+    fn post_apart(&self, chunk: &Chunk, sges: [Sge; 2], cut: Cut) -> Result<(), SocketError> {
+        let (whole, rest) = (split(sges, cut.before).0, split(sges, cut.from).1);
+        let remote =
+            |at: u32| Remote { addr: chunk.to.addr.wrapping_add(at.into()), rkey: Key(chunk.to.key) };
+        let immediate = chunk.message.encode();
+        let data = SendWr {
+            wr_id: DATA,
+            op: SendOp::Write(remote(0)),
+            flags: SendFlags::empty(),
+            payload: Payload::Sges(&whole),
+            dest: None,
+            xrc_srq: 0,
+        };
+        let message = SendWr {
+            wr_id: u32::from_be_bytes(immediate).into(),
+            op: SendOp::WriteImm(remote(cut.from), immediate),
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&rest),
+            ..data
+        };
+        self.parts.qp.post_send_list(&[data, message]).map_err(|error| error.reason)?;
+        Ok(())
     }
 
     fn copy_in(&self, ranges: &[(u32, u32); 2], bytes: &[&[u8]]) -> Result<(), SocketError> {
@@ -486,6 +529,11 @@ impl Link {
             self.armed.store(false, Ordering::Release);
             self.waiters.wake(Some(waiter));
         }
+    }
+
+    /// How data are cut; to be asked when the connection stands.
+    pub(crate) fn packing(&self) -> Packing {
+        *self.packing.get_or_init(|| Packing { mtu: self.path_mtu() })
     }
 
     /// Bytes of a packet's data.

@@ -140,9 +140,9 @@ fn more_messages_than_credits_cut_the_connection() {
     let (rogue, told, socket) = pair(&a, &b);
     for _ in 0..u32::from(told.credits) + 1 {
         rogue.tell(told.buffer, b"x", Message::Data(1));
-        // Its own queue is shorter.
+        // Its own queues are shorter: one after the other.
         while rogue.qp.query().0.state == QpState::Rts
-            && rogue._cq.poll(&mut [Default::default(); 8]) != Ok(0)
+            && rogue._cq.poll(&mut [Default::default(); 8]) == Ok(0)
         {}
         let _ = socket.unread();
     }
@@ -183,16 +183,21 @@ fn keep_alive_finds_out_that_a_peer_is_gone() {
 
 #[test]
 fn keys_that_lead_nowhere_end_the_connection() {
-    let (a, b) = hosts();
-    let listener = b.listen(1);
-    let rogue = Rogue::active(&a, &b);
-    let mut hello = rogue.hello();
-    hello.buffer.key ^= 0xffff;
-    assert!(matches!(rogue.connect(&hello.encode()).kind, EventKind::Established(_)));
-    let socket = listener.accept().unwrap();
-    assert_eq!(socket.send(b"into the void", Flags::NONE).unwrap(), 13);
-    let error = socket.receive(&mut [0], Flags::NONE).unwrap_err();
-    assert_eq!(error.errno(), libc::EIO);
+    // Large data and their message are two requests, of which the first is refused.
+    for len in [13, 20_000] {
+        let (a, b) = hosts();
+        let listener = b.listen(1);
+        let rogue = Rogue::active(&a, &b);
+        let mut hello = rogue.hello();
+        hello.buffer.key ^= 0xffff;
+        hello.buffer.len = 40_000;
+        assert!(matches!(rogue.connect(&hello.encode()).kind, EventKind::Established(_)));
+        let socket = listener.accept().unwrap();
+        assert_eq!(socket.send(&vec![7; len], Flags::NONE).unwrap(), len);
+        let error = socket.receive(&mut [0], Flags::NONE).unwrap_err();
+        assert_eq!(error.errno(), libc::EIO, "{len} bytes");
+        socket.close();
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::{
         LinkKind,
         interfaces::{Interface, interfaces},
     },
-    sys::process::network_namespace,
+    sys::{per_process::PerProcess, process::network_namespace},
 };
 use core::net::IpAddr;
 use rxe_core::qp::Mtu;
@@ -19,7 +19,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
     io,
     path::PathBuf,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::OnceLock,
 };
 
 /// Our vendor id. It is not an assigned one: no real hardware is meant to be taken for ours.
@@ -68,7 +68,7 @@ struct Known {
 
 /// Numbers and names given out so far (rxe0, rxe1, ...), in each network namespace seen. They stay with their interfaces as long
 /// as the process lives, and other processes of the user have the same ones.
-static NAMES: Mutex<BTreeMap<Option<PathBuf>, Known>> = Mutex::new(BTreeMap::new());
+static NAMES: PerProcess<BTreeMap<Option<PathBuf>, Known>> = PerProcess::new(BTreeMap::new);
 
 /// Lists the devices: the default route's interface first, the loopback last. Interfaces without an address are none.
 ///
@@ -88,7 +88,7 @@ fn named(anew: bool) -> io::Result<Vec<Device>> {
     let mut list: Vec<Interface> =
         interfaces()?.into_iter().filter(|interface| usable(interface).next().is_some()).collect();
     sort(&mut list);
-    let mut known = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = NAMES.lock();
     let known = known.entry(network_namespace()).or_default();
     let interfaces: Vec<_> = list.iter().map(|interface| interface.name.as_str()).collect();
     number(&interfaces, &mut known.numbers);

@@ -29,7 +29,7 @@
 //! | `RXE_RCVBUF`, `RXE_SNDBUF` | socket buffers: `max` (the default), `default` or bytes |
 //! | `RXE_MESSAGES=whole` | never send WRITEs and READs in parts, see [`Messages`] |
 //! | `RXE_CONGESTION=dcqcn@10gbit` | a rate for each reliable queue pair, see [`Congestion`] |
-//! | `RXE_NET_DISABLE=gso,gro,cbpf,mmsg` | do without these abilities of the system |
+//! | `RXE_NET_DISABLE=gso,gro,cbpf,mmsg,vnet,priority` | do without these abilities of the system |
 //! | `RXE_SERVICE=off` | have the port alone; `embedded`: be the host service oneself; else the program that becomes it |
 //! | `RXE_CONFIG=FILE` | the host's configuration, see [`host::HostConfig`] |
 //! | `RXE_USERCOPY=kernel` | copy application memory by system calls only |
@@ -91,6 +91,7 @@ pub use trust::{has_file_capabilities, is_protected, variable};
 pub use xrcd::Xrcd;
 
 pub use sys::{
+    per_process::PerProcess,
     poll::{Interrupted, Sleep, set_sleep, wait_for, wait_readable},
     unix::out_of_the_way,
 };

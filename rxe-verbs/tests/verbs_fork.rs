@@ -23,7 +23,7 @@ use std::{
 use verbs_common::{End, Two, connected, loopback, udp4};
 
 /// Long after this a child that hangs is ended by a signal.
-const SECONDS: u32 = 20;
+const SECONDS: u32 = 60;
 
 /// Runs `work` in a forked child, which must end well: it may allocate (glibc sees to that), and takes no lock that a
 /// thread of the parent's may hold.
@@ -213,4 +213,34 @@ fn a_child_hangs_at_no_lock_of_its_parent_s_threads() {
         }
     });
     exchange(&a, &b, 1);
+}
+
+/// The lists of the whole library have locks, too: which devices there are, and what is open.
+#[test]
+fn a_child_opens_what_it_wants_though_its_parent_s_threads_were_opening() {
+    let _one = one_at_a_time();
+    let open = |number| {
+        ContextOptions::new().alone().open_address(loopback(number)).map_err(|error| error.to_string())
+    };
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                drop(open(5).unwrap());
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(!rxe_verbs::devices().unwrap().is_empty());
+            }
+        });
+        for _ in 0..50 {
+            in_child(|| {
+                let found = rxe_verbs::devices().map_err(|error| error.to_string())?;
+                drop(open(6)?);
+                if found.is_empty() { Err("no devices".to_owned()) } else { Ok(()) }
+            });
+        }
+    });
 }

@@ -3,7 +3,7 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    AsyncEvent, Context, ContextOptions, Mtu, QpType, Remote, SendOp, SendWr,
+    AsyncEvent, Completion, Context, ContextOptions, Mtu, QpType, Remote, SendOp, SendWr,
     net::{Capabilities, Ident, InprocLink, InprocNet, Link, Path, RecvBatch, SendError, Transmit},
 };
 use std::{
@@ -11,9 +11,11 @@ use std::{
     net::IpAddr,
     os::fd::BorrowedFd,
     sync::{
-        Arc,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    thread,
+    time::{Duration, Instant},
 };
 use verbs_common::{Two, connected, pattern};
 
@@ -219,4 +221,103 @@ fn empty_datagrams_are_counted() {
     a.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[a.mr.sge(0, 1)])).unwrap();
     a.good();
     assert_eq!((two.a.link_report().malformed, two.b.link_report().malformed), (0, 3));
+}
+
+/// A link inside the process that keeps who sends for as long as it is shut.
+struct Gate {
+    inner: InprocLink,
+    shut: Arc<(Mutex<bool>, Condvar)>,
+    /// Who sends, and so has the shard's lock, is waiting here.
+    kept: Arc<AtomicBool>,
+}
+
+impl Link for Gate {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
+        self.inner.path(dst, ifindex)
+    }
+
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        let mut shut = self.shut.0.lock().unwrap();
+        while *shut {
+            self.kept.store(true, Ordering::Release);
+            shut = self.shut.1.wait(shut).unwrap();
+        }
+        self.inner.send(batch, bytes)
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        self.inner.recv(into)
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.poll_fds()
+    }
+
+    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        self.inner.join(group, ifindex)
+    }
+
+    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        self.inner.leave(group, ifindex)
+    }
+}
+
+/// Opens it, also if the test fails.
+struct Open<'a>(&'a (Mutex<bool>, Condvar));
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        *self.0.0.lock().unwrap() = false;
+        self.0.1.notify_all();
+    }
+}
+
+/// Waits for what other threads do.
+fn comes(what: &str, has_come: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !has_come() {
+        assert!(start.elapsed() < verbs_common::PATIENCE, "{what}: not in time");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Many threads poll queues of one shard: none waits for the lock of the one that is in a turn.
+#[test]
+fn who_polls_does_not_wait_for_a_thread_that_sends() {
+    const THREADS: usize = 64;
+    let net = InprocNet::new();
+    let (shut, kept) = (Arc::<(Mutex<bool>, Condvar)>::default(), Arc::<AtomicBool>::default());
+    let open = |address: &str| {
+        let addresses = [address.parse().unwrap()];
+        let inner = net.attach(&addresses, 1).unwrap();
+        let link = Gate { inner, shut: Arc::clone(&shut), kept: Arc::clone(&kept) };
+        ContextOptions::new().open_link(link, &addresses).unwrap()
+    };
+    let two = Two::of("gate", open("10.0.0.1"), open("10.0.0.2"));
+    let (a, b) = connected(&two, QpType::Rc, 64, Mtu::M1024);
+    let remote = Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };
+    let queues: Vec<_> = (0..THREADS).map(|_| two.a.create_cq(8, None).unwrap()).collect();
+    *shut.0.lock().unwrap() = true;
+    let done = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let _open = Open(&shut);
+        scope.spawn(|| a.qp.post_send(&SendWr::new(1, SendOp::Read(remote), &[a.mr.sge(0, 8)])).unwrap());
+        comes("the lock is held", || kept.load(Ordering::Acquire));
+        for queue in &queues {
+            let done = &done;
+            scope.spawn(move || {
+                for _ in 0..100 {
+                    assert_eq!(queue.poll(&mut [Completion::default()]).unwrap(), 0);
+                }
+                done.fetch_add(1, Ordering::Release);
+            });
+        }
+        comes("all have polled", || done.load(Ordering::Acquire) == THREADS as u64);
+        assert!(kept.load(Ordering::Acquire) && *shut.0.lock().unwrap());
+    });
+    a.good();
 }

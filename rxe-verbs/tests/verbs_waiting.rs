@@ -5,6 +5,7 @@
 mod verbs_common;
 
 use nix::{
+    errno::Errno,
     fcntl::{F_GETFL, F_SETFL, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
@@ -57,9 +58,13 @@ impl How {
     fn wait(self, epoll: &Epoll, channel: &CompChannel) {
         let patience = PATIENCE.as_millis() as u16;
         let count = match self {
-            Self::Epoll | Self::Edge | Self::OneForAnEdge => {
-                epoll.wait(&mut [EpollEvent::empty(); 4], EpollTimeout::from(patience)).unwrap()
-            }
+            Self::Epoll | Self::Edge | Self::OneForAnEdge => loop {
+                match epoll.wait(&mut [EpollEvent::empty(); 4], EpollTimeout::from(patience)) {
+                    // This process was stopped, and goes on (signal(7)).
+                    Err(Errno::EINTR) => {}
+                    count => break count.unwrap(),
+                }
+            },
             Self::Poll => {
                 let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
                 poll(&mut fds, PollTimeout::from(patience)).unwrap() as usize

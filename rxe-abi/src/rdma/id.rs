@@ -159,9 +159,8 @@ impl Id {
     /// only a peer says, as with rdma_cm. But where there is just the one of that address programs need not wait.
     fn is_for_all(&self, context: &rxe_verbs::Context) -> bool {
         let loopback = self.cm.local_addr().is_some_and(|local| local.ip().is_loopback());
-        let is_it = |device: &Device| {
-            device.device.lock().is_ok_and(|device| device.name() == context.device().name())
-        };
+        let is_it =
+            |device: &Device| device.current().is_ok_and(|device| device.name() == context.device().name());
         let alone = || devices().is_ok_and(|all| matches!(all[..], [only] if is_it(only)));
         loopback && self.cm.peer_addr().is_none() && !alone()
     }

@@ -24,7 +24,7 @@ use core::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 use rxe_cm::{CmId, Manager};
-use rxe_verbs::ContextOptions;
+use rxe_verbs::{ContextOptions, PerProcess};
 use std::{
     os::fd::AsFd,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -101,22 +101,16 @@ fn ids() -> &'static Register<usize, Id> {
 
 /// The connection manager of this process; it stays once it is needed.
 pub(crate) fn manager() -> Result<Manager> {
-    static MANAGER: Mutex<Option<(u32, Manager)>> = Mutex::new(None);
-    let mut manager = MANAGER.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = rxe_verbs::forks();
-    match &*manager {
-        Some((maker, manager)) if *maker == process => Ok(manager.clone()),
-        _ => {
-            let only = devices()?.first().and_then(|device| device.only);
-            let made = match only {
-                Some(address) => Manager::on(&ContextOptions::new().open_address(address)?)?,
-                None => Manager::open()?,
-            };
-            // A forked child's parent has the other one.
-            core::mem::forget(manager.replace((process, made.clone())));
-            Ok(made)
-        }
+    static MANAGER: PerProcess<Option<Manager>> = PerProcess::new(|| None);
+    let mut manager = MANAGER.lock();
+    if let Some(manager) = &*manager {
+        return Ok(manager.clone());
     }
+    let made = match devices()?.first().and_then(|device| device.only) {
+        Some(address) => Manager::on(&ContextOptions::new().open_address(address)?)?,
+        None => Manager::open()?,
+    };
+    Ok(manager.insert(made).clone())
 }
 
 /// A device opened for ids, and the protection domain that they have unless they are given one; XRC targets and their
@@ -139,11 +133,11 @@ impl Opened {
     }
 }
 
-static OPENED: Mutex<Vec<&'static Opened>> = Mutex::new(Vec::new());
+static OPENED: PerProcess<Vec<&'static Opened>> = PerProcess::new(Vec::new);
 
 /// All devices, opened.
 fn opened() -> Result<Vec<&'static Opened>> {
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = OPENED.lock();
     for device in devices()? {
         if !opened.iter().any(|have| core::ptr::eq(have.context.device, device)) {
             let context = verbs::context::open(device)?;
@@ -163,7 +157,7 @@ fn opened() -> Result<Vec<&'static Opened>> {
 fn opened_for(context: &rxe_verbs::Context) -> Result<&'static Opened> {
     let name = context.device().name();
     let same = |have: &&Opened| have.context.context.device().name() == name;
-    let known = OPENED.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().find(same);
+    let known = OPENED.lock().iter().copied().find(same);
     match known {
         Some(known) => Ok(known),
         None => opened()?.into_iter().find(same).ok_or(Errno(libc::ENODEV)),

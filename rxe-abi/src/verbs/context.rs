@@ -14,7 +14,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rxe_verbs::ContextOptions;
 use std::{
     os::fd::{AsRawFd, BorrowedFd},
-    sync::{Arc, PoisonError},
+    sync::Arc,
 };
 
 /// Completion vectors: programs that spread queues over several may.
@@ -109,10 +109,7 @@ pub(crate) fn open(device: &'static Device) -> Result<Arc<Context>> {
     let options = ContextOptions::new();
     let context = match device.only {
         Some(address) => options.open_address(address)?,
-        None => {
-            let snapshot = device.device.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            options.open(&snapshot)?
-        }
+        None => options.open(&device.current()?)?,
     };
     let async_fd = blocking(context.async_fd())?;
     let command = import::command_fd()?;

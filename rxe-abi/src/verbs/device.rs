@@ -12,7 +12,8 @@ use core::{
     net::IpAddr,
     ptr,
 };
-use std::sync::{Mutex, PoisonError};
+use rxe_verbs::PerProcess;
+use std::sync::{Mutex, PoisonError, TryLockError};
 
 /// Devices a list can hold; a host has interfaces for more only if somebody wants to see what happens.
 const MOST: usize = 255;
@@ -21,7 +22,7 @@ const MOST: usize = 255;
 type DeviceList = [*const Device; MOST + 1];
 
 /// The devices seen so far. A program may keep the address of one for ever.
-static SEEN: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
+static SEEN: PerProcess<Vec<&'static Device>> = PerProcess::new(Vec::new);
 
 /// The variable that leaves one device: its name, its interface's, or an address.
 const ONLY: &str = "RXE_DEVICE";
@@ -46,7 +47,7 @@ pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
 
 /// The one object of a device, brought up to date.
 fn known(device: rxe_verbs::Device, only: Option<IpAddr>) -> &'static Device {
-    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut seen = SEEN.lock();
     let same = |have: &&&Device| {
         let known = have.device.lock().unwrap_or_else(PoisonError::into_inner);
         known.name() == device.name() && known.netdev() == device.netdev() && have.only == only
@@ -65,9 +66,26 @@ fn known(device: rxe_verbs::Device, only: Option<IpAddr>) -> &'static Device {
         dev_path: text(&format!("/sys/class/infiniband_verbs/uverbs{number}")),
         ibdev_path: text(&format!("/sys/class/infiniband/{name}")),
     };
-    let object: &'static Device = Box::leak(Box::new(Device { c, device: Mutex::new(device), only }));
+    let (name, maker) = (name.to_owned(), rxe_verbs::forks());
+    let object: &'static Device =
+        Box::leak(Box::new(Device { c, name, device: Mutex::new(device), only, maker }));
     seen.push(object);
     object
+}
+
+impl Device {
+    /// It as last listed. A program may have it from its parent, of whose threads one may have been listing devices at the fork: then it
+    /// is looked up anew.
+    pub(crate) fn current(&self) -> Result<rxe_verbs::Device, Errno> {
+        if self.maker == rxe_verbs::forks() {
+            return Ok(self.device.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        }
+        match self.device.try_lock() {
+            Ok(device) => Ok(device.clone()),
+            Err(TryLockError::Poisoned(device)) => Ok(device.into_inner().clone()),
+            Err(TryLockError::WouldBlock) => Ok(rxe_verbs::Device::find(&self.name)?),
+        }
+    }
 }
 
 /// ibv_get_device_list(3).
@@ -108,14 +126,14 @@ extern "C" fn ibv_get_device_guid(device: Option<&Device>) -> u64 {
         set_errno(Errno(libc::EINVAL));
         return 0;
     };
-    u64::from_ne_bytes(device.device.lock().unwrap_or_else(PoisonError::into_inner).guid())
+    device.current().map_or(0, |device| u64::from_ne_bytes(device.guid()))
 }
 
 /// ibv_get_device_index(3): that of `rdma link show`.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_device_index(device: Option<&Device>) -> c_int {
     value(|| {
-        let device = given(device)?.device.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = given(device)?.current()?;
         c_int::try_from(device.number()).map_err(|_| Errno(libc::ENODEV))
     })
 }

@@ -18,13 +18,14 @@ use nix::sys::{
     memfd::{MFdFlags, memfd_create},
     stat::{FileStat, fstat},
 };
+use rxe_verbs::PerProcess;
 use std::{
     os::fd::{BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 /// The contexts that are open.
-static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
+static OPEN: PerProcess<Vec<Weak<Context>>> = PerProcess::new(Vec::new);
 
 /// A descriptor by which a context is known again, also as a duplicate.
 pub(super) fn command_fd() -> Result<OwnedFd> {
@@ -33,7 +34,7 @@ pub(super) fn command_fd() -> Result<OwnedFd> {
 
 /// Enters a context that was opened.
 pub(super) fn opened(context: &Arc<Context>) {
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = OPEN.lock();
     open.retain(|entry| entry.strong_count() > 0);
     open.push(Arc::downgrade(context));
 }
@@ -51,7 +52,7 @@ extern "C" fn ibv_import_device(fd: c_int) -> *mut CContext {
         }
         // SAFETY: only asked about during this call; if nobody has it open, that is the answer.
         let wanted = fstat(unsafe { BorrowedFd::borrow_raw(fd) }).map_err(|errno| Errno(errno as c_int))?;
-        let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = OPEN.lock();
         let mut contexts = open.iter().filter_map(Weak::upgrade);
         let found = contexts
             .find(|context| fstat(&context.command).is_ok_and(|about| identity(&about) == identity(&wanted)));

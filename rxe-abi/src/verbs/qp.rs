@@ -20,10 +20,11 @@ use core::{
     ptr,
     sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
 };
+use rxe_verbs::PerProcess;
 use rxe_verbs::{
     Gid, Listener, Psn, Qkey, QpChange, QpInit, QpState, QpType, RawPackets, Spread, hash_fields, limits,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 /// Requests converted before they are posted together; a longer list is posted in pieces.
 const CHUNK: usize = 64;
@@ -135,8 +136,8 @@ fn target_handle(c: c::object::QpEx, qp: Arc<rxe_verbs::Qp>, xrcd: &Xrcd) -> Res
 
 /// All XRC targets of this process.
 fn targets() -> MutexGuard<'static, Vec<Weak<rxe_verbs::Qp>>> {
-    static TARGETS: Mutex<Vec<Weak<rxe_verbs::Qp>>> = Mutex::new(Vec::new());
-    TARGETS.lock().unwrap_or_else(PoisonError::into_inner)
+    static TARGETS: PerProcess<Vec<Weak<rxe_verbs::Qp>>> = PerProcess::new(Vec::new);
+    TARGETS.lock()
 }
 
 /// ibv_open_qp(3): another handle of an XRC target of the domain; the target ends with the last one.

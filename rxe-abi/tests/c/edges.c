@@ -1,6 +1,7 @@
 /* What event loops rely on, with descriptors watched by edges (EPOLLET), as tokio's: each event of a channel wakes, also while one
  * before it has not been fetched; and the flags of what is received. Prints what is wrong; exit code 1 then. */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
@@ -38,8 +39,13 @@ static void watch(int fd)
 static int wakes(int fd)
 {
 	struct epoll_event event;
+	int count;
 
-	return epoll_wait(set, &event, 1, PATIENCE) == 1 && event.data.fd == fd;
+	/* Interrupted: this process was stopped, and goes on (signal(7)). */
+	do
+		count = epoll_wait(set, &event, 1, PATIENCE);
+	while (count < 0 && errno == EINTR);
+	return count == 1 && event.data.fd == fd;
 }
 
 static int connect_to_itself(struct ibv_context *context, struct ibv_qp *qp, int reliable)

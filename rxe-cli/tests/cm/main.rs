@@ -12,7 +12,8 @@ mod watch;
 mod wire;
 
 use common::{failed, rxe, text};
-use stage::Host;
+use stage::{Host, scratch};
+use std::{path::Path, process::Command};
 
 #[test]
 fn wrong_usage_is_two() {
@@ -82,21 +83,38 @@ fn nobody_answers() {
     }
 }
 
+/// A program that connects by RoCE v1 from the first of a pair's ends, with the configuration file that it needs.
+fn by_v1(arguments: &str, link: &str, config: &Path) -> Command {
+    std::fs::write(config, "[[port]]\ninterface = \"v0\"\nrdma_cm = \"v1\"\n").unwrap();
+    let mut command = rxe(&format!("connect {arguments} --bind 10.9.0.1"));
+    command.env("RXE_CONFIG", config).env("RXE_LINK", link);
+    command
+}
+
 /// The peer has RoCE v2 alone, and is asked by v1: whoever waits learns which of the two was asked by.
 #[test]
 fn the_other_roce_is_named() {
     let Some((here, there)) = netns::pair(1500) else { return };
     let (host, peer) = (Host::of(here), Host::of(there));
     let _listener = peer.listen("10.9.0.2:77");
-    let config = std::env::temp_dir().join(format!("rxe-cm-v1-{}.toml", std::process::id()));
-    std::fs::write(&config, "[[port]]\ninterface = \"v0\"\nrdma_cm = \"v1\"\n").unwrap();
-    let connect = |link: &str| {
-        let mut command =
-            rxe("connect 10.9.0.2:77 --bind 10.9.0.1 --ack-timeout 8e-6 --response-timeout 0.017");
-        command.env("RXE_CONFIG", &config).env("RXE_LINK", link);
-        host.output(command)
-    };
+    let config = scratch("v1.toml");
+    let connect =
+        |link| host.output(by_v1("10.9.0.2:77 --ack-timeout 8e-6 --response-timeout 0.017", link, &config));
     failed(&connect("raw"), "10.9.0.2: the peer does not answer to RoCE v1; it may have RoCE v2 alone");
     failed(&connect("udp"), "the link carries RoCE v2 alone (RXE_LINK=raw carries both)");
+    std::fs::remove_file(config).unwrap();
+}
+
+/// Who listens does not hear RoCE v1, and another process does: that one says that nobody listens there by v1.
+#[test]
+fn a_request_by_the_other_roce_is_refused_by_who_hears_it() {
+    let Some((here, there)) = netns::pair(1500) else { return };
+    let (host, peer) = (Host::of(here), Host::of(there));
+    let _listener = peer.listen("10.9.0.2:77");
+    let mut beside = rxe("listen 10.9.0.2:78");
+    beside.env("RXE_LINK", "raw");
+    let _beside = peer.watched(beside, "LISTENING");
+    let config = scratch("v1.toml");
+    failed(&host.output(by_v1("10.9.0.2:77", "raw", &config)), "invalid service ID (8)");
     std::fs::remove_file(config).unwrap();
 }

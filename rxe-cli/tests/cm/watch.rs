@@ -104,7 +104,7 @@ fn refusals_carry_data() {
 #[test]
 fn a_slow_listener_asks_for_patience() {
     let Some(host) = Host::new() else { return };
-    let listener = host.listen("7471 -n 1 --json --delay 0.8");
+    let listener = host.listen("7471 -n 1 --json --delay 3");
     let output = host.rxe("connect 127.0.0.1:7471 --json --ack-timeout 0.017 --response-timeout 0.067");
     good(&output);
     let active = lines(text(&output.stdout));
@@ -150,7 +150,7 @@ fn datagram_services_are_found() {
 fn giving_up_is_told_to_the_peer() {
     let Some(host) = Host::new() else { return };
     for address in OURS {
-        let listener = host.listen("7471 --json --delay 4 -n 1 --timeout 20");
+        let listener = host.listen("7471 --json --delay 10 -n 1 --timeout 60");
         let output = host.rxe(&format!("connect {address}:7471 --json --timeout 2"));
         failed(&output, "given up after 2 s");
         let active = lines(text(&output.stdout));

@@ -290,7 +290,7 @@ fn tshark_reads_what_we_meant() {
         let mut seen = BTreeSet::new();
         let quick = "--ack-timeout 0.017 --response-timeout 0.067";
         for (listener, arguments) in [
-            (Some("--delay 0.4 --private-data welcome"), quick),
+            (Some("--delay 3 --private-data welcome"), quick),
             (Some(""), "--tos 184 --private-data 0x0102030405060708090a0b0c0d0e0f"),
             (Some("--reject --private-data away"), ""),
             (None, "--private-data hello"),

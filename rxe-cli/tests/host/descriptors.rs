@@ -52,6 +52,8 @@ fn others_go_on(test: &str) {
         known.iter().any(|client| client.slot == slot && client.connected)
     };
     until(|| is_back(a.slot()) && is_back(b.slot()));
+    // It says that it listens when it is back; a request that comes long before that is refused.
+    until(|| new().is_some_and(|report| report.clients.iter().any(|client| !client.listening.is_empty())));
     exchange(&a, &b, 2);
     go_on(&mut child);
     finish(child, output);

@@ -4,8 +4,8 @@ use super::{
     common::CONFIG,
     netns::Namespace,
     stage::{
-        self, End, PATIENCE, SERVICE, Service, exchange, exchange_of, finish, hear, listens, mad, observe,
-        say, until,
+        self, End, PATIENCE, SERVICE, Service, becomes, exchange, exchange_of, finish, hear, listens, mad,
+        observe, say, until,
     },
 };
 use nix::{
@@ -134,8 +134,7 @@ fn a_stopped_client_keeps_its_slot() {
     let pid = Pid::from_raw(child.id() as i32);
     kill(pid, Signal::SIGSTOP).unwrap();
     service.kill();
-    until(|| observe(&namespace).is_some_and(|report| report.counters.rejoined == 1));
-    let report = observe(&namespace).unwrap();
+    let report = becomes(&namespace, |report| report.counters.rejoined == 1);
     let stopped = report.clients.iter().find(|client| client.pid == pid.as_raw()).expect("it is known");
     assert!(!stopped.connected, "{report:?}");
     let newcomer = End::new(&namespace);
@@ -143,11 +142,11 @@ fn a_stopped_client_keeps_its_slot() {
     let port = newcomer.context.host_port().unwrap();
     assert_eq!(port.listen(listens(SERVICE)), None, "it is the stopped one's, who cannot say so");
     kill(pid, Signal::SIGCONT).unwrap();
-    until(|| observe(&namespace).unwrap().clients.iter().all(|client| client.connected));
-    until(|| observe(&namespace).unwrap().clients.iter().any(|client| !client.listening.is_empty()));
+    becomes(&namespace, |report| report.clients.iter().all(|client| client.connected));
+    becomes(&namespace, |report| report.clients.iter().any(|client| !client.listening.is_empty()));
     exchange_with_child(&end, 2);
     finish(child, output);
-    until(|| observe(&namespace).unwrap().clients.len() == 2);
+    becomes(&namespace, |report| report.clients.len() == 2);
 }
 
 /// A request of `end`'s, which the child answers.
@@ -189,10 +188,9 @@ fn a_service_inside_a_process_dies_with_it() {
     exchange(&a, &b, 1);
     child.kill().unwrap();
     child.wait().unwrap();
-    until(|| observe(&namespace).is_some_and(|report| report.counters.rejoined == 2));
-    let report = observe(&namespace).unwrap();
+    let report = becomes(&namespace, |report| report.counters.rejoined == 2);
     assert_eq!((report.pid, report.clients.len()), (std::process::id(), 2), "{report:?}");
-    until(|| observe(&namespace).unwrap().clients.iter().any(|client| !client.listening.is_empty()));
+    becomes(&namespace, |report| report.clients.iter().any(|client| !client.listening.is_empty()));
     exchange(&a, &b, 2);
     kill(Pid::from_raw(orphan), Signal::SIGKILL).expect("the forked child lives");
 }
@@ -223,8 +221,7 @@ fn the_dead_are_noticed_at_once() {
     let end = End::new(&namespace);
     exchange_with_child(&end, 1);
     child.kill().unwrap();
-    until(|| observe(&namespace).unwrap().counters.died == 1);
-    let report = observe(&namespace).unwrap();
+    let report = becomes(&namespace, |report| report.counters.died == 1);
     assert_eq!((report.clients.len(), report.resting.len()), (1, 1), "{report:?}");
     child.wait().unwrap();
 }
@@ -253,8 +250,7 @@ fn is_free_after_exec(namespace: &Namespace) {
     assert_eq!(observe(namespace).unwrap().clients.len(), 3);
     stage::go_on(&mut child);
     hear(&mut output, "executed");
-    until(|| observe(namespace).is_some_and(|report| report.counters.deserted == 1));
-    let report = observe(namespace).unwrap();
+    let report = becomes(namespace, |report| report.counters.deserted == 1);
     assert!(report.clients.iter().all(|client| client.pid != pid), "{report:?}");
     assert_eq!((report.clients.len(), report.resting.len()), (2, 1), "{report:?}");
     assert!(report.log.iter().any(|line| line.contains("goes on without it")), "{:?}", report.log);

@@ -332,7 +332,7 @@ fn child_forks_with_slots() {
             // SAFETY: the child uses what is safe there: allocation (glibc sees to it), and no lock of another thread.
             match unsafe { fork() }.unwrap() {
                 ForkResult::Child => {
-                    alarm::set(20);
+                    alarm::set(60);
                     let dead = wide.lanes.iter().all(|lane| {
                         lane.cq.poll(&mut [Completion::default()])
                             == Err(PollError::Forked(rxe_verbs::Forked))

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 /// The name that services have (`rxe-verbs/src/host/message.rs`).
 pub(crate) const NAME: &[u8] = b"rxe/4791";
@@ -128,6 +128,23 @@ pub(crate) fn say(line: &str) {
 
 pub(crate) fn observe(namespace: &Namespace) -> Option<ServiceReport> {
     namespace.run(|| Observer::connect().ok().flatten()?.status().ok())
+}
+
+/// Waits until the service reports so.
+#[track_caller]
+pub(crate) fn becomes(namespace: &Namespace, so: impl Fn(&ServiceReport) -> bool) -> ServiceReport {
+    let start = Instant::now();
+    let mut last = None;
+    loop {
+        let report = observe(namespace);
+        match report {
+            Some(report) if so(&report) => return report,
+            Some(report) => last = Some(report),
+            None => {}
+        }
+        assert!(start.elapsed() < PATIENCE, "it does not happen; the last report: {last:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// A process's share of the port, with a queue pair 1. Each is a stack of its own, as if it were a process of its own.
@@ -273,7 +290,7 @@ pub(crate) fn say_raw(fd: &OwnedFd, bytes: &[u8], fds: &[i32]) -> bool {
 }
 
 /// The version of the service's messages that this release speaks: written out, so that a change of it is a decision.
-pub(crate) const VERSION: u8 = 7;
+pub(crate) const VERSION: u8 = 8;
 
 /// This version, an observer or a client with a short name.
 pub(crate) fn hello(role: &[u8]) -> Vec<u8> {

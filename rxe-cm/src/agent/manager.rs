@@ -3,7 +3,7 @@
 use super::{Agent, Crossing, State, gsi::Gsi, lock};
 use crate::{error::CmError, proto::Guid, route::Policy};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use rxe_verbs::{Context, Device, host::HostConfig};
+use rxe_verbs::{Context, Device, PerProcess, host::HostConfig};
 use std::{
     hash::RandomState,
     sync::{Arc, Mutex, PoisonError, RwLock, Weak},
@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Agents of this process, one a port. Also those that only finish their last messages.
-static AGENTS: Mutex<Vec<Weak<Agent>>> = Mutex::new(Vec::new());
+static AGENTS: PerProcess<Vec<Weak<Agent>>> = PerProcess::new(Vec::new);
 
 /// The connection manager of a port: makes ids. Clones are the same manager. When the last one is dropped and its ids
 /// are, connections that still stand are ended on the wire.
@@ -93,7 +93,7 @@ impl Manager {
     }
 
     fn start(context: &Context, system: bool) -> Result<Self, CmError> {
-        let mut agents = lock(&AGENTS);
+        let mut agents = AGENTS.lock();
         let process = rxe_verbs::forks();
         agents.retain(|agent| agent.strong_count() > 0);
         let of_port = |agent: &Arc<Agent>| agent.process == process && agent.home.shares_port_with(context);
@@ -177,7 +177,7 @@ impl Drop for Handle {
 
 /// Ends an agent that nobody has; false if somebody has come meanwhile.
 pub(super) fn retire(agent: &Arc<Agent>) -> bool {
-    let mut agents = lock(&AGENTS);
+    let mut agents = AGENTS.lock();
     if agent.users.load(Ordering::Acquire) != 0 {
         return false;
     }

@@ -61,15 +61,15 @@ impl Endpoint {
         let mut batch = Batch::new(&mut arena[..room]);
         let call = Call { now, memory };
         // Notices, and acknowledgements that have waited long enough, alternate with data: neither waits for all of the other.
-        if core::mem::take(&mut self.shared.schedule.data_last) {
+        if core::mem::take(&mut self.shared.schedule.data_last) && self.owes_any() {
             self.fill_from_owed(call, Acks::Wait, &mut batch);
         }
         if batch.is_empty() {
             self.fill_from_sources(call, &mut batch);
-            if batch.is_empty() {
-                self.fill_from_owed(call, acks, &mut batch);
-            } else {
+            if !batch.is_empty() {
                 self.shared.schedule.data_last = true;
+            } else if self.owes_any() {
+                self.fill_from_owed(call, acks, &mut batch);
             }
         }
         if batch.is_empty() { None } else { self.counted(batch) }
@@ -100,8 +100,12 @@ impl Endpoint {
         if batch.is_empty() { None } else { self.counted(batch) }
     }
 
+    /// Whether there may be a notice, or acknowledgements that are owed.
+    fn owes_any(&self) -> bool {
+        !self.shared.notices.is_empty() || self.shared.schedule.has_owing()
+    }
+
     /// A batch of a notice, or of acknowledgements alone.
-    #[inline]
     fn fill_from_owed(&mut self, call: Call<'_>, acks: Acks, batch: &mut Batch<'_>) {
         if !self.shared.notices.is_empty()
             && let Some(Notice { path, packet, len }) = self.shared.notices.pop_front()
@@ -111,9 +115,6 @@ impl Endpoint {
             return;
         }
         let all = acks == Acks::Flush;
-        if !self.shared.schedule.has_owing() {
-            return;
-        }
         while batch.is_empty()
             && let Some(index) = self.shared.schedule.pop_owing(call.now, all)
         {
@@ -350,7 +351,7 @@ impl Shared {
         let len = draft.len();
         let mut grant = Grant::default();
         let mut asks = false;
-        if let (Need::Room { cost, next }, Some(pacer)) = (draft.need, &mut qp.pacer) {
+        if let (Need::Room { cost, next, .. }, Some(pacer)) = (draft.need, &mut qp.pacer) {
             if pacer.is_full(&qp.holding, cost) {
                 return Carried::Waits(Wait::Answer);
             }

@@ -523,6 +523,10 @@ impl QueuePair {
         self.common = QpCommon { attrs, stats, pkey_table, ..fresh.common };
         self.sq = fresh.sq;
         self.machine = fresh.machine;
+        if let (Some(pacer), Machine::Rc { requester, .. }) = (&mut self.pacer, &mut self.machine) {
+            pacer.restart();
+            requester.set_timing(pacer.timing());
+        }
     }
 
     /// A shared receive queue is gone: an XRC target lets go of it.

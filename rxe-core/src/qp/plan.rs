@@ -67,6 +67,8 @@ pub(crate) enum Need {
         cost: u32,
         /// Bytes that the largest packet behind it would take.
         next: u32,
+        /// Whether its message ends with it.
+        ends: bool,
     },
     /// Room in our own buffer for READ responses.
     Responses(Wanted),

@@ -179,11 +179,6 @@ impl Pair {
         &self.config
     }
 
-    /// Changes whether acknowledgements wait.
-    pub const fn set_acks(&mut self, acks: Acks) {
-        self.config.acks = acks;
-    }
-
     fn note(&mut self, side: usize, text: impl FnOnce() -> String) {
         if self.trace.is_on() {
             self.trace.note(self.now, side, text());

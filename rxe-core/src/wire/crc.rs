@@ -40,8 +40,41 @@ pub fn use_method(method: Method) {
 #[must_use]
 #[inline]
 pub fn update<const N: usize>(crc: u32, parts: [&[u8]; N]) -> u32 {
-    let method = if BY_WORDS.load(Ordering::Relaxed) { Method::Words } else { Method::Multiply };
-    update_by(method, crc, parts)
+    Front::new(crc).update(parts)
+}
+
+/// The CRC of what comes before every packet: a packet's is continued from there without another look at the processor.
+#[derive(Debug)]
+pub struct Front {
+    crc: u32,
+    hasher: Hasher,
+}
+
+impl Front {
+    /// Of something whose CRC is `crc`.
+    #[must_use]
+    #[inline]
+    pub fn new(crc: u32) -> Self {
+        Self { crc, hasher: Hasher::new_with_initial(crc) }
+    }
+
+    /// Continues it in the way chosen by [`use_method`].
+    #[must_use]
+    #[inline]
+    pub fn update<const N: usize>(&self, parts: [&[u8]; N]) -> u32 {
+        if BY_WORDS.load(Ordering::Relaxed) {
+            return update_by(Method::Words, self.crc, parts);
+        }
+        multiply(self.hasher.clone(), parts)
+    }
+}
+
+#[inline]
+fn multiply<const N: usize>(mut hasher: Hasher, parts: [&[u8]; N]) -> u32 {
+    for part in parts.into_iter().filter(|part| !part.is_empty()) {
+        hasher.update(part);
+    }
+    hasher.finalize()
 }
 
 /// The same by `method`.
@@ -49,14 +82,7 @@ pub fn update<const N: usize>(crc: u32, parts: [&[u8]; N]) -> u32 {
 #[inline]
 pub fn update_by<const N: usize>(method: Method, crc: u32, parts: [&[u8]; N]) -> u32 {
     match method {
-        Method::Multiply => {
-            // One for all parts: it takes a look at the processor.
-            let mut hasher = Hasher::new_with_initial(crc);
-            for part in parts.into_iter().filter(|part| !part.is_empty()) {
-                hasher.update(part);
-            }
-            hasher.finalize()
-        }
+        Method::Multiply => multiply(Hasher::new_with_initial(crc), parts),
         Method::Words => !parts.iter().fold(!crc, |register, part| by_words(register, part)),
     }
 }

@@ -69,12 +69,18 @@ pub struct Ext {
     pub invalidate: Key,
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+/// The `N` bytes from `at` on; zeroes if they are not all there.
+#[inline]
+fn at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
+fn u32_at(bytes: &[u8], place: usize) -> u32 {
+    u32::from_be_bytes(at(bytes, place))
+}
+
+fn u64_at(bytes: &[u8], place: usize) -> u64 {
+    u64::from_be_bytes(at(bytes, place))
 }
 
 impl Ext {

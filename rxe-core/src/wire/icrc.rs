@@ -12,7 +12,9 @@ use super::{
     opcode::BTH_LEN,
     packet::ICRC_LEN,
 };
+use alloc::boxed::Box;
 use core::net::IpAddr;
+use once_cell::race::OnceBox;
 
 /// The UDP port of RoCEv2 (IANA "roce").
 pub const ROCE_PORT: u16 = 4791;
@@ -27,6 +29,8 @@ pub const IPV6_LEN: usize = 40;
 
 /// CRC-32 of the eight 0xff bytes at the front.
 const AFTER_LRH: u32 = 0x2144_df1c;
+/// What every ICRC begins with; made by the first.
+static FRONT: OnceBox<crc::Front> = OnceBox::new();
 /// The BTH's byte that routers may change.
 const CONGESTION: usize = 4;
 /// Up to here header and packet are hashed in one piece from the stack; beyond, a second call is cheaper than the copy.
@@ -168,7 +172,7 @@ impl RouteCrc {
             buf[bth + CONGESTION] = 0xff;
         }
         let parts = [&buf[..bth + front], &packet[front..]];
-        crc::update(AFTER_LRH, parts)
+        FRONT.get_or_init(|| Box::new(crc::Front::new(AFTER_LRH))).update(parts)
     }
 
     /// Whether the last four bytes of `packet` (BTH to ICRC) are its ICRC.

@@ -96,6 +96,51 @@ fn the_lane_in_turn_goes_first_with_its_own_dscp() {
     assert!(classes.iter().all(|tos| [0x20, 0xc0].contains(tos)), "{classes:?}");
 }
 
+/// Beside a lane that fills the link without end a message in a higher one waits for the batch that has the turn and then leaves at
+/// once; in the busy lane it waits for its turn among the others, again and again.
+#[test]
+fn a_message_in_a_high_lane_waits_for_one_batch() {
+    /// Bytes of a batch at most, and their headers.
+    const BATCH: usize = 68_000;
+    const TURNS: usize = 6;
+    let mut bench = bench("lanes-latency");
+    let busy: Vec<Qpn> = (0..16).map(|_| connect(&mut bench, 1)[0]).collect();
+    let (low, high) = (connect(&mut bench, 1), connect(&mut bench, 6));
+    // What the others send before the first packet of a message in the high lane, before its last, and before that in the low one.
+    let mut before = [const { Vec::new() }; 3];
+    for turn in 0..TURNS as u64 {
+        busy.iter().for_each(|qpn| write(&mut bench, *qpn, 0, 128 * 1024));
+        bench.pair.run_for(Duration::from_micros(700 + 37 * turn));
+        // The trace forgets its oldest records.
+        let since = bench.pair.trace.forgotten() as usize + bench.pair.trace.records().count();
+        write(&mut bench, low[0], 1, 64 * 1024);
+        write(&mut bench, high[0], 6, 64 * 1024);
+        bench.pair.run_until_idle_for(Duration::from_secs(1));
+        let (mut bytes, mut found) = (0, [None; 3]);
+        let trace = &bench.pair.trace;
+        let new = trace.records().skip(since - trace.forgotten() as usize);
+        for record in new.filter(|record| record.side == 0) {
+            let Entry::Packet { datagram, .. } = &record.entry else { continue };
+            let to = u32::from_be_bytes(datagram.bytes[4..8].try_into().unwrap()) & 0xff_ffff;
+            if to == high[1].value() {
+                found[0].get_or_insert(bytes);
+                found[1] = Some(bytes);
+            } else if to == low[1].value() {
+                found[2] = Some(bytes);
+            } else {
+                bytes += datagram.bytes.len();
+            }
+        }
+        before.iter_mut().zip(found).for_each(|(all, found)| all.extend(found));
+        let done = bench.pair.take_completions(0, SEND_CQ);
+        assert!(done.iter().all(|wc| wc.status == WcStatus::Success) && done.len() == 18, "{done:?}");
+    }
+    assert!(before.iter().all(|all| all.len() == TURNS), "{before:?}");
+    let [first, high, low] = before;
+    assert!(first.iter().all(|bytes| *bytes <= BATCH), "{first:?}");
+    assert!(low.iter().sum::<usize>() > 3 * high.iter().sum::<usize>(), "{low:?} beside {high:?}");
+}
+
 #[test]
 fn a_lane_that_nobody_answers_keeps_nobody_waiting() {
     let mut bench = bench("lanes-dead");

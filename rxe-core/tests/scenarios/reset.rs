@@ -3,8 +3,10 @@
 use crate::bench::Bench;
 use rxe_core::{
     num::{Psn, Qpn},
-    qp::{QpAttrs, QpState},
+    qp::{CongestionControl, Pacing, QpAttrs, QpState, Timing},
     testing::{ConnectOptions, Verdict},
+    time::Instant,
+    wire::Class,
     work::{SendOp, WcStatus},
 };
 use std::time::Duration;
@@ -85,6 +87,64 @@ fn late_packets_of_the_former_life() {
     }
     works(&mut bench, 99);
     assert_eq!((bench.state(0), bench.state(1)), (QpState::Rts, QpState::Rts));
+}
+
+/// One packet at full speed; then eight bits a second, until it is told to begin anew.
+#[derive(Debug, Default)]
+struct Tired(bool);
+
+impl CongestionControl for Tired {
+    fn rate(&mut self, _: Instant) -> u64 {
+        if self.0 { 8 } else { u64::MAX }
+    }
+
+    fn on_sent(&mut self, _: Instant, _: u32) {
+        self.0 = true;
+    }
+
+    fn restart(&mut self) {
+        self.0 = false;
+    }
+}
+
+/// What paces it knows nothing of the former life: neither its rate, nor when its next packet would have left. Its clock stays.
+#[test]
+fn a_paced_one_starts_at_full_speed_again() {
+    let mut bench = Bench::new("reset-paced");
+    let timing = Timing { shortest: Duration::from_secs(1), probes: false };
+    let pacing = Pacing {
+        control: Box::new(Tired::default()),
+        window: u32::MAX,
+        ask_after: u32::MAX,
+        catch_up: Duration::ZERO,
+        timing,
+    };
+    let qpn = bench.qpn(0);
+    assert!(bench.pair.sides[0].endpoint.pace(qpn, pacing));
+    for round in 1..4 {
+        let before = bench.wire_of(0, Class::Write).len();
+        for id in 0..3 {
+            bench.send(0, id, SendOp::Write(bench.remote(1, 0)), 0, 100);
+        }
+        bench.pair.run_for(Duration::from_millis(100));
+        // The second left by the rate of before it, and the third waits for most of a minute.
+        assert_eq!(bench.wire_of(0, Class::Write).len() - before, 2, "life {round}");
+        for side in 0..2 {
+            bench.go_to(side, QpState::Reset);
+        }
+        bench.sent(0);
+        bring_up_again(&mut bench, [Psn::new(round * 0x10_0000), Psn::new(round * 0x9_0000)]);
+    }
+    // Its timeouts are as patient as in its first life.
+    bench.cut(1);
+    let before = bench.wire_of(0, Class::Write).len();
+    bench.send(0, 7, SendOp::Write(bench.remote(1, 0)), 0, 100);
+    bench.pair.run_for(Duration::from_millis(900));
+    assert_eq!(
+        bench.wire_of(0, Class::Write).len() - before,
+        1,
+        "nothing is sent again before its clock says so"
+    );
 }
 
 #[test]

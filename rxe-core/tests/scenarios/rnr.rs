@@ -2,9 +2,10 @@
 
 use crate::bench::Bench;
 use rxe_core::{
+    num::Msn,
     qp::QpState,
-    testing::{ConnectOptions, PairConfig},
-    wire::{Class, rnr_delay},
+    testing::{ConnectOptions, Datagram, PairConfig},
+    wire::{self, Aeth, Bth, Class, Encapsulation, Ext, NakCode, Opcode, Syndrome, icrc, rnr_delay},
     work::{SendOp, WcStatus},
 };
 use std::time::Duration;
@@ -57,6 +58,54 @@ fn seven_waits_for_ever() {
     assert_eq!(bench.received_statuses(1), [(9, WcStatus::Success)]);
     assert_eq!(bench.bytes(1, 8192, 3000), data);
     assert_eq!(bench.stats(0).timeouts, 0, "a peer that answers is not dead");
+}
+
+/// The NAK of a PSN sequence error that Linux sends for the second packet of a message whose first one met no receive.
+fn late_nak(bench: &Bench) -> Datagram {
+    let bth = Bth::new(Opcode(0x11), bench.qpn(0), bench.options.psn[0]);
+    let aeth = Aeth { syndrome: Syndrome::Nak(NakCode::PsnSequence), msn: Msn::new(0) };
+    let mut bytes = vec![0; wire::wire_len(bth.opcode, 0)];
+    wire::emit(&bth, &Ext { aeth, ..Ext::default() }, 0, &mut bytes).expect("it fits");
+    let mut nak = Datagram {
+        src: bench.pair.sides[1].addr,
+        dst: bench.pair.sides[0].addr,
+        src_port: 0xc000,
+        tos: 0,
+        hop_limit: 64,
+        ident: 0,
+        encapsulation: Encapsulation::V2,
+        bytes: Vec::new(),
+    };
+    icrc::seal(&nak.route(), nak.ident, &mut bytes);
+    nak.bytes = bytes;
+    nak
+}
+
+/// A slow peer's NAK for the second packet comes after the wait that its RNR NAK asked for, each time. The peer answers, so the
+/// retries, which are for one that does not, are not spent by it.
+#[test]
+fn a_nak_that_comes_after_the_wait_spends_nothing() {
+    let mut bench = bench("rnr-late-nak", 7, 12);
+    let data = bench.fill(0, 0, 3000, 3);
+    bench.send(0, 1, SendOp::Send, 0, 3000);
+    for round in 1..=20 {
+        while bench.stats(0).rnr_naks_received < round {
+            assert!(bench.pair.step(bench.pair.now + Duration::from_secs(1)), "round {round}");
+        }
+        let before = bench.wire(0).len();
+        while bench.wire(0).len() == before {
+            assert!(bench.pair.step(bench.pair.now + Duration::from_secs(1)), "round {round}");
+        }
+        let nak = late_nak(&bench);
+        bench.pair.inject(0, &nak);
+    }
+    assert_eq!(bench.stats(0).psn_naks_received, 20);
+    assert_eq!(bench.state(0), QpState::Rts);
+    bench.recv(1, 9, 8192, 4096);
+    bench.pair.run_until_idle();
+    assert_eq!(bench.sent_statuses(0), [(1, WcStatus::Success)]);
+    assert_eq!(bench.received_statuses(1), [(9, WcStatus::Success)]);
+    assert_eq!(bench.bytes(1, 8192, 3000), data);
 }
 
 /// Ready again between two messages: the count starts anew for each.

@@ -12,6 +12,7 @@ mod perf;
 mod sa;
 mod smp;
 mod subnet;
+mod who;
 
 pub use lid::{MULTICAST_LIDS, PERMISSIVE_LID, SWITCH_LID, address_of_lid, lid_of};
 pub use perf::{PortCounts, Reset, answer as answer_perf};
@@ -20,7 +21,8 @@ pub use sa::{
     request as sa_request,
 };
 pub use smp::answer as answer_smp;
-pub use subnet::{Node, Subnet};
+pub use subnet::{Node, Subnet, release_of, revision_of};
+pub use who::{NodeSays, ask_node, node_says};
 
 use bits::{get, put};
 use core::fmt;

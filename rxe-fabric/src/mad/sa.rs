@@ -9,14 +9,14 @@ use super::{
 };
 
 /// Version of the class that is spoken since release 1.1.
-const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 2;
 /// Attributes.
-const NODE_RECORD: u16 = 0x11;
+pub(super) const NODE_RECORD: u16 = 0x11;
 const PORT_INFO_RECORD: u16 = 0x12;
 const SM_INFO_RECORD: u16 = 0x18;
 const PATH_RECORD: u16 = 0x35;
 /// Where the records begin, and how many bytes of them a datagram takes.
-const RECORDS: usize = 56;
+pub(super) const RECORDS: usize = 56;
 /// Bytes of an answer at most, of however many records.
 const MOST: usize = 14 * 1024;
 /// Optional records by IsQoSSupported are not among the 16 bits of capabilities that we tell of.
@@ -307,6 +307,7 @@ mod tests {
             tables,
             others: (2..2 + others).map(node).collect(),
             model: (1, 1),
+            revision: 0x01_0203,
         }
     }
 

@@ -150,6 +150,8 @@ fn node_info(node: &Node, target: Target<'_>, arrives: u8, subnet: &Subnet<'_>, 
     let keys = if target == Target::Own { subnet.pkeys.len() } else { 1 };
     put(data, 224, 16, keys as u64);
     put(data, 240, 16, model.into());
+    // Nobody knows that of another.
+    put(data, 256, 32, if target == Target::Own { subnet.revision.into() } else { 0 });
     put(data, 288, 8, arrives.into());
     put(data, 296, 24, vendor.into());
 }
@@ -229,6 +231,7 @@ mod tests {
             tables,
             others: vec![node(7), node(9)],
             model: (0xfffffe, 1),
+            revision: 0x100,
         }
     }
 
@@ -288,6 +291,8 @@ mod tests {
         let (lanes, tables) = (Lanes::default(), Tables::default());
         let subnet = subnet(&lanes, &tables);
         let ask = |attribute, modifier| answer(&get_of(attribute, modifier), 1, &subnet).unwrap();
+        assert_eq!(field(&ask(NODE_INFO, 0), 256, 32), 0x100);
+        assert_eq!(field(&answer(&get_of(NODE_INFO, 0), 9, &subnet).unwrap(), 256, 32), 0, "of others");
         let port = ask(PORT_INFO, 1);
         assert_eq!(
             (field(&port, 128, 16), field(&port, 144, 16), field(&port, 260, 4), field(&port, 288, 4)),

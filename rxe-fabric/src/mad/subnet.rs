@@ -6,6 +6,21 @@ use crate::{arbiter::Tables, lanes::Lanes};
 /// Bit of a GUID that says "made up here"; the switch has the GUID of who looks with it turned and another below.
 const MADE_UP: u64 = 0x8000_0000_0000_0000;
 
+/// A release as NodeInfo has a revision: a byte each for major, minor and patch number, in the lower three. A number that has no
+/// room is 255.
+#[must_use]
+pub fn revision_of(release: &str) -> u32 {
+    let numbers = release.split(['.', '-', '+']).take(3).map(|part| part.parse::<u32>().unwrap_or(0));
+    numbers.chain([0; 3]).take(3).fold(0, |all, number| all << 8 | number.min(255))
+}
+
+/// The release that a revision stands for.
+#[must_use]
+pub fn release_of(revision: u32) -> String {
+    let [_, major, minor, patch] = revision.to_be_bytes();
+    format!("{major}.{minor}.{patch}")
+}
+
 /// A port of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -40,6 +55,8 @@ pub struct Subnet<'a> {
     pub others: Vec<Node>,
     /// Vendor ID, 24 bits, and the model.
     pub model: (u32, u16),
+    /// The port's own release, which NodeInfo calls its revision ([`revision_of`]).
+    pub revision: u32,
 }
 
 /// What a request is for.
@@ -105,5 +122,27 @@ impl Subnet<'_> {
     /// All of them: the host itself, the switch, the others.
     pub(super) fn targets(&self) -> impl Iterator<Item = Target<'_>> {
         [Target::Own, Target::Switch].into_iter().chain(self.others.iter().map(Target::Other))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_is_a_revision_and_back() {
+        for (release, revision, back) in [
+            ("0.1.0", 0x100, "0.1.0"),
+            ("1.22.3", 0x01_1603, "1.22.3"),
+            ("2.0.300", 0x02_00ff, "2.0.255"),
+            ("3.1-rc1", 0x03_0100, "3.1.0"),
+            ("", 0, "0.0.0"),
+        ] {
+            assert_eq!(
+                (revision_of(release), release_of(revision)),
+                (revision, back.to_owned()),
+                "{release}"
+            );
+        }
     }
 }

@@ -5,8 +5,9 @@ use super::bytes;
 /// The most that Linux gives an interface in connected mode, and so do we: 64 KiB less 16 bytes.
 pub const MTU: u16 = 65_520;
 
-/// The service ID of the interface with this queue pair (RFC 4755, 3.5): the IETF's prefix 0x01, type 0 (IPoIB), the number.
-/// (Linux has 0x10 in the place of the prefix, and does not run IPoIB on RoCE.)
+/// The service ID of the interface with this queue pair (RFC 4755, 3.5): the prefix 0x01, zeros, the number, 24 bits. Seen in illumos
+/// (`IBD_RC_SERVICE_ID` in its ibd.h). Linux has 0x10 in the place of the prefix (`IPOIB_CM_IETF_ID` in its ipoib_cm.c), which illumos
+/// calls one digit too many and takes as well. Neither runs IPoIB on RoCE.
 #[must_use]
 pub const fn service_id(qpn: u32) -> u64 {
     0x01 << 56 | (qpn & 0xff_ffff) as u64

@@ -111,6 +111,8 @@ pub struct Chunk {
     pub through: Option<[(u32, u32); 2]>,
     /// What goes with it, if anything.
     pub message: Message,
+    /// Whether others before it are under way, as far as completions have been seen.
+    pub follows: bool,
 }
 
 /// An entry of the peer's directory that is to be written.
@@ -287,7 +289,8 @@ impl Stream {
         self.out.target.addr = self.out.target.addr.wrapping_add(len.into());
         self.out.target.len -= len;
         self.out.sent = self.out.sent.wrapping_add(1);
-        Some(Chunk { len, to, through: self.take_buffer(len), message: Message::Data(len) })
+        let follows = self.out.requests < self.most_requests();
+        Some(Chunk { len, to, through: self.take_buffer(len), message: Message::Data(len), follows })
     }
 
     /// The same for bytes that go to a buffer that the peer has mapped, from `to` on.
@@ -303,6 +306,7 @@ impl Stream {
             to: Piece { len, ..to },
             through: self.take_buffer(len),
             message: Message::Data(len),
+            follows: false,
         })
     }
 
@@ -353,18 +357,22 @@ impl Stream {
         }
     }
 
+    /// Work requests with data that may be under way.
+    fn most_requests(&self) -> u16 {
+        self.limits.sends.saturating_sub(CONTROLS.into())
+    }
+
     /// Whether nothing is under way.
     #[must_use]
     pub fn is_all_sent(&self) -> bool {
-        let idle = self.out.requests == self.limits.sends.saturating_sub(CONTROLS.into());
+        let idle = self.out.requests == self.most_requests();
         idle && self.controls == CONTROLS && self.farewell.is_none()
     }
 
     /// Requests under way, and what is to be told; for whoever waits until they become fewer.
     #[must_use]
     pub fn backlog(&self) -> u32 {
-        let most = self.limits.sends.saturating_sub(CONTROLS.into());
-        let requests = u32::from(most.saturating_sub(self.out.requests));
+        let requests = u32::from(self.most_requests().saturating_sub(self.out.requests));
         requests + u32::from(CONTROLS.saturating_sub(self.controls)) + u32::from(self.farewell.is_some())
     }
 

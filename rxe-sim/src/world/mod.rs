@@ -438,12 +438,6 @@ impl World {
         self.now
     }
 
-    /// Hosts.
-    #[must_use]
-    pub const fn host_count(&self) -> usize {
-        self.topology.hosts
-    }
-
     /// A node's name.
     #[must_use]
     pub fn name(&self, node: usize) -> &str {

@@ -120,11 +120,7 @@ impl Descriptor {
     }
 
     /// Puts the sockets of `shards` behind it, if they are not. Whether all are.
-    fn watch<'a>(
-        self: &Arc<Self>,
-        shards: impl Iterator<Item = &'a Arc<Shard>>,
-        promise: &Arc<Promise>,
-    ) -> bool {
+    fn watch<'a>(self: &Arc<Self>, shards: impl Iterator<Item = &'a Arc<Shard>>) -> bool {
         let Some(set) = &self.set else { return false };
         let mut watched = lock(&self.watched);
         for shard in shards {
@@ -134,7 +130,7 @@ impl Descriptor {
             if shard.each_socket(|fd| set.add(fd)).is_err() {
                 return false;
             }
-            shard.begin_lookout(self, promise);
+            shard.begin_lookout(self);
             watched.push(Arc::clone(shard));
         }
         true
@@ -208,7 +204,7 @@ pub(crate) struct Lookout {
     sent: AtomicU64,
     present: Mutex<Weak<Descriptor>>,
     /// Whether the program that has one comes when packets do.
-    promise: Arc<Promise>,
+    promise: Promise,
 }
 
 impl Lookout {
@@ -233,6 +229,11 @@ impl Lookout {
     /// Whether the program, which looks at the sockets when it has gone through its descriptors, has some of them before it.
     pub(crate) fn is_on_the_way(&self) -> bool {
         self.is_there() && self.untaken.load(Ordering::Relaxed) > 0
+    }
+
+    /// Packets have lain there for a tick. Whether nobody may rely any more on the program's coming.
+    pub(super) fn missed(&self) -> bool {
+        self.promise.missed()
     }
 
     /// The program has come because of arrivals.
@@ -304,7 +305,7 @@ impl Stack {
             return;
         }
         self.lookout.promise.given_by(this_thread());
-        if descriptor.watch(self.among(reach), &self.lookout.promise) {
+        if descriptor.watch(self.among(reach)) {
             descriptor.looks_out.store(true, Ordering::SeqCst);
             self.lookout.is_there.store(true, Ordering::SeqCst);
             *present = Arc::downgrade(descriptor);

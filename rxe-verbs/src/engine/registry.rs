@@ -16,7 +16,7 @@ use crate::{
         UdpLink, file,
     },
     sys::{
-        fork::generation,
+        per_process::PerProcess,
         process::{at_exit, network_namespace},
     },
     trust::variable,
@@ -24,7 +24,7 @@ use crate::{
 use core::net::IpAddr;
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 /// Which addresses a stack receives for.
@@ -54,12 +54,8 @@ struct Open {
     fault_log: Option<FaultLog>,
 }
 
-static OPEN: Mutex<Open> =
-    Mutex::new(Open { stacks: Vec::new(), capture: None, trace: None, fault_log: None });
-
-fn open() -> MutexGuard<'static, Open> {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// What this process has open. A forked child has nothing open, and captures of its own.
+static OPEN: PerProcess<Open> = PerProcess::new(Open::default);
 
 /// Disturbs and records a link, as the caller or the environment says.
 #[derive(Clone, Debug, Default)]
@@ -81,13 +77,13 @@ pub(crate) fn find_or_open(
     let mode = if alone { Mode::Off } else { Mode::from_environment() };
     // The sockets of the host's group are bound to all addresses.
     let binding = if mode == Mode::Off { binding } else { Binding::Any };
-    let mut open = open();
+    let mut open = OPEN.lock();
     let namespace = network_namespace();
     if share {
         let fits = |entry: &Entry| match &entry.bound {
             // Who receives for all addresses receives for each.
             Some((have, place)) if (*have == binding || *have == Binding::Any) && *place == namespace => {
-                entry.stack.upgrade().filter(|stack| stack.generation == generation())
+                entry.stack.upgrade()
             }
             _ => None,
         };
@@ -113,7 +109,7 @@ pub(crate) fn open_link(
     wrapping: Wrapping,
     config: StackConfig,
 ) -> Result<Arc<Stack>, OpenError> {
-    open().add_link(None, link, wrapping, config)
+    OPEN.lock().add_link(None, link, wrapping, config)
 }
 
 /// A stack at these addresses of a network inside this process.
@@ -125,7 +121,7 @@ pub(crate) fn open_inproc(
 ) -> Result<Arc<Stack>, OpenError> {
     let system = |action| move |source| OpenError::System { action, source };
     let link = net.attach(addresses, 1).map_err(system("join the in-process network"))?;
-    let mut open = open();
+    let mut open = OPEN.lock();
     let wraps = open.wraps(wrapping)?;
     let link = wraps.wrap(link).map_err(system("set up the faults"))?;
     let (slot, addresses) = (config.slot, addresses.to_vec());
@@ -145,10 +141,10 @@ impl Open {
     ) -> Result<Arc<Stack>, OpenError> {
         host::member_config()?;
         let wraps = self.wraps(wrapping)?;
-        let attachment = host::attach(program)?;
+        let kind = link_kind(&config)?;
+        let attachment = host::attach(program, kind)?;
         let settings = LiveSettings::new(attachment.settings.clone(), config.own.clone());
         config.settings = Some(Arc::clone(&settings));
-        let kind = link_kind(&config)?;
         let first = of_slot(attachment, &settings, kind, |link| wraps.wrap(link))?;
         let (program, namespace) = (program.map(Path::to_owned), network_namespace());
         config.outage = wraps.outage.clone();
@@ -298,13 +294,11 @@ pub fn check_environment() -> Result<(), ConfigError> {
 
 /// At the process's exit: what is owed leaves, what was counted is told, what was captured is written.
 fn finish() {
-    let Ok(open) = OPEN.try_lock() else { return };
+    let Some(open) = OPEN.try_lock() else { return };
     for stack in open.stacks.iter().filter_map(|entry| entry.stack.upgrade()) {
-        if stack.generation == generation() {
-            stack.flush();
-            // The thread that exits may be one that was interrupted in a turn.
-            stack.tell_last(false);
-        }
+        stack.flush();
+        // The thread that exits may be one that was interrupted in a turn.
+        stack.tell_last(false);
         // Its threads end with the process; joining them here could wait for one that exits.
         core::mem::forget(stack);
     }

@@ -3,9 +3,9 @@
 use super::{
     background::TICK,
     clock,
-    lookout::Descriptor,
+    hold::Next,
+    lookout::{Descriptor, Lookout},
     mailbox::Mailbox,
-    promise::Promise,
     state::{State, Turn, Who},
 };
 use crate::{
@@ -73,9 +73,11 @@ pub(crate) struct Shard {
     /// What `polls` was when a thread of the application was about to sleep on a descriptor: it polls no more.
     pub(super) given_up: AtomicU64,
     /// Whether arrivals wake a thread of the application that waits for a descriptor,
-    lookout: AtomicBool,
-    /// which one, and whether it can be relied on.
-    looks_out: Mutex<(Weak<Descriptor>, Arc<Promise>)>,
+    is_lookout: AtomicBool,
+    /// and which one.
+    looks_out: Mutex<Weak<Descriptor>>,
+    /// Which descriptor of the stack arrivals make readable, and whether the program that waits for it can be relied on.
+    lookout: Arc<Lookout>,
     pub(super) stop: AtomicBool,
     /// Perhaps messages wait for the next call.
     holds: AtomicBool,
@@ -84,7 +86,12 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(state: State, table: &Arc<Regions>, ticks: bool) -> io::Result<Arc<Self>> {
+    pub(super) fn new(
+        state: State,
+        table: &Arc<Regions>,
+        lookout: &Arc<Lookout>,
+        ticks: bool,
+    ) -> io::Result<Arc<Self>> {
         let mut fds = state.link.poll_fds();
         fds.extend(state.mailbox.as_deref().map(Mailbox::arrivals));
         let arrivals = AnyReadable::new(&fds)?;
@@ -101,8 +108,9 @@ impl Shard {
             polls: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
             given_up: AtomicU64::new(0),
-            lookout: AtomicBool::new(false),
+            is_lookout: AtomicBool::new(false),
             looks_out: Mutex::default(),
+            lookout: Arc::clone(lookout),
             stop: AtomicBool::new(false),
             holds: AtomicBool::new(false),
             ticks,
@@ -153,9 +161,14 @@ impl Shard {
         let now = clock::now();
         let mode = self.mode.load(Ordering::Relaxed);
         let is_lookout = self.is_lookout();
+        let next = match is_lookout {
+            false => Next::Guessed,
+            true if self.lookout.is_on_the_way() => Next::OnTheWay,
+            true => Next::Called,
+        };
         let hold = self.ticks
             && matches!(mode, mode::TICKING | mode::RESTING)
-            && state.may_hold(now, qpn, (count, bytes), is_lookout);
+            && state.may_hold(now, qpn, (count, bytes), next);
         let result = action(state, now);
         if hold {
             if state.hold(now, (count, bytes)) && is_lookout {
@@ -306,18 +319,18 @@ impl Shard {
 
     /// Whether arrivals wake a thread of the application that waits for a descriptor.
     pub(super) fn is_lookout(&self) -> bool {
-        self.lookout.load(Ordering::SeqCst)
+        self.is_lookout.load(Ordering::SeqCst)
     }
 
     /// Arrivals wake who waits for `descriptor`.
-    pub(super) fn begin_lookout(&self, descriptor: &Arc<Descriptor>, promise: &Arc<Promise>) {
-        *lock(&self.looks_out) = (Arc::downgrade(descriptor), Arc::clone(promise));
-        self.lookout.store(true, Ordering::SeqCst);
+    pub(super) fn begin_lookout(&self, descriptor: &Arc<Descriptor>) {
+        *lock(&self.looks_out) = Arc::downgrade(descriptor);
+        self.is_lookout.store(true, Ordering::SeqCst);
     }
 
     /// Has the program come by, although nothing has arrived.
     fn call_lookout(&self) {
-        let descriptor = lock(&self.looks_out).0.upgrade();
+        let descriptor = lock(&self.looks_out).upgrade();
         if let Some(descriptor) = descriptor {
             descriptor.raise();
         }
@@ -325,14 +338,14 @@ impl Shard {
 
     /// Packets have lain there for a tick. If the program is not there for them again and again, nobody relies on it.
     pub(super) fn miss_lookout(&self) {
-        if lock(&self.looks_out).1.missed() {
-            self.lookout.store(false, Ordering::SeqCst);
+        if self.lookout.missed() {
+            self.is_lookout.store(false, Ordering::SeqCst);
         }
     }
 
     /// Arrivals wake nobody any more but the background thread.
     pub(super) fn end_lookout(&self) {
-        self.lookout.store(false, Ordering::SeqCst);
+        self.is_lookout.store(false, Ordering::SeqCst);
         self.expect_sleep();
     }
 

@@ -122,7 +122,7 @@ pub(crate) struct Stack {
     pub(crate) table: Arc<Regions>,
     pub(crate) network: Arc<Network>,
     pub(crate) wait: Arc<WaitPolicy>,
-    pub(crate) lookout: Lookout,
+    pub(crate) lookout: Arc<Lookout>,
     /// Of the process that made it.
     pub(super) generation: u32,
     /// What reliable connections do about congestion.
@@ -161,7 +161,7 @@ fn make_shard(
     supply: Supply,
     (index, shards): (u8, usize),
     common: &EndpointConfig,
-    (table, settings): (&Arc<Regions>, &LiveSettings),
+    (table, lookout, settings): (&Arc<Regions>, &Arc<Lookout>, &LiveSettings),
     ticks: bool,
 ) -> io::Result<Place> {
     let Supply { link, slot, mailbox, connect } = supply;
@@ -180,7 +180,7 @@ fn make_shard(
         fetch: ahead::fetch,
         ..common.clone()
     });
-    let shard = Shard::new(State::new(endpoint, link, mailbox, index), table, ticks)?;
+    let shard = Shard::new(State::new(endpoint, link, mailbox, index), table, lookout, ticks)?;
     // It is ours, so this cannot fail.
     let _ = shard.act(Acks::Wait, |state, view| settings.apply(&mut state.endpoint, clock::now(), view));
     let companion = connect.map(|connect| connect(&shard)).transpose()?;
@@ -207,8 +207,9 @@ impl Stack {
         let slot = first.slot;
         let carries_v1 = first.link.capabilities().encapsulations.contains(&Encapsulation::V1);
         let threads = config.threads.filter(|_| source.is_some()).unwrap_or_else(|| Threads::wished(1));
-        let place =
-            make_shard(first, (0, threads.count().into()), &common, (&table, &settings), config.ticks)?;
+        let lookout = Arc::default();
+        let parts = (&table, &lookout, &*settings);
+        let place = make_shard(first, (0, threads.count().into()), &common, parts, config.ticks)?;
         let mut places: Box<[_]> = (0..threads.count()).map(|_| OnceLock::new()).collect();
         let only = (places.len() == 1).then(|| Arc::clone(&place.shard));
         places[0] = OnceLock::from(place);
@@ -221,7 +222,7 @@ impl Stack {
             table,
             network,
             wait: Arc::new(WaitPolicy::new(config.polling.unwrap_or_default(), config.ticks)),
-            lookout: Lookout::default(),
+            lookout,
             generation: generation(),
             congestion: config.congestion.unwrap_or_default(),
             settings,
@@ -317,8 +318,8 @@ impl Stack {
         let index = u8::try_from(index).ok()?;
         let supply = source.as_mut()?.next(index)?;
         let ticks = self.wait.ticks();
-        make_shard(supply, (index, self.places.len()), &self.common, (&self.table, &self.settings), ticks)
-            .ok()
+        let parts = (&self.table, &self.lookout, &*self.settings);
+        make_shard(supply, (index, self.places.len()), &self.common, parts, ticks).ok()
     }
 
     /// A turn of every shard of `set` that nobody else is in, for a call that found nothing. `polls`: the program has not

@@ -2,7 +2,7 @@
 
 use super::{
     clock,
-    hold::Hold,
+    hold::{Hold, Next},
     mailbox::Mailbox,
     transmit::{LinkReport, Pending},
 };
@@ -164,15 +164,15 @@ impl State {
 
     /// Whether messages, so many and of so many bytes, posted at `now` to `qpn` may wait for the application's next call, to
     /// leave together with others: while the application has just looked for packets, or has been posting in a row since it
-    /// did, and there are unanswered ones before them. Where it can be called (`callable`) that need not be: a row is enough.
-    pub(crate) fn may_hold(&mut self, now: Instant, qpn: Qpn, more: (u32, u64), callable: bool) -> bool {
+    /// did, and there are unanswered ones before them. Where it can be called that need not be: a row is enough.
+    pub(super) fn may_hold(&mut self, now: Instant, qpn: Qpn, more: (u32, u64), next: Next) -> bool {
         if self.hold.is_off() || self.pending.is_some() {
             return false;
         }
-        if callable {
-            self.hold.admits_until_called(now, more)
-        } else {
-            self.endpoint.has_unanswered(qpn) && self.hold.admits(now, self.now, more)
+        match next {
+            Next::Guessed => self.endpoint.has_unanswered(qpn) && self.hold.admits(now, self.now, more),
+            Next::Called => self.hold.admits_until_called(now, more, false),
+            Next::OnTheWay => self.hold.admits_until_called(now, more, true),
         }
     }
 

@@ -126,7 +126,7 @@ impl Source for HostSlots {
     }
 
     fn next(&mut self, index: u8) -> Option<Supply> {
-        let attached = host::attach_further(self.program.as_deref(), PATIENCE);
+        let attached = host::attach_further(self.program.as_deref(), self.kind, PATIENCE);
         let supply = attached.map_err(|error| error.to_string()).and_then(|attachment| {
             of_slot(attachment, &self.settings, self.kind, |link| self.wraps.wrap(link))
                 .map_err(|error| error.to_string())

@@ -15,8 +15,8 @@ use std::{net::IpAddr, ops::RangeInclusive};
 /// Versions of these messages that this release speaks. In version 1 all processes had the records of all, and the vault had no
 /// file of each; in version 2 nothing was counted by address; in version 3 there was one P_Key table for all, which never changed; in
 /// version 4 nobody told which hosts it had met; in version 5 nobody managed, and listeners had no numbers; in version 6 nobody asked
-/// whose a request is, or told which interface a queue pair is on.
-pub(crate) const VERSIONS: RangeInclusive<u16> = 7..=7;
+/// whose a request is, or told which interface a queue pair is on; in version 7 nobody told what a host is by its habits.
+pub(crate) const VERSIONS: RangeInclusive<u16> = 8..=8;
 /// The number of the question that [`ToService::Told`] answers when a client leaves: none.
 pub(crate) const LAST_WORD: u32 = 0;
 /// Bytes of a message at most.
@@ -28,6 +28,8 @@ pub(crate) const MAX_PACKET: usize = 4096 + 128;
 /// A bit of [`Hello::features`]: this is not the first slot of a stack. The process can do without, and all its multicast
 /// groups, listeners and connections are with the first.
 pub(crate) const FURTHER: u64 = 1;
+/// Another: the process hears frames, and so the connection requests of RoCE v1, which come to all who do.
+pub(crate) const FRAMES: u64 = 2;
 /// First bytes of every connection.
 pub(crate) const MAGIC: [u8; 4] = *b"rxeh";
 /// Characters of a program's name that are kept.
@@ -41,7 +43,7 @@ pub(crate) struct Hello {
     pub(crate) oldest: u16,
     /// Newest version spoken.
     pub(crate) newest: u16,
-    /// Optional abilities and wishes, a bit each: [`FURTHER`].
+    /// Optional abilities and wishes, a bit each: [`FURTHER`], [`FRAMES`].
     pub(crate) features: u64,
     /// Release, for words only.
     pub(crate) release: String,
@@ -75,9 +77,9 @@ impl Hello {
         Self { magic: MAGIC, oldest: *VERSIONS.start(), newest: *VERSIONS.end(), features: 0, release, role }
     }
 
-    /// The same for a slot that is not the first of its stack.
-    pub(crate) fn further(self, further: bool) -> Self {
-        Self { features: if further { FURTHER } else { 0 }, ..self }
+    /// The same with these abilities and wishes.
+    pub(crate) fn with(self, features: u64) -> Self {
+        Self { features, ..self }
     }
 
     /// The version to speak with its sender; in words if there is none.
@@ -323,10 +325,10 @@ mod tests {
 
     #[test]
     fn versions_meet_or_one_is_told_to_upgrade() {
-        assert_eq!(hello(7, 7).agree(), Ok(7));
-        assert_eq!(hello(1, 9).agree(), Ok(7));
-        assert!(hello(6, 6).agree().unwrap_err().contains("upgrade the program"));
-        assert!(hello(8, 9).agree().unwrap_err().contains("upgrade it"));
+        assert_eq!(hello(8, 8).agree(), Ok(8));
+        assert_eq!(hello(1, 9).agree(), Ok(8));
+        assert!(hello(7, 7).agree().unwrap_err().contains("upgrade the program"));
+        assert!(hello(9, 9).agree().unwrap_err().contains("upgrade it"));
     }
 
     /// The layout that every release must understand.

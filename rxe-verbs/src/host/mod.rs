@@ -9,7 +9,8 @@
 //! Rooms: `message` (what is said), `name` (where), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what
 //! outlives the service), `records` (what outlives a client), `attendant` (what the connection manager does for
 //! the service), `config` (the host's file), `fabric` (OpenSM's files that
-//! it names), `query` (paths by those), `mads` (management datagrams of programs), `report` (for observers).
+//! it names), `query` (paths by those), `mads` (management datagrams of programs), `peers` and
+//! `habits` (who else is there), `report` (for observers).
 
 mod attendant;
 pub(crate) mod client;
@@ -17,6 +18,7 @@ mod config;
 mod fabric;
 pub mod files;
 mod group;
+mod habits;
 mod listeners;
 mod mads;
 mod memberships;
@@ -40,6 +42,7 @@ pub use config::{
     VARIABLE as CONFIG_VARIABLE,
 };
 pub use fabric::{FabricConfig, HostFabric, KnownPort, NamedPort};
+pub use habits::Habit;
 pub use mads::{MAX_AGENTS, MadAddress, MadFilter, ManagedMad, TIMED_OUT};
 pub use memlock::MemlockMode;
 pub use message::Listen;

@@ -1,12 +1,8 @@
 //! Other hosts, as this one has met them: who asked for a connection or gave one. What `rxe fabric` shows, for which nothing is sent.
 
+use crate::sys::per_process::PerProcess;
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{LazyLock, Mutex, PoisonError, TryLockError},
-    time::Instant,
-};
+use std::{collections::HashMap, net::IpAddr, time::Instant};
 
 /// Hosts that are remembered at most. The one not heard of for the longest time makes room.
 const MOST: usize = 1024;
@@ -38,27 +34,18 @@ struct Peer {
 pub(crate) struct Peers(HashMap<IpAddr, Peer>);
 
 /// Those that this process has met.
-static OWN: LazyLock<Mutex<Peers>> = LazyLock::new(Mutex::default);
+static OWN: PerProcess<Peers> = PerProcess::new(Peers::default);
 
 /// A host has asked this process for a connection (`pkey` in its REQ), or given it one.
 pub fn note_peer(address: IpAddr, guid: u64, pkey: Option<u16>) {
-    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    own.note(address, guid, pkey.as_slice(), Instant::now());
+    OWN.lock().note(address, guid, pkey.as_slice(), Instant::now());
 }
 
 /// The hosts that this process has met, the latest first. Without `waits` none where somebody is at the list: that may be the
 /// calling thread itself, below a signal handler of the program's that calls exit(3).
 pub(crate) fn met(waits: bool) -> Vec<PeerReport> {
-    let own = if waits {
-        OWN.lock().unwrap_or_else(PoisonError::into_inner)
-    } else {
-        match OWN.try_lock() {
-            Ok(own) => own,
-            Err(TryLockError::Poisoned(own)) => own.into_inner(),
-            Err(TryLockError::WouldBlock) => return Vec::new(),
-        }
-    };
-    own.reports(Instant::now())
+    let own = if waits { Some(OWN.lock()) } else { OWN.try_lock() };
+    own.map_or_else(Vec::new, |own| own.reports(Instant::now()))
 }
 
 impl Peers {
@@ -113,7 +100,7 @@ mod tests {
     /// A thread that was interrupted there does not wait for itself.
     #[test]
     fn who_exits_does_not_wait_for_the_list() {
-        let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = OWN.lock();
         assert_eq!(met(false), []);
         drop(own);
     }

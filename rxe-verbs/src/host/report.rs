@@ -1,6 +1,6 @@
 //! What the service tells of itself and its clients, for `rxe service status` and `rxe stat`.
 
-use super::{message::Listen, peers::PeerReport};
+use super::{habits::Habit, message::Listen, peers::PeerReport};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -164,6 +164,8 @@ pub struct HostStats {
     pub devices: BTreeMap<String, BTreeMap<String, u64>>,
     /// Hosts that processes of this one have met since the service began, the latest first.
     pub peers: Vec<PeerReport>,
+    /// What other hosts are by their packets to the service, where those are like anybody's.
+    pub habits: Vec<(IpAddr, Habit)>,
 }
 
 /// The counters of one process.

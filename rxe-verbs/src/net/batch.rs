@@ -124,17 +124,6 @@ impl RecvBatch {
         })
     }
 
-    /// Forgets those behind the first `from` that are not wanted; their buffers stay in use.
-    pub(super) fn keep(&mut self, from: usize, mut wanted: impl FnMut(&Run<'_>) -> bool) {
-        let Self { ring, entries, .. } = self;
-        let mut index = 0;
-        entries.retain(|entry| {
-            let bytes = &ring.buffer(entry.buffer)[entry.start..][..entry.len];
-            index += 1;
-            index <= from || wanted(&Run { bytes, ..entry.run })
-        });
-    }
-
     /// Adds a copy of `run`; false if there is no room or it is longer than a buffer (64 KiB). For links that are not
     /// sockets.
     pub fn push(&mut self, run: &Run<'_>) -> bool {

@@ -19,18 +19,21 @@ pub struct Features {
     pub steering: bool,
     /// Several datagrams per system call (`sendmmsg`, `recvmmsg`). Else one.
     pub mmsg: bool,
+    /// Frames that tell how they would be cut (PACKET_VNET_HDR). Else each frame of the raw link is one packet, and its RoCEv2
+    /// comes by port 4791.
+    pub vnet: bool,
     /// Priorities of single batches (SO_PRIORITY as a control message, Linux 6.14). Else the socket's is changed for them.
     pub priority: bool,
 }
 
 impl Default for Features {
     fn default() -> Self {
-        Self { gso: true, gro: true, steering: true, mmsg: true, priority: true }
+        Self { gso: true, gro: true, steering: true, mmsg: true, vnet: true, priority: true }
     }
 }
 
 impl Features {
-    /// All features but those in `list`, a comma-separated choice of `gso`, `gro`, `cbpf`, `mmsg` and `priority`.
+    /// All features but those in `list`, a comma-separated choice of `gso`, `gro`, `cbpf`, `mmsg`, `vnet` and `priority`.
     ///
     /// # Errors
     /// [`ConfigError`] naming the first unknown word.
@@ -42,12 +45,13 @@ impl Features {
                 "gro" => features.gro = false,
                 "cbpf" => features.steering = false,
                 "mmsg" => features.mmsg = false,
+                "vnet" => features.vnet = false,
                 "priority" => features.priority = false,
                 _ => {
                     return Err(ConfigError::new(
                         "RXE_NET_DISABLE",
                         word,
-                        "a comma-separated choice of gso, gro, cbpf, mmsg, priority",
+                        "a comma-separated choice of gso, gro, cbpf, mmsg, vnet, priority",
                     ));
                 }
             }
@@ -239,7 +243,7 @@ mod tests {
         let error = with(&[("RXE_NET_DISABLE", "gso,gos")]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "RXE_NET_DISABLE=\"gos\" is not understood; allowed: a comma-separated choice of gso, gro, cbpf, mmsg, priority"
+            "RXE_NET_DISABLE=\"gos\" is not understood; allowed: a comma-separated choice of gso, gro, cbpf, mmsg, vnet, priority"
         );
         for wrong in ["", "big", "-1", "4294967296"] {
             let error = with(&[("RXE_RCVBUF", wrong)]).unwrap_err().to_string();

@@ -7,12 +7,12 @@
 use super::unix::out_of_the_way;
 use core::{
     mem::MaybeUninit,
-    sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering},
+    ptr::null_mut,
+    sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 use std::{
     fs::File,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
-    sync::OnceLock,
 };
 
 /// Descriptors that can be tracked; more are only closed by `exec`.
@@ -56,22 +56,26 @@ fn identity(fd: RawFd) -> Option<(u64, u64)> {
 }
 
 static TRACKED: [Entry; CAPACITY] = [const { Entry::new() }; CAPACITY];
-static NULL: Entry = Entry::new();
+/// What replaces descriptors in children; null until the library is first used.
+static NULL: AtomicPtr<Null> = AtomicPtr::new(null_mut());
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Only async-signal-safe calls: other threads' locks may be held for ever here.
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    let null = NULL.fd.load(Ordering::Acquire);
-    let is_there = null >= 0 && identity(null) == Some(NULL.identity());
+    // SAFETY: null, or what `register` has published, which is never freed.
+    let null = unsafe { NULL.load(Ordering::Acquire).as_ref() };
+    let null = null.and_then(|null| Some((null.fd.as_ref()?.as_raw_fd(), null.identity)));
+    let null = null.filter(|(fd, known)| identity(*fd) == Some(*known));
     for entry in &TRACKED {
         let fd = entry.fd.load(Ordering::Acquire);
         if fd < 0 || identity(fd) != Some(entry.identity()) {
             continue;
         }
         // SAFETY: both are open, and `fd` is ours; it stays a valid descriptor.
-        if is_there && unsafe { libc::dup3(null, fd, libc::O_CLOEXEC) } >= 0 {
-            entry.identify(NULL.identity());
+        let replaced = |(null, _)| unsafe { libc::dup3(null, fd, libc::O_CLOEXEC) } >= 0;
+        if null.is_some_and(replaced) {
+            entry.identify(null.map_or((0, 0), |(_, known)| known));
         } else {
             // SAFETY: `fd` is ours. That it is closed is seen by whoever owns it.
             let _ = unsafe { libc::close(fd) };
@@ -79,19 +83,28 @@ extern "C" fn in_child() {
     }
 }
 
+/// A descriptor of `/dev/null`, where it could be had, and what it is known by.
+struct Null {
+    fd: Option<OwnedFd>,
+    identity: (u64, u64),
+}
+
+/// No thread waits for another here: a child may be forked while one is at it. Those that come at once may register the function
+/// more than once, which only counts a fork more than once.
 fn register() {
-    static ONCE: OnceLock<Option<OwnedFd>> = OnceLock::new();
-    ONCE.get_or_init(|| {
-        let null = File::options().read(true).write(true).open("/dev/null").ok().map(OwnedFd::from);
-        let null = null.map(out_of_the_way);
-        if let Some(fd) = &null {
-            NULL.identify(identity(fd.as_raw_fd()).unwrap_or_default());
-            NULL.fd.store(fd.as_raw_fd(), Ordering::Release);
-        }
-        // SAFETY: registers a function that lives as long as the program and does not unwind.
-        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        null
-    });
+    if !NULL.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let fd = File::options().read(true).write(true).open("/dev/null").ok().map(OwnedFd::from);
+    let fd = fd.map(out_of_the_way);
+    let identity = fd.as_ref().and_then(|fd| identity(fd.as_raw_fd())).unwrap_or_default();
+    // SAFETY: registers a function that lives as long as the program and does not unwind.
+    let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    let made = Box::into_raw(Box::new(Null { fd, identity }));
+    if NULL.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        // SAFETY: just made, and nobody has seen it.
+        drop(unsafe { Box::from_raw(made) });
+    }
 }
 
 /// How often this process, or one that it descends from, has been forked since the library was first used. An object

@@ -10,6 +10,7 @@ pub(crate) mod mapped;
 pub(crate) mod message;
 pub(crate) mod owned;
 pub(crate) mod packet;
+pub(crate) mod per_process;
 pub(crate) mod poll;
 pub(crate) mod process;
 pub(crate) mod shared;

@@ -322,7 +322,9 @@ mod tests {
                 })
             })
             .collect();
-        for _ in 0..ROUNDS {
+        // Where others want the processors, each round costs some of their time slices.
+        let begun = std::time::Instant::now();
+        for _ in (0..ROUNDS).take_while(|round| *round < 20 || begun.elapsed().as_secs() < 5) {
             let mut index = 0;
             let entry = table
                 .insert(|at, _| {

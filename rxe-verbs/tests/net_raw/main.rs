@@ -10,6 +10,7 @@
 mod netns;
 
 mod ends;
+mod port;
 
 use ends::{Ends, Hosts};
 use rxe_core::testing::{
@@ -141,4 +142,26 @@ fn one_interface() {
     ends::stay_on_one_processor();
     let Some(hosts) = Hosts::on_one_interface() else { return };
     play(&hosts);
+}
+
+/// What the kernel merges comes by port 4791, and RoCEv1 as frames.
+#[test]
+fn veth_by_port() {
+    ends::stay_on_one_processor();
+    let Some(hosts) = Hosts::veth(9000) else { return };
+    play(&hosts.by_port());
+}
+
+#[test]
+fn veth_by_port_one_by_one() {
+    ends::stay_on_one_processor();
+    let Some(hosts) = Hosts::veth(1500) else { return };
+    play(&hosts.by_port_singly());
+}
+
+#[test]
+fn one_interface_by_port() {
+    ends::stay_on_one_processor();
+    let Some(hosts) = Hosts::on_one_interface() else { return };
+    play(&hosts.by_port());
 }

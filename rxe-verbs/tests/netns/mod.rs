@@ -22,6 +22,27 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// How long anything may take that does happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Looks in vain after which it counts that [`PATIENCE`] is over.
+const LOOKS: u32 = 200;
+
+/// Waits for what does happen. A process that was stopped for long has not looked meanwhile: it gets its looks afterwards.
+pub(crate) struct Waiting {
+    start: Instant,
+    looks: u32,
+}
+
+impl Waiting {
+    pub(crate) fn new() -> Self {
+        Self { start: Instant::now(), looks: 0 }
+    }
+
+    /// Takes note of a look in vain; whether there have been enough of them.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.looks += 1;
+        self.looks > LOOKS && self.start.elapsed() > PATIENCE
+    }
+}
+
 /// Says why this test does nothing; past the test harness, which would keep it to itself.
 pub(crate) fn skip(why: &str) {
     let thread = thread::current();
@@ -240,11 +261,14 @@ pub(crate) struct Got {
 
 /// Receives until `count` packets are there (or patience has ended).
 pub(crate) fn receive(link: &mut dyn Link, count: usize) -> Vec<Got> {
-    let deadline = Instant::now() + PATIENCE;
+    let mut waiting = Waiting::new();
     let mut batch = RecvBatch::default();
     let mut got = Vec::new();
-    while got.len() < count && Instant::now() < deadline {
+    while got.len() < count {
         if link.recv(&mut batch).unwrap() == 0 {
+            if waiting.is_over() {
+                break;
+            }
             thread::sleep(Duration::from_micros(200));
         }
         for run in batch.iter() {

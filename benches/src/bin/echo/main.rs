@@ -3,6 +3,7 @@
 //! completion channels are waited for in the ways that programs have. Prints answers a second, percentiles of the round
 //! trip, and what an answer costs in processor time and wake-ups, as a table or JSON.
 
+mod bare;
 mod measure;
 mod rdma;
 mod tcp;
@@ -13,11 +14,13 @@ use benches::{
     turns::{self, Hog},
 };
 use clap::{Parser, ValueEnum};
-use measure::Figures;
+use measure::{Figures, Spent};
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader, Write, stdin, stdout},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
 };
 use wait::How;
 
@@ -30,6 +33,8 @@ enum Wire {
     One,
     /// Reliable queue pairs, each with a completion queue and a channel of its own.
     Each,
+    /// Datagrams and event descriptors without RDMA: the least that `each` costs in user space.
+    Bare,
 }
 
 /// Requests and answers by programs with an event loop
@@ -38,7 +43,7 @@ struct Args {
     /// What carries the messages; several are measured in turns
     #[arg(long, value_delimiter = ',', default_value = "tcp,one,each")]
     wire: Vec<Wire>,
-    /// How both programs wait (TCP: by level-triggered epoll)
+    /// How both programs wait (TCP and `bare`: by level-triggered epoll)
     #[arg(long, default_value = "epoll")]
     wait: How,
     /// Connections; several are measured one after the other
@@ -147,6 +152,7 @@ fn run(plan: Plan) -> Result<Figures> {
     let mut server = Server::start(plan)?;
     let (spent, answers) = match plan.wire {
         Wire::Tcp => tcp::ask(plan, &mut server)?,
+        Wire::Bare => bare::ask(plan, &mut server)?,
         Wire::One | Wire::Each => rdma::ask(plan, &mut server)?,
     };
     let theirs = server.end()?;
@@ -156,6 +162,7 @@ fn run(plan: Plan) -> Result<Figures> {
 fn serve(plan: Plan) -> Result<()> {
     match plan.wire {
         Wire::Tcp => tcp::serve(plan),
+        Wire::Bare => bare::serve(plan),
         Wire::One | Wire::Each => rdma::serve(plan),
     }
 }
@@ -172,6 +179,19 @@ fn hear() -> Result<Value> {
     let mut line = String::new();
     stdin().read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
+}
+
+/// Answers until the other process says that it is enough, and tells it what that took. `answer` asks whether to go on.
+fn until_told(answer: impl FnOnce(&dyn Fn() -> bool) -> Result<()>) -> Result<()> {
+    let (before, end) = (Spent::now()?, AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ = hear();
+            end.store(true, Ordering::Relaxed);
+        });
+        answer(&|| !end.load(Ordering::Relaxed))
+    })?;
+    say(&serde_json::to_value(Spent::now()?.since(before))?)
 }
 
 /// The answering process. It says a line about itself, hears one about us, and ends when its input does, with a line that
@@ -212,7 +232,7 @@ impl Server {
         Ok(input.flush()?)
     }
 
-    fn end(mut self) -> Result<measure::Spent> {
+    fn end(mut self) -> Result<Spent> {
         self.input = None;
         let said = self.hear();
         let status = self.child.wait()?;

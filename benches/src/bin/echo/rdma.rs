@@ -3,20 +3,18 @@
 use crate::{
     Plan, Server, Wire, hear,
     measure::{Answers, Spent, Stretch},
-    say,
+    say, until_told,
     wait::{How, Waiter},
 };
-use benches::ends::{ALL, Result, loopback};
+use benches::ends::{ALL, Result, Way, bring_up, loopback};
 use rxe_verbs::{
-    CompChannel, Completion, Context, ContextOptions, Cq, EventError, Gid, Mr, Mtu, Pd, Psn, Qp, QpCaps,
-    QpChange, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    CompChannel, Completion, Context, ContextOptions, Cq, EventError, Gid, Mr, Pd, Qp, QpCaps, QpInit,
+    QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
 };
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     os::fd::{AsFd, BorrowedFd},
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -73,34 +71,12 @@ impl Side {
     fn connect(&self, card: &Value) -> Result<()> {
         let gid: Gid = card["gid"].as_str().ok_or("no GID")?.parse()?;
         let av = self.context.address_vector(0, gid)?;
+        // What the interface carries: the same bench over MTU 1500 is one of smaller packets.
+        let mtu = self.context.port().active_mtu;
         let numbers = card["qpns"].as_array().ok_or("no queue pairs")?;
         for (index, (qp, number)) in self.qps.iter().zip(numbers).enumerate() {
-            qp.modify(&QpChange {
-                state: Some(QpState::Init),
-                pkey_index: Some(0),
-                port: Some(1),
-                access: Some(ALL),
-                ..QpChange::default()
-            })?;
-            qp.modify(&QpChange {
-                state: Some(QpState::Rtr),
-                av: Some(av),
-                path_mtu: Some(Mtu::M4096),
-                dest_qpn: Some(Qpn::new(number.as_u64().unwrap_or_default() as u32)),
-                rq_psn: Some(Psn::new(0)),
-                max_dest_rd_atomic: Some(1),
-                min_rnr_timer: Some(1),
-                ..QpChange::default()
-            })?;
-            qp.modify(&QpChange {
-                state: Some(QpState::Rts),
-                sq_psn: Some(Psn::new(0)),
-                timeout: Some(17),
-                retry_count: Some(7),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(1),
-                ..QpChange::default()
-            })?;
+            let peer = Qpn::new(number.as_u64().unwrap_or_default() as u32);
+            bring_up(qp, &Way { mtu, reads: 1, ..Way::to(peer, av) })?;
             for slot in 0..RECEIVES {
                 self.receive(index, (index * RECEIVES + slot) as u64)?;
             }
@@ -216,15 +192,7 @@ pub(crate) fn serve(plan: Plan) -> Result<()> {
     say(&side.card())?;
     side.connect(&hear()?)?;
     say(&json!("ready"))?;
-    let (before, end) = (Spent::now()?, AtomicBool::new(false));
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let _ = hear();
-            end.store(true, Ordering::Relaxed);
-        });
-        side.run(|| Ok(!end.load(Ordering::Relaxed)), Side::send)
-    })?;
-    say(&serde_json::to_value(Spent::now()?.since(before))?)
+    until_told(|goes_on| side.run(|| Ok(goes_on()), Side::send))
 }
 
 pub(crate) fn ask(plan: Plan, server: &mut Server) -> Result<(Spent, Answers)> {

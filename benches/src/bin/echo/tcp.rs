@@ -3,7 +3,7 @@
 use crate::{
     Plan, Server, hear,
     measure::{Answers, Spent, Stretch},
-    say,
+    say, until_told,
     wait::{How, Waiter},
 };
 use benches::ends::Result;
@@ -12,8 +12,6 @@ use std::{
     io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
     os::fd::AsFd,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
     time::Instant,
 };
 
@@ -63,13 +61,8 @@ pub(crate) fn serve(plan: Plan) -> Result<()> {
         connections.iter().map(|one| one.stream.try_clone()).collect::<std::io::Result<_>>()?;
     let fds: Vec<_> = streams.iter().map(AsFd::as_fd).collect();
     let mut waiter = Waiter::new(How::Epoll, &fds)?;
-    let (before, end) = (Spent::now()?, AtomicBool::new(false));
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let _ = hear();
-            end.store(true, Ordering::Relaxed);
-        });
-        while !end.load(Ordering::Relaxed) {
+    until_told(|goes_on| {
+        while goes_on() {
             let answered = waiter.wait(|index| {
                 let one = &mut connections[index];
                 if one.read()? { one.write() } else { Ok(()) }
@@ -78,8 +71,8 @@ pub(crate) fn serve(plan: Plan) -> Result<()> {
                 break;
             }
         }
-    });
-    say(&serde_json::to_value(Spent::now()?.since(before))?)
+        Ok(())
+    })
 }
 
 pub(crate) fn ask(plan: Plan, server: &mut Server) -> Result<(Spent, Answers)> {

@@ -6,13 +6,12 @@ use crate::{
     place::{Held, Place},
 };
 use benches::{
-    ends::{ALL, Result},
+    ends::{ALL, Result, Way, bring_up},
     turns::processor_seconds,
 };
 use rxe_verbs::{
-    CompChannel, Completion, Context, ContextOptions, Cq, EventError, Gid, Key, Mr, Mtu, Payload, Pd, Psn,
-    Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge,
-    WcOpcode, WcStatus, net::FaultPlan,
+    CompChannel, Completion, Context, ContextOptions, Cq, EventError, Gid, Key, Mr, Payload, Pd, Qp, QpCaps,
+    QpInit, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, net::FaultPlan,
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -130,32 +129,7 @@ impl Side {
         let gid = Gid::from(self.wire.address(!answers));
         let av = self.context.address_vector(0, gid)?;
         for (qp, &qpn) in self.qps.iter().zip(&other.qpns) {
-            let init = QpChange {
-                state: Some(QpState::Init),
-                pkey_index: Some(0),
-                port: Some(1),
-                ..QpChange::default()
-            };
-            qp.modify(&QpChange { access: Some(ALL), ..init })?;
-            qp.modify(&QpChange {
-                state: Some(QpState::Rtr),
-                av: Some(av),
-                path_mtu: Some(Mtu::M4096),
-                dest_qpn: Some(Qpn::new(qpn)),
-                rq_psn: Some(Psn::new(0)),
-                max_dest_rd_atomic: Some(128),
-                min_rnr_timer: Some(1),
-                ..QpChange::default()
-            })?;
-            qp.modify(&QpChange {
-                state: Some(QpState::Rts),
-                sq_psn: Some(Psn::new(0)),
-                timeout: Some(14),
-                retry_count: Some(7),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(128),
-                ..QpChange::default()
-            })?;
+            bring_up(qp, &Way { timeout: 14, ..Way::to(Qpn::new(qpn), av) })?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! [`ReadBudget`]. A queue pair asks with each packet and is granted, or waits in a line, first come first served.
 //!
 //! What a queue pair holds of both is its [`Holding`]. A peer that answers nothing must not keep others waiting:
-//! * a part of each pot, the reserve, is kept for those who hold nothing: one packet of theirs leaves at once;
+//! * a part of each pot, the reserve, is kept for those who hold nothing: a message or a READ of one packet leaves at once;
 //! * an acknowledgement proves that all that was sent to that socket before has left it, whoever sent it;
 //! * READ responses that do not come are given back to the pot after [`PATIENCE`], if somebody waits; what comes of them
 //!   later is a debt, which is taken in and returned to nobody;
@@ -19,7 +19,7 @@ use super::{
     plan::{Grant, Need, Spot, Wait},
 };
 use crate::num::Qpn;
-use alloc::collections::VecDeque;
+use alloc::{collections::VecDeque, vec::Vec};
 use core::time::Duration;
 pub(crate) use holding::Holding;
 pub(crate) use reads::ReadBudget;
@@ -38,48 +38,58 @@ pub(crate) const PATIENCE: Duration = Duration::from_micros(500);
 
 /// Those who wait for a pot, first come first served.
 #[derive(Debug, Default)]
-pub(crate) struct Line(VecDeque<Qpn>);
+pub(crate) struct Line {
+    waiting: VecDeque<Qpn>,
+    /// Used while the line is put into another order, and empty else. Its memory is kept for the next time.
+    behind: Vec<Qpn>,
+}
 
 impl Line {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.waiting.is_empty()
     }
 
     /// Somebody waits, behind the others or as the `first`.
     pub(crate) fn join(&mut self, qpn: Qpn, first: bool) {
         if first {
-            self.0.push_front(qpn);
+            self.waiting.push_front(qpn);
         } else {
-            self.0.push_back(qpn);
+            self.waiting.push_back(qpn);
         }
     }
 
     pub(crate) fn next(&mut self) -> Option<Qpn> {
-        self.0.pop_front()
+        self.waiting.pop_front()
     }
 
     /// Takes somebody out.
     pub(crate) fn leave(&mut self, qpn: Qpn) {
-        self.0.retain(|waiting| *waiting != qpn);
+        self.waiting.retain(|waiting| *waiting != qpn);
     }
 
     /// All, first come first.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = Qpn> {
-        self.0.iter().copied()
+        self.waiting.iter().copied()
     }
 
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.waiting.len()
     }
 
     /// Those for whom `first` is true come first, in the order in which they wait. How many they are.
     pub(crate) fn prefer(&mut self, mut first: impl FnMut(Qpn) -> bool) -> usize {
-        let (some, others): (VecDeque<_>, VecDeque<_>) = self.0.drain(..).partition(|qpn| first(*qpn));
-        let count = some.len();
-        self.0.extend(some);
-        self.0.extend(others);
+        for _ in 0..self.waiting.len() {
+            let Some(qpn) = self.waiting.pop_front() else { break };
+            if first(qpn) {
+                self.waiting.push_back(qpn);
+            } else {
+                self.behind.push(qpn);
+            }
+        }
+        let count = self.waiting.len();
+        self.waiting.extend(self.behind.drain(..));
         count
     }
 }
@@ -109,7 +119,7 @@ impl Ctx<'_> {
     pub(crate) fn admit(&self, need: &Need, holding: &Holding, spot: Spot) -> Result<Grant, Wait> {
         match *need {
             Need::Nothing => Ok(Grant::default()),
-            Need::Room { cost, next } => self.window.admit(holding, cost, next, spot),
+            Need::Room { cost, next, ends } => self.window.admit(holding, (cost, next, ends), spot),
             Need::Responses(wanted) => self.reads.admit(holding, &wanted, spot),
         }
     }

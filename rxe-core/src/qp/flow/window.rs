@@ -69,13 +69,21 @@ impl Window {
         self.begins_after(0) || self.is_unasked() || self.beyond > 0
     }
 
-    /// Whether a packet of `cost` bytes may leave at `spot`, when one behind it would take `next`.
-    pub(super) fn admit(&self, holding: &Holding, cost: u32, next: u32, spot: Spot) -> Result<Grant, Wait> {
+    /// Whether a packet of `cost` bytes may leave at `spot`, when one behind it would take `next`; `ends` if its message ends
+    /// with it.
+    pub(super) fn admit(
+        &self,
+        holding: &Holding,
+        (cost, next, ends): (u32, u32, bool),
+        spot: Spot,
+    ) -> Result<Grant, Wait> {
         let (limit, own) = (self.limit.size(), holding.bytes());
         // What others proved to have left still counts as the queue pair's own until it is answered itself: so one that nobody
         // answers stops sending after one window.
         let share = share(spot.waiting, limit).min(limit);
-        let fresh = own == 0 && !holding.is_silent();
+        // A message of one packet by somebody who holds nothing passes those who wait, and may use the reserve. The first packet
+        // of a longer one would leave as a batch by itself, and the message would be complete no earlier.
+        let fresh = own == 0 && ends && !holding.is_silent();
         if own > 0 && !holding.has_unasked() && (holding.is_silent() || own.saturating_add(cost) > share) {
             return Err(Wait::Answer);
         }
@@ -173,5 +181,32 @@ impl Window {
     pub(crate) fn check(&self, nothing: bool) {
         assert!(self.left <= self.sent && self.asked <= self.sent, "{self:?}");
         assert!(!nothing || self.is_empty(), "nobody holds what is under way: {self:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_is_for_messages_of_one_packet() {
+        const LIMIT: u32 = 64 * 1024;
+        let spot = Spot { begins: true, ends: false, in_turn: false, spent: 0, waiting: 0, awaited: true };
+        let (packet, next) = (4096 + 64, 4096 + 64);
+        let mut window = Window::new(LIMIT, LIMIT);
+        window.users = 2;
+        let nothing = Holding::default();
+        let asks = |window: &Window, ends| window.admit(&nothing, (packet, next, ends), spot).map(|_| ());
+
+        window.sent(common(LIMIT, true), true);
+        assert_eq!(asks(&window, true), Ok(()));
+        assert_eq!(asks(&window, false), Err(Wait::Room), "the first packet of a longer message");
+        window.sent(LIMIT / RESERVE, true);
+        assert_eq!(asks(&window, true), Err(Wait::Room), "nothing is left");
+
+        // When nothing was answered for long, a packet of somebody who holds nothing leaves, whatever it is of.
+        window.exceed(Instant::ZERO);
+        let first = Spot { in_turn: true, ..spot };
+        assert!(window.admit(&nothing, (packet, next, false), first).is_ok());
     }
 }

@@ -4,6 +4,7 @@
 //! [`Endpoint::pace`](crate::endpoint::Endpoint::pace) gives it to one, in simulations and in life. What sets the rate is a
 //! [`CongestionControl`]: [`LineRate`] (none), [`Dcqcn`] or [`Timely`].
 
+mod climb;
 mod dcqcn;
 mod timely;
 
@@ -29,6 +30,9 @@ pub trait CongestionControl: fmt::Debug + Send {
 
     /// A packet that asked for an acknowledgement got it after `trip`.
     fn on_round_trip(&mut self, _now: Instant, _trip: Duration) {}
+
+    /// The queue pair was reset: what is known is of a path that it has no more. Who learns anything has to forget it here.
+    fn restart(&mut self) {}
 }
 
 /// No control: packets leave as fast as the link takes them.
@@ -89,6 +93,17 @@ pub(crate) struct Pacer {
 impl Pacer {
     pub(crate) const fn new(pacing: Pacing) -> Self {
         Self { pacing, next: Instant::ZERO, waits: false }
+    }
+
+    /// The queue pair was reset, and begins as a new one.
+    pub(crate) fn restart(&mut self) {
+        self.pacing.control.restart();
+        (self.next, self.waits) = (Instant::ZERO, false);
+    }
+
+    /// The clock that it was given.
+    pub(crate) const fn timing(&self) -> Timing {
+        self.pacing.timing
     }
 
     /// Whether no packet may leave now, because of the rate; then [`Self::deadline`] says when.

@@ -105,6 +105,10 @@ impl CongestionControl for Timely {
         // Not `clamp`, which panics where the lowest rate is above the link's: the link's counts then.
         self.rate = self.rate.max(params.least as f64).min(params.line as f64);
     }
+
+    fn restart(&mut self) {
+        *self = Self::new(self.params);
+    }
 }
 
 #[cfg(test)]
@@ -134,6 +138,18 @@ mod tests {
             (before as f64 * 0.6) as u64,
             "beyond the high threshold: 1 - 0.8 (1 - 0.5)"
         );
+    }
+
+    #[test]
+    fn a_restart_is_a_new_one() {
+        let mut control = Timely::new(TimelyParams::paper(10_000_000_000));
+        for turn in 1..5 {
+            control.on_round_trip(Instant::from_nanos(turn * 100_000_000), Duration::from_millis(turn));
+        }
+        let now = Instant::from_nanos(1_000_000_000);
+        assert!(control.rate(now) < 10_000_000_000);
+        control.restart();
+        assert_eq!((control.rate(now), control.last), (10_000_000_000, None));
     }
 
     #[test]

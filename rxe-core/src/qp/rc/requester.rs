@@ -194,7 +194,7 @@ impl Requester {
             SendOp::WriteImm(..) => Opcode::write(position, true),
             _ => Opcode::send(position, false, false),
         };
-        let need = Need::Room { cost: payload + PACKET_COST, next: mtu + PACKET_COST };
+        let need = Need::Room { cost: payload + PACKET_COST, next: mtu + PACKET_COST, ends: end };
         Draft { half: Half::Requester, opcode, payload, offset, end, part, need }
     }
 

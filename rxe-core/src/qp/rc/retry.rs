@@ -223,11 +223,13 @@ impl Retry {
         }
     }
 
-    /// The peer was not ready; 7 retries mean without end.
+    /// The peer was not ready; 7 retries mean without end. It has answered, so the retries for one that does not begin anew: a
+    /// slow peer's NAK of the packet behind the refused one may come after the wait, each time, and would spend them all.
     pub(crate) fn on_rnr(&mut self, now: Instant, attrs: &QpAttrs, code: u8) -> Result<(), WcStatus> {
         if attrs.rnr_retry != 7 {
             self.rnr_left = self.rnr_left.checked_sub(1).ok_or(WcStatus::RnrRetryExceeded)?;
         }
+        self.left = attrs.retry_count;
         self.rnr_until = Some(now + rnr_delay(code));
         self.deadline = None;
         self.probe = None;

@@ -214,3 +214,14 @@ fn the_first_reason_counts() {
     assert_eq!(a.stream.phase(), Phase::Ended);
     assert!(a.stream.take_chunk(1).is_none() && a.stream.take_control(0, 0).is_none());
 }
+
+#[test]
+fn a_message_follows_while_others_are_under_way() {
+    let (mut a, _) = pair();
+    let mut send = || a.stream.take_chunk(100).unwrap();
+    let first = send();
+    assert_eq!((first.follows, send().follows), (false, true));
+    a.stream.on_sent(first.message);
+    a.stream.on_sent(first.message);
+    assert!(!a.stream.take_chunk(100).unwrap().follows);
+}

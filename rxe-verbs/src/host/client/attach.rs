@@ -3,13 +3,13 @@
 use super::start::{self, StartError};
 use crate::{
     host::{
-        message::{Hello, MAX_MESSAGE, Role, ToClient, ToService, Welcome, decode, encode},
+        message::{FRAMES, FURTHER, Hello, MAX_MESSAGE, Role, ToClient, ToService, Welcome, decode, encode},
         name::{NAME, connect_by_file},
         records::{Records, SlotRecords},
         settings::Settings,
         vault::Vault,
     },
-    net::GroupSockets,
+    net::{GroupSockets, LinkKind},
     sys::{
         poll,
         unix::{Channel, Received, out_of_the_way, own_pidfd},
@@ -80,8 +80,8 @@ pub(crate) struct Attachment {
     pub(crate) sockets: GroupSockets,
     /// What holds on this host.
     pub(crate) settings: Settings,
-    /// It is not the first of its stack.
-    pub(super) further: bool,
+    /// What the service was told of it: [`FURTHER`], [`FRAMES`].
+    pub(super) features: u64,
     pub(super) channel: Channel,
     pub(super) vault: Vault,
     pub(super) records: SlotRecords,
@@ -115,31 +115,42 @@ impl Until<'_> {
     }
 }
 
-/// Gets a slot.
+/// Gets a slot for links of that kind.
 ///
 /// # Errors
 /// [`HostError`], in words for the user.
-pub(crate) fn attach(program: Option<&Path>) -> Result<Attachment, HostError> {
-    join(program, PATIENCE, false)
+pub(crate) fn attach(program: Option<&Path>, kind: LinkKind) -> Result<Attachment, HostError> {
+    join(program, PATIENCE, features_of(kind))
 }
 
 /// Gets a further slot for a process that has one, within `patience`.
 ///
 /// # Errors
 /// [`HostError`], in words for the user.
-pub(crate) fn attach_further(program: Option<&Path>, patience: Duration) -> Result<Attachment, HostError> {
-    join(program, patience, true)
+pub(crate) fn attach_further(
+    program: Option<&Path>,
+    kind: LinkKind,
+    patience: Duration,
+) -> Result<Attachment, HostError> {
+    join(program, patience, features_of(kind) | FURTHER)
 }
 
-fn join(program: Option<&Path>, patience: Duration, further: bool) -> Result<Attachment, HostError> {
+const fn features_of(kind: LinkKind) -> u64 {
+    match kind {
+        LinkKind::Udp => 0,
+        LinkKind::Raw => FRAMES,
+    }
+}
+
+fn join(program: Option<&Path>, patience: Duration, features: u64) -> Result<Attachment, HostError> {
     let until = Until::deadline(Instant::now() + patience);
     let pidfd = own_pidfd().ok();
     let fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
     loop {
         let channel = connect(program, until)?;
-        let hello = Hello::new(Role::Join { name: own_name() }).further(further);
+        let hello = Hello::new(Role::Join { name: own_name() }).with(features);
         match greet(&channel, hello, &fds, until) {
-            Ok(Some((welcome, fds))) => return Attachment::of(channel, welcome, fds, program, further),
+            Ok(Some((welcome, fds))) => return Attachment::of(channel, welcome, fds, program, features),
             // It ended while we spoke to it.
             Ok(None) => {}
             Err(HostError::Busy(_)) if Instant::now() < until.deadline => thread::sleep(BUSY_PAUSE),
@@ -150,7 +161,7 @@ fn join(program: Option<&Path>, patience: Duration, further: bool) -> Result<Att
 
 /// Comes back to a service with the slot that an earlier one gave.
 pub(super) fn rejoin(
-    (slot, further): (u8, bool),
+    (slot, features): (u8, u64),
     vault: &Vault,
     program: Option<&Path>,
     until: Until<'_>,
@@ -159,7 +170,7 @@ pub(super) fn rejoin(
     let pidfd = own_pidfd().ok();
     let mut fds: Vec<BorrowedFd<'_>> = pidfd.iter().map(AsFd::as_fd).collect();
     fds.extend(vault.descriptors());
-    let hello = Hello::new(Role::Rejoin { name: own_name(), slot }).further(further);
+    let hello = Hello::new(Role::Rejoin { name: own_name(), slot }).with(features);
     Ok(greet(&channel, hello, &fds, until)?.map(|(welcome, _)| (channel, welcome.settings)))
 }
 
@@ -293,7 +304,7 @@ impl Attachment {
         welcome: Welcome,
         fds: Vec<OwnedFd>,
         program: Option<&Path>,
-        further: bool,
+        features: u64,
     ) -> Result<Self, HostError> {
         let mut fds = fds.into_iter().map(out_of_the_way);
         let mut next = || fds.next().ok_or(HostError::Silent);
@@ -306,7 +317,7 @@ impl Attachment {
             slot: welcome.slot,
             sockets: GroupSockets { v4, v6 },
             settings: welcome.settings,
-            further,
+            features,
             channel,
             vault,
             records,

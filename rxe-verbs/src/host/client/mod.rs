@@ -90,8 +90,8 @@ pub(crate) struct Host {
 #[derive(Debug)]
 struct Shared {
     slot: u8,
-    /// It is not the first of its stack.
-    further: bool,
+    /// What the service is told of it, as in [`super::message::Hello`].
+    features: u64,
     channel: RwLock<Channel>,
     vault: Vault,
     records: SlotRecords,
@@ -124,7 +124,7 @@ impl Host {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             slot: attachment.slot,
-            further: attachment.further,
+            features: attachment.features,
             channel: RwLock::new(attachment.channel),
             vault: attachment.vault,
             records: attachment.records,
@@ -330,7 +330,7 @@ impl Shared {
                 return false;
             }
             let until = Until { deadline, stop: Some(self.stop.as_fd()) };
-            match attach::rejoin((self.slot, self.further), &self.vault, self.program.as_deref(), until) {
+            match attach::rejoin((self.slot, self.features), &self.vault, self.program.as_deref(), until) {
                 Ok(Some((channel, settings))) => {
                     *self.channel.write().unwrap_or_else(PoisonError::into_inner) = channel;
                     self.adopt(settings);

@@ -38,7 +38,7 @@ impl Service {
             return Err(End::Misbehaved("it is no rxe"));
         }
         let version = hello.agree().map_err(End::Refused)?;
-        self.clients[key].further = hello.features & FURTHER != 0;
+        self.clients[key].features = hello.features;
         let wrong = || End::Misbehaved("its first message lacks descriptors, or has others");
         match hello.role {
             Role::Observe if fds.is_empty() => self.become_observer(key),
@@ -84,8 +84,8 @@ impl Service {
 
     /// Gives a waiting client a slot.
     fn admit(&mut self, key: usize) -> Result<(), End> {
-        let Client { kind, peer, further, .. } = &mut self.clients[key];
-        let (pid, further) = (peer.pid, *further);
+        let Client { kind, peer, features, .. } = &mut self.clients[key];
+        let (pid, further) = (peer.pid, *features & FURTHER != 0);
         let Kind::Waiting { name, pidfd, version } = core::mem::replace(kind, Kind::New) else {
             return Ok(());
         };

@@ -194,6 +194,7 @@ impl Service {
             }
             stats.devices = by_name(sums);
             stats.peers = self.peers.reports(now);
+            stats.habits = self.habits.all();
             stats.clients.sort_by_key(|client| client.slot);
             stats.silent.sort_unstable();
             let is_there = self.observes(observer);

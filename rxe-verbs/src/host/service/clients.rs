@@ -35,8 +35,8 @@ pub(super) struct Client {
     /// When it said something last.
     heard: Instant,
     pub(super) kind: Kind,
-    /// Its slot is not the first of its stack.
-    pub(super) further: bool,
+    /// What it said of itself, as in [`Hello`](crate::host::message::Hello).
+    pub(super) features: u64,
     /// Answers that did not go out at once.
     pub(super) queue: VecDeque<Vec<u8>>,
 }
@@ -128,8 +128,8 @@ impl Service {
             let _ = channel.send(&encode(&ToClient::Busy(why.to_owned())), &[]);
             return;
         }
-        let (since, queue, further) = (Instant::now(), VecDeque::new(), false);
-        let client = Client { channel, peer, since, heard: since, kind: Kind::New, further, queue };
+        let (since, queue) = (Instant::now(), VecDeque::new());
+        let client = Client { channel, peer, since, heard: since, kind: Kind::New, features: 0, queue };
         let key = self.clients.insert(client);
         if watch(&self.epoll, self.clients[key].channel.as_fd(), Token::Client(key)).is_err() {
             self.clients.remove(key);

@@ -27,6 +27,7 @@ mod whose;
 use super::{
     config::HostConfig,
     group::Group,
+    habits::Habits,
     listeners::Listeners,
     name::{NAME, connect_by_file, file},
     peers::Peers,
@@ -77,8 +78,10 @@ use unheard::Unheard;
 const TICK: Duration = Duration::from_secs(1);
 /// How long a service that found the port in use waits for the programs that use it to come back.
 const REUNION: Duration = Duration::from_secs(3);
-/// How long after it has its name a service may take to listen.
-const MOMENT: Duration = Duration::from_millis(50);
+/// A service that has its name and does not listen yet is looked for so often, with a pause before each look but the first. Looks
+/// are counted in place of time: if the machine stops between the two, time passes for whoever looks, and none for the service.
+const LOOKS: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Why a service could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -199,6 +202,7 @@ pub struct Service {
     mads: Mads,
     ledger: Ledger,
     peers: Peers,
+    habits: Habits,
     counters: ServiceCounters,
     /// By slot, since its process came.
     exchanged: HashMap<u8, Exchanged>,
@@ -260,6 +264,7 @@ impl Service {
             mads: Mads::default(),
             ledger: Ledger::default(),
             peers: Peers::default(),
+            habits: Habits::default(),
             counters: ServiceCounters::default(),
             exchanged: HashMap::new(),
             journal: Journal::new(now, place),
@@ -465,21 +470,19 @@ fn listen() -> io::Result<(Listener, Option<String>)> {
 
 /// Who has the usual name, in words; `None` if it is our own user, or nobody any more.
 fn stranger_of_name() -> Option<String> {
-    let until = Instant::now() + MOMENT;
-    loop {
+    for look in 0..LOOKS {
+        if look > 0 {
+            thread::sleep(PAUSE);
+        }
         match Channel::connect(NAME).and_then(|channel| channel.peer()) {
             Ok(peer) if peer.uid == geteuid().as_raw() && !is_nobody_in_particular(peer.uid) => return None,
             Ok(peer) => return Some(format!("user {} (process {})", peer.uid, peer.pid)),
             // A service that starts has its name a moment before it listens; who never does is none.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < until => {
-                thread::sleep(MOMENT / 10);
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return Some("somebody who does not answer".to_owned());
-            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(_) => return None,
         }
     }
+    Some("somebody who does not answer".to_owned())
 }
 
 fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: Token) -> io::Result<()> {

@@ -5,7 +5,7 @@ use crate::{
     engine::now,
     host::{
         group::{Family, PROBES, parse_probe},
-        message::Packet,
+        message::{FURTHER, Packet},
         slots::Slot,
     },
     net::Link,
@@ -107,7 +107,8 @@ impl Service {
         let malformed = arrivals.malformed();
         for _ in 0..RECEIVES {
             let Some(Port { link, .. }) = &mut self.port else { break };
-            if !matches!(link.recv(&mut arrivals), Ok(1..)) {
+            // What came before may have taken long, and its descriptor may be somebody else's by now.
+            if !link.is_intact() || !matches!(link.recv(&mut arrivals), Ok(1..)) {
                 break;
             }
             for run in arrivals.iter() {
@@ -167,7 +168,7 @@ impl Service {
         }
         let Some(verdict) = self.judge(meta, bytes) else { return };
         let packet = Packet::new(meta, verdict.ident(), bytes);
-        let first = |key: usize| self.clients.get(key).is_some_and(|client| !client.further);
+        let first = |key: usize| self.clients.get(key).is_some_and(|client| client.features & FURTHER == 0);
         let connected = self.presences.connected();
         let slots: Vec<u8> = connected.filter(|(_, key)| first(*key)).map(|(slot, _)| slot).collect();
         for slot in slots {
@@ -209,6 +210,7 @@ impl Service {
     fn manage(&mut self, meta: &RunMeta, bytes: &[u8]) {
         let Ok(packet) = Decoded::decode(bytes) else { return };
         if !meta.dst.is_multicast() && self.judge(meta, bytes).is_some() {
+            self.habits.note(meta.src, meta.src_port, &packet);
             self.handle_mad(meta, &packet);
         }
     }
@@ -235,6 +237,9 @@ impl Service {
     /// Gives a connection request to whoever listens for it, or will in a moment.
     fn handle_request(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
         let Some(verdict) = self.judge(meta, bytes) else { return };
+        if let Ok(packet) = Decoded::decode(bytes) {
+            self.habits.note(meta.src, meta.src_port, &packet);
+        }
         // The listener's process sees only some of the peer's packets, and could not follow its IDs.
         let packet = Packet::new(meta, verdict.ident(), bytes);
         self.take_request(service_id, packet);

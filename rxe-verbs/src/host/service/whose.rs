@@ -1,8 +1,12 @@
 //! Connection requests of RoCE v1 come to every process that hears frames, and not to the service. Where none of them takes one,
-//! the service says which is to answer: whoever listens to its service ID, and says what is wrong with it, or else the first
-//! that asks.
+//! the service says which is to answer: whoever listens to its service ID, hears it, and says what is wrong with it, or else the
+//! first that asks.
 
-use super::Service;
+use super::{
+    Service,
+    clients::{Client, Kind},
+};
+use crate::host::message::FRAMES;
 use std::{
     collections::VecDeque,
     net::IpAddr,
@@ -75,10 +79,16 @@ impl Answered {
 impl Service {
     /// Whether the process of that slot is to answer a request that it does not take.
     pub(super) fn is_to_answer(&mut self, slot: u8, request: u64, service_id: u64, address: IpAddr) -> bool {
-        match self.listener_of(service_id, address) {
+        match self.listener_of(service_id, address).filter(|listener| !self.is_deaf(*listener)) {
             Some(listener) => listener == slot,
             None => self.answered.is_first(Instant::now(), request),
         }
+    }
+
+    /// Whether the process of that slot hears no RoCE v1. One that is not connected at the moment may.
+    fn is_deaf(&self, slot: u8) -> bool {
+        let is_its = |client: &Client| matches!(client.kind, Kind::Member(own) if own == slot);
+        self.clients.iter().any(|(_, client)| is_its(client) && client.features & FRAMES == 0)
     }
 }
 

@@ -19,8 +19,8 @@ const RETURN: u16 = 0x06;
 /// Which packets of queue pair 1 and of groups are wanted beside those of the slot's queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wanted {
-    /// Top byte of the process's queue pair numbers.
-    pub slot: u8,
+    /// Top byte of the process's queue pair numbers; none: those to groups' addresses alone.
+    pub slot: Option<u8>,
     /// Those to queue pair 1.
     pub gsi: bool,
     /// Those to groups.
@@ -60,9 +60,13 @@ pub(super) fn of_frames(ethertype: u16, wanted: Wanted) -> Vec<Instruction> {
             (program, udp + UDP as u32)
         }
     };
+    let at = ethernet + if ethertype == ETHERTYPE_IPV4 { 16 } else { 24 };
+    if wanted.slot.is_none() {
+        let (mask, group) = if ethertype == ETHERTYPE_IPV4 { (0xf0, 0xe0) } else { (0xff, 0xff) };
+        program.extend([op(LOAD_BYTE, at), op(AND, mask), need(group)]);
+    }
     program.extend([op(LOAD_WORD, bth + 4), op(AND, 0x00ff_ffff)]);
     program.push(if wanted.groups { take(0x00ff_ffff) } else { refuse(0x00ff_ffff) });
-    let at = ethernet + if ethertype == ETHERTYPE_IPV4 { 16 } else { 24 };
     match wanted.only {
         None => {}
         Some(IpAddr::V4(own)) if ethertype == ETHERTYPE_IPV4 => {
@@ -81,24 +85,27 @@ pub(super) fn of_frames(ethertype: u16, wanted: Wanted) -> Vec<Instruction> {
     }
     program.extend([op(LOAD_WORD, bth + 4), op(AND, 0x00ff_ffff)]);
     program.push(if wanted.gsi { take(1) } else { refuse(1) });
-    program.extend([op(LOAD_BYTE, bth + 5), need(u32::from(wanted.slot))]);
+    match wanted.slot {
+        Some(slot) => program.extend([op(LOAD_BYTE, bth + 5), need(u32::from(slot))]),
+        None => program.push(op(RETURN, 0)),
+    }
     finish(program)
 }
 
 /// What the socket of port 4791 takes beside a raw link: with `shared`, what the host service and its steering need it for,
 /// which is queue pair 1, groups and probes; else nothing. It is there so that the kernel does not tell peers that nobody has the port.
-/// `slot`: and what is for that slot's queue pairs. Such a filter sees packets from their UDP header on.
+/// `slot`: all that is for a process, by that slot. Such a filter sees packets from their UDP header on.
 pub(super) fn of_port(shared: bool, slot: Option<u8>) -> Vec<Instruction> {
     let bth = UDP as u32;
     let mut program = Vec::new();
     if shared {
         program.extend([op(LOAD_BYTE, bth), take(u32::from(STEERING_PROBE))]);
+    }
+    if shared || slot.is_some() {
         program.extend([op(LOAD_WORD, bth + 4), op(AND, 0x00ff_ffff), take(1), take(0x00ff_ffff)]);
     }
-    match slot {
-        Some(slot) => program.extend([op(LOAD_BYTE, bth + 5), take(u32::from(slot))]),
-        None if !shared => return vec![op(RETURN, 0)],
-        None => {}
+    if let Some(slot) = slot {
+        program.extend([op(LOAD_BYTE, bth + 5), take(u32::from(slot))]);
     }
     program.push(op(RETURN, 0));
     finish(program)
@@ -185,7 +192,7 @@ mod tests {
         for ethertype in [ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1] {
             for all in [false, true] {
                 for only in [None, Some(IpAddr::from([10, 0, 0, 9])), Some([10, 0, 0, 8].into())] {
-                    let program = of_frames(ethertype, Wanted { slot: 7, gsi: all, groups: all, only });
+                    let program = of_frames(ethertype, Wanted { slot: Some(7), gsi: all, groups: all, only });
                     let here = only != Some([10, 0, 0, 8].into());
                     let takes = |qpn| accepts(&program, &frame(ethertype, qpn));
                     assert_eq!(takes(0x07_1234), here, "{ethertype:#x} {only:?}");
@@ -204,6 +211,24 @@ mod tests {
     }
 
     #[test]
+    fn beside_the_port_frames_bring_groups_alone() {
+        for (ethertype, at, group) in [(ETHERTYPE_IPV4, 30, 0xef), (ETHERTYPE_IPV6, 38, 0xff)] {
+            for groups in [false, true] {
+                let program = of_frames(ethertype, Wanted { slot: None, gsi: false, groups, only: None });
+                let takes = |address: u8, qpn| {
+                    let mut frame = frame(ethertype, qpn);
+                    frame[at] = address;
+                    accepts(&program, &frame)
+                };
+                for qpn in [1, 0x00_1234, 0x07_1234, 0xff_ffff] {
+                    assert!(!takes(10, qpn));
+                    assert_eq!(takes(group, qpn), groups && qpn == 0xff_ffff, "{ethertype:#x} {qpn:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_port_takes_what_the_host_service_needs() {
         let packet = |opcode: u8, qpn: u32| {
             let mut packet = vec![0; 8 + 16];
@@ -216,7 +241,7 @@ mod tests {
         assert!(!takes(true, 0x0a, 0x07_1234) && !takes(false, 0x64, 1));
         for shared in [false, true] {
             let takes = |qpn| accepts(&of_port(shared, Some(7)), &packet(0x0a, qpn));
-            assert!(takes(0x07_1234) && !takes(0x08_1234) && takes(1) == shared);
+            assert!(takes(0x07_1234) && !takes(0x08_1234) && takes(1) && takes(0xff_ffff), "{shared}");
         }
     }
 }

@@ -3,19 +3,22 @@
 //! Each process has sockets of its own, whose filter takes the frames of its slot; so several processes and the system's own
 //! traffic share the interfaces. A socket of port 4791 is there, too. It drops the same packets, and without it the kernel would
 //! tell peers that nobody has the port. Where the host service hands out slots, connection requests still come by that socket,
-//! because the service has to see them.
+//! because the service has to see them; and where the kernel does not give packet sockets what it has merged, all of RoCEv2 does
+//! ([`receive`]).
 //!
 //! Frames leave through the interface's queue like all others, and are cut by the kernel (PACKET_VNET_HDR, Linux 6.2) or made
-//! here. Arrivals stay where the kernel has put them.
+//! here. Arrivals stay where the kernel has put them. RoCEv2 to this host itself leaves by the socket of port 4791.
 
 mod drops;
 mod filter;
 mod frame;
 mod neighbour;
+mod receive;
 mod record;
 mod waiting;
 
 use core::net::IpAddr;
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -23,9 +26,7 @@ use rxe_core::wire::Encapsulation;
 
 pub use self::drops::RawDrops;
 use self::filter::Wanted;
-use self::frame::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Head, IPV4, IPV6, Read, UDP, split_vnet,
-};
+use self::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Head, IPV4, IPV6, UDP};
 use self::neighbour::{Hop, Neighbours, NoHop, station_of_group};
 use self::record::Recorder;
 use self::waiting::{Waiting, way};
@@ -34,7 +35,7 @@ use super::{Capabilities, Capture, Ident, Link, Path, RecvBatch, Transmit, UdpCo
 use crate::sys::{
     kept::Kept,
     message::{Name, send_each_headed},
-    packet::{PacketSocket, PacketType, Scope, link_name},
+    packet::{PacketSocket, Scope, link_name},
     socket::{attach_filter, receive_drops},
 };
 
@@ -48,6 +49,8 @@ const LARGEST: usize = 65_535 - IPV6 - UDP;
 const LARGEST_PACKET: usize = 16 * 1024;
 /// Every this many calls all sockets are looked at, though one of them is busy.
 const FAIRNESS: u8 = 8;
+/// Destinations remembered as this host at most; beyond, all are forgotten and found again.
+const MOST_HERE: usize = 4096;
 
 /// A link of packet sockets.
 #[derive(Debug)]
@@ -60,9 +63,12 @@ pub struct RawLink {
     shared: bool,
     /// Top byte of the process's queue pair numbers.
     slot: u8,
-    /// Frames of several packets are taken from port 4791: a kernel that does not know how they would be cut (Linux before 6.2)
-    /// does not give them to packet sockets with a header.
-    merged_by_port: bool,
+    /// The one address that packets are taken for.
+    only: Option<IpAddr>,
+    /// What brings RoCEv2.
+    v2: receive::V2,
+    /// Destinations that are this host itself, with the interface that was named.
+    here: HashSet<(IpAddr, u32)>,
     neighbours: Neighbours,
     /// What waits for them.
     waiting: Waiting,
@@ -91,13 +97,14 @@ impl RawLink {
         for (ethertype, _) in wanted_types.into_iter().filter(|(_, is_wanted)| *is_wanted) {
             // The service sees neither frames of RoCEv1 nor groups of it.
             let all = !shared || ethertype == ETHERTYPE_ROCE_V1;
-            let wanted = Wanted { slot, gsi: all, groups: all, only };
+            let wanted = Wanted { slot: Some(slot), gsi: all, groups: all, only };
             let filter = filter::of_frames(ethertype, wanted);
             let scope = Scope { ethertype, ifindex: 0, filter: &filter };
-            let socket = PacketSocket::open(scope, true).map_err(|source| match source.kind() {
-                io::ErrorKind::PermissionDenied => OpenError::RawForbidden { source },
-                _ => OpenError::System { action: "open a packet socket", source },
-            })?;
+            let socket =
+                PacketSocket::open(scope, config.features.vnet).map_err(|source| match source.kind() {
+                    io::ErrorKind::PermissionDenied => OpenError::RawForbidden { source },
+                    _ => OpenError::System { action: "open a packet socket", source },
+                })?;
             super::udp::set_buffers(socket.as_fd(), config);
             sockets.push((ethertype, Kept::new(socket)));
         }
@@ -129,12 +136,14 @@ impl RawLink {
         let waiting =
             Waiting::new().map_err(|source| OpenError::System { action: "make a timer", source })?;
         let drops = RawDrops::default();
-        Ok(Self {
+        let mut link = Self {
             sockets,
             port,
             shared,
             slot,
-            merged_by_port: false,
+            only,
+            v2: receive::V2::Frames,
+            here: HashSet::new(),
             neighbours,
             waiting,
             capabilities,
@@ -143,7 +152,11 @@ impl RawLink {
             busy: 0,
             calls: 0,
             heads: Vec::new(),
-        })
+        };
+        if !vnet {
+            link.take_by_port().map_err(|source| OpenError::System { action: "filter port 4791", source })?;
+        }
+        Ok(link)
     }
 
     /// Whether this thread may open the sockets of such a link.
@@ -173,7 +186,8 @@ impl RawLink {
         if batch.segment_size.min(bytes.len()) + headers > hop.mtu {
             return Err(SendError::MessageTooLong { sent: 0 });
         }
-        if self.shared && hop.local && batch.encapsulation == Encapsulation::V2 && is_for_gsi(bytes) {
+        self.note_place(batch, hop.local)?;
+        if hop.local && batch.encapsulation == Encapsulation::V2 {
             return self.send_by_port(batch, bytes);
         }
         self.send_frames(batch, &hop, bytes)
@@ -242,19 +256,32 @@ impl RawLink {
         error.map_or(Ok(()), |error| Err(SendError::from_system(error, sent)))
     }
 
-    /// Sends to queue pair 1 of this host, whose requests the host service takes from port 4791. The kernel does not take
-    /// frames from its own addresses that come in by an interface, be it the loopback.
-    fn send_by_port(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
-        let path = self.port.path(batch.dst, batch.ifindex);
-        let fits = path.ident == Ident::Sequential
-            && bytes.len() <= batch.segment_size * usize::from(path.max_segments);
-        // Else only the first has the ID that it gets there. The rest is sealed anew, and comes again.
-        let first = if fits { bytes } else { &bytes[..batch.segment_size.min(bytes.len())] };
-        self.port.send(batch, first)?;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.sent_by_port(batch, first);
+    /// Remembers whether a destination is this host, where the kernel may cut batches in another way than frames are cut.
+    fn note_place(&mut self, batch: &Transmit, local: bool) -> Result<(), SendError> {
+        let to = (batch.dst, batch.ifindex);
+        if self.here.contains(&to) == local {
+            return Ok(());
         }
-        if first.len() == bytes.len() { Ok(()) } else { Err(SendError::WouldBlock { sent: 1 }) }
+        let before = self.path(batch.dst, batch.ifindex);
+        if self.here.len() >= MOST_HERE {
+            self.here.clear();
+        }
+        _ = if local { self.here.insert(to) } else { self.here.remove(&to) };
+        // What it was sealed for may hold no more.
+        let same = self.path(batch.dst, batch.ifindex) == before;
+        if same { Ok(()) } else { Err(SendError::SegmentationRefused { sent: 0 }) }
+    }
+
+    /// Sends to this host itself. The kernel's IP does not take frames that come in from its own IPv4 addresses, be it by the
+    /// loopback, so that whoever listens by socket would not hear them.
+    fn send_by_port(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        let ident = self.port.path(batch.dst, batch.ifindex).ident;
+        let result = self.port.send(batch, bytes);
+        if let Some(recorder) = &mut self.recorder {
+            let sent = result.as_ref().map_or_else(SendError::sent, |()| usize::MAX);
+            recorder.sent_by_port(batch, ident, bytes, sent);
+        }
+        result
     }
 
     /// Joins or leaves a group on the socket of port 4791. Where that has not the group's family (RoCEv1's groups are all of 16
@@ -274,68 +301,6 @@ impl RawLink {
             (done, ..) => done,
         }
     }
-
-    fn receive(&mut self, into: &mut RecvBatch, socket: usize) -> io::Result<usize> {
-        let Self { sockets, drops, recorder, neighbours, .. } = self;
-        let (_, socket) = &sockets[socket];
-        let vnet = socket.vnet;
-        let filled = into.fill_frames(socket.as_fd(), |arrival, bytes| {
-            if arrival.kind == PacketType::Outgoing {
-                return None;
-            }
-            let (seen, frame) = split_vnet(bytes, vnet).map_err(|why| drops.count(why)).ok()?;
-            let read = frame::read(frame, seen.segment, LARGEST_PACKET);
-            if let Some(recorder) = recorder {
-                let packets = read.as_ref().ok().map(|read| (read.place.clone(), read.run.segment_size));
-                recorder.arrived(frame, packets, seen.unsummed);
-            }
-            if arrival.kind == PacketType::Other {
-                // To our own station it can only be the VLAN that is not ours.
-                let own = neighbours.own(arrival.ifindex);
-                let ours = own.is_some_and(|own| frame.starts_with(&own));
-                *(if ours { &mut drops.other_vlan } else { &mut drops.other_station }) += 1;
-                return None;
-            }
-            let Read { mut run, place } = read.map_err(|why| drops.count(why)).ok()?;
-            run.ifindex = arrival.ifindex;
-            let front = bytes.len() - frame.len();
-            Some((run, front + place.start..front + place.end))
-        });
-        match filled {
-            Err(error) if vnet && error.raw_os_error() == Some(libc::EINVAL) => {
-                self.take_merged_by_port()?;
-                Ok(0)
-            }
-            filled => filled,
-        }
-    }
-
-    /// A frame of several packets has been thrown away by the kernel: from now on the socket of port 4791 gives those.
-    fn take_merged_by_port(&mut self) -> io::Result<()> {
-        if !self.merged_by_port {
-            let filter = filter::of_port(self.shared, Some(self.slot));
-            self.port.sockets().try_for_each(|socket| attach_filter(socket, &filter))?;
-            self.merged_by_port = true;
-        }
-        Ok(())
-    }
-
-    /// Looks at the socket of port 4791 as well, where it brings anything.
-    fn receive_by_port(&mut self, into: &mut RecvBatch) -> io::Result<()> {
-        if self.shared || self.merged_by_port {
-            let before = into.len();
-            self.port.receive(into)?;
-            if self.merged_by_port {
-                // What is one packet has come as a frame, too.
-                let slot = self.slot;
-                into.keep(before, |run| run.packets().len() > 1 || run.bytes.get(5) != Some(&slot));
-            }
-            if let Some(recorder) = &mut self.recorder {
-                into.iter().skip(before).for_each(|run| recorder.by_port(&run));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The same error once more.
@@ -343,55 +308,39 @@ fn again(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), error.to_string())
 }
 
-/// Whether a batch is for queue pair 1 (all of it is for one destination).
-fn is_for_gsi(packets: &[u8]) -> bool {
-    packets.get(5..8) == Some(&[0, 0, 1])
-}
-
 impl Link for RawLink {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    fn path(&self, _dst: IpAddr, _ifindex: u32) -> Path {
-        self.capabilities.path()
+    fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
+        match self.here.contains(&(dst, ifindex)) {
+            true => self.port.path(dst, ifindex),
+            false => self.capabilities.path(),
+        }
     }
 
     fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
-        check_batch(batch, bytes, self.capabilities.path(), self.capabilities.limits())?;
+        check_batch(batch, bytes, self.path(batch.dst, batch.ifindex), self.capabilities.limits())?;
         self.send_or_wait(batch, bytes)
     }
 
     fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
         into.clear();
         self.send_waiting();
-        self.calls = self.calls.wrapping_add(1);
-        let all = self.calls.is_multiple_of(FAIRNESS);
-        let (count, first) = (self.sockets.len(), self.busy);
-        let mut any = 0;
-        for socket in (0..count).map(|step| (first + step) % count) {
-            let taken = self.receive(into, socket)?;
-            any += taken;
-            if taken > 0 {
-                self.busy = socket;
-                if !all {
-                    return Ok(any);
-                }
-            }
-        }
-        self.receive_by_port(into)?;
-        Ok(any.max(into.len()))
+        self.receive_all(into)
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        // Where nothing is wanted from the port it is never readable.
+        // Where nothing is wanted from one of them it is never readable.
         let port = self.port.poll_fds();
         let own = self.sockets.iter().map(|(_, socket)| socket.as_fd());
         own.chain(port).chain([self.waiting.as_fd()]).collect()
     }
 
     fn drops(&self) -> u64 {
-        self.sockets.iter().map(|(_, socket)| receive_drops(socket.as_fd()).map_or(0, u64::from)).sum()
+        let own = self.sockets.iter().map(|(_, socket)| receive_drops(socket.as_fd()).map_or(0, u64::from));
+        own.sum::<u64>() + self.port_drops()
     }
 
     fn frame_drops(&self) -> RawDrops {

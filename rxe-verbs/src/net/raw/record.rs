@@ -52,10 +52,10 @@ impl Recorder {
         }
     }
 
-    /// A batch has left by that socket.
-    pub(super) fn sent_by_port(&mut self, batch: &Transmit, bytes: &[u8]) {
-        for (index, payload) in bytes.chunks(batch.segment_size).enumerate() {
-            self.made_up(&tap::Record::sent(batch, Ident::Sequential.of(index), payload));
+    /// The first `sent` packets of a batch have left by that socket.
+    pub(super) fn sent_by_port(&mut self, batch: &Transmit, ident: Ident, bytes: &[u8], sent: usize) {
+        for (index, payload) in bytes.chunks(batch.segment_size).enumerate().take(sent) {
+            self.made_up(&tap::Record::sent(batch, ident.of(index), payload));
         }
     }
 

@@ -158,6 +158,12 @@ impl UdpLink {
         family.as_ref().map(|family| family.socket.as_fd())
     }
 
+    /// Whether packets to groups that are joined come, by a family's socket: one that is bound to an address gets none.
+    pub(super) fn hears_groups(&self, ipv4: bool) -> bool {
+        let family = if ipv4 { &self.v4 } else { &self.v6 };
+        family.as_ref().is_some_and(|family| family.bound.is_unspecified())
+    }
+
     fn families(&self) -> impl Iterator<Item = &Family> {
         self.v4.iter().chain(&self.v6)
     }

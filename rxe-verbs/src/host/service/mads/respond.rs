@@ -16,7 +16,7 @@ use rxe_fabric::{
     Fabric,
     mad::{
         Destination, MAD_LEN, Mad, Node, PathAnswer, PathRequest, PortCounts, SaRequest, Subnet, answer_perf,
-        answer_sa, answer_smp, class, first_segment, lid_of, sa_request,
+        answer_sa, answer_smp, class, first_segment, lid_of, revision_of, sa_request,
     },
 };
 use std::{fs, net::IpAddr, time::Instant};
@@ -132,6 +132,7 @@ impl Service {
             tables: fabric.tables(),
             others,
             model: (VENDOR_ID, VENDOR_PART_ID as u16),
+            revision: revision_of(env!("CARGO_PKG_VERSION")),
         }
     }
 

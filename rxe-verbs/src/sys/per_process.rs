@@ -1,0 +1,107 @@
+//! A lock that no forked child can find held for ever.
+
+use super::fork::generation;
+use core::{
+    fmt,
+    ptr::null_mut,
+    sync::atomic::{AtomicPtr, Ordering},
+};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// A value behind a lock, of which each process has its own: a forked child begins with a new one. For statics. At the fork a thread
+/// of the parent's may be changing the value, and in the child there is no such thread that would finish and let go.
+///
+/// The parent's stays in the child's memory as it was at the fork, and is never dropped there.
+pub struct PerProcess<T> {
+    place: AtomicPtr<Place<T>>,
+    make: fn() -> T,
+}
+
+struct Place<T> {
+    generation: u32,
+    value: Mutex<T>,
+}
+
+impl<T> PerProcess<T> {
+    /// `make` gives each process its first value.
+    pub const fn new(make: fn() -> T) -> Self {
+        Self { place: AtomicPtr::new(null_mut()), make }
+    }
+}
+
+impl<T: Send> PerProcess<T> {
+    fn own(&self) -> &Mutex<T> {
+        let generation = generation();
+        let mut known = self.place.load(Ordering::Acquire);
+        loop {
+            // SAFETY: null, or what was published below, which is never freed.
+            if let Some(place) = unsafe { known.as_ref() }.filter(|place| place.generation == generation) {
+                return &place.value;
+            }
+            let made = Box::into_raw(Box::new(Place { generation, value: Mutex::new((self.make)()) }));
+            match self.place.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: just made, and never freed from here on.
+                Ok(_) => return unsafe { &(*made).value },
+                Err(other) => {
+                    // SAFETY: just made, and nobody has seen it.
+                    drop(unsafe { Box::from_raw(made) });
+                    known = other;
+                }
+            }
+        }
+    }
+
+    /// This process's value. Waits only for threads of this process. A thread that has panicked with it leaves it as it is.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.own().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, or `None` where somebody has it: perhaps the calling thread, below a signal handler.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.own().try_lock() {
+            Ok(value) => Some(value),
+            Err(TryLockError::Poisoned(value)) => Some(value.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl<T> fmt::Debug for PerProcess<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerProcess").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{
+        sys::wait::{WaitStatus, waitpid},
+        unistd::{ForkResult, alarm, fork},
+    };
+
+    #[test]
+    fn a_child_has_a_value_of_its_own_though_the_parents_was_held_at_the_fork() {
+        static NAMES: PerProcess<Vec<u8>> = PerProcess::new(Vec::new);
+        let mut held = NAMES.lock();
+        held.push(1);
+        assert!(NAMES.try_lock().is_none());
+        // SAFETY: the child takes no lock but the one that is tried, and ends without the harness.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                alarm::set(20);
+                let is_new = NAMES.lock().is_empty();
+                NAMES.lock().push(2);
+                let stays = NAMES.try_lock().is_some_and(|own| *own == [2]);
+                // SAFETY: ends the process without the test harness's handlers.
+                unsafe { libc::_exit(i32::from(!(is_new && stays))) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+        assert_eq!(*held, [1]);
+        drop(held);
+        assert_eq!(*NAMES.lock(), [1]);
+    }
+}
