@@ -191,7 +191,11 @@ def words(place, text, family, ours, port):
     own, peer = (place.ours, place.theirs) if ours else (place.theirs, place.ours)
     gid = place.gids["ours" if ours else "theirs"][family]
     preload = "env" if ours else f"env LD_PRELOAD={PRELOAD}"
-    text = text.format(rs=preload, here=own[family], peer=peer[family], gid=gid, group=cells.GROUPS[family], port=port)
+    # The timeout's code; a kernel's end asks without end.
+    patience = "-u 19" if ours else ""
+    text = text.format(
+        rs=preload, here=own[family], peer=peer[family], gid=gid, group=cells.GROUPS[family], port=port, patience=patience
+    )
     return shlex.split(text)
 
 
@@ -199,10 +203,11 @@ def play(place, watch, cell, role, ports):
     """Both ends of one cell, ours as the client or the server: (verdict, remark). Each play has a port of its own, since one that
     was used just now can't be had again."""
     for count in range(TRIES):
-        verdict, remark, said = once(place, watch, cell, role, next(ports))
-        if verdict != "FAILED" or not cell.again or not re.search(cell.again, said):
+        verdict, remark, *said = once(place, watch, cell, role, next(ports))
+        found = verdict == "FAILED" and (cell.again and re.search(cell.again, said[0]) or re.search(cells.BUSY, "\n".join(said)))
+        if not found:
             break
-        print(f"again   {place.version} {role:7} {cell.title}: the client says {re.search(cell.again, said)[0]!r}", flush=True)
+        print(f"again   {place.version} {role:7} {cell.title}: it says {found[0]!r}", flush=True)
     if count and verdict == "ok":
         remark = f"played {count + 1} times"
     return verdict, remark
@@ -220,7 +225,7 @@ def asked(place, watch, cell, role, start):
 
 
 def once(place, watch, cell, role, port):
-    """The same, and what the client said."""
+    """The same, and what the client and the server said."""
     family, listens = cell.family, cell.listens if cell.listens[1] else (cell.listens[0], port)
     kinds = {"client": (Theirs, Ours), "server": (Ours, Theirs)}[role]
     server_words = words(place, cell.server, family, kinds[0] is Ours, port)
@@ -250,16 +255,16 @@ def once(place, watch, cell, role, port):
             server_code = server.finish(LIMIT if client_code == 0 else GRACE)
     if absent:
         if (client_code, server_code) != (0, 0) and cell.is_absent(kernel.output):
-            return "none", absent.why, ""
+            return "none", absent.why, "", ""
         code = server_code if role == "client" else client_code
-        return "FAILED", f"the kernel's end was to say {absent.says!r}, not (exit {code}):\n{kernel.output[-500:]}", ""
+        return "FAILED", f"the kernel's end was to say {absent.says!r}, not (exit {code}):\n{kernel.output[-500:]}", "", ""
     if (client_code, server_code) != (0, 0):
         late = "" if ready else " (it was not seen to listen)"
         texts = f"client {client_code}:\n{client.output[-700:]}\nserver {server_code}{late}:\n{server.output[-700:]}"
-        return "FAILED", texts, client.output
+        return "FAILED", texts, client.output, server.output
     if cell.figure and not re.search(cell.figure, client.output):
-        return "FAILED", f"no {cell.figure!r} in:\n{client.output[-700:]}", ""
-    return "ok", "", ""
+        return "FAILED", f"no {cell.figure!r} in:\n{client.output[-700:]}", "", ""
+    return "ok", "", "", ""
 
 
 def wrong_calls(place, name):

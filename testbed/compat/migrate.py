@@ -17,8 +17,8 @@ import sys
 import time
 
 MEMORY, START, LENGTH = 64 << 20, 16 << 20, 16 << 20
-# Seconds for one answer, and for the migration.
-ANSWER, MIGRATION = 30, 90
+# Seconds on a busy machine: until one listens, for one answer, and for the migration.
+LISTENS, ANSWER, MIGRATION = 120, 60, 180
 
 
 class Machine:
@@ -30,9 +30,11 @@ class Machine:
         self.process = subprocess.Popen([*run, *words, "-qmp", f"unix:{place},server=on,wait=off", *more])
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(ANSWER)
-        until = time.monotonic() + ANSWER
+        until = time.monotonic() + LISTENS
         while self.socket.connect_ex(str(place)):
-            if self.process.poll() is not None or time.monotonic() > until:
+            if self.process.poll() is not None:
+                sys.exit(f"{name}: QEMU has ended with {self.process.returncode}")
+            if time.monotonic() > until:
                 sys.exit(f"{name}: QEMU does not listen to {place}")
             time.sleep(0.05)
         self.answers = self.socket.makefile("r")

@@ -2,10 +2,12 @@
 """Writes docs/compat.md from the lines of a whole run of scripts/compat: name, placement, verdict, remark.
 
   table.py FILE         prints the page
+  table.py --lines      prints the lines of which the page that is there was made
   table.py --sections   renews the sections of the scripts in scripts/foreign, in the page that is there
 """
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -31,6 +33,9 @@ a WRITE under other PSNs in 3 of 6 plays, which ended with an error), and `ib_se
 6.12, 3 of 4 failed between kernels). Both work where both ends are ours.
 Nor `rstream -T a` with rdma-core's rsockets as the client: their rpoll tells of the server's end before all is read, and rstream
 gives up then (2 of 2 plays). Ours tells of it when all is read.
+Programs that know nothing of RDMA have rdma-core's preload library at the kernel's end. It does not know accept4(2), so redis and
+Python's HTTP server are no servers there, and an iperf3 server does not end; `nc.traditional` is one, and serves `nc` and `curl`.
+Nor does it know epoll, so it is `redis-cli` that comes from there.
 """
 TAIL = """
 With `(rxe run --rsockets)` a program's TCP sockets are rsockets; nobody listens by TCP there. `HOST` is another host: a network
@@ -58,6 +63,23 @@ def renew_sections():
     PAGE.write_text(page.split(FOREIGN.splitlines()[1])[0].rstrip() + "\n" + foreign(), encoding="utf-8")
 
 
+def lines():
+    """What is in the tables of the page: name, placement, verdict, remark."""
+    page = PAGE.read_text(encoding="utf-8").split(FOREIGN)[0]
+    notes = dict(re.findall(r"(?m)^([0-9]+)\. (.*)$", page.partition("\n## Notes\n")[2]))
+    placements = []
+    for line in page.splitlines():
+        fields = [field.strip() for field in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if line.startswith("| | "):
+            placements = [head.replace(" →", " client").replace(" ←", " server") for head in fields[1:]]
+        elif len(fields) == len(placements) + 1 and fields[0].startswith("`"):
+            name = fields[0].strip("`").replace("\\|", "|")
+            for placement, mark in zip(placements, fields[1:]):
+                verdict, _, note = mark.rstrip("]").partition(" [")
+                if verdict:
+                    yield "\t".join((name, placement, verdict, notes.get(note, ""))) + "\n"
+
+
 def program_of(name):
     return name.split()[0].rstrip(":,").rsplit("/", 1)[-1]
 
@@ -71,6 +93,9 @@ def packages():
 def main():
     if sys.argv[1] == "--sections":
         renew_sections()
+        return
+    if sys.argv[1] == "--lines":
+        print("".join(lines()), end="")
         return
     rows, notes, placements = {}, {}, []
     for line in pathlib.Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():

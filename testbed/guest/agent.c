@@ -5,9 +5,12 @@
  *
  * It speaks the protocol that agent.py beside it describes, of which it has what `rxe conform` calls: one JSON object a line
  * over TCP, each answered by one. Numbers are integers, bytes are hexadecimal digits. Whoever connects has 20 seconds to say
- * hello with the token, fewer while others knock, else is hung up on. Each connection is a process, so its end destroys whatever it has made; it can
- * neither start programs nor touch files. Beyond agent.py it has multicast groups, XRC targets and type 2 windows of any
- * device; it has no FLUSH, and no network faults. */
+ * hello with the token, fewer while others knock, else is hung up on. Each connection is a process, so its end destroys
+ * whatever it has made; it can neither start programs nor touch files. Beyond agent.py it has multicast groups, XRC targets
+ * and type 2 windows of any device; it has no FLUSH, and no network faults.
+ *
+ * It is one file although it is long, since it is copied to hosts and compiled there by hand. Its parts are headed by lines
+ * of dashes: values from text, answers, objects, and so on down to the connections and main. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -559,6 +562,20 @@ static int op_open(const struct value *args)
 	say("{\"handle\": %zu, \"features\": [", handle_of(add(CONTEXT, context)));
 	say("%s", attr.max_mcast_grp ? "\"multicast\"" : "");
 	say("%s]}", !(attr.device_cap_flags & IBV_DEVICE_XRC) ? "" : attr.max_mcast_grp ? ", \"xrc\"" : "\"xrc\"");
+	return 0;
+}
+
+static int op_query_port(const struct value *args)
+{
+	struct object *context = get(args, "ctx", CONTEXT);
+	struct ibv_port_attr port;
+
+	if (!context)
+		return -1;
+	errno = ibv_query_port(context->context, (uint8_t)number(args, "port", 255, 1), &port);
+	if (errno)
+		return refused("ibv_query_port");
+	say("{\"active_mtu\": %d, \"max_mtu\": %d}", 128 << port.active_mtu, 128 << port.max_mtu);
 	return 0;
 }
 
@@ -1380,7 +1397,8 @@ static const struct {
 	int (*run)(const struct value *args);
 } OPS[] = {
 	OP(ping),          OP(hello),     OP(close),      OP(close_all),  OP(open),         OP(async_event), OP(pd),
-	OP(mr),            OP(mem_write), OP(mem_read),   OP(mw),         OP(cq),           OP(srq),         OP(modify_srq),
+	OP(query_port),    OP(mr),        OP(mem_write),  OP(mem_read),   OP(mw),           OP(cq),          OP(srq),
+	OP(modify_srq),
 	OP(qp),            OP(modify),    OP(query_qp),   OP(attach_mcast), OP(detach_mcast), OP(ah),        OP(post_recv),
 	OP(post_srq_recv), OP(post_send), OP(bind_mw),    OP(poll_cq),    OP(cm_channel),   OP(cm_id),       OP(cm_listen),
 	OP(cm_resolve),    OP(cm_connect), OP(cm_accept), OP(cm_reject),  OP(cm_establish), OP(cm_disconnect), OP(cm_event),
@@ -1460,9 +1478,10 @@ struct client {
 	enum standing standing;
 };
 
-/* Places, and how many clients are known, in memory that all processes share. */
+/* Places, and the processes of those who are known, in memory that all processes share. A seat has its holder's number in
+ * it, so that it is freed with the process wherever that was killed. */
 static struct {
-	unsigned known;
+	pid_t seats[MAX_CLIENTS];
 	struct client places[2 * MAX_CLIENTS];
 } *clients;
 
@@ -1471,10 +1490,12 @@ static int admit(struct client *client)
 {
 	enum standing was = STRANGER;
 
-	if (__atomic_add_fetch(&clients->known, 1, __ATOMIC_SEQ_CST) <= MAX_CLIENTS &&
-	    __atomic_compare_exchange_n(&client->standing, &was, KNOWN, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		return 1;
-	__atomic_sub_fetch(&clients->known, 1, __ATOMIC_SEQ_CST);
+	for (int at = 0; at < MAX_CLIENTS; at++) {
+		pid_t nobody = 0;
+
+		if (__atomic_compare_exchange_n(&clients->seats[at], &nobody, getpid(), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return __atomic_compare_exchange_n(&client->standing, &was, KNOWN, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	}
 	return 0;
 }
 
@@ -1523,22 +1544,23 @@ static void serve(int peer, const char *token, struct client *client)
 	}
 }
 
-/* Frees the places of processes that have ended. */
+/* Frees the place and the seat of a process that has ended. */
+static void leave(pid_t ended)
+{
+	for (int at = 0; at < 2 * MAX_CLIENTS; at++)
+		if (clients->places[at].process == ended)
+			clients->places[at].process = 0;
+	for (int at = 0; at < MAX_CLIENTS; at++)
+		if (__atomic_load_n(&clients->seats[at], __ATOMIC_SEQ_CST) == ended)
+			__atomic_store_n(&clients->seats[at], 0, __ATOMIC_SEQ_CST);
+}
+
 static void reap(void)
 {
 	pid_t ended;
 
-	while ((ended = waitpid(-1, NULL, WNOHANG)) > 0) {
-		for (int at = 0; at < 2 * MAX_CLIENTS; at++) {
-			struct client *client = &clients->places[at];
-
-			if (client->process != ended)
-				continue;
-			if (__atomic_load_n(&client->standing, __ATOMIC_SEQ_CST) == KNOWN)
-				__atomic_sub_fetch(&clients->known, 1, __ATOMIC_SEQ_CST);
-			client->process = 0;
-		}
-	}
+	while ((ended = waitpid(-1, NULL, WNOHANG)) > 0)
+		leave(ended);
 }
 
 /* A place for a connection. Where all of the strangers' are taken the oldest has to go, so that silence shuts nobody out. */
@@ -1566,7 +1588,7 @@ static struct client *place(void)
 		return free_place;
 	kill(oldest->process, SIGKILL);
 	waitpid(oldest->process, NULL, 0);
-	oldest->process = 0;
+	leave(oldest->process);
 	return oldest;
 }
 

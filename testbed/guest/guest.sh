@@ -13,6 +13,7 @@ for nic in eth0 eth1; do sysctl -qw net.ipv6.conf.$nic.accept_dad=0; done
 ip link set eth0 mtu 9000 up
 ip addr add "$guest4/24" dev eth0
 ip addr add "$guest6/64" dev eth0 nodad
+for address in "$host4" "$host6"; do ip neigh replace "$address" lladdr "$host_mac" nud permanent dev eth0; done
 ip link set eth1 up
 ip addr add "$agent4/24" dev eth1
 

@@ -90,4 +90,60 @@ nfs_mount() {
     grep -o ' proto=rdma\|,proto=rdma' /proc/mounts >/dev/null
 }
 
+# iser_target NAME IPv4 [IPv6]: serves /dev/ram1 as LUN 0 by iSER at port 3260 of both addresses, to anybody.
+iser_target() {
+    mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+    core=/sys/kernel/config/target/core/iblock_0/disk
+    group=/sys/kernel/config/target/iscsi/$1/tpgt_1
+    mkdir -p "$core"
+    echo udev_path=/dev/ram1 >"$core/control"
+    echo 1 >"$core/enable"
+    mkdir -p "$group/lun/lun_0"
+    ln -s "$core" "$group/lun/lun_0/disk"
+    # libiscsi (1.19) would announce data in its command and send none.
+    echo No >"$group/param/ImmediateData"
+    echo 0 >"$group/attrib/authentication"
+    echo 0 >"$group/attrib/demo_mode_write_protect"
+    echo 1 >"$group/attrib/cache_dynamic_acls"
+    echo 1 >"$group/attrib/generate_node_acls"
+    for address in "$2" "$3"; do
+        mkdir "$group/np/$address:3260"
+        echo 1 >"$group/np/$address:3260/iser"
+    done
+    echo 1 >"$group/enable"
+}
+
+# iser_login TARGET ADDRESS NAME: becomes an initiator of that name; prints the block device.
+iser_login() {
+    mkdir -p /run/lock/iscsi
+    echo "InitiatorName=$3" >/etc/iscsi/initiatorname.iscsi
+    pidof iscsid >/dev/null || iscsid >/dev/null 2>&1
+    before=" $(echo /dev/sd*) "
+    {
+        iscsiadm -m node -o new -T "$1" -p "$2:3260,1" -I iser
+        # A target that dies is given up after two seconds, not two minutes.
+        iscsiadm -m node -o update -T "$1" -n node.session.timeo.replacement_timeout -v 2
+        iscsiadm -m node -o update -T "$1" -n node.conn[0].timeo.noop_out_interval -v 1
+        iscsiadm -m node -o update -T "$1" -n node.conn[0].timeo.noop_out_timeout -v 20
+        iscsiadm -m node -T "$1" --login
+    } >&2
+    try=0
+    while [ $try -lt 300 ]; do
+        for device in /dev/sd?; do
+            case $before in *" $device "*) continue ;; esac
+            [ -b "$device" ] && echo "$device" && return
+        done
+        try=$((try + 1))
+        sleep 0.1
+    done
+    echo "no block device came" >&2
+    return 1
+}
+
+# iser_logout TARGET: ends its sessions, and forgets it.
+iser_logout() {
+    iscsiadm -m node -T "$1" --logout || true
+    iscsiadm -m node -T "$1" -o delete
+}
+
 "$@"

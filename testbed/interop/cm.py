@@ -34,8 +34,6 @@ REST = 10
 # perftest gives no report on a machine too busy to measure its clock: both ends are started anew, so often.
 ANEW = 6
 BUSY = re.compile(r"Correlation coefficient")
-# What `rxe service status` says before the first program of ours is there.
-NO_SERVICE = "there is no host service here"
 # Our ports rise from here, so that what a program has left behind can't meet the next one.
 PORT = 21000
 
@@ -255,6 +253,8 @@ class Column:
     def __init__(self, guest, cm, rxe, results, family, sent):
         self.guest, self.results, self.family = guest, results, family
         self.section, self.variables = SECTION, ()
+        # What was seen when it was last looked for a listener.
+        self.seen = ""
         self.values = {
             "cm": cm,
             "rxe": rxe,
@@ -307,12 +307,10 @@ class Column:
     def look(self, command, wanted):
         """What of a command's output is like that, or nothing."""
         found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if found.returncode != 0 and NO_SERVICE in found.stderr:
-            return None
-        if found.returncode != 0:
-            raise RuntimeError(f"{command}: {found.stdout}{found.stderr}")
-        match = re.search(wanted, found.stdout)
-        return match and match[0]
+        # There may be no host service yet, or none any more, or one that just ends.
+        self.seen = found.stdout + found.stderr
+        match = found.returncode == 0 and re.search(wanted, found.stdout)
+        return match[0] if match else None
 
     def waits_for_tcp(self, server, port, inside):
         """Until a server takes the TCP connection over which its client hears of the rest."""
@@ -322,7 +320,10 @@ class Column:
     def waits(self, server, command, wanted):
         """Until a command's output says that a server listens, or it has ended."""
         until = time.monotonic() + READY
-        while time.monotonic() < until and server.process.poll() is None and not self.look(command, wanted):
+        while server.process.poll() is None and not self.look(command, wanted):
+            if time.monotonic() > until:
+                print(f"the server was not seen to listen within {READY} s: {command}: {self.seen[-500:]}", flush=True)
+                return
             time.sleep(0.1)
 
     def waits_for_port(self, server, port, inside):

@@ -32,6 +32,7 @@ import time
 import cm
 import crowd
 import dropin
+import iser
 import minute
 import operations
 import storage
@@ -305,8 +306,25 @@ def judged(capture, version, results, wanted):
         print(f"FAILED the wire, kept as {kept}\n{wrong}")
 
 
+# Kernels whose guests run, and folders that are only this run's.
+RUNNING = []
+FOLDERS = []
+
+
+def end(number, _frame):
+    """Ended from outside it takes its guest down, too, at once: threads that play programs are not waited for."""
+    try:
+        for version in RUNNING:
+            vm("down", version)
+    finally:
+        for folder in FOLDERS:
+            shutil.rmtree(folder, ignore_errors=True)
+        os._exit(128 + number)
+
+
 def whole_kernel(version, options, folder, results):
     """Everything against one kernel."""
+    RUNNING.append(version)
     guest = Guest(version, folder, options.link)
     results.releases[version] = guest.info["release"]
     print(f"\nkernel {guest.info['release']}", flush=True)
@@ -323,8 +341,10 @@ def whole_kernel(version, options, folder, results):
         if options.crowd:
             crowd.play(guest, options.rxe, results, pair)
             return
-        if options.storage:
-            storage.play(guest, options.storage_program, results)
+        if options.storage or options.iser:
+            if not options.iser:
+                storage.play(guest, options.storage_program, results)
+            iser.play(guest, options.rxe, results)
             judged(capture, version, results, [])
             return
         if options.minute:
@@ -345,6 +365,7 @@ def whole_kernel(version, options, folder, results):
         crowd.play(guest, options.rxe, results, pair)
     finally:
         capture.stop()
+        RUNNING.remove(version)
         if not options.keep:
             vm("down", version)
 
@@ -366,6 +387,7 @@ def main():
     parser.add_argument("--cm", default=str(TARGET / "debug/cm-peer"))
     parser.add_argument("--storage-program", default=str(TARGET / "debug/storage"))
     parser.add_argument("--storage", action="store_true", help="only storage and file systems over RDMA")
+    parser.add_argument("--iser", action="store_true", help="of these only iSCSI over RDMA")
     parser.add_argument("--with-cm", action="store_true", help="rdma_cm: each length of private data, and a network that loses 1 %%")
     parser.add_argument("--lossy", action="store_true", help="rdma_cm: also whole programs over a network that loses 1 %%")
     parser.add_argument("--only-cm", action="store_true", help="only rdma_cm, and all of that")
@@ -383,12 +405,16 @@ def main():
     for program in (options.rxe, options.ops, options.cm, options.storage_program):
         if not os.access(program, os.X_OK):
             sys.exit(f"{program} is not there: run `cargo build --workspace --bins` first")
-    if not options.storage and not dropin.place(options.rxe).exists():
+    if not dropin.place(options.rxe).exists():
         sys.exit(f"{dropin.place(options.rxe)} is not there: run scripts/build-dropin first")
     if options.captures:
         options.captures.mkdir(parents=True, exist_ok=True)
+    # SIGINT is ignored in what a shell puts into the background.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     results, began = Results(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
+        FOLDERS.append(folder)
         for version in options.kernels.split(","):
             whole_kernel(version, options, folder, results)
             # After each: what was found stays if the next one is broken off.

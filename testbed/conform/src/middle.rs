@@ -59,6 +59,7 @@ impl Middle {
             version: format!("{first} | {second}"),
             address: Ipv4Addr::UNSPECIFIED.into(),
             features: Default::default(),
+            path_mtu: None,
         };
         Ok((about, findings))
     }

@@ -151,7 +151,13 @@ impl Which {
             !self.without.contains(&lack)
         });
         let name = self.name.clone().unwrap_or_else(|| default.to_owned());
-        About { name, version: String::new(), address, features: features.into_iter().collect() }
+        About {
+            name,
+            version: String::new(),
+            address,
+            features: features.into_iter().collect(),
+            path_mtu: None,
+        }
     }
 
     /// The provider over UDP sockets.

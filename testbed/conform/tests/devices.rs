@@ -26,6 +26,15 @@ fn words(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
+/// The suite in a network namespace of its own, after a command there; nothing where none is to be had.
+fn apart(first: &str, words: &[&str]) -> Option<Command> {
+    let may = Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|status| status.success());
+    let script = format!("{first} && exec \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["-rn", "sh", "-c", &script, "sh", env!("CARGO_BIN_EXE_rxe-conform")]).args(words);
+    may.then_some(command)
+}
+
 /// All passed, and as many as there should be.
 fn passed(output: &Output, least: u64, report: &PathBuf) {
     assert!(output.status.success(), "{}", words(output));
@@ -57,18 +66,33 @@ fn our_provider_passes_over_udp() {
     let report = folder.join("r.json");
     let mut words = vec!["--dut", "udp", "--quick", "--strict", "--json", report.to_str().unwrap()];
     words.extend(PATIENT);
-    let own = Command::new("unshare").args(["-rn", "true"]).status().is_ok_and(|status| status.success());
-    let output = if own {
-        let script = "ip link set lo up && exec \"$@\"";
-        let mut command = Command::new("unshare");
-        command
-            .args(["-rn", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_rxe-conform")])
-            .args(&words)
-            .output()
-    } else {
-        conform(&words).output()
+    let output = match apart("ip link set lo up", &words) {
+        Some(mut apart) => apart.output(),
+        None => conform(&words).output(),
     };
     passed(&output.unwrap(), 620, &report);
+}
+
+/// A link of MTU 1500: what needs longer packets is not run, and says why.
+#[test]
+fn longer_packets_than_the_link_has_are_left_out() {
+    let report = folder("udp-1500").join("r.json");
+    let mut words = vec!["--dut", "udp", "--filter", "RC.MTU", "--json", report.to_str().unwrap()];
+    words.extend(PATIENT);
+    let Some(mut apart) = apart("ip link set lo mtu 1500 up", &words) else {
+        return eprintln!(
+            "skipped: longer_packets_than_the_link_has_are_left_out: needs a network namespace"
+        );
+    };
+    passed(&apart.output().unwrap(), 9, &report);
+    let report: serde_json::Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    let skipped = |finding: &&serde_json::Value| finding["verdict"] == "skip" && finding["theme"] != "LAW";
+    let whys: Vec<_> = report["cases"].as_array().unwrap().iter().filter(skipped).collect();
+    assert_eq!(whys.len(), 6, "{whys:?}");
+    for finding in whys {
+        let why = finding["why"].as_str().unwrap();
+        assert!(why.contains("not supported by this link: the device's port has one of 1024"), "{finding}");
+    }
 }
 
 /// With whole frames, by both RoCEs, in a network namespace that the suite makes.

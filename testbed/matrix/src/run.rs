@@ -81,7 +81,7 @@ pub struct OnSlurm {
 
 impl OnSlurm {
     /// Has Slurm play `numbers`, and waits. What an earlier call has left in the queue is waited for, not submitted again. Tells
-    /// `progress` how many have ended. Returns what Slurm says of each that left no file.
+    /// `progress` how many have ended. Returns what Slurm says of each that left no file, or was ended by Slurm before it passed.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -110,13 +110,27 @@ impl OnSlurm {
         let ended = array.wait(numbers, |tasks| {
             progress(tasks.values().filter(|task| task.state.is_over()).count());
         })?;
-        let without = numbers.iter().map(|number| &plan.jobs[*number]);
-        let without = without.filter(|job| known(&self.folder, job).is_none());
-        Ok(without.map(|job| lost(job, &ended)).collect())
+        let counts =
+            |job: &Job| known(&self.folder, job).is_some_and(|it| counts(it.verdict, ended.get(&job.number)));
+        let all_lost: Vec<&Job> =
+            numbers.iter().map(|number| &plan.jobs[*number]).filter(|job| !counts(job)).collect();
+        // A later call must not find what an end from outside looked like.
+        for job in &all_lost {
+            let _ = fs::remove_file(file(&self.folder, job.number));
+        }
+        Ok(all_lost.into_iter().map(|job| lost(job, &ended)).collect())
     }
 }
 
-/// A job that left no file.
+/// Whether a verdict that was left is one of the programs. If Slurm itself ended the task, it is not: that signal reaches all
+/// processes of the task, one after the other, so that what plays the job may see a program fail by it, and leave a file that says
+/// so, before it is ended itself.
+fn counts(verdict: Verdict, task: Option<&Task>) -> bool {
+    let was_ended = |task: &Task| matches!(task.state, State::Timeout | State::Ended(_));
+    verdict == Verdict::Pass || !task.is_some_and(was_ended)
+}
+
+/// A job that left no file, or none that counts.
 fn lost(job: &Job, ended: &BTreeMap<usize, Task>) -> Outcome {
     let why = match ended.get(&job.number) {
         Some(Task { state: State::Completed, .. }) => "played, but its file is not in this folder".to_owned(),
@@ -130,5 +144,23 @@ fn lost(job: &Job, ended: &BTreeMap<usize, Task>) -> Outcome {
         seconds: 0.0,
         server: End::default(),
         client: End::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_because_slurm_ends_its_task_does_not_count() {
+        let task = |state| Task { array: 1, index: 0, state, reason: String::new() };
+        let cancelled = task(State::Ended("CANCELLED".into()));
+        assert!(!counts(Verdict::Fail, Some(&cancelled)));
+        assert!(!counts(Verdict::Hang, Some(&task(State::Timeout))));
+        assert!(counts(Verdict::Pass, Some(&cancelled)), "it had passed before");
+        assert!(counts(Verdict::Fail, Some(&task(State::Failed))));
+        // It was asked for its verdict, not for its exit code.
+        assert!(counts(Verdict::Fail, Some(&task(State::Completed))));
+        assert!(counts(Verdict::Fail, None), "Slurm has forgotten it");
     }
 }

@@ -3,6 +3,7 @@
 use super::{Between, Bridge, bridge::Seen};
 use crate::{
     bench::{Entry, What},
+    left::Left,
     run::{Finding, Verdict, judged},
 };
 use std::{
@@ -26,7 +27,7 @@ pub struct Programs {
     pub right: String,
     /// How long the first one needs until it listens.
     pub settle: Duration,
-    /// How long both may take.
+    /// How long both may take, but for time in which nobody looked.
     pub limit: Duration,
 }
 
@@ -40,34 +41,37 @@ fn start(command: &str) -> io::Result<Child> {
         .spawn()
 }
 
-/// Why a program has not ended well, if it has not.
-fn ended(name: &str, child: &mut Child, deadline: Instant) -> io::Result<Option<String>> {
+/// Why a program has not ended well, if it has not: it is looked at for what is left of the time since `opened`.
+fn ended(name: &str, child: &mut Child, opened: Instant, left: &mut Left) -> io::Result<Option<String>> {
+    let mut more = true;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok((!status.success()).then(|| format!("the program on the {name} ended with {status}")));
         }
-        if Instant::now() > deadline {
+        if !more {
             child.kill()?;
             child.wait()?;
             return Ok(Some(format!("the program on the {name} did not end in time")));
         }
+        let start = opened.elapsed();
         thread::sleep(GLANCE);
+        more = left.has_more(start, opened.elapsed());
     }
 }
 
 impl Programs {
     /// Runs both once: why it did not go well, if it did not.
     fn play(&self) -> io::Result<Option<String>> {
-        let deadline = Instant::now() + self.settle + self.limit;
         let mut left = start(&self.left)?;
         thread::sleep(self.settle);
         let mut right = start(&self.right)?;
-        let second = ended("right", &mut right, deadline)?;
+        let (opened, mut rest) = (Instant::now(), Left::new(self.limit, Duration::ZERO));
+        let second = ended("right", &mut right, opened, &mut rest)?;
         if second.is_some() {
             // It would wait for ever.
             let _ = left.kill();
         }
-        let first = ended("left", &mut left, deadline)?;
+        let first = ended("left", &mut left, opened, &mut rest)?;
         Ok(second.or(first))
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::{
     bench::Bench,
-    case::{Case, Outcome, must, named, same, template},
-    conn::Conn,
+    case::{Case, Outcome, broken, check, must, named, same, template},
+    conn::{Came, Conn},
     dut::{Kind, State, WrOp},
     wire::{Packet, op},
 };
@@ -123,20 +123,23 @@ const CASES: &[Case] = &[
     must("RC.NAK.SEQ.5", "NAKs without progress use up the retries", "IBTA 9.7.5.2.1, 9.9.2.4.1", |b| {
         let mut c = b.rc_with(|o| (o.retry_cnt, o.timeout) = (2, 18))?;
         let wr = c.post(WrOp::Send, 8)?;
-        // Some devices go back once for a NAK, and for the next only after a timeout.
-        let (mut tries, end) = (0, c.now() + 4 * c.patience());
-        while c.now() < end {
-            if let Some(wc) = c.wc_within(Kind::Send, c.calm())? {
-                same("the request", wc.wr_id, wr)?;
-                same("tries", tries, 3)?;
-                return same("the status", wc.status.as_str(), "RETRY_EXC_ERR");
-            }
-            if let Some(got) = c.next(c.calm())? {
-                tries += 1;
-                c.nak(got.at_psn(), 0x60)?;
+        let mut tries = 0;
+        loop {
+            // Some devices go back once for a NAK, and for the next only after a timeout.
+            match c.next_or_wc(Kind::Send, 4 * c.patience())? {
+                Some(Came::Packet(got)) => {
+                    tries += 1;
+                    check(tries <= 3, || "a fourth try".into())?;
+                    c.nak(got.at_psn(), 0x60)?;
+                }
+                Some(Came::Completion(wc)) => {
+                    same("the request", wc.wr_id, wr)?;
+                    same("tries", tries, 3)?;
+                    return same("the status", wc.status.as_str(), "RETRY_EXC_ERR");
+                }
+                None => return broken(format!("no completion after {tries} tries")),
             }
         }
-        crate::case::broken(format!("no completion after {tries} tries"))
     })
     .slow(),
     must("RC.NAK.AFTER.1", "A NAK completes the requests before it with success", "IBTA 9.7.5.2", |b| {

@@ -8,7 +8,7 @@ pub use program::Came;
 
 use crate::{
     bench::{Got, World},
-    case::{Outcome, broken, check},
+    case::{Fail, Outcome, broken, check},
     dut::{Access, Av, Change, Handle, Mr, Qp, Service, State},
     wire::{MASK24, Packet, op, service},
 };
@@ -77,6 +77,12 @@ impl Conn {
     pub fn open(world: &Rc<RefCell<World>>, options: &Options) -> Outcome<Self> {
         let mut guard = world.borrow_mut();
         let w = &mut *guard;
+        if let Some(most) = w.dut.about().path_mtu.filter(|most| *most < options.mtu) {
+            let wanted = options.mtu;
+            return Err(Fail::Skip(format!(
+                "a path MTU of {wanted} is not supported by this link: the device's port has one of {most}"
+            )));
+        }
         let objects = match options.beside {
             Some(objects) => objects,
             None => {

@@ -86,6 +86,12 @@ impl AgentDut {
         dut.context =
             opened["handle"].as_u64().ok_or_else(|| gone("the agent gave no handle for the device"))?;
         dut.about.features.extend(beyond(&dut.about, &opened["features"]));
+        dut.about.path_mtu = match dut.call("query_port", json!({ "ctx": dut.context })) {
+            Ok(port) => port["active_mtu"].as_u64().and_then(|mtu| u32::try_from(mtu).ok()),
+            Err(Refusal::Gone(why)) => return Err(Refusal::Gone(why)),
+            // An agent that cannot tell.
+            Err(_) => None,
+        };
         Ok(dut)
     }
 

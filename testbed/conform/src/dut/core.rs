@@ -273,6 +273,7 @@ pub fn open(ipv6: bool) -> (CoreDut, MemoryLink) {
         version: env!("CARGO_PKG_VERSION").into(),
         address: address(2),
         features: features.into(),
+        path_mtu: None,
     };
     (CoreDut { machine: Rc::clone(&machine), about }, MemoryLink { machine, own: address(1) })
 }

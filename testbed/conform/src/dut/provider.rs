@@ -56,6 +56,7 @@ impl Provider {
             version: env!("CARGO_PKG_VERSION").into(),
             address,
             features: Feature::VERBS.into(),
+            path_mtu: Some(context.port().active_mtu.bytes()),
         };
         Ok(Self { context, objects: BTreeMap::new(), next: 1, about, cm: None })
     }

@@ -122,6 +122,7 @@ impl Session<'_> {
             "ping" => Ok("pong".into()),
             "hello" => Ok(json!({ "rxe": self.dut.about().version, "protocol": 1 })),
             "open" => Ok(handle(0)),
+            "query_port" => Ok(json!({ "active_mtu": self.dut.about().path_mtu })),
             "pd" => self.dut.pd().map(handle),
             "mr" => {
                 let access: Vec<super::Access> = argument(args, "access")?;

@@ -67,6 +67,9 @@ pub struct About {
     pub address: IpAddr,
     /// What it has of that which not all have.
     pub features: BTreeSet<Feature>,
+    /// Bytes of the longest path MTU that its port has at the moment (`active_mtu`); none: it did not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_mtu: Option<u32>,
 }
 
 /// Rights of memory, windows and queue pairs.

@@ -15,11 +15,11 @@ use testbed::agent::Failure;
 /// After this long a partner must have noticed that the other is dead.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A direction in which nothing arrives for so long is broken: less than the shortest run.
-pub(crate) const STILL: Duration = Duration::from_secs(8);
+const STILL: Duration = Duration::from_secs(8);
 /// How long two processes may take to meet: a slot may not be free at once, and the service may just have died.
-const MEETING: Duration = Duration::from_secs(15);
+const MEETING: Duration = Duration::from_secs(60);
 /// How long a process may take to end once it has said that its partner is gone.
-const ENDING: Duration = Duration::from_secs(10);
+const ENDING: Duration = Duration::from_secs(60);
 /// What `kill -9` ends a process with.
 const SIGKILL: i32 = 9;
 

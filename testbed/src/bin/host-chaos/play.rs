@@ -2,7 +2,7 @@
 
 use crate::{
     Home, Options,
-    pair::{Event, PATIENCE, Pair, STILL},
+    pair::{Event, PATIENCE, Pair},
     steering::{Calm, Ledger},
 };
 use std::{
@@ -209,7 +209,8 @@ impl Play<'_> {
         self.replace_dead()?;
         self.hear_until(PATIENCE, "not at work after the last death", Pair::is_at_work)?;
         self.pairs.iter_mut().for_each(Pair::mark);
-        self.hear_until(STILL, "stands still since the last death", Pair::has_moved)
+        // Whoever receives nothing for long while we listen has failed before.
+        self.hear_until(PATIENCE, "stands still since the last death", Pair::has_moved)
     }
 
     /// All stop, and have received exactly what was sent to them.

@@ -14,6 +14,8 @@ use testbed::agent::Failure;
 
 /// How long a service may be hard to find after the death of the one before.
 const SUCCESSION: Duration = Duration::from_secs(5);
+/// How long counts may take to agree once nobody sends: each look asks every process, on a machine that may be busy.
+const SETTLING: Duration = Duration::from_secs(60);
 /// How long one that was killed may take to die: it needs a processor for that, as everybody here does.
 const DEATH: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -162,7 +164,7 @@ impl Calm {
     ) -> Result<Self, Failure> {
         let begin = Instant::now();
         loop {
-            let late = begin.elapsed() > SUCCESSION;
+            let late = begin.elapsed() > SETTLING;
             let (stats, report) = (home.ask(&["stat"]), home.ask(&["service", "status"]));
             if let (Some(stats), Some(report)) = (stats, report) {
                 let clients = stats["clients"].as_array().cloned().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The cases: one operation each, in one direction.
 
 use crate::{
-    bench::{HASTY, RC, Setup, UC, UD},
+    bench::{AT_LAST, HASTY, NEW, RC, Setup, UC, UD, UNREADY},
     kernel, ours,
     pair::Pair,
     refusals, srq, uc, ud, windows,
@@ -62,8 +62,8 @@ pub(crate) const ALL: &[Case] = &[
     case("RC READ, 0 B to 1 MiB", RC, ours::read, kernel::read),
     case("RC compare and swap", RC, ours::compare_swap, kernel::compare_swap),
     case("RC fetch and add", RC, ours::fetch_add, kernel::fetch_add),
-    case("RC ATOMIC WRITE", HASTY, ours::atomic_write, kernel::atomic_write),
-    case("RC FLUSH", HASTY, ours::flush, kernel::flush),
+    case("RC ATOMIC WRITE", NEW, ours::atomic_write, kernel::atomic_write),
+    case("RC FLUSH", NEW, ours::flush, kernel::flush),
     case("RC SEND, receive posted late", RC, ours::late_receive, kernel::late_receive),
     case(
         "RC SEND to an SRQ, limit event",
@@ -101,7 +101,7 @@ pub(crate) const ALL: &[Case] = &[
     case("RC SEND longer than the receive", RC, refusals::ours::too_long, refusals::kernel::too_long),
     case(
         "RC SEND, no receive, RNR retries used up",
-        HASTY,
+        UNREADY,
         refusals::ours::no_receive,
         refusals::kernel::no_receive,
     ),
@@ -109,7 +109,7 @@ pub(crate) const ALL: &[Case] = &[
     case("RC SEND, wrong L_Key", RC, refusals::ours::local_key, refusals::kernel::local_key),
     case(
         "RC SEND with invalidate, wrong key",
-        HASTY,
+        AT_LAST,
         refusals::ours::invalidate_key,
         refusals::kernel::invalidate_key,
     ),

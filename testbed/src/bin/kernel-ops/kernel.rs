@@ -2,11 +2,10 @@
 
 use crate::{
     ours::{LENGTHS, MIB},
-    pair::{Pair, equal, same},
+    pair::{Pair, ROUNDS, equal, same},
 };
 use rxe_verbs::{Completion, WcExtra, WcOpcode};
 use serde_json::json;
-use std::{thread::sleep, time::Duration};
 use testbed::{agent::Failure, pattern::pattern};
 
 /// The kernel SENDs one message, which we compare; our completion.
@@ -102,13 +101,10 @@ pub(crate) fn late_receive(pair: &mut Pair<'_>) -> Result<(), Failure> {
     pair.they_fill(0, 2000, 3)?;
     let sge = pair.their_sges(0, 2000);
     pair.they_post(&[json!({ "opcode": "SEND", "sge": sge })])?;
-    sleep(Duration::from_millis(200));
+    pair.we_count(ROUNDS, "RNR NAKs sent", |stats| stats.rnr_naks_sent)?;
     pair.we_receive(3, 0, 4000)?;
     pair.we_did(WcOpcode::Recv)?;
     pair.they_did("SEND")?;
-    if pair.qp.stats().rnr_naks_sent == 0 {
-        return Err("no RNR NAK was sent".into());
-    }
     same("what was received", &pair.mr.read_vec(0, 2000)?, &pattern(3, 2000))
 }
 

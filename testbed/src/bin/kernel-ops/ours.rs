@@ -1,9 +1,8 @@
 //! RC, we post the requests.
 
-use crate::pair::{Pair, equal, same};
+use crate::pair::{Pair, ROUNDS, equal, same};
 use rxe_verbs::{SendOp, WcOpcode, WcStatus};
 use serde_json::Value;
-use std::{thread::sleep, time::Duration};
 use testbed::{agent::Failure, pattern::pattern};
 
 /// Message sizes around the path MTU of 1024.
@@ -91,13 +90,10 @@ pub(crate) fn fetch_add(pair: &mut Pair<'_>) -> Result<(), Failure> {
 pub(crate) fn late_receive(pair: &mut Pair<'_>) -> Result<(), Failure> {
     pair.mr.write_at(0, &pattern(3, 2000))?;
     pair.post(SendOp::Send, 0, 2000)?;
-    sleep(Duration::from_millis(200));
+    pair.we_count(ROUNDS, "RNR NAKs received", |stats| stats.rnr_naks_received)?;
     pair.they_receive(0, 4000)?;
     pair.we_did(WcOpcode::Send)?;
     pair.they_did("RECV")?;
-    if pair.qp.stats().rnr_naks_received == 0 {
-        return Err("no RNR NAK was received".into());
-    }
     pair.they_check(0, 2000, 3)
 }
 

@@ -1,14 +1,17 @@
 //! One connected pair: orders to both sides, and what is expected of them.
 
 use rxe_verbs::{
-    Completion, Context, Cq, Key, Mr, Pd, Qp, Qpn, RecvWr, Remote, SendOp, SendWr, Sge, Srq, WcOpcode,
-    WcStatus,
+    Completion, Context, Cq, Key, Mr, Pd, Qp, QpStats, Qpn, RecvWr, Remote, SendOp, SendWr, Sge, Srq,
+    WcOpcode, WcStatus,
 };
 use serde_json::{Value, json};
 use std::{net::IpAddr, thread::sleep, time::Duration};
 use testbed::agent::{Agent, Failure};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long anything of the other end may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Waits for a receive that is posted late, at least: more than the retries for a silent peer, of which none may be spent by it.
+pub(crate) const ROUNDS: u64 = 20;
 /// How long one look for a completion takes, and the sleep behind it.
 const LOOK: Duration = Duration::from_micros(200);
 const SLEEP: Duration = Duration::from_micros(500);
@@ -91,6 +94,19 @@ impl Pair<'_> {
             sleep(SLEEP);
         }
         Err(format!("no completion on our side; it {}", self.known()).into())
+    }
+
+    /// Waits until our queue pair has counted so many, as patiently: of what has to have happened before the case goes on.
+    pub(crate) fn we_count(&self, least: u64, what: &str, count: fn(&QpStats) -> u64) -> Result<(), Failure> {
+        let mut found = 0;
+        for _ in 0..LOOKS {
+            found = count(&self.qp.stats());
+            if found >= least {
+                return Ok(());
+            }
+            sleep(LOOK + SLEEP);
+        }
+        Err(format!("{found} {what}, not {least}; ours {}", self.known()).into())
     }
 
     /// Our next completion, which is a success of `opcode`.

@@ -1,9 +1,8 @@
 //! Shared receive queues: order, data, and the limit event.
 
-use crate::pair::{Pair, equal, same};
+use crate::pair::{PATIENCE, Pair, equal, same};
 use rxe_verbs::{AsyncEvent, SendOp, WcOpcode, work};
 use serde_json::{Value, json};
-use std::time::Duration;
 use testbed::{agent::Failure, pattern::pattern};
 
 const MESSAGES: usize = 5;
@@ -29,7 +28,7 @@ pub(crate) fn ours(pair: &mut Pair<'_>) -> Result<(), Failure> {
         let wc = pair.they_did("RECV")?;
         equal("wr_id", wc["wr_id"].as_u64(), Some(at as u64))?;
         if at == MESSAGES - 2 {
-            let order = json!({ "ctx": pair.their_ctx, "timeout_ms": 5000 });
+            let order = json!({ "ctx": pair.their_ctx, "timeout_ms": u64::try_from(PATIENCE.as_millis())? });
             let event = pair.agent.call("async_event", &order)?;
             equal("their event", event["event"].as_str(), Some("SRQ_LIMIT_REACHED"))?;
         }
@@ -53,7 +52,7 @@ pub(crate) fn kernel(pair: &mut Pair<'_>) -> Result<(), Failure> {
             let reached = AsyncEvent::Queue(work::AsyncEvent::SrqLimitReached(srq.id()));
             let event = match event {
                 Some(event) => event,
-                None => pair.context.get_async_event(Some(Duration::from_secs(5)))?,
+                None => pair.context.get_async_event(Some(PATIENCE))?,
             };
             equal("our event", event, reached)?;
         }

@@ -9,7 +9,7 @@ mod refusals;
 
 use crate::{
     options::Options,
-    peer::{Peer, tell},
+    peer::{PATIENCE, Peer, tell},
 };
 use rxe_cm::{CmEvent, CmId, ConnParams, ForeignQp, proto::PortSpace};
 use rxe_verbs::Qpn;
@@ -132,8 +132,9 @@ impl Bench {
 
     /// The kernel's next event but for the ends of TIMEWAIT.
     pub(crate) fn they_get(&self, name: &str) -> Result<Told, Failure> {
+        let patience = u64::try_from(PATIENCE.as_millis())?;
         loop {
-            let event = self.call("cm_event", &json!({ "channel": self.channel, "timeout_ms": 15_000 }))?;
+            let event = self.call("cm_event", &json!({ "channel": self.channel, "timeout_ms": patience }))?;
             if event["event"] == "TIMEWAIT_EXIT" && name != "TIMEWAIT_EXIT" {
                 continue;
             }

@@ -1,9 +1,8 @@
 //! The kernel posts what we refuse.
 
-use crate::pair::{Pair, equal};
+use crate::pair::{PATIENCE, Pair, equal};
 use rxe_verbs::{Access, AsyncEvent, Key, Mr, QpInit, QpState, QpType, Remote, WcOpcode, WcStatus, work};
 use serde_json::{Value, json};
-use std::time::Duration;
 use testbed::agent::Failure;
 
 /// Lets the kernel post `wr`, a WRITE and a SEND; expects `status` and two flushed, and what becomes of our receive.
@@ -34,7 +33,7 @@ fn told(pair: &Pair<'_>, status: &str) -> Result<(), Failure> {
     } else {
         work::AsyncEvent::QpRequestError(pair.qp.qpn())
     };
-    let found = pair.context.get_async_event(Some(Duration::from_secs(5)))?;
+    let found = pair.context.get_async_event(Some(PATIENCE))?;
     equal("our event", found, AsyncEvent::Queue(event))
 }
 
