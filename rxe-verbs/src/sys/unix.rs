@@ -145,7 +145,13 @@ impl Channel {
         let mut control = nix::cmsg_space!([i32; MAX_DESCRIPTORS]);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC | more;
         let mut parts = [IoSliceMut::new(buffer)];
-        let message = match recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut control), flags) {
+        let fd = self.0.as_raw_fd();
+        let mut received = recvmsg::<()>(fd, &mut parts, Some(&mut control), flags);
+        if matches!(received, Err(Errno::ECONNRESET)) {
+            // The other side has closed it without reading all. That is told once, and before what it had sent.
+            received = recvmsg::<()>(fd, &mut parts, Some(&mut control), flags);
+        }
+        let message = match received {
             Ok(message) => message,
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Received::Nothing),
             Err(Errno::ECONNRESET) => return Ok(Received::Closed),
@@ -375,6 +381,23 @@ mod tests {
                 assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
             }
         }
+    }
+
+    #[test]
+    fn what_was_said_before_a_reset_is_heard() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let mut buffer = [0; 16];
+        ours.send(b"unread", &[]).unwrap();
+        theirs.send(b"first", &[]).unwrap();
+        theirs.send(b"last", &[]).unwrap();
+        drop(theirs);
+        for said in [&b"first"[..], b"last"] {
+            let Received::Message(length, _) = ours.receive(&mut buffer, 0).unwrap() else {
+                panic!("closed before {said:?}")
+            };
+            assert_eq!(&buffer[..length], said);
+        }
+        assert!(matches!(ours.receive(&mut buffer, 0).unwrap(), Received::Closed));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use super::{REUNION, Service};
 use crate::sys::unix::pid_of;
+use nix::sys::epoll::EpollFlags;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -12,6 +13,8 @@ use std::{
 
 /// A process without a pidfd that is not connected is taken for dead after so long.
 const UNWATCHED: Duration = Duration::from_secs(30);
+/// How often one that has died is heard. More than its channel holds; and not for ever, because a child that it left may go on.
+const LAST_BURSTS: usize = 64;
 
 /// Whether a process has any of these sockets open.
 ///
@@ -59,6 +62,16 @@ impl Service {
 
     /// The process of a slot has died.
     pub(super) fn bury(&mut self, slot: u8) {
+        // What it said last counts, and its death may be told first.
+        for _ in 0..LAST_BURSTS {
+            if let Some(key) = self.presences.connection(slot) {
+                self.hear(key, EpollFlags::EPOLLIN);
+            }
+        }
+        if !self.presences.is_known(slot) {
+            // It had left.
+            return;
+        }
         if let Some(key) = self.presences.connection(slot) {
             self.clients.try_remove(key);
             self.forget_asks_of(key);

@@ -78,6 +78,11 @@ impl Presences {
         }
     }
 
+    /// Whether a process has this slot.
+    pub(super) fn is_known(&self, slot: u8) -> bool {
+        self.0.contains_key(&slot)
+    }
+
     pub(super) fn is_connected(&self, slot: u8) -> bool {
         self.connection(slot).is_some()
     }
