@@ -15,10 +15,12 @@ use nix::{
     },
     unistd::{ForkResult, Pid, fork},
 };
+use rxe_verbs::host::Observer;
 use std::{
     io::{BufReader, Read, Write},
     net::UdpSocket,
     process::{Child, ChildStdout},
+    sync::mpsc::channel,
     thread,
     time::Duration,
 };
@@ -224,6 +226,41 @@ fn the_dead_are_noticed_at_once() {
     let report = becomes(&namespace, |report| report.counters.died == 1);
     assert_eq!((report.clients.len(), report.resting.len()), (1, 1), "{report:?}");
     child.wait().unwrap();
+}
+
+/// What a process counted is told also where it exits while another thread drops its last context.
+#[test]
+fn counts_outlive_a_process_that_exits_while_a_thread_ends() {
+    let Some(namespace) = Namespace::new() else { return };
+    let _service = Service::start(&namespace);
+    let sent = || {
+        let stats = namespace.run(|| Observer::connect().unwrap().unwrap().stats().unwrap());
+        stats.devices.values().filter_map(|counters| counters.get("packets_sent")).sum::<u64>()
+    };
+    for round in 1..=20 {
+        let before = sent();
+        let (mut child, output) = child(&namespace, "child_exits_while_a_thread_ends");
+        stage::go_on(&mut child);
+        finish(child, output);
+        becomes(&namespace, |report| report.clients.is_empty());
+        let after = sent();
+        assert!(after > before, "round {round}: {after} after {before}");
+    }
+}
+
+#[test]
+#[ignore = "run by counts_outlive_a_process_that_exits_while_a_thread_ends"]
+fn child_exits_while_a_thread_ends() {
+    let end = End::here();
+    let _token = end.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
+    talk_to_oneself(&end, 1);
+    let (ready, begins) = channel();
+    thread::spawn(move || {
+        ready.send(()).unwrap();
+        drop(end);
+    });
+    begins.recv().unwrap();
+    std::process::exit(0);
 }
 
 /// Another program has the process, and no use for the slot: it is free, though nobody has died.

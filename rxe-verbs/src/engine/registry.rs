@@ -21,10 +21,15 @@ use crate::{
     },
     trust::variable,
 };
-use core::net::IpAddr;
+use core::{
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Weak},
+    thread,
 };
 
 /// Which addresses a stack receives for.
@@ -41,6 +46,15 @@ struct Entry {
     /// What it receives for, and the network namespace that is in; `None` for links of the caller's.
     bound: Option<(Binding, Option<PathBuf>)>,
     stack: Weak<Stack>,
+    /// As [`Stack::ended`].
+    ended: Arc<AtomicBool>,
+}
+
+impl Entry {
+    /// Whether another thread is just dropping it.
+    fn is_ending(&self) -> bool {
+        self.stack.strong_count() == 0 && !self.ended.load(Ordering::Acquire)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -189,8 +203,8 @@ impl Open {
         }
         let stack = Stack::new(first, config, source)
             .map_err(|source| OpenError::System { action: "set up the engine", source })?;
-        self.stacks.retain(|entry| entry.stack.strong_count() > 0);
-        self.stacks.push(Entry { bound, stack: Arc::downgrade(&stack) });
+        self.stacks.retain(|entry| entry.stack.strong_count() > 0 || entry.is_ending());
+        self.stacks.push(Entry { bound, stack: Arc::downgrade(&stack), ended: stack.ended.clone() });
         at_exit(finish);
         Ok(stack)
     }
@@ -292,6 +306,11 @@ pub fn check_environment() -> Result<(), ConfigError> {
     }
 }
 
+/// How long, and how often at most, the process's exit waits for who ends a stack. It may be the thread that exits, interrupted
+/// by a signal; then nobody can end it.
+const PAUSE: Duration = Duration::from_millis(1);
+const MOST_PAUSES: usize = 1000;
+
 /// At the process's exit: what is owed leaves, what was counted is told, what was captured is written.
 fn finish() {
     let Some(open) = OPEN.try_lock() else { return };
@@ -301,6 +320,13 @@ fn finish() {
         stack.tell_last(false);
         // Its threads end with the process; joining them here could wait for one that exits.
         core::mem::forget(stack);
+    }
+    // A background thread may have held one when the program let it go, and has to end it then.
+    for _ in 0..MOST_PAUSES {
+        if !open.stacks.iter().any(Entry::is_ending) {
+            break;
+        }
+        thread::sleep(PAUSE);
     }
     if let Some(capture) = &open.capture {
         // Nobody is left to be told.

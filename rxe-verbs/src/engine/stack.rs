@@ -30,7 +30,7 @@ use crate::{
 use core::{
     any::Any,
     net::Ipv4Addr,
-    sync::atomic::{AtomicU32, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     time::Duration,
 };
 use rxe_core::{
@@ -138,6 +138,8 @@ pub(crate) struct Stack {
     xrcd_files: Mutex<HashMap<FileId, Weak<Domain>>>,
     /// Turns in a row, of calls that found nothing, that moved nothing.
     idle_turns: AtomicU32,
+    /// Whether it is gone, and has told the host service what was counted.
+    pub(super) ended: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -231,6 +233,7 @@ impl Stack {
             names: Mutex::default(),
             xrcd_files: Mutex::default(),
             idle_turns: AtomicU32::new(0),
+            ended: Arc::default(),
         }))
     }
 
@@ -510,6 +513,7 @@ impl Drop for Stack {
             self.flush();
             self.tell_last(true);
         }
+        self.ended.store(true, Ordering::Release);
     }
 }
 
