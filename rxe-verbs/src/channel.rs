@@ -275,13 +275,22 @@ impl CompChannel {
 
     /// Turns until the sockets are empty, for a program that was woken by arrivals; `event` is one that it has already.
     fn look_out(&self, mut event: Option<Cq>, reach: ShardSet) -> Option<Cq> {
-        self.0.stack.lookout.has_come();
+        let stack = &self.0.stack;
+        stack.lookout.has_come();
         let looker = Looker::new(&self.0);
+        let mut again = true;
         for turn in 0..MOST_TURNS {
-            let received = self.0.stack.progress_after_sleep(reach).received;
+            // What earlier calls have left leaves by the first turn; acknowledgements of what arrives now may wait for the answers.
+            let answers = turn > 0 && (event.is_some() || stack.lookout.is_on_the_way());
+            let moved = if answers {
+                stack.progress_before_answers(reach)
+            } else {
+                stack.progress_after_sleep(reach)
+            };
             event = event.or_else(|| self.0.pop());
-            if !received {
-                return event;
+            if !moved.received {
+                again = moved.owes;
+                break;
             }
             if event.is_some() && turn >= FEW_TURNS {
                 break;
@@ -289,7 +298,9 @@ impl CompChannel {
         }
         // After it, which makes the descriptor unreadable where no event is left.
         drop(looker);
-        self.0.descriptor.raise();
+        if again {
+            self.0.descriptor.raise();
+        }
         event
     }
 

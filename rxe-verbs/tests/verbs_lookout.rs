@@ -1,8 +1,11 @@
-//! The descriptor by which arrivals wake a program that has many channels: that of one it asks, and not of one it has left.
+//! The descriptor by which arrivals wake a program that has many channels: that of one it asks, and not of one it has left. And
+//! what leaves when such a program answers.
 
 mod verbs_common;
 
-use rxe_verbs::{CompChannel, Context, ContextOptions, Mtu, QpInit, QpType, Remote, SendOp, SendWr};
+use rxe_verbs::{
+    CompChannel, Completion, Context, ContextOptions, Mtu, QpInit, QpType, RecvWr, Remote, SendOp, SendWr,
+};
 use std::{
     os::fd::AsFd,
     time::{Duration, Instant},
@@ -77,4 +80,82 @@ fn channels_that_were_given_up_are_in_nobody_s_way() {
     new.ask();
     assert!(new.is_lookout(PATIENCE));
     assert!(!old[0].is_lookout(Duration::from_millis(100)), "one at a time");
+}
+
+/// Connections whose receivers have been sent a message each, and have taken the event and the completion.
+struct Asked {
+    two: Two,
+    connections: Vec<Connection>,
+    /// Packets and batches that the receiving side had sent before.
+    before: (u64, u64),
+}
+
+impl Asked {
+    const COUNT: usize = 4;
+
+    /// Between two addresses of the test's own.
+    fn new(addresses: [u8; 2]) -> Self {
+        // Nobody but the program looks.
+        let open = |n| ContextOptions::new().alone().ticks(false).open_address(loopback(n)).unwrap();
+        let two = Two::of("udp4", open(addresses[0]), open(addresses[1]));
+        let connections: Vec<_> = (0..Self::COUNT).map(|_| Connection::new((&two.a, &two.b))).collect();
+        for Connection { near, far, .. } in &connections {
+            for end in [near, far] {
+                end.qp.post_recv(&RecvWr { wr_id: 1, sges: &[end.mr.sge(0, 64)] }).unwrap();
+            }
+            far.cq.req_notify(false);
+        }
+        connections[0].ask();
+        let mut asked = Self { two, connections, before: (0, 0) };
+        asked.before = asked.sent();
+        for Connection { near, .. } in &asked.connections {
+            near.qp.post_send(&SendWr::new(2, SendOp::Send, &[near.mr.sge(64, 64)])).unwrap();
+        }
+        for Connection { far, channel, .. } in &asked.connections {
+            let start = Instant::now();
+            let event = core::iter::repeat_with(|| channel.try_get_event())
+                .take_while(|_| start.elapsed() < PATIENCE)
+                .find_map(|event| event);
+            event.expect("an event").ack_events(1);
+            far.cq.req_notify(false);
+            let mut wcs = [Completion::default(); 1];
+            assert_eq!([far.cq.poll(&mut wcs), far.cq.poll(&mut wcs)], [Ok(1), Ok(0)]);
+        }
+        asked
+    }
+
+    fn sent(&self) -> (u64, u64) {
+        let stats = self.two.b.port_stats();
+        (stats.packets_sent - self.before.0, stats.batches_sent - self.before.1)
+    }
+
+    fn check_heard(&self) {
+        self.connections.iter().for_each(|connection| _ = connection.near.good());
+    }
+}
+
+#[test]
+fn acknowledgements_of_several_leave_with_the_answers() {
+    let asked = Asked::new([3, 4]);
+    assert_eq!(asked.sent(), (0, 0), "the program has events before it, and then it can answer them");
+    for Connection { far, .. } in &asked.connections {
+        far.qp.post_send(&SendWr::new(2, SendOp::Send, &[far.mr.sge(64, 64)])).unwrap();
+    }
+    // One behind each answer. But those whose time is up by then leave together behind the first.
+    let (count, (packets, batches)) = (Asked::COUNT as u64, asked.sent());
+    assert!(packets == 2 * count && batches <= count + 1, "{packets} packets in {batches} batches");
+    asked.check_heard();
+    asked.check_heard();
+}
+
+#[test]
+fn a_program_that_does_not_answer_is_called_for_the_acknowledgements() {
+    let asked = Asked::new([5, 6]);
+    assert_eq!(asked.sent(), (0, 0));
+    let first = &asked.connections[0];
+    assert!(readable(&first.channel), "it is to come by");
+    assert!(first.channel.try_get_event().is_none());
+    assert_eq!(asked.sent(), (Asked::COUNT as u64, 1), "all by one system call");
+    asked.check_heard();
+    assert!(!readable(&first.channel), "there is nothing to do any more");
 }

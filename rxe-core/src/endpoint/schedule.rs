@@ -110,6 +110,11 @@ impl Schedule {
         self.owing.push_back((since, index));
     }
 
+    /// Destinations with acknowledgements owed.
+    pub(super) fn owing(&self) -> impl Iterator<Item = usize> {
+        self.owing.iter().map(|(_, index)| *index)
+    }
+
     /// Whether any acknowledgement may be owed.
     pub(super) fn has_owing(&self) -> bool {
         !self.owing.is_empty()

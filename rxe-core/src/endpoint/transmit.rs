@@ -45,8 +45,32 @@ impl Endpoint {
         !shared.notices.is_empty() || shared.schedule.has_any() || shared.reads.turn.is_some()
     }
 
+    /// Whether acknowledgements of several queue pairs are owed, so that more than one would leave if all did now.
+    #[must_use]
+    pub fn owes_several(&self) -> bool {
+        let mut owing = self.shared.schedule.owing().filter_map(|index| self.shared.peers.get(index));
+        owing.next().is_some_and(|first| first.owing.len() > 1 || owing.any(|other| !other.owing.is_empty()))
+    }
+
+    /// Whether acknowledgements of several queue pairs are owed, or may soon be, because the destination of the one that owes
+    /// has several queue pairs.
+    #[must_use]
+    pub fn may_owe_several(&self) -> bool {
+        let mut owing = self.shared.schedule.owing().filter_map(|index| self.shared.peers.get(index));
+        owing.next().is_some_and(|first| first.window.users > 1 || owing.next().is_some())
+    }
+
+    /// Bytes under way to the destination of a connected queue pair, of all queue pairs that send there: what has been sent and
+    /// is not known to have left its socket's buffer. A packet counts as its payload and 64 bytes more; READs and
+    /// atomics do not count. 0 for one that is not connected, and where there is none of that number.
+    #[must_use]
+    pub fn under_way(&self, qpn: Qpn) -> u64 {
+        let peer = self.qps.get(qpn).and_then(|qp| self.shared.peers.get(qp.peer?));
+        peer.map_or(0, |peer| peer.window.in_flight())
+    }
+
     /// Fills `arena` (at least `max_batch` bytes) with one batch of packets to one destination and slot; `None` if there
-    /// is nothing to send. With [`Acks::Wait`] acknowledgements leave only behind data or when their time is up.
+    /// is nothing to send. `acks` says which acknowledgements leave without data to the same peer.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -62,7 +86,7 @@ impl Endpoint {
         let call = Call { now, memory };
         // Notices, and acknowledgements that have waited long enough, alternate with data: neither waits for all of the other.
         if core::mem::take(&mut self.shared.schedule.data_last) && self.owes_any() {
-            self.fill_from_owed(call, Acks::Wait, &mut batch);
+            self.fill_from_owed(call, acks.min(Acks::Wait), &mut batch);
         }
         if batch.is_empty() {
             self.fill_from_sources(call, &mut batch);
@@ -112,6 +136,9 @@ impl Endpoint {
         {
             batch.slot(len).copy_from_slice(&packet[..len]);
             batch.push(&self.shared.way(path), len, FlushIcrc::Standard);
+            return;
+        }
+        if acks == Acks::Hold {
             return;
         }
         let all = acks == Acks::Flush;

@@ -165,8 +165,10 @@ impl Transmit {
 }
 
 /// Whether acknowledgements that wait for company leave now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Acks {
+    /// Only behind data to the same peer: for a caller that sees to it that they do not wait for long.
+    Hold,
     /// Only behind data to the same peer, or when their time is up.
     Wait,
     /// All of them.

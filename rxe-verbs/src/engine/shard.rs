@@ -46,6 +46,8 @@ pub(crate) struct Moved {
     pub(crate) any: bool,
     /// Something had arrived; there may be more.
     pub(crate) received: bool,
+    /// Acknowledgements wait for the program's answers.
+    pub(crate) owes: bool,
 }
 
 /// A shard.
@@ -161,11 +163,7 @@ impl Shard {
         let now = clock::now();
         let mode = self.mode.load(Ordering::Relaxed);
         let is_lookout = self.is_lookout();
-        let next = match is_lookout {
-            false => Next::Guessed,
-            true if self.lookout.is_on_the_way() => Next::OnTheWay,
-            true => Next::Called,
-        };
+        let next = if is_lookout { Next::Called } else { Next::Guessed };
         let hold = self.ticks
             && matches!(mode, mode::TICKING | mode::RESTING)
             && state.may_hold(now, qpn, (count, bytes), next);
@@ -229,7 +227,7 @@ impl Shard {
         }
         self.try_turn(who).map_or_else(Moved::default, |turn| {
             self.warn(turn);
-            Moved { any: turn.busy, received: turn.received }
+            Moved { any: turn.busy, received: turn.received, owes: turn.owes }
         })
     }
 
@@ -240,6 +238,8 @@ impl Shard {
 
     /// For a thread of the application that has armed its queue and found it empty: what waited for its next call leaves,
     /// acknowledgements as well, unless another thread is in a turn. Nothing is received: whoever listens sees to that.
+    /// Acknowledgements of several queue pairs wait for the answers of a program that arrivals wake, and it is called for those
+    /// that have none.
     pub(crate) fn settle(&self) {
         if self.check().is_err() {
             return;
@@ -247,8 +247,13 @@ impl Shard {
         if let Some(mut guard) = self.state.try_lock() {
             self.holds.store(false, Ordering::Relaxed);
             let (state, view) = self.parts(&mut guard);
-            let turn = state.send_now(view, Acks::Flush);
+            let answers = self.is_lookout() && state.endpoint.owes_several();
+            let turn = state.send_now(view, if answers { Acks::Hold } else { Acks::Flush });
             self.warn(turn);
+            drop(guard);
+            if answers {
+                self.call_lookout();
+            }
         }
     }
 

@@ -339,7 +339,8 @@ impl Stack {
         let mut all = Moved::default();
         self.each(set, |shard| {
             let moved = shard.progress(who, polls);
-            all = Moved { any: all.any | moved.any, received: all.received | moved.received };
+            let Moved { any, received, owes } = moved;
+            all = Moved { any: all.any | any, received: all.received | received, owes: all.owes | owes };
         });
         all
     }
@@ -347,6 +348,11 @@ impl Stack {
     /// A turn of every shard of `set` for a thread that was woken because packets have come.
     pub(crate) fn progress_after_sleep(&self, set: ShardSet) -> Moved {
         self.turns(set, Who::Inline, true)
+    }
+
+    /// The same for one that has events of its channels before it, and answers those before it looks again.
+    pub(crate) fn progress_before_answers(&self, set: ShardSet) -> Moved {
+        self.turns(set, Who::Answering, true)
     }
 
     /// For a thread that has armed its queue and found it empty: what waited for its next call leaves, unless the thread has

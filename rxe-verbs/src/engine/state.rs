@@ -70,6 +70,8 @@ impl core::fmt::Debug for State {
 pub(crate) enum Who {
     /// A call of the application, which will probably post an answer to what it gets.
     Inline,
+    /// A call of an application that has events of its channels before it: it answers those before it looks again.
+    Answering,
     /// A thread that will not: the background thread, or one about to sleep.
     Idle,
     /// The background thread while somebody else waits for the packets.
@@ -80,6 +82,16 @@ impl Who {
     /// Whether nobody is about to post an answer to what the turn brings.
     const fn is_idle(self) -> bool {
         matches!(self, Self::Idle | Self::Resting)
+    }
+
+    /// Which acknowledgements leave at the end of its turn; it `owes` them for several queue pairs. If the application may
+    /// answer, both travel together.
+    const fn acks(self, owes: bool) -> Acks {
+        match self {
+            Self::Inline => Acks::Wait,
+            Self::Answering if owes => Acks::Hold,
+            Self::Answering | Self::Idle | Self::Resting => Acks::Flush,
+        }
     }
 }
 
@@ -96,6 +108,8 @@ pub(crate) struct Turn {
     pub(crate) told: bool,
     /// Something had arrived. Without that, every socket it looked at was empty.
     pub(crate) received: bool,
+    /// Acknowledgements wait for the answers of a program that has events before it.
+    pub(crate) owes: bool,
 }
 
 impl State {
@@ -131,7 +145,6 @@ impl State {
     pub(crate) fn turn(&mut self, view: View<'_>, who: Who) -> Turn {
         let mut late = 0;
         self.now = clock::now();
-        self.hold.looked();
         if self.pending.is_some() || self.endpoint.may_transmit() {
             late = self.send_late(view, who);
         }
@@ -146,33 +159,35 @@ impl State {
         }
         let mut told = self.hand_out_all(view);
         let mut sent = 0;
-        if received || due {
-            // If the application may answer, both travel together.
-            let acks = if who.is_idle() { Acks::Flush } else { Acks::Wait };
-            sent = self.transmit(now, view, acks);
+        let owes = who == Who::Answering && self.endpoint.owes_several();
+        if received || due || who == Who::Answering {
+            sent = self.transmit(now, view, who.acks(owes));
             told |= self.hand_out_all(view);
         }
-        Turn { busy: received || sent + late > 0, received, told, ..self.rest() }
+        Turn { busy: received || sent + late > 0, received, told, owes, ..self.rest() }
     }
 
     /// Sends what earlier calls left: messages that waited for this one, and acknowledgements.
     fn send_late(&mut self, view: View<'_>, who: Who) -> usize {
         self.hold.leave(self.now, who.is_idle());
-        // Acknowledgements that were to travel with data have waited long enough.
-        self.transmit(self.now, view, Acks::Flush)
+        // Acknowledgements that were to travel with data have waited long enough, but for those that travel with answers. One
+        // alone does not: its peer, which has nothing else to do, is half awake by the time the answer comes. (valkey, SET of 3 B
+        // by one client: 0.67 of TCP's rate where it leaves at the end of the turn, 0.72 where it leaves here; ten rounds in turns.)
+        let waits = who == Who::Answering && self.endpoint.may_owe_several();
+        let acks = if waits { Acks::Hold } else { Acks::Flush };
+        self.transmit(self.now, view, acks)
     }
 
     /// Whether messages, so many and of so many bytes, posted at `now` to `qpn` may wait for the application's next call, to
     /// leave together with others: while the application has just looked for packets, or has been posting in a row since it
-    /// did, and there are unanswered ones before them. Where it can be called that need not be: a row is enough.
+    /// did, and there are unanswered ones before them. Where it can be called, while their destination has as much before it.
     pub(super) fn may_hold(&mut self, now: Instant, qpn: Qpn, more: (u32, u64), next: Next) -> bool {
         if self.hold.is_off() || self.pending.is_some() {
             return false;
         }
         match next {
             Next::Guessed => self.endpoint.has_unanswered(qpn) && self.hold.admits(now, self.now, more),
-            Next::Called => self.hold.admits_until_called(now, more, false),
-            Next::OnTheWay => self.hold.admits_until_called(now, more, true),
+            Next::Called => self.hold.admits_until_called(now, more, self.endpoint.under_way(qpn)),
         }
     }
 
@@ -206,6 +221,7 @@ impl State {
             blocked: self.pending.is_some() || self.unfinished,
             received: false,
             told: false,
+            owes: false,
         }
     }
 

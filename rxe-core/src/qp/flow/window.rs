@@ -42,7 +42,7 @@ impl Window {
     }
 
     /// Bytes under way.
-    const fn in_flight(&self) -> u64 {
+    pub(crate) const fn in_flight(&self) -> u64 {
         self.sent - self.left
     }
 
