@@ -78,8 +78,8 @@ impl Hold {
 
     /// The same where the application can be called, and so many bytes are `under_way` to the messages' destination: they wait
     /// while no more of them do than that has before it. A peer with nothing to do gets its message at once; one that is at work
-    /// gets the next ones together, in batches that grow with what it has to do. (valkey, 50 clients: 1.4 system calls for a
-    /// request, both sides together, and 0.6.)
+    /// gets the next ones together, in batches that grow with what it has to do. (valkey, 50 clients: with this, and
+    /// acknowledgements that travel with answers, both sides together send 0.6 times for a request, before 1.3 times.)
     pub(super) fn admits_until_called(&self, now: Instant, more: (u32, u64), under_way: u64) -> bool {
         let (count, bytes) = (self.count.saturating_add(more.0), self.bytes.saturating_add(more.1));
         let is_soon = self.count == 0 || now.since(self.oldest) <= LONGEST;
