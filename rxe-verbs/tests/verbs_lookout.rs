@@ -95,23 +95,40 @@ impl Asked {
 
     /// Between two addresses of the test's own.
     fn new(addresses: [u8; 2]) -> Self {
-        // Nobody but the program looks.
+        // Nobody but the program looks, once the background thread has seen it do so.
         let open = |n| ContextOptions::new().alone().ticks(false).open_address(loopback(n)).unwrap();
         let two = Two::of("udp4", open(addresses[0]), open(addresses[1]));
         let connections: Vec<_> = (0..Self::COUNT).map(|_| Connection::new((&two.a, &two.b))).collect();
         for Connection { near, far, .. } in &connections {
-            for end in [near, far] {
-                end.qp.post_recv(&RecvWr { wr_id: 1, sges: &[end.mr.sge(0, 64)] }).unwrap();
-            }
+            near.qp.post_recv(&RecvWr { wr_id: 1, sges: &[near.mr.sge(0, 64)] }).unwrap();
             far.cq.req_notify(false);
         }
         connections[0].ask();
         let mut asked = Self { two, connections, before: (0, 0) };
-        asked.before = asked.sent();
-        for Connection { near, .. } in &asked.connections {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            asked.ask();
+            if asked.sent() == (0, 0) {
+                return asked;
+            }
+            // What the background thread was quicker to take was acknowledged at once. The rest is when the program comes by.
+            assert!(asked.connections[0].channel.try_get_event().is_none());
+            asked.check_heard();
+        }
+        panic!(
+            "acknowledgements never waited for the program, which had events before it and could answer them"
+        );
+    }
+
+    /// Each receiver is sent a message, and the program takes the events and the completions.
+    fn ask(&mut self) {
+        let stats = self.two.b.port_stats();
+        self.before = (stats.packets_sent, stats.batches_sent);
+        for Connection { near, far, .. } in &self.connections {
+            far.qp.post_recv(&RecvWr { wr_id: 1, sges: &[far.mr.sge(0, 64)] }).unwrap();
             near.qp.post_send(&SendWr::new(2, SendOp::Send, &[near.mr.sge(64, 64)])).unwrap();
         }
-        for Connection { far, channel, .. } in &asked.connections {
+        for Connection { far, channel, .. } in &self.connections {
             let start = Instant::now();
             let event = core::iter::repeat_with(|| channel.try_get_event())
                 .take_while(|_| start.elapsed() < PATIENCE)
@@ -121,7 +138,6 @@ impl Asked {
             let mut wcs = [Completion::default(); 1];
             assert_eq!([far.cq.poll(&mut wcs), far.cq.poll(&mut wcs)], [Ok(1), Ok(0)]);
         }
-        asked
     }
 
     fn sent(&self) -> (u64, u64) {
@@ -137,7 +153,6 @@ impl Asked {
 #[test]
 fn acknowledgements_of_several_leave_with_the_answers() {
     let asked = Asked::new([3, 4]);
-    assert_eq!(asked.sent(), (0, 0), "the program has events before it, and then it can answer them");
     for Connection { far, .. } in &asked.connections {
         far.qp.post_send(&SendWr::new(2, SendOp::Send, &[far.mr.sge(64, 64)])).unwrap();
     }
@@ -151,7 +166,6 @@ fn acknowledgements_of_several_leave_with_the_answers() {
 #[test]
 fn a_program_that_does_not_answer_is_called_for_the_acknowledgements() {
     let asked = Asked::new([5, 6]);
-    assert_eq!(asked.sent(), (0, 0));
     let first = &asked.connections[0];
     assert!(readable(&first.channel), "it is to come by");
     assert!(first.channel.try_get_event().is_none());
