@@ -3,7 +3,7 @@
 use super::{
     Acks, Endpoint, EndpointConfig, Notice, Shared, Transmit,
     batch::{Batch, Way},
-    peer::List,
+    peer::{List, Peer},
     schedule::{Source, is_overdue},
     waiting::call_reader,
 };
@@ -48,16 +48,21 @@ impl Endpoint {
     /// Whether acknowledgements of several queue pairs are owed, so that more than one would leave if all did now.
     #[must_use]
     pub fn owes_several(&self) -> bool {
-        let mut owing = self.shared.schedule.owing().filter_map(|index| self.shared.peers.get(index));
-        owing.next().is_some_and(|first| first.owing.len() > 1 || owing.any(|other| !other.owing.is_empty()))
+        self.peers_owed().flat_map(|peer| &peer.owing).nth(1).is_some()
     }
 
     /// Whether acknowledgements of several queue pairs are owed, or may soon be, because the destination of the one that owes
     /// has several queue pairs.
     #[must_use]
     pub fn may_owe_several(&self) -> bool {
-        let mut owing = self.shared.schedule.owing().filter_map(|index| self.shared.peers.get(index));
-        owing.next().is_some_and(|first| first.window.users > 1 || owing.next().is_some())
+        let mut owed = self.peers_owed();
+        owed.next().is_some_and(|first| first.window.users > 1 || owed.next().is_some())
+    }
+
+    /// Destinations that are owed acknowledgements. What was owed to others in the schedule has left behind data.
+    fn peers_owed(&self) -> impl Iterator<Item = &Peer> {
+        let listed = self.shared.schedule.owing().filter_map(|index| self.shared.peers.get(index));
+        listed.filter(|peer| !peer.owing.is_empty())
     }
 
     /// Bytes under way to the destination of a connected queue pair, of all queue pairs that send there: what has been sent and
