@@ -15,6 +15,7 @@ mod transmit;
 mod types;
 mod waiting;
 
+pub use crate::qp::flow::{Stream, Streams};
 pub use lanes::{Arbitration, LANES, Lanes, NO_LANE};
 pub use receive::{STEERING_PROBE, STEERING_PROBE_LEN};
 pub use table::MAX_QPS;

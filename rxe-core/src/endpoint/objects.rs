@@ -336,7 +336,11 @@ impl Shared {
             return index;
         }
         let (start, max) = self.config.send_window;
-        let mut peer = Peer::new(key, Window::new(start, max));
+        let mut window = Window::new(start, max);
+        if let Some((streams, index)) = &self.config.streams {
+            window = window.shared(streams.to(key.0, key.1), *index);
+        }
+        let mut peer = Peer::new(key, window);
         peer.window.users = 1;
         let index = self.peers.insert(peer);
         self.peer_index.insert(key, index);

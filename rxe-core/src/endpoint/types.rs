@@ -1,10 +1,11 @@
 //! What goes into an endpoint and what comes out of it.
 
+use super::Streams;
 use crate::{
     num::Pkey,
     wire::{Encapsulation, HeaderSeen, Ident, icrc::Route},
 };
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 use core::net::IpAddr;
 use thiserror::Error;
 
@@ -31,6 +32,10 @@ pub struct EndpointConfig {
     /// Bytes in flight to one destination socket, at the start and at most. A largest window of `u32::MAX` is none: nothing
     /// shrinks it, so queue pairs should be paced.
     pub send_window: (u32, u32),
+    /// Where it finds what it shares with other endpoints that send from this host to the same sockets, and its number among
+    /// those, below [`Stream::MOST`](super::Stream::MOST) and no other one's. They divide the window to a destination by those that have something
+    /// under way there. Without this there are no others.
+    pub streams: Option<(Arc<dyn Streams>, u8)>,
     /// Whether acknowledgements and answers leave only by [`Endpoint::poll_answer`](super::Endpoint::poll_answer), for which
     /// the caller asks after each packet that it handed over. For links that send them apart from data.
     pub answers_apart: bool,
@@ -62,6 +67,7 @@ impl Default for EndpointConfig {
             source_ports: alloc::vec![0xc000],
             receive_window: 256 * 1024,
             send_window: (96 * 1024, 192 * 1024),
+            streams: None,
             answers_apart: false,
             parts: true,
             pkeys: alloc::vec![Pkey::DEFAULT],

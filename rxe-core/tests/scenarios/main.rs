@@ -30,6 +30,7 @@ mod rnr;
 mod shared_receive;
 mod sqd;
 mod strangers;
+mod streams;
 mod unreliable;
 mod window_shared;
 mod windows;

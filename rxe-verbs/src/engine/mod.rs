@@ -25,6 +25,7 @@ mod registry;
 mod shard;
 mod stack;
 mod state;
+mod streams;
 mod sums;
 mod supply;
 mod threads;

@@ -10,6 +10,7 @@ use super::{
     reach::ShardSet,
     shard::{Moved, Shard},
     state::{State, Who},
+    streams::Destinations,
     sums::choose_method,
     supply::{Source, Supply},
     threads::Threads,
@@ -149,19 +150,22 @@ struct Names {
     xrcds: Slab<()>,
 }
 
-/// Bytes in flight to one destination, at first and at most, of each of `shards`, where our own receive buffer has
-/// `recv_buffer` bytes. They do not know of each other, and all send to the same socket.
-fn send_window(recv_buffer: usize, shards: usize) -> (u32, u32) {
-    let (start, usual) = EndpointConfig::default().send_window;
-    let most = u32::try_from(recv_buffer / BUFFER_PER_BYTE).unwrap_or(u32::MAX);
-    let shards = u32::try_from(shards.max(1)).unwrap_or(u32::MAX);
-    (start / shards, most.clamp(usual, SEND_WINDOW_MOST) / shards)
+/// Bytes that a destination's socket takes, where our own receive buffer has `recv_buffer` bytes.
+fn room(recv_buffer: usize) -> u32 {
+    let (_, usual) = EndpointConfig::default().send_window;
+    u32::try_from(recv_buffer / BUFFER_PER_BYTE).unwrap_or(u32::MAX).max(usual)
 }
 
-/// A shard over `supply`'s link, the `index`th of `shards` that share a table, and otherwise as `common` says.
+/// Bytes in flight to one destination of one shard, at first and at most.
+fn send_window(recv_buffer: usize) -> (u32, u32) {
+    let (start, _) = EndpointConfig::default().send_window;
+    (start, room(recv_buffer).min(SEND_WINDOW_MOST))
+}
+
+/// A shard over `supply`'s link, the `index`th of those that share a table, and otherwise as `common` says.
 fn make_shard(
     supply: Supply,
-    (index, shards): (u8, usize),
+    index: u8,
     common: &EndpointConfig,
     (table, lookout, settings): (&Arc<Regions>, &Arc<Lookout>, &LiveSettings),
     ticks: bool,
@@ -176,7 +180,8 @@ fn make_shard(
         ident: link.path(Ipv4Addr::UNSPECIFIED.into(), 0).ident,
         source_ports: capabilities.source_ports.clone(),
         receive_window: window as u32,
-        send_window: send_window(capabilities.recv_buffer, shards),
+        send_window: send_window(capabilities.recv_buffer),
+        streams: common.streams.as_ref().map(|(streams, _)| (Arc::clone(streams), index)),
         seed: RandomState::new().hash_one((std::process::id(), index)),
         keep_strays: mailbox.is_some(),
         fetch: ahead::fetch,
@@ -200,18 +205,20 @@ impl Stack {
         let table = Arc::new(Regions::new(RandomState::new().hash_one(std::process::id()) as u8));
         let own = config.own;
         let settings = config.settings.unwrap_or_else(|| LiveSettings::alone(own));
+        let threads = config.threads.filter(|_| source.is_some()).unwrap_or_else(|| Threads::wished(1));
+        let room = room(first.link.capabilities().recv_buffer);
         let common = EndpointConfig {
             parts: config.messages.unwrap_or_default() == Messages::Parts,
             port_mtu: config.port_mtu,
+            streams: (threads.count() > 1).then(|| (Arc::new(Destinations::new(room)) as _, 0)),
             ..EndpointConfig::default()
         };
         let network = Arc::new(Network::new(config.outage)?);
         let slot = first.slot;
         let carries_v1 = first.link.capabilities().encapsulations.contains(&Encapsulation::V1);
-        let threads = config.threads.filter(|_| source.is_some()).unwrap_or_else(|| Threads::wished(1));
         let lookout = Arc::default();
         let parts = (&table, &lookout, &*settings);
-        let place = make_shard(first, (0, threads.count().into()), &common, parts, config.ticks)?;
+        let place = make_shard(first, 0, &common, parts, config.ticks)?;
         let mut places: Box<[_]> = (0..threads.count()).map(|_| OnceLock::new()).collect();
         let only = (places.len() == 1).then(|| Arc::clone(&place.shard));
         places[0] = OnceLock::from(place);
@@ -322,7 +329,7 @@ impl Stack {
         let supply = source.as_mut()?.next(index)?;
         let ticks = self.wait.ticks();
         let parts = (&self.table, &self.lookout, &*self.settings);
-        make_shard(supply, (index, self.places.len()), &self.common, parts, ticks).ok()
+        make_shard(supply, index, &self.common, parts, ticks).ok()
     }
 
     /// A turn of every shard of `set` that nobody else is in, for a call that found nothing. `polls`: the program has not

@@ -1,9 +1,11 @@
 //! How many shards, each with a thread, a stack may have.
 
 use crate::net::ConfigError;
+use rxe_core::endpoint::Stream;
 
 /// Shards of a stack at most.
 const MOST: u8 = 16;
+const _: () = assert!(MOST as usize <= Stream::MOST);
 
 /// How many shards a stack may have: 1 to 16.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! What one queue pair holds of the pots.
 
-use super::{ReadBudget, Window};
+use super::{ReadBudget, Window, window::Position};
 use crate::{num::Psn, time::Instant};
 use alloc::collections::VecDeque;
 
@@ -11,7 +11,7 @@ struct Mark {
     /// Bytes of this queue pair since its mark before.
     bytes: u32,
     /// Where the packet ended in the stream of all bytes to the destination.
-    position: u64,
+    position: Position,
 }
 
 /// What a reliable queue pair has sent and not had answered.
@@ -32,7 +32,7 @@ pub(crate) struct Holding {
     /// Another packet comes next than the one that was refused: if the queue pair waits in a line, it is to ask anew.
     turned: bool,
     /// Where its last packet ended in the stream to the destination.
-    last: u64,
+    last: Position,
     /// When a READ response came, or was asked for while there were none to come.
     heard: Instant,
     marks: Marks,

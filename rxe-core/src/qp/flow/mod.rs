@@ -1,6 +1,6 @@
 //! Admission: who may send how much, and who waits. Two buffers are shared. The destination's socket holds what was sent
-//! and not yet taken by the peer: the [`Window`] of that address and slot. Our own socket holds READ responses: the
-//! [`ReadBudget`]. A queue pair asks with each packet and is granted, or waits in a line, first come first served.
+//! and not yet taken by the peer: the [`Window`] of that address and slot, and the [`Stream`] of all endpoints of a process that send
+//! there. Our own socket holds READ responses: the [`ReadBudget`]. A queue pair asks with each packet and is granted, or waits in a line, first come first served.
 //!
 //! What a queue pair holds of both is its [`Holding`]. A peer that answers nothing must not keep others waiting:
 //! * a part of each pot, the reserve, is kept for those who hold nothing: a message or a READ of one packet leaves at once;
@@ -12,6 +12,7 @@
 mod holding;
 mod limit;
 mod reads;
+mod stream;
 mod window;
 
 use super::{
@@ -23,6 +24,7 @@ use alloc::{collections::VecDeque, vec::Vec};
 use core::time::Duration;
 pub(crate) use holding::Holding;
 pub(crate) use reads::ReadBudget;
+pub use stream::{Stream, Streams};
 pub(crate) use window::Window;
 
 /// What each request packet counts besides its payload: headers and the receiver's bookkeeping.

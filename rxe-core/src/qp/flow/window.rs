@@ -1,19 +1,31 @@
-//! What is under way to one destination socket, of all queue pairs that send there.
+//! What is under way to one destination socket, of all queue pairs of an endpoint that send there.
 
-use super::{Holding, PATIENCE, RESERVE, common, limit::Limit, share, turn};
+use super::{
+    Holding, PATIENCE, RESERVE, common,
+    limit::Limit,
+    share,
+    stream::{Sender, Stream},
+    turn,
+};
 use crate::{
     qp::plan::{Grant, Spot, Wait},
     time::Instant,
 };
+use alloc::sync::Arc;
 
 /// The window to one destination socket: an address and a slot.
 ///
 /// Bytes are counted as positions in the stream of all that was ever sent there. One socket of ours sends to one of theirs,
 /// so an acknowledgement of a packet proves that all before its position has left their buffer, also what belongs to queue
 /// pairs that nobody answers.
+///
+/// Where other endpoints of the process send there, too, the window is divided by those that have something under way, and
+/// what all have under way stays below it.
 #[derive(Debug)]
 pub(crate) struct Window {
     limit: Limit,
+    /// Its place in the stream of all endpoints, if there may be several.
+    sender: Option<Sender>,
     /// Bytes ever sent.
     sent: u64,
     /// Before this position nothing is under way any more.
@@ -28,10 +40,19 @@ pub(crate) struct Window {
     beyond: u32,
 }
 
+/// A place in the streams to a destination: of what this endpoint sends there, and of what all of the process do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub(super) struct Position {
+    own: u64,
+    all: u64,
+}
+
 impl Window {
+    /// Of an endpoint that alone sends to the destination.
     pub(crate) fn new(start: u32, max: u32) -> Self {
         Self {
             limit: Limit::new(start, max),
+            sender: None,
             sent: 0,
             left: 0,
             asked: 0,
@@ -41,7 +62,23 @@ impl Window {
         }
     }
 
-    /// Bytes under way.
+    /// The same, of one of several endpoints: the one of that `index`.
+    pub(crate) fn shared(self, stream: Arc<Stream>, index: u8) -> Self {
+        Self { sender: Some(Sender::new(stream, index)), ..self }
+    }
+
+    /// Bytes that this endpoint may have under way.
+    fn size(&self) -> u32 {
+        let size = self.limit.size();
+        self.sender.as_ref().map_or(size, |sender| size.min(sender.part()))
+    }
+
+    /// Whether all endpoints together have left no room for `more` bytes.
+    fn is_taken(&self, more: u32) -> bool {
+        self.sender.as_ref().is_some_and(|sender| sender.is_taken(more))
+    }
+
+    /// Bytes under way, of this endpoint.
     pub(crate) const fn in_flight(&self) -> u64 {
         self.sent - self.left
     }
@@ -59,13 +96,13 @@ impl Window {
 
     /// Whether a new batch may begin once `more` bytes have left: only with room for a good part of one. Else a window
     /// that is a little larger than some batches would be filled with one of a packet or two behind each.
-    const fn begins_after(&self, more: u32) -> bool {
-        let limit = self.limit.size();
-        self.in_flight() + more as u64 <= (limit - limit / 3) as u64
+    fn begins_after(&self, more: u32) -> bool {
+        let limit = self.size();
+        self.in_flight() + u64::from(more) <= u64::from(limit - limit / 3)
     }
 
     /// Whether somebody who waits may begin a batch now.
-    pub(crate) const fn opens(&self) -> bool {
+    pub(crate) fn opens(&self) -> bool {
         self.begins_after(0) || self.is_unasked() || self.beyond > 0
     }
 
@@ -77,7 +114,7 @@ impl Window {
         (cost, next, ends): (u32, u32, bool),
         spot: Spot,
     ) -> Result<Grant, Wait> {
-        let (limit, own) = (self.limit.size(), holding.bytes());
+        let (limit, own) = (self.size(), holding.bytes());
         // What others proved to have left still counts as the queue pair's own until it is answered itself: so one that nobody
         // answers stops sending after one window.
         let share = share(spot.waiting, limit).min(limit);
@@ -96,7 +133,8 @@ impl Window {
         let after = self.in_flight() + u64::from(cost);
         let common = u64::from(common(limit, self.users > 1));
         let room = if fresh { limit.into() } else { common };
-        if after > room && !self.is_unasked() && !(self.beyond > 0 && own == 0) {
+        let is_full = after > room || self.is_taken(cost);
+        if is_full && !self.is_unasked() && !(self.beyond > 0 && own == 0) {
             return Err(Wait::Room);
         }
         // Whoever has not asked yet goes on until it does: a last packet with an immediate may be longer than the others,
@@ -106,39 +144,44 @@ impl Window {
         }
         // In the middle of a message an acknowledgement is asked for before no more may leave, and with the last packet of a
         // batch, because all of a batch arrives together: so what nobody has asked about never closes the window.
-        let closes = after + u64::from(next) > common || own + cost + next > share || holding.is_silent();
+        let closes = after + u64::from(next) > common
+            || own + cost + next > share
+            || holding.is_silent()
+            || self.is_taken(cost.saturating_add(next));
         let many = self.sent - self.asked + u64::from(cost) >= u64::from(limit / 4);
         let ask = closes || spot.ends && (many || !self.begins_after(cost));
         Ok(Grant { ask, bytes: 0 })
     }
 
     /// A packet of `bytes` leaves. Where it ends in the stream.
-    pub(super) const fn sent(&mut self, bytes: u32, asked: bool) -> u64 {
-        if bytes > 0 && self.in_flight() + bytes as u64 > self.limit.size() as u64 {
+    pub(super) fn sent(&mut self, bytes: u32, asked: bool) -> Position {
+        if bytes > 0 && self.beyond > 0 && self.in_flight() + u64::from(bytes) > self.size().into() {
             self.beyond = self.beyond.saturating_sub(bytes);
         }
-        self.sent += bytes as u64;
+        self.sent += u64::from(bytes);
         if asked {
             self.asked = self.sent;
         }
-        self.sent
+        Position { own: self.sent, all: self.sender.as_ref().map_or(0, |sender| sender.sent(bytes)) }
     }
 
     /// What was sent before `position` has arrived, as an acknowledgement says: the window grows.
-    pub(super) fn proven(&mut self, position: u64, now: Instant) {
+    pub(super) fn proven(&mut self, position: Position, now: Instant) {
         (self.quiet_since, self.beyond) = (now, 0);
-        if position > self.left {
-            let bytes = u32::try_from(position - self.left).unwrap_or(u32::MAX);
-            self.left = position;
-            self.limit.acknowledged(bytes);
+        let bytes = self.gone(position);
+        if bytes > 0 {
+            self.limit.acknowledged(u32::try_from(bytes).unwrap_or(u32::MAX));
         }
     }
 
-    /// What was sent before `position` is not waited for any more.
-    pub(super) const fn gone(&mut self, position: u64) {
-        if position > self.left {
-            self.left = position;
+    /// What was sent before `position` is not waited for any more. How many bytes of this endpoint that are.
+    pub(super) fn gone(&mut self, position: Position) -> u64 {
+        if let Some(sender) = &self.sender {
+            sender.left(position.all);
         }
+        let bytes = position.own.saturating_sub(self.left);
+        self.left += bytes;
+        bytes
     }
 
     /// Somebody begins to wait, and nobody did before.
@@ -153,9 +196,8 @@ impl Window {
 
     /// Nothing was proven for long: a few packets may leave beyond the limit, of those who have nothing under way. An
     /// acknowledgement of any proves the rest.
-    pub(crate) const fn exceed(&mut self, now: Instant) {
-        let reserve = self.limit.size() / RESERVE;
-        (self.beyond, self.quiet_since) = (if reserve == 0 { 1 } else { reserve }, now);
+    pub(crate) fn exceed(&mut self, now: Instant) {
+        (self.beyond, self.quiet_since) = ((self.size() / RESERVE).max(1), now);
     }
 
     /// The peer says that packets reach it marked.
@@ -172,8 +214,8 @@ impl Window {
     }
 
     #[cfg(any(test, feature = "testing"))]
-    pub(super) const fn has_sent(&self, position: u64) -> bool {
-        position <= self.sent
+    pub(super) const fn has_sent(&self, position: Position) -> bool {
+        position.own <= self.sent
     }
 
     /// Whether it agrees with itself, and with whether its queue pairs hold `nothing`.
