@@ -1,6 +1,6 @@
 //! Programs that poll and never wait, as most verbs programs do: two threads, each with a device of its own, that call
-//! `Cq::poll` in a loop. Prints one-way times of a small SEND and the rate of 64 KiB WRITEs, as JSON; with `--hogs` other
-//! threads want the processors too.
+//! `Cq::poll` in a loop. Prints one-way times of a small SEND and the rate of 64 KiB WRITEs, as JSON, and when the second of
+//! two WRITEs arrives behind which the program computes and makes no call; with `--hogs` other threads want the processors too.
 
 use benches::ends::{self, End, Result, loopback};
 use clap::Parser;
@@ -8,7 +8,7 @@ use rxe_verbs::{Completion, ContextOptions, Mtu, RecvWr, SendOp, SendWr, WcOpcod
 use serde_json::json;
 use std::{
     hint::black_box,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -19,6 +19,8 @@ const PING: u32 = 8;
 const WRITE: u32 = 64 << 10;
 /// WRITEs in flight.
 const DEPTH: u32 = 32;
+/// For so long a program computes between its calls, and so often.
+const COMPUTES: (Duration, u64) = (Duration::from_micros(500), 300);
 
 /// Two threads that poll and never wait
 #[derive(Debug, Parser)]
@@ -47,11 +49,16 @@ fn main() -> Result<()> {
         stop.store(true, Ordering::Relaxed);
         found
     })?;
+    let mut delays = compute(&ends)?;
     times.sort_unstable();
-    let usec =
-        |share: f64| times.get((times.len() as f64 * share) as usize).map(|t| t.as_secs_f64() * 1e6 / 2.0);
+    delays.sort_unstable();
+    let part = |times: &[Duration], share: f64| {
+        times.get((times.len() as f64 * share) as usize).map(|t| t.as_secs_f64() * 1e6)
+    };
+    let usec = |share| part(&times, share).map(|there_and_back| there_and_back / 2.0);
     let line = json!({
         "hogs": args.hogs, "pings": times.len(), "p10_usec": usec(0.1), "median_usec": usec(0.5), "p99_usec": usec(0.99), "gbit_per_second": gbit,
+        "computing_median_usec": part(&delays, 0.5), "computing_p90_usec": part(&delays, 0.9),
     });
     println!("{line}");
     Ok(())
@@ -132,4 +139,46 @@ fn write(ends: &[End; 2], time: Duration) -> Result<f64> {
         done += poll(near, &mut some)?.1;
     }
     Ok(f64::from(done) * f64::from(WRITE) * 8e-9 / start.elapsed().as_secs_f64())
+}
+
+/// How long the second of two small WRITEs takes to its peer's memory, when the program computes as soon as it has posted both.
+fn compute(ends: &[End; 2]) -> Result<Vec<Duration>> {
+    let [near, far] = ends;
+    let begin = Instant::now();
+    let arrived = AtomicU64::new(0);
+    let (period, count) = COMPUTES;
+    thread::scope(|scope| {
+        let watch = scope.spawn(|| -> Result<()> {
+            let mut last = 0;
+            while last < count {
+                far.cq.poll(&mut [Completion::default()])?;
+                let now = u64::from_be(far.mr.load_u64(0)?);
+                if now != last {
+                    arrived.store(begin.elapsed().as_nanos() as u64, Ordering::SeqCst);
+                    last = now;
+                }
+                if begin.elapsed() > 4 * period * count as u32 {
+                    return Err("a WRITE has not arrived".into());
+                }
+            }
+            Ok(())
+        });
+        let mut some = [Completion::default(); 16];
+        let mut delays = Vec::new();
+        for number in 1..=count {
+            near.mr.write_at(0, &number.to_be_bytes())?;
+            let posted = begin.elapsed();
+            for offset in [8, 0] {
+                let write = SendOp::Write(far.remote(offset));
+                near.qp.post_send(&SendWr::new(0, write, &[near.sge(0, PING)]))?;
+            }
+            while begin.elapsed() < posted + period {}
+            // Not there yet: later than it computes.
+            let arrived = Duration::from_nanos(arrived.load(Ordering::SeqCst));
+            delays.push(arrived.checked_sub(posted).unwrap_or(period));
+            poll(near, &mut some)?;
+        }
+        watch.join().map_err(|_| "the watching side")??;
+        Ok(delays)
+    })
 }

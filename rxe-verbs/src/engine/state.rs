@@ -79,11 +79,6 @@ pub(crate) enum Who {
 }
 
 impl Who {
-    /// Whether nobody is about to post an answer to what the turn brings.
-    const fn is_idle(self) -> bool {
-        matches!(self, Self::Idle | Self::Resting)
-    }
-
     /// Which acknowledgements leave at the end of its turn; it `owes` them for several queue pairs. If the application may
     /// answer, both travel together.
     const fn acks(self, owes: bool) -> Acks {
@@ -169,7 +164,7 @@ impl State {
 
     /// Sends what earlier calls left: messages that waited for this one, and acknowledgements.
     fn send_late(&mut self, view: View<'_>, who: Who) -> usize {
-        self.hold.leave(self.now, who.is_idle());
+        self.hold.leave(self.now, who == Who::Answering);
         // Acknowledgements that were to travel with data have waited long enough, but for those that travel with answers. One
         // alone does not: its peer, which has nothing else to do, is half awake by the time the answer comes. (valkey, SET of 3 B
         // by one client: 0.67 of TCP's rate where it leaves at the end of the turn, 0.72 where it leaves here; ten rounds in turns.)
