@@ -1,6 +1,7 @@
 //! Programs that poll and never wait, as most verbs programs do: two threads, each with a device of its own, that call
 //! `Cq::poll` in a loop. Prints one-way times of a small SEND and the rate of 64 KiB WRITEs, as JSON, and when the second of
-//! two WRITEs arrives behind which the program computes and makes no call; with `--hogs` other threads want the processors too.
+//! two WRITEs arrives behind which the program computes and makes no call, and one-way times of WRITEs between programs that
+//! watch memory for them; with `--hogs` other threads want the processors too.
 
 use benches::ends::{self, End, Result, loopback};
 use clap::Parser;
@@ -50,15 +51,19 @@ fn main() -> Result<()> {
         found
     })?;
     let mut delays = compute(&ends)?;
+    let mut watched = watch(&ends, time)?;
+    watched.sort_unstable();
     times.sort_unstable();
     delays.sort_unstable();
     let part = |times: &[Duration], share: f64| {
         times.get((times.len() as f64 * share) as usize).map(|t| t.as_secs_f64() * 1e6)
     };
-    let usec = |share| part(&times, share).map(|there_and_back| there_and_back / 2.0);
+    let one_way = |times: &[Duration], share| part(times, share).map(|there_and_back| there_and_back / 2.0);
+    let usec = |share| one_way(&times, share);
     let line = json!({
         "hogs": args.hogs, "pings": times.len(), "p10_usec": usec(0.1), "median_usec": usec(0.5), "p99_usec": usec(0.99), "gbit_per_second": gbit,
         "computing_median_usec": part(&delays, 0.5), "computing_p90_usec": part(&delays, 0.9),
+        "watching_median_usec": one_way(&watched, 0.5), "watching_p90_usec": one_way(&watched, 0.9),
     });
     println!("{line}");
     Ok(())
@@ -180,5 +185,62 @@ fn compute(ends: &[End; 2]) -> Result<Vec<Duration>> {
         }
         watch.join().map_err(|_| "the watching side")??;
         Ok(delays)
+    })
+}
+
+/// Times there and back of a number that both sides write to each other's memory, and watch that for, as `ib_write_lat` does. They
+/// poll only for the completions of their own WRITEs.
+fn watch(ends: &[End; 2], time: Duration) -> Result<Vec<Duration>> {
+    let begin = Instant::now();
+    // The side that ends it writes this number last.
+    const LAST: u64 = u64::MAX;
+    let write = |side: usize, number: u64| -> Result<()> {
+        let (near, far) = (&ends[side], &ends[1 - side]);
+        near.mr.write_at(8, &number.to_be_bytes())?;
+        near.qp.post_send(&SendWr::new(0, SendOp::Write(far.remote(0)), &[near.sge(8, PING)]))?;
+        let mut some = [Completion::default()];
+        while poll(near, &mut some)?.1 == 0 {}
+        Ok(())
+    };
+    // The number that comes after `known`.
+    let next = |side: usize, known: u64| -> Result<u64> {
+        loop {
+            for _ in 0..1000 {
+                let number = u64::from_be(ends[side].mr.load_u64(0)?);
+                if number != known {
+                    return Ok(number);
+                }
+            }
+            if begin.elapsed() > time + Duration::from_secs(20) {
+                return Err("a WRITE has not arrived".into());
+            }
+        }
+    };
+    for end in ends {
+        end.mr.write_at(0, &0_u64.to_be_bytes())?;
+    }
+    thread::scope(|scope| {
+        let other = scope.spawn(|| -> Result<()> {
+            let mut known = 0;
+            while known != LAST {
+                known = next(1, known)?;
+                write(1, known)?;
+            }
+            Ok(())
+        });
+        let mut times = Vec::new();
+        for number in 1.. {
+            let start = Instant::now();
+            let number = if begin.elapsed() < time { number } else { LAST };
+            let known = u64::from_be(ends[0].mr.load_u64(0)?);
+            write(0, number)?;
+            next(0, known)?;
+            if number == LAST {
+                break;
+            }
+            times.push(start.elapsed());
+        }
+        other.join().map_err(|_| "the other side")??;
+        Ok(times)
     })
 }

@@ -8,10 +8,13 @@
 //! * While the application polls, or is woken by arrivals itself ([`super::lookout`]), this thread **ticks**: it comes once a
 //!   millisecond and sees, without the lock, whether the application has been there since the last time. If it has, and has
 //!   left nothing undone, the thread sleeps on. If it has not, the thread takes a turn and listens. So an application that goes away
-//!   without a word is missed for a millisecond at most, once.
+//!   without a word is missed for a millisecond at most, once. One that does so again and again is not left alone with packets any
+//!   more, for a while ([`super::absence`]).
 //! * Else it listens: it sleeps until packets arrive or a deadline passes. An application that does nothing costs nothing.
 
 use super::{
+    absence::Absence,
+    clock,
     network::Network,
     shard::{Shard, mode},
     state::{Turn, Who},
@@ -51,6 +54,7 @@ pub(super) fn start(
             pace: Pace::default(),
             polls,
             trusted: true,
+            absence: Absence::default(),
         };
         engine.run();
     })
@@ -66,6 +70,8 @@ struct Engine<'a> {
     polls: u64,
     /// Whether the application has looked at packets that woke it, when that was last to be expected.
     trusted: bool,
+    /// Whether it polls, and is not there for packets all the same.
+    absence: Absence,
 }
 
 /// What ended a sleep.
@@ -96,6 +102,12 @@ impl Engine<'_> {
 
     fn begin_period(&mut self) {
         self.polls = self.shard.polls.load(Ordering::SeqCst);
+        self.watch_poller();
+    }
+
+    /// From now on it is noted whether the thread that polled last runs.
+    fn watch_poller(&mut self) {
+        self.absence.watch(self.shard.poller.load(Ordering::Relaxed));
     }
 
     /// The application looks for packets: this thread comes now and then, until it finds that nobody else has.
@@ -120,16 +132,21 @@ impl Engine<'_> {
             if polled {
                 self.trusted = true;
                 if !self.is_left_alone() {
+                    self.absence.is_here();
                     continue;
                 }
             }
             // Before it is woken by what is found.
-            if shard.is_lookout() && self.has_arrivals() {
+            let is_lookout = shard.is_lookout();
+            if is_lookout && self.has_arrivals() {
                 shard.miss_lookout();
             }
             let found = self.catch_up();
+            let is_absent = found && !is_lookout && self.absence.missed();
             if !polled {
                 self.trusted = !found;
+            }
+            if !polled || is_absent {
                 break;
             }
         }
@@ -138,12 +155,13 @@ impl Engine<'_> {
 
     /// Whether the application, which has been there since the last tick, has left something undone and does not come back
     /// for it. Found out without the lock, which it may be about to take.
-    fn is_left_alone(&self) -> bool {
+    fn is_left_alone(&mut self) -> bool {
         let shard = self.shard;
         let polls = shard.polls.load(Ordering::SeqCst);
         if !shard.is_overdue() && !self.has_arrivals() {
             return false;
         }
+        self.watch_poller();
         sleep(shard, self.network, false, Some(GRACE));
         polls == shard.polls.load(Ordering::SeqCst)
     }
@@ -180,8 +198,9 @@ impl Engine<'_> {
     fn listen(&mut self) {
         let shard = self.shard;
         let mut look = self.wait.look();
-        // Who polls looks for himself.
-        while !self.is_polled() && look.goes_on(|_| false) {
+        // Who polls looks for himself, and who runs while he does not needs the processor.
+        let is_absent = self.absence.lasts();
+        while !is_absent && !self.is_polled() && look.goes_on(|_| false) {
             let turn = shard.try_turn(Who::Idle);
             if turn.is_some_and(|turn| turn.told) {
                 // The program has been woken, and is not to wait for the lock.
@@ -203,7 +222,7 @@ impl Engine<'_> {
         }
         shard.mode.store(mode::AWAKE, Ordering::SeqCst);
         let is_lookout = shard.is_lookout();
-        if woken == Woken::ByPackets && (self.is_polled() || is_lookout && self.trusted) {
+        if woken == Woken::ByPackets && !is_absent && (self.is_polled() || is_lookout && self.trusted) {
             // They are somebody else's, who polls or was woken by them, too.
             self.tick();
         }
@@ -217,7 +236,7 @@ fn announce(shard: &Shard, mode: u8, who: Who) -> Option<Duration> {
         let deadline = turn.deadline.map_or(u64::MAX, Instant::nanos);
         shard.sleeps_until.store(deadline, Ordering::Relaxed);
         shard.mode.store(mode, Ordering::SeqCst);
-        let until = turn.deadline.map(|deadline| deadline.since(super::clock::now()));
+        let until = turn.deadline.map(|deadline| deadline.since(clock::now()));
         match turn {
             // It had more to send than a turn may.
             Turn { blocked: true, busy: true, .. } => Some(Duration::ZERO),

@@ -9,6 +9,7 @@
 //! Lock order: shard, then window, then completion queue, then channel or event queue. Registered memory is read
 //! without a lock of its own, by holders of a shard's lock (`sys::table`).
 
+mod absence;
 mod background;
 mod clock;
 mod congestion;

@@ -15,11 +15,12 @@ use crate::{
         alarm::Alarm,
         fork::{generation, is_own},
         poll::AnyReadable,
+        process::this_thread,
         socket::Event,
         table::{Guard, Guarded},
     },
 };
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use rxe_core::{endpoint::Acks, num::Qpn, time::Instant};
 use std::{
     io,
@@ -70,6 +71,8 @@ pub(crate) struct Shard {
     deadline: AtomicU64,
     /// Counts the application's turns.
     pub(super) polls: AtomicU64,
+    /// The system's number of the thread that made the last of them; 0 if none has.
+    pub(super) poller: AtomicI32,
     /// Threads of the application that wait for packets.
     pub(super) waiters: AtomicU32,
     /// What `polls` was when a thread of the application was about to sleep on a descriptor: it polls no more.
@@ -108,6 +111,7 @@ impl Shard {
             sleeps_until: AtomicU64::new(u64::MAX),
             deadline: AtomicU64::new(u64::MAX),
             polls: AtomicU64::new(0),
+            poller: AtomicI32::new(0),
             waiters: AtomicU32::new(0),
             given_up: AtomicU64::new(0),
             is_lookout: AtomicBool::new(false),
@@ -234,6 +238,7 @@ impl Shard {
     /// The application is there, and will soon be back. Only a hint for the background thread, so lost updates do not matter.
     pub(crate) fn count_poll(&self) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.poller.store(this_thread(), Ordering::Relaxed);
     }
 
     /// For a thread of the application that has armed its queue and found it empty: what waited for its next call leaves,
