@@ -33,8 +33,8 @@ pub struct EndpointConfig {
     /// shrinks it, so queue pairs should be paced.
     pub send_window: (u32, u32),
     /// Where it finds what it shares with other endpoints that send from this host to the same sockets, and its number among
-    /// those, below [`Stream::MOST`](super::Stream::MOST) and no other one's. They divide the window to a destination by those that have something
-    /// under way there. Without this there are no others.
+    /// those, below [`Stream::MOST`](super::Stream::MOST) and no other one's. They divide what a socket takes by those that have
+    /// something under way there. Without this there are no others.
     pub streams: Option<(Arc<dyn Streams>, u8)>,
     /// Whether acknowledgements and answers leave only by [`Endpoint::poll_answer`](super::Endpoint::poll_answer), for which
     /// the caller asks after each packet that it handed over. For links that send them apart from data.

@@ -1,7 +1,10 @@
 //! What concerns the process as a whole: work to do at exit, memory brought to storage, a start that owes nothing to whoever
 //! started it.
 
-use super::signals::block_signals;
+use super::{
+    fork::{generation, is_own},
+    signals::block_signals,
+};
 use core::{cell::Cell, ffi::c_void, time::Duration};
 use nix::{
     sched::{CpuSet, sched_setaffinity},
@@ -41,10 +44,16 @@ pub(crate) fn is_background() -> bool {
     BACKGROUND.get()
 }
 
-/// The system's number of the calling thread (`gettid(2)`), asked for once.
+/// The system's number of the calling thread (`gettid(2)`), asked for once, and once more in a forked child, where it is another.
 pub(crate) fn this_thread() -> i32 {
-    thread_local!(static HERE: i32 = gettid().as_raw());
-    HERE.with(|tid| *tid)
+    thread_local!(static HERE: Cell<(u32, i32)> = const { Cell::new((0, 0)) });
+    let (known_in, tid) = HERE.get();
+    if tid != 0 && is_own(known_in) {
+        return tid;
+    }
+    let tid = gettid().as_raw();
+    HERE.set((generation(), tid));
+    tid
 }
 
 /// Whether a thread of this process sleeps until something happens (`proc_pid_stat(5)`, state S). False where the system does not
@@ -208,5 +217,32 @@ fn close_above_standard_error() {
     for fd in numbers.into_iter().filter(|fd| *fd > libc::STDERR_FILENO) {
         // SAFETY: as above.
         let _ = unsafe { libc::close(fd) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{
+        libc,
+        sys::wait::{WaitStatus, waitpid},
+        unistd::{ForkResult, fork},
+    };
+
+    #[test]
+    fn a_forked_child_s_thread_has_a_number_of_its_own() {
+        assert_eq!(this_thread(), gettid().as_raw());
+        assert_eq!(this_thread(), gettid().as_raw(), "asked for once");
+        // SAFETY: the child asks for two numbers and ends; it takes no lock and allocates nothing.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let is_own = this_thread() == gettid().as_raw();
+                // SAFETY: nothing of the parent's is to be run at the end of the child.
+                unsafe { libc::_exit(i32::from(!is_own)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+            }
+        }
     }
 }

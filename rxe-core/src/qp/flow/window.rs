@@ -19,8 +19,8 @@ use alloc::sync::Arc;
 /// so an acknowledgement of a packet proves that all before its position has left their buffer, also what belongs to queue
 /// pairs that nobody answers.
 ///
-/// Where other endpoints of the process send there, too, the window is divided by those that have something under way, and
-/// what all have under way stays below it.
+/// Where other endpoints of the process send there, too, none has more under way than its part of what the socket takes, nor all
+/// together more than that ([`Stream`]).
 #[derive(Debug)]
 pub(crate) struct Window {
     limit: Limit,
