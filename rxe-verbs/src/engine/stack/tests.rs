@@ -5,6 +5,7 @@ use crate::{
     net::{InprocNet, Transmit},
 };
 use rxe_core::{
+    endpoint::Streams,
     qp::QpCaps,
     work::{CqId, PdId, SrqId},
 };
@@ -63,6 +64,23 @@ fn put(stack: &Stack, qp_type: QpType, srq: Option<SrqId>) -> (usize, usize) {
     let shard = stack.shard_for(&config).unwrap();
     let index = stack.shards().position(|other| Arc::ptr_eq(shard, other));
     (index.unwrap(), stack.shards().count())
+}
+
+#[test]
+fn shards_know_what_the_others_send_to_the_same_sockets() {
+    let stack_of = |threads| {
+        let stack = stack(Threads::wished(threads), threads);
+        (0..threads).for_each(|_| _ = put(&stack, QpType::Rc, None));
+        let streams =
+            |shard: &Arc<Shard>| shard.look(|state| state.endpoint.config().streams.clone()).unwrap();
+        stack.shards().map(streams).collect::<Vec<_>>()
+    };
+    let to = |streams: &dyn Streams| streams.to([10, 0, 0, 9].into(), 3);
+    let several: Vec<_> = stack_of(3).into_iter().flatten().collect();
+    let first = to(&*several[0].0);
+    assert!(several.iter().all(|(streams, _)| Arc::ptr_eq(&to(&**streams), &first)));
+    assert_eq!(several.iter().map(|(_, index)| *index).collect::<Vec<_>>(), [0, 1, 2]);
+    assert!(stack_of(1)[0].is_none(), "there are no others");
 }
 
 #[test]
