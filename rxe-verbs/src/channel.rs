@@ -398,7 +398,8 @@ fn waiter_for<'a, 'b>(
 /// For a thread that does nothing but wait for the completions of one queue and handle them, such as the connection
 /// manager's. It watches the network meanwhile, in the place of the library's background thread, until it is dropped.
 /// Not while the program polls, or the background thread never sleeps: two threads that wait for the same socket double the
-/// latency.
+/// latency. Nor once packets have come for others, until something comes for its queue again: the background thread, which looks
+/// for the next packet a moment before it sleeps, answers the peers of a program that does nothing itself.
 #[derive(Debug)]
 pub struct CqWaiter<'a> {
     cq: &'a Cq,
@@ -406,13 +407,16 @@ pub struct CqWaiter<'a> {
     watching: Option<(ShardSet, Waiter<'a>)>,
     /// The application's turns at the last wait.
     polls: u64,
+    /// What arrived last was not for this queue.
+    for_others: bool,
 }
 
 impl<'a> CqWaiter<'a> {
     pub(crate) fn new(cq: &'a Cq) -> Option<Self> {
         let channel = cq.ring().channel()?;
         become_background();
-        Some(Self { cq, channel, watching: None, polls: channel.stack.polls(cq.ring().reach()) })
+        let polls = channel.stack.polls(cq.ring().reach());
+        Some(Self { cq, channel, watching: None, polls, for_others: false })
     }
 
     /// As [`Cq::poll`], but not for a program that polls: it moves what there is to move, once, and never holds back what is
@@ -426,10 +430,13 @@ impl<'a> CqWaiter<'a> {
             self.watching = None;
         }
         // While we watch, nobody else receives.
-        if self.watching.is_some() || self.cq.ring().is_empty() {
-            self.channel.stack.attend(reach);
+        let attends = self.watching.is_some() || self.cq.ring().is_empty();
+        let received = attends && self.channel.stack.attend(reach);
+        let count = self.cq.take(out)?;
+        if received || count > 0 {
+            self.for_others = count == 0;
         }
-        self.cq.take(out)
+        Ok(count)
     }
 
     /// Leaves the network to the background thread until the next wait: this one is about to be kept from it.
@@ -460,8 +467,9 @@ impl<'a> CqWaiter<'a> {
                 || channel.stack.is_polled(reach)
                 || channel.stack.has_lookout()
                 || channel.stack.wait.polling() == Polling::Busy;
-            let watched = if polled {
-                self.watching = None;
+            let watched = if polled || self.for_others {
+                let watching = self.watching.take().map(|(_, waiter)| waiter);
+                watching.filter(|_| self.for_others).map(Waiter::hand_over);
                 None
             } else {
                 Some(waiter_for(&mut self.watching, &channel.stack, reach))

@@ -16,7 +16,7 @@ use std::{
     os::fd::AsFd,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -236,6 +236,50 @@ fn a_thread_for_one_queue() {
             assert!(interrupted <= 1, "{interrupted}");
             assert!(two.b.create_cq(1, None).unwrap().waiter().is_none(), "no channel");
         });
+    });
+}
+
+/// It leaves packets to the background thread once they come for others, until something comes for its queue again.
+#[test]
+fn a_thread_for_one_queue_is_not_woken_for_others() {
+    const READS: u32 = 300;
+    everywhere(|two| {
+        let a = End::new(&two.a, QpType::Rc, 4096);
+        let (b, channel) = with_channel(&two.b);
+        verbs_common::connect(&a.qp, &b.qp, Mtu::M1024);
+        let (stop, wakes) = (AtomicBool::new(false), AtomicU32::new(0));
+        let (got, woken) = thread::scope(|scope| {
+            let attendant = scope.spawn(|| {
+                let mut waiter = b.cq.waiter().expect("it has a channel");
+                let mut got = 0;
+                while !stop.load(Ordering::Acquire) {
+                    match waiter.poll(&mut [Completion::default(); 4]).unwrap() {
+                        0 => _ = (waiter.wait(Some(PATIENCE), None), wakes.fetch_add(1, Ordering::AcqRel)),
+                        count => got += count,
+                    }
+                }
+                got
+            });
+            let woken = [0, 1].map(|round| {
+                b.qp.post_recv(&RecvWr { wr_id: round, sges: &[b.mr.sge(0, 64)] }).unwrap();
+                let flags = SendFlags::SIGNALED;
+                let post = |op| {
+                    a.qp.post_send(&SendWr { flags, ..SendWr::new(1, op, &[a.mr.sge(0, 8)]) }).unwrap();
+                    a.good();
+                };
+                post(SendOp::Send);
+                let before = wakes.load(Ordering::Acquire);
+                for _ in 0..READS {
+                    post(SendOp::Read(Remote { addr: b.mr.addr(), rkey: b.mr.rkey() }));
+                }
+                wakes.load(Ordering::Acquire) - before
+            });
+            stop.store(true, Ordering::Release);
+            channel.interrupt();
+            (attendant.join().unwrap(), woken)
+        });
+        assert_eq!(got, 2);
+        assert!(woken.iter().all(|woken| *woken < READS / 10), "woken {woken:?} times");
     });
 }
 

@@ -271,11 +271,13 @@ impl Shard {
     }
 
     /// A turn on behalf of nobody: the application need not be polling. Waits for the lock: whoever has it may be waiting for
-    /// the processor that a thread which came back again and again would not give away.
-    pub(crate) fn attend(&self) {
-        if self.check().is_ok() {
-            self.turn_then(Who::Idle, |turn| self.warn(turn));
-        }
+    /// the processor that a thread which came back again and again would not give away. Whether something had arrived.
+    pub(crate) fn attend(&self) -> bool {
+        self.check().is_ok()
+            && self.turn_then(Who::Idle, |turn| {
+                self.warn(turn);
+                turn.received
+            })
     }
 
     /// The lock is free for a moment, so a holder's changes are seen: a turn, and `after` before the lock is given back.
@@ -383,13 +385,17 @@ impl Shard {
         self.waiters.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(super) fn end_waiting(&self) {
-        // The background thread has left the arrivals to us: it takes over again.
+    /// The background thread has left the arrivals to us, and takes over again: `at_once`, or a little later, as who waits again
+    /// soon had it woken for nothing.
+    pub(super) fn end_waiting(&self, at_once: bool) {
         if self.waiters.fetch_sub(1, Ordering::SeqCst) == 1
             && self.mode.load(Ordering::SeqCst) == mode::RESTING
         {
-            // Not at once: who waits again soon had it woken for nothing.
-            self.look_in_later();
+            if at_once {
+                self.wake.raise();
+            } else {
+                self.look_in_later();
+            }
         }
     }
 }

@@ -406,9 +406,12 @@ impl Stack {
         self.turns(set, Who::Idle, true);
     }
 
-    /// A turn of every shard of `set` for a thread that waits for packets whatever the application does.
-    pub(crate) fn attend(&self, set: ShardSet) {
-        self.each(set, Shard::attend);
+    /// A turn of every shard of `set` for a thread that waits for packets whatever the application does. Whether something had
+    /// arrived.
+    pub(crate) fn attend(&self, set: ShardSet) -> bool {
+        let mut received = false;
+        self.each(set, |shard| received |= shard.attend());
+        received
     }
 
     /// The application is about to sleep on a descriptor.
@@ -432,7 +435,7 @@ impl Stack {
         for shard in &shards {
             shard.begin_waiting();
         }
-        Waiter(shards)
+        Waiter { shards, at_once: false }
     }
 
     /// Starts a background thread, which follows the network, if there is none.
@@ -532,19 +535,28 @@ impl Drop for Stack {
 
 /// A thread that watches the arrivals itself, so that the background threads need not.
 #[derive(Debug)]
-pub(crate) struct Waiter<'a>(SmallVec<[&'a Shard; 2]>);
+pub(crate) struct Waiter<'a> {
+    shards: SmallVec<[&'a Shard; 2]>,
+    /// Whether the background threads take over at once.
+    at_once: bool,
+}
 
 impl Waiter<'_> {
     /// What it waits for, beside its own.
     pub(crate) fn fds(&self) -> Fds<'_> {
-        self.0.iter().map(|shard| shard.arrivals()).collect()
+        self.shards.iter().map(|shard| shard.arrivals()).collect()
+    }
+
+    /// Leaves the arrivals to the background threads, from now on.
+    pub(crate) fn hand_over(mut self) {
+        self.at_once = true;
     }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        for shard in &self.0 {
-            shard.end_waiting();
+        for shard in &self.shards {
+            shard.end_waiting(self.at_once);
         }
     }
 }
