@@ -13,6 +13,7 @@ use nix::{
         select::{FdSet, select},
         time::{TimeVal, TimeValLike},
     },
+    unistd::gettid,
 };
 use rxe_verbs::{
     CompChannel, Completion, Context, ContextOptions, Cq, Mtu, QpInit, QpType, RecvWr, SendFlags, SendOp,
@@ -226,6 +227,7 @@ fn nobody_waits_for_a_tick() {
         rest_is_free(&a);
     }
     acknowledgements_leave_while_the_program_computes();
+    who_polls_now_and_then_and_sleeps_keeps_no_peer_waiting();
 }
 
 /// A program that does nothing costs nothing. Its last ticks may still be to come.
@@ -259,5 +261,32 @@ fn acknowledgements_leave_while_the_program_computes() {
             a.end.good();
         }
         tell.send(()).unwrap();
+    });
+}
+
+/// A program that polls, and then sleeps in a call of its own, is not left alone with what arrives: its peer has its READs answered
+/// meanwhile.
+fn who_polls_now_and_then_and_sleeps_keeps_no_peer_waiting() {
+    let (_two, [a, b]) = sides([22, 23], false);
+    let (tell, told) = mpsc::channel();
+    let (ask, asked) = mpsc::channel();
+    thread::scope(|scope| {
+        let b = &b;
+        scope.spawn(move || {
+            for _ in 0..10 {
+                assert_eq!(b.end.cq.poll(&mut [Completion::default()]).unwrap(), 0);
+                ask.send(format!("/proc/self/task/{}/stat", gettid())).unwrap();
+                told.recv_timeout(PATIENCE).expect("the peer has its answer while this program sleeps");
+            }
+        });
+        for poller in asked {
+            while !fs::read_to_string(&poller).unwrap().contains(") S ") {
+                thread::yield_now();
+            }
+            let remote = rxe_verbs::Remote { addr: b.end.mr.addr(), rkey: b.end.mr.rkey() };
+            a.end.qp.post_send(&SendWr::new(4, SendOp::Read(remote), &[a.end.mr.sge(0, 8)])).unwrap();
+            a.end.good();
+            tell.send(()).unwrap();
+        }
     });
 }

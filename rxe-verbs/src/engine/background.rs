@@ -9,7 +9,7 @@
 //!   millisecond and sees, without the lock, whether the application has been there since the last time. If it has, and has
 //!   left nothing undone, the thread sleeps on. If it has not, the thread takes a turn and listens. So an application that goes away
 //!   without a word is missed for a millisecond at most, once. One that does so again and again is not left alone with packets any
-//!   more, for a while ([`super::absence`]).
+//!   more, for a while ([`super::absence`]); one that polls now and then and sleeps in between is not while it sleeps.
 //! * Else it listens: it sleeps until packets arrive or a deadline passes. An application that does nothing costs nothing.
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     state::{Turn, Who},
     wait::{Pace, WaitPolicy},
 };
-use crate::sys::{poll, signals::block_signals};
+use crate::sys::{poll, process::is_asleep, signals::block_signals};
 use core::{sync::atomic::Ordering, time::Duration};
 use rxe_core::time::Instant;
 use std::{
@@ -100,6 +100,13 @@ impl Engine<'_> {
         polls != self.polls && polls != self.shard.given_up.load(Ordering::SeqCst)
     }
 
+    /// Whether the thread that polled last sleeps, and not in the library: what arrives is not looked at until it has slept enough.
+    /// Nobody needs the processor more than this thread does then.
+    fn poller_sleeps(&self) -> bool {
+        let poller = self.shard.poller.load(Ordering::Relaxed);
+        poller != 0 && !self.shard.is_lookout() && is_asleep(poller)
+    }
+
     fn begin_period(&mut self) {
         self.polls = self.shard.polls.load(Ordering::SeqCst);
         self.watch_poller();
@@ -142,7 +149,7 @@ impl Engine<'_> {
                 shard.miss_lookout();
             }
             let found = self.catch_up();
-            let is_absent = found && !is_lookout && self.absence.missed();
+            let is_absent = found && !is_lookout && (self.absence.missed() || self.poller_sleeps());
             if !polled {
                 self.trusted = !found;
             }
@@ -224,7 +231,11 @@ impl Engine<'_> {
         let is_lookout = shard.is_lookout();
         if woken == Woken::ByPackets && !is_absent && (self.is_polled() || is_lookout && self.trusted) {
             // They are somebody else's, who polls or was woken by them, too.
-            self.tick();
+            if self.poller_sleeps() {
+                self.begin_period();
+            } else {
+                self.tick();
+            }
         }
     }
 }
