@@ -468,8 +468,11 @@ impl<'a> CqWaiter<'a> {
                 || channel.stack.has_lookout()
                 || channel.stack.wait.polling() == Polling::Busy;
             let watched = if polled || self.for_others {
-                let watching = self.watching.take().map(|(_, waiter)| waiter);
-                watching.filter(|_| self.for_others).map(Waiter::hand_over);
+                if let Some((_, waiter)) = self.watching.take()
+                    && self.for_others
+                {
+                    waiter.hand_over();
+                }
                 None
             } else {
                 Some(waiter_for(&mut self.watching, &channel.stack, reach))

@@ -4,10 +4,12 @@ mod verbs_common;
 
 use rxe_verbs::{
     Access, Completion, Context, CreateError, Device, Gid, Mtu, PostError, Qkey, QpInit, QpType, Qpn, RecvWr,
-    Remote, SendOp, SendWr, WcExtra, WcOpcode,
+    Remote, SendFlags, SendOp, SendWr, WcExtra, WcOpcode,
 };
 use std::time::{Duration, Instant};
-use verbs_common::{End, QKEY, Two, connected, datagram_end, everywhere, inproc, inproc_at, pattern};
+use verbs_common::{
+    End, PATIENCE, QKEY, Two, connected, datagram_end, everywhere, inproc, inproc_at, pattern,
+};
 
 const GRH: usize = 40;
 
@@ -61,7 +63,7 @@ fn a_wrong_qkey_is_dropped_and_counted() {
         a.good();
         let start = Instant::now();
         while b.qp.stats().dropped_qkey == 0 {
-            assert!(start.elapsed() < verbs_common::PATIENCE, "{:?}", b.qp.stats());
+            assert!(start.elapsed() < PATIENCE, "{:?}", b.qp.stats());
             assert_eq!(b.cq.poll(&mut [Completion::default()]), Ok(0));
         }
         assert_eq!(b.qp.stats().dropped_qkey, 1);
@@ -166,17 +168,41 @@ fn shared_receive_queue() {
         for (number, sender) in senders.iter().cycle().take(4).enumerate() {
             sender.mr.write_at(0, &[number as u8; 64]).unwrap();
             sender.qp.post_send(&SendWr::new(1, SendOp::Send, &[sender.mr.sge(0, 64)])).unwrap();
-            let got = cq.poll_within(verbs_common::PATIENCE).unwrap().expect("a completion");
+            let got = cq.poll_within(PATIENCE).unwrap().expect("a completion");
             assert_eq!((got.wr_id, got.qpn), (number as u64, receivers[number % 2].qpn()));
             assert_eq!(mr.read_vec(number * 64, 64).unwrap(), [number as u8; 64]);
             sender.good();
         }
-        let event = two.b.get_async_event(Some(verbs_common::PATIENCE)).unwrap();
+        let event = two.b.get_async_event(Some(PATIENCE)).unwrap();
         let expected = rxe_verbs::work::AsyncEvent::SrqLimitReached(srq.id());
         let mut seen = vec![event];
         seen.extend(std::iter::from_fn(|| two.b.try_get_async_event()));
         assert!(seen.contains(&rxe_verbs::AsyncEvent::Queue(expected)), "{seen:?}");
         assert!(srq.is_shared());
         assert_eq!(srq.query(), (16, 0), "the limit is disarmed by its event");
+    });
+}
+
+/// Datagrams that are posted in a row wait for the program's next call, and leave if there is none.
+#[test]
+fn those_that_wait_leave_without_another_call() {
+    const ROW: usize = 16;
+    everywhere(|two| {
+        let (a, b) = (datagram_end(&two.a), datagram_end(&two.b));
+        let sges = [a.mr.sge(0, 8)];
+        let one = SendWr { flags: SendFlags::empty(), ..send(&a, &b, &sges, QKEY) };
+        let row: Vec<_> = (0..ROW as u64).map(|wr_id| SendWr { wr_id, ..one }).collect();
+        for round in 0..5 {
+            for wr_id in 0..=ROW as u64 {
+                b.qp.post_recv(&RecvWr { wr_id, sges: &[b.mr.sge(0, 100)] }).unwrap();
+            }
+            // So many are a row, and the one behind them may wait.
+            a.qp.post_send_list(&row).unwrap();
+            a.qp.post_send(&one).unwrap();
+            for got in 0..=ROW {
+                let wc = b.cq.poll_within(PATIENCE).unwrap();
+                assert!(wc.is_some(), "round {round}: {got} of {} have arrived", ROW + 1);
+            }
+        }
     });
 }

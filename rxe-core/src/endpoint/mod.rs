@@ -243,6 +243,12 @@ impl Endpoint {
         peer.is_some_and(|peer| !peer.window.is_empty()) || qp.has_unanswered()
     }
 
+    /// Whether what this queue pair sends is never answered (UC, UD). Not so for the connection manager's: its datagrams are.
+    #[must_use]
+    pub fn is_never_answered(&self, qpn: Qpn) -> bool {
+        self.qps.get(qpn).is_some_and(|qp| matches!(qp.common.config.qp_type, QpType::Uc | QpType::Ud))
+    }
+
     /// Queues a receive request (ibv_post_recv).
     ///
     /// # Errors

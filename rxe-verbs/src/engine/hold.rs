@@ -57,12 +57,12 @@ impl Hold {
     }
 
     /// Whether messages posted at `now`, so many and of so many bytes, may wait too, if packets were last looked for at
-    /// `looked`. If not, all leave.
-    pub(super) fn admits(&mut self, now: Instant, looked: Instant, more: (u32, u64)) -> bool {
+    /// `looked`, or none are expected. If not, all leave.
+    pub(super) fn admits(&mut self, now: Instant, looked: Option<Instant>, more: (u32, u64)) -> bool {
         let count = self.count.saturating_add(more.0);
         self.row = if now.since(self.posted) <= ROW.0 { self.row.saturating_add(1) } else { 0 };
         self.posted = now;
-        let soon = now.since(looked.max(self.in_a_row)) <= LONGEST;
+        let soon = now.since(looked.unwrap_or_default().max(self.in_a_row)) <= LONGEST;
         if soon && count <= MOST.0 && self.bytes.saturating_add(more.1) < MOST.1 {
             return true;
         }
@@ -120,7 +120,7 @@ mod tests {
         for _ in 0..count {
             now += every;
             waiting += 1;
-            if !hold.is_off() && hold.admits(now, looked, (1, 64)) {
+            if !hold.is_off() && hold.admits(now, Some(looked), (1, 64)) {
                 hold.add(now, (1, 64));
             } else {
                 hold.clear();
@@ -139,6 +139,23 @@ mod tests {
     }
 
     #[test]
+    fn a_row_that_nobody_answers_leaves_in_batches_too() {
+        let (mut hold, mut now, mut waiting, mut left) =
+            (Hold::default(), Instant::from_nanos(1_000_000), 0, Vec::new());
+        for _ in 0..135 {
+            now += Duration::from_nanos(300);
+            waiting += 1;
+            if hold.admits(now, None, (1, 64)) {
+                hold.add(now, (1, 64));
+            } else {
+                hold.clear();
+                left.push(core::mem::take(&mut waiting));
+            }
+        }
+        assert_eq!(left, [1, 1, 1, 1, 1, 65, 65]);
+    }
+
+    #[test]
     fn what_comes_now_and_then_does_not_wait_for_a_call() {
         let left = batches(20, Duration::from_micros(20));
         assert_eq!(left[0], 3);
@@ -152,7 +169,7 @@ mod tests {
         let mut held = Vec::new();
         for _ in 0..8 {
             now += Duration::from_micros(4);
-            held.push(hold.admits(now, looked, (1, 64)));
+            held.push(hold.admits(now, Some(looked), (1, 64)));
         }
         assert_eq!(held, [false, false, false, false, false, true, true, true]);
     }
@@ -215,7 +232,7 @@ mod tests {
 
     /// A message is posted at `now`, and leaves `late` after that: how many are then sent at once.
     fn left_after(hold: &mut Hold, now: Instant, late: Duration, called: bool) -> u32 {
-        assert!(!hold.is_off() && hold.admits(now, now, (1, 64)));
+        assert!(!hold.is_off() && hold.admits(now, Some(now), (1, 64)));
         hold.add(now, (1, 64));
         hold.leave(now + late, called);
         assert_eq!(hold.count, 0, "they have left");

@@ -168,16 +168,20 @@ impl Shard {
         let mode = self.mode.load(Ordering::Relaxed);
         let is_lookout = self.is_lookout();
         let next = if is_lookout { Next::Called } else { Next::Guessed };
-        let hold = self.ticks
-            && matches!(mode, mode::TICKING | mode::RESTING)
-            && state.may_hold(now, qpn, (count, bytes), next);
+        let is_there = match mode {
+            mode::TICKING | mode::RESTING => true,
+            // For want of packets who sends what is never answered may not be known to poll.
+            mode::LISTENING => state.endpoint.is_never_answered(qpn),
+            _ => false,
+        };
+        let hold = self.ticks && is_there && state.may_hold(now, qpn, (count, bytes), next);
         let result = action(state, now);
         if hold {
             if state.hold(now, (count, bytes)) && is_lookout {
                 self.call_lookout();
             }
             // A ticking background thread comes in a millisecond at the latest.
-            if mode == mode::RESTING {
+            if mode != mode::TICKING {
                 self.look_in_later();
             }
             self.holds.store(true, Ordering::Relaxed);

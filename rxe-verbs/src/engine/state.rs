@@ -175,13 +175,15 @@ impl State {
 
     /// Whether messages, so many and of so many bytes, posted at `now` to `qpn` may wait for the application's next call, to
     /// leave together with others: while the application has just looked for packets, or has been posting in a row since it
-    /// did, and there are unanswered ones before them. Where it can be called, while their destination has as much before it.
+    /// did, and there are unanswered ones before them; of a service without answers, while it is posting in a row. Where it can be
+    /// called, while their destination has as much before it.
     pub(super) fn may_hold(&mut self, now: Instant, qpn: Qpn, more: (u32, u64), next: Next) -> bool {
         if self.hold.is_off() || self.pending.is_some() {
             return false;
         }
         match next {
-            Next::Guessed => self.endpoint.has_unanswered(qpn) && self.hold.admits(now, self.now, more),
+            Next::Guessed if self.endpoint.has_unanswered(qpn) => self.hold.admits(now, Some(self.now), more),
+            Next::Guessed => self.endpoint.is_never_answered(qpn) && self.hold.admits(now, None, more),
             Next::Called => self.hold.admits_until_called(now, more, self.endpoint.under_way(qpn)),
         }
     }
