@@ -44,6 +44,8 @@ pub(super) struct Hold {
     posted: Instant,
     /// So many were, in a row.
     row: u32,
+    /// Something has arrived since.
+    heard: bool,
     /// Messages that are still sent at once.
     off: u32,
 }
@@ -57,10 +59,12 @@ impl Hold {
     }
 
     /// Whether messages posted at `now`, so many and of so many bytes, may wait too, if packets were last looked for at
-    /// `looked`, or none are expected. If not, all leave.
+    /// `looked`, or none are expected: then what is posted in answer to an arrival is in no row. If not, all leave.
     pub(super) fn admits(&mut self, now: Instant, looked: Option<Instant>, more: (u32, u64)) -> bool {
         let count = self.count.saturating_add(more.0);
-        self.row = if now.since(self.posted) <= ROW.0 { self.row.saturating_add(1) } else { 0 };
+        let answers = core::mem::take(&mut self.heard) && looked.is_none();
+        let goes_on = !answers && now.since(self.posted) <= ROW.0;
+        self.row = if goes_on { self.row.saturating_add(1) } else { 0 };
         self.posted = now;
         let soon = now.since(looked.unwrap_or_default().max(self.in_a_row)) <= LONGEST;
         if soon && count <= MOST.0 && self.bytes.saturating_add(more.1) < MOST.1 {
@@ -70,6 +74,11 @@ impl Hold {
             self.in_a_row = now;
         }
         false
+    }
+
+    /// Something has arrived.
+    pub(super) const fn hear(&mut self) {
+        self.heard = true;
     }
 
     /// The same where the application can be called, and so many bytes are `under_way` to the messages' destination: they wait
@@ -138,13 +147,17 @@ mod tests {
         assert_eq!(batches(170, Duration::from_micros(3)), [17; 10]);
     }
 
-    #[test]
-    fn a_row_that_nobody_answers_leaves_in_batches_too() {
+    /// How many leave together each time, of messages that nobody answers, posted every 300 ns; something arrives before each
+    /// `heard`th.
+    fn batches_without_answers(count: usize, heard: usize) -> Vec<u32> {
         let (mut hold, mut now, mut waiting, mut left) =
             (Hold::default(), Instant::from_nanos(1_000_000), 0, Vec::new());
-        for _ in 0..135 {
+        for number in 0..count {
             now += Duration::from_nanos(300);
             waiting += 1;
+            if number % heard == 0 {
+                hold.hear();
+            }
             if hold.admits(now, None, (1, 64)) {
                 hold.add(now, (1, 64));
             } else {
@@ -152,7 +165,14 @@ mod tests {
                 left.push(core::mem::take(&mut waiting));
             }
         }
-        assert_eq!(left, [1, 1, 1, 1, 1, 65, 65]);
+        left
+    }
+
+    #[test]
+    fn a_row_that_nobody_answers_leaves_in_batches_too_but_answers_do_not() {
+        assert_eq!(batches_without_answers(135, usize::MAX), [1, 1, 1, 1, 1, 65, 65]);
+        assert_eq!(batches_without_answers(40, 2), [1; 40], "two for each arrival");
+        assert_eq!(batches_without_answers(75, 10), [1, 1, 1, 1, 1, 65], "many for each");
     }
 
     #[test]

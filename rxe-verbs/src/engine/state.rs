@@ -234,6 +234,7 @@ impl State {
                 }
             }
             self.now = clock::now();
+            self.hold.hear();
             any = true;
             for run in self.arrivals.iter() {
                 self.report.merged += u64::from(run.bytes.len() > run.segment_size);
