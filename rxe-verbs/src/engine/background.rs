@@ -100,8 +100,8 @@ impl Engine<'_> {
         polls != self.polls && polls != self.shard.given_up.load(Ordering::SeqCst)
     }
 
-    /// Whether the thread that polled last sleeps, and not in the library: what arrives is not looked at until it has slept enough.
-    /// Nobody needs the processor more than this thread does then.
+    /// Whether the thread that polled last sleeps in a call that is not the library's: what arrives would lie there until it comes
+    /// back, and taking it disturbs nobody.
     fn poller_sleeps(&self) -> bool {
         let poller = self.shard.poller.load(Ordering::Relaxed);
         poller != 0 && !self.shard.is_lookout() && is_asleep(poller)

@@ -170,7 +170,8 @@ impl Shard {
         let next = if is_lookout { Next::Called } else { Next::Guessed };
         let is_there = match mode {
             mode::TICKING | mode::RESTING => true,
-            // For want of packets who sends what is never answered may not be known to poll.
+            // A program that sends what nobody answers finds its queue never empty, so it takes no turns and does not count as one
+            // that polls.
             mode::LISTENING => state.endpoint.is_never_answered(qpn),
             _ => false,
         };
