@@ -18,8 +18,9 @@ use nix::{
     unistd::{Pid, gettid, setsid},
 };
 use std::{
-    ffi::CString,
-    fs, io,
+    ffi::{CString, OsStr},
+    fs,
+    io::{self, Read, Write},
     os::{
         fd::{AsRawFd, RawFd},
         unix::ffi::OsStrExt,
@@ -57,11 +58,18 @@ pub(crate) fn this_thread() -> i32 {
 }
 
 /// Whether a thread of this process sleeps until something happens (`proc_pid_stat(5)`, state S). False where the system does not
-/// say.
+/// say. Allocates nothing.
 pub(crate) fn is_asleep(tid: i32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/self/task/{tid}/stat")) else { return false };
-    // Behind the name, which may have parentheses of its own.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+    let mut path = io::Cursor::new([0; 48]);
+    if write!(path, "/proc/self/task/{tid}/stat").is_err() {
+        return false;
+    }
+    let path = OsStr::from_bytes(&path.get_ref()[..path.position() as usize]);
+    let mut stat = [0; 128];
+    let read = fs::File::open(path).and_then(|mut file| file.read(&mut stat));
+    // Behind the name, which is of 15 bytes at most and may have parentheses of its own; only numbers follow.
+    let found = read.map(|len| &stat[..len]).unwrap_or_default();
+    found.windows(3).rfind(|words| words.starts_with(b") ")).is_some_and(|words| words[2] == b'S')
 }
 
 /// What a thread of this process has had of processors; always the same where there is none of that number, or the system does not
@@ -228,6 +236,26 @@ mod tests {
         sys::wait::{WaitStatus, waitpid},
         unistd::{ForkResult, fork},
     };
+    use std::{sync::mpsc, thread};
+
+    #[test]
+    fn a_thread_is_asleep_while_it_waits() {
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let waiter = thread::Builder::new().name("a) S (b) R".to_owned());
+        let waiter = waiter.spawn(move || {
+            tell.send(this_thread()).unwrap();
+            let _ = ended.recv();
+        });
+        let tid = told.recv().unwrap();
+        while !is_asleep(tid) {
+            thread::yield_now();
+        }
+        assert!(!is_asleep(this_thread()), "it runs");
+        drop(end);
+        waiter.unwrap().join().unwrap();
+        assert!(!is_asleep(-1), "there is none of that number");
+    }
 
     #[test]
     fn a_forked_child_s_thread_has_a_number_of_its_own() {
