@@ -121,15 +121,20 @@ impl Hold {
 mod tests {
     use super::*;
 
-    /// What became of messages of 64 bytes, posted one each `every` after packets were looked for once: how many left together
-    /// each time.
-    fn batches(count: u32, every: Duration) -> Vec<u32> {
-        let (mut hold, looked) = (Hold::default(), Instant::from_nanos(1_000_000));
-        let (mut now, mut waiting, mut left) = (looked, 0, Vec::new());
-        for _ in 0..count {
+    /// When packets were looked for.
+    const LOOKED: Instant = Instant::from_nanos(1_000_000);
+
+    /// What became of messages of 64 bytes, posted one each `every`; packets were `looked` for once before them, or none are
+    /// expected, but something arrives before each `heard`th: how many left together each time.
+    fn batches(count: usize, every: Duration, looked: Option<Instant>, heard: usize) -> Vec<u32> {
+        let (mut hold, mut now, mut waiting, mut left) = (Hold::default(), LOOKED, 0, Vec::new());
+        for number in 0..count {
             now += every;
             waiting += 1;
-            if !hold.is_off() && hold.admits(now, Some(looked), (1, 64)) {
+            if number % heard == 0 {
+                hold.hear();
+            }
+            if !hold.is_off() && hold.admits(now, looked, (1, 64)) {
                 hold.add(now, (1, 64));
             } else {
                 hold.clear();
@@ -137,47 +142,36 @@ mod tests {
             }
         }
         left
+    }
+
+    /// Messages that peers answer.
+    fn answered(count: usize, every: Duration) -> Vec<u32> {
+        batches(count, every, Some(LOOKED), usize::MAX)
+    }
+
+    /// Messages that nobody answers, one each 300 ns.
+    fn unanswered(count: usize, heard: usize) -> Vec<u32> {
+        batches(count, Duration::from_nanos(300), None, heard)
     }
 
     #[test]
     fn a_long_row_leaves_in_batches_to_its_end() {
         // Fast ones fill batches; slow ones leave when the first of them has waited for long enough.
-        assert_eq!(batches(650, Duration::from_nanos(300)), [65; 10]);
-        assert_eq!(batches(510, Duration::from_micros(1)), [51; 10]);
-        assert_eq!(batches(170, Duration::from_micros(3)), [17; 10]);
-    }
-
-    /// How many leave together each time, of messages that nobody answers, posted every 300 ns; something arrives before each
-    /// `heard`th.
-    fn batches_without_answers(count: usize, heard: usize) -> Vec<u32> {
-        let (mut hold, mut now, mut waiting, mut left) =
-            (Hold::default(), Instant::from_nanos(1_000_000), 0, Vec::new());
-        for number in 0..count {
-            now += Duration::from_nanos(300);
-            waiting += 1;
-            if number % heard == 0 {
-                hold.hear();
-            }
-            if hold.admits(now, None, (1, 64)) {
-                hold.add(now, (1, 64));
-            } else {
-                hold.clear();
-                left.push(core::mem::take(&mut waiting));
-            }
-        }
-        left
+        assert_eq!(answered(650, Duration::from_nanos(300)), [65; 10]);
+        assert_eq!(answered(510, Duration::from_micros(1)), [51; 10]);
+        assert_eq!(answered(170, Duration::from_micros(3)), [17; 10]);
     }
 
     #[test]
     fn a_row_that_nobody_answers_leaves_in_batches_too_but_answers_do_not() {
-        assert_eq!(batches_without_answers(135, usize::MAX), [1, 1, 1, 1, 1, 65, 65]);
-        assert_eq!(batches_without_answers(40, 2), [1; 40], "two for each arrival");
-        assert_eq!(batches_without_answers(75, 10), [1, 1, 1, 1, 1, 65], "many for each");
+        assert_eq!(unanswered(135, usize::MAX), [1, 1, 1, 1, 1, 65, 65]);
+        assert_eq!(unanswered(40, 2), [1; 40], "two for each arrival");
+        assert_eq!(unanswered(75, 10), [1, 1, 1, 1, 1, 65], "many for each");
     }
 
     #[test]
     fn what_comes_now_and_then_does_not_wait_for_a_call() {
-        let left = batches(20, Duration::from_micros(20));
+        let left = answered(20, Duration::from_micros(20));
         assert_eq!(left[0], 3);
         assert!(left[1..].iter().all(|together| *together == 1), "{left:?}");
     }
