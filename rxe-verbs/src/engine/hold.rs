@@ -9,7 +9,7 @@ use rxe_core::time::Instant;
 const MOST: (u32, u64) = (64, 240 << 10);
 /// What a message counts as beside its bytes, where it is compared with what is under way, which counts packets so.
 const MESSAGE_COST: u64 = 64;
-/// Messages wait only if a call has looked for packets so short a time ago, and should not wait longer.
+/// Messages wait only if a call has looked for packets, or many have left in a row, so short a time ago; and should not wait longer.
 const LONGEST: Duration = Duration::from_micros(50);
 /// So many that leave together show that they are being posted in a row, however long that takes.
 const MANY: u32 = 16;
@@ -44,7 +44,7 @@ pub(super) struct Hold {
     posted: Instant,
     /// So many were, in a row.
     row: u32,
-    /// Something has arrived since.
+    /// Something has arrived since the last of those.
     heard: bool,
     /// Messages that are still sent at once.
     off: u32,
