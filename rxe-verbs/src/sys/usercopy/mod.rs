@@ -14,9 +14,8 @@
 //!
 //! **Placement contract** of [`write()`]: the last byte (the last eight if the range ends on a multiple of eight and is
 //! that long) is stored after all others have become visible. A reader that polls the last byte and then reads the rest
-//! in order (acquire) never sees an old byte. On x86-64 the rest is one or two string instructions, whose stores may
-//! become visible in any order among themselves but before any later store (Intel SDM vol. 3, "Fast-String Operation and
-//! Out-of-Order Stores").
+//! in order (acquire) never sees an old byte. On x86-64 stores become visible in the order of the program (Intel SDM vol. 3,
+//! "Memory Ordering"), and the last one is the last of the routine.
 
 mod kernel;
 mod region;
