@@ -22,6 +22,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `RXE_LINK=raw` | Ethernet frames in the place of UDP sockets, see [`net::LinkKind`] |
+//! | `RXE_LINK=memory` | Shared memory between processes of one host, see [`net::LinkKind`] |
 //! | `RXE_POLL=adaptive`, `busy`, `sleep` | how threads wait, see [`Polling`] |
 //! | `RXE_THREADS=N` | how many threads may work on packets, see [`ContextOptions::threads`] |
 //! | `RXE_PCAP=FILE` | record all packets as pcapng; `%p` in the name becomes the process's number |

@@ -247,6 +247,9 @@ impl Qp {
                 return Err(AddressError::Family { src: *src, dst: *dst }.into());
             }
         }
+        if let (Some(av), Some(peer)) = (&change.av, change.dest_qpn) {
+            self.context().0.stack.open_way(&self.shard, av, peer);
+        }
         self.shard.act(Acks::Wait, |state, view| {
             if matches!(change.state, Some(QpState::Reset | QpState::Error)) {
                 // These states forget what is owed.

@@ -104,6 +104,19 @@ enum LinkWish {
     Udp,
     /// Raw Ethernet frames: RoCE v1 and v2
     Raw,
+    /// UDP sockets, and shared memory between processes of this host, whose packets no capture of an interface shows
+    Memory,
+}
+
+impl LinkWish {
+    /// What `RXE_LINK` has for it.
+    const fn value(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Raw => "raw",
+            Self::Memory => "memory",
+        }
+    }
 }
 
 impl Wishes {
@@ -269,7 +282,7 @@ fn variables(wishes: &Wishes, config: &HostConfig) -> Result<Vec<(&'static str, 
         list.push(("RXE_PCAP", std::path::absolute(file)?.into()));
     }
     if let Some(link) = wishes.link {
-        list.push(("RXE_LINK", if link == LinkWish::Raw { "raw" } else { "udp" }.into()));
+        list.push(("RXE_LINK", link.value().into()));
     }
     list.extend(faults(wishes)?);
     if wishes.verbose {

@@ -9,6 +9,7 @@ mod direct;
 mod late;
 mod life;
 mod manage;
+mod memory;
 #[path = "../../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;
 mod shards;

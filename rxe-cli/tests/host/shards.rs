@@ -30,13 +30,13 @@ const THREADS: u8 = 3;
 const MESSAGE: usize = 10_000;
 
 /// A stack with a queue pair on each of several shards.
-struct Wide {
+pub(super) struct Wide {
     context: Context,
-    lanes: Vec<Lane>,
+    pub(super) lanes: Vec<Lane>,
 }
 
-struct Lane {
-    qp: Qp,
+pub(super) struct Lane {
+    pub(super) qp: Qp,
     cq: Cq,
     mr: Mr,
 }
@@ -52,7 +52,7 @@ impl Wide {
     }
 
     /// New queue pairs of a stack.
-    fn of(context: Context) -> Self {
+    pub(super) fn of(context: Context) -> Self {
         let pd = context.alloc_pd().unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let lane = |_| {
@@ -70,7 +70,7 @@ impl Wide {
 }
 
 impl Lane {
-    fn connect(&self, peer: &Self) {
+    pub(super) fn connect(&self, peer: &Self) {
         let none = QpChange::default();
         let access = Some(Access::REMOTE_WRITE | Access::REMOTE_READ);
         let init =
@@ -101,7 +101,7 @@ impl Lane {
     }
 
     /// Writes to the peer, reads it back, and compares.
-    fn trade(&self, peer: &Self, round: u64) {
+    pub(super) fn trade(&self, peer: &Self, round: u64) {
         let data: Vec<u8> =
             (0..MESSAGE as u64).map(|n| (n * 31 + round * 7 + n * round / 251) as u8).collect();
         self.mr.write_at(0, &data).unwrap();
@@ -118,7 +118,7 @@ impl Lane {
 }
 
 /// Each lane of `a` with the next one's of `b`: different shards.
-fn across<'a>(a: &'a Wide, b: &'a Wide) -> Vec<(&'a Lane, &'a Lane)> {
+pub(super) fn across<'a>(a: &'a Wide, b: &'a Wide) -> Vec<(&'a Lane, &'a Lane)> {
     let pairs: Vec<_> = a.lanes.iter().zip(b.lanes.iter().cycle().skip(1)).collect();
     for (one, other) in &pairs {
         one.connect(other);

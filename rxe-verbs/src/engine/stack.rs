@@ -36,7 +36,9 @@ use core::{
 };
 use rxe_core::{
     endpoint::{Acks, Endpoint, EndpointConfig},
+    num::Qpn,
     qp::{QpConfig, QpType},
+    work::AddressVector,
 };
 use slab::Slab;
 use smallvec::SmallVec;
@@ -274,6 +276,16 @@ impl Stack {
     /// The connection to the host service of the first shard, if it has one.
     pub(crate) fn companion<T: 'static>(&self) -> Option<&T> {
         self.first().companion.get()?.downcast_ref()
+    }
+
+    /// A queue pair of `shard`'s is about to talk to `peer` by `av`: if there is a shorter way than the network's, it is open from
+    /// now on.
+    pub(crate) fn open_way(&self, shard: &Arc<Shard>, av: &AddressVector, peer: Qpn) {
+        let place = self.places().find(|place| Arc::ptr_eq(&place.shard, shard));
+        let host = place.and_then(|place| place.companion.get()?.downcast_ref::<Host>());
+        if let Some(host) = host {
+            host.open_way((av.src, av.dst), peer.slot());
+        }
     }
 
     /// Whether it is this process's.

@@ -5,8 +5,8 @@ use crate::{
     error::OpenError,
     host::{self, Attachment, Host, LiveSettings},
     net::{
-        Capture, FaultLink, FaultLog, FaultPlan, GroupSockets, InprocNet, Link, LinkKind, RawLink, TapLink,
-        Trace, UdpConfig, UdpLink, fault::Outage,
+        Capture, FaultLink, FaultLog, FaultPlan, GroupSockets, Inbox, InprocNet, Link, LinkKind, MemoryLink,
+        RawLink, TapLink, Trace, UdpConfig, UdpLink, Ways, fault::Outage,
     },
     sys::process::network_namespace,
 };
@@ -80,7 +80,8 @@ pub(super) fn of_kind(
     config: &UdpConfig,
 ) -> Result<Box<dyn Link>, OpenError> {
     Ok(match kind {
-        LinkKind::Udp => Box::new(port),
+        // Who shares memory is of one host service.
+        LinkKind::Udp | LinkKind::Memory => Box::new(port),
         LinkKind::Raw => Box::new(RawLink::open(port, slot, shared, config)?),
     })
 }
@@ -97,12 +98,20 @@ pub(super) fn of_slot(
     let system = |action| move |source| OpenError::System { action, source };
     let config = host::member_config()?;
     let link = UdpLink::from_sockets(sockets, &config)?;
-    let link = of_kind(link, kind, (attachment.slot, true), &config)?;
+    let (link, ways): (Box<dyn Link>, _) = match attachment.inbox.take() {
+        Some(inbox) => {
+            let inbox = Inbox::open(inbox).map_err(system("map the memory for what other processes send"))?;
+            let ways = Ways::new(attachment.slot).map_err(system("open rtnetlink"))?;
+            let ways = Arc::new(ways);
+            (Box::new(MemoryLink::new(link, inbox, Arc::clone(&ways))), Some(ways))
+        }
+        None => (of_kind(link, kind, (attachment.slot, true), &config)?, None),
+    };
     let link = wrap(link).map_err(system("set up the faults"))?;
     let mailbox = Arc::new(Mailbox::new().map_err(system("make an event counter"))?);
     let (slot, of_host, settings) = (attachment.slot, Arc::clone(&mailbox), Arc::clone(settings));
     let connect: Connect = Box::new(move |shard| {
-        let host = Host::start(attachment, shard, &of_host, &settings)?;
+        let host = Host::start(attachment, shard, &of_host, &settings, ways)?;
         let companion: Companion = Box::new(host);
         Ok(companion)
     });

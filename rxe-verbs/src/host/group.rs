@@ -2,7 +2,10 @@
 
 use super::{memberships::leave_all, records::Records, vault::Deposit};
 use crate::{
-    net::{BufferSize, ConfigError, GroupSockets, OpenError, ROCE_PORT, Sharing, SlotTable, UdpConfig},
+    net::{
+        BufferSize, ConfigError, GroupSockets, InboxFiles, OpenError, ROCE_PORT, Sharing, SlotTable,
+        UdpConfig,
+    },
     sys::{
         kept::Kept,
         socket::{attach_reuseport_program, discard},
@@ -46,12 +49,14 @@ pub(crate) struct Member {
     pub(crate) v6: Option<Kept<OwnedFd>>,
     /// What its process has on record.
     pub(crate) records: Option<Records>,
+    /// Where it looks for what others have left, if it does.
+    pub(crate) inbox: Option<InboxFiles>,
 }
 
 impl Member {
     fn new(sockets: GroupSockets) -> Self {
         let [v4, v6] = [sockets.v4, sockets.v6].map(|fd| fd.map(|fd| Kept::new(out_of_the_way(fd))));
-        Self { v4, v6, records: None }
+        Self { v4, v6, records: None, inbox: None }
     }
 
     /// The sockets it has.
@@ -187,6 +192,18 @@ impl Group {
     pub(crate) fn put_records(&mut self, slot: u8, records: Option<Records>) -> Option<Records> {
         let place = *self.place.get(&slot)?;
         core::mem::replace(&mut self.members[place].records, records)
+    }
+
+    /// Where a slot's process looks from now on for what others have left.
+    pub(crate) fn put_inbox(&mut self, slot: u8, inbox: Option<InboxFiles>) {
+        if let Some(place) = self.place.get(&slot) {
+            self.members[*place].inbox = inbox;
+        }
+    }
+
+    /// Where it does.
+    pub(crate) fn inbox(&self, slot: u8) -> Option<&InboxFiles> {
+        self.members[*self.place.get(&slot)?].inbox.as_ref()
     }
 
     fn table(&self, family: Family) -> SlotTable {

@@ -30,6 +30,8 @@ pub(crate) const MAX_PACKET: usize = 4096 + 128;
 pub(crate) const FURTHER: u64 = 1;
 /// Another: the process hears frames, and so the connection requests of RoCE v1, which come to all who do.
 pub(crate) const FRAMES: u64 = 2;
+/// Another: the process takes what other processes of the host have for it from an inbox, and asks for theirs.
+pub(crate) const MEMORY: u64 = 4;
 /// First bytes of every connection.
 pub(crate) const MAGIC: [u8; 4] = *b"rxeh";
 /// Characters of a program's name that are kept.
@@ -43,7 +45,7 @@ pub(crate) struct Hello {
     pub(crate) oldest: u16,
     /// Newest version spoken.
     pub(crate) newest: u16,
-    /// Optional abilities and wishes, a bit each: [`FURTHER`], [`FRAMES`].
+    /// Optional abilities and wishes, a bit each: [`FURTHER`], [`FRAMES`], [`MEMORY`].
     pub(crate) features: u64,
     /// Release, for words only.
     pub(crate) release: String,
@@ -102,8 +104,8 @@ impl Hello {
     }
 }
 
-/// A slot for the client. Comes with the sockets (IPv4, IPv6, as `families` says), the vault's four descriptors and the
-/// records' memory; a rejoining client has all those.
+/// A slot for the client. Comes with the sockets (IPv4, IPv6, as `families` says), the vault's four descriptors the
+/// records' memory, and the inbox's two if the client has asked for one and one could be made; a rejoining client has all those.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Welcome {
     /// The version to speak.
@@ -241,6 +243,10 @@ pub(crate) enum ToService {
     Taken {
         request: u64,
     },
+    /// I am about to talk to the process with this slot: where does it look? Answered by `Inbox`.
+    Inbox {
+        slot: u8,
+    },
 }
 
 /// To a client.
@@ -278,6 +284,11 @@ pub(crate) enum ToClient {
     Whose {
         request: u64,
         yours: bool,
+    },
+    /// The inbox of the process with this slot. Comes with its two descriptors and the process's pidfd, or without where there is
+    /// none, or where one could not know that its process has died.
+    Inbox {
+        slot: u8,
     },
 }
 

@@ -12,7 +12,7 @@ use crate::sys::message::{FrameArrival, RecvRing};
 /// Largest datagram or frame a buffer must hold: a full run of merged packets, with what a raw link has in front.
 const RUN_BYTES: usize = MOST_BYTES + 128;
 /// Bytes of a run at most.
-const MOST_BYTES: usize = 65_536;
+pub(super) const MOST_BYTES: usize = 65_536;
 
 /// Packets from one sender to one address that arrived together: BTH to ICRC, laid end to end.
 #[derive(Clone, Copy, Debug)]
@@ -127,12 +127,17 @@ impl RecvBatch {
     /// Adds a copy of `run`; false if there is no room or it is longer than a buffer (64 KiB). For links that are not
     /// sockets.
     pub fn push(&mut self, run: &Run<'_>) -> bool {
-        let len = run.bytes.len();
+        let bytes = run.bytes;
+        self.push_with(Run { bytes: &[], ..*run }, bytes.len(), |buffer| buffer.copy_from_slice(bytes))
+    }
+
+    /// Adds a run of `len` bytes that `fill` puts into its buffer; false, and it is not called, as for [`Self::push`].
+    pub(super) fn push_with(&mut self, run: Run<'static>, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         if self.is_full() || len > MOST_BYTES {
             return false;
         }
-        self.ring.buffer_mut(self.used)[..len].copy_from_slice(run.bytes);
-        self.entries.push(Entry { run: Run { bytes: &[], ..*run }, buffer: self.used, start: 0, len });
+        fill(&mut self.ring.buffer_mut(self.used)[..len]);
+        self.entries.push(Entry { run, buffer: self.used, start: 0, len });
         self.used += 1;
         true
     }

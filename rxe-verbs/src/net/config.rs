@@ -68,10 +68,13 @@ pub enum LinkKind {
     Udp,
     /// Raw Ethernet frames ([`RawLink`](super::RawLink)): both RoCEs, with CAP_NET_RAW.
     Raw,
+    /// As [`Self::Udp`], but what goes to another process of this host's service goes through memory that both share: the same
+    /// packets, which no capture of an interface shows.
+    Memory,
 }
 
 impl LinkKind {
-    /// What `RXE_LINK` says: `udp` or `raw`; [`Self::Udp`] if it is not set or empty.
+    /// What `RXE_LINK` says: `udp`, `raw` or `memory`; [`Self::Udp`] if it is not set or empty.
     ///
     /// # Errors
     /// [`ConfigError`] for another value.
@@ -79,7 +82,8 @@ impl LinkKind {
         match &*variable("RXE_LINK").unwrap_or_default().to_string_lossy() {
             "" | "udp" => Ok(Self::Udp),
             "raw" => Ok(Self::Raw),
-            other => Err(ConfigError::new("RXE_LINK", other, "udp, raw")),
+            "memory" => Ok(Self::Memory),
+            other => Err(ConfigError::new("RXE_LINK", other, "udp, raw, memory")),
         }
     }
 }

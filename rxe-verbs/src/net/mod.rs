@@ -16,6 +16,7 @@ pub mod fault;
 pub(crate) mod file;
 pub mod inproc;
 pub mod interfaces;
+mod memory;
 mod raw;
 pub mod steer;
 pub mod tap;
@@ -33,6 +34,7 @@ pub use config::{BufferSize, ConfigError, Features, LinkKind, Sharing, UdpConfig
 pub use error::{Holder, OpenError, SendError};
 pub use fault::{FaultLink, FaultLog, FaultPlan};
 pub use inproc::{InprocLink, InprocNet};
+pub(crate) use memory::{Inbox, InboxFiles, MemoryLink, Ways};
 pub use raw::{RawDrops, RawLink};
 pub(crate) use steer::MAX_SERVICES;
 pub use steer::SlotTable;

@@ -1,6 +1,10 @@
 //! Memory that several processes share, seen as 64-bit words that are only ever accessed atomically.
 
-use super::{kept::Kept, unix::out_of_the_way};
+use super::{
+    kept::Kept,
+    unix::out_of_the_way,
+    usercopy::{Fault, Region},
+};
 use core::sync::atomic::AtomicU64;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::{
@@ -70,7 +74,13 @@ impl SharedFile {
         Ok(SharedWords { map, words })
     }
 
-    /// The same, to look at only: to store to these words is a fault.
+    /// Maps `words` words from word `first` on, which begins a page.
+    pub(crate) fn map_part(&self, first: usize, words: usize) -> io::Result<SharedWords> {
+        let map = MmapOptions::new().offset(first as u64 * 8).len(words * 8).map_raw(&*self.0)?;
+        Ok(SharedWords { map, words })
+    }
+
+    /// The same as [`Self::map`], to look at only: to store to these words is a fault.
     pub(crate) fn map_for_reading(&self, words: usize) -> io::Result<SharedWords> {
         let map = MmapOptions::new().len(words * 8).map_raw_read_only(&*self.0)?;
         Ok(SharedWords { map, words })
@@ -96,6 +106,30 @@ impl SharedWords {
         // SAFETY: the mapping is that long, aligned to a page, lives as long as `self`, cannot lose its pages (the file
         // is sealed), and nobody makes any other reference to it.
         unsafe { core::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>(), self.words) }
+    }
+
+    /// The bytes from word `first` on, to be copied to and from.
+    fn bytes_from(&self, first: usize) -> Result<Region, Fault> {
+        let len = self.words.checked_sub(first).ok_or(Fault)? * 8;
+        // SAFETY: they are within the mapping, which outlives the copy that the region is made for, and references to its words
+        // are to atomics only.
+        unsafe { Region::new(self.map.as_ptr() as usize + first * 8, len) }.ok_or(Fault)
+    }
+
+    /// Copies `bytes` to the words from `first` on. The last of them may keep what is left of it.
+    ///
+    /// # Errors
+    /// They are not all there, or the system has no memory for them.
+    pub(crate) fn store(&self, first: usize, bytes: &[u8]) -> Result<(), Fault> {
+        self.bytes_from(first)?.write(0, bytes)
+    }
+
+    /// Copies the words from `first` on to `bytes`, where nobody else can change them any more.
+    ///
+    /// # Errors
+    /// As [`Self::store`].
+    pub(crate) fn load(&self, first: usize, bytes: &mut [u8]) -> Result<(), Fault> {
+        self.bytes_from(first)?.read(0, bytes)
     }
 }
 

@@ -120,6 +120,11 @@ impl Event {
         Ok(Self(out_of_the_way(Self::open()?)))
     }
 
+    /// One that another process has made.
+    pub(crate) fn adopt(fd: OwnedFd) -> Self {
+        Self(out_of_the_way(fd))
+    }
+
     /// One that the program waits for.
     pub(crate) fn in_sight() -> io::Result<Self> {
         Ok(Self(in_sight(Self::open()?)))

@@ -288,8 +288,16 @@ impl AsFd for Listener {
 /// # Errors
 /// Whatever the system says; some sandboxes and kernels before 5.3 have none.
 pub(crate) fn own_pidfd() -> io::Result<OwnedFd> {
+    pidfd_of(std::process::id())
+}
+
+/// One for the process with that number.
+///
+/// # Errors
+/// As [`own_pidfd`], or there is no such process.
+pub(crate) fn pidfd_of(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers; a non-negative result is a descriptor that nobody else owns. pidfds are close-on-exec.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let fd = i32::try_from(fd).unwrap_or(-1);
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -447,10 +455,7 @@ mod tests {
         let (own, again) = (own_pidfd().unwrap(), own_pidfd().unwrap());
         assert!(same_process(own.as_fd(), again.as_fd()));
         let mut other = Command::new("sleep").arg("60").spawn().unwrap();
-        // SAFETY: no pointers; a non-negative result is a descriptor that nobody else owns.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, other.id(), 0) };
-        // SAFETY: see above.
-        let fd = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) };
+        let fd = pidfd_of(other.id()).unwrap();
         assert!(!same_process(own.as_fd(), fd.as_fd()));
         other.kill().unwrap();
         other.wait().unwrap();

@@ -9,7 +9,7 @@ use crate::{
 use benches::ends::{ALL, Result, Way, bring_up, loopback};
 use rxe_verbs::{
     CompChannel, Completion, Context, ContextOptions, Cq, EventError, Gid, Mr, Pd, Qp, QpCaps, QpInit,
-    QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    QpType, Qpn, RecvWr, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, net::LinkKind,
 };
 use serde_json::{Value, json};
 use std::{
@@ -42,7 +42,11 @@ struct Side {
 impl Side {
     /// `client` is the process whose number both addresses are made of.
     fn new(plan: Plan) -> Result<Self> {
-        let context = ContextOptions::new().alone().ticks(plan.ticks).open_address(loopback(1))?;
+        let options = ContextOptions::new().ticks(plan.ticks);
+        // Only processes of one host service share memory.
+        let by_memory = LinkKind::from_environment()? == LinkKind::Memory;
+        let options = if by_memory { options } else { options.alone() };
+        let context = options.open_address(loopback(1))?;
         let pd = context.alloc_pd()?;
         let queues = if plan.wire == Wire::Each { plan.connections } else { 1 };
         let entries = (plan.connections / queues * (RECEIVES + 16)) as u32;

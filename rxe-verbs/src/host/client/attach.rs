@@ -3,13 +3,15 @@
 use super::start::{self, StartError};
 use crate::{
     host::{
-        message::{FRAMES, FURTHER, Hello, MAX_MESSAGE, Role, ToClient, ToService, Welcome, decode, encode},
+        message::{
+            FRAMES, FURTHER, Hello, MAX_MESSAGE, MEMORY, Role, ToClient, ToService, Welcome, decode, encode,
+        },
         name::{NAME, connect_by_file},
         records::{Records, SlotRecords},
         settings::Settings,
         vault::Vault,
     },
-    net::{GroupSockets, LinkKind},
+    net::{GroupSockets, InboxFiles, LinkKind},
     sys::{
         poll,
         unix::{Channel, Received, out_of_the_way, own_pidfd},
@@ -85,6 +87,8 @@ pub(crate) struct Attachment {
     pub(super) channel: Channel,
     pub(super) vault: Vault,
     pub(super) records: SlotRecords,
+    /// Where it looks for what other processes have left, if it was given one.
+    pub(crate) inbox: Option<InboxFiles>,
     pub(super) program: Option<std::path::PathBuf>,
 }
 
@@ -139,6 +143,7 @@ const fn features_of(kind: LinkKind) -> u64 {
     match kind {
         LinkKind::Udp => 0,
         LinkKind::Raw => FRAMES,
+        LinkKind::Memory => MEMORY,
     }
 }
 
@@ -282,7 +287,7 @@ pub(super) fn receive(
 ) -> Result<Option<(ToClient, Vec<OwnedFd>)>, HostError> {
     let mut buffer = [0; MAX_MESSAGE];
     loop {
-        let received = channel.receive(&mut buffer, 3 + Vault::DESCRIPTORS);
+        let received = channel.receive(&mut buffer, 3 + Vault::DESCRIPTORS + InboxFiles::DESCRIPTORS);
         match received {
             Ok(Received::Message(len, fds)) => match decode(&buffer[..len]) {
                 Some(ToClient::Refused(reason)) => return Err(HostError::Refused(reason)),
@@ -306,13 +311,17 @@ impl Attachment {
         program: Option<&Path>,
         features: u64,
     ) -> Result<Self, HostError> {
-        let mut fds = fds.into_iter().map(out_of_the_way);
+        let mut fds = fds.into_iter().map(out_of_the_way).fuse();
         let mut next = || fds.next().ok_or(HostError::Silent);
         let v4 = if welcome.families.0 { Some(next()?) } else { None };
         let v6 = if welcome.families.1 { Some(next()?) } else { None };
         let vault = Vault::adopt([next()?, next()?, next()?, next()?]);
         let system = |source| HostError::System { action: "share memory with the rxe host service", source };
         let records = Records::adopt(next()?).and_then(|records| records.map()).map_err(system)?;
+        let inbox = match (fds.next(), fds.next()) {
+            (Some(memory), Some(event)) => Some(InboxFiles::adopt([memory, event]).map_err(system)?),
+            _ => None,
+        };
         Ok(Self {
             slot: welcome.slot,
             sockets: GroupSockets { v4, v6 },
@@ -321,6 +330,7 @@ impl Attachment {
             channel,
             vault,
             records,
+            inbox,
             program: program.map(Path::to_owned),
         })
     }

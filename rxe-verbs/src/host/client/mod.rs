@@ -2,6 +2,7 @@
 //! when one dies. Nothing of it is in the data path.
 
 mod attach;
+mod inbox;
 mod mads;
 mod observe;
 mod start;
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::{
     engine::{Mailbox, Shard, State, now},
+    net::Ways,
     regions::locked,
     sys::{
         fork::{generation, is_own},
@@ -36,7 +38,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak,
@@ -103,6 +105,7 @@ struct Shared {
     listeners: Mutex<HashMap<u32, Listener>>,
     answered: Condvar,
     verdicts: whose::Verdicts,
+    ways: Option<inbox::Asker>,
     stop: Event,
     stopped: AtomicBool,
 }
@@ -121,6 +124,7 @@ impl Host {
         shard: &Arc<Shard>,
         mailbox: &Arc<Mailbox>,
         settings: &Arc<LiveSettings>,
+        ways: Option<Arc<Ways>>,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             slot: attachment.slot,
@@ -135,6 +139,7 @@ impl Host {
             listeners: Mutex::default(),
             answered: Condvar::new(),
             verdicts: whose::Verdicts::default(),
+            ways: ways.map(inbox::Asker::new),
             stop: Event::new()?,
             stopped: AtomicBool::new(false),
         });
@@ -259,15 +264,15 @@ impl Shared {
             return Heard::Something;
         }
         match attach::receive(channel, Until::deadline(Instant::now() + PATIENCE)) {
-            Ok(Some((message, _))) => {
-                self.handle(channel, message);
+            Ok(Some((message, fds))) => {
+                self.handle(channel, message, fds);
                 Heard::Something
             }
             Ok(None) | Err(_) => Heard::Death,
         }
     }
 
-    fn handle(&self, channel: &Channel, message: ToClient) {
+    fn handle(&self, channel: &Channel, message: ToClient, fds: Vec<OwnedFd>) {
         match message {
             ToClient::Packet(packet) if packet.is_sound() => {
                 self.mailbox.put(packet.meta(), packet.bytes);
@@ -280,6 +285,7 @@ impl Shared {
                 }
             }
             ToClient::Settings(settings) => self.adopt(settings),
+            ToClient::Inbox { slot } => self.note_inbox(slot, fds),
             ToClient::Whose { request, yours } => self.verdicts.note(request, yours),
             _ => {}
         }
@@ -371,7 +377,7 @@ impl Shared {
         let channel = &*self.channel.read().unwrap_or_else(PoisonError::into_inner);
         while poll::wait(&[channel.as_fd()], Some(Duration::ZERO)).unwrap_or(0) != 0 {
             match attach::receive(channel, Until::deadline(Instant::now() + PATIENCE)) {
-                Ok(Some((message, _))) => self.handle(channel, message),
+                Ok(Some((message, fds))) => self.handle(channel, message, fds),
                 Ok(None) | Err(_) => return false,
             }
         }
@@ -395,7 +401,8 @@ impl Shared {
             stats.port = state.endpoint.port_stats().each().map(named).collect();
             let of_link = state.report().counters();
             let of_mailbox = [("handed_over", taken), ("dropped_mailbox_full", refused)];
-            stats.port.extend(of_link.chain(of_mailbox).map(named));
+            let of_memory = self.ways.iter().flat_map(inbox::Asker::counters);
+            stats.port.extend(of_link.chain(of_mailbox).chain(of_memory).map(named));
             let endpoint = &state.endpoint;
             stats.places = places(endpoint);
             let lane = |(lane, counters): (u8, LaneStats)| LaneReport {

@@ -71,7 +71,7 @@ impl Host {
 
 impl Shared {
     /// Says something that may be lost, if the service is too busy or gone.
-    fn mention(&self, message: &ToService) {
+    pub(super) fn mention(&self, message: &ToService) {
         let channel = self.channel.read().unwrap_or_else(PoisonError::into_inner);
         if channel.is_intact() {
             let _ = channel.send(&encode(message), &[]);

@@ -8,13 +8,13 @@ use super::{
 };
 use crate::{
     host::{
-        message::{FURTHER, Hello, MAGIC, Role, ToClient, Welcome, clean, encode},
+        message::{FURTHER, Hello, MAGIC, MEMORY, Role, ToClient, Welcome, clean, encode},
         records::Records,
         settings::Settings,
         slots::{Holder, Slot},
         vault::Vault,
     },
-    net::OpenError,
+    net::{InboxFiles, OpenError},
     sys::{
         kept::Kept,
         unix::{out_of_the_way, pid_of, same_process},
@@ -85,7 +85,8 @@ impl Service {
     /// Gives a waiting client a slot.
     fn admit(&mut self, key: usize) -> Result<(), End> {
         let Client { kind, peer, features, .. } = &mut self.clients[key];
-        let (pid, further) = (peer.pid, *features & FURTHER != 0);
+        let (pid, features) = (peer.pid, *features);
+        let further = features & FURTHER != 0;
         let Kind::Waiting { name, pidfd, version } = core::mem::replace(kind, Kind::New) else {
             return Ok(());
         };
@@ -109,6 +110,9 @@ impl Service {
                 return Err(End::Refused(error.to_string()));
             }
         };
+        // Without one it gets everything by its sockets.
+        let inbox = (features & MEMORY != 0).then(InboxFiles::new).and_then(Result::ok);
+        port.group.put_inbox(slot, inbox);
         port.group.drain(slot);
         self.presences.begin(slot, Contact::Connected(key));
         self.watch_death(slot, pidfd);
@@ -156,8 +160,23 @@ impl Service {
             fds.extend(sockets.fds());
             fds.extend(vault.descriptors());
             fds.push(records.as_fd());
+            fds.extend(sockets.inbox.iter().flat_map(InboxFiles::descriptors));
         }
         self.clients[key].channel.send(&encode(&welcome), &fds).map_err(|_| End::Gone)
+    }
+
+    /// Tells a process where another one looks for what is left for it.
+    pub(super) fn tell_inbox(&mut self, key: usize, slot: u8) {
+        let inbox = self.port.as_ref().and_then(|port| port.group.inbox(slot));
+        let fds = inbox.zip(self.presences.pidfd(slot)).map(|(inbox, owner)| {
+            let [memory, event] = inbox.descriptors();
+            [memory, event, owner]
+        });
+        let answer = encode(&ToClient::Inbox { slot });
+        // Not by the queue, which has no descriptors. If its socket is full it does without.
+        if let Some(client) = self.clients.get(key).filter(|client| client.queue.is_empty()) {
+            let _ = client.channel.send(&answer, fds.as_ref().map_or(&[], |fds| fds));
+        }
     }
 
     /// A process with a slot is back.

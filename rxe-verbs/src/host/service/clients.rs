@@ -192,6 +192,7 @@ impl Service {
                 self.answer(key, &ToClient::Whose { request, yours });
             }
             (ToService::Taken { request }, Kind::Member(_)) => self.answered.take(Instant::now(), request),
+            (ToService::Inbox { slot }, Kind::Member(_)) => self.tell_inbox(key, slot),
             (ToService::HandOn(packet), Kind::Member(slot)) => {
                 let slot = *slot;
                 if !packet.is_sound() {

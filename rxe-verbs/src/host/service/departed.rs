@@ -92,6 +92,7 @@ impl Service {
         self.listeners_changed();
         let Some(port) = &mut self.port else { return };
         self.counters.drained += port.group.drain(slot);
+        port.group.put_inbox(slot, None);
         let records = port.group.put_records(slot, None).and_then(|records| records.read().ok());
         self.courier.mourn(&records.unwrap_or_default());
         self.slots.give_back(Instant::now(), slot);

@@ -60,7 +60,7 @@ const BODY: usize = 12;
 
 /// The next station on the way to a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Hop {
+pub(in crate::net) struct Hop {
     pub ifindex: u32,
     pub own: Mac,
     pub next: Mac,
@@ -74,7 +74,7 @@ pub(super) struct Hop {
 
 /// Why there is none.
 #[derive(Debug)]
-pub(super) enum NoHop {
+pub(in crate::net) enum NoHop {
     /// The kernel is looking for it.
     Soon,
     /// It has not been found, or there is no way.
@@ -105,7 +105,7 @@ impl Entry {
 
 /// What the kernel has said.
 #[derive(Debug)]
-pub(super) struct Neighbours {
+pub(in crate::net) struct Neighbours {
     netlink: Kept<OwnedFd>,
     /// By source, destination and interface: on a host with several interfaces in one network the source decides.
     known: HashMap<(IpAddr, IpAddr, u32), Entry>,
@@ -118,7 +118,7 @@ impl Neighbours {
     ///
     /// # Errors
     /// What the system says, for instance in a sandbox without netlink.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(in crate::net) fn new() -> io::Result<Self> {
         let netlink = socket(
             AddressFamily::Netlink,
             SockType::Datagram,
@@ -133,7 +133,7 @@ impl Neighbours {
     ///
     /// The kernel's patience is ours: a search ends when it has given up, and then there is an error, and the next search a while
     /// later.
-    pub(super) fn hop(
+    pub(in crate::net) fn hop(
         &mut self,
         src: IpAddr,
         dst: IpAddr,

@@ -1,0 +1,339 @@
+//! An inbox: memory in which other processes of the host leave batches of packets for one, a lane each.
+//!
+//! A lane is a ring with one writer and one reader, so nobody waits for anybody, and a writer that dies leaves nothing half done: what
+//! it has not announced is not there. The reader believes nothing it reads: lengths are checked, and bytes are copied out before
+//! anybody looks at them.
+//!
+//! Layout, in words of 64 bits: a page with [`CLOSED`], [`RAISED`], [`DROPS`] and the marks of lanes that may have something
+//! ([`MARKS`]); then the lanes, a page with [`TAIL`] and [`HEAD`] and the ring in each. A record in the ring is [`RECORD`] words that
+//! describe a batch, then its bytes; it never goes around the end.
+
+use core::net::{IpAddr, Ipv6Addr};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rxe_core::wire::HeaderSeen;
+
+use crate::net::{RecvBatch, Run, Transmit, batch::MOST_BYTES};
+use crate::sys::{
+    kept::Kept,
+    poll,
+    shared::{SharedFile, SharedWords},
+    socket::Event,
+    unix::out_of_the_way,
+};
+
+/// Lanes: one for each slot of the host.
+const LANES: usize = 256;
+/// Words of a page.
+const PAGE: usize = 512;
+/// Words of a ring: 2 MiB, more than a process has under way to another one.
+const RING: usize = 1 << 18;
+/// Words of a lane.
+const LANE: usize = PAGE + RING;
+/// Words of an inbox. Only what is used of them takes memory.
+const INBOX: usize = PAGE + LANES * LANE;
+
+/// Places in the first page, each in a cache line of its own. Not 0: its owner reads it no more.
+const CLOSED: usize = 0;
+/// Not 0: its descriptor is readable.
+const RAISED: usize = 8;
+/// Batches that found no room.
+const DROPS: usize = 16;
+/// A bit for each lane.
+const MARKS: usize = 24;
+const MARK_WORDS: usize = LANES / 64;
+
+/// Places in a lane: words ever written, and words ever read.
+const TAIL: usize = 0;
+const HEAD: usize = 8;
+
+/// Words that describe a batch.
+const RECORD: usize = 8;
+/// In the place of a length: the next record is at the beginning of the ring.
+const SKIP: u32 = u32::MAX;
+/// TTL of packets that ask for the default.
+const DEFAULT_TTL: u8 = 64;
+
+/// What an inbox is passed on by.
+#[derive(Debug)]
+pub(crate) struct InboxFiles {
+    memory: SharedFile,
+    event: Kept<Event>,
+}
+
+impl InboxFiles {
+    /// Descriptors of an inbox.
+    pub(crate) const DESCRIPTORS: usize = 2;
+
+    /// A new one.
+    ///
+    /// # Errors
+    /// As [`SharedFile::new`], or no descriptors are left.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { memory: SharedFile::new("rxe-inbox", INBOX * 8)?, event: Kept::new(Event::new()?) })
+    }
+
+    /// One that another process has made.
+    ///
+    /// # Errors
+    /// As [`SharedFile::adopt`].
+    pub(crate) fn adopt([memory, event]: [OwnedFd; Self::DESCRIPTORS]) -> io::Result<Self> {
+        Ok(Self { memory: SharedFile::adopt(memory, INBOX * 8)?, event: Kept::new(Event::adopt(event)) })
+    }
+
+    /// To pass on.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
+        [self.memory.as_fd(), self.event.as_fd()]
+    }
+}
+
+/// The reader's end.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    words: SharedWords,
+    event: Kept<Event>,
+    /// Lanes that had more than there was room for.
+    left: [u64; MARK_WORDS],
+    /// The lane that is read first.
+    first: usize,
+}
+
+impl Inbox {
+    /// The inbox of this process.
+    ///
+    /// # Errors
+    /// The memory cannot be mapped.
+    pub(crate) fn open(files: InboxFiles) -> io::Result<Self> {
+        let words = files.memory.map(INBOX)?;
+        Ok(Self { words, event: files.event, left: [0; MARK_WORDS], first: 0 })
+    }
+
+    /// Readable while there is something.
+    pub(crate) fn arrivals(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Batches that found no room in it.
+    pub(crate) fn drops(&self) -> u64 {
+        self.words.words()[DROPS].load(Ordering::Relaxed)
+    }
+
+    /// Appends what there is, as far as there is room; how many runs.
+    pub(crate) fn take(&mut self, into: &mut RecvBatch) -> usize {
+        let words = self.words.words();
+        if words[RAISED].load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let before = into.len();
+        for (left, mark) in self.left.iter_mut().zip(&words[MARKS..]) {
+            *left |= mark.swap(0, Ordering::AcqRel);
+        }
+        while let Some(lane) = next_mark(&self.left, self.first) {
+            let all = take_lane(&self.words, PAGE + lane * LANE, into);
+            // The others come first next time.
+            self.first = (lane + 1) % LANES;
+            if !all {
+                break;
+            }
+            self.left[lane / 64] &= !(1 << (lane % 64));
+        }
+        if self.left == [0; MARK_WORDS] {
+            self.settle();
+        }
+        into.len() - before
+    }
+
+    /// Everything that was announced has been read: the descriptor is readable no more, unless something has come meanwhile.
+    fn settle(&self) {
+        let words = self.words.words();
+        words[RAISED].store(0, Ordering::SeqCst);
+        self.event.clear();
+        fence(Ordering::SeqCst);
+        if words[MARKS..][..MARK_WORDS].iter().any(|mark| mark.load(Ordering::SeqCst) != 0) {
+            words[RAISED].store(1, Ordering::SeqCst);
+            self.event.raise();
+        }
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.words.words()[CLOSED].store(1, Ordering::Release);
+    }
+}
+
+/// The first lane that is marked, from `from` on and around.
+fn next_mark(marks: &[u64; MARK_WORDS], from: usize) -> Option<usize> {
+    let of_word = |word: usize, mask: u64| {
+        let marks = marks[word % MARK_WORDS] & mask;
+        (marks != 0).then(|| (word * 64 + marks.trailing_zeros() as usize) % LANES)
+    };
+    let (word, above) = (from / 64, u64::MAX << (from % 64));
+    of_word(word, above)
+        .or_else(|| (word + 1..word + MARK_WORDS).find_map(|word| of_word(word, u64::MAX)))
+        .or_else(|| of_word(word, !above))
+}
+
+/// Appends what the lane has that begins at word `start`; false if there was no room for all.
+fn take_lane(inbox: &SharedWords, start: usize, into: &mut RecvBatch) -> bool {
+    let (places, ring) = inbox.words()[start..][..LANE].split_at(PAGE);
+    let tail = places[TAIL].load(Ordering::Acquire);
+    let mut head = places[HEAD].load(Ordering::Relaxed);
+    let mut all = true;
+    if tail.wrapping_sub(head) > RING as u64 {
+        head = tail;
+    }
+    while head != tail {
+        let at = head as usize % RING;
+        // No writer of ours leaves anything else, and one that does loses it.
+        let Some((len, next)) = measure(&ring[at..], tail.wrapping_sub(head)) else {
+            head = tail;
+            break;
+        };
+        if let Some(len) = len {
+            let record = &ring[at..][..next];
+            let Some(run) = run_of(record, len) else {
+                head = tail;
+                break;
+            };
+            let bytes = start + PAGE + at + RECORD;
+            // What cannot be read fails its checks.
+            if !into.push_with(run, len, |buffer| _ = inbox.load(bytes, buffer)) {
+                all = false;
+                break;
+            }
+        }
+        head = head.wrapping_add(next as u64);
+    }
+    places[HEAD].store(head, Ordering::Release);
+    all
+}
+
+/// Bytes of the batch at the beginning of `ring`, none for a jump to the beginning, and words to the next record; `None` if that is
+/// not within the `announced` words.
+fn measure(ring: &[AtomicU64], announced: u64) -> Option<(Option<usize>, usize)> {
+    let len = ring[0].load(Ordering::Relaxed) as u32;
+    let (len, words) = match len {
+        SKIP => (None, ring.len()),
+        len if len as usize > MOST_BYTES => return None,
+        len => (Some(len as usize), RECORD + words_of(len as usize)),
+    };
+    (words <= ring.len() && words as u64 <= announced).then_some((len, words))
+}
+
+/// Words of so many bytes, in whole cache lines.
+const fn words_of(bytes: usize) -> usize {
+    bytes.div_ceil(64) * 8
+}
+
+fn run_of(record: &[AtomicU64], len: usize) -> Option<Run<'static>> {
+    let word = |at: usize| record[at].load(Ordering::Relaxed);
+    let address =
+        |at: usize| Ipv6Addr::from_bits(u128::from(word(at)) << 64 | u128::from(word(at + 1))).to_canonical();
+    let (src, dst) = (address(2), address(4));
+    let segment_size = (word(0) >> 32) as usize;
+    let about = word(1);
+    (src.is_ipv4() == dst.is_ipv4() && segment_size != 0 && len != 0).then_some(Run {
+        src,
+        src_port: about as u16,
+        dst,
+        ifindex: 0,
+        tos: (about >> 16) as u8,
+        ttl: (about >> 24) as u8,
+        seen: HeaderSeen::Hidden,
+        segment_size: segment_size.min(len),
+        bytes: &[],
+    })
+}
+
+/// The words that describe a batch.
+fn describe(batch: &Transmit, len: usize) -> [u64; 6] {
+    let halves = |address: IpAddr| {
+        let bits = match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        [(bits >> 64) as u64, bits as u64]
+    };
+    let ttl = if batch.hop_limit == 0 { DEFAULT_TTL } else { batch.hop_limit };
+    let ([a, b], [c, d]) = (halves(batch.src), halves(batch.dst));
+    let about = u64::from(batch.source_port) | u64::from(batch.tos) << 16 | u64::from(ttl) << 24;
+    [len as u64 | (batch.segment_size as u64) << 32, about, a, b, c, d]
+}
+
+/// A writer's end of one lane of another process's inbox.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    /// The first page of the inbox,
+    common: SharedWords,
+    /// and the lane.
+    words: SharedWords,
+    event: Kept<Event>,
+    /// Readable once the process is dead.
+    owner: Kept<OwnedFd>,
+    /// Which lane it is.
+    slot: u8,
+}
+
+impl Lane {
+    /// The lane of the process with `slot` in the inbox of `owner`, a pidfd.
+    ///
+    /// # Errors
+    /// The memory cannot be mapped.
+    pub(super) fn open(files: InboxFiles, owner: OwnedFd, slot: u8) -> io::Result<Self> {
+        let InboxFiles { memory, event } = files;
+        let (common, words) = (memory.map(PAGE)?, memory.map_part(PAGE + usize::from(slot) * LANE, LANE)?);
+        Ok(Self { common, words, event, owner: Kept::new(out_of_the_way(owner)), slot })
+    }
+
+    /// Whether somebody will read what is written.
+    pub(super) fn is_alive(&self) -> bool {
+        self.common.words()[CLOSED].load(Ordering::Acquire) == 0
+            && self.owner.is_intact()
+            && poll::wait(&[self.owner.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready == 0)
+    }
+
+    /// Leaves a batch there. Without room it is lost, as it is where a socket's buffer is full.
+    pub(super) fn send(&mut self, batch: &Transmit, bytes: &[u8]) {
+        let common = self.common.words();
+        if self.write(batch, bytes).is_none() {
+            common[DROPS].fetch_add(1, Ordering::Relaxed);
+        }
+        let slot = usize::from(self.slot);
+        common[MARKS + slot / 64].fetch_or(1 << (slot % 64), Ordering::SeqCst);
+        if common[RAISED].swap(1, Ordering::SeqCst) == 0 {
+            self.event.raise();
+        }
+    }
+
+    fn write(&self, batch: &Transmit, bytes: &[u8]) -> Option<()> {
+        let (places, ring) = self.words.words().split_at(PAGE);
+        let head = places[HEAD].load(Ordering::Acquire);
+        let mut tail = places[TAIL].load(Ordering::Relaxed);
+        let need = RECORD + words_of(bytes.len());
+        let mut at = tail as usize % RING;
+        let end = RING - at;
+        let skipped = if end < need { end } else { 0 };
+        // A reader may have left anything there.
+        let free = (RING as u64).checked_sub(tail.wrapping_sub(head))?;
+        if free < (skipped + need) as u64 {
+            return None;
+        }
+        if skipped > 0 {
+            ring[at].store(u64::from(SKIP), Ordering::Relaxed);
+            (tail, at) = (tail.wrapping_add(skipped as u64), 0);
+        }
+        for (word, value) in ring[at..].iter().zip(describe(batch, bytes.len())) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.words.store(PAGE + at + RECORD, bytes).ok()?;
+        places[TAIL].store(tail.wrapping_add(need as u64), Ordering::Release);
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
