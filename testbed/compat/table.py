@@ -38,7 +38,8 @@ Python's HTTP server are no servers there, and an iperf3 server does not end; `n
 Nor does it know epoll, so it is `redis-cli` that comes from there.
 """
 TAIL = """
-With `(rxe run --rsockets)` a program's TCP sockets are rsockets; nobody listens by TCP there. `HOST` is another host: a network
+With `(rxe run --link memory)` both ends send to each other through shared memory. With `(rxe run --rsockets)` a program's TCP
+sockets are rsockets; nobody listens by TCP there. `HOST` is another host: a network
 namespace of its own. What became of each of pyverbs' tests is in [pyverbs.txt](pyverbs.txt).
 """
 
