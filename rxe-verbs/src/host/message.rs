@@ -104,7 +104,7 @@ impl Hello {
     }
 }
 
-/// A slot for the client. Comes with the sockets (IPv4, IPv6, as `families` says), the vault's four descriptors the
+/// A slot for the client. Comes with the sockets (IPv4, IPv6, as `families` says), the vault's four descriptors, the
 /// records' memory, and the inbox's two if the client has asked for one and one could be made; a rejoining client has all those.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Welcome {

@@ -36,8 +36,9 @@ impl Asker {
 }
 
 impl Host {
-    /// A queue pair is about to talk to one of the process with `slot`, from the first of `addresses` to the second. If that is a process of this host, and there is a way
-    /// to it through memory, it is open when this returns: no packet of the queue pair takes another one, and overtakes.
+    /// A queue pair is about to talk to one of the process with `slot`, from the first of `addresses` to the second. If that is a
+    /// process of this host, and there is a way to it through memory, that is open when this returns: no packet of the queue pair
+    /// takes another one and is overtaken.
     pub(crate) fn open_way(&self, addresses: (IpAddr, IpAddr), slot: u8) {
         let Some(asker) = self.shared.ways.as_ref().filter(|_| is_own(self.generation)) else { return };
         if !asker.ways.lacks(addresses, slot) {

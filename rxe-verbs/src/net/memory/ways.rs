@@ -17,6 +17,8 @@ const SLOT_BYTE: usize = 5;
 pub(crate) struct Ways {
     /// Top byte of our queue pair numbers.
     slot: u8,
+    /// Tell this host's addresses from others.
+    neighbours: Mutex<Neighbours>,
     known: Mutex<Known>,
     sent: AtomicU64,
     pub(super) received: AtomicU64,
@@ -24,8 +26,6 @@ pub(crate) struct Ways {
 
 #[derive(Debug)]
 struct Known {
-    /// Tells this host's addresses from others.
-    neighbours: Neighbours,
     /// Addresses of this host that queue pairs talk to.
     here: Vec<IpAddr>,
     /// By slot.
@@ -39,18 +39,19 @@ impl Ways {
     /// The system does not tell which addresses are this host's.
     pub(crate) fn new(slot: u8) -> io::Result<Self> {
         let lanes = (0..=u8::MAX).map(|_| None).collect();
-        let known = Known { neighbours: Neighbours::new()?, here: Vec::new(), lanes };
+        let known = Mutex::new(Known { here: Vec::new(), lanes });
         let (sent, received) = Default::default();
-        Ok(Self { slot, known: Mutex::new(known), sent, received })
+        Ok(Self { slot, neighbours: Mutex::new(Neighbours::new()?), known, sent, received })
     }
 
     /// Whether the host service is to be asked for the inbox of the process with `slot`, because a queue pair at `src` is about to
     /// talk to it at `dst`. Not if there is a way that leads to somebody; one that leads nowhere any more is forgotten.
     pub(crate) fn lacks(&self, (src, dst): (IpAddr, IpAddr), slot: u8) -> bool {
-        let known = &mut *self.known();
         // Asked again each time: an address may move to another host.
+        let is_here = lock(&self.neighbours).hop(src, dst, 0, None).is_ok_and(|hop| hop.local);
+        let known = &mut *lock(&self.known);
         known.here.retain(|here| *here != dst);
-        if !known.neighbours.hop(src, dst, 0, None).is_ok_and(|hop| hop.local) {
+        if !is_here {
             return false;
         }
         known.here.push(dst);
@@ -67,14 +68,14 @@ impl Ways {
     /// The memory cannot be mapped.
     pub(crate) fn open(&self, slot: u8, inbox: InboxFiles, owner: OwnedFd) -> io::Result<()> {
         let lane = Lane::open(inbox, owner, self.slot)?;
-        self.known().lanes[usize::from(slot)] = Some(lane);
+        lock(&self.known).lanes[usize::from(slot)] = Some(lane);
         Ok(())
     }
 
     /// Sends a batch, all of whose packets are for one slot, if there is a way.
     pub(super) fn send(&self, batch: &Transmit, bytes: &[u8]) -> bool {
         let Some(&slot) = bytes.get(SLOT_BYTE) else { return false };
-        let known = &mut *self.known();
+        let known = &mut *lock(&self.known);
         // Slots are the service's: at an address of another host the same may be somebody else's.
         let Some(lane) = known.lanes[usize::from(slot)].as_mut().filter(|_| known.here.contains(&batch.dst))
         else {
@@ -92,8 +93,9 @@ impl Ways {
             ("memory_received", self.received.load(Ordering::Relaxed)),
         ]
     }
+}
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// A lock whose holder panicked still guards consistent data: nothing panics half way through a change.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
