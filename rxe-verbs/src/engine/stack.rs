@@ -60,13 +60,11 @@ const BUFFER_PER_BYTE: usize = 4;
 /// the window to fill the next batches.
 const SEND_WINDOW_MOST: u32 = 384 * 1024;
 
-/// Turns without effect before a thread that polls offers the processor. That is more than pass in a round trip between two
-/// idle processors (about 25), which therefore never pays for it, and much less than the time slice of whoever waits for
-/// this processor.
+/// Turns without effect before a thread that polls offers the processor, or sleeps where others are known to want it. That is
+/// more than pass in a round trip between two idle processors (about 25), which therefore never pays for it, and much less than
+/// the time slice of whoever waits for this processor.
 const IDLE_TURNS: u32 = 64;
-/// The same where others are known to want the processor, and for how long at most a thread that polls sleeps then. It is
-/// woken by packets; in the place of sleeping it would lose the processor for milliseconds.
-const IDLE_TURNS_WANTED: u32 = 16;
+/// How long at most it sleeps then. It is woken by packets; in the place of sleeping it would lose the processor for milliseconds.
 const LONGEST_NAP: Duration = Duration::from_micros(200);
 
 /// How a stack is set up.
@@ -397,18 +395,15 @@ impl Stack {
     /// offered to others, of which one may be whom we wait for. Where nobody wants it we have it back at once. Where somebody
     /// computes, the call sleeps for a moment instead, until packets arrive. Says whether it did either.
     pub(crate) fn give_way(&self, set: ShardSet) -> bool {
-        let idle = self.idle_turns.load(Ordering::Relaxed);
-        if idle < IDLE_TURNS_WANTED {
+        if self.idle_turns.load(Ordering::Relaxed) < IDLE_TURNS {
             return false;
         }
         if self.wait.polling() != Polling::Busy && self.wait.is_wanted() {
             let fds: Fds<'_> = self.among(set).map(|shard| shard.arrivals()).collect();
             // A signal ends it: so be it.
             let _ = poll::wait(&fds, Some(LONGEST_NAP));
-        } else if idle >= IDLE_TURNS {
-            self.wait.offer();
         } else {
-            return false;
+            self.wait.offer();
         }
         true
     }

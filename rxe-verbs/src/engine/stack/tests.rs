@@ -108,8 +108,7 @@ fn fewer_shards_than_wanted_will_do() {
 fn a_processor_is_offered_only_after_many_empty_turns() {
     let net = InprocNet::new();
     let own = [10, 0, 0, 1].into();
-    // Where somebody else computes, others than these give way earlier.
-    let context = ContextOptions::new().polling(Polling::Busy).open_inproc(&net, &[own]).unwrap();
+    let context = ContextOptions::new().open_inproc(&net, &[own]).unwrap();
     let src = [10, 0, 0, 2].into();
     let mut stranger = net.attach(&[src], 1).unwrap();
     let stack = &context.0.stack;
