@@ -54,6 +54,9 @@ const HEAD: usize = 8;
 const RECORD: usize = 8;
 /// In the place of a length: the next record is at the beginning of the ring.
 const SKIP: u32 = u32::MAX;
+/// Of so many looks that find nothing one sees to it that the descriptor is not readable: a writer that was stopped before it raised
+/// it may do so long after its batch was read.
+const SETTLE_EVERY: u32 = 64;
 /// TTL of packets that ask for the default.
 const DEFAULT_TTL: u8 = 64;
 
@@ -99,6 +102,8 @@ pub(crate) struct Inbox {
     left: [u64; MARK_WORDS],
     /// The lane that is read first.
     first: usize,
+    /// Looks that have found nothing.
+    vain: u32,
 }
 
 impl Inbox {
@@ -108,7 +113,7 @@ impl Inbox {
     /// The memory cannot be mapped.
     pub(crate) fn open(files: InboxFiles) -> io::Result<Self> {
         let words = files.memory.map(INBOX)?;
-        Ok(Self { words, event: files.event, left: [0; MARK_WORDS], first: 0 })
+        Ok(Self { words, event: files.event, left: [0; MARK_WORDS], first: 0, vain: 0 })
     }
 
     /// Readable while there is something.
@@ -125,6 +130,10 @@ impl Inbox {
     pub(crate) fn take(&mut self, into: &mut RecvBatch) -> usize {
         let words = self.words.words();
         if words[RAISED].load(Ordering::Acquire) == 0 {
+            self.vain = self.vain.wrapping_add(1);
+            if self.vain.is_multiple_of(SETTLE_EVERY) {
+                self.settle();
+            }
             return 0;
         }
         let before = into.len();
@@ -276,6 +285,8 @@ pub(crate) struct Lane {
     owner: Kept<OwnedFd>,
     /// Which lane it is.
     slot: u8,
+    /// How much had been read when it was last written to.
+    read: u64,
 }
 
 impl Lane {
@@ -286,7 +297,7 @@ impl Lane {
     pub(super) fn open(files: InboxFiles, owner: OwnedFd, slot: u8) -> io::Result<Self> {
         let InboxFiles { memory, event } = files;
         let (common, words) = (memory.map(PAGE)?, memory.map_part(PAGE + usize::from(slot) * LANE, LANE)?);
-        Ok(Self { common, words, event, owner: Kept::new(out_of_the_way(owner)), slot })
+        Ok(Self { common, words, event, owner: Kept::new(out_of_the_way(owner)), slot, read: 0 })
     }
 
     /// Whether somebody will read what is written.
@@ -299,12 +310,17 @@ impl Lane {
     /// Leaves a batch there. Without room it is lost, as it is where a socket's buffer is full.
     pub(super) fn send(&mut self, batch: &Transmit, bytes: &[u8]) {
         let common = self.common.words();
+        let places = self.words.words();
+        let (head, tail) = (places[HEAD].load(Ordering::Relaxed), places[TAIL].load(Ordering::Relaxed));
         if self.write(batch, bytes).is_none() {
             common[DROPS].fetch_add(1, Ordering::Relaxed);
         }
         let slot = usize::from(self.slot);
         common[MARKS + slot / 64].fetch_or(1 << (slot % 64), Ordering::SeqCst);
-        if common[RAISED].swap(1, Ordering::SeqCst) == 0 {
+        // Whoever said that it raises the descriptor may have died before it did.
+        let unread = head == self.read && head != tail;
+        self.read = head;
+        if common[RAISED].swap(1, Ordering::SeqCst) == 0 || unread {
             self.event.raise();
         }
     }

@@ -158,6 +158,31 @@ fn nobody_sleeps_while_something_is_there() {
     assert_eq!(taken as u64 + inbox.drops(), 2 * EACH as u64);
 }
 
+/// A writer died after it had said that it would wake the reader; another was stopped for long before it did.
+#[test]
+fn a_wake_up_that_is_lost_or_late_does_no_harm() {
+    let (mut inbox, mut lanes) = inbox_and_lanes(&[5, 6]);
+    lanes[0].send(&batch("10.0.0.2", 64), &[1]);
+    inbox.event.clear();
+    lanes[1].send(&batch("10.0.0.2", 64), &[2]);
+    assert!(!is_readable(&inbox), "nobody knows yet");
+    lanes[1].send(&batch("10.0.0.2", 64), &[3]);
+    assert!(is_readable(&inbox), "nothing was read between the two");
+    assert_eq!(take(&mut inbox), [[1], [2], [3]]);
+    assert!(!is_readable(&inbox));
+
+    lanes[0].event.raise();
+    let mut looks = 0;
+    while is_readable(&inbox) {
+        assert!(take(&mut inbox).is_empty());
+        looks += 1;
+        assert!(looks <= SETTLE_EVERY, "whoever sleeps on it is woken for ever");
+    }
+    lanes[1].send(&batch("10.0.0.2", 64), &[4]);
+    assert!(is_readable(&inbox));
+    assert_eq!(take(&mut inbox), [[4]]);
+}
+
 /// Whatever somebody has written there: no panic, no way out of the lane, and the others go on.
 #[test]
 fn rubbish_in_a_lane_is_thrown_away() {
