@@ -2,11 +2,11 @@
 //! dies, the service still knows whom to tell.
 
 use super::message::Listen;
-use crate::sys::shared::{SharedFile, SharedWords};
+use crate::sys::shared::{SharedFile, SharedWords, address_of_words, words_of_address};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::{
     io,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
@@ -54,8 +54,8 @@ pub struct Connection {
 impl Connection {
     fn words(&self) -> [u64; 10] {
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-        let [a, b] = halves(self.local);
-        let [c, d] = halves(self.remote);
+        let [a, b] = words_of_address(self.local);
+        let [c, d] = words_of_address(self.remote);
         [
             LIVE,
             pair(self.local_comm_id, self.remote_comm_id),
@@ -84,26 +84,13 @@ impl Connection {
             local_qpn,
             remote_qpn,
             transaction: words[3],
-            local: address([words[4], words[5]]),
-            remote: address([words[6], words[7]]),
+            local: address_of_words([words[4], words[5]]),
+            remote: address_of_words([words[6], words[7]]),
             ifindex,
             pkey: (rest >> 8) as u16,
             tos: rest as u8,
         })
     }
-}
-
-/// IPv4 addresses in their IPv6 form.
-fn halves(address: IpAddr) -> [u64; 2] {
-    let bits = match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
-    };
-    [(bits >> 64) as u64, bits as u64]
-}
-
-fn address([high, low]: [u64; 2]) -> IpAddr {
-    Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
 }
 
 /// The file with the records of one process: it alone can write to it, and the host service reads them when it has died.
@@ -231,7 +218,7 @@ impl Register {
         let Some(entry) = self.entry(index).filter(|_| index < REGISTER_ENTRIES) else { return };
         entry[0].store(0, Ordering::Release);
         let Some((slot, token, listen)) = listener else { return };
-        let [high, low] = listen.address.map_or([0, 0], halves);
+        let [high, low] = listen.address.map_or([0, 0], words_of_address);
         let flags = u64::from(listen.reuse) << 1 | u64::from(listen.address.is_some());
         let values = [LIVE, u64::from(slot) << 32 | u64::from(token), listen.service_id, high, low, flags];
         for (word, value) in entry.iter().zip(values).skip(1) {
@@ -259,7 +246,7 @@ impl Register {
             let there = flags & 1 != 0;
             let listen = Listen {
                 service_id: word(2),
-                address: there.then(|| address([word(3), word(4)])),
+                address: there.then(|| address_of_words([word(3), word(4)])),
                 reuse: flags & 2 != 0,
             };
             Some((u8::try_from(who >> 32).ok()?, who as u32, listen))

@@ -5,7 +5,10 @@ use super::{
     unix::out_of_the_way,
     usercopy::{Fault, Region},
 };
-use core::sync::atomic::AtomicU64;
+use core::{
+    net::{IpAddr, Ipv6Addr},
+    sync::atomic::AtomicU64,
+};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::{
     memfd::{MFdFlags, memfd_create},
@@ -131,6 +134,20 @@ impl SharedWords {
     pub(crate) fn load(&self, first: usize, bytes: &mut [u8]) -> Result<(), Fault> {
         self.bytes_from(first)?.read(0, bytes)
     }
+}
+
+/// An address as two words; those of IPv4 in their IPv6 form.
+pub(crate) fn words_of_address(address: IpAddr) -> [u64; 2] {
+    let bits = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    [(bits >> 64) as u64, bits as u64]
+}
+
+/// The address that two words are.
+pub(crate) fn address_of_words([high, low]: [u64; 2]) -> IpAddr {
+    Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@
 //! ([`MARKS`]); then the lanes, a page with [`TAIL`] and [`HEAD`] and the ring in each. A record in the ring is [`RECORD`] words that
 //! describe a batch, then its bytes; it never goes around the end.
 
-use core::net::{IpAddr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,9 +17,10 @@ use rxe_core::wire::HeaderSeen;
 
 use crate::net::{RecvBatch, Run, Transmit, batch::MOST_BYTES};
 use crate::sys::{
+    fork::{generation, is_own},
     kept::Kept,
     poll,
-    shared::{SharedFile, SharedWords},
+    shared::{SharedFile, SharedWords, address_of_words, words_of_address},
     socket::Event,
     unix::out_of_the_way,
 };
@@ -98,6 +98,8 @@ impl InboxFiles {
 pub(crate) struct Inbox {
     words: SharedWords,
     event: Kept<Event>,
+    /// Of the process that reads it: a forked child has it, too, and does not.
+    generation: u32,
     /// Lanes that had more than there was room for.
     left: [u64; MARK_WORDS],
     /// The lane that is read first.
@@ -113,7 +115,14 @@ impl Inbox {
     /// The memory cannot be mapped.
     pub(crate) fn open(files: InboxFiles) -> io::Result<Self> {
         let words = files.memory.map(INBOX)?;
-        Ok(Self { words, event: files.event, left: [0; MARK_WORDS], first: 0, vain: 0 })
+        Ok(Self {
+            words,
+            event: files.event,
+            generation: generation(),
+            left: [0; MARK_WORDS],
+            first: 0,
+            vain: 0,
+        })
     }
 
     /// Readable while there is something.
@@ -170,7 +179,9 @@ impl Inbox {
 
 impl Drop for Inbox {
     fn drop(&mut self) {
-        self.words.words()[CLOSED].store(1, Ordering::Release);
+        if is_own(self.generation) {
+            self.words.words()[CLOSED].store(1, Ordering::Release);
+        }
     }
 }
 
@@ -240,9 +251,7 @@ const fn words_of(bytes: usize) -> usize {
 
 fn run_of(record: &[AtomicU64], len: usize) -> Option<Run<'static>> {
     let word = |at: usize| record[at].load(Ordering::Relaxed);
-    let address =
-        |at: usize| Ipv6Addr::from_bits(u128::from(word(at)) << 64 | u128::from(word(at + 1))).to_canonical();
-    let (src, dst) = (address(2), address(4));
+    let [src, dst] = [2, 4].map(|at| address_of_words([word(at), word(at + 1)]));
     let segment_size = (word(0) >> 32) as usize;
     let about = word(1);
     (src.is_ipv4() == dst.is_ipv4() && segment_size != 0 && len != 0).then_some(Run {
@@ -260,15 +269,8 @@ fn run_of(record: &[AtomicU64], len: usize) -> Option<Run<'static>> {
 
 /// The words that describe a batch.
 fn describe(batch: &Transmit, len: usize) -> [u64; 6] {
-    let halves = |address: IpAddr| {
-        let bits = match address {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-            IpAddr::V6(v6) => v6.to_bits(),
-        };
-        [(bits >> 64) as u64, bits as u64]
-    };
     let ttl = if batch.hop_limit == 0 { DEFAULT_TTL } else { batch.hop_limit };
-    let ([a, b], [c, d]) = (halves(batch.src), halves(batch.dst));
+    let ([a, b], [c, d]) = (words_of_address(batch.src), words_of_address(batch.dst));
     let about = u64::from(batch.source_port) | u64::from(batch.tos) << 16 | u64::from(ttl) << 24;
     [len as u64 | (batch.segment_size as u64) << 32, about, a, b, c, d]
 }

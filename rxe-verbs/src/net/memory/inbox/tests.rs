@@ -1,6 +1,8 @@
 use super::*;
 use crate::sys::unix::own_pidfd;
 use core::sync::atomic::AtomicBool;
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
 use std::thread;
 
 const SRC: &str = "10.0.0.1";
@@ -213,6 +215,16 @@ fn rubbish_in_a_lane_is_thrown_away() {
 fn a_lane_to_nobody_is_known() {
     let (inbox, lanes) = inbox_and_lanes(&[1]);
     assert!(lanes[0].is_alive());
+    // SAFETY: the child allocates nothing, takes no lock of another thread, and does not return.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            drop(inbox);
+            // SAFETY: ends the process without the harness's handlers.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => _ = waitpid(child, None).unwrap(),
+    }
+    assert!(lanes[0].is_alive(), "a forked child is not its owner");
     drop(inbox);
     assert!(!lanes[0].is_alive(), "its owner has said so");
 
