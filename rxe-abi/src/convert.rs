@@ -227,7 +227,7 @@ pub(crate) fn qp_attr(now: &QpAttrs, caps: &QpCaps) -> QpAttr {
         max_rd_atomic: now.max_rd_atomic,
         max_dest_rd_atomic: now.max_dest_rd_atomic,
         min_rnr_timer: now.min_rnr_timer,
-        port_num: now.port,
+        port_num: 1,
         timeout: now.timeout,
         retry_cnt: now.retry_count,
         rnr_retry: now.rnr_retry,

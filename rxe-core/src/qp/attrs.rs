@@ -192,8 +192,8 @@ pub struct QpChange {
     pub dest_qpn: Option<Qpn>,
 }
 
-/// Present attributes of a queue pair (ibv_query_qp).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Present attributes of a queue pair (ibv_query_qp); its port is 1.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct QpAttrs {
     /// State.
     pub state: QpState,
@@ -203,8 +203,6 @@ pub struct QpAttrs {
     pub access: Access,
     /// Index into the P_Key table.
     pub pkey_index: u16,
-    /// Physical port, 1.
-    pub port: u8,
     /// Queue key.
     pub qkey: Qkey,
     /// The way to the peer; set from RTR on for connected services.
@@ -233,30 +231,4 @@ pub struct QpAttrs {
     pub alternate: Option<AddressVector>,
     /// The peer.
     pub dest_qpn: Qpn,
-}
-
-impl Default for QpAttrs {
-    fn default() -> Self {
-        Self {
-            state: QpState::Reset,
-            sqd_notify: false,
-            access: Access::empty(),
-            pkey_index: 0,
-            port: 1,
-            qkey: Qkey(0),
-            av: None,
-            path_mtu: Mtu::M256,
-            timeout: 0,
-            retry_count: 0,
-            rnr_retry: 0,
-            rq_psn: Psn::new(0),
-            sq_psn: Psn::new(0),
-            max_rd_atomic: 0,
-            max_dest_rd_atomic: 0,
-            min_rnr_timer: 0,
-            migration: 0,
-            alternate: None,
-            dest_qpn: Qpn::new(0),
-        }
-    }
 }

@@ -109,7 +109,6 @@ fn merge(now: &QpAttrs, change: &QpChange, to: QpState) -> QpAttrs {
         sqd_notify,
         access: change.access.unwrap_or(now.access),
         pkey_index: change.pkey_index.unwrap_or(now.pkey_index),
-        port: change.port.unwrap_or(now.port),
         qkey: change.qkey.unwrap_or(now.qkey),
         av: change.av.or(now.av),
         path_mtu: change.path_mtu.unwrap_or(now.path_mtu),

@@ -1,7 +1,10 @@
 //! The table itself: rows of (kinds, from, to) with what each requires and allows.
 
-use super::super::attrs::{QpChange, QpState, QpType};
-use alloc::string::String;
+use super::super::attrs::{
+    QpChange, QpState,
+    QpType::{self, Gsi, Rc, Uc, Ud, XrcInitiator, XrcTarget},
+};
+use alloc::{string::String, vec::Vec};
 use bitflags::bitflags;
 
 bitflags! {
@@ -57,14 +60,7 @@ impl AttrMask {
     /// The names, comma-separated, in the order of ibv_qp_attr_mask; empty for none.
     #[must_use]
     pub fn names(self) -> String {
-        let mut out = String::new();
-        for (name, _) in self.iter_names() {
-            if !out.is_empty() {
-                out.push_str(", ");
-            }
-            out.push_str(name);
-        }
-        out
+        self.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -99,35 +95,9 @@ impl QpChange {
     }
 }
 
-bitflags! {
-    /// A set of queue pair kinds.
-    #[derive(Clone, Copy, PartialEq, Eq)]
-    struct Kinds: u8 {
-        const RC = 1;
-        const UC = 1 << 1;
-        const UD = 1 << 2;
-        const INITIATOR = 1 << 3;
-        const TARGET = 1 << 4;
-        const GSI = 1 << 5;
-    }
-}
-
-impl Kinds {
-    const DATAGRAM: Self = Self::UD.union(Self::GSI);
-    const CONNECTED: Self = Self::RC.union(Self::UC).union(Self::XRC);
-    const XRC: Self = Self::INITIATOR.union(Self::TARGET);
-
-    const fn of(qp_type: QpType) -> Self {
-        match qp_type {
-            QpType::Rc => Self::RC,
-            QpType::Uc => Self::UC,
-            QpType::Ud => Self::UD,
-            QpType::XrcInitiator => Self::INITIATOR,
-            QpType::XrcTarget => Self::TARGET,
-            QpType::Gsi => Self::GSI,
-        }
-    }
-}
+const CONNECTED: &[QpType] = &[Rc, Uc, XrcInitiator, XrcTarget];
+const DATAGRAM: &[QpType] = &[Ud, Gsi];
+const EVERY: &[QpType] = &[Rc, Uc, Ud, XrcInitiator, XrcTarget, Gsi];
 
 /// What a transition asks for besides [`AttrMask::STATE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,14 +108,20 @@ pub struct Rule {
     pub optional: AttrMask,
 }
 
-struct Row {
-    kinds: Kinds,
+pub(super) struct Row {
+    kinds: &'static [QpType],
     from: QpState,
     to: QpState,
     rule: Rule,
 }
 
-const fn row(kinds: Kinds, from: QpState, to: QpState, required: AttrMask, optional: AttrMask) -> Row {
+const fn row(
+    kinds: &'static [QpType],
+    from: QpState,
+    to: QpState,
+    required: AttrMask,
+    optional: AttrMask,
+) -> Row {
     Row { kinds, from, to, rule: Rule { required, optional } }
 }
 
@@ -166,60 +142,43 @@ const RESPONDER_PATH: AttrMask =
 const RTR_OPTIONAL: AttrMask = attrs!(ALT_PATH | ACCESS_FLAGS | PKEY_INDEX);
 const REQUESTER: AttrMask = attrs!(TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC);
 const DRAINED: AttrMask = attrs!(AV | ALT_PATH | ACCESS_FLAGS | PKEY_INDEX | PATH_MIG_STATE);
+const SQD_REQUESTER: AttrMask =
+    DRAINED.union(attrs!(PORT | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC));
+const SQD_RESPONDER: AttrMask = DRAINED.union(attrs!(PORT | TIMEOUT | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER));
 
 /// All transitions but those to RESET and to the error state, which every kind takes from every state with no attributes.
 /// IBTA vol. 1, table 96 as Linux's core reads it; SQE exists for UC and datagrams only.
 static TABLE: &[Row] = {
     use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
     &[
-        row(Kinds::CONNECTED, Reset, Init, attrs!(PKEY_INDEX | PORT | ACCESS_FLAGS), NONE),
-        row(Kinds::UD, Reset, Init, attrs!(PKEY_INDEX | PORT | QKEY), NONE),
-        row(Kinds::GSI, Reset, Init, attrs!(PKEY_INDEX | QKEY), NONE),
-        row(Kinds::CONNECTED, Init, Init, NONE, attrs!(PKEY_INDEX | PORT | ACCESS_FLAGS)),
-        row(Kinds::UD, Init, Init, NONE, attrs!(PKEY_INDEX | PORT | QKEY)),
-        row(Kinds::GSI, Init, Init, NONE, attrs!(PKEY_INDEX | QKEY)),
-        row(Kinds::RC.union(Kinds::TARGET), Init, Rtr, RESPONDER_PATH, RTR_OPTIONAL),
-        row(Kinds::UC.union(Kinds::INITIATOR), Init, Rtr, PATH, RTR_OPTIONAL),
-        row(Kinds::DATAGRAM, Init, Rtr, NONE, attrs!(PKEY_INDEX | QKEY)),
-        row(Kinds::RC, Rtr, Rts, REQUESTER, LIVE_RESPONDER),
-        row(Kinds::UC, Rtr, Rts, AttrMask::SQ_PSN, LIVE),
-        row(Kinds::INITIATOR, Rtr, Rts, REQUESTER, LIVE),
-        row(Kinds::TARGET, Rtr, Rts, attrs!(TIMEOUT | SQ_PSN), LIVE_RESPONDER),
-        row(Kinds::DATAGRAM, Rtr, Rts, AttrMask::SQ_PSN, LIVE_DATAGRAM),
-        row(Kinds::RC.union(Kinds::TARGET), Rts, Rts, NONE, LIVE_RESPONDER),
-        row(Kinds::UC.union(Kinds::INITIATOR), Rts, Rts, NONE, LIVE),
-        row(Kinds::DATAGRAM, Rts, Rts, NONE, LIVE_DATAGRAM),
-        row(Kinds::all(), Rts, Sqd, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
-        row(
-            Kinds::RC,
-            Sqd,
-            Sqd,
-            NONE,
-            DRAINED
-                .union(attrs!(PORT | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC))
-                .union(attrs!(MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER)),
-        ),
-        row(Kinds::UC, Sqd, Sqd, NONE, DRAINED),
-        row(
-            Kinds::INITIATOR,
-            Sqd,
-            Sqd,
-            NONE,
-            DRAINED.union(attrs!(PORT | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC)),
-        ),
-        row(
-            Kinds::TARGET,
-            Sqd,
-            Sqd,
-            NONE,
-            DRAINED.union(attrs!(PORT | TIMEOUT | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER)),
-        ),
-        row(Kinds::DATAGRAM, Sqd, Sqd, NONE, attrs!(PKEY_INDEX | QKEY)),
-        row(Kinds::RC.union(Kinds::TARGET), Sqd, Rts, NONE, LIVE_RESPONDER),
-        row(Kinds::UC.union(Kinds::INITIATOR), Sqd, Rts, NONE, LIVE),
-        row(Kinds::DATAGRAM, Sqd, Rts, NONE, LIVE_DATAGRAM),
-        row(Kinds::UC, Sqe, Rts, NONE, attrs!(CUR_STATE | ACCESS_FLAGS)),
-        row(Kinds::DATAGRAM, Sqe, Rts, NONE, LIVE_DATAGRAM),
+        row(CONNECTED, Reset, Init, attrs!(PKEY_INDEX | PORT | ACCESS_FLAGS), NONE),
+        row(&[Ud], Reset, Init, attrs!(PKEY_INDEX | PORT | QKEY), NONE),
+        row(&[Gsi], Reset, Init, attrs!(PKEY_INDEX | QKEY), NONE),
+        row(CONNECTED, Init, Init, NONE, attrs!(PKEY_INDEX | PORT | ACCESS_FLAGS)),
+        row(&[Ud], Init, Init, NONE, attrs!(PKEY_INDEX | PORT | QKEY)),
+        row(&[Gsi], Init, Init, NONE, attrs!(PKEY_INDEX | QKEY)),
+        row(&[Rc, XrcTarget], Init, Rtr, RESPONDER_PATH, RTR_OPTIONAL),
+        row(&[Uc, XrcInitiator], Init, Rtr, PATH, RTR_OPTIONAL),
+        row(DATAGRAM, Init, Rtr, NONE, attrs!(PKEY_INDEX | QKEY)),
+        row(&[Rc], Rtr, Rts, REQUESTER, LIVE_RESPONDER),
+        row(&[Uc], Rtr, Rts, AttrMask::SQ_PSN, LIVE),
+        row(&[XrcInitiator], Rtr, Rts, REQUESTER, LIVE),
+        row(&[XrcTarget], Rtr, Rts, attrs!(TIMEOUT | SQ_PSN), LIVE_RESPONDER),
+        row(DATAGRAM, Rtr, Rts, AttrMask::SQ_PSN, LIVE_DATAGRAM),
+        row(&[Rc, XrcTarget], Rts, Rts, NONE, LIVE_RESPONDER),
+        row(&[Uc, XrcInitiator], Rts, Rts, NONE, LIVE),
+        row(DATAGRAM, Rts, Rts, NONE, LIVE_DATAGRAM),
+        row(EVERY, Rts, Sqd, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
+        row(&[Rc], Sqd, Sqd, NONE, SQD_REQUESTER.union(SQD_RESPONDER)),
+        row(&[Uc], Sqd, Sqd, NONE, DRAINED),
+        row(&[XrcInitiator], Sqd, Sqd, NONE, SQD_REQUESTER),
+        row(&[XrcTarget], Sqd, Sqd, NONE, SQD_RESPONDER),
+        row(DATAGRAM, Sqd, Sqd, NONE, attrs!(PKEY_INDEX | QKEY)),
+        row(&[Rc, XrcTarget], Sqd, Rts, NONE, LIVE_RESPONDER),
+        row(&[Uc, XrcInitiator], Sqd, Rts, NONE, LIVE),
+        row(DATAGRAM, Sqd, Rts, NONE, LIVE_DATAGRAM),
+        row(&[Uc], Sqe, Rts, NONE, attrs!(CUR_STATE | ACCESS_FLAGS)),
+        row(DATAGRAM, Sqe, Rts, NONE, LIVE_DATAGRAM),
     ]
 };
 
@@ -229,13 +188,10 @@ pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
     if matches!(to, QpState::Reset | QpState::Error) {
         return Some(Rule { required: NONE, optional: NONE });
     }
-    let kind = Kinds::of(qp_type);
-    TABLE.iter().find(|row| row.kinds.contains(kind) && row.from == from && row.to == to).map(|row| row.rule)
+    rows(qp_type, from, to).next().map(|row| row.rule)
 }
 
-/// How many rows speak of a transition: more than one would make the order of rows matter.
-#[cfg(test)]
-pub(super) fn rows(qp_type: QpType, from: QpState, to: QpState) -> usize {
-    let kind = Kinds::of(qp_type);
-    TABLE.iter().filter(|row| row.kinds.contains(kind) && row.from == from && row.to == to).count()
+/// The rows that speak of a transition: more than one would make their order matter.
+pub(super) fn rows(qp_type: QpType, from: QpState, to: QpState) -> impl Iterator<Item = &'static Row> {
+    TABLE.iter().filter(move |row| row.kinds.contains(&qp_type) && row.from == from && row.to == to)
 }
