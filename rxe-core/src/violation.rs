@@ -48,17 +48,10 @@ impl Violation {
     /// The asynchronous event for a refused request that held no receive: local access violation or invalid request
     /// (IBTA vol. 1, 11.6.3.1).
     #[must_use]
-    pub const fn event(self, qpn: Qpn) -> AsyncEvent {
-        match self {
-            Self::Access(AccessError::Misaligned(_)) => AsyncEvent::QpRequestError(qpn),
-            Self::Access(_) | Self::ReceiveAccess(_) | Self::Invalidate(_) => AsyncEvent::QpAccessError(qpn),
-            Self::Sequence
-            | Self::NotEnabled
-            | Self::Length
-            | Self::Misaligned
-            | Self::TooManyReads
-            | Self::XrcSrq
-            | Self::ReceiveTooShort => AsyncEvent::QpRequestError(qpn),
+    pub fn event(self, qpn: Qpn) -> AsyncEvent {
+        match NakCode::from(self) {
+            NakCode::InvalidRequest => AsyncEvent::QpRequestError(qpn),
+            _ => AsyncEvent::QpAccessError(qpn),
         }
     }
 }

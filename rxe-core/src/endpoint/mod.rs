@@ -177,12 +177,6 @@ impl Endpoint {
         self.shared.lanes = lanes;
     }
 
-    /// The lanes.
-    #[must_use]
-    pub const fn lanes(&self) -> &Lanes {
-        &self.shared.lanes
-    }
-
     /// Counters of each virtual lane that has any.
     pub fn lane_stats(&self) -> impl Iterator<Item = (u8, LaneStats)> {
         self.shared.lane_stats.each(&self.shared.stats)

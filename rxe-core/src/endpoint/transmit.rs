@@ -437,12 +437,7 @@ impl Shared {
     fn way(&self, path: Path) -> Way {
         let config = &self.config;
         let usual = (config.max_segments, config.ident);
-        let limit = if self.route_limits.is_empty() {
-            None
-        } else {
-            self.route_limits.get(&(path.dst, path.ifindex)).copied()
-        };
-        let (max_segments, ident) = limit.unwrap_or(usual);
+        let (max_segments, ident) = *self.route_limits.get(&(path.dst, path.ifindex)).unwrap_or(&usual);
         Way { path, max_segments: max_segments.into(), ident }
     }
 }

@@ -126,19 +126,13 @@ impl<T> SendWqe<T> {
 }
 
 /// A send queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SendQueue<T> {
     pub ring: VecDeque<SendWqe<T>>,
     /// Where each of them goes: datagrams alone.
     pub dests: VecDeque<UdDest>,
     /// Inline buffers to use again: no more than were once in the queue together.
     spare: Vec<Vec<u8>>,
-}
-
-impl<T> Default for SendQueue<T> {
-    fn default() -> Self {
-        Self { ring: VecDeque::new(), dests: VecDeque::new(), spare: Vec::new() }
-    }
 }
 
 impl<T: Default> SendQueue<T> {

@@ -77,17 +77,6 @@ enum Headers {
     Grh,
 }
 
-impl Headers {
-    /// Bytes of them.
-    const fn len(self) -> usize {
-        match self {
-            Self::Ipv4 => IPV4_LEN + UDP_LEN,
-            Self::Ipv6 => IPV6_LEN + UDP_LEN,
-            Self::Grh => GRH_LEN,
-        }
-    }
-}
-
 /// The masked headers of one [`Route`], ready to be hashed in front of any number of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RouteCrc {
@@ -153,17 +142,17 @@ impl RouteCrc {
                 buf[4..6].copy_from_slice(&ident.to_be_bytes());
                 buf[6..8].copy_from_slice(&fragment.to_be_bytes());
                 buf[IPV4_LEN + 4..IPV4_LEN + 6].copy_from_slice(&udp_len.to_be_bytes());
-                Headers::Ipv4.len()
+                IPV4_LEN + UDP_LEN
             }
             Headers::Ipv6 => {
                 buf[4..6].copy_from_slice(&udp_len.to_be_bytes());
                 buf[IPV6_LEN + 4..IPV6_LEN + 6].copy_from_slice(&udp_len.to_be_bytes());
-                Headers::Ipv6.len()
+                IPV6_LEN + UDP_LEN
             }
             Headers::Grh => {
                 let len = udp_len.wrapping_sub(UDP_LEN as u16);
                 buf[4..6].copy_from_slice(&len.to_be_bytes());
-                Headers::Grh.len()
+                GRH_LEN
             }
         };
         let front = if packet.len() <= WHOLE { packet.len() } else { BTH_LEN };

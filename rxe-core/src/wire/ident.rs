@@ -82,12 +82,6 @@ impl Verdict {
     }
 }
 
-impl From<Verdict> for bool {
-    fn from(verdict: Verdict) -> Self {
-        verdict.is_whole()
-    }
-}
-
 /// What is known of one peer's IPv4 IDs. One for each source address.
 #[derive(Clone, Debug, Default)]
 pub struct IdentTracker {

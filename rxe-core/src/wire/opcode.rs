@@ -288,8 +288,6 @@ impl Opcode {
     pub const XRC: u8 = 0xa0;
     /// UD SEND.
     pub const UD_SEND_ONLY: Self = Self(0x64);
-    /// UD SEND with immediate.
-    pub const UD_SEND_ONLY_IMM: Self = Self(0x65);
     /// Congestion notification packet.
     pub const CNP: Self = Self(0x81);
 

@@ -117,11 +117,6 @@ impl Outstanding {
 }
 
 impl Answers {
-    pub(super) fn clear(&mut self) {
-        self.queue.clear();
-        self.recount();
-    }
-
     /// After a change other than one more answer behind or one less in front: a request may come while a hundred wait.
     fn recount(&mut self) {
         self.outstanding = Outstanding::default();

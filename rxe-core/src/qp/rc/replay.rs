@@ -55,11 +55,6 @@ pub(super) const fn read_psns(len: u32, mtu: u32) -> u32 {
 }
 
 impl Replay {
-    pub(super) fn clear(&mut self) {
-        self.entries.clear();
-        self.flushes = 0;
-    }
-
     /// Remembers a request, forgetting the oldest of its kind beyond `capacity`.
     pub(super) fn remember(&mut self, entry: Entry, capacity: usize) {
         let flush = entry.is_flush();

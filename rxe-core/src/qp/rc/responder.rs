@@ -62,15 +62,7 @@ enum Executed {
 impl Responder {
     /// Starts anew with the attributes of the transition to RTR.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
-        self.expected = qp.attrs.rq_psn;
-        self.msn = Msn::new(0);
-        self.asked = false;
-        self.refused = false;
-        self.failure = None;
-        self.gave_up = false;
-        self.inbound = Inbound::default();
-        self.answers.clear();
-        self.replay.clear();
+        *self = Self { expected: qp.attrs.rq_psn, ..Self::default() };
     }
 
     /// PSN of the next new request.
