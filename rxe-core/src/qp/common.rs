@@ -73,6 +73,8 @@ pub(crate) struct QpCommon {
     pub established: bool,
     /// Whether LAST_WQE_REACHED was raised since the last reset.
     pub last_wqe_raised: bool,
+    /// In SQD, and whoever asked for it was not told that it has drained.
+    pub draining: bool,
     pub config: QpConfig,
     /// XRC targets: what the latest request in sequence names.
     pub named: Option<Named>,

@@ -245,6 +245,7 @@ impl World {
             stats: QpStats::default(),
             established: false,
             last_wqe_raised: false,
+            draining: false,
             named: None,
             reasons: None,
         };

@@ -129,6 +129,7 @@ impl QueuePair {
                 stats: QpStats::default(),
                 established: false,
                 last_wqe_raised: false,
+                draining: false,
                 named: None,
                 reasons: None,
             },
@@ -471,10 +472,7 @@ impl QueuePair {
                 Machine::Uc { sender, .. } | Machine::Ud { sender } => sender.start(&self.common),
             },
             (QpState::Rts, QpState::Sqd) => {
-                match &mut self.machine {
-                    Machine::Rc { requester, .. } => requester.begin_drain(),
-                    Machine::Uc { sender, .. } | Machine::Ud { sender } => sender.begin_drain(),
-                }
+                self.common.draining = true;
                 self.check_drained(ctx);
             }
             _ => {}
@@ -490,14 +488,11 @@ impl QueuePair {
     }
 
     fn check_drained(&mut self, ctx: &mut Ctx<'_>) {
-        if self.common.state() != QpState::Sqd {
+        if self.common.state() != QpState::Sqd || !self.common.draining || !self.is_drained() {
             return;
         }
-        let drained = match &mut self.machine {
-            Machine::Rc { requester, .. } => requester.take_drained(),
-            Machine::Uc { sender, .. } | Machine::Ud { sender } => sender.take_drained(),
-        };
-        if drained && self.common.attrs.sqd_notify {
+        self.common.draining = false;
+        if self.common.attrs.sqd_notify {
             ctx.events.push_back(Event::Async(AsyncEvent::SqDrained(self.common.qpn)));
         }
     }

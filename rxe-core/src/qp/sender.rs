@@ -19,8 +19,6 @@ pub(crate) struct Sender {
     next: Psn,
     /// Packets of the front request that have left.
     sent: u32,
-    /// In SQD, and whoever asked for it was not told that it has drained.
-    draining: bool,
 }
 
 /// Base of UC's opcodes.
@@ -42,19 +40,6 @@ impl Sender {
     /// Whether no message is begun and not ended.
     pub(crate) const fn is_drained(&self) -> bool {
         self.sent == 0
-    }
-
-    /// SQD begins.
-    pub(crate) const fn begin_drain(&mut self) {
-        self.draining = true;
-    }
-
-    /// Whether the drained event is due now; true once.
-    pub(crate) const fn take_drained(&mut self) -> bool {
-        self.draining && self.is_drained() && {
-            self.draining = false;
-            true
-        }
     }
 
     /// Gives up the message that has begun.

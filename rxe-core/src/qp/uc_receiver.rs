@@ -70,12 +70,8 @@ impl UcReceiver {
 
     fn take(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>, packet: &Packet<'_>) -> Result<(), Violation> {
         let info = packet.info;
-        let refused = match self.inbound.follows(info) {
-            Ok(()) if info.class == Class::Write && !qp.attrs.access.contains(Access::REMOTE_WRITE) => true,
-            Ok(()) => false,
-            Err(_) => true,
-        };
-        if refused {
+        let is_denied = info.class == Class::Write && !qp.attrs.access.contains(Access::REMOTE_WRITE);
+        if is_denied || self.inbound.follows(info).is_err() {
             self.give_up(info.position.is_end());
             qp.stats.dropped_refused += 1;
             return Ok(());

@@ -77,49 +77,32 @@ impl Requester {
         let psn = packet.bth.psn;
         let syndrome = packet.ext.aeth.syndrome;
         match syndrome {
-            Syndrome::Ack(_) => {
-                if !self.acknowledge_before(scene, psn.next()) {
-                    return self.on_missing(scene, psn);
-                }
-                Ok(())
-            }
+            Syndrome::RnrNak(_) => scene.qp.stats.rnr_naks_received += 1,
+            Syndrome::Nak(NakCode::PsnSequence) => scene.qp.stats.psn_naks_received += 1,
+            _ => {}
+        }
+        // A NAK says that what comes before its PSN has arrived; an ACK, that its PSN has, too.
+        let answered = if matches!(syndrome, Syndrome::Ack(_)) { psn.next() } else { psn };
+        if !self.acknowledge_before(scene, answered) {
+            return self.on_missing(scene, psn);
+        }
+        let status = match syndrome {
+            Syndrome::Ack(_) => return Ok(()),
+            Syndrome::RnrNak(_) if self.retry.is_waiting() => return Ok(()),
             Syndrome::RnrNak(code) => {
-                scene.qp.stats.rnr_naks_received += 1;
-                if !self.acknowledge_before(scene, psn) {
-                    return self.on_missing(scene, psn);
-                }
-                if self.retry.is_waiting() {
-                    return Ok(());
-                }
                 self.retry.on_rnr(scene.ctx.now, &scene.qp.attrs, code)?;
                 self.go_back(scene, None);
-                Ok(())
+                return Ok(());
             }
-            Syndrome::Nak(NakCode::PsnSequence) => {
-                scene.qp.stats.psn_naks_received += 1;
-                if !self.acknowledge_before(scene, psn) {
-                    return self.on_missing(scene, psn);
-                }
-                self.on_loss(scene)
+            Syndrome::Nak(NakCode::PsnSequence) => return self.on_loss(scene),
+            Syndrome::Nak(NakCode::InvalidRequest | NakCode::InvalidRdRequest) => {
+                WcStatus::RemoteInvalidRequest
             }
-            Syndrome::Nak(code) => {
-                if !self.acknowledge_before(scene, psn) {
-                    return self.on_missing(scene, psn);
-                }
-                let status = match code {
-                    NakCode::InvalidRequest | NakCode::InvalidRdRequest => WcStatus::RemoteInvalidRequest,
-                    NakCode::RemoteAccess => WcStatus::RemoteAccess,
-                    _ => WcStatus::RemoteOperation,
-                };
-                Err(Failure::answered(status, syndrome))
-            }
-            Syndrome::Reserved(_) => {
-                if !self.acknowledge_before(scene, psn) {
-                    return self.on_missing(scene, psn);
-                }
-                Err(Failure::answered(WcStatus::BadResponse, syndrome))
-            }
-        }
+            Syndrome::Nak(NakCode::RemoteAccess) => WcStatus::RemoteAccess,
+            Syndrome::Nak(_) => WcStatus::RemoteOperation,
+            Syndrome::Reserved(_) => WcStatus::BadResponse,
+        };
+        Err(Failure::answered(status, syndrome))
     }
 
     fn on_read_response(&mut self, scene: &mut Scene<'_, '_>, packet: &Packet<'_>) -> Result<(), Failure> {

@@ -57,22 +57,15 @@ pub(crate) struct Requester {
     pub(super) limit: Limit,
     /// The request at `cur_wqe` cannot be sent; told when all before it are done.
     pub(super) broken: Option<Failure>,
-    /// Whether SQ_DRAINED was told since SQD was entered.
-    drained: bool,
 }
 
 impl Requester {
     /// Starts anew at the transition to RTS.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
-        let retry = core::mem::take(&mut self.retry);
-        *self = Self {
-            una: qp.attrs.sq_psn,
-            cur: qp.attrs.sq_psn,
-            next: qp.attrs.sq_psn,
-            retry,
-            ..Self::default()
-        };
-        self.retry.start(&qp.attrs);
+        let psn = qp.attrs.sq_psn;
+        let mut retry = core::mem::take(&mut self.retry);
+        retry.start(&qp.attrs);
+        *self = Self { una: psn, cur: psn, next: psn, retry, ..Self::default() };
     }
 
     /// The PSN that the next new packet gets.
@@ -98,20 +91,6 @@ impl Requester {
     /// Whether no message is begun and not ended.
     pub(crate) const fn is_drained(&self) -> bool {
         self.started == 0
-    }
-
-    /// Entering SQD: the drained event is due once.
-    pub(crate) const fn begin_drain(&mut self) {
-        self.drained = false;
-    }
-
-    /// Whether the drained event is due now; true once.
-    pub(crate) const fn take_drained(&mut self) -> bool {
-        if self.drained || !self.is_drained() {
-            return false;
-        }
-        self.drained = true;
-        true
     }
 
     /// Whether packets were sent that are not answered.

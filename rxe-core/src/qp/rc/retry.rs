@@ -177,8 +177,7 @@ impl Retry {
     pub(crate) fn on_progress(&mut self, now: Instant, attrs: &QpAttrs, more: bool) {
         self.left = attrs.retry_count;
         self.rnr_left = attrs.rnr_retry;
-        self.noticed = false;
-        self.beyond = None;
+        self.forget_loss();
         self.deadline =
             if more { timeout(attrs.timeout, self.timing.shortest).map(|wait| now + wait) } else { None };
         self.probes = 0;
@@ -213,14 +212,9 @@ impl Retry {
         self.beyond = None;
     }
 
-    const fn spend(&mut self) -> Result<(), WcStatus> {
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                Ok(())
-            }
-            None => Err(WcStatus::RetryExceeded),
-        }
+    fn spend(&mut self) -> Result<(), WcStatus> {
+        self.left = self.left.checked_sub(1).ok_or(WcStatus::RetryExceeded)?;
+        Ok(())
     }
 
     /// The peer was not ready; 7 retries mean without end. It has answered, so the retries for one that does not begin anew: a
