@@ -77,7 +77,7 @@ fn through(plan: FaultPlan, packets: &[Vec<u8>]) -> (Vec<(Vec<u8>, u8)>, FaultCo
 /// The same, and how long sending took.
 fn timed(plan: FaultPlan, packets: &[Vec<u8>]) -> (Vec<(Vec<u8>, u8)>, FaultCounts, Duration) {
     let (left, mut right) = ends();
-    let mut left = FaultLink::new(left, plan).unwrap();
+    let mut left = FaultLink::new(Box::new(left), plan).unwrap();
     let start = Instant::now();
     for bytes in packets {
         let head = Transmit {
@@ -251,7 +251,7 @@ fn delay_and_rate() {
     let plan = FaultPlan::parse("rate=1kbit,dir=tx").unwrap();
     let large = vec![packet(Opcode(0x07), 1, &Ext::default(), &[7; 4096]); 300];
     let (left, _right) = ends();
-    let mut left = FaultLink::new(left, plan).unwrap();
+    let mut left = FaultLink::new(Box::new(left), plan).unwrap();
     for bytes in &large {
         let head = Transmit {
             src: address(A),
@@ -273,8 +273,9 @@ fn the_log_tells_what_was_done_to_which() {
     let path = std::env::temp_dir().join(format!("rxe-fault-log-{}", std::process::id()));
     let (left, _right) = ends();
     let plan = FaultPlan { seed: 3, ..plan("drop 2nd\n\n  turn rnr 3 ack") };
-    let mut left =
-        FaultLink::new(left, plan).unwrap().with_log(Some(FaultLog::new(fs::File::create(&path).unwrap())));
+    let mut left = FaultLink::new(Box::new(left), plan)
+        .unwrap()
+        .with_log(Some(FaultLog::new(fs::File::create(&path).unwrap())));
     for bytes in [write(1), write(2), ack(3)] {
         let head = Transmit {
             src: address(A),

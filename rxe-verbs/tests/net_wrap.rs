@@ -125,7 +125,7 @@ fn through_faults(plan: &str, count: u32) -> (Vec<Vec<u8>>, rxe_verbs::net::faul
     let (left, mut right) = ends();
     let plan = FaultPlan::parse(plan).unwrap();
     let sending = plan.sending;
-    let mut left = FaultLink::new(left, FaultPlan { receiving: false, ..plan.clone() }).unwrap();
+    let mut left = FaultLink::new(Box::new(left), FaultPlan { receiving: false, ..plan.clone() }).unwrap();
     if sending {
         assert_eq!(left.capabilities().ident, Ident::Zero);
         assert_eq!(left.path(address("10.0.0.2"), 0).ident, Ident::Zero);
@@ -195,7 +195,7 @@ fn faults_come_as_often_as_asked_for_and_the_same_for_a_seed() {
 #[test]
 fn faults_on_the_way_in_leave_runs_going_out() {
     let (mut left, right) = ends();
-    let mut right = FaultLink::new(right, FaultPlan::parse("loss=500,dir=rx").unwrap()).unwrap();
+    let mut right = FaultLink::new(Box::new(right), FaultPlan::parse("loss=500,dir=rx").unwrap()).unwrap();
     assert_eq!(right.capabilities().ident, Ident::Sequential);
     let back = Transmit { src: address("10.0.0.2"), dst: address("10.0.0.1"), ..batch(10) };
     right.send(&back, &packets(20, 10, 0)).unwrap();
@@ -278,8 +278,9 @@ fn a_tap_records_what_the_wire_carries() {
     let open = |namespace: &Namespace| namespace.run(|| UdpLink::open(&UdpConfig::default()).unwrap());
     let (file, file_in) = (Shared::default(), Shared::default());
     let capture = Capture::new(Box::new(file.clone()), "v0").unwrap();
-    let mut sender = TapLink::new(open(&left), capture.clone());
-    let mut receiver = TapLink::new(open(&right), Capture::new(Box::new(file_in.clone()), "v1").unwrap());
+    let mut sender = TapLink::new(Box::new(open(&left)), capture.clone());
+    let mut receiver =
+        TapLink::new(Box::new(open(&right)), Capture::new(Box::new(file_in.clone()), "v1").unwrap());
     let wire = netns::capture(&right);
     let source_port = sender.capabilities().source_ports[1];
     let bytes = packets(6, 1041, 40);
@@ -334,7 +335,7 @@ fn a_capture_that_cannot_be_written_says_so_and_harms_nobody() {
     }
     let (left, mut right) = ends();
     let capture = Capture::new(Box::new(Full), "x").unwrap();
-    let mut left = TapLink::new(left, capture.clone());
+    let mut left = TapLink::new(Box::new(left), capture.clone());
     for _ in 0..50 {
         left.send(&batch(4128), &packets(15, 4128, 0)).unwrap();
     }

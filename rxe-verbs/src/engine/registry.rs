@@ -27,6 +27,7 @@ use core::{
     time::Duration,
 };
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::{Arc, Weak},
     thread,
@@ -123,7 +124,7 @@ pub(crate) fn open_link(
     wrapping: Wrapping,
     config: StackConfig,
 ) -> Result<Arc<Stack>, OpenError> {
-    OPEN.lock().add_link(None, link, wrapping, config)
+    OPEN.lock().add_link(None, Box::new(link), wrapping, config)
 }
 
 /// A stack at these addresses of a network inside this process.
@@ -137,7 +138,7 @@ pub(crate) fn open_inproc(
     let link = net.attach(addresses, 1).map_err(system("join the in-process network"))?;
     let mut open = OPEN.lock();
     let wraps = open.wraps(wrapping)?;
-    let link = wraps.wrap(link).map_err(system("set up the faults"))?;
+    let link = wraps.wrap(Box::new(link)).map_err(system("set up the faults"))?;
     let (slot, addresses) = (config.slot, addresses.to_vec());
     let config = StackConfig { outage: wraps.outage.clone(), ..config };
     let more = InprocEnds { net: net.clone(), addresses, slot, wraps };
@@ -170,7 +171,7 @@ impl Open {
     fn add_link(
         &mut self,
         bound: Option<(Binding, Option<PathBuf>)>,
-        link: impl Link + 'static,
+        link: Box<dyn Link>,
         wrapping: Wrapping,
         config: StackConfig,
     ) -> Result<Arc<Stack>, OpenError> {
@@ -213,8 +214,14 @@ impl Open {
     fn wraps(&mut self, wrapping: Wrapping) -> Result<Wraps, OpenError> {
         let capture = match wrapping.capture {
             Some(capture) => Some(capture),
-            None => self.capture_of_environment()?,
+            None => once(&mut self.capture, ("RXE_PCAP", &[""]), |path| {
+                Capture::new(Box::new(file::create(path)?), "rxe")
+            })?,
         };
+        let trace = once(&mut self.trace, ("RXE_TRACE", &["", "0"]), trace_to)?;
+        let fault_log = once(&mut self.fault_log, ("RXE_FAULT_LOG", &[""]), |path| {
+            file::create(path).map(FaultLog::new)
+        })?;
         let faults = match wrapping.faults {
             Some(faults) => Some(faults),
             None => FaultPlan::from_environment()?,
@@ -222,57 +229,29 @@ impl Open {
         let outage = faults.as_ref().map(FaultPlan::outage).transpose();
         let outage =
             outage.map_err(|source| OpenError::System { action: "set up the faults", source })?.flatten();
-        let fault_log = self.fault_log_of_environment()?;
-        Ok(Wraps { capture, trace: self.trace_of_environment()?, faults, fault_log, outage })
+        Ok(Wraps { capture, trace, faults, fault_log, outage })
     }
+}
 
-    /// `RXE_PCAP=FILE`; `%p` in the name becomes the process's number.
-    fn capture_of_environment(&mut self) -> Result<Option<Capture>, OpenError> {
-        if self.capture.is_some() {
-            return Ok(self.capture.clone());
-        }
-        let Some(name) = text("RXE_PCAP").filter(|name| !name.is_empty()) else {
-            return Ok(None);
-        };
-        let path = with_process(&name);
-        let made = file::create(Path::new(&path)).and_then(|file| Capture::new(Box::new(file), "rxe"));
-        let capture = made.map_err(|source| OpenError::Capture { path, source })?;
-        self.capture = Some(capture.clone());
-        Ok(Some(capture))
+/// What a variable that names a file asks for, made when that is first needed; `%p` in the name becomes the process's number.
+/// `off` are the values that ask for nothing.
+fn once<T: Clone>(
+    made: &mut Option<T>,
+    (name, off): (&str, &[&str]),
+    make: impl FnOnce(&Path) -> io::Result<T>,
+) -> Result<Option<T>, OpenError> {
+    if made.is_none()
+        && let Some(file) = text(name).filter(|file| !off.contains(&&**file))
+    {
+        let path = file.replace("%p", &std::process::id().to_string());
+        *made = Some(make(Path::new(&path)).map_err(|source| OpenError::Capture { path, source })?);
     }
+    Ok(made.clone())
+}
 
-    /// `RXE_TRACE=1` or `RXE_TRACE=FILE`, where `%p` becomes the process's number.
-    fn trace_of_environment(&mut self) -> Result<Option<Trace>, OpenError> {
-        if self.trace.is_some() {
-            return Ok(self.trace.clone());
-        }
-        let Some(name) = text("RXE_TRACE").filter(|name| !matches!(&**name, "" | "0")) else {
-            return Ok(None);
-        };
-        let (path, trace) = if name == "1" {
-            ("standard error".to_owned(), Trace::to_stderr())
-        } else {
-            let path = with_process(&name);
-            let trace = file::create(Path::new(&path)).map(Trace::to_file);
-            (path, trace)
-        };
-        self.trace = Some(trace.map_err(|source| OpenError::Capture { path, source })?);
-        Ok(self.trace.clone())
-    }
-
-    /// `RXE_FAULT_LOG=FILE`; `%p` in the name becomes the process's number.
-    fn fault_log_of_environment(&mut self) -> Result<Option<FaultLog>, OpenError> {
-        if self.fault_log.is_some() {
-            return Ok(self.fault_log.clone());
-        }
-        let Some(name) = text("RXE_FAULT_LOG").filter(|name| !name.is_empty()) else {
-            return Ok(None);
-        };
-        let path = with_process(&name);
-        let made = file::create(Path::new(&path));
-        self.fault_log = Some(FaultLog::new(made.map_err(|source| OpenError::Capture { path, source })?));
-        Ok(self.fault_log.clone())
-    }
+/// `RXE_TRACE=1` says it on standard error.
+fn trace_to(path: &Path) -> io::Result<Trace> {
+    if path == Path::new("1") { Trace::to_stderr() } else { file::create(path).map(Trace::to_file) }
 }
 
 fn link_kind(config: &StackConfig) -> Result<LinkKind, ConfigError> {
@@ -281,11 +260,6 @@ fn link_kind(config: &StackConfig) -> Result<LinkKind, ConfigError> {
 
 fn text(name: &str) -> Option<String> {
     variable(name)?.into_string().ok()
-}
-
-/// A file's name in which `%p` is the process's number.
-fn with_process(name: &str) -> String {
-    name.replace("%p", &std::process::id().to_string())
 }
 
 /// Whether the environment's variables can be understood, without opening anything.

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     error::Forked,
     host::{Host, LiveSettings, Own},
-    net::{Encapsulation, Link, LinkKind, fault::Outage},
+    net::{Encapsulation, LinkKind, fault::Outage},
     regions::Regions,
     sys::{
         ahead,

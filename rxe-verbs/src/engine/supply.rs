@@ -53,15 +53,13 @@ pub(super) struct Wraps {
 
 impl Wraps {
     /// The capture is closest to the wire: it shows what the faults left.
-    pub(super) fn wrap(&self, mut link: impl Link + 'static) -> io::Result<Box<dyn Link>> {
-        let link: Box<dyn Link> = match self.capture.clone().and_then(|capture| link.record(capture)) {
-            Some(capture) => Box::new(TapLink::new(link, capture)),
-            None => Box::new(link),
-        };
-        let link: Box<dyn Link> = match self.trace.clone() {
-            Some(trace) => Box::new(TapLink::new(link, trace)),
-            None => link,
-        };
+    pub(super) fn wrap(&self, mut link: Box<dyn Link>) -> io::Result<Box<dyn Link>> {
+        if let Some(capture) = self.capture.clone().and_then(|capture| link.record(capture)) {
+            link = Box::new(TapLink::new(link, capture));
+        }
+        if let Some(trace) = self.trace.clone() {
+            link = Box::new(TapLink::new(link, trace));
+        }
         Ok(match self.faults.clone() {
             Some(faults) => {
                 let link = FaultLink::new(link, faults)?;
@@ -162,6 +160,6 @@ impl Source for InprocEnds {
     fn next(&mut self, index: u8) -> Option<Supply> {
         let slot = self.slot.checked_add(index)?;
         let link = self.net.attach_slot(&self.addresses, slot).ok()?;
-        Some(Supply { link: self.wraps.wrap(link).ok()?, slot, mailbox: None, connect: None })
+        Some(Supply { link: self.wraps.wrap(Box::new(link)).ok()?, slot, mailbox: None, connect: None })
     }
 }

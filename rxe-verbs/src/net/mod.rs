@@ -150,49 +150,9 @@ pub trait Link: Send {
     fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()>;
 }
 
-impl<L: Link + ?Sized> Link for Box<L> {
-    fn capabilities(&self) -> &Capabilities {
-        (**self).capabilities()
-    }
-
-    fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
-        (**self).path(dst, ifindex)
-    }
-
-    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
-        (**self).send(batch, bytes)
-    }
-
-    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        (**self).recv(into)
-    }
-
-    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        (**self).poll_fds()
-    }
-
-    fn drops(&self) -> u64 {
-        (**self).drops()
-    }
-
-    fn late_error(&mut self) -> Option<(IpAddr, SendError)> {
-        (**self).late_error()
-    }
-
-    fn frame_drops(&self) -> RawDrops {
-        (**self).frame_drops()
-    }
-
-    fn record(&mut self, capture: Capture) -> Option<Capture> {
-        (**self).record(capture)
-    }
-
-    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        (**self).join(group, ifindex)
-    }
-
-    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        (**self).leave(group, ifindex)
+impl core::fmt::Debug for dyn Link {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.capabilities().fmt(f)
     }
 }
 

@@ -258,20 +258,20 @@ impl Sink for Capture {
 
 /// A link that tells of every packet of another.
 #[derive(Debug)]
-pub struct TapLink<L, S: Sink> {
-    inner: L,
+pub struct TapLink<S: Sink> {
+    inner: Box<dyn Link>,
     sink: S,
     idents: Idents,
 }
 
-impl<L: Link, S: Sink> TapLink<L, S> {
+impl<S: Sink> TapLink<S> {
     /// Tells `sink` of the packets of `inner`.
-    pub fn new(inner: L, sink: S) -> Self {
+    pub fn new(inner: Box<dyn Link>, sink: S) -> Self {
         Self { inner, sink, idents: Idents::new() }
     }
 }
 
-impl<L: Link, S: Sink> Link for TapLink<L, S> {
+impl<S: Sink> Link for TapLink<S> {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
@@ -323,7 +323,7 @@ impl<L: Link, S: Sink> Link for TapLink<L, S> {
     }
 }
 
-impl<L, S: Sink> TapLink<L, S> {
+impl<S: Sink> TapLink<S> {
     fn record_run(&mut self, run: &Run<'_>) {
         for (payload, ident) in run.packets().zip(self.idents.of_run(run)) {
             self.sink.record(&Record::arrived(run, ident, payload));
@@ -331,7 +331,7 @@ impl<L, S: Sink> TapLink<L, S> {
     }
 }
 
-impl<L, S: Sink> Drop for TapLink<L, S> {
+impl<S: Sink> Drop for TapLink<S> {
     fn drop(&mut self) {
         self.sink.finish();
     }

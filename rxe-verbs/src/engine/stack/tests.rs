@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     ContextOptions,
     host::Own,
-    net::{InprocNet, Transmit},
+    net::{InprocNet, Link, Transmit},
 };
 use rxe_core::{
     endpoint::Streams,

@@ -35,8 +35,8 @@ const ALARM: Duration = Duration::from_micros(100);
 
 /// A link that disturbs the packets of another.
 #[derive(Debug)]
-pub struct FaultLink<L> {
-    inner: L,
+pub struct FaultLink {
+    inner: Box<dyn Link>,
     plan: FaultPlan,
     capabilities: Capabilities,
     sending: Lane<Transmit>,
@@ -95,12 +95,12 @@ impl Director {
     }
 }
 
-impl<L: Link> FaultLink<L> {
+impl FaultLink {
     /// Puts `plan` between us and `inner`.
     ///
     /// # Errors
     /// What the system says if it has no event counters left.
-    pub fn new(inner: L, mut plan: FaultPlan) -> io::Result<Self> {
+    pub fn new(inner: Box<dyn Link>, mut plan: FaultPlan) -> io::Result<Self> {
         // A script may be about a direction that chance leaves alone.
         if let Some(script) = &plan.script {
             let chance = plan.clone();
@@ -115,7 +115,7 @@ impl<L: Link> FaultLink<L> {
     }
 
     /// `chance` says in which directions the plan's chances count.
-    fn with_lanes(inner: L, plan: FaultPlan, chance: &FaultPlan) -> io::Result<Self> {
+    fn with_lanes(inner: Box<dyn Link>, plan: FaultPlan, chance: &FaultPlan) -> io::Result<Self> {
         let mut capabilities = inner.capabilities().clone();
         if plan.sending {
             capabilities.gso = false;
@@ -191,7 +191,7 @@ impl<L: Link> FaultLink<L> {
     }
 }
 
-impl<L: Link> Link for FaultLink<L> {
+impl Link for FaultLink {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
