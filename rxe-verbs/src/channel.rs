@@ -2,7 +2,7 @@
 
 use crate::{
     cq::{Cq, CqRing},
-    engine::{Descriptor, First, Patience, Polling, Reach, ShardSet, Spent, Stack, Waiter},
+    engine::{Descriptor, First, Patience, Polling, Reach, ShardSet, Spent, Stack, Waiter, Who},
     error::PollError,
     events::EventError,
     sys::{poll, process::become_background, signals},
@@ -282,11 +282,8 @@ impl CompChannel {
         for turn in 0..MOST_TURNS {
             // What earlier calls have left leaves by the first turn; acknowledgements of what arrives now may wait for the answers.
             let answers = turn > 0 && (event.is_some() || stack.lookout.is_on_the_way());
-            let moved = if answers {
-                stack.progress_before_answers(reach)
-            } else {
-                stack.progress_after_sleep(reach)
-            };
+            let who = if answers { Who::Answering } else { Who::Inline };
+            let moved = stack.turns(reach, who, true);
             event = event.or_else(|| self.0.pop());
             if !moved.received {
                 again = moved.owes;
@@ -358,7 +355,7 @@ impl CompChannel {
         let (stack, reach) = (&self.0.stack, self.0.reach.get());
         let _looker = Looker::new(&self.0);
         if slept {
-            stack.progress_after_sleep(reach);
+            stack.turns(reach, Who::Inline, true);
             if let Some(cq) = self.0.pop() {
                 return Ok(cq);
             }
@@ -378,7 +375,7 @@ impl CompChannel {
             look.looked(false);
         }
         let spent = look.spent();
-        stack.progress_before_sleep(reach);
+        stack.turns(reach, Who::Idle, true);
         self.0.pop().ok_or(spent)
     }
 }

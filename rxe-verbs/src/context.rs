@@ -13,7 +13,7 @@ use crate::{
     error::{AddressError, CreateError, Forked, OpenError},
     events::{AsyncEvent, AsyncQueue, EventError},
     gid::{Gid, GidTable},
-    host::{Host, LaneTables, Listen, Own, records::SlotRecords},
+    host::{Host, LaneTables, Listen, records::SlotRecords},
     net::{Capture, FaultPlan, InprocNet, Link, LinkKind, UdpConfig, interfaces::Interface},
     pd::Pd,
     xrcd::Xrcd,
@@ -56,34 +56,16 @@ struct Port {
 /// How to open a context, where the defaults do not fit.
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
-    slot: u8,
-    own: Own,
+    config: StackConfig,
     wrapping: Wrapping,
-    polling: Option<Polling>,
-    ticks: bool,
-    threads: Option<Threads>,
-    messages: Option<Messages>,
-    congestion: Option<Congestion>,
-    link: Option<LinkKind>,
+    /// Whether it may use the stack of another context's.
     shared: bool,
     alone: bool,
 }
 
 impl Default for ContextOptions {
     fn default() -> Self {
-        Self {
-            slot: 0,
-            own: Own::default(),
-            wrapping: Wrapping::default(),
-            polling: None,
-            ticks: true,
-            threads: None,
-            messages: None,
-            congestion: None,
-            link: None,
-            shared: true,
-            alone: false,
-        }
+        Self { config: StackConfig::default(), wrapping: Wrapping::default(), shared: true, alone: false }
     }
 }
 
@@ -107,7 +89,7 @@ impl ContextOptions {
     /// Top byte of the queue pair numbers, where no host service gives one.
     #[must_use]
     pub fn slot(mut self, slot: u8) -> Self {
-        (self.slot, self.shared) = (slot, false);
+        (self.config.slot, self.shared) = (slot, false);
         self
     }
 
@@ -115,7 +97,7 @@ impl ContextOptions {
     #[must_use]
     pub fn pkeys(mut self, pkeys: Vec<Pkey>) -> Self {
         if !pkeys.is_empty() {
-            (self.own.pkeys, self.shared) = (Some(pkeys), false);
+            (self.config.own.pkeys, self.shared) = (Some(pkeys), false);
         }
         self
     }
@@ -123,7 +105,7 @@ impl ContextOptions {
     /// The lanes of a policy, and how they share the link, in the place of the host's.
     #[must_use]
     pub fn lanes(mut self, fabric: &Fabric) -> Self {
-        (self.own.lanes, self.shared) = (Some(LaneTables::of(fabric)), false);
+        (self.config.own.lanes, self.shared) = (Some(LaneTables::of(fabric)), false);
         self
     }
 
@@ -144,7 +126,7 @@ impl ContextOptions {
     /// How threads wait for packets.
     #[must_use]
     pub const fn polling(mut self, polling: Polling) -> Self {
-        (self.polling, self.shared) = (Some(polling), false);
+        (self.config.polling, self.shared) = (Some(polling), false);
         self
     }
 
@@ -153,7 +135,7 @@ impl ContextOptions {
     #[must_use]
     #[doc(hidden)]
     pub const fn ticks(mut self, ticks: bool) -> Self {
-        (self.ticks, self.shared) = (ticks, false);
+        (self.config.ticks, self.shared) = (ticks, false);
         self
     }
 
@@ -163,28 +145,28 @@ impl ContextOptions {
     /// all are the first one's, which weighs them.
     #[must_use]
     pub fn threads(mut self, count: u8) -> Self {
-        (self.threads, self.shared) = (Some(Threads::wished(count)), false);
+        (self.config.threads, self.shared) = (Some(Threads::wished(count)), false);
         self
     }
 
     /// In what form large WRITEs and READs leave.
     #[must_use]
     pub const fn messages(mut self, messages: Messages) -> Self {
-        (self.messages, self.shared) = (Some(messages), false);
+        (self.config.messages, self.shared) = (Some(messages), false);
         self
     }
 
     /// What reliable connections do about congestion.
     #[must_use]
     pub const fn congestion(mut self, congestion: Congestion) -> Self {
-        (self.congestion, self.shared) = (Some(congestion), false);
+        (self.config.congestion, self.shared) = (Some(congestion), false);
         self
     }
 
     /// What packets leave by.
     #[must_use]
     pub const fn link(mut self, link: LinkKind) -> Self {
-        (self.link, self.shared) = (Some(link), false);
+        (self.config.link, self.shared) = (Some(link), false);
         self
     }
 
@@ -216,8 +198,7 @@ impl ContextOptions {
     /// # Errors
     /// [`OpenError::System`] if the addresses are taken there.
     pub fn open_inproc(self, net: &InprocNet, addresses: &[IpAddr]) -> Result<Context, OpenError> {
-        let config = self.stack_config(Mtu::M4096);
-        let stack = open_inproc(net, addresses, self.wrapping, config)?;
+        let stack = open_inproc(net, addresses, self.wrapping, self.config)?;
         Ok(Context(Context::inner(stack, Device::virtual_one("rxe_link", addresses), None)?))
     }
 
@@ -226,25 +207,8 @@ impl ContextOptions {
     /// # Errors
     /// [`OpenError`].
     pub fn open_link(self, link: impl Link + 'static, addresses: &[IpAddr]) -> Result<Context, OpenError> {
-        let config = self.stack_config(Mtu::M4096);
-        let stack = open_link(link, self.wrapping, config)?;
+        let stack = open_link(link, self.wrapping, self.config)?;
         Ok(Context(Context::inner(stack, Device::virtual_one("rxe_link", addresses), None)?))
-    }
-
-    fn stack_config(&self, mtu: Mtu) -> StackConfig {
-        StackConfig {
-            slot: self.slot,
-            own: self.own.clone(),
-            settings: None,
-            port_mtu: mtu.bytes(),
-            polling: self.polling,
-            ticks: self.ticks,
-            threads: self.threads,
-            messages: self.messages,
-            congestion: self.congestion,
-            link: self.link,
-            outage: None,
-        }
     }
 
     fn open_bound(
@@ -255,7 +219,7 @@ impl ContextOptions {
         udp: impl FnOnce() -> UdpConfig,
         mtu: Mtu,
     ) -> Result<Context, OpenError> {
-        let config = self.stack_config(mtu);
+        let config = StackConfig { port_mtu: mtu.bytes(), ..self.config };
         let stack = find_or_open(binding, udp, self.wrapping, config, self.shared, self.alone)?;
         let follows = only.is_some() || binding == Binding::Any;
         let inner = Context::inner(stack, device, only)?;
@@ -509,7 +473,7 @@ impl Context {
     /// requests; `None` where it has the port alone.
     #[must_use]
     pub fn host_port(&self) -> Option<HostPort<'_>> {
-        self.0.stack.companion().map(HostPort)
+        self.0.stack.host().map(HostPort)
     }
 
     /// Top byte of the numbers of its queue pairs: the host service's slot, else what [`ContextOptions::slot`] said. A context

@@ -294,7 +294,7 @@ impl Stack {
                 return;
             }
         }
-        if streak < STREAK || descriptor.looks_out() && self.only.is_some() || descriptor.set.is_none() {
+        if streak < STREAK || descriptor.looks_out() && !self.may_grow() || descriptor.set.is_none() {
             return;
         }
         if self.lookout.refused.load(Ordering::Relaxed) {

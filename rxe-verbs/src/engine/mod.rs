@@ -47,7 +47,7 @@ pub use registry::check_environment;
 pub(crate) use registry::{Binding, Wrapping, find_or_open, open_inproc, open_link};
 pub(crate) use shard::Shard;
 pub(crate) use stack::{Stack, StackConfig, Waiter};
-pub(crate) use state::State;
+pub(crate) use state::{State, Who};
 pub(crate) use threads::Threads;
 pub use transmit::LinkReport;
 pub(crate) use wait::{Patience, Spent};

@@ -190,18 +190,10 @@ impl Open {
         mut config: StackConfig,
         source: Option<Box<dyn Source>>,
     ) -> Result<Arc<Stack>, OpenError> {
-        if config.polling.is_none() {
-            config.polling = Some(Polling::from_environment()?);
-        }
-        if config.messages.is_none() {
-            config.messages = Some(Messages::from_environment()?);
-        }
-        if config.congestion.is_none() {
-            config.congestion = Some(Congestion::from_environment()?);
-        }
-        if config.threads.is_none() {
-            config.threads = Some(Threads::from_environment()?);
-        }
+        config.polling = Some(config.polling.map_or_else(Polling::from_environment, Ok)?);
+        config.messages = Some(config.messages.map_or_else(Messages::from_environment, Ok)?);
+        config.congestion = Some(config.congestion.map_or_else(Congestion::from_environment, Ok)?);
+        config.threads = Some(config.threads.map_or_else(Threads::from_environment, Ok)?);
         let stack = Stack::new(first, config, source)
             .map_err(|source| OpenError::System { action: "set up the engine", source })?;
         self.stacks.retain(|entry| entry.stack.strong_count() > 0 || entry.is_ending());

@@ -40,17 +40,6 @@ pub(super) mod mode {
     pub(in crate::engine) const RESTING: u8 = 3;
 }
 
-/// What a turn of the application's moved.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Moved {
-    /// Something was received or sent.
-    pub(crate) any: bool,
-    /// Something had arrived; there may be more.
-    pub(crate) received: bool,
-    /// Acknowledgements wait for the program's answers.
-    pub(crate) owes: bool,
-}
-
 /// A shard.
 #[derive(Debug)]
 pub(crate) struct Shard {
@@ -229,15 +218,12 @@ impl Shard {
     }
 
     /// A turn on behalf of the application, unless another thread is in one. `polls`: it will soon be back, so the
-    /// background thread need not listen. What the turn moved.
-    pub(crate) fn progress(&self, who: Who, polls: bool) -> Moved {
+    /// background thread need not listen.
+    pub(crate) fn progress(&self, who: Who, polls: bool) -> Turn {
         if polls {
             self.count_poll();
         }
-        self.try_turn(who).map_or_else(Moved::default, |turn| {
-            self.warn(turn);
-            Moved { any: turn.busy, received: turn.received, owes: turn.owes }
-        })
+        self.try_turn(who).inspect(|turn| self.warn(*turn)).unwrap_or_default()
     }
 
     /// The application is there, and will soon be back. Only a hint for the background thread, so lost updates do not matter.

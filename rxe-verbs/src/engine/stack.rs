@@ -8,8 +8,8 @@ use super::{
     network::Network,
     polling::Polling,
     reach::ShardSet,
-    shard::{Moved, Shard},
-    state::{State, Who},
+    shard::Shard,
+    state::{State, Turn, Who},
     streams::Destinations,
     sums::choose_method,
     supply::{Source, Supply},
@@ -29,7 +29,6 @@ use crate::{
     xrcd::{Domain, FileId},
 };
 use core::{
-    any::Any,
     net::Ipv4Addr,
     sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     time::Duration,
@@ -37,7 +36,7 @@ use core::{
 use rxe_core::{
     endpoint::{Acks, Endpoint, EndpointConfig},
     num::Qpn,
-    qp::{QpConfig, QpType},
+    qp::{Mtu, QpConfig, QpType},
     work::AddressVector,
 };
 use slab::Slab;
@@ -94,15 +93,30 @@ pub(crate) struct StackConfig {
     pub(crate) outage: Option<Arc<Outage>>,
 }
 
-/// What lives as long as a shard: its connection to the host service.
-pub(super) type Companion = Box<dyn Any + Send + Sync>;
+impl Default for StackConfig {
+    fn default() -> Self {
+        Self {
+            slot: 0,
+            own: Own::default(),
+            settings: None,
+            port_mtu: Mtu::M4096.bytes(),
+            polling: None,
+            ticks: true,
+            messages: None,
+            congestion: None,
+            link: None,
+            threads: None,
+            outage: None,
+        }
+    }
+}
 
 /// A shard's place in a stack.
 #[derive(Debug)]
 struct Place {
     shard: Arc<Shard>,
-    /// Goes last, when the sockets are closed.
-    companion: OnceLock<Companion>,
+    /// Its connection to the host service, if it has one. Goes after it, when the sockets are closed.
+    host: Option<Host>,
     /// Its background thread, once it runs.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -110,8 +124,6 @@ struct Place {
 /// One process's share of a host's RoCE port.
 #[derive(Debug)]
 pub(crate) struct Stack {
-    /// The only shard, where there can be no other.
-    pub(super) only: Option<Arc<Shard>>,
     /// As many as there may be; filled one after the other, and never emptied.
     places: Box<[OnceLock<Place>]>,
     /// Where further shards come from; nowhere any more once that had none.
@@ -162,39 +174,6 @@ fn send_window(recv_buffer: usize) -> (u32, u32) {
     (start, room(recv_buffer).min(SEND_WINDOW_MOST))
 }
 
-/// A shard over `supply`'s link, the `index`th of those that share a table, and otherwise as `common` says.
-fn make_shard(
-    supply: Supply,
-    index: u8,
-    common: &EndpointConfig,
-    (table, lookout, settings): (&Arc<Regions>, &Arc<Lookout>, &LiveSettings),
-    ticks: bool,
-) -> io::Result<Place> {
-    let Supply { link, slot, mailbox, connect } = supply;
-    let capabilities = link.capabilities();
-    let window = (capabilities.recv_buffer / BUFFER_PER_BYTE).clamp(WINDOW.0, WINDOW.1);
-    let endpoint = Endpoint::new(EndpointConfig {
-        slot,
-        max_segments: capabilities.max_segments,
-        max_batch: capabilities.max_batch_bytes,
-        ident: link.path(Ipv4Addr::UNSPECIFIED.into(), 0).ident,
-        source_ports: capabilities.source_ports.clone(),
-        receive_window: window as u32,
-        send_window: send_window(capabilities.recv_buffer),
-        streams: common.streams.as_ref().map(|(streams, _)| (Arc::clone(streams), index)),
-        seed: RandomState::new().hash_one((std::process::id(), index)),
-        keep_strays: mailbox.is_some(),
-        fetch: ahead::fetch,
-        ..common.clone()
-    });
-    let shard = Shard::new(State::new(endpoint, link, mailbox, index), table, lookout, ticks)?;
-    // It is ours, so this cannot fail.
-    let _ = shard.act(Acks::Wait, |state, view| settings.apply(&mut state.endpoint, clock::now(), view));
-    let companion = connect.map(|connect| connect(&shard)).transpose()?;
-    let companion = companion.map_or_else(OnceLock::new, OnceLock::from);
-    Ok(Place { shard, companion, thread: Mutex::default() })
-}
-
 impl Stack {
     pub(super) fn new(
         first: Supply,
@@ -216,22 +195,15 @@ impl Stack {
         let network = Arc::new(Network::new(config.outage)?);
         let slot = first.slot;
         let carries_v1 = first.link.capabilities().encapsulations.contains(&Encapsulation::V1);
-        let lookout = Arc::default();
-        let parts = (&table, &lookout, &*settings);
-        let place = make_shard(first, 0, &common, parts, config.ticks)?;
-        let mut places: Box<[_]> = (0..threads.count()).map(|_| OnceLock::new()).collect();
-        let only = (places.len() == 1).then(|| Arc::clone(&place.shard));
-        places[0] = OnceLock::from(place);
-        Ok(Arc::new(Self {
-            only,
-            places,
+        let mut stack = Self {
+            places: (0..threads.count()).map(|_| OnceLock::new()).collect(),
             source: Mutex::new(source),
             turns: AtomicUsize::new(0),
             common,
             table,
             network,
             wait: Arc::new(WaitPolicy::new(config.polling.unwrap_or_default(), config.ticks)),
-            lookout,
+            lookout: Arc::default(),
             generation: generation(),
             congestion: config.congestion.unwrap_or_default(),
             settings,
@@ -241,7 +213,38 @@ impl Stack {
             xrcd_files: Mutex::default(),
             idle_turns: AtomicU32::new(0),
             ended: Arc::default(),
-        }))
+        };
+        stack.places[0] = OnceLock::from(stack.make(first, 0)?);
+        Ok(Arc::new(stack))
+    }
+
+    /// A shard over `supply`'s link, the `index`th of those that share a table.
+    fn make(&self, supply: Supply, index: u8) -> io::Result<Place> {
+        let Supply { link, slot, mailbox, connect } = supply;
+        let capabilities = link.capabilities();
+        let window = (capabilities.recv_buffer / BUFFER_PER_BYTE).clamp(WINDOW.0, WINDOW.1);
+        let endpoint = Endpoint::new(EndpointConfig {
+            slot,
+            max_segments: capabilities.max_segments,
+            max_batch: capabilities.max_batch_bytes,
+            ident: link.path(Ipv4Addr::UNSPECIFIED.into(), 0).ident,
+            source_ports: capabilities.source_ports.clone(),
+            receive_window: window as u32,
+            send_window: send_window(capabilities.recv_buffer),
+            streams: self.common.streams.as_ref().map(|(streams, _)| (Arc::clone(streams), index)),
+            seed: RandomState::new().hash_one((std::process::id(), index)),
+            keep_strays: mailbox.is_some(),
+            fetch: ahead::fetch,
+            ..self.common.clone()
+        });
+        let ticks = self.wait.ticks();
+        let shard =
+            Shard::new(State::new(endpoint, link, mailbox, index), &self.table, &self.lookout, ticks)?;
+        // It is ours, so this cannot fail.
+        let _ =
+            shard.act(Acks::Wait, |state, view| self.settings.apply(&mut state.endpoint, clock::now(), view));
+        let host = connect.map(|connect| connect(&shard)).transpose()?;
+        Ok(Place { shard, host, thread: Mutex::default() })
     }
 
     fn places(&self) -> impl Iterator<Item = &Place> {
@@ -250,6 +253,11 @@ impl Stack {
 
     fn first(&self) -> &Place {
         self.places().next().unwrap_or_else(|| unreachable!("a stack has a shard from the start"))
+    }
+
+    /// Whether there are several shards, or there can be.
+    pub(super) fn may_grow(&self) -> bool {
+        self.places.len() > 1
     }
 
     /// All shards that there are.
@@ -265,23 +273,23 @@ impl Stack {
 
     /// Does something with each of them. A program that polls comes here all the time.
     fn each(&self, set: ShardSet, mut act: impl FnMut(&Shard)) {
-        match &self.only {
-            Some(only) => act(only),
-            None => self.among(set).for_each(|shard| act(shard)),
+        if self.may_grow() {
+            self.among(set).for_each(|shard| act(shard));
+        } else {
+            act(self.shard());
         }
     }
 
     /// The connection to the host service of the first shard, if it has one.
-    pub(crate) fn companion<T: 'static>(&self) -> Option<&T> {
-        self.first().companion.get()?.downcast_ref()
+    pub(crate) fn host(&self) -> Option<&Host> {
+        self.first().host.as_ref()
     }
 
     /// A queue pair of `shard`'s is about to talk to `peer` by `av`: if there is a shorter way than the network's, it is open from
     /// now on.
     pub(crate) fn open_way(&self, shard: &Arc<Shard>, av: &AddressVector, peer: Qpn) {
         let place = self.places().find(|place| Arc::ptr_eq(&place.shard, shard));
-        let host = place.and_then(|place| place.companion.get()?.downcast_ref::<Host>());
-        if let Some(host) = host {
+        if let Some(host) = place.and_then(|place| place.host.as_ref()) {
             host.open_way((av.src, av.dst), peer.slot());
         }
     }
@@ -307,7 +315,7 @@ impl Stack {
     pub(crate) fn shard_for(&self, config: &QpConfig) -> io::Result<&Arc<Shard>> {
         let is_free = matches!(config.qp_type, QpType::Rc | QpType::Uc) && config.srq.is_none();
         // Lanes are weighed against each other within an endpoint, so whoever has several has all in one.
-        let spread = is_free && self.only.is_none() && !self.settings.has_several_lanes();
+        let spread = is_free && self.may_grow() && !self.settings.has_several_lanes();
         let index = if spread { self.next_in_turn() } else { 0 };
         let place = self.places.get(index).and_then(OnceLock::get).unwrap_or_else(|| self.first());
         self.start_thread(place)?;
@@ -337,58 +345,44 @@ impl Stack {
     fn grow(&self, index: usize, source: &mut Option<Box<dyn Source>>) -> Option<Place> {
         let index = u8::try_from(index).ok()?;
         let supply = source.as_mut()?.next(index)?;
-        let ticks = self.wait.ticks();
-        let parts = (&self.table, &self.lookout, &*self.settings);
-        make_shard(supply, index, &self.common, parts, ticks).ok()
+        self.make(supply, index).ok()
     }
 
     /// A turn of every shard of `set` that nobody else is in, for a call that found nothing. `polls`: the program has not
     /// said that it will sleep, so it probably comes again at once.
-    pub(crate) fn progress(&self, set: ShardSet, polls: bool) -> Moved {
-        let moved = self.turns(set, Who::Inline, polls || self.lookout.is_there());
+    pub(crate) fn progress(&self, set: ShardSet, polls: bool) {
+        let turn = self.turns(set, Who::Inline, polls || self.lookout.is_there());
         // Lost updates do not matter.
-        let idle = if moved.any { 0 } else { self.idle_turns.load(Ordering::Relaxed).saturating_add(1) };
+        let idle = if turn.busy { 0 } else { self.idle_turns.load(Ordering::Relaxed).saturating_add(1) };
         self.idle_turns.store(idle, Ordering::Relaxed);
-        moved
     }
 
-    fn turns(&self, set: ShardSet, who: Who, polls: bool) -> Moved {
-        let mut all = Moved::default();
+    /// The same for `who`ever it is: a thread that was woken because packets have come, is about to sleep, or has events of its
+    /// channels before it. What the turns did together, without deadlines.
+    pub(crate) fn turns(&self, set: ShardSet, who: Who, polls: bool) -> Turn {
+        let mut all = Turn::default();
         self.each(set, |shard| {
-            let moved = shard.progress(who, polls);
-            let Moved { any, received, owes } = moved;
-            all = Moved { any: all.any | any, received: all.received | received, owes: all.owes | owes };
+            let turn = shard.progress(who, polls);
+            all.busy |= turn.busy;
+            all.received |= turn.received;
+            all.owes |= turn.owes;
         });
         all
-    }
-
-    /// A turn of every shard of `set` for a thread that was woken because packets have come.
-    pub(crate) fn progress_after_sleep(&self, set: ShardSet) -> Moved {
-        self.turns(set, Who::Inline, true)
-    }
-
-    /// The same for one that has events of its channels before it, and answers those before it looks again.
-    pub(crate) fn progress_before_answers(&self, set: ShardSet) -> Moved {
-        self.turns(set, Who::Answering, true)
     }
 
     /// For a thread that has armed its queue and found it empty: what waited for its next call leaves, unless the thread has
     /// events of other channels before it, and will come by again.
     pub(crate) fn settle(&self, set: ShardSet) {
-        if self.lookout.is_on_the_way() {
-            self.each(set, Shard::count_poll);
-        } else {
-            self.each(set, Shard::settle);
-        }
+        self.send_unless_back_soon(set, Shard::settle);
     }
 
     /// For a call that found what it wanted without a turn: messages that waited for it leave, but as [`Self::settle`].
     pub(crate) fn release(&self, set: ShardSet) {
-        if self.lookout.is_on_the_way() {
-            self.each(set, Shard::count_poll);
-        } else {
-            self.each(set, Shard::release);
-        }
+        self.send_unless_back_soon(set, Shard::release);
+    }
+
+    fn send_unless_back_soon(&self, set: ShardSet, send: fn(&Shard)) {
+        self.each(set, if self.lookout.is_on_the_way() { Shard::count_poll } else { send });
     }
 
     /// For a call that found nothing even after its turn: once many turns in a row moved nothing, the processor is
@@ -406,11 +400,6 @@ impl Stack {
             self.wait.offer();
         }
         true
-    }
-
-    /// A turn of every shard of `set` for a thread that is about to sleep: acknowledgements leave.
-    pub(crate) fn progress_before_sleep(&self, set: ShardSet) {
-        self.turns(set, Who::Idle, true);
     }
 
     /// A turn of every shard of `set` for a thread that waits for packets whatever the application does. Whether something had
@@ -472,7 +461,7 @@ impl Stack {
     /// Tells the host service what was counted, for the last time; `waits` for whoever is in a turn, or leaves out what cannot be
     /// looked at.
     pub(super) fn tell_last(&self, waits: bool) {
-        for host in self.places().filter_map(|place| place.companion.get()?.downcast_ref::<Host>()) {
+        for host in self.places().filter_map(|place| place.host.as_ref()) {
             host.tell_last(waits);
         }
     }

@@ -91,7 +91,7 @@ impl Who {
 }
 
 /// What a turn did and what is next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Turn {
     /// Something was received or sent.
     pub(crate) busy: bool,

@@ -1,6 +1,6 @@
 //! What shards are made from, and where a stack that wants more of them gets it.
 
-use super::{mailbox::Mailbox, shard::Shard, stack::Companion};
+use super::{mailbox::Mailbox, shard::Shard};
 use crate::{
     error::OpenError,
     host::{self, Attachment, Host, LiveSettings},
@@ -27,7 +27,7 @@ pub(super) struct Supply {
 }
 
 /// See [`Supply::connect`].
-pub(super) type Connect = Box<dyn FnOnce(&Arc<Shard>) -> io::Result<Companion>>;
+pub(super) type Connect = Box<dyn FnOnce(&Arc<Shard>) -> io::Result<Host>>;
 
 /// Where further shards come from.
 pub(super) trait Source: Send + core::fmt::Debug {
@@ -108,11 +108,7 @@ pub(super) fn of_slot(
     let link = wrap(link).map_err(system("set up the faults"))?;
     let mailbox = Arc::new(Mailbox::new().map_err(system("make an event counter"))?);
     let (slot, of_host, settings) = (attachment.slot, Arc::clone(&mailbox), Arc::clone(settings));
-    let connect: Connect = Box::new(move |shard| {
-        let host = Host::start(attachment, shard, &of_host, &settings, ways)?;
-        let companion: Companion = Box::new(host);
-        Ok(companion)
-    });
+    let connect: Connect = Box::new(move |shard| Host::start(attachment, shard, &of_host, &settings, ways));
     Ok(Supply { link, slot, mailbox: Some(mailbox), connect: Some(connect) })
 }
 

@@ -1,7 +1,6 @@
 use super::*;
 use crate::{
     ContextOptions,
-    host::Own,
     net::{InprocNet, Link, Transmit},
 };
 use rxe_core::{
@@ -39,19 +38,7 @@ impl Source for Few {
 
 fn stack(threads: Threads, has: u8) -> Arc<Stack> {
     let source = Few(InprocNet::new(), has);
-    let config = StackConfig {
-        slot: 0,
-        own: Own::default(),
-        settings: None,
-        port_mtu: 4096,
-        polling: None,
-        ticks: true,
-        messages: None,
-        congestion: None,
-        link: None,
-        threads: Some(threads),
-        outage: None,
-    };
+    let config = StackConfig { threads: Some(threads), ..StackConfig::default() };
     Stack::new(source.supply(0), config, Some(Box::new(source))).unwrap()
 }
 
