@@ -9,16 +9,17 @@ use nix::{
         resource::{UsageWho, getrusage},
         signal::Signal,
     },
+    time::{ClockId, clock_gettime},
 };
 use rxe_verbs::{
     CompChannel, Completion, Context, ContextOptions, EventError, Mtu, Polling, QpInit, QpType, RecvWr,
-    SendOp, SendWr, WcStatus,
+    Remote, SendOp, SendWr, WcStatus,
 };
 use std::{
     os::fd::AsFd,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
         mpsc,
     },
     thread,
@@ -204,4 +205,51 @@ fn a_thread_that_looks_leaves_events_to_those_who_watch_the_descriptor() {
     assert_eq!(poll(&mut fds, PollTimeout::try_from(PATIENCE).unwrap()), Ok(1), "it shows");
     assert!(channel.try_get_event().is_some());
     assert!(!readable(&channel));
+}
+
+/// Spins until this thread has had so much more of a processor.
+fn compute(time: Duration) {
+    let had = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
+    let until = had() + time;
+    while had() < until {
+        core::hint::spin_loop();
+    }
+}
+
+/// A program that computes, and polls in between, counts as one that polls. All the same its peer's WRITEs are acknowledged while
+/// it computes: they do not wait for its next call, or for the background thread's next tick.
+#[test]
+fn a_program_that_computes_between_its_polls_keeps_no_peer_waiting() {
+    let two = two(Polling::Sleep);
+    let (a, for_a) = with_channel(&two.a);
+    let (b, _for_b) = with_channel(&two.b);
+    connect(&a.qp, &b.qp, Mtu::M1024);
+    let remote = Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };
+    let (written, stop) = (AtomicU32::new(0), AtomicBool::new(false));
+    let write = || {
+        a.cq.req_notify(false);
+        a.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[a.mr.sge(0, 8)])).unwrap();
+        for_a.get_event_within(PATIENCE).expect("an acknowledgement").ack_events(1);
+        a.good();
+        written.fetch_add(1, Ordering::Relaxed);
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                write();
+            }
+        });
+        const CALLS: u32 = 50;
+        // Some of the time others of the machine may have the processors.
+        let several_a_call = (0..40).any(|_| {
+            let before = written.load(Ordering::Relaxed);
+            for _ in 0..CALLS {
+                assert_eq!(b.cq.poll(&mut [Completion::default()]).unwrap(), 0);
+                compute(Duration::from_micros(500));
+            }
+            written.load(Ordering::Relaxed) - before > 3 * CALLS
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert!(several_a_call, "its peer's WRITEs wait for its calls");
+    });
 }
