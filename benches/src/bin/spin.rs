@@ -1,7 +1,8 @@
 //! Programs that poll and never wait, as most verbs programs do: two threads, each with a device of its own, that call
 //! `Cq::poll` in a loop. Prints one-way times of a small SEND and the rate of 64 KiB WRITEs, as JSON, and when the second of
 //! two WRITEs arrives behind which the program computes and makes no call, and one-way times of WRITEs between programs that
-//! watch memory for them; with `--hogs` other threads want the processors too.
+//! watch memory for them, and of SENDs of a program that computes now and then while an answer is under way. With `--hogs`
+//! other threads want the processors too.
 
 use benches::ends::{self, End, Result, loopback};
 use clap::Parser;
@@ -22,6 +23,8 @@ const WRITE: u32 = 64 << 10;
 const DEPTH: u32 = 32;
 /// For so long a program computes between its calls, and so often.
 const COMPUTES: (Duration, u64) = (Duration::from_micros(500), 300);
+/// For so long a program computes while an answer is under way, and once in so many milliseconds.
+const OVERLAPS: (Duration, Duration) = (Duration::from_micros(2500), Duration::from_millis(20));
 
 /// Two threads that poll and never wait
 #[derive(Debug, Parser)]
@@ -29,7 +32,7 @@ struct Args {
     /// Threads that keep processors busy with something else
     #[arg(long, default_value_t = 0)]
     hogs: u32,
-    /// Seconds of each of the two measurements
+    /// Seconds of each measurement but that of the computing program
     #[arg(short = 'D', long, default_value_t = 1.0)]
     seconds: f64,
 }
@@ -41,12 +44,14 @@ fn main() -> Result<()> {
     let contexts = [open(1)?, open(2)?];
     let ends = ends::connected(&contexts, 2 * WRITE as usize, Mtu::M4096)?;
     let stop = AtomicBool::new(false);
-    let (mut times, gbit) = thread::scope(|scope| {
+    let (mut times, mut others, gbit) = thread::scope(|scope| {
         for _ in 0..args.hogs {
             scope.spawn(|| while !black_box(stop.load(Ordering::Relaxed)) {});
         }
         scope.spawn(|| answer(&ends[1], &stop));
-        let found = ping(&ends[0], time).and_then(|times| Ok((times, write(&ends, time)?)));
+        let never = (Duration::ZERO, Duration::MAX);
+        let found = ping(&ends[0], time, never)
+            .and_then(|times| Ok((times, ping(&ends[0], time, OVERLAPS)?, write(&ends, time)?)));
         stop.store(true, Ordering::Relaxed);
         found
     })?;
@@ -54,6 +59,7 @@ fn main() -> Result<()> {
     let mut watched = watch(&ends, time)?;
     watched.sort_unstable();
     times.sort_unstable();
+    others.sort_unstable();
     delays.sort_unstable();
     let part = |times: &[Duration], share: f64| {
         times.get((times.len() as f64 * share) as usize).map(|t| t.as_secs_f64() * 1e6)
@@ -62,6 +68,7 @@ fn main() -> Result<()> {
     let usec = |share| one_way(&times, share);
     let line = json!({
         "hogs": args.hogs, "pings": times.len(), "p10_usec": usec(0.1), "median_usec": usec(0.5), "p99_usec": usec(0.99), "gbit_per_second": gbit,
+        "overlapping_median_usec": one_way(&others, 0.5), "overlapping_p90_usec": one_way(&others, 0.9),
         "computing_median_usec": part(&delays, 0.5), "computing_p90_usec": part(&delays, 0.9),
         "watching_median_usec": one_way(&watched, 0.5), "watching_p90_usec": one_way(&watched, 0.9),
     });
@@ -108,15 +115,21 @@ fn answer(end: &End, stop: &AtomicBool) {
     }
 }
 
-/// Times there and back.
-fn ping(end: &End, time: Duration) -> Result<Vec<Duration>> {
+/// Times there and back. Now and then the program computes for a while as soon as it has posted; those times are left out.
+fn ping(end: &End, time: Duration, (computes, period): (Duration, Duration)) -> Result<Vec<Duration>> {
     let mut some = [Completion::default(); 16];
     let mut times = Vec::with_capacity(1 << 20);
     let begin = Instant::now();
+    let mut computed = begin;
     while begin.elapsed() < time {
         let start = Instant::now();
         receive(end)?;
         send(end)?;
+        let is_due = computed.elapsed() > period;
+        if is_due {
+            while start.elapsed() < computes {}
+            computed = start;
+        }
         let (mut received, mut sent) = (0, 0);
         while received < 1 || sent < 1 {
             let found = poll(end, &mut some)?;
@@ -125,7 +138,9 @@ fn ping(end: &End, time: Duration) -> Result<Vec<Duration>> {
                 return Err("no answer".into());
             }
         }
-        times.push(start.elapsed());
+        if !is_due {
+            times.push(start.elapsed());
+        }
     }
     Ok(times)
 }
