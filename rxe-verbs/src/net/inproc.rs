@@ -6,14 +6,12 @@ use rxe_core::wire::HeaderSeen;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::error::SendError;
 use super::{Capabilities, Ident, Link, ROCE_V2, RecvBatch, Run, Transmit, check_batch};
-use crate::sys::socket::Event;
+use crate::sys::{lock, socket::Event};
 
-/// TTL of packets that ask for the default.
-const DEFAULT_TTL: u8 = 64;
 /// Where a packet has the slot of the queue pair it is for: the first byte of its number (IBTA vol. 1, 9.2).
 const SLOT_BYTE: usize = 5;
 /// Bytes of arrivals an end holds.
@@ -62,11 +60,6 @@ struct Queue {
     bytes: usize,
     drops: u64,
     spare: Vec<Vec<u8>>,
-}
-
-/// A lock whose holder panicked still guards consistent data: nothing panics half way through a change.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl End {
@@ -163,7 +156,7 @@ impl Link for InprocLink {
             dst: batch.dst,
             ifindex: 0,
             tos: batch.tos,
-            ttl: if batch.hop_limit == 0 { DEFAULT_TTL } else { batch.hop_limit },
+            ttl: batch.hops(),
             seen: HeaderSeen::Hidden,
             segment_size: batch.segment_size.min(bytes.len()),
             bytes,

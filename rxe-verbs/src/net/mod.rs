@@ -70,6 +70,13 @@ pub struct Transmit {
     pub segment_size: usize,
 }
 
+impl Transmit {
+    /// The TTL or hop limit that its packets get, 64 where the batch takes the system's default.
+    pub(crate) const fn hops(&self) -> u8 {
+        if self.hop_limit == 0 { 64 } else { self.hop_limit }
+    }
+}
+
 impl From<&endpoint::Transmit> for Transmit {
     /// What a link has to know of a batch that an endpoint has built.
     fn from(batch: &endpoint::Transmit) -> Self {

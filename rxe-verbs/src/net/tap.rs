@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path as FilePath;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pcap_file::DataLink;
@@ -28,6 +28,7 @@ use idents::Idents;
 
 use super::error::SendError;
 use super::{Capabilities, Link, Path, ROCE_PORT, RawDrops, RecvBatch, Run, Transmit};
+use crate::sys::lock;
 
 pub(super) mod headers;
 pub(super) mod idents;
@@ -35,8 +36,6 @@ pub(super) mod idents;
 /// Direction bits of the enhanced packet block's flags (pcapng, 4.3.1).
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
-/// TTL written for packets that took the system's default.
-const DEFAULT_TTL: u8 = 64;
 
 /// A capture file. Clones write to the same file, so that all links of a process can.
 #[derive(Clone)]
@@ -92,7 +91,7 @@ impl<'a> Record<'a> {
             dst: batch.dst,
             source_port: batch.source_port,
             tos: batch.tos,
-            ttl: if batch.hop_limit == 0 { DEFAULT_TTL } else { batch.hop_limit },
+            ttl: batch.hops(),
             ident,
             encapsulation: batch.encapsulation,
             payload,
@@ -178,7 +177,7 @@ impl Capture {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Shared) -> T) -> T {
-        act(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.shared))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     error::CreateError,
     qp::Qp,
     sys::{
+        lock,
         packet::{ALL_TYPES, PacketSocket, Scope},
         poll,
         process::become_background,
@@ -32,7 +33,7 @@ use std::{
     collections::BTreeMap,
     io,
     os::fd::AsFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     thread,
 };
 
@@ -288,8 +289,4 @@ impl Shared {
 
 fn is_loss(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENOBUFS | libc::EAGAIN))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

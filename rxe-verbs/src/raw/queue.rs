@@ -1,11 +1,11 @@
 //! Queues of buffers for frames: a raw queue pair's own, or receive work queues (ibv_wq) that one spreads its frames over.
 
-use super::lock;
 use crate::{
     cq::Cq,
     error::{CreateError, Forked},
     limits,
     pd::Pd,
+    sys::lock,
 };
 use rxe_core::{
     memory::{Asker, Memory},

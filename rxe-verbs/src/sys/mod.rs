@@ -19,3 +19,10 @@ pub(crate) mod socket;
 pub(crate) mod table;
 pub(crate) mod unix;
 pub(crate) mod usercopy;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex. A lock whose holder panicked still guards consistent data: nothing panics half way through a change.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,11 +1,11 @@
 //! A port that a script takes down for a while: no packet passes, and whoever follows the network is told of it, as of an
 //! interface that has lost its carrier and gets it back.
 
-use crate::sys::{alarm::Alarm, poll};
+use crate::sys::{alarm::Alarm, lock, poll};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -55,7 +55,7 @@ impl Outage {
     }
 
     fn until(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.until)
     }
 }
 

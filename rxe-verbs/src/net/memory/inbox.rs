@@ -57,8 +57,6 @@ const SKIP: u32 = u32::MAX;
 /// Of so many looks that find nothing one sees to it that the descriptor is not readable: a writer that was stopped before it raised
 /// it may do so long after its batch was read.
 const SETTLE_EVERY: u32 = 64;
-/// TTL of packets that ask for the default.
-const DEFAULT_TTL: u8 = 64;
 
 /// What an inbox is passed on by.
 #[derive(Debug)]
@@ -269,9 +267,8 @@ fn run_of(record: &[AtomicU64], len: usize) -> Option<Run<'static>> {
 
 /// The words that describe a batch.
 fn describe(batch: &Transmit, len: usize) -> [u64; 6] {
-    let ttl = if batch.hop_limit == 0 { DEFAULT_TTL } else { batch.hop_limit };
     let ([a, b], [c, d]) = (words_of_address(batch.src), words_of_address(batch.dst));
-    let about = u64::from(batch.source_port) | u64::from(batch.tos) << 16 | u64::from(ttl) << 24;
+    let about = u64::from(batch.source_port) | u64::from(batch.tos) << 16 | u64::from(batch.hops()) << 24;
     [len as u64 | (batch.segment_size as u64) << 32, about, a, b, c, d]
 }
 

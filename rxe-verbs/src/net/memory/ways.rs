@@ -4,10 +4,11 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use super::inbox::{InboxFiles, Lane};
 use crate::net::{Transmit, raw::Neighbours};
+use crate::sys::lock;
 
 /// Where a packet has the slot of the queue pair it is for: the first byte of its number (IBTA vol. 1, 9.2).
 const SLOT_BYTE: usize = 5;
@@ -93,9 +94,4 @@ impl Ways {
             ("memory_received", self.received.load(Ordering::Relaxed)),
         ]
     }
-}
-
-/// A lock whose holder panicked still guards consistent data: nothing panics half way through a change.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

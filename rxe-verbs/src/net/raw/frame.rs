@@ -25,8 +25,6 @@ const UDP_NUMBER: u8 = 17;
 const DONT_FRAGMENT: u16 = 0x4000;
 /// More fragments, or an offset: a piece of a packet.
 const FRAGMENT: u16 = 0x3fff;
-/// TTL or hop limit of packets that take the default.
-const HOPS: u8 = 64;
 
 /// Everything in front of a packet: the kernel's own header if the socket has it, Ethernet, and what the encapsulation asks for.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +75,7 @@ impl Head {
         }
         head.push(&dst);
         head.push(&src);
-        let hops = if batch.hop_limit == 0 { HOPS } else { batch.hop_limit };
+        let hops = batch.hops();
         if batch.encapsulation == Encapsulation::V1 {
             head.push(&ETHERTYPE_ROCE_V1.to_be_bytes());
             let route = Route::v1(batch.src, batch.dst);
