@@ -10,7 +10,7 @@ use rxe_core::{
     },
 };
 use rxe_verbs::net::{
-    Encapsulation, FaultLink, FaultLog, FaultPlan, InprocLink, InprocNet, Link, RecvBatch, Transmit,
+    Encapsulation, FaultLink, FaultPlan, InprocLink, InprocNet, Link, RecvBatch, Trace, Transmit,
     fault::{FaultCounts, Script},
 };
 use std::{
@@ -275,7 +275,7 @@ fn the_log_tells_what_was_done_to_which() {
     let plan = FaultPlan { seed: 3, ..plan("drop 2nd\n\n  turn rnr 3 ack") };
     let mut left = FaultLink::new(Box::new(left), plan)
         .unwrap()
-        .with_log(Some(FaultLog::new(fs::File::create(&path).unwrap())));
+        .with_log(Some(Trace::to_file(fs::File::create(&path).unwrap())));
     for bytes in [write(1), write(2), ack(3)] {
         let head = Transmit {
             src: address(A),

@@ -12,8 +12,7 @@ use crate::{
     error::OpenError,
     host::{self, LiveSettings, Mode},
     net::{
-        Capture, ConfigError, FaultLog, FaultPlan, InprocNet, Link, LinkKind, Sharing, Trace, UdpConfig,
-        UdpLink, file,
+        Capture, ConfigError, FaultPlan, InprocNet, Link, LinkKind, Sharing, Trace, UdpConfig, UdpLink, file,
     },
     sys::{
         per_process::PerProcess,
@@ -66,7 +65,7 @@ struct Open {
     /// That of `RXE_TRACE`.
     trace: Option<Trace>,
     /// What is said of faults.
-    fault_log: Option<FaultLog>,
+    fault_log: Option<Trace>,
 }
 
 /// What this process has open. A forked child has nothing open, and captures of its own.
@@ -212,7 +211,7 @@ impl Open {
         };
         let trace = once(&mut self.trace, ("RXE_TRACE", &["", "0"]), trace_to)?;
         let fault_log = once(&mut self.fault_log, ("RXE_FAULT_LOG", &[""]), |path| {
-            file::create(path).map(FaultLog::new)
+            file::create(path).map(Trace::to_file)
         })?;
         let faults = match wrapping.faults {
             Some(faults) => Some(faults),

@@ -5,8 +5,8 @@ use crate::{
     error::OpenError,
     host::{self, Attachment, Host, LiveSettings},
     net::{
-        Capture, FaultLink, FaultLog, FaultPlan, GroupSockets, Inbox, InprocNet, Link, LinkKind, MemoryLink,
-        RawLink, TapLink, Trace, UdpConfig, UdpLink, Ways, fault::Outage,
+        Capture, FaultLink, FaultPlan, GroupSockets, Inbox, InprocNet, Link, LinkKind, MemoryLink, RawLink,
+        TapLink, Trace, UdpConfig, UdpLink, Ways, fault::Outage,
     },
     sys::process::network_namespace,
 };
@@ -46,7 +46,7 @@ pub(super) struct Wraps {
     pub(super) capture: Option<Capture>,
     pub(super) trace: Option<Trace>,
     pub(super) faults: Option<FaultPlan>,
-    pub(super) fault_log: Option<FaultLog>,
+    pub(super) fault_log: Option<Trace>,
     /// The port's, if the faults have one.
     pub(super) outage: Option<Arc<Outage>>,
 }

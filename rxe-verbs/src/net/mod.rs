@@ -32,7 +32,7 @@ pub use batch::{Packets, RecvBatch, Run};
 pub use capability::{Capabilities, Encapsulation, HeaderSeen, Ident, Path, ROCE_V2};
 pub use config::{BufferSize, ConfigError, Features, LinkKind, Sharing, UdpConfig};
 pub use error::{Holder, OpenError, SendError};
-pub use fault::{FaultLink, FaultLog, FaultPlan};
+pub use fault::{FaultLink, FaultPlan};
 pub use inproc::{InprocLink, InprocNet};
 pub(crate) use memory::{Inbox, InboxFiles, MemoryLink, Ways};
 pub use raw::{RawDrops, RawLink};

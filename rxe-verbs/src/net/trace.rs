@@ -1,14 +1,17 @@
 //! One line for every packet that a link sends or receives, for people who watch.
 
 use super::tap::{Record, Sink};
-use crate::sys::unix::out_of_the_way;
-use core::fmt::Write as _;
+use crate::sys::{lock, unix::out_of_the_way};
+use core::{
+    fmt::{Display, Write as _},
+    net::IpAddr,
+};
 use rxe_core::wire::Packet;
 use std::{
     fs::File,
     io::{self, Write},
     os::fd::AsFd,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Instant,
 };
 
@@ -30,35 +33,38 @@ impl Trace {
     /// Standard error is closed, or there is no descriptor left.
     pub fn to_stderr() -> io::Result<Self> {
         let copy = io::stderr().as_fd().try_clone_to_owned()?;
-        Ok(Self::new(out_of_the_way(copy).into()))
+        Ok(Self::to_file(out_of_the_way(copy).into()))
     }
 
     /// Lines go to a file.
     #[must_use]
-    pub fn to_file(file: File) -> Self {
-        Self::new(file)
-    }
-
-    fn new(to: File) -> Self {
+    pub fn to_file(to: File) -> Self {
         Self(Arc::new(Mutex::new(Out { to, start: Instant::now(), line: String::new() })))
     }
-}
 
-impl Sink for Trace {
-    /// Seconds since the start, direction, the other side's address, what the packet says.
-    fn record(&self, record: &Record<'_>) {
-        let (direction, peer) = if record.outbound { ('>', record.dst) } else { ('<', record.src) };
-        let payload = record.payload;
-        let mut out = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Seconds since the start, what was done to the packet (nothing, or words that end with a blank), direction, the other
+    /// side's address, what the packet says.
+    pub(super) fn line(&self, done: &dyn Display, outbound: bool, peer: IpAddr, payload: &[u8]) {
+        let direction = if outbound { '>' } else { '<' };
+        let mut out = lock(&self.0);
         let Out { to, start, line } = &mut *out;
         line.clear();
         let seconds = start.elapsed().as_secs_f64();
         // Writing to a string does not fail.
         let _ = match Packet::decode(payload) {
-            Ok(packet) => writeln!(line, "{seconds:12.6} {direction} {peer} {packet}"),
-            Err(error) => writeln!(line, "{seconds:12.6} {direction} {peer} {} B: {error}", payload.len()),
+            Ok(packet) => writeln!(line, "{seconds:12.6} {done}{direction} {peer} {packet}"),
+            Err(error) => {
+                writeln!(line, "{seconds:12.6} {done}{direction} {peer} {} B: {error}", payload.len())
+            }
         };
-        // A reader that is gone loses lines; a program in C that does not ignore SIGPIPE ends, as by output of its own.
+        // A disk that is full loses lines, not packets. A reader that is gone loses lines; a program in C that does not ignore SIGPIPE ends, as by output of its own.
         let _ = to.write_all(line.as_bytes());
+    }
+}
+
+impl Sink for Trace {
+    fn record(&self, record: &Record<'_>) {
+        let peer = if record.outbound { record.dst } else { record.src };
+        self.line(&"", record.outbound, peer, record.payload);
     }
 }

@@ -1,11 +1,10 @@
 //! The packets of one direction on their way through the faults.
 
 use super::{
-    log::FaultLog,
     plan::{FaultPlan, WHOLE},
     rule,
 };
-use crate::net::{Run, Transmit};
+use crate::net::{Run, Trace, Transmit};
 use core::{net::IpAddr, time::Duration};
 use rxe_core::wire::Syndrome;
 use std::{
@@ -193,13 +192,13 @@ impl<H: Head> Lane<H> {
         bytes: &[u8],
         order: Order,
         now: Instant,
-        log: Option<&FaultLog>,
+        log: Option<&Trace>,
     ) {
         self.counts.packets += 1;
         let peer = head.peer();
         let tell = |what: &str| {
             if let Some(log) = log {
-                log.write(&what, H::SENDING, peer, bytes);
+                log.line(&format_args!("{what} "), H::SENDING, peer, bytes);
             }
         };
         let mut own = bytes.to_vec();

@@ -1,23 +1,21 @@
 //! A bad network on demand: loss, duplication, reordering, flipped bits, delay and a limited rate, the same ones for the same
-//! seed and the same packets ([`FaultPlan`]); and what a script says of single packets ([`Script`]). A [`FaultLog`] tells what
-//! was done to which.
+//! seed and the same packets ([`FaultPlan`]); and what a script says of single packets ([`Script`]). A [`Trace`] tells what was
+//! done to which.
 
 mod lane;
-mod log;
 mod outage;
 mod plan;
 mod rule;
 mod script;
 
 pub use lane::FaultCounts;
-pub use log::FaultLog;
 pub(crate) use outage::Outage;
 pub(crate) use plan::parse_rate;
 pub use plan::{FaultPlan, WHOLE};
 pub use script::{HELP as SCRIPT_HELP, Script, ScriptError};
 
 use super::error::SendError;
-use super::{Capabilities, Ident, Link, Path, RawDrops, RecvBatch, Run, Transmit, check_batch};
+use super::{Capabilities, Ident, Link, Path, RawDrops, RecvBatch, Run, Trace, Transmit, check_batch};
 use crate::sys::{alarm::Alarm, process, socket::Event};
 use core::net::IpAddr;
 use lane::{Head, Lane, Order};
@@ -56,7 +54,7 @@ pub struct FaultLink {
 #[derive(Debug)]
 struct Director {
     player: Option<Player>,
-    log: Option<FaultLog>,
+    log: Option<Trace>,
     /// While it lasts nothing passes; there if the script has one.
     outage: Option<Arc<Outage>>,
 }
@@ -87,7 +85,7 @@ impl Director {
             }
             Action::Kill => {
                 if let Some(log) = &self.log {
-                    log.write(&because("this process is killed at"), H::SENDING, head.peer(), bytes);
+                    log.line(&because("this process is killed at "), H::SENDING, head.peer(), bytes);
                 }
                 process::kill_self()
             }
@@ -142,7 +140,7 @@ impl FaultLink {
 
     /// Has what is done written down.
     #[must_use]
-    pub fn with_log(mut self, log: Option<FaultLog>) -> Self {
+    pub fn with_log(mut self, log: Option<Trace>) -> Self {
         self.director.log = log;
         self
     }
