@@ -3,10 +3,10 @@
 use super::{
     plan::{FaultPlan, WHOLE},
     rule,
+    script::Action,
 };
 use crate::net::{Run, Trace, Transmit};
 use core::{net::IpAddr, time::Duration};
-use rxe_core::wire::Syndrome;
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Instant,
@@ -33,8 +33,6 @@ const CONGESTION: usize = 4;
 /// What was done to the packets of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Packets seen.
-    pub packets: u64,
     /// Packets thrown away.
     pub lost: u64,
     /// Extra copies made.
@@ -54,20 +52,6 @@ pub(super) fn random(state: &mut u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
-}
-
-/// What a script wants for a packet, with the words for the log.
-#[derive(Debug)]
-pub(super) enum Order {
-    /// Nothing: chance decides.
-    Chance,
-    Lose(String),
-    Corrupt(String),
-    Duplicate(String),
-    Mark(String),
-    Delay(Duration, String),
-    Reorder(u64, String),
-    Turn(Syndrome, String),
 }
 
 /// What becomes of a packet.
@@ -190,11 +174,10 @@ impl<H: Head> Lane<H> {
         plan: &FaultPlan,
         mut head: H,
         bytes: &[u8],
-        order: Order,
+        order: Option<(Action, String)>,
         now: Instant,
         log: Option<&Trace>,
     ) {
-        self.counts.packets += 1;
         let peer = head.peer();
         let tell = |what: &str| {
             if let Some(log) = log {
@@ -251,63 +234,54 @@ impl<H: Head> Lane<H> {
     fn decide(
         &mut self,
         chances: Chances,
-        order: Order,
+        order: Option<(Action, String)>,
         head: &mut H,
         own: &mut [u8],
         tell: &dyn Fn(&str),
     ) -> Fate {
-        let (mut copies, mut delay, mut shifts) = (1, Duration::ZERO, [None; 2]);
-        match order {
-            Order::Chance if chances.lost => {
-                tell("chance: lost");
-                return Fate::Lost;
-            }
-            Order::Chance => {
-                if let Some(bit) = chances.bit {
-                    tell("chance: corrupted");
-                    self.flip(own, bit);
-                }
-                if chances.copies > 1 {
-                    tell("chance: doubled");
-                    self.counts.duplicated += 1;
-                }
-                (copies, shifts) = (chances.copies, chances.shifts);
-            }
-            Order::Lose(why) => {
-                tell(&why);
-                return Fate::Lost;
-            }
-            Order::Corrupt(why) => {
-                tell(&why);
+        let Some((action, why)) = order else { return self.decide_by(chances, own, tell) };
+        tell(&why);
+        let (mut copies, mut delay) = (1, Duration::ZERO);
+        match action {
+            Action::Drop | Action::Down(_) | Action::Kill => return Fate::Lost,
+            Action::Corrupt => {
                 let bit = random(&mut self.script_random) as usize % (own.len() * 8).max(1);
                 // Bits of the congestion byte are not under the ICRC: nobody would notice.
                 self.flip(own, if bit / 8 == CONGESTION { bit + 8 } else { bit });
             }
-            Order::Duplicate(why) => {
-                tell(&why);
+            Action::Duplicate => {
                 self.counts.duplicated += 1;
                 copies = 2;
             }
-            Order::Mark(why) => {
-                tell(&why);
+            Action::Mark => {
                 self.counts.changed += 1;
                 head.mark();
             }
-            Order::Delay(time, why) => {
-                tell(&why);
-                delay = time;
-            }
-            Order::Reorder(count, why) => {
-                tell(&why);
-                return Fate::Behind(count);
-            }
-            Order::Turn(syndrome, why) => {
-                tell(&why);
+            Action::Delay(time) => delay = time,
+            Action::Reorder(count) => return Fate::Behind(count),
+            Action::Turn(syndrome) => {
                 self.counts.changed += 1;
                 rule::turn(own, syndrome);
             }
         }
-        Fate::Passes { copies, delay, shifts }
+        Fate::Passes { copies, delay, shifts: [None; 2] }
+    }
+
+    /// What becomes of a packet that no script has anything for.
+    fn decide_by(&mut self, chances: Chances, own: &mut [u8], tell: &dyn Fn(&str)) -> Fate {
+        if chances.lost {
+            tell("chance: lost");
+            return Fate::Lost;
+        }
+        if let Some(bit) = chances.bit {
+            tell("chance: corrupted");
+            self.flip(own, bit);
+        }
+        if chances.copies > 1 {
+            tell("chance: doubled");
+            self.counts.duplicated += 1;
+        }
+        Fate::Passes { copies: chances.copies, delay: Duration::ZERO, shifts: chances.shifts }
     }
 
     /// Turns a bit, counted from the first and again from there behind the last.

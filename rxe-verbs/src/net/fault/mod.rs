@@ -18,7 +18,7 @@ use super::error::SendError;
 use super::{Capabilities, Ident, Link, Path, RawDrops, RecvBatch, Run, Trace, Transmit, check_batch};
 use crate::sys::{alarm::Alarm, process, socket::Event};
 use core::net::IpAddr;
-use lane::{Head, Lane, Order};
+use lane::{Head, Lane};
 use rule::Player;
 use script::Action;
 use std::{
@@ -60,36 +60,43 @@ struct Director {
 }
 
 impl Director {
-    /// What the script, and a port that is down, have for a packet.
-    fn order<H: Head>(&mut self, lane: &mut Lane<H>, head: &H, bytes: &[u8], now: Instant) -> Order {
+    /// What the script, or a port that is down, has for a packet, with the words for the log. None: chance decides.
+    fn order<H: Head>(
+        &mut self,
+        lane: &mut Lane<H>,
+        head: &H,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Option<(Action, String)> {
         let chance = || lane::random(&mut lane.script_random);
         let found = self.player.as_mut().and_then(|player| player.judge(H::SENDING, bytes, now, chance));
         if self.outage.as_ref().is_some_and(|outage| outage.is_on(now)) {
-            return Order::Lose("down: lost".into());
+            return Some((Action::Drop, "down: lost".into()));
         }
-        let Some((action, line)) = found else { return Order::Chance };
-        let because = |what: &str| format!("line {line}: {what}");
-        match action {
-            Action::Drop => Order::Lose(because("lost")),
-            Action::Corrupt => Order::Corrupt(because("corrupted")),
-            Action::Duplicate => Order::Duplicate(because("doubled")),
-            Action::Mark => Order::Mark(because("marked")),
-            Action::Delay(time) => Order::Delay(time, because("delayed")),
-            Action::Reorder(count) => Order::Reorder(count, because("overtaken")),
-            Action::Turn(syndrome) => Order::Turn(syndrome, because(&format!("turned into {syndrome}"))),
+        let (action, line) = found?;
+        let what = match action {
+            Action::Drop => "lost",
+            Action::Corrupt => "corrupted",
+            Action::Duplicate => "doubled",
+            Action::Mark => "marked",
+            Action::Delay(_) => "delayed",
+            Action::Reorder(_) => "overtaken",
+            Action::Turn(syndrome) => &format!("turned into {syndrome}"),
             Action::Down(time) => {
                 if let Some(outage) = &self.outage {
                     outage.begin(now, time);
                 }
-                Order::Lose(because("the port goes down: lost"))
+                "the port goes down: lost"
             }
             Action::Kill => {
                 if let Some(log) = &self.log {
-                    log.line(&because("this process is killed at "), H::SENDING, head.peer(), bytes);
+                    let done = format!("line {line}: this process is killed at ");
+                    log.line(&done, H::SENDING, head.peer(), bytes);
                 }
                 process::kill_self()
             }
-        }
+        };
+        Some((action, format!("line {line}: {what}")))
     }
 }
 
@@ -100,28 +107,19 @@ impl FaultLink {
     /// What the system says if it has no event counters left.
     pub fn new(inner: Box<dyn Link>, mut plan: FaultPlan) -> io::Result<Self> {
         // A script may be about a direction that chance leaves alone.
+        let chances = (plan.sending, plan.receiving);
         if let Some(script) = &plan.script {
-            let chance = plan.clone();
             plan.sending |= script.is_for(true);
             plan.receiving |= script.is_for(false);
-            if (plan.sending, plan.receiving) != (chance.sending, chance.receiving) {
-                return Self::with_lanes(inner, plan, &chance);
-            }
         }
-        let chance = plan.clone();
-        Self::with_lanes(inner, plan, &chance)
-    }
-
-    /// `chance` says in which directions the plan's chances count.
-    fn with_lanes(inner: Box<dyn Link>, plan: FaultPlan, chance: &FaultPlan) -> io::Result<Self> {
         let mut capabilities = inner.capabilities().clone();
         if plan.sending {
             capabilities.gso = false;
             capabilities.ident = Ident::Zero;
         }
         Ok(Self {
-            sending: Lane::new(plan.seed, chance.sending),
-            receiving: Lane::new(plan.seed ^ 0x5555_5555_5555_5555, chance.receiving),
+            sending: Lane::new(plan.seed, chances.0),
+            receiving: Lane::new(plan.seed ^ 0x5555_5555_5555_5555, chances.1),
             director: Director {
                 player: plan.script.clone().map(Player::new),
                 log: None,
