@@ -27,10 +27,10 @@ use rxe_core::wire::Encapsulation;
 use idents::Idents;
 
 use super::error::SendError;
-use super::{Capabilities, Link, Path, ROCE_PORT, RawDrops, RecvBatch, Run, Transmit};
+use super::raw::frame::{self, ETHERNET};
+use super::{Capabilities, Link, Path, RawDrops, RecvBatch, Run, Transmit};
 use crate::sys::lock;
 
-pub(super) mod headers;
 pub(super) mod idents;
 
 /// Direction bits of the enhanced packet block's flags (pcapng, 4.3.1).
@@ -48,7 +48,7 @@ struct Shared {
     /// The interface's name, and the kinds that it has an entry of, in their order in the file.
     name: String,
     kinds: Vec<DataLink>,
-    packet: Vec<u8>,
+    frame: Vec<u8>,
     written: u64,
     /// The first failure; nothing is written after it.
     failed: Option<String>,
@@ -130,8 +130,8 @@ impl Capture {
     /// It cannot be written.
     pub fn new(writer: Box<dyn Write + Send>, name: &str) -> io::Result<Self> {
         let writer = PcapNgWriter::new(BufWriter::new(writer)).map_err(io::Error::other)?;
-        let (packet, kinds) = (Vec::with_capacity(9216), Vec::new());
-        let shared = Shared { writer, name: name.to_owned(), kinds, packet, written: 0, failed: None };
+        let (frame, kinds) = (Vec::with_capacity(9216), Vec::new());
+        let shared = Shared { writer, name: name.to_owned(), kinds, frame, written: 0, failed: None };
         Ok(Self { shared: Arc::new(Mutex::new(shared)) })
     }
 
@@ -145,11 +145,11 @@ impl Capture {
     pub fn record(&self, record: &Record<'_>) {
         let now = now();
         self.with(|shared| {
-            let mut packet = core::mem::take(&mut shared.packet);
-            if headers::write(record, &mut packet) {
-                shared.write(DataLink::RAW, &packet, record.outbound, now);
+            let mut frame = core::mem::take(&mut shared.frame);
+            if frame::make_up(record, &mut frame) {
+                shared.write(DataLink::RAW, &frame[ETHERNET..], record.outbound, now);
             }
-            shared.packet = packet;
+            shared.frame = frame;
         });
     }
 

@@ -6,7 +6,7 @@ use core::ops::Range;
 use rxe_core::wire::{BTH_LEN, Encapsulation, Grh, HeaderSeen, NEXT_HEADER_BTH, icrc::Route};
 
 use super::drops::Unusable;
-use crate::net::{ROCE_PORT, Run, Transmit};
+use crate::net::{ROCE_PORT, Run, Transmit, tap::Record};
 use crate::sys::packet::{VNET_LEN, Vnet, VnetSeen};
 
 /// A station's address.
@@ -16,7 +16,7 @@ pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
 pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub(super) const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 
-pub(super) const ETHERNET: usize = 14;
+pub(in crate::net) const ETHERNET: usize = 14;
 pub(super) const IPV4: usize = 20;
 pub(super) const IPV6: usize = 40;
 pub(super) const UDP: usize = 8;
@@ -122,7 +122,7 @@ impl Head {
     }
 }
 
-fn octets(address: IpAddr) -> [u8; 16] {
+pub(super) fn octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
@@ -210,6 +210,31 @@ pub(super) fn complete_udp(frame: &mut [u8]) {
         sum => sum,
     };
     frame[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Makes up the RoCEv2 frame of a packet whose headers are hidden, in place of what `frame` has: without stations, with all
+/// checksums. False if the families differ or it is too long for IP.
+pub(in crate::net) fn make_up(record: &Record<'_>, frame: &mut Vec<u8>) -> bool {
+    let headers = UDP + if record.src.is_ipv4() { IPV4 } else { 0 };
+    let payload = record.payload.len();
+    if record.src.is_ipv4() != record.dst.is_ipv4() || payload + headers > usize::from(u16::MAX) {
+        return false;
+    }
+    let batch = Transmit {
+        src: record.src,
+        dst: record.dst,
+        ifindex: 0,
+        source_port: record.source_port,
+        tos: record.tos,
+        hop_limit: record.ttl,
+        encapsulation: Encapsulation::V2,
+        segment_size: payload,
+    };
+    frame.clear();
+    frame.extend(Head::write(&batch, Ends::default(), payload, record.ident, None, false).as_ref());
+    frame.extend(record.payload);
+    complete_udp(frame);
+    true
 }
 
 /// Reads a frame of packets with so many bytes each (`segment`; 0: it is one packet, of `largest` bytes at most). What is behind

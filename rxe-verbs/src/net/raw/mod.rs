@@ -11,7 +11,7 @@
 
 mod drops;
 mod filter;
-mod frame;
+pub(super) mod frame;
 mod neighbour;
 mod receive;
 mod record;

@@ -3,7 +3,7 @@
 
 use core::ops::Range;
 
-use super::frame::{ETHERNET, Ends, Head, complete_udp, segment_head};
+use super::frame::{Ends, Head, complete_udp, make_up, segment_head};
 use crate::net::{
     Capture, Ident, Run, Transmit,
     tap::{self, idents::Idents},
@@ -60,11 +60,8 @@ impl Recorder {
     }
 
     fn made_up(&mut self, record: &tap::Record<'_>) {
-        let mut packet = Vec::new();
-        if tap::headers::write(record, &mut packet) {
-            let mut head = [0; ETHERNET];
-            head[12..].copy_from_slice(if record.src.is_ipv4() { &[0x08, 0x00] } else { &[0x86, 0xdd] });
-            self.write([&head, &packet], false, record.outbound);
+        if make_up(record, &mut self.frame) {
+            self.capture.record_frame(&self.frame, record.outbound);
         }
     }
 

@@ -134,3 +134,44 @@ fn heads_as_the_kernel_writes_them() {
         }
     }
 }
+
+/// What a capture shows of a packet whose headers are hidden is a frame that reads as that packet, and adds up.
+#[test]
+fn made_up_frames_are_whole() {
+    let ends = [
+        ([10, 9, 0, 1].into(), [10, 9, 0, 2].into()),
+        (Ipv6Addr::LOCALHOST.into(), "fd00::9".parse().unwrap()),
+    ];
+    for (src, dst) in ends {
+        let payload = [0xa5; 33];
+        let record = Record {
+            src,
+            dst,
+            source_port: 0xc001,
+            tos: 0x22,
+            ttl: 7,
+            ident: if src.is_ipv4() { 0x1234 } else { 0 },
+            encapsulation: Encapsulation::V2,
+            payload: &payload,
+            outbound: true,
+        };
+        let mut frame = vec![1; 3];
+        assert!(make_up(&record, &mut frame));
+        let Read { run, place } = read(&frame, 0, 4200).unwrap();
+        assert_eq!((run.src, run.dst, run.src_port, run.tos, run.ttl), (src, dst, 0xc001, 0x22, 7));
+        assert_eq!(
+            run.seen,
+            HeaderSeen::Seen { ident: record.ident, fragment: if src.is_ipv4() { DONT_FRAGMENT } else { 0 } }
+        );
+        assert_eq!(&frame[place.clone()], payload);
+        let udp = [&frame[place.start - UDP..], &[0]].concat();
+        let pseudo = words(&octets(src)) + words(&octets(dst));
+        assert_eq!(folded(pseudo + 17 + UDP as u32 + 33 + words(&udp)), u16::MAX);
+        assert!(!src.is_ipv4() || folded(words(&frame[ETHERNET..][..IPV4])) == u16::MAX);
+        let other = if src.is_ipv4() { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+        assert!(!make_up(&Record { dst: other, ..record }, &mut frame), "two families");
+        let long = vec![0; 65_536 - UDP - if src.is_ipv4() { IPV4 } else { 0 }];
+        assert!(make_up(&Record { payload: &long[1..], ..record }, &mut frame));
+        assert!(!make_up(&Record { payload: &long, ..record }, &mut frame), "too long");
+    }
+}
