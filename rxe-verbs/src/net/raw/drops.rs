@@ -55,12 +55,6 @@ pub(super) enum Unusable {
 }
 
 impl RawDrops {
-    /// All of them.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.each().map(|(_, count)| count).sum()
-    }
-
     pub(super) const fn count(&mut self, why: Unusable) {
         match why {
             Unusable::Short => self.short += 1,

@@ -1,7 +1,7 @@
 //! The filter of a raw link's sockets: which frames are for this process. Each process has its own, by its slot, as the steering
 //! program has it for sockets ([`crate::net::steer`]).
 
-use super::frame::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_ROCE_V1, IPV4, IPV6, UDP};
+use super::frame::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_ROCE_V1, IPV4, IPV6, UDP, octets};
 use core::net::IpAddr;
 
 use crate::net::ROCE_PORT;
@@ -73,11 +73,7 @@ pub(super) fn of_frames(ethertype: u16, wanted: Wanted) -> Vec<Instruction> {
             program.extend([op(LOAD_WORD, at), need(own.to_bits())]);
         }
         Some(own) => {
-            let octets = match own {
-                IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-                IpAddr::V6(v6) => v6.octets(),
-            };
-            for (word, bytes) in (at..).step_by(4).zip(octets.chunks_exact(4)) {
+            for (word, bytes) in (at..).step_by(4).zip(octets(own).chunks_exact(4)) {
                 let bytes = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
                 program.extend([op(LOAD_WORD, word), need(bytes)]);
             }
