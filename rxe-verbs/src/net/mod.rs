@@ -9,6 +9,7 @@
 //! the packets of one batch will get. Every IPv4 packet a link sends has DF set, and the IPv6 flow label is always 0.
 
 mod batch;
+mod bpf;
 mod capability;
 mod config;
 mod error;

@@ -12,20 +12,12 @@
 
 use std::collections::BTreeMap;
 
+use super::bpf::{
+    AND, JUMP, JUMP_IF_AT_LEAST, JUMP_IF_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_LENGTH, LOAD_WORD, RETURN,
+    RETURN_ACCUMULATOR, branch, step,
+};
 use crate::sys::socket::Instruction;
 use rxe_core::endpoint::STEERING_PROBE;
-
-// Instruction codes of linux/bpf_common.h: class | size | mode, or class | operation | source.
-const LOAD_WORD: u16 = 0x20;
-const LOAD_HALF: u16 = 0x28;
-const LOAD_BYTE: u16 = 0x30;
-const LOAD_LENGTH: u16 = 0x80;
-const AND: u16 = 0x54;
-const JUMP: u16 = 0x05;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const JUMP_IF_AT_LEAST: u16 = 0x35;
-const RETURN: u16 = 0x06;
-const RETURN_ACCUMULATOR: u16 = 0x16;
 
 /// Where a probe of the steering names the member it is for.
 pub(crate) const PROBE_MEMBER: u32 = 2;
@@ -99,8 +91,6 @@ impl SlotTable {
     pub(crate) fn program(&self) -> Vec<Instruction> {
         let mut program = Vec::new();
         let default = u32::from(self.default);
-        let step = |code, k| Instruction { code, jump_true: 0, jump_false: 0, k };
-        let branch = |code, k, jump_true, jump_false| Instruction { code, jump_true, jump_false, k };
         let give_up = step(RETURN, default);
 
         program.extend([step(LOAD_LENGTH, 0), branch(JUMP_IF_AT_LEAST, BTH_END, 1, 0), give_up]);
@@ -153,23 +143,21 @@ impl SlotTable {
 
     /// Appends the part for messages that are no replies; their attribute is in the accumulator.
     fn requests(&self, program: &mut Vec<Instruction>) {
-        let step = |code, k| Instruction { code, jump_true: 0, jump_false: 0, k };
-        let unless = |code, k, over| Instruction { code, jump_true: 0, jump_false: over, k };
         let give_up = step(RETURN, u32::from(self.default));
         let [req, sidr_req] = REQUESTS;
         program.extend([
-            Instruction { jump_true: 1, ..unless(JUMP_IF_EQUAL, req, 0) },
-            Instruction { jump_true: 0, ..unless(JUMP_IF_EQUAL, sidr_req, 2) },
+            branch(JUMP_IF_EQUAL, req, 1, 0),
+            branch(JUMP_IF_EQUAL, sidr_req, 0, 2),
             step(LOAD_LENGTH, 0),
-            Instruction { jump_true: 1, ..unless(JUMP_IF_AT_LEAST, SERVICE_ID_END, 0) },
+            branch(JUMP_IF_AT_LEAST, SERVICE_ID_END, 1, 0),
             give_up,
         ]);
         for (service, slot) in &self.services {
             program.extend([
                 step(LOAD_WORD, SERVICE_ID[0]),
-                unless(JUMP_IF_EQUAL, (service >> 32) as u32, 3),
+                branch(JUMP_IF_EQUAL, (service >> 32) as u32, 0, 3),
                 step(LOAD_WORD, SERVICE_ID[1]),
-                unless(JUMP_IF_EQUAL, *service as u32, 1),
+                branch(JUMP_IF_EQUAL, *service as u32, 0, 1),
                 step(RETURN, self.member(*slot).into()),
             ]);
         }
@@ -193,7 +181,6 @@ impl SlotTable {
 /// Appends a binary search for the slot in the accumulator: a packet takes eight comparisons at most, however many
 /// processes share the port.
 fn search(ranges: &[(u8, u16)], program: &mut Vec<Instruction>) {
-    let step = |code, k| Instruction { code, jump_true: 0, jump_false: 0, k };
     if let [(_, member)] = ranges {
         program.push(step(RETURN, u32::from(*member)));
         return;
@@ -201,7 +188,7 @@ fn search(ranges: &[(u8, u16)], program: &mut Vec<Instruction>) {
     let (low, high) = ranges.split_at(ranges.len() / 2);
     let first_high = low.last().map_or(0, |(last, _)| u32::from(*last) + 1);
     // A conditional jump reaches 255 instructions, which the lower half may exceed; an unconditional one any number.
-    program.push(Instruction { code: JUMP_IF_AT_LEAST, jump_true: 0, jump_false: 1, k: first_high });
+    program.push(branch(JUMP_IF_AT_LEAST, first_high, 0, 1));
     let over = program.len();
     program.push(step(JUMP, 0));
     search(low, program);

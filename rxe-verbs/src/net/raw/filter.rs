@@ -4,17 +4,12 @@
 use super::frame::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_ROCE_V1, IPV4, IPV6, UDP, octets};
 use core::net::IpAddr;
 
-use crate::net::ROCE_PORT;
+use crate::net::{
+    ROCE_PORT,
+    bpf::{AND, JUMP_IF_EQUAL, LOAD_BYTE, LOAD_HALF, LOAD_WORD, RETURN, branch, step},
+};
 use crate::sys::socket::Instruction;
 use rxe_core::endpoint::STEERING_PROBE;
-
-// Instruction codes of linux/bpf_common.h: class | size | mode, or class | operation | source.
-const LOAD_WORD: u16 = 0x20;
-const LOAD_HALF: u16 = 0x28;
-const LOAD_BYTE: u16 = 0x30;
-const AND: u16 = 0x54;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const RETURN: u16 = 0x06;
 
 /// Which packets of queue pair 1 and of groups are wanted beside those of the slot's queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,32 +24,28 @@ pub(super) struct Wanted {
     pub only: Option<IpAddr>,
 }
 
-const fn op(code: u16, k: u32) -> Instruction {
-    Instruction { code, jump_true: 0, jump_false: 0, k }
-}
-
 /// Goes on if the accumulator is `k`, else returns what the program's last instruction does; see [`finish`].
 const fn need(k: u32) -> Instruction {
-    Instruction { code: JUMP_IF_EQUAL, jump_true: 0, jump_false: u8::MAX, k }
+    branch(JUMP_IF_EQUAL, k, 0, u8::MAX)
 }
 
 /// Accepts if the accumulator is `k`, else goes on; see [`finish`].
 const fn take(k: u32) -> Instruction {
-    Instruction { code: JUMP_IF_EQUAL, jump_true: u8::MAX, jump_false: 0, k }
+    branch(JUMP_IF_EQUAL, k, u8::MAX, 0)
 }
 
 /// Frames of `ethertype` with packets of ours. A load behind a frame's end ends the program: the frame is dropped.
 pub(super) fn of_frames(ethertype: u16, wanted: Wanted) -> Vec<Instruction> {
     let ethernet = ETHERNET as u32;
     let (mut program, bth) = match ethertype {
-        ETHERTYPE_ROCE_V1 => (vec![op(LOAD_BYTE, ethernet + 6), need(0x1b)], ethernet + 40),
+        ETHERTYPE_ROCE_V1 => (vec![step(LOAD_BYTE, ethernet + 6), need(0x1b)], ethernet + 40),
         _ => {
             let (protocol, ip) = if ethertype == ETHERTYPE_IPV4 { (9, IPV4) } else { (6, IPV6) };
             let udp = ethernet + ip as u32;
             let program = vec![
-                op(LOAD_BYTE, ethernet + protocol),
+                step(LOAD_BYTE, ethernet + protocol),
                 need(17),
-                op(LOAD_HALF, udp + 2),
+                step(LOAD_HALF, udp + 2),
                 need(u32::from(ROCE_PORT)),
             ];
             (program, udp + UDP as u32)
@@ -63,27 +54,27 @@ pub(super) fn of_frames(ethertype: u16, wanted: Wanted) -> Vec<Instruction> {
     let at = ethernet + if ethertype == ETHERTYPE_IPV4 { 16 } else { 24 };
     if wanted.slot.is_none() {
         let (mask, group) = if ethertype == ETHERTYPE_IPV4 { (0xf0, 0xe0) } else { (0xff, 0xff) };
-        program.extend([op(LOAD_BYTE, at), op(AND, mask), need(group)]);
+        program.extend([step(LOAD_BYTE, at), step(AND, mask), need(group)]);
     }
-    program.extend([op(LOAD_WORD, bth + 4), op(AND, 0x00ff_ffff)]);
+    program.extend([step(LOAD_WORD, bth + 4), step(AND, 0x00ff_ffff)]);
     program.push(if wanted.groups { take(0x00ff_ffff) } else { refuse(0x00ff_ffff) });
     match wanted.only {
         None => {}
         Some(IpAddr::V4(own)) if ethertype == ETHERTYPE_IPV4 => {
-            program.extend([op(LOAD_WORD, at), need(own.to_bits())]);
+            program.extend([step(LOAD_WORD, at), need(own.to_bits())]);
         }
         Some(own) => {
             for (word, bytes) in (at..).step_by(4).zip(octets(own).chunks_exact(4)) {
                 let bytes = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                program.extend([op(LOAD_WORD, word), need(bytes)]);
+                program.extend([step(LOAD_WORD, word), need(bytes)]);
             }
         }
     }
-    program.extend([op(LOAD_WORD, bth + 4), op(AND, 0x00ff_ffff)]);
+    program.extend([step(LOAD_WORD, bth + 4), step(AND, 0x00ff_ffff)]);
     program.push(if wanted.gsi { take(1) } else { refuse(1) });
     match wanted.slot {
-        Some(slot) => program.extend([op(LOAD_BYTE, bth + 5), need(u32::from(slot))]),
-        None => program.push(op(RETURN, 0)),
+        Some(slot) => program.extend([step(LOAD_BYTE, bth + 5), need(u32::from(slot))]),
+        None => program.push(step(RETURN, 0)),
     }
     finish(program)
 }
@@ -95,21 +86,21 @@ pub(super) fn of_port(shared: bool, slot: Option<u8>) -> Vec<Instruction> {
     let bth = UDP as u32;
     let mut program = Vec::new();
     if shared {
-        program.extend([op(LOAD_BYTE, bth), take(u32::from(STEERING_PROBE))]);
+        program.extend([step(LOAD_BYTE, bth), take(u32::from(STEERING_PROBE))]);
     }
     if shared || slot.is_some() {
-        program.extend([op(LOAD_WORD, bth + 4), op(AND, 0x00ff_ffff), take(1), take(0x00ff_ffff)]);
+        program.extend([step(LOAD_WORD, bth + 4), step(AND, 0x00ff_ffff), take(1), take(0x00ff_ffff)]);
     }
     if let Some(slot) = slot {
-        program.extend([op(LOAD_BYTE, bth + 5), take(u32::from(slot))]);
+        program.extend([step(LOAD_BYTE, bth + 5), take(u32::from(slot))]);
     }
-    program.push(op(RETURN, 0));
+    program.push(step(RETURN, 0));
     finish(program)
 }
 
 /// Drops if the accumulator is `k`, else goes on.
 const fn refuse(k: u32) -> Instruction {
-    Instruction { code: JUMP_IF_EQUAL, jump_true: u8::MAX - 1, jump_false: 0, k }
+    branch(JUMP_IF_EQUAL, k, u8::MAX - 1, 0)
 }
 
 /// Puts the two ends behind a program, and the ways to them into its jumps.
@@ -124,7 +115,7 @@ fn finish(mut program: Vec<Instruction>) -> Vec<Instruction> {
             _ => {}
         }
     }
-    program.extend([op(RETURN, u32::MAX), op(RETURN, 0)]);
+    program.extend([step(RETURN, u32::MAX), step(RETURN, 0)]);
     program
 }
 
