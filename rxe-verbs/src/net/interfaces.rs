@@ -150,10 +150,8 @@ fn default_route_v4(table: &str) -> Option<String> {
     let route = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [name, destination, _, flags, _, _, metric, mask, ..] = fields[..] else { return None };
-        let usable = u32::from_str_radix(flags, 16).ok()? & u32::from(libc::RTF_UP) != 0
-            && u32::from_str_radix(flags, 16).ok()? & u32::from(libc::RTF_REJECT) == 0;
         let everywhere = [destination, mask].iter().all(|field| field.bytes().all(|b| b == b'0'));
-        (usable && everywhere).then_some(())?;
+        (is_usable(flags)? && everywhere).then_some(())?;
         Some((metric.parse::<u32>().ok()?, name.to_owned()))
     };
     table.lines().filter_map(route).min().map(|(_, name)| name)
@@ -165,13 +163,17 @@ fn default_route_v6(table: &str) -> Option<String> {
     let route = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, prefix, _, _, _, metric, _, _, flags, name] = fields[..] else { return None };
-        let flags = u32::from_str_radix(flags, 16).ok()?;
-        let usable = flags & u32::from(libc::RTF_UP) != 0 && flags & u32::from(libc::RTF_REJECT) == 0;
         // The kernel lists a null route on the loopback when there is no other.
-        (usable && prefix == "00" && name != "lo").then_some(())?;
+        (is_usable(flags)? && prefix == "00" && name != "lo").then_some(())?;
         Some((u32::from_str_radix(metric, 16).ok()?, name.to_owned()))
     };
     table.lines().filter_map(route).min().map(|(_, name)| name)
+}
+
+/// Whether a route with these flags is up and leads somewhere.
+fn is_usable(flags: &str) -> Option<bool> {
+    let [up, reject] = [libc::RTF_UP, libc::RTF_REJECT].map(u32::from);
+    Some(u32::from_str_radix(flags, 16).ok()? & (up | reject) == up)
 }
 
 /// Tells when interfaces, addresses or routes change.

@@ -71,7 +71,7 @@ pub struct Record<'a> {
     pub source_port: u16,
     /// TOS or traffic class.
     pub tos: u8,
-    /// TTL or hop limit.
+    /// TTL or hop limit; 0, where the system does not tell it, is written as 64.
     pub ttl: u8,
     /// IPv4 identification.
     pub ident: u16,
@@ -292,7 +292,9 @@ impl<S: Sink> Link for TapLink<S> {
     fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
         let count = self.inner.recv(into)?;
         for run in into.iter() {
-            self.record_run(&run);
+            for (payload, ident) in run.packets().zip(self.idents.of_run(&run)) {
+                self.sink.record(&Record::arrived(&run, ident, payload));
+            }
         }
         Ok(count)
     }
@@ -319,14 +321,6 @@ impl<S: Sink> Link for TapLink<S> {
 
     fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
         self.inner.leave(group, ifindex)
-    }
-}
-
-impl<S: Sink> TapLink<S> {
-    fn record_run(&mut self, run: &Run<'_>) {
-        for (payload, ident) in run.packets().zip(self.idents.of_run(run)) {
-            self.sink.record(&Record::arrived(run, ident, payload));
-        }
     }
 }
 

@@ -154,6 +154,14 @@ impl Script {
     }
 }
 
+/// Decimal, or hexadecimal behind `0x`.
+fn parse_number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
 /// The words of a line, with their columns.
 struct Words<'a> {
     line: usize,
@@ -191,11 +199,7 @@ impl<'a> Words<'a> {
 
     fn number(&mut self, what: &str) -> Result<u64, ScriptError> {
         let word = self.next();
-        let number = word.and_then(|word| match word.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16).ok(),
-            None => word.parse().ok(),
-        });
-        match number {
+        match word.and_then(parse_number) {
             Some(number) => Ok(number),
             None => self.wrong(format!("{what} is wanted{}", instead(word))),
         }
@@ -323,10 +327,7 @@ impl<'a> Words<'a> {
     }
 
     fn psns(&mut self) -> Result<RangeInclusive<u32>, ScriptError> {
-        let number = |text: &str| match text.strip_prefix("0x") {
-            Some(digits) => u32::from_str_radix(digits, 16).ok(),
-            None => text.parse().ok(),
-        };
+        let number = |text: &str| parse_number(text)?.try_into().ok();
         let word = self.next();
         let range = word.and_then(|word| match word.split_once("..") {
             Some((low, high)) => Some(number(low)?..=number(high)?),

@@ -32,6 +32,7 @@ use self::neighbour::{Hop, NoHop, station_of_group};
 use self::record::Recorder;
 use self::waiting::{Waiting, way};
 use super::error::{OpenError, SendError};
+use super::udp::{self, doing};
 use super::{Capabilities, Capture, Ident, Link, Path, RecvBatch, Transmit, UdpConfig, UdpLink, check_batch};
 use crate::sys::{
     kept::Kept,
@@ -106,13 +107,12 @@ impl RawLink {
                     io::ErrorKind::PermissionDenied => OpenError::RawForbidden { source },
                     _ => OpenError::System { action: "open a packet socket", source },
                 })?;
-            super::udp::set_buffers(socket.as_fd(), config);
+            udp::set_buffers(socket.as_fd(), config);
             sockets.push((ethertype, Kept::new(socket)));
         }
         let filter = filter::of_port(shared, None);
         for socket in port.sockets() {
-            attach_filter(socket, &filter)
-                .map_err(|source| OpenError::System { action: "filter port 4791", source })?;
+            attach_filter(socket, &filter).map_err(doing("filter port 4791"))?;
         }
         if !shared {
             // Nobody reads the port from now on: what has come before its filter would keep it readable for ever.
@@ -120,7 +120,7 @@ impl RawLink {
             while port.recv(&mut early).is_ok_and(|count| count > 0) {}
         }
         let vnet = sockets.iter().all(|(_, socket)| socket.vnet);
-        let granted = |(_, socket): &(u16, Kept<PacketSocket>)| super::udp::receive_buffer(socket.as_fd());
+        let granted = |(_, socket): &(u16, Kept<PacketSocket>)| udp::receive_buffer(socket.as_fd());
         let capabilities = Capabilities {
             encapsulations: BOTH,
             gso: vnet && config.features.gso,
@@ -132,10 +132,8 @@ impl RawLink {
             recv_buffer: sockets.iter().map(granted).min().unwrap_or(0),
             ..port.capabilities().clone()
         };
-        let neighbours =
-            Neighbours::new().map_err(|source| OpenError::System { action: "open rtnetlink", source })?;
-        let waiting =
-            Waiting::new().map_err(|source| OpenError::System { action: "make a timer", source })?;
+        let neighbours = Neighbours::new().map_err(doing("open rtnetlink"))?;
+        let waiting = Waiting::new().map_err(doing("make a timer"))?;
         let drops = RawDrops::default();
         let mut link = Self {
             sockets,
@@ -155,7 +153,7 @@ impl RawLink {
             heads: Vec::new(),
         };
         if !vnet {
-            link.take_by_port().map_err(|source| OpenError::System { action: "filter port 4791", source })?;
+            link.take_by_port().map_err(doing("filter port 4791"))?;
         }
         Ok(link)
     }

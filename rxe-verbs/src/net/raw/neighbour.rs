@@ -38,6 +38,7 @@ const NEW_NEIGHBOUR: u16 = 28;
 const GET_NEIGHBOUR: u16 = 30;
 const REQUEST: u16 = 1;
 const ROUTE_DST: u16 = 1;
+const ROUTE_SRC: u16 = 2;
 const ROUTE_INTERFACE: u16 = 4;
 const ROUTE_GATEWAY: u16 = 5;
 const ROUTE_VIA: u16 = 18;
@@ -179,9 +180,7 @@ impl Neighbours {
         self.known.insert(key, entry);
         result
     }
-}
 
-impl Neighbours {
     /// The station's own address on an interface.
     pub(super) fn own(&mut self, ifindex: u32) -> Option<Mac> {
         let now = Instant::now();
@@ -282,14 +281,13 @@ fn interface(netlink: BorrowedFd<'_>, index: u32) -> io::Result<Interface> {
     let mut body = [0; LINK_BODY];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
     let reply = ask(netlink, GET_LINK, &body, &[], NEW_LINK)?;
-    let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-    let flags = reply.get(8..).map_or(0, word);
+    let flags = reply.get(8..).map_or(0, word_of);
     let mut interface = Interface { flags, ..Interface::default() };
     for (kind, value) in Attributes(reply.get(LINK_BODY..).unwrap_or_default()) {
         match kind {
             LINK_ADDRESS => interface.mac = value.try_into().ok(),
             LINK_NAME => interface.name = String::from_utf8_lossy(value).trim_end_matches('\0').to_owned(),
-            LINK_MTU => interface.mtu = word(value),
+            LINK_MTU => interface.mtu = word_of(value),
             _ => {}
         }
     }
@@ -342,14 +340,17 @@ fn address_of(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
+/// The first word of a value; 0 where there is none.
+fn word_of(bytes: &[u8]) -> u32 {
+    bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+}
+
 fn route(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::Result<Way> {
     let mut body = [0; BODY];
     (body[0], body[1]) = (family(dst), if dst.is_ipv4() { 32 } else { 128 });
-    let mut attributes = vec![(ROUTE_DST, bytes_of(dst))];
     // Addresses on two interfaces of one network: the source decides.
-    const ROUTE_SRC: u16 = 2;
     body[2] = body[1];
-    attributes.push((ROUTE_SRC, bytes_of(src)));
+    let mut attributes = vec![(ROUTE_DST, bytes_of(dst)), (ROUTE_SRC, bytes_of(src))];
     if wanted != 0 {
         attributes.push((ROUTE_INTERFACE, wanted.to_ne_bytes().to_vec()));
     }
@@ -358,9 +359,7 @@ fn route(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::
     way.local = reply.get(7) == Some(&ROUTE_LOCAL);
     for (kind, value) in Attributes(reply.get(BODY..).unwrap_or_default()) {
         match kind {
-            ROUTE_INTERFACE => {
-                way.ifindex = value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-            }
+            ROUTE_INTERFACE => way.ifindex = word_of(value),
             ROUTE_GATEWAY => way.gateway = address_of(value),
             ROUTE_VIA => way.gateway = value.get(2..).and_then(address_of),
             _ => {}
@@ -430,8 +429,7 @@ fn ask(
     let kind = reply.get(4..6).map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     let body = reply.get(HEADER..).unwrap_or_default();
     if kind == ERROR {
-        let code = body.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
-        return Err(io::Error::from_raw_os_error(-code));
+        return Err(io::Error::from_raw_os_error(-word_of(body).cast_signed()));
     }
     if kind != wanted {
         return Err(io::Error::new(

@@ -31,6 +31,7 @@ use crate::sys::{
 };
 
 pub use self::open::GroupSockets;
+pub(super) use self::options::doing;
 
 /// Most segments the kernel cuts a datagram into (UDP_MAX_SEGMENTS).
 const GSO_SEGMENTS: u16 = 128;

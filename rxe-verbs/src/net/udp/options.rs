@@ -17,7 +17,7 @@ const LARGEST_BUFFER: usize = 16 << 20;
 const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
 
 /// Wraps an error with what we were doing.
-pub(super) fn doing(action: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+pub(in crate::net) fn doing(action: &'static str) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::System { action, source }
 }
 

@@ -44,12 +44,8 @@ impl Priorities {
         let mut control = Control::new();
         control.push_priority(most);
         let name = Name::new(Ipv4Addr::BROADCAST.into(), DISCARD, 0);
-        let knows = match send(socket.as_fd(), &name, &control, &[]) {
-            Ok(()) => true,
-            Err(error) => {
-                error.raw_os_error() != Some(libc::EINVAL) && error.raw_os_error() != Some(libc::EPERM)
-            }
-        };
+        let refusal = send(socket.as_fd(), &name, &control, &[]).err().and_then(|error| error.raw_os_error());
+        let knows = !matches!(refusal, Some(libc::EINVAL | libc::EPERM));
         if messages && knows { Self::Message(most) } else { Self::Option(most) }
     }
 
