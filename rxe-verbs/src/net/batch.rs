@@ -1,4 +1,4 @@
-//! What was received: runs of packets in buffers that are allocated once.
+//! Received packets: runs of packets in buffers that are allocated once.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -9,9 +9,9 @@ use std::os::fd::BorrowedFd;
 
 use crate::sys::message::{FrameArrival, RecvRing};
 
-/// Largest datagram or frame a buffer must hold: a full run of merged packets, with what a raw link has in front.
+/// Size of a buffer: a full run of merged packets, and the headers that a raw link receives in front of it.
 const RUN_BYTES: usize = MOST_BYTES + 128;
-/// Bytes of a run at most.
+/// Largest run, bytes.
 pub(super) const MOST_BYTES: usize = 65_536;
 
 /// Packets from one sender to one address that arrived together: BTH to ICRC, laid end to end.
@@ -19,7 +19,7 @@ pub(super) const MOST_BYTES: usize = 65_536;
 pub struct Run<'a> {
     /// Sender's address.
     pub src: IpAddr,
-    /// Sender's UDP port; 0 where there is none.
+    /// Sender's UDP port; 0 for RoCEv1.
     pub src_port: u16,
     /// Destination address in the IP header: one of ours, or a multicast group.
     pub dst: IpAddr,
@@ -29,7 +29,7 @@ pub struct Run<'a> {
     pub tos: u8,
     /// TTL or hop limit as it arrived, 0 if unknown.
     pub ttl: u8,
-    /// What the link shows of the headers, and so what carried the packets.
+    /// What the link saw of the packets' headers. It tells the encapsulation, too.
     pub seen: HeaderSeen,
     /// Bytes of every packet but the last, which may be shorter; at least 1.
     pub segment_size: usize,
@@ -41,14 +41,14 @@ pub struct Run<'a> {
 pub type Packets<'a> = core::slice::Chunks<'a, u8>;
 
 impl<'a> Run<'a> {
-    /// Its headers in the core's words.
+    /// The headers as a [`RunMeta`] of rxe-core.
     #[must_use]
     pub const fn meta(&self) -> RunMeta {
         let Self { src, dst, src_port, ifindex, tos, ttl: hop_limit, seen, .. } = *self;
         RunMeta { src, dst, src_port, ifindex, tos, hop_limit, seen }
     }
 
-    /// The run's packets one by one; none is empty.
+    /// The packets of the run. None is empty.
     pub fn packets(&self) -> Packets<'a> {
         self.bytes.chunks(self.segment_size.max(1))
     }
@@ -64,13 +64,13 @@ struct Entry {
 
 /// Receive buffers of a shard, and the runs in them.
 ///
-/// The memory is touched only as far as arrivals fill it.
+/// Arrivals alone touch the memory, so unused buffers cost only address space.
 pub struct RecvBatch {
     ring: RecvRing,
     entries: Vec<Entry>,
-    /// Buffers in use: those of the entries and of arrivals that were thrown away.
+    /// Buffers in use: those of the entries, and those of arrivals that were dropped.
     used: usize,
-    /// Datagrams to ask the next socket for.
+    /// How many datagrams the next receive call asks for.
     wanted: usize,
     malformed: u64,
 }
@@ -82,7 +82,7 @@ impl Default for RecvBatch {
 }
 
 impl RecvBatch {
-    /// Runs a default batch has room for: 2 MiB of address space.
+    /// Number of runs that fit into a default batch: 2 MiB of address space.
     pub const RUNS: usize = 32;
 
     /// Room for `runs` runs (at least 1) of 64 KiB each.
@@ -124,14 +124,14 @@ impl RecvBatch {
         })
     }
 
-    /// Adds a copy of `run`; false if there is no room or it is longer than a buffer (64 KiB). For links that are not
-    /// sockets.
+    /// Adds a copy of `run`. Returns false if there is no room or the run is longer than 64 KiB. Links without sockets use this.
     pub fn push(&mut self, run: &Run<'_>) -> bool {
         let bytes = run.bytes;
         self.push_with(Run { bytes: &[], ..*run }, bytes.len(), |buffer| buffer.copy_from_slice(bytes))
     }
 
-    /// Adds a run of `len` bytes that `fill` puts into its buffer; false, and it is not called, as for [`Self::push`].
+    /// Adds a run of `len` bytes, which `fill` writes into the buffer. Returns false, without a call of `fill`, in the cases of
+    /// [`Self::push`].
     pub(super) fn push_with(&mut self, run: Run<'static>, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         if self.is_full() || len > MOST_BYTES {
             return false;
@@ -142,15 +142,16 @@ impl RecvBatch {
         true
     }
 
-    /// Arrivals thrown away since the batch was made because the system delivered them incomplete or empty.
+    /// Arrivals dropped since the batch was made, because the system delivered them truncated or empty.
     #[must_use]
     pub const fn malformed(&self) -> u64 {
         self.malformed
     }
 
-    /// Takes what has arrived at a socket into the buffers behind those in use; how much.
+    /// Reads from a socket into the buffers that are free. Returns the number of datagrams.
     fn receive(&mut self, fd: BorrowedFd<'_>, one_by_one: bool) -> io::Result<usize> {
-        // A call that asks for more than there is looks at the empty socket too: for one message that takes as long again.
+        // A call that asks for more datagrams than there are also finds the socket empty. For a single datagram that doubles
+        // the time.
         let wanted = self.wanted.min(self.ring.messages() - self.used);
         let count = self.ring.receive(fd, self.used, wanted, one_by_one)?;
         self.wanted = match count {
@@ -162,7 +163,7 @@ impl RecvBatch {
         Ok(count)
     }
 
-    /// Appends what has arrived at a socket; answers the number of datagrams taken from it.
+    /// Appends what has arrived at a socket. Returns the number of datagrams taken from it.
     pub(super) fn fill(&mut self, fd: BorrowedFd<'_>, bound: IpAddr, one_by_one: bool) -> io::Result<usize> {
         if self.is_full() {
             return Ok(0);
@@ -193,8 +194,8 @@ impl RecvBatch {
         Ok(count)
     }
 
-    /// Appends the frames that have arrived at a packet socket, as far as `read` makes packets of them; answers the number of
-    /// frames taken from it. The packets stay where the kernel has put them.
+    /// Appends the runs that `read` finds in frames from a packet socket. Frames for which `read` returns `None` are dropped.
+    /// Returns the number of frames taken from the socket. The packets are not copied: a run is a part of its frame's buffer.
     pub(super) fn fill_frames(
         &mut self,
         fd: BorrowedFd<'_>,

@@ -1,4 +1,4 @@
-//! The words of classic BPF programs that the filters of sockets and the steering of their group are made of.
+//! Instructions of classic BPF programs, for the raw link's socket filters and for the steering of the port-4791 group.
 
 use crate::sys::socket::Instruction;
 
@@ -14,12 +14,12 @@ pub(super) const JUMP_IF_AT_LEAST: u16 = 0x35;
 pub(super) const RETURN: u16 = 0x06;
 pub(super) const RETURN_ACCUMULATOR: u16 = 0x16;
 
-/// An instruction that is no branch.
+/// An instruction without conditional jumps.
 pub(super) const fn step(code: u16, k: u32) -> Instruction {
     branch(code, k, 0, 0)
 }
 
-/// A comparison of the accumulator with `k`, and how many instructions it skips if it holds, and if not.
+/// Compares the accumulator with `k`. The program skips `jump_true` instructions if the comparison holds, else `jump_false`.
 pub(super) const fn branch(code: u16, k: u32, jump_true: u8, jump_false: u8) -> Instruction {
     Instruction { code, jump_true, jump_false, k }
 }

@@ -6,23 +6,24 @@ use std::borrow::Cow;
 use super::SlotTable;
 use crate::trust::variable;
 
-/// Abilities of the system's UDP sockets that a link uses where they exist. Each has a fallback; switching one off
-/// forces it.
+/// Abilities of the system's sockets that a link uses where they exist. Each has a fallback. A feature that is switched off
+/// forces its fallback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches")]
 pub struct Features {
-    /// Segmentation of batches by the kernel (UDP_SEGMENT). Else one datagram per packet.
+    /// Segmentation of batches by the kernel (UDP_SEGMENT). Fallback: one datagram per packet.
     pub gso: bool,
-    /// Merging of arrivals by the kernel (UDP_GRO). Else one datagram per packet.
+    /// Merging of arrivals by the kernel (UDP_GRO). Fallback: one datagram per packet.
     pub gro: bool,
-    /// The slot program on the 4791 sockets (SO_ATTACH_REUSEPORT_CBPF). Else one process per address.
+    /// The slot program on the sockets of port 4791 (SO_ATTACH_REUSEPORT_CBPF). Fallback: one process per address.
     pub steering: bool,
-    /// Several datagrams per system call (`sendmmsg`, `recvmmsg`). Else one.
+    /// Several datagrams per system call (`sendmmsg`, `recvmmsg`). Fallback: one.
     pub mmsg: bool,
-    /// Frames that tell how they would be cut (PACKET_VNET_HDR). Else each frame of the raw link is one packet, and its RoCEv2
-    /// comes by port 4791.
+    /// A header before each frame of a packet socket that says how the frame is segmented (PACKET_VNET_HDR). Fallback: each
+    /// frame that the raw link sends is one packet, and the raw link receives RoCEv2 by the sockets of port 4791.
     pub vnet: bool,
-    /// Priorities of single batches (SO_PRIORITY as a control message, Linux 6.14). Else the socket's is changed for them.
+    /// A priority for each batch (SO_PRIORITY as a control message, Linux 6.14). Fallback: the socket's priority is changed
+    /// before a batch.
     pub priority: bool,
 }
 
@@ -60,16 +61,16 @@ impl Features {
     }
 }
 
-/// What packets leave and arrive by.
+/// The kind of link that a device uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkKind {
-    /// An ordinary UDP socket: RoCEv2, for everybody.
+    /// Ordinary UDP sockets: RoCEv2, without privileges.
     #[default]
     Udp,
     /// Raw Ethernet frames ([`RawLink`](super::RawLink)): both RoCEs, with CAP_NET_RAW.
     Raw,
-    /// As [`Self::Udp`], but what goes to another process of this host's service goes through memory that both share: the same
-    /// packets, which no capture of an interface shows.
+    /// As [`Self::Udp`], but packets to another process of the same host service go through shared memory. A capture of an
+    /// interface does not show them.
     Memory,
 }
 
@@ -91,12 +92,12 @@ impl LinkKind {
 /// How large a socket buffer to ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BufferSize {
-    /// As much as the system permits (`net.core.rmem_max`, `wmem_max`), at most 16 MiB.
+    /// The largest that the system permits (`net.core.rmem_max`, `wmem_max`), at most 16 MiB.
     #[default]
     Largest,
-    /// What a socket has by itself (`net.core.rmem_default`).
+    /// The size of a new socket's buffer (`net.core.rmem_default`).
     Default,
-    /// This many bytes; the system doubles the number for its own accounting, and caps it.
+    /// This many bytes. The system caps the number, and doubles it for its own accounting.
     Bytes(usize),
 }
 
@@ -113,16 +114,17 @@ impl BufferSize {
     }
 }
 
-/// Whether other sockets may have port 4791 of the same address.
+/// Whether other sockets may be bound to port 4791 of the same address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// No: opening fails if another program has the port.
+    /// No: opening the link fails if another program has the port.
     #[default]
     Exclusive,
-    /// No, and it never will be shared: a socket without a group, which finds packets faster. It cannot be steered.
+    /// No, and later sockets cannot join either: the socket is in no reuseport group, so the kernel looks it up faster. It
+    /// cannot be steered.
     Sole,
-    /// Yes: the socket becomes the next member of the group that this user's processes form. Somebody has to attach a
-    /// table that names it ([`UdpLink::steer`](super::UdpLink::steer)).
+    /// Yes: the socket becomes the next member of the reuseport group of this user's processes. A member of the group has to
+    /// attach a slot table that names it ([`UdpLink::steer`](super::UdpLink::steer)).
     Group,
 }
 
@@ -133,20 +135,20 @@ pub struct UdpConfig {
     pub v4: Option<Ipv4Addr>,
     /// IPv6 address to bind: unspecified for all, `None` for no IPv6.
     pub v6: Option<Ipv6Addr>,
-    /// Interface of a link-local `v6`, else 0.
+    /// Interface index of a link-local `v6`, else 0.
     pub v6_scope: u32,
-    /// What to use of the system.
+    /// Which abilities of the system to use.
     pub features: Features,
-    /// Receive buffer of each 4791 socket.
+    /// Receive buffer of each socket of port 4791.
     pub recv_buffer: BufferSize,
     /// Send buffer of each sending socket.
     pub send_buffer: BufferSize,
-    /// Sending sockets per family, each with a port of its own in 0xC000 to 0xFFFF; with 0, or where none can be
-    /// bound, packets leave from port 4791 itself.
+    /// Number of sending sockets per family. Each has a port of its own in 0xC000 to 0xFFFF. With 0, or where none can be
+    /// bound, packets leave from port 4791.
     pub pool: usize,
-    /// Who else may have the port.
+    /// Whether other sockets may have the port.
     pub sharing: Sharing,
-    /// Slots and the group members they belong to; `None` attaches nothing.
+    /// Which group member serves which slot. `None` attaches no program.
     pub slots: Option<SlotTable>,
 }
 
@@ -167,7 +169,7 @@ impl Default for UdpConfig {
 }
 
 impl UdpConfig {
-    /// Binds only `address`; `scope` is the interface of an IPv6 link-local one, else 0.
+    /// A configuration that binds only `address`. `scope` is the interface index of an IPv6 link-local address, else 0.
     #[must_use]
     pub fn only(address: IpAddr, scope: u32) -> Self {
         match address {
@@ -176,7 +178,7 @@ impl UdpConfig {
         }
     }
 
-    /// The same with what the environment says: `RXE_NET_DISABLE` (see [`Features::without`]), `RXE_RCVBUF` and
+    /// This configuration, changed by the environment: `RXE_NET_DISABLE` (see [`Features::without`]), `RXE_RCVBUF` and
     /// `RXE_SNDBUF` (`max`, `default` or bytes).
     ///
     /// # Errors
@@ -199,14 +201,14 @@ impl UdpConfig {
     }
 }
 
-/// An environment variable with a value we do not understand.
+/// An environment variable whose value is not understood, or whose file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}={value:?} {}{allowed}", if *.is_file { "cannot be used: " } else { "is not understood; allowed: " })]
 pub struct ConfigError {
     variable: &'static str,
     value: String,
     allowed: Cow<'static, str>,
-    /// It names a file, and what is wrong is in there.
+    /// The variable names a file, and `allowed` says what is wrong in that file.
     is_file: bool,
 }
 
@@ -215,7 +217,7 @@ impl ConfigError {
         Self { variable, value: value.to_owned(), allowed: allowed.into(), is_file: false }
     }
 
-    /// A file that the variable names has something wrong in it.
+    /// The variable names a file that cannot be used; `what` says why.
     pub(crate) fn in_file(variable: &'static str, file: &str, what: String) -> Self {
         Self { variable, value: file.to_owned(), allowed: what.into(), is_file: true }
     }

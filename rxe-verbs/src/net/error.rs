@@ -6,40 +6,40 @@ use std::io;
 
 use super::ROCE_PORT;
 
-/// Why a batch, or its end, was not sent. `sent` packets from its start had left; after a total failure it is 0.
+/// Why a batch, or its end, was not sent. The first `sent` packets of the batch had left.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The send buffer is full. Wait a moment, then send the rest: it is a batch of its own, and its packets get the
-    /// identifications of one.
+    /// The send buffer is full. Wait a moment, then send the rest. The rest is a new batch: its packets get identifications
+    /// from the start again.
     #[error("the send buffer is full ({sent} packets of the batch had left)")]
     WouldBlock {
         /// Packets that left.
         sent: usize,
     },
-    /// A packet is larger than the MTU of the interface: a path-MTU event. Sending it again is useless; the QP's path
-    /// MTU is too large for this route.
+    /// A packet is larger than the MTU of the interface: the QP's path MTU is too large for this route. Sending the packet
+    /// again is useless.
     #[error("a packet is larger than the interface's MTU")]
     MessageTooLong {
         /// Packets that left.
         sent: usize,
     },
     /// This route cannot segment IPv4 batches (Linux before 6.2 on an interface without checksum offload). From now on
-    /// [`Link::path`](super::Link::path) says so. The rest of this batch has ICRCs over identifications it cannot get
-    /// any more: build it again, or treat it as lost.
+    /// [`Link::path`](super::Link::path) says so. The ICRCs of the rest cover identifications that its packets cannot get any
+    /// more: build the rest again, or treat it as lost.
     #[error("this route refuses segmentation offload; build the batch again")]
     SegmentationRefused {
         /// Packets that left.
         sent: usize,
     },
-    /// No way to the destination: no route, a source address this host does not have (any more), an interface that is
-    /// down, or a local firewall rule. May heal; retry as for a lost packet and tell the user.
+    /// No way to the destination: no route, a source address that this host does not have (any more), an interface that is
+    /// down, or a local firewall rule. The cause may go away: retry as for a lost packet, and tell the user.
     #[error("destination unreachable: {source}")]
     Unreachable {
         /// What the system said.
         source: io::Error,
     },
-    /// Anything else: a caller's mistake ([`io::ErrorKind::InvalidInput`]) or a failure of the system.
+    /// Any other error: a mistake of the caller ([`io::ErrorKind::InvalidInput`]) or a failure of the system.
     #[error(transparent)]
     Other(#[from] io::Error),
 }
@@ -56,7 +56,7 @@ impl SendError {
         }
     }
 
-    /// Whether the system knows no such call, or forbids it, as sandboxes and packet filters do.
+    /// Whether the system lacks the call (ENOSYS) or forbids it (EPERM), as sandboxes and packet filters do.
     pub(super) fn is_forbidden(&self) -> bool {
         match self {
             Self::Unreachable { source } | Self::Other(source) => {
@@ -66,13 +66,13 @@ impl SendError {
         }
     }
 
-    /// Sorts an error of `sendmsg` on a well-formed message.
+    /// Classifies an error of `sendmsg` on a well-formed message.
     pub(super) fn from_system(error: io::Error, sent: usize) -> Self {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => Self::WouldBlock { sent },
             Some(libc::EMSGSIZE) => Self::MessageTooLong { sent },
-            // EINVAL: an IPv6 source that is not ours, or a link-local address without its interface.
-            // EPERM: a packet filter's verdict. ENODEV, ENXIO: the interface is gone.
+            // EINVAL: an IPv6 source that is not an address of this host, or a link-local address without its interface.
+            // EPERM: a packet filter refused the packet. ENODEV, ENXIO: the interface is gone.
             Some(
                 libc::ENETUNREACH
                 | libc::EHOSTUNREACH
@@ -94,7 +94,7 @@ impl SendError {
 pub enum Holder {
     /// The kernel's own RoCE driver, `rdma_rxe`, which takes the port when it is loaded.
     KernelRxe,
-    /// A process of this user, or one that may be looked into.
+    /// A process of this user, or one whose descriptors this user may read.
     Process {
         /// Its id.
         pid: u32,
@@ -125,7 +125,7 @@ impl fmt::Display for Holder {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another program has the port.
+    /// Another program has UDP port 4791.
     #[error(
         "UDP port {ROCE_PORT} of {address} is held by {holder}, or use another address or network namespace"
     )]
@@ -144,7 +144,7 @@ pub enum OpenError {
     /// No address family is left: neither IPv4 nor IPv6 sockets can be made here.
     #[error("this system offers neither IPv4 nor IPv6 sockets")]
     NoFamily,
-    /// An option that correct packets depend on is not supported here.
+    /// The system lacks a socket option that correct packets depend on.
     #[error("this system's UDP sockets lack {option}, which RoCEv2 packets depend on: {source}")]
     Unsupported {
         /// The missing option.
@@ -152,7 +152,7 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
-    /// Packet sockets are not allowed.
+    /// Packet sockets need CAP_NET_RAW, which the process lacks.
     #[error(
         "the raw link needs CAP_NET_RAW: run as root, or give the program the capability \
          (setcap cap_net_raw+ep FILE); RXE_LINK=udp needs nothing ({source})"

@@ -1,4 +1,4 @@
-//! Files for packets, of which several processes may have been told the same name.
+//! Output files for packets. Several processes may be told the same name.
 
 use std::{
     ffi::OsString,
@@ -7,11 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Makes a file, or empties the one that is there; if another process writes to that, makes one with this process's number in
-/// its name, and tells the user.
+/// Creates a file, or empties an existing one. If another process writes to the existing file, this creates a file with this
+/// process's number in its name, and prints that name to standard error.
 ///
 /// # Errors
-/// It cannot be made.
+/// The file cannot be created.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let (file, there) = create_somewhere(path)?;
     if there != path {
@@ -23,7 +23,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
 
 fn create_somewhere(path: &Path) -> io::Result<(File, PathBuf)> {
     let file = File::options().write(true).create(true).truncate(false).open(path)?;
-    // Pipes and terminals are shared as they are.
+    // Pipes and terminals may be shared by several processes.
     if !file.metadata()?.is_file() {
         return Ok((file, path.to_owned()));
     }
@@ -32,7 +32,7 @@ fn create_somewhere(path: &Path) -> io::Result<(File, PathBuf)> {
             let own = with_number(path);
             return Ok((File::create(&own)?, own));
         }
-        // Some file systems have no locks.
+        // An error of `try_lock` is ignored: some file systems have no locks.
         Ok(()) | Err(TryLockError::Error(_)) => {}
     }
     file.set_len(0)?;
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(elsewhere, with_number(&path));
         assert_eq!(fs::read(&path).unwrap(), b"packets");
         drop((first, second));
-        // What a process that is gone has left is.
+        // A file that no process writes to any more is emptied.
         assert_eq!(create_somewhere(&path).unwrap().1, path);
         assert_eq!(fs::read(&path).unwrap(), b"");
         let _ = create(Path::new("/dev/null")).unwrap();

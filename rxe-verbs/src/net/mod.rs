@@ -1,12 +1,14 @@
 //! Links: how batches of RoCEv2 packets leave this host and arrive at it.
 //!
-//! A [`Link`] moves UDP payloads (BTH to ICRC) between IP addresses; it knows nothing of queue pairs. There is one per
-//! shard. [`UdpLink`] is the usual one, an ordinary UDP socket; [`RawLink`] has whole Ethernet frames, for which one has to be
-//! root; [`InprocLink`] connects ends inside one process;
-//! [`FaultLink`] and [`TapLink`] wrap another link to disturb it, and to record ([`Capture`]) or print ([`Trace`]) it.
+//! A [`Link`] moves UDP payloads (BTH to ICRC) between IP addresses. It knows nothing of queue pairs. Each shard has one link.
+//! [`UdpLink`] is the usual one and uses ordinary UDP sockets. [`RawLink`] sends and receives whole Ethernet frames, which needs
+//! CAP_NET_RAW. [`InprocLink`] connects ends inside one process. [`FaultLink`] wraps another link and disturbs its packets.
+//! [`TapLink`] wraps another link and records ([`Capture`]) or prints ([`Trace`]) its packets.
 //!
-//! The ICRC covers the IPv4 identification field, so a sender has to know it in advance: [`Link::path`] says which IDs
-//! the packets of one batch will get. Every IPv4 packet a link sends has DF set, and the IPv6 flow label is always 0.
+//! The ICRC covers the IPv4 identification field, so a sender has to know the identification in advance. [`Link::path`] says
+//! which identifications the packets of one batch get. Every IPv4 packet of a link has DF set. The IPv6 flow label is always 0.
+//!
+//! Read [`Link`] and [`Transmit`] first, then the `udp` module.
 
 mod batch;
 mod bpf;
@@ -47,7 +49,7 @@ pub use udp::{GroupSockets, UdpLink};
 /// The UDP destination port of RoCEv2 (IBTA vol. 1, annex A17; IANA "roce").
 pub const ROCE_PORT: u16 = 4791;
 
-/// Where one batch goes and how it is cut.
+/// Where one batch goes and how it is cut into packets.
 ///
 /// The batch's bytes are UDP payloads laid end to end, each `segment_size` long but the last, which may be shorter.
 /// The destination port is always [`ROCE_PORT`].
@@ -55,7 +57,7 @@ pub const ROCE_PORT: u16 = 4791;
 pub struct Transmit {
     /// Source address, one of this host's own. IPv4 addresses are `V4`, never v4-mapped.
     pub src: IpAddr,
-    /// Destination address, of the same family; a group of RoCEv1 may be of the other.
+    /// Destination address, of the same family as `src`. Only a multicast group of RoCEv1 may be of the other family.
     pub dst: IpAddr,
     /// Interface to leave by. Needed for link-local and multicast destinations; 0 leaves it to the routing table.
     pub ifindex: u32,
@@ -72,14 +74,14 @@ pub struct Transmit {
 }
 
 impl Transmit {
-    /// The TTL or hop limit that its packets get, 64 where the batch takes the system's default.
+    /// The TTL or hop limit that the packets get. It is 64 where the batch takes the system's default.
     pub(crate) const fn hops(&self) -> u8 {
         if self.hop_limit == 0 { 64 } else { self.hop_limit }
     }
 }
 
 impl From<&endpoint::Transmit> for Transmit {
-    /// What a link has to know of a batch that an endpoint has built.
+    /// Takes from a batch of an endpoint what a link has to know.
     fn from(batch: &endpoint::Transmit) -> Self {
         Self {
             src: batch.src,
@@ -96,11 +98,11 @@ impl From<&endpoint::Transmit> for Transmit {
 
 /// One shard's way to the network.
 pub trait Link: Send {
-    /// What this link can do. May lose abilities while it lives, see [`SendError::SegmentationRefused`].
+    /// What this link can do. A link may lose abilities while it is open, see [`SendError::SegmentationRefused`].
     fn capabilities(&self) -> &Capabilities;
 
-    /// What a batch to `dst` by interface `ifindex` may contain. Ask before every batch: a route without checksum
-    /// offload may refuse what the others accept.
+    /// What a batch to `dst` by interface `ifindex` may contain. Ask before every batch: a route without checksum offload may
+    /// refuse batches that other routes accept.
     fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
         let _ = (dst, ifindex);
         self.capabilities().path()
@@ -110,37 +112,39 @@ pub trait Link: Send {
     /// waiting.
     ///
     /// # Errors
-    /// See [`SendError`]: each says how many packets left before it. [`SendError::Other`] with
-    /// [`io::ErrorKind::InvalidInput`] is a batch that breaks the rules above.
+    /// See [`SendError`]: each error says how many packets left before it. [`SendError::Other`] with
+    /// [`io::ErrorKind::InvalidInput`] means that the batch breaks the rules above.
     fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError>;
 
-    /// Replaces the contents of `into` by what has arrived, without waiting; answers the number of runs. 0 means that
-    /// every socket of the link was found empty.
+    /// Replaces the contents of `into` by what has arrived, without waiting. Returns the number of runs. 0 means that every
+    /// socket of the link was empty. (A raw link also counts frames that it throws away.)
     ///
     /// # Errors
-    /// An unexpected failure of the socket; arrivals and the link stay usable.
+    /// An unexpected failure of the socket. The link, and the runs already in `into`, stay usable.
     fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize>;
 
     /// Descriptors that become readable when something arrives. Poll them level-triggered.
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Packets (or whole merged batches) the system threw away because the receive buffer was full, since the link was
-    /// opened. Modulo 2^32 per socket.
+    /// Packets (or whole merged batches) that the system dropped since the link was opened, because the receive buffer was
+    /// full. Modulo 2^32 per socket.
     fn drops(&self) -> u64 {
         0
     }
 
-    /// Why a batch that it took could not be sent later, and where that was to go; each once.
+    /// A batch that [`send`](Self::send) accepted and that the link later failed to send: its destination, and the error. Each
+    /// failure is returned once.
     fn late_error(&mut self) -> Option<(IpAddr, SendError)> {
         None
     }
 
-    /// Frames that it has thrown away since it was opened, by reason; none where it sees no frames.
+    /// Frames that the link has dropped since it was opened, by reason. All zero for a link that sees no frames.
     fn frame_drops(&self) -> RawDrops {
         RawDrops::default()
     }
 
-    /// Has the link record its frames; gives the capture back where it sees none, for [`TapLink`] to do what can be done.
+    /// Makes the link record its frames. A link that sees no frames returns the capture, so that the caller can use a
+    /// [`TapLink`] instead.
     fn record(&mut self, capture: Capture) -> Option<Capture> {
         Some(capture)
     }
@@ -148,13 +152,13 @@ pub trait Link: Send {
     /// Receives packets sent to multicast `group` on interface `ifindex` (0: the system's choice).
     ///
     /// # Errors
-    /// Whatever the system says: no such interface, group already joined (`AddrInUse`), too many groups.
+    /// The system's error: no such interface, group already joined (`AddrInUse`), too many groups.
     fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()>;
 
     /// Undoes [`join`](Self::join).
     ///
     /// # Errors
-    /// Whatever the system says, `AddrNotAvailable` for a group that was not joined there.
+    /// The system's error, for instance `AddrNotAvailable` for a group that was not joined on the interface.
     fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()>;
 }
 
@@ -164,7 +168,7 @@ impl core::fmt::Debug for dyn Link {
     }
 }
 
-/// Checks a batch against the rules every link has; answers the number of its packets.
+/// Checks a batch against the rules of every link. Returns the number of its packets.
 fn check_batch(
     batch: &Transmit,
     bytes: &[u8],

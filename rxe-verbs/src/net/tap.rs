@@ -1,10 +1,10 @@
-//! Recording a link's packets as a pcapng file that Wireshark reads. The raw link has whole frames, and records them as they are
-//! (link type Ethernet).
+//! Recording a link's packets as a pcapng file for Wireshark. The raw link sees whole frames and records them as they are (link
+//! type Ethernet).
 //!
-//! A UDP socket shows no IP headers, so they are made up from what is known. That is all of it for packets sent. For
-//! packets received over IPv4 the identification is hidden: the file has the one that makes the ICRC right, if the
-//! receiver believes it ([`rxe_core::wire::IdentTracker`]), else 0. So in such a file a wrong ICRC of a received packet
-//! means that it was dropped for it; that a right one is right proves less than it does for a packet sent.
+//! A UDP socket shows no IP headers, so a [`TapLink`] makes them up. For packets sent, all fields are known. For packets received
+//! over IPv4, the identification is hidden. The file then has the identification that makes the ICRC right, if the receiver
+//! accepts it ([`rxe_core::wire::IdentTracker`]), else 0. So a wrong ICRC of a received packet in such a file means that the
+//! receiver dropped the packet. A right ICRC proves less than for a sent packet, because the identification was chosen to fit.
 
 use core::net::IpAddr;
 use std::borrow::Cow;
@@ -37,7 +37,7 @@ pub(super) mod idents;
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
-/// A capture file. Clones write to the same file, so that all links of a process can.
+/// A capture file. Clones write to the same file, so all links of a process can share one.
 #[derive(Clone)]
 pub struct Capture {
     shared: Arc<Mutex<Shared>>,
@@ -45,12 +45,13 @@ pub struct Capture {
 
 struct Shared {
     writer: PcapNgWriter<BufWriter<Box<dyn Write + Send>>>,
-    /// The interface's name, and the kinds that it has an entry of, in their order in the file.
+    /// The interface's name in the file.
     name: String,
+    /// The link types that have an interface entry, in their order in the file.
     kinds: Vec<DataLink>,
     frame: Vec<u8>,
     written: u64,
-    /// The first failure; nothing is written after it.
+    /// The first failure. Nothing is written after it.
     failed: Option<String>,
 }
 
@@ -75,16 +76,16 @@ pub struct Record<'a> {
     pub ttl: u8,
     /// IPv4 identification.
     pub ident: u16,
-    /// What carries it.
+    /// Encapsulation.
     pub encapsulation: Encapsulation,
     /// BTH to ICRC.
     pub payload: &'a [u8],
-    /// We sent it.
+    /// This host sent the packet.
     pub outbound: bool,
 }
 
 impl<'a> Record<'a> {
-    /// A packet of a batch that has left.
+    /// A packet of a batch that was sent.
     pub(super) fn sent(batch: &Transmit, ident: u16, payload: &'a [u8]) -> Self {
         Self {
             src: batch.src,
@@ -99,7 +100,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// A packet of a run that has come.
+    /// A packet of a run that was received.
     pub(super) fn arrived(run: &Run<'_>, ident: u16, payload: &'a [u8]) -> Self {
         Self {
             src: run.src,
@@ -119,7 +120,7 @@ impl Capture {
     /// Starts a capture file at `path`, replacing what was there. `name` is the interface's name in it.
     ///
     /// # Errors
-    /// The file cannot be made or written.
+    /// The file cannot be created or written.
     pub fn create(path: &FilePath, name: &str) -> io::Result<Self> {
         Self::new(Box::new(File::create(path)?), name)
     }
@@ -127,7 +128,7 @@ impl Capture {
     /// Starts a capture into any writer.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The writer fails.
     pub fn new(writer: Box<dyn Write + Send>, name: &str) -> io::Result<Self> {
         let writer = PcapNgWriter::new(BufWriter::new(writer)).map_err(io::Error::other)?;
         let (frame, kinds) = (Vec::with_capacity(9216), Vec::new());
@@ -135,13 +136,13 @@ impl Capture {
         Ok(Self { shared: Arc::new(Mutex::new(shared)) })
     }
 
-    /// Writes a frame from its Ethernet header on, without check sequence, stamped now.
+    /// Writes a frame from its Ethernet header on, without the frame check sequence. The timestamp is now.
     pub(super) fn record_frame(&self, frame: &[u8], outbound: bool) {
         let now = now();
         self.with(|shared| shared.write(DataLink::ETHERNET, frame, outbound, now));
     }
 
-    /// Writes one packet, stamped now.
+    /// Writes one packet. The timestamp is now.
     pub fn record(&self, record: &Record<'_>) {
         let now = now();
         self.with(|shared| {
@@ -159,14 +160,14 @@ impl Capture {
         self.with(|shared| shared.written)
     }
 
-    /// Brings everything to the file.
+    /// Writes all buffered packets to the file.
     ///
     /// # Errors
-    /// The first failure of this capture, for instance a full disk: from it on nothing was recorded.
+    /// The first failure of this capture, for instance a full disk. Nothing was recorded after it.
     pub fn flush(&self) -> io::Result<()> {
         self.with(|shared| {
             if shared.kinds.is_empty() && shared.failed.is_none() {
-                // A file needs an entry.
+                // A pcapng file needs at least one interface entry.
                 shared.failed = shared.interface(DataLink::RAW).err();
             }
             if let Some(why) = &shared.failed {
@@ -214,8 +215,8 @@ impl Shared {
         self.writer.write_block(&block.into_block()).map(drop).map_err(|error| error.to_string())
     }
 
-    /// The number of the entry for packets of this kind. Most readers take one kind a file, so there is an entry only for what
-    /// comes.
+    /// The number of the interface entry for packets of this link type. Most readers accept only one link type in a file, so an
+    /// entry is written when its first packet comes.
     fn interface(&mut self, kind: DataLink) -> Result<u32, String> {
         if let Some(number) = self.kinds.iter().position(|known| *known == kind) {
             return Ok(number as u32);
@@ -235,12 +236,12 @@ impl Shared {
     }
 }
 
-/// Who is told of packets.
+/// A receiver of the packets that a [`TapLink`] sees.
 pub trait Sink: Send {
-    /// Takes note of one packet, now.
+    /// Records one packet that was sent or received just now.
     fn record(&self, record: &Record<'_>);
 
-    /// The link is gone; whoever wants to know of failures asks elsewhere.
+    /// The link was dropped. Failures cannot be returned here; [`Capture::flush`] reports those of a capture.
     fn finish(&self) {}
 }
 
@@ -250,12 +251,12 @@ impl Sink for Capture {
     }
 
     fn finish(&self) {
-        // What could not be written is told by `Capture::flush`.
+        // A failure stays in the capture: the next `Capture::flush` returns it.
         let _ = self.flush();
     }
 }
 
-/// A link that tells of every packet of another.
+/// A link that passes every packet of another link to a [`Sink`], too.
 #[derive(Debug)]
 pub struct TapLink<S: Sink> {
     inner: Box<dyn Link>,
@@ -264,7 +265,7 @@ pub struct TapLink<S: Sink> {
 }
 
 impl<S: Sink> TapLink<S> {
-    /// Tells `sink` of the packets of `inner`.
+    /// Wraps `inner` and passes its packets to `sink`.
     pub fn new(inner: Box<dyn Link>, sink: S) -> Self {
         Self { inner, sink, idents: Idents::new() }
     }

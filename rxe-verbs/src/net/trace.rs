@@ -1,4 +1,4 @@
-//! One line for every packet that a link sends or receives, for people who watch.
+//! Prints one line of text for every packet that a link sends or receives.
 
 use super::tap::{Record, Sink};
 use crate::sys::{lock, unix::out_of_the_way};
@@ -27,10 +27,10 @@ struct Out {
 }
 
 impl Trace {
-    /// Lines go to this process's standard error as it is now, whatever the program makes of that descriptor later.
+    /// Lines go to this process's current standard error, even if the program replaces or closes that descriptor later.
     ///
     /// # Errors
-    /// Standard error is closed, or there is no descriptor left.
+    /// Standard error is closed, or no descriptor is left.
     pub fn to_stderr() -> io::Result<Self> {
         let copy = io::stderr().as_fd().try_clone_to_owned()?;
         Ok(Self::to_file(out_of_the_way(copy).into()))
@@ -42,8 +42,8 @@ impl Trace {
         Self(Arc::new(Mutex::new(Out { to, start: Instant::now(), line: String::new() })))
     }
 
-    /// Seconds since the start, what was done to the packet (nothing, or words that end with a blank), direction, the other
-    /// side's address, what the packet says.
+    /// Writes one line: seconds since the start, `done`, direction, the peer's address, the decoded packet. `done` says what a
+    /// fault did to the packet: it is empty, or ends with a blank.
     pub(super) fn line(&self, done: &dyn Display, outbound: bool, peer: IpAddr, payload: &[u8]) {
         let direction = if outbound { '>' } else { '<' };
         let mut out = lock(&self.0);
@@ -57,7 +57,8 @@ impl Trace {
                 writeln!(line, "{seconds:12.6} {done}{direction} {peer} {} B: {error}", payload.len())
             }
         };
-        // A disk that is full loses lines, not packets. A reader that is gone loses lines; a program in C that does not ignore SIGPIPE ends, as by output of its own.
+        // A full disk or a closed pipe loses lines, not packets. But a C program that does not ignore SIGPIPE is killed by a closed
+        // pipe, as it would be by output of its own.
         let _ = to.write_all(line.as_bytes());
     }
 }

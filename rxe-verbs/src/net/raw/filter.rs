@@ -1,5 +1,5 @@
-//! The filter of a raw link's sockets: which frames are for this process. Each process has its own, by its slot, as the steering
-//! program has it for sockets ([`crate::net::steer`]).
+//! BPF filters for the sockets of a raw link: they accept the packets for this process. Each process accepts the queue pairs of its
+//! own slot, as the steering program does for UDP sockets ([`crate::net::steer`]).
 
 use super::frame::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_ROCE_V1, IPV4, IPV6, UDP, octets};
 use core::net::IpAddr;
@@ -11,30 +11,30 @@ use crate::net::{
 use crate::sys::socket::Instruction;
 use rxe_core::endpoint::STEERING_PROBE;
 
-/// Which packets of queue pair 1 and of groups are wanted beside those of the slot's queue pairs.
+/// Which packets a filter accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wanted {
-    /// Top byte of the process's queue pair numbers; none: those to groups' addresses alone.
+    /// Top byte of the process's queue pair numbers. `None` accepts only packets to multicast addresses.
     pub slot: Option<u8>,
-    /// Those to queue pair 1.
+    /// Accept packets to queue pair 1.
     pub gsi: bool,
-    /// Those to groups.
+    /// Accept packets to multicast groups (destination QP 0xffffff).
     pub groups: bool,
-    /// The one address of ours that packets are taken for, groups beside it.
+    /// Accept unicast packets to this address alone.
     pub only: Option<IpAddr>,
 }
 
-/// Goes on if the accumulator is `k`, else returns what the program's last instruction does; see [`finish`].
+/// Continues if the accumulator is `k`, else drops the packet. [`finish`] sets the jump.
 const fn need(k: u32) -> Instruction {
     branch(JUMP_IF_EQUAL, k, 0, u8::MAX)
 }
 
-/// Accepts if the accumulator is `k`, else goes on; see [`finish`].
+/// Accepts the packet if the accumulator is `k`, else continues. [`finish`] sets the jump.
 const fn take(k: u32) -> Instruction {
     branch(JUMP_IF_EQUAL, k, u8::MAX, 0)
 }
 
-/// Frames of `ethertype` with packets of ours. A load behind a frame's end ends the program: the frame is dropped.
+/// The filter of the packet socket for `ethertype`. A load beyond a frame's end ends the program and drops the frame.
 pub(super) fn of_frames(ethertype: u16, wanted: Wanted) -> Vec<Instruction> {
     let ethernet = ETHERNET as u32;
     let (mut program, bth) = match ethertype {
@@ -79,9 +79,10 @@ pub(super) fn of_frames(ethertype: u16, wanted: Wanted) -> Vec<Instruction> {
     finish(program)
 }
 
-/// What the socket of port 4791 takes beside a raw link: with `shared`, what the host service and its steering need it for,
-/// which is queue pair 1, groups and probes; else nothing. It is there so that the kernel does not tell peers that nobody has the port.
-/// `slot`: all that is for a process, by that slot. Such a filter sees packets from their UDP header on.
+/// The filter of a port-4791 socket beside a raw link. With `shared` it accepts what the host service and its steering need:
+/// packets to queue pair 1, to groups, and steering probes. With `slot` it accepts all packets for the process of that slot. Else
+/// it accepts nothing; the socket then only keeps the kernel from telling peers that the port is closed. The filter of a UDP
+/// socket sees packets from their UDP header on.
 pub(super) fn of_port(shared: bool, slot: Option<u8>) -> Vec<Instruction> {
     let bth = UDP as u32;
     let mut program = Vec::new();
@@ -98,12 +99,12 @@ pub(super) fn of_port(shared: bool, slot: Option<u8>) -> Vec<Instruction> {
     finish(program)
 }
 
-/// Drops if the accumulator is `k`, else goes on.
+/// Drops the packet if the accumulator is `k`, else continues. [`finish`] sets the jump.
 const fn refuse(k: u32) -> Instruction {
     branch(JUMP_IF_EQUAL, k, u8::MAX - 1, 0)
 }
 
-/// Puts the two ends behind a program, and the ways to them into its jumps.
+/// Appends the two returns, accept and drop, and sets the jumps of [`need`], [`take`] and [`refuse`] to them.
 fn finish(mut program: Vec<Instruction>) -> Vec<Instruction> {
     let end = program.len();
     for (at, instruction) in program.iter_mut().enumerate() {

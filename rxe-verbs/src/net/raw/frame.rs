@@ -1,5 +1,5 @@
-//! Frames: what lies in front of a packet on Ethernet, written and read. Pure; whatever the bytes are, reading them ends in a
-//! run or in a reason.
+//! Writes and reads the headers in front of a packet on Ethernet. Nothing here makes system calls. Reading accepts any bytes: the
+//! result is a run of packets or the reason why the frame is unusable.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ops::Range;
@@ -9,7 +9,7 @@ use super::drops::Unusable;
 use crate::net::{ROCE_PORT, Run, Transmit, tap::Record};
 use crate::sys::packet::{VNET_LEN, Vnet, VnetSeen};
 
-/// A station's address.
+/// A MAC address.
 pub(crate) type Mac = [u8; 6];
 
 pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -23,10 +23,11 @@ pub(super) const UDP: usize = 8;
 const GRH: usize = 40;
 const UDP_NUMBER: u8 = 17;
 const DONT_FRAGMENT: u16 = 0x4000;
-/// More fragments, or an offset: a piece of a packet.
+/// "More fragments", and the fragment offset: not zero in a fragment.
 const FRAGMENT: u16 = 0x3fff;
 
-/// Everything in front of a packet: the kernel's own header if the socket has it, Ethernet, and what the encapsulation asks for.
+/// All headers in front of a packet: the kernel's own header (`virtio_net_hdr`) if the socket wants it, Ethernet, and those of
+/// the encapsulation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     bytes: [u8; VNET_LEN + ETHERNET + IPV6 + UDP],
@@ -49,8 +50,9 @@ impl Head {
         self.len += bytes.len();
     }
 
-    /// The head of a frame with `payload` bytes of `batch` behind it. `segment`: the kernel cuts them every so many bytes;
-    /// else they are one packet, with IPv4 ID `ident`. `vnet`: the socket wants the kernel's own header in front.
+    /// Writes the head of a frame with `payload` bytes of `batch` behind it. With `segment`, the kernel cuts the payload into
+    /// packets of so many bytes. Else the payload is one packet, with IPv4 identification `ident`. `vnet` says that the socket
+    /// wants the kernel's own header in front.
     pub(super) fn write(
         batch: &Transmit,
         (src, dst): Ends,
@@ -60,15 +62,16 @@ impl Head {
         vnet: bool,
     ) -> Self {
         let mut head = Self::new();
-        // IPv6 does not allow UDP without a checksum (RFC 8200, 8.1), which IPv4 leaves out as all RoCE peers do. Where the
-        // kernel cannot complete it, it is left out there, too, and peers take it.
+        // Over IPv4 the UDP checksum is left out, as all RoCE peers do. IPv6 requires a checksum (RFC 8200, 8.1), so the kernel
+        // completes it (`unsummed`). Without `vnet` the kernel cannot, and the checksum is left out; peers accept that.
         let unsummed = vnet && batch.encapsulation == Encapsulation::V2 && batch.dst.is_ipv6();
         if vnet {
             let v1 = batch.encapsulation == Encapsulation::V1;
             let udp = (ETHERNET + if batch.dst.is_ipv4() && !v1 { IPV4 } else { IPV6 }) as u16;
             let heads = udp + if v1 { 0 } else { UDP as u16 };
-            // A single packet is best in one piece: where it is larger than a page, the kernel takes as long again to give it
-            // pages, and filters to look into them. Of a batch it is what filters look at.
+            // `heads` is how many bytes the kernel puts into the linear part of its buffer. A single packet goes there as a whole:
+            // with a packet larger than a page, separate pages take the kernel and the filters as long again. Of a batch only the
+            // bytes that filters read go there.
             let heads = heads + if segment.is_some() { BTH_LEN } else { payload } as u16;
             let unsummed = (unsummed || segment.is_some()).then_some(udp);
             head.push(&Vnet { heads, unsummed, segment: segment.unwrap_or(0) }.emit());
@@ -108,7 +111,7 @@ impl Head {
             }
         }
         let pseudo = words(&octets(batch.src)) + words(&octets(batch.dst));
-        // Addresses of IPv4 are mapped ones there: their 0xffff adds nothing in this arithmetic.
+        // `octets` maps IPv4 addresses. The 0xffff of a mapped address adds nothing in one's complement arithmetic.
         let sum = if segment.is_some() || unsummed {
             folded(pseudo + u32::from(UDP_NUMBER) + u32::from(udp_len))
         } else {
@@ -140,19 +143,19 @@ const fn folded(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// The station that sends and the one that receives.
+/// MAC addresses of the sender and of the receiver.
 pub(super) type Ends = (Mac, Mac);
 
 /// A frame's contents.
 #[derive(Debug)]
 pub(super) struct Read {
-    /// The run of packets, without its interface and bytes.
+    /// The run of packets, without its interface and bytes, which the caller fills in.
     pub(super) run: Run<'static>,
-    /// Where the packets lie in what was read.
+    /// Where the packets lie in the frame.
     pub(super) place: Range<usize>,
 }
 
-/// Takes the kernel's header from the front of what a socket gave: what it says, and the frame.
+/// Splits what a socket delivered into the kernel's header (if `vnet`) and the frame.
 pub(super) fn split_vnet(bytes: &[u8], vnet: bool) -> Result<(VnetSeen, &[u8]), Unusable> {
     if !vnet {
         return Ok((VnetSeen::default(), bytes));
@@ -161,8 +164,8 @@ pub(super) fn split_vnet(bytes: &[u8], vnet: bool) -> Result<(VnetSeen, &[u8]), 
     Ok((VnetSeen::parse(header).ok_or(Unusable::Foreign)?, frame))
 }
 
-/// The head of packet `index` of those that came in one frame with this `head`, of which this one has `payload` bytes: as the
-/// kernel would have written it, but for the checksum over the payload.
+/// The head of packet `index` of a merged frame with this `head`. The packet has `payload` bytes. The result is what the kernel
+/// would have written, without the UDP checksum.
 pub(super) fn segment_head(head: &[u8], index: u16, payload: usize) -> Vec<u8> {
     let mut head = head.to_vec();
     let is_ipv4 = u16_at(&head, 12) == Ok(ETHERTYPE_IPV4);
@@ -186,7 +189,7 @@ pub(super) fn segment_head(head: &[u8], index: u16, payload: usize) -> Vec<u8> {
     head
 }
 
-/// Puts the whole checksum into the UDP header of a frame of one packet; others stay as they are.
+/// Writes the UDP checksum of a frame with one packet. Frames that are not UDP over IP stay unchanged.
 pub(super) fn complete_udp(frame: &mut [u8]) {
     let (udp, addresses) = match u16_at(frame, 12) {
         Ok(ETHERTYPE_IPV4) => (ETHERNET + IPV4, ETHERNET + 12..ETHERNET + 20),
@@ -204,7 +207,7 @@ pub(super) fn complete_udp(frame: &mut [u8]) {
     {
         sum += u32::from(last) << 8;
     }
-    // 0 would mean that there is none (RFC 768).
+    // 0 would mean "no checksum" (RFC 768).
     let sum = match !folded(sum) {
         0 => u16::MAX,
         sum => sum,
@@ -212,8 +215,8 @@ pub(super) fn complete_udp(frame: &mut [u8]) {
     frame[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Makes up the RoCEv2 frame of a packet whose headers are hidden, in place of what `frame` has: without stations, with all
-/// checksums. False if the families differ or it is too long for IP.
+/// Replaces `frame` by a RoCEv2 frame for a packet whose headers are hidden. The MAC addresses are zero; all checksums are right.
+/// Returns false if the address families differ or the packet is too long for IP.
 pub(in crate::net) fn make_up(record: &Record<'_>, frame: &mut Vec<u8>) -> bool {
     let headers = UDP + if record.src.is_ipv4() { IPV4 } else { 0 };
     let payload = record.payload.len();
@@ -237,8 +240,8 @@ pub(in crate::net) fn make_up(record: &Record<'_>, frame: &mut Vec<u8>) -> bool 
     true
 }
 
-/// Reads a frame of packets with so many bytes each (`segment`; 0: it is one packet, of `largest` bytes at most). What is behind
-/// the length that the headers say is Ethernet's padding, and left out.
+/// Reads a frame of packets with `segment` bytes each. With `segment` 0 the frame is one packet of at most `largest` bytes. Bytes
+/// beyond the length in the headers are Ethernet padding and are left out.
 pub(super) fn read(frame: &[u8], segment: usize, largest: usize) -> Result<Read, Unusable> {
     let (mut run, place) = match u16_at(frame, 12)? {
         ETHERTYPE_IPV4 => read_ipv4(frame, ETHERNET)?,

@@ -1,13 +1,16 @@
-//! The link of raw Ethernet frames: packet sockets, which carry both RoCEs and show every header (CAP_NET_RAW).
+//! The link of raw Ethernet frames. Its packet sockets carry RoCEv1 and RoCEv2 and show every header. They need CAP_NET_RAW.
 //!
-//! Each process has sockets of its own, whose filter takes the frames of its slot; so several processes and the system's own
-//! traffic share the interfaces. A socket of port 4791 is there, too. It drops the same packets, and without it the kernel would
-//! tell peers that nobody has the port. Where the host service hands out slots, connection requests still come by that socket,
-//! because the service has to see them; and where the kernel does not give packet sockets what it has merged, all of RoCEv2 does
-//! ([`receive`]).
+//! Each process has its own packet sockets. Their filter accepts the frames of the process's slot, so several processes and the
+//! system's own traffic share the interfaces. The link also has sockets bound to port 4791. Without them the kernel would answer
+//! RoCEv2 packets with ICMP "port unreachable". Their filter drops the packets that arrive as frames. Two kinds of packets still
+//! arrive by port 4791. Where the host service hands out slots, the service has to see connection requests. And where the kernel
+//! cannot deliver merged frames to packet sockets, all of RoCEv2 arrives by the port (see [`receive`]).
 //!
-//! Frames leave through the interface's queue like all others, and are cut by the kernel (PACKET_VNET_HDR, Linux 6.2) or made
-//! here. Arrivals stay where the kernel has put them. RoCEv2 to this host itself leaves by the socket of port 4791.
+//! Frames leave through the interface's queue like all other frames. The kernel segments batches (PACKET_VNET_HDR, Linux 6.2),
+//! or this module writes a head for each packet. Received packets are not copied out of the receive buffers. RoCEv2 packets to
+//! this host itself leave by the sockets of port 4791.
+//!
+//! Read next: [`frame`] (headers), [`filter`] (BPF), [`receive`], [`neighbour`] (MAC addresses), [`waiting`].
 
 mod drops;
 mod filter;
@@ -41,51 +44,52 @@ use crate::sys::{
     socket::{attach_filter, receive_drops},
 };
 
-/// Both RoCEs.
+/// Both encapsulations.
 const BOTH: &[Encapsulation] = &[Encapsulation::V2, Encapsulation::V1];
-/// Packets of one batch at most: as many as a socket's batch has.
+/// Most packets of one batch: as many as a UDP socket segments.
 const SEGMENTS: u16 = 128;
-/// Bytes of one batch at most: what an IPv6 packet takes.
+/// Most bytes of one batch: the largest UDP payload of an IPv6 packet.
 const LARGEST: usize = 65_535 - IPV6 - UDP;
-/// A longer frame than any interface's is several packets in one.
+/// A frame with a longer packet holds several merged packets: no interface has so large an MTU.
 const LARGEST_PACKET: usize = 16 * 1024;
-/// Every this many calls all sockets are looked at, though one of them is busy.
+/// Every this many calls, all sockets are read, even if one of them is busy.
 const FAIRNESS: u8 = 8;
-/// Destinations remembered as this host at most; beyond, all are forgotten and found again.
+/// Most destinations that are remembered as this host. When there are more, all are forgotten and found again.
 const MOST_HERE: usize = 4096;
 
 /// A link of packet sockets.
 #[derive(Debug)]
 pub struct RawLink {
-    /// By Ethertype.
+    /// Packet sockets, each with its Ethertype.
     sockets: Vec<(u16, Kept<PacketSocket>)>,
     /// The sockets of port 4791.
     port: UdpLink,
-    /// They are of the host service's group.
+    /// The sockets of `port` are members of the host service's group.
     shared: bool,
     /// Top byte of the process's queue pair numbers.
     slot: u8,
-    /// The one address that packets are taken for.
+    /// If set, the link accepts packets to this address alone (and to groups).
     only: Option<IpAddr>,
-    /// What brings RoCEv2.
+    /// Which sockets deliver RoCEv2 packets.
     v2: receive::V2,
-    /// Destinations that are this host itself, with the interface that was named.
+    /// Destinations that are this host itself, with the `ifindex` of their batches.
     here: HashSet<(IpAddr, u32)>,
     neighbours: Neighbours,
-    /// What waits for them.
+    /// Batches whose neighbour the kernel is looking for.
     waiting: Waiting,
     capabilities: Capabilities,
     drops: RawDrops,
     recorder: Option<Recorder>,
-    /// The socket that had traffic last, and calls.
+    /// Index of the socket that had traffic last.
     busy: usize,
+    /// Calls of `recv`, modulo 256.
     calls: u8,
     heads: Vec<Head>,
 }
 
 impl RawLink {
-    /// A link beside `port`, the sockets of port 4791, for the queue pairs of `slot`. `shared`: the port is one of the host
-    /// service's group.
+    /// Opens a link for the queue pairs of `slot`. `port` has the sockets of port 4791. `shared` says that those sockets are
+    /// members of the host service's group.
     ///
     /// # Errors
     /// [`OpenError::RawForbidden`] without CAP_NET_RAW.
@@ -97,7 +101,7 @@ impl RawLink {
         let (ipv4, ipv6) = (port.capabilities().ipv4, port.capabilities().ipv6);
         let wanted_types = [(ETHERTYPE_IPV4, ipv4), (ETHERTYPE_IPV6, ipv6), (ETHERTYPE_ROCE_V1, true)];
         for (ethertype, _) in wanted_types.into_iter().filter(|(_, is_wanted)| *is_wanted) {
-            // The service sees neither frames of RoCEv1 nor groups of it.
+            // The host service sees no frames of RoCEv1, so packets to QP 1 and to groups have to come by this socket.
             let all = !shared || ethertype == ETHERTYPE_ROCE_V1;
             let wanted = Wanted { slot: Some(slot), gsi: all, groups: all, only };
             let filter = filter::of_frames(ethertype, wanted);
@@ -115,7 +119,7 @@ impl RawLink {
             attach_filter(socket, &filter).map_err(doing("filter port 4791"))?;
         }
         if !shared {
-            // Nobody reads the port from now on: what has come before its filter would keep it readable for ever.
+            // Nothing reads the port from now on. Packets that came before the filter would keep it readable for ever.
             let mut early = RecvBatch::default();
             while port.recv(&mut early).is_ok_and(|count| count > 0) {}
         }
@@ -127,7 +131,7 @@ impl RawLink {
             gro: vnet,
             max_segments: SEGMENTS,
             max_batch_bytes: LARGEST,
-            // Written here, or counted up by the kernel that cuts a batch.
+            // This module writes the identifications, or the kernel counts them up when it segments a batch.
             ident: Ident::Sequential,
             recv_buffer: sockets.iter().map(granted).min().unwrap_or(0),
             ..port.capabilities().clone()
@@ -158,15 +162,15 @@ impl RawLink {
         Ok(link)
     }
 
-    /// Whether this thread may open the sockets of such a link.
+    /// Checks whether this thread may open packet sockets.
     ///
     /// # Errors
-    /// `PermissionDenied` without CAP_NET_RAW, or what else the system says.
+    /// `PermissionDenied` without CAP_NET_RAW, or another error of the system.
     pub fn check_rights() -> io::Result<()> {
         PacketSocket::open(Scope { ethertype: 0, ifindex: 0, filter: &[] }, false).map(drop)
     }
 
-    /// Sends a batch, or has it wait for the neighbour that the kernel looks for.
+    /// Sends a batch, or queues it while the kernel looks for the neighbour.
     fn send_or_wait(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
         if self.waiting.is_before(batch) {
             return self.waiting.add(batch, bytes);
@@ -192,19 +196,20 @@ impl RawLink {
         self.send_frames(batch, &hop, bytes)
     }
 
-    /// Tries those that wait again.
+    /// Tries to send the waiting batches again.
     fn send_waiting(&mut self) {
         if !self.waiting.are_due() {
             return;
         }
-        // Whose neighbour was not found: what waited for the same one does not have it looked for again.
+        // Destinations whose neighbour was not found. Later batches to the same destination fail without another search.
         let mut lost = Vec::new();
         for (batch, bytes) in self.waiting.take() {
             let sent = match lost.iter().find(|(to, _)| *to == way(&batch)) {
                 Some((_, source)) => Err(SendError::Unreachable { source: again(source) }),
                 None => self.send_or_wait(&batch, &bytes),
             };
-            // What a full socket leaves would have to be sealed anew: it is lost, as a packet is on a full link.
+            // The rest of a batch that met a full send buffer would need new ICRCs. It is lost, like a packet on a congested
+            // link.
             if let Err(error) = sent {
                 if let SendError::Unreachable { source } = &error {
                     lost.push((way(&batch), again(source)));
@@ -229,7 +234,7 @@ impl RawLink {
         if self.capabilities.gso && bytes.len() > segment && batch.encapsulation == Encapsulation::V2 {
             let head = Head::write(batch, ends, bytes.len(), 0, u16::try_from(segment).ok(), socket.vnet);
             match send_each_headed(socket.as_fd(), &name, &[head], bytes, bytes.len()).1 {
-                // Linux before 6.2 knows no such frames.
+                // Linux before 6.2 does not segment such frames.
                 Some(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                     self.capabilities.gso = false;
                 }
@@ -255,7 +260,7 @@ impl RawLink {
         error.map_or(Ok(()), |error| Err(SendError::from_system(error, sent)))
     }
 
-    /// Remembers whether a destination is this host, where the kernel may cut batches in another way than frames are cut.
+    /// Remembers whether a destination is this host. A batch to this host leaves by the UDP sockets, whose [`Path`] may differ.
     fn note_place(&mut self, batch: &Transmit, local: bool) -> Result<(), SendError> {
         let to = (batch.dst, batch.ifindex);
         if self.here.contains(&to) == local {
@@ -266,13 +271,13 @@ impl RawLink {
             self.here.clear();
         }
         _ = if local { self.here.insert(to) } else { self.here.remove(&to) };
-        // What it was sealed for may hold no more.
+        // The batch was built for the path that was known before. If the path changed, its ICRCs may be wrong.
         let same = self.path(batch.dst, batch.ifindex) == before;
         if same { Ok(()) } else { Err(SendError::SegmentationRefused { sent: 0 }) }
     }
 
-    /// Sends to this host itself. The kernel's IP does not take frames that come in from its own IPv4 addresses, be it by the
-    /// loopback, so that whoever listens by socket would not hear them.
+    /// Sends to this host itself. The kernel's IP layer drops frames that come in with one of its own IPv4 addresses as source,
+    /// even on the loopback. So processes that receive by UDP socket would not get them.
     fn send_by_port(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
         let ident = self.port.path(batch.dst, batch.ifindex).ident;
         let result = self.port.send(batch, bytes);
@@ -283,8 +288,8 @@ impl RawLink {
         result
     }
 
-    /// Joins or leaves a group on the socket of port 4791. Where that has not the group's family (RoCEv1's groups are all of 16
-    /// bytes), the interface takes the group's frames all the same.
+    /// Joins or leaves a group on the socket of port 4791. RoCEv1's groups are all IPv6 addresses. Where the port has no socket of
+    /// the group's family, the packet socket asks the interface for the frames of the group's MAC address.
     fn change_member(
         &mut self,
         group: IpAddr,
@@ -302,7 +307,7 @@ impl RawLink {
     }
 }
 
-/// The same error once more.
+/// A copy of an error; `io::Error` is not `Clone`.
 fn again(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), error.to_string())
 }
@@ -331,7 +336,7 @@ impl Link for RawLink {
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        // Where nothing is wanted from one of them it is never readable.
+        // The filter of a port that delivers nothing drops all packets, so the port is never readable.
         let port = self.port.poll_fds();
         let own = self.sockets.iter().map(|(_, socket)| socket.as_fd());
         own.chain(port).chain([self.waiting.as_fd()]).collect()
@@ -356,7 +361,7 @@ impl Link for RawLink {
     }
 
     fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        // The kernel tells the network and the interface; the filter has let its packets through all along.
+        // The kernel announces the membership to the network and the interface. The socket filter accepts packets to all groups.
         self.change_member(group, ifindex, true, UdpLink::join)
     }
 

@@ -1,9 +1,10 @@
-//! What brings packets: packet sockets, and for RoCEv2 perhaps the socket of port 4791.
+//! Receiving by packet sockets, and for RoCEv2 sometimes by the sockets of port 4791.
 //!
-//! Linux before 6.2 cannot tell a packet socket how a frame of several packets would be cut, and throws the frame away. (A
-//! sender on the same host has not had it cut, or the interface has merged it.) The socket of port 4791 gets those, merged or
-//! one by one as its options say, so from the first such frame on it brings all of RoCEv2. To take the merged ones alone from
-//! it would turn the order of packets, and would be wrong where it merges nothing.
+//! Linux before 6.2 cannot tell a packet socket how to segment a frame of several packets, and drops the frame. (Such a frame comes
+//! from a sender on the same host that left segmentation to the kernel, or from an interface that merges packets.) The sockets of
+//! port 4791 receive these packets, merged or one by one as their options say. So from the first such frame on, they deliver
+//! all of RoCEv2. Taking only the merged packets from them would reorder packets. It would also be wrong for a UDP socket that
+//! merges nothing, because it does not show which packets were merged before.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,32 +16,32 @@ use super::{FAIRNESS, LARGEST_PACKET, RawLink};
 use crate::net::{Link, RecvBatch};
 use crate::sys::{packet::PacketType, socket::attach_filter};
 
-/// Frames that the kernel has thrown away, taken note of by one call at most.
+/// Most frames dropped by the kernel (EINVAL) that one call counts.
 const MOST_LOST: usize = 64;
 
-/// What brings RoCEv2.
+/// Which sockets deliver RoCEv2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum V2 {
     /// Packet sockets.
     Frames,
-    /// The port, as soon as what came as frames before is read.
+    /// The port, as soon as all earlier frames have been read.
     Changing,
-    /// The port, whose socket had thrown away so many packets by then (those that its filter did not take).
+    /// The port. `drops` is what its sockets had dropped before, which includes the packets that their filter refused.
     Port { drops: u64 },
 }
 
 impl RawLink {
-    /// Takes RoCEv2 from the socket of port 4791 from now on, as it is done at the first frame that the kernel has merged and
-    /// cannot give. What has come as frames is not lost. Groups still come so where the socket is bound to one address, and hears
-    /// none.
+    /// Receives RoCEv2 by the sockets of port 4791 from now on. The link does so by itself at the first merged frame that the
+    /// kernel cannot deliver. Frames that have arrived are not lost. Where a socket is bound to one address, it receives no
+    /// multicast, so packets to groups still come as frames.
     ///
     /// # Errors
-    /// What the system says of the filters.
+    /// The system's error when a filter cannot be attached.
     pub fn take_by_port(&mut self) -> io::Result<()> {
         if self.v2 != V2::Frames {
             return Ok(());
         }
-        // A packet that comes in between is lost, as on any link; none comes twice.
+        // A packet that arrives between the two changes of filters is lost, as on any network. None arrives twice.
         for (ethertype, socket) in self.sockets.iter().filter(|(of, _)| *of != ETHERTYPE_ROCE_V1) {
             let groups = !self.shared && !self.port.hears_groups(*ethertype == ETHERTYPE_IPV4);
             let wanted = Wanted { slot: None, gsi: false, groups, only: self.only };
@@ -52,7 +53,8 @@ impl RawLink {
         Ok(())
     }
 
-    /// Adds what has come; how much that was, with what is thrown away. 0: every socket was found empty.
+    /// Appends what has arrived. Returns the number of frames and runs, dropped frames included. 0 means that every socket was
+    /// empty.
     pub(super) fn receive_all(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
         self.calls = self.calls.wrapping_add(1);
         let all = self.calls.is_multiple_of(FAIRNESS);
@@ -85,7 +87,7 @@ impl RawLink {
         Ok(any + into.len() - before)
     }
 
-    /// Adds what one packet socket has.
+    /// Appends what one packet socket has.
     fn receive(&mut self, into: &mut RecvBatch, socket: usize) -> io::Result<usize> {
         for _ in 0..MOST_LOST {
             match self.receive_frames(into, socket) {
@@ -114,7 +116,7 @@ impl RawLink {
                 recorder.arrived(frame, packets, seen.unsummed);
             }
             if arrival.kind == PacketType::Other {
-                // To our own station it can only be the VLAN that is not ours.
+                // A frame to this interface's own MAC address can only be of a VLAN that this host has no interface of.
                 let own = neighbours.own(arrival.ifindex);
                 let ours = own.is_some_and(|own| frame.starts_with(&own));
                 *(if ours { &mut drops.other_vlan } else { &mut drops.other_station }) += 1;
@@ -127,7 +129,7 @@ impl RawLink {
         })
     }
 
-    /// Packets that the kernel threw away because nobody had read the ones before.
+    /// Packets that the kernel dropped at port 4791 since the port delivers RoCEv2.
     pub(super) fn port_drops(&self) -> u64 {
         match self.v2 {
             V2::Port { drops } => self.port.drops().wrapping_sub(drops),

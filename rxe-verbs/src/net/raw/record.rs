@@ -1,5 +1,5 @@
-//! Recording a raw link's frames as they are on the wire: packet by packet also where the kernel cuts a batch, and with the
-//! checksums that it completes.
+//! Recording a raw link's frames as they are on the wire. Where the kernel segments a batch, the capture has each packet. It also has
+//! the checksums that the kernel completes.
 
 use core::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::net::{
 #[derive(Debug)]
 pub(super) struct Recorder {
     capture: Capture,
-    /// Of packets whose headers are hidden.
+    /// For packets that come by port 4791, whose headers are hidden.
     idents: Idents,
     frame: Vec<u8>,
 }
@@ -23,7 +23,7 @@ impl Recorder {
         Self { capture, idents: Idents::new(), frame: Vec::new() }
     }
 
-    /// The first `sent` packets of a batch have left. `summed`: the kernel has completed their checksums.
+    /// Records the first `sent` packets of a batch. `summed` says that the kernel completed their UDP checksums.
     pub(super) fn sent(&mut self, batch: &Transmit, ends: Ends, bytes: &[u8], (sent, summed): (usize, bool)) {
         for (index, packet) in bytes.chunks(batch.segment_size).enumerate().take(sent) {
             let head = Head::write(batch, ends, packet.len(), Ident::Sequential.of(index), None, false);
@@ -31,8 +31,8 @@ impl Recorder {
         }
     }
 
-    /// A frame has come, with nothing in front of it. `packets` is what of it holds packets, and the length of each, unless it
-    /// is none of ours; `unsummed`: its sender is on this host, and nobody has completed the checksum.
+    /// Records a received frame. `packets` is the part of the frame that holds packets, and the length of each; `None` if the
+    /// frame is unusable. `unsummed` says that the sender is on this host, so the kernel has not completed the checksum.
     pub(super) fn arrived(&mut self, frame: &[u8], packets: Option<(Range<usize>, usize)>, unsummed: bool) {
         let Some((place, segment)) = packets.filter(|(place, segment)| *segment < place.len()) else {
             return self.write([frame, &[]], unsummed, false);
@@ -44,7 +44,8 @@ impl Recorder {
         }
     }
 
-    /// A run has come by the socket of port 4791, which shows no headers: those in front are made up, without stations.
+    /// Records a run that came by the socket of port 4791. That socket shows no headers, so they are made up, without MAC
+    /// addresses.
     pub(super) fn by_port(&mut self, run: &Run<'_>) {
         let idents: Vec<u16> = self.idents.of_run(run).collect();
         for (payload, ident) in run.packets().zip(idents) {
@@ -52,7 +53,7 @@ impl Recorder {
         }
     }
 
-    /// The first `sent` packets of a batch have left by that socket.
+    /// Records the first `sent` packets of a batch that left by the socket of port 4791.
     pub(super) fn sent_by_port(&mut self, batch: &Transmit, ident: Ident, bytes: &[u8], sent: usize) {
         for (index, payload) in bytes.chunks(batch.segment_size).enumerate().take(sent) {
             self.made_up(&tap::Record::sent(batch, ident.of(index), payload));
@@ -77,7 +78,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // What could not be written is told by `Capture::flush`.
+        // A failure stays in the capture: the next `Capture::flush` returns it.
         let _ = self.capture.flush();
     }
 }

@@ -1,4 +1,4 @@
-//! The IPv4 identifications of received packets, as far as they can be known.
+//! Guesses the IPv4 identifications of received packets whose headers are hidden.
 
 use core::net::IpAddr;
 use std::collections::HashMap;
@@ -9,10 +9,10 @@ use rxe_core::wire::{HeaderSeen, IdentTracker, icrc::RouteCrc};
 
 use super::Run;
 
-/// Sources that are remembered at most; beyond, all are forgotten and learnt again.
+/// Most sources that are remembered. When there are more, all are forgotten and learnt again.
 const MAX_SOURCES: usize = 4096;
 
-/// Finds them as the receiving endpoint does: the identification that the ICRC asks for, if it is to be believed.
+/// Finds identifications as the receiving endpoint does: the one that makes the ICRC right, if the tracker accepts it.
 #[derive(Debug)]
 pub(in crate::net) struct Idents {
     start: Instant,
@@ -24,7 +24,7 @@ impl Idents {
         Self { start: Instant::now(), sources: HashMap::new() }
     }
 
-    /// The identification of each packet of a run; 0 for a packet whose ICRC is wrong, and over IPv6.
+    /// The identification of each packet of a run. It is 0 over IPv6, and for a packet whose ICRC is wrong.
     pub(in crate::net) fn of_run(&mut self, run: &Run<'_>) -> impl Iterator<Item = u16> {
         if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&run.src) {
             self.sources.clear();
