@@ -1,5 +1,5 @@
-//! A link inside one process: ends find each other by IP address, batches arrive as runs, nothing is lost but what does
-//! not fit the receiver's queue. Wrap an end in [`FaultLink`](super::FaultLink) for a worse network.
+//! A link inside one process. Ends find each other by IP address, and a batch arrives as one run. A batch is lost only if the
+//! receiver's queue is full. Wrap an end in [`FaultLink`](super::FaultLink) for a worse network.
 
 use core::net::IpAddr;
 use rxe_core::wire::HeaderSeen;
@@ -12,14 +12,14 @@ use super::error::SendError;
 use super::{Capabilities, Ident, Link, ROCE_V2, RecvBatch, Run, Transmit, check_batch};
 use crate::sys::{lock, socket::Event};
 
-/// Where a packet has the slot of the queue pair it is for: the first byte of its number (IBTA vol. 1, 9.2).
+/// Where a packet has the slot of its destination: the first byte of the destination QP number (IBTA vol. 1, 9.2).
 const SLOT_BYTE: usize = 5;
-/// Bytes of arrivals an end holds.
+/// Most bytes of arrivals that an end holds.
 const QUEUE_BYTES: usize = 4 << 20;
-/// Empty buffers an end keeps for reuse.
+/// Most empty buffers that an end keeps for reuse.
 const SPARE_BUFFERS: usize = 64;
 
-/// A network inside this process: the registry its ends join.
+/// A network inside this process: the registry of its ends.
 #[derive(Clone, Debug, Default)]
 pub struct InprocNet {
     directory: Arc<Mutex<Directory>>,
@@ -31,11 +31,11 @@ struct Directory {
     groups: HashMap<IpAddr, Vec<Arc<End>>>,
 }
 
-/// Who receives at an address.
+/// The ends that receive at an address.
 #[derive(Debug)]
 struct Host {
     first: Arc<End>,
-    /// Further ends, each with the slot of the queue pairs that are there.
+    /// Further ends, each with the slot whose queue pairs it serves.
     further: Vec<(u8, Arc<End>)>,
 }
 
@@ -86,10 +86,10 @@ impl InprocNet {
         Self::default()
     }
 
-    /// Adds an end with these addresses on an interface numbered `ifindex`.
+    /// Adds an end with these addresses. Its runs say that they arrived on interface `ifindex`.
     ///
     /// # Errors
-    /// `AddrInUse` if another end has one of the addresses; what the system says if it has no event counters left.
+    /// `AddrInUse` if another end has one of the addresses; the system's error if no eventfd can be made.
     pub fn attach(&self, addresses: &[IpAddr], ifindex: u32) -> io::Result<InprocLink> {
         let end = Arc::new(End { ifindex, queue: Mutex::default(), readable: Event::new()? });
         let mut directory = lock(&self.directory);
@@ -103,7 +103,7 @@ impl InprocNet {
         Ok(self.link(end))
     }
 
-    /// Adds a further end at addresses that have one, for packets to queue pairs of `slot`.
+    /// Adds a further end at addresses that already have an end. It receives the packets to queue pairs of `slot`.
     pub(crate) fn attach_slot(&self, addresses: &[IpAddr], slot: u8) -> io::Result<InprocLink> {
         let mut directory = lock(&self.directory);
         let first = addresses.first().and_then(|address| directory.hosts.get(address));
@@ -135,7 +135,7 @@ impl InprocNet {
     }
 }
 
-/// One end of an [`InprocNet`]; it leaves the network when dropped.
+/// One end of an [`InprocNet`]. Dropping it removes it from the network.
 #[derive(Debug)]
 pub struct InprocLink {
     net: InprocNet,
@@ -167,7 +167,7 @@ impl Link for InprocLink {
                 end.deliver(&run);
             }
         } else if let Some(host) = directory.hosts.get(&batch.dst) {
-            // A batch is for one slot.
+            // All packets of a batch are for one slot.
             let end = Arc::clone(host.end(bytes));
             drop(directory);
             end.deliver(&run);

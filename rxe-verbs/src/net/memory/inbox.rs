@@ -1,12 +1,12 @@
-//! An inbox: memory in which other processes of the host leave batches of packets for one, a lane each.
+//! An inbox: shared memory in which other processes of the host leave batches of packets for one process. Each sender has a lane.
 //!
-//! A lane is a ring with one writer and one reader, so nobody waits for anybody, and a writer that dies leaves nothing half done: what
-//! it has not announced is not there. The reader believes nothing it reads: lengths are checked, and bytes are copied out before
-//! anybody looks at them.
+//! A lane is a ring with one writer and one reader, so neither waits for the other. A writer announces a record by moving [`TAIL`].
+//! If the writer dies before that, the reader never sees the record. The reader trusts nothing in the memory: it checks all lengths,
+//! and copies the bytes out before it looks at them.
 //!
-//! Layout, in words of 64 bits: a page with [`CLOSED`], [`RAISED`], [`DROPS`] and the marks of lanes that may have something
-//! ([`MARKS`]); then the lanes, a page with [`TAIL`] and [`HEAD`] and the ring in each. A record in the ring is [`RECORD`] words that
-//! describe a batch, then its bytes; it never goes around the end.
+//! Layout, in words of 64 bits: first a page with [`CLOSED`], [`RAISED`], [`DROPS`] and a mark for each lane that may have records
+//! ([`MARKS`]). Then the lanes follow, each a page with [`TAIL`] and [`HEAD`], and the ring. A record is [`RECORD`] words that
+//! describe a batch, then the batch's bytes. A record never wraps around the end of the ring.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::io;
@@ -29,36 +29,41 @@ use crate::sys::{
 const LANES: usize = 256;
 /// Words of a page.
 const PAGE: usize = 512;
-/// Words of a ring: 2 MiB, more than a process has under way to another one.
+/// Words of a ring: 2 MiB, more than one process has in flight to another.
 const RING: usize = 1 << 18;
 /// Words of a lane.
 const LANE: usize = PAGE + RING;
-/// Words of an inbox. Only what is used of them takes memory.
+/// Words of an inbox. Only pages that are used take memory.
 const INBOX: usize = PAGE + LANES * LANE;
 
-/// Places in the first page, each in a cache line of its own. Not 0: its owner reads it no more.
+// Places in the first page, each in a cache line of its own.
+
+/// Not 0: the owner does not read the inbox any more.
 const CLOSED: usize = 0;
-/// Not 0: its descriptor is readable.
+/// Not 0: a writer has made the inbox's descriptor readable, or is about to.
 const RAISED: usize = 8;
-/// Batches that found no room.
+/// Batches that were lost because the lane was full.
 const DROPS: usize = 16;
 /// A bit for each lane.
 const MARKS: usize = 24;
 const MARK_WORDS: usize = LANES / 64;
 
-/// Places in a lane: words ever written, and words ever read.
+// Places in a lane.
+
+/// Words ever written.
 const TAIL: usize = 0;
+/// Words ever read.
 const HEAD: usize = 8;
 
 /// Words that describe a batch.
 const RECORD: usize = 8;
-/// In the place of a length: the next record is at the beginning of the ring.
+/// A length with this value means that the next record is at the beginning of the ring.
 const SKIP: u32 = u32::MAX;
-/// Of so many looks that find nothing one sees to it that the descriptor is not readable: a writer that was stopped before it raised
-/// it may do so long after its batch was read.
+/// Every this many calls of [`Inbox::take`] that find nothing, the descriptor is cleared. A writer that is stopped between marking its
+/// lane and raising the descriptor may raise the descriptor long after its batch was read.
 const SETTLE_EVERY: u32 = 64;
 
-/// What an inbox is passed on by.
+/// The descriptors by which an inbox is passed to other processes.
 #[derive(Debug)]
 pub(crate) struct InboxFiles {
     memory: SharedFile,
@@ -66,10 +71,10 @@ pub(crate) struct InboxFiles {
 }
 
 impl InboxFiles {
-    /// Descriptors of an inbox.
+    /// Number of descriptors of an inbox.
     pub(crate) const DESCRIPTORS: usize = 2;
 
-    /// A new one.
+    /// Makes a new inbox.
     ///
     /// # Errors
     /// As [`SharedFile::new`], or no descriptors are left.
@@ -77,7 +82,7 @@ impl InboxFiles {
         Ok(Self { memory: SharedFile::new("rxe-inbox", INBOX * 8)?, event: Kept::new(Event::new()?) })
     }
 
-    /// One that another process has made.
+    /// The inbox that another process made.
     ///
     /// # Errors
     /// As [`SharedFile::adopt`].
@@ -85,7 +90,7 @@ impl InboxFiles {
         Ok(Self { memory: SharedFile::adopt(memory, INBOX * 8)?, event: Kept::new(Event::adopt(event)) })
     }
 
-    /// To pass on.
+    /// The descriptors, to pass on.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
         [self.memory.as_fd(), self.event.as_fd()]
     }
@@ -96,13 +101,13 @@ impl InboxFiles {
 pub(crate) struct Inbox {
     words: SharedWords,
     event: Kept<Event>,
-    /// Of the process that reads it: a forked child has it, too, and does not.
+    /// The fork generation of the process that reads the inbox. A forked child inherits the inbox and does not read it.
     generation: u32,
-    /// Lanes that had more than there was room for.
+    /// Lanes that are marked but not yet read completely.
     left: [u64; MARK_WORDS],
     /// The lane that is read first.
     first: usize,
-    /// Looks that have found nothing.
+    /// Calls of [`Self::take`] that found nothing.
     vain: u32,
 }
 
@@ -123,17 +128,17 @@ impl Inbox {
         })
     }
 
-    /// Readable while there is something.
+    /// A descriptor that is readable while the inbox may have something.
     pub(crate) fn arrivals(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Batches that found no room in it.
+    /// Batches that were lost because their lane was full.
     pub(crate) fn drops(&self) -> u64 {
         self.words.words()[DROPS].load(Ordering::Relaxed)
     }
 
-    /// Appends what there is, as far as there is room; how many runs.
+    /// Appends runs from the inbox to `into`, as far as there is room. Returns the number of runs.
     pub(crate) fn take(&mut self, into: &mut RecvBatch) -> usize {
         let words = self.words.words();
         if words[RAISED].load(Ordering::Acquire) == 0 {
@@ -149,7 +154,7 @@ impl Inbox {
         }
         while let Some(lane) = next_mark(&self.left, self.first) {
             let all = take_lane(&self.words, PAGE + lane * LANE, into);
-            // The others come first next time.
+            // Next time the other lanes come first.
             self.first = (lane + 1) % LANES;
             if !all {
                 break;
@@ -162,7 +167,7 @@ impl Inbox {
         into.len() - before
     }
 
-    /// Everything that was announced has been read: the descriptor is readable no more, unless something has come meanwhile.
+    /// Clears the descriptor after all lanes were read. If a writer has marked its lane meanwhile, the descriptor is raised again.
     fn settle(&self) {
         let words = self.words.words();
         words[RAISED].store(0, Ordering::SeqCst);
@@ -183,7 +188,7 @@ impl Drop for Inbox {
     }
 }
 
-/// The first lane that is marked, from `from` on and around.
+/// The first marked lane, searched from lane `from` on and then from lane 0.
 fn next_mark(marks: &[u64; MARK_WORDS], from: usize) -> Option<usize> {
     let of_word = |word: usize, mask: u64| {
         let marks = marks[word % MARK_WORDS] & mask;
@@ -195,7 +200,7 @@ fn next_mark(marks: &[u64; MARK_WORDS], from: usize) -> Option<usize> {
         .or_else(|| of_word(word, !above))
 }
 
-/// Appends what the lane has that begins at word `start`; false if there was no room for all.
+/// Appends the runs of the lane that begins at word `start`. Returns false if there was no room for all of them.
 fn take_lane(inbox: &SharedWords, start: usize, into: &mut RecvBatch) -> bool {
     let (places, ring) = inbox.words()[start..][..LANE].split_at(PAGE);
     let tail = places[TAIL].load(Ordering::Acquire);
@@ -206,7 +211,7 @@ fn take_lane(inbox: &SharedWords, start: usize, into: &mut RecvBatch) -> bool {
     }
     while head != tail {
         let at = head as usize % RING;
-        // No writer of ours leaves anything else, and one that does loses it.
+        // Our writers leave only valid records. If there is an invalid one, the rest of the lane is skipped.
         let Some((len, next)) = measure(&ring[at..], tail.wrapping_sub(head)) else {
             head = tail;
             break;
@@ -218,7 +223,7 @@ fn take_lane(inbox: &SharedWords, start: usize, into: &mut RecvBatch) -> bool {
                 break;
             };
             let bytes = start + PAGE + at + RECORD;
-            // What cannot be read fails its checks.
+            // If the bytes cannot be read, the packets fail their checks later.
             if !into.push_with(run, len, |buffer| _ = inbox.load(bytes, buffer)) {
                 all = false;
                 break;
@@ -230,8 +235,8 @@ fn take_lane(inbox: &SharedWords, start: usize, into: &mut RecvBatch) -> bool {
     all
 }
 
-/// Bytes of the batch at the beginning of `ring`, none for a jump to the beginning, and words to the next record; `None` if that is
-/// not within the `announced` words.
+/// Measures the record at the beginning of `ring`: the bytes of its batch (`None` for [`SKIP`]), and the words to the next record.
+/// Returns `None` if the record is not within the ring and the `announced` words.
 fn measure(ring: &[AtomicU64], announced: u64) -> Option<(Option<usize>, usize)> {
     let len = ring[0].load(Ordering::Relaxed) as u32;
     let (len, words) = match len {
@@ -242,7 +247,7 @@ fn measure(ring: &[AtomicU64], announced: u64) -> Option<(Option<usize>, usize)>
     (words <= ring.len() && words as u64 <= announced).then_some((len, words))
 }
 
-/// Words of so many bytes, in whole cache lines.
+/// The words that so many bytes take, rounded up to whole cache lines.
 const fn words_of(bytes: usize) -> usize {
     bytes.div_ceil(64) * 8
 }
@@ -265,7 +270,7 @@ fn run_of(record: &[AtomicU64], len: usize) -> Option<Run<'static>> {
     })
 }
 
-/// The words that describe a batch.
+/// The words at the beginning of a record, which describe the batch.
 fn describe(batch: &Transmit, len: usize) -> [u64; 6] {
     let ([a, b], [c, d]) = (words_of_address(batch.src), words_of_address(batch.dst));
     let about = u64::from(batch.source_port) | u64::from(batch.tos) << 16 | u64::from(batch.hops()) << 24;
@@ -275,21 +280,21 @@ fn describe(batch: &Transmit, len: usize) -> [u64; 6] {
 /// A writer's end of one lane of another process's inbox.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    /// The first page of the inbox,
+    /// The first page of the inbox.
     common: SharedWords,
-    /// and the lane.
+    /// The lane.
     words: SharedWords,
     event: Kept<Event>,
-    /// Readable once the process is dead.
+    /// A pidfd of the reader. It is readable once the process is dead.
     owner: Kept<OwnedFd>,
-    /// Which lane it is.
+    /// The number of the lane.
     slot: u8,
-    /// How much had been read when it was last written to.
+    /// [`HEAD`] at the last call of [`Self::send`].
     read: u64,
 }
 
 impl Lane {
-    /// The lane of the process with `slot` in the inbox of `owner`, a pidfd.
+    /// Opens lane `slot` of an inbox. `owner` is a pidfd of the process that reads the inbox.
     ///
     /// # Errors
     /// The memory cannot be mapped.
@@ -299,14 +304,14 @@ impl Lane {
         Ok(Self { common, words, event, owner: Kept::new(out_of_the_way(owner)), slot, read: 0 })
     }
 
-    /// Whether somebody will read what is written.
+    /// Whether the reader lives and has not closed the inbox.
     pub(super) fn is_alive(&self) -> bool {
         self.common.words()[CLOSED].load(Ordering::Acquire) == 0
             && self.owner.is_intact()
             && poll::wait(&[self.owner.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready == 0)
     }
 
-    /// Leaves a batch there. Without room it is lost, as it is where a socket's buffer is full.
+    /// Writes a batch into the lane. If there is no room the batch is lost, as with a full socket buffer.
     pub(super) fn send(&mut self, batch: &Transmit, bytes: &[u8]) {
         let common = self.common.words();
         let places = self.words.words();
@@ -316,7 +321,8 @@ impl Lane {
         }
         let slot = usize::from(self.slot);
         common[MARKS + slot / 64].fetch_or(1 << (slot % 64), Ordering::SeqCst);
-        // Whoever said that it raises the descriptor may have died before it did.
+        // The writer that set `RAISED` may have died before it raised the descriptor. So raise it again if the reader has read
+        // nothing since the last call.
         let unread = head == self.read && head != tail;
         self.read = head;
         if common[RAISED].swap(1, Ordering::SeqCst) == 0 || unread {
@@ -332,7 +338,7 @@ impl Lane {
         let mut at = tail as usize % RING;
         let end = RING - at;
         let skipped = if end < need { end } else { 0 };
-        // A reader may have left anything there.
+        // A faulty reader may have stored any value in `HEAD`.
         let free = (RING as u64).checked_sub(tail.wrapping_sub(head))?;
         if free < (skipped + need) as u64 {
             return None;

@@ -1,10 +1,12 @@
-//! The link of processes on one host: UDP sockets, and shared memory to those that the same host service has let in.
+//! A link of UDP sockets that uses shared memory between processes of the same host service.
 //!
-//! The packets are the same, with their ICRCs; they only take another way, by which a process needs no system call but the one that
-//! wakes its peer. No capture of an interface shows them; our own do ([`TapLink`](super::TapLink)).
+//! The packets are the same as on a network, with their ICRCs. But a process needs no system call to send them, except the one that
+//! wakes its peer. A capture of an interface does not show them; rxe's own captures do ([`TapLink`](super::TapLink)).
 //!
-//! All users of a host service are one user's, who can look into all of them anyway. So the memory is no new door; what
-//! comes through it is believed no more than what comes from the network.
+//! All processes of a host service belong to one user, who can read the memory of all of them anyway. So the shared memory gives no
+//! process new rights. Packets from it are checked like packets from the network.
+//!
+//! Read next: `ways` (which processes are reachable), then `inbox` (the shared memory).
 
 mod inbox;
 mod ways;
@@ -20,7 +22,7 @@ pub(crate) use self::ways::Ways;
 use super::error::SendError;
 use super::{Capabilities, Link, Path, ROCE_V2, RecvBatch, Transmit, UdpLink, check_batch};
 
-/// Every this many calls the sockets are read although the inbox had something.
+/// Every this many calls, the sockets are read even if the inbox had something.
 const FAIRNESS: u8 = 8;
 
 /// A link of UDP sockets and an inbox.
@@ -33,7 +35,7 @@ pub(crate) struct MemoryLink {
 }
 
 impl MemoryLink {
-    /// The same as `port`, but batches for which there is a way go by that.
+    /// A link that sends by shared memory where `ways` has a lane to the destination, else by `port`.
     pub(crate) const fn new(port: UdpLink, inbox: Inbox, ways: Arc<Ways>) -> Self {
         Self { port, inbox, ways, calls: 0 }
     }
@@ -63,7 +65,7 @@ impl Link for MemoryLink {
             return self.port.receive(into);
         }
         if self.calls.is_multiple_of(FAIRNESS) {
-            // An error comes again; what has come already must not be lost for it.
+            // A socket's error comes again at the next call. Returning it now would lose the runs from the inbox.
             let _ = self.port.receive(into);
         }
         Ok(into.len())

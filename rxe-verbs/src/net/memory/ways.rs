@@ -1,4 +1,4 @@
-//! Which processes of this host one has a way to through memory.
+//! Which processes of this host are reachable through shared memory.
 
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,15 +10,15 @@ use super::inbox::{InboxFiles, Lane};
 use crate::net::{Transmit, raw::Neighbours};
 use crate::sys::lock;
 
-/// Where a packet has the slot of the queue pair it is for: the first byte of its number (IBTA vol. 1, 9.2).
+/// Where a packet has the slot of its destination: the first byte of the destination QP number (IBTA vol. 1, 9.2).
 const SLOT_BYTE: usize = 5;
 
-/// The ways of one shard.
+/// The lanes of one shard into the inboxes of other processes.
 #[derive(Debug)]
 pub(crate) struct Ways {
-    /// Top byte of our queue pair numbers.
+    /// Top byte of this process's queue pair numbers.
     slot: u8,
-    /// Tell this host's addresses from others.
+    /// Tells whether an address is one of this host.
     neighbours: Mutex<Neighbours>,
     known: Mutex<Known>,
     sent: AtomicU64,
@@ -29,15 +29,15 @@ pub(crate) struct Ways {
 struct Known {
     /// Addresses of this host that queue pairs talk to.
     here: Vec<IpAddr>,
-    /// By slot.
+    /// By the slot of the other process.
     lanes: Vec<Option<Lane>>,
 }
 
 impl Ways {
-    /// No ways yet, for the process with `slot`.
+    /// No lanes yet, for the process with `slot`.
     ///
     /// # Errors
-    /// The system does not tell which addresses are this host's.
+    /// The system's error if rtnetlink cannot be used.
     pub(crate) fn new(slot: u8) -> io::Result<Self> {
         let lanes = (0..=u8::MAX).map(|_| None).collect();
         let known = Mutex::new(Known { here: Vec::new(), lanes });
@@ -45,10 +45,11 @@ impl Ways {
         Ok(Self { slot, neighbours: Mutex::new(Neighbours::new()?), known, sent, received })
     }
 
-    /// Whether the host service is to be asked for the inbox of the process with `slot`, because a queue pair at `src` is about to
-    /// talk to it at `dst`. Not if there is a way that leads to somebody; one that leads nowhere any more is forgotten.
+    /// Whether the caller has to ask the host service for the inbox of the process with `slot`. A queue pair at `src` is about to
+    /// connect to that process at `dst`. False if `dst` is not this host, or if there is a lane whose reader lives. A lane whose
+    /// reader is gone is removed.
     pub(crate) fn lacks(&self, (src, dst): (IpAddr, IpAddr), slot: u8) -> bool {
-        // Asked again each time: an address may move to another host.
+        // The kernel is asked each time, because an address may move to another host.
         let is_here = lock(&self.neighbours).hop(src, dst, 0, None).is_ok_and(|hop| hop.local);
         let known = &mut *lock(&self.known);
         known.here.retain(|here| *here != dst);
@@ -63,7 +64,7 @@ impl Ways {
         lane.is_none()
     }
 
-    /// A way to the process with `slot`, `owner`, whose inbox that is.
+    /// Opens the lane to the process with `slot`. `inbox` is that process's inbox, `owner` a pidfd of the process.
     ///
     /// # Errors
     /// The memory cannot be mapped.
@@ -73,11 +74,11 @@ impl Ways {
         Ok(())
     }
 
-    /// Sends a batch, all of whose packets are for one slot, if there is a way.
+    /// Sends a batch, all of whose packets are for one slot. Returns false if there is no lane to the destination.
     pub(super) fn send(&self, batch: &Transmit, bytes: &[u8]) -> bool {
         let Some(&slot) = bytes.get(SLOT_BYTE) else { return false };
         let known = &mut *lock(&self.known);
-        // Slots are the service's: at an address of another host the same may be somebody else's.
+        // Slots are unique within one host service. The same slot at an address of another host is another process.
         let Some(lane) = known.lanes[usize::from(slot)].as_mut().filter(|_| known.here.contains(&batch.dst))
         else {
             return false;
@@ -87,7 +88,7 @@ impl Ways {
         true
     }
 
-    /// Batches that were sent through memory, and runs that have come so, each with its name.
+    /// Batches sent and runs received through shared memory, each with the counter's name.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 2] {
         [
             ("memory_sent", self.sent.load(Ordering::Relaxed)),

@@ -1,4 +1,4 @@
-//! What came that was no packet for us, by reason.
+//! Counts received frames that hold no packet for this process, by reason.
 
 macro_rules! drops {
     ($($(#[doc = $doc:literal])* $field:ident = $name:literal),* $(,)?) => {
@@ -7,12 +7,12 @@ macro_rules! drops {
         pub struct RawDrops { $($(#[doc = $doc])* pub $field: u64),* }
 
         impl RawDrops {
-            /// Each with its name, as `rxe stat` has it.
+            /// Each counter with its name in `rxe stat`.
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$(($name, self.$field)),*].into_iter()
             }
 
-            /// Both together.
+            /// The sum of both.
             #[must_use]
             pub const fn and(self, other: Self) -> Self {
                 Self { $($field: self.$field + other.$field),* }
@@ -39,7 +39,7 @@ drops!(
     merged = "dropped_merged_frame",
 );
 
-/// Why a frame holds no packet for us.
+/// Why a frame holds no usable packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unusable {
     /// Shorter than its headers.

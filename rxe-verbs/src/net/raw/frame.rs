@@ -62,7 +62,7 @@ impl Head {
         vnet: bool,
     ) -> Self {
         let mut head = Self::new();
-        // Over IPv4 the UDP checksum is left out, as all RoCE peers do. IPv6 requires a checksum (RFC 8200, 8.1), so the kernel
+        // Over IPv4 a single packet has no UDP checksum, as with all RoCE peers. IPv6 requires a checksum (RFC 8200, 8.1), so the kernel
         // completes it (`unsummed`). Without `vnet` the kernel cannot, and the checksum is left out; peers accept that.
         let unsummed = vnet && batch.encapsulation == Encapsulation::V2 && batch.dst.is_ipv6();
         if vnet {

@@ -1,7 +1,7 @@
-//! Where a frame goes: the interface by the kernel's routing table, the station's address by its neighbour table
-//! (`rtnetlink(7)`). We resolve nothing ourselves: where the table has no entry, a datagram to the discard port has the kernel
-//! look for the neighbour. All of it is asked on sockets that were opened with the link, because a thread that sends may live in
-//! another network namespace.
+//! Finds where a frame goes: the interface by the kernel's routing table, the MAC address by its neighbour table (`rtnetlink(7)`).
+//! This module sends no ARP or neighbour solicitations. Where the table has no entry, it sends a datagram to the discard port,
+//! which makes the kernel look for the neighbour. All requests use sockets that were opened with the link, because a sending
+//! thread may be in another network namespace.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::HashMap;
@@ -19,13 +19,13 @@ use crate::sys::{
     unix::out_of_the_way,
 };
 
-/// How long an answer of the kernel's is used, and how long after a search that failed there is another.
+/// How long an answer of the kernel is used. Also the shortest time between two searches for a neighbour.
 const FRESH: Duration = Duration::from_secs(1);
-/// How often the kernel is asked for a neighbour that it looks for: at first, and when that takes long.
+/// How often the kernel is asked for a neighbour that it is looking for: the pause at first, and the longest pause.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// Destinations remembered at most; beyond, all are forgotten and asked for again.
+/// Most destinations that are remembered. When there are more, all are forgotten and asked for again.
 const MOST: usize = 4096;
-/// Where a datagram hurts nobody.
+/// The discard port (RFC 863): a datagram to it does no harm.
 const DISCARD: u16 = 9;
 
 // Of linux/rtnetlink.h and linux/neighbour.h.
@@ -50,11 +50,11 @@ const LINK_MTU: u16 = 4;
 const LINK_BODY: usize = 16;
 const NEIGHBOUR_DST: u16 = 1;
 const NEIGHBOUR_MAC: u16 = 2;
-/// The kernel is looking for it.
+/// NUD_INCOMPLETE: the kernel is looking for the neighbour.
 const INCOMPLETE: u16 = 0x01;
-/// Not confirmed for a while, and not used by the kernel since.
+/// NUD_STALE: not confirmed for a while, and not used by the kernel since.
 const STALE: u16 = 0x04;
-/// Incomplete, failed: an address of these is not to be used.
+/// NUD_INCOMPLETE and NUD_FAILED: the address of such an entry must not be used.
 const UNUSABLE: u16 = INCOMPLETE | 0x20;
 const HEADER: usize = 16;
 const BODY: usize = 12;
@@ -65,20 +65,20 @@ pub(in crate::net) struct Hop {
     pub ifindex: u32,
     pub own: Mac,
     pub next: Mac,
-    /// Bytes of an IP packet at most.
+    /// Most bytes of an IP packet.
     pub mtu: usize,
-    /// Whether it is this host itself.
+    /// Whether the destination is this host itself.
     pub local: bool,
-    /// The kernel has not looked for a while whether `next` still has the address.
+    /// The kernel has not confirmed for a while that `next` still has the address.
     pub stale: bool,
 }
 
-/// Why there is none.
+/// Why there is no [`Hop`].
 #[derive(Debug)]
 pub(in crate::net) enum NoHop {
-    /// The kernel is looking for it.
+    /// The kernel is looking for the neighbour.
     Soon,
-    /// It has not been found, or there is no way.
+    /// The neighbour was not found, or there is no route.
     None(io::Error),
 }
 
@@ -87,14 +87,14 @@ struct Entry {
     hop: Option<Hop>,
     ifindex: u32,
     asked: Instant,
-    /// When the kernel was last made to look for it.
+    /// When the current or last search for the neighbour began.
     sought: Option<Instant>,
-    /// It was looking when it was asked.
+    /// The kernel was looking for the neighbour when it was asked.
     looking: bool,
 }
 
 impl Entry {
-    /// How long what is known counts.
+    /// How long the entry is valid after `asked`.
     fn pause(&self) -> Duration {
         match self.sought {
             _ if self.hop.is_some() => FRESH,
@@ -104,21 +104,21 @@ impl Entry {
     }
 }
 
-/// What the kernel has said.
+/// A cache of the kernel's answers.
 #[derive(Debug)]
 pub(in crate::net) struct Neighbours {
     netlink: Kept<OwnedFd>,
-    /// By source, destination and interface: on a host with several interfaces in one network the source decides.
+    /// By source, destination and wanted interface. The source matters on a host with several interfaces in one network.
     known: HashMap<(IpAddr, IpAddr, u32), Entry>,
-    /// Interfaces' own addresses, and when they were asked for.
+    /// MAC addresses of this host's interfaces, and when the kernel was asked for them.
     own: HashMap<u32, (Option<Mac>, Instant)>,
 }
 
 impl Neighbours {
-    /// Of this thread's network namespace.
+    /// An empty cache for this thread's network namespace.
     ///
     /// # Errors
-    /// What the system says, for instance in a sandbox without netlink.
+    /// The system's error, for instance in a sandbox without netlink.
     pub(in crate::net) fn new() -> io::Result<Self> {
         let netlink = socket(
             AddressFamily::Netlink,
@@ -129,11 +129,11 @@ impl Neighbours {
         Ok(Self { netlink: Kept::new(out_of_the_way(netlink)), known: HashMap::new(), own: HashMap::new() })
     }
 
-    /// The next station on the way from `src` to `dst`, by interface `ifindex` unless that is 0. `port` is a socket of ours by
-    /// which the kernel is made to look for it.
+    /// The next station on the way from `src` to `dst`, by interface `ifindex` unless that is 0. `port` is a UDP socket for the
+    /// datagram that makes the kernel look for the neighbour.
     ///
-    /// The kernel's patience is ours: a search ends when it has given up, and then there is an error, and the next search a while
-    /// later.
+    /// A search lasts until the kernel gives up. Then this returns an error. The next search begins [`FRESH`] after the start of
+    /// the last one at the earliest.
     pub(in crate::net) fn hop(
         &mut self,
         src: IpAddr,
@@ -153,13 +153,13 @@ impl Neighbours {
             self.known.clear();
         }
         let (sought, looking) = before.map_or((None, false), |entry| {
-            // Of a search that nobody has watched to its end nothing is known.
+            // If the kernel was not asked for longer than `FRESH`, the result of the search is unknown.
             (entry.sought, entry.looking && now - entry.asked < FRESH)
         });
         let (entry, result) = match found {
             Ok(hop) => {
                 if hop.stale {
-                    // The kernel looks again only at what it uses itself, and sees none of our frames.
+                    // The kernel confirms only entries that it uses itself, and raw frames do not use them.
                     seek(port, src, dst, hop.ifindex);
                 }
                 let entry =
@@ -181,7 +181,7 @@ impl Neighbours {
         result
     }
 
-    /// The station's own address on an interface.
+    /// The MAC address of an interface of this host.
     pub(super) fn own(&mut self, ifindex: u32) -> Option<Mac> {
         let now = Instant::now();
         if let Some((mac, asked)) = self.own.get(&ifindex)
@@ -197,15 +197,15 @@ impl Neighbours {
         mac
     }
 
-    /// An error in words if the interface by which a destination was reached, or looked for, is down: its routes have gone, too, so that the kernel only
-    /// says that there is no way.
+    /// An error that names the interface, if the interface of the entry `before` is down. The routes of such an interface are gone,
+    /// so the kernel itself only says that there is no route.
     fn is_down(&self, before: Option<Entry>) -> Option<io::Error> {
         interface(self.netlink.as_fd(), before?.ifindex).ok().and_then(|interface| interface.check_up().err())
     }
 }
 
-/// Has the kernel look for a neighbour on an interface, or look again after a while (`delay_first_probe_time`). Whatever comes of
-/// it is seen in the table.
+/// Makes the kernel look for a neighbour on an interface, or confirm a stale one after a while (`delay_first_probe_time`). The
+/// neighbour table shows the result.
 fn seek(port: Option<BorrowedFd<'_>>, src: IpAddr, dst: IpAddr, ifindex: u32) {
     let Some(port) = port else { return };
     let mut control = Control::new();
@@ -216,16 +216,16 @@ fn seek(port: Option<BorrowedFd<'_>>, src: IpAddr, dst: IpAddr, ifindex: u32) {
     let _ = send(port, &Name::new(dst, DISCARD, ifindex), &control, &[]);
 }
 
-/// The way is known, but not the neighbour on it.
+/// The route is known, but not the neighbour's MAC address.
 #[derive(Debug)]
 struct Missing {
     words: String,
     ifindex: u32,
-    /// The kernel is looking for it.
+    /// The kernel is looking for the neighbour.
     looking: bool,
 }
 
-/// Asks the kernel.
+/// Asks the kernel for the route, the interface and the neighbour.
 fn find(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::Result<Result<Hop, Missing>> {
     let way = if dst.is_multicast() && wanted != 0 {
         Way::direct(wanted)
@@ -259,7 +259,7 @@ fn find(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::R
     })
 }
 
-/// What is asked of an interface.
+/// What the kernel says of an interface.
 #[derive(Debug, Default)]
 struct Interface {
     name: String,
@@ -294,7 +294,7 @@ fn interface(netlink: BorrowedFd<'_>, index: u32) -> io::Result<Interface> {
     Ok(interface)
 }
 
-/// The station that stands for a multicast group (RFC 1112, 6.4; RFC 2464, 7).
+/// The MAC address of a multicast group (RFC 1112, 6.4; RFC 2464, 7).
 pub(super) fn station_of_group(group: IpAddr) -> Option<Mac> {
     match group {
         IpAddr::V4(v4) if v4.is_multicast() => {
@@ -348,7 +348,7 @@ fn word_of(bytes: &[u8]) -> u32 {
 fn route(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::Result<Way> {
     let mut body = [0; BODY];
     (body[0], body[1]) = (family(dst), if dst.is_ipv4() { 32 } else { 128 });
-    // Addresses on two interfaces of one network: the source decides.
+    // The source decides where this host has addresses on two interfaces of one network.
     body[2] = body[1];
     let mut attributes = vec![(ROUTE_DST, bytes_of(dst)), (ROUTE_SRC, bytes_of(src))];
     if wanted != 0 {
@@ -368,15 +368,15 @@ fn route(netlink: BorrowedFd<'_>, src: IpAddr, dst: IpAddr, wanted: u32) -> io::
     Ok(way)
 }
 
-/// What the kernel's table has of a neighbour.
+/// What the kernel's neighbour table has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Neighbour {
     At {
         station: Mac,
-        /// The kernel has not looked for a while.
+        /// The kernel has not confirmed the address for a while.
         stale: bool,
     },
-    /// The kernel is looking for it.
+    /// The kernel is looking for the neighbour.
     Sought,
     Unknown,
 }
@@ -401,7 +401,7 @@ fn neighbour(netlink: BorrowedFd<'_>, address: IpAddr, ifindex: u32) -> io::Resu
     Ok(station.map_or(Neighbour::Unknown, |station| Neighbour::At { station, stale }))
 }
 
-/// Sends one request and gives the body of its answer, which is to be of kind `wanted`.
+/// Sends one request and returns the body of the answer, which must be of kind `wanted`.
 fn ask(
     netlink: BorrowedFd<'_>,
     request: u16,
@@ -423,7 +423,7 @@ fn ask(
     message[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
     socket::send(netlink.as_raw_fd(), &message, MsgFlags::MSG_DONTWAIT)?;
     let mut reply = vec![0; 16 * 1024];
-    // The kernel answers within the call that asks.
+    // rtnetlink answers within the send call, so this need not wait.
     let len = recv(netlink.as_raw_fd(), &mut reply, MsgFlags::MSG_DONTWAIT)?;
     reply.truncate(len);
     let kind = reply.get(4..6).map_or(0, |bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
@@ -440,7 +440,7 @@ fn ask(
     Ok(body.to_vec())
 }
 
-/// The attributes of a message; ends at the first that is damaged.
+/// The attributes of a message. The iterator ends at the first damaged one.
 struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {

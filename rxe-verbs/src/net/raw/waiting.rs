@@ -1,5 +1,5 @@
-//! Batches that wait for a neighbour's address while the kernel looks for it, as it keeps the packets of ordinary sockets
-//! (`arp(7)`, unres_qlen_bytes). What goes elsewhere does not wait for them.
+//! Batches that wait while the kernel looks for a neighbour's MAC address. The kernel queues packets of ordinary sockets in the same
+//! way (`arp(7)`, unres_qlen_bytes). Batches to other destinations do not wait.
 
 use core::net::IpAddr;
 use std::{
@@ -12,33 +12,33 @@ use std::{
 use crate::net::{Transmit, error::SendError};
 use crate::sys::alarm::Alarm;
 
-/// Bytes that wait at most: what Linux keeps for one neighbour if nobody has changed that.
+/// Most bytes that wait: Linux's default for one neighbour.
 const MOST: usize = 212_992;
-/// Failures kept at most until somebody asks; further ones are like those.
+/// Most failures that are kept until [`Waiting::failure`] returns them. Further ones are dropped.
 const MOST_FAILURES: usize = 64;
-/// The waiting ones are tried no more often than this,
+/// Shortest time between two attempts to send the waiting batches.
 const LEAST: Duration = Duration::from_millis(1);
-/// and no more seldom than this.
+/// Longest time between two attempts.
 const MOST_SELDOM: Duration = Duration::from_millis(5);
 
-/// Where a batch goes.
+/// Source, destination and interface of a batch. Batches with the same way keep their order.
 pub(super) fn way(batch: &Transmit) -> (IpAddr, IpAddr, u32) {
     (batch.src, batch.dst, batch.ifindex)
 }
 
-/// The batches, oldest first.
+/// The waiting batches.
 #[derive(Debug)]
 pub(super) struct Waiting {
     list: VecDeque<(Transmit, Vec<u8>)>,
     bytes: usize,
     failures: VecDeque<(IpAddr, SendError)>,
     tried: Instant,
-    /// Rings when they are to be tried.
+    /// Readable when the waiting batches are to be tried again.
     alarm: Alarm,
 }
 
 impl Waiting {
-    /// Nobody waits.
+    /// An empty list.
     ///
     /// # Errors
     /// The system has no timer left.
@@ -47,17 +47,20 @@ impl Waiting {
         Ok(Self { list: VecDeque::new(), bytes: 0, failures: VecDeque::new(), tried: Instant::now(), alarm })
     }
 
-    /// Whether it is time to try them.
+    /// Whether it is time to try the waiting batches.
     pub(super) fn are_due(&self) -> bool {
         !self.list.is_empty() && self.tried.elapsed() >= LEAST
     }
 
-    /// Whether a batch that goes where this one does waits: nothing overtakes it.
+    /// Whether a batch with the same way waits. Then `batch` has to wait, too, because it must not overtake that one.
     pub(super) fn is_before(&self, batch: &Transmit) -> bool {
         self.list.iter().any(|(waiting, _)| way(waiting) == way(batch))
     }
 
-    /// Has a batch wait, or says that there is no room.
+    /// Appends a batch.
+    ///
+    /// # Errors
+    /// [`SendError::Unreachable`] if too many bytes wait already.
     pub(super) fn add(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
         if self.bytes + bytes.len() > MOST {
             let why =
@@ -70,27 +73,28 @@ impl Waiting {
         Ok(())
     }
 
-    /// Takes all of them, to be tried and added again. The alarm is silent until one is.
+    /// Takes all waiting batches, oldest first. The caller tries them, and adds again those that still have to wait. The alarm is
+    /// off until then.
     pub(super) fn take(&mut self) -> VecDeque<(Transmit, Vec<u8>)> {
         self.alarm.clear();
         (self.bytes, self.tried) = (0, Instant::now());
         core::mem::take(&mut self.list)
     }
 
-    /// One was not sent.
+    /// Remembers that a batch to `dst` could not be sent.
     pub(super) fn fail(&mut self, dst: IpAddr, error: SendError) {
         if self.failures.len() < MOST_FAILURES {
             self.failures.push_back((dst, error));
         }
     }
 
-    /// The next of those that were not sent.
+    /// Takes the oldest failure.
     pub(super) fn failure(&mut self) -> Option<(IpAddr, SendError)> {
         self.failures.pop_front()
     }
 }
 
-/// Readable when the waiting ones are to be tried.
+/// Readable when the waiting batches are to be tried again.
 impl AsFd for Waiting {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.alarm.as_fd()
