@@ -1,4 +1,4 @@
-//! The network interfaces of this namespace: what devices and GID tables are built from.
+//! The network interfaces of this namespace. Devices and GID tables are built from them.
 
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::BTreeMap;
@@ -19,11 +19,11 @@ use crate::sys::socket::interface_mtu;
 /// One address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The address; link-local IPv6 ones are valid on this interface only.
+    /// The address. A link-local IPv6 address is valid on this interface only.
     pub ip: IpAddr,
-    /// Length of its prefix, 0 to 32 or 128.
+    /// Prefix length: 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub prefix: u8,
-    /// It can be used as a source: not still being checked for, or found to be, a duplicate (IPv6).
+    /// It can be used as a source address. False while IPv6 duplicate address detection runs, and after it found a duplicate.
     pub usable: bool,
 }
 
@@ -34,31 +34,31 @@ pub struct Interface {
     pub name: String,
     /// Its index.
     pub index: u32,
-    /// Its MTU in bytes, 0 if it could not be asked.
+    /// Its MTU in bytes, 0 if the system does not tell.
     pub mtu: u32,
-    /// Its MAC address, where it has one of six bytes (the loopback's is all zeroes).
+    /// Its MAC address, if it has one of six bytes (the loopback's is all zeroes).
     pub mac: Option<[u8; 6]>,
     /// Its addresses in the kernel's order, IPv4 before IPv6.
     pub addresses: Vec<Address>,
-    /// It is switched on.
+    /// It is administratively up (IFF_UP).
     pub up: bool,
-    /// It has a carrier.
+    /// It has a carrier (IFF_RUNNING).
     pub running: bool,
     /// It is the loopback.
     pub loopback: bool,
-    /// The default route with the lowest metric leaves by it (IPv4's, or IPv6's where IPv4 has none).
+    /// The default route with the lowest metric uses it (IPv4's, or IPv6's if IPv4 has none).
     pub default_route: bool,
 }
 
 /// Lists the interfaces, by index.
 ///
 /// # Errors
-/// What the system says when it cannot list them.
+/// The system's error if it cannot list them.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
     let mut found: BTreeMap<String, Interface> = BTreeMap::new();
     for entry in getifaddrs()? {
-        // An address may carry an old-style label (eth0:1) in place of the interface's name.
+        // An address may have an old-style label (eth0:1) in place of the interface's name.
         let name = entry.interface_name.split(':').next().unwrap_or_default();
         let interface =
             found.entry(name.to_owned()).or_insert_with(|| describe(name, entry.flags, socket.as_fd()));
@@ -176,7 +176,7 @@ fn is_usable(flags: &str) -> Option<bool> {
     Some(u32::from_str_radix(flags, 16).ok()? & (up | reject) == up)
 }
 
-/// Tells when interfaces, addresses or routes change.
+/// Notices changes of interfaces, addresses and routes.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);
 
@@ -184,7 +184,7 @@ impl Watch {
     /// Subscribes to the kernel's announcements (`rtnetlink(7)`).
     ///
     /// # Errors
-    /// What the system says, for instance in a sandbox without netlink.
+    /// The system's error, for instance in a sandbox without netlink.
     pub fn new() -> io::Result<Self> {
         let groups = libc::RTMGRP_LINK
             | libc::RTMGRP_IPV4_IFADDR
@@ -201,8 +201,8 @@ impl Watch {
         Ok(Self(fd))
     }
 
-    /// Whether anything was announced since the last call. Then list the interfaces anew: what exactly changed is not
-    /// told, and announcements may be lost.
+    /// Whether the kernel announced any change since the last call. If so, list the interfaces again. This does not tell what
+    /// changed, because announcements may be lost.
     pub fn changed(&self) -> bool {
         let mut changed = false;
         let mut buffer = [0; 8192];

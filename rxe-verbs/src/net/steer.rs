@@ -1,14 +1,14 @@
-//! The slot program: which socket of the 4791 group gets a packet.
+//! The slot program: a classic BPF program that chooses which socket of the port-4791 group gets a packet.
 //!
-//! Several processes of a host share port 4791 as a `SO_REUSEPORT` group. The high byte of a QPN is the slot of the
-//! process that owns the QP, and a classic BPF program looks a packet's slot up in an explicit table. QP1 belongs to
-//! nobody, so for it the program looks at the MAD: replies of the connection manager name the remote communication ID,
-//! whose high byte is our slot again; requests go to the slot that alone listens for their service ID, if the table
-//! knows one; the others, and everything else, to slot 0.
+//! Several processes of a host share port 4791 as a `SO_REUSEPORT` group. The high byte of a QPN is the slot of the process that
+//! owns the QP. The program looks the slot of a packet up in an explicit table. QP1 belongs to no slot, so for packets to QP1 the
+//! program looks at the MAD. Replies of the connection manager have the remote communication ID, whose high byte is again the slot.
+//! Requests go to the slot that alone listens for their service ID, if the table has that service ID. Other requests, and all
+//! other packets, go to slot 0.
 //!
 //! The kernel runs the program on the UDP payload: offset 0 is the first byte of the BTH (BTH 12 bytes, DETH 8, MAD 24
-//! bytes of header; IBTA vol. 1, 9.2, 13.4.2, 12.6). A load behind the packet's end would make the program answer 0,
-//! so lengths are checked first.
+//! bytes of header; IBTA vol. 1, 9.2, 13.4.2, 12.6). A load beyond the packet's end makes the program return 0, so the program
+//! checks lengths first.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,13 @@ use super::bpf::{
 use crate::sys::socket::Instruction;
 use rxe_core::endpoint::STEERING_PROBE;
 
-/// Where a probe of the steering names the member it is for.
+/// Where a steering probe has the number of the group member that it is for.
 pub(crate) const PROBE_MEMBER: u32 = 2;
 /// Shortest packet with a BTH.
 const BTH_END: u32 = 12;
 const DEST_QPN_WORD: u32 = 4;
 const DEST_QPN_SLOT: u32 = 5;
-/// Management class of a MAD behind BTH and DETH.
+/// Where a packet has the management class of its MAD, behind BTH and DETH.
 const MAD_CLASS: u32 = 21;
 const MAD_ATTRIBUTE: u32 = 36;
 /// First byte of a SIDR reply's request ID.
@@ -33,7 +33,7 @@ const SIDR_REQUEST_ID: u32 = 44;
 /// First byte of the remote communication ID in all other CM replies.
 const REMOTE_COMM_ID: u32 = 48;
 const REMOTE_COMM_ID_END: u32 = 52;
-/// The service ID of a request: both words.
+/// Where a request has the two words of its service ID.
 const SERVICE_ID: [u32; 2] = [52, 56];
 const SERVICE_ID_END: u32 = 60;
 
@@ -45,7 +45,7 @@ const REPLIES: [u32; 8] = [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a];
 /// REQ and SIDR_REQ, which have a service ID.
 const REQUESTS: [u32; 2] = [0x10, 0x17];
 
-/// Service IDs in a table at most: a request is compared with one after the other.
+/// Most service IDs in a table: the program compares a request with one after the other.
 pub(crate) const MAX_SERVICES: usize = 32;
 
 /// Which member of the socket group serves which slot.
@@ -56,12 +56,12 @@ pub(crate) const MAX_SERVICES: usize = 32;
 pub struct SlotTable {
     default: u16,
     members: BTreeMap<u8, u16>,
-    /// Service IDs whose requests a slot gets.
+    /// Service IDs, each with the slot that gets its requests.
     services: Vec<(u64, u8)>,
 }
 
 impl SlotTable {
-    /// The table of a group with one member: everything is its.
+    /// The table of a group with one member, which gets all packets.
     #[must_use]
     pub const fn single() -> Self {
         Self { default: 0, members: BTreeMap::new(), services: Vec::new() }
@@ -74,7 +74,7 @@ impl SlotTable {
         Self { default: members.get(&0).copied().unwrap_or(0), members, services: Vec::new() }
     }
 
-    /// The same, where requests for these service IDs go to these slots at once; [`MAX_SERVICES`] at most.
+    /// This table, where requests for these service IDs go directly to these slots. Only the first [`MAX_SERVICES`] are used.
     pub(crate) fn with_services(self, services: &[(u64, u8)]) -> Self {
         let services = services.iter().copied().take(MAX_SERVICES).collect();
         Self { services, ..self }
@@ -94,7 +94,7 @@ impl SlotTable {
         let give_up = step(RETURN, default);
 
         program.extend([step(LOAD_LENGTH, 0), branch(JUMP_IF_AT_LEAST, BTH_END, 1, 0), give_up]);
-        // A probe names a member. One that the group lacks gets the probe by the hash of its addresses.
+        // A probe names a member. If the group lacks that member, the kernel chooses one by the hash of the addresses.
         program.extend([
             step(LOAD_BYTE, 0),
             branch(JUMP_IF_EQUAL, STEERING_PROBE.into(), 0, 2),
@@ -107,7 +107,7 @@ impl SlotTable {
             branch(JUMP_IF_EQUAL, 1, 2, 0),
             step(LOAD_BYTE, DEST_QPN_SLOT),
         ]);
-        // The packet is not for QP1: go to the table, whose place is known when the MAD part is complete.
+        // The packet is not for QP1: jump to the table. The distance is filled in when the MAD part is complete.
         let to_table = program.len();
         program.push(step(JUMP, 0));
 
@@ -141,7 +141,7 @@ impl SlotTable {
         program
     }
 
-    /// Appends the part for messages that are no replies; their attribute is in the accumulator.
+    /// Appends the part for messages that are not replies. The accumulator holds their attribute.
     fn requests(&self, program: &mut Vec<Instruction>) {
         let give_up = step(RETURN, u32::from(self.default));
         let [req, sidr_req] = REQUESTS;
@@ -164,7 +164,7 @@ impl SlotTable {
         program.push(give_up);
     }
 
-    /// Ranges of slots with one member each, as (last slot, member).
+    /// Ranges of consecutive slots with the same member, as (last slot, member).
     fn ranges(&self) -> Vec<(u8, u16)> {
         let mut ranges: Vec<(u8, u16)> = Vec::new();
         for slot in 0..=u8::MAX {
@@ -178,8 +178,8 @@ impl SlotTable {
     }
 }
 
-/// Appends a binary search for the slot in the accumulator: a packet takes eight comparisons at most, however many
-/// processes share the port.
+/// Appends a binary search for the slot in the accumulator. It takes at most eight comparisons, however many processes share
+/// the port.
 fn search(ranges: &[(u8, u16)], program: &mut Vec<Instruction>) {
     if let [(_, member)] = ranges {
         program.push(step(RETURN, u32::from(*member)));
@@ -187,7 +187,7 @@ fn search(ranges: &[(u8, u16)], program: &mut Vec<Instruction>) {
     }
     let (low, high) = ranges.split_at(ranges.len() / 2);
     let first_high = low.last().map_or(0, |(last, _)| u32::from(*last) + 1);
-    // A conditional jump reaches 255 instructions, which the lower half may exceed; an unconditional one any number.
+    // A conditional jump skips at most 255 instructions, and the lower half may be longer. An unconditional jump has no limit.
     program.push(branch(JUMP_IF_AT_LEAST, first_high, 0, 1));
     let over = program.len();
     program.push(step(JUMP, 0));

@@ -1,4 +1,4 @@
-//! Who has port 4791? Asked only after binding failed, to say something useful.
+//! Finds out who has port 4791, for the error message after binding failed.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ pub(super) fn find(v4: bool) -> Holder {
             return holder;
         }
     }
-    // The kernel's sockets belong to no process; its driver binds them in the first network namespace.
+    // Sockets of the kernel belong to no process. The rdma_rxe driver binds its sockets in the first network namespace.
     if Path::new("/sys/module/rdma_rxe").exists() && sockets.iter().any(|&(uid, _)| uid == 0) {
         return Holder::KernelRxe;
     }
@@ -26,7 +26,7 @@ pub(super) fn find(v4: bool) -> Holder {
     }
 }
 
-/// Whether a socket of this user's has the port.
+/// Whether a socket of this user has the port.
 pub(crate) fn is_ours() -> bool {
     ["udp", "udp6"].iter().any(|table| {
         let text = fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
@@ -34,7 +34,7 @@ pub(crate) fn is_ours() -> bool {
     })
 }
 
-/// User and inode of every line of `/proc/net/udp` (`proc_net(5)`) whose local port is ours.
+/// User and inode of every line of `/proc/net/udp` (`proc_net(5)`) whose local port is 4791.
 fn bound_sockets(table: &str) -> Vec<(u32, u64)> {
     let line = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -1,8 +1,10 @@
 //! The link of ordinary UDP sockets.
 //!
-//! Per address family there is one socket bound to port 4791, which receives, and a small pool of sockets on other
-//! ports, which send. None of them is ever connected: a connected socket gives its packets IP identifications we do
-//! not know, and leaves the reuseport group.
+//! For each address family, one socket is bound to port 4791 and receives. A small pool of sockets on other ports sends. No
+//! socket is ever connected: the kernel gives packets of a connected socket IP identifications that the sender cannot know, and a
+//! connected socket leaves the reuseport group.
+//!
+//! Read next: `open` (making the sockets), `send`, `receive`.
 
 pub(crate) mod holder;
 mod open;
@@ -35,7 +37,7 @@ pub(super) use self::options::doing;
 
 /// Most segments the kernel cuts a datagram into (UDP_MAX_SEGMENTS).
 const GSO_SEGMENTS: u16 = 128;
-/// Most datagrams we send by one `sendmmsg`.
+/// Most datagrams sent by one `sendmmsg`.
 const MMSG_SEGMENTS: u16 = 32;
 /// Largest UDP payload over IPv6 without a jumbo header; IPv4's is 20 bytes larger.
 const LARGEST_DATAGRAM: usize = 65_535 - 40 - 8;
@@ -57,7 +59,7 @@ pub struct UdpLink {
 struct Family {
     socket: Kept<Socket>,
     bound: IpAddr,
-    /// The TOS that the socket has.
+    /// The TOS that is set as an option of the socket, see [`Priorities`].
     marked: u8,
     gso: bool,
     /// Destinations whose route cannot segment, by address and interface.
@@ -65,20 +67,20 @@ struct Family {
 }
 
 impl UdpLink {
-    /// Opens the link `config` describes: binds port 4791, finds out what the system can do, attaches the slot table.
+    /// Opens the link that `config` describes: binds port 4791, finds out what the system can do, attaches the slot table.
     ///
     /// # Errors
-    /// [`OpenError`], in words for the user.
+    /// [`OpenError`]; its text tells the user what to do.
     pub fn open(config: &UdpConfig) -> Result<Self, OpenError> {
         Self::from_sockets(GroupSockets::bind(config)?, config)
     }
 
-    /// Whether its sockets are still its own: the program may have closed them.
+    /// Whether the descriptors still are the link's sockets. The application may have closed them.
     pub(crate) fn is_intact(&self) -> bool {
         self.families().all(|family| family.socket.is_intact())
     }
 
-    /// Makes a link of sockets bound elsewhere, for instance received from the process that owns the group.
+    /// Makes a link of sockets that are bound already, for instance sockets from the process that owns the group.
     ///
     /// # Errors
     /// [`OpenError`] if the sending sockets cannot be made.
@@ -135,7 +137,7 @@ impl UdpLink {
     /// Gives the group the program for `slots`, replacing an earlier one.
     ///
     /// # Errors
-    /// `Unsupported` where it is switched off, else what the system says (some sandboxes have no such option).
+    /// `Unsupported` if steering is switched off, else the system's error (some sandboxes lack the option).
     pub fn steer(&mut self, slots: &SlotTable) -> io::Result<()> {
         if !self.features.steering {
             return Err(io::ErrorKind::Unsupported.into());
@@ -148,18 +150,18 @@ impl UdpLink {
         Ok(())
     }
 
-    /// The port-4791 sockets, to be passed to another process.
+    /// The port-4791 sockets, for passing them to another process.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.families().map(|family| family.socket.as_fd())
     }
 
-    /// The socket of an address's family.
+    /// The port-4791 socket of the address's family.
     pub(super) fn socket_for(&self, address: IpAddr) -> Option<BorrowedFd<'_>> {
         let family = if address.is_ipv4() { &self.v4 } else { &self.v6 };
         family.as_ref().map(|family| family.socket.as_fd())
     }
 
-    /// Whether packets to groups that are joined come, by a family's socket: one that is bound to an address gets none.
+    /// Whether the socket of a family receives packets to joined groups. A socket that is bound to one address does not.
     pub(super) fn hears_groups(&self, ipv4: bool) -> bool {
         let family = if ipv4 { &self.v4 } else { &self.v6 };
         family.as_ref().is_some_and(|family| family.bound.is_unspecified())
@@ -169,7 +171,7 @@ impl UdpLink {
         self.v4.iter().chain(&self.v6)
     }
 
-    /// Sets the capabilities that sending has now.
+    /// Updates the capabilities that depend on how the link can send now.
     fn describe_sending(&mut self) {
         let gso = self.families().all(|family| family.gso);
         let path = self.path_with(gso);
@@ -187,14 +189,14 @@ impl UdpLink {
     }
 }
 
-/// Gives a socket the buffers that `config` asks for.
+/// Sets the buffer sizes that `config` asks for.
 pub(super) fn set_buffers(fd: BorrowedFd<'_>, config: &UdpConfig) {
     let socket = socket2::SockRef::from(&fd);
     options::set_receive_buffer(&socket, config.recv_buffer);
     options::set_send_buffer(&socket, config.send_buffer);
 }
 
-/// The receive buffer that a socket has; 0 if it does not say.
+/// The receive buffer of a socket, in the system's accounting; 0 if the system does not tell.
 pub(super) fn receive_buffer(fd: BorrowedFd<'_>) -> usize {
     socket2::SockRef::from(&fd).recv_buffer_size().unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Making the sockets of a link: those of port 4791, and the pool packets are sent from.
+//! Makes the sockets of a link: those of port 4791, and the pool of sending sockets.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::hash::{BuildHasher, RandomState};
@@ -16,17 +16,17 @@ use crate::net::config::{BufferSize, Sharing, UdpConfig};
 use crate::net::error::OpenError;
 use crate::sys::{kept::Kept, socket::drop_arrivals};
 
-/// First port of the range RoCEv2 senders use.
+/// First port of the range that RoCEv2 senders use.
 const POOL_FIRST: u16 = 0xc000;
-/// Number of its ports.
+/// Number of ports in that range.
 const POOL_RANGE: u16 = 0x4000;
-/// How often, and after what pause, the port is asked for: 90 ms in all.
+/// How often binding the port is tried, and the pause between two tries: 90 ms in all.
 const BIND_TRIES: u32 = 10;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 /// Ports tried for each pool entry.
 const POOL_TRIES: u64 = 16;
 
-/// The port-4791 sockets of one shard, bound and set up: what one process may hand to another.
+/// The port-4791 sockets of one shard, bound and set up. One process may pass them to another.
 #[derive(Debug)]
 pub struct GroupSockets {
     /// The IPv4 socket.
@@ -36,14 +36,14 @@ pub struct GroupSockets {
 }
 
 impl GroupSockets {
-    /// Makes and binds the sockets `config` asks for.
+    /// Makes and binds the sockets that `config` asks for.
     ///
     /// # Errors
-    /// [`OpenError`]; above all [`OpenError::PortHeld`] if another program has the port.
+    /// [`OpenError`], for instance [`OpenError::PortHeld`] if another program has the port.
     pub fn bind(config: &UdpConfig) -> Result<Self, OpenError> {
         let v4 = config.v4.map_or(Ok(None), |address| bind(address.into(), config))?;
         let v6 = config.v6.map_or(Ok(None), |address| match bind(address.into(), config) {
-            // IPv6 was not asked for by an address of it: what has it only half is used for IPv4 alone.
+            // The caller named no IPv6 address. A system with incomplete IPv6 is used with IPv4 alone.
             Err(OpenError::Unsupported { .. } | OpenError::NotLocal { .. })
                 if address.is_unspecified() && v4.is_some() =>
             {
@@ -70,8 +70,8 @@ fn bind(address: IpAddr, config: &UdpConfig) -> Result<Option<Socket>, OpenError
     let Some(socket) = options::create(address)? else { return Ok(None) };
     let name = socket_address(address, ROCE_PORT, config.v6_scope);
     if config.sharing == Sharing::Exclusive {
-        // Sockets of one user with SO_REUSEPORT share a port silently, which would mix two processes' packets. A
-        // socket without it is refused if anybody has the port.
+        // Sockets of one user with SO_REUSEPORT share a port silently, which would mix the packets of two processes. The system
+        // refuses a socket without SO_REUSEPORT if any other socket has the port.
         let Some(probe) = options::create(address)? else { return Ok(None) };
         bind_patiently(&probe, &name).map_err(|e| bind_error(address, e))?;
     }
@@ -85,8 +85,8 @@ fn bind(address: IpAddr, config: &UdpConfig) -> Result<Option<Socket>, OpenError
     Ok(Some(socket))
 }
 
-/// Binds, and waits a little if the port is taken: between `fork` and `exec`, a child that another thread is starting
-/// holds copies of sockets we have closed.
+/// Binds a socket, and tries again for a while if the port is taken. A child that another thread starts holds copies of sockets that
+/// this process has closed, from `fork` to `exec`.
 fn bind_patiently(socket: &Socket, name: &SockAddr) -> io::Result<()> {
     let mut tries = BIND_TRIES;
     loop {
@@ -110,17 +110,18 @@ fn bind_error(address: IpAddr, error: io::Error) -> OpenError {
     }
 }
 
-/// One port to send from.
+/// One source port of the pool, with a socket for each family.
 #[derive(Debug)]
 pub(super) struct Sender {
     pub(super) port: u16,
     pub(super) v4: Option<Kept<Socket>>,
     pub(super) v6: Option<Kept<Socket>>,
-    /// The TOS that each of them has.
+    /// The TOS that is set as an option of `v4` and of `v6`, see `Priorities`.
     pub(super) marked: [u8; 2],
 }
 
-/// Makes the sending sockets: unconnected, and deaf. Fewer than asked for, or none, where ports are scarce.
+/// Makes the sending sockets. They are unconnected, and drop all arrivals. If ports are scarce, there are fewer than asked for, or
+/// none.
 pub(super) fn senders(config: &UdpConfig, v4: bool, v6: bool) -> Result<Vec<Sender>, OpenError> {
     let v4 = v4.then(|| config.v4.unwrap_or(Ipv4Addr::UNSPECIFIED));
     let v6 = v6.then(|| config.v6.unwrap_or(Ipv6Addr::UNSPECIFIED));
@@ -144,7 +145,8 @@ pub(super) fn senders(config: &UdpConfig, v4: bool, v6: bool) -> Result<Vec<Send
     Ok(senders)
 }
 
-/// A socket on `port`; outer `None` if the port is taken, inner `None` if this family is not wanted.
+/// A socket on `port`. The outer `None` means that the port is taken, the inner `None` that the family is not wanted or the system
+/// lacks it.
 fn sender_socket(
     address: Option<IpAddr>,
     port: u16,
@@ -152,7 +154,7 @@ fn sender_socket(
 ) -> Result<Option<Option<Kept<Socket>>>, OpenError> {
     let Some(address) = address else { return Ok(Some(None)) };
     let Some(socket) = options::create(address)? else { return Ok(Some(None)) };
-    // Nobody answers to these ports. What comes all the same is not to fill a buffer.
+    // Peers send nothing to these ports. Packets that come all the same must not fill a buffer.
     if drop_arrivals(socket.as_fd()).is_err() {
         options::set_receive_buffer(&socket, BufferSize::Bytes(0));
     }

@@ -1,5 +1,5 @@
-//! The options of our sockets. Some make packets correct, so that doing without is an error; the rest are abilities
-//! that are tried.
+//! The options of the link's sockets. Correct packets depend on some of them: if the system lacks one, opening the link fails. The
+//! others are abilities that the link uses if the system has them.
 
 use core::net::IpAddr;
 use std::io;
@@ -11,12 +11,12 @@ use crate::net::config::{BufferSize, Features};
 use crate::net::error::OpenError;
 use crate::sys::{socket::set_option, unix::out_of_the_way};
 
-/// Most bytes of buffer we ask for.
+/// Largest buffer that is asked for, bytes.
 const LARGEST_BUFFER: usize = 16 << 20;
 /// `IPV6_AUTOFLOWLABEL` of linux/in6.h.
 const IPV6_AUTOFLOWLABEL: libc::c_int = 70;
 
-/// Wraps an error with what we were doing.
+/// Turns an error into an [`OpenError`] that names the action which failed.
 pub(in crate::net) fn doing(action: &'static str) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::System { action, source }
 }
@@ -35,28 +35,29 @@ pub(super) fn create(address: IpAddr) -> Result<Option<Socket>, OpenError> {
     };
     let fd = socket.as_fd();
     if address.is_ipv4() {
-        // PROBE sets DF like DO, but a forged ICMP message cannot make the kernel refuse our packets.
+        // IP_PMTUDISC_PROBE sets DF like IP_PMTUDISC_DO. But with PROBE, a forged ICMP message cannot make the kernel refuse packets.
         let probe = libc::IP_PMTUDISC_PROBE;
         needed(set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe), "IP_PMTUDISC_PROBE")?;
     } else {
         needed(socket.set_only_v6(true), "IPV6_V6ONLY")?;
         let probe = libc::IPV6_PMTUDISC_PROBE;
         needed(set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe), "IPV6_PMTUDISC_PROBE")?;
-        // Flow labels are masked in the ICRC: a kernel without this option only fails to send 0.
+        // The ICRC masks the flow label, so packets are correct even if a kernel without this option sends another label than 0.
         let _ = set_option(fd, libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0);
     }
     Ok(Some(socket))
 }
 
-/// Sets what a 4791 socket to be bound to `address` needs to tell about arrivals, and to take those without a UDP checksum.
+/// Sets the receive options of a port-4791 socket that will be bound to `address`: control messages with the headers' fields, and
+/// acceptance of packets without a UDP checksum.
 pub(super) fn prepare_receive(socket: &Socket, address: IpAddr) -> Result<(), OpenError> {
     let fd = socket.as_fd();
     if address.is_ipv4() {
-        // One address gets packets to itself alone, not even those to groups.
+        // A socket bound to one address receives only packets to that address, and none to groups.
         if address.is_unspecified() {
             needed(set_option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1), "IP_PKTINFO")?;
         }
-        // What a UD receiver's GRH and congestion marks come from; without them those fields are 0.
+        // A UD receiver's GRH and the congestion marks come from these. Without them those fields are 0.
         let _ = socket.set_recv_tos_v4(true);
         let _ = set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTTL, 1);
         let _ = socket.set_multicast_all_v4(false);
@@ -81,13 +82,13 @@ pub(super) fn try_gro(socket: &Socket, features: Features) -> bool {
     features.gro && set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
 }
 
-/// Asks for a receive buffer; what was granted can be read back.
+/// Asks for a receive buffer. The granted size can be read back.
 pub(super) fn set_receive_buffer(socket: &Socket, size: BufferSize) {
     match size {
         BufferSize::Default => {}
         BufferSize::Bytes(bytes) => _ = socket.set_recv_buffer_size(bytes),
         BufferSize::Largest => {
-            // The system caps the wish at its maximum, which may be below what the socket already has.
+            // The system caps the size at its maximum, which may be smaller than the socket's present buffer.
             let had = socket.recv_buffer_size().unwrap_or(0);
             let _ = socket.set_recv_buffer_size(LARGEST_BUFFER);
             if socket.recv_buffer_size().unwrap_or(0) < had {
@@ -97,7 +98,7 @@ pub(super) fn set_receive_buffer(socket: &Socket, size: BufferSize) {
     }
 }
 
-/// The same for sending.
+/// Asks for a send buffer.
 pub(super) fn set_send_buffer(socket: &Socket, size: BufferSize) {
     match size {
         BufferSize::Default => {}

@@ -1,9 +1,9 @@
-//! Priorities: where a packet stands in the system's own queues (`tc`, VLAN tags), beside the DSCP that switches look at.
+//! Priorities: a packet's class in the system's own queues (`tc`, VLAN tags). Switches look at the DSCP instead.
 //!
-//! The system derives a priority from the TOS by a rule that is older than DSCP, and knows none of its class selectors. So it
-//! is said: DSCP / 8, which is what switches take for it. Since Linux 6.14 that is a control message of each batch. Before, a
-//! socket has one priority, which a TOS in a control message overrides; so both are options of the socket there, set
-//! whenever the next batch has another TOS. Packets without a DSCP have neither.
+//! The system derives a priority from the TOS by a rule that is older than DSCP and ignores its class selectors. So the link sets
+//! the priority DSCP / 8 itself, as switches do. Since Linux 6.14 the priority is a control message of each batch. Before, a socket
+//! has one priority, and a TOS in a control message overrides it. So there both the TOS and the priority are options of the socket,
+//! which are set whenever the next batch has another TOS. Packets without a DSCP get no priority.
 
 use crate::sys::{
     control::Control,
@@ -17,10 +17,10 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-/// The highest that anybody may say; 7 needs CAP_NET_ADMIN or CAP_NET_RAW (`socket(7)`).
+/// The highest priority without privileges. 7 needs CAP_NET_ADMIN or CAP_NET_RAW (`socket(7)`).
 const UNPRIVILEGED: u8 = 6;
 
-/// How priorities are said, and the highest one.
+/// How priorities are set, and the highest priority that this process may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Priorities {
     /// By a control message.
@@ -30,8 +30,8 @@ pub(super) enum Priorities {
 }
 
 impl Priorities {
-    /// Tries what this system has, by a packet that cannot leave: broadcasts are refused where the socket does not ask for
-    /// them, after its control messages were looked at.
+    /// Finds out what the system supports by a packet that cannot leave: a broadcast. The system checks the control messages, and
+    /// then refuses the broadcast because the socket lacks SO_BROADCAST.
     pub(super) fn find(messages: bool) -> Self {
         let Ok(socket) = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)) else {
             return Self::Option(UNPRIVILEGED);
@@ -49,7 +49,8 @@ impl Priorities {
         if messages && knows { Self::Message(most) } else { Self::Option(most) }
     }
 
-    /// Says the TOS and priority of a batch: by its control messages, or by the socket, which has what is `marked`.
+    /// Sets the TOS and priority of a batch, by control messages or by options of the socket. `marked` is the TOS that the socket
+    /// has as an option.
     pub(super) fn say(
         self,
         tos: u8,
@@ -70,7 +71,7 @@ impl Priorities {
                 }
             }
             Self::Option(_) if tos == *marked => {}
-            // Where the system refuses, the packet still has its TOS.
+            // If the system refuses the options, a control message still sets the TOS.
             Self::Option(most) => match mark(socket, tos, v4, most) {
                 Ok(()) => *marked = tos,
                 Err(_) if tos == 0 => {}
@@ -81,10 +82,10 @@ impl Priorities {
     }
 }
 
-/// The port to which nobody listens (RFC 863).
+/// The discard port (RFC 863).
 const DISCARD: u16 = 9;
 
-/// In this order: the TOS sets a priority, too.
+/// Sets the TOS first and then the priority, because setting the TOS changes the priority, too.
 fn mark(socket: BorrowedFd<'_>, tos: u8, v4: bool, most: u8) -> io::Result<()> {
     let (level, option) =
         if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };

@@ -6,19 +6,19 @@ use std::os::fd::AsFd;
 use super::{Family, UdpLink};
 use crate::net::{Features, RecvBatch};
 
-/// Every this many calls the quiet family is read even though the busy one has traffic.
+/// Every this many calls, both families are read, even if the busy one has traffic.
 const FAIRNESS: u8 = 8;
 
-/// Whose turn it is to be read first.
+/// Which family is read first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Turn {
-    /// The family that had traffic last.
+    /// Whether IPv6 had traffic last.
     v6_first: bool,
     calls: u8,
 }
 
 impl UdpLink {
-    /// Fills `into`: from the busy family, and from the other if that had nothing or it is time to look.
+    /// Fills `into` from the busy family. Reads the other family, too, if the first had nothing, and every [`FAIRNESS`] calls.
     pub(in crate::net) fn receive(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
         self.turn.calls = self.turn.calls.wrapping_add(1);
         let look_at_both = self.turn.calls.is_multiple_of(FAIRNESS);
@@ -36,7 +36,8 @@ impl UdpLink {
     }
 }
 
-/// Fills `into` from one family. Where the system has no call for several datagrams, or a sandbox forbids it, goes on without.
+/// Fills `into` from one family. If the system lacks `recvmmsg` or a sandbox forbids it, this reads one datagram at a time from
+/// then on.
 fn fill(into: &mut RecvBatch, family: &Family, features: &mut Features) -> io::Result<usize> {
     match into.fill(family.socket.as_fd(), family.bound, !features.mmsg) {
         Err(error) if features.mmsg && matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {

@@ -1,4 +1,4 @@
-//! Sending batches, and what to do where the system cannot cut them up.
+//! Sends batches, and falls back where the system cannot segment them.
 
 use core::net::IpAddr;
 use std::io;
@@ -10,11 +10,11 @@ use crate::net::{ROCE_PORT, Transmit};
 use crate::sys::control::Control;
 use crate::sys::message::{Name, send, send_each};
 
-/// Routes remembered as refusing segmentation, after which the whole family does without.
+/// Most routes that are remembered as refusing segmentation. If there are more, the whole family goes without segmentation.
 const REMEMBERED: usize = 64;
 
 impl Family {
-    /// Whether batches to `dst` are cut up by the system.
+    /// Whether the system segments batches to `dst`.
     pub(super) fn segments(&self, dst: IpAddr, ifindex: u32) -> bool {
         self.gso && (self.refusing.is_empty() || !self.refusing.contains(&(dst, ifindex)))
     }
@@ -29,8 +29,8 @@ impl Family {
     }
 }
 
-/// What the system is told of a batch from a socket bound to `bound`, beside its TOS and priority: only what it would not do by itself, as each message
-/// costs time, and more than one an allocation.
+/// The control messages of a batch from a socket bound to `bound`, without TOS and priority. There are only messages that change what
+/// the system would do anyway: each message costs time, and more than one cost the system an allocation.
 fn control(batch: &Transmit, bound: IpAddr) -> Control {
     let mut control = Control::new();
     let elsewhere = batch.src != bound || batch.ifindex != 0;
@@ -39,7 +39,7 @@ fn control(batch: &Transmit, bound: IpAddr) -> Control {
             if elsewhere {
                 control.push_source_v4(src, batch.ifindex);
             }
-            // 0 is not a TTL the system takes; leaving it out means its default.
+            // The system does not accept TTL 0. Without a message it takes its default.
             if batch.hop_limit != 0 {
                 control.push_ttl_v4(batch.hop_limit);
             }
@@ -127,7 +127,8 @@ impl UdpLink {
         }
         if !family.segments(batch.dst, batch.ifindex) {
             let Err(error) = prepared.many() else { return Ok(()) };
-            // A packet filter's verdict, or a sandbox that forbids the call: a packet by itself tells which.
+            // Either a packet filter refused the packets, or a sandbox forbids the call. A packet sent by itself shows which: if it
+            // leaves, the call is forbidden.
             if !error.is_forbidden() {
                 return Err(error);
             }
@@ -142,7 +143,7 @@ impl UdpLink {
         if !matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP)) {
             return Err(SendError::from_system(error, 0));
         }
-        // The first packet is right by itself too, its identification being 0: its fate tells which.
+        // The first packet sent by itself shows which. It is correct alone, too, because its identification is 0.
         send(prepared.socket, &prepared.name, &prepared.control, &bytes[..batch.segment_size])
             .map_err(|e| SendError::from_system(e, 0))?;
         if v4 {
@@ -150,7 +151,7 @@ impl UdpLink {
             self.describe_sending();
             return Err(SendError::SegmentationRefused { sent: 1 });
         }
-        // IPv6 packets have no identification, so the rest can go as it is.
+        // IPv6 packets have no identification, so the rest can be sent packet by packet.
         let rest = prepared.singly(1);
         family.refuse(batch.dst, batch.ifindex);
         self.describe_sending();
