@@ -1,21 +1,21 @@
-//! Which frames a raw packet queue pair is given (ibv_create_flow): patterns over their headers.
+//! Flows (ibv_create_flow): patterns over headers that say which frames a raw packet queue pair receives.
 
-/// A header, as a pattern finds it in an Ethernet frame.
+/// A header in an Ethernet frame that a pattern can compare.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layer {
-    /// The frame's own: destination, source, type. 14 bytes.
+    /// The Ethernet header: destination, source, type. 14 bytes.
     Ethernet,
-    /// IPv4 behind it. 20 bytes; its options are no part of it.
+    /// The IPv4 header without options. 20 bytes.
     Ipv4,
-    /// IPv6 behind it. 40 bytes.
+    /// The IPv6 header. 40 bytes.
     Ipv6,
-    /// TCP behind either, in the first fragment. 4 bytes: the ports.
+    /// The ports of TCP over IPv4 or IPv6, in the first fragment. 4 bytes.
     Tcp,
-    /// UDP behind either, in the first fragment. 4 bytes: the ports.
+    /// The ports of UDP over IPv4 or IPv6, in the first fragment. 4 bytes.
     Udp,
 }
 
-/// What a header must have where the mask has ones. As long as the layer says.
+/// The bits that a header must have where the mask has ones. Value and mask are as long as the header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
     layer: Layer,
@@ -24,7 +24,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// One that any header of the layer fits.
+    /// A pattern that matches any header of the layer.
     #[must_use]
     pub fn new(layer: Layer) -> Self {
         let len = match layer {
@@ -36,7 +36,7 @@ impl Pattern {
         Self { layer, value: vec![0; len], mask: vec![0; len] }
     }
 
-    /// The same, and the bytes from `at` on must be these under this mask. What is beyond the header's end is left out.
+    /// Adds a condition: the header's bytes from `at` on must be `value` under `mask`. Bytes beyond the header's end are ignored.
     #[must_use]
     pub fn with(mut self, at: usize, value: &[u8], mask: &[u8]) -> Self {
         for (place, (value, mask)) in (at..self.value.len()).zip(value.iter().zip(mask)) {
@@ -55,7 +55,7 @@ impl Pattern {
     }
 }
 
-/// Where a header begins; none if the frame has none of its kind.
+/// The offset of a header in the frame; `None` if the frame has no such header.
 fn start_of(layer: Layer, frame: &[u8]) -> Option<usize> {
     const IP: usize = 14;
     let kind = u16::from_be_bytes(*frame.get(12..)?.first_chunk()?);
@@ -79,14 +79,14 @@ fn start_of(layer: Layer, frame: &[u8]) -> Option<usize> {
     }
 }
 
-/// Which frames a rule is about.
+/// Which frames a queue pair receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Flow {
-    /// Those that all of these fit.
+    /// Frames that match all patterns.
     Fitting(Vec<Pattern>),
-    /// All (IBV_FLOW_ATTR_ALL_DEFAULT, IBV_FLOW_ATTR_SNIFFER).
+    /// All frames (IBV_FLOW_ATTR_ALL_DEFAULT, IBV_FLOW_ATTR_SNIFFER).
     All,
-    /// Those to groups (IBV_FLOW_ATTR_MC_DEFAULT).
+    /// Frames to multicast addresses (IBV_FLOW_ATTR_MC_DEFAULT).
     Groups,
 }
 

@@ -1,8 +1,12 @@
-//! Raw packets (IBV_QPT_RAW_PACKET): whole Ethernet frames of a device's interface, by a packet socket (`packet(7)`), which needs
-//! CAP_NET_RAW. A queue pair is given the frames that its flows name, and without flows none, as by an adapter. Frames that it
-//! takes go to the system as well, and a VLAN's tag, which the system strips, is not in them.
+//! Raw packet queue pairs (IBV_QPT_RAW_PACKET): they send and receive whole Ethernet frames of a device's interface by a packet socket
+//! (`packet(7)`), which needs CAP_NET_RAW. As with an adapter, a queue pair receives the frames that match its flows, and none
+//! without flows. Unlike with an adapter, the system receives these frames, too. The system strips VLAN tags, so received frames
+//! have none.
 //!
-//! State and numbers are those of a datagram queue pair that never sends: what raw ones have in common with others is there.
+//! Each raw queue pair has a datagram queue pair (UD) that never sends. It holds the state, the number and the attributes that all
+//! queue pairs have.
+//!
+//! Read next: `flow` (which frames), `queue` (receive buffers), `spread` (several queues by a hash).
 
 mod flow;
 mod queue;
@@ -37,12 +41,12 @@ use std::{
     thread,
 };
 
-/// Bytes of a frame at most: of a loopback interface, with its header.
+/// Most bytes of a frame: a full frame of a loopback interface, with its header.
 const MOST: usize = 65_536 + 64;
-/// Flows of a queue pair at most.
+/// Most flows of a queue pair.
 const MOST_FLOWS: usize = 1024;
 
-/// The raw half of a queue pair. Dropping it ends its thread.
+/// The raw half of a queue pair. It has a thread that receives; dropping it ends the thread.
 #[derive(Debug)]
 pub struct RawPackets {
     shared: Arc<Shared>,
@@ -61,16 +65,16 @@ struct Shared {
     stopped: AtomicBool,
 }
 
-/// Where frames go.
+/// Where received frames go.
 #[derive(Debug)]
 enum Target {
-    /// To the queue pair's own buffers, when its state takes any.
+    /// To the queue pair's own buffers, if its state allows.
     Own(RawQueue),
-    /// To one of several queues; the queue pair itself does nothing, in whatever state.
+    /// To one of several queues. The queue pair's own state does not matter.
     Spread(Spread),
 }
 
-/// A flow that frames are taken by, until it is dropped.
+/// A flow of a queue pair (ibv_flow). Dropping it removes the flow.
 #[derive(Debug)]
 pub struct FlowHandle {
     shared: Weak<Shared>,
@@ -94,7 +98,8 @@ impl Drop for FlowHandle {
 }
 
 impl RawPackets {
-    /// Makes a queue pair's raw half; `qp` is a datagram queue pair (Ud), `cqs` where completions go, of sends and receives.
+    /// Makes the raw half of a queue pair. `qp` is a datagram queue pair (UD). `cqs` are the completion queues of sends and of
+    /// receives.
     ///
     /// # Errors
     /// [`CreateError::System`]: EPERM without CAP_NET_RAW.
@@ -104,7 +109,7 @@ impl RawPackets {
         Self::with(qp, cqs.0, Target::Own(own))
     }
 
-    /// One that only receives, into several queues; `cq` is for what is sent all the same.
+    /// Makes a queue pair that receives into several queues. `cq` gets the completions of sends.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -140,7 +145,7 @@ impl RawPackets {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Has frames taken from now on (ibv_create_flow).
+    /// Adds a flow: from now on the queue pair receives the frames that match it (ibv_create_flow).
     ///
     /// # Errors
     /// [`CreateError::Exhausted`] after 1024.
@@ -153,12 +158,12 @@ impl RawPackets {
         let number = shared.next_flow.fetch_add(1, Ordering::Relaxed);
         flows.insert(number, flow);
         drop(flows);
-        // Where that is not possible, those to other addresses do not come.
+        // If this fails, frames to other MAC addresses do not arrive.
         let _ = shared.socket.hear_all();
         Ok(FlowHandle { shared: Arc::downgrade(shared), number })
     }
 
-    /// Sends a frame (ibv_post_send); it has left when this returns.
+    /// Sends a frame (ibv_post_send). The system has taken the frame when this returns.
     ///
     /// # Errors
     /// [`PostError`].
@@ -194,13 +199,14 @@ impl RawPackets {
         }
     }
 
-    /// The queue pair has another state: what waits is flushed or forgotten.
+    /// Tells the raw half that the queue pair's state changed. Waiting receive buffers are flushed in the Error state, and forgotten in
+    /// the Reset state.
     pub fn state_changed(&self) {
         if let Target::Own(own) = &self.shared.target {
             let state = match self.shared.qp.state() {
                 QpState::Error => RawQueueState::Error,
                 QpState::Reset => RawQueueState::Reset,
-                // Buffers may be posted, and wait.
+                // In Init, buffers may be posted, and they wait.
                 QpState::Init => return,
                 _ => RawQueueState::Ready,
             };
@@ -213,11 +219,11 @@ impl Drop for RawPackets {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
         self.shared.stop.raise();
-        // A forked child has the queue pair, and not the thread.
+        // A forked child inherits the queue pair, but not the thread.
         if self.shared.qp.context().check_owner().is_err() {
             core::mem::forget(self.thread.take());
         } else if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so.
+            // A thread that panicked has already printed its message.
             let _ = thread.join();
         }
     }
@@ -272,11 +278,11 @@ impl Shared {
         }
         Ok(match self.socket.send(&frame) {
             Ok(()) => WcStatus::Success,
-            // Longer than the interface takes; shorter than an Ethernet header.
+            // EMSGSIZE: longer than the interface's MTU allows. EINVAL: shorter than an Ethernet header.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) => {
                 WcStatus::LocalLength
             }
-            // Lost, as on a wire: the interface is down, or its queue full.
+            // The frame is lost, as on a wire: the interface is down, or its queue is full.
             Err(error) if is_loss(&error) => WcStatus::Success,
             Err(_) => WcStatus::LocalQpOperation,
         })

@@ -1,4 +1,5 @@
-//! Queues of buffers for frames: a raw queue pair's own, or receive work queues (ibv_wq) that one spreads its frames over.
+//! Queues of receive buffers for frames: the one of a raw queue pair, or the receive work queues (ibv_wq) that a raw queue pair
+//! spreads its frames over.
 
 use crate::{
     cq::Cq,
@@ -15,18 +16,18 @@ use rxe_core::{
 };
 use std::{collections::VecDeque, sync::Mutex};
 
-/// What a queue does (ibv_wq_state, with the same numbers).
+/// The state of a queue (ibv_wq_state, with the same numbers).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RawQueueState {
-    /// It takes buffers, and no frames.
+    /// The queue accepts buffers, but drops frames.
     Reset = 0,
-    /// It takes both.
+    /// The queue accepts buffers and frames.
     Ready = 1,
-    /// Buffers are given back at once.
+    /// Buffers are flushed at once.
     Error = 2,
 }
 
-/// A queue of buffers for frames (ibv_wq).
+/// A queue of receive buffers for frames (ibv_wq).
 #[derive(Debug)]
 pub struct RawQueue {
     pd: Pd,
@@ -43,7 +44,7 @@ struct Work {
 }
 
 impl RawQueue {
-    /// Makes one for `max_wr` buffers of up to `max_sge` elements, whose completions go to `cq` (ibv_create_wq).
+    /// Makes a queue for `max_wr` buffers of up to `max_sge` elements. Completions go to `cq` (ibv_create_wq).
     ///
     /// # Errors
     /// [`CreateError`]: a size is out of range, or the completion queue is of another port.
@@ -57,13 +58,13 @@ impl RawQueue {
         Ok(Self { pd: pd.clone(), cq: cq.clone(), max_wr, max_sge, work })
     }
 
-    /// What it does.
+    /// The state.
     #[must_use]
     pub fn state(&self) -> RawQueueState {
         lock(&self.work).state
     }
 
-    /// Has it do something else (ibv_modify_wq): buffers that wait come back flushed with Error, and are forgotten with Reset.
+    /// Changes the state (ibv_modify_wq). Waiting buffers are flushed in Error, and forgotten in Reset. `qpn` is for the completions.
     pub fn set_state(&self, state: RawQueueState, qpn: Qpn) {
         let mut work = lock(&self.work);
         work.state = state;
@@ -100,7 +101,7 @@ impl RawQueue {
         Ok(())
     }
 
-    /// Takes a frame. As with an adapter, it is lost without a buffer.
+    /// Receives a frame into the next buffer. As with an adapter, the frame is lost if there is no buffer.
     pub(super) fn take(&self, frame: &[u8], qpn: Qpn) {
         let mut work = lock(&self.work);
         if work.state != RawQueueState::Ready {

@@ -25,7 +25,7 @@ pub mod fields {
     pub const ALL: u64 = 0xff;
 }
 
-/// Queues that frames are spread over.
+/// Queues, and the hash that spreads frames over them (ibv_rwq_ind_table, ibv_rx_hash_conf).
 #[derive(Clone, Debug)]
 pub struct Spread {
     queues: Vec<Arc<RawQueue>>,
@@ -34,8 +34,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Over these queues, by Toeplitz' hash with this key of these [`fields`]. `None` if there are no queues, or their number is no
-    /// power of two, or the key has not 40 bytes.
+    /// Spreads frames over `queues` by the Toeplitz hash of `fields` (bits of the module [`fields`]) with this key. `None` if the
+    /// number of queues is not a power of two (0 is none), or the key is not 40 bytes long.
     #[must_use]
     pub fn new(queues: Vec<Arc<RawQueue>>, key: Vec<u8>, fields: u64) -> Option<Self> {
         (queues.len().is_power_of_two() && key.len() == 40).then_some(Self { queues, key, fields })
@@ -48,7 +48,7 @@ impl Spread {
     }
 }
 
-/// The bytes of a frame that are hashed, in the order in which adapters hash them.
+/// The bytes of a frame to hash, in the order in which adapters hash them.
 fn chosen(frame: &[u8], wanted: u64) -> Vec<u8> {
     const IP: usize = 14;
     let mut bytes = Vec::new();
@@ -84,7 +84,7 @@ fn chosen(frame: &[u8], wanted: u64) -> Vec<u8> {
     bytes
 }
 
-/// Toeplitz' hash: for each bit that is set, the 32 bits of the key that begin there.
+/// The Toeplitz hash: the XOR, over all set bits of `bytes`, of the 32 bits of the key that begin at the bit's position.
 fn toeplitz(key: &[u8], bytes: &[u8]) -> u32 {
     let bit = |at: usize| key.get(at / 8).map_or(0, |byte| u32::from(byte >> (7 - at % 8) & 1));
     let mut window = (0..32).fold(0, |window, at| window << 1 | bit(at));

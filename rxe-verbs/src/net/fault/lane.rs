@@ -1,4 +1,4 @@
-//! The packets of one direction on their way through the faults.
+//! A lane applies the faults to the packets of one direction.
 
 use super::{
     plan::{FaultPlan, WHOLE},
@@ -12,32 +12,32 @@ use std::{
     time::Instant,
 };
 
-/// The longest a packet is held back for reordering.
+/// Longest time that chance holds a packet back for reordering.
 const LONGEST_DELAY: Duration = Duration::from_millis(1);
-/// The same where a script says behind how many others.
+/// Longest time that a script's `reorder` holds a packet back.
 const LONGEST_SCRIPTED: Duration = Duration::from_millis(100);
 /// Most packets that may overtake a held one.
 const LARGEST_SHIFT: u64 = 4;
 /// Most packets held back in one direction.
 const MOST_HELD: usize = 64;
-/// Most packets that wait for their time in one direction.
+/// Most delayed packets that wait in one direction.
 const MOST_LATE: usize = 1 << 16;
-/// Bytes that wait for a limited rate; what comes then is lost.
+/// Bytes that may wait for a limited rate. Further packets are lost.
 const QUEUE: u64 = 1 << 20;
-/// What a packet takes on a wire besides its UDP payload: UDP, IPv4 and Ethernet headers, and the check sequence.
+/// Bytes of a packet on a wire besides its UDP payload: UDP, IPv4 and Ethernet headers, and the frame check sequence.
 const LOWER: u64 = 8 + 20 + 14 + 4;
 
-/// The byte of a packet that is not under its ICRC (IBTA vol. 1, 7.8.1).
+/// Offset of the byte with FECN and BECN, which the ICRC masks (IBTA vol. 1, 7.8.1).
 const CONGESTION: usize = 4;
 
 /// What was done to the packets of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Packets thrown away.
+    /// Packets dropped.
     pub lost: u64,
     /// Extra copies made.
     pub duplicated: u64,
-    /// Packets held back for others.
+    /// Packets held back so that others overtake them.
     pub reordered: u64,
     /// Packets with a flipped bit.
     pub corrupted: u64,
@@ -57,9 +57,9 @@ pub(super) fn random(state: &mut u64) -> u64 {
 /// What becomes of a packet.
 enum Fate {
     Lost,
-    /// It waits until so many others have passed.
+    /// The packet waits until so many others have passed.
     Behind(u64),
-    /// Once or twice; each copy late, or behind so many others by chance.
+    /// The packet passes once or twice. Each copy is delayed, or held back behind so many others.
     Passes {
         copies: usize,
         delay: Duration,
@@ -67,23 +67,23 @@ enum Fate {
     },
 }
 
-/// What chance has for a packet, drawn before it is known whether a script takes its place.
+/// What chance decides for a packet. It is drawn even if a script acts instead.
 struct Chances {
     lost: bool,
-    /// The bit to be flipped.
+    /// The bit to flip.
     bit: Option<usize>,
     copies: usize,
-    /// Behind how many others each copy goes.
+    /// Behind how many others each copy is held back.
     shifts: [Option<u64>; 2],
 }
 
-/// What goes along with a packet's bytes.
+/// The headers that belong to a packet's bytes: a [`Transmit`] or a [`Run`].
 pub(super) trait Head: Copy {
-    /// The other side.
+    /// The peer's address.
     fn peer(&self) -> IpAddr;
-    /// Whether we send it.
+    /// Whether the packet is sent, not received.
     const SENDING: bool;
-    /// Marks it: congestion experienced.
+    /// Sets the ECN bits to "congestion experienced".
     fn mark(&mut self);
 }
 
@@ -114,15 +114,15 @@ impl Head for Run<'static> {
 #[derive(Debug)]
 pub(super) struct Lane<H> {
     random: u64,
-    /// For scripts, so that chance is the same with and without them.
+    /// Random state for scripts. It is separate, so that chance gives the same faults with and without a script.
     pub(super) script_random: u64,
     /// Whether the plan's chances count in this direction.
     chances: bool,
     held: Vec<Held<H>>,
-    /// What waits for its time, in the order of it.
+    /// Delayed packets, by the time at which they go on and their number.
     late: BTreeMap<(Instant, u64), (H, Vec<u8>)>,
     order: u64,
-    /// When a limited rate lets the next packet begin.
+    /// When the rate limit lets the next packet begin.
     free: Option<Instant>,
     pub(super) ready: VecDeque<(H, Vec<u8>)>,
     pub(super) counts: FaultCounts,
@@ -151,24 +151,25 @@ impl<H: Head> Lane<H> {
         }
     }
 
-    /// Whether packets wait to be overtaken.
+    /// Whether packets are held back for others.
     pub(super) const fn is_held(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Whether packets wait for their time.
+    /// Whether delayed packets wait.
     pub(super) fn is_late(&self) -> bool {
         !self.late.is_empty()
     }
 
     fn chance(&mut self, millionths: u32) -> bool {
-        // The thousandths decide first: the same seed gives the same faults whatever they are counted in.
+        // The number's last three digits become the thousandths. So a seed gives the same faults for a chance in thousandths and for
+        // the same chance in millionths.
         let number = random(&mut self.random);
         let value = number % 1000 * 1000 + number / 1000 % 1000;
         value < u64::from(millionths) && self.chances
     }
 
-    /// Takes one packet in; what may go on, it or others, is then in `ready`.
+    /// Takes one packet. Afterwards `ready` has the packets that may go on: this one or earlier ones.
     pub(super) fn take(
         &mut self,
         plan: &FaultPlan,
@@ -208,8 +209,8 @@ impl<H: Head> Lane<H> {
         self.release();
     }
 
-    /// What chance has for a packet of `len` bytes. For each packet, also where a script acts instead: a script does not move
-    /// what chance has for the others.
+    /// Draws what chance decides for a packet of `len` bytes. This is done for each packet, even if a script acts instead, so that a
+    /// script does not change the faults of other packets.
     fn draw(&mut self, plan: &FaultPlan, len: usize) -> Chances {
         let lost = self.chance(plan.loss);
         let mut chances = Chances { lost, bit: None, copies: 1, shifts: [None; 2] };
@@ -230,7 +231,7 @@ impl<H: Head> Lane<H> {
         chances
     }
 
-    /// What becomes of a packet, which is changed here if it is to be.
+    /// Decides what becomes of a packet, and changes the packet if it has to be changed.
     fn decide(
         &mut self,
         chances: Chances,
@@ -246,7 +247,7 @@ impl<H: Head> Lane<H> {
             Action::Drop | Action::Down(_) | Action::Kill => return Fate::Lost,
             Action::Corrupt => {
                 let bit = random(&mut self.script_random) as usize % (own.len() * 8).max(1);
-                // Bits of the congestion byte are not under the ICRC: nobody would notice.
+                // The ICRC masks the byte with FECN and BECN, so a receiver would not notice a flipped bit there.
                 self.flip(own, if bit / 8 == CONGESTION { bit + 8 } else { bit });
             }
             Action::Duplicate => {
@@ -267,7 +268,7 @@ impl<H: Head> Lane<H> {
         Fate::Passes { copies, delay, shifts: [None; 2] }
     }
 
-    /// What becomes of a packet that no script has anything for.
+    /// As [`Self::decide`], for a packet that no rule of a script applies to.
     fn decide_by(&mut self, chances: Chances, own: &mut [u8], tell: &dyn Fn(&str)) -> Fate {
         if chances.lost {
             tell("chance: lost");
@@ -284,7 +285,7 @@ impl<H: Head> Lane<H> {
         Fate::Passes { copies: chances.copies, delay: Duration::ZERO, shifts: chances.shifts }
     }
 
-    /// Turns a bit, counted from the first and again from there behind the last.
+    /// Flips a bit. A number behind the last bit wraps around.
     fn flip(&mut self, bytes: &mut [u8], bit: usize) {
         if bytes.is_empty() {
             return;
@@ -296,11 +297,11 @@ impl<H: Head> Lane<H> {
 
     fn hold(&mut self, head: H, bytes: Vec<u8>, count: u64, until: Instant) {
         self.counts.reordered += 1;
-        // One more than overtake it: its own arrival counts too.
+        // One more, because `take` also counts the packet's own arrival.
         self.held.push(Held { head, bytes, overtakers: count + 1, until });
     }
 
-    /// Lets a packet go on, at once or at its time. `false` if there is no room for it to wait.
+    /// Lets a packet go on at once, or after its delay. Returns false if the packet would have to wait and there is no room.
     fn pass(&mut self, plan: &FaultPlan, head: H, bytes: Vec<u8>, delay: Duration, now: Instant) -> bool {
         let (rate, wait) = if self.chances { (plan.rate, plan.delay) } else { (0, Duration::ZERO) };
         let mut due = now;
@@ -328,7 +329,7 @@ impl<H: Head> Lane<H> {
         true
     }
 
-    /// Has those go on whose time has come, or who were overtaken.
+    /// Moves to `ready` the packets whose time has come, and those that enough others have overtaken.
     pub(super) fn release(&mut self) {
         if self.held.is_empty() && self.late.is_empty() {
             return;

@@ -1,6 +1,8 @@
-//! A bad network on demand: loss, duplication, reordering, flipped bits, delay and a limited rate, the same ones for the same
-//! seed and the same packets ([`FaultPlan`]); and what a script says of single packets ([`Script`]). A [`Trace`] tells what was
-//! done to which.
+//! Simulates a bad network: loss, duplication, reordering, flipped bits, delay and a limited rate ([`FaultPlan`]). The same seed and
+//! the same packets give the same faults. A [`Script`] adds faults for single packets. A [`Trace`] logs each fault and its packet.
+//!
+//! Read next: `plan` and `script` (what the user writes), `lane` (what happens to the packets of one direction), `rule` (which rule
+//! of a script a packet meets), `outage` (a port that goes down).
 
 mod lane;
 mod outage;
@@ -28,10 +30,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How late a packet that waits may leave at most, if nobody looks: the alarm rings so long after it was set.
+/// Longest extra delay of a waiting packet while the application does not call the link: the alarm becomes readable so long after
+/// it was set.
 const ALARM: Duration = Duration::from_micros(100);
 
-/// A link that disturbs the packets of another.
+/// A link that disturbs the packets of another link.
 #[derive(Debug)]
 pub struct FaultLink {
     inner: Box<dyn Link>,
@@ -41,26 +44,27 @@ pub struct FaultLink {
     receiving: Lane<Run<'static>>,
     director: Director,
     arrivals: RecvBatch,
-    /// Readable while packets wait to be fetched.
+    /// Readable while packets are held back for others, or received packets are ready.
     pending: Event,
     raised: bool,
-    /// Rings while packets wait for their time.
+    /// Becomes readable [`ALARM`] after it was set, while delayed packets wait.
     alarm: Alarm,
-    /// When it was set.
+    /// When the alarm was set.
     alarmed: Option<Instant>,
 }
 
-/// Who decides what is to happen to a packet besides chance.
+/// Decides by the script, and by the port's outage, what happens to a packet.
 #[derive(Debug)]
 struct Director {
     player: Option<Player>,
     log: Option<Trace>,
-    /// While it lasts nothing passes; there if the script has one.
+    /// While the outage lasts, no packet passes. `None` if the script takes no port down.
     outage: Option<Arc<Outage>>,
 }
 
 impl Director {
-    /// What the script, or a port that is down, has for a packet, with the words for the log. None: chance decides.
+    /// What to do with a packet, and the text for the log. `None` means that the script has no rule for the packet and the port is
+    /// up, so chance decides.
     fn order<H: Head>(
         &mut self,
         lane: &mut Lane<H>,
@@ -101,12 +105,12 @@ impl Director {
 }
 
 impl FaultLink {
-    /// Puts `plan` between us and `inner`.
+    /// Wraps `inner` and disturbs its packets as `plan` says.
     ///
     /// # Errors
-    /// What the system says if it has no event counters left.
+    /// The system's error if no eventfd or timer can be made.
     pub fn new(inner: Box<dyn Link>, mut plan: FaultPlan) -> io::Result<Self> {
-        // A script may be about a direction that chance leaves alone.
+        // A script may disturb a direction that the plan's chances leave alone.
         let chances = (plan.sending, plan.receiving);
         if let Some(script) = &plan.script {
             plan.sending |= script.is_for(true);
@@ -136,27 +140,27 @@ impl FaultLink {
         })
     }
 
-    /// Has what is done written down.
+    /// Logs what is done to packets.
     #[must_use]
     pub fn with_log(mut self, log: Option<Trace>) -> Self {
         self.director.log = log;
         self
     }
 
-    /// Has the port go down together with that of other links.
+    /// Shares an outage with other links, so that the port goes down for all of them.
     #[must_use]
     pub(crate) fn with_outage(mut self, outage: Option<Arc<Outage>>) -> Self {
         self.director.outage = outage;
         self
     }
 
-    /// What happened to the packets sent and received so far.
+    /// What was done to the packets sent and to the packets received so far.
     #[must_use]
     pub const fn counts(&self) -> (FaultCounts, FaultCounts) {
         (self.sending.counts, self.receiving.counts)
     }
 
-    /// Sends what may leave now. A packet the inner link cannot send is lost.
+    /// Sends the packets that may leave now. A packet that the inner link cannot send is lost.
     fn flush(&mut self) -> Result<(), SendError> {
         let mut result = Ok(());
         self.sending.release();
@@ -214,7 +218,7 @@ impl Link for FaultLink {
     }
 
     fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
-        // Nobody waits for held packets, so their errors are nobody's.
+        // An error of a delayed packet has no caller that it could be returned to.
         let _ = self.flush();
         if !self.plan.receiving {
             let result = self.inner.recv(into);

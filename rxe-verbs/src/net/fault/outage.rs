@@ -1,5 +1,5 @@
-//! A port that a script takes down for a while: no packet passes, and whoever follows the network is told of it, as of an
-//! interface that has lost its carrier and gets it back.
+//! A port that a script takes down for a while. No packet passes. A thread that watches the network learns of it as if the
+//! interface had lost its carrier and got it back.
 
 use crate::sys::{alarm::Alarm, lock, poll};
 use std::{
@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Whether a port is down. All links of a stack share one, because they are one port.
+/// The outage of a port. All links of a stack share one, because they belong to one port.
 #[derive(Debug)]
 pub(crate) struct Outage {
     until: Mutex<Option<Instant>>,
-    /// Rings when the port has gone down, and when it is up again.
+    /// Becomes readable when the port has gone down, and when it is up again.
     changes: Alarm,
 }
 
@@ -22,26 +22,26 @@ impl Outage {
         Ok(Self { until: Mutex::default(), changes: Alarm::new(Duration::from_nanos(1))? })
     }
 
-    /// The port is down from now on for `time`, or for longer if it is so already.
+    /// Takes the port down from now on for `time`. An outage that already lasts longer stays.
     pub(crate) fn begin(&self, now: Instant, time: Duration) {
         let mut until = self.until();
         *until = (*until).max(now.checked_add(time));
         self.changes.set_in(Duration::from_nanos(1));
     }
 
-    /// Whether it is down.
+    /// Whether the port is down.
     pub(crate) fn is_on(&self, now: Instant) -> bool {
         self.until().is_some_and(|until| now < until)
     }
 
-    /// Whether it has gone down or come up since [`Self::take_news`] said so last.
+    /// Whether the port went down or came up, and [`Self::take_news`] has not reported that yet.
     pub(crate) fn has_news(&self) -> bool {
         poll::wait(&[self.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0)
     }
 
-    /// The same; it counts as said then.
+    /// As [`Self::has_news`], and marks the news as reported.
     pub(crate) fn take_news(&self) -> bool {
-        // Held meanwhile, so that an outage that begins now is not mistaken for the one that is known.
+        // The lock is held to the end. Else an outage that begins meanwhile would be cleared without a report.
         let until = self.until();
         let news = self.has_news();
         if news {
@@ -59,7 +59,7 @@ impl Outage {
     }
 }
 
-/// Readable while there are news; only to be polled.
+/// Readable while [`Outage::has_news`]. Only poll this descriptor, do not read it.
 impl AsFd for Outage {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()
@@ -88,7 +88,7 @@ mod tests {
         assert!(outage.take_news() && !outage.take_news());
     }
 
-    /// What has no end in sight is no overflow.
+    /// An outage of `Duration::MAX` does not overflow.
     #[test]
     fn it_may_last_for_ever() {
         let outage = Outage::new().unwrap();

@@ -1,42 +1,42 @@
-//! How bad a network is to be, in one line: `loss=1%,delay=200us,rate=1gbit,seed=7`.
+//! The properties of a bad network, in one line of text: `loss=1%,delay=200us,rate=1gbit,seed=7`.
 
 use super::{outage::Outage, script::Script};
 use crate::{net::config::ConfigError, trust::variable};
 use core::time::Duration;
 use std::{io, path::Path, sync::Arc};
 
-/// Chances are counted in millionths.
+/// The value of a chance of 100%: chances are in millionths.
 pub const WHOLE: u32 = 1_000_000;
-/// What a plan without `%` counts in.
+/// The unit of a chance without `%`.
 const THOUSANDTH: u32 = WHOLE / 1000;
-/// Slowest rate, bits per second: a packet takes less than a minute.
+/// Slowest rate, bits per second. With it a packet takes less than a minute.
 const LEAST_RATE: u64 = 1_000;
 /// Longest delay.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// How bad the network is: chances per packet in millionths, and what each packet waits for.
+/// How bad the network is: a chance of each fault per packet, in millionths, and delays for all packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultPlan {
     /// Packets lost.
     pub loss: u32,
     /// Packets doubled.
     pub duplicate: u32,
-    /// Packets overtaken by 1 to 4 later ones (or delayed by 1 ms).
+    /// Packets overtaken by 1 to 4 later ones (or delayed by 1 ms, if that is shorter).
     pub reorder: u32,
     /// Packets with one bit flipped.
     pub corrupt: u32,
-    /// How much longer each packet takes.
+    /// Additional delay of each packet, at most 60 s.
     pub delay: Duration,
-    /// Bits per second that get through, with 46 bytes of lower layers for each packet; 0 for as many as there are. What
-    /// waits for longer than 1 MiB takes is lost.
+    /// Rate limit in bits per second, counting 46 bytes of lower layers for each packet; 0 for no limit. A packet is lost if it
+    /// would wait for longer than 1 MiB takes at this rate.
     pub rate: u64,
-    /// Where the pseudo-random choices start.
+    /// Seed of the pseudo-random numbers.
     pub seed: u64,
-    /// Disturb packets we send. They then leave one by one, each with identification 0.
+    /// Disturb packets that are sent. They then leave one by one, each with identification 0.
     pub sending: bool,
-    /// Disturb packets we receive.
+    /// Disturb packets that are received.
     pub receiving: bool,
-    /// What is to happen to which packets, word for word.
+    /// Faults for single packets.
     pub script: Option<Arc<Script>>,
 }
 
@@ -58,10 +58,10 @@ impl Default for FaultPlan {
 }
 
 impl FaultPlan {
-    /// What its links need to take their port down together, if it ever does.
+    /// A new outage for the links of one port to share; `None` if the script never takes the port down.
     ///
     /// # Errors
-    /// The system has no timer left.
+    /// The system's error if no timer can be made.
     pub(crate) fn outage(&self) -> io::Result<Option<Arc<Outage>>> {
         let takes_down = self.script.as_ref().is_some_and(|script| script.takes_port_down());
         takes_down.then(|| Outage::new().map(Arc::new)).transpose()
@@ -118,7 +118,7 @@ impl FaultPlan {
     }
 }
 
-/// `1%`, `0.05%`, or thousandths; as millionths.
+/// Parses a chance: `1%`, `0.05%`, or thousandths without a unit. Returns millionths.
 pub(super) fn parse_chance(text: &str) -> Option<u32> {
     if let Some(percent) = text.strip_suffix('%') {
         let percent: f64 = percent.parse().ok().filter(|percent| (0.0..=100.0).contains(percent))?;
@@ -130,7 +130,7 @@ pub(super) fn parse_chance(text: &str) -> Option<u32> {
         .map(|thousandths| thousandths * THOUSANDTH)
 }
 
-/// `200us`; at most a minute.
+/// Parses a time such as `200us`, at most a minute.
 pub(super) fn parse_time(text: &str) -> Option<Duration> {
     let at = text.find(|character: char| character.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at(at);
@@ -145,7 +145,7 @@ pub(super) fn parse_time(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST)
 }
 
-/// `1gbit`, a second; as bits.
+/// Parses a rate such as `1gbit` (per second). Returns bits per second.
 pub(crate) fn parse_rate(text: &str) -> Option<u64> {
     let units = [("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
     let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;

@@ -1,4 +1,4 @@
-//! Which rule of a script a packet meets, and what a packet is turned into.
+//! Finds the rule of a script that applies to a packet, and rewrites an acknowledgement's syndrome.
 
 use super::{
     plan::WHOLE,
@@ -14,7 +14,7 @@ use std::{
 #[derive(Debug)]
 pub(super) struct Player {
     script: Arc<Script>,
-    /// For each rule, how many packets fitted and how often it acted.
+    /// For each rule, how many packets met its conditions and how often it acted.
     counts: Vec<(u64, u64)>,
     packets: u64,
     start: Instant,
@@ -26,8 +26,8 @@ impl Player {
         Self { script, counts, packets: 0, start: Instant::now() }
     }
 
-    /// What is to happen to a packet: the first rule that it meets, and that rule's line. All rules count it. `chance` gives
-    /// random numbers.
+    /// The action of the first rule that applies to a packet, and that rule's line. All rules whose conditions the packet meets
+    /// count it. `chance` returns random numbers.
     pub(super) fn judge(
         &mut self,
         sending: bool,
@@ -45,7 +45,7 @@ impl Player {
             }
             *fitting += 1;
             let is_it = rule.which.contains(fitting) && *fitting % rule.every == 0 && *acted < rule.times;
-            // The random number is drawn whether or not it counts, so that rules do not move each other's.
+            // The random number is drawn even if an earlier rule applies, so that rules do not change each other's random numbers.
             let happens = rule.chance == WHOLE || chance() % u64::from(WHOLE) < u64::from(rule.chance);
             if is_it && happens && found.is_none() {
                 *acted += 1;
@@ -85,7 +85,7 @@ fn is_of(packet: &Packet<'_>, kind: Kind) -> bool {
     }
 }
 
-/// The number of a connection manager's message.
+/// The attribute ID of a connection manager's message.
 fn cm_message(packet: &Packet<'_>) -> Option<u16> {
     if packet.info.service != Service::Ud || packet.bth.dest_qp.value() != 1 {
         return None;
@@ -94,10 +94,10 @@ fn cm_message(packet: &Packet<'_>) -> Option<u16> {
     header.is_cm().then_some(header.attribute)
 }
 
-/// Changes an acknowledgement's syndrome, and its ICRC by what that changes of it. CRCs are linear: neither the headers in
-/// front of the packet nor whether the ICRC was right before matters.
+/// Changes an acknowledgement's syndrome and adapts its ICRC. CRCs are linear, so the change of the ICRC depends only on the changed
+/// bits. The headers in front of the packet do not matter. A wrong ICRC stays wrong.
 pub(super) fn turn(bytes: &mut [u8], syndrome: Syndrome) {
-    /// Behind the BTH.
+    /// Where the syndrome is: the first byte behind the BTH.
     const SYNDROME: usize = 12;
     let Some((body, icrc)) = bytes.split_last_chunk_mut::<ICRC_LEN>() else { return };
     let Some(byte) = body.get_mut(SYNDROME) else { return };

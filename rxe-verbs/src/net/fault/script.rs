@@ -1,4 +1,4 @@
-//! Faults word for word: a file with a rule on each line, which says what is to happen to which packets.
+//! Fault scripts: a file with one rule per line. A rule says what happens to which packets.
 //!
 //! ```text
 //! # The third READ response is lost, and every hundredth packet that arrives is marked by a "switch".
@@ -10,7 +10,7 @@
 //! kill after 100 packets
 //! ```
 //!
-//! A line is an action and then conditions in any order, of which all must hold. [`HELP`] lists both.
+//! A line has an action and then conditions in any order. All conditions must hold. [`HELP`] lists actions and conditions.
 
 use super::plan::{WHOLE, parse_chance, parse_time};
 use core::{ops::RangeInclusive, time::Duration};
@@ -18,7 +18,7 @@ use rxe_core::wire::{Class, NakCode, Service, Syndrome};
 use std::{fs, io, path::Path};
 use thiserror::Error;
 
-/// The words of scripts, a line each.
+/// The help text: all words of scripts.
 pub const HELP: &str = "\
 actions     drop, corrupt, duplicate, mark (ECN: congestion experienced), delay TIME, reorder N (behind N later packets),
             turn rnr N | nak-sequence | nak-request | nak-access | nak-operation (an acknowledgement into another),
@@ -35,7 +35,7 @@ const LONGEST: u64 = 1 << 20;
 /// Largest PSN and queue pair number: 24 bits.
 const LARGEST: u32 = 0xff_ffff;
 
-/// What is to happen to a packet.
+/// What a rule does with a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Drop,
@@ -49,7 +49,7 @@ pub(super) enum Action {
     Kill,
 }
 
-/// What kind of packet it has to be.
+/// A condition on the kind of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Class(Class),
@@ -60,30 +60,30 @@ pub(super) enum Kind {
     /// A negative one.
     Nak,
     Service(Service),
-    /// A message of the connection manager: all, or one by its number.
+    /// A message of the connection manager: any, or the one with this attribute ID.
     Cm(Option<u16>),
     Opcode(u8),
     Qp(u32),
 }
 
-/// One line.
+/// One line of a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Rule {
-    /// The line it is on, from 1 on.
+    /// Line number, from 1 on.
     pub(super) line: usize,
     pub(super) action: Action,
-    /// `Some(true)`: only what we send.
+    /// `Some(true)`: only packets that are sent. `Some(false)`: only packets that are received.
     pub(super) sending: Option<bool>,
     pub(super) kinds: Vec<Kind>,
     pub(super) psn: Option<RangeInclusive<u32>>,
-    /// Which of the packets that fit, counted from 1 on.
+    /// Which of the packets that meet the other conditions, counted from 1 on.
     pub(super) which: RangeInclusive<u64>,
     pub(super) every: u64,
-    /// How often at most.
+    /// How often the rule acts at most.
     pub(super) times: u64,
-    /// In millionths.
+    /// The chance that the rule acts, in millionths.
     pub(super) chance: u32,
-    /// Only after so many packets, in both directions.
+    /// The rule applies only after so many packets, counted in both directions.
     pub(super) packets: u64,
     pub(super) after: Duration,
     pub(super) until: Option<Duration>,
@@ -98,17 +98,17 @@ pub struct Script {
 /// Why a script is not understood.
 #[derive(Debug, Error)]
 pub enum ScriptError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Read(#[from] io::Error),
-    /// A word that is wrong where it stands.
+    /// A word is wrong or missing.
     #[error("line {line}, column {column}: {what}")]
     Word {
         /// Line, from 1 on.
         line: usize,
         /// Column of the word's first letter, from 1 on.
         column: usize,
-        /// What is wrong and what would be right.
+        /// What is wrong, and what would be right.
         what: String,
     },
 }
@@ -147,14 +147,14 @@ impl Script {
         self.rules.iter().any(|rule| matches!(rule.action, Action::Down(_)))
     }
 
-    /// Whether any rule is about packets that we send.
+    /// Whether any rule is for packets that are sent (`sending`) or received.
     #[must_use]
     pub(super) fn is_for(&self, sending: bool) -> bool {
         self.rules.iter().any(|rule| rule.sending.is_none_or(|only| only == sending))
     }
 }
 
-/// Decimal, or hexadecimal behind `0x`.
+/// Parses a decimal number, or a hexadecimal one behind `0x`.
 fn parse_number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -174,7 +174,7 @@ impl<'a> Words<'a> {
     fn new(line: usize, code: &'a str) -> Self {
         let mut words = Vec::new();
         for word in code.split_whitespace() {
-            // The word is a part of the line: where it begins is where it lies.
+            // The word is a slice of the line, so the difference of the addresses is its offset.
             let start = word.as_ptr() as usize - code.as_ptr() as usize;
             words.push((code[..start].chars().count() + 1, word));
         }
@@ -191,7 +191,7 @@ impl<'a> Words<'a> {
         self.words.get(self.at).map(|(_, word)| *word)
     }
 
-    /// The word that was taken last is wrong, or missing.
+    /// An error at the word that was taken last, or at the end of the line if a word is missing.
     fn wrong<T>(&self, what: impl Into<String>) -> Result<T, ScriptError> {
         let column = self.words.get(self.at.saturating_sub(1)).map_or(self.end, |(column, _)| *column);
         Err(ScriptError::Word { line: self.line, column, what: what.into() })
@@ -233,7 +233,7 @@ impl<'a> Words<'a> {
         while let Some(word) = self.next() {
             self.condition(word, &mut rule)?;
         }
-        // They are for a moment, not for each packet after it.
+        // Without a number, `down` and `kill` act once, not for every later packet.
         if matches!(action, Action::Down(_) | Action::Kill) && rule.times == u64::MAX && rule.every == 1 {
             rule.times = 1;
         }
