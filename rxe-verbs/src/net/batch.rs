@@ -124,7 +124,8 @@ impl RecvBatch {
         })
     }
 
-    /// Adds a copy of `run`. Returns false if there is no room or the run is longer than 64 KiB. Links without sockets use this.
+    /// Adds a copy of `run`. Returns false if there is no room or the run is longer than 64 KiB. For links
+    /// without sockets.
     pub fn push(&mut self, run: &Run<'_>) -> bool {
         let bytes = run.bytes;
         self.push_with(Run { bytes: &[], ..*run }, bytes.len(), |buffer| buffer.copy_from_slice(bytes))

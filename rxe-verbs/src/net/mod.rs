@@ -1,9 +1,9 @@
 //! Links: how batches of RoCEv2 packets leave this host and arrive at it.
 //!
 //! A [`Link`] moves UDP payloads (BTH to ICRC) between IP addresses. It knows nothing of queue pairs. Each shard has one link.
-//! [`UdpLink`] is the usual one and uses ordinary UDP sockets. [`RawLink`] sends and receives whole Ethernet frames, which needs
-//! CAP_NET_RAW. [`InprocLink`] connects ends inside one process. [`FaultLink`] wraps another link and disturbs its packets.
-//! [`TapLink`] wraps another link and records ([`Capture`]) or prints ([`Trace`]) its packets.
+//! [`UdpLink`] is the usual one and uses ordinary UDP sockets. [`RawLink`] sends and receives whole Ethernet frames, which
+//! needs CAP_NET_RAW. [`InprocLink`] connects ends inside one process. [`FaultLink`] wraps another link and disturbs its
+//! packets. [`TapLink`] wraps another link and records ([`Capture`]) or prints ([`Trace`]) its packets.
 //!
 //! The ICRC covers the IPv4 identification field, so a sender has to know the identification in advance. [`Link::path`] says
 //! which identifications the packets of one batch get. Every IPv4 packet of a link has DF set. The IPv6 flow label is always 0.

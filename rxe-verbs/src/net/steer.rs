@@ -1,14 +1,14 @@
 //! The slot program: a classic BPF program that chooses which socket of the port-4791 group gets a packet.
 //!
-//! Several processes of a host share port 4791 as a `SO_REUSEPORT` group. The high byte of a QPN is the slot of the process that
-//! owns the QP. The program looks the slot of a packet up in an explicit table. QP1 belongs to no slot, so for packets to QP1 the
-//! program looks at the MAD. Replies of the connection manager have the remote communication ID, whose high byte is again the slot.
-//! Requests go to the slot that alone listens for their service ID, if the table has that service ID. Other requests, and all
-//! other packets, go to slot 0.
+//! Several processes of a host share port 4791 as a `SO_REUSEPORT` group. The high byte of a QPN is the slot of the process
+//! that owns the QP. The program looks the slot of a packet up in an explicit table. QP1 belongs to no slot, so for packets to
+//! QP1 the program looks at the MAD. Replies of the connection manager have the remote communication ID, whose high byte is
+//! again the slot. Requests go to the slot that alone listens for their service ID, if the table has that service ID. Other
+//! requests, and all other packets, go to slot 0.
 //!
-//! The kernel runs the program on the UDP payload: offset 0 is the first byte of the BTH (BTH 12 bytes, DETH 8, MAD 24
-//! bytes of header; IBTA vol. 1, 9.2, 13.4.2, 12.6). A load beyond the packet's end makes the program return 0, so the program
-//! checks lengths first.
+//! The kernel runs the program on the UDP payload: offset 0 is the first byte of the BTH (BTH 12 bytes, DETH 8, MAD 24 bytes of
+//! header; IBTA vol. 1, 9.2, 13.4.2, 12.6). A load beyond the packet's end makes the program return 0, so the program checks
+//! lengths first.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,11 @@
 //! Recording a link's packets as a pcapng file for Wireshark. The raw link sees whole frames and records them as they are (link
 //! type Ethernet).
 //!
-//! A UDP socket shows no IP headers, so a [`TapLink`] makes them up. For packets sent, all fields are known. For packets received
-//! over IPv4, the identification is hidden. The file then has the identification that makes the ICRC right, if the receiver
-//! accepts it ([`rxe_core::wire::IdentTracker`]), else 0. So a wrong ICRC of a received packet in such a file means that the
-//! receiver dropped the packet. A right ICRC proves less than for a sent packet, because the identification was chosen to fit.
+//! A UDP socket shows no IP headers, so a [`TapLink`] makes them up. For packets sent, all fields are known. For packets
+//! received over IPv4, the identification is hidden. The file then has the identification that makes the ICRC right, if the
+//! receiver accepts it ([`rxe_core::wire::IdentTracker`]), else 0. So a wrong ICRC of a received packet in such a file means
+//! that the receiver dropped the packet. A right ICRC proves less than for a sent packet, because the identification was chosen
+//! to fit.
 
 use core::net::IpAddr;
 use std::borrow::Cow;

@@ -57,8 +57,8 @@ impl Trace {
                 writeln!(line, "{seconds:12.6} {done}{direction} {peer} {} B: {error}", payload.len())
             }
         };
-        // A full disk or a closed pipe loses lines, not packets. But a C program that does not ignore SIGPIPE is killed by a closed
-        // pipe, as it would be by output of its own.
+        // A full disk or a closed pipe loses lines, not packets. But a C program that does not ignore SIGPIPE is killed by a
+        // closed pipe, as it would be by output of its own.
         let _ = to.write_all(line.as_bytes());
     }
 }

@@ -36,7 +36,8 @@ impl Pattern {
         Self { layer, value: vec![0; len], mask: vec![0; len] }
     }
 
-    /// Adds a condition: the header's bytes from `at` on must be `value` under `mask`. Bytes beyond the header's end are ignored.
+    /// Adds a condition: the header's bytes from `at` on must be `value` under `mask`. Bytes beyond the header's end are
+    /// ignored.
     #[must_use]
     pub fn with(mut self, at: usize, value: &[u8], mask: &[u8]) -> Self {
         for (place, (value, mask)) in (at..self.value.len()).zip(value.iter().zip(mask)) {

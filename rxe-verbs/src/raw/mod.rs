@@ -1,10 +1,10 @@
-//! Raw packet queue pairs (IBV_QPT_RAW_PACKET): they send and receive whole Ethernet frames of a device's interface by a packet socket
-//! (`packet(7)`), which needs CAP_NET_RAW. As with an adapter, a queue pair receives the frames that match its flows, and none
-//! without flows. Unlike with an adapter, the system receives these frames, too. The system strips VLAN tags, so received frames
-//! have none.
+//! Raw packet queue pairs (IBV_QPT_RAW_PACKET): they send and receive whole Ethernet frames of a device's interface by a packet
+//! socket (`packet(7)`), which needs CAP_NET_RAW. As with an adapter, a queue pair receives the frames that match its flows,
+//! and none without flows. Unlike with an adapter, the system receives these frames, too. The system strips VLAN tags, so
+//! received frames have none.
 //!
-//! Each raw queue pair has a datagram queue pair (UD) that never sends. It holds the state, the number and the attributes that all
-//! queue pairs have.
+//! Each raw queue pair has a datagram queue pair (UD) that never sends. It holds the state, the number and the attributes that
+//! all queue pairs have.
 //!
 //! Read next: `flow` (which frames), `queue` (receive buffers), `spread` (several queues by a hash).
 
@@ -199,8 +199,8 @@ impl RawPackets {
         }
     }
 
-    /// Tells the raw half that the queue pair's state changed. Waiting receive buffers are flushed in the Error state, and forgotten in
-    /// the Reset state.
+    /// Tells the raw half that the queue pair's state changed. Waiting receive buffers are flushed in the Error state, and
+    /// forgotten in the Reset state.
     pub fn state_changed(&self) {
         if let Target::Own(own) = &self.shared.target {
             let state = match self.shared.qp.state() {

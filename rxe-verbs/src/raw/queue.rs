@@ -64,7 +64,8 @@ impl RawQueue {
         lock(&self.work).state
     }
 
-    /// Changes the state (ibv_modify_wq). Waiting buffers are flushed in Error, and forgotten in Reset. `qpn` is for the completions.
+    /// Changes the state (ibv_modify_wq). Waiting buffers are flushed in Error, and forgotten in Reset. `qpn` is for the
+    /// completions.
     pub fn set_state(&self, state: RawQueueState, qpn: Qpn) {
         let mut work = lock(&self.work);
         work.state = state;

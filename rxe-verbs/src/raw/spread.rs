@@ -34,8 +34,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Spreads frames over `queues` by the Toeplitz hash of `fields` (bits of the module [`fields`]) with this key. `None` if the
-    /// number of queues is not a power of two (0 is none), or the key is not 40 bytes long.
+    /// Spreads frames over `queues` by the Toeplitz hash of `fields` (bits of the module [`fields`]) with this key. `None` if
+    /// the number of queues is not a power of two (0 is none), or the key is not 40 bytes long.
     #[must_use]
     pub fn new(queues: Vec<Arc<RawQueue>>, key: Vec<u8>, fields: u64) -> Option<Self> {
         (queues.len().is_power_of_two() && key.len() == 40).then_some(Self { queues, key, fields })

@@ -162,8 +162,8 @@ impl<H: Head> Lane<H> {
     }
 
     fn chance(&mut self, millionths: u32) -> bool {
-        // The number's last three digits become the thousandths. So a seed gives the same faults for a chance in thousandths and for
-        // the same chance in millionths.
+        // The number's last three digits become the thousandths. So a seed gives the same faults for a chance in thousandths
+        // and for the same chance in millionths.
         let number = random(&mut self.random);
         let value = number % 1000 * 1000 + number / 1000 % 1000;
         value < u64::from(millionths) && self.chances
@@ -209,8 +209,8 @@ impl<H: Head> Lane<H> {
         self.release();
     }
 
-    /// Draws what chance decides for a packet of `len` bytes. This is done for each packet, even if a script acts instead, so that a
-    /// script does not change the faults of other packets.
+    /// Draws what chance decides for a packet of `len` bytes. This is done for each packet, even if a script acts instead, so
+    /// that a script does not change the faults of other packets.
     fn draw(&mut self, plan: &FaultPlan, len: usize) -> Chances {
         let lost = self.chance(plan.loss);
         let mut chances = Chances { lost, bit: None, copies: 1, shifts: [None; 2] };

@@ -1,8 +1,9 @@
-//! Simulates a bad network: loss, duplication, reordering, flipped bits, delay and a limited rate ([`FaultPlan`]). The same seed and
-//! the same packets give the same faults. A [`Script`] adds faults for single packets. A [`Trace`] logs each fault and its packet.
+//! Simulates a bad network: loss, duplication, reordering, flipped bits, delay and a limited rate ([`FaultPlan`]). The same
+//! seed and the same packets give the same faults. A [`Script`] adds faults for single packets. A [`Trace`] logs each fault and
+//! its packet.
 //!
-//! Read next: `plan` and `script` (what the user writes), `lane` (what happens to the packets of one direction), `rule` (which rule
-//! of a script a packet meets), `outage` (a port that goes down).
+//! Read next: `plan` and `script` (what the user writes), `lane` (what happens to the packets of one direction), `rule` (which
+//! rule of a script a packet meets), `outage` (a port that goes down).
 
 mod lane;
 mod outage;
@@ -30,8 +31,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest extra delay of a waiting packet while the application does not call the link: the alarm becomes readable so long after
-/// it was set.
+/// Longest extra delay of a waiting packet while the application does not call the link: the alarm becomes readable so long
+/// after it was set.
 const ALARM: Duration = Duration::from_micros(100);
 
 /// A link that disturbs the packets of another link.
@@ -63,8 +64,8 @@ struct Director {
 }
 
 impl Director {
-    /// What to do with a packet, and the text for the log. `None` means that the script has no rule for the packet and the port is
-    /// up, so chance decides.
+    /// What to do with a packet, and the text for the log. `None` means that the script has no rule for the packet and the port
+    /// is up, so chance decides.
     fn order<H: Head>(
         &mut self,
         lane: &mut Lane<H>,

@@ -25,7 +25,7 @@ pub struct FaultPlan {
     pub reorder: u32,
     /// Packets with one bit flipped.
     pub corrupt: u32,
-    /// Additional delay of each packet, at most 60 s.
+    /// Additional delay of each packet.
     pub delay: Duration,
     /// Rate limit in bits per second, counting 46 bytes of lower layers for each packet; 0 for no limit. A packet is lost if it
     /// would wait for longer than 1 MiB takes at this rate.

@@ -45,7 +45,7 @@ impl Player {
             }
             *fitting += 1;
             let is_it = rule.which.contains(fitting) && *fitting % rule.every == 0 && *acted < rule.times;
-            // The random number is drawn even if an earlier rule applies, so that rules do not change each other's random numbers.
+            // The random number is drawn even if it is not used, so that rules do not change each other's random numbers.
             let happens = rule.chance == WHOLE || chance() % u64::from(WHOLE) < u64::from(rule.chance);
             if is_it && happens && found.is_none() {
                 *acted += 1;
@@ -94,8 +94,8 @@ fn cm_message(packet: &Packet<'_>) -> Option<u16> {
     header.is_cm().then_some(header.attribute)
 }
 
-/// Changes an acknowledgement's syndrome and adapts its ICRC. CRCs are linear, so the change of the ICRC depends only on the changed
-/// bits. The headers in front of the packet do not matter. A wrong ICRC stays wrong.
+/// Changes an acknowledgement's syndrome and adapts its ICRC. CRCs are linear, so the change of the ICRC depends only on the
+/// changed bits. The headers in front of the packet do not matter. A wrong ICRC stays wrong.
 pub(super) fn turn(bytes: &mut [u8], syndrome: Syndrome) {
     /// Where the syndrome is: the first byte behind the BTH.
     const SYNDROME: usize = 12;

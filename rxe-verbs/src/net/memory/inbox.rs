@@ -1,12 +1,13 @@
-//! An inbox: shared memory in which other processes of the host leave batches of packets for one process. Each sender has a lane.
+//! An inbox: shared memory in which other processes of the host leave batches of packets for one process. Each sender has a
+//! lane.
 //!
-//! A lane is a ring with one writer and one reader, so neither waits for the other. A writer announces a record by moving [`TAIL`].
-//! If the writer dies before that, the reader never sees the record. The reader trusts nothing in the memory: it checks all lengths,
-//! and copies the bytes out before it looks at them.
+//! A lane is a ring with one writer and one reader, so neither waits for the other. A writer announces a record by moving
+//! [`TAIL`]. If the writer dies before that, the reader never sees the record. The reader trusts nothing in the memory: it
+//! checks all lengths, and copies the bytes out before it looks at them.
 //!
-//! Layout, in words of 64 bits: first a page with [`CLOSED`], [`RAISED`], [`DROPS`] and a mark for each lane that may have records
-//! ([`MARKS`]). Then the lanes follow, each a page with [`TAIL`] and [`HEAD`], and the ring. A record is [`RECORD`] words that
-//! describe a batch, then the batch's bytes. A record never wraps around the end of the ring.
+//! Layout, in words of 64 bits: first a page with [`CLOSED`], [`RAISED`], [`DROPS`] and a mark for each lane that may have
+//! records ([`MARKS`]). Then the lanes follow, each a page with [`TAIL`] and [`HEAD`], and the ring. A record is [`RECORD`]
+//! words that describe a batch, then the batch's bytes. A record never wraps around the end of the ring.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::io;
@@ -59,8 +60,8 @@ const HEAD: usize = 8;
 const RECORD: usize = 8;
 /// A length with this value means that the next record is at the beginning of the ring.
 const SKIP: u32 = u32::MAX;
-/// Every this many calls of [`Inbox::take`] that find nothing, the descriptor is cleared. A writer that is stopped between marking its
-/// lane and raising the descriptor may raise the descriptor long after its batch was read.
+/// Every this many calls of [`Inbox::take`] that find nothing, the descriptor is cleared. A writer that is stopped between
+/// marking its lane and raising the descriptor may raise the descriptor long after its batch was read.
 const SETTLE_EVERY: u32 = 64;
 
 /// The descriptors by which an inbox is passed to other processes.
@@ -167,7 +168,8 @@ impl Inbox {
         into.len() - before
     }
 
-    /// Clears the descriptor after all lanes were read. If a writer has marked its lane meanwhile, the descriptor is raised again.
+    /// Clears the descriptor after all lanes were read. If a writer has marked its lane meanwhile, the descriptor is raised
+    /// again.
     fn settle(&self) {
         let words = self.words.words();
         words[RAISED].store(0, Ordering::SeqCst);
@@ -235,8 +237,8 @@ fn take_lane(inbox: &SharedWords, start: usize, into: &mut RecvBatch) -> bool {
     all
 }
 
-/// Measures the record at the beginning of `ring`: the bytes of its batch (`None` for [`SKIP`]), and the words to the next record.
-/// Returns `None` if the record is not within the ring and the `announced` words.
+/// Measures the record at the beginning of `ring`: the bytes of its batch (`None` for [`SKIP`]), and the words to the next
+/// record. Returns `None` if the record is not within the ring and the `announced` words.
 fn measure(ring: &[AtomicU64], announced: u64) -> Option<(Option<usize>, usize)> {
     let len = ring[0].load(Ordering::Relaxed) as u32;
     let (len, words) = match len {

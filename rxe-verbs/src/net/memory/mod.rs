@@ -1,10 +1,10 @@
 //! A link of UDP sockets that uses shared memory between processes of the same host service.
 //!
-//! The packets are the same as on a network, with their ICRCs. But a process needs no system call to send them, except the one that
-//! wakes its peer. A capture of an interface does not show them; rxe's own captures do ([`TapLink`](super::TapLink)).
+//! The packets are the same as on a network, with their ICRCs. But a process needs no system call to send them, except the one
+//! that wakes its peer. A capture of an interface does not show them; rxe's own captures do ([`TapLink`](super::TapLink)).
 //!
-//! All processes of a host service belong to one user, who can read the memory of all of them anyway. So the shared memory gives no
-//! process new rights. Packets from it are checked like packets from the network.
+//! All processes of a host service belong to one user, who can read the memory of all of them anyway. So the shared memory
+//! gives no process new rights. Packets from it are checked like packets from the network.
 //!
 //! Read next: `ways` (which processes are reachable), then `inbox` (the shared memory).
 

@@ -45,9 +45,9 @@ impl Ways {
         Ok(Self { slot, neighbours: Mutex::new(Neighbours::new()?), known, sent, received })
     }
 
-    /// Whether the caller has to ask the host service for the inbox of the process with `slot`. A queue pair at `src` is about to
-    /// connect to that process at `dst`. False if `dst` is not this host, or if there is a lane whose reader lives. A lane whose
-    /// reader is gone is removed.
+    /// Whether the caller has to ask the host service for the inbox of the process with `slot`. A queue pair at `src` is about
+    /// to connect to that process at `dst`. False if `dst` is not this host, or if there is a lane whose reader lives. A lane
+    /// whose reader is gone is removed.
     pub(crate) fn lacks(&self, (src, dst): (IpAddr, IpAddr), slot: u8) -> bool {
         // The kernel is asked each time, because an address may move to another host.
         let is_here = lock(&self.neighbours).hop(src, dst, 0, None).is_ok_and(|hop| hop.local);

@@ -1,5 +1,5 @@
-//! BPF filters for the sockets of a raw link: they accept the packets for this process. Each process accepts the queue pairs of its
-//! own slot, as the steering program does for UDP sockets ([`crate::net::steer`]).
+//! BPF filters for the sockets of a raw link: they accept the packets for this process. Each process accepts the queue pairs of
+//! its own slot, as the steering program does for UDP sockets ([`crate::net::steer`]).
 
 use super::frame::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_ROCE_V1, IPV4, IPV6, UDP, octets};
 use core::net::IpAddr;
@@ -80,9 +80,9 @@ pub(super) fn of_frames(ethertype: u16, wanted: Wanted) -> Vec<Instruction> {
 }
 
 /// The filter of a port-4791 socket beside a raw link. With `shared` it accepts what the host service and its steering need:
-/// packets to queue pair 1, to groups, and steering probes. With `slot` it accepts all packets for the process of that slot. Else
-/// it accepts nothing; the socket then only keeps the kernel from telling peers that the port is closed. The filter of a UDP
-/// socket sees packets from their UDP header on.
+/// packets to queue pair 1, to groups, and steering probes. With `slot` it accepts all packets for the process of that slot.
+/// Else it accepts nothing; the socket then only keeps the kernel from telling peers that the port is closed. The filter of a
+/// UDP socket sees packets from their UDP header on.
 pub(super) fn of_port(shared: bool, slot: Option<u8>) -> Vec<Instruction> {
     let bth = UDP as u32;
     let mut program = Vec::new();

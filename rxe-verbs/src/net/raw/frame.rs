@@ -1,5 +1,5 @@
-//! Writes and reads the headers in front of a packet on Ethernet. Nothing here makes system calls. Reading accepts any bytes: the
-//! result is a run of packets or the reason why the frame is unusable.
+//! Writes and reads the headers in front of a packet on Ethernet. Nothing here makes system calls. Reading accepts any bytes:
+//! the result is a run of packets or the reason why the frame is unusable.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ops::Range;
@@ -62,16 +62,17 @@ impl Head {
         vnet: bool,
     ) -> Self {
         let mut head = Self::new();
-        // Over IPv4 a single packet has no UDP checksum, as with all RoCE peers. IPv6 requires a checksum (RFC 8200, 8.1), so the kernel
-        // completes it (`unsummed`). Without `vnet` the kernel cannot, and the checksum is left out; peers accept that.
+        // Over IPv4 a single packet has no UDP checksum, as with all RoCE peers. IPv6 requires a checksum (RFC 8200, 8.1), so
+        // the kernel completes it (`unsummed`). Without `vnet` the kernel cannot, and the checksum is left out; peers accept
+        // that.
         let unsummed = vnet && batch.encapsulation == Encapsulation::V2 && batch.dst.is_ipv6();
         if vnet {
             let v1 = batch.encapsulation == Encapsulation::V1;
             let udp = (ETHERNET + if batch.dst.is_ipv4() && !v1 { IPV4 } else { IPV6 }) as u16;
             let heads = udp + if v1 { 0 } else { UDP as u16 };
-            // `heads` is how many bytes the kernel puts into the linear part of its buffer. A single packet goes there as a whole:
-            // with a packet larger than a page, separate pages take the kernel and the filters as long again. Of a batch only the
-            // bytes that filters read go there.
+            // `heads` is how many bytes the kernel puts into the linear part of its buffer. A single packet goes there as a
+            // whole: with a packet larger than a page, separate pages take the kernel and the filters as long again. Of a batch
+            // only the bytes that filters read go there.
             let heads = heads + if segment.is_some() { BTH_LEN } else { payload } as u16;
             let unsummed = (unsummed || segment.is_some()).then_some(udp);
             head.push(&Vnet { heads, unsummed, segment: segment.unwrap_or(0) }.emit());
@@ -215,8 +216,8 @@ pub(super) fn complete_udp(frame: &mut [u8]) {
     frame[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Replaces `frame` by a RoCEv2 frame for a packet whose headers are hidden. The MAC addresses are zero; all checksums are right.
-/// Returns false if the address families differ or the packet is too long for IP.
+/// Replaces `frame` by a RoCEv2 frame for a packet whose headers are hidden. The MAC addresses are zero; all checksums are
+/// right. Returns false if the address families differ or the packet is too long for IP.
 pub(in crate::net) fn make_up(record: &Record<'_>, frame: &mut Vec<u8>) -> bool {
     let headers = UDP + if record.src.is_ipv4() { IPV4 } else { 0 };
     let payload = record.payload.len();
@@ -240,8 +241,8 @@ pub(in crate::net) fn make_up(record: &Record<'_>, frame: &mut Vec<u8>) -> bool 
     true
 }
 
-/// Reads a frame of packets with `segment` bytes each. With `segment` 0 the frame is one packet of at most `largest` bytes. Bytes
-/// beyond the length in the headers are Ethernet padding and are left out.
+/// Reads a frame of packets with `segment` bytes each. With `segment` 0 the frame is one packet of at most `largest` bytes.
+/// Bytes beyond the length in the headers are Ethernet padding and are left out.
 pub(super) fn read(frame: &[u8], segment: usize, largest: usize) -> Result<Read, Unusable> {
     let (mut run, place) = match u16_at(frame, 12)? {
         ETHERTYPE_IPV4 => read_ipv4(frame, ETHERNET)?,

@@ -1,10 +1,10 @@
 //! The link of raw Ethernet frames. Its packet sockets carry RoCEv1 and RoCEv2 and show every header. They need CAP_NET_RAW.
 //!
 //! Each process has its own packet sockets. Their filter accepts the frames of the process's slot, so several processes and the
-//! system's own traffic share the interfaces. The link also has sockets bound to port 4791. Without them the kernel would answer
-//! RoCEv2 packets with ICMP "port unreachable". Their filter drops the packets that arrive as frames. Two kinds of packets still
-//! arrive by port 4791. Where the host service hands out slots, the service has to see connection requests. And where the kernel
-//! cannot deliver merged frames to packet sockets, all of RoCEv2 arrives by the port (see [`receive`]).
+//! system's own traffic share the interfaces. The link also has sockets bound to port 4791. Without them the kernel would
+//! answer RoCEv2 packets with ICMP "port unreachable". Their filter drops the packets that arrive as frames. Two kinds of
+//! packets still arrive by port 4791. Where the host service hands out slots, the service has to see connection requests. And
+//! where the kernel cannot deliver merged frames to packet sockets, all of RoCEv2 arrives by the port (see [`receive`]).
 //!
 //! Frames leave through the interface's queue like all other frames. The kernel segments batches (PACKET_VNET_HDR, Linux 6.2),
 //! or this module writes a head for each packet. Received packets are not copied out of the receive buffers. RoCEv2 packets to
@@ -288,8 +288,8 @@ impl RawLink {
         result
     }
 
-    /// Joins or leaves a group on the socket of port 4791. RoCEv1's groups are all IPv6 addresses. Where the port has no socket of
-    /// the group's family, the packet socket asks the interface for the frames of the group's MAC address.
+    /// Joins or leaves a group on the socket of port 4791. RoCEv1's groups are all IPv6 addresses. Where the port has no socket
+    /// of the group's family, the packet socket asks the interface for the frames of the group's MAC address.
     fn change_member(
         &mut self,
         group: IpAddr,
@@ -361,7 +361,8 @@ impl Link for RawLink {
     }
 
     fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        // The kernel announces the membership to the network and the interface. The socket filter accepts packets to all groups.
+        // The kernel announces the membership to the network and the interface. The socket filter accepts packets to all
+        // groups.
         self.change_member(group, ifindex, true, UdpLink::join)
     }
 

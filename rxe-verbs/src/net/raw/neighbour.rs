@@ -1,7 +1,7 @@
-//! Finds where a frame goes: the interface by the kernel's routing table, the MAC address by its neighbour table (`rtnetlink(7)`).
-//! This module sends no ARP or neighbour solicitations. Where the table has no entry, it sends a datagram to the discard port,
-//! which makes the kernel look for the neighbour. All requests use sockets that were opened with the link, because a sending
-//! thread may be in another network namespace.
+//! Finds where a frame goes: the interface by the kernel's routing table, the MAC address by its neighbour table
+//! (`rtnetlink(7)`). This module sends no ARP or neighbour solicitations. Where the table has no entry, it sends a datagram to
+//! the discard port, which makes the kernel look for the neighbour. All requests use sockets that were opened with the link,
+//! because a sending thread may be in another network namespace.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::HashMap;
@@ -132,8 +132,8 @@ impl Neighbours {
     /// The next station on the way from `src` to `dst`, by interface `ifindex` unless that is 0. `port` is a UDP socket for the
     /// datagram that makes the kernel look for the neighbour.
     ///
-    /// A search lasts until the kernel gives up. Then this returns an error. The next search begins [`FRESH`] after the start of
-    /// the last one at the earliest.
+    /// A search lasts until the kernel gives up. Then this returns an error. The next search begins [`FRESH`] after the start
+    /// of the last one at the earliest.
     pub(in crate::net) fn hop(
         &mut self,
         src: IpAddr,
@@ -197,8 +197,8 @@ impl Neighbours {
         mac
     }
 
-    /// An error that names the interface, if the interface of the entry `before` is down. The routes of such an interface are gone,
-    /// so the kernel itself only says that there is no route.
+    /// An error that names the interface, if the interface of the entry `before` is down. The routes of such an interface are
+    /// gone, so the kernel itself only says that there is no route.
     fn is_down(&self, before: Option<Entry>) -> Option<io::Error> {
         interface(self.netlink.as_fd(), before?.ifindex).ok().and_then(|interface| interface.check_up().err())
     }

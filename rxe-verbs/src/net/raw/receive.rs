@@ -1,10 +1,10 @@
 //! Receiving by packet sockets, and for RoCEv2 sometimes by the sockets of port 4791.
 //!
-//! Linux before 6.2 cannot tell a packet socket how to segment a frame of several packets, and drops the frame. (Such a frame comes
-//! from a sender on the same host that left segmentation to the kernel, or from an interface that merges packets.) The sockets of
-//! port 4791 receive these packets, merged or one by one as their options say. So from the first such frame on, they deliver
-//! all of RoCEv2. Taking only the merged packets from them would reorder packets. It would also be wrong where the
-//! UDP socket merges nothing.
+//! Linux before 6.2 cannot tell a packet socket how to segment a frame of several packets, and drops the frame. (Such a frame
+//! comes from a sender on the same host that left segmentation to the kernel, or from an interface that merges packets.) The
+//! sockets of port 4791 receive these packets, merged or one by one as their options say. So from the first such frame on, they
+//! deliver all of RoCEv2. Taking only the merged packets from them would reorder packets. It would also be wrong where the UDP
+//! socket merges nothing.
 
 use std::io;
 use std::os::fd::AsFd;

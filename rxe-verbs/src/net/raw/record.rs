@@ -1,5 +1,5 @@
-//! Recording a raw link's frames as they are on the wire. Where the kernel segments a batch, the capture has each packet. It also has
-//! the checksums that the kernel completes.
+//! Recording a raw link's frames as they are on the wire. Where the kernel segments a batch, the capture has each packet. It
+//! also has the checksums that the kernel completes.
 
 use core::ops::Range;
 

@@ -1,5 +1,5 @@
-//! Batches that wait while the kernel looks for a neighbour's MAC address. The kernel queues packets of ordinary sockets in the same
-//! way (`arp(7)`, unres_qlen_bytes). Batches to other destinations do not wait.
+//! Batches that wait while the kernel looks for a neighbour's MAC address. The kernel queues packets of ordinary sockets in the
+//! same way (`arp(7)`, unres_qlen_bytes). Batches to other destinations do not wait.
 
 use core::net::IpAddr;
 use std::{
@@ -73,8 +73,8 @@ impl Waiting {
         Ok(())
     }
 
-    /// Takes all waiting batches, oldest first. The caller tries them, and adds again those that still have to wait. The alarm is
-    /// off until then.
+    /// Takes all waiting batches, oldest first. The caller tries them, and adds again those that still have to wait. The alarm
+    /// is off until then.
     pub(super) fn take(&mut self) -> VecDeque<(Transmit, Vec<u8>)> {
         self.alarm.clear();
         (self.bytes, self.tried) = (0, Instant::now());

@@ -1,8 +1,8 @@
 //! The link of ordinary UDP sockets.
 //!
 //! For each address family, one socket is bound to port 4791 and receives. A small pool of sockets on other ports sends. No
-//! socket is ever connected: the kernel gives packets of a connected socket IP identifications that the sender cannot know, and a
-//! connected socket leaves the reuseport group.
+//! socket is ever connected: the kernel gives packets of a connected socket IP identifications that the sender cannot know, and
+//! a connected socket leaves the reuseport group.
 //!
 //! Read next: `open` (making the sockets), `send`, `receive`.
 

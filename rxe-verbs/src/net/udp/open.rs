@@ -85,8 +85,8 @@ fn bind(address: IpAddr, config: &UdpConfig) -> Result<Option<Socket>, OpenError
     Ok(Some(socket))
 }
 
-/// Binds a socket, and tries again for a while if the port is taken. A child that another thread starts holds copies of sockets that
-/// this process has closed, from `fork` to `exec`.
+/// Binds a socket, and tries again for a while if the port is taken. A child that another thread starts holds copies of sockets
+/// that this process has closed, from `fork` to `exec`.
 fn bind_patiently(socket: &Socket, name: &SockAddr) -> io::Result<()> {
     let mut tries = BIND_TRIES;
     loop {
@@ -120,8 +120,8 @@ pub(super) struct Sender {
     pub(super) marked: [u8; 2],
 }
 
-/// Makes the sending sockets. They are unconnected, and drop all arrivals. If ports are scarce, there are fewer than asked for, or
-/// none.
+/// Makes the sending sockets. They are unconnected, and drop all arrivals. If ports are scarce, there are fewer than asked for,
+/// or none.
 pub(super) fn senders(config: &UdpConfig, v4: bool, v6: bool) -> Result<Vec<Sender>, OpenError> {
     let v4 = v4.then(|| config.v4.unwrap_or(Ipv4Addr::UNSPECIFIED));
     let v6 = v6.then(|| config.v6.unwrap_or(Ipv6Addr::UNSPECIFIED));
@@ -145,8 +145,8 @@ pub(super) fn senders(config: &UdpConfig, v4: bool, v6: bool) -> Result<Vec<Send
     Ok(senders)
 }
 
-/// A socket on `port`. The outer `None` means that the port is taken, the inner `None` that the family is not wanted or the system
-/// lacks it.
+/// A socket on `port`. The outer `None` means that the port is taken, the inner `None` that the family is not wanted or the
+/// system lacks it.
 fn sender_socket(
     address: Option<IpAddr>,
     port: u16,

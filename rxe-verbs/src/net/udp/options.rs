@@ -1,5 +1,5 @@
-//! The options of the link's sockets. Correct packets depend on some of them: if the system lacks one, opening the link fails. The
-//! others are abilities that the link uses if the system has them.
+//! The options of the link's sockets. Correct packets depend on some of them: if the system lacks one, opening the link fails.
+//! The others are abilities that the link uses if the system has them.
 
 use core::net::IpAddr;
 use std::io;
@@ -35,21 +35,23 @@ pub(super) fn create(address: IpAddr) -> Result<Option<Socket>, OpenError> {
     };
     let fd = socket.as_fd();
     if address.is_ipv4() {
-        // IP_PMTUDISC_PROBE sets DF like IP_PMTUDISC_DO. But with PROBE, a forged ICMP message cannot make the kernel refuse packets.
+        // IP_PMTUDISC_PROBE sets DF like IP_PMTUDISC_DO. But with PROBE, a forged ICMP message cannot make the kernel refuse
+        // packets.
         let probe = libc::IP_PMTUDISC_PROBE;
         needed(set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe), "IP_PMTUDISC_PROBE")?;
     } else {
         needed(socket.set_only_v6(true), "IPV6_V6ONLY")?;
         let probe = libc::IPV6_PMTUDISC_PROBE;
         needed(set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe), "IPV6_PMTUDISC_PROBE")?;
-        // The ICRC masks the flow label, so packets are correct even if a kernel without this option sends another label than 0.
+        // The ICRC masks the flow label, so packets are correct even if a kernel without this option sends another label than
+        // 0.
         let _ = set_option(fd, libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0);
     }
     Ok(Some(socket))
 }
 
-/// Sets the receive options of a port-4791 socket that will be bound to `address`: control messages with the headers' fields, and
-/// acceptance of packets without a UDP checksum.
+/// Sets the receive options of a port-4791 socket that will be bound to `address`: control messages with the headers' fields,
+/// and acceptance of packets without a UDP checksum.
 pub(super) fn prepare_receive(socket: &Socket, address: IpAddr) -> Result<(), OpenError> {
     let fd = socket.as_fd();
     if address.is_ipv4() {

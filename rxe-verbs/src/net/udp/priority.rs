@@ -1,9 +1,9 @@
 //! Priorities: a packet's class in the system's own queues (`tc`, VLAN tags). Switches look at the DSCP instead.
 //!
-//! The system derives a priority from the TOS by a rule that is older than DSCP and ignores its class selectors. So the link sets
-//! the priority DSCP / 8 itself, as switches do. Since Linux 6.14 the priority is a control message of each batch. Before, a socket
-//! has one priority, and a TOS in a control message overrides it. So there both the TOS and the priority are options of the socket,
-//! which are set whenever the next batch has another TOS. Packets without a DSCP get no priority.
+//! The system derives a priority from the TOS by a rule that is older than DSCP and ignores its class selectors. So the link
+//! sets the priority DSCP / 8 itself, as switches do. Since Linux 6.14 the priority is a control message of each batch. Before,
+//! a socket has one priority, and a TOS in a control message overrides it. So there both the TOS and the priority are options
+//! of the socket, which are set whenever the next batch has another TOS. Packets without a DSCP get no priority.
 
 use crate::sys::{
     control::Control,
@@ -30,8 +30,8 @@ pub(super) enum Priorities {
 }
 
 impl Priorities {
-    /// Finds out what the system supports by a packet that cannot leave: a broadcast. The system checks the control messages, and
-    /// then refuses the broadcast because the socket lacks SO_BROADCAST.
+    /// Finds out what the system supports by a packet that cannot leave: a broadcast. The system checks the control messages,
+    /// and then refuses the broadcast because the socket lacks SO_BROADCAST.
     pub(super) fn find(messages: bool) -> Self {
         let Ok(socket) = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)) else {
             return Self::Option(UNPRIVILEGED);
@@ -49,8 +49,8 @@ impl Priorities {
         if messages && knows { Self::Message(most) } else { Self::Option(most) }
     }
 
-    /// Sets the TOS and priority of a batch, by control messages or by options of the socket. `marked` is the TOS that the socket
-    /// has as an option.
+    /// Sets the TOS and priority of a batch, by control messages or by options of the socket. `marked` is the TOS that the
+    /// socket has as an option.
     pub(super) fn say(
         self,
         tos: u8,

@@ -29,8 +29,8 @@ impl Family {
     }
 }
 
-/// The control messages of a batch from a socket bound to `bound`, without TOS and priority. There are only messages that change what
-/// the system would do anyway: each message costs time, and more than one cost the system an allocation.
+/// The control messages of a batch from a socket bound to `bound`, without TOS and priority. There are only messages that
+/// change what the system would do anyway: each message costs time, and more than one cost the system an allocation.
 fn control(batch: &Transmit, bound: IpAddr) -> Control {
     let mut control = Control::new();
     let elsewhere = batch.src != bound || batch.ifindex != 0;
@@ -127,8 +127,8 @@ impl UdpLink {
         }
         if !family.segments(batch.dst, batch.ifindex) {
             let Err(error) = prepared.many() else { return Ok(()) };
-            // Either a packet filter refused the packets, or a sandbox forbids the call. A packet sent by itself shows which: if it
-            // leaves, the call is forbidden.
+            // Either a packet filter refused the packets, or a sandbox forbids the call. A packet sent by itself shows which:
+            // if it leaves, the call is forbidden.
             if !error.is_forbidden() {
                 return Err(error);
             }
