@@ -1,16 +1,19 @@
-//! The background thread of a shard: makes progress while the application does not.
+//! The background thread of a shard: takes turns while the application takes none.
 //!
-//! It listens to the sockets unless somebody else does; two threads that wait for the same socket double the latency:
+//! It waits for packets (**listens**) only if no thread of the application does: two threads that wait for the same socket
+//! double the latency. It is in one of three states while it sleeps (`shard::mode`):
 //!
-//! * While a thread of the application waits for packets inside the library, only deadlines are left to this one. That
-//!   thread sets an alarm when it has what it waited for, so that somebody looks in if it does not come back; mostly it is
-//!   back before that.
-//! * While the application polls, or is woken by arrivals itself ([`super::lookout`]), this thread **ticks**: it comes once a
-//!   millisecond and sees, without the lock, whether the application has been there since the last time. If it has, and has
-//!   left nothing undone, the thread sleeps on. If it has not, the thread takes a turn and listens. So an application that goes away
-//!   without a word is missed for a millisecond at most, once. One that does so again and again is not left alone with packets any
-//!   more, for a while ([`super::absence`]); one that polls now and then and sleeps in between is not while it sleeps.
-//! * Else it listens: it sleeps until packets arrive or a deadline passes. An application that does nothing costs nothing.
+//! * **Resting**: a thread of the application waits for packets inside the library. This thread then wakes for deadlines only.
+//!   When the application's thread has its event, it sets an alarm for this thread, which then takes over if the application
+//!   does not come back. Mostly the application is back before the alarm.
+//! * **Ticking**: the application polls, or packets wake it by a descriptor ([`super::lookout`]). Once a millisecond this thread
+//!   looks, without the lock, whether the application has polled since the last tick. If it has, and has left nothing undone,
+//!   this thread sleeps on. If it has not, this thread takes a turn and listens. So packets for an application that goes away
+//!   without notice wait a millisecond at most, once. If an application is absent again and again, this thread listens
+//!   for a while even though the application polls ([`super::absence`]). If it polls now and then and sleeps in between, this
+//!   thread takes the packets that arrive while it sleeps.
+//! * **Listening**: in all other cases. The thread sleeps until packets arrive or a deadline passes, so an application that does
+//!   nothing costs nothing.
 
 use super::{
     absence::Absence,
@@ -30,11 +33,11 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// How often it looks in while the application polls, where it takes little to do so.
+/// Time between two ticks. [`Pace`] makes it longer where waking this thread takes much processor time.
 pub(super) const TICK: Duration = Duration::from_millis(1);
-/// For so long packets lie there while the application is on its way to them.
+/// How long a tick leaves arrived packets to an application that polls, before this thread takes them.
 const GRACE: Duration = Duration::from_micros(100);
-/// Turns in a row after a tick: what arrived meanwhile takes more than one.
+/// Most turns in a row after a tick: what has arrived since the last one can take several.
 const TURNS: u32 = 16;
 
 /// Starts the thread.
@@ -66,11 +69,11 @@ struct Engine<'a> {
     network: &'a Network,
     wait: &'a WaitPolicy,
     pace: Pace,
-    /// The application's polls as they were last seen.
+    /// `Shard::polls` when the current period began ([`Self::begin_period`]).
     polls: u64,
-    /// Whether the application has looked at packets that woke it, when that was last to be expected.
+    /// False after a tick without polls that found packets: the application did not take them. Polling sets it again.
     trusted: bool,
-    /// Whether it polls, and is not there for packets all the same.
+    /// Detects an application that polls and leaves packets unread all the same.
     absence: Absence,
 }
 
@@ -90,18 +93,19 @@ impl Engine<'_> {
                 self.listen();
             }
         }
-        // Acknowledgements owed leave before the socket is closed.
+        // Owed acknowledgements leave before the socket is closed.
         self.shard.turn_then(Who::Idle, drop);
     }
 
-    /// Whether the application polls: it has since [`Self::begin_period`], and has not said that it will sleep.
+    /// Whether the application has polled since [`Self::begin_period`], and has not announced since that it will sleep
+    /// (`Shard::expect_sleep`).
     fn is_polled(&self) -> bool {
         let polls = self.shard.polls.load(Ordering::SeqCst);
         polls != self.polls && polls != self.shard.given_up.load(Ordering::SeqCst)
     }
 
-    /// Whether the thread that polled last sleeps in a call that is not the library's: what arrives would lie there until it comes
-    /// back, and taking it disturbs nobody.
+    /// Whether the thread that polled last sleeps. Packets would then wait until it wakes, so this thread may take them without
+    /// disturbing it. Always false while arrivals wake the application (the lookout).
     fn poller_sleeps(&self) -> bool {
         let poller = self.shard.poller.load(Ordering::Relaxed);
         poller != 0 && !self.shard.is_lookout() && is_asleep(poller)
@@ -112,18 +116,18 @@ impl Engine<'_> {
         self.watch_poller();
     }
 
-    /// From now on it is noted whether the thread that polled last runs.
+    /// Has [`Absence`] observe from now on whether the thread that polled last runs.
     fn watch_poller(&mut self) {
         self.absence.watch(self.shard.poller.load(Ordering::Relaxed));
     }
 
-    /// The application looks for packets: this thread comes now and then, until it finds that nobody else has.
+    /// Ticks while the application looks for packets by itself. Returns when it does not, or when it leaves packets unread.
     fn tick(&mut self) {
         let shard = self.shard;
         loop {
             shard.mode.store(mode::TICKING, Ordering::SeqCst);
             self.begin_period();
-            // Whoever is about to sleep sees the mode, or we see him.
+            // Either the thread that is about to sleep sees the mode, or this thread sees `given_up`.
             if self.polls == shard.given_up.load(Ordering::SeqCst) && !shard.is_lookout() {
                 break;
             }
@@ -133,7 +137,7 @@ impl Engine<'_> {
             let is_waited_for = shard.waiters.load(Ordering::SeqCst) > 0;
             let polled = self.is_polled();
             if shard.stop.load(Ordering::Acquire) || is_waited_for {
-                // What has come for a thread that waits is his.
+                // A thread that waits for packets takes them itself.
                 break;
             }
             if polled {
@@ -143,7 +147,7 @@ impl Engine<'_> {
                     continue;
                 }
             }
-            // Before it is woken by what is found.
+            // Reported before `catch_up`, whose events may wake the application.
             let is_lookout = shard.is_lookout();
             if is_lookout && self.has_arrivals() {
                 shard.miss_lookout();
@@ -160,8 +164,8 @@ impl Engine<'_> {
         shard.mode.store(mode::AWAKE, Ordering::SeqCst);
     }
 
-    /// Whether the application, which has been there since the last tick, has left something undone and does not come back
-    /// for it. Found out without the lock, which it may be about to take.
+    /// Whether the application, which has polled since the last tick, has left packets or a deadline, and does not poll again
+    /// within [`GRACE`]. Takes no lock, because the application may be about to take it.
     fn is_left_alone(&mut self) -> bool {
         let shard = self.shard;
         let polls = shard.polls.load(Ordering::SeqCst);
@@ -177,7 +181,7 @@ impl Engine<'_> {
         poll::wait(&[self.shard.arrivals()], Some(Duration::ZERO)).is_ok_and(|ready| ready != 0)
     }
 
-    /// Turns until there is nothing left to do; whether packets had been lying there.
+    /// Takes turns until nothing is left to do, at most [`TURNS`]. Returns whether packets had arrived.
     fn catch_up(&self) -> bool {
         let mut found = false;
         for _ in 0..TURNS {
@@ -190,27 +194,29 @@ impl Engine<'_> {
         found
     }
 
-    /// A thread of the application waits for packets: only deadlines are left to us.
+    /// Sleeps until a deadline while a thread of the application waits for packets.
     fn rest(&self) {
         let shard = self.shard;
         let timeout = announce(shard, mode::RESTING, Who::Resting);
-        // Whoever stops waiting now sees the mode, or we see that he has.
+        // Either the thread that stops waiting sees the mode, or this thread sees that `waiters` has fallen.
         if shard.waiters.load(Ordering::SeqCst) > 0 {
             sleep(shard, self.network, false, timeout);
         }
         shard.mode.store(mode::AWAKE, Ordering::SeqCst);
     }
 
-    /// Nobody else makes progress: turns while there is something to do and a moment longer, then sleep.
+    /// Takes turns while there is something to do and a moment longer, then sleeps until packets arrive or a deadline passes.
+    /// If packets wake it and the application turns out to look for packets itself, it ticks.
     fn listen(&mut self) {
         let shard = self.shard;
         let mut look = self.wait.look();
-        // Who polls looks for himself, and who runs while he does not needs the processor.
+        // No turns here if the application polls, because it receives by itself. None either if it is absent: its thread
+        // computes and needs the processor.
         let is_absent = self.absence.lasts();
         while !is_absent && !self.is_polled() && look.goes_on(|_| false) {
             let turn = shard.try_turn(Who::Idle);
             if turn.is_some_and(|turn| turn.told) {
-                // The program has been woken, and is not to wait for the lock.
+                // An event has woken the program. It must not wait for the lock.
                 break;
             }
             let busy = turn.is_some_and(|turn| turn.busy);
@@ -230,7 +236,7 @@ impl Engine<'_> {
         shard.mode.store(mode::AWAKE, Ordering::SeqCst);
         let is_lookout = shard.is_lookout();
         if woken == Woken::ByPackets && !is_absent && (self.is_polled() || is_lookout && self.trusted) {
-            // They are somebody else's, who polls or was woken by them, too.
+            // The packets are for the application, which polls, or which they have woken as well.
             if self.poller_sleeps() {
                 self.begin_period();
             } else {
@@ -240,8 +246,8 @@ impl Engine<'_> {
     }
 }
 
-/// A last turn before sleeping. Mode and deadline are made known under the lock, so that whoever brings about an earlier
-/// deadline afterwards knows that he has to wake us.
+/// Takes a last turn before sleeping, and gives how long to sleep. Mode and deadline are published under the lock. So a thread
+/// that causes an earlier deadline afterwards knows that it has to wake this one (`Shard::warn`).
 fn announce(shard: &Shard, mode: u8, who: Who) -> Option<Duration> {
     shard.turn_then(who, |turn| {
         let deadline = turn.deadline.map_or(u64::MAX, Instant::nanos);
@@ -249,7 +255,7 @@ fn announce(shard: &Shard, mode: u8, who: Who) -> Option<Duration> {
         shard.mode.store(mode, Ordering::SeqCst);
         let until = turn.deadline.map(|deadline| deadline.since(clock::now()));
         match turn {
-            // It had more to send than a turn may.
+            // The turn had more to send than one turn may.
             Turn { blocked: true, busy: true, .. } => Some(Duration::ZERO),
             Turn { blocked: true, .. } => Some(until.unwrap_or(TICK).min(TICK)),
             _ => until,
@@ -257,7 +263,8 @@ fn announce(shard: &Shard, mode: u8, who: Who) -> Option<Duration> {
     })
 }
 
-/// Sleeps until woken, or for `timeout`; also until the system's network changes, of which the contexts are told.
+/// Sleeps until woken, for `timeout` at most. A change of the system's network also ends the sleep, and the contexts are told
+/// of it.
 fn sleep(shard: &Shard, network: &Network, for_packets: bool, timeout: Option<Duration>) -> Woken {
     let fds = [shard.wake.as_fd(), network.as_fd(), shard.alarm.as_fd(), shard.arrivals()];
     // Signals are blocked, so nothing interrupts.
