@@ -1,20 +1,21 @@
-//! Whether a program that polls is absent although it runs: it watches memory that its peer writes to, as `ib_write_lat` does, or
-//! computes, and polls in between.
+//! Whether a program that polls is absent all the same. It may watch memory that its peer writes to, as `ib_write_lat` does, or
+//! compute, and poll in between.
 //!
-//! While the program polls, the background thread leaves packets to it, and looks in once a millisecond. Such a program would
-//! wait for that each time. It is told from one that has lost its processor, or that sleeps, by the processor time of its thread.
+//! While the program polls, the background thread leaves packets to it and ticks once a millisecond. The packets of an absent
+//! program would wait for the tick each time, so the background thread then listens instead. A thread that has lost its
+//! processor, or sleeps, is not absent in this sense. The processor time of the thread tells them apart.
 
 use super::clock;
 use crate::sys::process::processor_time_of;
 use core::time::Duration;
 use rxe_core::time::Instant;
 
-/// So many ticks in a row have to find packets lying there while the thread runs and does not look for them,
+/// After so many ticks in a row that found unread packets while the thread ran without polling,
 const MISSES: u32 = 3;
-/// and for so long the program counts as absent then. To find out anew takes as many ticks again.
+/// the program counts as absent for so long. After that it takes as many ticks again to find out anew.
 const LASTS: Duration = Duration::from_millis(250);
 
-/// A time, and what a thread had had of processors by then.
+/// A time, and the processor time that a thread had used by then.
 #[derive(Clone, Copy, Default, Debug)]
 struct Moment {
     at: Instant,
@@ -27,29 +28,30 @@ impl Moment {
     }
 }
 
-/// What the background thread knows of it.
+/// What the background thread knows of the program's absence.
 #[derive(Default, Debug)]
 pub(super) struct Absence {
     /// The system's number of the program's thread.
     tid: i32,
-    /// Since when it is watched.
+    /// When watching it began.
     since: Moment,
     misses: u32,
     until: Instant,
 }
 
 impl Absence {
-    /// From now on it is noted whether the thread `tid` runs.
+    /// Begins to observe how much processor time the thread `tid` uses.
     pub(super) fn watch(&mut self, tid: i32) {
         (self.tid, self.since) = (tid, Moment::of(tid));
     }
 
-    /// The program has left nothing lying.
+    /// The program has left nothing unread: counting begins anew.
     pub(super) const fn is_here(&mut self) {
         self.misses = 0;
     }
 
-    /// Packets lay there, and the program has made no call since [`Self::watch`]. Whether it is absent from now on.
+    /// Packets lay unread, and the program has not polled since [`Self::watch`]. Whether it counts as absent from now on: a thread
+    /// that used less than half of the time since then does not count, because it slept or had lost its processor.
     pub(super) fn missed(&mut self) -> bool {
         self.missed_at(Moment::of(self.tid))
     }

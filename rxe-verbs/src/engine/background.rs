@@ -71,7 +71,7 @@ struct Engine<'a> {
     pace: Pace,
     /// `Shard::polls` when the current period began ([`Self::begin_period`]).
     polls: u64,
-    /// False after a tick without polls that found packets: the application did not take them. Polling sets it again.
+    /// False if the last tick without polls found packets: they had woken the application, which did not take them.
     trusted: bool,
     /// Detects an application that polls and leaves packets unread all the same.
     absence: Absence,

@@ -1,5 +1,7 @@
-//! Messages that wait for the application's next call, so that many leave together: of one that polls, which comes by itself, or
-//! of one that is called by its descriptor ([`super::lookout`]).
+//! Small messages that wait for the application's next call, so that many leave by one system call.
+//!
+//! Messages wait only if such a call is to come. An application that polls makes it by itself. An application that packets
+//! wake by its descriptor is called by that ([`super::lookout`]). `Shard::post` asks, and the next turn sends what waits.
 
 use core::time::Duration;
 use rxe_core::time::Instant;
@@ -7,59 +9,60 @@ use rxe_core::time::Instant;
 /// Messages, and bytes of them, that wait for the next call at most: four batches. (Half of it made an echo of 4 KiB by 50
 /// connections of one queue slower by a twentieth, and nothing else that was measured.)
 const MOST: (u32, u64) = (64, 240 << 10);
-/// What a message counts as beside its bytes, where it is compared with what is under way, which counts packets so.
+/// Bytes that a message counts beside its payload when it is compared with the bytes under way, which count packets so.
 const MESSAGE_COST: u64 = 64;
-/// Messages wait only if a call has looked for packets, or many have left in a row, so short a time ago; and should not wait longer.
+/// Messages wait only if a call has looked for packets, or many have left in a row, within this time. None should wait longer.
 const LONGEST: Duration = Duration::from_micros(50);
-/// So many that leave together show that they are being posted in a row, however long that takes.
+/// If so many leave together, they are posted in a row, however long that takes.
 const MANY: u32 = 16;
-/// Messages posted so shortly one after the other, sending each by itself included, and so many of them, are a row, too:
-/// whoever lost its processor in the middle of one goes on with it.
+/// So many messages, each posted within this time after the one before (the time to send it included), are a row, too. So a
+/// thread that loses its processor in the middle of a row can go on with it.
 const ROW: (Duration, u32) = (Duration::from_micros(8), 4);
-/// After messages waited although the application made no call for longer, so many are sent at once: whoever posts and then
-/// computes has one of so many delayed. (`spin`: of WRITEs behind which the program computes for 500 us, nine in ten arrive within
+/// If the next call came later than [`LONGEST`] after the last message that waited, so many messages are then sent at once. So
+/// a program that posts and then computes has one of so many delayed. (`spin`: of WRITEs behind which the program computes for 500 us, nine in ten arrive within
 /// 40 us; without this half of them after 240 us.)
 const OFF: u32 = 64;
 
 /// When the application's next call comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// Soon, if it goes on as it has.
+    /// Soon, if it goes on polling as it has.
     Guessed,
-    /// When it is called.
+    /// When the engine calls it, by making the lookout readable.
     Called,
 }
 
-/// Which messages wait.
+/// The messages that wait.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     count: u32,
     bytes: u64,
-    /// When the first and the last of them were posted.
+    /// When the first and the last of those that wait were posted.
     oldest: Instant,
     latest: Instant,
     /// When many of them last left because no more could wait.
     in_a_row: Instant,
     /// When a message was last posted that might have waited.
     posted: Instant,
-    /// So many were, in a row.
+    /// How many of those were posted in a row.
     row: u32,
-    /// Something has arrived since the last of those.
+    /// Something has arrived since the last of those was posted.
     heard: bool,
-    /// Messages that are still sent at once.
+    /// How many further messages are sent at once ([`OFF`]).
     off: u32,
 }
 
 impl Hold {
-    /// Whether waiting has done harm lately. To be asked once for each message.
+    /// Whether messages are sent at once because waiting has delayed some lately. Each call counts one message off.
     pub(super) const fn is_off(&mut self) -> bool {
         let off = self.off > 0;
         self.off = self.off.saturating_sub(1);
         off
     }
 
-    /// Whether messages posted at `now`, so many and of so many bytes, may wait too, if packets were last looked for at
-    /// `looked`, or none are expected: then what is posted in answer to an arrival is in no row. If not, all leave.
+    /// Whether messages posted at `now` may wait too; `more` is their number and bytes. Packets were last looked for at `looked`.
+    /// That is `None` if no answers are expected; a message posted after an arrival then begins no row. If the result is false,
+    /// all messages leave.
     pub(super) fn admits(&mut self, now: Instant, looked: Option<Instant>, more: (u32, u64)) -> bool {
         let count = self.count.saturating_add(more.0);
         let answers = core::mem::take(&mut self.heard) && looked.is_none();
@@ -81,9 +84,9 @@ impl Hold {
         self.heard = true;
     }
 
-    /// The same where the application can be called, and so many bytes are `under_way` to the messages' destination: they wait
-    /// while no more of them do than that has before it. A peer with nothing to do gets its message at once; one that is at work
-    /// gets the next ones together, in batches that grow with what it has to do. (valkey, 50 clients: with this, and
+    /// As [`Self::admits`], for an application that can be called. `under_way` are the bytes on their way to the messages'
+    /// destination. Messages wait while all that wait are no more than `under_way`. So an idle peer gets its message at once.
+    /// A peer at work gets the next ones together, in batches that grow with its work. (valkey, 50 clients: with this, and
     /// acknowledgements that travel with answers, both sides together send 0.6 times for a request, before 1.3 times.)
     pub(super) fn admits_until_called(&self, now: Instant, more: (u32, u64), under_way: u64) -> bool {
         let (count, bytes) = (self.count.saturating_add(more.0), self.bytes.saturating_add(more.1));
@@ -91,7 +94,7 @@ impl Hold {
         is_soon && count <= MOST.0 && bytes < MOST.1 && bytes + u64::from(count) * MESSAGE_COST <= under_way
     }
 
-    /// Counts messages that wait. Whether none did before.
+    /// Adds messages that wait. Whether none waited before.
     pub(super) const fn add(&mut self, now: Instant, more: (u32, u64)) -> bool {
         let first = self.count == 0;
         if first {
@@ -102,8 +105,8 @@ impl Hold {
         first
     }
 
-    /// All leave, by a call that looks for packets at `now`; `called` if the application makes it because it was called. If that
-    /// is late none will wait for some time.
+    /// All leave, by a call that looks for packets at `now`; `called` if the engine has called the application for it. If a call
+    /// that was only guessed is late, the next [`OFF`] messages do not wait.
     pub(super) fn leave(&mut self, now: Instant, called: bool) {
         if self.count > 0 && !called && now.since(self.latest) > LONGEST {
             self.off = OFF;

@@ -1,20 +1,22 @@
-//! The descriptor by which a program waits for events in its own way (`epoll(7)`, `poll(2)`, `select(2)`), and who is woken
+//! The descriptor by which a program waits for events in its own way (`epoll(7)`, `poll(2)`, `select(2)`), and what wakes it
 //! when packets arrive.
 //!
-//! Usually the background thread listens, and tells the program by an event counter: two threads are woken for each
-//! packet. A program that has made its descriptor non-blocking need not wait for the first of them: the sockets themselves
-//! are put behind the descriptor, so that an arrival wakes the program, which looks at the packets when it asks for an
-//! event. Such a descriptor is the **lookout** of its stack.
+//! Usually the background thread listens to the sockets, takes the turn, and tells the program by an event counter. Two threads
+//! are then woken for each packet, one after the other. If the program has made its descriptor non-blocking, one is enough: the
+//! sockets themselves are added to the epoll set that the descriptor is. A packet then wakes the program, which takes the turn
+//! itself when it asks for an event. Such a descriptor is the **lookout** of its stack.
 //!
-//! It must be non-blocking, because it becomes readable also for packets that bring no event: a program that then asks for
-//! one must be told that there is none, and not wait. There is one lookout at most, because each would be woken by every packet
-//! (and a socket that is in 500 sets of one program is refused by the kernel, EINVAL). Where a program has many channels, the
-//! thread that looks finds their events, too. So there is none where several threads ask for events: one of them would be woken
-//! for the others' packets. And a program that waits for one of its channels alone, once that is readable, is found out by the
-//! events of the others which it leaves lying: its stack has none from then on.
+//! * It must be non-blocking, because it also becomes readable for packets that bring no event. A program that then asks for
+//!   one is told that there is none, and does not wait.
+//! * A stack has one lookout at most, because each would be woken by every packet. (The kernel also refuses, with EINVAL, a
+//!   socket that is in 500 sets of one program.) The turn of the thread that asks the lookout finds the events of the
+//!   other channels, too.
+//! * There is none where several threads ask for events: one of them would be woken for the others' packets.
+//! * A program may wait for the lookout's channel alone, once that is readable. It shows by leaving the events of its other
+//!   channels untaken ([`First::Never`]). Its stack has no lookout from then on.
 //!
-//! The lookout can also be called, by making it readable: so messages of a program that posts many between two looks wait for each
-//! other, and leave together when it comes by.
+//! The engine can also make the lookout readable by itself, to call the program. So messages that a program posts between
+//! two calls may wait ([`super::hold`]), and leave together in the turn that it takes when it is called.
 
 use super::{clock, promise::Promise, reach::ShardSet, shard::Shard, stack::Stack};
 use crate::sys::{poll::AnyReadable, process::this_thread, socket::Event};
@@ -25,26 +27,27 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-/// Descriptors of a stack that can become the lookout, at one time: those take two numbers each, and others one.
+/// Most descriptors of a stack that can become the lookout, at one time. Each of them takes two file descriptors, others take one.
 const CANDIDATES: u32 = 16;
-/// So often a program that has events of other channels may be sent to those and take none: its list of ready descriptors may
-/// begin with the lookout again.
+/// A program may be sent so often to the events of its other channels and take none, before the sockets are read for it all
+/// the same. Its list of ready descriptors may begin with the lookout again, so the first time proves nothing.
 const MOST_IN_VAIN: u32 = 2;
-/// Nanoseconds after which one that still has taken none, and asks for more, takes them never.
+/// If the program has still taken none after so many nanoseconds, and asks the lookout again, it never will ([`First::Never`]).
 const LONGEST_IN_VAIN: u64 = 5_000_000;
-/// A thread has to ask so often, and no other in between, before its descriptor becomes the lookout.
+/// A descriptor becomes the lookout after one thread has asked so often for an event without waiting, and no other thread in
+/// between.
 const STREAK: u32 = 8;
 
-/// What a program waits for.
+/// The descriptor of a completion channel, by which a program waits for events.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
-    /// Readable while events wait, or the program has been asked to come.
+    /// Readable while events wait, or after [`Self::raise`].
     events: Event,
-    /// Whether it is readable.
+    /// Whether `events` is readable.
     raised: Mutex<bool>,
-    /// What the program has, where the sockets can be added to it; else it has `events`.
+    /// An epoll set of `events`, to which the sockets can be added. The program waits for the set if there is one, else for `events`.
     set: Option<AnyReadable>,
-    /// Whether it counts among the candidates.
+    /// Whether it is counted in [`Lookout::candidates`].
     counts: AtomicBool,
     /// Whether it is the lookout.
     looks_out: AtomicBool,
@@ -70,13 +73,13 @@ impl Descriptor {
         }))
     }
 
-    /// Something new waits for the program: also who waits for edges is to hear of it.
+    /// Tells of a new event. Raises `events` even if it is readable, so that a program that waits for edges (EPOLLET) is woken too.
     pub(crate) fn announce(&self) {
         *lock(&self.raised) = true;
         self.events.raise();
     }
 
-    /// Makes it readable, if it is not: the program is to come by.
+    /// Makes it readable, if it is not, so that the program calls and takes a turn.
     pub(crate) fn raise(&self) {
         let mut raised = lock(&self.raised);
         if !*raised {
@@ -85,7 +88,7 @@ impl Descriptor {
         }
     }
 
-    /// Nothing waits any more.
+    /// Makes it unreadable: no event waits.
     pub(crate) fn clear(&self) {
         let mut raised = lock(&self.raised);
         if *raised {
@@ -94,7 +97,7 @@ impl Descriptor {
         }
     }
 
-    /// The program is done with it, even if it stays: another one may be what it looks out by.
+    /// The program uses it no more, even if it stays open. Another descriptor can become the lookout.
     pub(crate) fn retire(&self) {
         let Some(stack) = self.stack.upgrade() else { return };
         self.count_no_more(&stack);
@@ -109,7 +112,7 @@ impl Descriptor {
         }
     }
 
-    /// Readable while events wait, and for nothing else: for threads of our own.
+    /// Readable while events wait, but not for packets. For threads inside the library.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
@@ -119,7 +122,7 @@ impl Descriptor {
         self.looks_out.load(Ordering::Relaxed)
     }
 
-    /// Puts the sockets of `shards` behind it, if they are not. Whether all are.
+    /// Adds the sockets of those `shards` to the set that are not in it. Whether all are in it now.
     fn watch<'a>(self: &Arc<Self>, shards: impl Iterator<Item = &'a Arc<Shard>>) -> bool {
         let Some(set) = &self.set else { return false };
         let mut watched = lock(&self.watched);
@@ -136,13 +139,13 @@ impl Descriptor {
         true
     }
 
-    /// Takes them away again. They stay in a set for as long as any duplicate of them is open anywhere, so this is not left to
-    /// their being closed.
+    /// Takes the sockets out of the set. Closing them does not suffice, because epoll keeps a socket while any duplicate of it is
+    /// open in any process.
     fn unwatch(&self) {
         self.looks_out.store(false, Ordering::SeqCst);
         for shard in lock(&self.watched).drain(..) {
             if let Some(set) = &self.set {
-                // One that is not in it any more need not be taken out.
+                // A socket that is not in the set needs nothing.
                 let _ = shard.each_socket(|fd| set.remove(fd).or(Ok(())));
             }
             shard.end_lookout();
@@ -157,7 +160,7 @@ impl AsFd for Descriptor {
 }
 
 impl Drop for Descriptor {
-    /// The set ends with it. No shard's lock is taken: one that lets go of a queue pair may be what drops it.
+    /// The set is closed with it. This takes no shard's lock, because it may run under one, where a queue pair is dropped.
     fn drop(&mut self) {
         let Some(stack) = self.stack.upgrade().filter(|stack| stack.check().is_ok()) else { return };
         self.count_no_more(&stack);
@@ -174,36 +177,36 @@ impl Drop for Descriptor {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum First {
     Nothing,
-    /// It takes the events of its other channels.
+    /// It takes the events of its other channels first.
     Others,
-    /// It was sent to those again and again and took none: it waits for this one alone. libvalkey's read does, once its
-    /// descriptor is readable. It must not be woken for the others.
+    /// It was sent to those events repeatedly and took none, so it waits for this channel alone. libvalkey's read does so, once
+    /// its descriptor is readable. Such a program must not be woken for other channels' packets.
     Never,
 }
 
-/// Who looks out, of a stack.
+/// The lookout of a stack, and what decides whether there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Lookout {
-    /// Descriptors that there are.
+    /// Descriptors of the stack that count towards [`CANDIDATES`].
     candidates: AtomicU32,
     /// The thread that last asked for an event without waiting for one, and how often in a row it has.
     reader: AtomicI32,
     streak: AtomicU32,
-    /// Whether there is one.
+    /// Whether the stack has a lookout.
     is_there: AtomicBool,
-    /// There is to be none any more.
+    /// Whether the stack can never have a lookout again.
     refused: AtomicBool,
-    /// Events that wait in channels for which the program comes by.
+    /// Events that wait in channels which the program asks without waiting.
     untaken: AtomicU32,
-    /// Events that it has taken ever,
+    /// Events that the program has ever taken from those channels,
     taken: AtomicU32,
-    /// and had when it last was sent to others; and how often it has taken none then.
+    /// the same count when it was last sent to other channels ([`First::Others`]), and how often in a row it took none after that.
     put_off: AtomicU32,
     in_vain: AtomicU32,
-    /// When it was sent to them last: nanoseconds of the engine's clock.
+    /// When it was last sent to them, in nanoseconds of the engine's clock.
     sent: AtomicU64,
     present: Mutex<Weak<Descriptor>>,
-    /// Whether the program that has one comes when packets do.
+    /// Whether the program calls when packets wake it.
     promise: Promise,
 }
 
@@ -226,12 +229,12 @@ impl Lookout {
         self.is_there.load(Ordering::Relaxed)
     }
 
-    /// Whether the program, which looks at the sockets when it has gone through its descriptors, has some of them before it.
+    /// Whether there is a lookout and the program still has events of channels to take. It asks the lookout again after those.
     pub(crate) fn is_on_the_way(&self) -> bool {
         self.is_there() && self.untaken.load(Ordering::Relaxed) > 0
     }
 
-    /// Packets have lain there for a tick. Whether nobody may rely any more on the program's coming.
+    /// Packets have waited unread for a tick. Whether the program can no longer be relied on to take them.
     pub(super) fn missed(&self) -> bool {
         self.promise.missed()
     }
