@@ -20,11 +20,12 @@ use std::{
     time::Instant,
 };
 
-/// A thread that never sleeps looks up so often: for signals, and for what else ends a wait.
+/// How often a thread that never sleeps (`Polling::Busy`) checks for signals, and for what else ends a wait.
 const LOOK_UP: Duration = Duration::from_micros(100);
-/// Turns in a row by which a program that was woken looks at what has arrived, before it is told that there is no event yet.
+/// Most turns in a row that a call on the lookout takes while it finds packets and no event.
 const MOST_TURNS: u32 = 64;
-/// The same if there is one: the rest is looked at when it comes again. (An echo of 64 bytes, 50 connections and one queue: 409,000
+/// A call on the lookout that has an event ends after the turn of this index, even if packets still arrive. The next call
+/// reads the rest. (An echo of 64 bytes, 50 connections and one queue: 409,000
 /// answers a second, and 381,000 with as many turns as above.)
 const FEW_TURNS: u32 = 4;
 
@@ -41,8 +42,7 @@ pub(crate) struct Channel {
     stack: Arc<Stack>,
     waiting: Mutex<Waiting>,
     descriptor: Arc<Descriptor>,
-    /// The program waits inside [`CompChannel::get_event`], which watches the network itself, and not by polling the
-    /// descriptor.
+    /// The program waits inside [`CompChannel::get_event`], which listens to the sockets itself, and not for the descriptor.
     waits_inside: AtomicBool,
     patience: Patience,
     /// The shards with queue pairs that use its queues, now or before.
@@ -53,17 +53,17 @@ pub(crate) struct Channel {
 #[derive(Debug, Default)]
 struct Waiting {
     events: VecDeque<Arc<CqRing>>,
-    /// Somebody wants the waiting thread to look up.
+    /// [`CompChannel::interrupt`] was called, and no waiting thread has returned for it yet.
     interrupted: bool,
-    /// Threads that look here again in a moment: they need no descriptor to tell them.
+    /// Threads that are taking turns for this channel. They look at `events` after each, so the descriptor need not be raised.
     lookers: u32,
-    /// The program comes by now and then to ask for an event, and waits elsewhere.
+    /// The program asks for events without waiting inside the library.
     is_asked: bool,
 }
 
 impl Waiting {
-    /// Makes the descriptor readable, or unreadable, if it has to be. `news`: there is one event more than before, of which who
-    /// waits for edges is to hear.
+    /// Makes the descriptor readable or unreadable, as the state demands. `news`: there is a new event, so a program that waits for
+    /// edges (EPOLLET) must be woken, too.
     fn settle(&self, descriptor: &Descriptor, news: bool) {
         if !self.interrupted && self.events.is_empty() {
             descriptor.clear();
@@ -104,7 +104,7 @@ impl Channel {
         self.reach.add(index);
     }
 
-    /// The program comes by to ask for events, and waits elsewhere.
+    /// Notes that the program asks for events without waiting inside the library.
     fn is_asked(&self) {
         let mut waiting = self.lock();
         if !core::mem::replace(&mut waiting.is_asked, true) {
@@ -143,7 +143,7 @@ impl Channel {
         cq.inspect(Cq::count_event)
     }
 
-    /// Whether somebody wanted the waiting thread to look up; true once.
+    /// Whether [`CompChannel::interrupt`] was called; true once for it.
     fn take_interrupt(&self) -> bool {
         let mut waiting = self.lock();
         let interrupted = core::mem::take(&mut waiting.interrupted);
@@ -165,7 +165,7 @@ impl Drop for Channel {
     }
 }
 
-/// While it lives the calling thread looks for events itself.
+/// While it lives the calling thread takes turns and looks for events itself ([`Waiting::lookers`]).
 struct Looker<'a>(&'a Channel);
 
 impl<'a> Looker<'a> {
@@ -247,11 +247,11 @@ impl CompChannel {
         stack.ask_without_waiting(descriptor, reach);
         let event = self.0.pop();
         if !descriptor.looks_out() {
-            // What arrives wakes the thread by another channel, if it is not for this call to look.
+            // If another channel is the lookout, arrivals wake the thread by that, and this call takes no turn.
             return event.or_else(|| if stack.has_lookout() { None } else { self.look_once(reach) });
         }
-        // It may have been woken by an edge, and there is none for what has been there before: the sockets must be seen empty, or
-        // the descriptor be readable.
+        // The program may wait for edges, and packets that were there before cause none. So this call must either see the sockets
+        // empty, or leave the descriptor readable.
         if event.is_some() {
             if stack.lookout.is_on_the_way() {
                 descriptor.raise();
@@ -273,14 +273,14 @@ impl CompChannel {
         self.look_out(event, reach)
     }
 
-    /// Turns until the sockets are empty, for a program that was woken by arrivals; `event` is one that it has already.
+    /// Takes turns until the sockets are empty, for a program that arrivals have woken. `event` is one that was found before.
     fn look_out(&self, mut event: Option<Cq>, reach: ShardSet) -> Option<Cq> {
         let stack = &self.0.stack;
         stack.lookout.has_come();
         let looker = Looker::new(&self.0);
         let mut again = true;
         for turn in 0..MOST_TURNS {
-            // What earlier calls have left leaves by the first turn; acknowledgements of what arrives now may wait for the answers.
+            // The first turn sends what earlier calls have left. Acknowledgements of what arrives now may wait for the answers.
             let answers = turn > 0 && (event.is_some() || stack.lookout.is_on_the_way());
             let who = if answers { Who::Answering } else { Who::Inline };
             let moved = stack.turns(reach, who, true);
@@ -293,7 +293,7 @@ impl CompChannel {
                 break;
             }
         }
-        // After it, which makes the descriptor unreadable where no event is left.
+        // Only now: dropping the looker makes the descriptor unreadable if no event is left.
         drop(looker);
         if again {
             self.0.descriptor.raise();
@@ -301,8 +301,9 @@ impl CompChannel {
         event
     }
 
-    /// The program will not ask for events any more, although the channel stays: it would have destroyed it, but for a queue that
-    /// uses it. So events that lie here keep it from nothing. If it asks all the same, all is as before.
+    /// For a channel that the program wants to destroy and cannot, because a queue uses it (EBUSY). The engine then expects that
+    /// the program asks it for no more events, and does not count its untaken ones. If the program asks all the same, the
+    /// channel is as before.
     pub fn retire(&self) {
         if self.0.stack.check().is_ok() {
             self.0.retire();
@@ -319,7 +320,7 @@ impl CompChannel {
         self.0.stack.ask_and_wait(&self.0.descriptor);
         let deadline = poll::Deadline::after(timeout);
         let mut waiting = None;
-        // Whoever sleeps is woken by a signal; whoever does not would never hear that one came.
+        // A signal wakes a thread that sleeps. A thread that never sleeps has to check for signals.
         let signals = (self.0.stack.wait.polling() == Polling::Busy).then(signals::Held::new);
         loop {
             if let Some(cq) = self.0.pop() {
@@ -340,7 +341,7 @@ impl CompChannel {
                 signals.deliver().map_err(|_| EventError::Interrupted)?;
                 continue;
             }
-            // While it lives, the background threads leave the sockets to us.
+            // While it lives, this thread listens to the sockets, and the background threads do not.
             let waiter = waiter_for(&mut waiting, &self.0.stack, self.0.reach.get());
             let mut fds = waiter.fds();
             fds.push(self.0.descriptor.events());
@@ -350,7 +351,7 @@ impl CompChannel {
         }
     }
 
-    /// Takes turns for a moment: an answer that is on its way is had without sleeping.
+    /// Takes turns for a moment, so that an answer on its way is received without sleeping.
     fn look_around(&self, deadline: poll::Deadline, slept: bool) -> Result<Cq, Spent> {
         let (stack, reach) = (&self.0.stack, self.0.reach.get());
         let _looker = Looker::new(&self.0);
@@ -380,7 +381,8 @@ impl CompChannel {
     }
 }
 
-/// Whoever watches `reach`. Where that has changed, those watched before are given back: nobody would see to them.
+/// The [`Waiter`] for the shards of `reach`. If `reach` has changed, the old one is dropped, so that the background threads listen
+/// to shards that are in it no more.
 fn waiter_for<'a, 'b>(
     watching: &'b mut Option<(ShardSet, Waiter<'a>)>,
     stack: &'a Stack,
@@ -393,18 +395,20 @@ fn waiter_for<'a, 'b>(
 }
 
 /// For a thread that does nothing but wait for the completions of one queue and handle them, such as the connection
-/// manager's. It watches the network meanwhile, in the place of the library's background thread, until it is dropped.
-/// Not while the program polls, or the background thread never sleeps: two threads that wait for the same socket double the
-/// latency. Nor once packets have come for others, until something comes for its queue again: the background thread, which looks
-/// for the next packet a moment before it sleeps, answers the peers of a program that does nothing itself.
+/// manager's. It listens to the sockets in the place of the library's background thread, until it is dropped.
+///
+/// It does not listen while the program polls or has a lookout, or while the background thread never sleeps: two threads that
+/// wait for the same socket double the latency. Nor does it listen after packets for other queues, until a completion comes
+/// for its own. The background thread then answers the peers of a program that makes no calls, because it looks for the next packet
+/// a moment before it sleeps.
 #[derive(Debug)]
 pub struct CqWaiter<'a> {
     cq: &'a Cq,
     channel: &'a Channel,
     watching: Option<(ShardSet, Waiter<'a>)>,
-    /// The application's turns at the last wait.
+    /// The application's polls at the last wait.
     polls: u64,
-    /// What arrived last was not for this queue.
+    /// Whether what arrived last was not for this queue.
     for_others: bool,
 }
 
@@ -426,7 +430,7 @@ impl<'a> CqWaiter<'a> {
         if self.watching.as_ref().is_some_and(|(watched, _)| *watched != reach) {
             self.watching = None;
         }
-        // While we watch, nobody else receives.
+        // While this thread listens, the background thread does not receive.
         let attends = self.watching.is_some() || self.cq.ring().is_empty();
         let received = attends && self.channel.stack.attend(reach);
         let count = self.cq.take(out)?;
@@ -436,7 +440,7 @@ impl<'a> CqWaiter<'a> {
         Ok(count)
     }
 
-    /// Leaves the network to the background thread until the next wait: this one is about to be kept from it.
+    /// Leaves the sockets to the background thread until the next wait, because the calling thread has other work to do.
     pub fn step_aside(&mut self) {
         self.watching = None;
     }

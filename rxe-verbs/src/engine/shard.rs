@@ -30,7 +30,7 @@ use std::{
 
 /// What the background thread is doing.
 pub(super) mod mode {
-    /// Taking turns, or about to: it will see whatever happens.
+    /// Taking turns, or about to, so it sees whatever happens.
     pub(in crate::engine) const AWAKE: u8 = 0;
     /// Sleeping for a millisecond, because the application polls.
     pub(in crate::engine) const TICKING: u8 = 1;
@@ -45,37 +45,38 @@ pub(super) mod mode {
 pub(crate) struct Shard {
     state: Arc<Guarded<State>>,
     table: Arc<Regions>,
-    /// Of the process that made it.
+    /// Fork generation of the process that made it.
     generation: u32,
     /// Readable while the link has arrivals.
     arrivals: AnyReadable,
-    /// Wakes the background thread.
+    /// Wakes the background thread at once.
     pub(super) wake: Event,
-    /// Wakes it a tick later.
+    /// Wakes the background thread one [`TICK`] after it is set.
     pub(super) alarm: Alarm,
     pub(super) mode: AtomicU8,
-    /// Deadline, in nanoseconds, that a sleeping background thread knows of.
+    /// The deadline, in nanoseconds, at which a sleeping background thread wakes by itself.
     pub(super) sleeps_until: AtomicU64,
     /// The next deadline, in nanoseconds, as the application's last turn left it.
     deadline: AtomicU64,
-    /// Counts the application's turns.
+    /// Counts the application's calls that looked for packets.
     pub(super) polls: AtomicU64,
     /// The system's number of the thread that made the last of them; 0 if none has.
     pub(super) poller: AtomicI32,
     /// Threads of the application that wait for packets.
     pub(super) waiters: AtomicU32,
-    /// What `polls` was when a thread of the application was about to sleep on a descriptor: it polls no more.
+    /// The value of `polls` when a thread of the application was last about to sleep on a descriptor. While both are equal, the
+    /// application does not poll.
     pub(super) given_up: AtomicU64,
-    /// Whether arrivals wake a thread of the application that waits for a descriptor,
+    /// Whether arrivals make a descriptor readable that a thread of the application waits for (the lookout),
     is_lookout: AtomicBool,
     /// and which one.
     looks_out: Mutex<Weak<Descriptor>>,
-    /// Which descriptor of the stack arrivals make readable, and whether the program that waits for it can be relied on.
+    /// The state of the lookout that all shards of the stack share.
     lookout: Arc<Lookout>,
     pub(super) stop: AtomicBool,
-    /// Perhaps messages wait for the next call.
+    /// Whether messages may wait for the next call ([`super::hold`]).
     holds: AtomicBool,
-    /// Whether the background thread looks in on those that do.
+    /// Whether the background thread ticks. If it does not, no messages are held.
     ticks: bool,
 }
 
@@ -112,15 +113,15 @@ impl Shard {
         }))
     }
 
-    /// Whether it is this process's.
+    /// Whether this process made it.
     ///
     /// # Errors
-    /// [`Forked`] in a child of its process, where its threads are not and its lock may be held for ever.
+    /// [`Forked`] in a child of that process, which has none of its threads and in which its lock may be held for ever.
     pub(crate) fn check(&self) -> Result<(), Forked> {
         if is_own(self.generation) { Ok(()) } else { Err(Forked) }
     }
 
-    /// Does something with the endpoint, then sends what came of it. Waits for the lock.
+    /// Runs `action` under the lock, then sends what is to leave. Waits for the lock.
     ///
     /// # Errors
     /// As [`Self::check`]; nothing was done.
@@ -138,8 +139,8 @@ impl Shard {
         Ok(result)
     }
 
-    /// Posts `count` messages of `bytes` together to `qpn`, and sends what may leave now; but while the application is posting
-    /// and polling in a row they may wait for its next call.
+    /// Posts `count` messages, `bytes` long in all, to `qpn`, and sends what may leave now. While the application posts and polls
+    /// in a row, the messages may wait for its next call ([`super::hold`]).
     ///
     /// # Errors
     /// As [`Self::check`]; nothing was done.
@@ -159,8 +160,8 @@ impl Shard {
         let next = if is_lookout { Next::Called } else { Next::Guessed };
         let is_there = match mode {
             mode::TICKING | mode::RESTING => true,
-            // A program that sends what nobody answers finds its queue never empty, so it takes no turns and does not count as one
-            // that polls.
+            // A program that uses a service without answers never finds its queue empty. So it takes no turns, does not count as
+            // one that polls, and the background thread does not tick.
             mode::LISTENING => state.endpoint.is_never_answered(qpn),
             _ => false,
         };
@@ -170,7 +171,7 @@ impl Shard {
             if state.hold(now, (count, bytes)) && is_lookout {
                 self.call_lookout();
             }
-            // A ticking background thread comes in a millisecond at the latest.
+            // A ticking background thread looks within a tick anyway.
             if mode != mode::TICKING {
                 self.look_in_later();
             }
@@ -183,7 +184,7 @@ impl Shard {
         Ok(result)
     }
 
-    /// Sends messages that wait, unless another thread is in a turn, which does.
+    /// Sends messages that wait. If another thread is in a turn, that turn sends them.
     pub(crate) fn release(&self) {
         if self.holds.load(Ordering::Relaxed)
             && let Some(mut guard) = self.state.try_lock()
@@ -195,7 +196,7 @@ impl Shard {
         }
     }
 
-    /// Looks at the state, and sends nothing. Waits for the lock.
+    /// Runs `action` under the lock, and sends nothing. Waits for the lock.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -204,20 +205,20 @@ impl Shard {
         Ok(action(self.state.lock().parts().0))
     }
 
-    /// The same unless somebody has the lock, or it is not ours.
+    /// As [`Self::look`], but `None` if another thread has the lock, or this is a forked child.
     pub(crate) fn try_look<T>(&self, action: impl FnOnce(&mut State) -> T) -> Option<T> {
         self.check().ok()?;
         Some(action(self.state.try_lock()?.parts().0))
     }
 
-    /// Does something with registered memory, and nothing with the state.
+    /// Runs `action` with registered memory, under the lock, and leaves the state alone.
     pub(crate) fn with_memory<T>(&self, action: impl FnOnce(View<'_>) -> T) -> Result<T, Forked> {
         self.check()?;
         let mut guard = self.state.lock();
         Ok(action(self.parts(&mut guard).1))
     }
 
-    /// A turn on behalf of the application, unless another thread is in one. `polls`: it will soon be back, so the
+    /// Takes a turn for the application, unless another thread is in one. `polls`: the application will soon call again, so the
     /// background thread need not listen.
     pub(crate) fn progress(&self, who: Who, polls: bool) -> Turn {
         if polls {
@@ -226,16 +227,16 @@ impl Shard {
         self.try_turn(who).inspect(|turn| self.warn(*turn)).unwrap_or_default()
     }
 
-    /// The application is there, and will soon be back. Only a hint for the background thread, so lost updates do not matter.
+    /// Tells the background thread that the application polls. It is only a hint, so lost updates do not matter.
     pub(crate) fn count_poll(&self) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.poller.store(this_thread(), Ordering::Relaxed);
     }
 
-    /// For a thread of the application that has armed its queue and found it empty: what waited for its next call leaves,
-    /// acknowledgements as well, unless another thread is in a turn. Nothing is received: whoever listens sees to that.
-    /// Acknowledgements of several queue pairs wait for the answers of a program that arrivals wake, and it is called for those
-    /// that have none.
+    /// For a thread of the application that has armed its queue and found it empty. Sends messages and acknowledgements that
+    /// waited for its next call, unless another thread is in a turn. It receives nothing: the thread that listens does so.
+    /// If the shard has a lookout, acknowledgements owed by several queue pairs wait for the program's answers. The
+    /// lookout is then made readable, so that the program's next turn sends those that no answer has taken along.
     pub(crate) fn settle(&self) {
         if self.check().is_err() {
             return;
@@ -253,7 +254,7 @@ impl Shard {
         }
     }
 
-    /// A turn, unless another thread is in one, or it is not ours.
+    /// Takes a turn, unless another thread is in one, or this is a forked child.
     pub(super) fn try_turn(&self, who: Who) -> Option<Turn> {
         self.check().ok()?;
         let mut guard = self.state.try_lock()?;
@@ -261,8 +262,8 @@ impl Shard {
         Some(state.turn(view, who))
     }
 
-    /// A turn on behalf of nobody: the application need not be polling. Waits for the lock: whoever has it may be waiting for
-    /// the processor that a thread which came back again and again would not give away. Whether something had arrived.
+    /// Takes a turn that does not count as a poll of the application. Returns whether something had arrived. It waits for the
+    /// lock: its holder may wait for the very processor that this thread would keep by trying again and again.
     pub(crate) fn attend(&self) -> bool {
         self.check().is_ok()
             && self.turn_then(Who::Idle, |turn| {
@@ -271,7 +272,7 @@ impl Shard {
             })
     }
 
-    /// The lock is free for a moment, so a holder's changes are seen: a turn, and `after` before the lock is given back.
+    /// Waits for the lock, takes a turn, and runs `after` before it releases the lock.
     pub(super) fn turn_then<T>(&self, who: Who, after: impl FnOnce(Turn) -> T) -> T {
         let mut guard = self.state.lock();
         let (state, view) = self.parts(&mut guard);
@@ -283,7 +284,8 @@ impl Shard {
         (state, View::new(&self.table, token))
     }
 
-    /// Has the background thread look in soon if it would sleep past the next deadline. A ticking one does.
+    /// Publishes the deadline that `turn` left. Wakes the background thread if it would sleep past that: at once if the turn was
+    /// blocked, else by the alarm, a tick later. A thread that ticks sees the deadline by itself.
     fn warn(&self, turn: Turn) {
         let next = turn.deadline.map_or(u64::MAX, |deadline| deadline.nanos());
         self.deadline.store(if turn.blocked { 0 } else { next }, Ordering::Relaxed);
@@ -297,20 +299,20 @@ impl Shard {
         }
     }
 
-    /// Whether something has waited for a call of the application's that did not come in time.
+    /// Whether messages wait for the application's next call, or a deadline has passed.
     pub(super) fn is_overdue(&self) -> bool {
         self.holds.load(Ordering::Relaxed) || self.deadline.load(Ordering::Relaxed) <= clock::now().nanos()
     }
 
-    /// Wakes the background thread, but a tick later.
+    /// Wakes the background thread one [`TICK`] later.
     fn look_in_later(&self) {
         if !self.alarm.set() {
             self.wake.raise();
         }
     }
 
-    /// A thread of the application is about to sleep on a descriptor: unless arrivals wake it, the background thread stops
-    /// ticking and listens.
+    /// A thread of the application is about to sleep on a descriptor. Unless arrivals wake that thread (the lookout), this has the
+    /// background thread stop ticking and listen.
     pub(crate) fn expect_sleep(&self) {
         if !self.is_lookout() {
             self.given_up.store(self.polls.load(Ordering::Relaxed), Ordering::SeqCst);
@@ -325,13 +327,13 @@ impl Shard {
         self.is_lookout.load(Ordering::SeqCst)
     }
 
-    /// Arrivals wake who waits for `descriptor`.
+    /// From now on arrivals make `descriptor` readable.
     pub(super) fn begin_lookout(&self, descriptor: &Arc<Descriptor>) {
         *lock(&self.looks_out) = Arc::downgrade(descriptor);
         self.is_lookout.store(true, Ordering::SeqCst);
     }
 
-    /// Has the program come by, although nothing has arrived.
+    /// Makes the lookout readable, although nothing has arrived, so that the program calls and takes a turn.
     fn call_lookout(&self) {
         let descriptor = lock(&self.looks_out).upgrade();
         if let Some(descriptor) = descriptor {
@@ -339,14 +341,15 @@ impl Shard {
         }
     }
 
-    /// Packets have lain there for a tick. If the program is not there for them again and again, nobody relies on it.
+    /// Packets have waited unread for a tick. After several such ticks this shard has no lookout any more
+    /// ([`super::promise`]).
     pub(super) fn miss_lookout(&self) {
         if self.lookout.missed() {
             self.is_lookout.store(false, Ordering::SeqCst);
         }
     }
 
-    /// Arrivals wake nobody any more but the background thread.
+    /// From now on arrivals wake the background thread only.
     pub(super) fn end_lookout(&self) {
         self.is_lookout.store(false, Ordering::SeqCst);
         self.expect_sleep();
@@ -376,8 +379,8 @@ impl Shard {
         self.waiters.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The background thread has left the arrivals to us, and takes over again: `at_once`, or a little later, as who waits again
-    /// soon had it woken for nothing.
+    /// Ends one [`Self::begin_waiting`]. After the last one the background thread listens again: `at_once`, or a tick later. The
+    /// delay saves waking it in vain if a thread waits again before that.
     pub(super) fn end_waiting(&self, at_once: bool) {
         if self.waiters.fetch_sub(1, Ordering::SeqCst) == 1
             && self.mode.load(Ordering::SeqCst) == mode::RESTING
