@@ -1,8 +1,8 @@
-//! Whether the program is there when arrivals make the lookout's descriptor readable.
+//! Whether the program calls when arrivals make the lookout's descriptor readable. The lookout relies on that; it is its promise.
 //!
-//! It may have put that into a set, and wait for another channel alone: libvalkey does while the rest of an answer is under way.
-//! Then nobody comes before the background thread looks in. That is found out here: packets have lain there for a tick, and the
-//! thread that asks for events sleeps. One that has lost its processor does not sleep, and is not meant.
+//! A program may have put the descriptor into a set, and wait for another channel alone. libvalkey does so while the rest of an
+//! answer is under way. Packets then wait until the background thread ticks. A tick counts against the promise if it finds unread
+//! packets and the thread that asks for events sleeps. A thread that has lost its processor does not sleep, so it does not count.
 
 use super::clock;
 use crate::sys::process::is_asleep;
@@ -37,8 +37,7 @@ impl Promise {
         self.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Packets have lain there for a tick. Whether the promise is broken by that: who looked for them need not expect the
-    /// program any more.
+    /// Packets have waited unread for a tick. Whether that breaks the promise, so that the program is not relied on any more.
     pub(super) fn missed(&self) -> bool {
         self.missed_at(clock::now().nanos(), is_asleep)
     }

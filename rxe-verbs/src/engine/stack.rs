@@ -425,7 +425,7 @@ impl Stack {
         self.among(set).any(|shard| shard.is_polled())
     }
 
-    /// From now until the result is dropped the calling thread watches the arrivals of `set`.
+    /// Until the result is dropped the calling thread waits for the arrivals of `set`, and the background threads do not.
     pub(crate) fn wait_for_packets(&self, set: ShardSet) -> Waiter<'_> {
         let shards: SmallVec<[&Shard; 2]> = self.among(set).map(|shard| &**shard).collect();
         for shard in &shards {
@@ -529,7 +529,7 @@ impl Drop for Stack {
     }
 }
 
-/// A thread that watches the arrivals itself, so that the background threads need not.
+/// While it lives its thread waits for the arrivals of some shards, and their background threads do not.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
     shards: SmallVec<[&'a Shard; 2]>,
@@ -538,12 +538,12 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    /// What it waits for, beside its own.
+    /// The descriptors of the arrivals, for the thread to wait for.
     pub(crate) fn fds(&self) -> Fds<'_> {
         self.shards.iter().map(|shard| shard.arrivals()).collect()
     }
 
-    /// Leaves the arrivals to the background threads, from now on.
+    /// Leaves the arrivals to the background threads, and wakes them at once. Dropping wakes them a tick later.
     pub(crate) fn hand_over(mut self) {
         self.at_once = true;
     }

@@ -26,7 +26,8 @@ use std::{collections::HashMap, sync::Arc};
 
 /// Receives of one turn at most: a turn has an end even if packets never cease.
 const RECEIVES: usize = 4;
-/// One link, one endpoint, and who they work for.
+
+/// One link, one endpoint, and the queues that they serve.
 pub(crate) struct State {
     pub(crate) endpoint: Endpoint,
     pub(crate) link: Box<dyn Link>,
@@ -70,11 +71,11 @@ impl core::fmt::Debug for State {
 pub(crate) enum Who {
     /// A call of the application, which will probably post an answer to what it gets.
     Inline,
-    /// A call of an application that has events of its channels before it: it answers those before it looks again.
+    /// A call of an application that has events of its channels to take. It answers those before its next turn.
     Answering,
-    /// A thread that will not: the background thread, or one about to sleep.
+    /// A thread that will post no answer: the background thread, or one about to sleep.
     Idle,
-    /// The background thread while somebody else waits for the packets.
+    /// The background thread while a thread of the application waits for the packets.
     Resting,
 }
 
@@ -143,7 +144,8 @@ impl State {
         if self.pending.is_some() || self.endpoint.may_transmit() {
             late = self.send_late(view, who);
         }
-        // What has come for somebody else is his. But where time has run out, what it ran out for may be among that.
+        // A thread that waits for packets receives them itself. But if a deadline has passed, what it waited for may be among
+        // the packets, so they are received first.
         let is_others =
             who == Who::Resting && self.endpoint.poll_timeout().is_none_or(|deadline| deadline > self.now);
         let received = !is_others && self.receive(view);
@@ -198,7 +200,7 @@ impl State {
         self.send_at(clock::now, view, acks)
     }
 
-    /// The same for who may know the time.
+    /// As [`Self::send_now`], for a caller that may know the time.
     pub(crate) fn send_at(&mut self, now: impl FnOnce() -> Instant, view: View<'_>, acks: Acks) -> Turn {
         self.hold.clear();
         let sent = if self.pending.is_some() || self.endpoint.may_transmit() {
@@ -267,8 +269,8 @@ impl State {
 
     /// Takes the endpoint's events to the queues they are for; whether a channel was told of one.
     ///
-    /// Channels are told when all completions are in their queues. The program may be woken by the first event, on this processor
-    /// in our place, and ask another queue: for the completion of its message, say, which came before the answer that woke it.
+    /// Channels are told only when all completions are in their queues. The first event may wake the program, even on this processor
+    /// in place of this thread. The program may then poll another queue, say for the completion of the message whose answer woke it.
     pub(crate) fn hand_out(&mut self) -> bool {
         self.sort();
         self.announce()
