@@ -41,7 +41,7 @@ pub(crate) struct CqRing {
     /// Entries waiting, so that an empty queue is seen without the lock.
     len: AtomicUsize,
     overrun: AtomicBool,
-    /// Whether it is armed, so that who polls sees that without the lock; and not polled since.
+    /// Whether it is armed, for polls to see without the lock, and whether it is armed and was not polled since.
     is_armed: AtomicBool,
     just_armed: AtomicBool,
     /// An event has been given out, and the program has not seen the queue empty since then. Changed with the lock.
@@ -314,7 +314,7 @@ impl Cq {
             return Ok(count);
         }
         let (stack, reach) = (&self.0.stack, ring.reach());
-        // Who asks once more after arming is about to sleep, and whoever listens then sees what arrives.
+        // A program that polls once more after arming is about to sleep. The thread that listens then receives what arrives.
         if ring.just_armed.swap(false, Ordering::Relaxed) {
             stack.settle(reach);
             return self.take(out);

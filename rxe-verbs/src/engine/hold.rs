@@ -19,7 +19,8 @@ const MANY: u32 = 16;
 /// thread that loses its processor in the middle of a row can go on with it.
 const ROW: (Duration, u32) = (Duration::from_micros(8), 4);
 /// If the next call came later than [`LONGEST`] after the last message that waited, so many messages are then sent at once. So
-/// a program that posts and then computes has one of so many delayed. (`spin`: of WRITEs behind which the program computes for 500 us, nine in ten arrive within
+/// a program that posts and then computes has one of so many delayed.
+/// (`spin`: of WRITEs behind which the program computes for 500 us, nine in ten arrive within
 /// 40 us; without this half of them after 240 us.)
 const OFF: u32 = 64;
 

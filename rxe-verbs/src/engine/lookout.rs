@@ -27,15 +27,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-/// Most descriptors of a stack that can become the lookout, at one time. Each of them takes two file descriptors, others take one.
+/// Most descriptors of a stack that can become the lookout, at one time. Each of them takes two file descriptors, others take
+/// one.
 const CANDIDATES: u32 = 16;
 /// A program may be sent so often to the events of its other channels and take none, before the sockets are read for it all
 /// the same. Its list of ready descriptors may begin with the lookout again, so the first time proves nothing.
 const MOST_IN_VAIN: u32 = 2;
 /// If the program has still taken none after so many nanoseconds, and asks the lookout again, it never will ([`First::Never`]).
 const LONGEST_IN_VAIN: u64 = 5_000_000;
-/// A descriptor becomes the lookout after one thread has asked so often for an event without waiting, and no other thread in
-/// between.
+/// A descriptor becomes the lookout after one thread has asked so often for an event without waiting, with no other thread
+/// in between.
 const STREAK: u32 = 8;
 
 /// The descriptor of a completion channel, by which a program waits for events.

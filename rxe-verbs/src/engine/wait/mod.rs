@@ -30,10 +30,11 @@ use rxe_core::time::Instant;
 const LOOK: Duration = Duration::from_micros(25);
 /// Looks between two offers of the processor.
 const OFFER_EVERY: u32 = 8;
-/// A thread that gets its processor back only after so long has lost it to somebody who computes. Who waits as we do gives it
-/// back within [`LOOK`]; a time slice takes milliseconds.
+/// A thread that gets its processor back only after so long has lost it to a thread that computes. A thread that waits as we do
+/// gives it back within [`LOOK`]; a time slice takes milliseconds.
 const LOST: Duration = Duration::from_micros(400);
-/// For so long nobody looks after that: at first, and at most. Twice as long each time it is found again at once.
+/// For so long no thread of the process looks after that: at first, and at most. It doubles each time that the next look at once
+/// finds the processor lost again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(8), Duration::from_millis(512));
 
 /// The policy of a process, which all its threads follow and teach.
@@ -82,7 +83,7 @@ impl WaitPolicy {
             let (least, most) = (PAUSE.0.as_nanos() as u64, PAUSE.1.as_nanos() as u64);
             let (until, pause) =
                 (self.wanted_until.load(Ordering::Relaxed), self.pause.load(Ordering::Relaxed));
-            // Found again as soon as somebody looked again: it is likely to last.
+            // Lost again soon after the last pause: it is likely to last.
             let again = before.nanos().saturating_sub(until) < pause;
             let pause = if again { (pause * 2).clamp(least, most) } else { least };
             self.pause.store(pause, Ordering::Relaxed);

@@ -1,14 +1,14 @@
-//! How often the background thread looks in while the application polls.
+//! How often the background thread ticks while the application polls.
 
 use crate::engine::background::TICK;
 use core::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
-/// It takes a wake-up to look in. Together they are to take at most so small a part of a processor,
+/// Each tick is a wake-up. All of them take at most one part in so many of a processor,
 const PART: u32 = 20;
-/// unless they came less often than this.
+/// but the time between two is never longer than this.
 const LONGEST: Duration = Duration::from_millis(4);
-/// A wake-up changes the mean by so small a part of the difference.
+/// A wake-up changes the mean by one part in so many of the difference.
 const WEIGHT: u32 = 8;
 
 /// What wake-ups of this thread take. Where they take little, it looks in each [`TICK`].
@@ -18,7 +18,7 @@ pub(in crate::engine) struct Pace {
 }
 
 impl Pace {
-    /// How long to sleep until it looks in again.
+    /// How long to sleep until the next tick.
     pub(in crate::engine) fn tick(&self) -> Duration {
         (self.wake * PART).clamp(TICK, LONGEST)
     }
