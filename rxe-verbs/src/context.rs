@@ -28,7 +28,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-/// An opened device. Clones are the same context; it lives as long as one of them or an object made from it.
+/// An opened device. Clones are the same context. The context lives as long as one of them, or an object made from it.
 #[derive(Clone, Debug)]
 pub struct Context(pub(crate) Arc<ContextInner>);
 
@@ -38,16 +38,16 @@ pub(crate) struct ContextInner {
     pub(crate) device: Device,
     port: Arc<Port>,
     pub(crate) events: Arc<AsyncQueue>,
-    /// Which P_Key table is its device's.
+    /// Number of the P_Key table of its device.
     pub(crate) pkey_table: u16,
 }
 
-/// The part of a context that follows the network. The background thread holds it for moments, so it must not hold the
-/// stack, which waits for that thread at its end.
+/// The part of a context that follows the network. The background thread holds a reference to it for short times. So it must
+/// have no reference to the stack: the stack's drop waits for that thread.
 #[derive(Debug)]
 struct Port {
     ifindex: u32,
-    /// The one address it is restricted to.
+    /// The one address to which the context is restricted, if it is.
     only: Option<IpAddr>,
     live: RwLock<Live>,
     events: Arc<AsyncQueue>,
@@ -58,8 +58,9 @@ struct Port {
 pub struct ContextOptions {
     config: StackConfig,
     wrapping: Wrapping,
-    /// Whether it may use the stack of another context's.
+    /// Whether the context may use the stack of another context.
     shared: bool,
+    /// Do without the host service ([`Self::alone`]).
     alone: bool,
 }
 
@@ -70,30 +71,30 @@ impl Default for ContextOptions {
 }
 
 impl ContextOptions {
-    /// The defaults: a slot from the host service, the host's partition table, what the environment says about faults (`RXE_FAULT`) and captures
-    /// (`RXE_PCAP`), about waiting (`RXE_POLL`), the link (`RXE_LINK`), threads (`RXE_THREADS`), the form of large messages (`RXE_MESSAGES`)
-    /// and congestion (`RXE_CONGESTION`).
+    /// The defaults: a slot from the host service, and the host's partition table. The environment decides about faults
+    /// (`RXE_FAULT`), captures (`RXE_PCAP`), waiting (`RXE_POLL`), the link (`RXE_LINK`), threads (`RXE_THREADS`), the form of
+    /// large messages (`RXE_MESSAGES`) and congestion (`RXE_CONGESTION`).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Has the port of its addresses alone: no host service, and no other process on them. (`RXE_SERVICE=off` does the same
-    /// for all contexts.)
+    /// The context has the port of its addresses alone: without a host service, and no other process can use them.
+    /// (`RXE_SERVICE=off` does the same for all contexts.)
     #[must_use]
     pub fn alone(mut self) -> Self {
         self.alone = true;
         self
     }
 
-    /// Top byte of the queue pair numbers, where no host service gives one.
+    /// Sets the slot (the top byte of the queue pair numbers). It counts where no host service gives one.
     #[must_use]
     pub fn slot(mut self, slot: u8) -> Self {
         (self.config.slot, self.shared) = (slot, false);
         self
     }
 
-    /// The partition table, 1 to 65535 entries; the first is the default.
+    /// Sets the partition table, 1 to 65535 entries. The first is the default. An empty list changes nothing.
     #[must_use]
     pub fn pkeys(mut self, pkeys: Vec<Pkey>) -> Self {
         if !pkeys.is_empty() {
@@ -102,21 +103,21 @@ impl ContextOptions {
         self
     }
 
-    /// The lanes of a policy, and how they share the link, in the place of the host's.
+    /// Sets the lanes, and how they share the link, as the policy of `fabric` has them. They replace the host's.
     #[must_use]
     pub fn lanes(mut self, fabric: &Fabric) -> Self {
         (self.config.own.lanes, self.shared) = (Some(LaneTables::of(fabric)), false);
         self
     }
 
-    /// Disturbs the packets, for tests.
+    /// Disturbs packets (loss, duplicates and so on), for tests.
     #[must_use]
     pub fn faults(mut self, faults: FaultPlan) -> Self {
         (self.wrapping.faults, self.shared) = (Some(faults), false);
         self
     }
 
-    /// Records the packets.
+    /// Records all packets in `capture`.
     #[must_use]
     pub fn capture(mut self, capture: Capture) -> Self {
         (self.wrapping.capture, self.shared) = (Some(capture), false);
@@ -130,8 +131,9 @@ impl ContextOptions {
         self
     }
 
-    /// Whether somebody looks in once a millisecond on a program that polls, or has done so lately. Without that one which goes
-    /// away in the middle is not noticed; nothing that does what it should becomes slower. For tests that prove it.
+    /// Whether the background thread ticks: it checks once a millisecond on a program that polls, or that has polled lately.
+    /// Without ticks nobody notices that such a program has stopped polling. A program that goes on polling is as fast without
+    /// ticks as with them. Tests that prove this turn them off.
     #[must_use]
     #[doc(hidden)]
     pub const fn ticks(mut self, ticks: bool) -> Self {
@@ -139,10 +141,10 @@ impl ContextOptions {
         self
     }
 
-    /// How many threads may work on packets, 1 to 16 (other numbers are brought into that range): each has a slot of the host's
-    /// and sockets of its own. Queue pairs of the services RC and UC that have no shared receive queue are spread over
-    /// them, all others are the first one's. It is one where no host service gives slots. Where service levels are in several lanes
-    /// all are the first one's, which weighs them.
+    /// How many threads may work on packets, 1 to 16. Other numbers are brought into that range. Each thread has a slot of the
+    /// host and sockets of its own. RC and UC queue pairs without a shared receive queue are spread over the threads; all
+    /// others belong to the first. There is only one thread where no host service gives slots. Where service levels are in
+    /// several lanes, all queue pairs belong to the first thread, so that it can weigh the lanes.
     #[must_use]
     pub fn threads(mut self, count: u8) -> Self {
         (self.config.threads, self.shared) = (Some(Threads::wished(count)), false);
@@ -163,7 +165,7 @@ impl ContextOptions {
         self
     }
 
-    /// What packets leave by.
+    /// Which link sends and receives the packets.
     #[must_use]
     pub const fn link(mut self, link: LinkKind) -> Self {
         (self.config.link, self.shared) = (Some(link), false);
@@ -187,7 +189,7 @@ impl ContextOptions {
         let scope = if is_link_local(address) { device.interface().index } else { 0 };
         let mtu = device.active_mtu();
         let udp = || UdpConfig::only(address, scope);
-        // The system has loopback addresses without listing them.
+        // The kernel accepts all of 127.0.0.0/8, but does not list these addresses.
         let listed = device.addresses().any(|ip| ip == address);
         let device = device.restricted_to(address);
         self.open_bound(Binding::Only(address, scope), device, listed.then_some(address), udp, mtu)
@@ -202,7 +204,7 @@ impl ContextOptions {
         Ok(Context(Context::inner(stack, Device::virtual_one("rxe_link", addresses), None)?))
     }
 
-    /// Opens a device over a link of the caller's, with these addresses.
+    /// Opens a device over the caller's own link, with these addresses.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -270,7 +272,7 @@ impl Context {
         Ok(Arc::new(ContextInner { stack, device, port, events, pkey_table }))
     }
 
-    /// The port as it is now, after a look at what the system has announced.
+    /// The port as it is now, after the kernel's pending network announcements have been read.
     fn live(&self) -> Live {
         if self.check_owner().is_err() {
             return Live { state: PortState::Down, ..Live::of(&self.0.device, self.0.stack.carries_v1) };
@@ -279,7 +281,7 @@ impl Context {
         self.0.port.live.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it, and all that was made from it, is this process's.
+    /// Checks that the context, and so all that was made from it, belongs to this process.
     ///
     /// # Errors
     /// [`Forked`] in a child of the process that opened it.
@@ -302,7 +304,7 @@ impl Context {
     /// The device's partition table as it is now (ibv_query_pkey). In a forked child: the default key alone.
     #[must_use]
     pub fn pkeys(&self) -> Arc<[Pkey]> {
-        // A thread of the parent's may have been at the settings when it forked: their lock is never free here.
+        // A thread of the parent may have held the lock of the settings at the fork. In the child that lock is never released.
         if self.check_owner().is_err() {
             return Arc::from([Pkey::DEFAULT]);
         }
@@ -322,13 +324,13 @@ impl Context {
         }
     }
 
-    /// What there is to say about the device's network interface now.
+    /// The state of the device's network interface now.
     #[must_use]
     pub fn link_state(&self) -> LinkState {
         self.live().interface
     }
 
-    /// For a thread that wants to hear of changes: of the network below all contexts on this one's port.
+    /// Lets a thread wait for changes of the network below this context, and below all others that share its port.
     ///
     /// # Errors
     /// The system has no descriptor left.
@@ -342,17 +344,17 @@ impl Context {
         self.port().state == PortState::Active
     }
 
-    /// The way from the GID at `gid_index` to a peer, for queue pairs and datagrams (what ibv_ah_attr with a GRH says).
+    /// The address vector from the GID at `gid_index` to a peer, for queue pairs and datagrams (ibv_ah_attr with a GRH).
     /// Traffic class, hop limit and flow label are 0 (the system's defaults) and may be set afterwards.
     ///
     /// # Errors
-    /// [`AddressError`]: no such index, no destination, or the two do not go together.
+    /// [`AddressError`]: no such index, no destination, or source and destination do not go together.
     pub fn address_vector(&self, gid_index: u8, remote: Gid) -> Result<AddressVector, AddressError> {
         let gids = self.live().gids;
         let src = gids.get(gid_index).address();
         let src = src.ok_or(AddressError::Index { index: gid_index, entries: gids.len() })?;
         let dst = remote.address().ok_or(AddressError::NoDestination)?;
-        // A GRH has GIDs of 16 bytes whatever they stand for, and RoCE v1's groups are no mapped IPv4 addresses.
+        // A GRH carries any GID of 16 bytes, and the groups of RoCE v1 are not mapped IPv4 addresses.
         let group_of_v1 = dst.is_multicast() && gids.gid_type(gid_index) == rxe_core::work::GidType::RoceV1;
         if src.is_ipv4() != dst.is_ipv4() && !group_of_v1 {
             return Err(AddressError::Family { src, dst });
@@ -373,9 +375,9 @@ impl Context {
         })
     }
 
-    /// The interface that packets to `dst` must leave by: ours where the destination is on its own network (another
-    /// interface may be on the same one), of local scope or a group; else the routing table decides. Addresses of this
-    /// host itself are the routing table's too.
+    /// Index of the interface by which packets to `dst` must leave, or 0 if the routing table decides. It is the device's own
+    /// interface if the destination is link-local, a group, or in a network of that interface (another interface may be in the
+    /// same network). The routing table also decides for the interface's own addresses.
     fn interface_to(&self, dst: IpAddr) -> u32 {
         let interface = self.0.device.interface();
         let own = interface.addresses.iter().any(|address| address.ip == dst);
@@ -387,7 +389,7 @@ impl Context {
         if needed && !interface.loopback { interface.index } else { 0 }
     }
 
-    /// Largest payload of a packet, as last heard.
+    /// Largest payload of a packet, as of the last announcement that was read.
     pub(crate) fn active_mtu(&self) -> Mtu {
         self.0.port.live.read().unwrap_or_else(PoisonError::into_inner).active_mtu
     }
@@ -400,8 +402,8 @@ impl Context {
         Pd::new(self)
     }
 
-    /// Opens the XRC domain that goes with a file, or makes one if there is none and `create` says so; without a file always
-    /// a new one (ibv_open_xrcd). `exclusive` asks for a new one.
+    /// Opens the XRC domain that belongs to a file (ibv_open_xrcd). If there is none, `create` says whether one is made. With
+    /// `exclusive` it must be new. Without a file a new domain is always made.
     ///
     /// # Errors
     /// [`CreateError::NoDomain`], [`CreateError::DomainExists`], [`CreateError::Exhausted`].
@@ -452,44 +454,44 @@ impl Context {
         if let Some(event) = self.try_get_async_event() {
             return Ok(event);
         }
-        // Without queue pairs nobody listens to the network yet. Where no thread can be had, events come late.
+        // Without queue pairs no background thread listens to the network yet. If none can be started, events come late.
         let _ = self.0.stack.follow_network();
         self.0.stack.expect_sleep(ShardSet::ALL);
         self.0.events.wait(timeout)
     }
 
-    /// A descriptor that is readable while asynchronous events wait; only to be polled, never read.
+    /// A descriptor that is readable while asynchronous events wait. Programs may poll it, but must not read it.
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         self.0.events.as_fd()
     }
 
-    /// Lets the engine take a turn. Not needed by programs that poll or wait.
+    /// Lets the engine take a turn: send, receive, look at deadlines. Programs that poll or wait do not need this.
     pub fn progress(&self) {
         self.0.stack.progress(ShardSet::ALL, true);
     }
 
-    /// This process's slot of the host's port (the top byte of its queue pair numbers), and how it asks for connection
-    /// requests; `None` where it has the port alone.
+    /// This process's share of the host's port: its slot (the top byte of its queue pair numbers), and the calls by which it asks
+    /// for connection requests. `None` where the process has the port alone.
     #[must_use]
     pub fn host_port(&self) -> Option<HostPort<'_>> {
         self.0.stack.host().map(HostPort)
     }
 
-    /// Top byte of the numbers of its queue pairs: the host service's slot, else what [`ContextOptions::slot`] said. A context
-    /// with several threads has a slot for each, of which this is the first; queue pair 1 is there.
+    /// Top byte of its queue pair numbers: the slot that the host service gave, else that of [`ContextOptions::slot`]. A context
+    /// with several threads has a slot for each. This is the first of them, which has queue pair 1.
     #[must_use]
     pub fn slot(&self) -> u8 {
         self.0.stack.slot
     }
 
-    /// Whether both share sockets, and so the numbers of queue pairs and queue pair 1.
+    /// Whether both contexts use the same sockets, and so share the queue pair numbers and queue pair 1.
     #[must_use]
     pub fn shares_port_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0.stack, &other.0.stack)
     }
 
-    /// Counters of the port, as far as this process uses it.
+    /// Counters of the port, for this process's packets only.
     #[must_use]
     pub fn port_stats(&self) -> PortStats {
         let each =
@@ -497,7 +499,7 @@ impl Context {
         each.fold(PortStats::default(), PortStats::plus)
     }
 
-    /// What the network did with what we sent and should have received.
+    /// Counters of the link: what happened to packets between this process and the network.
     #[must_use]
     pub fn link_report(&self) -> LinkReport {
         let each = self.0.stack.shards().filter_map(|shard| shard.look(|state| state.report()).ok());
@@ -516,8 +518,8 @@ impl HostPort<'_> {
         self.0.slot()
     }
 
-    /// Asks for connection requests to a service: they come to queue pair 1 of this process from now on, also from later
-    /// host services. A token to give them up with; `None` if somebody else listens there.
+    /// Asks for connection requests to a service ID. From now on they come to queue pair 1 of this process, also after another
+    /// process has become the host service. Gives a token for [`Self::unlisten`], or `None` if another process listens there.
     #[must_use]
     pub fn listen(&self, listen: Listen) -> Option<u32> {
         self.0.listen(listen)
@@ -528,24 +530,25 @@ impl HostPort<'_> {
         self.0.unlisten(token);
     }
 
-    /// Asks the service whether this process is to answer a connection request that has come to all processes (RoCE v1), and that
-    /// it does not take. `request` is the same number for all of them. Does not wait.
+    /// Asks the service whether this process is to answer a connection request that it does not accept, and that has come to all
+    /// processes (RoCE v1). `request` is the same number in all of them. Does not wait: [`Self::is_ours`] tells the answer.
     pub fn ask_whose(&self, request: u64, service_id: u64, address: IpAddr) {
         self.0.ask_whose(request, service_id, address);
     }
 
-    /// Tells the service that this process answers such a request: nobody else is to, also when nobody listens any more.
+    /// Tells the service that this process answers such a request. No other process is to answer it, even if nobody listens any
+    /// more.
     pub fn has_taken(&self, request: u64) {
         self.0.has_taken(request);
     }
 
-    /// Whether the service has said meanwhile that this process is to answer that request. False if it is asked again.
+    /// Whether the service has said meanwhile that this process is to answer that request. True once; false if called again.
     #[must_use]
     pub fn is_ours(&self, request: u64) -> bool {
         self.0.is_ours(request)
     }
 
-    /// Where this process keeps its live connections on record, for when it dies.
+    /// Shared memory in which this process records its live connections, so that the service can end them if it dies.
     #[must_use]
     pub fn records(&self) -> &SlotRecords {
         self.0.records()
@@ -562,7 +565,7 @@ impl Follower for Port {
     }
 }
 
-/// IPv6 only: IPv4's link-local addresses need no interface.
+/// Whether this is an IPv6 link-local address. Those of IPv4 need no interface, so they do not count.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

@@ -1,9 +1,13 @@
-//! RDMA verbs in user space over ordinary UDP sockets, or over Ethernet frames for whoever may send them (`RXE_LINK=raw`).
+//! RDMA verbs in user space, over ordinary UDP sockets. Processes that may send Ethernet frames can use those instead
+//! (`RXE_LINK=raw`).
 //!
-//! The objects are those of libibverbs, one file each: open a [`Device`] as a [`Context`], make a protection domain
-//! ([`Pd`]), register memory ([`Mr`]), make a completion queue ([`Cq`]) and a queue pair ([`Qp`]), connect it, post work,
-//! poll for completions. Everything can be used from several threads. Parents live as long as their children; dropping
-//! the last handle destroys an object.
+//! The objects are those of libibverbs, one file each. A program opens a [`Device`] as a [`Context`]. It makes a protection
+//! domain ([`Pd`]), registers memory ([`Mr`]), and makes a completion queue ([`Cq`]) and a queue pair ([`Qp`]). Then it
+//! connects the queue pair, posts work, and polls for completions. All objects can be used from several threads. A parent
+//! lives as long as its children. Dropping the last handle destroys an object.
+//!
+//! The objects are thin: `engine` drives the protocol core (`rxe-core`), `net` has the links, `host` the host service and
+//! its clients, `sys` the system calls. `ARCHITECTURE.md` describes how they work together.
 //!
 //! ```
 //! use rxe_verbs::{Access, Context, QpInit, QpType, net::InprocNet};
@@ -21,7 +25,7 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `RXE_LINK=raw` | Ethernet frames in the place of UDP sockets, see [`net::LinkKind`] |
+//! | `RXE_LINK=raw` | Ethernet frames instead of UDP sockets, see [`net::LinkKind`] |
 //! | `RXE_LINK=memory` | Shared memory between processes of one host, see [`net::LinkKind`] |
 //! | `RXE_POLL=adaptive`, `busy`, `sleep` | how threads wait, see [`Polling`] |
 //! | `RXE_THREADS=N` | how many threads may work on packets, see [`ContextOptions::threads`] |
@@ -30,12 +34,12 @@
 //! | `RXE_RCVBUF`, `RXE_SNDBUF` | socket buffers: `max` (the default), `default` or bytes |
 //! | `RXE_MESSAGES=whole` | never send WRITEs and READs in parts, see [`Messages`] |
 //! | `RXE_CONGESTION=dcqcn@10gbit` | a rate for each reliable queue pair, see [`Congestion`] |
-//! | `RXE_NET_DISABLE=gso,gro,cbpf,mmsg,vnet,priority` | do without these abilities of the system |
-//! | `RXE_SERVICE=off` | have the port alone; `embedded`: be the host service oneself; else the program that becomes it |
+//! | `RXE_NET_DISABLE=gso,gro,cbpf,mmsg,vnet,priority` | do without these features of the kernel |
+//! | `RXE_SERVICE=off` | use no host service and have the port alone; `embedded`: run the service in this process; else the program that is started as the service |
 //! | `RXE_CONFIG=FILE` | the host's configuration, see [`host::HostConfig`] |
 //! | `RXE_USERCOPY=kernel` | copy application memory by system calls only |
 //!
-//! Programs with more rights than whoever starts them (set-user-ID, file capabilities) heed none of these.
+//! A program with more rights than the user who starts it (set-user-ID, file capabilities) ignores all of these.
 //!
 //! How to connect a queue pair is shown, attribute by attribute, in `examples/rc_pingpong.rs`.
 
@@ -97,8 +101,9 @@ pub use sys::{
     unix::out_of_the_way,
 };
 
-/// How often this process, or one that it descends from, has been forked since the library was first used. What remembers
-/// another number was made by a parent of this process, and has none of its threads (`fork(2)`).
+/// The number of forks between the first use of the library and this process: 0 in the process that used it first, one more in
+/// each child (at least). An object that remembers another number was made by an ancestor of this process, and its threads do
+/// not exist here (`fork(2)`).
 #[must_use]
 pub fn forks() -> u32 {
     sys::fork::generation()

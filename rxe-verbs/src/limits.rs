@@ -1,8 +1,8 @@
-//! What the device can do (ibv_device_attr): generous numbers, since they cost memory only when used.
+//! Limits of the device (ibv_device_attr). They are large, because an object costs memory only when it is made.
 
 use crate::error::CreateError;
 
-/// Queue pairs of a process; of each thread's slot, if it has several (`RXE_THREADS`).
+/// Queue pairs of a process. If it has several threads (`RXE_THREADS`), queue pairs of each thread's slot.
 pub const MAX_QP: u32 = rxe_core::endpoint::MAX_QPS;
 /// Requests in a queue.
 pub const MAX_QP_WR: u32 = 1 << 20;
@@ -22,16 +22,16 @@ pub const MAX_MR_SIZE: u64 = u64::MAX;
 pub const MAX_PD: u32 = 1 << 20;
 /// Shared receive queues.
 pub const MAX_SRQ: u32 = rxe_core::endpoint::MAX_SRQS;
-/// Address handles: as many as memory holds.
+/// Address handles. Only memory limits them.
 pub const MAX_AH: u32 = i32::MAX as u32;
 /// Multicast groups.
 pub const MAX_MCAST_GRP: u32 = 8192;
 /// Bytes of a message.
 pub const MAX_MESSAGE: u32 = 1 << 31;
-/// READs and atomics of a queue pair outstanding, each way.
+/// Outstanding READs and atomics of a queue pair, in each direction.
 pub const MAX_RD_ATOMIC: u8 = rxe_core::qp::MAX_RD_ATOMIC;
 
-/// Whether `value` is within bounds; `what` names it in the error.
+/// Checks that `value` is within bounds. `what` names it in the error.
 pub(crate) const fn check(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), CreateError> {
     if value < least || value > most {
         return Err(CreateError::Limit { what, value, least, most });

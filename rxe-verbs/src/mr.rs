@@ -22,49 +22,49 @@ use std::{io, os::fd::BorrowedFd, sync::Arc};
 
 /// Registered memory. Dropping it deregisters it, and returns only when no thread touches the bytes any more.
 ///
-/// Peers may change the bytes at any time, so they are never lent as `&[u8]`: they are copied, or read and written as
-/// atomics, by methods that fail where the memory is gone.
+/// Peers may change the bytes at any time, so no method gives them out as `&[u8]`. Methods copy them, or access them as
+/// atomics, and fail if the memory is gone.
 #[derive(Debug)]
 pub struct Mr {
     entry: Arc<Entry>,
     bytes: Region,
     key: Key,
-    /// Address by which peers and work requests mean the first byte.
+    /// Address of the first byte for peers and work requests.
     addr: u64,
     access: Access,
     /// Address of the first byte in this process.
     memory_addr: u64,
     pd: Pd,
-    /// Its share of what the process has registered; memory on demand has none.
+    /// Its share of the limit for locked memory. On-demand memory has none.
     _share: Option<Share>,
-    /// Freed after the entry is gone.
+    /// Memory that the region owns. It is freed after the entry has been removed from the table (see `drop`).
     _owned: Option<Owned>,
 }
 
-/// Memory of the caller's, for [`Mr::reregister`].
+/// A range of the caller's memory, for [`Mr::reregister`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryRange {
     /// Address of the first byte in this process.
     pub addr: usize,
     /// Bytes.
     pub len: usize,
-    /// Address by which peers and work requests mean the first byte.
+    /// Address of the first byte for peers and work requests.
     pub iova: u64,
 }
 
 impl MemoryRange {
-    /// Whether it touches no page.
+    /// Whether the range touches no page: no bytes, at the start of a page.
     fn is_nothing(&self) -> bool {
         self.len == 0 && self.addr.is_multiple_of(page_size())
     }
 
-    /// Whether the memory is there with what `access` needs, as a device that pins memory would find out when it is
-    /// registered. We need not ask; C programs may count on the refusal.
+    /// Checks that the memory is mapped with the rights that `access` needs. A device that pins memory finds this out at
+    /// registration. Our registration does not need it, but C programs may rely on the refusal.
     ///
     /// # Errors
     /// [`RegisterError::NotMapped`].
     pub fn check_mapped(&self, access: Access) -> Result<(), RegisterError> {
-        // Windows may be bound to it with rights to write.
+        // A window that is bound to the region may allow writing.
         let write = access.intersects(Access::LOCAL_WRITE | Access::MW_BIND);
         if self.is_nothing() || is_mapped(self.addr, self.len, write) {
             return Ok(());
@@ -73,7 +73,7 @@ impl MemoryRange {
     }
 }
 
-/// What a region takes of the limit for locked memory.
+/// Takes a region's share of the limit for locked memory.
 fn share_of(stack: &Stack, addr: u64, len: usize, access: Access) -> Result<Option<Share>, RegisterError> {
     if access.contains(Access::ON_DEMAND) {
         return Ok(None);
@@ -134,10 +134,10 @@ impl Mr {
         Ok(Self { entry, bytes, key, addr, access, memory_addr, pd, _share: share, _owned: owned })
     }
 
-    /// Deregisters it (ibv_dereg_mr), as dropping does, and says if that is not possible.
+    /// Deregisters it (ibv_dereg_mr) as dropping does, but fails if that is not possible.
     ///
     /// # Errors
-    /// [`RegisterError::Bound`] and the region back if memory windows are bound to it.
+    /// [`RegisterError::Bound`] if memory windows are bound to it. The region comes back with the error.
     #[allow(clippy::result_large_err, reason = "the region comes back")]
     pub fn deregister(self) -> Result<(), (Self, RegisterError)> {
         match &*self.entry {
@@ -146,14 +146,14 @@ impl Mr {
         }
     }
 
-    /// Changes what stands behind its key, in one step for peers (ibv_rereg_mr): the protection domain, the memory, the
-    /// rights; what is `None` stays. On return no thread touches memory it had before and has no more.
+    /// Changes the protection domain, the memory or the rights of the region, under the same key (ibv_rereg_mr). What is `None`
+    /// stays. Peers see the change in one step. On return no thread touches memory that the region no longer has.
     ///
     /// # Errors
-    /// [`RegisterError`], [`RegisterError::Bound`] among them; it is as it was then.
+    /// [`RegisterError`], for example [`RegisterError::Bound`]. The region is unchanged then.
     ///
     /// # Safety
-    /// For the new memory as [`Pd::reg_mr_raw`]; without one it is safe.
+    /// For new memory as [`Pd::reg_mr_raw`]. Without new memory the call is safe.
     pub unsafe fn reregister(
         &mut self,
         pd: Option<&Pd>,
@@ -211,13 +211,13 @@ impl Mr {
         self.key
     }
 
-    /// The address by which peers and work requests mean the first byte.
+    /// The address of the first byte for peers and work requests.
     #[must_use]
     pub const fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Where the first byte is in this process.
+    /// The address of the first byte in this process.
     #[must_use]
     pub const fn memory_addr(&self) -> u64 {
         self.memory_addr
@@ -229,7 +229,7 @@ impl Mr {
         self.bytes.len()
     }
 
-    /// Whether it has no bytes: only memory of the caller's can.
+    /// Whether it has no bytes. Only a region of the caller's own memory can be empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.bytes.len() == 0
@@ -247,14 +247,14 @@ impl Mr {
         Sge { addr: self.addr.wrapping_add(offset as u64), len, lkey: self.key }
     }
 
-    /// Copies bytes out, in one piece or while a peer changes them.
+    /// Copies bytes out. A peer may change them during the copy.
     ///
     /// # Errors
     /// [`MrError`].
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), MrError> {
         self.inside(offset, out.len())?;
         let result = self.bytes.read(offset, out).map_err(|_| MrError::Fault);
-        // A byte seen before this read was polled before the others are read.
+        // Programs poll one byte and then read the others. Acquire: the later reads see what was stored before that byte.
         fence(Ordering::Acquire);
         result
     }
@@ -270,7 +270,7 @@ impl Mr {
         Ok(out)
     }
 
-    /// One byte: what programs poll for the arrival of a message, whose last byte is stored after all others.
+    /// Reads one byte. Programs poll the last byte of a message in this way: it is stored after all others.
     ///
     /// # Errors
     /// [`MrError`].
@@ -289,17 +289,17 @@ impl Mr {
         self.bytes.write(offset, data).map_err(|_| MrError::Fault)
     }
 
-    /// Reads from a descriptor straight into the region, `len` bytes at most: `read(2)` without a copy between.
+    /// Reads at most `len` bytes from a descriptor directly into the region (`read(2)`), without an intermediate copy.
     ///
     /// # Errors
-    /// The system's; EFAULT if the range is outside the region, or its memory is gone.
+    /// The system's error. EFAULT if the range is outside the region, or its memory is gone.
     pub fn read_from(&self, source: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<usize> {
         self.inside(offset, len).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
         descriptor::read(source, &self.bytes, offset, len)
     }
 
-    /// Writes a part of the region to a descriptor: `write(2)` without a copy between. Peers with the right to write may
-    /// change the bytes meanwhile.
+    /// Writes a part of the region to a descriptor (`write(2)`), without an intermediate copy. Peers with the right to write may
+    /// change the bytes during the call.
     ///
     /// # Errors
     /// As [`Self::read_from`].
@@ -323,7 +323,8 @@ impl Mr {
         Ok(())
     }
 
-    /// Reads the 8 bytes at a multiple of 8 at once, in the host's byte order; atomic towards peers' atomics.
+    /// Reads 8 bytes atomically, in the host's byte order. Their address must be a multiple of 8. The read is also atomic
+    /// towards peers' atomics.
     ///
     /// # Errors
     /// [`MrError`].
@@ -331,7 +332,7 @@ impl Mr {
         self.fetch_add_u64(offset, 0)
     }
 
-    /// Stores 8 bytes at once; gives the old ones.
+    /// Stores 8 bytes atomically and returns the old ones.
     ///
     /// # Errors
     /// [`MrError`].
@@ -339,7 +340,7 @@ impl Mr {
         self.atomic(offset, Atomic::Swap(value))
     }
 
-    /// Adds to 8 bytes, wrapping; gives the old ones.
+    /// Adds to 8 bytes atomically, wrapping, and returns the old ones.
     ///
     /// # Errors
     /// [`MrError`].
@@ -347,7 +348,7 @@ impl Mr {
         self.atomic(offset, Atomic::FetchAdd(value))
     }
 
-    /// Stores `new` if the 8 bytes are `expected`; gives the old ones.
+    /// Stores `new` atomically if the 8 bytes are `expected`, and returns the old ones.
     ///
     /// # Errors
     /// [`MrError`].
@@ -375,12 +376,12 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         let stack = &self.pd.context().0.stack;
-        // A forked child has a copy of the memory, and none of the threads that a removal waits for.
+        // In a forked child nothing is removed: a removal waits for threads that do not exist there.
         if stack.check().is_err() {
             return;
         }
         if let Entry::Memory(memory) = &*self.entry {
-            // Windows may still be bound to it, and outlive it.
+            // Windows may still be bound to the region, and live longer. They grant nothing from now on.
             memory.abandon();
         }
         regions::remove(&stack.table, &self.entry);

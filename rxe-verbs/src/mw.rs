@@ -1,4 +1,4 @@
-//! Memory windows (ibv_mw): rights to a part of a region, given and taken back by work requests.
+//! Memory windows (ibv_mw): rights to a part of a region, which work requests grant and withdraw.
 
 use crate::{
     error::RegisterError,
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Mw {
     entry: Arc<Entry>,
     kind: WindowType,
-    /// The key after all binds posted so far: type 1 only.
+    /// The key that the window has after all binds that were posted so far. For type 1 only.
     posted: Mutex<Key>,
     pd: Pd,
 }
@@ -40,8 +40,8 @@ impl Mw {
         self.kind
     }
 
-    /// The present key: for a type 1 window that of the last bind posted, for a type 2 window that of the last bind done.
-    /// (The next bind of a type 2 window names it, with a new tag: [`Key::rotated`].)
+    /// The present key. For a type 1 window it is the key of the last bind that was posted. For a type 2 window it is the key of
+    /// the last bind that was executed; the next bind names it, and has a new tag ([`Key::rotated`]).
     #[must_use]
     pub fn rkey(&self) -> Key {
         match self.kind {
@@ -50,7 +50,7 @@ impl Mw {
         }
     }
 
-    /// The key after all binds posted, while it is being changed.
+    /// Locks the key of the last posted bind, so that a bind can change it.
     pub(crate) fn posted(&self) -> MutexGuard<'_, Key> {
         self.posted.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Protection domains (ibv_pd): what may be used together.
+//! Protection domains (ibv_pd): which objects may be used together.
 
 use crate::{
     ah::Ah,
@@ -18,7 +18,7 @@ use rxe_core::{
 };
 use std::sync::Arc;
 
-/// A protection domain. Clones are the same domain; it lives as long as one of them or an object made from it.
+/// A protection domain. Clones are the same domain. The domain lives as long as one of them, or an object made from it.
 #[derive(Clone, Debug)]
 pub struct Pd(Arc<PdInner>);
 
@@ -35,7 +35,7 @@ impl Pd {
         Ok(Self(Arc::new(PdInner { id: PdId(id), context: context.clone() })))
     }
 
-    /// Its name in the protocol core.
+    /// Its number in the protocol core.
     #[must_use]
     pub fn id(&self) -> PdId {
         self.0.id
@@ -47,14 +47,14 @@ impl Pd {
         &self.0.context
     }
 
-    /// Whether objects or other handles still hold it: ibv_dealloc_pd would say EBUSY.
+    /// Whether objects or other handles still hold it. ibv_dealloc_pd fails with EBUSY then.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Allocates `len` bytes, zero at first, and registers them (ibv_reg_mr). Peers and work requests address them by
-    /// [`Mr::addr`].
+    /// Allocates `len` bytes of zeroed memory and registers them (ibv_reg_mr). Peers and work requests address them from
+    /// [`Mr::addr`] on.
     ///
     /// # Errors
     /// [`RegisterError`]: no bytes, rights that do not go together, no memory.
@@ -62,7 +62,7 @@ impl Pd {
         Mr::allocate(self, len, None, access)
     }
 
-    /// The same, with an address of the caller's choosing for the first byte (ibv_reg_mr_iova).
+    /// As [`Self::alloc_mr`], but the caller chooses the address `iova` of the first byte (ibv_reg_mr_iova).
     ///
     /// # Errors
     /// As [`Self::alloc_mr`].
@@ -70,8 +70,8 @@ impl Pd {
         Mr::allocate(self, len, Some(iova), access)
     }
 
-    /// Registers memory of the caller's: `len` bytes at address `addr`, addressed by peers and work requests from `iova`
-    /// on (usually `addr` again). The memory may be unmapped, protected or truncated while registered: accesses then end
+    /// Registers the caller's own memory: `len` bytes at address `addr`. Peers and work requests address them from `iova` on
+    /// (usually equal to `addr`). The memory may be unmapped, protected or truncated while it is registered: accesses then end
     /// with an error. It does not have to be mapped yet.
     ///
     /// # Errors
@@ -79,8 +79,8 @@ impl Pd {
     ///
     /// # Safety
     /// As long as the region lives, peers may read and write the bytes at any time, as its rights allow. So no Rust
-    /// reference may cover them (shared ones to atomics excepted), and if they are unmapped and something else is put
-    /// at their address, that must bear the same.
+    /// reference may cover them, except shared references to atomics. If the bytes are unmapped and other memory is mapped at
+    /// their address, the same holds for that memory.
     pub unsafe fn reg_mr_raw(
         &self,
         addr: usize,
@@ -88,7 +88,7 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Mr, RegisterError> {
-        // SAFETY: the caller promises just what this asks for.
+        // SAFETY: the caller promises what `Mr::foreign` asks for.
         unsafe { Mr::foreign(self, addr, len, iova, access) }
     }
 
@@ -108,8 +108,8 @@ impl Pd {
         Srq::new(self, &Kind::Basic, max_wr, max_sge)
     }
 
-    /// Makes a tag matching queue (ibv_create_srq_ex with IBV_SRQT_TM): a shared receive queue whose messages complete on `cq`,
-    /// and with a matching list of `max_tags` entries at most.
+    /// Makes a tag matching queue (ibv_create_srq_ex with IBV_SRQT_TM): a shared receive queue with a matching list of at most
+    /// `max_tags` entries. Its messages complete on `cq`.
     ///
     /// # Errors
     /// [`CreateError`].

@@ -29,7 +29,7 @@ use rxe_core::{
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a queue pair is made of (ibv_qp_init_attr).
+/// With what a queue pair is made (ibv_qp_init_attr).
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit<'a> {
     /// Kind.
@@ -38,11 +38,12 @@ pub struct QpInit<'a> {
     pub send_cq: &'a Cq,
     /// Where receive completions go.
     pub recv_cq: &'a Cq,
-    /// Shared receive queue, if it has no queue of its own. To one with tag matching the send queue belongs, too.
+    /// Shared receive queue, if the queue pair has no receive queue of its own. If the shared queue matches tags, it also owns
+    /// the send queue: the program cannot post to it.
     pub srq: Option<&'a Srq>,
     /// Queue sizes.
     pub caps: QpCaps,
-    /// Every send request makes a completion, not only signaled ones.
+    /// Every send request makes a completion, not only a signaled one.
     pub signal_all: bool,
 }
 
@@ -73,7 +74,7 @@ pub struct MwBind<'a> {
     pub access: Access,
 }
 
-/// A queue pair. Dropping it destroys it: work left makes no completions, acknowledgements owed are sent.
+/// A queue pair. Dropping it destroys it. Outstanding work makes no completions; acknowledgements that are owed are sent.
 #[derive(Debug)]
 pub struct Qp {
     qpn: Qpn,
@@ -81,18 +82,18 @@ pub struct Qp {
     shard: Arc<Shard>,
     /// Multicast groups, with the interface each was joined on.
     groups: Mutex<Vec<(IpAddr, u32)>>,
-    /// Where completions go, of sends and of receives; XRC targets make none themselves.
+    /// Completion queues of sends and of receives. An XRC target has none.
     cqs: Option<(Cq, Cq)>,
     srq: Option<Srq>,
     pd: Pd,
-    /// What it was made of, in the core's words.
+    /// Its configuration as the core has it.
     made: QpConfig,
     xrcd: Option<Xrcd>,
-    /// The completions of a tag matching queue, which also owns the send queue.
+    /// If its shared receive queue matches tags: the name under which the core completes its work.
     tags: Option<CqId>,
 }
 
-/// Bytes of a request's data.
+/// Bytes of data of a request.
 fn length(wr: &SendWr<'_>) -> u64 {
     match wr.payload {
         Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
@@ -100,7 +101,7 @@ fn length(wr: &SendWr<'_>) -> u64 {
     }
 }
 
-/// Requests of a list, and bytes of their data.
+/// Number of requests in a list, and the bytes of their data.
 fn size(list: &[SendWr<'_>]) -> (u32, u64) {
     (u32::try_from(list.len()).unwrap_or(u32::MAX), list.iter().map(length).fold(0, u64::saturating_add))
 }
@@ -114,7 +115,7 @@ impl Qp {
         if !init.send_cq.belongs_to(stack) || !init.recv_cq.belongs_to(stack) {
             return Err(CreateError::Stranger("completion queue"));
         }
-        // Its domain may be another: receives name regions of their queue's (IBTA vol. 1, 10.2.9).
+        // The shared queue may be of another protection domain. Its receives name regions of that domain (IBTA vol. 1, 10.2.9).
         if init.srq.is_some_and(|srq| !Arc::ptr_eq(&srq.pd().context().0.stack, stack)) {
             return Err(CreateError::Stranger("shared receive queue"));
         }
@@ -161,7 +162,7 @@ impl Qp {
     ) -> Result<Self, CreateError> {
         let context = pd.context();
         let stack = &context.0.stack;
-        // Before the settings are asked, whose lock is never free in a child of a process that was at them.
+        // Checked before the settings are read: if the parent held their lock at the fork, the child would wait for ever.
         stack.check()?;
         let shard = stack
             .shard_for(&config)
@@ -189,7 +190,7 @@ impl Qp {
         Ok(Self { qpn, qp_type, shard, groups, cqs, srq, pd: pd.clone(), made, xrcd, tags })
     }
 
-    /// Its number: what the peer is told.
+    /// Its number, which the peer has to know.
     #[must_use]
     pub const fn qpn(&self) -> Qpn {
         self.qpn
@@ -205,7 +206,7 @@ impl Qp {
         self.cqs.iter().flat_map(|(send, recv)| [send, recv])
     }
 
-    /// The protection domain. That of an XRC target is its own and empty.
+    /// The protection domain. An XRC target has an empty one of its own.
     #[must_use]
     pub const fn pd(&self) -> &Pd {
         &self.pd
@@ -229,11 +230,11 @@ impl Qp {
         self.srq.as_ref()
     }
 
-    /// Changes attributes, usually with a state (ibv_modify_qp): RESET to INIT to RTR to RTS. Going to RESET also forgets
-    /// completions that were not polled, as adapters do: what the queue pair does next is not mixed with what it did.
+    /// Changes attributes, and usually the state: RESET to INIT to RTR to RTS (ibv_modify_qp). Going to RESET also drops
+    /// completions of the queue pair that were not polled, as adapters do. So later completions are not mixed with them.
     ///
     /// # Errors
-    /// [`ModifyQpError`] names what is missing, not allowed or out of range; nothing was changed.
+    /// [`ModifyQpError`] names what is missing, not allowed or out of range. Nothing was changed then.
     pub fn modify(&self, change: &QpChange) -> Result<(), ModifyQpError> {
         self.shard.check()?;
         if let Some(wanted) = change.path_mtu {
@@ -252,7 +253,7 @@ impl Qp {
         }
         self.shard.act(Acks::Wait, |state, view| {
             if matches!(change.state, Some(QpState::Reset | QpState::Error)) {
-                // These states forget what is owed.
+                // In these states the endpoint drops the acknowledgements that the queue pair owes.
                 state.send_now(view, Acks::Flush);
             }
             if change.state == Some(QpState::Reset) {
@@ -270,11 +271,12 @@ impl Qp {
         Ok(())
     }
 
-    /// Gives what it holds of a tag matching queue back, if it has one: in the state ERROR it says what that is.
+    /// Gives back what the queue pair holds of its tag matching queue, if it has one. For that it goes to ERROR: what it
+    /// holds then comes back as flushed completions.
     fn leave_tags(&self, state: &mut State, view: View<'_>) {
         if let Some(name) = self.tags {
             let error = QpChange { state: Some(QpState::Error), ..QpChange::default() };
-            // Every state leads there.
+            // Cannot fail: every state leads to ERROR.
             let _ = state.endpoint.modify_qp(now(), self.qpn, &error, &view);
             state.hand_out();
             if let Some(tags) = &mut state.tags {
@@ -283,8 +285,8 @@ impl Qp {
         }
     }
 
-    /// Its attributes and what it was made of (ibv_query_qp). In a forked child it is in the state ERROR, and the other
-    /// attributes tell nothing.
+    /// Its attributes and its configuration (ibv_query_qp). In a forked child the state is ERROR, and the other attributes are
+    /// defaults.
     #[must_use]
     pub fn query(&self) -> (QpAttrs, QpConfig) {
         match self.shard.look(|state| state.endpoint.query_qp(self.qpn)) {
@@ -294,7 +296,7 @@ impl Qp {
         }
     }
 
-    /// Does something with memory as the queue pair may.
+    /// Accesses memory with the rights of the queue pair.
     pub(crate) fn with_memory<T>(&self, action: impl FnOnce(View<'_>, Asker) -> T) -> Result<T, Forked> {
         let asker = Asker { pd: self.pd.id(), qpn: self.qpn };
         self.shard.with_memory(|memory| action(memory, asker))
@@ -306,9 +308,10 @@ impl Qp {
         self.query().0.state
     }
 
-    /// Has its events told by name to whoever listens, each listener in its context ([`crate::AsyncEvent::Heard`]), and from the
-    /// first one on no more to the context that made it: what handles of a shared queue pair hear by (ibv_open_qp). The
-    /// kernel tells all of them, too (`__ib_shared_qp_event_handler`).
+    /// Makes a listener: every handle of a shared queue pair has one (ibv_open_qp). Each listener gets a copy of the queue pair's
+    /// events, by its name, in the event queue of `context` ([`crate::AsyncEvent::Heard`]). From the first listener on, the
+    /// context that made the queue pair gets them no more. The kernel also tells all handles
+    /// (`__ib_shared_qp_event_handler`).
     ///
     /// # Errors
     /// [`Forked`].
@@ -330,8 +333,8 @@ impl Qp {
         self.shard.look(|state| state.endpoint.pace_of(now(), self.qpn)).ok().flatten()
     }
 
-    /// Why it refused the last request of its peer's that it refused, and why the last one of its own that failed did, since it was
-    /// last reset; none in a forked child.
+    /// Why it last refused a request of its peer, and why a request of its own last failed, since it was last reset. None in a
+    /// forked child.
     #[must_use]
     pub fn reasons(&self) -> Reasons {
         let found = self.shard.look(|state| state.endpoint.reasons(self.qpn).copied());
@@ -348,11 +351,11 @@ impl Qp {
         }
     }
 
-    /// Posts a send request (ibv_post_send) and sends what may leave now. Elements and inline bytes are copied; the
-    /// memory they name is read later, until the request completes.
+    /// Posts a send request (ibv_post_send) and sends what may leave now. Elements and inline bytes are copied. The memory that
+    /// the elements name is read later, until the request completes.
     ///
-    /// A small request behind others that are unanswered may wait for the next call of a program that posts and polls in
-    /// a row (a millisecond at most), so that many leave together.
+    /// If earlier requests are unanswered, a small request may wait for the next call of a program that posts and polls in a
+    /// row (a millisecond at most). So many requests leave together.
     ///
     /// # Errors
     /// [`PostError`]; the request was not posted.
@@ -363,7 +366,7 @@ impl Qp {
     /// Posts several send requests, up to the first that fails. They leave together.
     ///
     /// # Errors
-    /// Which failed, and why; those before it were posted.
+    /// Which request failed, and why. Those before it were posted.
     pub fn post_send_list(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
         self.shard.post(self.qpn, size(list), |state, now| {
             list.iter().enumerate().try_for_each(|(index, wr)| {
@@ -372,10 +375,10 @@ impl Qp {
         })?
     }
 
-    /// Posts all of these send requests or, if one is refused, none (ibv_wr_complete). They leave together.
+    /// Posts all of these send requests, or none if one is refused (ibv_wr_complete). They leave together.
     ///
     /// # Errors
-    /// Which was refused, and why.
+    /// Which request was refused, and why.
     pub fn post_send_all(&self, list: &[SendWr<'_>]) -> Result<(), PostListError> {
         let told = |(index, reason)| PostListError { index, reason };
         self.shard.check()?;
@@ -392,7 +395,7 @@ impl Qp {
         state.endpoint.post_send(now, self.qpn, wr)
     }
 
-    /// A datagram fits the network as it is now, and the send queue is the program's.
+    /// Checks that a datagram fits the present MTU of the network, and that the program may post to the send queue.
     fn check(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.tags.is_some() {
             return Err(PostError::Operation);
@@ -418,7 +421,7 @@ impl Qp {
     /// Posts several receives, up to the first that fails.
     ///
     /// # Errors
-    /// Which failed, and why; those before it were posted.
+    /// Which receive failed, and why. Those before it were posted.
     pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostListError> {
         self.shard.look(|state| {
             list.iter().enumerate().try_for_each(|(index, wr)| {
@@ -428,10 +431,10 @@ impl Qp {
         })?
     }
 
-    /// Binds a type 1 window (ibv_bind_mw): posts the request and gives the key that the window will have.
+    /// Binds a type 1 window (ibv_bind_mw): posts the request and returns the key that the window will have.
     ///
     /// # Errors
-    /// [`PostError::Operation`] for a type 2 window, which is bound by [`SendOp::BindWindow`]; else as
+    /// [`PostError::Operation`] for a type 2 window, which is bound by [`SendOp::BindWindow`]. Otherwise as
     /// [`Self::post_send`].
     pub fn bind_mw(&self, mw: &Mw, bind: &MwBind<'_>) -> Result<Key, PostError> {
         let MwBind { region, addr, len, access, .. } = *bind;
@@ -439,7 +442,7 @@ impl Qp {
         self.post_bind(mw, bind.wr_id, bind.flags, to)
     }
 
-    /// Unbinds a type 1 window (ibv_bind_mw without a region); else as [`Self::bind_mw`].
+    /// Unbinds a type 1 window (ibv_bind_mw with length 0). Otherwise as [`Self::bind_mw`].
     ///
     /// # Errors
     /// As [`Self::bind_mw`].
@@ -459,10 +462,11 @@ impl Qp {
         Ok(*key)
     }
 
-    /// Receives datagrams to a multicast group too (ibv_attach_mcast).
+    /// Joins a multicast group: the queue pair also receives datagrams to it (ibv_attach_mcast).
     ///
     /// # Errors
-    /// [`CreateError::Group`] if it is none or cannot be joined; [`CreateError::Object`] if the core refuses.
+    /// [`CreateError::Group`] if the address is no multicast group. [`CreateError::System`] if the group cannot be joined.
+    /// [`CreateError::Object`] if the core refuses.
     pub fn attach_multicast(&self, group: Gid) -> Result<(), CreateError> {
         let address = group.address().filter(IpAddr::is_multicast);
         let address = address.ok_or_else(|| CreateError::Group(group.address().unwrap_or(NO_ADDRESS)))?;
@@ -476,7 +480,7 @@ impl Qp {
             state.endpoint.attach_multicast(self.qpn, address)?;
             let joined = join(state, membership);
             if joined.is_err() {
-                // Was attached just now.
+                // Cannot fail: it was attached just now.
                 let _ = state.endpoint.detach_multicast(self.qpn, address);
             }
             joined
@@ -488,7 +492,7 @@ impl Qp {
     /// Undoes [`Self::attach_multicast`] (ibv_detach_mcast).
     ///
     /// # Errors
-    /// [`CreateError::Group`] if it was not attached.
+    /// [`CreateError::Group`] if the queue pair is not attached to the group.
     pub fn detach_multicast(&self, group: Gid) -> Result<(), CreateError> {
         let address = group.address().unwrap_or(NO_ADDRESS);
         self.shard.check()?;
@@ -503,10 +507,10 @@ impl Qp {
     }
 }
 
-/// Stands for "none" in an error.
+/// Stands for "no address" in an error.
 const NO_ADDRESS: IpAddr = IpAddr::V6(core::net::Ipv6Addr::UNSPECIFIED);
 
-/// Joins a group unless another queue pair has.
+/// Counts a member of a group, and joins the group on the link if it is the first.
 fn join(state: &mut State, membership: (IpAddr, u32)) -> Result<(), CreateError> {
     let (group, ifindex) = membership;
     let members = state.groups.entry(membership).or_default();
@@ -520,13 +524,13 @@ fn join(state: &mut State, membership: (IpAddr, u32)) -> Result<(), CreateError>
     Ok(())
 }
 
-/// Leaves a group if no other queue pair needs it.
+/// Counts a member of a group out, and leaves the group on the link if it was the last.
 fn leave(state: &mut State, membership: (IpAddr, u32)) {
     let Some(members) = state.groups.get_mut(&membership) else { return };
     *members -= 1;
     if *members == 0 {
         state.groups.remove(&membership);
-        // An interface that is gone has taken its groups along.
+        // Fails if the interface is gone: its memberships have ended with it.
         let _ = state.link.leave(membership.0, membership.1);
     }
 }
@@ -545,16 +549,16 @@ fn check_caps(caps: &QpCaps, shared: bool) -> Result<(), CreateError> {
 impl Drop for Qp {
     fn drop(&mut self) {
         let groups = core::mem::take(self.groups.get_mut().unwrap_or_else(PoisonError::into_inner));
-        // A forked child's parent has it.
+        // Fails in a forked child: the queue pair belongs to the parent.
         let _ = self.shard.act(Acks::Wait, |state, view| {
-            // What it owes is forgotten with it.
+            // Destroying it drops the acknowledgements that it owes, so they are sent before.
             state.send_now(view, Acks::Flush);
             for membership in groups {
                 let _ = state.endpoint.detach_multicast(self.qpn, membership.0);
                 leave(state, membership);
             }
             self.leave_tags(state, view);
-            // It is there: only this removes it.
+            // Cannot fail: only this call removes the queue pair.
             let _ = state.endpoint.destroy_qp(self.qpn);
             state.hand_out();
             for cq in self.cqs() {

@@ -1,4 +1,4 @@
-//! XRC domains (ibv_xrcd): which targets and shared receive queues belong together.
+//! XRC domains (ibv_xrcd). A domain says which XRC targets may use which shared receive queues.
 
 use crate::{
     context::Context,
@@ -16,18 +16,20 @@ use std::{
     sync::{Arc, Weak},
 };
 
-/// A file, by which handles find the same domain: device and inode.
+/// Identity of a file: device and inode. Domains opened by the same file are one domain.
 pub(crate) type FileId = (u64, u64);
 
-/// An XRC domain. Clones are the same domain; it lives as long as one of them or an object made from it. Domains that are
-/// opened with the same file are one, but in this process only: another process's receive queues are in its own memory.
+/// An XRC domain. Clones are the same domain. The domain lives as long as one of them, or an object made from it. Domains that
+/// are opened with the same file are one domain, but only within this process: the receives of another process's queues lie in
+/// its own memory.
 #[derive(Clone, Debug)]
 pub struct Xrcd(Arc<Opened>);
 
-/// One opening. Each has a protection domain that nothing is registered with, for its targets.
+/// One opening of a domain.
 #[derive(Debug)]
 struct Opened {
     domain: Arc<Domain>,
+    /// The protection domain of its targets, in which nothing is registered.
     none: Pd,
 }
 
@@ -48,10 +50,10 @@ impl Xrcd {
         let none = Pd::new(context)?;
         let stack = &context.0.stack;
         let file = file.map(identify).transpose()?;
-        // Held until it is entered, so that two threads do not make two.
+        // The lock is held until a new domain is in the map, so that two threads cannot make two domains for one file.
         let mut files = stack.xrcd_files();
         let known = file.and_then(|file| files.get(&file));
-        // Only counted: a handle that goes here would take the lock again.
+        // Do not upgrade here: if the upgraded handle were the last, its drop would take the lock again.
         if exclusive && known.is_some_and(|domain| domain.strong_count() > 0) {
             return Err(CreateError::DomainExists);
         }
@@ -70,7 +72,7 @@ impl Xrcd {
         Ok(Self(Arc::new(Opened { domain, none })))
     }
 
-    /// Its name in the protocol core.
+    /// Its number in the protocol core.
     #[must_use]
     pub fn id(&self) -> XrcdId {
         self.0.domain.id
@@ -96,14 +98,14 @@ impl Xrcd {
         Arc::ptr_eq(&self.0.domain.stack, stack)
     }
 
-    /// Whether objects or other handles still hold it: ibv_close_xrcd would say EBUSY.
+    /// Whether objects or other handles still hold it. ibv_close_xrcd fails with EBUSY then.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Makes a target (ibv_create_qp_ex with IBV_QPT_XRC_RECV): what its peer sends goes to the shared receive queues of
-    /// this domain.
+    /// Makes a target (ibv_create_qp_ex with IBV_QPT_XRC_RECV). What its peer sends goes to the shared receive queues of this
+    /// domain.
     ///
     /// # Errors
     /// [`CreateError`].
@@ -131,7 +133,7 @@ impl Drop for Domain {
     fn drop(&mut self) {
         if let Some(file) = self.file {
             let mut files = self.stack.xrcd_files();
-            // Somebody may have made a new one since the last handle went.
+            // Another thread may have made a new domain for the file since the last handle was dropped.
             if files.get(&file).is_some_and(|domain| domain.strong_count() == 0) {
                 files.remove(&file);
             }

@@ -1,4 +1,4 @@
-//! What of a context changes while it is open: addresses, MTU and state of its interface.
+//! The parts of a context that change while it is open: addresses, MTU and state of its interface.
 
 use crate::{
     device::{Device, PortState},
@@ -18,24 +18,24 @@ pub(crate) struct Live {
     pub(crate) interface: LinkState,
 }
 
-/// What there is to say about the interface below a device.
+/// State of the network interface below a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkState {
-    /// It is there; a device whose interface has gone does not come back.
+    /// The interface exists. A device whose interface has gone does not come back.
     pub present: bool,
-    /// Its MAC address, where it has one of six bytes.
+    /// Its MAC address, if it has one of six bytes.
     pub mac: Option<[u8; 6]>,
 }
 
 impl Live {
-    /// Of a device whose link carries RoCE v1 as well (`v1`), or does not.
+    /// The state of a device now. `v1`: its link carries RoCE v1, too.
     pub(crate) fn of(device: &Device, v1: bool) -> Self {
         let interface = LinkState { present: true, mac: device.interface().mac };
         Self { gids: device.gids_over(v1), active_mtu: device.active_mtu(), state: device.state(), interface }
     }
 
-    /// Brings it up to date with the interface, `None` if that is gone; `only` is the one address that counts. Gives what
-    /// the application is to be told. Queue pairs keep the MTU they were given.
+    /// Updates it from the interface (`None` if that is gone), and returns the events for the application. If `only` is given, the
+    /// interface's other addresses do not count. Queue pairs keep the path MTU that they have.
     pub(crate) fn update(&mut self, interface: Option<&Interface>, only: Option<IpAddr>) -> Vec<AsyncEvent> {
         let mut events = Vec::new();
         let addresses: Vec<IpAddr> = interface
