@@ -1,4 +1,4 @@
-//! Devices: one for each network interface, as kernel rxe would have them.
+//! Devices. There is one for each network interface with a usable address.
 
 use crate::{
     error::OpenError,
@@ -22,7 +22,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// Our vendor id. It is not an assigned one: no real hardware is meant to be taken for ours.
+/// Our vendor ID. It is not an assigned one, so that no device is taken for real hardware.
 pub const VENDOR_ID: u32 = 0x00ff_fffe;
 /// Part number of the only model.
 pub const VENDOR_PART_ID: u32 = 1;
@@ -36,14 +36,14 @@ pub enum PortState {
     Active,
 }
 
-/// What a port is at the moment (ibv_query_port). There is one, number 1.
+/// Attributes of a port at the moment (ibv_query_port). A device has one port, number 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortAttrs {
     /// State.
     pub state: PortState,
-    /// Largest MTU there is: 4096.
+    /// Largest MTU that a port can have: 4096.
     pub max_mtu: Mtu,
-    /// Largest MTU that the interface's own leaves room for.
+    /// Largest MTU that fits into the interface's MTU.
     pub active_mtu: Mtu,
     /// Entries of the GID table.
     pub gid_table_len: usize,
@@ -59,27 +59,28 @@ pub struct Device {
     interface: Interface,
 }
 
-/// What the devices of a network namespace are called in this process.
+/// Numbers and names of the devices of one network namespace, as this process has told them to its program.
 #[derive(Debug, Default)]
 struct Known {
     numbers: Numbers,
     names: Given,
 }
 
-/// Numbers and names given out so far (rxe0, rxe1, ...), in each network namespace seen. They stay with their interfaces as long
-/// as the process lives, and other processes of the user have the same ones.
+/// Numbers and names given so far (rxe0, rxe1, ...), for each network namespace that was used. They stay with their interfaces
+/// as long as the process lives. Other processes of the user have the same ones ([`crate::names`]).
 static NAMES: PerProcess<BTreeMap<Option<PathBuf>, Known>> = PerProcess::new(BTreeMap::new);
 
-/// Lists the devices: the default route's interface first, the loopback last. Interfaces without an address are none.
+/// Lists the devices. The interface of the default route comes first, the loopback last. Interfaces without a usable address are
+/// not listed.
 ///
 /// # Errors
-/// What the system says when it cannot list its interfaces.
+/// The system's error, if it cannot list its interfaces.
 pub fn devices() -> io::Result<Vec<Device>> {
     named(false)
 }
 
-/// The same with the names that they have now, also where this process has told others before: for the host service, which
-/// outlives programs.
+/// As [`devices`], but with the names that the devices have now, even if this process has told other names before. For
+/// [`Device::rename`], and for the host service, which outlives programs.
 pub(crate) fn devices_anew() -> io::Result<Vec<Device>> {
     named(true)
 }
@@ -100,7 +101,7 @@ fn named(anew: bool) -> io::Result<Vec<Device>> {
         let names = names::called(&interfaces, &known.numbers, &given, &said);
         return Ok(name(list, &known.numbers, &names));
     }
-    // What this process has told its program stays so.
+    // Names that this process has told its program stay.
     given.extend(known.names.clone());
     known.names.extend(names::called(&interfaces, &known.numbers, &given, &said));
     Ok(name(list, &known.numbers, &known.names))
@@ -110,12 +111,12 @@ fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {
     interface.addresses.iter().filter(|address| address.usable).map(|address| address.ip)
 }
 
-/// Programs take the first, if nobody says which.
+/// Sorts interfaces. The order matters: programs take the first device if they are not told which.
 fn sort(list: &mut [Interface]) {
     list.sort_by_key(|interface| (interface.loopback, !interface.default_route, interface.index));
 }
 
-/// Names interfaces that have numbers.
+/// Makes devices of the interfaces that have a number.
 fn name(list: Vec<Interface>, numbers: &Numbers, names: &Given) -> Vec<Device> {
     let device = |interface: Interface| {
         let number = *numbers.get(&interface.name)?;
@@ -126,7 +127,7 @@ fn name(list: Vec<Interface>, numbers: &Numbers, names: &Given) -> Vec<Device> {
 }
 
 impl Device {
-    /// The device with this name: its own (`rxe0`), or else its interface's (`eth0`).
+    /// Finds a device by its own name (`rxe0`), or else by the name of its interface (`eth0`).
     ///
     /// # Errors
     /// [`OpenError::NoSuchDevice`].
@@ -137,12 +138,14 @@ impl Device {
         found.cloned().ok_or_else(|| OpenError::NoSuchDevice(name.to_owned()))
     }
 
-    /// Gives it another name (as `rdma dev set DEV name NAME` does for a kernel's), for all processes of this user that begin
-    /// from now on, until the next boot; its own number's (`rxe0`) takes that back. Programs that run keep the one they know.
+    /// Gives the device another name, as `rdma dev set DEV name NAME` does for a kernel device. The name holds until the next boot,
+    /// for all processes of this user that start from now on. Running programs keep the name that they know. The device's
+    /// numbered name (`rxe0`) takes the other name back.
     ///
     /// # Errors
-    /// `InvalidInput` if it cannot be a device's name: 1 to 63 letters, digits, `_`, `-` and `.`, the first a letter, and
-    /// not the number of another. `AlreadyExists` if another has it. Else what the system says where the user's files are.
+    /// `InvalidInput` if the name is not allowed. A name has 1 to 63 letters, digits, `_`, `-` and `.`, the first a letter, and is
+    /// not another device's numbered name. `AlreadyExists` if another device has the name. Otherwise the error of reading or
+    /// writing the user's file.
     pub fn rename(&self, name: &str) -> io::Result<()> {
         let numbered = name == names::numbered(self.number);
         if !numbered && !names::is_name(name) {
@@ -163,7 +166,7 @@ impl Device {
         list()?.into_iter().next().ok_or(OpenError::NoAddress)
     }
 
-    /// The device that `address` belongs to: configured on it, or for loopback addresses any of its network.
+    /// The device on whose interface `address` is configured. Every loopback address belongs to the loopback device.
     ///
     /// # Errors
     /// [`OpenError::NotLocal`].
@@ -198,7 +201,7 @@ impl Device {
         Self { name: name.to_owned(), number: 0, interface }
     }
 
-    /// Gives a device without an interface an address in a network.
+    /// Sets the only address of a device without an interface, with the length of its network prefix.
     #[cfg(test)]
     pub(crate) fn set_address(&mut self, ip: IpAddr, prefix: u8) {
         self.interface.addresses = vec![crate::net::interfaces::Address { ip, prefix, usable: true }];
@@ -217,14 +220,14 @@ impl Device {
         self
     }
 
-    /// Its name: `rxe0`, ..., or what an administrator has called it ([`Self::rename`], or `name` in a `[[port]]` of the host's
+    /// Its name: `rxe0`, ..., or the name that an administrator gave it ([`Self::rename`], or `name` in a `[[port]]` of the host's
     /// configuration).
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number, which no other device of this network namespace has, whatever it is called.
+    /// Its number. No other device of this network namespace has the same. A new name does not change it.
     #[must_use]
     pub const fn number(&self) -> usize {
         self.number
@@ -253,7 +256,7 @@ impl Device {
         self.gids_over(LinkKind::from_environment() == Ok(LinkKind::Raw))
     }
 
-    /// The same over a link that carries RoCE v1 as well, or does not.
+    /// Its GID table over a link that carries RoCE v1, too (`v1`), or only RoCE v2.
     #[must_use]
     pub fn gids_over(&self, v1: bool) -> GidTable {
         let addresses: Vec<_> = self.addresses().collect();
@@ -261,7 +264,7 @@ impl Device {
         if v1 { table.with_v1(&addresses) } else { table }
     }
 
-    /// Largest MTU that the interface's own leaves room for.
+    /// Largest MTU that fits into the interface's MTU.
     #[must_use]
     pub fn active_mtu(&self) -> Mtu {
         Mtu::fitting(self.interface.mtu)
@@ -273,14 +276,14 @@ impl Device {
         if self.interface.up && self.interface.running { PortState::Active } else { PortState::Down }
     }
 
-    /// Its globally unique number (EUI-64): from the MAC address, or for interfaces without one from the boot and the
-    /// name, with the local bit set.
+    /// Its GUID (EUI-64). It comes from the MAC address. For interfaces without one it is a hash of the boot ID and the
+    /// interface's name, with the local bit set.
     #[must_use]
     pub fn guid(&self) -> [u8; 8] {
         if let Some(mac) = self.interface.mac.filter(|mac| *mac != [0; 6]) {
             return [mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]];
         }
-        // Asked for with each connection, and the same for as long as we live.
+        // Every connection asks for the GUID, and the boot ID does not change while the process lives. So it is read once.
         static BOOT: OnceLock<String> = OnceLock::new();
         let boot =
             BOOT.get_or_init(|| fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default());

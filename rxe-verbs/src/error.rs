@@ -1,4 +1,5 @@
-//! Why a verb failed: one error type an operation, each with the number that C programs get for it.
+//! Errors of the verbs: one type for each kind of operation. Each has an `errno` method, which gives the number that C programs
+//! get.
 
 use crate::{host::HostError, net};
 use core::net::IpAddr;
@@ -9,8 +10,8 @@ use rxe_core::{
 };
 use std::io;
 
-/// The object belongs to the process that this one was forked from (EIO). It is dead here: nothing leaves by it or
-/// arrives, and dropping it changes nothing for the parent. What the child opens itself works.
+/// The object belongs to the process from which this one was forked (EIO). It is dead here: it neither sends nor receives, and
+/// dropping it changes nothing for the parent. Objects that the child opens itself work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("it belongs to the process that this one was forked from")]
 pub struct Forked;
@@ -53,7 +54,7 @@ pub enum OpenError {
     /// The host service gave no share of the port.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The file for captured (`RXE_PCAP`) or printed (`RXE_TRACE`) packets could not be made.
+    /// The file for captured (`RXE_PCAP`) or printed (`RXE_TRACE`) packets could not be created.
     #[error("cannot write packets to {path}: {source}")]
     Capture {
         /// Its name.
@@ -113,16 +114,16 @@ pub enum CreateError {
         /// The most allowed.
         most: u64,
     },
-    /// Nothing left (ENOMEM).
+    /// All objects of this kind are in use (ENOMEM).
     #[error("no more {0} can be made")]
     Exhausted(&'static str),
     /// Objects of different contexts or protection domains (EINVAL).
     #[error("{0} belongs to another context or protection domain")]
     Stranger(&'static str),
-    /// No XRC domain is open with the file, and none was to be made (EAGAIN, as the kernel says).
+    /// No XRC domain is open with the file, and the caller did not ask to make one (EAGAIN, as from the kernel).
     #[error("no XRC domain is open with this file")]
     NoDomain,
-    /// An XRC domain is open with the file, and a new one was asked for (EINVAL, as the kernel says).
+    /// An XRC domain is open with the file, and the caller asked for a new one (EINVAL, as from the kernel).
     #[error("an XRC domain is open with this file already")]
     DomainExists,
     /// A queue pair of a kind that cannot use a tag matching queue (EINVAL).
@@ -131,7 +132,7 @@ pub enum CreateError {
     /// The protocol core refused.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// Not a multicast group, or of an address family that the link lacks (EINVAL).
+    /// Not a multicast group, or one to which the queue pair is not attached (EINVAL).
     #[error("{0} is no multicast group that can be joined here")]
     Group(IpAddr),
     /// The system refused a resource.
@@ -178,7 +179,8 @@ pub enum RegisterError {
         /// Bytes.
         len: u64,
     },
-    /// No bytes, at the start of a page (EINVAL). Kernels count the pages that a region touches, and elsewhere it is one.
+    /// A region of no bytes at the start of a page (EINVAL). Kernels count the pages that a region touches. Within a page an empty
+    /// region touches one page, and is allowed.
     #[error("a region of no bytes at {addr:#x}, where a page begins")]
     Empty {
         /// Where.
@@ -203,7 +205,7 @@ pub enum RegisterError {
         /// What the system said.
         source: io::Error,
     },
-    /// More than the limit for locked memory, which the host's configuration has enforced (ENOMEM).
+    /// More than the limit for locked memory, which the host's configuration enforces (ENOMEM).
     #[error(
         "{len} bytes are beyond the limit for locked memory: {held} of {limit} bytes are registered (memlock = \"enforce\" in \
          the host's configuration; raise the limit by `ulimit -l` or limits.conf, or take the line out)"
@@ -211,15 +213,15 @@ pub enum RegisterError {
     Locked {
         /// Bytes asked for.
         len: usize,
-        /// Bytes that were registered before, in whole pages.
+        /// Bytes that were registered before, counted in whole pages.
         held: u64,
-        /// Bytes there may be.
+        /// The limit in bytes.
         limit: u64,
     },
     /// Windows are bound to it (EBUSY).
     #[error("memory windows are still bound to it")]
     Bound,
-    /// The protection domain is another device's (EINVAL).
+    /// The protection domain belongs to another device (EINVAL).
     #[error("the protection domain belongs to another device")]
     Stranger,
     /// It is the parent's of this process (EIO).
@@ -241,7 +243,7 @@ impl RegisterError {
     }
 }
 
-/// An access outside a region, or to memory that is gone.
+/// Why an access to a region failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MrError {
@@ -287,13 +289,13 @@ pub enum ModifyQpError {
          for less"
     )]
     PathMtu {
-        /// Asked for, in bytes.
+        /// The path MTU that was asked for, in bytes.
         wanted: u32,
-        /// What the port has, in bytes.
+        /// The port's active MTU, in bytes.
         active: u32,
         /// The network device.
         netdev: String,
-        /// The network device's MTU that it takes.
+        /// The MTU that the network device needs for it, in bytes.
         needed: u32,
     },
     /// Source and destination of the address vector are of different families.
@@ -305,7 +307,7 @@ pub enum ModifyQpError {
 }
 
 impl ModifyQpError {
-    /// What a path MTU above the active one is told as.
+    /// The error for a path MTU above the active one.
     pub(crate) fn path_mtu(wanted: Mtu, active: Mtu, netdev: &str) -> Self {
         Self::PathMtu {
             wanted: wanted.bytes(),
@@ -373,7 +375,8 @@ impl AddressError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("request {index}: {reason}")]
 pub struct PostListError {
-    /// Which of the list; those before it were posted (`bad_wr` of ibv_post_send).
+    /// Index of the failed request in the list (`bad_wr` of ibv_post_send). Those before it were posted, except by
+    /// [`Qp::post_send_all`](crate::Qp::post_send_all).
     pub index: usize,
     /// Why.
     #[source]
@@ -408,7 +411,7 @@ impl PostListError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollError {
-    /// It was full when completions came: they are lost, and nobody knows whose they were.
+    /// The queue was full when completions came. They are lost, and it is not known which they were.
     #[error("the completion queue was too small: {lost} completions are lost")]
     Overrun {
         /// How many.

@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens to a context apart from completions.
+//! Asynchronous events of a context: everything it reports except completions.
 
 use crate::{
     error::Forked,
@@ -24,20 +24,20 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Events a context keeps for an application that does not fetch them; later ones are counted only.
+/// Most events that a context keeps for an application that does not fetch them. Later events are dropped.
 const MOST_KEPT: usize = 4096;
 
 /// An asynchronous event (ibv_async_event).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A queue pair or shared receive queue has something to say.
+    /// An event of a queue pair or a shared receive queue.
     Queue(work::AsyncEvent),
-    /// The same of a queue pair that has listeners ([`crate::Qp::listen`]): one for each of them.
+    /// An event of a queue pair that has listeners ([`crate::Qp::listen`]). Each listener gets one of these.
     Heard {
         /// What happened.
         event: work::AsyncEvent,
-        /// [`Listener::name`].
+        /// The listener that it is for ([`Listener::name`]).
         listener: u64,
     },
     /// A completion queue was full: completions were lost (IBV_EVENT_CQ_ERR).
@@ -50,10 +50,10 @@ pub enum AsyncEvent {
     PortActive,
     /// The port went down (IBV_EVENT_PORT_ERR).
     PortError,
-    /// The interface below the device has gone (IBV_EVENT_DEVICE_FATAL): nothing is left to do but to destroy what was made.
+    /// The interface below the device has gone (IBV_EVENT_DEVICE_FATAL). The program can only destroy what it has made.
     DeviceFatal,
     /// Packets to this destination are larger than the network takes: a queue pair's path MTU, or a datagram, is too
-    /// large for the way there. Told once for each destination. (Verbs has no number for it.)
+    /// large for the path. It comes once for each destination. (Verbs has no number for this event.)
     PathMtuExceeded(IpAddr),
 }
 
@@ -64,10 +64,10 @@ pub enum EventError {
     /// A signal arrived while waiting (EINTR).
     #[error("interrupted by a signal")]
     Interrupted,
-    /// The time is over, or none was there and the call does not wait (EAGAIN).
+    /// The time is over, or there was no event and the call does not wait (EAGAIN).
     #[error("no event")]
     Empty,
-    /// It is the parent's of this process (EIO).
+    /// The context belongs to the parent of this process (EIO).
     #[error(transparent)]
     Forked(#[from] Forked),
 }
@@ -84,15 +84,15 @@ impl EventError {
     }
 }
 
-/// Names of listeners, and what each hears by.
+/// Listeners of a queue pair: the name of each, and the event queue of its context.
 type Listeners = Vec<(u64, Arc<AsyncQueue>)>;
 
-/// A context's events, with a descriptor that is readable while there are any.
+/// A context's event queue, with a descriptor that is readable while events are in it.
 #[derive(Debug)]
 pub(crate) struct AsyncQueue {
     queue: Mutex<VecDeque<AsyncEvent>>,
     readable: Event,
-    /// Queue pairs of the context that have listeners: by name, with the queues that they hear by.
+    /// Listeners of the context's queue pairs. A queue pair whose listeners have all gone keeps its entry, which is empty then.
     listened: Mutex<HashMap<Qpn, Listeners>>,
 }
 
@@ -101,13 +101,13 @@ impl AsyncQueue {
         Ok(Self { queue: Mutex::default(), readable: Event::in_sight()?, listened: Mutex::default() })
     }
 
-    /// Tells the context, or the listeners instead where the queue pair has had any.
+    /// Queues an event for the context. If the queue pair has ever had listeners, the event goes to those that it has now instead.
     pub(crate) fn push(&self, event: AsyncEvent) {
         if let AsyncEvent::Queue(event) = event
             && let Some(qpn) = qp_of(event)
             && let Some(listeners) = lock(&self.listened).get(&qpn)
         {
-            // While the lock is held: one that goes away forgets what it has not fetched after it has left the list.
+            // The lock stays held: a listener's drop first leaves the list, and then removes its events from its queue.
             for (listener, queue) in listeners {
                 queue.keep(AsyncEvent::Heard { event, listener: *listener });
             }
@@ -120,7 +120,7 @@ impl AsyncQueue {
         let mut queue = lock(&self.queue);
         if queue.len() < MOST_KEPT {
             queue.push_back(event);
-            // Each of them is an edge for who waits for those (`epoll(7)`, EPOLLET), as with the kernel's.
+            // Every event raises the descriptor: an edge-triggered waiter (`epoll(7)`, EPOLLET) sees each, as with kernel devices.
             self.readable.raise();
         }
     }
@@ -128,14 +128,14 @@ impl AsyncQueue {
     pub(crate) fn pop(&self) -> Option<AsyncEvent> {
         let mut queue = lock(&self.queue);
         let event = queue.pop_front()?;
-        // It was readable. Reading it while it is not would block if somebody has made the descriptor blocking.
+        // The descriptor is readable here, so clearing cannot block, even if the program has made the descriptor blocking.
         if queue.is_empty() {
             self.readable.clear();
         }
         Some(event)
     }
 
-    /// Waits for an event; without a timeout for as long as it takes.
+    /// Waits for an event. Without a timeout it waits as long as it takes.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<AsyncEvent, EventError> {
         let deadline = poll::Deadline::after(timeout);
         loop {
@@ -149,7 +149,7 @@ impl AsyncQueue {
         }
     }
 
-    /// Forgets those that nobody is to fetch any more: their object ends, and its name may be another's soon.
+    /// Removes events of an object that ends: another object may soon have its name.
     pub(crate) fn forget(&self, gone: impl Fn(&AsyncEvent) -> bool) {
         let mut queue = lock(&self.queue);
         let before = queue.len();
@@ -159,7 +159,7 @@ impl AsyncQueue {
         }
     }
 
-    /// The same for a queue pair, which has no listeners any more either.
+    /// Removes the events and the list of listeners of a queue pair that ends.
     pub(crate) fn forget_qp(&self, qpn: Qpn) {
         lock(&self.listened).remove(&qpn);
         self.forget(|event| matches!(event, AsyncEvent::Queue(event) if qp_of(*event) == Some(qpn)));
@@ -170,7 +170,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The queue pair that an event is of.
+/// The queue pair that an event is about, if it is about one.
 pub(crate) const fn qp_of(event: work::AsyncEvent) -> Option<Qpn> {
     use work::AsyncEvent as E;
     match event {
@@ -184,13 +184,14 @@ pub(crate) const fn qp_of(event: work::AsyncEvent) -> Option<Qpn> {
     }
 }
 
-/// Somebody who hears of a queue pair's events, until dropped: one handle of an XRC target that has several (ibv_open_qp).
+/// A receiver of a queue pair's events, until it is dropped. Each handle of a shared XRC target has one (ibv_open_qp).
 #[derive(Debug)]
 pub struct Listener {
     name: u64,
     qpn: Qpn,
-    /// Of the context that has the queue pair.
+    /// Event queue of the context that has the queue pair.
     source: Arc<AsyncQueue>,
+    /// Event queue in which its events arrive.
     own: Arc<AsyncQueue>,
     generation: u32,
 }
@@ -203,7 +204,7 @@ impl Listener {
         Self { name, qpn, source: Arc::clone(source), own: Arc::clone(own), generation: generation() }
     }
 
-    /// What its events say ([`AsyncEvent::Heard`]); no other has it in this process.
+    /// Its name in its events ([`AsyncEvent::Heard`]). No other listener of this process has the same.
     #[must_use]
     pub const fn name(&self) -> u64 {
         self.name
@@ -212,7 +213,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // In a forked child the locks may be held by a thread that is not there.
+        // In a forked child a lock may be held by a thread that does not exist there.
         if !is_own(self.generation) {
             return;
         }
@@ -243,7 +244,7 @@ mod tests {
         let edges = || epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO).unwrap();
         for _ in 0..3 {
             assert_eq!(edges(), 0);
-            // The one before has not been fetched.
+            // The event before has not been fetched.
             queue.push(AsyncEvent::GidChange);
             assert_eq!(edges(), 1);
         }

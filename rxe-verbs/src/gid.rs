@@ -1,4 +1,4 @@
-//! GIDs and the table of them: the port's addresses by index.
+//! GIDs and the GID table, which has the port's addresses by index.
 
 use core::{
     fmt,
@@ -7,7 +7,7 @@ use core::{
 };
 use rxe_core::work::GidType;
 
-/// A global identifier: on RoCEv2 an IP address, IPv4 ones mapped into IPv6 (`::ffff:a.b.c.d`).
+/// A global identifier. On RoCEv2 it is an IP address; an IPv4 address is mapped into IPv6 (`::ffff:a.b.c.d`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Gid(pub [u8; 16]);
 
@@ -21,7 +21,7 @@ impl Gid {
         self == Self::ZERO
     }
 
-    /// The IP address, `None` for the empty entry.
+    /// The IP address. `None` for the empty entry.
     #[must_use]
     pub fn address(self) -> Option<IpAddr> {
         (!self.is_zero()).then(|| Ipv6Addr::from(self.0).to_canonical())
@@ -37,7 +37,7 @@ impl From<IpAddr> for Gid {
     }
 }
 
-/// The eight groups of ibv_devinfo, unabridged.
+/// Eight groups of four digits, as ibv_devinfo prints them.
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, pair) in self.0.chunks(2).enumerate() {
@@ -57,24 +57,24 @@ impl fmt::Debug for Gid {
 impl FromStr for Gid {
     type Err = core::net::AddrParseError;
 
-    /// From any spelling of an IPv4 or IPv6 address.
+    /// Parses any spelling of an IPv4 or IPv6 address.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.parse::<IpAddr>().map(Self::from)
     }
 }
 
-/// A port's GIDs, each with its type. An index in use never moves: an address that goes away leaves an empty entry, a new one
-/// takes the first free entry.
+/// A port's GIDs, each with its type. An entry in use never moves. An address that goes away leaves an empty entry; a new
+/// address takes the first empty one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GidTable {
     entries: Vec<(Gid, GidType)>,
-    /// Whether each address is there as RoCE v1, too.
+    /// Whether each address also has an entry for RoCE v1.
     v1: bool,
 }
 
 impl GidTable {
-    /// The table of a port with these addresses: the first IPv4 one is 0, the next address 1, link-local ones last. Where
-    /// there is only one it is both 0 and 1, so that both usual choices of programs work.
+    /// The table of a port with these addresses: IPv4 first, then IPv6, link-local addresses last. A single address has both
+    /// index 0 and index 1, because programs usually choose one of these two.
     #[must_use]
     pub fn new(addresses: &[IpAddr]) -> Self {
         let mut entries: Vec<_> = ordered(addresses).map(|ip| (Gid::from(ip), GidType::RoceV2)).collect();
@@ -84,8 +84,8 @@ impl GidTable {
         Self { entries, v1: false }
     }
 
-    /// The same with each address as RoCE v1, too, behind all of RoCE v2: programs that ask for no type get v2. (Cards list
-    /// the two in turn, kernel rxe has v2 alone.)
+    /// Adds an entry for RoCE v1 for each address, behind all entries for RoCE v2. So programs that ask for no type get v2.
+    /// (Cards list the two types in turn; kernel rxe has only v2.)
     #[must_use]
     pub fn with_v1(mut self, addresses: &[IpAddr]) -> Self {
         self.v1 = true;
@@ -93,7 +93,7 @@ impl GidTable {
         self
     }
 
-    /// Brings the table up to date; whether it changed.
+    /// Brings the table up to date. Returns whether it changed.
     pub fn update(&mut self, addresses: &[IpAddr]) -> bool {
         let before = self.entries.clone();
         let of_type = |kind| ordered(addresses).map(move |ip| (Gid::from(ip), kind));
@@ -118,7 +118,7 @@ impl GidTable {
         self.entries != before
     }
 
-    /// The entry at `index`; the empty one beyond the end.
+    /// The GID at `index`; the empty one beyond the end.
     #[must_use]
     pub fn get(&self, index: u8) -> Gid {
         self.entries.get(usize::from(index)).map(|(gid, _)| *gid).unwrap_or_default()
@@ -130,7 +130,7 @@ impl GidTable {
         self.entries.get(usize::from(index)).map(|(_, kind)| *kind).unwrap_or_default()
     }
 
-    /// The first place of a GID of this type.
+    /// The first index of this GID with this type.
     #[must_use]
     pub fn find(&self, gid: Gid, kind: GidType) -> Option<u8> {
         self.iter()
@@ -138,13 +138,13 @@ impl GidTable {
             .find(|index| (self.get(*index), self.gid_type(*index)) == (gid, kind))
     }
 
-    /// Entries, empty ones included.
+    /// Number of entries, including empty ones.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table has no entries.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -156,7 +156,7 @@ impl GidTable {
     }
 }
 
-/// Each address once: IPv4, other IPv6, link-local.
+/// Each address once, at most 256 of them: IPv4 first, then IPv6, then the link-local ones of both.
 fn ordered(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     let rank = |address: &IpAddr| match address {
         IpAddr::V4(v4) if !v4.is_link_local() => 0,

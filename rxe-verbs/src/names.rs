@@ -1,6 +1,8 @@
-//! Which interface's device is called rxe0, which rxe1, and which has another name: the same in all processes of a user, also after
-//! interfaces have come and gone. Who numbers or names one writes it down, in files of the user's; where there are none, each
-//! process has its own numbers.
+//! Numbers and names of devices: which interface's device is rxe0, which rxe1, and which has another name.
+//!
+//! All processes of a user see the same ones, also after interfaces have come and gone. A process that numbers or names a device
+//! writes this to files in the user's folder (`rxe-names`, `rxe-given`). If there can be no such files, each process has its
+//! own numbers.
 
 use crate::{host, sys::process::namespace_cookie};
 use nix::fcntl::{Flock, FlockArg};
@@ -11,23 +13,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Numbers of devices by their interfaces.
+/// Numbers of devices, by the names of their interfaces.
 pub(crate) type Numbers = BTreeMap<String, usize>;
 
-/// Names that administrators gave devices, by their interfaces.
+/// Names of devices, by the names of their interfaces.
 pub(crate) type Given = BTreeMap<String, String>;
 
-/// The longest name of a device: IB_DEVICE_NAME_MAX of kernels, less the zero at its end.
+/// Length of the longest device name: the kernel's IB_DEVICE_NAME_MAX, less the zero at its end.
 const LONGEST: usize = 63;
-/// What devices are called by their numbers, which are nobody else's names.
+/// Prefix of numbered names. No device can be renamed to such a name.
 const PREFIX: &str = "rxe";
 
-/// Names that are kept for interfaces which are gone: they may come back. Beyond that their numbers are given to others.
+/// Most absent interfaces whose numbers are kept, because they may come back. If there are more, all absent interfaces lose
+/// their numbers.
 const MOST_GONE: usize = 64;
-/// Lines of the file; the oldest go.
+/// Most lines of a file. The oldest lines of other namespaces are dropped.
 const MOST_LINES: usize = 1024;
 
-/// Gives those of `interfaces` a number that have none, in this order; `known` are this process's names so far.
+/// Numbers those of `interfaces` that have no number yet, in this order. `known` has this process's numbers so far.
 pub(crate) fn number(interfaces: &[&str], known: &mut Numbers) {
     if interfaces.iter().all(|name| known.contains_key(*name)) {
         return;
@@ -38,7 +41,7 @@ pub(crate) fn number(interfaces: &[&str], known: &mut Numbers) {
     }
 }
 
-/// Gives the lowest numbers that nobody has.
+/// Gives the lowest free numbers.
 fn assign(interfaces: &[&str], known: &mut Numbers) {
     let gone = known.keys().filter(|name| !interfaces.contains(&name.as_str())).count();
     if gone > MOST_GONE {
@@ -52,32 +55,32 @@ fn assign(interfaces: &[&str], known: &mut Numbers) {
     }
 }
 
-/// A line of the file: the namespace's cookie, the number, the interface. Others are those of an earlier boot.
+/// Parses a line of `rxe-names`: the cookie of the network namespace, the number, the interface. `None` for any other line.
 fn parse(line: &str) -> Option<(u64, usize, &str)> {
     let mut words = line.split(' ');
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?))
 }
 
-/// A file of the user's, and this network namespace's part of it.
+/// Path of a file in the user's folder, and the cookie that marks this network namespace's lines in it.
 fn file(name: &str) -> Option<(PathBuf, u64)> {
     host::own_folder().and_then(|folder| namespace_cookie().map(|cookie| (folder.join(name), cookie)))
 }
 
-/// The boot's number.
+/// The kernel's ID of this boot.
 fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// A name for the calling thread's network namespace that no other one has, nor had at any time; letters, digits and `-`. Before
-/// Linux 5.14, which tells no two apart, it is the boot's.
+/// A name for the calling thread's network namespace, of letters, digits and `-`. No other namespace has or ever had the same.
+/// Linux before 5.14 gives no cookie: the name is the boot's ID then, the same for all namespaces.
 #[must_use]
 pub fn network_namespace() -> String {
     let boot = boot_id().unwrap_or_default();
     namespace_cookie().map_or_else(|| boot.clone(), |cookie| format!("{boot}-{cookie}"))
 }
 
-/// Lines that processes of a user share. Nobody else reads or writes them meanwhile; after a boot there are none, because the
-/// cookies of namespaces count from there.
+/// The lines of a file that a user's processes share, locked against other processes. Lines of an earlier boot are ignored,
+/// because cookies of namespaces start anew with each boot.
 struct Lines {
     file: Flock<File>,
     boot: String,
@@ -96,7 +99,7 @@ impl Lines {
         Ok(Self { file, boot, lines })
     }
 
-    /// Lines in the place of those that are of the same namespace.
+    /// Replaces the lines for which `is_own` is true by `own`, and writes the file.
     fn replace(mut self, is_own: impl Fn(&str) -> bool, own: Vec<String>) -> io::Result<()> {
         self.lines.retain(|line| !is_own(line));
         let excess = (1 + self.lines.len() + own.len()).saturating_sub(MOST_LINES).min(self.lines.len());
@@ -108,7 +111,7 @@ impl Lines {
     }
 }
 
-/// The same with what others have written down, and written down for them.
+/// Numbers interfaces as [`number`] does, with the numbers that other processes have written to the file, and adds new ones to it.
 fn share(path: &Path, cookie: u64, interfaces: &[&str], known: &mut Numbers) -> io::Result<()> {
     let lines = Lines::open(path)?;
     let mut all = Numbers::new();
@@ -118,7 +121,7 @@ fn share(path: &Path, cookie: u64, interfaces: &[&str], known: &mut Numbers) -> 
         }
     }
     let before = all.clone();
-    // What this process has told its program stays so.
+    // Numbers that this process has told its program stay.
     for (name, number) in &*known {
         all.retain(|other, taken| other == name || taken != number);
         all.insert(name.clone(), *number);
@@ -132,8 +135,7 @@ fn share(path: &Path, cookie: u64, interfaces: &[&str], known: &mut Numbers) -> 
     Ok(())
 }
 
-/// Whether a device may be called so: 1 to 63 letters, digits, `_`, `-` and `.`, the first a letter, and not as another
-/// device is by its number.
+/// Whether a device may have this name: 1 to 63 letters, digits, `_`, `-` and `.`, the first a letter, and not a numbered name.
 pub(crate) fn is_name(name: &str) -> bool {
     let numbered =
         name.strip_prefix(PREFIX).is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()));
@@ -143,12 +145,12 @@ pub(crate) fn is_name(name: &str) -> bool {
         && !numbered
 }
 
-/// What a device is called that has no other name.
+/// The name of a device that was given no other name.
 pub(crate) fn numbered(number: usize) -> String {
     format!("{PREFIX}{number}")
 }
 
-/// A line of the file: the namespace's cookie, the interface, its device's name.
+/// Parses a line of `rxe-given`: the cookie of the network namespace, the interface, its device's name.
 fn parse_given(line: &str) -> Option<(u64, &str, &str)> {
     let mut words = line.split(' ');
     Some((words.next()?.parse().ok()?, words.next()?, words.next()?))
@@ -157,7 +159,7 @@ fn parse_given(line: &str) -> Option<(u64, &str, &str)> {
 /// The names that were given in this network namespace since the boot.
 pub(crate) fn given() -> Given {
     let read = |(path, cookie): (PathBuf, u64)| -> io::Result<Given> {
-        // Most hosts rename nothing, and need no file for that.
+        // `given_in` would create the file. Most hosts rename no device and need none.
         if !path.exists() { Ok(Given::new()) } else { given_in(&path, cookie) }
     };
     file("rxe-given").and_then(|place| read(place).ok()).unwrap_or_default()
@@ -172,7 +174,7 @@ fn given_in(path: &Path, cookie: u64) -> io::Result<Given> {
     Ok(lines.lines.iter().filter_map(of_line).collect())
 }
 
-/// Gives an interface's device a name, for all processes of the user that begin from now on.
+/// Gives an interface's device a name, for all processes of the user that start from now on.
 pub(crate) fn give(interface: &str, name: &str) -> io::Result<()> {
     let (path, cookie) = file("rxe-given").ok_or(io::ErrorKind::PermissionDenied)?;
     give_in(&path, cookie, interface, name)
@@ -185,8 +187,8 @@ fn give_in(path: &Path, cookie: u64, interface: &str, name: &str) -> io::Result<
     Lines::open(path)?.replace(is_own, own)
 }
 
-/// What the devices of these interfaces are called: as was given, else as the configuration `said`, else by their numbers. Of
-/// two that want one name the first has it.
+/// Names of these interfaces' devices. A name from `given` comes first, then one from the configuration (`said`), then the
+/// numbered name. If two devices want one name, the first gets it; those with a `given` name are asked first.
 pub(crate) fn called(interfaces: &[&str], numbers: &Numbers, given: &Given, said: &Given) -> Given {
     let mut names = Given::new();
     let (first, then): (Vec<&str>, Vec<&str>) =
@@ -243,7 +245,7 @@ mod tests {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         fs::write(&path, format!("{boot}7\n7 x lo\n\n7 3 eth0\n")).unwrap();
         assert_eq!(process(7, &["lo", "eth0"], Numbers::new()), numbers(&[("eth0", 3), ("lo", 0)]));
-        // It does not grow without end.
+        // The file does not grow without limit.
         for cookie in 0..2000 {
             process(cookie, &["lo"], Numbers::new());
         }
@@ -270,7 +272,7 @@ mod tests {
         let interfaces = ["eth0", "eth1", "eth2", "lo"];
         let said = names(&[("eth1", "of the file"), ("eth2", "storage"), ("lo", "loop")]);
         let called = called(&interfaces, &numbers, &given, &said);
-        // What is given comes first, and a name that another has, or that is none, is nobody's.
+        // A given name comes first. A name that another device has, or that is not allowed, is not used.
         assert_eq!(
             called,
             names(&[("eth0", "roce_eth0"), ("eth1", "storage"), ("eth2", "rxe2"), ("lo", "loop")])

@@ -17,7 +17,7 @@ use rxe_core::{
 };
 use std::sync::Arc;
 
-/// A shared receive queue. Clones are the same queue; it lives as long as one of them or a queue pair that uses it.
+/// A shared receive queue. Clones are the same queue. The queue lives as long as one of them, or a queue pair that uses it.
 #[derive(Clone, Debug)]
 pub struct Srq(Arc<Inner>);
 
@@ -30,33 +30,33 @@ struct Inner {
     rest: Rest,
 }
 
-/// What kind of queue it is to be.
+/// The kind of a queue that is to be made.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     Basic,
-    /// With the completion queue of its receives.
+    /// A queue of an XRC domain. Its receives complete on `cq`.
     Xrc {
         xrcd: Xrcd,
         cq: Cq,
     },
-    /// The same.
+    /// A tag matching queue. Its messages complete on `cq`.
     Tags {
         cq: Cq,
         max_tags: u32,
     },
 }
 
-/// What a queue has besides, by its kind.
+/// The parts of a queue that only its kind has.
 #[derive(Debug)]
 enum Rest {
     Basic,
-    /// And what peers call it. It needs its domain.
+    /// Its completion queue, and the number by which peers name it. It keeps its domain alive.
     Xrc {
         cq: Cq,
         number: u32,
         _xrcd: Xrcd,
     },
-    /// And the name under which the core completes what is of its queue pairs.
+    /// Its completion queue, and the name of a completion queue under which the core completes the work of its queue pairs.
     Tags {
         cq: Cq,
         name: CqId,
@@ -64,7 +64,7 @@ enum Rest {
 }
 
 impl Kind {
-    /// Whether all of it is of this stack.
+    /// Whether all its objects belong to this stack.
     fn belongs_to(&self, stack: &Arc<Stack>) -> bool {
         match self {
             Self::Basic => true,
@@ -91,7 +91,7 @@ impl Srq {
         Ok(Self(Arc::new(Inner { id, shard, max_sge, pd: pd.clone(), rest })))
     }
 
-    /// The name under which its queue pairs' completions come to it, if it matches tags.
+    /// If it matches tags: the name under which the core completes the work of its queue pairs.
     pub(crate) fn tags(&self) -> Option<CqId> {
         match self.0.rest {
             Rest::Tags { name, .. } => Some(name),
@@ -99,7 +99,7 @@ impl Srq {
         }
     }
 
-    /// What peers call it, if it is an XRC one (ibv_get_srq_num).
+    /// The number by which peers name it, if it is an XRC queue (ibv_get_srq_num).
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         match self.0.rest {
@@ -120,23 +120,23 @@ impl Srq {
         &self.0.pd
     }
 
-    /// Elements of a request at most.
+    /// Most elements of a request.
     #[must_use]
     pub fn max_sge(&self) -> u32 {
         self.0.max_sge
     }
 
-    /// Whether queue pairs or other handles still hold it: ibv_destroy_srq would say EBUSY.
+    /// Whether queue pairs or other handles still hold it. ibv_destroy_srq fails with EBUSY then.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Changes the number of requests it can hold, or arms the limit event: it comes once, when fewer than `limit`
-    /// requests are left (ibv_modify_srq).
+    /// Changes the number of requests that it can hold, or arms the limit event (ibv_modify_srq). The event comes once, when
+    /// fewer than `limit` requests are left.
     ///
     /// # Errors
-    /// [`PostError`]: more requests wait than are to fit, or the limit is larger than the queue.
+    /// [`PostError`]: more requests are posted than the new size takes, or the limit is larger than the queue.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), PostError> {
         self.0.shard.act(Acks::Wait, |state, _| {
             if let (Some(max_wr), Some(tags), Some(name)) = (max_wr, &state.tags, self.tags())
@@ -148,7 +148,7 @@ impl Srq {
         })?
     }
 
-    /// How many requests it holds at most, and the limit: 0 where none is armed, or its event was raised (ibv_query_srq).
+    /// How many requests it can hold, and the limit (ibv_query_srq). The limit is 0 if none is armed, or its event has been raised.
     #[must_use]
     pub fn query(&self) -> (u32, u32) {
         self.0.shard.look(|state| state.endpoint.query_srq(self.0.id)).ok().flatten().unwrap_or_default()
@@ -172,11 +172,11 @@ impl Srq {
         }
     }
 
-    /// Does an operation on the matching list of a tag matching queue (ibv_post_srq_ops); gives the handle of an entry that was
-    /// added.
+    /// Does an operation on the matching list of a tag matching queue (ibv_post_srq_ops). Returns the handle of an added entry.
     ///
     /// # Errors
-    /// [`PostError::Operation`] for other queues; [`PostError::Full`] if the list is; [`PostError::Elements`].
+    /// [`PostError::Operation`] for queues of other kinds. [`PostError::Full`] if the list is full. [`PostError::Elements`] if an
+    /// entry has too many elements.
     pub fn post_tag_op(&self, op: &TagOp<'_>) -> Result<Option<u32>, PostError> {
         let name = self.tags().ok_or(PostError::Operation)?;
         self.0
@@ -187,7 +187,7 @@ impl Srq {
     /// Posts several receives, up to the first that fails.
     ///
     /// # Errors
-    /// Which failed, and why.
+    /// Which receive failed, and why. Those before it were posted.
     pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostListError> {
         self.0.shard.look(|state| {
             list.iter().enumerate().try_for_each(|(index, wr)| {
@@ -197,7 +197,7 @@ impl Srq {
     }
 }
 
-/// Makes a queue in the core, and enters its completion queue; its name, and what it has besides.
+/// Makes a queue in the core, and registers its completion queue with the shard.
 fn enter(
     state: &mut State,
     pd: &Pd,
@@ -227,7 +227,7 @@ fn enter(
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A forked child's parent has it.
+        // Fails in a forked child: the queue belongs to the parent.
         let _ = self.shard.act(Acks::Wait, |state, _| {
             // Queue pairs that use it hold a handle, so it is not busy.
             let _ = state.endpoint.destroy_srq(self.id);

@@ -1,4 +1,4 @@
-//! What a process may believe of its surroundings: environment variables, and files that somebody else could have put there.
+//! What a process may trust: environment variables, and files that another user could have put there.
 
 use nix::unistd::geteuid;
 use std::{
@@ -8,31 +8,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// An environment variable; `None` in a program with more rights than whoever started it (set-user-ID, set-group-ID,
-/// file capabilities: `AT_SECURE`, getauxval(3)), as for the loader's own variables.
+/// Reads an environment variable. Always `None` in a program with more rights than the user who started it (set-user-ID,
+/// set-group-ID, file capabilities: `AT_SECURE`, getauxval(3)). The loader treats its own variables in the same way.
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
     if crate::sys::process::has_more_rights_than_its_starter() { None } else { std::env::var_os(name) }
 }
 
-/// Whether a file gives the program in it capabilities (`setcap(8)`): the loader ignores `LD_PRELOAD` then, and we our variables.
+/// Whether an executable file has capabilities (`setcap(8)`). For such a program the loader ignores `LD_PRELOAD`, and we ignore our
+/// variables.
 #[must_use]
 pub fn has_file_capabilities(path: &Path) -> bool {
     crate::sys::process::has_file_capabilities(path)
 }
 
-/// Whether nobody but this user and root can write to a file or folder, or put another one in its place. Sticky folders on the
-/// way to it (`/tmp`) let nobody move what is another's.
+/// Whether only this user and root can write to a file or folder, or put another one in its place. Folders above it may be
+/// writable by all if they are sticky (`/tmp`): there nobody can move the files of others.
 ///
 /// # Errors
-/// It is not there, or may not be looked at.
+/// It does not exist, or may not be read.
 pub fn is_protected(path: &Path) -> io::Result<bool> {
     let whole: PathBuf = fs::canonicalize(path)?;
     let own = geteuid().as_raw();
     for part in whole.ancestors() {
         let about = fs::symlink_metadata(part)?;
         let is_sticky = part != whole && about.is_dir() && about.mode() & 0o1000 != 0;
-        // In a user namespace root is nobody in particular, as others are. What lies in the first folder is root's.
+        // In a user namespace that does not map root, files of root show the overflow number, as those of all unmapped users do.
+        // `/` and the entries in it are taken for root's.
         let is_top = part.components().count() <= 2;
         let is_root = |uid| uid == 0 || is_top && is_nobody_in_particular(uid);
         let is_trusted = about.uid() == own || is_root(about.uid());
@@ -43,14 +45,15 @@ pub fn is_protected(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether this user number stands for everyone whom our user namespace has no number for. Nobody can be trusted by it.
+/// Whether this user ID is the overflow ID, which stands for all users whom our user namespace does not map. A file with this
+/// owner cannot be trusted.
 pub(crate) fn is_nobody_in_particular(uid: u32) -> bool {
     let number = |path: &str| fs::read_to_string(path).ok();
     let overflow = number("/proc/sys/kernel/overflowuid").and_then(|text| text.trim().parse().ok());
     if uid != overflow.unwrap_or(65_534) {
         return false;
     }
-    // Mapped from end to end, as outside of every user namespace, the number means a real user.
+    // If the namespace maps the number, as the initial namespace does, it means a real user.
     let map = number("/proc/self/uid_map").unwrap_or_default();
     let mapped = map.lines().any(|line| {
         let mut fields = line.split_whitespace().filter_map(|field| field.parse::<u64>().ok());
