@@ -1,6 +1,7 @@
-//! What registered memory would cost of the limit for locked memory, counted as kernels count it: by the pages that each
-//! region touches, for the whole process, a page once for each region it is in (Linux, ib_umem_get; memory on demand is not
-//! locked and not counted).
+//! Accounts registered memory against the limit for locked memory (RLIMIT_MEMLOCK), as kernels do for regions that they pin.
+//!
+//! The count is for the whole process: the pages that each region touches, and a page once for each region that it is in
+//! (Linux, `ib_umem_get`). On-demand memory is not locked and does not count.
 
 use crate::{
     error::RegisterError,
@@ -12,14 +13,14 @@ use crate::{
 };
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Of the process whose fork it is counted from; a child has registered nothing.
+/// Bytes that are registered in the process of generation [`OF`]. A forked child starts from 0: it has registered nothing.
 static BYTES: AtomicU64 = AtomicU64::new(0);
-/// The generation that the bytes are of.
+/// The fork generation for which [`BYTES`] and [`REFUSED`] count.
 static OF: AtomicU64 = AtomicU64::new(0);
-/// Regions that were refused.
+/// Number of regions that were refused.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 
-/// The share of one region, given back at its end.
+/// The bytes of one region in the count. Dropping it subtracts them.
 #[derive(Debug)]
 pub(crate) struct Share {
     bytes: u64,
@@ -27,10 +28,10 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Counts memory in.
+    /// Adds a region's pages to the count.
     ///
     /// # Errors
-    /// [`RegisterError::Locked`] if that is above the limit which is enforced.
+    /// [`RegisterError::Locked`] if the count is then above a limit that is enforced.
     pub(crate) fn take(memlock: Memlock, addr: usize, len: usize) -> Result<Self, RegisterError> {
         let generation = generation();
         if OF.swap(generation.into(), Ordering::AcqRel) != u64::from(generation) {
@@ -76,7 +77,7 @@ fn limit(memlock: Memlock) -> Option<u64> {
     }
 }
 
-/// How this process stands.
+/// The count of this process, for the host service's report.
 pub(crate) fn report(memlock: Memlock) -> LockedReport {
     let own = OF.load(Ordering::Acquire) == u64::from(generation());
     let count = |counter: &AtomicU64| if own { counter.load(Ordering::Relaxed) } else { 0 };

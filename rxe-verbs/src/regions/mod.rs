@@ -1,6 +1,7 @@
 //! Registered memory: the table of regions and windows, and the protocol core's view of it.
 //!
-//! Who may touch what is decided by [`rxe_core::region`]; the bytes are touched by `sys::usercopy` only.
+//! [`rxe_core::region`] decides which access is allowed. Only `sys::usercopy` touches the bytes. The table (`sys::table`) is read
+//! without a lock; next read `view`, through which the core uses it.
 
 pub(crate) mod locked;
 mod view;
@@ -21,15 +22,15 @@ use std::sync::{
 
 pub(crate) use view::View;
 
-/// All regions and windows that one set of shards knows.
+/// All regions and windows of one stack, shared by its shards.
 pub(crate) type Regions = Table<Entry>;
 
-/// What a key's index stands for.
+/// A table entry: what the index of a key names.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// Registered memory; its rules never change.
+    /// Registered memory. Its rule never changes: registering anew replaces the entry.
     Memory(Memory),
-    /// A window, bound and unbound by work requests.
+    /// A window, which work requests bind and unbind.
     Window(Mutex<Window>),
 }
 
@@ -37,13 +38,13 @@ pub(crate) enum Entry {
 pub(crate) struct Memory {
     pub(crate) rule: Region,
     pub(crate) bytes: Bytes,
-    /// Windows bound to it; [`CLOSED`] once it is being deregistered.
+    /// Number of windows that are bound to it. [`CLOSED`] once it is being deregistered.
     windows: AtomicU32,
     /// The bytes must not be touched any more, not even through windows that are still bound.
     gone: AtomicBool,
 }
 
-/// No window can be bound any more.
+/// Value of `Memory::windows` that forbids further binds.
 const CLOSED: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -54,7 +55,7 @@ pub(crate) struct Window {
 }
 
 impl Memory {
-    /// Counts a window in; false if the region is being deregistered.
+    /// Counts one more bound window. False if the region is being deregistered.
     fn hold(&self) -> bool {
         !self.is_gone()
             && self
@@ -71,19 +72,19 @@ impl Memory {
         self.windows.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Forbids further binding; false if windows are bound.
+    /// Forbids further binds. False, and without effect, if windows are bound.
     pub(crate) fn close(&self) -> bool {
         self.windows.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Windows that are still bound grant nothing from now on, as soon as the shards' present turns have ended.
+    /// Makes windows that are still bound grant nothing. This holds for certain when the present turns of all shards have ended.
     pub(crate) fn abandon(&self) {
         self.gone.store(true, Ordering::Release);
     }
 }
 
 impl Window {
-    /// Takes over what a bind or an invalidation made of it.
+    /// Takes the rule and the memory that a bind or an invalidation has produced, and releases the memory that it had.
     fn become_bound(&mut self, rule: Region, memory: Option<Arc<Entry>>) {
         self.rule = rule;
         if let Some(old) = core::mem::replace(&mut self.memory, memory) {
@@ -101,7 +102,7 @@ impl Drop for Window {
 }
 
 impl Entry {
-    /// Only memory is ever put where this is asked.
+    /// The memory of an entry that is known to be memory.
     fn memory_of(&self) -> &Memory {
         match self {
             Self::Memory(memory) => memory,
@@ -122,10 +123,10 @@ fn lock(window: &Mutex<Window>) -> MutexGuard<'_, Window> {
     window.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers `bytes`, addressed from `iova` on.
+/// Registers `bytes`, which are addressed from `iova` on. `Ok(None)` if all keys are in use.
 ///
 /// # Errors
-/// Why the rules refuse it; `Ok(None)` if all keys are in use.
+/// The rule that refuses the region.
 pub(crate) fn register(
     table: &Regions,
     pd: PdId,
@@ -140,10 +141,10 @@ pub(crate) fn register(
     }))
 }
 
-/// Puts other rules and bytes behind the key of `old`; on return no shard touches its bytes any more.
+/// Puts another rule and other bytes behind the key of `old`. On return no shard touches the bytes of `old` any more.
 ///
 /// # Errors
-/// [`Replace`]; nothing was changed then.
+/// [`Replace`]. Nothing was changed then.
 pub(crate) fn replace(
     table: &Regions,
     old: &Entry,
@@ -179,7 +180,7 @@ impl From<RegionError> for Replace {
     }
 }
 
-/// Makes an unbound window; `None` if all keys are in use.
+/// Makes an unbound window. `None` if all keys are in use.
 pub(crate) fn allocate_window(table: &Regions, pd: PdId, kind: WindowType) -> Option<Arc<Entry>> {
     table.insert(|index, tag| {
         let rule = Region::window(Key::from_parts(index, tag), pd, kind);
@@ -187,13 +188,13 @@ pub(crate) fn allocate_window(table: &Regions, pd: PdId, kind: WindowType) -> Op
     })
 }
 
-/// Takes an entry out of the table; on return no shard touches its bytes any more.
+/// Takes an entry out of the table. On return no shard touches its bytes any more.
 pub(crate) fn remove(table: &Regions, entry: &Entry) {
     let key = entry.key();
     table.remove(key.index(), key.rotated().tag());
 }
 
-/// Looks up what `key` names.
+/// The entry that the index of `key` names. Its key may have another tag: the rules judge that.
 fn find<'a>(table: &'a Regions, token: Token<'a>, key: Key) -> Option<&'a Entry> {
     table.get(token, key.index())
 }

@@ -1,4 +1,4 @@
-//! The protocol core's view of registered memory, lent to it for one call under a shard's lock.
+//! The protocol core's view of registered memory. The core gets it for one call, under a shard's lock.
 
 use super::{Entry, Regions, Window, find, lock};
 use crate::sys::{
@@ -14,7 +14,7 @@ use rxe_core::{
     work::{Access, BindWindow},
 };
 
-/// Registered memory as long as a shard's lock is held.
+/// Access to registered memory. The token proves that a shard's lock is held, so no entry that it finds can go away.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
     table: &'a Regions,
@@ -26,7 +26,7 @@ impl<'a> View<'a> {
         Self { table, token }
     }
 
-    /// Asks the rules behind `key`; on success acts on the bytes and the offset they grant.
+    /// Lets `judge` apply the rule behind `key`. If the rule grants the access, `act` gets the bytes and the offset in them.
     fn with<T>(
         &self,
         key: Key,
@@ -35,7 +35,8 @@ impl<'a> View<'a> {
     ) -> Result<T, AccessError> {
         match find(self.table, self.token, key).ok_or(AccessError::UnknownKey(key))? {
             Entry::Memory(memory) => act(&memory.bytes, judge(&memory.rule)?),
-            // The lock is held while the bytes are touched: a window invalidated elsewhere is not in use any more.
+            // The window's lock is held while the bytes are touched. So once an invalidation by another shard has returned, no shard
+            // uses the window any more.
             Entry::Window(window) => {
                 let window = lock(window);
                 let offset = judge(&window.rule)?;
@@ -73,7 +74,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Offsets lie inside a range of this address space.
+/// Converts an offset. None is lost: offsets lie inside a range of this address space.
 const fn at(offset: u64) -> usize {
     offset as usize
 }
@@ -164,7 +165,7 @@ impl Memory for View<'_> {
             |bytes, offset| Ok((*bytes, offset)),
         )
         .and_then(|(bytes, offset)| {
-            // Earlier stores are visible to every thread that sees what this packet's answer brings about.
+            // Orders earlier stores before the answer to this FLUSH: a thread that acts on the answer sees them.
             fence(Ordering::SeqCst);
             if need.contains(Access::FLUSH_PERSISTENT) {
                 let (address, len) =

@@ -1,5 +1,5 @@
-//! What completions of tag matching queues have beside a completion's fields, kept with the completion queue: most programs
-//! have none, and their completions are not to become longer for it.
+//! What completions of tag matching queues say beside the usual fields. It is kept with the completion queue, because most
+//! programs match no tags, and their completions should not become longer.
 
 use bitflags::bitflags;
 use rxe_core::work::WcExtra;
@@ -9,8 +9,8 @@ bitflags! {
     /// What a completion of a tag matching queue says; the values are those of ibv_wc_flags.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct TagFlags: u32 {
-        /// Messages were unexpected that the program has not said to have handled (IBV_WC_TM_SYNC_REQ): entries added do not
-        /// count before it does.
+        /// There were unexpected messages of which the program has not yet said that it has handled them (IBV_WC_TM_SYNC_REQ).
+        /// Until it says so, added entries match nothing.
         const SYNC_NEEDED = 1 << 4;
         /// The message matched an entry (IBV_WC_TM_MATCH).
         const MATCH = 1 << 5;
@@ -19,12 +19,12 @@ bitflags! {
     }
 }
 
-/// What a completion of a tag matching queue has beside its fields (struct ibv_wc_tm_info, and flags).
+/// What a completion of a tag matching queue says beside the usual fields (struct ibv_wc_tm_info, and flags).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TagInfo {
-    /// The message's tag; 0 where nothing matched, and where the data of a rendezvous has come.
+    /// The message's tag. 0 if nothing matched, and in the second completion of a rendezvous (its data has come).
     pub tag: u64,
-    /// What the sender has put beside it; 0 in the same places.
+    /// The sender's own value from the header (`app_ctx`). 0 in the same cases.
     pub app_ctx: u32,
     /// What happened.
     pub flags: TagFlags,
@@ -32,16 +32,17 @@ pub struct TagInfo {
     pub extra: WcExtra,
 }
 
-/// Those of one completion queue, numbered in the order of their completions.
+/// The [`TagInfo`]s of one completion queue, numbered in the order of their completions.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
-    /// Number of the first one that is kept.
+    /// Number of the first kept one.
     first: u32,
     kept: VecDeque<TagInfo>,
 }
 
 impl Beside {
-    /// Keeps one more, and no more than `most` of them: those before have been polled, and never been asked for.
+    /// Keeps one more and returns its number. At most `most` are kept: older ones belong to completions that were polled, and whose
+    /// info the program did not ask for.
     pub(crate) fn keep(&mut self, info: TagInfo, most: usize) -> u32 {
         while self.kept.len() >= most.max(1) {
             self.drop_first();
@@ -50,7 +51,7 @@ impl Beside {
         self.first.wrapping_add(self.kept.len() as u32 - 1)
     }
 
-    /// The one with this number; those before it are forgotten.
+    /// The one with this number. Those before it are dropped.
     pub(crate) fn get(&mut self, number: u32) -> Option<TagInfo> {
         let place = number.wrapping_sub(self.first) as usize;
         if place >= self.kept.len() {

@@ -1,33 +1,33 @@
-//! What messages to a tag matching queue begin with (`infiniband/tm_types.h`; all fields in network order).
+//! Headers at the start of messages to a tag matching queue (`infiniband/tm_types.h`; all fields in network order).
 
 use rxe_core::{num::Key, work::Remote};
 
 /// Bytes of the tag matching header (struct ibv_tmh).
 pub(super) const TMH: usize = 16;
-/// Bytes of that and the rendezvous header behind it (struct ibv_rvh).
+/// Bytes of the tag matching header and the rendezvous header behind it (struct ibv_rvh).
 pub(super) const BOTH: usize = 32;
 
 /// What a message is for (enum ibv_tmh_op).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// For no tag: the receiver's program looks at all of it. Nothing behind the first byte need be there.
+    /// Has no tag: the receiving program gets the whole message. It may be only one byte long.
     NoTag,
-    /// The data is elsewhere, and is to be read.
+    /// The data is in the sender's memory, and the receiver has to read it.
     Rendezvous,
-    /// The data of a rendezvous has been read.
+    /// Notice to the sender: the data of its rendezvous has been read.
     Finished,
-    /// The data follows.
+    /// The data follows the header.
     Eager,
 }
 
-/// Number of [`Kind::Finished`].
+/// Number of [`Kind::Finished`] in the header.
 const FINISHED: u8 = 2;
 
-/// The first 16 bytes.
+/// The tag matching header: the first [`TMH`] bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub(super) kind: Kind,
-    /// The sender's own.
+    /// A value of the sender's own.
     pub(super) app_ctx: u32,
     pub(super) tag: u64,
 }
@@ -45,7 +45,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 impl Header {
-    /// From a message's first bytes. `None` if they are of no kind that is known, or too few for it.
+    /// Parses a message's first bytes. `None` if the kind is unknown, or if there are too few bytes for it.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let kind = match bytes.first()? {
             0 => return Some(Self { kind: Kind::NoTag, app_ctx: 0, tag: 0 }),
@@ -61,7 +61,7 @@ impl Header {
 }
 
 impl Rendezvous {
-    /// From the first bytes of a message of that kind. `None` if they are too few.
+    /// Parses the first bytes of a rendezvous message. `None` if there are too few.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let addr = u64::from_be_bytes(field(bytes, TMH)?);
         let rkey = Key(u32::from_be_bytes(field(bytes, TMH + 8)?));
@@ -70,7 +70,7 @@ impl Rendezvous {
     }
 }
 
-/// What tells the sender that its data has been read: its own headers, with another kind.
+/// The notice that tells the sender that its data has been read: the sender's own headers, with another kind.
 pub(super) fn finished(mut headers: [u8; BOTH]) -> [u8; BOTH] {
     headers[0] = FINISHED;
     headers

@@ -1,16 +1,16 @@
-//! The matching list: what tags are waited for, in the order in which they were posted, and whether the program has handled
-//! all that was not waited for.
+//! The matching list: entries with tags, in the order in which they were posted. It also tracks whether the program has handled
+//! all unexpected messages (those that matched no entry).
 
 use rxe_core::{qp::PostError, work::Sge};
 
-/// A tag that is waited for.
+/// An entry: memory for one message whose tag matches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
-    /// What the completions of a message that matches say.
+    /// Returned in the completions of the message that matches.
     pub(super) wr_id: u64,
     /// Where its data goes.
     pub(super) sges: Vec<Sge>,
-    /// A message matches if its tag, as far as `mask` says, is this.
+    /// A message matches if `message_tag & mask` is this.
     pub(super) tag: u64,
     pub(super) mask: u64,
 }
@@ -18,22 +18,26 @@ pub(super) struct Entry {
 #[derive(Debug)]
 struct Listed {
     handle: u32,
-    /// Posted while the program knew of all that was unexpected, or confirmed since.
+    /// The entry may match. True if the program had handled all unexpected messages when the entry was posted, or at any time
+    /// since.
     counts: bool,
     entry: Entry,
 }
 
-/// The list. Entries may be posted while messages that would have matched wait in the completion queue, unexpected. If they
-/// counted at once, a later message could overtake such a one. So the list counts unexpected messages, the program says how many it
-/// has handled, and entries count from when both numbers agree.
+/// The list. When an entry is posted, an unexpected message that it would match may still wait in the completion queue. If the
+/// entry could match at once, a later message would overtake that one. So the list counts unexpected messages, and the program
+/// says how many it has handled. An entry can match as soon as both numbers agree.
 #[derive(Debug)]
 pub(super) struct List {
     /// In the order in which they were posted.
     entries: Vec<Listed>,
-    /// Entries at most.
+    /// Most entries.
     most: u32,
+    /// Next handle.
     next: u32,
+    /// Unexpected messages so far, modulo 2^32.
     unexpected: u32,
+    /// How many of them the program has handled.
     handled: u32,
 }
 
@@ -42,12 +46,12 @@ impl List {
         Self { entries: Vec::new(), most, next: 0, unexpected: 0, handled: 0 }
     }
 
-    /// Whether the program has handled all that was unexpected.
+    /// Whether the program has handled all unexpected messages.
     pub(super) const fn is_in_step(&self) -> bool {
         self.unexpected == self.handled
     }
 
-    /// The program has handled so many unexpected messages since the queue was made.
+    /// Notes that the program has handled this many unexpected messages since the queue was made.
     pub(super) fn confirm(&mut self, handled: u32) {
         self.handled = handled;
         if self.is_in_step() {
@@ -55,12 +59,12 @@ impl List {
         }
     }
 
-    /// Adds an entry; gives its handle.
+    /// Adds an entry and returns its handle.
     pub(super) fn add(&mut self, entry: Entry) -> Result<u32, PostError> {
         if self.entries.len() >= self.most as usize {
             return Err(PostError::Full(self.most));
         }
-        // A handle is used again only if there have been 2^32 since; one of so long ago may still be in use.
+        // Handles wrap around after 2^32. An entry that is so old may still be in the list.
         while self.entries.iter().any(|listed| listed.handle == self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -70,20 +74,20 @@ impl List {
         Ok(handle)
     }
 
-    /// Removes an entry; whether it was there.
+    /// Removes an entry. Returns whether it was there.
     pub(super) fn remove(&mut self, handle: u32) -> bool {
         let place = self.entries.iter().position(|listed| listed.handle == handle);
         place.map(|place| self.entries.remove(place)).is_some()
     }
 
-    /// Takes the first entry that a message's tag matches.
+    /// Removes and returns the first entry that matches a message's tag.
     pub(super) fn take(&mut self, tag: u64) -> Option<Entry> {
         let matches = |listed: &Listed| listed.counts && tag & listed.entry.mask == listed.entry.tag;
         let place = self.entries.iter().position(matches)?;
         Some(self.entries.remove(place).entry)
     }
 
-    /// Counts a message that nothing matches.
+    /// Counts an unexpected message.
     pub(super) fn miss(&mut self) {
         self.unexpected = self.unexpected.wrapping_add(1);
     }

@@ -1,16 +1,21 @@
-//! Tag matching: shared receive queues that sort messages by a tag in their first bytes (IBV_SRQT_TM), as MPI wants it.
+//! Tag matching: shared receive queues that sort messages by a tag in their first bytes (IBV_SRQT_TM), as MPI needs it.
 //!
-//! A program posts two kinds of memory: entries with a tag, each for one message whose tag matches, and plain receives for all
-//! else. A message whose tag matches goes to the entry's memory without its header; one that only says where its data is
-//! ("rendezvous") has the data read from there, and its sender told when that is done. ConnectX cards do this themselves, and
-//! `Documentation/tag_matching.md` of rdma-core describes it.
+//! A program posts two kinds of memory. An entry of the matching list has a tag, and takes one message whose tag matches. A plain
+//! receive takes any other message. Data of a matching message goes to the entry's memory, without the header. A message may
+//! also only say where its data is ("rendezvous"). Then the queue reads the data from the sender, and notifies the sender when
+//! that is done. ConnectX cards do this in hardware; `Documentation/tag_matching.md` of rdma-core describes it.
 //!
-//! Here it is done where completions are handed out, so nothing of the way of other messages knows about it. Every message lands in
-//! a plain receive, whose completion comes here instead of to the program. What matches is copied on from there, and the receive
-//! posted again. From this follows what differs from a card: plain receives have to be as long as the longest message that is
-//! not a rendezvous, there has to be one for a message that matches, too, and the limit of the queue counts those in use.
+//! Here matching happens where completions are handed out, so the path of other messages knows nothing of it. Every message first
+//! lands in a plain receive, whose completion comes to this module instead of to the program. The data of a matching message is
+//! copied from there to the entry, and the receive is posted again. So three things differ from a card:
 //!
-//! The send queues of its queue pairs are the queue's, for READs and notices: programs cannot post to them.
+//! * Plain receives must be as long as the longest message that is not a rendezvous.
+//! * A message that matches needs a plain receive, too.
+//! * Receives that are in use count towards the limit of the queue.
+//!
+//! The queue owns the send queues of its queue pairs, for READs and notices. Programs cannot post to them.
+//!
+//! `header` has the formats, `list` the matching list, `queue` one queue, and `beside` what completions say about tags.
 
 mod beside;
 mod header;
@@ -36,7 +41,7 @@ use std::{
     sync::Arc,
 };
 
-/// A completion that is on its way to a tag matching queue.
+/// A completion that a tag matching queue has still to handle.
 #[derive(Debug)]
 struct Caught {
     queue: CqId,
@@ -44,27 +49,28 @@ struct Caught {
     solicited: bool,
 }
 
-/// The tag matching queues of a shard. Each stands for a completion queue, that of its queue pairs for the core.
+/// The tag matching queues of a shard. For the core the name of each is that of a completion queue, on which the work of its queue
+/// pairs completes.
 #[derive(Debug, Default)]
 pub(crate) struct TagQueues {
     queues: HashMap<CqId, TagQueue>,
-    /// Emptied before the shard's lock is given back.
+    /// Completions to be handled. It is empty again before the shard's lock is released.
     caught: VecDeque<Caught>,
 }
 
 impl TagQueues {
-    /// A new queue, which the core knows as `srq`, and completions for which it knows as `name`.
+    /// Adds a queue. For the core its receives are those of `srq`, and its queue pairs complete on `name`.
     pub(crate) fn add(&mut self, name: CqId, (srq, pd): (SrqId, PdId), ring: &Arc<CqRing>, max_tags: u32) {
         self.queues.insert(name, TagQueue::new(srq, pd, ring, max_tags));
     }
 
-    /// A queue is gone.
+    /// Removes a queue, and the completions that it has not handled.
     pub(crate) fn remove(&mut self, name: CqId) {
         self.queues.remove(&name);
         self.caught.retain(|caught| caught.queue != name);
     }
 
-    /// Posts a receive for what nothing matches.
+    /// Posts a plain receive.
     pub(crate) fn post_recv(
         &mut self,
         name: CqId,
@@ -74,23 +80,23 @@ impl TagQueues {
         self.queues.get_mut(&name).ok_or(PostError::NoSuchQueue)?.post_recv(endpoint, wr)
     }
 
-    /// Receives that are posted or in use.
+    /// Number of plain receives that are posted or in use.
     pub(crate) fn posted(&self, name: CqId) -> usize {
         self.queues.get(&name).map_or(0, TagQueue::posted)
     }
 
-    /// Does an operation on a matching list; gives the handle of an entry that was added.
+    /// Does an operation on a matching list. Returns the handle of an added entry.
     pub(crate) fn act(&mut self, name: CqId, op: &TagOp<'_>) -> Result<Option<u32>, PostError> {
         self.queues.get_mut(&name).ok_or(PostError::NoSuchQueue)?.act(op)
     }
 
-    /// Takes a completion for later.
+    /// Keeps a completion for [`Self::handle_next`].
     pub(crate) fn catch(&mut self, queue: CqId, wc: Completion, solicited: bool) {
         self.caught.push_back(Caught { queue, wc, solicited });
     }
 
-    /// Does with the next one what there is to do: `None` if there is none, else the queue whose channel is to be told of an
-    /// event, if one is.
+    /// Handles the next completion that was kept. `None` if there is none. `Some(Some(ring))` if the completion queue `ring` owes
+    /// its channel an event for it.
     pub(crate) fn handle_next(
         &mut self,
         endpoint: &mut Endpoint,
@@ -103,8 +109,8 @@ impl TagQueues {
         Some(is_event.then(|| queue.ring()))
     }
 
-    /// A queue pair was reset or destroyed, after it was in the state ERROR: what it held is free, and the program hears no more
-    /// of it.
+    /// Drops what the queue has for a queue pair that goes to RESET or ends: its receives become free, and its completions are
+    /// dropped. The queue pair must have been brought to ERROR before.
     pub(crate) fn forget_qp(&mut self, name: CqId, qpn: Qpn) {
         let Some(queue) = self.queues.get_mut(&name) else { return };
         self.caught.retain(|caught| {

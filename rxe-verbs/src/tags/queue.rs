@@ -1,4 +1,7 @@
-//! A tag matching queue: what becomes of the messages of its queue pairs.
+//! A tag matching queue: handles the messages that its queue pairs receive.
+//!
+//! A completion of the core comes in by `handle`. A message that matches no entry completes its plain receive. An eager message is
+//! copied to its entry. A rendezvous starts a `Transfer`: a READ of the data, and behind it a notice to the sender.
 
 use super::{
     beside::{TagFlags, TagInfo},
@@ -21,12 +24,12 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::{collections::VecDeque, sync::Arc};
 
-/// Bytes of a rendezvous request at most: headers, and what the program adds for the case that nothing matches.
+/// Most bytes of a rendezvous request: the headers, and what the sending program adds for the case that nothing matches.
 pub const MAX_RENDEZVOUS_HEADER: u32 = 64;
-/// Entries of a matching list at most.
+/// Most entries of a matching list.
 pub const MAX_TAGS: u32 = 1 << 12;
 
-/// What a queue pair's send queue is made for here: two requests for each rendezvous, READ and notice.
+/// Capacities of the queue pairs' send queues. Each rendezvous takes two requests, the READ and the notice.
 pub(crate) const SEND_CAPS: QpCaps = QpCaps {
     max_send_wr: 128,
     max_recv_wr: 0,
@@ -35,32 +38,33 @@ pub(crate) const SEND_CAPS: QpCaps = QpCaps {
     max_inline: BOTH as u32,
 };
 
-/// Requests of ours have it in their names, beside the transfer's place; receives of the program's have not.
+/// Bit of `wr_id` that marks our own send requests. The other bits are the transfer's place, and in bit 0 whether it is the
+/// notice. Receives do not have the bit.
 const OURS: u64 = 1 << 63;
-/// Bytes copied at once.
+/// Bytes that are copied in one step.
 const CHUNK: usize = 1 << 16;
 
-/// A transfer's end. Its beginning has told the tag, as from cards.
+/// Info of the second completion of a rendezvous. The tag is in the first one, as with cards.
 const OVER: TagInfo = TagInfo { tag: 0, app_ctx: 0, flags: TagFlags::DATA_VALID, extra: WcExtra::None };
 
 /// What an operation does (enum ibv_ops_wr_opcode).
 #[derive(Clone, Copy, Debug)]
 pub enum TagAction<'a> {
-    /// Adds an entry to the matching list. Where [`TagFlags::SYNC_NEEDED`] comes back, it counts from when the program has said
-    /// to have handled all unexpected messages.
+    /// Adds an entry to the matching list. If [`TagFlags::SYNC_NEEDED`] comes back, the entry matches nothing until the program
+    /// has said that it has handled all unexpected messages.
     Add {
-        /// Returned in the completions of a message that matches.
+        /// Returned in the completions of the message that matches.
         recv_wr_id: u64,
         /// Where its data goes.
         sges: &'a [Sge],
-        /// A message matches if its tag, as far as `mask` says, is this.
+        /// A message matches if `message_tag & mask` is this.
         tag: u64,
         /// Bits of the tag that count.
         mask: u64,
     },
     /// Removes an entry by its handle. The completion is an error ([`WcStatus::TagMatching`]) if a message has taken it.
     Remove(u32),
-    /// Only tells what the program has handled.
+    /// Does nothing to the list. Programs use it to say how many messages they have handled ([`TagOp::handled`]).
     Sync,
 }
 
@@ -73,18 +77,18 @@ pub struct TagOp<'a> {
     pub action: TagAction<'a>,
     /// Make a completion also when it succeeds.
     pub signaled: bool,
-    /// How many unexpected messages the program has handled since the queue was made, if it tells that.
+    /// How many unexpected messages the program has handled since the queue was made, if it says so.
     pub handled: Option<u32>,
 }
 
-/// A receive of the program's.
+/// A plain receive that the program has posted.
 #[derive(Debug)]
 struct Receive {
     wr_id: u64,
     sges: SmallVec<[Sge; 4]>,
 }
 
-/// Data that is read from a sender.
+/// A rendezvous whose data is being read from the sender.
 #[derive(Debug)]
 struct Transfer {
     qpn: Qpn,
@@ -92,7 +96,7 @@ struct Transfer {
     to: Vec<Sge>,
     from: Remote,
     len: u32,
-    /// What the sender is told when all is read.
+    /// The message that tells the sender that all data has been read.
     notice: [u8; BOTH],
 }
 
@@ -101,18 +105,18 @@ struct Transfer {
 pub(super) struct TagQueue {
     srq: SrqId,
     pd: PdId,
-    /// Where it completes.
+    /// The completion queue of the program.
     ring: Arc<CqRing>,
     list: List,
-    /// Receives in the core's queue or in use; the core knows them by their place here.
+    /// Plain receives in the core's queue or in use. Their place here is their `wr_id` in the core.
     receives: Slab<Receive>,
     transfers: Slab<Transfer>,
-    /// Transfers whose queue pair has no room for two requests more.
+    /// Places of transfers whose send queue had no room for their two requests.
     waiting: VecDeque<usize>,
     buffer: Vec<u8>,
 }
 
-/// What a queue touches in one call.
+/// The parts of the shard that a queue uses in one call.
 pub(super) struct Hands<'a> {
     pub(super) endpoint: &'a mut Endpoint,
     pub(super) memory: View<'a>,
@@ -137,15 +141,15 @@ impl TagQueue {
         &self.ring
     }
 
-    /// Receives that the program has posted and knows nothing of yet.
+    /// Number of plain receives that the program has posted, and that have not completed towards it.
     pub(super) fn posted(&self) -> usize {
         self.receives.len()
     }
 
-    /// Posts a receive for what nothing matches.
+    /// Posts a plain receive.
     pub(super) fn post_recv(&mut self, endpoint: &mut Endpoint, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let (most, _) = endpoint.query_srq(self.srq).ok_or(PostError::NoSuchQueue)?;
-        // Those in use count, too: they come back when their message has matched.
+        // Receives in use count, too: when their message has matched, they are posted again.
         if self.receives.len() >= most as usize {
             return Err(PostError::Full(most));
         }
@@ -161,7 +165,7 @@ impl TagQueue {
         })
     }
 
-    /// Does an operation; gives the handle of an entry that was added.
+    /// Does an operation. Returns the handle of an added entry.
     pub(super) fn act(&mut self, op: &TagOp<'_>) -> Result<Option<u32>, PostError> {
         if let TagAction::Add { sges, .. } = op.action
             && sges.len() > limits::MAX_SGE as usize
@@ -196,7 +200,7 @@ impl TagQueue {
         Ok(handle)
     }
 
-    /// Completes something; whether the channel is to be told ([`CqRing::announce`]).
+    /// Puts a completion into the program's queue. Returns whether the channel needs an event ([`CqRing::announce`]).
     fn tell(&self, mut wc: Completion, info: TagInfo, solicited: bool) -> bool {
         if info == (TagInfo { extra: info.extra, ..TagInfo::default() }) {
             wc.extra = info.extra;
@@ -206,7 +210,7 @@ impl TagQueue {
         self.ring.put(wc, solicited || wc.status != WcStatus::Success)
     }
 
-    /// Takes a completion of a queue pair's; whether the channel is to be told of what came of it.
+    /// Handles a completion of a queue pair. Returns whether the channel needs an event.
     pub(super) fn handle(&mut self, hands: &mut Hands<'_>, wc: Completion, solicited: bool) -> bool {
         if wc.wr_id & OURS != 0 {
             return self.on_sent(hands, &wc);
@@ -222,14 +226,14 @@ impl TagQueue {
         self.on_message(hands, receive, &wc, solicited)
     }
 
-    /// The completion of a queue pair that is gone or was reset: its program hears no more of it.
+    /// Drops a completion of a queue pair that is gone or was reset, and frees its receive.
     pub(super) fn forget(&mut self, wc: &Completion) {
         if wc.wr_id & OURS == 0 {
             self.receives.try_remove(wc.wr_id as usize);
         }
     }
 
-    /// A queue pair is gone or was reset.
+    /// Drops the transfers of a queue pair that is gone or was reset.
     pub(super) fn forget_qp(&mut self, qpn: Qpn) {
         self.transfers.retain(|_, transfer| transfer.qpn != qpn);
         self.waiting.retain(|place| self.transfers.contains(*place));
@@ -267,12 +271,12 @@ impl TagQueue {
             None => self.on_eager(hands, &receive, entry, wc, (info, solicited)),
             Some(request) => self.on_rendezvous(hands, entry, (request, bytes), wc.qpn, (info, solicited)),
         };
-        // It was not used up. There is room for it: nothing was posted since it was taken.
+        // The receive was not used up, so it is posted again. Cannot fail: nothing was posted since it was taken.
         let _ = self.give(hands.endpoint, receive);
         told
     }
 
-    /// What a message matches, and where its data is if that is elsewhere.
+    /// Takes the entry that a message matches, and says where the data is if it is a rendezvous.
     fn find(&mut self, header: Header, bytes: &[u8], len: u32) -> Option<(Entry, Option<Rendezvous>)> {
         let request = match header.kind {
             Kind::Eager => None,
@@ -282,7 +286,7 @@ impl TagQueue {
         Some((self.list.take(header.tag)?, request))
     }
 
-    /// The data is behind the header: it is copied to where the entry says.
+    /// Handles an eager message: copies the data behind the header to the entry's memory.
     fn on_eager(
         &mut self,
         hands: &mut Hands<'_>,
@@ -327,7 +331,7 @@ impl TagQueue {
         Ok(())
     }
 
-    /// The data is at the sender: it is read from there.
+    /// Handles a rendezvous: completes the match, and starts to read the data from the sender.
     fn on_rendezvous(
         &mut self,
         hands: &mut Hands<'_>,
@@ -345,7 +349,7 @@ impl TagQueue {
             ..Completion::default()
         };
         if u64::from(request.len) > room(&entry.sges) {
-            // The program goes on with it, and finds the headers in the memory that was too small.
+            // The entry's memory is too small. The program has to handle the message, and finds the headers in that memory.
             let shown = &bytes[..room(&entry.sges).min(BOTH as u64) as usize];
             let shown = scatter(&entry.sges, &hands.memory, Asker { pd: self.pd, qpn }, 0, shown);
             wc.status = shown.map_or_else(status_of, |()| WcStatus::RendezvousIncomplete);
@@ -363,7 +367,7 @@ impl TagQueue {
         self.start(hands, place) | told
     }
 
-    /// Posts a transfer's READ, and behind it the notice, which waits for the data.
+    /// Posts a transfer's READ, and behind it the notice. The fence makes the notice wait for the READ's data.
     fn start(&mut self, hands: &mut Hands<'_>, place: usize) -> bool {
         let Some(transfer) = self.transfers.get(place) else { return false };
         let name = OURS | (place as u64) << 1;
@@ -379,7 +383,7 @@ impl TagQueue {
                 self.waiting.push_back(place);
                 false
             }
-            // It cannot send: RTR, or a length that no READ has.
+            // The queue pair cannot send (it is still in RTR), or the length is too large for a READ.
             Err(_) => {
                 let transfer = self.transfers.remove(place);
                 self.tell(ended(&transfer, WcStatus::LocalQpOperation, 0), OVER, true)
@@ -387,7 +391,7 @@ impl TagQueue {
         }
     }
 
-    /// One of our own requests is done.
+    /// Handles the completion of one of our own requests.
     fn on_sent(&mut self, hands: &mut Hands<'_>, wc: &Completion) -> bool {
         let place = (wc.wr_id & !OURS) as usize >> 1;
         let is_notice = wc.wr_id & 1 != 0;
@@ -405,18 +409,19 @@ impl TagQueue {
         told
     }
 
-    /// Completes a receive or an entry with an error, and ends the queue pair as if the message had not fitted.
+    /// Completes a receive or an entry with an error, and brings the queue pair to ERROR, as for a message that does not fit its
+    /// receive.
     fn fail(&self, hands: &mut Hands<'_>, wr_id: u64, qpn: Qpn, status: WcStatus) -> bool {
         let wc = Completion { wr_id, status, opcode: WcOpcode::TagRecv, qpn, ..Completion::default() };
         let told = self.tell(wc, TagInfo::default(), true);
         let error = QpChange { state: Some(QpState::Error), ..QpChange::default() };
-        // Every state leads there.
+        // Cannot fail: every state leads to ERROR.
         let _ = hands.endpoint.modify_qp(hands.now, qpn, &error, &hands.memory);
         told
     }
 }
 
-/// The completion of a transfer.
+/// The second completion of a rendezvous: its data has come, or failed.
 fn ended(transfer: &Transfer, status: WcStatus, vendor_error: u32) -> Completion {
     Completion {
         wr_id: transfer.wr_id,
@@ -429,7 +434,7 @@ fn ended(transfer: &Transfer, status: WcStatus, vendor_error: u32) -> Completion
     }
 }
 
-/// Bytes that a list of elements holds.
+/// Bytes that the elements have room for.
 fn room(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
@@ -444,7 +449,7 @@ fn cut(mut sges: Vec<Sge>, mut len: u32) -> Vec<Sge> {
     sges
 }
 
-/// The status for memory of the program's own that cannot be used.
+/// The completion status for an entry's or receive's memory that cannot be used.
 const fn status_of(error: AccessError) -> WcStatus {
     match error {
         AccessError::Fault(_) => WcStatus::LocalAccess,
