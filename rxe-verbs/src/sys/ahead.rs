@@ -1,9 +1,9 @@
-//! Memory that will be needed in a moment, fetched into the processor's cache meanwhile.
+//! Prefetching: brings memory that will soon be needed into the processor's cache.
 
-/// Bytes that come together, on the processors there are.
+/// Bytes of a cache line on usual processors.
 const LINE: usize = 64;
 
-/// Has `len` bytes at `start` fetched; nothing waits for them. A hint: any address may be given.
+/// Prefetches `len` bytes at `start`, without waiting for them. This is only a hint, so any address is allowed.
 #[inline]
 pub(crate) fn fetch(start: *const u8, len: usize) {
     let skew = start.addr() % LINE;

@@ -14,8 +14,8 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-/// Readable a while after it was set: to have somebody look in a little later costs nobody a wake-up now, and many who want
-/// that one system call.
+/// A descriptor that becomes readable some time after the alarm was set. By it a thread makes another thread check something a
+/// little later, without waking it now. While the alarm is set, further calls of [`Self::set`] cost no system call.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     timer: TimerFd,
@@ -24,7 +24,7 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// One that rings `after` it was set.
+    /// An alarm that rings this long after [`Self::set`].
     pub(crate) fn new(after: Duration) -> io::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = out_of_the_way(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?.into());
@@ -33,7 +33,7 @@ impl Alarm {
         Ok(Self { timer, after, set: AtomicBool::new(false) })
     }
 
-    /// Sets it, if it is not. False if that was impossible.
+    /// Sets it, unless it is set. False if the system refused.
     pub(crate) fn set(&self) -> bool {
         if self.set.swap(true, Ordering::SeqCst) {
             return true;
@@ -46,7 +46,7 @@ impl Alarm {
         is_set
     }
 
-    /// Sets it to ring in this time from now, which is not nothing, whether or not it is set.
+    /// Sets it to ring in `time` from now, even if it is set already. `time` must not be 0, which would turn the timer off.
     pub(crate) fn set_in(&self, time: Duration) {
         self.set.store(true, Ordering::SeqCst);
         let once = Expiration::OneShot(TimeSpec::from_duration(time));
@@ -55,10 +55,11 @@ impl Alarm {
         }
     }
 
-    /// For who was woken by it, before he looks: whoever sets it from now on wakes him again.
+    /// Clears it. The thread that it woke calls this before it checks anything: a `set` from now on wakes the thread again.
     pub(crate) fn clear(&self) {
-        // In this order: a ring that is taken away after it may be set again would be for ever the last. Who finds it set in
-        // between is seen, because it is by a swap that this one learns of it.
+        // The timer is read first. In the other order a thread could set the alarm between the two steps, and the read would take
+        // its ring away: `set` would stay true, and the alarm would never ring again. In this order a thread may find the alarm set
+        // between the two steps, and not start the timer. What that thread did before is visible after this swap.
         let _ = self.timer.wait();
         self.set.swap(false, Ordering::SeqCst);
     }
@@ -86,8 +87,8 @@ mod tests {
         }
     }
 
-    /// Set again while it is cleared: it still rings afterwards. The wrong order in `clear` passes, too, unless the thread
-    /// that clears is kept from its processor between the two steps.
+    /// The alarm is set again while it is cleared, and still rings afterwards. The wrong order in `clear` also passes, unless the
+    /// thread that clears loses its processor between the two steps.
     #[test]
     fn no_ring_is_the_last() {
         let alarm = Alarm::new(Duration::from_nanos(1)).unwrap();

@@ -1,4 +1,4 @@
-//! Control messages (`cmsg(3)`) as bytes: built in and parsed from fixed, aligned buffers, without pointers.
+//! Control messages (`cmsg(3)`) as bytes. They are built in and parsed from fixed, aligned buffers, without pointers.
 //!
 //! A control message is a `cmsghdr` (length as `size_t`, level and type as `int`) followed by its data, and the next
 //! one starts at the next multiple of the word size. That layout is the kernel's, the same for every Linux target.
@@ -16,7 +16,7 @@ const fn align(len: usize) -> usize {
     (len + WORD - 1) & !(WORD - 1)
 }
 
-/// A buffer of control messages, aligned as the kernel wants it.
+/// A buffer of control messages, aligned as the kernel needs it.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct Control {
@@ -35,7 +35,7 @@ impl Control {
         &self.bytes[..self.len]
     }
 
-    /// Appends one message. All kinds of this module together fit, so a full buffer is a mistake of ours.
+    /// Appends one message. All kinds of this module together fit, so a full buffer is a bug.
     fn push(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         let start = self.len;
         let end = start + HEADER + data.len();
@@ -83,8 +83,8 @@ impl Control {
         self.push(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &c_int::from(hops).to_ne_bytes());
     }
 
-    /// The packet's priority in the system's queues (`socket(7)`, SO_PRIORITY; as a message since Linux 6.14). It has to follow
-    /// the TOS, which sets another.
+    /// The packet's priority in the system's queues (`socket(7)`, SO_PRIORITY; as a control message since Linux 6.14). It must come
+    /// after the TOS, which sets a priority, too.
     pub(crate) fn push_priority(&mut self, priority: u8) {
         self.push(libc::SOL_SOCKET, libc::SO_PRIORITY, &u32::from(priority).to_ne_bytes());
     }
@@ -95,7 +95,7 @@ impl Control {
     }
 }
 
-/// What the control messages of a received datagram said; what was not said keeps its default.
+/// What the control messages of a received datagram say. A field without a message has its default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ancillary {
     /// Destination address of the packet's IP header.
@@ -106,11 +106,11 @@ pub(crate) struct Ancillary {
     pub(crate) tos: u8,
     /// TTL or hop limit, 0 if unknown.
     pub(crate) ttl: u8,
-    /// Length of the segments the kernel merged (UDP_GRO), 0 if it did not say.
+    /// Length of the segments that the kernel merged (UDP_GRO), 0 if it did not say.
     pub(crate) segment: usize,
 }
 
-/// Reads the control messages in `bytes`; unknown or damaged ones are passed over.
+/// Reads the control messages in `bytes`. Unknown ones are skipped; a damaged length ends the reading.
 pub(crate) fn parse(mut bytes: &[u8]) -> Ancillary {
     let mut found = Ancillary::default();
     while let Some(header) = bytes.get(..HEADER) {

@@ -1,5 +1,5 @@
-//! Reading and writing descriptors from and into registered memory (`read(2)`, `write(2)`). The kernel copies, so that memory
-//! which is gone is EFAULT, as everywhere.
+//! Reading and writing descriptors directly into and from registered memory (`read(2)`, `write(2)`). The kernel copies, so memory
+//! that is gone gives EFAULT.
 
 use super::usercopy::{Fault, Region};
 use std::{
@@ -15,7 +15,7 @@ fn told(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Reads `len` bytes at most into a part of `region`.
+/// Reads at most `len` bytes into a part of `region`.
 pub(crate) fn read(source: BorrowedFd<'_>, region: &Region, offset: usize, len: usize) -> io::Result<usize> {
     let (address, len) = region.part(offset, len).map_err(fault)?;
     // SAFETY: the range is inside the region, which no Rust reference covers; the kernel checks that it is there.
@@ -25,6 +25,6 @@ pub(crate) fn read(source: BorrowedFd<'_>, region: &Region, offset: usize, len: 
 /// Writes a part of `region`.
 pub(crate) fn write(sink: BorrowedFd<'_>, region: &Region, offset: usize, len: usize) -> io::Result<usize> {
     let (address, len) = region.part(offset, len).map_err(fault)?;
-    // SAFETY: as above; the kernel only reads.
+    // SAFETY: as in `read`; the kernel only reads.
     told(unsafe { libc::write(sink.as_raw_fd(), address as *const libc::c_void, len) })
 }

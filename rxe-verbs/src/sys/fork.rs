@@ -1,8 +1,11 @@
-//! What a forked child must not do: use, or keep open, what belongs to its parent (`pthread_atfork(3)`).
+//! Protects a forked child from its parent's objects: it must neither use them nor keep their descriptors open
+//! (`pthread_atfork(3)`).
 //!
-//! In the child every tracked descriptor is replaced by one of `/dev/null`, so that the objects which own them can be
-//! used and dropped without harm, and nothing of the parent's stays open. A number behind which the program has put
-//! something else meanwhile is left alone.
+//! In the child every tracked descriptor is replaced by one of `/dev/null`. So the objects that own them can be used and dropped
+//! without harm, and nothing of the parent stays open. If the program has put another file behind a tracked number, that file
+//! is left alone.
+//!
+//! Objects also remember the fork generation in which they were made, and compare it ([`is_own`]).
 
 use super::unix::out_of_the_way;
 use core::{
@@ -15,13 +18,14 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
-/// Descriptors that can be tracked; more are only closed by `exec`.
+/// Most descriptors that can be tracked. Further ones stay open in children until `exec`.
 const CAPACITY: usize = 2048;
+/// Value of `Entry::fd`: no descriptor.
 const FREE: i32 = -1;
-/// Being filled in.
+/// Value of `Entry::fd`: the entry is being filled in.
 const TAKEN: i32 = -2;
 
-/// A descriptor's number, and what tells the open file from another one: device and inode.
+/// A descriptor's number, and the identity of the open file (device and inode), which tells it from another file.
 struct Entry {
     fd: AtomicI32,
     device: AtomicU64,
@@ -43,7 +47,7 @@ impl Entry {
     }
 }
 
-/// What is open under a number; `None` if nothing is. Async-signal-safe.
+/// Device and inode of the file that is open under a number. `None` if none is. Async-signal-safe.
 fn identity(fd: RawFd) -> Option<(u64, u64)> {
     let mut about = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel writes to memory of the right size and alignment.
@@ -56,11 +60,13 @@ fn identity(fd: RawFd) -> Option<(u64, u64)> {
 }
 
 static TRACKED: [Entry; CAPACITY] = [const { Entry::new() }; CAPACITY];
-/// What replaces descriptors in children; null until the library is first used.
+/// The descriptor that replaces others in children. Null until the library is first used.
 static NULL: AtomicPtr<Null> = AtomicPtr::new(null_mut());
+/// The present generation, see [`generation`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Only async-signal-safe calls: other threads' locks may be held for ever here.
+/// Runs in each forked child. Makes only async-signal-safe calls: locks that other threads of the parent held are never released
+/// here.
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: null, or what `register` has published, which is never freed.
@@ -77,20 +83,21 @@ extern "C" fn in_child() {
         if null.is_some_and(replaced) {
             entry.identify(null.map_or((0, 0), |(_, known)| known));
         } else {
-            // SAFETY: `fd` is ours. That it is closed is seen by whoever owns it.
+            // SAFETY: `fd` is ours. Its owner checks whether it is intact, so it sees that it is closed.
             let _ = unsafe { libc::close(fd) };
         }
     }
 }
 
-/// A descriptor of `/dev/null`, where it could be had, and what it is known by.
+/// A descriptor of `/dev/null`, if it could be opened, and its device and inode.
 struct Null {
     fd: Option<OwnedFd>,
     identity: (u64, u64),
 }
 
-/// No thread waits for another here: a child may be forked while one is at it. Those that come at once may register the function
-/// more than once, which only counts a fork more than once.
+/// Registers [`in_child`] at the first use of the library. No thread waits for another here, because a child may be forked in the
+/// middle of it. Threads that call this at the same time may register the function several times. Then each fork counts several
+/// times, which does no harm.
 fn register() {
     if !NULL.load(Ordering::Acquire).is_null() {
         return;
@@ -107,19 +114,19 @@ fn register() {
     }
 }
 
-/// How often this process, or one that it descends from, has been forked since the library was first used. An object
-/// that remembers another number belongs to a parent.
+/// The fork generation: 0 in the process that first used the library, larger in each child than in its parent. An object that
+/// remembers another number belongs to a parent.
 pub(crate) fn generation() -> u32 {
     register();
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Whether what was made in `generation` is this process's own: a load and a comparison.
+/// Whether an object made in `generation` belongs to this process. Costs a load and a comparison.
 pub(crate) fn is_own(generation: u32) -> bool {
     FORKS.load(Ordering::Relaxed) == generation
 }
 
-/// Has a descriptor replaced in children, and knows it from others that get its number.
+/// A descriptor that is replaced in children, and that can be told from another file that gets its number.
 #[derive(Debug)]
 pub(crate) struct Tracked {
     place: Option<usize>,
@@ -144,14 +151,14 @@ impl Tracked {
         Self { place, fd, identity }
     }
 
-    /// Whether the descriptor is still what it was, or in a forked child what has replaced it: the program may have
-    /// closed it, and opened something else there.
+    /// Whether the number still belongs to the same file, or in a forked child to its replacement. The program may have closed the
+    /// descriptor, and opened another file that got its number.
     pub(crate) fn is_intact(&self) -> bool {
         let wanted = self.place.map_or(self.identity, |place| Some(TRACKED[place].identity()));
         wanted.is_some() && identity(self.fd) == wanted
     }
 
-    /// The descriptor is about to be closed.
+    /// Stops tracking. To be called before the descriptor is closed.
     pub(crate) fn release(&mut self) {
         if let Some(place) = self.place.take() {
             TRACKED[place].fd.store(FREE, Ordering::Release);

@@ -1,5 +1,5 @@
-//! Descriptors that the program may close behind our back, and then have files of its own under their numbers
-//! (`close_range(2)`): they can be told from strangers, and a stranger is never closed.
+//! Descriptors that the program may close without our knowledge (`close_range(2)`). A file of the program may then get such a number.
+//! [`Kept`] notices that, and never closes the program's file.
 
 use super::fork::Tracked;
 use core::{
@@ -8,7 +8,8 @@ use core::{
 };
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Something that owns a descriptor. It closes it only if it is still its own. A forked child does not have it.
+/// An owner of a descriptor, which it closes only if the number still belongs to the same file. In a forked child the descriptor is
+/// replaced ([`super::fork`]).
 #[derive(Debug)]
 pub(crate) struct Kept<T: AsFd> {
     tracked: Tracked,
@@ -20,7 +21,7 @@ impl<T: AsFd> Kept<T> {
         Self { tracked: Tracked::new(item.as_fd()), item: ManuallyDrop::new(item) }
     }
 
-    /// Whether the descriptor is still what it was.
+    /// Whether the number still belongs to the same file.
     pub(crate) fn is_intact(&self) -> bool {
         self.tracked.is_intact()
     }
@@ -49,7 +50,7 @@ impl<T: AsFd> AsFd for Kept<T> {
 impl<T: AsFd> Drop for Kept<T> {
     fn drop(&mut self) {
         let own = self.tracked.is_intact();
-        // Before it is closed: a child must not replace whatever gets the number next.
+        // Before the descriptor is closed: otherwise a forked child might replace the file that gets the number next.
         self.tracked.release();
         if own {
             // SAFETY: dropped nowhere else, and not used afterwards.

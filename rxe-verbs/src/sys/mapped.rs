@@ -1,15 +1,15 @@
-//! Whether memory is there before it is registered, as pinning it would find out.
+//! Checks whether memory is mapped before it is registered, as pinning would.
 
 use super::process::page_size;
 use core::ffi::c_void;
 use std::sync::OnceLock;
 
-/// Pages that one call looks at.
+/// Pages that one `mincore` call checks.
 const PAGES: usize = 4096;
 
-/// Whether all of a range is mapped, and its first and last page can be read, and written if `write`. What is mapped
-/// between them is not brought in: that would take as long as pinning it. By `mincore(2)`, since tools that follow a program's
-/// memory (valgrind) take the argument of `msync(2)`, which says the same, for memory that is read.
+/// Whether all of a range is mapped, and its first and last page can be read (and written, if `write`). The pages between them are
+/// not brought in: that would take as long as pinning them. `msync(2)` would say the same as `mincore(2)`, but tools that follow
+/// a program's memory (valgrind) take its argument for memory that is read.
 pub(crate) fn is_mapped(address: usize, len: usize, write: bool) -> bool {
     let page = page_size();
     let start = address / page * page;
@@ -26,13 +26,13 @@ pub(crate) fn is_mapped(address: usize, len: usize, write: bool) -> bool {
     mapped && (!can_populate() || (populate(start, advice) && populate(last, advice)))
 }
 
-/// Has a page brought in, as an access of that kind would.
+/// Brings a page in, as an access of that kind would. False if the access would fail.
 fn populate(page: usize, advice: i32) -> bool {
     // SAFETY: changes no byte; where nothing can be brought in it says so.
     unsafe { libc::madvise(page as *mut c_void, page_size(), advice) == 0 }
 }
 
-/// Since Linux 5.14.
+/// Whether the kernel has MADV_POPULATE_READ and MADV_POPULATE_WRITE (Linux 5.14).
 fn can_populate() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {

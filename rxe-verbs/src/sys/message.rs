@@ -1,7 +1,8 @@
 //! `sendmsg`, `sendmmsg`, `recvmsg` and `recvmmsg` on datagram sockets, with buffers that are allocated once.
 //!
-//! None of them waits, so single messages take the system calls without the C library's cancellation points: polling is none
-//! (`pthreads(7)`), and a thread that ended in one would leave a shard locked for ever.
+//! None of these calls waits. Single messages use the raw system calls, because the C library's functions are cancellation points
+//! (`pthreads(7)`). Verbs like polling a completion queue must not be one: a thread that is cancelled there would leave a shard
+//! locked for ever.
 
 use core::ffi::c_void;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,15 +12,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use super::control::{self, Ancillary, Control};
 use super::packet::PacketType;
 
-/// Messages handed to one `sendmmsg` call.
+/// Most messages of one `sendmmsg` call.
 const SEND_CHUNK: usize = 32;
 
-/// Room for the control messages of one arrival, aligned as the kernel wants it: pktinfo, TOS, TTL and GRO need 112
-/// bytes.
+/// Room for the control messages of one arrival, aligned as the kernel needs it. Pktinfo, TOS, TTL and GRO take 112 bytes.
 const CONTROL_WORDS: usize = 24;
 type ControlRoom = [u64; CONTROL_WORDS];
 
-/// A socket address in the form the kernel takes.
+/// A socket address in the kernel's form.
 pub(crate) enum Name {
     V4(libc::sockaddr_in),
     V6(libc::sockaddr_in6),
@@ -28,7 +28,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// The address of `port` at `address`; `scope` is the interface of an IPv6 link-local address, else 0.
+    /// The address of `port` at `address`. `scope` is the interface of an IPv6 link-local address, and 0 for other addresses.
     pub(crate) fn new(address: IpAddr, port: u16, scope: u32) -> Self {
         match address {
             IpAddr::V4(address) => Self::V4(libc::sockaddr_in {
@@ -84,7 +84,7 @@ fn header(name: &Name, control: &Control, vector: *mut libc::iovec) -> libc::msg
     header
 }
 
-/// Sends one datagram (or, with a segment size in `control`, one batch); all of it or nothing.
+/// Sends one datagram (or one batch, with a segment size in `control`): all of it or nothing.
 pub(crate) fn send(fd: BorrowedFd<'_>, name: &Name, control: &Control, bytes: &[u8]) -> io::Result<()> {
     let mut vector = vector(bytes);
     let header = header(name, control, &raw mut vector);
@@ -104,9 +104,9 @@ pub(crate) fn send(fd: BorrowedFd<'_>, name: &Name, control: &Control, bytes: &[
     }
 }
 
-/// Sends every `segment_size` bytes of `bytes` as a datagram of its own, many a call.
+/// Sends every `segment_size` bytes of `bytes` as a datagram of its own, many in one system call.
 ///
-/// Answers how many left and the error that stopped the rest, if any.
+/// Returns how many were sent, and the error that stopped the rest, if any.
 pub(crate) fn send_each(
     fd: BorrowedFd<'_>,
     name: &Name,
@@ -134,7 +134,7 @@ pub(crate) fn send_each(
     (sent, None)
 }
 
-/// Sends what these headers describe; an error comes with how many left before it.
+/// Sends the messages of these headers. An error comes with the number of messages that were sent before it.
 ///
 /// # Safety
 /// All that the headers point at is alive.
@@ -158,9 +158,7 @@ unsafe fn send_all(fd: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> Result<
     Ok(())
 }
 
-/// Sends every `segment_size` bytes of `bytes` as a datagram of its own behind a head of its own, many a call.
-///
-/// Answers how many left and the error that stopped the rest, if any.
+/// As [`send_each`], but each datagram has one of `heads` in front.
 pub(crate) fn send_each_headed<H: AsRef<[u8]>>(
     fd: BorrowedFd<'_>,
     name: &Name,
@@ -191,7 +189,7 @@ pub(crate) fn send_each_headed<H: AsRef<[u8]>>(
     (sent, None)
 }
 
-/// A received frame: the interface, whom it was for, and its bytes, of which some may be missing.
+/// A received frame: its interface, whom it was for, and its length. If it is truncated, bytes are missing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameArrival {
     pub(crate) ifindex: u32,
@@ -200,14 +198,14 @@ pub(crate) struct FrameArrival {
     pub(crate) truncated: bool,
 }
 
-/// Where a received datagram came from and what came with it.
+/// A received datagram: its source, its length, and its control messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub(crate) source: IpAddr,
     pub(crate) source_port: u16,
     pub(crate) ancillary: Ancillary,
     pub(crate) len: usize,
-    /// The datagram or its control messages did not fit and are incomplete.
+    /// The datagram or its control messages did not fit, and are incomplete.
     pub(crate) truncated: bool,
 }
 
@@ -284,9 +282,8 @@ impl RecvRing {
         unsafe { core::slice::from_raw_parts_mut(self.bytes.add(index * self.capacity), self.capacity) }
     }
 
-    /// Receives up to `most` datagrams into the buffers from `first` on, without waiting; answers how many arrived (0: nothing
-    /// was there).
-    /// With `one_by_one`, never by `recvmmsg`.
+    /// Receives up to `most` datagrams into the buffers from `first` on, without waiting. Returns how many arrived. With
+    /// `one_by_one` it never uses `recvmmsg`.
     pub(crate) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -296,7 +293,7 @@ impl RecvRing {
     ) -> io::Result<usize> {
         assert!(most > 0 && first + most <= self.messages);
         self.reset();
-        // For one message the simpler call takes less time.
+        // For one message `recvmsg` takes less time.
         let result = if one_by_one || most == 1 {
             self.receive_singly(fd, first, most)
         } else {
@@ -368,7 +365,7 @@ impl RecvRing {
             let error = io::Error::last_os_error();
             match error.kind() {
                 io::ErrorKind::Interrupted => {}
-                // An error behind good datagrams shows again at the next call.
+                // An error after good datagrams shows again at the next call.
                 _ if count > 0 => break,
                 _ => return Err(error),
             }

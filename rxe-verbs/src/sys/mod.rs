@@ -1,4 +1,7 @@
-//! System calls and nearly all of this crate's `unsafe`: what is above this module calls safe functions.
+//! System calls, and nearly all of this crate's `unsafe`. The rest of the crate calls safe functions of this module.
+//!
+//! `usercopy` accesses registered memory without signals, `table` is read without a lock, and `fork` protects forked children from
+//! their parent's objects.
 
 pub(crate) mod ahead;
 pub(crate) mod alarm;

@@ -1,11 +1,11 @@
-//! Memory that a region owns: anonymous pages that nobody else has a pointer to.
+//! Memory that a region owns: anonymous pages to which nobody else has a pointer.
 
 use memmap2::{MmapOptions, MmapRaw};
 use std::io;
 
 use super::usercopy::Region;
 
-/// Whole pages, zero at first.
+/// Whole pages, zeroed at first.
 #[derive(Debug)]
 pub(crate) struct Owned {
     pages: MmapRaw,

@@ -1,7 +1,7 @@
-//! Packet sockets (`packet(7)`): whole Ethernet frames, in and out.
+//! Packet sockets (`packet(7)`), which send and receive whole Ethernet frames.
 //!
-//! With PACKET_VNET_HDR each frame has a `virtio_net_hdr` in front, by which the kernel cuts a large frame into packets on its
-//! way out, and says how it would have been cut on its way in.
+//! With PACKET_VNET_HDR each frame has a `virtio_net_hdr` in front. In an outgoing frame it tells the kernel how to cut a large frame
+//! into packets. In an incoming frame it says into which packets the frame would be cut.
 
 use super::socket::{Instruction, attach_filter, set_option, set_value};
 use core::ffi::c_int;
@@ -9,7 +9,7 @@ use nix::sys::socket::{MsgFlags, recv, send};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-// Of linux/if_packet.h; the C library's headers lack some of them.
+// From linux/if_packet.h; the C library's headers lack some of them.
 const PACKET_VNET_HDR: c_int = 15;
 const PACKET_IGNORE_OUTGOING: c_int = 23;
 
@@ -26,14 +26,14 @@ const VNET_GSO_ECN: u8 = 0x80;
 /// Where the checksum stands in a UDP header.
 const UDP_CHECKSUM: u16 = 6;
 
-/// Where a frame was for, as the kernel says (`sll_pkttype`).
+/// The destination of a frame, as the kernel classifies it (`sll_pkttype`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PacketType {
     /// This host.
     Host,
-    /// A group, or everybody.
+    /// A multicast group, or broadcast.
     Group,
-    /// Another station, or another VLAN than any interface of ours.
+    /// Another station, or a VLAN for which this host has no interface.
     Other,
     /// It was sent by this host.
     Outgoing,
@@ -53,11 +53,11 @@ impl PacketType {
 /// Which frames a packet socket gets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope<'a> {
-    /// Of this Ethertype, or [`ALL_TYPES`].
+    /// Frames of this Ethertype; [`ALL_TYPES`] for all.
     pub(crate) ethertype: u16,
-    /// Of this interface; 0 for all.
+    /// Frames of this interface; 0 for all.
     pub(crate) ifindex: u32,
-    /// Those that this program takes, each from its Ethernet header on; none for all.
+    /// Frames that this program accepts. It sees a frame from its Ethernet header on. An empty program accepts all.
     pub(crate) filter: &'a [Instruction],
 }
 
@@ -68,18 +68,18 @@ pub(crate) struct PacketSocket {
     ifindex: u32,
     /// Frames have a header of [`VNET_LEN`] bytes in front.
     pub(crate) vnet: bool,
-    /// What leaves this host does not come. Before Linux 4.20 it does, and is known by its type.
+    /// The socket does not get frames that this host sends. Before Linux 4.20 it does; such frames have [`PacketType::Outgoing`].
     pub(crate) incoming_only: bool,
 }
 
 impl PacketSocket {
-    /// Opens it. `vnet`: with a `virtio_net_hdr`, where the kernel has that.
+    /// Opens a packet socket. With `vnet` frames have a `virtio_net_hdr`, if the kernel supports it.
     ///
     /// # Errors
     /// `PermissionDenied` without CAP_NET_RAW in the network namespace's user namespace.
     pub(crate) fn open(scope: Scope<'_>, vnet: bool) -> io::Result<Self> {
         let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // With protocol 0 nothing arrives before the filter is there.
+        // With protocol 0 nothing arrives before the filter is attached and the socket is bound.
         // SAFETY: no pointers; a non-negative result is a descriptor that nobody else owns.
         let fd = unsafe { libc::socket(libc::AF_PACKET, flags, 0) };
         if fd < 0 {
@@ -96,10 +96,10 @@ impl PacketSocket {
         Ok(Self { fd, ifindex: scope.ifindex, vnet, incoming_only })
     }
 
-    /// Has the interface take frames to any address, as long as the socket lives.
+    /// Makes the interface accept frames to any address (promiscuous mode), as long as the socket lives.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn hear_all(&self) -> io::Result<()> {
         let wish = libc::packet_mreq {
             mr_ifindex: self.ifindex.cast_signed(),
@@ -110,10 +110,10 @@ impl PacketSocket {
         set_value(self.fd.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &wish)
     }
 
-    /// Has an interface take frames to a group's address, or (not `is_member`) no more.
+    /// Makes an interface accept frames to a group's address, or stop that if not `is_member`.
     ///
     /// # Errors
-    /// What the system says: no such interface, or no such membership.
+    /// The system's error: no such interface, or no such membership.
     pub(crate) fn set_member(&self, ifindex: u32, group: [u8; 6], is_member: bool) -> io::Result<()> {
         let [a, b, c, d, e, f] = group;
         let wish = libc::packet_mreq {
@@ -126,7 +126,7 @@ impl PacketSocket {
         set_value(self.fd.as_fd(), libc::SOL_PACKET, option, &wish)
     }
 
-    /// The next frame, without waiting; what does not fit is cut off.
+    /// Receives the next frame, without waiting. A frame that is longer than `out` is cut off.
     ///
     /// # Errors
     /// `WouldBlock` if there is none.
@@ -134,10 +134,10 @@ impl PacketSocket {
         Ok(recv(self.fd.as_raw_fd(), out, MsgFlags::MSG_DONTWAIT)?)
     }
 
-    /// Sends a frame by the socket's interface; waits while the socket's buffer is full.
+    /// Sends a frame by the socket's interface. Waits while the socket's buffer is full.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
         send(self.fd.as_raw_fd(), frame, MsgFlags::empty())?;
         Ok(())
@@ -150,7 +150,7 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// The address of an interface, for sending to or receiving from: index 0 is all.
+/// The address of an interface, to send by it or to bind to it. Index 0 means all interfaces.
 pub(crate) fn link_name(ethertype: u16, ifindex: u32) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as libc::c_ushort,
@@ -176,20 +176,21 @@ fn bind(fd: &OwnedFd, ethertype: u16, ifindex: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What the `virtio_net_hdr` in front of a frame asks for.
+/// The `virtio_net_hdr` of an outgoing frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Vnet {
-    /// Bytes of the frame that the kernel keeps in one piece, if the frame is larger than a page; the rest is in pages then.
+    /// Bytes at the start of the frame that the kernel keeps in one piece, if the frame is larger than a page. The rest lies in
+    /// pages.
     pub(crate) heads: u16,
-    /// Where the UDP header stands in the frame, if the kernel or the card completes its checksum, which is that of the pseudo
-    /// header alone.
+    /// Offset of the UDP header in the frame, if the kernel or the card is to complete the checksum. The checksum field has the sum
+    /// of the pseudo header then.
     pub(crate) unsummed: Option<u16>,
-    /// The UDP payload is cut every so many bytes; 0: it is one packet. Needs `unsummed`.
+    /// The kernel cuts the UDP payload after every so many bytes. 0: the frame is one packet. Needs `unsummed`.
     pub(crate) segment: u16,
 }
 
 impl Vnet {
-    /// The header.
+    /// The header's bytes.
     pub(crate) fn emit(self) -> [u8; VNET_LEN] {
         let mut header = [0; VNET_LEN];
         header[2..4].copy_from_slice(&self.heads.to_ne_bytes());
@@ -206,17 +207,17 @@ impl Vnet {
     }
 }
 
-/// What the header in front of a frame that arrived says.
+/// The `virtio_net_hdr` of an incoming frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct VnetSeen {
     /// Bytes of each packet's UDP payload; 0 if the frame is one packet.
     pub(crate) segment: usize,
-    /// Nobody has completed the checksum yet: the sender is on this host.
+    /// The checksum is not complete yet, because the sender is on this host.
     pub(crate) unsummed: bool,
 }
 
 impl VnetSeen {
-    /// Reads a header; `None` if its frame would have been cut by rules that are not ours.
+    /// Reads a header. `None` if its frame would be cut in another way than as UDP datagrams (UDP_L4).
     pub(crate) fn parse(header: &[u8; VNET_LEN]) -> Option<Self> {
         let unsummed = header[0] & VNET_NEEDS_CSUM != 0;
         let segment = match header[1] & !VNET_GSO_ECN {

@@ -1,4 +1,4 @@
-//! A lock that no forked child can find held for ever.
+//! A lock for statics that a forked child never finds held by a thread of its parent.
 
 use super::fork::generation;
 use core::{
@@ -8,10 +8,10 @@ use core::{
 };
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// A value behind a lock, of which each process has its own: a forked child begins with a new one. For statics. At the fork a thread
-/// of the parent's may be changing the value, and in the child there is no such thread that would finish and let go.
+/// A value behind a lock, for statics. Each process has its own value: a forked child begins with a new one. An ordinary lock could
+/// be held by a thread of the parent at the fork. In the child that thread does not exist, so it would never release the lock.
 ///
-/// The parent's stays in the child's memory as it was at the fork, and is never dropped there.
+/// The parent's value stays in the child's memory as it was at the fork, and is never dropped there.
 pub struct PerProcess<T> {
     place: AtomicPtr<Place<T>>,
     make: fn() -> T,
@@ -23,7 +23,7 @@ struct Place<T> {
 }
 
 impl<T> PerProcess<T> {
-    /// `make` gives each process its first value.
+    /// `make` makes the first value of each process.
     pub const fn new(make: fn() -> T) -> Self {
         Self { place: AtomicPtr::new(null_mut()), make }
     }
@@ -51,12 +51,13 @@ impl<T: Send> PerProcess<T> {
         }
     }
 
-    /// This process's value. Waits only for threads of this process. A thread that has panicked with it leaves it as it is.
+    /// Locks this process's value. Waits only for threads of this process. If a thread has panicked with the lock, the value stays as
+    /// that thread left it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.own().lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, or `None` where somebody has it: perhaps the calling thread, below a signal handler.
+    /// As [`Self::lock`], but `None` if the lock is held. Its holder may be the calling thread itself, if this is a signal handler.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.own().try_lock() {
             Ok(value) => Some(value),

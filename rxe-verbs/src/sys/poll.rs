@@ -18,22 +18,22 @@ use std::{
     time::Instant,
 };
 
-/// How long a wait for a closed descriptor lasts.
+/// How long a wait lasts if the program has closed one of the descriptors.
 const CLOSED_PAUSE: Duration = Duration::from_millis(50);
 
 /// A signal ended the wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted;
 
-/// How a thread sleeps: as `ppoll(2)` without a signal mask, but that an error is given as its number below zero.
+/// A function by which threads sleep. It works as `ppoll(2)` without a signal mask, but returns an error as its negative number.
 pub type Sleep = fn(&mut [libc::pollfd], Option<&libc::timespec>) -> i32;
 
 static SLEEP: OnceLock<Sleep> = OnceLock::new();
 
-/// Has all threads sleep that way from now on, for a C library whose callers' threads may be cancelled
-/// (`pthread_cancel(3)`). The first such call counts.
+/// Makes all threads sleep by `sleep` from now on. A C library needs this if its callers' threads may be cancelled
+/// (`pthread_cancel(3)`). Only the first call counts.
 pub fn set_sleep(sleep: Sleep) {
-    // A second library in the same process has the same reasons.
+    // Fails if a second library in the same process has called before. Its function serves the same purpose.
     let _ = SLEEP.set(sleep);
 }
 
@@ -47,23 +47,23 @@ fn sleep(fds: &mut [libc::pollfd], timeout: Option<&libc::timespec>) -> i32 {
     if found < 0 { -Errno::last_raw() } else { found }
 }
 
-/// A few descriptors: a wait in the middle of traffic allocates nothing.
+/// A few descriptors, kept without an allocation, because waits happen in the middle of traffic.
 pub(crate) type Fds<'a> = SmallVec<[BorrowedFd<'a>; 4]>;
 
-/// Waits until one of `fds` is readable or the time is over; bit n of the answer tells of descriptor n.
+/// Waits until one of `fds` is readable or the time is over. Bit n of the result says whether descriptor n is ready.
 pub(crate) fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<u32, Interrupted> {
     let watched = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut list: SmallVec<[_; 4]> = fds.iter().map(watched).collect();
     let timeout_spec = timeout.map(|timeout| *TimeSpec::from_duration(timeout).as_ref());
     match sleep(&mut list, timeout_spec.as_ref()) {
-        // Somebody has closed our descriptors. There is nothing to wait for, and no reason to spin.
+        // The program has closed our descriptors. There is nothing to wait for; the pause keeps the caller from spinning.
         0.. if list.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) => {
             std::thread::sleep(CLOSED_PAUSE.min(timeout.unwrap_or(CLOSED_PAUSE)));
             Ok(0)
         }
         0.. => Ok(list.iter().enumerate().fold(0, |bits, (n, fd)| bits | u32::from(fd.revents != 0) << n)),
         error if error == -libc::EINTR => Err(Interrupted),
-        // Out of memory, or a closed descriptor: come back soon rather than spin or hang.
+        // Out of memory, for example. Returns soon, rather than spin or hang.
         _ => {
             std::thread::sleep(Duration::from_millis(1).min(timeout.unwrap_or(Duration::MAX)));
             Ok(0)
@@ -71,8 +71,8 @@ pub(crate) fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<
     }
 }
 
-/// Waits until a descriptor is readable or the time is over, and says whether it is. One that the program has closed is not;
-/// the call comes back after a while then.
+/// Waits until a descriptor is readable or the time is over, and says whether it is readable. A descriptor that the program has
+/// closed is not; then the call returns after at most 50 ms.
 ///
 /// # Errors
 /// [`Interrupted`] if a signal arrives.
@@ -80,7 +80,7 @@ pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bo
     wait(&[fd], timeout).map(|ready| ready != 0)
 }
 
-/// Waits as `poll(2)` does, the way all threads of the library sleep ([`set_sleep`]); how many descriptors have something.
+/// Waits as `poll(2)` does, but by the function of [`set_sleep`]. Returns how many descriptors are ready.
 ///
 /// # Errors
 /// [`Interrupted`] if a signal arrives.
@@ -88,7 +88,7 @@ pub fn wait_for(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<u
     let timeout_spec = timeout.map(|timeout| *TimeSpec::from_duration(timeout).as_ref());
     match sleep(fds, timeout_spec.as_ref()) {
         error if error == -libc::EINTR => Err(Interrupted),
-        // Out of memory: nothing is known, and the caller may come again.
+        // Out of memory: nothing is known, and the caller may try again.
         found => Ok(usize::try_from(found).unwrap_or(0)),
     }
 }
@@ -98,7 +98,7 @@ pub fn wait_for(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<u
 pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// `timeout` from now; too far ahead counts as never.
+    /// `timeout` from now. `None`, or a time too far ahead, means never.
     pub(crate) fn after(timeout: Option<Duration>) -> Self {
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
@@ -107,37 +107,37 @@ impl Deadline {
         self.0.is_some_and(|end| end <= Instant::now())
     }
 
-    /// What is left.
+    /// The time that is left; `None` if the wait never ends.
     pub(crate) fn left(self) -> Option<Duration> {
         self.0.map(|end| end.saturating_duration_since(Instant::now()))
     }
 }
 
-/// Several descriptors as one, readable while any of them is.
+/// One descriptor for several: it is readable while any of them is.
 #[derive(Debug)]
 pub(crate) struct AnyReadable(Epoll);
 
 impl AnyReadable {
-    /// Watches `fds`, level-triggered; a descriptor that is closed leaves by itself.
+    /// Watches `fds`, level-triggered. A descriptor that is closed leaves the set by itself.
     pub(crate) fn new(fds: &[BorrowedFd<'_>]) -> io::Result<Self> {
         let any = Self(Epoll(out_of_the_way(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?.0)));
         fds.iter().try_for_each(|fd| any.add(*fd))?;
         Ok(any)
     }
 
-    /// The same for one that the program waits for.
+    /// As [`Self::new`], for a descriptor on which the program waits ([`in_sight`]).
     pub(crate) fn in_sight(fds: &[BorrowedFd<'_>]) -> io::Result<Self> {
         let any = Self(Epoll(in_sight(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?.0)));
         fds.iter().try_for_each(|fd| any.add(*fd))?;
         Ok(any)
     }
 
-    /// Watches one more.
+    /// Watches one more descriptor.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(self.0.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0))?)
     }
 
-    /// Watches one less.
+    /// Stops watching a descriptor.
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         Ok(self.0.delete(fd)?)
     }

@@ -1,5 +1,5 @@
-//! What concerns the process as a whole: work to do at exit, memory brought to storage, a start that owes nothing to whoever
-//! started it.
+//! The process as a whole: work at exit, bringing memory to storage, facts about threads and rights, and a start that inherits
+//! nothing from the starting process.
 
 use super::{
     fork::{generation, is_own},
@@ -30,22 +30,22 @@ use std::{
 };
 
 thread_local! {
-    /// It is one of the library's own.
+    /// Whether this thread is one of the library's own.
     static BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The calling thread is one of ours from now on: it takes no signals, and stays in the process's network namespace.
+/// Marks the calling thread as one of the library's own: it takes no signals, and stays in the process's network namespace.
 pub(crate) fn become_background() {
     block_signals();
     BACKGROUND.set(true);
 }
 
-/// Whether the calling thread is one of ours.
+/// Whether the calling thread is one of the library's own.
 pub(crate) fn is_background() -> bool {
     BACKGROUND.get()
 }
 
-/// The system's number of the calling thread (`gettid(2)`), asked for once, and once more in a forked child, where it is another.
+/// The kernel's ID of the calling thread (`gettid(2)`). It is cached; a forked child asks again, because its ID differs.
 pub(crate) fn this_thread() -> i32 {
     thread_local!(static HERE: Cell<(u32, i32)> = const { Cell::new((0, 0)) });
     let (known_in, tid) = HERE.get();
@@ -57,8 +57,8 @@ pub(crate) fn this_thread() -> i32 {
     tid
 }
 
-/// Whether a thread of this process sleeps until something happens (`proc_pid_stat(5)`, state S). False where the system does not
-/// say. Allocates nothing.
+/// Whether a thread of this process sleeps interruptibly (`proc_pid_stat(5)`, state S). False if the system does not say. Allocates
+/// nothing.
 pub(crate) fn is_asleep(tid: i32) -> bool {
     let mut path = io::Cursor::new([0; 48]);
     if write!(path, "/proc/self/task/{tid}/stat").is_err() {
@@ -67,15 +67,15 @@ pub(crate) fn is_asleep(tid: i32) -> bool {
     let path = OsStr::from_bytes(&path.get_ref()[..path.position() as usize]);
     let mut stat = [0; 128];
     let read = fs::File::open(path).and_then(|mut file| file.read(&mut stat));
-    // Behind the name, which is of 15 bytes at most and may have parentheses of its own; only numbers follow.
+    // The state stands behind the thread's name, which has at most 15 bytes and may contain parentheses. Only numbers follow, so
+    // the last ") " is the right one.
     let found = read.map(|len| &stat[..len]).unwrap_or_default();
     found.windows(3).rfind(|words| words.starts_with(b") ")).is_some_and(|words| words[2] == b'S')
 }
 
-/// What a thread of this process has had of processors; always the same where there is none of that number, or the system does not
-/// say.
+/// Processor time that a thread of this process has used. Always 0 if there is no such thread, or the system does not say.
 pub(crate) fn processor_time_of(tid: i32) -> Duration {
-    // The number of a thread's clock, as the kernel makes it up (CPUCLOCK_PERTHREAD_MASK, CPUCLOCK_SCHED; clock_getres(2)).
+    // The clock ID of a thread, as the kernel builds it (CPUCLOCK_PERTHREAD_MASK, CPUCLOCK_SCHED; clock_getres(2)).
     let clock = ClockId::from_raw(!tid << 3 | 4 | 2);
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
@@ -88,7 +88,7 @@ extern "C" fn run_at_exit() {
     }
 }
 
-/// Has `work` run when the process exits by returning from `main` or calling `exit(3)`. The first call counts.
+/// Runs `work` when the process returns from `main` or calls `exit(3)`. Only the first call counts.
 pub(crate) fn at_exit(work: fn()) {
     if AT_EXIT.set(work).is_ok() {
         // SAFETY: registers a function that lives as long as the program and does not unwind past C.
@@ -96,15 +96,15 @@ pub(crate) fn at_exit(work: fn()) {
     }
 }
 
-/// Ends this process at once, as nothing that it could prepare for (`SIGKILL`).
+/// Ends this process at once, in a way for which it cannot prepare (`SIGKILL`).
 pub(crate) fn kill_self() -> ! {
     let _ = nix::sys::signal::kill(Pid::this(), Signal::SIGKILL);
-    // Not reached; a process that is first in its namespace cannot kill itself.
+    // Only reached by the first process of a PID namespace, which cannot kill itself.
     std::process::abort()
 }
 
-/// Brings the pages of a range to the file they are mapped from (`msync(2)`); anonymous memory has none, which is not an
-/// error. Memory that is gone is (`ENOMEM`).
+/// Writes the pages of a range to the file from which they are mapped (`msync(2)`). For anonymous memory this does nothing, and is
+/// no error. Memory that is gone gives `ENOMEM`.
 pub(crate) fn sync_to_storage(address: usize, len: usize) -> io::Result<()> {
     if len == 0 {
         return Ok(());
@@ -116,13 +116,13 @@ pub(crate) fn sync_to_storage(address: usize, len: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether this program has more rights than whoever started it (`AT_SECURE`).
+/// Whether this program has more rights than the user who started it (`AT_SECURE`).
 pub(crate) fn has_more_rights_than_its_starter() -> bool {
     // SAFETY: reads what the kernel has told the process at its start.
     (unsafe { libc::getauxval(libc::AT_SECURE) }) != 0
 }
 
-/// Whether a file gives the program in it capabilities (`setcap(8)`).
+/// Whether an executable file has capabilities (`setcap(8)`).
 pub(crate) fn has_file_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: both are strings, and nothing is written where the length is 0.
@@ -131,12 +131,13 @@ pub(crate) fn has_file_capabilities(path: &Path) -> bool {
     len > 0
 }
 
-/// Names the calling thread's network namespace, where /proc is mounted.
+/// A name for the calling thread's network namespace. `None` if /proc is not mounted.
 pub(crate) fn network_namespace() -> Option<PathBuf> {
     fs::read_link("/proc/thread-self/ns/net").ok()
 }
 
-/// A number of the calling thread's network namespace that no other one has until the next boot; `None` before Linux 5.14.
+/// The cookie of the calling thread's network namespace. No other namespace has the same until the next boot. `None` before Linux
+/// 5.14.
 pub(crate) fn namespace_cookie() -> Option<u64> {
     /// `SO_NETNS_COOKIE` of asm-generic/socket.h.
     const NETNS_COOKIE: libc::c_int = 71;
@@ -153,12 +154,12 @@ pub(crate) fn page_size() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
 }
 
-/// The soft limit for locked memory, in bytes; `None` for no limit.
+/// The soft limit for locked memory, in bytes. `None` for no limit.
 pub(crate) fn memlock_limit() -> Option<u64> {
     getrlimit(Resource::RLIMIT_MEMLOCK).ok().map(|(soft, _)| soft).filter(|soft| *soft != libc::RLIM_INFINITY)
 }
 
-/// Whether this process may lock as much memory as it likes: CAP_IPC_LOCK in the first user namespace, as kernels ask for it.
+/// Whether this process may lock any amount of memory. As in kernels this takes CAP_IPC_LOCK in the initial user namespace.
 pub(crate) fn may_lock() -> bool {
     const IPC_LOCK: u64 = 1 << 14;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -167,14 +168,14 @@ pub(crate) fn may_lock() -> bool {
         .and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
         .is_some_and(|set| set & IPC_LOCK != 0);
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    // The first namespace maps all users to themselves.
+    // The initial namespace maps all users to themselves.
     has && map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Leaves behind what the process was given by the one that started it, as far as an ordinary user may: descriptors above
-/// standard error, session and terminal, blocked and ignored signals, processors, memory nodes, scheduling class and priority,
-/// soft limits, file mode mask. What nobody can leave by itself stays: hard limits, control groups, namespaces, filters of
-/// system calls. No error: whatever cannot be had stays as it was.
+/// Resets what the process inherited from the one that started it, as far as an ordinary user may: descriptors above standard
+/// error, session and terminal, blocked and ignored signals, CPU affinity, memory policy, scheduling class and priority, soft
+/// limits, file mode mask. Hard limits, control groups, namespaces and system call filters stay: a process cannot leave these.
+/// There are no errors: what cannot be reset stays as it was.
 ///
 /// Only for a process that has opened nothing yet and has one thread.
 pub(crate) fn start_afresh() {
@@ -218,7 +219,7 @@ fn close_above_standard_error() {
     if close(libc::STDERR_FILENO + 1, u32::MAX) == 0 {
         return;
     }
-    // Linux before 5.9, and sandboxes that know no such call. The list is read to its end before anything is closed.
+    // Linux before 5.9, and sandboxes that forbid the call. The list is read to its end before anything is closed.
     let Ok(list) = fs::read_dir("/proc/self/fd") else { return };
     let numbers: Vec<RawFd> =
         list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! Memory that several processes share, seen as 64-bit words that are only ever accessed atomically.
+//! Memory that several processes share, as 64-bit words that are accessed as atomics or copied in and out.
 
 use super::{
     kept::Kept,
@@ -20,15 +20,15 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-/// A file in memory, sealed at its length: whoever maps it can rely on its pages.
+/// A file in memory, sealed at its length. So a process that maps it can rely on its pages.
 #[derive(Debug)]
 pub(crate) struct SharedFile(Kept<File>);
 
 impl SharedFile {
-    /// A new one of `len` bytes, all zero. Pages cost memory when they are written to.
+    /// A new file of `len` zero bytes. A page costs memory when it is first written.
     ///
     /// # Errors
-    /// `FileTooLarge` beyond the process's limit of file sizes, past which the system ends the process by a signal.
+    /// `FileTooLarge` above the process's limit of file sizes (`ulimit -f`): there the kernel would end the process by a signal.
     pub(crate) fn new(name: &str, len: usize) -> io::Result<Self> {
         use nix::fcntl::{FcntlArg, SealFlag, fcntl};
         if let Ok((limit, _)) = getrlimit(Resource::RLIMIT_FSIZE)
@@ -45,7 +45,7 @@ impl SharedFile {
         Ok(Self(Kept::new(file)))
     }
 
-    /// One made elsewhere.
+    /// Takes a file that was made elsewhere.
     ///
     /// # Errors
     /// `InvalidData` if it is shorter than `len` or might shrink.
@@ -62,7 +62,7 @@ impl SharedFile {
         Ok(Self(Kept::new(file)))
     }
 
-    /// A descriptor of the same file by which nobody can write to it; one by which everybody can, where /proc is not mounted.
+    /// A read-only descriptor of the same file. If /proc is not mounted, the descriptor also allows writing.
     pub(crate) fn for_reading(&self) -> io::Result<Self> {
         let fd = match File::open(format!("/proc/self/fd/{}", self.0.as_fd().as_raw_fd())) {
             Ok(file) => file.into(),
@@ -77,13 +77,13 @@ impl SharedFile {
         Ok(SharedWords { map, words })
     }
 
-    /// Maps `words` words from word `first` on, which begins a page.
+    /// Maps `words` words from word `first` on, which must be at the start of a page.
     pub(crate) fn map_part(&self, first: usize, words: usize) -> io::Result<SharedWords> {
         let map = MmapOptions::new().offset(first as u64 * 8).len(words * 8).map_raw(&*self.0)?;
         Ok(SharedWords { map, words })
     }
 
-    /// The same as [`Self::map`], to look at only: to store to these words is a fault.
+    /// As [`Self::map`], but read-only: storing to these words is a fault.
     pub(crate) fn map_for_reading(&self, words: usize) -> io::Result<SharedWords> {
         let map = MmapOptions::new().len(words * 8).map_raw_read_only(&*self.0)?;
         Ok(SharedWords { map, words })
@@ -111,7 +111,7 @@ impl SharedWords {
         unsafe { core::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>(), self.words) }
     }
 
-    /// The bytes from word `first` on, to be copied to and from.
+    /// The bytes from word `first` on, as a region for one copy.
     fn bytes_from(&self, first: usize) -> Result<Region, Fault> {
         let len = self.words.checked_sub(first).ok_or(Fault)? * 8;
         // SAFETY: they are within the mapping, which outlives the copy that the region is made for, and references to its words
@@ -119,15 +119,15 @@ impl SharedWords {
         unsafe { Region::new(self.map.as_ptr() as usize + first * 8, len) }.ok_or(Fault)
     }
 
-    /// Copies `bytes` to the words from `first` on. The last of them may keep what is left of it.
+    /// Copies `bytes` to the words from `first` on. If `bytes` end within a word, the rest of that word stays as it is.
     ///
     /// # Errors
-    /// They are not all there, or the system has no memory for them.
+    /// The bytes do not fit into the mapping, or the system has no memory for the pages.
     pub(crate) fn store(&self, first: usize, bytes: &[u8]) -> Result<(), Fault> {
         self.bytes_from(first)?.write(0, bytes)
     }
 
-    /// Copies the words from `first` on to `bytes`, where nobody else can change them any more.
+    /// Copies the words from `first` on to `bytes`, where other processes cannot change them any more.
     ///
     /// # Errors
     /// As [`Self::store`].
@@ -136,7 +136,7 @@ impl SharedWords {
     }
 }
 
-/// An address as two words; those of IPv4 in their IPv6 form.
+/// An address as two words. An IPv4 address is mapped into IPv6.
 pub(crate) fn words_of_address(address: IpAddr) -> [u64; 2] {
     let bits = match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
@@ -145,7 +145,7 @@ pub(crate) fn words_of_address(address: IpAddr) -> [u64; 2] {
     [(bits >> 64) as u64, bits as u64]
 }
 
-/// The address that two words are.
+/// The address that two words stand for.
 pub(crate) fn address_of_words([high, low]: [u64; 2]) -> IpAddr {
     Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical()
 }

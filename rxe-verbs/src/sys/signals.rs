@@ -1,4 +1,4 @@
-//! Signals of threads.
+//! Blocking signals in a thread.
 
 use super::poll::Interrupted;
 use nix::{
@@ -10,8 +10,8 @@ use nix::{
     },
 };
 
-/// All signals but those that a thread's own instructions raise: a copy from memory that is gone must always reach the
-/// handler that turns it into an error.
+/// All signals except those that a thread's own instructions raise. These stay open, because a copy from memory that is gone must
+/// reach the handler that turns the fault into an error.
 fn others() -> SigSet {
     let mut set = SigSet::all();
     for fault in
@@ -22,14 +22,15 @@ fn others() -> SigSet {
     set
 }
 
-/// Blocks every signal in the calling thread but those of its own instructions: the program's handlers run in its own
-/// threads.
+/// Blocks every signal in the calling thread except those of its own instructions. So the program's handlers run in the program's
+/// own threads only.
 pub(crate) fn block_signals() {
     // Fails for an invalid `how` only.
     let _ = others().thread_block();
 }
 
-/// While it lives the calling thread's signals wait, so that none goes unnoticed between two looks at something else.
+/// Blocks the calling thread's signals while it lives. So a signal that comes between a check and a sleep is not missed:
+/// [`Self::deliver`] reports it.
 #[derive(Debug)]
 pub(crate) struct Held {
     before: SigSet,
@@ -45,7 +46,7 @@ impl Held {
     /// Lets the program's handlers run for signals that have come meanwhile.
     ///
     /// # Errors
-    /// One did, as in a call that waits.
+    /// [`Interrupted`] if a handler ran, as from a call that waits.
     pub(crate) fn deliver(&self) -> Result<(), Interrupted> {
         match ppoll(&mut [], Some(TimeSpec::new(0, 0)), Some(self.before)) {
             Err(Errno::EINTR) => Err(Interrupted),

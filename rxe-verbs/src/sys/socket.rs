@@ -24,7 +24,7 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c
     set_value(fd, level, name, &value)
 }
 
-/// Sets an option whose value is such a structure, which holds no pointers.
+/// Sets an option whose value is a structure without pointers.
 pub(crate) fn set_value<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     // SAFETY: the pointer and length describe `value`, which lives through the call; the kernel only reads it.
     check(unsafe {
@@ -54,7 +54,7 @@ pub(crate) fn drop_arrivals(fd: BorrowedFd<'_>) -> io::Result<()> {
     )
 }
 
-/// Gives the socket a filter (`socket(7)`, SO_ATTACH_FILTER), in the place of the one it had.
+/// Gives the socket a filter (`socket(7)`, SO_ATTACH_FILTER). It replaces the filter that the socket had.
 pub(crate) fn attach_filter(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
     attach(fd, libc::SO_ATTACH_FILTER, program)
 }
@@ -74,8 +74,8 @@ fn attach(fd: BorrowedFd<'_>, option: c_int, program: &[Instruction]) -> io::Res
     })
 }
 
-/// Packets this socket lost because its receive buffer was full, exact at once (SO_MEMINFO; SO_RXQ_OVFL tells only
-/// with the next arrival).
+/// Packets that this socket lost because its receive buffer was full (SO_MEMINFO). The number is exact at once; SO_RXQ_OVFL tells
+/// it only with the next arrival.
 pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     /// `SK_MEMINFO_DROPS` of `linux/sock_diag.h`.
     const DROPS: usize = 8;
@@ -94,7 +94,7 @@ pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info[DROPS])
 }
 
-/// MTU of the named interface (`netdevice(7)`, SIOCGIFMTU), asked through any socket.
+/// MTU of the named interface (`netdevice(7)`, SIOCGIFMTU). Any socket can be used to ask.
 pub(crate) fn interface_mtu(fd: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     // SAFETY: `ifreq` is plain data for which all zeroes is valid.
     let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
@@ -120,12 +120,12 @@ impl Event {
         Ok(Self(out_of_the_way(Self::open()?)))
     }
 
-    /// One that another process has made.
+    /// Takes an event counter that another process has made.
     pub(crate) fn adopt(fd: OwnedFd) -> Self {
         Self(out_of_the_way(fd))
     }
 
-    /// One that the program waits for.
+    /// An event counter whose descriptor the program sees, and may wait on.
     pub(crate) fn in_sight() -> io::Result<Self> {
         Ok(Self(in_sight(Self::open()?)))
     }
@@ -140,7 +140,7 @@ impl Event {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Makes the descriptor readable. A full counter already is.
+    /// Makes the descriptor readable. Fails only if the counter is full, and then it is readable already.
     pub(crate) fn raise(&self) {
         let one = 1u64;
         // SAFETY: writes the eight bytes of `one`.
@@ -161,8 +161,8 @@ impl std::os::fd::AsFd for Event {
     }
 }
 
-/// Throws away everything that has arrived at a socket; gives the number of datagrams. Ends after many, in case they
-/// come faster than they can be read.
+/// Discards everything that has arrived at a socket, and returns the number of datagrams. It ends after 10,000, in case they come
+/// faster than they can be read.
 pub(crate) fn discard(fd: BorrowedFd<'_>) -> u64 {
     const MOST: u64 = 10_000;
     let mut count = 0;

@@ -1,9 +1,9 @@
-//! A table that is read without locks by threads that hold one of a set of mutexes, and whose entries are removed with
-//! the certainty that no reader sees them any more.
+//! A table of shared entries that has no lock for readers. When a removal returns, no reader has the entry any more.
 //!
-//! A shard's state lives in a [`Guarded`] mutex made by the table. Whoever holds it may read entries, and the references
-//! end with the guard. Removing an entry takes it out of the table, then takes and releases each of those mutexes once:
-//! whoever might have seen the entry has let go by then (the grace period of RCU, with the mutexes as readers).
+//! Each reader holds one of a set of mutexes. A shard's state lives in such a [`Guarded`] mutex, which the table has made. The
+//! holder may read entries; the references end with the guard. A removal takes the entry out of the table, and then locks and
+//! unlocks each of these mutexes once. After that no thread that might have seen the entry still uses it (the grace period of
+//! RCU, where the critical sections of the mutexes are the readers).
 
 use core::marker::PhantomData;
 use core::ptr::{null_mut, without_provenance_mut};
@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// Entries of a chunk.
 const CHUNK: usize = 4096;
-/// Chunks, so that an index has 24 bits.
+/// Number of chunks, so that an index has 24 bits.
 const CHUNKS: usize = 4096;
-/// Indices that rest before the first of them is used again: an old key stays unknown for a while.
+/// How many returned indices wait before the oldest is used again, while there are fresh ones. So an old key stays unknown for a
+/// while.
 const RESTING: usize = 1024;
 
 type Chunk<T> = [AtomicPtr<T>; CHUNK];
@@ -32,7 +33,7 @@ pub(crate) struct Table<T> {
 }
 
 impl<T> core::fmt::Debug for Table<T> {
-    /// Not the entries: there are thousands of places for them.
+    /// Does not show the entries: there are thousands of places for them.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Table").field("id", &self.id).finish_non_exhaustive()
     }
@@ -40,7 +41,7 @@ impl<T> core::fmt::Debug for Table<T> {
 
 #[derive(Debug)]
 struct Free {
-    /// Indices given back, oldest first, with the tag their next user gets.
+    /// Indices given back, oldest first, each with the tag for its next entry.
     returned: VecDeque<(u32, u8)>,
     /// First index never used.
     fresh: u32,
@@ -48,9 +49,9 @@ struct Free {
     tag: u8,
 }
 
-/// A mutex that a table waits for.
+/// A mutex whose critical sections a removal waits for.
 trait Quiesce: Send + Sync + core::fmt::Debug {
-    /// Returns after every critical section that had begun before has ended.
+    /// Returns when every critical section that began before this call has ended.
     fn quiesce(&self);
 }
 
@@ -61,7 +62,7 @@ pub(crate) struct Guarded<S> {
     state: Mutex<S>,
 }
 
-/// The lock held.
+/// A held [`Guarded`] mutex.
 #[derive(Debug)]
 pub(crate) struct Guard<'a, S> {
     table: u64,
@@ -81,8 +82,8 @@ impl<S: Send + core::fmt::Debug> Quiesce for Guarded<S> {
     }
 }
 
-/// A poisoned lock still guards consistent data: the protocol core does not panic half way, and if it did, going on with
-/// a damaged queue pair is better than taking the program down.
+/// Locks a mutex even if it is poisoned. Its data is consistent, because the protocol core does not panic half way. Even if it did,
+/// going on with a damaged queue pair would be better than ending the program.
 fn lock<S>(mutex: &Mutex<S>) -> MutexGuard<'_, S> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -92,7 +93,7 @@ impl<S> Guarded<S> {
         Guard { table: self.table, state: lock(&self.state) }
     }
 
-    /// `None` if someone else holds it.
+    /// Locks it, or returns `None` if another thread holds it.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, S>> {
         let state = match self.state.try_lock() {
             Ok(state) => state,
@@ -104,7 +105,7 @@ impl<S> Guarded<S> {
 }
 
 impl<S> Guard<'_, S> {
-    /// The state, and the right to read the table while it is borrowed.
+    /// The state, and a token that allows reading the table while the guard is borrowed.
     pub(crate) fn parts(&mut self) -> (&mut S, Token<'_>) {
         (&mut self.state, Token { table: self.table, held: PhantomData })
     }
@@ -130,7 +131,7 @@ impl<T: Send + Sync> Table<T> {
         guarded
     }
 
-    /// Adds the entry that `make` builds from its index and tag; `None` if all indices are in use.
+    /// Adds the entry that `make` builds from its index and tag. `None` if all indices are in use.
     pub(crate) fn insert(&self, make: impl FnOnce(u32, u8) -> T) -> Option<Arc<T>> {
         let mut free = lock(&self.free);
         let (index, tag) = if free.returned.len() < RESTING && (free.fresh as usize) < CHUNK * CHUNKS {
@@ -149,12 +150,13 @@ impl<T: Send + Sync> Table<T> {
     pub(crate) fn get<'a>(&'a self, token: Token<'a>, index: u32) -> Option<&'a T> {
         assert_eq!(token.table, self.id, "a token of another table");
         let entry = self.slot(index)?.load(Ordering::Acquire);
-        // SAFETY: not null means that it came from `Arc::into_raw`. `swap` gives that count up only after it has held every mutex of this table since taking the pointer out; the token proves that one of them is held
-        // for 'a, by a section that began before that.
+        // SAFETY: if not null, the pointer came from `Arc::into_raw`. `swap` releases that count only after it has taken the
+        // pointer out and then held every mutex of this table once. The token proves that one of them is held for 'a, by a
+        // section that began before `swap` could hold that mutex.
         unsafe { entry.as_ref() }
     }
 
-    /// The entry at `index`, shared.
+    /// The entry at `index`, as a shared handle that may live longer than the token.
     pub(crate) fn share(&self, token: Token<'_>, index: u32) -> Option<Arc<T>> {
         let entry: *const T = self.get(token, index)?;
         // SAFETY: from `Arc::into_raw` in `insert`, and its count is at least 1 while the token is held (see `get`).
@@ -164,16 +166,16 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// Takes an entry out. On return no reader has a reference to it. `tag` is what the index's next user gets. Must not
-    /// be called by a holder of one of this table's mutexes.
+    /// Takes an entry out. On return no reader has a reference to it. `tag` is for the index's next entry. The caller must not hold
+    /// a mutex of this table: it would wait for itself.
     pub(crate) fn remove(&self, index: u32, tag: u8) {
         if self.swap(index, null_mut()) {
             lock(&self.free).returned.push_back((index, tag));
         }
     }
 
-    /// Puts another entry in the place of one that is there. On return no reader has a reference to the old one. Must not
-    /// be called by a holder of one of this table's mutexes, nor by two threads for one index.
+    /// Replaces an entry by another. On return no reader has a reference to the old one. The caller must not hold a mutex of this
+    /// table, and two threads must not replace or remove the same index at a time.
     pub(crate) fn replace(&self, index: u32, entry: Arc<T>) {
         let entry = Arc::into_raw(entry).cast_mut();
         if !self.swap(index, entry) {
@@ -181,8 +183,8 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// Puts `new` (null, or from `Arc::into_raw`) in the place of an entry, and gives that up when no reader has it any
-    /// more. Whether there was one.
+    /// Puts `new` (null, or from `Arc::into_raw`) in the place of an entry, and drops the old entry when no reader has it any more.
+    /// False if there was none.
     fn swap(&self, index: u32, new: *mut T) -> bool {
         let Some(slot) = self.slot(index) else { return false };
         let old = slot.swap(new, Ordering::AcqRel);
@@ -209,7 +211,7 @@ impl<T: Send + Sync> Table<T> {
         unsafe { chunk.as_ref() }?.get(index as usize % CHUNK)
     }
 
-    /// Called under the lock of `free` only.
+    /// The slot of an index. Makes its chunk if needed, so it is called under the lock of `free` only.
     fn slot_or_new(&self, index: u32) -> &AtomicPtr<T> {
         let place = &self.chunks[index as usize / CHUNK];
         let mut chunk = place.load(Ordering::Acquire);
@@ -322,7 +324,7 @@ mod tests {
                 })
             })
             .collect();
-        // Where others want the processors, each round costs some of their time slices.
+        // On a busy machine each round costs time slices of other processes, so the rounds end after 5 s.
         let begun = std::time::Instant::now();
         for _ in (0..ROUNDS).take_while(|round| *round < 20 || begun.elapsed().as_secs() < 5) {
             let mut index = 0;

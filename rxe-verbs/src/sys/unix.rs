@@ -28,14 +28,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Descriptors that one message brings at most; more are an error (SCM_MAX_FD of the kernel is 253).
+/// Most descriptors of one message; more are an error (the kernel's SCM_MAX_FD is 253).
 pub(crate) const MAX_DESCRIPTORS: usize = 253;
 /// `PID_FS_MAGIC` of linux/magic.h.
 const PIDFS: i64 = 0x5049_4446;
-/// Connections that wait for `accept` at most.
+/// Most connections that wait for `accept`.
 const BACKLOG: i32 = 128;
 
-/// Who is at the other end: of a connection's client, whoever connected; of its server, whoever called `listen`.
+/// The process at the other end of a connection: the server sees the one that connected, the client the one that called `listen`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Peer {
     /// Process, as our process namespace numbers it; 0 if it is in another one.
@@ -44,9 +44,9 @@ pub(crate) struct Peer {
     pub(crate) uid: u32,
 }
 
-/// One end of a sequenced-packet connection: messages arrive whole and in order, or not at all.
+/// One end of a sequenced-packet connection. Messages arrive whole and in order, or not at all.
 ///
-/// A forked child does not have it: as long as one had, nobody would see the other end die.
+/// A forked child does not keep it. Otherwise the peer would not see that this process has died, as long as the child lives.
 #[derive(Debug)]
 pub(crate) struct Channel(Kept<OwnedFd>);
 
@@ -55,7 +55,7 @@ pub(crate) struct Channel(Kept<OwnedFd>);
 pub(crate) enum Received {
     /// A message of so many bytes, and the descriptors that came with it.
     Message(usize, Vec<OwnedFd>),
-    /// Nothing now.
+    /// No message is there now.
     Nothing,
     /// The other end is closed.
     Closed,
@@ -92,17 +92,17 @@ impl Channel {
         Ok((Self::from_fd(out_of_the_way(a)), Self::from_fd(out_of_the_way(b))))
     }
 
-    /// An end that was made elsewhere.
+    /// Takes an end that was made elsewhere.
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {
         Self(Kept::new(fd))
     }
 
-    /// Whether the descriptor is still what it was: the program may have closed it, and opened something else there.
+    /// Whether the number still belongs to this connection. The program may have closed it, and opened another file that got it.
     pub(crate) fn is_intact(&self) -> bool {
         self.0.is_intact()
     }
 
-    /// Who is at the other end.
+    /// The process at the other end.
     pub(crate) fn peer(&self) -> io::Result<Peer> {
         let who = getsockopt(&self.0, sockopt::PeerCredentials)?;
         Ok(Peer { pid: who.pid(), uid: who.uid() })
@@ -111,7 +111,7 @@ impl Channel {
     /// Sends one message, without waiting.
     ///
     /// # Errors
-    /// `WouldBlock` if the other end has too many unread; else it is closed, or descriptors cannot be passed.
+    /// `WouldBlock` if the other end has too many unread messages. Any other error: it is closed, or descriptors cannot be passed.
     pub(crate) fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let raw: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&raw)];
@@ -124,18 +124,18 @@ impl Channel {
     /// Takes the next message, without waiting.
     ///
     /// # Errors
-    /// `InvalidData` for one that is longer than `buffer` or brings more descriptors than `most`; it is gone then, and so
-    /// are its descriptors.
+    /// `InvalidData` for a message that is longer than `buffer`, or has more descriptors than `most`. The message and its
+    /// descriptors are lost then.
     pub(crate) fn receive(&self, buffer: &mut [u8], most: usize) -> io::Result<Received> {
         self.receive_with(buffer, most, MsgFlags::empty())
     }
 
-    /// The next `peek` sees the oldest message again.
+    /// Makes the next [`Self::peek`] see the oldest message again.
     pub(crate) fn peek_from_start(&self) -> io::Result<()> {
         super::socket::set_option(self.0.as_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, 0)
     }
 
-    /// Reads messages without taking them, one after the other from where [`Self::peek_from_start`] was called.
+    /// Reads a message without taking it. After [`Self::peek_from_start`] each call reads the next message, from the oldest on.
     /// Descriptors are duplicates.
     pub(crate) fn peek(&self, buffer: &mut [u8], most: usize) -> io::Result<Received> {
         self.receive_with(buffer, most, MsgFlags::MSG_PEEK)
@@ -148,7 +148,8 @@ impl Channel {
         let fd = self.0.as_raw_fd();
         let mut received = recvmsg::<()>(fd, &mut parts, Some(&mut control), flags);
         if matches!(received, Err(Errno::ECONNRESET)) {
-            // The other side has closed it without reading all. That is told once, and before what it had sent.
+            // The other side has closed the connection without reading everything. The kernel reports this once, before the
+            // messages that the other side had sent.
             received = recvmsg::<()>(fd, &mut parts, Some(&mut control), flags);
         }
         let message = match received {
@@ -158,7 +159,7 @@ impl Channel {
             Err(error) => return Err(error.into()),
         };
         let (bytes, flags) = (message.bytes, message.flags);
-        // Not by nix, which gives none of them where some did not fit: those that did would stay open.
+        // nix returns no descriptors if some did not fit: those that did would stay open. So they are taken from the buffer here.
         let fds = take_rights(&control);
         if flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) || fds.len() > most {
             return Err(io::Error::new(
@@ -166,7 +167,7 @@ impl Channel {
                 "a message or its descriptors are too many",
             ));
         }
-        // Nobody sends empty messages: that is the end.
+        // Nobody sends empty messages, so this is the end of the connection.
         if bytes == 0 && fds.is_empty() {
             return Ok(Received::Closed);
         }
@@ -174,8 +175,8 @@ impl Channel {
     }
 }
 
-/// Takes the descriptors out of a control buffer that was all zeroes before the receive. There is one control message in
-/// it at most: nobody asks for others.
+/// Takes the descriptors out of a control buffer that was all zeroes before the receive. It has at most one control message,
+/// because nothing asks for others.
 fn take_rights(control: &[u8]) -> Vec<OwnedFd> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     const NUMBER: usize = size_of::<i32>();
@@ -198,15 +199,14 @@ impl AsFd for Channel {
     }
 }
 
-/// A listener with an abstract name, of which there is one in a network namespace, or with a file.
-/// A forked child does not have it.
+/// A listener with an abstract name, which is unique in a network namespace, or with a file. A forked child does not keep it.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Kept<OwnedFd>,
     _file: Option<SocketFile>,
 }
 
-/// The file of a listener, which goes with it.
+/// The file of a listener. Dropping it removes the file.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -224,21 +224,21 @@ impl Drop for SocketFile {
 }
 
 impl Listener {
-    /// Takes the name.
+    /// Listens at an abstract name.
     ///
     /// # Errors
-    /// `AddrInUse` if somebody has it.
+    /// `AddrInUse` if another socket has the name.
     pub(crate) fn bind(name: &str) -> io::Result<Self> {
         Self::bind_to(&UnixAddr::new_abstract(name.as_bytes())?)
     }
 
-    /// Makes the file, in the place of one that nobody listens to any more. Its folder is to be the user's alone.
+    /// Listens at a file, which replaces one at which nobody listens any more. Only this user may have access to its folder.
     ///
     /// # Errors
-    /// `AddrInUse` if somebody does.
+    /// `AddrInUse` if somebody listens there.
     pub(crate) fn bind_at(path: &Path) -> io::Result<Self> {
         let folder = File::open(path.parent().unwrap_or_else(|| Path::new("/")))?;
-        // Two that find the same remains must not both take them away.
+        // The lock keeps two processes from replacing the same stale file: the second would remove the first one's new file.
         let _alone = Flock::lock(folder, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
         match Channel::connect_at(path) {
             Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
@@ -283,15 +283,15 @@ impl AsFd for Listener {
     }
 }
 
-/// A descriptor of this process, which becomes readable when it dies.
+/// A pidfd of this process, which becomes readable when the process dies.
 ///
 /// # Errors
-/// Whatever the system says; some sandboxes and kernels before 5.3 have none.
+/// The system's error. Some sandboxes and kernels before 5.3 have no pidfds.
 pub(crate) fn own_pidfd() -> io::Result<OwnedFd> {
     pidfd_of(std::process::id())
 }
 
-/// One for the process with that number.
+/// A pidfd of the process with that number.
 ///
 /// # Errors
 /// As [`own_pidfd`], or there is no such process.
@@ -306,29 +306,30 @@ pub(crate) fn pidfd_of(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The process that a pidfd is about, as our process namespace numbers it: 0 if it is not in ours, -1 if it is dead;
-/// `None` if the descriptor is no pidfd.
+/// The number of a pidfd's process in our PID namespace: 0 if it is not in ours, -1 if it is dead. `None` if the descriptor is not a
+/// pidfd.
 pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok())
 }
 
-/// Whether two pidfds are about the same process. Since Linux 6.9 each process has an inode of its own in pidfs, which tells
-/// also those apart whose numbers mean nothing to us; before, numbers are all there is, and the dead and those of other
-/// process namespaces have none: they are taken for different ones.
+/// Whether two pidfds are of the same process. Since Linux 6.9 each process has an inode of its own in pidfs, so any two can be
+/// compared. Before that only process numbers can be compared. Dead processes and those of other PID namespaces have no number
+/// then, and count as different.
 pub(crate) fn same_process(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
     let inode = |fd: BorrowedFd<'_>| nix::sys::stat::fstat(fd).ok().map(|about| (about.st_dev, about.st_ino));
     let in_pidfs = fstatfs(a).is_ok_and(|about| about.filesystem_type().0 == PIDFS);
     inode(a).is_some() && inode(a) == inode(b) && is_one(pid_of(a), pid_of(b), in_pidfs)
 }
 
-/// Of two pidfds with one inode: whether they are about one process, by their numbers and by what the inode is worth.
+/// Whether two pidfds with the same inode are of one process. `a` and `b` are their process numbers. Outside of pidfs all pidfds
+/// have the same inode.
 fn is_one(a: Option<i32>, b: Option<i32>, in_pidfs: bool) -> bool {
     a == b && (in_pidfs || a.is_some_and(|pid| pid > 0))
 }
 
-/// Copies a descriptor to a high number, where a program that closes and opens files hardly ever gets; and to another one
-/// each time, so that whoever still has the number of one that was closed behind its back does not meet a new one there.
+/// Moves a descriptor to a high number, which a program that closes and opens files hardly ever reaches. Each call takes another
+/// number. So an owner whose descriptor the program has closed does not find a newer descriptor of ours under its number.
 #[must_use]
 pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
     const HIGH: i32 = 600;
@@ -341,13 +342,13 @@ pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
             // SAFETY: see above.
             return unsafe { OwnedFd::from_raw_fd(high) };
         }
-        // Beyond the limit of open files: from the start again.
+        // The number is beyond the limit of open files: start again at `HIGH`.
     }
-    // The process may have fewer descriptors than that.
+    // The limit of open files is not above `HIGH`.
     fd
 }
 
-/// Copies a descriptor that programs see to a high number that `select(2)` still takes (below 1024), if there is one.
+/// Moves a descriptor that programs see to a high number that `select(2)` still accepts (256 to 1023), if one is free.
 pub(crate) fn in_sight(fd: OwnedFd) -> OwnedFd {
     const HIGH: i32 = 256;
     // SAFETY: duplicates a descriptor that is open; a non-negative result is a new one that nobody else owns.
@@ -376,7 +377,8 @@ mod tests {
         fs::read_dir("/proc/self/fd").unwrap().count()
     }
 
-    /// What a child of ours says; it has no other thread, and does not return into the test harness.
+    /// Runs `work` in a forked child, and checks that it returns true. The child has no other thread, and does not return into the
+    /// test harness.
     fn in_child(work: impl FnOnce() -> bool) {
         // SAFETY: the child allocates (glibc sees to that) and takes no lock of another thread.
         match unsafe { fork() }.unwrap() {

@@ -9,10 +9,11 @@ use std::sync::OnceLock;
 
 use super::{Atomic, Fault};
 
-/// Copies `rdx` bytes from `rsi` to `rdi` and adds what it has copied to both, for any alignment. Most payloads lie behind a header of 12 or
-/// 28 bytes, and there `rep movsq` makes a fifth of what it does between aligned addresses. (`rep movsb` makes more on processors that
-/// are good at it, and a twentieth on emulated ones.) Ranges that are no multiple of a step overlap in their last steps. Uses `rax`,
-/// `rcx`, `r8` and `xmm0` to `xmm3`.
+/// Copies `rdx` bytes from `rsi` to `rdi`, for any alignment, and advances both by that length. Uses `rax`, `rcx`, `r8` and `xmm0` to
+/// `xmm3`. If the length is no multiple of a step, the last steps overlap.
+///
+/// Most payloads lie behind a header of 12 or 28 bytes. There `rep movsq` reaches a fifth of its speed between aligned addresses.
+/// (`rep movsb` is faster on processors that are good at it, and reaches a twentieth on emulated ones.)
 macro_rules! copy {
     () => {
         "
@@ -102,9 +103,9 @@ macro_rules! copy {
     };
 }
 
-// Every routine keeps what it needs in registers, uses no stack, and ends by `edx` = 0. Its faulting instructions lie
-// between the symbols `begin` and `end`; the handler continues at `fault`, which returns to the routine's caller with
-// `edx` = 1.
+// Every routine keeps its values in registers, uses no stack, and returns with `edx` = 0. The instructions that may fault lie
+// between the symbols `begin` and `end`. After a fault the handler continues at `fault`, which returns to the routine's caller
+// with `edx` = 1.
 core::arch::global_asm!(
     ".pushsection .text.rxe_usercopy, \"ax\", @progbits",
     ".p2align 4",
@@ -241,11 +242,11 @@ pub(super) unsafe fn atomic(address: usize, operation: Atomic) -> Result<u64, Fa
     .result()
 }
 
-/// Time-stamp counter ticks for which a thread believes what it found out: about a millisecond, never more than two.
+/// Time-stamp counter ticks for which a thread relies on its last check: about a millisecond, never more than two.
 const BELIEF: u64 = 1 << 21;
 
 thread_local! {
-    /// When to look again, and what was found.
+    /// When the next check is due, and the result of the last one.
     static BELIEVED: Cell<(u64, bool)> = const { Cell::new((0, false)) };
 }
 
@@ -256,7 +257,7 @@ pub(super) fn usable() -> bool {
     BELIEVED
         .try_with(|believed| {
             let (until, usable) = believed.get();
-            // `until` far ahead: the thread moved to a processor whose counter is behind.
+            // If `until` is further ahead than that, the thread has moved to a processor whose counter is behind: check again.
             if until.wrapping_sub(now).wrapping_sub(1) < BELIEF {
                 return usable;
             }
@@ -269,7 +270,7 @@ pub(super) fn usable() -> bool {
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What handled the signals before us: null until it is known, and never changed after.
+/// The handlers that ours have replaced. Null until installed, and never changed after that.
 static PREVIOUS: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
 static INSTALLED: OnceLock<bool> = OnceLock::new();
 
@@ -285,7 +286,7 @@ fn install() -> bool {
     if crate::variable("RXE_USERCOPY").is_some_and(|value| value == "kernel") {
         return false;
     }
-    // A signal that is sent to this thread before it is known what to do with it comes a little later.
+    // Blocked, so that a signal for this thread comes only after `PREVIOUS` is set.
     let open = block_signals();
     let installed = SIGNALS.into_iter().zip(&PREVIOUS).all(|(signal, previous)| take_over(signal, previous));
     if let Some(mask) = open {
@@ -295,7 +296,7 @@ fn install() -> bool {
     installed
 }
 
-/// Blocks the two signals in this thread; gives the mask from before.
+/// Blocks the two signals in this thread, and returns the mask from before.
 fn block_signals() -> Option<libc::sigset_t> {
     let mut before = MaybeUninit::uninit();
     // SAFETY: sets of our own; on success the call has filled `before`.
@@ -309,7 +310,8 @@ fn block_signals() -> Option<libc::sigset_t> {
     }
 }
 
-/// Installs our handler, and keeps what it replaces in the same step: another thread may install one at any time.
+/// Installs our handler. The same system call returns the handler that it replaces, because another thread may install one at any
+/// time.
 fn take_over(signal: c_int, previous: &AtomicPtr<libc::sigaction>) -> bool {
     let mut replaced = Box::new(MaybeUninit::<libc::sigaction>::zeroed());
     // SAFETY: a valid action; the handler touches nothing but registers and what is kept below.
@@ -327,7 +329,8 @@ fn take_over(signal: c_int, previous: &AtomicPtr<libc::sigaction>) -> bool {
     installed
 }
 
-/// What ours has replaced. Another thread's signal may be quicker than whoever installs: it waits for the few instructions.
+/// The action that ours has replaced. Another thread may get a signal between the installation and the store of `PREVIOUS`. It spins
+/// for these few instructions.
 fn previous(signal: c_int) -> &'static libc::sigaction {
     let place = &PREVIOUS[usize::from(signal == libc::SIGBUS)];
     loop {
@@ -345,8 +348,8 @@ pub(super) fn replaced(signal: c_int) -> usize {
     previous(signal).sa_sigaction
 }
 
-/// Installs the handlers, if that has not been done. Before there are threads that may do it at the same time as another one forks:
-/// the child would wait for them for ever.
+/// Installs the handlers, if that has not been done. This is called early, before several threads could do it. If one thread
+/// installed them while another one forked, the child would wait for the first for ever.
 pub(super) fn prepare() {
     INSTALLED.get_or_init(install);
 }
@@ -373,7 +376,7 @@ const fn is_fault(info: *const libc::siginfo_t) -> bool {
     unsafe { (*info).si_code > 0 }
 }
 
-/// Continues a faulting routine of ours at its error return; any other signal goes where it would have gone.
+/// If a routine of ours faulted, continues it at its error return. Any other signal goes to the previous handler.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let range = (&raw const rxe_usercopy_begin) as usize..(&raw const rxe_usercopy_end) as usize;
     // SAFETY: SA_SIGINFO handlers get a `ucontext_t` and may change the registers in it.
@@ -386,7 +389,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     pass_on(previous(signal), signal, info, context);
 }
 
-/// Does what `previous` would have done.
+/// Handles a signal as `previous` would.
 fn pass_on(previous: &libc::sigaction, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     match previous.sa_sigaction {
         // The kernel never ignores a fault.

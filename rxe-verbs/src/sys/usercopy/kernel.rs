@@ -1,4 +1,4 @@
-//! Access to application memory by system calls, which answer EFAULT where an instruction would fault.
+//! Access to application memory by system calls, which return EFAULT where an instruction would fault.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
@@ -71,7 +71,8 @@ unsafe fn process_vm_read(address: usize, out: &mut [u8]) -> Result<(), Fault> {
     process_vm_outcome(copied, out.len())
 }
 
-/// Complete or a fault. A sandbox that forbids the call, perhaps only from now on, ends this way for good.
+/// The result of a call: it copied all bytes, or it is a fault. If a sandbox forbids the call, perhaps only from now on, all further
+/// copies go through the memory file.
 fn process_vm_outcome(copied: isize, wanted: usize) -> Result<(), Fault> {
     if usize::try_from(copied) == Ok(wanted) {
         return Ok(());
@@ -118,11 +119,10 @@ unsafe fn process_vm_write(address: usize, data: &[u8], tail: usize) -> Result<(
 /// Bytes staged in the memory file at a time.
 const STAGE: usize = 64 << 10;
 
-/// A memory file through which a thread copies: the kernel moves data between it and application memory, and reports
-/// faults.
+/// A memory file through which a thread copies. The kernel moves data between the file and application memory, and reports faults.
 struct Stage {
     file: OwnedFd,
-    /// A forked child must not use its parent's.
+    /// The process that made the file. A forked child must not use its parent's file.
     process: libc::pid_t,
 }
 
@@ -221,9 +221,9 @@ pub(super) unsafe fn atomic(address: usize, operation: Atomic) -> Result<u64, Fa
     })
 }
 
-/// Tries whether the aligned word can be written, without changing it: a futex operation adds 0 to its first half
-/// atomically, and answers EFAULT if it cannot. It wakes a waiter, even if told to wake none, where the half had a given
-/// value: one is given that it has not.
+/// Checks whether the aligned word can be written, without changing it. A futex operation adds 0 to the word's first half
+/// atomically, and returns EFAULT if it cannot. If the half has the value of the operation's comparison, it wakes a waiter, even
+/// if told to wake none. So the comparison gets a value that the half does not have.
 fn writable(address: usize) -> Result<(), Fault> {
     /// `FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0)` of futex(2).
     const ADD_NOTHING: u32 = 1 << 28;

@@ -1,14 +1,14 @@
-//! Fault-safe access to application memory: the only place where this crate touches it.
+//! Fault-safe access to application memory. This is the only place where this crate touches it.
 //!
-//! An application may unmap, protect or truncate memory that it has registered. A copy to or from such memory has to
-//! end with an error, never with a signal. There are two ways, chosen for each access:
+//! An application may unmap, protect or truncate memory that it has registered. A copy to or from such memory must end with an
+//! error, never with a signal. There are two ways, and each access chooses one:
 //!
-//! * **Fix-up** (x86-64): a small copy routine whose faults a SIGSEGV/SIGBUS handler turns into an error return. Used
-//!   while the handlers are ours and the thread has the signals unblocked (a blocked SIGSEGV would kill the process).
-//!   Both are looked at again at most about a millisecond after the last time, so a program that replaces the handlers
-//!   *and* unmaps registered memory within that time gets its signal after all.
-//! * **Kernel**: `process_vm_readv` and `process_vm_writev` on ourselves, or copies through a memory file where those
-//!   are forbidden. Several times slower, and free of signals whatever the program does.
+//! * **Fix-up** (x86-64): a small copy routine whose faults a SIGSEGV/SIGBUS handler turns into an error return. It is used
+//!   while the handlers are ours and the thread has the signals unblocked (a blocked SIGSEGV would kill the process). Each
+//!   thread checks both again after about a millisecond. A program that replaces the handlers *and* unmaps registered memory
+//!   within that time does get a signal.
+//! * **Kernel**: `process_vm_readv` and `process_vm_writev` on this process itself, or copies through a memory file where those
+//!   calls are forbidden. This is several times slower. Copies then never cause a signal; for atomics see [`atomic`].
 //!
 //! `RXE_USERCOPY=kernel` forces the second.
 //!
@@ -25,7 +25,7 @@ mod tests;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod fixup;
 
-/// Elsewhere there is no copy routine whose faults we could catch.
+/// On other processors there is no copy routine whose faults could be caught.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod fixup {
     use super::Fault;
@@ -67,7 +67,7 @@ pub(crate) enum Atomic {
     Swap(u64),
 }
 
-/// Bytes at the end of a range that are stored last, together.
+/// Number of bytes at the end of a range that are stored last, in one store.
 const fn tail(address: usize, len: usize) -> usize {
     if len >= 8 && address.wrapping_add(len).is_multiple_of(8) { 8 } else { 1 }
 }
@@ -103,8 +103,8 @@ pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Fault> {
 
 /// Does one atomic operation, sequentially consistent. A misaligned address is a fault.
 ///
-/// Without the fix-up the word's accessibility is tried first (without changing it) and the operation follows: memory
-/// unmapped by another thread between the two gives a signal.
+/// Without the fix-up a probe first checks that the word can be written, without changing it. Then the operation follows. If
+/// another thread unmaps the memory between the two, the process gets a signal.
 ///
 /// # Safety
 /// No Rust reference other than to an `AtomicU64` covers the word. It does not have to be mapped.

@@ -1,4 +1,4 @@
-//! A range of application memory as a value: made once with a promise, then used safely.
+//! A range of application memory as a value. Making it is unsafe; all use of it is safe.
 
 use super::{Atomic, Fault, atomic, fixup, read, write};
 
@@ -10,7 +10,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// The range of `len` bytes at address `start`; `None` if it would wrap around the address space.
+    /// The range of `len` bytes at address `start`. `None` if it would wrap around the address space.
     ///
     /// # Safety
     /// As long as this value or a copy is used, no Rust reference covers the range, but to atomics. It may be unmapped,
@@ -25,7 +25,7 @@ impl Region {
         self.len
     }
 
-    /// The address `offset` bytes into the range, if `len` bytes from there are inside.
+    /// The address at `offset`, if `len` bytes from there on lie inside the range.
     fn at(&self, offset: usize, len: usize) -> Result<usize, Fault> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.start + offset),
@@ -33,7 +33,7 @@ impl Region {
         }
     }
 
-    /// Address and length of a part, for system calls that check them again.
+    /// Address and length of a part, for system calls: the kernel checks that the memory is mapped.
     pub(crate) fn part(&self, offset: usize, len: usize) -> Result<(usize, usize), Fault> {
         self.at(offset, len).map(|address| (address, len))
     }

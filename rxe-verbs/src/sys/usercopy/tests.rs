@@ -10,7 +10,7 @@ mod futex;
 
 const PAGE: usize = 4096;
 
-/// One way to reach memory, so that each is tested whichever is chosen.
+/// One way to access memory, so that the tests can run each way, whichever is chosen by default.
 #[derive(Clone, Copy)]
 struct Way {
     name: &'static str,
@@ -240,7 +240,7 @@ fn a_region_keeps_accesses_inside() {
     assert_eq!(unsafe { Region::new(usize::MAX, 2) }, None);
 }
 
-/// Polls, and gives the other side the processor when it does not answer at once: on a busy machine it may not have one.
+/// Polls a condition. If it does not become true at once, yields the processor to the other side, which may have none.
 fn spin_until(mut done: impl FnMut() -> bool) {
     let mut tries = 0_u32;
     while !done() {
@@ -252,8 +252,8 @@ fn spin_until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Messages of `len` bytes of which the reader that programs are (it polls the last byte, then reads the rest) finds old
-/// bytes. Of `rounds`, or as many as there is time for where each costs a time slice of others.
+/// Counts the messages of `len` bytes in which a reader finds old bytes. The reader does as programs do: it polls the last byte, and
+/// then reads the rest. There are `rounds` messages, or fewer if time runs out on a busy machine.
 fn torn_messages(len: usize, write: &(dyn Fn(usize, &[u8]) + Sync), rounds: u32) -> u32 {
     let pages = Pages::new(3);
     let start = pages.start;
@@ -288,9 +288,9 @@ fn torn_messages(len: usize, write: &(dyn Fn(usize, &[u8]) + Sync), rounds: u32)
     })
 }
 
-/// For each length.
+/// Time for each length.
 const ENOUGH: Duration = Duration::from_secs(1);
-/// Those that are no multiple of eight end with one byte.
+/// Lengths of messages. For a length that is no multiple of eight, the last store is one byte.
 const LENGTHS: [usize; 12] = [2, 9, 16, 63, 64, 256, 257, 512, 1000, 4095, 4096, 8192];
 
 fn torn_reads(write: &(dyn Fn(usize, &[u8]) + Sync), rounds: u32) -> u32 {
@@ -327,16 +327,16 @@ fn a_last_byte_that_comes_first_is_noticed() {
     let way = ways()[0];
     let last_first = |at: usize, data: &[u8]| {
         way.write(at + data.len() - 1, &data[data.len() - 1..]).unwrap();
-        // Long enough for the reader to be given a processor, however busy the machine is.
+        // Long enough that the reader gets a processor, even on a busy machine.
         std::thread::sleep(Duration::from_millis(2));
         way.write(at, &data[..data.len() - 1]).unwrap();
     };
     assert!(torn_reads(&last_first, 20) > 0);
 }
 
-/// Why memory is not copied by the language's own means: the last byte of a `memcpy` shows before others do. How often
-/// depends on the processor, the C library and what else runs, so it is no test; the same reader finds nothing torn in
-/// what our ways write (`the_last_byte_comes_last`). Run with
+/// Shows why memory is not copied by `memcpy`: its last byte may become visible before others. How often depends on the processor,
+/// the C library and other load, so this is no test. With our own ways the same reader finds no torn message
+/// (`the_last_byte_comes_last`). Run with
 /// `cargo test --release -p rxe-verbs --lib a_plain_memcpy -- --ignored --nocapture` on a machine with two idle processors.
 #[test]
 #[ignore = "a measurement: cargo test --release -p rxe-verbs --lib a_plain_memcpy -- --ignored --nocapture"]
@@ -355,8 +355,8 @@ fn a_plain_memcpy_tears() {
     assert!(torn > 0, "none seen here; was it optimised, and were two processors free?");
 }
 
-/// Runs one of the tests below in a process of its own, since they change or break it; answers the signal it died of.
-/// `None` means that the test ran and passed.
+/// Runs one of the tests below in a process of its own, because these tests change or end their process. Returns the signal of which
+/// the process died. `None` means that the test ran and passed.
 fn in_child(test: &str, variables: &[(&str, &str)]) -> Option<c_int> {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("sys::usercopy::tests::signals::{test}"), "--ignored", "--test-threads=1"])
@@ -369,7 +369,7 @@ fn in_child(test: &str, variables: &[(&str, &str)]) -> Option<c_int> {
     output.status.signal()
 }
 
-/// Whether this is such a process. What is to be seen there ends or changes the whole process, so `in_child` alone runs it.
+/// Whether this is a process that `in_child` started. The tests below do nothing in any other process.
 fn is_child() -> bool {
     let child = std::env::var_os("RXE_CHILD").is_some();
     if !child {
@@ -462,8 +462,8 @@ mod signals {
         assert_eq!(SEEN.load(Ordering::SeqCst), 2);
     }
 
-    /// The program's threads may install handlers while we install ours. The alternation finds the gap between looking and
-    /// installing in most runs, if there is one.
+    /// The program's threads may install handlers while we install ours. If reading the old handler and installing ours were two
+    /// steps, this alternation would show it in most runs.
     #[test]
     fn the_handler_that_ours_replaces_is_the_one_called() {
         for _ in 0..20 {
@@ -489,7 +489,7 @@ mod signals {
                 for round in 1_usize.. {
                     let before = install(handlers[round % 2]);
                     if before != handlers[(round + 1) % 2] {
-                        // Ours was there, and before it that of the round before.
+                        // Our handler was installed, and it had replaced the handler of the round before.
                         return handlers[(round + 1) % 2];
                     }
                     started.store(1, Ordering::Release);
@@ -562,7 +562,7 @@ mod signals {
     }
 }
 
-/// Not a test of anything: prints what a copy costs. Run with `--release -- --ignored --nocapture cost_of_copies`.
+/// Not a test: prints what a copy costs. Run with `--release -- --ignored --nocapture cost_of_copies`.
 #[test]
 #[ignore = "a measurement: cargo test --release -p rxe-verbs --lib cost_of_copies -- --ignored --nocapture"]
 fn cost_of_copies() {

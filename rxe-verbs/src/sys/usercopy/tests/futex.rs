@@ -1,4 +1,4 @@
-//! Words of the application's that its threads wait for by futex(2): atomics by system calls leave the waiters alone.
+//! Atomics by system calls on words for which the application's threads wait by futex(2). They must not wake the waiters.
 
 use super::*;
 use core::sync::atomic::{AtomicBool, AtomicU32};
@@ -32,7 +32,7 @@ fn nobody_is_woken() {
                 (outcome, errno)
             });
             spin_until(|| waits.load(Ordering::SeqCst));
-            // At least one of these finds it asleep.
+            // At least one of these operations finds the waiter asleep.
             while !ended.load(Ordering::SeqCst) {
                 // SAFETY: inside the mapping.
                 unsafe { kernel::atomic(pages.start, Atomic::FetchAdd(0)) }.unwrap();
@@ -43,7 +43,7 @@ fn nobody_is_woken() {
     }
 }
 
-/// A lock whose holder inherits its waiters' priority: futex(2) refuses to wake those by what tries the word (EINVAL).
+/// A lock with priority inheritance. For such waiters futex(2) refuses a wake-up by the operation that probes the word (EINVAL).
 #[test]
 fn a_lock_with_priority_inheritance_is_no_fault() {
     const LOCK: c_int = libc::FUTEX_LOCK_PI | libc::FUTEX_PRIVATE_FLAG;
@@ -58,7 +58,7 @@ fn a_lock_with_priority_inheritance_is_no_fault() {
             locked && futex(word, UNLOCK, 0, None) == 0
         });
         spin_until(|| word.load(Ordering::SeqCst) & libc::FUTEX_WAITERS != 0);
-        // The mark is set a moment before the kernel has the waiter in its list.
+        // `FUTEX_WAITERS` is set a moment before the kernel has the waiter in its list.
         let tried = (0..1000).all(|_| {
             std::thread::yield_now();
             // SAFETY: inside the mapping.
