@@ -35,7 +35,7 @@
 //! | `RXE_MESSAGES=whole` | never send WRITEs and READs in parts, see [`Messages`] |
 //! | `RXE_CONGESTION=dcqcn@10gbit` | a rate for each reliable queue pair, see [`Congestion`] |
 //! | `RXE_NET_DISABLE=gso,gro,cbpf,mmsg,vnet,priority` | do without these features of the kernel |
-//! | `RXE_SERVICE=off` | use no host service and have the port alone; `embedded`: run the service in this process; else the program that is started as the service |
+//! | `RXE_SERVICE=off` | no host service, the port alone; `embedded`: the service in this process; else the program to start as it |
 //! | `RXE_CONFIG=FILE` | the host's configuration, see [`host::HostConfig`] |
 //! | `RXE_USERCOPY=kernel` | copy application memory by system calls only |
 //!

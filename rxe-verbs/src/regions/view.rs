@@ -35,8 +35,8 @@ impl<'a> View<'a> {
     ) -> Result<T, AccessError> {
         match find(self.table, self.token, key).ok_or(AccessError::UnknownKey(key))? {
             Entry::Memory(memory) => act(&memory.bytes, judge(&memory.rule)?),
-            // The window's lock is held while the bytes are touched. So once an invalidation by another shard has returned, no shard
-            // uses the window any more.
+            // The window's lock is held while the bytes are touched. So after an invalidation by another shard no shard uses the
+            // window any more.
             Entry::Window(window) => {
                 let window = lock(window);
                 let offset = judge(&window.rule)?;

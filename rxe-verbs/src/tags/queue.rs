@@ -38,8 +38,8 @@ pub(crate) const SEND_CAPS: QpCaps = QpCaps {
     max_inline: BOTH as u32,
 };
 
-/// Bit of `wr_id` that marks our own send requests. The other bits are the transfer's place, and in bit 0 whether it is the
-/// notice. Receives do not have the bit.
+/// Bit of `wr_id` that marks our own send requests. Receives do not have it. Bit 0 then marks the notice, and the bits between are the
+/// transfer's place.
 const OURS: u64 = 1 << 63;
 /// Bytes that are copied in one step.
 const CHUNK: usize = 1 << 16;

@@ -71,8 +71,8 @@ unsafe fn process_vm_read(address: usize, out: &mut [u8]) -> Result<(), Fault> {
     process_vm_outcome(copied, out.len())
 }
 
-/// The result of a call: it copied all bytes, or it is a fault. If a sandbox forbids the call, perhaps only from now on, all further
-/// copies go through the memory file.
+/// The result of a call: it copied all bytes, or it is a fault. If a sandbox forbids the call, perhaps only from now on, all
+/// further copies go through the memory file.
 fn process_vm_outcome(copied: isize, wanted: usize) -> Result<(), Fault> {
     if usize::try_from(copied) == Ok(wanted) {
         return Ok(());
