@@ -43,7 +43,7 @@ const MOST_IN_A_ROW: usize = 64;
 /// How long close waits for what is under way.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A datagram socket. Its descriptor ([`AsFd`]) names it and is to be polled by [`crate::poll`] only.
+/// A datagram socket. Its descriptor ([`AsFd`]) names it and is to be polled by [`crate::poll()`] only.
 #[derive(Debug)]
 pub struct DatagramSocket {
     stack: Stack,

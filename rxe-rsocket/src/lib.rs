@@ -1,7 +1,7 @@
 //! rsockets: sockets over RDMA (rsocket(7)), which speak rdma-core's protocol.
 //!
 //! * [`proto`] is the pure half: messages, credits, rings, states.
-//! * [`Socket`] is what programs have: a [`StreamSocket`] or a [`DatagramSocket`]. [`poll`] and [`PollSet`] wait for several.
+//! * [`Socket`] is what programs have: a [`StreamSocket`] or a [`DatagramSocket`]. [`poll()`] and [`PollSet`] wait for several.
 //! * [`Stack`] is what all sockets of a process share: the connection manager, and a thread that takes requests for
 //!   listeners and notices ends.
 //!

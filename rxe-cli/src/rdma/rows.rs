@@ -153,7 +153,7 @@ fn counted(only: Option<&str>) -> Result<Vec<(Listed, Vec<Owned>)>> {
     Ok(all)
 }
 
-/// By device; as far as they are known ([`HostStats::devices`]), those of processes that are gone, too, as long as there is a host
+/// By device; as far as they are known (`HostStats::devices`), those of processes that are gone, too, as long as there is a host
 /// service.
 pub(super) fn statistic(only: Option<&str>) -> Result<Rows> {
     let counted = match Observer::connect()? {

@@ -33,7 +33,7 @@ use std::{
 /// Nothing under way has arrived for so long: a peer that is there takes what it has given room for.
 const STALL: Duration = Duration::from_secs(30);
 
-/// A stream socket. Its descriptor ([`AsFd`]) names it and is to be polled by [`crate::poll`] only.
+/// A stream socket. Its descriptor ([`AsFd`]) names it and is to be polled by [`crate::poll()`] only.
 #[derive(Debug)]
 pub struct StreamSocket {
     stack: Stack,
@@ -157,7 +157,7 @@ impl StreamSocket {
         Ok(state.id()?.bind(self.domain.plain(address))?)
     }
 
-    /// Connects (rconnect). A socket that does not wait is connected, or has failed, when [`crate::poll`] says that it is
+    /// Connects (rconnect). A socket that does not wait is connected, or has failed, when [`crate::poll()`] says that it is
     /// writable.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ pub(crate) struct Threads(u8);
 
 impl Threads {
     /// One, whatever the machine has. Each shard sees only its part of a peer's packets, and one that counts its IPv4 IDs
-    /// over all of them (kernel rxe, ConnectX) makes jumps there, of which each costs a packet ([`rxe_core::wire::ident`]).
+    /// over all of them (kernel rxe, ConnectX) makes jumps there, of which each costs a packet (`rxe_core::wire::ident`).
     const USUAL: Self = Self(1);
 
     /// As a program or user wishes; brought into the range.

@@ -39,7 +39,7 @@ pub(crate) fn own_folder() -> Option<PathBuf> {
     given.chain([own]).find(is_ours)
 }
 
-/// See [`file`].
+/// See `file`.
 #[must_use]
 pub fn service_file() -> Option<PathBuf> {
     file()
