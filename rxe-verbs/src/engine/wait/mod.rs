@@ -33,11 +33,11 @@ const OFFER_EVERY: u32 = 8;
 /// A thread that gets its processor back only after so long has lost it to a thread that computes. A thread that waits as we do
 /// gives it back within [`LOOK`]; a time slice takes milliseconds.
 const LOST: Duration = Duration::from_micros(400);
-/// For so long no thread of the process looks after that: at first, and at most. It doubles each time that the next look at once
+/// For so long no thread of the stack looks after that: at first, and at most. It doubles each time that the next look at once
 /// finds the processor lost again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(8), Duration::from_millis(512));
 
-/// The policy of a process, which all its threads follow and teach.
+/// The policy of a stack. All threads that use the stack follow it, and what they observe changes it.
 #[derive(Debug)]
 pub(crate) struct WaitPolicy {
     polling: Polling,

@@ -23,13 +23,11 @@ use crate::{
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// Observers at most; they must not keep clients away.
 const MAX_OBSERVERS: usize = 64;
-/// How long a newcomer waits for a slot.
-const QUEUEING: Duration = Duration::from_secs(5);
 
 impl Service {
     /// The first words of a connection.
@@ -220,22 +218,10 @@ impl Service {
         }
     }
 
-    /// Slots have rested, or will not in time.
-    fn serve_waiting(&mut self, now: Instant) {
-        self.admit_waiting();
-        for key in self.waiting() {
-            if now.duration_since(self.clients[key].since) > QUEUEING {
-                let text =
-                    "all 255 slots of the port are in use (`rxe service status` lists their processes)";
-                self.close(key, End::Refused(text.to_owned()));
-            }
-        }
-    }
-
     /// Nobody who uses the port came back in time: those who wait are told.
     pub(super) fn look_after_waiting(&mut self, now: Instant) {
         if self.port.is_some() {
-            self.serve_waiting(now);
+            self.admit_waiting();
             return;
         }
         if self.reunion.is_some_and(|until| now < until) {
