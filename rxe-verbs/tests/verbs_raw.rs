@@ -161,7 +161,8 @@ fn both_roces_with_priority_tags() {
     for kind in [GidType::RoceV2, GidType::RoceV1] {
         let before = switch.tagged();
         play(&two, kind, Mtu::M1024);
-        assert!(switch.tagged() > before + 300, "they have gone another way");
+        // The packets of the WRITE and of the READ's answer. How many acknowledgements there are is chance.
+        assert!(switch.tagged() >= before + 2 * 147, "they have gone another way");
     }
 }
 
