@@ -280,7 +280,7 @@ impl Endpoint {
 
     /// Time passed: retransmissions, ends of RNR waits, acknowledgements that waited long enough.
     pub fn handle_timeout(&mut self, now: Instant, memory: &dyn Memory) {
-        while let Some(due) = self.shared.schedule.pop_due(now) {
+        while let Some(due) = self.shared.schedule.timers.pop_due(now) {
             match due {
                 Due::Qp(qpn) => self.end_wait(qpn, now, memory),
                 Due::Room(index) => self.end_patience(index, now),
@@ -362,9 +362,7 @@ impl Shared {
             Some((index, peer)) => {
                 let lists = peer.lane(qp.lane());
                 lists.ready.push_back(qpn);
-                if !core::mem::replace(&mut lists.scheduled, true) {
-                    self.schedule.push(qp.lane(), Source::Peer(index));
-                }
+                self.schedule.push_peer(qp.lane(), index, lists);
             }
             None => {
                 let lane = qp.next_destination().map_or(0, |(av, _)| self.lane_of(&av));
@@ -382,9 +380,7 @@ impl Shared {
             qp.answering = true;
             let lists = peer.lane(qp.lane());
             lists.answering.push_back(qp.common.qpn);
-            if !core::mem::replace(&mut lists.scheduled, true) {
-                self.schedule.push(qp.lane(), Source::Peer(index));
-            }
+            self.schedule.push_peer(qp.lane(), index, lists);
         }
     }
 
@@ -402,7 +398,7 @@ impl Shared {
             }
             peer.owing.push_back(qp.common.qpn);
             if !core::mem::replace(&mut peer.owed, true) {
-                self.schedule.owe(index, now);
+                self.schedule.owing.push_back((now, index));
             }
         }
     }
@@ -413,7 +409,7 @@ impl Shared {
             && qp.timer.is_none_or(|known| deadline < known)
         {
             qp.timer = Some(deadline);
-            self.schedule.push_timer(deadline, Due::Qp(qp.common.qpn));
+            self.schedule.timers.push(deadline, Due::Qp(qp.common.qpn));
         }
     }
 

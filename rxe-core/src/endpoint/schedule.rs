@@ -1,8 +1,9 @@
 //! Who goes next: destinations and queue pairs with something to send, acknowledgements owed, deadlines.
 
+use super::peer::Lists;
 use crate::{num::Qpn, time::Instant};
 use alloc::collections::{BinaryHeap, VecDeque};
-use core::{cmp::Reverse, time::Duration};
+use core::{cmp::Reverse, mem, time::Duration};
 
 /// How long an acknowledgement waits for company.
 const ACK_DELAY: Duration = Duration::from_micros(50);
@@ -29,13 +30,13 @@ pub(super) enum Due {
 
 /// Deadlines. Most come in order, because most queue pairs wait for equally long: a queue is enough for those.
 #[derive(Debug, Default)]
-struct Timers {
+pub(super) struct Timers {
     in_order: VecDeque<(Instant, Due)>,
     others: BinaryHeap<Reverse<(Instant, Due)>>,
 }
 
 impl Timers {
-    fn push(&mut self, at: Instant, due: Due) {
+    pub(super) fn push(&mut self, at: Instant, due: Due) {
         if self.in_order.back().is_none_or(|(last, _)| *last <= at) {
             self.in_order.push_back((at, due));
         } else {
@@ -49,7 +50,8 @@ impl Timers {
         first.into_iter().chain(other).min()
     }
 
-    fn pop_due(&mut self, now: Instant) -> Option<Due> {
+    /// The next deadline that has passed.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Due> {
         let next = self.next().filter(|at| *at <= now)?;
         if self.in_order.front().is_some_and(|(at, _)| *at == next) {
             return self.in_order.pop_front().map(|(_, due)| due);
@@ -64,12 +66,12 @@ pub(super) struct Schedule {
     /// By lane; one more than there are, so that every number of four bits has one.
     ready: [VecDeque<Source>; 16],
     /// Lanes with something to send, a bit each.
-    waiting: u16,
+    pub waiting: u16,
     /// Destinations with acknowledgements owed, and since when.
-    owing: VecDeque<(Instant, usize)>,
-    timers: Timers,
+    pub owing: VecDeque<(Instant, usize)>,
+    pub timers: Timers,
     /// Whether the last batch was of data, not of notices or acknowledgements alone.
-    pub(super) data_last: bool,
+    pub data_last: bool,
 }
 
 /// Whether an acknowledgement that is owed since `since` has waited long enough.
@@ -78,20 +80,17 @@ pub(super) fn is_overdue(since: Instant, now: Instant) -> bool {
 }
 
 impl Schedule {
-    /// Whether anybody is ready or owes something.
-    pub(super) fn has_any(&self) -> bool {
-        self.waiting != 0 || !self.owing.is_empty()
-    }
-
     pub(super) fn push(&mut self, lane: u8, source: Source) {
         let lane = lane & 15;
         self.waiting |= 1 << lane;
         self.ready[usize::from(lane)].push_back(source);
     }
 
-    /// Lanes with something to send, a bit each.
-    pub(super) const fn waiting(&self) -> u16 {
-        self.waiting
+    /// Puts a destination among those with something to send in a lane, whose lists for it are `lists`.
+    pub(super) fn push_peer(&mut self, lane: u8, index: usize, lists: &mut Lists) {
+        if !mem::replace(&mut lists.scheduled, true) {
+            self.push(lane, Source::Peer(index));
+        }
     }
 
     /// Whoever is next in a lane.
@@ -105,42 +104,15 @@ impl Schedule {
         source
     }
 
-    /// Acknowledgements are owed to a destination, which is not among those yet.
-    pub(super) fn owe(&mut self, index: usize, since: Instant) {
-        self.owing.push_back((since, index));
-    }
-
-    /// Destinations with acknowledgements owed.
-    pub(super) fn owing(&self) -> impl Iterator<Item = usize> {
-        self.owing.iter().map(|(_, index)| *index)
-    }
-
-    /// Whether any acknowledgement may be owed.
-    pub(super) fn has_owing(&self) -> bool {
-        !self.owing.is_empty()
-    }
-
     /// The next destination with acknowledgements owed: with `all` whichever it is, else one that has waited long enough.
     pub(super) fn pop_owing(&mut self, now: Instant, all: bool) -> Option<usize> {
         let due = self.owing.front().is_some_and(|(since, _)| all || is_overdue(*since, now));
         if due { self.owing.pop_front().map(|(_, index)| index) } else { None }
     }
 
-    pub(super) fn push_timer(&mut self, at: Instant, due: Due) {
-        self.timers.push(at, due);
-    }
-
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Due> {
-        self.timers.pop_due(now)
-    }
-
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let timer = self.timers.next();
         let owed = self.owing.front().map(|(since, _)| *since + ACK_DELAY);
-        match (timer, owed) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        self.timers.next().into_iter().chain(owed).min()
     }
 }
 

@@ -41,8 +41,7 @@ impl Endpoint {
     /// Whether [`Self::poll_transmit`] may have something: without this, it has nothing, whatever the time.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
-        let shared = &self.shared;
-        !shared.notices.is_empty() || shared.schedule.has_any() || shared.reads.turn.is_some()
+        self.owes_any() || self.shared.schedule.waiting != 0 || self.shared.reads.turn.is_some()
     }
 
     /// Whether acknowledgements of several queue pairs are owed, so that more than one would leave if all did now.
@@ -61,7 +60,7 @@ impl Endpoint {
 
     /// Destinations that are owed acknowledgements. What was owed to others in the schedule has left behind data.
     fn peers_owed(&self) -> impl Iterator<Item = &Peer> {
-        let listed = self.shared.schedule.owing().filter_map(|index| self.shared.peers.get(index));
+        let listed = self.shared.schedule.owing.iter().filter_map(|(_, index)| self.shared.peers.get(*index));
         listed.filter(|peer| !peer.owing.is_empty())
     }
 
@@ -131,7 +130,7 @@ impl Endpoint {
 
     /// Whether there may be a notice, or acknowledgements that are owed.
     fn owes_any(&self) -> bool {
-        !self.shared.notices.is_empty() || self.shared.schedule.has_owing()
+        !self.shared.notices.is_empty() || !self.shared.schedule.owing.is_empty()
     }
 
     /// A batch of a notice, or of acknowledgements alone.
@@ -160,7 +159,7 @@ impl Endpoint {
                 && !peer.owing.is_empty()
             {
                 peer.owed = true;
-                self.shared.schedule.owe(index, peer.owed_since);
+                self.shared.schedule.owing.push_back((peer.owed_since, index));
             }
         }
     }
@@ -169,7 +168,7 @@ impl Endpoint {
     fn fill_from_sources(&mut self, call: Call<'_>, batch: &mut Batch<'_>) {
         while batch.is_empty() {
             call_reader(&mut self.qps, &mut self.shared);
-            let waiting = self.shared.schedule.waiting();
+            let waiting = self.shared.schedule.waiting;
             if waiting == 0 {
                 return;
             }

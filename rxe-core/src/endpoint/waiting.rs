@@ -1,10 +1,6 @@
 //! Who waits: queue pairs that were refused room, and how they come to it.
 
-use super::{
-    Endpoint, Shared,
-    schedule::{Due, Source},
-    table::QpTable,
-};
+use super::{Endpoint, Shared, schedule::Due, table::QpTable};
 use crate::{
     num::Qpn,
     qp::{QueuePair, flow::PATIENCE, plan::Wait},
@@ -81,10 +77,8 @@ impl Shared {
 
     /// Puts a destination among those with something to send in a lane.
     pub(super) fn schedule_peer(&mut self, lane: u8, index: usize) {
-        if let Some(peer) = self.peers.get_mut(index)
-            && !core::mem::replace(&mut peer.lane(lane).scheduled, true)
-        {
-            self.schedule.push(lane, Source::Peer(index));
+        if let Some(peer) = self.peers.get_mut(index) {
+            self.schedule.push_peer(lane, index, peer.lane(lane));
         }
     }
 
@@ -92,8 +86,8 @@ impl Shared {
     fn schedule_lines(&mut self, index: usize) {
         let Some(peer) = self.peers.get_mut(index) else { return };
         for (lane, lists) in peer.lanes_mut() {
-            if !lists.line.is_empty() && !core::mem::replace(&mut lists.scheduled, true) {
-                self.schedule.push(lane, Source::Peer(index));
+            if !lists.line.is_empty() {
+                self.schedule.push_peer(lane, index, lists);
             }
         }
     }
@@ -105,7 +99,7 @@ impl Shared {
         {
             let at = peer.window.patient_until();
             peer.timer = Some(at);
-            self.schedule.push_timer(at, Due::Room(index));
+            self.schedule.timers.push(at, Due::Room(index));
         }
     }
 
@@ -114,7 +108,7 @@ impl Shared {
         if !self.watches_readers {
             self.watches_readers = true;
             let at = now.max(self.readers_looked_at + PATIENCE);
-            self.schedule.push_timer(at, Due::Responses);
+            self.schedule.timers.push(at, Due::Responses);
         }
     }
 }
@@ -202,7 +196,7 @@ impl Endpoint {
         shared.settle(None);
         if let Some(next) = next {
             shared.watches_readers = true;
-            shared.schedule.push_timer(next.max(now + PATIENCE), Due::Responses);
+            shared.schedule.timers.push(next.max(now + PATIENCE), Due::Responses);
         }
     }
 }
