@@ -7,6 +7,7 @@ use crate::{
 };
 
 /// What all packets of a batch have in common.
+#[derive(Clone, Copy)]
 pub(super) struct Way {
     pub path: Path,
     /// Packets at most.
@@ -15,11 +16,11 @@ pub(super) struct Way {
 }
 
 /// A batch under construction in the caller's arena.
+#[derive(Default)]
 pub(super) struct Batch<'a> {
     arena: &'a mut [u8],
-    head: Option<(Path, Sealer)>,
-    ident: Ident,
-    max_segments: usize,
+    /// Set by the first packet.
+    head: Option<(Way, Sealer)>,
     len: usize,
     segment: usize,
     count: usize,
@@ -27,17 +28,10 @@ pub(super) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    pub(super) fn new(arena: &'a mut [u8]) -> Self {
-        Self {
-            arena,
-            head: None,
-            ident: Ident::Zero,
-            max_segments: 0,
-            len: 0,
-            segment: 0,
-            count: 0,
-            closed: false,
-        }
+    /// An empty one of at most `most` bytes.
+    pub(super) fn new(arena: &'a mut [u8], most: usize) -> Self {
+        let room = arena.len().min(most);
+        Self { arena: &mut arena[..room], ..Self::default() }
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -59,9 +53,9 @@ impl<'a> Batch<'a> {
             None => len <= self.arena.len(),
             Some((head, _)) => {
                 !self.closed
-                    && head == path
+                    && head.path == *path
                     && len <= self.segment
-                    && self.count < self.max_segments
+                    && self.count < head.max_segments
                     && self.len + len <= self.arena.len()
             }
         }
@@ -70,7 +64,10 @@ impl<'a> Batch<'a> {
     /// Where a packet of `len` bytes would stand. A first one may be followed by others up to `max_segments`.
     pub(super) const fn spot(&self, len: usize, max_segments: usize) -> Spot {
         let begins = self.is_empty();
-        let most = if begins { max_segments } else { self.max_segments };
+        let most = match &self.head {
+            Some((head, _)) => head.max_segments,
+            None => max_segments,
+        };
         let shorter = !begins && len < self.segment;
         let ends = shorter || self.count + 1 >= most || self.len + 2 * len > self.arena.len();
         Spot { begins, ends, in_turn: false, spent: 0, waiting: 0, awaited: false }
@@ -83,13 +80,10 @@ impl<'a> Batch<'a> {
 
     /// Seals the packet that was written into the slot of `len` bytes and adds it. `flush`: the form of a FLUSH's ICRC.
     pub(super) fn push(&mut self, way: &Way, len: usize, flush: FlushIcrc) {
-        if self.head.is_none() {
-            self.head = Some((way.path, Sealer::new(&way.path.route(), way.ident)));
+        let (_, sealer) = self.head.get_or_insert_with(|| {
             self.segment = len;
-            self.max_segments = way.max_segments;
-            self.ident = way.ident;
-        }
-        let Some((_, sealer)) = &self.head else { return };
+            (*way, Sealer::new(&way.path.route(), way.ident))
+        });
         sealer.seal(self.count, &mut self.arena[self.len..self.len + len], flush);
         self.len += len;
         self.count += 1;
@@ -98,7 +92,7 @@ impl<'a> Batch<'a> {
 
     /// The finished batch, unless it is empty.
     pub(super) fn finish(self) -> Option<Transmit> {
-        let (path, _) = self.head?;
+        let (Way { path, ident, .. }, _) = self.head?;
         Some(Transmit {
             src: path.src,
             dst: path.dst,
@@ -108,7 +102,7 @@ impl<'a> Batch<'a> {
             hop_limit: path.hop_limit,
             encapsulation: path.encapsulation,
             lane: path.lane,
-            ident: self.ident,
+            ident,
             len: self.len,
             segment: self.segment,
             count: self.count,

@@ -85,8 +85,7 @@ impl Endpoint {
         if !self.may_transmit() {
             return None;
         }
-        let room = arena.len().min(self.shared.config.max_batch);
-        let mut batch = Batch::new(&mut arena[..room]);
+        let mut batch = Batch::new(arena, self.shared.config.max_batch);
         let call = Call { now, memory };
         // Notices, and acknowledgements that have waited long enough, alternate with data: neither waits for all of the other.
         if core::mem::take(&mut self.shared.schedule.data_last) && self.owes_any() {
@@ -100,7 +99,7 @@ impl Endpoint {
                 self.fill_from_owed(call, acks, &mut batch);
             }
         }
-        if batch.is_empty() { None } else { self.counted(batch) }
+        self.counted(batch)
     }
 
     /// Fills `arena` with one packet that a queue pair owes its peer, or with a notice if there is one: for links that send
@@ -112,10 +111,10 @@ impl Endpoint {
         memory: &dyn Memory,
         arena: &mut [u8],
     ) -> Option<Transmit> {
-        let room = arena.len().min(self.shared.config.max_batch);
-        let mut batch = Batch::new(&mut arena[..room]);
+        let mut batch = Batch::new(arena, self.shared.config.max_batch);
+        let call = Call { now, memory };
         if !self.shared.notices.is_empty() {
-            self.fill_from_owed(Call { now, memory }, Acks::Wait, &mut batch);
+            self.fill_from_owed(call, Acks::Wait, &mut batch);
             return self.counted(batch);
         }
         let qp = self.qps.get_mut(qpn)?;
@@ -124,8 +123,8 @@ impl Endpoint {
             return None;
         }
         let way = Way { max_segments: 1, ..self.shared.way(path) };
-        self.shared.carry_out(Call { now, memory }, qp, &plan, (&way, List::Answers, 0), &mut batch);
-        if batch.is_empty() { None } else { self.counted(batch) }
+        self.shared.carry_out(call, qp, &plan, (&way, List::Answers, 0), &mut batch);
+        self.counted(batch)
     }
 
     /// Whether there may be a notice, or acknowledgements that are owed.
@@ -192,7 +191,8 @@ impl Endpoint {
         }
     }
 
-    // Else the batch would be copied to get there.
+    /// The finished batch, counted; `None` if it is empty.
+    // Inlined because the batch would be copied to get here otherwise.
     #[inline(always)]
     fn counted(&mut self, batch: Batch<'_>) -> Option<Transmit> {
         let transmit = batch.finish()?;
