@@ -17,6 +17,12 @@ macro_rules! counters {
             pub const fn plus(self, other: Self) -> Self {
                 Self { $($field: self.$field.wrapping_add(other.$field)),* }
             }
+
+            /// What was counted after `earlier`.
+            #[must_use]
+            pub const fn since(self, earlier: Self) -> Self {
+                Self { $($field: self.$field.wrapping_sub(earlier.$field)),* }
+            }
         }
     };
 }

@@ -101,7 +101,7 @@ pub(super) struct LaneCounters {
     lanes: [LaneStats; LANES],
     /// The lane that packets are in now.
     current: u8,
-    /// The endpoint's counters when it became that.
+    /// The endpoint's counters when packets began to be in that lane.
     since: LaneStats,
 }
 
@@ -116,27 +116,15 @@ impl LaneCounters {
 
     #[cold]
     fn change(&mut self, lane: u8, counted: &PortStats) {
-        let fresh = self.fresh(counted);
+        let now = of_lanes(counted);
         let sum = &mut self.lanes[usize::from(self.current).min(LANES - 1)];
-        *sum = sum.plus(fresh);
-        (self.current, self.since) = (lane, of_lanes(counted));
-    }
-
-    /// What the endpoint has counted since the last change.
-    const fn fresh(&self, counted: &PortStats) -> LaneStats {
-        let (then, now) = (&self.since, of_lanes(counted));
-        LaneStats {
-            packets_sent: now.packets_sent.wrapping_sub(then.packets_sent),
-            batches_sent: now.batches_sent.wrapping_sub(then.batches_sent),
-            bytes_sent: now.bytes_sent.wrapping_sub(then.bytes_sent),
-            packets_received: now.packets_received.wrapping_sub(then.packets_received),
-            bytes_received: now.bytes_received.wrapping_sub(then.bytes_received),
-        }
+        *sum = sum.plus(now.since(self.since));
+        (self.current, self.since) = (lane, now);
     }
 
     /// Lanes that have counted anything, up to date with what the endpoint has counted.
     pub(super) fn each(&self, counted: &PortStats) -> impl Iterator<Item = (u8, LaneStats)> {
-        let (fresh, current) = (self.fresh(counted), self.current);
+        let (fresh, current) = (of_lanes(counted).since(self.since), self.current);
         let up_to_date = move |(lane, stats): (u8, LaneStats)| {
             (lane, if lane == current { stats.plus(fresh) } else { stats })
         };

@@ -7,10 +7,10 @@ use alloc::{vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
 
 /// Addresses that are told apart; the rest count as being on none. A loopback interface has millions.
-const MOST: usize = 64;
+pub(super) const MOST: usize = 64;
 /// Of these, those that packets have only come to: on a link that shows whole frames anybody can make up such an address, and must
 /// not take the places of those that packets leave from.
-const MOST_HEARD: usize = MOST / 2;
+pub(super) const MOST_HEARD: usize = MOST / 2;
 /// What is on no address.
 pub(super) const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
@@ -21,7 +21,7 @@ pub(super) struct Places {
     /// The address that packets are on now, and where it stands in the list.
     address: IpAddr,
     current: usize,
-    /// The endpoint's counters when it became that.
+    /// The endpoint's counters when packets began to be on that address.
     since: PlaceStats,
 }
 
@@ -33,19 +33,13 @@ impl Default for Places {
 }
 
 impl Places {
-    /// What is counted from now on leaves from this address, which is ours; `counted` is what the endpoint has counted so far.
+    /// What is counted from now on is on this address; `counted` is what the endpoint has counted so far. An address that
+    /// is not in the list yet gets a place in it if the list is shorter than `most`: [`MOST`] for an address that packets
+    /// leave from, [`MOST_HEARD`] for one that they come to, which need not be ours.
     #[inline]
-    pub(super) fn leave(&mut self, address: IpAddr, counted: &PortStats) {
+    pub(super) fn enter(&mut self, address: IpAddr, most: usize, counted: &PortStats) {
         if self.address != address {
-            self.change(address, MOST, counted);
-        }
-    }
-
-    /// What is counted from now on has come to this address, which need not be ours.
-    #[inline]
-    pub(super) fn arrive(&mut self, address: IpAddr, counted: &PortStats) {
-        if self.address != address {
-            self.change(address, MOST_HEARD, counted);
+            self.change(address, most, counted);
         }
     }
 
@@ -53,7 +47,7 @@ impl Places {
     fn change(&mut self, address: IpAddr, most: usize, counted: &PortStats) {
         let now = of_places(counted);
         let sum = &mut self.list[self.current].1;
-        *sum = sum.plus(since(&self.since, &now));
+        *sum = sum.plus(now.since(self.since));
         (self.since, self.current) = (now, self.find(address, most));
         self.address = self.list[self.current].0;
     }
@@ -80,7 +74,7 @@ impl Places {
 
     /// All of them, up to date with what the endpoint has counted.
     pub(super) fn each(&self, counted: &PortStats) -> impl Iterator<Item = (IpAddr, PlaceStats, QpStats)> {
-        let fresh = since(&self.since, &of_places(counted));
+        let fresh = of_places(counted).since(self.since);
         let current = self.current;
         self.list.iter().enumerate().map(move |(index, (address, stats, qps))| {
             (*address, if index == current { stats.plus(fresh) } else { *stats }, *qps)
@@ -98,15 +92,6 @@ const fn of_places(stats: &PortStats) -> PlaceStats {
     }
 }
 
-const fn since(then: &PlaceStats, now: &PlaceStats) -> PlaceStats {
-    PlaceStats {
-        packets_sent: now.packets_sent.wrapping_sub(then.packets_sent),
-        bytes_sent: now.bytes_sent.wrapping_sub(then.bytes_sent),
-        packets_received: now.packets_received.wrapping_sub(then.packets_received),
-        bytes_received: now.bytes_received.wrapping_sub(then.bytes_received),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,9 +104,9 @@ mod tests {
     fn each_address_has_its_own_and_a_flood_of_them_ends() {
         let (mut places, mut stats) = (Places::default(), PortStats::default());
         for n in 0..1000 {
-            places.leave(address(n), &stats);
+            places.enter(address(n), MOST, &stats);
             stats.packets_sent += 1;
-            places.arrive(address(0), &stats);
+            places.enter(address(0), MOST_HEARD, &stats);
             stats.packets_received += 2;
         }
         places.retire(address(0), QpStats { timeouts: 3, ..QpStats::default() });
@@ -142,15 +127,15 @@ mod tests {
     fn strangers_leave_places_for_our_own_addresses() {
         let (mut places, mut stats) = (Places::default(), PortStats::default());
         for n in 0..1000 {
-            places.arrive(address(n), &stats);
+            places.enter(address(n), MOST_HEARD, &stats);
             stats.packets_received += 1;
         }
         // To an address of ours that had no place yet, and from it.
-        places.arrive(address(5000), &stats);
+        places.enter(address(5000), MOST_HEARD, &stats);
         stats.packets_received += 1;
-        places.leave(address(5000), &stats);
+        places.enter(address(5000), MOST, &stats);
         stats.packets_sent += 1;
-        places.arrive(address(5000), &stats);
+        places.enter(address(5000), MOST_HEARD, &stats);
         stats.packets_received += 1;
         let list: Vec<_> = places.each(&stats).collect();
         assert_eq!(list.len(), MOST_HEARD + 1);

@@ -1,6 +1,6 @@
 //! From a run of datagrams to queue pairs: decode, find, judge, hand over. Every drop is counted by its reason.
 
-use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray, ahead::AHEAD};
+use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray, ahead::AHEAD, places};
 use crate::{
     memory::Memory,
     num::Qpn,
@@ -57,7 +57,7 @@ impl Endpoint {
         let route = meta.route();
         let mut origin = Origin { meta, seen: meta.seen, route, crc: RouteCrc::new(&route) };
         self.shared.stats.runs_received += 1;
-        self.shared.places.arrive(meta.dst, &self.shared.stats);
+        self.shared.places.enter(meta.dst, places::MOST_HEARD, &self.shared.stats);
         self.shared.lane_stats.enter(self.shared.lanes.of_class(meta.tos), &self.shared.stats);
         if run.bytes.is_empty() {
             self.shared.stats.packets_received += 1;

@@ -4,6 +4,7 @@ use super::{
     Acks, Endpoint, EndpointConfig, Notice, Shared, Transmit,
     batch::{Batch, Way},
     peer::{List, Peer},
+    places,
     schedule::{Source, is_overdue},
     waiting::call_reader,
 };
@@ -196,7 +197,7 @@ impl Endpoint {
     #[inline(always)]
     fn counted(&mut self, batch: Batch<'_>) -> Option<Transmit> {
         let transmit = batch.finish()?;
-        self.shared.places.leave(transmit.src, &self.shared.stats);
+        self.shared.places.enter(transmit.src, places::MOST, &self.shared.stats);
         self.shared.lane_stats.enter(transmit.lane, &self.shared.stats);
         let stats = &mut self.shared.stats;
         stats.batches_sent += 1;
