@@ -16,18 +16,16 @@ impl Shared {
         self.pkeys.get(usize::from(table)).or_else(|| self.pkeys.first()).map_or(&[], Vec::as_slice)
     }
 
-    /// Where a queue pair's key stands in its table now: at its place, as a member of the same kind, or of the other one.
+    /// Where the table has a queue pair's partition now: at the same index, else with the same membership, else with the
+    /// other one. If it is not there, queue pair 1 takes the first key of the table.
     fn find_pkey(&self, qp: &QueuePair) -> Option<(u16, Pkey)> {
         let (own, at) = (qp.common.pkey, qp.common.attrs.pkey_index);
-        let table = self.pkey_table(qp.common.pkey_table);
-        let stays = table.get(usize::from(at)).filter(|key| **key == own).map(|key| (at, *key));
-        let place = |is: &dyn Fn(&Pkey) -> bool| {
-            let index = table.iter().position(is)?;
-            Some((u16::try_from(index).ok()?, table[index]))
-        };
-        stays
-            .or_else(|| place(&|key| *key == own))
-            .or_else(|| place(&|key| key.partition() == own.partition()))
+        let mut keys = (0..=u16::MAX).zip(self.pkey_table(qp.common.pkey_table).iter().copied());
+        keys.clone()
+            .find(|found| *found == (at, own))
+            .or_else(|| keys.clone().find(|(_, key)| *key == own))
+            .or_else(|| keys.clone().find(|(_, key)| key.partition() == own.partition()))
+            .or_else(|| keys.next().filter(|_| qp.common.config.qp_type == QpType::Gsi))
     }
 }
 
@@ -61,9 +59,7 @@ impl Endpoint {
             if qp.common.state() == QpState::Reset {
                 continue;
             }
-            let first = || shared.pkey_table(qp.common.pkey_table).first().map(|key| (0, *key));
-            let gsi = qp.common.config.qp_type == QpType::Gsi;
-            match shared.find_pkey(qp).or_else(|| if gsi { first() } else { None }) {
+            match shared.find_pkey(qp) {
                 Some(found) => (qp.common.attrs.pkey_index, qp.common.pkey) = found,
                 None if qp.common.state() == QpState::Error => {}
                 None => {

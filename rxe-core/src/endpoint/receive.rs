@@ -117,15 +117,7 @@ impl Endpoint {
             shared.on_congestion(now, qp, origin.meta);
             return;
         }
-        let arrival = origin.arrival(&NO_GRH);
-        if qp.admits(&packet, &arrival) {
-            shared.deliver(now, origin, qp, &packet, bytes.len(), memory);
-            if origin.marked() && packet.info.class != Class::Acknowledge {
-                shared.notify_of_congestion(now, qp);
-            }
-        } else {
-            shared.stats.dropped_by_qp += 1;
-        }
+        shared.deliver(now, origin, qp, &packet, bytes.len(), memory);
     }
 
     fn handle_multicast(
@@ -145,16 +137,10 @@ impl Endpoint {
         if !shared.is_whole(now, origin, bytes) {
             return;
         }
-        let arrival = origin.arrival(&NO_GRH);
         for at in 0..members {
-            let member = shared.groups.get(&origin.meta.dst).and_then(|list| list.get(at)).copied();
-            let Some(qpn) = member else { continue };
-            if let Some(qp) = self.qps.get_mut(qpn)
-                && qp.admits(packet, &arrival)
-            {
+            let list = shared.groups.get(&origin.meta.dst);
+            if let Some(qp) = list.and_then(|list| self.qps.get_mut(*list.get(at)?)) {
                 shared.deliver(now, origin, qp, packet, bytes.len(), memory);
-            } else {
-                shared.stats.dropped_by_qp += 1;
             }
         }
     }
@@ -182,6 +168,7 @@ impl Shared {
         verdict.is_whole()
     }
 
+    /// Hands a whole packet of `len` bytes (BTH to ICRC) to a queue pair, if the queue pair admits it.
     fn deliver(
         &mut self,
         now: Instant,
@@ -191,6 +178,10 @@ impl Shared {
         len: usize,
         memory: &dyn Memory,
     ) {
+        if !qp.admits(packet, &origin.arrival(&NO_GRH)) {
+            self.stats.dropped_by_qp += 1;
+            return;
+        }
         let grh = if qp.path.is_some() {
             NO_GRH
         } else {
@@ -215,6 +206,9 @@ impl Shared {
             self.settle(qp.peer);
         }
         self.watch(qp);
+        if origin.marked() && packet.info.class != Class::Acknowledge {
+            self.notify_of_congestion(now, qp);
+        }
     }
 
     /// Tells a connected peer that its packets arrive marked (RoCEv2 annex A17.9.3).
