@@ -5,11 +5,10 @@
 //! 1 + x^145 + x^183 + x^211 + x^300, so a word of the message may be struck out and added to four places further on, by
 //! shifts (the "Chorba" algorithm, arXiv 2412.16398). The last words are left to tables, eight bytes at a time.
 
+use super::gf::times_x;
 use core::sync::atomic::{AtomicBool, Ordering};
 use crc32fast::Hasher;
 
-/// The polynomial, its highest power in the lowest bit (IEEE 802.3, 3.2.9).
-const POLYNOMIAL: u32 = 0xedb8_8320;
 /// Bytes of a word.
 const WORD: usize = 8;
 /// How many words further on one word is added to the last time.
@@ -125,17 +124,13 @@ const fn tables() -> [[u32; 256]; WORD] {
     let mut i = 0;
     while i < WORD * 256 {
         let (table, byte) = (i / 256, i % 256);
-        tables[table][byte] = if table == 0 {
-            let (mut register, mut bits) = (byte as u32, 8);
-            while bits > 0 {
-                register = register >> 1 ^ POLYNOMIAL & (register & 1).wrapping_neg();
-                bits -= 1;
-            }
-            register
-        } else {
-            let before = tables[table - 1][byte];
-            before >> 8 ^ tables[0][before as u8 as usize]
-        };
+        let mut register = if table == 0 { byte as u32 } else { tables[table - 1][byte] };
+        let mut bits = 0;
+        while bits < 8 {
+            register = times_x(register);
+            bits += 1;
+        }
+        tables[table][byte] = register;
         i += 1;
     }
     tables

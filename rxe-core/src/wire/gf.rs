@@ -3,13 +3,13 @@
 //! A CRC is linear: if two messages of equal length differ in a few bytes only, their CRCs differ by those bytes times a
 //! power of x that depends on how many bytes follow. Dividing by that power gives the difference back.
 
-/// The CRC-32 polynomial in this bit order (x^32 left out).
+/// The CRC-32 polynomial in this bit order, x^32 left out (IEEE 802.3, 3.2.9).
 const POLY: u32 = 0xedb8_8320;
 /// The polynomial 1.
 const ONE: u32 = 1 << 31;
 
 /// `v` times x.
-const fn times_x(v: u32) -> u32 {
+pub(super) const fn times_x(v: u32) -> u32 {
     v >> 1 ^ POLY & (v & 1).wrapping_neg()
 }
 

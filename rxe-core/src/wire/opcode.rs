@@ -116,14 +116,12 @@ impl Extensions {
     /// Bytes that these headers take together.
     #[must_use]
     pub const fn wire_len(self) -> usize {
-        const SIZES: [(u16, usize); 9] =
-            [(1, 8), (2, 4), (4, 4), (8, 16), (16, 28), (32, 4), (64, 8), (128, 4), (256, 4)];
+        // In the order of the bits.
+        const SIZES: [usize; 9] = [8, 4, 4, 16, 28, 4, 8, 4, 4];
         let mut total = 0;
         let mut i = 0;
         while i < SIZES.len() {
-            if self.bits() & SIZES[i].0 != 0 {
-                total += SIZES[i].1;
-            }
+            total += SIZES[i] * (self.bits() >> i & 1) as usize;
             i += 1;
         }
         total
@@ -151,10 +149,7 @@ impl OpcodeInfo {
     /// Whether the packet travels from requester to responder.
     #[must_use]
     pub const fn is_request(&self) -> bool {
-        !matches!(
-            self.class,
-            Class::ReadResponse | Class::Acknowledge | Class::AtomicAcknowledge | Class::Congestion
-        )
+        is_request(self.class)
     }
 
     /// Whether the packet carries immediate data.
@@ -186,7 +181,7 @@ const fn row(
 ) -> Option<OpcodeInfo> {
     let base = match service {
         Service::Ud => extensions.union(Extensions::DETH),
-        Service::Xrc if is_request_class(class) => extensions.union(Extensions::XRCETH),
+        Service::Xrc if is_request(class) => extensions.union(Extensions::XRCETH),
         _ => extensions,
     };
     let payload = matches!(
@@ -203,7 +198,7 @@ const fn row(
     })
 }
 
-const fn is_request_class(class: Class) -> bool {
+const fn is_request(class: Class) -> bool {
     !matches!(class, Class::ReadResponse | Class::Acknowledge | Class::AtomicAcknowledge | Class::Congestion)
 }
 

@@ -49,23 +49,9 @@ impl<'a> Packet<'a> {
     /// # Errors
     /// [`DecodeError`] says what is wrong; nothing panics whatever the bytes are.
     pub fn decode(datagram: &'a [u8]) -> Result<Self, DecodeError> {
-        let head = datagram.first_chunk::<BTH_LEN>().ok_or(DecodeError::Short)?;
-        if datagram.len() < BTH_LEN + ICRC_LEN {
-            return Err(DecodeError::Short);
-        }
-        let bth = Bth::parse(head);
-        let info = bth.opcode.info().ok_or(DecodeError::Opcode(bth.opcode))?;
-        if bth.version != 0 {
-            return Err(DecodeError::Version(bth.version));
-        }
-        let end = datagram.len() - ICRC_LEN;
-        let Some(end) = end.checked_sub(bth.pad as usize).filter(|&end| end >= info.header_len) else {
-            return Err(DecodeError::Headers);
-        };
+        let head = datagram.first_chunk().ok_or(DecodeError::Short)?;
+        let (bth, info, end) = Head::parse(head, datagram.len())?;
         let payload = &datagram[info.header_len..end];
-        if !info.payload && !payload.is_empty() {
-            return Err(DecodeError::Payload(payload.len()));
-        }
         Ok(Self { bth, info, ext: Ext::parse(info.extensions, &datagram[BTH_LEN..]), payload })
     }
 }
@@ -100,6 +86,24 @@ pub struct Head {
 }
 
 impl Head {
+    /// Reads the BTH of a datagram that has `len` bytes, and gives the row of its opcode and where its payload ends.
+    #[inline]
+    fn parse(head: &[u8; BTH_LEN], len: usize) -> Result<(Bth, &'static OpcodeInfo, usize), DecodeError> {
+        let end = len.checked_sub(ICRC_LEN).filter(|&end| end >= BTH_LEN).ok_or(DecodeError::Short)?;
+        let bth = Bth::parse(head);
+        let info = bth.opcode.info().ok_or(DecodeError::Opcode(bth.opcode))?;
+        if bth.version != 0 {
+            return Err(DecodeError::Version(bth.version));
+        }
+        let Some(end) = end.checked_sub(bth.pad as usize).filter(|&end| end >= info.header_len) else {
+            return Err(DecodeError::Headers);
+        };
+        if !info.payload && end > info.header_len {
+            return Err(DecodeError::Payload(end - info.header_len));
+        }
+        Ok((bth, info, end))
+    }
+
     /// Decodes the headers at the front of a UDP payload that has `len` bytes on the wire, judged as [`Packet::decode`]
     /// judges a whole one.
     ///
@@ -109,20 +113,10 @@ impl Head {
         if len < BTH_LEN + ICRC_LEN {
             return Err(DecodeError::Short.into());
         }
-        let have = front.len();
-        let head = front.first_chunk::<BTH_LEN>().ok_or(HeadError::Cut { have, need: BTH_LEN })?;
-        let bth = Bth::parse(head);
-        let info = bth.opcode.info().ok_or(DecodeError::Opcode(bth.opcode))?;
-        if bth.version != 0 {
-            return Err(DecodeError::Version(bth.version).into());
-        }
-        let need = info.header_len;
-        let payload_len =
-            (len - ICRC_LEN).checked_sub(bth.pad as usize + need).ok_or(DecodeError::Headers)?;
-        if !info.payload && payload_len > 0 {
-            return Err(DecodeError::Payload(payload_len).into());
-        }
-        let extensions = front.get(BTH_LEN..need).ok_or(HeadError::Cut { have, need })?;
+        let cut = |need| HeadError::Cut { have: front.len(), need };
+        let (bth, info, end) = Self::parse(front.first_chunk().ok_or_else(|| cut(BTH_LEN))?, len)?;
+        let extensions = front.get(BTH_LEN..info.header_len).ok_or_else(|| cut(info.header_len))?;
+        let payload_len = end - info.header_len;
         Ok(Self { bth, info, ext: Ext::parse(info.extensions, extensions), payload_len })
     }
 }
