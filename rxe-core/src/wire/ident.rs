@@ -18,9 +18,9 @@ use super::{
     encap::HeaderSeen,
     gf,
     icrc::{DONT_FRAGMENT, IPV4_LEN, Route, RouteCrc, UDP_LEN, rxe_flush},
-    opcode::{BTH_LEN, Opcode},
+    opcode::BTH_LEN,
     packet::ICRC_LEN,
-    seal::FlushIcrc,
+    seal::{FlushIcrc, is_flush},
 };
 use crate::time::Instant;
 use core::time::Duration;
@@ -155,27 +155,23 @@ impl IdentTracker {
         }
         // Behind ID and flags lie the rest of the IP header, the UDP header and the packet.
         let behind = IPV4_LEN - 8 + UDP_LEN + body.len();
-        let found = gf::difference(computed ^ received, behind);
+        let standard = gf::difference(computed ^ received, behind);
+        let (form, found) = if is_flush(body) && !matches!(standard, Some([_, _, 0, 0])) {
+            let diff = rxe_flush(computed, body) ^ received;
+            (FlushIcrc::Rxe, gf::difference(diff, behind + body.len()))
+        } else {
+            (FlushIcrc::Standard, standard)
+        };
         if let Some([high, low, 0, 0]) = found {
             let verdict = self.admit(now, expected, expected ^ u16::from_be_bytes([high, low]));
             if is_flush(body) && verdict.is_whole() {
-                self.flush = Some(FlushIcrc::Standard);
+                self.flush = Some(form);
             }
             return verdict;
         }
-        if is_flush(body) {
-            let diff = rxe_flush(computed, body) ^ received;
-            if let Some([high, low, 0, 0]) = gf::difference(diff, behind + body.len()) {
-                let verdict = self.admit(now, expected, expected ^ u16::from_be_bytes([high, low]));
-                if verdict.is_whole() {
-                    self.flush = Some(FlushIcrc::Rxe);
-                }
-                return verdict;
-            }
-        }
         self.strays = 0;
         self.corrupt = Some(now);
-        match found {
+        match standard {
             Some([_, _, flags, 0]) if u16::from(flags) << 8 == DONT_FRAGMENT => Verdict::Fragmentable,
             _ => Verdict::Corrupt,
         }
@@ -218,8 +214,4 @@ impl IdentTracker {
         self.strays = 0;
         verdict
     }
-}
-
-fn is_flush(body: &[u8]) -> bool {
-    body[0] == Opcode::RC_FLUSH.0
 }

@@ -51,8 +51,11 @@ impl Sealer {
             return;
         }
         self.crc.seal(self.ident.of(index), packet);
-        if flush == FlushIcrc::Rxe && is_flush(packet) {
-            make_rxe_form(packet);
+        if flush == FlushIcrc::Rxe
+            && is_flush(packet)
+            && let Some((body, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>()
+        {
+            *icrc = rxe_flush(u32::from_le_bytes(*icrc), body).to_le_bytes();
         }
     }
 
@@ -64,15 +67,9 @@ impl Sealer {
     }
 }
 
-fn is_flush(packet: &[u8]) -> bool {
+/// Whether a packet (from the BTH on) is a FLUSH.
+pub(super) fn is_flush(packet: &[u8]) -> bool {
     packet.first() == Some(&Opcode::RC_FLUSH.0)
-}
-
-/// Turns the specification's ICRC of a FLUSH into kernel rxe's.
-fn make_rxe_form(packet: &mut [u8]) {
-    if let Some((body, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
-        *icrc = rxe_flush(u32::from_le_bytes(*icrc), body).to_le_bytes();
-    }
 }
 
 #[cfg(test)]
