@@ -184,10 +184,8 @@ impl Endpoint {
 
     /// Number, service, state and counters of every queue pair.
     pub fn queue_pairs(&self) -> impl Iterator<Item = (Qpn, QpType, QpState, QpStats)> {
-        let about = |qp: &QueuePair| {
-            (qp.common.qpn, qp.common.config.qp_type, qp.common.attrs.state, qp.common.stats)
-        };
-        self.qps.iter().map(about)
+        let all = self.qps.iter().map(|qp| &qp.common);
+        all.map(|qp| (qp.qpn, qp.config.qp_type, qp.attrs.state, qp.stats))
     }
 
     /// From now on batches to `dst` by `ifindex` hold at most `max_segments` packets with IDs as `ident` says: the link
@@ -203,8 +201,7 @@ impl Endpoint {
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQueue)?;
         let port_mtu = self.shared.config.port_mtu;
-        let mut ctx = self.shared.lend(qp.peer, now, &NoMemory);
-        qp.post_send(&mut ctx, wr, port_mtu)?;
+        qp.post_send(&mut self.shared.lend(qp.peer, now, &NoMemory), wr, port_mtu)?;
         self.shared.make_ready(qp);
         Ok(())
     }
@@ -221,8 +218,7 @@ impl Endpoint {
     ) -> Result<(), (usize, PostError)> {
         let qp = self.qps.get_mut(qpn).ok_or((0, PostError::NoSuchQueue))?;
         let port_mtu = self.shared.config.port_mtu;
-        let mut ctx = self.shared.lend(qp.peer, now, &NoMemory);
-        qp.post_send_all(&mut ctx, list, port_mtu)?;
+        qp.post_send_all(&mut self.shared.lend(qp.peer, now, &NoMemory), list, port_mtu)?;
         self.shared.make_ready(qp);
         Ok(())
     }
@@ -249,8 +245,7 @@ impl Endpoint {
     /// [`PostError`]; nothing was queued.
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQueue)?;
-        let mut ctx = self.shared.lend(qp.peer, Instant::ZERO, &NoMemory);
-        qp.post_recv(&mut ctx, wr)
+        qp.post_recv(&mut self.shared.lend(qp.peer, Instant::ZERO, &NoMemory), wr)
     }
 
     /// Queues a receive request of a shared receive queue (ibv_post_srq_recv).
@@ -307,30 +302,25 @@ impl Endpoint {
         self.shared.watch(qp);
     }
 
-    /// Whether all that is shared adds up: what is held of each pot is what is missing there, and who waits is in one line.
+    /// Checks that all that is shared adds up: what queue pairs hold of a window or of the [`ReadBudget`] is what is missing
+    /// there, and a queue pair that waits is in one line.
     ///
     /// # Panics
     /// If something does not.
     #[cfg(any(test, feature = "testing"))]
     pub fn check_admission(&self) {
+        use crate::qp::{flow::Line, plan::Wait};
         self.shared.reads.check(self.qps.iter().map(QueuePair::responses).sum());
         for (index, peer) in &self.shared.peers {
             let mut nothing = true;
             for qp in self.qps.iter().filter(|qp| qp.peer == Some(index)) {
                 qp.holding.check(&peer.window, qp.responses());
                 nothing &= qp.holding.is_empty();
-                let places =
-                    |line: &crate::qp::flow::Line| line.iter().filter(|qpn| *qpn == qp.common.qpn).count();
-                let in_lanes: usize = peer.lines().map(places).sum();
+                let places = |line: &Line| line.iter().filter(|qpn| *qpn == qp.common.qpn).count();
+                let in_lanes = peer.lanes().map(|(_, lists)| places(&lists.line)).sum();
                 let turn = usize::from(self.shared.reads.turn == Some(qp.common.qpn) && qp.waits.is_some());
-                let found = (in_lanes, places(&self.shared.reads.line) + turn);
-                let room = usize::from(qp.waits == Some(crate::qp::plan::Wait::Room));
-                assert_eq!(
-                    found,
-                    (room, usize::from(qp.waits == Some(crate::qp::plan::Wait::Responses))),
-                    "{:?}",
-                    qp.waits
-                );
+                let wanted = [Wait::Room, Wait::Responses].map(|wait| usize::from(qp.waits == Some(wait)));
+                assert_eq!([in_lanes, places(&self.shared.reads.line) + turn], wanted, "{:?}", qp.waits);
             }
             peer.window.check(nothing);
         }

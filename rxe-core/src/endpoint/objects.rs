@@ -53,8 +53,7 @@ impl Endpoint {
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ObjectError> {
         let mut qp = self.qps.remove(qpn).ok_or(ObjectError::NoSuchObject)?;
         self.shared.places.retire(place_of(&qp), qp.common.stats);
-        let peer = qp.peer;
-        let mut ctx = self.shared.lend(peer, Instant::ZERO, &NoMemory);
+        let mut ctx = self.shared.lend(qp.peer, Instant::ZERO, &NoMemory);
         qp.silence(&mut ctx);
         let plan = qp.plan_answer();
         let mut packet = [0; ACK_LEN];
@@ -65,10 +64,10 @@ impl Endpoint {
             self.shared.notices.push_back(Notice::new(path, &packet));
         }
         self.shared.leave_peer(&mut qp);
-        for members in self.shared.groups.values_mut() {
+        self.shared.groups.retain(|_, members| {
             members.retain(|member| *member != qpn);
-        }
-        self.shared.groups.retain(|_, members| !members.is_empty());
+            !members.is_empty()
+        });
         Ok(())
     }
 
@@ -273,10 +272,8 @@ impl Endpoint {
     /// # Errors
     /// [`ObjectError::NoSuchObject`] for a queue pair that does not exist or is not a datagram one.
     pub fn attach_multicast(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ObjectError> {
-        let qp = self.qps.get(qpn).ok_or(ObjectError::NoSuchObject)?;
-        if qp.common.config.qp_type != QpType::Ud {
-            return Err(ObjectError::NoSuchObject);
-        }
+        let qp = self.qps.get(qpn).filter(|qp| qp.common.config.qp_type == QpType::Ud);
+        qp.ok_or(ObjectError::NoSuchObject)?;
         let members = self.shared.groups.entry(group).or_default();
         if !members.contains(&qpn) {
             members.push(qpn);

@@ -49,16 +49,6 @@ impl Lists {
         self.batches = if self.batches == 2 { 0 } else { self.batches + 1 };
         List::ORDERS[self.batches]
     }
-
-    /// Whether nobody is in a list.
-    #[inline]
-    pub(super) fn is_empty(&self, list: List) -> bool {
-        match list {
-            List::Answers => self.answering.is_empty(),
-            List::Ready => self.ready.is_empty(),
-            List::Line => self.line.is_empty(),
-        }
-    }
 }
 
 /// One destination socket: an address and a slot.
@@ -110,25 +100,13 @@ impl Peer {
     }
 
     /// The lists of all lanes.
-    fn lanes(&self) -> impl Iterator<Item = (u8, &Lists)> {
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (u8, &Lists)> {
         (0..).zip(iter::once(&self.first).chain(&self.more))
     }
 
     /// The same, to be changed.
     pub(super) fn lanes_mut(&mut self) -> impl Iterator<Item = (u8, &mut Lists)> {
         (0..).zip(iter::once(&mut self.first).chain(&mut self.more))
-    }
-
-    /// The lines of all lanes.
-    #[cfg(any(test, feature = "testing"))]
-    pub(super) fn lines(&self) -> impl Iterator<Item = &Line> {
-        self.lanes().map(|(_, lists)| &lists.line)
-    }
-
-    /// How many wait in a lane's line.
-    #[inline]
-    pub(super) fn waiting(&mut self, lane: u8) -> usize {
-        self.lane(lane).line.len()
     }
 
     /// Whether anybody waits for room, in whichever lane.
@@ -148,16 +126,15 @@ impl Peer {
         self.lanes_mut().map(|(_, lists)| lists.line.prefer(&mut first)).sum()
     }
 
-    /// The next queue pair of a list. Of the line only if it may have something now: to begin a batch (`begins`), or to go on
+    /// Takes the next queue pair of a list. Of the line only if it may have something now: to begin a batch (`begins`), or to go on
     /// with one.
+    #[inline]
     pub(super) fn next(&mut self, lane: u8, list: List, begins: bool) -> Option<Qpn> {
-        let opens = list != List::Line || !begins || self.window.opens();
-        let lists = self.lane(lane);
         match list {
-            List::Answers => lists.answering.pop_front(),
-            List::Ready => lists.ready.pop_front(),
-            List::Line if opens => lists.line.next(),
-            List::Line => None,
+            List::Answers => self.lane(lane).answering.pop_front(),
+            List::Ready => self.lane(lane).ready.pop_front(),
+            List::Line if self.lane(lane).line.is_empty() || begins && !self.window.opens() => None,
+            List::Line => self.lane(lane).line.next(),
         }
     }
 }

@@ -49,15 +49,11 @@ impl QpTable {
 
     /// A number that is free, or `None` if none is.
     pub(super) fn free_number(&mut self) -> Option<Qpn> {
-        for _ in 0..=u16::MAX {
-            let index = self.next;
+        (0..=u16::MAX).find_map(|_| {
+            let qpn = Qpn::from_parts(self.slot, self.next);
             self.next = self.next.checked_add(1).unwrap_or(FIRST);
-            let qpn = Qpn::from_parts(self.slot, index);
-            if self.get(qpn).is_none() {
-                return Some(qpn);
-            }
-        }
-        None
+            self.get(qpn).is_none().then_some(qpn)
+        })
     }
 
     pub(super) fn insert(&mut self, qp: QueuePair) {

@@ -218,9 +218,6 @@ impl Endpoint {
                     call_reader(qps, shared);
                 }
                 let Some(peer) = shared.peers.get_mut(index) else { return };
-                if peer.lane(lane).is_empty(list) {
-                    break;
-                }
                 let Some(qpn) = peer.next(lane, list, batch.is_empty()) else { break };
                 let connected = |qp: &&mut QueuePair| qp.peer == Some(index);
                 let Some(qp) = qps.get_mut(qpn).filter(connected) else { continue };
@@ -257,11 +254,7 @@ impl Endpoint {
     fn fill_from_datagrams(&mut self, call: Call<'_>, (lane, qpn): (u8, Qpn), batch: &mut Batch<'_>) {
         // One that was listed here before it was connected is in its destination's list now.
         let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.peer.is_none()) else { return };
-        loop {
-            let Some((av, dest)) = qp.next_destination() else {
-                qp.ready = false;
-                return;
-            };
+        while let Some((av, dest)) = qp.next_destination() {
             let way = self.shared.way(self.shared.path(&av, dest));
             if way.path.lane != lane {
                 self.shared.schedule.push(way.path.lane, Source::Qp(qpn));
@@ -274,12 +267,10 @@ impl Endpoint {
                     self.shared.schedule.push(lane, Source::Qp(qpn));
                     return;
                 }
-                Carried::Nothing | Carried::Waits(_) => {
-                    qp.ready = false;
-                    return;
-                }
+                Carried::Nothing | Carried::Waits(_) => break,
             }
         }
+        qp.ready = false;
     }
 
     /// Adds acknowledgements owed to a destination as far as they fit.
@@ -296,10 +287,8 @@ impl Endpoint {
                 && let Some(path) = qp.path
             {
                 let (way, before) = (self.shared.way(path), batch.count());
-                if !matches!(
-                    self.shared.carry_out(call, qp, &plan, (&way, List::Answers, 0), batch),
-                    Carried::Done
-                ) {
+                let carried = self.shared.carry_out(call, qp, &plan, (&way, List::Answers, 0), batch);
+                if !matches!(carried, Carried::Done) {
                     return;
                 }
                 if batch.count() == before && qp.must_answer() {
@@ -400,7 +389,7 @@ impl Shared {
             };
             let spent = (batch.len() - start) as u32;
             let (waiting, awaited) = match qp.peer.and_then(|index| self.peers.get_mut(index)) {
-                Some(peer) if peer.is_awaited() => (peer.waiting(way.path.lane), true),
+                Some(peer) if peer.is_awaited() => (peer.lane(way.path.lane).line.len(), true),
                 _ => (0, false),
             };
             let spot = Spot { in_turn, spent, waiting, awaited, ..batch.spot(len, way.max_segments) };
