@@ -184,11 +184,8 @@ impl Endpoint {
         if self.shared.srqs.len() >= MAX_SRQS as usize {
             return Err(ObjectError::Exhausted);
         }
-        let entry = self.shared.srqs.vacant_entry();
-        let id = SrqId(u32::try_from(entry.key()).map_err(|_| ObjectError::Exhausted)?);
         let queue = RecvQueue { max_wr, max_sge, ..RecvQueue::default() };
-        entry.insert(Srq { pd, queue, limit: 0, xrc: None });
-        Ok(id)
+        Ok(SrqId(self.shared.srqs.insert(Srq { pd, queue, limit: 0, xrc: None }) as u32))
     }
 
     /// Makes a shared receive queue that XRC targets of a domain use when their peer names it, and whose receives complete
@@ -203,9 +200,9 @@ impl Endpoint {
         max_wr: u32,
         max_sge: u32,
     ) -> Result<(SrqId, u32), ObjectError> {
-        let id = u32::try_from(self.shared.srqs.vacant_key()).map_err(|_| ObjectError::Exhausted)?;
-        let number = XrcSrq::number(self.shared.config.slot, SrqId(id)).ok_or(ObjectError::Exhausted)?;
         let id = self.create_srq(pd, max_wr, max_sge)?;
+        // There is a number for each of `MAX_SRQS` queues.
+        let number = XrcSrq::number(self.shared.config.slot, id).ok_or(ObjectError::Exhausted)?;
         if let Some(srq) = self.shared.srqs.get_mut(id.0 as usize) {
             srq.xrc = Some(XrcSrq { domain, cq, number });
         }
@@ -225,7 +222,7 @@ impl Endpoint {
         limit: Option<u32>,
     ) -> Result<(), PostError> {
         let (id, armed) = (srq, limit.is_some());
-        let srq = self.shared.srqs.get_mut(srq.0 as usize).ok_or(PostError::NoSuchQueue)?;
+        let srq = self.shared.srqs.get_mut(id.0 as usize).ok_or(PostError::NoSuchQueue)?;
         let (max_wr, limit) = (max_wr.unwrap_or(srq.queue.max_wr), limit.unwrap_or(srq.limit));
         if srq.queue.queue.len() > max_wr as usize {
             return Err(PostError::Full(max_wr));

@@ -125,10 +125,7 @@ impl Region {
             _ => {}
         }
         let offset = place(self.pd, bind, region)?;
-        let qpn = match window {
-            WindowType::One => None,
-            WindowType::Two => Some(asker.qpn),
-        };
+        let qpn = (window == WindowType::Two).then_some(asker.qpn);
         Ok(Self {
             key,
             pd: self.pd,
