@@ -21,9 +21,13 @@ pub(super) struct Batch<'a> {
     arena: &'a mut [u8],
     /// Set by the first packet.
     head: Option<(Way, Sealer)>,
+    /// Bytes in it.
     len: usize,
+    /// Bytes of each packet but the last.
     segment: usize,
+    /// Packets in it.
     count: usize,
+    /// A packet shorter than the others has ended it.
     closed: bool,
 }
 
@@ -49,16 +53,10 @@ impl<'a> Batch<'a> {
 
     /// Whether a packet of `len` bytes over `path` may come next.
     pub(super) fn admits(&self, path: &Path, len: usize) -> bool {
-        match &self.head {
-            None => len <= self.arena.len(),
-            Some((head, _)) => {
-                !self.closed
-                    && head.path == *path
-                    && len <= self.segment
-                    && self.count < head.max_segments
-                    && self.len + len <= self.arena.len()
-            }
-        }
+        let fits = |(head, _): &(Way, Sealer)| {
+            !self.closed && head.path == *path && len <= self.segment && self.count < head.max_segments
+        };
+        self.len + len <= self.arena.len() && self.head.as_ref().is_none_or(fits)
     }
 
     /// Where a packet of `len` bytes would stand. A first one may be followed by others up to `max_segments`.

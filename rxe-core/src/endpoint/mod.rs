@@ -376,10 +376,8 @@ impl Shared {
 
     /// Puts a queue pair among those that owe an acknowledgement.
     fn make_owing(&mut self, qp: &mut QueuePair, now: Instant) {
-        if qp.owes {
-            return;
-        }
-        if let Some(index) = qp.peer
+        if !qp.owes
+            && let Some(index) = qp.peer
             && let Some(peer) = self.peers.get_mut(index)
         {
             qp.owes = true;

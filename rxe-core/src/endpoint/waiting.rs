@@ -103,11 +103,12 @@ impl Shared {
         }
     }
 
-    /// Tells the timer list to look for holders of READ responses that are silent, now if that was not done lately.
-    fn watch_readers(&mut self, now: Instant) {
+    /// Tells the timer list to look for silent holders of READ responses at `at`, or later if that was done less than
+    /// [`PATIENCE`] before.
+    fn watch_readers(&mut self, at: Instant) {
         if !self.watches_readers {
             self.watches_readers = true;
-            let at = now.max(self.readers_looked_at + PATIENCE);
+            let at = at.max(self.readers_looked_at + PATIENCE);
             self.schedule.timers.push(at, Due::Responses);
         }
     }
@@ -195,8 +196,7 @@ impl Endpoint {
         }
         shared.settle(None);
         if let Some(next) = next {
-            shared.watches_readers = true;
-            shared.schedule.timers.push(next.max(now + PATIENCE), Due::Responses);
+            shared.watch_readers(next);
         }
     }
 }
