@@ -1,8 +1,8 @@
-//! Fetching memory ahead of its use. With thousands of queue pairs used in turn, waiting for their memory would take most of
-//! the time.
+//! Fetches the memory of queue pairs before it is used. With thousands of queue pairs used in turn, waiting for their memory
+//! would take most of the time.
 //!
-//! This is the only place that knows of it. There is no safe way to ask a processor for it, so the caller brings one
-//! ([`EndpointConfig::fetch`](super::EndpointConfig::fetch)); addresses are all that it is given.
+//! No safe code can make a processor fetch memory, so the caller of the endpoint brings a function for it
+//! ([`EndpointConfig::fetch`](super::EndpointConfig::fetch)). The function gets addresses and lengths, nothing else.
 
 use super::Endpoint;
 use crate::{
@@ -11,12 +11,12 @@ use crate::{
 };
 use core::{mem::offset_of, ptr};
 
-/// Packets of a run in whose time the next one's queue pair is fetched.
+/// The queue pair of a packet is fetched while the packet that is so many places before it in the run is handled.
 pub(super) const AHEAD: usize = 2;
 
 impl Endpoint {
-    /// A send request for this queue pair is about to be posted: what one for the queue pair that came next the last time
-    /// will touch is fetched. Most programs go through their queue pairs in the same order again and again.
+    /// Says that a send request for queue pair `qpn` is about to be posted. Fetches the queue pair to which the program posted
+    /// next after `qpn` the last time: most programs go through their queue pairs in the same order again and again.
     pub fn expect_post(&mut self, qpn: Qpn) {
         if self.posted == qpn {
             return;
@@ -25,13 +25,12 @@ impl Endpoint {
             before.follower = qpn;
         }
         self.posted = qpn;
-        let follower = self.qps.get(qpn).map(|qp| qp.follower);
-        if let Some(next) = follower.and_then(|follower| self.qps.get(follower)) {
+        if let Some(next) = self.qps.get(qpn).and_then(|qp| self.qps.get(qp.follower)) {
             fetch(next, self.shared.config.fetch);
         }
     }
 
-    /// Fetches the queue pair of a packet that comes a little later, if it is another one than that of this.
+    /// Fetches the queue pair of the packet `later` if the packet `bytes`, which is handled now, is for another one.
     pub(super) fn expect_packet(&self, bytes: &[u8], later: &[u8]) {
         let dest = |bytes: &[u8]| Some(Qpn::new(u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?)));
         if let Some(next) = dest(later)
@@ -43,7 +42,7 @@ impl Endpoint {
     }
 }
 
-/// Has what most packets touch of a queue pair fetched: its fields are in the order of their use.
+/// Fetches the fields of a queue pair that most packets touch. They lie together, see [`QueuePair`].
 fn fetch(qp: &QueuePair, fetch: fn(*const u8, usize)) {
     fetch(ptr::from_ref(qp).cast(), offset_of!(QueuePair, common));
     let QpCommon { attrs, stats, .. } = &qp.common;

@@ -286,11 +286,10 @@ impl Endpoint {
 
     fn end_wait(&mut self, qpn: Qpn, now: Instant, memory: &dyn Memory) {
         let Some(qp) = self.qps.get_mut(qpn) else { return };
-        if qp.timer.is_none_or(|timer| timer > now) {
+        if qp.timer.take_if(|timer| *timer <= now).is_none() {
             return;
         }
-        qp.timer = None;
-        // Deadlines usually have moved on since the list was told of one.
+        // The deadline has usually moved on since the timer list was told of it.
         if qp.next_deadline().is_some_and(|deadline| deadline <= now) {
             let unanswered = qp.handle_timeout(&mut self.shared.lend(qp.peer, now, memory));
             if let (Some(sent), Some(path)) = (unanswered, qp.path) {
@@ -302,7 +301,7 @@ impl Endpoint {
         self.shared.watch(qp);
     }
 
-    /// Checks that all that is shared adds up: what queue pairs hold of a window or of the [`ReadBudget`] is what is missing
+    /// Checks that all that is shared adds up: what queue pairs hold of a window or of the `ReadBudget` is what is missing
     /// there, and a queue pair that waits is in one line.
     ///
     /// # Panics

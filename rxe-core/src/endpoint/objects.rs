@@ -331,12 +331,11 @@ impl Shared {
         }
         let (start, max) = self.config.send_window;
         let mut window = Window::new(start, max);
+        window.users = 1;
         if let Some((streams, index)) = &self.config.streams {
             window = window.shared(streams.to(key.0, key.1), *index);
         }
-        let mut peer = Peer::new(key, window);
-        peer.window.users = 1;
-        let index = self.peers.insert(peer);
+        let index = self.peers.insert(Peer::new(key, window));
         self.peer_index.insert(key, index);
         index
     }
@@ -352,9 +351,8 @@ impl Shared {
         self.reads.users -= 1;
         peer.window.users -= 1;
         if peer.window.users == 0 {
-            let key = peer.key;
-            self.peers.remove(index);
-            self.peer_index.remove(&key);
+            let peer = self.peers.remove(index);
+            self.peer_index.remove(&peer.key);
             self.settle(None);
         } else {
             self.settle(Some(index));

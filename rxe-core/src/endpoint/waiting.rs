@@ -130,12 +130,8 @@ impl Endpoint {
     /// packet all the same: its acknowledgement proves the rest.
     pub(super) fn end_patience(&mut self, index: usize, now: Instant) {
         let Some(peer) = self.shared.peers.get_mut(index) else { return };
-        // The place may have been another destination's.
-        if peer.timer.is_none_or(|timer| timer > now) {
-            return;
-        }
-        peer.timer = None;
-        if !peer.is_awaited() {
+        // The timer may be that of another destination, which had this index before.
+        if peer.timer.take_if(|timer| *timer <= now).is_none() || !peer.is_awaited() {
             return;
         }
         if peer.window.patient_until() > now {
