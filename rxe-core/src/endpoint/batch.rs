@@ -1,4 +1,5 @@
-//! One batch in the making: packets of equal length for one path, the last may be shorter, each sealed with its ICRC.
+//! One batch under construction: packets for one path, each sealed with its ICRC. All have the same length, but the last
+//! may be shorter.
 
 use super::Transmit;
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(super) struct Way {
     pub path: Path,
-    /// Packets at most.
+    /// Largest number of packets.
     pub max_segments: usize,
     pub ident: Ident,
 }
@@ -19,20 +20,20 @@ pub(super) struct Way {
 #[derive(Default)]
 pub(super) struct Batch<'a> {
     arena: &'a mut [u8],
-    /// Set by the first packet.
+    /// What its packets have in common; set by the first packet.
     head: Option<(Way, Sealer)>,
-    /// Bytes in it.
+    /// Bytes written so far.
     len: usize,
     /// Bytes of each packet but the last.
     segment: usize,
-    /// Packets in it.
+    /// Packets written so far.
     count: usize,
-    /// A packet shorter than the others has ended it.
+    /// The last packet is shorter than the others, so no other may follow.
     closed: bool,
 }
 
 impl<'a> Batch<'a> {
-    /// An empty one of at most `most` bytes.
+    /// An empty batch that may take `most` bytes of the arena.
     pub(super) fn new(arena: &'a mut [u8], most: usize) -> Self {
         let room = arena.len().min(most);
         Self { arena: &mut arena[..room], ..Self::default() }
@@ -42,16 +43,12 @@ impl<'a> Batch<'a> {
         self.count == 0
     }
 
-    pub(super) const fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Bytes in it.
+    /// Bytes written so far.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether a packet of `len` bytes over `path` may come next.
+    /// Whether the next packet may be one of `len` bytes over `path`.
     pub(super) fn admits(&self, path: &Path, len: usize) -> bool {
         let fits = |(head, _): &(Way, Sealer)| {
             !self.closed && head.path == *path && len <= self.segment && self.count < head.max_segments
@@ -59,7 +56,8 @@ impl<'a> Batch<'a> {
         self.len + len <= self.arena.len() && self.head.as_ref().is_none_or(fits)
     }
 
-    /// Where a packet of `len` bytes would stand. A first one may be followed by others up to `max_segments`.
+    /// The place in the batch that a packet of `len` bytes would have. Admission fills in the other fields of the [`Spot`]. If
+    /// the packet is the first one, `max_segments` is the largest number of packets.
     pub(super) const fn spot(&self, len: usize, max_segments: usize) -> Spot {
         let begins = self.is_empty();
         let most = match &self.head {
@@ -71,12 +69,13 @@ impl<'a> Batch<'a> {
         Spot { begins, ends, in_turn: false, spent: 0, waiting: 0, awaited: false }
     }
 
-    /// The place for the next packet.
+    /// The bytes of the arena for the next packet.
     pub(super) fn slot(&mut self, len: usize) -> &mut [u8] {
         &mut self.arena[self.len..self.len + len]
     }
 
-    /// Seals the packet that was written into the slot of `len` bytes and adds it. `flush`: the form of a FLUSH's ICRC.
+    /// Seals the packet of `len` bytes that was written into [`Self::slot`], and adds it. If it is a FLUSH, its ICRC has the
+    /// form `flush`.
     pub(super) fn push(&mut self, way: &Way, len: usize, flush: FlushIcrc) {
         let (_, sealer) = self.head.get_or_insert_with(|| {
             self.segment = len;

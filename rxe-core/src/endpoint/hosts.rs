@@ -9,10 +9,10 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use hashbrown::HashMap;
 
-/// Addresses remembered at most; beyond, all are forgotten and learnt again.
+/// Largest number of addresses that are remembered. When one more comes, all are forgotten and learnt again.
 const MOST: usize = 4096;
 
-/// One address.
+/// What is known of one address.
 #[derive(Debug, Default)]
 pub(super) struct Host {
     idents: IdentTracker,
@@ -20,7 +20,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Judges a packet of its (BTH to ICRC), and learns from it.
+    /// Judges the ICRC of a packet from this address (BTH to ICRC), and learns from it.
     pub(super) fn judge(&mut self, now: Instant, crc: &RouteCrc, seen: HeaderSeen, bytes: &[u8]) -> Verdict {
         let verdict = self.idents.judge(now, crc, seen, bytes);
         if let Some(form) = self.idents.take_flush() {
@@ -35,12 +35,12 @@ impl Host {
 pub(super) struct Hosts {
     list: Vec<Host>,
     index: HashMap<IpAddr, usize>,
-    /// The latest one asked for: packets come in runs.
+    /// The address that was asked for last, and its place in the list: packets come in runs.
     latest: Option<(IpAddr, usize)>,
 }
 
 impl Hosts {
-    /// The one at `src`.
+    /// The entry of address `src`.
     pub(super) fn of(&mut self, src: IpAddr) -> &mut Host {
         let at = match self.latest {
             Some((known, at)) if known == src => at,
@@ -63,7 +63,7 @@ impl Hosts {
         at
     }
 
-    /// What is known of the quirks of the one at `address`.
+    /// The quirks of the host at `address`, as far as they are known.
     pub(super) fn quirks(&self, address: IpAddr) -> Quirks {
         self.index.get(&address).map(|at| self.list[*at].quirks).unwrap_or_default()
     }

@@ -74,7 +74,7 @@ impl Lanes {
         self.of_dscp[usize::from(class >> 2)]
     }
 
-    /// The lane that sends next; `waiting` is not 0. It is only asked where several wait: one alone owes nobody anything.
+    /// The lane that sends next, of those in `waiting`, which is not 0. The arbitration is asked only if several lanes wait.
     #[inline]
     pub(super) fn next(&mut self, waiting: u16) -> u8 {
         let first = waiting.trailing_zeros() as u8;
@@ -86,7 +86,7 @@ impl Lanes {
         named.filter(|lane| *lane < NO_LANE && waiting & 1 << lane != 0).unwrap_or(first)
     }
 
-    /// One of several that have something to send has sent a batch of so many bytes.
+    /// Tells the arbitration that one of several lanes with something to send has sent a batch of so many bytes.
     pub(super) fn sent(&mut self, lane: u8, bytes: usize) {
         if let Some(arbitration) = &mut self.arbitration {
             arbitration.sent(lane, bytes);
@@ -94,8 +94,8 @@ impl Lanes {
     }
 }
 
-/// Counters of each lane. Nothing is counted twice: what the endpoint has counted since the last change of the lane is that
-/// lane's.
+/// Counters of each lane. Packets are counted once, by the endpoint: what it counts between two changes of the lane belongs to
+/// the lane between them.
 #[derive(Debug, Default)]
 pub(super) struct LaneCounters {
     lanes: [LaneStats; LANES],
@@ -106,7 +106,7 @@ pub(super) struct LaneCounters {
 }
 
 impl LaneCounters {
-    /// What is counted from now on is in this lane; `counted` is what the endpoint has counted so far.
+    /// Counts what comes from now on in this lane. `counted` is what the endpoint has counted so far.
     #[inline]
     pub(super) fn enter(&mut self, lane: u8, counted: &PortStats) {
         if self.current != lane {

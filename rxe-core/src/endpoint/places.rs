@@ -1,6 +1,7 @@
-//! Counters by address of ours: a host's devices share its port, and each is asked for what was its own.
+//! Counters by address of ours. A host's devices share its port, and each is asked for its own counters.
 //!
-//! Nothing is counted twice: what the endpoint has counted since the last change of the address is that address's.
+//! Packets are counted once, by the endpoint: what it counts between two changes of the address belongs to the address between
+//! them.
 
 use crate::stats::{PlaceStats, PortStats, QpStats};
 use alloc::{vec, vec::Vec};
@@ -8,8 +9,8 @@ use core::net::{IpAddr, Ipv4Addr};
 
 /// Addresses that are told apart; the rest count as being on none. A loopback interface has millions.
 pub(super) const MOST: usize = 64;
-/// Of these, those that packets have only come to: on a link that shows whole frames anybody can make up such an address, and must
-/// not take the places of those that packets leave from.
+/// Of these, addresses that packets have only come to. On a link that shows whole frames anybody can make up such an address, and
+/// must not take the places of addresses that packets leave from.
 pub(super) const MOST_HEARD: usize = MOST / 2;
 /// What is on no address.
 pub(super) const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);

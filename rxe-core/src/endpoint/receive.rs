@@ -1,4 +1,5 @@
-//! From a run of datagrams to queue pairs: decode, find, judge, hand over. Every drop is counted by its reason.
+//! The way of a run of datagrams to queue pairs. Each packet is decoded, its queue pair is found, its ICRC is judged, and it is
+//! handed over. Every drop is counted by its reason.
 
 use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray, ahead::AHEAD, places};
 use crate::{
@@ -17,12 +18,12 @@ use core::time::Duration;
 const CONGESTION_EXPERIENCED: u8 = 3;
 /// A queue pair's peer is told of congestion this often at most (DCQCN's N).
 const CNP_INTERVAL: Duration = Duration::from_micros(50);
-/// Notifications that wait to be sent at most: more would tell nothing new.
+/// Largest number of notifications that wait to be sent. More would tell nothing new.
 const MAX_NOTICES: usize = 256;
 
-/// In the place of a GRH for connected queue pairs, which have no use for one.
+/// Stands in for the GRH of packets for connected queue pairs, which do not use it.
 const NO_GRH: [u8; GRH_LEN] = [0; GRH_LEN];
-/// Strays kept at most, until somebody asks for them.
+/// Largest number of packets for other slots that are kept until somebody asks for them.
 const MAX_STRAYS: usize = 64;
 /// First byte of a packet by which a host examines its own steering: an opcode that no service has (IBTA vol. 1, 9.2.1
 /// leaves it to manufacturers).
@@ -30,16 +31,17 @@ pub const STEERING_PROBE: u8 = 0xff;
 /// Bytes of such a packet: a BTH without an ICRC, which nothing else is.
 pub const STEERING_PROBE_LEN: usize = 12;
 
-/// The headers of a run, worked out once.
+/// The headers of a run, and what follows from them.
 struct Origin<'a> {
     meta: &'a RunMeta,
-    /// Of the packet at hand.
+    /// What was seen of the headers of the present packet.
     seen: HeaderSeen,
     route: Route,
     crc: RouteCrc,
 }
 
 impl Origin<'_> {
+    /// Whether the packets carry a congestion mark.
     const fn marked(&self) -> bool {
         self.meta.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
     }
@@ -156,7 +158,7 @@ impl Shared {
         }
     }
 
-    /// Judges the ICRC, and counts a wrong one.
+    /// Judges the ICRC. If it is wrong, counts the packet as dropped.
     fn is_whole(&mut self, now: Instant, origin: &Origin<'_>, bytes: &[u8]) -> bool {
         let host = self.hosts.of(origin.meta.src);
         let verdict = host.judge(now, &origin.crc, origin.seen, bytes);
@@ -199,7 +201,7 @@ impl Shared {
         if !qp.has_sent_all() {
             self.make_ready(qp);
         }
-        // A request that was refused ends the queue pair, and what it had in flight.
+        // A request that was refused puts the queue pair into the error state, and nothing of it is in flight any more.
         self.settle_failure(qp);
         if !packet.info.is_request() {
             qp.tell_pacer(now);
@@ -224,7 +226,8 @@ impl Shared {
         self.notices.push_back(Notice::new(path, &cnp(qp.common.attrs.dest_qpn)));
     }
 
-    /// A congestion notification: what paces the queue pair hears of it, or the window to that peer shrinks. Only the peer may ask for it.
+    /// Takes a congestion notification: tells the queue pair's pacer, or shrinks the window to the peer if there is no pacer.
+    /// Notifications that do not come from the peer are dropped.
     fn on_congestion(&mut self, now: Instant, qp: &mut QueuePair, meta: &RunMeta) {
         if qp.path.is_some_and(|path| (path.src, path.dst) != (meta.dst, meta.src)) {
             qp.common.stats.dropped_address += 1;

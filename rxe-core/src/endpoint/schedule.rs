@@ -1,4 +1,4 @@
-//! Who goes next: destinations and queue pairs with something to send, acknowledgements owed, deadlines.
+//! The lists of what is to be done next: destinations and queue pairs with something to send, acknowledgements owed, deadlines.
 
 use super::peer::Lists;
 use crate::{num::Qpn, time::Instant};
@@ -17,18 +17,19 @@ pub(super) enum Source {
     Qp(Qpn),
 }
 
-/// Whose deadline it is.
+/// What a deadline is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Due {
-    /// A queue pair's.
+    /// A queue pair's own timers.
     Qp(Qpn),
-    /// Those who wait for room at a destination, by its index.
+    /// Queue pairs that wait for room at a destination, by the destination's index.
     Room(usize),
-    /// Those who wait for room for READ responses.
+    /// Queue pairs that wait for room for READ responses.
     Responses,
 }
 
-/// Deadlines. Most come in order, because most queue pairs wait for equally long: a queue is enough for those.
+/// Deadlines. Most are pushed in the order of time, because most queue pairs wait for equally long. Those go into a queue, the
+/// others into a heap.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     in_order: VecDeque<(Instant, Due)>,
@@ -63,7 +64,7 @@ impl Timers {
 /// The lists of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    /// By lane; one more than there are, so that every number of four bits has one.
+    /// What may send, by lane. There is one lane more than in use, so that every number of four bits has one.
     ready: [VecDeque<Source>; 16],
     /// Lanes with something to send, a bit each.
     pub waiting: u16,
@@ -93,7 +94,7 @@ impl Schedule {
         }
     }
 
-    /// Whoever is next in a lane.
+    /// Takes what is next in a lane.
     pub(super) fn pop(&mut self, lane: u8) -> Option<Source> {
         let lane = lane & 15;
         let ready = &mut self.ready[usize::from(lane)];
@@ -104,7 +105,7 @@ impl Schedule {
         source
     }
 
-    /// The next destination with acknowledgements owed: with `all` whichever it is, else one that has waited long enough.
+    /// Takes the next destination with acknowledgements owed. Without `all`, only if it has waited long enough.
     pub(super) fn pop_owing(&mut self, now: Instant, all: bool) -> Option<usize> {
         let due = self.owing.front().is_some_and(|(since, _)| all || is_overdue(*since, now));
         if due { self.owing.pop_front().map(|(_, index)| index) } else { None }

@@ -19,7 +19,7 @@ use crate::{
     wire::{FlushIcrc, Opcode},
 };
 
-/// What is lent for one call.
+/// What the caller of the endpoint lends for one call.
 #[derive(Clone, Copy)]
 struct Call<'a> {
     now: Instant,
@@ -32,14 +32,14 @@ enum Carried {
     Nothing,
     /// It was carried out.
     Done,
-    /// Its packet does not go into this batch.
+    /// The batch does not take its packet.
     Full,
-    /// It was not granted.
+    /// Admission did not grant what it needs.
     Waits(Wait),
 }
 
 impl Endpoint {
-    /// Whether [`Self::poll_transmit`] may have something: without this, it has nothing, whatever the time.
+    /// Whether [`Self::poll_transmit`] may have something. If not, it has nothing, whatever the time.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
         self.owes_any() || self.shared.schedule.waiting != 0 || self.shared.reads.turn.is_some()
@@ -59,15 +59,16 @@ impl Endpoint {
         owed.next().is_some_and(|first| first.window.users > 1 || owed.next().is_some())
     }
 
-    /// Destinations that are owed acknowledgements. What was owed to others in the schedule has left behind data.
+    /// Destinations that are owed acknowledgements. The schedule also lists destinations whose acknowledgements have left
+    /// behind data.
     fn peers_owed(&self) -> impl Iterator<Item = &Peer> {
         let listed = self.shared.schedule.owing.iter().filter_map(|(_, index)| self.shared.peers.get(*index));
         listed.filter(|peer| !peer.owing.is_empty())
     }
 
     /// Bytes under way to the destination of a connected queue pair, of all queue pairs that send there: what has been sent and
-    /// is not known to have left its socket's buffer. A packet counts as its payload and 64 bytes more; READs and
-    /// atomics do not count. 0 for one that is not connected, and where there is none of that number.
+    /// is not known to have left the destination socket's buffer. A packet counts as its payload and 64 bytes more. READs and
+    /// atomics do not count. 0 if the queue pair is not connected or does not exist.
     #[must_use]
     pub fn under_way(&self, qpn: Qpn) -> u64 {
         let peer = self.qps.get(qpn).and_then(|qp| self.shared.peers.get(qp.peer?));
@@ -88,7 +89,8 @@ impl Endpoint {
         }
         let mut batch = Batch::new(arena, self.shared.config.max_batch);
         let call = Call { now, memory };
-        // Notices, and acknowledgements that have waited long enough, alternate with data: neither waits for all of the other.
+        // Batches of data alternate with batches of notices or of acknowledgements that have waited long enough, so that
+        // neither kind waits for all of the other.
         if core::mem::take(&mut self.shared.schedule.data_last) && self.owes_any() {
             self.fill_from_owed(call, acks.min(Acks::Wait), &mut batch);
         }
@@ -128,12 +130,12 @@ impl Endpoint {
         self.counted(batch)
     }
 
-    /// Whether there may be a notice, or acknowledgements that are owed.
+    /// Whether there is a notice, or the schedule lists a destination that may be owed acknowledgements.
     fn owes_any(&self) -> bool {
         !self.shared.notices.is_empty() || !self.shared.schedule.owing.is_empty()
     }
 
-    /// A batch of a notice, or of acknowledgements alone.
+    /// Fills a batch with one notice, or with acknowledgements alone.
     fn fill_from_owed(&mut self, call: Call<'_>, acks: Acks, batch: &mut Batch<'_>) {
         if !self.shared.notices.is_empty()
             && let Some(Notice { path, packet, len }) = self.shared.notices.pop_front()
@@ -151,7 +153,7 @@ impl Endpoint {
         {
             let Some(peer) = self.shared.peers.get_mut(index) else { continue };
             peer.owed = false;
-            // What was owed may have left behind data, and this be owed since.
+            // Acknowledgements may have left behind data since this entry was made. What is owed now may be younger.
             if all || is_overdue(peer.owed_since, call.now) {
                 self.add_owed(call, index, batch);
             }
@@ -164,7 +166,7 @@ impl Endpoint {
         }
     }
 
-    /// A batch of requests and answers, and behind them the acknowledgements owed to their destination.
+    /// Fills a batch with requests and answers, and behind them the acknowledgements owed to their destination.
     fn fill_from_sources(&mut self, call: Call<'_>, batch: &mut Batch<'_>) {
         while batch.is_empty() {
             call_reader(&mut self.qps, &mut self.shared);
@@ -230,7 +232,7 @@ impl Endpoint {
                 let first = in_turn && batch.len() == before;
                 match carried {
                     Carried::Full => {
-                        // Others of this destination first next time, and other destinations before that.
+                        // Other queue pairs with this destination come first next time, and other destinations before them.
                         shared.enlist_again(qp, list, first, call.now);
                         shared.schedule_peer(lane, index);
                         return;
@@ -250,9 +252,9 @@ impl Endpoint {
         }
     }
 
-    /// Adds datagrams of a queue pair, as long as they are of this lane.
+    /// Adds datagrams of a queue pair, as long as they are in this lane.
     fn fill_from_datagrams(&mut self, call: Call<'_>, (lane, qpn): (u8, Qpn), batch: &mut Batch<'_>) {
-        // One that was listed here before it was connected is in its destination's list now.
+        // A queue pair that was listed here and is connected now is in its destination's list.
         let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.peer.is_none()) else { return };
         while let Some((av, dest)) = qp.next_destination() {
             let way = self.shared.way(self.shared.path(&av, dest));
@@ -286,13 +288,13 @@ impl Endpoint {
             if let Plan::Send(_) = plan
                 && let Some(path) = qp.path
             {
-                let (way, before) = (self.shared.way(path), batch.count());
+                let (way, before) = (self.shared.way(path), batch.len());
                 let carried = self.shared.carry_out(call, qp, &plan, (&way, List::Answers, 0), batch);
                 if !matches!(carried, Carried::Done) {
                     return;
                 }
-                if batch.count() == before && qp.must_answer() {
-                    // What it owed turned into something else: its turn comes with the data.
+                if batch.len() == before && qp.must_answer() {
+                    // No packet was written: the answer has turned into another one, which leaves with the data.
                     self.shared.make_answering(qp);
                 } else if qp.has_answer() {
                     continue;
@@ -306,7 +308,8 @@ impl Endpoint {
     }
 }
 
-/// Takes a queue pair out of `list`, from which it was taken; false if it has left that list before.
+/// Marks a queue pair, which was just taken from `list`, as not in that list. False if it was marked so before: its entry
+/// in the list was out of date.
 const fn leave(list: List, qp: &mut QueuePair) -> bool {
     match list {
         List::Answers => core::mem::replace(&mut qp.answering, false),
@@ -316,8 +319,8 @@ const fn leave(list: List, qp: &mut QueuePair) -> bool {
 }
 
 impl Shared {
-    /// A queue pair that has more for another batch goes behind the others, unless it was its turn and nothing of it went into
-    /// this one.
+    /// Puts a queue pair that has more for another batch into its list again: behind the others, or as the `first` of the line if
+    /// it was its turn and nothing of it went into this batch.
     fn enlist_again(&mut self, qp: &mut QueuePair, list: List, first: bool, now: Instant) {
         match list {
             List::Answers => self.make_answering(qp),
@@ -326,8 +329,8 @@ impl Shared {
         }
     }
 
-    /// Adds requests of a connected queue pair, or answers if that is the list it comes from, until it or the batch has had
-    /// enough.
+    /// Adds packets of a connected queue pair until it has no more or the batch takes no more: answers if the queue pair comes
+    /// from the list of answers, else requests.
     fn fill_from_qp(
         &mut self,
         call: Call<'_>,

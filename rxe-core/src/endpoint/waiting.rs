@@ -1,4 +1,7 @@
-//! Who waits: queue pairs that were refused room, and how they come to it.
+//! Queue pairs that wait because admission refused them room, and how they get it.
+//!
+//! Each destination has a [`Line`](crate::qp::flow::Line) per virtual lane of queue pairs that wait for room in its window, and
+//! the endpoint has one of queue pairs that wait for room for READ responses.
 
 use super::{Endpoint, Shared, schedule::Due, table::QpTable};
 use crate::{
@@ -8,7 +11,8 @@ use crate::{
 };
 
 impl Shared {
-    /// A queue pair waits with its requests: behind the others, or still as the `first` if it was its turn and it got nothing.
+    /// Puts a queue pair into the line for what it waits for: behind the others, or as the `first` if it was its turn and it got
+    /// nothing.
     pub(super) fn wait(&mut self, qp: &mut QueuePair, wait: Wait, first: bool, now: Instant) {
         let qpn = qp.common.qpn;
         match wait {
@@ -27,14 +31,14 @@ impl Shared {
                 self.reads.line.join(qpn, first);
                 self.watch_readers(now);
             }
-            // An answer to it, or its timeout, puts it among those who are ready again; or its pace does.
+            // There is no line for these. An answer, a timeout or the pacer's deadline makes the queue pair ready again.
             Wait::Answer | Wait::Pace => return,
         }
         qp.waits = Some(if wait == Wait::Turn { Wait::Room } else { wait });
     }
 
-    /// A queue pair has had its turn to ask for READ responses, if it was its turn. Now it is the next one's, unless this one
-    /// still is the `first`.
+    /// Ends the turn of a queue pair to ask for READ responses, if it was its turn. The next one in the line has its turn then,
+    /// unless this queue pair was put back as the `first`.
     pub(super) fn pass_turn(&mut self, qpn: Qpn, first: bool) {
         if self.reads.turn.take_if(|turn| *turn == qpn).is_some() && !first {
             self.settle(None);
@@ -58,7 +62,8 @@ impl Shared {
         }
     }
 
-    /// Room may have become free, in the window to `peer` or for READ responses: the first of those who wait have their turn.
+    /// Gives those who wait their turn if there is room for them, in the window to `peer` or for READ responses. Called when
+    /// room may have become free.
     pub(super) fn settle(&mut self, peer: Option<usize>) {
         if let Some(index) = peer
             && let Some(peer) = self.peers.get(index)
@@ -82,7 +87,7 @@ impl Shared {
         }
     }
 
-    /// The same in all lanes in which somebody waits for room.
+    /// Puts a destination among those with something to send, in all lanes in which somebody waits for room there.
     fn schedule_lines(&mut self, index: usize) {
         let Some(peer) = self.peers.get_mut(index) else { return };
         for (lane, lists) in peer.lanes_mut() {
@@ -92,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// Tells the timer list when those who wait for room at a destination have waited long enough.
+    /// Sets the timer for those who wait for room at a destination, if it is not set: [`Endpoint::end_patience`].
     fn watch_line(&mut self, index: usize) {
         if let Some(peer) = self.peers.get_mut(index)
             && peer.timer.is_none()
@@ -114,7 +119,7 @@ impl Shared {
     }
 }
 
-/// The queue pair whose turn it is to ask for READ responses is ready.
+/// Makes the queue pair ready whose turn it is to ask for READ responses.
 pub(super) fn call_reader(qps: &mut QpTable, shared: &mut Shared) {
     if let Some(qpn) = shared.reads.turn
         && let Some(qp) = qps.get_mut(qpn)
@@ -126,8 +131,9 @@ pub(super) fn call_reader(qps: &mut QpTable, shared: &mut Shared) {
 }
 
 impl Endpoint {
-    /// Somebody waits for room at a destination. If nothing was proven for long, one who has nothing under way may send a
-    /// packet all the same: its acknowledgement proves the rest.
+    /// The timer of a destination ran out at which somebody may wait for room. If for [`PATIENCE`] no acknowledgement has proven
+    /// that packets left the destination's buffer, queue pairs that have nothing under way may send a few packets all the same.
+    /// The acknowledgement of any of them proves that all before it has left.
     pub(super) fn end_patience(&mut self, index: usize, now: Instant) {
         let Some(peer) = self.shared.peers.get_mut(index) else { return };
         // The timer may be that of another destination, which had this index before.
@@ -141,7 +147,7 @@ impl Endpoint {
         let qps = &self.qps;
         let holds_nothing = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty());
         let is_fresh = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty() && !qp.holding.is_silent());
-        // Whoever else waits holds something, and hears of that by itself.
+        // A queue pair that has something under way gets an answer to it, or its own timeout.
         if peer.prefer(holds_nothing) > 0 {
             peer.prefer(is_fresh);
             peer.window.exceed(now);
@@ -150,7 +156,8 @@ impl Endpoint {
         }
     }
 
-    /// Somebody waits for room for READ responses: what is held by those of whom nothing came for long counts no more.
+    /// The timer ran out for those who wait for room for READ responses. READ responses that others asked for and that did not
+    /// come for long count no more.
     pub(super) fn lapse_reads(&mut self, now: Instant) {
         let Self { qps, shared, .. } = self;
         shared.watches_readers = false;
