@@ -13,6 +13,7 @@ pub(crate) mod plan;
 pub(crate) mod quirks;
 mod rc;
 mod reason;
+mod request;
 pub(crate) mod rq;
 mod sender;
 mod sges;

@@ -4,12 +4,12 @@
 use super::{
     QpState, QpType,
     common::{QpCommon, Scene, SendQueue},
-    plan::{Draft, Half, Plan},
+    plan::{Draft, Plan},
 };
 use crate::{
     num::{Psn, Qkey},
-    wire::{self, Bth, Deth, Ext, Opcode, Position, Reth},
-    work::{SendFlags, SendOp, WcStatus},
+    wire::{self, Bth, Deth},
+    work::WcStatus,
 };
 
 /// A sender of UC or UD packets.
@@ -60,35 +60,15 @@ impl Sender {
         if base == UD && wqe.len > port_mtu {
             return Plan::Fail(WcStatus::LocalLength);
         }
-        let offset = wqe.offset(self.sent, mtu);
-        let left = u64::from(wqe.len) - offset;
-        let end = left <= u64::from(mtu);
-        let position = Position::new(self.sent == 0, end);
-        let opcode = match wqe.op {
-            SendOp::SendImm(_) => Opcode::send(position, true, false),
-            SendOp::Write(_) => Opcode::write(position, false),
-            SendOp::WriteImm(..) => Opcode::write(position, true),
-            _ => Opcode::send(position, false, false),
-        };
-        let payload = left.min(u64::from(mtu)) as u32;
-        Plan::Send(Draft { offset, end, ..Draft::single(Half::Requester, opcode.on(base), payload) })
+        let draft = wqe.message(wqe.offset(self.sent, mtu), mtu, false);
+        Plan::Send(Draft { opcode: draft.opcode.on(base), ..draft })
     }
 
     /// Does the request at the front, which needs no packet. An error fails it.
     pub(crate) fn run_local(scene: &mut Scene<'_, '_>) -> Result<bool, WcStatus> {
         let Scene { qp, sq, ctx, .. } = scene;
         let Some(wqe) = sq.ring.front() else { return Ok(false) };
-        match wqe.op {
-            SendOp::LocalInvalidate(key) => {
-                let done = ctx.memory.invalidate(qp.asker(), key, false);
-                done.map_err(|_| WcStatus::LocalQpOperation)?;
-            }
-            SendOp::BindWindow(ref bind) => {
-                let done = ctx.memory.bind_window(qp.asker(), bind);
-                done.map_err(|_| WcStatus::MemoryWindowBind)?;
-            }
-            _ => {}
-        }
+        wqe.run_local(ctx.memory, qp.asker())?;
         sq.complete_front(qp, ctx, WcStatus::Success, 0);
         Ok(false)
     }
@@ -105,9 +85,8 @@ impl Sender {
         let end = draft.end;
         let mut bth = Bth::new(draft.opcode, qp.attrs.dest_qpn, self.next);
         bth.pkey = qp.pkey;
-        bth.solicited =
-            end && wqe.flags.contains(SendFlags::SOLICITED) && !matches!(wqe.op, SendOp::Write(_));
-        let mut ext = Ext::default();
+        bth.solicited = end && wqe.is_solicited();
+        let mut ext = wqe.extensions(draft, 0);
         if let Some(dest) = sq.dests.front() {
             bth.dest_qp = dest.remote_qpn;
             let qkey = if qp.config.qp_type == QpType::Gsi {
@@ -117,19 +96,7 @@ impl Sender {
             } else {
                 dest.remote_qkey
             };
-            ext.deth = Deth {
-                qkey,
-                src_qp: if qp.config.qp_type == QpType::Gsi { crate::num::Qpn::GSI } else { qp.qpn },
-            };
-        }
-        match wqe.op {
-            SendOp::SendImm(imm) => ext.imm = imm,
-            SendOp::Write(remote) => ext.reth = Reth { addr: remote.addr, rkey: remote.rkey, len: wqe.len },
-            SendOp::WriteImm(remote, imm) => {
-                ext.reth = Reth { addr: remote.addr, rkey: remote.rkey, len: wqe.len };
-                ext.imm = imm;
-            }
-            _ => {}
+            ext.deth = Deth { qkey, src_qp: qp.qpn };
         }
         let Some(slot) = wire::emit(&bth, &ext, draft.payload as usize, out) else { return Ok(false) };
         wqe.read(ctx.memory, qp.asker(), draft.offset, slot).map_err(|_| WcStatus::LocalProtection)?;

@@ -60,6 +60,19 @@ impl<T> SendWqe<T> {
         matches!(self.op, SendOp::LocalInvalidate(_) | SendOp::BindWindow(_))
     }
 
+    /// Does a request that needs no packet; others succeed at once.
+    pub(crate) fn run_local(&self, memory: &dyn Memory, asker: Asker) -> Result<(), WcStatus> {
+        match self.op {
+            SendOp::LocalInvalidate(key) => {
+                memory.invalidate(asker, key, false).map_err(|_| WcStatus::LocalQpOperation)
+            }
+            SendOp::BindWindow(ref bind) => {
+                memory.bind_window(asker, bind).map_err(|_| WcStatus::MemoryWindowBind)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the peer answers it with more than an acknowledgement.
     pub(crate) const fn is_read_or_atomic(&self) -> bool {
         matches!(
@@ -118,10 +131,8 @@ impl<T> SendWqe<T> {
         offset: u64,
         data: &[u8],
     ) -> Result<(), AccessError> {
-        match &self.data {
-            WqeData::Sges(list) => sges::scatter(list, memory, asker, offset, data),
-            WqeData::Inline(_) => Ok(()),
-        }
+        let WqeData::Sges(list) = &self.data else { return Ok(()) };
+        sges::scatter(list, memory, asker, offset, data)
     }
 }
 

@@ -6,18 +6,17 @@
 
 use super::{completer::Failure, credits::Limit, retry::Retry};
 use crate::{
-    memory::AccessError,
     num::Psn,
     qp::{
         QpState,
-        common::{QpCommon, Scene, SendQueue, SendWqe},
+        common::{QpCommon, Scene, SendQueue, SendWqe, Sent},
         flow::PACKET_COST,
         pacing::Timing,
         plan::{Draft, Grant, Half, Need, Plan, Wanted},
         quirks::Quirks,
     },
     time::Instant,
-    wire::{self, AtomicEth, Bth, Ext, Feth, Opcode, Position, Reth},
+    wire::{self, Bth, Opcode},
     work::{SendFlags, SendOp, WcStatus},
 };
 use alloc::collections::VecDeque;
@@ -116,15 +115,15 @@ impl Requester {
             {
                 return Plan::Nothing;
             }
-            if wqe.is_local() {
-                let waits = matches!(wqe.op, SendOp::LocalInvalidate(_)) && self.has_outstanding();
-                return if waits { Plan::Nothing } else { Plan::Local };
+            if matches!(wqe.op, SendOp::LocalInvalidate(_)) && self.has_outstanding() {
+                return Plan::Nothing;
             }
             // With nothing on its way one message always leaves: no answer would come to tell of more receives.
             if wqe.takes_receive() && self.has_outstanding() && !self.limit.allows() {
                 return Plan::Nothing;
             }
-        } else if wqe.is_local() {
+        }
+        if wqe.is_local() {
             return Plan::Local;
         }
         let offset = if fresh { 0 } else { wqe.offset(self.cur.since(wqe.sent.first_psn), qp.mtu()) };
@@ -132,7 +131,7 @@ impl Requester {
         let mut plan = if wqe.is_read_or_atomic() {
             self.plan_read_or_atomic(qp, wqe, offset, part)
         } else {
-            Plan::Send(self.plan_message(qp, wqe, offset, part))
+            Plan::Send(Self::plan_message(qp, wqe, offset, part))
         };
         if let Plan::Send(draft) = &mut plan {
             draft.opcode = qp.opcode(draft.opcode);
@@ -160,21 +159,10 @@ impl Requester {
     }
 
     /// The next packet of a SEND or WRITE, `offset` bytes into its data.
-    fn plan_message(&self, qp: &QpCommon, wqe: &SendWqe, offset: u64, part: bool) -> Draft {
-        let mtu = qp.mtu();
-        let left = u64::from(wqe.len) - offset;
-        let payload = left.min(u64::from(mtu)) as u32;
-        let end = left <= u64::from(mtu);
-        let position = Position::new(offset == 0 || part, end || part);
-        let opcode = match wqe.op {
-            SendOp::SendImm(_) => Opcode::send(position, true, false),
-            SendOp::SendInvalidate(_) => Opcode::send(position, false, true),
-            SendOp::Write(_) => Opcode::write(position, false),
-            SendOp::WriteImm(..) => Opcode::write(position, true),
-            _ => Opcode::send(position, false, false),
-        };
-        let need = Need::Room { cost: payload + PACKET_COST, next: mtu + PACKET_COST, ends: end };
-        Draft { half: Half::Requester, opcode, payload, offset, end, part, need }
+    fn plan_message(qp: &QpCommon, wqe: &SendWqe, offset: u64, part: bool) -> Draft {
+        let (mtu, draft) = (qp.mtu(), wqe.message(offset, qp.mtu(), part));
+        let need = Need::Room { cost: draft.payload + PACKET_COST, next: mtu + PACKET_COST, ends: draft.end };
+        Draft { need, ..draft }
     }
 
     fn plan_read_or_atomic(&self, qp: &QpCommon, wqe: &SendWqe, offset: u64, part: bool) -> Plan {
@@ -229,13 +217,8 @@ impl Requester {
         let mtu = qp.mtu();
         let fresh = self.cur_wqe >= self.started;
         if fresh {
-            wqe.sent.first_psn = self.next;
-            wqe.sent.in_parts = draft.part;
-            wqe.sent.psns = if matches!(wqe.op, SendOp::Read(_)) || !wqe.is_read_or_atomic() {
-                wqe.len.div_ceil(mtu).max(1)
-            } else {
-                1
-            };
+            let psns = wqe.len.div_ceil(mtu).max(1);
+            wqe.sent = Sent { first_psn: self.next, psns, in_parts: draft.part };
         }
         let is_read = matches!(wqe.op, SendOp::Read(_));
         let psns = grant.bytes.div_ceil(mtu).max(1);
@@ -243,20 +226,16 @@ impl Requester {
         let bth = Bth {
             pkey: qp.pkey,
             ack_req: end || grant.ask,
-            solicited: end && is_solicited(wqe),
+            solicited: end && wqe.is_solicited(),
             ..Bth::new(draft.opcode, qp.attrs.dest_qpn, self.cur)
         };
-        let ext = extensions(wqe, draft, grant.bytes);
+        let ext = wqe.extensions(draft, grant.bytes);
         let Some(slot) = wire::emit(&bth, &ext, draft.payload as usize, out) else { return false };
-        let filled: Result<(), AccessError> = match wqe.op {
-            SendOp::AtomicWrite { value, .. } => {
-                slot.copy_from_slice(&value);
-                Ok(())
-            }
-            _ if draft.payload == 0 => Ok(()),
-            _ => wqe.read(ctx.memory, qp.asker(), draft.offset, slot),
-        };
-        if let Err(error) = filled {
+        if let SendOp::AtomicWrite { value, .. } = wqe.op {
+            slot.copy_from_slice(&value);
+        } else if draft.payload > 0
+            && let Err(error) = wqe.read(ctx.memory, qp.asker(), draft.offset, slot)
+        {
             return self.break_off(error.into());
         }
         let again = self.cur != self.next;
@@ -324,20 +303,10 @@ impl Requester {
             self.cur_wqe += 1;
             return false;
         }
-        let result = match wqe.op {
-            SendOp::LocalInvalidate(key) => {
-                ctx.memory.invalidate(qp.asker(), key, false).map_err(|_| WcStatus::LocalQpOperation)
-            }
-            SendOp::BindWindow(ref bind) => {
-                ctx.memory.bind_window(qp.asker(), bind).map_err(|_| WcStatus::MemoryWindowBind)
-            }
-            _ => Ok(()),
-        };
-        if let Err(status) = result {
+        if let Err(status) = wqe.run_local(ctx.memory, qp.asker()) {
             return self.break_off(status.into());
         }
         wqe.sent.first_psn = self.next;
-        wqe.sent.psns = 0;
         self.started += 1;
         self.cur_wqe += 1;
         false
@@ -372,44 +341,4 @@ impl Requester {
     pub(crate) fn responses(&self) -> u64 {
         self.outstanding.iter().map(|read| u64::from(read.bytes)).sum()
     }
-}
-
-const fn is_solicited(wqe: &SendWqe) -> bool {
-    wqe.flags.contains(SendFlags::SOLICITED) && wqe.takes_receive()
-}
-
-/// The extension headers of a packet, those that its opcode lacks are not written. A READ asks for `responses` bytes.
-fn extensions(wqe: &SendWqe, draft: &Draft, responses: u32) -> Ext {
-    let mut ext = Ext { xrc_srq: wqe.xrc_srq & 0x00ff_ffff, ..Ext::default() };
-    match wqe.op {
-        SendOp::SendImm(imm) => ext.imm = imm,
-        SendOp::SendInvalidate(key) => ext.invalidate = key,
-        SendOp::Write(remote) => {
-            let (offset, len) = if draft.part { (draft.offset, draft.payload) } else { (0, wqe.len) };
-            ext.reth = Reth { addr: remote.addr.wrapping_add(offset), rkey: remote.rkey, len };
-        }
-        SendOp::WriteImm(remote, imm) => {
-            ext.reth = Reth { addr: remote.addr, rkey: remote.rkey, len: wqe.len };
-            ext.imm = imm;
-        }
-        SendOp::Read(remote) => {
-            let addr = remote.addr.wrapping_add(draft.offset);
-            ext.reth = Reth { addr, rkey: remote.rkey, len: responses };
-        }
-        SendOp::CompareSwap { remote, compare, swap } => {
-            ext.atomic = AtomicEth { addr: remote.addr, rkey: remote.rkey, swap_or_add: swap, compare };
-        }
-        SendOp::FetchAdd { remote, add } => {
-            ext.atomic = AtomicEth { addr: remote.addr, rkey: remote.rkey, swap_or_add: add, compare: 0 };
-        }
-        SendOp::AtomicWrite { remote, .. } => {
-            ext.reth = Reth { addr: remote.addr, rkey: remote.rkey, len: 8 };
-        }
-        SendOp::Flush { remote, len, placement, selectivity } => {
-            ext.feth = Feth { placement, selectivity };
-            ext.reth = Reth { addr: remote.addr, rkey: remote.rkey, len };
-        }
-        SendOp::Send | SendOp::LocalInvalidate(_) | SendOp::BindWindow(_) => {}
-    }
-    ext
 }
