@@ -184,7 +184,7 @@ impl Endpoint {
         if self.shared.srqs.len() >= MAX_SRQS as usize {
             return Err(ObjectError::Exhausted);
         }
-        let queue = RecvQueue { max_wr, max_sge, ..RecvQueue::default() };
+        let queue = RecvQueue::new(max_wr, max_sge);
         Ok(SrqId(self.shared.srqs.insert(Srq { pd, queue, limit: 0, xrc: None }) as u32))
     }
 

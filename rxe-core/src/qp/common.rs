@@ -86,6 +86,23 @@ pub(crate) struct QpCommon {
 }
 
 impl QpCommon {
+    pub(crate) fn new(qpn: Qpn, config: QpConfig) -> Self {
+        Self {
+            attrs: QpAttrs::default(),
+            qpn,
+            pkey: Pkey::DEFAULT,
+            pkey_table: 0,
+            established: false,
+            last_wqe_raised: false,
+            draining: false,
+            config,
+            named: None,
+            stats: QpStats::default(),
+            reasons: None,
+            rq: RecvQueue::new(config.caps.max_recv_wr, config.caps.max_recv_sge),
+        }
+    }
+
     pub(crate) fn asker(&self) -> Asker {
         Asker { pd: self.named.map_or(self.config.pd, |named| named.pd), qpn: self.qpn }
     }

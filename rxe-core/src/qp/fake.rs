@@ -8,8 +8,7 @@ use super::{
 };
 use crate::{
     memory::{AccessError, Asker, Memory},
-    num::{Key, Pkey, Psn, Qkey, Qpn},
-    stats::QpStats,
+    num::{Key, Psn, Qkey, Qpn},
     time::Instant,
     wire::{Bth, Ext, Opcode, Packet},
     work::{Access, AsyncEvent, BindWindow, Completion, CqId, Event, PdId, RecvWr, Sge, SrqId},
@@ -235,26 +234,13 @@ impl World {
             caps,
             signal_all: false,
         };
-        let qp = QpCommon {
-            qpn: QPN,
-            config,
-            attrs,
-            pkey: Pkey::DEFAULT,
-            pkey_table: 0,
-            rq: RecvQueue { max_wr: caps.max_recv_wr, max_sge: caps.max_recv_sge, ..RecvQueue::default() },
-            stats: QpStats::default(),
-            established: false,
-            last_wqe_raised: false,
-            draining: false,
-            named: None,
-            reasons: None,
-        };
+        let qp = QpCommon { attrs, ..QpCommon::new(QPN, config) };
         Self { memory: FakeMemory::default(), events: VecDeque::new(), srqs: Slab::new(), qp }
     }
 
     /// Makes the queue pair draw from a shared receive queue of protection domain `pd`.
     pub(crate) fn share(&mut self, pd: PdId, limit: u32) {
-        let queue = RecvQueue { max_wr: 64, max_sge: 4, ..RecvQueue::default() };
+        let queue = RecvQueue::new(64, 4);
         let id = SrqId(self.srqs.vacant_key() as u32);
         self.srqs.insert(Srq { pd, queue, limit, xrc: None });
         self.qp.config.srq = Some(id);

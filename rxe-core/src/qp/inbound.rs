@@ -4,15 +4,14 @@
 use super::{
     common::{Ctx, QpCommon},
     rq::{RecvWqe, receive_asker},
+    sges,
+    sq::MAX_MESSAGE,
 };
 use crate::{
     violation::Violation,
     wire::{Class, Extensions, NakCode, OpcodeInfo, Packet, Position, Reth, Syndrome},
     work::{Access, Completion, Event, WcExtra, WcOpcode, WcStatus},
 };
-
-/// Longest message, bytes (IBTA vol. 1, 9.7.7.1).
-pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 
 /// The message in progress, if any.
 #[derive(Debug, Default)]
@@ -95,10 +94,10 @@ impl Inbound {
             return Err(Violation::Length);
         }
         let recv = self.recv.as_ref().ok_or(Violation::Sequence)?;
-        if end > recv.capacity() {
+        if end > sges::total(&recv.sges) {
             return Err(Violation::ReceiveTooShort);
         }
-        recv.place(ctx.memory, receive_asker(qp, ctx), open.done, packet.payload)
+        sges::scatter(&recv.sges, ctx.memory, receive_asker(qp, ctx), open.done, packet.payload)
             .map_err(Violation::ReceiveAccess)
     }
 

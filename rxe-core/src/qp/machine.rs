@@ -9,15 +9,13 @@ use super::{
     plan::{Grant, Half, Plan, Wait},
     rc::{requester::Requester, responder::Responder},
     reason::{Cause, Reason},
-    rq::RecvQueue,
     sender::Sender,
     sq::MAX_MESSAGE,
     uc_receiver::UcReceiver,
     ud_receiver,
 };
 use crate::{
-    num::{Pkey, Psn, Qpn},
-    stats::QpStats,
+    num::{Psn, Qpn},
     time::Instant,
     wire::{Encapsulation, FlushIcrc, Packet, Service, icrc::Route},
     work::{AddressVector, AsyncEvent, Event, RecvWr, SendOp, SendWr, SrqId, WcStatus},
@@ -113,26 +111,8 @@ impl QueuePair {
             QpType::Uc => Machine::Uc { sender: Sender::default(), receiver: UcReceiver::default() },
             QpType::Ud | QpType::Gsi => Machine::Ud { sender: Sender::default() },
         };
-        let rq = RecvQueue {
-            max_wr: config.caps.max_recv_wr,
-            max_sge: config.caps.max_recv_sge,
-            ..RecvQueue::default()
-        };
         Self {
-            common: QpCommon {
-                qpn,
-                config,
-                attrs: QpAttrs::default(),
-                pkey: Pkey::DEFAULT,
-                pkey_table: 0,
-                rq,
-                stats: QpStats::default(),
-                established: false,
-                last_wqe_raised: false,
-                draining: false,
-                named: None,
-                reasons: None,
-            },
+            common: QpCommon::new(qpn, config),
             sq: SendQueue::default(),
             holding: Holding::default(),
             machine,

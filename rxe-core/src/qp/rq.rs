@@ -1,11 +1,11 @@
-//! Receive queues: a queue pair's own and shared ones, and placing a message into a receive request.
+//! Receive queues: a queue pair's own and shared ones.
 
 use super::{
     common::{Ctx, QpCommon},
-    sges::{self, Elements},
+    sges::Elements,
 };
 use crate::{
-    memory::{AccessError, Asker, Memory},
+    memory::Asker,
     work::{CqId, PdId, RecvWr, SrqId, XrcdId},
 };
 use alloc::collections::VecDeque;
@@ -52,7 +52,7 @@ pub(crate) struct RecvWqe {
 }
 
 /// A queue of receive requests.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RecvQueue {
     pub queue: VecDeque<RecvWqe>,
     pub max_wr: u32,
@@ -107,6 +107,10 @@ impl XrcSrq {
 }
 
 impl RecvQueue {
+    pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
+        Self { queue: VecDeque::new(), max_wr, max_sge }
+    }
+
     /// Queues a request; its elements are copied.
     pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.queue.len() >= self.max_wr as usize {
@@ -117,25 +121,6 @@ impl RecvQueue {
         }
         self.queue.push_back(RecvWqe { wr_id: wr.wr_id, sges: Elements::from_slice(wr.sges) });
         Ok(())
-    }
-}
-
-impl RecvWqe {
-    /// Bytes it can take.
-    pub(crate) fn capacity(&self) -> u64 {
-        sges::total(&self.sges)
-    }
-
-    /// Places `data` at `offset` bytes into the request's elements, in their order. What lies beyond their end is left
-    /// out: callers compare with [`Self::capacity`] first.
-    pub(crate) fn place(
-        &self,
-        memory: &dyn Memory,
-        asker: Asker,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<(), AccessError> {
-        sges::scatter(&self.sges, memory, asker, offset, data)
     }
 }
 

@@ -4,6 +4,7 @@ use super::{
     attrs::QpType,
     common::{Ctx, QpCommon},
     rq::{RecvWqe, receive_asker},
+    sges,
 };
 use crate::{
     num::{Pkey, Qkey},
@@ -35,7 +36,7 @@ pub(crate) fn receive(
         qp.stats.dropped_qkey += 1;
         return Ok(());
     }
-    let Some(capacity) = next_recv(qp, ctx).map(RecvWqe::capacity) else {
+    let Some(capacity) = next_recv(qp, ctx).map(|recv| sges::total(&recv.sges)) else {
         qp.stats.dropped_no_receive += 1;
         return Ok(());
     };
@@ -46,9 +47,8 @@ pub(crate) fn receive(
     }
     let Some(recv) = qp.take_recv(ctx) else { return Ok(()) };
     let asker = receive_asker(qp, ctx);
-    let placed = recv
-        .place(ctx.memory, asker, 0, grh)
-        .and_then(|()| recv.place(ctx.memory, asker, GRH_LEN, packet.payload));
+    let placed = sges::scatter(&recv.sges, ctx.memory, asker, 0, grh)
+        .and_then(|()| sges::scatter(&recv.sges, ctx.memory, asker, GRH_LEN, packet.payload));
     if let Err(error) = placed {
         let violation = Violation::ReceiveAccess(error);
         let mut wc = Completion::error(recv.wr_id, violation.into(), qp.qpn);

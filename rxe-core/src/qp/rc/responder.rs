@@ -6,7 +6,8 @@
 use super::{
     super::{
         common::{Ctx, QpCommon},
-        inbound::{Inbound, MAX_MESSAGE},
+        inbound::Inbound,
+        sq::MAX_MESSAGE,
     },
     answers::{Answers, Kind, Pending, Stream},
     credits,

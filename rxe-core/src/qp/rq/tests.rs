@@ -4,13 +4,14 @@ use crate::{
     qp::{
         QpType,
         fake::{PD, World},
+        sges::{scatter, total},
     },
     work::{Access, Sge},
 };
 use alloc::{vec, vec::Vec};
 
 fn queue() -> RecvQueue {
-    RecvQueue { max_wr: 2, max_sge: 3, ..RecvQueue::default() }
+    RecvQueue::new(2, 3)
 }
 
 fn sge(addr: u64, len: u32) -> Sge {
@@ -25,14 +26,14 @@ fn posting_keeps_to_the_limits() {
     assert_eq!(queue.post(&RecvWr { wr_id: 1, sges: &too_many[..3] }), Ok(()));
     assert_eq!(queue.post(&RecvWr { wr_id: 2, sges: &[] }), Ok(()));
     assert_eq!(queue.post(&RecvWr { wr_id: 3, sges: &[] }), Err(PostError::Full(2)));
-    let posted: Vec<_> = queue.queue.iter().map(|wqe| (wqe.wr_id, wqe.capacity())).collect();
+    let posted: Vec<_> = queue.queue.iter().map(|wqe| (wqe.wr_id, total(&wqe.sges))).collect();
     assert_eq!(posted, [(1, 3), (2, 0)]);
 }
 
 #[test]
 fn capacity_does_not_overflow() {
     let wqe = RecvWqe { wr_id: 0, sges: [sge(0, u32::MAX); 32].into_iter().collect() };
-    assert_eq!(wqe.capacity(), 32 * u64::from(u32::MAX));
+    assert_eq!(total(&wqe.sges), 32 * u64::from(u32::MAX));
 }
 
 /// Every offset and length of a placement across elements (one of them empty) against a plain copy.
@@ -47,7 +48,7 @@ fn placement_crosses_elements_in_order() {
             world.memory.add(0x100, 0, 64, Access::LOCAL_WRITE);
             let wqe = RecvWqe { wr_id: 0, sges: sges.into_iter().collect() };
             let asker = world.qp.asker();
-            wqe.place(&world.memory, asker, offset as u64, &data[..len]).unwrap();
+            scatter(&wqe.sges, &world.memory, asker, offset as u64, &data[..len]).unwrap();
             let mut expected = vec![0; 64];
             for k in 0..len {
                 expected[where_to[offset + k]] = data[k];
@@ -66,11 +67,11 @@ fn placement_stops_at_the_end_and_at_the_first_error() {
     world.memory.add(0x100, 0, 8, Access::LOCAL_WRITE);
     let asker = world.qp.asker();
     let wqe = RecvWqe { wr_id: 0, sges: [sge(0, 4)].into_iter().collect() };
-    wqe.place(&world.memory, asker, 2, &[1; 3]).unwrap();
-    wqe.place(&world.memory, asker, 9, &[1]).unwrap();
+    scatter(&wqe.sges, &world.memory, asker, 2, &[1; 3]).unwrap();
+    scatter(&wqe.sges, &world.memory, asker, 9, &[1]).unwrap();
     assert_eq!(world.memory.bytes(0x100), [0, 0, 1, 1, 0, 0, 0, 0]);
     let outside = RecvWqe { wr_id: 0, sges: [sge(100, 4), sge(0, 4)].into_iter().collect() };
-    assert!(outside.place(&world.memory, asker, 0, &[9; 8]).is_err());
+    assert!(scatter(&outside.sges, &world.memory, asker, 0, &[9; 8]).is_err());
     assert!(!world.memory.bytes(0x100).contains(&9));
 }
 
