@@ -3,12 +3,12 @@
 
 use super::{
     PostError, QpAttrs, QpConfig, QpState, QpType,
-    common::{Ctx, QpCommon, Scene, SendQueue},
+    common::{Ctx, QpCommon, Scene, SendQueue, SendWqe},
     flow::{Holding, ReadBudget},
     pacing::{Pacer, Pacing},
     plan::{Grant, Half, Plan, Wait},
-    rc::{requester::Requester, responder::Responder},
-    reason::{Cause, Reason},
+    rc::{completer::Failure, requester::Requester, responder::Responder},
+    reason::Reason,
     sender::Sender,
     sq::MAX_MESSAGE,
     uc_receiver::UcReceiver,
@@ -133,9 +133,9 @@ impl QueuePair {
     /// Next PSNs: sent and expected.
     pub(crate) fn psns(&self) -> (Psn, Psn) {
         match &self.machine {
-            Machine::Rc { requester, responder } => (requester.next_psn(), responder.expected_psn()),
-            Machine::Uc { sender, receiver } => (sender.next_psn(), receiver.expected_psn()),
-            Machine::Ud { sender } => (sender.next_psn(), self.common.attrs.rq_psn),
+            Machine::Rc { requester, responder } => (requester.next, responder.expected),
+            Machine::Uc { sender, receiver } => (sender.next, receiver.expected),
+            Machine::Ud { sender } => (sender.next, self.common.attrs.rq_psn),
         }
     }
 
@@ -188,8 +188,8 @@ impl QueuePair {
             Machine::Rc { requester, .. } => {
                 let mut scene =
                     Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
-                if let Err(failure) = requester.handle(&mut scene, packet) {
-                    requester.fail(&mut scene, failure);
+                let result = requester.handle(&mut scene, packet);
+                if Requester::ends(&mut scene, result) {
                     self.enter_error(ctx);
                 }
                 Ok(())
@@ -311,10 +311,7 @@ impl QueuePair {
 
     /// Whether every request has left: there is certainly none to plan.
     pub(crate) fn has_sent_all(&self) -> bool {
-        match &self.machine {
-            Machine::Rc { requester, .. } => requester.has_sent_all(&self.sq),
-            Machine::Uc { .. } | Machine::Ud { .. } => false,
-        }
+        matches!(&self.machine, Machine::Rc { requester, .. } if requester.has_sent_all(&self.sq))
     }
 
     /// Whether an answer is to leave without company.
@@ -343,8 +340,7 @@ impl QueuePair {
 
     /// Where the next datagram goes: datagram services.
     pub(crate) fn next_destination(&self) -> Option<(AddressVector, Qpn)> {
-        let dest = self.sq.dests.front()?;
-        Some((dest.av, dest.remote_qpn))
+        self.sq.dests.front().map(|dest| (dest.av, dest.remote_qpn))
     }
 
     /// Does what was planned, for which `grant` was given: writes a packet into `out`, which has its length. False if no
@@ -363,7 +359,10 @@ impl QueuePair {
                     Plan::Fail(status) => requester.break_off((*status).into()),
                     _ => requester.run_local(&mut scene),
                 };
-                (emitted, !emitted && requester.settle(&mut scene))
+                if !emitted {
+                    requester.complete_answered(&mut scene);
+                }
+                (emitted, !emitted && Requester::ends(&mut scene, requester.check_broken()))
             }
             (Machine::Uc { sender, .. } | Machine::Ud { sender }, plan) => {
                 let done = match plan {
@@ -391,7 +390,7 @@ impl QueuePair {
             return None;
         }
         let pace = self.pacer.as_ref().and_then(|pacer| pacer.deadline());
-        match (requester.next_deadline(), pace) {
+        match (requester.retry.next_deadline(), pace) {
             (Some(retry), Some(pace)) => Some(retry.min(pace)),
             (retry, pace) => retry.or(pace),
         }
@@ -400,7 +399,7 @@ impl QueuePair {
     /// Paces it from now on. Reliable connections only; others are not paced.
     pub(crate) fn pace(&mut self, pacing: Pacing) {
         if let Machine::Rc { requester, .. } = &mut self.machine {
-            requester.set_timing(pacing.timing);
+            requester.retry.timing = pacing.timing;
             self.pacer = Some(Box::new(Pacer::new(pacing)));
         }
     }
@@ -409,9 +408,9 @@ impl QueuePair {
     pub(crate) fn tell_pacer(&mut self, now: Instant) {
         if let Some(pacer) = &mut self.pacer
             && let Machine::Rc { requester, .. } = &mut self.machine
-            && let Some(trip) = requester.take_trip()
+            && let Some(trip) = requester.retry.take_trip()
         {
-            pacer.round_trip(now, trip);
+            pacer.pacing.control.on_round_trip(now, trip);
         }
     }
 
@@ -423,9 +422,10 @@ impl QueuePair {
             pacer.end_wait(now);
         }
         let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
-        let (flushes, timeouts) = (begins_with_flush(scene.sq), scene.qp.stats.timeouts);
-        if let Err(failure) = requester.handle_timeout(&mut scene, now) {
-            requester.fail(&mut scene, failure);
+        let flushes = matches!(scene.sq.ring.front(), Some(SendWqe { op: SendOp::Flush { .. }, .. }));
+        let timeouts = scene.qp.stats.timeouts;
+        let result = requester.handle_timeout(&mut scene, now);
+        if Requester::ends(&mut scene, result) {
             self.enter_error(ctx);
         }
         (flushes && self.common.stats.timeouts != timeouts).then_some(self.flush_icrc)
@@ -480,10 +480,8 @@ impl QueuePair {
     /// The oldest request of an unreliable service could not be sent: it fails, the others are flushed, and no more are
     /// sent until the program says so. What arrives is received as before (IBTA vol. 1, 10.3.1.5: send queue error).
     fn enter_send_error(&mut self, ctx: &mut Ctx<'_>, status: WcStatus) {
-        if let Some(wqe) = self.sq.ring.front() {
-            self.common.note_failed(Reason::of_request(wqe, Cause::Ended(status)));
-        }
-        self.sq.complete_front(&self.common, ctx, status, 0);
+        let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
+        Failure::from(status).complete(&mut scene);
         self.common.attrs.state = QpState::Sqe;
         self.sq.flush(&self.common, ctx);
         if let Machine::Uc { sender, .. } | Machine::Ud { sender } = &mut self.machine {
@@ -500,7 +498,7 @@ impl QueuePair {
         self.machine = fresh.machine;
         if let (Some(pacer), Machine::Rc { requester, .. }) = (&mut self.pacer, &mut self.machine) {
             pacer.restart();
-            requester.set_timing(pacer.timing());
+            requester.retry.timing = pacer.pacing.timing;
         }
     }
 
@@ -509,7 +507,7 @@ impl QueuePair {
         if self.common.named.is_some_and(|named| named.srq == id)
             && let Machine::Rc { responder, .. } = &mut self.machine
         {
-            responder.forget_receive();
+            responder.inbound.forget_receive();
             self.common.named = None;
         }
     }
@@ -541,10 +539,7 @@ impl QueuePair {
     /// READ responses to come, READ by READ.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn responses(&self) -> u64 {
-        match &self.machine {
-            Machine::Rc { requester, .. } => requester.responses(),
-            _ => 0,
-        }
+        if let Machine::Rc { requester, .. } = &self.machine { requester.responses() } else { 0 }
     }
 
     /// The error state: everything left is flushed.
@@ -561,24 +556,6 @@ impl QueuePair {
         if self.common.config.srq.is_some() && !self.common.last_wqe_raised {
             self.common.last_wqe_raised = true;
             ctx.events.push_back(Event::Async(AsyncEvent::LastWqeReached(self.common.qpn)));
-        }
-    }
-}
-
-fn begins_with_flush(sq: &SendQueue) -> bool {
-    sq.ring.front().is_some_and(|wqe| matches!(wqe.op, SendOp::Flush { .. }))
-}
-
-impl Requester {
-    /// After sending: fails a request that could not be sent if it is the oldest one. Whether it did.
-    fn settle(&mut self, scene: &mut Scene<'_, '_>) -> bool {
-        self.complete_answered(scene);
-        match self.check_broken() {
-            Ok(()) => false,
-            Err(failure) => {
-                self.fail(scene, failure);
-                true
-            }
         }
     }
 }

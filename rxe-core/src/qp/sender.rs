@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
     /// PSN of the next packet.
-    next: Psn,
+    pub next: Psn,
     /// Packets of the front request that have left.
     sent: u32,
 }
@@ -30,11 +30,6 @@ impl Sender {
     /// Starts anew at the transition to RTS.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
         *self = Self { next: qp.attrs.sq_psn, ..Self::default() };
-    }
-
-    /// PSN of the next packet.
-    pub(crate) const fn next_psn(&self) -> Psn {
-        self.next
     }
 
     /// Whether no message is begun and not ended.

@@ -16,7 +16,8 @@ use crate::{
 /// The receiver.
 #[derive(Debug, Default)]
 pub(crate) struct UcReceiver {
-    expected: Psn,
+    /// PSN of the next packet, if none is lost.
+    pub expected: Psn,
     /// The rest of a message that was given up (and counted) is skipped.
     skipping: bool,
     inbound: Inbound,
@@ -26,11 +27,6 @@ impl UcReceiver {
     /// Starts anew with the attributes of the transition to RTR.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
         *self = Self { expected: qp.attrs.rq_psn, ..Self::default() };
-    }
-
-    /// PSN of the next packet, if none is lost.
-    pub(crate) const fn expected_psn(&self) -> Psn {
-        self.expected
     }
 
     /// Takes a packet. An error means that the queue pair goes to the error state; the receive in use has been

@@ -24,13 +24,13 @@ pub(crate) struct Holding {
     /// READ responses to come, as far as they still count.
     responses: u32,
     /// Nothing was answered since it was found silent.
-    silent: bool,
+    pub silent: bool,
     /// Whether READ responses were asked for that do not count any more.
     owes: bool,
     /// In the list of those who hold READ responses.
     pub(super) listed: bool,
     /// Another packet comes next than the one that was refused: if the queue pair waits in a line, it is to ask anew.
-    turned: bool,
+    pub turned: bool,
     /// Where its last packet ended in the stream to the destination.
     last: Position,
     /// When a READ response came, or was asked for while there were none to come.
@@ -81,11 +81,6 @@ impl Holding {
         self.bytes
     }
 
-    /// Whether packets have left since it last asked for an acknowledgement.
-    pub(super) const fn has_unasked(&self) -> bool {
-        self.unasked > 0
-    }
-
     /// Bytes sent since it last asked for an acknowledgement.
     pub(crate) const fn unasked(&self) -> u32 {
         self.unasked
@@ -101,9 +96,10 @@ impl Holding {
         self.silent
     }
 
-    /// Whether READ responses are to come, be it that they do not count any more.
-    pub(super) const fn awaits_responses(&self) -> bool {
-        self.responses > 0 || self.owes
+    /// Whether it may not ask for `bytes` of READ responses beside those that are to come, be it that they do not count any more.
+    pub(super) const fn asks_too_much(&self, bytes: u32, share: u32) -> bool {
+        self.responses > 0 && self.responses.saturating_add(bytes) > share
+            || self.silent && (self.responses > 0 || self.owes)
     }
 
     /// Whether it has nothing in the destination's buffer.
@@ -149,19 +145,9 @@ impl Holding {
         self.marks.clear();
     }
 
-    /// Another packet comes next than before.
-    pub(crate) const fn turn(&mut self) {
-        self.turned = true;
-    }
-
     /// Whether another packet comes next than when this was last asked.
     pub(crate) const fn take_turned(&mut self) -> bool {
         core::mem::replace(&mut self.turned, false)
-    }
-
-    /// It was silent for longer than it should have been.
-    pub(crate) const fn fell_silent(&mut self) {
-        self.silent = true;
     }
 
     /// READ responses were asked for.

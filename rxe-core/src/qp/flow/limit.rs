@@ -15,8 +15,10 @@ const RECOVERY: u8 = 5;
 /// An adaptive number of bytes.
 #[derive(Debug)]
 pub(super) struct Limit {
-    size: u32,
-    max: u32,
+    /// The present size.
+    pub size: u32,
+    /// The largest size.
+    pub max: u32,
     threshold: u32,
     acked_since_cut: u32,
     congestion: Congestion,
@@ -39,25 +41,10 @@ struct Congestion {
     heard: bool,
 }
 
-impl Congestion {
-    const fn new() -> Self {
-        Self { share: ALL, target: 0, steps: 0, acked: u32::MAX, heard: false }
-    }
-}
-
 impl Limit {
     pub(super) const fn new(start: u32, max: u32) -> Self {
-        Self { size: start, max, threshold: max, acked_since_cut: u32::MAX, congestion: Congestion::new() }
-    }
-
-    /// The present size.
-    pub(super) const fn size(&self) -> u32 {
-        self.size
-    }
-
-    /// The largest size.
-    pub(super) const fn max(&self) -> u32 {
-        self.max
+        let congestion = Congestion { share: ALL, target: 0, steps: 0, acked: u32::MAX, heard: false };
+        Self { size: start, max, threshold: max, acked_since_cut: u32::MAX, congestion }
     }
 
     /// Whether it stands for no bound at all, which nothing shrinks: whoever asks for it paces in another way.
@@ -65,8 +52,8 @@ impl Limit {
         self.max == u32::MAX
     }
 
-    const fn least(&self) -> u32 {
-        if self.max < MIN_WINDOW { self.max } else { MIN_WINDOW }
+    fn least(&self) -> u32 {
+        self.max.min(MIN_WINDOW)
     }
 
     /// `cost` bytes were answered: it grows, quickly below the last size that failed, by a little above.
@@ -127,26 +114,22 @@ impl Limit {
     }
 
     /// Packets were lost: the window shrinks by three tenths (as CUBIC's, RFC 9438, 4.6), at most once a window.
-    pub(super) const fn lost(&mut self) {
-        if self.is_unbounded() {
+    pub(super) fn lost(&mut self) {
+        if self.is_unbounded() || self.acked_since_cut < self.size / 2 {
             return;
         }
-        if self.acked_since_cut >= self.size / 2 {
-            let less = self.size - self.size / 10 * 3;
-            self.size = if less < self.least() { self.least() } else { less };
-            self.threshold = self.size;
-            self.acked_since_cut = 0;
-            self.congestion.steps = 0;
-        }
+        self.size = (self.size - self.size / 10 * 3).max(self.least());
+        self.threshold = self.size;
+        self.acked_since_cut = 0;
+        self.congestion.steps = 0;
     }
 
     /// Nothing came back for long: it starts anew, and grows quickly to where it would be after a loss.
-    pub(super) const fn silent(&mut self) {
-        if self.is_unbounded() {
-            return;
-        }
+    pub(super) fn silent(&mut self) {
         self.lost();
-        self.size = self.least();
-        self.congestion.steps = 0;
+        if !self.is_unbounded() {
+            self.size = self.least();
+            self.congestion.steps = 0;
+        }
     }
 }

@@ -127,13 +127,13 @@ impl Ctx<'_> {
     }
 
     /// Packets were lost that a READ needs (`read`), or another request.
-    pub(crate) const fn lost(&mut self, read: bool) {
-        if read { self.reads.lost() } else { self.window.lost() }
+    pub(crate) fn lost(&mut self, read: bool) {
+        if read { self.reads.limit.lost() } else { self.window.limit.lost() }
     }
 
     /// The same, and nothing else came back for long. A peer that is silent says little about the READs of others, who have
     /// the budget in common.
-    pub(crate) const fn silent(&mut self, read: bool) {
-        if read { self.reads.lost() } else { self.window.silent() }
+    pub(crate) fn silent(&mut self, read: bool) {
+        if read { self.reads.limit.lost() } else { self.window.limit.silent() }
     }
 }

@@ -17,7 +17,7 @@ const MOST_DOUBLINGS: u32 = 5;
 /// asked for again, so what is under way is what a loss costs. A grant is held until all of a READ has come.
 #[derive(Debug)]
 pub(crate) struct ReadBudget {
-    limit: Limit,
+    pub(super) limit: Limit,
     /// Bytes granted and not returned.
     taken: u32,
     /// Bytes that may be granted beyond the limit, because nothing came for long: to those who hold nothing.
@@ -50,7 +50,7 @@ impl ReadBudget {
 
     /// Bytes that may be granted to those who hold something.
     const fn room(&self) -> u32 {
-        common(self.limit.size(), self.users > 1).saturating_sub(self.taken)
+        common(self.limit.size, self.users > 1).saturating_sub(self.taken)
     }
 
     /// Whether the first of those who wait may have something now.
@@ -59,68 +59,54 @@ impl ReadBudget {
     }
 
     /// How much may be asked for now, in whole packets, but for a READ's last.
+    ///
+    /// One that is asked for again is as it was at first. For it what the socket takes counts, not what losses have left of it, because
+    /// it is not cut and would wait until all others are idle.
     pub(super) fn admit(&self, holding: &Holding, wanted: &Wanted, spot: Spot) -> Result<Grant, Wait> {
-        if wanted.again {
-            return self.admit_again(holding, wanted.most, spot);
-        }
-        let &Wanted { least, mut most, packet, .. } = wanted;
-        let (own, fresh) = (holding.responses(), holding.responses() == 0 && !holding.is_silent());
-        let share = share(self.line.len(), self.limit.size());
-        if own > 0 && own.saturating_add(least) > share || holding.is_silent() && holding.awaits_responses() {
+        let &Wanted { least, mut most, packet, again } = wanted;
+        let (own, silent) = (holding.responses(), holding.is_silent());
+        let share = share(self.line.len(), self.limit.size);
+        if holding.asks_too_much(if again { most } else { least }, share) {
             return Err(Wait::Answer);
         }
         // A READ of one packet by somebody who holds nothing passes those who wait.
+        let fresh = own == 0 && !silent && !again;
         let passes = spot.in_turn || self.line.is_empty() || fresh && most <= packet;
         if !passes {
             return Err(Wait::Responses);
         }
-        if holding.is_silent() {
+        let has = |bytes: u32, limit: u32| self.taken == 0 || self.taken.saturating_add(bytes) <= limit;
+        let beyond = own == 0 && self.beyond > 0;
+        if again {
+            let fits = has(most, self.limit.max) || beyond;
+            return if fits { Ok(Grant { ask: true, bytes: most }) } else { Err(Wait::Responses) };
+        }
+        if silent {
             most = most.min(packet);
         } else {
             let most_now = share.saturating_sub(own);
             most = most.min((most_now - most_now % packet).max(least));
         }
-        let room = self.room();
-        let first = least.min(most);
+        let (first, room) = (least.min(most), self.room());
         let bytes = match room {
             _ if most <= room => most,
             _ if room >= packet.max(first) => room - room % packet,
-            _ if self.taken == 0 => first,
-            _ if fresh && self.taken.saturating_add(first) <= self.limit.size() => first,
-            _ if own == 0 && self.beyond > 0 => first,
+            _ if self.taken == 0 || fresh && has(first, self.limit.size) || beyond => first,
             _ => return Err(Wait::Responses),
         };
         Ok(Grant { ask: true, bytes })
     }
 
-    /// Whether a READ may be asked for again as it was at first. What the socket takes counts, not what losses have left of it, because
-    /// it is not cut and would wait until all others are idle.
-    fn admit_again(&self, holding: &Holding, bytes: u32, spot: Spot) -> Result<Grant, Wait> {
-        let own = holding.responses();
-        let share = share(self.line.len(), self.limit.size());
-        if own > 0 && own.saturating_add(bytes) > share || holding.is_silent() && holding.awaits_responses() {
-            return Err(Wait::Answer);
-        }
-        let has_room = self.taken == 0
-            || self.taken.saturating_add(bytes) <= self.limit.max()
-            || own == 0 && self.beyond > 0;
-        if has_room && (spot.in_turn || self.line.is_empty()) {
-            Ok(Grant { ask: true, bytes })
-        } else {
-            Err(Wait::Responses)
-        }
-    }
-
     pub(super) const fn asked(&mut self, bytes: u32) {
         self.taken += bytes;
-        if self.taken > self.limit.size() {
+        if self.taken > self.limit.size {
             self.beyond = self.beyond.saturating_sub(bytes);
         }
     }
 
     /// Nothing came for long: a few packets may be asked for beyond the limit, by those who hold nothing.
     pub(crate) fn exceed(&mut self) {
-        self.beyond = (self.limit.size() / RESERVE).max(1);
+        self.beyond = (self.limit.size / RESERVE).max(1);
     }
 
     /// A response came.
@@ -138,10 +124,6 @@ impl ReadBudget {
     /// They do not count any more, for whatever reason.
     pub(super) const fn gone(&mut self, bytes: u32) {
         self.taken -= bytes;
-    }
-
-    pub(super) const fn lost(&mut self) {
-        self.limit.lost();
     }
 
     /// How long a holder may be silent while others wait.
@@ -206,7 +188,7 @@ mod tests {
     fn what_losses_have_left_is_granted_in_whole_packets() {
         let (mut reads, mut holding) = (ReadBudget::new(64_000), Holding::default());
         assert_eq!(grant(&reads, &holding, wanted(63_999)), Some(63_999));
-        reads.lost();
+        reads.limit.lost();
         assert_eq!(grant(&reads, &holding, wanted(64_000)), Some(40_960), "of 44,800");
         holding.asked(&mut reads, Instant::ZERO, 40_960);
         assert_eq!(grant(&reads, &holding, wanted(4096)), None);
@@ -217,7 +199,7 @@ mod tests {
     fn what_is_asked_for_again_needs_room_in_the_socket_only() {
         let (mut reads, mut holding) = (ReadBudget::new(64_000), Holding::default());
         holding.asked(&mut reads, Instant::ZERO, 20_000);
-        reads.lost();
+        reads.limit.lost();
         let again = |bytes| Wanted { again: true, ..wanted(bytes) };
         assert_eq!(grant(&reads, &Holding::default(), again(44_000)), Some(44_000));
         assert_eq!(grant(&reads, &Holding::default(), again(44_001)), None);

@@ -23,7 +23,7 @@ use alloc::sync::Arc;
 /// together more than that ([`Stream`]).
 #[derive(Debug)]
 pub(crate) struct Window {
-    limit: Limit,
+    pub(super) limit: Limit,
     /// Its place in the stream of all endpoints, if there may be several.
     sender: Option<Sender>,
     /// Bytes ever sent.
@@ -69,7 +69,7 @@ impl Window {
 
     /// Bytes that this endpoint may have under way.
     fn size(&self) -> u32 {
-        let size = self.limit.size();
+        let size = self.limit.size;
         self.sender.as_ref().map_or(size, |sender| size.min(sender.part()))
     }
 
@@ -121,7 +121,7 @@ impl Window {
         // A message of one packet by somebody who holds nothing passes those who wait, and may use the reserve. The first packet
         // of a longer one would leave as a batch by itself, and the message would be complete no earlier.
         let fresh = own == 0 && ends && !holding.is_silent();
-        if own > 0 && !holding.has_unasked() && (holding.is_silent() || own.saturating_add(cost) > share) {
+        if own > 0 && holding.unasked() == 0 && (holding.is_silent() || own.saturating_add(cost) > share) {
             return Err(Wait::Answer);
         }
         if !spot.in_turn && !fresh && spot.awaited {
@@ -139,7 +139,7 @@ impl Window {
         }
         // Whoever has not asked yet goes on until it does: a last packet with an immediate may be longer than the others,
         // and begin a batch that nobody expected.
-        if spot.begins && !fresh && !holding.has_unasked() && !self.opens() {
+        if spot.begins && !fresh && holding.unasked() == 0 && !self.opens() {
             return Err(Wait::Room);
         }
         // In the middle of a message an acknowledgement is asked for before no more may leave, and with the last packet of a
@@ -203,14 +203,6 @@ impl Window {
     /// The peer says that packets reach it marked.
     pub(crate) fn notified(&mut self) {
         self.limit.notified();
-    }
-
-    pub(super) const fn lost(&mut self) {
-        self.limit.lost();
-    }
-
-    pub(super) const fn silent(&mut self) {
-        self.limit.silent();
     }
 
     #[cfg(any(test, feature = "testing"))]

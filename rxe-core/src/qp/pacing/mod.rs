@@ -83,7 +83,7 @@ impl Default for Timing {
 /// A queue pair's pacing at work.
 #[derive(Debug)]
 pub(crate) struct Pacer {
-    pacing: Pacing,
+    pub pacing: Pacing,
     /// When the next packet may leave.
     next: Instant,
     /// Whether a packet waits for that.
@@ -99,11 +99,6 @@ impl Pacer {
     pub(crate) fn restart(&mut self) {
         self.pacing.control.restart();
         (self.next, self.waits) = (Instant::ZERO, false);
-    }
-
-    /// The clock that it was given.
-    pub(crate) const fn timing(&self) -> Timing {
-        self.pacing.timing
     }
 
     /// Whether no packet may leave now, because of the rate; then [`Self::deadline`] says when.
@@ -135,10 +130,6 @@ impl Pacer {
 
     pub(crate) fn notified(&mut self, now: Instant) {
         self.pacing.control.on_notified(now);
-    }
-
-    pub(crate) fn round_trip(&mut self, now: Instant, trip: Duration) {
-        self.pacing.control.on_round_trip(now, trip);
     }
 
     /// When a packet that was held back may leave.

@@ -23,6 +23,15 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    /// Completes the request at the front with it.
+    pub(crate) fn complete(self, scene: &mut Scene<'_, '_>) {
+        if let Some(wqe) = scene.sq.ring.front() {
+            scene.qp.note_failed(Reason::of_request(wqe, self.cause));
+        }
+        let vendor = if let Cause::Answered(_, syndrome) = self.cause { syndrome.bits().into() } else { 0 };
+        scene.sq.complete_front(scene.qp, scene.ctx, self.status, vendor);
+    }
+
     const fn answered(status: WcStatus, syndrome: Syndrome) -> Self {
         Self { status, cause: Cause::Answered(status, syndrome) }
     }
@@ -109,13 +118,10 @@ impl Requester {
         let psn = packet.bth.psn;
         scene.holding.heard(scene.ctx.reads, scene.ctx.now);
         if !self.acknowledge_before(scene, psn) {
-            scene.qp.stats.implied_naks += 1;
             return self.on_gap(scene, psn);
         }
-        if packet.info.position.is_start()
-            && let syndrome @ (Syndrome::Nak(_) | Syndrome::RnrNak(_) | Syndrome::Reserved(_)) =
-                packet.ext.aeth.syndrome
-        {
+        let syndrome = packet.ext.aeth.syndrome;
+        if packet.info.position.is_start() && !matches!(syndrome, Syndrome::Ack(_)) {
             return Err(Failure::answered(WcStatus::BadResponse, syndrome));
         }
         let mtu = scene.qp.mtu();
@@ -140,7 +146,6 @@ impl Requester {
     fn on_atomic_result(&mut self, scene: &mut Scene<'_, '_>, packet: &Packet<'_>) -> Result<(), Failure> {
         let psn = packet.bth.psn;
         if !self.acknowledge_before(scene, psn) {
-            scene.qp.stats.implied_naks += 1;
             return self.on_gap(scene, psn);
         }
         let Some(wqe) = scene.sq.ring.front() else { return Ok(()) };
@@ -187,10 +192,9 @@ impl Requester {
         }
         let (moved, sent) = (to.since(self.una), self.cur.since(self.una));
         self.una = to;
-        while let Some(read) = self.outstanding.front().copied() {
-            if !read.last.is_before(to) {
-                break;
-            }
+        while let Some(read) = self.outstanding.front()
+            && read.last.is_before(to)
+        {
             scene.holding.came(scene.ctx.reads, read.bytes);
             self.outstanding.pop_front();
         }
@@ -205,7 +209,7 @@ impl Requester {
         if moved > sent {
             // Answers to what was sent before overtook sending it again; what could not be read for that is not needed.
             self.broken = None;
-            scene.holding.turn();
+            scene.holding.turned = true;
         }
         let Scene { holding, ctx, .. } = scene;
         holding.acknowledged(ctx.window, ctx.now, to, !self.has_outstanding());
@@ -226,6 +230,7 @@ impl Requester {
 
     /// READ data or an atomic's result is missing before the response to `psn`: an implied NAK.
     fn on_gap(&mut self, scene: &mut Scene<'_, '_>, psn: Psn) -> Result<(), Failure> {
+        scene.qp.stats.implied_naks += 1;
         if self.cur != self.una && self.retry.on_gap(scene.ctx.now, psn) {
             scene.qp.stats.probes += 1;
             self.go_back(scene, Some(scene.ctx.now));
@@ -281,21 +286,13 @@ impl Requester {
         self.retry.on_timeout()?;
         scene.ctx.lost(begins_with_read(scene.sq));
         self.go_back(scene, None);
-        scene.holding.fell_silent();
+        scene.holding.silent = true;
         Ok(())
     }
 
-    /// Fails the request at the front and forgets everything in flight.
-    pub(crate) fn fail(&mut self, scene: &mut Scene<'_, '_>, failure: Failure) {
-        if let Some(wqe) = scene.sq.ring.front() {
-            scene.qp.note_failed(Reason::of_request(wqe, failure.cause));
-        }
-        let vendor = match failure.cause {
-            Cause::Answered(_, syndrome) => syndrome.bits().into(),
-            _ => 0,
-        };
-        scene.sq.complete_front(scene.qp, scene.ctx, failure.status, vendor);
-        self.stop(scene);
+    /// Fails the request at the front if it did; whether that was so. The queue pair is to go to the error state then.
+    pub(crate) fn ends(scene: &mut Scene<'_, '_>, result: Result<(), Failure>) -> bool {
+        result.map_err(|failure| failure.complete(scene)).is_err()
     }
 }
 

@@ -11,7 +11,6 @@ use crate::{
         QpState,
         common::{QpCommon, Scene, SendQueue, SendWqe, Sent},
         flow::PACKET_COST,
-        pacing::Timing,
         plan::{Draft, Grant, Half, Need, Plan, Wanted},
         quirks::Quirks,
     },
@@ -20,7 +19,6 @@ use crate::{
     work::{SendFlags, SendOp, WcStatus},
 };
 use alloc::collections::VecDeque;
-use core::time::Duration;
 
 /// Packets that a part of a READ asks for: a first and a last one.
 const READ_PART: u32 = 2;
@@ -43,7 +41,8 @@ pub(super) struct Outstanding {
 pub(crate) struct Requester {
     pub(super) una: Psn,
     pub(super) cur: Psn,
-    pub(super) next: Psn,
+    /// The PSN that the next new packet gets.
+    pub next: Psn,
     pub(super) cur_wqe: usize,
     /// Requests at the front of the queue that have PSNs.
     pub(super) started: usize,
@@ -51,7 +50,7 @@ pub(crate) struct Requester {
     /// Last PSNs of the READ requests as they were first sent: a responder knows a READ that is sent again only inside
     /// the range it had then.
     pub(super) read_ends: VecDeque<Psn>,
-    pub(super) retry: Retry,
+    pub retry: Retry,
     /// Receives that the peer promised.
     pub(super) limit: Limit,
     /// The request at `cur_wqe` cannot be sent; told when all before it are done.
@@ -65,26 +64,6 @@ impl Requester {
         let mut retry = core::mem::take(&mut self.retry);
         retry.start(&qp.attrs);
         *self = Self { una: psn, cur: psn, next: psn, retry, ..Self::default() };
-    }
-
-    /// The PSN that the next new packet gets.
-    pub(crate) const fn next_psn(&self) -> Psn {
-        self.next
-    }
-
-    /// When to call `handle_timeout`.
-    pub(crate) const fn next_deadline(&self) -> Option<Instant> {
-        self.retry.next_deadline()
-    }
-
-    /// It is to be as patient as this.
-    pub(crate) const fn set_timing(&mut self, timing: Timing) {
-        self.retry.set_timing(timing);
-    }
-
-    /// The round trip that was measured since this was last asked.
-    pub(crate) const fn take_trip(&mut self) -> Option<Duration> {
-        self.retry.take_trip()
     }
 
     /// Whether no message is begun and not ended.

@@ -37,7 +37,7 @@ const MAX_FLUSHES: usize = 256;
 pub(crate) struct Responder {
     answers: Answers,
     /// PSN of the next new request.
-    expected: Psn,
+    pub expected: Psn,
     /// Messages completed.
     msn: Msn,
     /// A NAK asked for the expected packet: until it comes nothing is said about later ones.
@@ -45,7 +45,7 @@ pub(crate) struct Responder {
     /// A request was refused for good: nothing is taken any more.
     refused: bool,
     replay: Replay,
-    inbound: Inbound,
+    pub inbound: Inbound,
     /// A READ whose memory turned out to be gone when its answer was due.
     failure: Option<Violation>,
     /// A READ was given up in the middle, and has not been asked for again yet.
@@ -64,11 +64,6 @@ impl Responder {
     /// Starts anew with the attributes of the transition to RTR.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
         *self = Self { expected: qp.attrs.rq_psn, ..Self::default() };
-    }
-
-    /// PSN of the next new request.
-    pub(crate) const fn expected_psn(&self) -> Psn {
-        self.expected
     }
 
     /// Takes a request packet. An error means the queue pair goes to the error state; the answer, if one is due, is
@@ -429,11 +424,6 @@ impl Responder {
     /// the event raised.
     pub(crate) const fn take_failure(&mut self) -> Option<Violation> {
         self.failure.take()
-    }
-
-    /// The shared receive queue that an XRC request named is gone, and with it the receive in use.
-    pub(crate) fn forget_receive(&mut self) {
-        self.inbound.forget_receive();
     }
 
     /// The error state: gives up an open receive with the flush status. What was executed is still acknowledged, READs

@@ -41,7 +41,8 @@ pub(crate) struct Retry {
     /// Acknowledgements until the last loss is forgotten.
     suspicion: u32,
     trip: RoundTrip,
-    timing: Timing,
+    /// How patient it is.
+    pub timing: Timing,
 }
 
 /// How long acknowledgements take: mean and deviation as RFC 6298 has them.
@@ -70,9 +71,8 @@ impl RoundTrip {
 
     /// Silence that is longer than usual.
     fn patience(&self) -> Option<Duration> {
-        let usual =
-            self.mean.map(|mean| Duration::from_nanos(mean.saturating_add(self.deviation.saturating_mul(4))));
-        usual.map(|usual| usual.max(LEAST_PROBE))
+        let usual = self.mean?.saturating_add(self.deviation.saturating_mul(4));
+        Some(Duration::from_nanos(usual).max(LEAST_PROBE))
     }
 }
 
@@ -88,20 +88,10 @@ pub(super) enum Due {
     Timeout,
 }
 
-/// The local ACK timeout code `code`: 4.096 us times 2 to its power; `None` for 0, which never runs out.
-fn timeout(code: u8, shortest: Duration) -> Option<Duration> {
-    (code != 0).then(|| Duration::from_nanos(4096 << (code & 31)).max(shortest))
-}
-
 impl Retry {
     pub(crate) fn start(&mut self, attrs: &QpAttrs) {
         let timing = self.timing;
         *self = Self { left: attrs.retry_count, rnr_left: attrs.rnr_retry, timing, ..Self::default() };
-    }
-
-    /// It is to be as patient as this.
-    pub(crate) const fn set_timing(&mut self, timing: Timing) {
-        self.timing = timing;
     }
 
     /// The round trip that was measured since this was last asked.
@@ -109,10 +99,16 @@ impl Retry {
         self.trip.latest.take()
     }
 
+    /// When the local ACK timeout of `attrs` runs out: 4.096 us times 2 to the power of its code; `None` for 0, which never does.
+    fn timeout(&self, now: Instant, attrs: &QpAttrs) -> Option<Instant> {
+        let (code, shortest) = (attrs.timeout, self.timing.shortest);
+        (code != 0).then(|| now + Duration::from_nanos(4096 << (code & 31)).max(shortest))
+    }
+
     /// A request left: something is outstanding.
     pub(crate) fn on_sent(&mut self, now: Instant, attrs: &QpAttrs) {
         if self.deadline.is_none() {
-            self.deadline = timeout(attrs.timeout, self.timing.shortest).map(|wait| now + wait);
+            self.deadline = self.timeout(now, attrs);
             self.schedule_probe(now);
         }
     }
@@ -124,10 +120,7 @@ impl Retry {
 
     /// Everything before `una` is acknowledged.
     pub(crate) fn on_acknowledged(&mut self, now: Instant, una: Psn) {
-        if let Some((psn, at)) = self.trip.sample
-            && psn.is_before(una)
-        {
-            self.trip.sample = None;
+        if let Some((_, at)) = self.trip.sample.take_if(|(psn, _)| psn.is_before(una)) {
             self.trip.learn(now.nanos().saturating_sub(at.nanos()));
             self.unmeasured = 0;
         }
@@ -178,8 +171,7 @@ impl Retry {
         self.left = attrs.retry_count;
         self.rnr_left = attrs.rnr_retry;
         self.forget_loss();
-        self.deadline =
-            if more { timeout(attrs.timeout, self.timing.shortest).map(|wait| now + wait) } else { None };
+        self.deadline = if more { self.timeout(now, attrs) } else { None };
         self.probes = 0;
         self.suspicion = self.suspicion.saturating_sub(1);
         self.schedule_probe(now);
@@ -237,22 +229,14 @@ impl Retry {
     }
 
     /// When to look again.
-    pub(crate) const fn next_deadline(&self) -> Option<Instant> {
-        match self.rnr_until {
-            Some(until) => Some(until),
-            // A probe comes before the timeout, or not at all.
-            None if self.probe.is_some() => self.probe,
-            None => self.deadline,
-        }
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        // A probe comes before the timeout, or not at all.
+        self.rnr_until.or(self.probe).or(self.deadline)
     }
 
     /// Ends a wait that is over; whether it did.
     pub(crate) fn end_wait(&mut self, now: Instant) -> bool {
-        let over = self.rnr_until.is_some_and(|until| until <= now);
-        if over {
-            self.rnr_until = None;
-        }
-        over
+        self.rnr_until.take_if(|until| *until <= now).is_some()
     }
 
     /// What is due now. A probe is told once.

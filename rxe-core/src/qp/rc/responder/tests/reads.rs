@@ -21,7 +21,7 @@ fn data(said: &[Said]) -> Vec<u8> {
 fn a_read_is_answered_in_mtu_steps() {
     let mut rig = rig();
     rig.read(100, BASE + 3, 600).unwrap();
-    assert_eq!(rig.responder.expected_psn(), Psn::new(103));
+    assert_eq!(rig.responder.expected, Psn::new(103));
     assert_eq!(rig.peek(), Some(Answer::Now));
     let said = rig.answers();
     assert_eq!(shape(&said), [(0x0d, 100), (0x0e, 101), (0x0f, 102)]);
@@ -40,7 +40,7 @@ fn a_read_of_nothing_needs_no_key() {
     let said = rig.answer();
     assert!(said.is(0x10, 100) && said.payload.is_empty());
     assert_eq!(said.msn, 1, "a message like any other");
-    assert_eq!(rig.responder.expected_psn(), Psn::new(101));
+    assert_eq!(rig.responder.expected, Psn::new(101));
     rig.hear(&acked(packet(0x0c, 100, nowhere, &[]))).unwrap();
     let again = rig.answer();
     assert!(again.is(0x10, 100) && again.msn == 1);
@@ -91,7 +91,7 @@ fn repeated_reads_are_executed_again() {
         assert_eq!(said[0].psn, psn);
         assert_eq!(data(&said), bytes[from..from + len as usize]);
     }
-    assert_eq!(rig.responder.expected_psn(), Psn::new(105));
+    assert_eq!(rig.responder.expected, Psn::new(105));
     assert_eq!(rig.world.qp.stats.duplicates, 5);
     // Not what was asked: dropped, nothing breaks.
     rig.read(100, BASE + 1, 1000).unwrap();
@@ -248,11 +248,11 @@ fn old_reads_are_forgotten_before_their_psns_return() {
     rig.world.memory.pretend(0x7700, 0, 1 << 31, 0, Access::all());
     let long = Ext { reth: Reth { addr: 0, rkey: Key(0x7700), len: 1 << 30 }, ..Ext::default() };
     for _ in 0..4 {
-        let psn = rig.responder.expected_psn().value();
+        let psn = rig.responder.expected.value();
         rig.hear(&packet(0x0c, psn, long, &[])).unwrap();
     }
     rig.responder.answers = Answers::default();
-    assert_eq!(rig.responder.expected_psn(), Psn::new(101));
+    assert_eq!(rig.responder.expected, Psn::new(101));
     rig.write(0x0a, 101, (BASE, 1), b"x").unwrap();
     rig.answers();
     rig.read(100, BASE, 8).unwrap();

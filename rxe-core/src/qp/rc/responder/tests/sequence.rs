@@ -131,7 +131,7 @@ fn error_flushes_the_open_receive_and_keeps_acknowledgements() {
     assert!(rig.answer().is(ACK, 100));
     // RESET and again.
     rig.restart();
-    assert_eq!(rig.responder.expected_psn(), Psn::new(100));
+    assert_eq!(rig.responder.expected, Psn::new(100));
     rig.write(0x0a, 100, (BASE, 1), b"x").unwrap();
     assert_eq!(rig.answer().msn, 1);
 }
@@ -151,5 +151,5 @@ fn responses_are_not_for_the_responder() {
         rig.send(opcode, 100, &[]).unwrap();
     }
     assert_eq!(rig.world.qp.stats.dropped_service, 6);
-    assert_eq!(rig.responder.expected_psn(), Psn::new(100));
+    assert_eq!(rig.responder.expected, Psn::new(100));
 }
