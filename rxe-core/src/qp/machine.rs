@@ -266,10 +266,8 @@ impl QueuePair {
         if !allowed {
             return Err(PostError::Operation);
         }
-        let limit = match &self.machine {
-            Machine::Ud { .. } => u64::from(port_mtu),
-            _ => MAX_MESSAGE,
-        };
+        let is_datagram = matches!(self.machine, Machine::Ud { .. });
+        let limit = if is_datagram { u64::from(port_mtu) } else { MAX_MESSAGE };
         self.sq.post(&self.common, wr, limit)
     }
 
@@ -303,10 +301,8 @@ impl QueuePair {
 
     /// The next answer, or the acknowledgement that waits for company.
     pub(crate) fn plan_answer(&self) -> Plan {
-        match &self.machine {
-            Machine::Rc { responder, .. } => responder.plan(&self.common).map_or(Plan::Nothing, Plan::Send),
-            _ => Plan::Nothing,
-        }
+        let Machine::Rc { responder, .. } = &self.machine else { return Plan::Nothing };
+        responder.plan(&self.common).map_or(Plan::Nothing, Plan::Send)
     }
 
     /// Whether every request has left: there is certainly none to plan.

@@ -100,13 +100,10 @@ pub fn apply(qp_type: QpType, now: &QpAttrs, change: &QpChange) -> Result<QpAttr
 /// The attributes after a change that is right.
 fn merge(now: &QpAttrs, change: &QpChange, to: QpState) -> QpAttrs {
     // The wish for a drained event belongs to one drain.
-    let sqd_notify = match (now.state, to) {
-        (QpState::Rts, QpState::Sqd) => change.sqd_notify.unwrap_or(false),
-        _ => change.sqd_notify.unwrap_or(now.sqd_notify),
-    };
+    let is_new_drain = (now.state, to) == (QpState::Rts, QpState::Sqd);
     QpAttrs {
         state: to,
-        sqd_notify,
+        sqd_notify: change.sqd_notify.unwrap_or(now.sqd_notify && !is_new_drain),
         access: change.access.unwrap_or(now.access),
         pkey_index: change.pkey_index.unwrap_or(now.pkey_index),
         qkey: change.qkey.unwrap_or(now.qkey),

@@ -90,10 +90,7 @@ pub(crate) struct Wanted {
 impl Need {
     /// Bytes of the destination's buffer.
     pub(crate) const fn cost(&self) -> u32 {
-        match self {
-            Self::Room { cost, .. } => *cost,
-            Self::Nothing | Self::Responses(_) => 0,
-        }
+        if let Self::Room { cost, .. } = self { *cost } else { 0 }
     }
 }
 
