@@ -15,7 +15,7 @@ use crate::{
     stats::QpStats,
     time::Instant,
     violation::Violation,
-    wire::{Opcode, Packet},
+    wire::{Opcode, Packet, Syndrome},
     work::{AsyncEvent, Completion, Event, WcStatus},
 };
 use alloc::{boxed::Box, collections::VecDeque};
@@ -122,6 +122,14 @@ impl QpCommon {
         found.map(Some).ok_or(Violation::XrcSrq)
     }
 
+    /// A packet came: tells of the first one that comes while still in RTR.
+    pub(crate) fn establish(&mut self, ctx: &mut Ctx<'_>) {
+        if !self.established && self.state() == QpState::Rtr {
+            self.established = true;
+            ctx.events.push_back(Event::Async(AsyncEvent::CommunicationEstablished(self.qpn)));
+        }
+    }
+
     /// Keeps why a request of the peer was refused.
     pub(crate) fn note_refused(&mut self, reason: Reason) {
         self.reasons.get_or_insert_default().refused = Some(reason);
@@ -160,6 +168,13 @@ impl QpCommon {
         let solicited = wc.solicited || wc.status != WcStatus::Success;
         let cq = self.named.map_or(self.config.recv_cq, |named| named.cq);
         ctx.events.push_back(Event::Completion { cq, solicited, wc });
+    }
+
+    /// Completes a receive because of a violation, with the syndrome of the peer's NAK.
+    pub(crate) fn fail_recv(&self, ctx: &mut Ctx<'_>, wr_id: u64, violation: Violation) {
+        let vendor_error = Syndrome::Nak(violation.into()).bits().into();
+        let wc = Completion { vendor_error, ..Completion::error(wr_id, violation.into(), self.qpn) };
+        self.complete_recv(ctx, wc);
     }
 
     /// Puts a send completion.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     violation::Violation,
-    wire::{Class, Extensions, NakCode, OpcodeInfo, Packet, Position, Reth, Syndrome},
+    wire::{Class, Extensions, OpcodeInfo, Packet, Position, Reth},
     work::{Access, Completion, Event, WcExtra, WcOpcode, WcStatus},
 };
 
@@ -147,11 +147,7 @@ impl Inbound {
     pub(crate) fn fail(&mut self, qp: &QpCommon, ctx: &mut Ctx<'_>, violation: Violation) {
         self.open = None;
         match self.recv.take() {
-            Some(recv) => {
-                let mut wc = Completion::error(recv.wr_id, violation.into(), qp.qpn);
-                wc.vendor_error = u32::from(Syndrome::Nak(NakCode::from(violation)).bits());
-                qp.complete_recv(ctx, wc);
-            }
+            Some(recv) => qp.fail_recv(ctx, recv.wr_id, violation),
             None => ctx.events.push_back(Event::Async(violation.event(qp.qpn))),
         }
     }

@@ -2,7 +2,6 @@
 //! nobody is told.
 
 use super::{
-    attrs::QpState,
     common::{Ctx, QpCommon},
     inbound::Inbound,
 };
@@ -10,7 +9,7 @@ use crate::{
     num::Psn,
     violation::Violation,
     wire::{Class, Packet},
-    work::{Access, AsyncEvent, Event},
+    work::Access,
 };
 
 /// The receiver.
@@ -38,14 +37,7 @@ impl UcReceiver {
         packet: &Packet<'_>,
     ) -> Result<(), Violation> {
         let (info, psn) = (packet.info, packet.bth.psn);
-        if !matches!(info.class, Class::Send | Class::Write) {
-            qp.stats.dropped_service += 1;
-            return Ok(());
-        }
-        if !qp.established && qp.state() == QpState::Rtr {
-            qp.established = true;
-            ctx.events.push_back(Event::Async(AsyncEvent::CommunicationEstablished(qp.qpn)));
-        }
+        qp.establish(ctx);
         let gap = psn != self.expected;
         self.expected = psn.next();
         if info.position.is_start() {
@@ -67,35 +59,26 @@ impl UcReceiver {
     fn take(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>, packet: &Packet<'_>) -> Result<(), Violation> {
         let info = packet.info;
         let is_denied = info.class == Class::Write && !qp.attrs.access.contains(Access::REMOTE_WRITE);
-        if is_denied || self.inbound.follows(info).is_err() {
-            self.give_up(info.position.is_end());
-            qp.stats.dropped_refused += 1;
-            return Ok(());
-        }
-        if !self.inbound.draw(qp, ctx, info) {
-            self.give_up(info.position.is_end());
-            qp.stats.dropped_no_receive += 1;
-            return Ok(());
-        }
-        match self.inbound.take(qp, ctx, packet) {
-            Ok(()) => Ok(()),
-            // Our own side is at fault, or cannot take what it agreed to: the application must know (IBTA vol. 1,
-            // 9.8.2.2.6).
-            Err(violation @ (Violation::ReceiveTooShort | Violation::ReceiveAccess(_))) => {
-                self.inbound.fail(qp, ctx, violation);
-                Err(violation)
+        let dropped = if is_denied || self.inbound.follows(info).is_err() {
+            &mut qp.stats.dropped_refused
+        } else if !self.inbound.draw(qp, ctx, info) {
+            &mut qp.stats.dropped_no_receive
+        } else {
+            match self.inbound.take(qp, ctx, packet) {
+                Ok(()) => return Ok(()),
+                // Our own side is at fault, or cannot take what it agreed to: the application must know (IBTA vol. 1,
+                // 9.8.2.2.6).
+                Err(violation @ (Violation::ReceiveTooShort | Violation::ReceiveAccess(_))) => {
+                    self.inbound.fail(qp, ctx, violation);
+                    return Err(violation);
+                }
+                Err(_) => &mut qp.stats.dropped_refused,
             }
-            Err(_) => {
-                self.give_up(info.position.is_end());
-                qp.stats.dropped_refused += 1;
-                Ok(())
-            }
-        }
-    }
-
-    fn give_up(&mut self, at_end: bool) {
+        };
+        *dropped += 1;
         self.inbound.abandon();
-        self.skipping = !at_end;
+        self.skipping = !info.position.is_end();
+        Ok(())
     }
 
     /// The error state: gives up an open receive with the flush status.

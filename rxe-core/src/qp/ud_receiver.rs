@@ -9,7 +9,7 @@ use super::{
 use crate::{
     num::{Pkey, Qkey},
     violation::Violation,
-    wire::{NEXT_HEADER_BTH, NakCode, Packet, Syndrome},
+    wire::{NEXT_HEADER_BTH, Packet},
     work::{Completion, WcExtra, WcOpcode},
 };
 
@@ -51,9 +51,7 @@ pub(crate) fn receive(
         .and_then(|()| sges::scatter(&recv.sges, ctx.memory, asker, GRH_LEN, packet.payload));
     if let Err(error) = placed {
         let violation = Violation::ReceiveAccess(error);
-        let mut wc = Completion::error(recv.wr_id, violation.into(), qp.qpn);
-        wc.vendor_error = u32::from(Syndrome::Nak(NakCode::from(violation)).bits());
-        qp.complete_recv(ctx, wc);
+        qp.fail_recv(ctx, recv.wr_id, violation);
         return Err(violation);
     }
     let immediate = packet.info.has_immediate();

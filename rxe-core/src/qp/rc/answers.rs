@@ -3,7 +3,7 @@
 
 use crate::{
     num::{Key, Msn, Psn},
-    wire::{NakCode, Opcode, Position, Syndrome},
+    wire::{NakCode, Opcode, Position, Reth, Syndrome},
     work::PdId,
 };
 use alloc::collections::VecDeque;
@@ -54,6 +54,13 @@ pub(super) struct Stream {
     pub left: u32,
     /// Whether a packet of it has left.
     pub started: bool,
+}
+
+impl Stream {
+    /// The whole response to a READ.
+    pub(super) const fn new(Reth { addr, rkey, len }: Reth, pd: PdId) -> Self {
+        Self { addr, rkey, pd, left: len, started: false }
+    }
 }
 
 impl Pending {
@@ -123,7 +130,8 @@ impl Answers {
         self.queue.iter().for_each(|answer| self.outstanding.add(answer));
     }
 
-    fn pop_front(&mut self) {
+    /// Takes the front answer off: it has left, or is given up.
+    pub(super) fn pop_front(&mut self) {
         let mut less = Outstanding::default();
         if let Some(front) = self.queue.pop_front() {
             less.add(&front);
@@ -231,11 +239,6 @@ impl Answers {
             }
             _ => self.pop_front(),
         }
-    }
-
-    /// Gives up the front answer.
-    pub(super) fn drop_front(&mut self) {
-        self.pop_front();
     }
 
     /// Says `kind` in place of the front answer.

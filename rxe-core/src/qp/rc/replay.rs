@@ -25,7 +25,7 @@ pub(super) struct Entry {
 }
 
 /// What a repeated request is answered from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     /// A READ: executed again.
     Read(Reth),
@@ -36,8 +36,8 @@ pub(super) enum Outcome {
 }
 
 impl Entry {
-    const fn is_flush(&self) -> bool {
-        matches!(self.result, Outcome::Done(Class::Flush))
+    fn is_flush(&self) -> bool {
+        self.result == Outcome::Done(Class::Flush)
     }
 }
 
@@ -127,9 +127,7 @@ impl Replay {
 
     /// Whether an ATOMIC WRITE or FLUSH was done.
     pub(super) fn is_done(&self, psn: Psn, class: Class) -> bool {
-        self.entries
-            .iter()
-            .any(|entry| matches!(entry.result, Outcome::Done(known) if entry.first == psn && known == class))
+        self.entries.iter().any(|entry| entry.first == psn && entry.result == Outcome::Done(class))
     }
 }
 

@@ -15,15 +15,15 @@ use super::{
 };
 use crate::{
     memory::{AccessError, Asker},
-    num::{Msn, Psn},
+    num::{Key, Msn, Psn},
     qp::{
-        QpState, QpType,
+        QpType,
         plan::{Draft, Half},
         reason::{Cause, Reason},
     },
     violation::Violation,
     wire::{Aeth, Bth, Class, Ext, NakCode, Packet, Syndrome, emit},
-    work::{Access, AsyncEvent, Event, WcOpcode},
+    work::{Access, Event, WcOpcode},
 };
 use core::cmp::Ordering;
 
@@ -52,14 +52,6 @@ pub(crate) struct Responder {
     gave_up: bool,
 }
 
-/// How a request in sequence ended.
-enum Executed {
-    /// It took this many PSNs.
-    Done(u32),
-    /// No receive is posted.
-    NotReady,
-}
-
 impl Responder {
     /// Starts anew with the attributes of the transition to RTR.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
@@ -83,16 +75,11 @@ impl Responder {
             return Ok(());
         }
         match packet.bth.psn.compare(self.expected) {
-            Ordering::Equal => self.on_expected(qp, ctx, packet),
-            Ordering::Greater => {
-                self.on_gap(qp);
-                Ok(())
-            }
-            Ordering::Less => {
-                self.on_duplicate(qp, ctx, packet);
-                Ok(())
-            }
+            Ordering::Equal => return self.on_expected(qp, ctx, packet),
+            Ordering::Greater => self.on_gap(qp),
+            Ordering::Less => self.on_duplicate(qp, ctx, packet),
         }
+        Ok(())
     }
 
     /// An earlier packet is missing: says so once (IBTA vol. 1, 9.7.5.1.3).
@@ -110,18 +97,15 @@ impl Responder {
         ctx: &mut Ctx<'_>,
         packet: &Packet<'_>,
     ) -> Result<(), Violation> {
-        if !qp.established && qp.state() == QpState::Rtr {
-            qp.established = true;
-            ctx.events.push_back(Event::Async(AsyncEvent::CommunicationEstablished(qp.qpn)));
-        }
+        qp.establish(ctx);
         match self.execute(qp, ctx, packet) {
-            Ok(Executed::Done(psns)) => {
+            Ok(Some(psns)) => {
                 self.asked = false;
                 self.expected = self.expected.plus(psns);
                 self.replay.expire(self.expected);
                 Ok(())
             }
-            Ok(Executed::NotReady) => {
+            Ok(None) => {
                 // What follows this packet is to be sent again with it, so no PSN sequence NAK is due for that.
                 self.asked = true;
                 let syndrome = Syndrome::RnrNak(qp.attrs.min_rnr_timer);
@@ -144,12 +128,13 @@ impl Responder {
         }
     }
 
+    /// Does a request that is in sequence. The PSNs that it took, or `None` if no receive is posted.
     fn execute(
         &mut self,
         qp: &mut QpCommon,
         ctx: &mut Ctx<'_>,
         packet: &Packet<'_>,
-    ) -> Result<Executed, Violation> {
+    ) -> Result<Option<u32>, Violation> {
         self.inbound.follows(packet.info)?;
         if packet.info.position.is_start() {
             qp.named = qp.find_named(ctx, packet)?;
@@ -167,11 +152,9 @@ impl Responder {
             Class::CompareSwap | Class::FetchAdd => self.execute_atomic(qp, ctx, packet)?,
             Class::AtomicWrite => self.execute_atomic_write(qp, ctx, packet)?,
             Class::Flush => self.execute_flush(qp, ctx, packet, need)?,
-            Class::ReadResponse | Class::Acknowledge | Class::AtomicAcknowledge | Class::Congestion => {
-                return Err(Violation::NotEnabled);
-            }
+            _ => return Err(Violation::NotEnabled),
         }
-        Ok(Executed::Done(1))
+        Ok(Some(1))
     }
 
     fn execute_message(
@@ -179,9 +162,9 @@ impl Responder {
         qp: &mut QpCommon,
         ctx: &mut Ctx<'_>,
         packet: &Packet<'_>,
-    ) -> Result<Executed, Violation> {
+    ) -> Result<Option<u32>, Violation> {
         if !self.inbound.draw(qp, ctx, packet.info) {
-            return Ok(Executed::NotReady);
+            return Ok(None);
         }
         self.inbound.take(qp, ctx, packet)?;
         let end = packet.info.position.is_end();
@@ -192,7 +175,7 @@ impl Responder {
             // Inside a message a ConnectX waits for this before it goes on.
             self.answers.acknowledge(packet.bth.psn, self.msn, !end);
         }
-        Ok(Executed::Done(1))
+        Ok(Some(1))
     }
 
     fn execute_read(
@@ -200,7 +183,7 @@ impl Responder {
         qp: &mut QpCommon,
         ctx: &mut Ctx<'_>,
         packet: &Packet<'_>,
-    ) -> Result<Executed, Violation> {
+    ) -> Result<Option<u32>, Violation> {
         self.admit(qp)?;
         let reth = packet.ext.reth;
         if u64::from(reth.len) > MAX_MESSAGE {
@@ -213,10 +196,9 @@ impl Responder {
                 .map_err(Violation::Access)?;
         }
         let psns = read_psns(reth.len, qp.mtu());
-        let pd = qp.asker().pd;
-        let stream = Stream { addr: reth.addr, rkey: reth.rkey, pd, left: reth.len, started: false };
+        let stream = Stream::new(reth, qp.asker().pd);
         self.reply(qp, packet, psns, Outcome::Read(reth), Kind::Read(stream));
-        Ok(Executed::Done(psns))
+        Ok(Some(psns))
     }
 
     fn execute_atomic(
@@ -227,10 +209,7 @@ impl Responder {
     ) -> Result<(), Violation> {
         self.admit(qp)?;
         let (asker, atomic, class) = (qp.asker(), packet.ext.atomic, packet.info.class);
-        ctx.memory
-            .check(asker, atomic.rkey, atomic.addr, 8, Access::REMOTE_ATOMIC)
-            .map_err(Violation::Access)?;
-        aligned(atomic.addr)?;
+        check_word(ctx, asker, (atomic.rkey, atomic.addr), Access::REMOTE_ATOMIC)?;
         let original = if class == Class::CompareSwap {
             ctx.memory.compare_swap(asker, atomic.rkey, atomic.addr, atomic.compare, atomic.swap_or_add)
         } else {
@@ -253,8 +232,7 @@ impl Responder {
         if reth.len != 8 {
             return Err(Violation::Length);
         }
-        ctx.memory.check(asker, reth.rkey, reth.addr, 8, Access::REMOTE_WRITE).map_err(Violation::Access)?;
-        aligned(reth.addr)?;
+        check_word(ctx, asker, (reth.rkey, reth.addr), Access::REMOTE_WRITE)?;
         ctx.memory.atomic_write(asker, reth.rkey, reth.addr, value).map_err(Violation::Access)?;
         self.reply(qp, packet, 1, Outcome::Done(Class::AtomicWrite), Kind::Written);
         Ok(())
@@ -305,13 +283,8 @@ impl Responder {
         let kind = match class {
             Class::ReadRequest => {
                 let reth = packet.ext.reth;
-                self.replay.covers_read(psn, &reth, qp.mtu()).then_some(Kind::Read(Stream {
-                    addr: reth.addr,
-                    rkey: reth.rkey,
-                    pd: named.map_or(qp.config.pd, |named| named.pd),
-                    left: reth.len,
-                    started: false,
-                }))
+                let pd = named.map_or(qp.config.pd, |named| named.pd);
+                self.replay.covers_read(psn, &reth, qp.mtu()).then(|| Kind::Read(Stream::new(reth, pd)))
             }
             Class::CompareSwap | Class::FetchAdd => self.replay.atomic(psn, class).map(Kind::Atomic),
             Class::AtomicWrite => self.replay.is_done(psn, class).then_some(Kind::Written),
@@ -402,7 +375,7 @@ impl Responder {
             // Linux 6.1 takes a NAK in the middle of a READ response for success. The peer asks again for the rest, and for all
             // READs behind it, so those are not refused before.
             self.gave_up = true;
-            self.answers.drop_front();
+            self.answers.pop_front();
             return;
         }
         self.gave_up = false;
@@ -466,7 +439,9 @@ fn rights(packet: &Packet<'_>) -> Result<Access, Violation> {
     })
 }
 
-const fn aligned(addr: u64) -> Result<(), Violation> {
+/// Whether the 8 bytes at an address may be changed at once.
+fn check_word(ctx: &Ctx<'_>, asker: Asker, (key, addr): (Key, u64), need: Access) -> Result<(), Violation> {
+    ctx.memory.check(asker, key, addr, 8, need).map_err(Violation::Access)?;
     if addr.is_multiple_of(8) { Ok(()) } else { Err(Violation::Misaligned) }
 }
 

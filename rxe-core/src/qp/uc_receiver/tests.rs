@@ -7,7 +7,7 @@ use crate::{
         fake::{PD, QPN, World, packet},
     },
     wire::{Ext, Opcode, Reth},
-    work::{PdId, WcExtra, WcOpcode, WcStatus},
+    work::{AsyncEvent, PdId, WcExtra, WcOpcode, WcStatus},
 };
 use alloc::vec::Vec;
 use proptest::{collection::vec, prelude::*};

@@ -4,11 +4,11 @@ use super::*;
 use crate::{
     num::Key,
     qp::{
-        QpType,
+        QpState, QpType,
         fake::{PEER, World, packet},
     },
     wire::{AtomicEth, Feth, Opcode, Reth},
-    work::{Completion, WcExtra, WcOpcode, WcStatus},
+    work::{AsyncEvent, Completion, WcExtra, WcOpcode, WcStatus},
 };
 use alloc::{vec, vec::Vec};
 
