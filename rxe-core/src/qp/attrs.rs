@@ -76,8 +76,15 @@ impl Mtu {
 
     /// From the verbs enumeration value, 1 to 5.
     #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|mtu| mtu.code() == code)
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::M256),
+            2 => Some(Self::M512),
+            3 => Some(Self::M1024),
+            4 => Some(Self::M2048),
+            5 => Some(Self::M4096),
+            _ => None,
+        }
     }
 
     /// From a number of bytes: exactly 256, 512, 1024, 2048 or 4096.
