@@ -1,4 +1,4 @@
-//! A queue pair's attributes as verbs knows them (ibv_qp_attr, ibv_qp_init_attr).
+//! A queue pair's attributes as in verbs (`ibv_qp_attr`, `ibv_qp_init_attr`).
 
 use crate::{
     num::{Psn, Qkey, Qpn},
@@ -25,7 +25,7 @@ pub enum QpType {
 /// State of a queue pair (ibv_qp_state).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum QpState {
-    /// Fresh: takes no work.
+    /// New or reset: takes no work.
     #[default]
     Reset,
     /// Takes receives.
@@ -116,14 +116,14 @@ pub struct QpCaps {
 }
 
 impl QpType {
-    /// Whether it speaks the extended service.
+    /// Whether it belongs to an extended reliable connection.
     #[must_use]
     pub const fn is_xrc(self) -> bool {
         matches!(self, Self::XrcInitiator | Self::XrcTarget)
     }
 }
 
-/// What a queue pair is made of (ibv_qp_init_attr).
+/// What a queue pair is created with (ibv_qp_init_attr).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QpConfig {
     /// Kind.
@@ -136,16 +136,16 @@ pub struct QpConfig {
     pub recv_cq: CqId,
     /// Shared receive queue, if it has no queue of its own.
     pub srq: Option<SrqId>,
-    /// XRC targets: the domain whose shared receive queues its peer may name. They have no use for the protection domain
-    /// and completion queues above; those of the shared receive queue count (IBTA vol. 1, A14).
+    /// XRC targets only: the domain whose shared receive queues the peer may name. An XRC target does not use the protection
+    /// domain and the completion queues above. It uses those of the shared receive queue (IBTA vol. 1, A14).
     pub xrcd: Option<XrcdId>,
     /// Queue sizes.
     pub caps: QpCaps,
-    /// Every send request makes a completion.
+    /// Whether every send request makes a completion.
     pub signal_all: bool,
 }
 
-/// A modify-QP call (ibv_modify_qp): what is `None` is not in the mask.
+/// A modify-QP call (ibv_modify_qp). An attribute that is `None` is not in the mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QpChange {
     /// IBV_QP_STATE.
@@ -166,17 +166,17 @@ pub struct QpChange {
     pub av: Option<AddressVector>,
     /// IBV_QP_PATH_MTU.
     pub path_mtu: Option<Mtu>,
-    /// IBV_QP_TIMEOUT: 4.096 us times 2 to this power; 0 never times out; 0 to 31.
+    /// IBV_QP_TIMEOUT, 0 to 31: 4.096 us times 2 to this power. 0 never times out.
     pub timeout: Option<u8>,
     /// IBV_QP_RETRY_CNT: 0 to 7.
     pub retry_count: Option<u8>,
-    /// IBV_QP_RNR_RETRY: 0 to 7, 7 without end.
+    /// IBV_QP_RNR_RETRY: 0 to 7; 7 is without limit.
     pub rnr_retry: Option<u8>,
     /// IBV_QP_RQ_PSN.
     pub rq_psn: Option<Psn>,
     /// IBV_QP_MAX_QP_RD_ATOMIC: READs and atomics we may have outstanding.
     pub max_rd_atomic: Option<u8>,
-    /// IBV_QP_ALT_PATH: kept for queries; paths do not migrate.
+    /// IBV_QP_ALT_PATH: stored for queries only, because paths do not migrate.
     pub alternate: Option<AddressVector>,
     /// IBV_QP_MIN_RNR_TIMER: code 0 to 31 of the RNR timer table.
     pub min_rnr_timer: Option<u8>,
@@ -184,7 +184,7 @@ pub struct QpChange {
     pub sq_psn: Option<Psn>,
     /// IBV_QP_MAX_DEST_RD_ATOMIC: READs and atomics the peer may have outstanding.
     pub max_dest_rd_atomic: Option<u8>,
-    /// IBV_QP_PATH_MIG_STATE: 0 migrated, 1 rearm, 2 armed; kept for queries.
+    /// IBV_QP_PATH_MIG_STATE: 0 migrated, 1 rearm, 2 armed. Stored for queries only.
     pub migration: Option<u8>,
     /// IBV_QP_CAP.
     pub caps: Option<QpCaps>,
@@ -205,11 +205,11 @@ pub struct QpAttrs {
     pub pkey_index: u16,
     /// Queue key.
     pub qkey: Qkey,
-    /// The way to the peer; set from RTR on for connected services.
+    /// The path to the peer; set from RTR on for connected services.
     pub av: Option<AddressVector>,
     /// Path MTU.
     pub path_mtu: Mtu,
-    /// Retransmission timeout code.
+    /// Code of the retransmission timeout, see [`QpChange::timeout`].
     pub timeout: u8,
     /// Retries.
     pub retry_count: u8,
@@ -219,16 +219,16 @@ pub struct QpAttrs {
     pub rq_psn: Psn,
     /// First PSN sent.
     pub sq_psn: Psn,
-    /// Outstanding READs and atomics of ours.
+    /// READs and atomics that we may have outstanding.
     pub max_rd_atomic: u8,
-    /// Outstanding READs and atomics of the peer.
+    /// READs and atomics that the peer may have outstanding.
     pub max_dest_rd_atomic: u8,
     /// Timer code for our RNR NAKs.
     pub min_rnr_timer: u8,
-    /// Migration state.
+    /// Path migration state.
     pub migration: u8,
     /// Alternate path.
     pub alternate: Option<AddressVector>,
-    /// The peer.
+    /// The peer's queue pair.
     pub dest_qpn: Qpn,
 }

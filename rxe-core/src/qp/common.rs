@@ -1,6 +1,5 @@
-//! What every kind of queue pair has: identity, attributes, receive side, counters; and the outside world of one call.
-//!
-//! The queues above know nothing of packets, and the transport's rooms below know them only by what is here.
+//! What every kind of queue pair has: identity, attributes, receive queue and counters. And what a queue pair may touch outside
+//! itself during one call ([`Ctx`]).
 
 use super::{
     attrs::{QpAttrs, QpConfig, QpState, QpType},
@@ -21,7 +20,7 @@ use crate::{
 use alloc::{boxed::Box, collections::VecDeque};
 use slab::Slab;
 
-/// The outside world, lent to a machine for one call.
+/// What a queue pair may touch outside itself. It is lent for one call.
 pub(crate) struct Ctx<'a> {
     pub now: Instant,
     pub memory: &'a dyn Memory,
@@ -34,23 +33,23 @@ pub(crate) struct Ctx<'a> {
     pub reads: &'a mut ReadBudget,
 }
 
-/// What RoCE notes about a request that it has begun to send.
+/// What the transport notes about a request that it has begun to send.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     /// First PSN.
     pub first_psn: Psn,
     /// PSNs it takes; 0 for local operations.
     pub psns: u32,
-    /// Whether it leaves in parts that are messages of their own.
+    /// Whether it is sent in parts, each of which is a message of its own.
     pub in_parts: bool,
 }
 
-/// A send queue of RoCE's.
+/// The send queue with the notes of this transport.
 pub(crate) type SendQueue = sq::SendQueue<Sent>;
 /// A request in it.
 pub(crate) type SendWqe = sq::SendWqe<Sent>;
 
-/// What the sending half of a queue pair touches in one call.
+/// What the sending half of a queue pair may touch in one call.
 pub(crate) struct Scene<'a, 'c> {
     pub qp: &'a mut QpCommon,
     pub sq: &'a mut SendQueue,
@@ -58,8 +57,8 @@ pub(crate) struct Scene<'a, 'c> {
     pub ctx: &'a mut Ctx<'c>,
 }
 
-/// The parts of a queue pair that both its halves use. In this order because addresses, at the start of the attributes, and
-/// most counters are seldom looked at.
+/// The parts of a queue pair that both halves use. The fields have this order because the addresses, at the start of the
+/// attributes, and most counters are seldom read.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct QpCommon {
@@ -67,19 +66,19 @@ pub(crate) struct QpCommon {
     pub qpn: Qpn,
     /// The partition key that `attrs.pkey_index` stands for.
     pub pkey: Pkey,
-    /// Which of the endpoint's P_Key tables is its.
+    /// Index of its P_Key table among those of the endpoint.
     pub pkey_table: u16,
     /// Whether COMM_EST was raised since RTR.
     pub established: bool,
     /// Whether LAST_WQE_REACHED was raised since the last reset.
     pub last_wqe_raised: bool,
-    /// In SQD, and whoever asked for it was not told that it has drained.
+    /// The queue pair went to SQD, and its send queue has not drained since.
     pub draining: bool,
     pub config: QpConfig,
-    /// XRC targets: what the latest request in sequence names.
+    /// XRC targets: the shared receive queue that the latest request in sequence names.
     pub named: Option<Named>,
     pub stats: QpStats,
-    /// Why it refused and failed, once it has.
+    /// Why requests were refused or failed, once that has happened.
     pub reasons: Option<Box<Reasons>>,
     /// Own receive queue; unused with a shared one.
     pub rq: RecvQueue,
@@ -107,13 +106,13 @@ impl QpCommon {
         Asker { pd: self.named.map_or(self.config.pd, |named| named.pd), qpn: self.qpn }
     }
 
-    /// The opcode of its own reliable service, given that of RC.
+    /// The opcode of its reliable service (RC or XRC), given that of RC.
     pub(crate) const fn opcode(&self, rc: Opcode) -> Opcode {
         if self.config.qp_type.is_xrc() { rc.on(Opcode::XRC) } else { rc }
     }
 
-    /// The shared receive queue that a request names, which is to be one of the target's domain; `None` for queue pairs of
-    /// other kinds.
+    /// The shared receive queue that a request to an XRC target names; it must be in the target's domain. `None` for queue pairs
+    /// of other kinds.
     pub(crate) fn find_named(&self, ctx: &Ctx<'_>, packet: &Packet<'_>) -> Result<Option<Named>, Violation> {
         if self.config.qp_type != QpType::XrcTarget {
             return Ok(None);
@@ -122,7 +121,7 @@ impl QpCommon {
         found.map(Some).ok_or(Violation::XrcSrq)
     }
 
-    /// A packet came: tells of the first one that comes while still in RTR.
+    /// A packet came. The first one in RTR raises COMM_EST.
     pub(crate) fn establish(&mut self, ctx: &mut Ctx<'_>) {
         if !self.established && self.state() == QpState::Rtr {
             self.established = true;
@@ -130,12 +129,12 @@ impl QpCommon {
         }
     }
 
-    /// Keeps why a request of the peer was refused.
+    /// Stores why a request of the peer was refused.
     pub(crate) fn note_refused(&mut self, reason: Reason) {
         self.reasons.get_or_insert_default().refused = Some(reason);
     }
 
-    /// Keeps why an own request failed.
+    /// Stores why an own request failed.
     pub(crate) fn note_failed(&mut self, reason: Reason) {
         self.reasons.get_or_insert_default().failed = Some(reason);
     }
@@ -149,7 +148,7 @@ impl QpCommon {
         self.attrs.path_mtu.bytes()
     }
 
-    /// Draws a receive request from the own or the shared queue; raises the shared queue's limit event.
+    /// Takes a receive request from the own or the shared queue. Raises the limit event of the shared queue.
     pub(crate) fn take_recv(&mut self, ctx: &mut Ctx<'_>) -> Option<RecvWqe> {
         let Some(id) = self.config.srq.or_else(|| self.named.map(|named| named.srq)) else {
             return self.rq.queue.pop_front();
@@ -163,21 +162,21 @@ impl QpCommon {
         Some(wqe)
     }
 
-    /// Puts a receive completion. `solicited` is the packet's bit; errors always wake.
+    /// Adds a receive completion. It is a solicited one if the packet was, or if it is an error.
     pub(crate) fn complete_recv(&self, ctx: &mut Ctx<'_>, wc: Completion) {
         let solicited = wc.solicited || wc.status != WcStatus::Success;
         let cq = self.named.map_or(self.config.recv_cq, |named| named.cq);
         ctx.events.push_back(Event::Completion { cq, solicited, wc });
     }
 
-    /// Completes a receive because of a violation, with the syndrome of the peer's NAK.
+    /// Completes a receive in error because of a violation. `vendor_error` is the syndrome of the NAK for it.
     pub(crate) fn fail_recv(&self, ctx: &mut Ctx<'_>, wr_id: u64, violation: Violation) {
         let vendor_error = Syndrome::Nak(violation.into()).bits().into();
         let wc = Completion { vendor_error, ..Completion::error(wr_id, violation.into(), self.qpn) };
         self.complete_recv(ctx, wc);
     }
 
-    /// Puts a send completion.
+    /// Adds a send completion.
     pub(crate) fn complete_send(&self, ctx: &mut Ctx<'_>, wc: Completion) {
         let solicited = wc.status != WcStatus::Success;
         ctx.events.push_back(Event::Completion { cq: self.config.send_cq, solicited, wc });
@@ -192,7 +191,7 @@ impl QpCommon {
 }
 
 impl Completion {
-    /// A completion that tells of a failure.
+    /// A completion in error.
     pub(crate) fn error(wr_id: u64, status: WcStatus, qpn: Qpn) -> Self {
         Self { wr_id, status, qpn, ..Self::default() }
     }

@@ -1,5 +1,5 @@
-//! A queue pair as the endpoint drives it: hands packets, wishes and time to the machines of its service, and moves it
-//! to the error state when one of them says so.
+//! A queue pair as the endpoint drives it. It hands packets, work requests and time to the two halves of its service
+//! (`Machine`), and goes to the error state when a half reports a failure.
 
 use super::{
     PostError, QpAttrs, QpConfig, QpState, QpType,
@@ -23,7 +23,7 @@ use crate::{
 use alloc::boxed::Box;
 use core::net::IpAddr;
 
-/// The headers that a queue pair's packets leave with.
+/// The network headers of the packets that a queue pair sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Path {
     pub src: IpAddr,
@@ -38,18 +38,18 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Whether a packet came from its other end.
+    /// Whether a packet came from the other end of this path.
     fn leads_to(&self, from: &Arrival<'_>) -> bool {
         self.encapsulation == from.encapsulation && self.dst == from.src && self.src == from.dst
     }
 
-    /// What the ICRC covers of them.
+    /// The fields that the ICRC covers.
     pub(crate) const fn route(&self) -> Route {
         Route { src: self.src, dst: self.dst, src_port: self.src_port, encapsulation: self.encapsulation }
     }
 }
 
-/// Where a packet came from, as far as a queue pair asks.
+/// The network headers of a received packet that a queue pair needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival<'a> {
     pub src: IpAddr,
@@ -68,37 +68,37 @@ enum Machine {
 
 /// A queue pair.
 ///
-/// In one piece, and its fields in this order, so that what every packet touches lies together: with thousands of queue
-/// pairs used in turn, a message costs as much time as the lines of memory that it fetches.
+/// It is one allocation, and the fields that every packet touches lie together. When thousands of queue pairs are used in turn,
+/// the time of a message is the time to fetch its cache lines.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct QueuePair {
     sq: SendQueue,
-    /// What it holds of the pots.
+    /// What it has in the two shared buffers (see `flow`).
     pub holding: Holding,
-    /// The way to the peer: connected services.
+    /// The path to the peer. Connected services only.
     pub path: Option<Path>,
-    /// In a list of those that may have requests to send.
+    /// Whether it is in a list of queue pairs that may have requests to send.
     pub ready: bool,
-    /// In the list of those that have answers to send.
+    /// Whether it is in the list of queue pairs that have answers to send.
     pub answering: bool,
-    /// In the line for a pot, and in no list with its requests.
+    /// What it waits for in a line (see `flow`). Meanwhile it is in no list with its requests.
     pub waits: Option<Wait>,
-    /// In a list of those that owe an acknowledgement.
+    /// Whether it is in a list of queue pairs that owe an acknowledgement.
     pub owes: bool,
-    /// The queue pair to which something was posted next, when that was done the last time.
+    /// The queue pair to which the program posted next, after it last posted to this one.
     pub follower: Qpn,
-    /// The destination socket's entry: connected services.
+    /// Index of the destination socket's entry. Connected services only.
     pub peer: Option<usize>,
-    /// Deadline that the endpoint's timer list knows of.
+    /// The deadline that the endpoint's timer list holds for this queue pair.
     pub timer: Option<Instant>,
     machine: Machine,
     pub common: QpCommon,
-    /// When the peer was last told of congestion.
+    /// When the last CNP was sent to the peer.
     pub notified: Option<Instant>,
-    /// What paces it, if anything does.
+    /// Paces the requests, if the queue pair is paced.
     pub pacer: Option<Box<Pacer>>,
-    /// Which ICRC its latest FLUSH left with.
+    /// The form of ICRC that the latest FLUSH was sent with.
     pub flush_icrc: FlushIcrc,
 }
 
@@ -130,7 +130,7 @@ impl QueuePair {
         }
     }
 
-    /// Next PSNs: sent and expected.
+    /// The PSN of the next packet to be sent, and the PSN expected next.
     pub(crate) fn psns(&self) -> (Psn, Psn) {
         match &self.machine {
             Machine::Rc { requester, responder } => (requester.next, responder.expected),
@@ -139,7 +139,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether a packet may reach the machines; counts why not.
+    /// Whether a packet may reach the halves of the service. If not, counts the reason.
     pub(crate) fn admits(&mut self, packet: &Packet<'_>, from: &Arrival<'_>) -> bool {
         let common = &mut self.common;
         let service = match common.config.qp_type {
@@ -176,7 +176,7 @@ impl QueuePair {
         false
     }
 
-    /// Takes a packet that was admitted and is whole.
+    /// Processes a packet that [`Self::admits`] accepted and whose ICRC is right.
     pub(crate) fn handle(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, from: &Arrival<'_>) {
         if packet.info.is_request() {
             self.common.stats.bytes_received += packet.payload.len() as u64;
@@ -216,10 +216,10 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Queues all of these or, if one is refused, none.
+    /// Queues all of the send requests or, if one is refused, none.
     ///
     /// # Errors
-    /// Which was refused, and why.
+    /// The index of the refused request, and the reason.
     pub(crate) fn post_send_all(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -286,7 +286,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The next request. `parts`: whether WRITEs and READs may leave in parts.
+    /// The next step of the requests. `parts`: whether WRITEs and READs may be sent as several messages.
     pub(crate) fn plan(&self, port_mtu: u32, parts: bool) -> Plan {
         if !self.may_send() {
             return Plan::Nothing;
@@ -299,28 +299,28 @@ impl QueuePair {
         }
     }
 
-    /// The next answer, or the acknowledgement that waits for company.
+    /// The next answer. This includes an acknowledgement that may still wait for other packets to share a batch with.
     pub(crate) fn plan_answer(&self) -> Plan {
         let Machine::Rc { responder, .. } = &self.machine else { return Plan::Nothing };
         responder.plan(&self.common).map_or(Plan::Nothing, Plan::Send)
     }
 
-    /// Whether every request has left: there is certainly none to plan.
+    /// Whether every request was sent, so that there is none to plan. Always false for unreliable services.
     pub(crate) fn has_sent_all(&self) -> bool {
         matches!(&self.machine, Machine::Rc { requester, .. } if requester.has_sent_all(&self.sq))
     }
 
-    /// Whether an answer is to leave without company.
+    /// Whether there is an answer that must not wait for other packets.
     pub(crate) fn must_answer(&self) -> bool {
         matches!(&self.machine, Machine::Rc { responder, .. } if !responder.may_wait())
     }
 
-    /// Whether requests were sent that are not answered: reliable connections.
+    /// Whether sent requests are unanswered. Reliable connections only.
     pub(crate) fn has_unanswered(&self) -> bool {
         matches!(&self.machine, Machine::Rc { requester, .. } if requester.has_outstanding())
     }
 
-    /// The lane of what it sends to its peer; 0 while it has none.
+    /// The virtual lane of the packets to the peer; 0 without a path.
     pub(crate) fn lane(&self) -> u8 {
         self.path.map_or(0, |path| path.lane)
     }
@@ -329,18 +329,18 @@ impl QueuePair {
         matches!(self.common.state(), QpState::Rts | QpState::Sqd)
     }
 
-    /// Whether there is an answer, be it an acknowledgement that waits for company.
+    /// Whether there is an answer. This includes an acknowledgement that may still wait.
     pub(crate) fn has_answer(&self) -> bool {
         matches!(&self.machine, Machine::Rc { responder, .. } if responder.has_answer())
     }
 
-    /// Where the next datagram goes: datagram services.
+    /// Destination of the next datagram. Datagram services only.
     pub(crate) fn next_destination(&self) -> Option<(AddressVector, Qpn)> {
         self.sq.dests.front().map(|dest| (dest.av, dest.remote_qpn))
     }
 
-    /// Does what was planned, for which `grant` was given: writes a packet into `out`, which has its length. False if no
-    /// packet came of it.
+    /// Carries out `plan`, for which admission gave `grant`. A packet is written into `out`, which has the length of the packet.
+    /// False if there is no packet.
     pub(crate) fn commit(&mut self, ctx: &mut Ctx<'_>, plan: &Plan, grant: Grant, out: &mut [u8]) -> bool {
         let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
         let (emitted, failed) = match (&mut self.machine, plan) {
@@ -392,7 +392,7 @@ impl QueuePair {
         }
     }
 
-    /// Paces it from now on. Reliable connections only; others are not paced.
+    /// Paces the queue pair from now on. Has no effect on other services than reliable connections.
     pub(crate) fn pace(&mut self, pacing: Pacing) {
         if let Machine::Rc { requester, .. } = &mut self.machine {
             requester.retry.timing = pacing.timing;
@@ -400,7 +400,7 @@ impl QueuePair {
         }
     }
 
-    /// Tells what paces it of the round trip that was measured, if one was.
+    /// Passes a newly measured round trip to the pacer.
     pub(crate) fn tell_pacer(&mut self, now: Instant) {
         if let Some(pacer) = &mut self.pacer
             && let Machine::Rc { requester, .. } = &mut self.machine
@@ -410,7 +410,7 @@ impl QueuePair {
         }
     }
 
-    /// Time passed. If that was too long for a FLUSH, says which ICRC that had.
+    /// Time passed. If the ACK timeout of a FLUSH ran out, returns the form of ICRC that the FLUSH was sent with.
     pub(crate) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) -> Option<FlushIcrc> {
         let Machine::Rc { requester, .. } = &mut self.machine else { return None };
         let now = ctx.now;
@@ -427,7 +427,7 @@ impl QueuePair {
         (flushes && self.common.stats.timeouts != timeouts).then_some(self.flush_icrc)
     }
 
-    /// Takes the attributes of a modify call that the table allowed, and acts on the transition.
+    /// Stores the attributes after a modify call that the table allows, and acts on the transition.
     pub(crate) fn apply(&mut self, ctx: &mut Ctx<'_>, next: QpAttrs) {
         let before = self.common.attrs.state;
         if next.state == QpState::Error && before != QpState::Error {
@@ -455,7 +455,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether SQD may be left.
+    /// Whether the send queue has drained, so that SQD may be left.
     pub(crate) fn is_drained(&self) -> bool {
         match &self.machine {
             Machine::Rc { requester, .. } => requester.is_drained(),
@@ -473,8 +473,8 @@ impl QueuePair {
         }
     }
 
-    /// The oldest request of an unreliable service could not be sent: it fails, the others are flushed, and no more are
-    /// sent until the program says so. What arrives is received as before (IBTA vol. 1, 10.3.1.5: send queue error).
+    /// The oldest request of an unreliable service could not be sent. It fails, the others are flushed, and nothing more is sent
+    /// until the program leaves this state. Packets are received as before (IBTA vol. 1, 10.3.1.5: send queue error).
     fn enter_send_error(&mut self, ctx: &mut Ctx<'_>, status: WcStatus) {
         let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
         Failure::from(status).complete(&mut scene);
@@ -498,7 +498,7 @@ impl QueuePair {
         }
     }
 
-    /// A shared receive queue is gone: an XRC target lets go of it.
+    /// A shared receive queue was destroyed. An XRC target forgets it.
     pub(crate) fn forget_srq(&mut self, id: SrqId) {
         if self.common.named.is_some_and(|named| named.srq == id)
             && let Machine::Rc { responder, .. } = &mut self.machine
@@ -508,7 +508,7 @@ impl QueuePair {
         }
     }
 
-    /// Gives back what is in flight: before the queue pair goes, starts anew or gets another destination.
+    /// Forgets what is in flight, also in the accounts of the shared buffers. Called before it is destroyed, reset or in error.
     pub(crate) fn silence(&mut self, ctx: &mut Ctx<'_>) {
         if let Machine::Rc { requester, .. } = &mut self.machine {
             let mut scene = Scene { qp: &mut self.common, sq: &mut self.sq, holding: &mut self.holding, ctx };
@@ -516,7 +516,7 @@ impl QueuePair {
         }
     }
 
-    /// What it has in flight counts no more: it gets another destination.
+    /// The same before the queue pair gets another destination. The requests stay, and are not sent again by this.
     pub(crate) fn let_go(&mut self, ctx: &mut Ctx<'_>) {
         self.holding.given_up(ctx.window, ctx.reads);
         if let Machine::Rc { requester, .. } = &mut self.machine {
@@ -524,7 +524,7 @@ impl QueuePair {
         }
     }
 
-    /// READ responses that it was granted do not count any more.
+    /// Its READ responses did not come in time. From now on they do not count in the budget (see `flow`).
     pub(crate) fn lapse(&mut self, reads: &mut ReadBudget) {
         self.holding.lapse(reads);
         if let Machine::Rc { requester, .. } = &mut self.machine {
@@ -532,13 +532,13 @@ impl QueuePair {
         }
     }
 
-    /// READ responses to come, READ by READ.
+    /// Bytes of READ responses to come, summed over the READs.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn responses(&self) -> u64 {
         if let Machine::Rc { requester, .. } = &self.machine { requester.responses() } else { 0 }
     }
 
-    /// The error state: everything left is flushed.
+    /// Enters the error state: everything that is left is flushed.
     pub(crate) fn enter_error(&mut self, ctx: &mut Ctx<'_>) {
         self.common.attrs.state = QpState::Error;
         self.silence(ctx);

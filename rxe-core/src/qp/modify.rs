@@ -1,4 +1,5 @@
-//! The modify-QP table: which attributes a transition needs and which it may have (IBTA vol. 1, 11.2.5.2, table 96).
+//! Modify-QP (ibv_modify_qp): which attributes a state transition requires and which it allows (IBTA vol. 1, 11.2.5.2, table 96).
+//! The table itself is in `table`.
 
 mod table;
 #[cfg(test)]
@@ -12,7 +13,7 @@ use alloc::string::String;
 use core::net::IpAddr;
 use thiserror::Error;
 
-/// Outstanding READs and atomics a queue pair may be given, each way (max_qp_rd_atom; as kernel rxe).
+/// READs and atomics that a queue pair may have outstanding at most, in each direction (max_qp_rd_atom). Kernel rxe has the same.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
 /// Why a modify-QP call was refused; nothing was changed.
@@ -66,11 +67,10 @@ pub enum ModifyError {
     NoSuchQp,
 }
 
-/// Checks a change against the table and the value ranges and gives the attributes after it. A change without a state
-/// stays in the present one. Going to RESET forgets everything; going to the error state keeps all attributes.
+/// Checks a change against the table and the value ranges, and returns the attributes after it. A change without a state
+/// stays in the present state. Going to RESET forgets all attributes. Going to the error state keeps them.
 ///
-/// Not looked at here, because other tables decide: whether `pkey_index` exists, and whether a send queue that is to leave
-/// SQD has drained.
+/// Two checks are the caller's: that `pkey_index` exists, and that the send queue has drained before SQD is left.
 ///
 /// # Errors
 /// [`ModifyError`] names what is wrong.
@@ -97,9 +97,9 @@ pub fn apply(qp_type: QpType, now: &QpAttrs, change: &QpChange) -> Result<QpAttr
     Ok(merge(now, change, to))
 }
 
-/// The attributes after a change that is right.
+/// The attributes after a valid change.
 fn merge(now: &QpAttrs, change: &QpChange, to: QpState) -> QpAttrs {
-    // The wish for a drained event belongs to one drain.
+    // A request for the drained event is for one drain only.
     let is_new_drain = (now.state, to) == (QpState::Rts, QpState::Sqd);
     QpAttrs {
         state: to,
@@ -133,7 +133,7 @@ fn check_values(change: &QpChange) -> Result<(), ModifyError> {
     in_range("MAX_DEST_RD_ATOMIC", change.max_dest_rd_atomic, 0..=MAX_RD_ATOMIC, "0 to 128")?;
     in_range("PATH_MIG_STATE", change.migration, 0..=2, "0 migrated, 1 rearm, 2 armed")?;
     if let Some(qpn) = change.dest_qpn
-        // 0 and 1 are the management queue pairs, the highest is the multicast one: none is ever connected.
+        // Queue pairs 0 and 1 are for management, and the highest number is the multicast one. None of them is ever connected.
         && (qpn.value() < 2 || qpn == Qpn::MULTICAST)
     {
         return Err(ModifyError::Value {
@@ -160,7 +160,7 @@ fn in_range(
     }
 }
 
-/// A connection's way: between two hosts of one address family, with fields that fit their headers.
+/// Checks a connection's path: between two hosts of one address family, with fields that fit their headers.
 fn check_path(attribute: &'static str, av: &AddressVector) -> Result<(), ModifyError> {
     let wrong = |value: u64, allowed| Err(ModifyError::Value { attribute, value, allowed });
     if av.src.is_ipv4() != av.dst.is_ipv4() {

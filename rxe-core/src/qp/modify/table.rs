@@ -1,4 +1,4 @@
-//! The table itself: rows of (kinds, from, to) with what each requires and allows.
+//! The modify-QP table: rows of (queue pair types, from, to) with the attributes that each requires and allows.
 
 use super::super::attrs::{
     QpChange, QpState,
@@ -25,7 +25,7 @@ bitflags! {
         const PORT = 1 << 5;
         /// Queue key.
         const QKEY = 1 << 6;
-        /// The way to the peer.
+        /// The path to the peer.
         const AV = 1 << 7;
         /// Path MTU.
         const PATH_MTU = 1 << 8;
@@ -99,7 +99,7 @@ const CONNECTED: &[QpType] = &[Rc, Uc, XrcInitiator, XrcTarget];
 const DATAGRAM: &[QpType] = &[Ud, Gsi];
 const EVERY: &[QpType] = &[Rc, Uc, Ud, XrcInitiator, XrcTarget, Gsi];
 
-/// What a transition asks for besides [`AttrMask::STATE`].
+/// The attributes of a transition, besides [`AttrMask::STATE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule {
     /// Attributes that must be given.
@@ -131,9 +131,9 @@ macro_rules! attrs {
 }
 
 const NONE: AttrMask = AttrMask::empty();
-/// What a live unreliable connection may change without a change of state.
+/// What a connection may change when it goes to RTS or stays there.
 const LIVE: AttrMask = attrs!(CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE);
-/// The same where there is a responder that can send RNR NAKs.
+/// The same for queue pairs with a responder that can send RNR NAKs.
 const LIVE_RESPONDER: AttrMask = attrs!(CUR_STATE | ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE | MIN_RNR_TIMER);
 const LIVE_DATAGRAM: AttrMask = attrs!(CUR_STATE | QKEY);
 const PATH: AttrMask = attrs!(AV | PATH_MTU | DEST_QPN | RQ_PSN);
@@ -146,8 +146,8 @@ const SQD_REQUESTER: AttrMask =
     DRAINED.union(attrs!(PORT | TIMEOUT | RETRY_CNT | RNR_RETRY | MAX_QP_RD_ATOMIC));
 const SQD_RESPONDER: AttrMask = DRAINED.union(attrs!(PORT | TIMEOUT | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER));
 
-/// All transitions but those to RESET and to the error state, which every kind takes from every state with no attributes.
-/// IBTA vol. 1, table 96 as Linux's core reads it; SQE exists for UC and datagrams only.
+/// All transitions but those to RESET and to the error state. Every type goes there from every state, without attributes.
+/// Source: IBTA vol. 1, table 96, as Linux's core reads it. SQE exists for UC and datagrams only.
 static TABLE: &[Row] = {
     use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
     &[
@@ -182,7 +182,7 @@ static TABLE: &[Row] = {
     ]
 };
 
-/// What going from `from` to `to` asks for, or `None` where there is no such transition.
+/// The attributes of the transition from `from` to `to`, or `None` if there is no such transition.
 #[must_use]
 pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
     if matches!(to, QpState::Reset | QpState::Error) {
@@ -191,7 +191,7 @@ pub fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
     rows(qp_type, from, to).next().map(|row| row.rule)
 }
 
-/// The rows that speak of a transition: more than one would make their order matter.
+/// The rows of a transition. A test checks that there is never more than one, because then their order would matter.
 pub(super) fn rows(qp_type: QpType, from: QpState, to: QpState) -> impl Iterator<Item = &'static Row> {
     TABLE.iter().filter(move |row| row.kinds.contains(&qp_type) && row.from == from && row.to == to)
 }
