@@ -1,4 +1,4 @@
-//! A small world for the unit tests of queue pairs: memory of a few regions, a queue pair and what surrounds it.
+//! The surroundings of a queue pair in unit tests: memory with a few regions, events, shared receive queues.
 
 use super::{
     attrs::{Mtu, QpAttrs, QpCaps, QpConfig, QpState, QpType},
@@ -21,7 +21,7 @@ pub(crate) const PD: PdId = PdId(7);
 pub(crate) const QPN: Qpn = Qpn::new(0x11);
 pub(crate) const PEER: Qpn = Qpn::new(0x22);
 
-/// A region. It may pretend to be longer than its bytes: what is written beyond them is forgotten, what is read is zero.
+/// A region. It may be longer than its bytes. What is written beyond them is lost, and reading there gives zeroes.
 pub(crate) struct Region {
     pub key: Key,
     pub pd: PdId,
@@ -39,7 +39,7 @@ pub(crate) struct FakeMemory {
     /// Every flush.
     pub flushes: RefCell<Vec<(u64, u64, bool)>>,
     pub invalidated: RefCell<Vec<Key>>,
-    /// A key whose memory the application took away: checks pass, touches fail.
+    /// A key whose memory the application took away: checks succeed, accesses fail.
     pub gone: Cell<Option<Key>>,
 }
 

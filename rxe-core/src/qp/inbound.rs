@@ -1,5 +1,5 @@
-//! A SEND or RDMA WRITE message as it arrives: sequence, lengths, placement, and the receive it uses. Reliable and
-//! unreliable connections share it; what a failure means to the peer is theirs to say.
+//! A SEND or RDMA WRITE message as it arrives: opcode sequence, lengths, placement, and the receive that it uses. Reliable and
+//! unreliable connections share this. The consequences of a failure for the peer are theirs.
 
 use super::{
     common::{Ctx, QpCommon},
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     open: Option<Open>,
-    /// The receive in use. It may outlive a message that was given up, for the next one to use.
+    /// The receive in use. After a message that was given up it stays for the next message.
     recv: Option<RecvWqe>,
 }
 
@@ -45,7 +45,7 @@ impl Inbound {
         if fits { Ok(()) } else { Err(Violation::Sequence) }
     }
 
-    /// Draws a receive if this kind of packet needs one; false if none is posted.
+    /// Takes a receive if this kind of packet needs one. False if none is posted.
     pub(crate) fn draw(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>, info: &OpcodeInfo) -> bool {
         if !info.takes_receive() {
             return true;
@@ -56,9 +56,9 @@ impl Inbound {
         self.recv.is_some()
     }
 
-    /// Takes a packet that [`Self::follows`] and for which [`Self::draw`] succeeded: checks lengths and access, places
-    /// the payload, completes the receive at the message's end. After an error the message is no longer open, but the
-    /// receive is still held.
+    /// Takes a packet that [`Self::follows`] and for which [`Self::draw`] succeeded. Checks lengths and access, places the
+    /// payload, and completes the receive at the end of the message. After an error the message is closed, but the receive is
+    /// still held.
     pub(crate) fn take(
         &mut self,
         qp: &mut QpCommon,
@@ -138,12 +138,12 @@ impl Inbound {
         Ok(())
     }
 
-    /// Forgets the open message; its receive stays for the next one. Whether there was a message.
+    /// Forgets the open message. Its receive stays for the next one. Returns whether there was a message.
     pub(crate) fn abandon(&mut self) -> bool {
         self.open.take().is_some()
     }
 
-    /// Tells the application of a violation that ends the queue pair: by the receive in use, else by an event.
+    /// Reports a violation that ends the queue pair to the application: by the receive in use, or else by an event.
     pub(crate) fn fail(&mut self, qp: &QpCommon, ctx: &mut Ctx<'_>, violation: Violation) {
         self.open = None;
         match self.recv.take() {
@@ -152,12 +152,12 @@ impl Inbound {
         }
     }
 
-    /// Gives up the receive without a completion: its queue is gone.
+    /// Forgets the receive without a completion, because its queue was destroyed.
     pub(crate) fn forget_receive(&mut self) {
         self.recv = None;
     }
 
-    /// Gives up message and receive with the flush status.
+    /// Gives up the message, and completes the receive with the flush status.
     pub(crate) fn flush(&mut self, qp: &QpCommon, ctx: &mut Ctx<'_>) {
         self.open = None;
         if let Some(recv) = self.recv.take() {
@@ -166,8 +166,8 @@ impl Inbound {
     }
 }
 
-/// Payload against path MTU: all but the last packet of a message are full, the last of several is not empty (IBTA
-/// vol. 1, 9.7.4.1.6).
+/// Checks the payload length against the path MTU. All packets of a message but the last are full, and the last of several is
+/// not empty (IBTA vol. 1, 9.7.4.1.6).
 fn packet_length(position: Position, payload: usize, mtu: u32) -> Result<(), Violation> {
     let mtu = mtu as usize;
     let fits = match position {
@@ -178,8 +178,8 @@ fn packet_length(position: Position, payload: usize, mtu: u32) -> Result<(), Vio
     if fits { Ok(()) } else { Err(Violation::Length) }
 }
 
-/// Payload against RETH, then access, then the bytes. A WRITE without bytes touches no memory and needs no valid key
-/// (IBTA vol. 1, 9.7.4.1.5, C9-88).
+/// Checks the payload against the RETH, then the access, then writes the bytes. A WRITE without bytes touches no memory and
+/// needs no valid key (IBTA vol. 1, 9.7.4.1.5, C9-88).
 fn place_write(qp: &QpCommon, ctx: &Ctx<'_>, open: &Open, packet: &Packet<'_>) -> Result<(), Violation> {
     let (target, payload) = (open.target, packet.payload);
     let total = u64::from(target.len);
@@ -192,7 +192,7 @@ fn place_write(qp: &QpCommon, ctx: &Ctx<'_>, open: &Open, packet: &Packet<'_>) -
         return Ok(());
     }
     let (asker, need) = (qp.asker(), Access::REMOTE_WRITE);
-    // A message of one packet is checked by its write; a longer one must not start if it cannot end.
+    // For a message of one packet the write itself checks access. A longer message must not start if it cannot end.
     if packet.info.position == Position::First {
         ctx.memory.check(asker, target.rkey, target.addr, total, need).map_err(Violation::Access)?;
     }

@@ -1,17 +1,18 @@
-//! What a queue pair would do next, worked out once: the machine plans, admission grants what the plan needs, the batch
-//! takes a packet of its length, and the machine commits itself, which writes the packet and counts it.
+//! A packet is sent in four steps. The queue pair plans it ([`Plan`]). Admission grants what it needs ([`Need`], [`Grant`]) or says
+//! what to wait for ([`Wait`]). The batch provides space of the packet's length. The queue pair commits the plan: it writes the
+//! packet and counts it.
 
 use crate::{
     wire::{self, Opcode},
     work::WcStatus,
 };
 
-/// What comes next.
+/// What a queue pair would do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Plan {
     /// Nothing until something happens.
     Nothing,
-    /// Work without a packet: a window is bound or invalidated.
+    /// A request without a packet: bind a window, or invalidate a key.
     Local,
     /// The next request can never be sent. It fails with this status.
     Fail(WcStatus),
@@ -28,7 +29,7 @@ pub(crate) enum Half {
     Requester,
 }
 
-/// A packet that is planned, and not yet written.
+/// A packet that is planned and not yet written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Draft {
     pub half: Half,
@@ -37,15 +38,15 @@ pub(crate) struct Draft {
     pub payload: u32,
     /// Bytes of the request's data before this packet's.
     pub offset: u64,
-    /// Whether the request ends with it. Of a READ that is decided by how much is granted.
+    /// Whether the request ends with this packet. For a READ the granted bytes decide that.
     pub end: bool,
-    /// Whether it is a message of its own, although the request has more.
+    /// Whether it is a message of its own, although the request has further packets.
     pub part: bool,
     pub need: Need,
 }
 
 impl Draft {
-    /// The whole of a message of one packet, which needs nothing.
+    /// A message of one packet that needs nothing from admission.
     pub(crate) const fn single(half: Half, opcode: Opcode, payload: u32) -> Self {
         Self { half, opcode, payload, offset: 0, end: true, part: false, need: Need::Nothing }
     }
@@ -56,39 +57,39 @@ impl Draft {
     }
 }
 
-/// What admission is asked for.
+/// What a packet needs from admission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
     /// Nothing: answers, acknowledgements, atomics and unreliable services.
     Nothing,
-    /// Room in the destination's buffer.
+    /// Room in the buffer of the destination's socket.
     Room {
-        /// Bytes it takes there.
+        /// Bytes that the packet takes there.
         cost: u32,
-        /// Bytes that the largest packet behind it would take.
+        /// Bytes that the largest packet of the request after it would take.
         next: u32,
-        /// Whether its message ends with it.
+        /// Whether the message ends with it.
         ends: bool,
     },
-    /// Room in our own buffer for READ responses.
+    /// Room in our own socket's buffer for READ responses.
     Responses(Wanted),
 }
 
-/// READ responses that are wanted.
+/// The READ responses that a READ would ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
-    /// Bytes of the first packet of them.
+    /// Bytes of the first response packet: less than that is not granted.
     pub least: u32,
-    /// Bytes of all.
+    /// Bytes of all response packets.
     pub most: u32,
-    /// Bytes of a full packet: only whole packets are granted, but for the last.
+    /// Bytes of a full packet. Only full packets are granted, except for the last one of the READ.
     pub packet: u32,
-    /// Whether it is asked for again, which is as it was at first or not at all.
+    /// Whether the READ is sent again. Then `most` is granted, or nothing.
     pub again: bool,
 }
 
 impl Need {
-    /// Bytes of the destination's buffer.
+    /// Bytes of the destination's buffer that it takes.
     pub(crate) const fn cost(&self) -> u32 {
         if let Self::Room { cost, .. } = self { *cost } else { 0 }
     }
@@ -97,7 +98,7 @@ impl Need {
 /// What admission grants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Grant {
-    /// The packet is to ask for an acknowledgement, so that its room is given back.
+    /// The packet is to ask for an acknowledgement, so that its room becomes free again.
     pub ask: bool,
     /// Bytes of READ responses that may be asked for.
     pub bytes: u32,
@@ -106,31 +107,31 @@ pub(crate) struct Grant {
 /// Why nothing is granted now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
-    /// The destination's buffer is taken.
+    /// The destination's buffer has no room.
     Room,
-    /// Our own buffer is taken.
+    /// Our own buffer has no room for READ responses.
     Responses,
-    /// The queue pair has had its turn, and others wait.
+    /// The queue pair has sent its part of a batch, and others wait.
     Turn,
-    /// The queue pair holds as much as it may until something of that is answered.
+    /// The queue pair has as much in flight as it may, until something of that is answered.
     Answer,
-    /// Its rate does not allow a packet yet.
+    /// The pacing rate does not allow a packet yet.
     Pace,
 }
 
-/// Where in a batch the next packet stands.
+/// The place of the next packet in a batch, and who else waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Spot {
-    /// It is the first one.
+    /// It is the first packet of the batch.
     pub begins: bool,
-    /// No packet of its size fits behind it.
+    /// No further packet of its size fits into the batch.
     pub ends: bool,
-    /// It is the turn of its queue pair, which has waited in line.
+    /// The queue pair has waited in line, and is now first.
     pub in_turn: bool,
     /// Bytes of this batch that the queue pair has filled already.
     pub spent: u32,
-    /// Others that wait in line for room there, of the same lane.
+    /// Other queue pairs in the line for that destination, in the same virtual lane.
     pub waiting: usize,
-    /// Anybody waits there, in whichever lane.
+    /// Whether any queue pair is in line for that destination, in any virtual lane.
     pub awaited: bool,
 }

@@ -1,34 +1,34 @@
-//! What a peer does in its own way, against the specification or beside it: one value for each peer's address, which the
-//! endpoint keeps and changes (`endpoint/hosts.rs`).
+//! How a peer deviates from the specification, or goes beyond it. The endpoint keeps one value for each peer's address
+//! (`endpoint/hosts.rs`).
 
 use crate::wire::FlushIcrc;
 
-/// One peer's.
+/// The quirks of one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Quirks {
-    /// The ICRC of the FLUSHes that it takes, as far as is known.
+    /// The form of ICRC with which the peer accepts FLUSHes, as far as is known.
     flush: FlushIcrc,
-    /// Whether one of its own has shown that.
+    /// Whether a FLUSH of the peer's own has shown that form.
     certain: bool,
 }
 
 impl Quirks {
-    /// Linux 6.1 takes the start of a repeated READ for the start of what may be repeated from then on, and is silent if a
-    /// piece before it has to be sent once more. Nothing tells such a peer from others, so READs are repeated to all of them as
-    /// they were asked for at first.
+    /// Whether a READ that is sent again ends where it ended at first. Linux 6.1 takes the start of a repeated READ as the start of
+    /// what may be repeated from then on. It does not answer if a piece before that has to be repeated. Such a peer cannot be
+    /// recognized, so this holds for all peers.
     pub(crate) const READS_AGAIN_WHOLE: bool = true;
 
-    /// Which ICRC a FLUSH to it has. Kernel rxe (6.12) takes and sends only its own form.
+    /// The form of ICRC for a FLUSH to the peer. Kernel rxe (6.12) takes and sends only its own form.
     pub(crate) const fn flush_icrc(self) -> FlushIcrc {
         self.flush
     }
 
-    /// A whole FLUSH of its own came with this ICRC.
+    /// A FLUSH of the peer arrived undamaged with this form of ICRC.
     pub(crate) const fn saw_flush(&mut self, form: FlushIcrc) {
         *self = Self { flush: form, certain: true };
     }
 
-    /// A FLUSH that left with this ICRC got no answer in time: the next one leaves with the other, unless what it takes is
+    /// A FLUSH with this form of ICRC was not answered in time. The next one has the other form, unless the peer's form is
     /// certain.
     pub(crate) const fn flush_unanswered(&mut self, sent: FlushIcrc) {
         if !self.certain {

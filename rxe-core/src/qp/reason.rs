@@ -1,5 +1,5 @@
-//! Why a queue pair failed, in words for people: kept when a request is refused or fails, because the codes on the wire and in
-//! completions say much less.
+//! Why a queue pair failed, in words for people. The codes on the wire and in completions say much less, so a [`Reason`] is stored
+//! when a request is refused or fails.
 
 use super::common::SendWqe;
 use crate::{
@@ -16,9 +16,9 @@ use core::fmt::{self, Display, Formatter};
 pub struct Reason {
     /// What was asked for.
     pub op: WcOpcode,
-    /// Where: address and key at whoever answers. Not of SENDs, and not if a packet in the middle of a message is refused.
+    /// Address and R_Key at the responder. `None` for SENDs, and if a packet in the middle of a message is refused.
     pub place: Option<(u64, Key)>,
-    /// Bytes asked for: of the message where that is known, else of the packet.
+    /// Bytes of the message if that is known, else of the packet.
     pub len: u64,
     /// What was wrong.
     pub cause: Cause,
@@ -27,9 +27,9 @@ pub struct Reason {
 /// What was wrong with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// It came from the peer, and broke a rule here.
+    /// It came from the peer, and broke one of our rules.
     Refused(Violation),
-    /// The peer answered with this instead of what is right. The status is that of its completion.
+    /// The peer answered with this syndrome. The status is that of the completion.
     Answered(WcStatus, Syndrome),
     /// Our own memory did not allow it.
     Memory(AccessError),
@@ -37,17 +37,17 @@ pub enum Cause {
     Ended(WcStatus),
 }
 
-/// Why a queue pair refused and failed the last time, since it was last reset.
+/// Why a queue pair last refused a request, and why one last failed, since it was last reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reasons {
     /// The last request of the peer that was refused.
     pub refused: Option<Reason>,
-    /// The last own request that failed. Those that were flushed behind it are not meant.
+    /// The last own request that failed. Requests that were flushed behind it do not count.
     pub failed: Option<Reason>,
 }
 
 impl Reason {
-    /// Of a request of the peer's.
+    /// The reason for a refused request of the peer.
     pub(crate) fn of_packet(packet: &Packet<'_>, violation: Violation) -> Self {
         let (extensions, ext) = (packet.info.extensions, &packet.ext);
         let (place, len) = if extensions.contains(Extensions::RETH) {
@@ -69,7 +69,7 @@ impl Reason {
         Self { op, place, len, cause: Cause::Refused(violation) }
     }
 
-    /// Of an own request.
+    /// The reason for an own request that failed.
     pub(crate) fn of_request(wqe: &SendWqe, cause: Cause) -> Self {
         let at = |remote: Remote| Some((remote.addr, remote.rkey));
         let (place, len) = match wqe.op {
@@ -126,7 +126,7 @@ impl Display for Cause {
     }
 }
 
-/// A status as seen by whoever posted the request.
+/// What a status means to the program that posted the request.
 const fn words(status: WcStatus) -> &'static str {
     match status {
         WcStatus::Success => "done",

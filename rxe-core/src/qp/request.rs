@@ -1,4 +1,4 @@
-//! What the packets of a request look like: the same for reliable and unreliable services.
+//! The packets of a request: how it is cut, and its headers. They are the same for reliable and unreliable services.
 
 use super::{
     common::SendWqe,
@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl SendWqe {
-    /// The packet of a SEND or WRITE that begins `offset` bytes into its data; `part` if it is a message of its own. The opcode
-    /// is RC's.
+    /// The packet of a SEND or WRITE that begins `offset` bytes into its data. `part`: whether it is a message of its own. The
+    /// opcode is that of RC.
     pub(crate) fn message(&self, offset: u64, mtu: u32, part: bool) -> Draft {
         let left = u64::from(self.len) - offset;
         let end = left <= u64::from(mtu);
@@ -27,12 +27,12 @@ impl SendWqe {
         Draft { offset, end, part, ..Draft::single(Half::Requester, opcode, payload) }
     }
 
-    /// Whether the packet that ends it has the solicited bit.
+    /// Whether its last packet has the solicited bit.
     pub(crate) const fn is_solicited(&self) -> bool {
         self.flags.contains(SendFlags::SOLICITED) && self.takes_receive()
     }
 
-    /// The extension headers of a packet, those that its opcode lacks are not written. A READ asks for `responses` bytes.
+    /// The extension headers of a packet. Headers that the opcode does not have are not written. A READ asks for `responses` bytes.
     pub(crate) fn extensions(&self, draft: &Draft, responses: u32) -> Ext {
         let reth =
             |Remote { addr, rkey }, offset, len| Reth { addr: u64::wrapping_add(addr, offset), rkey, len };

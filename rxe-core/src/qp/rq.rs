@@ -1,4 +1,4 @@
-//! Receive queues: a queue pair's own and shared ones.
+//! Receive queues: those of queue pairs, and shared ones.
 
 use super::{
     common::{Ctx, QpCommon},
@@ -12,7 +12,7 @@ use alloc::collections::VecDeque;
 use slab::Slab;
 use thiserror::Error;
 
-/// Why a work request was not queued; nothing changed.
+/// Why a work request was not queued. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum PostError {
     /// The queue is full (ENOMEM).
@@ -39,7 +39,8 @@ pub enum PostError {
     /// No such queue (EINVAL).
     #[error("no such queue")]
     NoSuchQueue,
-    /// The queue is the parent's of this process (EIO). Nothing of the core's says so: it knows no processes.
+    /// The queue belongs to the process that this one was forked from (EIO). Only the core's callers return this, because the core
+    /// knows no processes.
     #[error("it belongs to the process that this one was forked from")]
     Forked,
 }
@@ -62,27 +63,28 @@ pub(crate) struct RecvQueue {
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Srq {
-    /// Whose regions its receives may name, whatever the domain of the queue pair that draws them.
+    /// The protection domain of the regions that its receives may name. The domain of the queue pair does not count.
     pub pd: PdId,
     pub queue: RecvQueue,
-    /// Armed limit; 0 is none.
+    /// Armed limit (IBV_SRQ_LIMIT); 0 is none.
     pub limit: u32,
-    /// What makes it an XRC one.
+    /// Set for an XRC shared receive queue.
     pub xrc: Option<XrcSrq>,
 }
 
 /// The XRC part of a shared receive queue (IBTA vol. 1, A14).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct XrcSrq {
-    /// Targets of this domain may use it.
+    /// XRC targets of this domain may use it.
     pub domain: XrcdId,
-    /// Where its receives complete.
+    /// The completion queue of its receives.
     pub cq: CqId,
-    /// What peers call it.
+    /// Its number in the packets of peers.
     pub number: u32,
 }
 
-/// The shared receive queue that a request to an XRC target names: in place of what other queue pairs have themselves.
+/// The shared receive queue that a request to an XRC target names. Its domain and completion queue are used in place of the queue
+/// pair's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named {
     pub srq: SrqId,
@@ -91,13 +93,13 @@ pub(crate) struct Named {
 }
 
 impl XrcSrq {
-    /// The number of the queue with this name: 24 bits, never 0.
+    /// The number of queue `id` for peers: 24 bits, never 0. `None` if there is none.
     pub(crate) fn number(slot: u8, id: SrqId) -> Option<u32> {
         let low = u16::try_from(id.0.checked_add(1)?).ok()?;
         Some(u32::from(slot) << 16 | u32::from(low))
     }
 
-    /// The queue that a peer calls by `number`, if it is of this domain.
+    /// The queue with this `number`, if it is of this domain.
     pub(crate) fn find(srqs: &Slab<Srq>, domain: XrcdId, number: u32) -> Option<Named> {
         let id = (number & 0xffff).checked_sub(1)?;
         let srq = srqs.get(id as usize)?;
@@ -124,7 +126,7 @@ impl RecvQueue {
     }
 }
 
-/// On whose behalf a receive's memory is touched: a shared queue has a protection domain of its own (IBTA vol. 1,
+/// On whose behalf the memory of a receive is accessed. A shared queue has a protection domain of its own (IBTA vol. 1,
 /// 10.2.9).
 pub(crate) fn receive_asker(qp: &QpCommon, ctx: &Ctx<'_>) -> Asker {
     let shared = qp.config.srq.and_then(|id| ctx.srqs.get(id.0 as usize));

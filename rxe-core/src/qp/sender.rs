@@ -1,5 +1,5 @@
-//! The sending half of the unreliable services: packets leave once, and a request is complete when its last one has
-//! left (IBTA vol. 1, 9.8).
+//! The sending half of the unreliable services. Packets are sent once. A request is complete when its last packet was sent
+//! (IBTA vol. 1, 9.8).
 
 use super::{
     QpState, QpType,
@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct Sender {
     /// PSN of the next packet.
     pub next: Psn,
-    /// Packets of the front request that have left.
+    /// Packets of the front request that were sent.
     sent: u32,
 }
 
@@ -27,22 +27,22 @@ const UC: u8 = 0x20;
 const UD: u8 = 0x60;
 
 impl Sender {
-    /// Starts anew at the transition to RTS.
+    /// Starts at the transition to RTS.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
         *self = Self { next: qp.attrs.sq_psn, ..Self::default() };
     }
 
-    /// Whether no message is begun and not ended.
+    /// Whether no message was begun and not ended.
     pub(crate) const fn is_drained(&self) -> bool {
         self.sent == 0
     }
 
-    /// Gives up the message that has begun.
+    /// Gives up a message that was begun.
     pub(crate) const fn abandon(&mut self) {
         self.sent = 0;
     }
 
-    /// What comes next. A datagram has at most `port_mtu` bytes of payload.
+    /// The next step. A datagram has at most `port_mtu` bytes of payload.
     pub(crate) fn plan(&self, qp: &QpCommon, sq: &SendQueue, port_mtu: u32) -> Plan {
         let Some(wqe) = sq.ring.front() else { return Plan::Nothing };
         if qp.state() == QpState::Sqd && self.sent == 0 {
@@ -59,7 +59,8 @@ impl Sender {
         Plan::Send(Draft { opcode: draft.opcode.on(base), ..draft })
     }
 
-    /// Does the request at the front, which needs no packet. An error fails it.
+    /// Executes the front request, which needs no packet. An error fails the request. The result is `false`, because no packet was
+    /// written.
     pub(crate) fn run_local(scene: &mut Scene<'_, '_>) -> Result<bool, WcStatus> {
         let Scene { qp, sq, ctx, .. } = scene;
         let Some(wqe) = sq.ring.front() else { return Ok(false) };
@@ -68,7 +69,7 @@ impl Sender {
         Ok(false)
     }
 
-    /// Writes the packet of `draft` into `out`, which has its length. An error fails the front request.
+    /// Writes the packet of `draft` into `out`, which has the length of the packet. An error fails the front request.
     pub(crate) fn commit(
         &mut self,
         scene: &mut Scene<'_, '_>,

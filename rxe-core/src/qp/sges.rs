@@ -1,4 +1,4 @@
-//! Scatter/gather lists: moving a message's bytes between a packet and the elements of a work request.
+//! Scatter/gather lists: copies a message's bytes between a packet and the elements of a work request.
 
 use crate::{
     memory::{AccessError, Asker, Memory},
@@ -6,17 +6,17 @@ use crate::{
 };
 use smallvec::SmallVec;
 
-/// A request's elements. As many as most queue pairs are made for lie in the queue itself; only longer lists are
+/// A request's elements. Up to four, enough for most queue pairs, are stored in the queue itself. Only longer lists are
 /// allocated, one for each request.
 pub(crate) type Elements = SmallVec<[Sge; 4]>;
 
-/// The bytes that a list holds together.
+/// The sum of the elements' bytes.
 pub(crate) fn total(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
 
-/// Calls `each` with (element address, key, range of the packet) for the `len` bytes that start `offset` bytes into the
-/// list, in order; stops at the first error. Bytes beyond the list's end are left out.
+/// Calls `each` with (element, address, range of the packet) for the `len` bytes that start `offset` bytes into the list, in
+/// order. Stops at the first error. Bytes beyond the list's end are left out.
 fn walk(
     sges: &[Sge],
     mut offset: u64,
@@ -41,7 +41,7 @@ fn walk(
     Ok(())
 }
 
-/// Reads the bytes at `offset` of a list of elements into `out`. What lies beyond the list's end is left as it is.
+/// Reads the bytes at `offset` of a list of elements into `out`. The part of `out` beyond the list's end is left as it is.
 ///
 /// # Errors
 /// Why a part of it could not be read.
@@ -58,10 +58,10 @@ pub fn gather(
     })
 }
 
-/// Writes `data` to the bytes at `offset` of a list of elements, in their order. What lies beyond the list's end is left out.
+/// Writes `data` to the bytes at `offset` of a list of elements, in order. Data beyond the list's end is left out.
 ///
 /// # Errors
-/// Why a part of it could not be written; those before it are.
+/// Why a part of it could not be written. The parts before it were written.
 pub fn scatter(
     sges: &[Sge],
     memory: &dyn Memory,

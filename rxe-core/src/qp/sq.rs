@@ -1,6 +1,6 @@
-//! The send queue: work requests waiting, in flight, or waiting for an earlier one.
+//! The send queue: work requests that wait, are in flight, or are done and wait for an earlier one.
 //!
-//! It knows nothing of packets. What a transport notes about a request that it has begun to send is of the transport's own type.
+//! It knows nothing of packets. The notes of a transport about a request that it has begun to send have a type of the transport.
 
 use super::{
     QpType,
@@ -31,16 +31,16 @@ pub(crate) struct SendWqe<T> {
     pub op: SendOp,
     pub flags: SendFlags,
     pub data: WqeData,
-    /// Payload bytes (READ: bytes to come).
+    /// Payload bytes. For a READ, the bytes that it asks for.
     pub len: u32,
-    /// The peer's XRC shared receive queue.
+    /// Number of the peer's XRC shared receive queue.
     pub xrc_srq: u32,
     /// The transport's notes.
     pub sent: T,
 }
 
 impl<T> SendWqe<T> {
-    /// What its completion says.
+    /// The opcode of its completion.
     pub(crate) const fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
@@ -55,12 +55,12 @@ impl<T> SendWqe<T> {
         }
     }
 
-    /// Whether it is done without a packet.
+    /// Whether it is executed without a packet.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self.op, SendOp::LocalInvalidate(_) | SendOp::BindWindow(_))
     }
 
-    /// Does a request that needs no packet; others succeed at once.
+    /// Executes a request that needs no packet. Does nothing for others.
     pub(crate) fn run_local(&self, memory: &dyn Memory, asker: Asker) -> Result<(), WcStatus> {
         match self.op {
             SendOp::LocalInvalidate(key) => {
@@ -90,7 +90,7 @@ impl<T> SendWqe<T> {
         matches!(self.op, SendOp::Flush { .. } | SendOp::AtomicWrite { .. })
     }
 
-    /// Whether it takes a receive of the peer's.
+    /// Whether it uses up a receive of the peer.
     pub(crate) const fn takes_receive(&self) -> bool {
         matches!(
             self.op,
@@ -98,12 +98,12 @@ impl<T> SendWqe<T> {
         )
     }
 
-    /// Payload bytes before its packet `k`.
+    /// Payload bytes before packet `k`, counted from 0.
     pub(crate) fn offset(&self, k: u32, mtu: u32) -> u64 {
         (u64::from(k) * u64::from(mtu)).min(u64::from(self.len))
     }
 
-    /// Reads its payload at `offset` into a packet.
+    /// Copies its payload from `offset` on into a packet.
     pub(crate) fn read(
         &self,
         memory: &dyn Memory,
@@ -123,7 +123,7 @@ impl<T> SendWqe<T> {
         }
     }
 
-    /// Writes what the peer returned into its elements.
+    /// Writes what the peer returned into the elements. Inline data takes nothing.
     pub(crate) fn write(
         &self,
         memory: &dyn Memory,
@@ -140,15 +140,15 @@ impl<T> SendWqe<T> {
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue<T> {
     pub ring: VecDeque<SendWqe<T>>,
-    /// Where each of them goes: datagrams alone.
+    /// The destination of each request. Datagram services only.
     pub dests: VecDeque<UdDest>,
-    /// Inline buffers to use again: no more than were once in the queue together.
+    /// Inline buffers to be used again. There are never more than the most that were in the queue at one time.
     spare: Vec<Vec<u8>>,
 }
 
 impl<T: Default> SendQueue<T> {
-    /// Copies a request into the queue. The caller has checked state and service; `limit` is
-    /// the service's longest message.
+    /// Copies a request into the queue. The caller has checked state and service. `limit` is the service's longest message in
+    /// bytes.
     pub(crate) fn post(&mut self, qp: &QpCommon, wr: &SendWr<'_>, limit: u64) -> Result<(), PostError> {
         let caps = &qp.config.caps;
         if self.ring.len() >= caps.max_send_wr as usize {
@@ -189,7 +189,7 @@ impl<T: Default> SendQueue<T> {
         Ok(())
     }
 
-    /// Takes the latest `count` requests back: posted a moment ago, and not looked at since.
+    /// Removes the latest `count` requests. Nothing of them may have been sent.
     pub(crate) fn withdraw(&mut self, count: usize) {
         for _ in 0..count {
             self.dests.pop_back();
@@ -199,11 +199,12 @@ impl<T: Default> SendQueue<T> {
         }
     }
 
-    /// Takes the oldest request off and completes it: with success if it asked for that, with an error always.
+    /// Removes the oldest request and completes it. Success makes a completion only if the request is signaled; an error always
+    /// does.
     pub(crate) fn complete_front(&mut self, qp: &QpCommon, ctx: &mut Ctx<'_>, status: WcStatus, vendor: u32) {
         let Some(wqe) = self.ring.pop_front() else { return };
         if self.ring.is_empty() {
-            // The next one lies where this one did: that memory is at hand.
+            // Then the next request is stored at the start of the ring again, where the memory is still cached.
             self.ring.clear();
         }
         self.dests.pop_front();
@@ -225,7 +226,7 @@ impl<T: Default> SendQueue<T> {
         }
     }
 
-    /// Completes everything left with the flush status.
+    /// Completes all requests with the flush status.
     pub(crate) fn flush(&mut self, qp: &QpCommon, ctx: &mut Ctx<'_>) {
         while !self.ring.is_empty() {
             self.complete_front(qp, ctx, WcStatus::WorkRequestFlushed, 0);

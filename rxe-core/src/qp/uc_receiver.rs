@@ -1,5 +1,5 @@
-//! The receiving half of an unreliable connection (IBTA vol. 1, 9.8.2): a message arrives whole or not at all, and
-//! nobody is told.
+//! The receiving half of an unreliable connection (IBTA vol. 1, 9.8.2). A message that is not complete is dropped, and the peer
+//! is not told.
 
 use super::{
     common::{Ctx, QpCommon},
@@ -17,19 +17,19 @@ use crate::{
 pub(crate) struct UcReceiver {
     /// PSN of the next packet, if none is lost.
     pub expected: Psn,
-    /// The rest of a message that was given up (and counted) is skipped.
+    /// Whether the rest of a message is skipped, because the message was given up and counted.
     skipping: bool,
     inbound: Inbound,
 }
 
 impl UcReceiver {
-    /// Starts anew with the attributes of the transition to RTR.
+    /// Starts with the attributes of the transition to RTR.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
         *self = Self { expected: qp.attrs.rq_psn, ..Self::default() };
     }
 
-    /// Takes a packet. An error means that the queue pair goes to the error state; the receive in use has been
-    /// completed. Everything else that is wrong drops the message and is counted; its receive serves the next one.
+    /// Takes a packet. An error means that the queue pair goes to the error state; the receive in use was completed. Any other
+    /// fault drops the message and is counted. Then its receive is used for the next message.
     pub(crate) fn handle(
         &mut self,
         qp: &mut QpCommon,
@@ -66,8 +66,7 @@ impl UcReceiver {
         } else {
             match self.inbound.take(qp, ctx, packet) {
                 Ok(()) => return Ok(()),
-                // Our own side is at fault, or cannot take what it agreed to: the application must know (IBTA vol. 1,
-                // 9.8.2.2.6).
+                // Our own receive is at fault: too short, or its memory. The application must be told (IBTA vol. 1, 9.8.2.2.6).
                 Err(violation @ (Violation::ReceiveTooShort | Violation::ReceiveAccess(_))) => {
                     self.inbound.fail(qp, ctx, violation);
                     return Err(violation);
@@ -81,7 +80,7 @@ impl UcReceiver {
         Ok(())
     }
 
-    /// The error state: gives up an open receive with the flush status.
+    /// The queue pair is in error: completes an open receive with the flush status.
     pub(crate) fn flush(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>) {
         self.inbound.flush(qp, ctx);
         self.skipping = false;

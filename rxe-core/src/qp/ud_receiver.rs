@@ -1,4 +1,4 @@
-//! Receiving datagrams (IBTA vol. 1, 9.8.3), queue pair 1 among them.
+//! Receives datagrams (IBTA vol. 1, 9.8.3), also for queue pair 1.
 
 use super::{
     attrs::QpType,
@@ -13,7 +13,7 @@ use crate::{
     work::{Completion, WcExtra, WcOpcode},
 };
 
-/// Bytes in front of every datagram in its receive: the IP header it came with.
+/// Bytes in front of every datagram in its receive: the area of the IP header.
 const GRH_LEN: u64 = 40;
 
 /// The service level that ConnectX cards report for a datagram: bits 2:0 name the packet's network header, bit 3 is UDP.
@@ -21,9 +21,9 @@ const SL_UDP_IPV4: u8 = 8 | 2;
 const SL_UDP_IPV6: u8 = 8 | 1;
 const SL_ROCE_V1: u8 = 0;
 
-/// Takes a datagram; `grh` is the area in front of it: an IPv6 header, or 20 zero bytes and an IPv4 header. A wrong
-/// Q_Key, no receive, or one too small is a counted drop, and the receive stays. An error means that the receive's own
-/// memory is at fault: it has been completed, and the queue pair goes to the error state.
+/// Takes a datagram. `grh` is the area in front of it: an IPv6 header, or 20 zero bytes and an IPv4 header. With a wrong Q_Key,
+/// without a receive, or if the receive is too small, the datagram is dropped and counted; the receive stays. An error means that
+/// the memory of the receive is at fault. Then the receive was completed, and the queue pair goes to the error state.
 pub(crate) fn receive(
     qp: &mut QpCommon,
     ctx: &mut Ctx<'_>,
@@ -76,7 +76,7 @@ pub(crate) fn receive(
     Ok(())
 }
 
-/// The receive that would be drawn next.
+/// The receive that the next datagram would use.
 fn next_recv<'a>(qp: &'a QpCommon, ctx: &'a Ctx<'_>) -> Option<&'a RecvWqe> {
     match qp.config.srq {
         None => qp.rq.queue.front(),
