@@ -1,4 +1,4 @@
-//! What one queue pair holds of the pots.
+//! What one queue pair has in the two shared buffers (the pots of `flow`).
 
 use super::{ReadBudget, Window, window::Position};
 use crate::{num::Psn, time::Instant};
@@ -8,38 +8,38 @@ use alloc::collections::VecDeque;
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     psn: Psn,
-    /// Bytes of this queue pair since its mark before.
+    /// Bytes that the queue pair sent since its mark before this one.
     bytes: u32,
-    /// Where the packet ended in the stream of all bytes to the destination.
+    /// End of the packet in the stream of all bytes to the destination.
     position: Position,
 }
 
-/// What a reliable queue pair has sent and not had answered.
+/// What a reliable queue pair has sent and what is not answered.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
-    /// Bytes sent to the destination, without READs and atomics.
+    /// Bytes in the destination's buffer, as far as is known. READs and atomics do not count.
     bytes: u32,
-    /// Those of them that were sent since it last asked for an acknowledgement.
+    /// The part of `bytes` that was sent since it last asked for an acknowledgement.
     unasked: u32,
-    /// READ responses to come, as far as they still count.
+    /// Bytes of READ responses to come that count in the budget.
     responses: u32,
-    /// Nothing was answered since it was found silent.
+    /// It was not answered in time, and not since. It sends one packet at a time.
     pub silent: bool,
-    /// Whether READ responses were asked for that do not count any more.
+    /// Whether READ responses have lapsed: they may still come, but do not count in the budget.
     owes: bool,
-    /// In the list of those who hold READ responses.
+    /// Whether it is in the budget's list of holders.
     pub(super) listed: bool,
-    /// Another packet comes next than the one that was refused: if the queue pair waits in a line, it is to ask anew.
+    /// The next packet is another one than the packet that was refused. A queue pair that waits in a line must then ask again.
     pub turned: bool,
-    /// Where its last packet ended in the stream to the destination.
+    /// End of its last packet in the stream to the destination.
     last: Position,
-    /// When a READ response came, or was asked for while there were none to come.
+    /// When the last READ response came, or when one was asked for while none was to come.
     heard: Instant,
     marks: Marks,
 }
 
-/// Marks, oldest first. The first lies with the rest of the queue pair's state: with thousands of queue pairs that have one
-/// packet under way each, another place in memory for it would be another wait for memory.
+/// Marks, oldest first. The first one is stored in the queue pair itself. With thousands of queue pairs that have one packet under
+/// way each, a separate allocation would cost one more cache miss.
 #[derive(Debug, Default)]
 struct Marks {
     first: Option<Mark>,
@@ -55,7 +55,7 @@ impl Marks {
         }
     }
 
-    /// Takes the first if it `is_over`.
+    /// Removes the first mark if `is_over` says so.
     fn pop_if(&mut self, is_over: impl FnOnce(&Mark) -> bool) -> Option<Mark> {
         let first = self.first.take_if(|mark| is_over(mark))?;
         if !self.others.is_empty() {
@@ -81,12 +81,12 @@ impl Holding {
         self.bytes
     }
 
-    /// Bytes sent since it last asked for an acknowledgement.
+    /// Bytes sent since the last packet that asked for an acknowledgement.
     pub(crate) const fn unasked(&self) -> u32 {
         self.unasked
     }
 
-    /// READ responses to come.
+    /// Bytes of READ responses to come that count.
     pub(crate) const fn responses(&self) -> u32 {
         self.responses
     }
@@ -96,7 +96,8 @@ impl Holding {
         self.silent
     }
 
-    /// Whether it may not ask for `bytes` of READ responses beside those that are to come, be it that they do not count any more.
+    /// Whether `bytes` of READ responses are too much beside those to come: more than `share` together, or any if it is silent.
+    /// Lapsed responses count for that.
     pub(super) const fn asks_too_much(&self, bytes: u32, share: u32) -> bool {
         self.responses > 0 && self.responses.saturating_add(bytes) > share
             || self.silent && (self.responses > 0 || self.owes)
@@ -107,7 +108,7 @@ impl Holding {
         self.bytes == 0
     }
 
-    /// A packet of `bytes` left, and asked for an acknowledgement or not.
+    /// A packet of `bytes` was sent. `asked`: whether it asks for an acknowledgement.
     pub(crate) fn sent(&mut self, window: &mut Window, psn: Psn, bytes: u32, asked: bool) {
         self.last = window.sent(bytes, asked);
         self.bytes = self.bytes.saturating_add(bytes);
@@ -118,7 +119,7 @@ impl Holding {
         }
     }
 
-    /// Everything before `una` is acknowledged, which may be `all` of what was sent.
+    /// Everything before `una` is acknowledged. `all`: whether that is all that was sent.
     pub(crate) fn acknowledged(&mut self, window: &mut Window, now: Instant, una: Psn, all: bool) {
         self.silent = false;
         let mut proven = None;
@@ -134,7 +135,7 @@ impl Holding {
         }
     }
 
-    /// What it has sent is not waited for any more: it will be sent again, or given up.
+    /// Nothing that was sent is waited for any more, because it will be sent again or is given up.
     pub(crate) fn given_up(&mut self, window: &mut Window, reads: &mut ReadBudget) {
         if self.bytes > 0 {
             window.gone(self.last);
@@ -145,12 +146,12 @@ impl Holding {
         self.marks.clear();
     }
 
-    /// Whether another packet comes next than when this was last asked.
+    /// Whether the next packet has changed since this was last called.
     pub(crate) const fn take_turned(&mut self) -> bool {
         core::mem::replace(&mut self.turned, false)
     }
 
-    /// READ responses were asked for.
+    /// `bytes` of READ responses were asked for.
     pub(crate) const fn asked(&mut self, reads: &mut ReadBudget, now: Instant, bytes: u32) {
         if self.responses == 0 {
             self.heard = now;
@@ -166,29 +167,29 @@ impl Holding {
         reads.heard();
     }
 
-    /// All responses of a READ came; `bytes` of them counted.
+    /// All responses of a READ came. `bytes` of them count.
     pub(crate) fn came(&mut self, reads: &mut ReadBudget, bytes: u32) {
         self.responses -= bytes;
         reads.came(bytes);
     }
 
-    /// When its READ responses do not count any more, if somebody waits for `patience` and none comes.
+    /// When its READ responses lapse if none comes: `patience` after the last one. `None` if there are none to come.
     pub(crate) fn lapses(&self, patience: core::time::Duration) -> Option<Instant> {
         (self.responses > 0).then(|| self.heard + patience)
     }
 
-    /// It is not in the list of holders any more.
+    /// It was removed from the budget's list of holders.
     pub(crate) const fn unlisted(&mut self) {
         self.listed = false;
     }
 
-    /// Its READ responses do not count any more. The caller no longer counts them by READ.
+    /// Its READ responses lapse: they do not count in the budget any more. The caller sets the bytes of each READ to 0.
     pub(crate) fn lapse(&mut self, reads: &mut ReadBudget) {
         reads.gone(core::mem::take(&mut self.responses));
         (self.owes, self.silent) = (true, true);
     }
 
-    /// Whether all parts of it agree, with each other and with its destination's window.
+    /// Checks that its fields agree with each other, with the window, and with the sum of the READs' `responses`.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check(&self, window: &Window, responses: u64) {
         let marked: u32 = self.marks.iter().map(|mark| mark.bytes).sum();

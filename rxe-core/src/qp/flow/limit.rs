@@ -1,15 +1,15 @@
-//! How large a pot is: it grows with what is answered, and shrinks by losses and by what congested routers say. Beyond a
-//! receiver's buffer throughput falls off a cliff, so pots start small.
+//! The size of a pot: it grows with answers, and shrinks by losses and by congestion notifications. If it is larger than the
+//! receiver's buffer throughput collapses, so pots start small.
 
 /// Smallest window, bytes: a few full packets.
 const MIN_WINDOW: u32 = 16 * 1024;
-/// What a window above the last size that failed grows by, when all of it was acknowledged: two large packets.
+/// Bytes that a window above the last failed size grows by with each window acknowledged: two large packets.
 const STEP: u32 = 8192;
-/// A share in units of `ALL`.
+/// The unit of `Congestion::share`: this value is the whole.
 const ALL: u32 = 1024;
-/// What one window with or without a notification counts in the estimate of congestion (RFC 8257's g).
+/// One window counts one part in this many in the estimate of congestion (1/g of RFC 8257).
 const GAIN: u32 = 16;
-/// Windows in which half of what a notification took is given back each time (DCQCN's fast recovery).
+/// Steps of recovery after a notification. Each gives back half of what is still missing (DCQCN's fast recovery).
 const RECOVERY: u8 = 5;
 
 /// An adaptive number of bytes.
@@ -24,16 +24,16 @@ pub(super) struct Limit {
     congestion: Congestion,
 }
 
-/// What notifications of congestion tell. DCQCN (Zhu et al., SIGCOMM 2015) has a rate, and timers; here the window takes
-/// the rate's place and a window's worth of acknowledgements the timer's, as in DCTCP (RFC 8257), because nothing paces
-/// the packets of a socket.
+/// The estimate of congestion from notifications. DCQCN (Zhu et al., SIGCOMM 2015) has a rate and timers. Here the window takes the
+/// place of the rate, and a window of acknowledged bytes that of the timer, as in DCTCP (RFC 8257), because nothing paces the
+/// packets of a socket.
 #[derive(Debug)]
 struct Congestion {
-    /// How much of the path's congestion is ours, in units of `ALL`: what a notification takes, twice over.
+    /// DCQCN's alpha, in units of `ALL`. A notification reduces the size by half of this share.
     share: u32,
     /// The size before the last notification.
     target: u32,
-    /// Steps towards the target left.
+    /// Steps towards the target that are left.
     steps: u8,
     /// Bytes acknowledged since the last step.
     acked: u32,
@@ -47,7 +47,7 @@ impl Limit {
         Self { size: start, max, threshold: max, acked_since_cut: u32::MAX, congestion }
     }
 
-    /// Whether it stands for no bound at all, which nothing shrinks: whoever asks for it paces in another way.
+    /// Whether there is no bound. Then nothing shrinks it: such a configuration limits what is sent in another way.
     const fn is_unbounded(&self) -> bool {
         self.max == u32::MAX
     }
@@ -56,7 +56,7 @@ impl Limit {
         self.max.min(MIN_WINDOW)
     }
 
-    /// `cost` bytes were answered: it grows, quickly below the last size that failed, by a little above.
+    /// `cost` bytes were answered. Below the last failed size it grows by as much, above it slowly.
     pub(super) fn acknowledged(&mut self, cost: u32) {
         self.acked_since_cut = self.acked_since_cut.saturating_add(cost);
         if self.size < self.max {
@@ -72,7 +72,7 @@ impl Limit {
         }
     }
 
-    /// The peer says that packets reach it marked: it shrinks by up to half, at most once a window.
+    /// The peer reports that packets arrive marked (a CNP). It shrinks by up to half, at most once in a window.
     pub(super) fn notified(&mut self) {
         if self.is_unbounded() {
             return;
@@ -93,7 +93,7 @@ impl Limit {
         (congestion.steps, congestion.acked, congestion.heard) = (RECOVERY, 0, false);
     }
 
-    /// With each window acknowledged: smaller again if a notification came meanwhile, else nearer to where it was.
+    /// With each window acknowledged it shrinks again if a notification came meanwhile; otherwise it moves towards the old size.
     fn step(&mut self, cost: u32) {
         let congestion = &mut self.congestion;
         congestion.acked = congestion.acked.saturating_add(cost);
@@ -113,7 +113,7 @@ impl Limit {
         }
     }
 
-    /// Packets were lost: the window shrinks by three tenths (as CUBIC's, RFC 9438, 4.6), at most once a window.
+    /// Packets were lost. The window shrinks by three tenths (as CUBIC's, RFC 9438, 4.6), at most once in half a window of answers.
     pub(super) fn lost(&mut self) {
         if self.is_unbounded() || self.acked_since_cut < self.size / 2 {
             return;
@@ -124,7 +124,7 @@ impl Limit {
         self.congestion.steps = 0;
     }
 
-    /// Nothing came back for long: it starts anew, and grows quickly to where it would be after a loss.
+    /// Nothing came back for long. It starts at the least size, and grows quickly to the size after a loss.
     pub(super) fn silent(&mut self) {
         self.lost();
         if !self.is_unbounded() {

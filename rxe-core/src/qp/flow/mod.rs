@@ -1,13 +1,19 @@
-//! Admission: who may send how much, and who waits. Two buffers are shared. The destination's socket holds what was sent
-//! and not yet taken by the peer: the [`Window`] of that address and slot, and the [`Stream`] of all endpoints of a process that send
-//! there. Our own socket holds READ responses: the [`ReadBudget`]. A queue pair asks with each packet and is granted, or waits in a line, first come first served.
+//! Admission: which queue pair may send how much, and which ones wait.
 //!
-//! What a queue pair holds of both is its [`Holding`]. A peer that answers nothing must not keep others waiting:
-//! * a part of each pot, the reserve, is kept for those who hold nothing: a message or a READ of one packet leaves at once;
-//! * an acknowledgement proves that all that was sent to that socket before has left it, whoever sent it;
-//! * READ responses that do not come are given back to the pot after [`PATIENCE`], if somebody waits; what comes of them
-//!   later is a debt, which is taken in and returned to nobody;
-//! * who was not answered sends one packet at a time, until something is answered.
+//! Two buffers are shared, and are called pots here:
+//! * the buffer of a destination's socket, for what was sent and not yet taken by the peer. Its account is the [`Window`] of that
+//!   address and slot, and the [`Stream`] of all endpoints of a process that send there;
+//! * the buffer of our own socket, for READ responses. Its account is the [`ReadBudget`].
+//!
+//! A queue pair asks with each packet. It is granted, or waits in a [`Line`], first come first served. What a queue pair has in
+//! both buffers is its [`Holding`].
+//!
+//! A peer that answers nothing must not keep others waiting:
+//! * A part of each pot, the reserve, is for queue pairs that hold nothing. So a message or a READ of one packet is sent at once.
+//! * An acknowledgement proves that everything that was sent to that socket before has left its buffer, from any queue pair.
+//! * If READ responses do not come for [`PATIENCE`] and somebody waits, their bytes are returned to the pot (they lapse). Responses
+//!   that come later are taken in, and return nothing to the pot.
+//! * A queue pair that was not answered in time is silent: it sends one packet at a time until something is answered.
 
 mod holding;
 mod limit;
@@ -27,22 +33,22 @@ pub(crate) use reads::ReadBudget;
 pub use stream::{Stream, Streams};
 pub(crate) use window::Window;
 
-/// What each request packet counts besides its payload: headers and the receiver's bookkeeping.
+/// Bytes that each request packet counts besides its payload, for headers and the receiver's bookkeeping.
 pub(crate) const PACKET_COST: u32 = 64;
-/// What somebody may hold at least while others wait: a batch.
+/// Bytes that a queue pair may hold at least while others wait: a batch.
 const QUANTUM: u32 = 64 * 1024;
-/// What somebody may send at least when it is his turn, while others wait: a few large packets.
+/// Bytes that a queue pair may send at least in one batch while others wait: a few large packets.
 const LEAST_TURN: u32 = 16 * 1024;
-/// A pot keeps this part of itself for those who hold nothing.
+/// The reserve for queue pairs that hold nothing is one part in this many of a pot.
 const RESERVE: u32 = 8;
-/// Who waits for so long although nothing is answered is not kept waiting: a few round trips of a busy host.
+/// After this time without any answer a queue pair that waits is let through: a few round trips of a busy host.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(500);
 
-/// Those who wait for a pot, first come first served.
+/// The queue pairs that wait for a pot, first come first served.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     waiting: VecDeque<Qpn>,
-    /// Used while the line is put into another order, and empty else. Its memory is kept for the next time.
+    /// Used only while [`Self::prefer`] sorts the line, otherwise empty. A field so that its memory is allocated once.
     behind: Vec<Qpn>,
 }
 
@@ -51,7 +57,7 @@ impl Line {
         self.waiting.is_empty()
     }
 
-    /// Somebody waits, behind the others or as the `first`.
+    /// Adds a queue pair, at the end or as the `first`.
     pub(crate) fn join(&mut self, qpn: Qpn, first: bool) {
         if first {
             self.waiting.push_front(qpn);
@@ -64,12 +70,12 @@ impl Line {
         self.waiting.pop_front()
     }
 
-    /// Takes somebody out.
+    /// Removes a queue pair.
     pub(crate) fn leave(&mut self, qpn: Qpn) {
         self.waiting.retain(|waiting| *waiting != qpn);
     }
 
-    /// All, first come first.
+    /// All queue pairs in order.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = Qpn> {
         self.waiting.iter().copied()
@@ -80,7 +86,7 @@ impl Line {
         self.waiting.len()
     }
 
-    /// Those for whom `first` is true come first, in the order in which they wait. How many they are.
+    /// Moves those for which `first` is true to the front, and keeps the order otherwise. Returns how many they are.
     pub(crate) fn prefer(&mut self, mut first: impl FnMut(Qpn) -> bool) -> usize {
         for _ in 0..self.waiting.len() {
             let Some(qpn) = self.waiting.pop_front() else { break };
@@ -96,28 +102,28 @@ impl Line {
     }
 }
 
-/// The part of `pot` bytes that each of `waiting` has, and one more.
+/// The part of each, if `pot` bytes are divided among the `waiting` queue pairs and one more.
 fn part(waiting: usize, pot: u32) -> u32 {
     pot / u32::try_from(waiting).unwrap_or(u32::MAX).saturating_add(1)
 }
 
-/// What one more than the `waiting` may hold of `pot` bytes. If nobody waits there is no bound but the pot itself.
+/// Bytes of the pot that a queue pair may hold while `waiting` others wait. If nobody waits only the pot itself is a bound.
 fn share(waiting: usize, pot: u32) -> u32 {
     if waiting == 0 { u32::MAX } else { part(waiting, pot).max(QUANTUM) }
 }
 
-/// What one more than the `waiting` may send of `pot` bytes in a turn.
+/// Bytes that a queue pair may send in one batch while `waiting` others wait.
 fn turn(waiting: usize, pot: u32) -> u32 {
     if waiting == 0 { u32::MAX } else { part(waiting, pot).max(LEAST_TURN) }
 }
 
-/// Of `pot` bytes, those that somebody may use who holds something already; `shared` if there are others.
+/// Bytes of the pot that a queue pair may use that holds something already. `shared`: whether several use the pot.
 const fn common(pot: u32, shared: bool) -> u32 {
     if shared { pot - pot / RESERVE } else { pot }
 }
 
 impl Ctx<'_> {
-    /// Whether a packet that needs `need` may leave now at `spot` of a batch, from a queue pair that holds `holding`.
+    /// Whether a queue pair with this `holding` may send a packet with this `need` at `spot` of a batch.
     pub(crate) fn admit(&self, need: &Need, holding: &Holding, spot: Spot) -> Result<Grant, Wait> {
         match *need {
             Need::Nothing => Ok(Grant::default()),
@@ -126,13 +132,13 @@ impl Ctx<'_> {
         }
     }
 
-    /// Packets were lost that a READ needs (`read`), or another request.
+    /// Packets of a READ (`read`) or of another request were lost.
     pub(crate) fn lost(&mut self, read: bool) {
         if read { self.reads.limit.lost() } else { self.window.limit.lost() }
     }
 
-    /// The same, and nothing else came back for long. A peer that is silent says little about the READs of others, who have
-    /// the budget in common.
+    /// The same, and nothing else came back for long. A silent peer says little about the READs of other queue pairs, with which it
+    /// shares the budget. So the budget shrinks only as after a loss.
     pub(crate) fn silent(&mut self, read: bool) {
         if read { self.reads.limit.lost() } else { self.window.limit.silent() }
     }

@@ -1,4 +1,4 @@
-//! READ responses that may be on their way to this endpoint at once.
+//! Limits the READ responses that are on their way to this endpoint at one time.
 
 use super::{Holding, Line, PATIENCE, RESERVE, common, limit::Limit, share};
 use crate::{
@@ -8,29 +8,29 @@ use crate::{
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// Patience doubles each time that READs lapse and nothing at all has come since the last time, so many times at most. All that
-/// has lapsed may still come, and the socket takes one pot of it: so a peer that was not scheduled for some
-/// milliseconds does not cause several pots to be asked for.
+/// The patience doubles each time that READs lapse and no response has come since the last time, but not more often than this.
+/// What has lapsed may still come, and the socket's buffer takes only one pot. The doubling keeps a peer that was not scheduled for
+/// some milliseconds from being asked for several pots.
 const MOST_DOUBLINGS: u32 = 5;
 
-/// The pot of READ responses: as many as our socket takes, and fewer while some are lost. All that is behind a lost one is
-/// asked for again, so what is under way is what a loss costs. A grant is held until all of a READ has come.
+/// The pot of READ responses: as many bytes as our socket takes, and fewer while some are lost. After a loss everything behind the
+/// lost response is asked for again, so a loss costs what is under way. A grant is held until all responses of the READ have come.
 #[derive(Debug)]
 pub(crate) struct ReadBudget {
     pub(super) limit: Limit,
     /// Bytes granted and not returned.
     taken: u32,
-    /// Bytes that may be granted beyond the limit, because nothing came for long: to those who hold nothing.
+    /// Bytes that may be granted beyond the limit to queue pairs that hold nothing, because nothing came for long.
     beyond: u32,
-    /// Times that grants lapsed since a response came.
+    /// How often grants have lapsed since the last response.
     lapses: u32,
     /// Connected queue pairs.
     pub users: usize,
     /// Queue pairs that wait for room.
     pub line: Line,
-    /// The first of those, whose turn it is.
+    /// The queue pair that was first in `line` and is asked next. It has left the line.
     pub turn: Option<Qpn>,
-    /// Queue pairs that have held something since this list was last cleared up.
+    /// Queue pairs that may hold something. Those that do not are removed when the endpoint looks for silent holders.
     holders: Vec<Qpn>,
 }
 
@@ -48,20 +48,20 @@ impl ReadBudget {
         }
     }
 
-    /// Bytes that may be granted to those who hold something.
+    /// Bytes that may be granted to queue pairs that hold something.
     const fn room(&self) -> u32 {
         common(self.limit.size, self.users > 1).saturating_sub(self.taken)
     }
 
-    /// Whether the first of those who wait may have something now.
+    /// Whether something may be granted now to the first in line.
     pub(crate) const fn opens(&self) -> bool {
         self.taken == 0 || self.room() > 0 || self.beyond > 0
     }
 
-    /// How much may be asked for now, in whole packets, but for a READ's last.
+    /// How many bytes a READ may ask for now: full packets, except for the last one of the READ.
     ///
-    /// One that is asked for again is as it was at first. For it what the socket takes counts, not what losses have left of it, because
-    /// it is not cut and would wait until all others are idle.
+    /// A READ that is sent again is not cut. If the size after losses counted for it, it might wait until all others are idle. So
+    /// the size of the socket's buffer counts.
     pub(super) fn admit(&self, holding: &Holding, wanted: &Wanted, spot: Spot) -> Result<Grant, Wait> {
         let &Wanted { least, mut most, packet, again } = wanted;
         let (own, silent) = (holding.responses(), holding.is_silent());
@@ -69,7 +69,7 @@ impl ReadBudget {
         if holding.asks_too_much(if again { most } else { least }, share) {
             return Err(Wait::Answer);
         }
-        // A READ of one packet by somebody who holds nothing passes those who wait.
+        // A READ of one packet does not wait in line if its queue pair holds nothing.
         let fresh = own == 0 && !silent && !again;
         let passes = spot.in_turn || self.line.is_empty() || fresh && most <= packet;
         if !passes {
@@ -104,7 +104,7 @@ impl ReadBudget {
         }
     }
 
-    /// Nothing came for long: a few packets may be asked for beyond the limit, by those who hold nothing.
+    /// Nothing came for long. Queue pairs that hold nothing may ask for a few packets beyond the limit.
     pub(crate) fn exceed(&mut self) {
         self.beyond = (self.limit.size / RESERVE).max(1);
     }
@@ -114,19 +114,19 @@ impl ReadBudget {
         self.lapses = 0;
     }
 
-    /// A grant came in full.
+    /// All bytes of a grant came.
     pub(super) fn came(&mut self, bytes: u32) {
         self.beyond = 0;
         self.gone(bytes);
         self.limit.acknowledged(bytes);
     }
 
-    /// They do not count any more, for whatever reason.
+    /// `bytes` do not count any more, for whatever reason.
     pub(super) const fn gone(&mut self, bytes: u32) {
         self.taken -= bytes;
     }
 
-    /// How long a holder may be silent while others wait.
+    /// How long a holder may get no response while others wait.
     pub(crate) fn patience(&self) -> Duration {
         PATIENCE * (1 << self.lapses.min(MOST_DOUBLINGS))
     }
@@ -136,7 +136,7 @@ impl ReadBudget {
         self.lapses = self.lapses.saturating_add(1);
     }
 
-    /// Notes who holds something, so that it is found when somebody waits.
+    /// Adds a queue pair to the list of holders.
     pub(crate) fn list(&mut self, qpn: Qpn, holding: &mut Holding) {
         if !holding.listed {
             holding.listed = true;
@@ -144,24 +144,24 @@ impl ReadBudget {
         }
     }
 
-    /// Forgets somebody.
+    /// Removes a queue pair from the list of holders.
     pub(crate) fn unlist(&mut self, qpn: Qpn, holding: &mut Holding) {
         if core::mem::take(&mut holding.listed) {
             self.holders.retain(|holder| *holder != qpn);
         }
     }
 
-    /// Takes the list of holders, for those that still are to be put back.
+    /// Takes the list of holders. The caller puts back those that still hold something.
     pub(crate) fn take_holders(&mut self) -> Vec<Qpn> {
         core::mem::take(&mut self.holders)
     }
 
-    /// Puts the list back.
+    /// Puts the list of holders back.
     pub(crate) fn put_holders(&mut self, holders: Vec<Qpn>) {
         self.holders = holders;
     }
 
-    /// Whether the pot is what it was: what is `held` by all is what is missing.
+    /// Checks that what is granted is what all queue pairs hold together (`held`).
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check(&self, held: u64) {
         assert_eq!(u64::from(self.taken), held, "what is granted and what is held: {self:?}");

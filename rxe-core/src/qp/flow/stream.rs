@@ -1,7 +1,7 @@
-//! What several endpoints of a process send to one destination socket: the shards of `RXE_THREADS`.
+//! What several endpoints of a process (the shards of `RXE_THREADS`) send to one destination socket.
 //!
-//! They take each other into account without a lock and without waking each other: each may have its part of the window
-//! under way, and a packet at least, whose acknowledgement has it look again.
+//! They take each other into account without a lock and without waking each other. Each may have its part of the window under way,
+//! and at least one packet. When that packet is acknowledged the endpoint checks again what it may send.
 
 use alloc::sync::Arc;
 use core::{
@@ -10,28 +10,28 @@ use core::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// All bytes that the endpoints of a process have ever sent to one destination socket, as positions in one stream. It is
-/// theirs in common.
+/// All bytes that the endpoints of a process have ever sent to one destination socket, as positions in one shared stream.
 ///
-/// Positions are given out when packets are written, and packets leave a little later. So where two endpoints send at once
-/// up to a batch of each may be ahead of its position: what is said to have left may still be under way.
+/// A packet gets its position when it is written, and is sent a little later. If two endpoints send at the same time, packets may be
+/// sent in another order than that of their positions, by up to a batch of each. So bytes that count as left may still be under
+/// way.
 #[derive(Debug)]
 pub struct Stream {
-    /// Bytes that the socket takes, as far as is known.
+    /// Bytes that the socket's buffer takes, as far as is known.
     room: u32,
     sent: AtomicU64,
-    /// Before this position nothing is under way any more, as an acknowledgement to any of them has proven.
+    /// Nothing before this position is under way, as an acknowledgement to one of the endpoints has proven.
     left: AtomicU64,
-    /// Where the last packet of each ended.
+    /// End of each endpoint's last packet.
     last: [AtomicU64; Self::MOST],
 }
 
 impl Stream {
-    /// Endpoints that may have one in common, at most.
+    /// Endpoints that may share a stream at most.
     pub const MOST: usize = 16;
 
-    /// One to a socket that takes `room` bytes, as far as is known; of a packet its payload and 64 bytes count. All endpoints together
-    /// have no more under way, but for a packet of each that has nothing under way.
+    /// A stream to a socket that takes `room` bytes, as far as is known. A packet counts as its payload and 64 bytes. All endpoints
+    /// together have no more under way, except that each may always have one packet.
     #[must_use]
     pub fn new(room: u32) -> Self {
         Self { room, sent: AtomicU64::default(), left: AtomicU64::default(), last: Default::default() }
@@ -40,19 +40,20 @@ impl Stream {
     /// Bytes under way, of all endpoints.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
-        // In this order, or what another one sends and has acknowledged between would be missing from `sent`.
+        // `left` is read first. Otherwise bytes that another endpoint sends and has acknowledged in between would count in `left`
+        // but not in `sent`.
         let left = self.left.load(Ordering::Acquire);
         self.sent.load(Ordering::Acquire).saturating_sub(left)
     }
 }
 
-/// Where endpoints find the streams that they have in common.
+/// Where endpoints find the streams that they share.
 pub trait Streams: Debug + Send + Sync {
-    /// The one to the socket of `slot` at `address`: the same for all who ask, as long as any of them keeps it.
+    /// The stream to the socket of `slot` at `address`. It is the same one for all callers, as long as any of them keeps it.
     fn to(&self, address: IpAddr, slot: u8) -> Arc<Stream>;
 }
 
-/// An endpoint's place among those who send in a stream.
+/// An endpoint's place in a stream.
 #[derive(Debug)]
 pub(super) struct Sender {
     stream: Arc<Stream>,
@@ -65,31 +66,31 @@ impl Sender {
         Self { stream, index: usize::from(index) % Stream::MOST }
     }
 
-    /// Whether there is no room for `more` bytes.
+    /// Whether the socket has no room for `more` bytes.
     pub(super) fn is_taken(&self, more: u32) -> bool {
         self.stream.in_flight() + u64::from(more) > self.stream.room.into()
     }
 
-    /// What this endpoint may have under way of the room, which is divided by those that have something under way.
+    /// Bytes that this endpoint may have under way: the room divided by the number of endpoints that have something under way.
     pub(super) fn part(&self) -> u32 {
         self.stream.room / self.count()
     }
 
-    /// How many endpoints have something under way, and this one, which is about to.
+    /// How many endpoints have something under way. This one counts, because it is about to send.
     fn count(&self) -> u32 {
         let left = self.stream.left.load(Ordering::Relaxed);
         let others = (0..).zip(&self.stream.last).filter(|(index, _)| *index != self.index);
         others.fold(1, |count, (_, last)| count + u32::from(last.load(Ordering::Relaxed) > left))
     }
 
-    /// A packet of `bytes` leaves. Where it ends.
+    /// A packet of `bytes` is sent. Returns its end position.
     pub(super) fn sent(&self, bytes: u32) -> u64 {
         let end = self.stream.sent.fetch_add(bytes.into(), Ordering::AcqRel) + u64::from(bytes);
         self.stream.last[self.index].store(end, Ordering::Relaxed);
         end
     }
 
-    /// What was sent before `position` is not under way any more.
+    /// Nothing that was sent before `position` is under way any more.
     pub(super) fn left(&self, position: u64) {
         self.stream.left.fetch_max(position, Ordering::AcqRel);
     }

@@ -1,4 +1,4 @@
-//! What is under way to one destination socket, of all queue pairs of an endpoint that send there.
+//! Limits what all queue pairs of an endpoint have under way to one destination socket.
 
 use super::{
     Holding, PATIENCE, RESERVE, common,
@@ -15,32 +15,32 @@ use alloc::sync::Arc;
 
 /// The window to one destination socket: an address and a slot.
 ///
-/// Bytes are counted as positions in the stream of all that was ever sent there. One socket of ours sends to one of theirs,
-/// so an acknowledgement of a packet proves that all before its position has left their buffer, also what belongs to queue
-/// pairs that nobody answers.
+/// Bytes are counted as positions in the stream of all bytes ever sent there. One socket of ours sends to one of theirs, so an
+/// acknowledgement of a packet proves that everything before its position has left their buffer. This includes packets of queue
+/// pairs that are not answered.
 ///
-/// Where other endpoints of the process send there, too, none has more under way than its part of what the socket takes, nor all
-/// together more than that ([`Stream`]).
+/// If other endpoints of the process send there, too, none has more under way than its part of the socket's buffer, and all
+/// together have not more than the buffer ([`Stream`]).
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(super) limit: Limit,
-    /// Its place in the stream of all endpoints, if there may be several.
+    /// The endpoint's place in the stream of all endpoints, if there may be several.
     sender: Option<Sender>,
     /// Bytes ever sent.
     sent: u64,
-    /// Before this position nothing is under way any more.
+    /// Nothing before this position is under way.
     left: u64,
-    /// The latest packet that asked for an acknowledgement ended here.
+    /// End of the latest packet that asked for an acknowledgement.
     asked: u64,
     /// Queue pairs connected to it.
     pub users: usize,
-    /// Since when nothing was proven and somebody waits.
+    /// Since when somebody waits and no acknowledgement has come.
     quiet_since: Instant,
-    /// Bytes that may leave beyond the limit, because nothing was proven for long: of those who have nothing under way.
+    /// Bytes that queue pairs with nothing under way may send beyond the limit, because no acknowledgement came for long.
     beyond: u32,
 }
 
-/// A place in the streams to a destination: of what this endpoint sends there, and of what all of the process do.
+/// A position in the streams to a destination: in that of this endpoint, and in that of all endpoints of the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) struct Position {
     own: u64,
@@ -48,7 +48,7 @@ pub(super) struct Position {
 }
 
 impl Window {
-    /// Of an endpoint that alone sends to the destination.
+    /// The window of an endpoint that sends to the destination alone.
     pub(crate) fn new(start: u32, max: u32) -> Self {
         Self {
             limit: Limit::new(start, max),
@@ -62,7 +62,7 @@ impl Window {
         }
     }
 
-    /// The same, of one of several endpoints: the one of that `index`.
+    /// The same for one of several endpoints, the one with that `index`.
     pub(crate) fn shared(self, stream: Arc<Stream>, index: u8) -> Self {
         Self { sender: Some(Sender::new(stream, index)), ..self }
     }
@@ -78,7 +78,7 @@ impl Window {
         self.sender.as_ref().is_some_and(|sender| sender.is_taken(more))
     }
 
-    /// Bytes under way, of this endpoint.
+    /// Bytes that this endpoint has under way.
     pub(crate) const fn in_flight(&self) -> u64 {
         self.sent - self.left
     }
@@ -88,26 +88,26 @@ impl Window {
         self.sent == self.left
     }
 
-    /// Whether nobody was asked about what is under way, which a window that shrank all at once may bring about, or a batch
-    /// that ended otherwise than expected: no acknowledgement will come of itself, so whoever is next asks.
+    /// Whether no packet that is under way has asked for an acknowledgement, so that none will come. A window that shrank
+    /// suddenly may cause that, or a batch that ended otherwise than expected. Then the next packet may be sent, and asks.
     const fn is_unasked(&self) -> bool {
         self.left >= self.asked
     }
 
-    /// Whether a new batch may begin once `more` bytes have left: only with room for a good part of one. Else a window
-    /// that is a little larger than some batches would be filled with one of a packet or two behind each.
+    /// Whether a new batch may begin after `more` bytes were sent: only if a third of the window is free. Otherwise a window that
+    /// is a little larger than some batches would be filled with a batch of one or two packets behind each.
     fn begins_after(&self, more: u32) -> bool {
         let limit = self.size();
         self.in_flight() + u64::from(more) <= u64::from(limit - limit / 3)
     }
 
-    /// Whether somebody who waits may begin a batch now.
+    /// Whether a queue pair that waits may begin a batch now.
     pub(crate) fn opens(&self) -> bool {
         self.begins_after(0) || self.is_unasked() || self.beyond > 0
     }
 
-    /// Whether a packet of `cost` bytes may leave at `spot`, when one behind it would take `next`; `ends` if its message ends
-    /// with it.
+    /// Whether a packet of `cost` bytes may be sent at `spot`. A packet after it would take `next` bytes. `ends`: whether the message
+    /// ends with it.
     pub(super) fn admit(
         &self,
         holding: &Holding,
@@ -115,11 +115,11 @@ impl Window {
         spot: Spot,
     ) -> Result<Grant, Wait> {
         let (limit, own) = (self.size(), holding.bytes());
-        // What others proved to have left still counts as the queue pair's own until it is answered itself: so one that nobody
-        // answers stops sending after one window.
+        // Bytes that acknowledgements to others have proven to have left still count in `own` until the queue pair itself is
+        // answered. So a queue pair that is not answered stops after one window.
         let share = share(spot.waiting, limit).min(limit);
-        // A message of one packet by somebody who holds nothing passes those who wait, and may use the reserve. The first packet
-        // of a longer one would leave as a batch by itself, and the message would be complete no earlier.
+        // A message of one packet does not wait in line if its queue pair holds nothing, and may use the reserve. The first packet
+        // of a longer message would be a batch of its own, and the message would not be complete any earlier.
         let fresh = own == 0 && ends && !holding.is_silent();
         if own > 0 && holding.unasked() == 0 && (holding.is_silent() || own.saturating_add(cost) > share) {
             return Err(Wait::Answer);
@@ -137,13 +137,13 @@ impl Window {
         if is_full && !self.is_unasked() && !(self.beyond > 0 && own == 0) {
             return Err(Wait::Room);
         }
-        // Whoever has not asked yet goes on until it does: a last packet with an immediate may be longer than the others,
-        // and begin a batch that nobody expected.
+        // A queue pair that has not asked for an acknowledgement yet goes on until it does. A last packet with an immediate may be
+        // longer than the others, and begin a batch that was not expected.
         if spot.begins && !fresh && holding.unasked() == 0 && !self.opens() {
             return Err(Wait::Room);
         }
-        // In the middle of a message an acknowledgement is asked for before no more may leave, and with the last packet of a
-        // batch, because all of a batch arrives together: so what nobody has asked about never closes the window.
+        // In the middle of a message the last packet that may be sent asks for an acknowledgement, and so does the last packet of a
+        // batch, because a batch arrives as a whole. So the window is never closed by bytes that will not be acknowledged.
         let closes = after + u64::from(next) > common
             || own + cost + next > share
             || holding.is_silent()
@@ -153,7 +153,7 @@ impl Window {
         Ok(Grant { ask, bytes: 0 })
     }
 
-    /// A packet of `bytes` leaves. Where it ends in the stream.
+    /// A packet of `bytes` is sent. Returns its end position.
     pub(super) fn sent(&mut self, bytes: u32, asked: bool) -> Position {
         if bytes > 0 && self.beyond > 0 && self.in_flight() + u64::from(bytes) > self.size().into() {
             self.beyond = self.beyond.saturating_sub(bytes);
@@ -165,7 +165,7 @@ impl Window {
         Position { own: self.sent, all: self.sender.as_ref().map_or(0, |sender| sender.sent(bytes)) }
     }
 
-    /// What was sent before `position` has arrived, as an acknowledgement says: the window grows.
+    /// An acknowledgement proves that everything before `position` has arrived. The window grows.
     pub(super) fn proven(&mut self, position: Position, now: Instant) {
         (self.quiet_since, self.beyond) = (now, 0);
         let bytes = self.gone(position);
@@ -174,7 +174,7 @@ impl Window {
         }
     }
 
-    /// What was sent before `position` is not waited for any more. How many bytes of this endpoint that are.
+    /// Nothing before `position` is waited for any more. Returns how many bytes of this endpoint that are.
     pub(super) fn gone(&mut self, position: Position) -> u64 {
         if let Some(sender) = &self.sender {
             sender.left(position.all);
@@ -184,23 +184,23 @@ impl Window {
         bytes
     }
 
-    /// Somebody begins to wait, and nobody did before.
+    /// A queue pair begins to wait, and none did before.
     pub(crate) const fn awaited(&mut self, now: Instant) {
         self.quiet_since = now;
     }
 
-    /// When those who wait have waited long enough.
+    /// When those that wait may send beyond the limit ([`Self::exceed`]).
     pub(crate) fn patient_until(&self) -> Instant {
         self.quiet_since + PATIENCE
     }
 
-    /// Nothing was proven for long: a few packets may leave beyond the limit, of those who have nothing under way. An
-    /// acknowledgement of any proves the rest.
+    /// No acknowledgement came for long. Queue pairs with nothing under way may send a few packets beyond the limit. An
+    /// acknowledgement of any of these proves the rest.
     pub(crate) fn exceed(&mut self, now: Instant) {
         (self.beyond, self.quiet_since) = ((self.size() / RESERVE).max(1), now);
     }
 
-    /// The peer says that packets reach it marked.
+    /// The peer reports that packets arrive marked (a CNP).
     pub(crate) fn notified(&mut self) {
         self.limit.notified();
     }
@@ -210,7 +210,7 @@ impl Window {
         position.own <= self.sent
     }
 
-    /// Whether it agrees with itself, and with whether its queue pairs hold `nothing`.
+    /// Checks its fields. `nothing`: whether its queue pairs hold nothing.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check(&self, nothing: bool) {
         assert!(self.left <= self.sent && self.asked <= self.sent, "{self:?}");
