@@ -1,7 +1,7 @@
-//! Many steps of DCQCN's increase at once, in closed form.
+//! Many steps of DCQCN's rate increase at once, in closed form.
 
-/// A rate, and the target that each step raises before it brings the rate half-way to it (DCQCN's equations 2 and 3). Bits per
-/// second.
+/// A rate and its target, bits per second. Each step raises the target, and then moves the rate half-way to it (DCQCN's equations 2
+/// and 3).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Climb {
     pub rate: f64,
@@ -9,14 +9,14 @@ pub(super) struct Climb {
 }
 
 impl Climb {
-    /// `steps` steps, of which the first raises the target by `raise`, but not above `line`, and each later one by `more` than the
-    /// one before it. Neither is negative. The same as one by one, but for rounding.
+    /// Does `steps` steps. The first raises the target by `raise`, and each later one by `more` than the one before it. The target
+    /// does not exceed `line`. Neither `raise` nor `more` is negative. Except for rounding the result is that of single steps.
     pub(super) fn steps(&mut self, steps: u64, (raise, more): (f64, f64), line: f64) {
         let raised = |steps: u64| {
             let n = steps as f64;
             self.target + n * raise + n * (n - 1.0) / 2.0 * more
         };
-        // The target only rises, so what is below the line comes first.
+        // The target only rises, so the steps that stay below the line come first. Their number is found by bisection.
         let (mut below, mut beyond) = (0, steps);
         while below < beyond {
             let middle = below + (beyond - below).div_ceil(2);
@@ -26,8 +26,8 @@ impl Climb {
                 beyond = middle - 1;
             }
         }
-        // What the rate lacks halves with each step and gets half of what the target gains: raise + n * more - 2 * more is
-        // what it comes to.
+        // The distance from rate to target: each step adds the raise and then halves the distance. So it approaches
+        // raise + n * more - 2 * more.
         let lacks = self.target - self.rate;
         let steady = raise - 2.0 * more;
         let lacks = below as f64 * more + steady + (lacks - steady) * half_to_the(below);
@@ -40,7 +40,7 @@ impl Climb {
     }
 }
 
-/// 2 to the power of -`n`; 0 for what hardly differs from it.
+/// 2 to the power of -`n`; 0 if that is below the normal numbers of f64.
 fn half_to_the(n: u64) -> f64 {
     if n < 1023 { f64::from_bits((1023 - n) << 52) } else { 0.0 }
 }

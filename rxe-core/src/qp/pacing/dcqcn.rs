@@ -1,5 +1,5 @@
-//! DCQCN's reaction point (Zhu et al., SIGCOMM 2015, section 3.1): a rate that notifications cut, and that timers and bytes
-//! sent raise again.
+//! DCQCN's reaction point (Zhu et al., SIGCOMM 2015, section 3.1). Notifications cut the rate. A timer and a counter of sent bytes
+//! raise it again.
 
 use super::{
     CongestionControl,
@@ -11,32 +11,32 @@ use core::time::Duration;
 /// DCQCN's parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct DcqcnParams {
-    /// The link's rate, with which a queue pair starts: bits per second.
+    /// The link's rate, bits per second. A queue pair starts with it.
     pub line: u64,
-    /// The lowest rate, bits per second; the link's where that is lower.
+    /// The lowest rate, bits per second. If the link's rate is lower, that is the lowest one.
     pub least: u64,
-    /// g: what one step counts in the estimate of congestion, 0 to 1.
+    /// The weight of one step in the estimate of congestion, 0 to 1 (g).
     pub gain: f64,
-    /// Without notifications for so long the estimate shrinks by one step.
+    /// The estimate of congestion shrinks by one step each time this passes without notifications.
     pub alpha_timer: Duration,
-    /// Steps of increase come each time this long passes,
+    /// The timer causes a step of increase each time this passes.
     pub rate_timer: Duration,
-    /// and each time so many bytes were sent (B).
+    /// The byte counter causes a step of increase each time so many bytes were sent (B).
     pub byte_counter: u64,
-    /// Steps of fast recovery, of each kind (F).
+    /// Steps of fast recovery, of the timer and of the byte counter each (F).
     pub recovery: u32,
-    /// What an additive step adds to the target, bits per second (R_AI).
+    /// Bits per second that an additive step adds to the target (R_AI).
     pub additive: u64,
-    /// What a hyper step adds, times its number, bits per second (R_HAI).
+    /// Bits per second that a hyper step adds to the target, times the number of the hyper step (R_HAI).
     pub hyper: u64,
-    /// Rates are cut this often at most; notifications between count only for the estimate.
+    /// The rate is cut at most once in this time. Other notifications count only in the estimate of congestion.
     pub cut_interval: Duration,
-    /// Whether every cut sets the target to the rate before it, as the paper's equation 1 does. Otherwise the target keeps its
-    /// place when a cut follows another before any step of increase, so that the rate goes back to where the first cut found
-    /// it. ConnectX's drivers call it by this name (`clamp_tgt_rate`).
+    /// Whether every cut sets the target to the rate before the cut, as in the paper's equation 1. Otherwise the target stays when
+    /// a cut follows another one before any step of increase. Then the rate returns to its value before the first cut. ConnectX's
+    /// drivers have the same parameter (`clamp_tgt_rate`).
     pub clamp_target: bool,
-    /// Whether only the timer raises the rate, as in the simulator of HPCC's authors: bytes are not counted, and after one
-    /// additive step each step is a hyper one, which adds `hyper` once.
+    /// Whether only the timer raises the rate, as in the simulator of HPCC's authors. Bytes are not counted. After one additive step
+    /// each step is a hyper step, which adds `hyper` once.
     pub timer_alone: bool,
 }
 
@@ -60,15 +60,16 @@ impl DcqcnParams {
         }
     }
 
-    /// The stage that the next step of a kind is in, of which there were `own` steps, and `other` ones of the other kind: how many
-    /// of its steps that has still, what the first of them adds to the target, and how much more each later one.
+    /// The stage of the next step of one kind. There were `own` steps of this kind and `other` steps of the other kind. Returns how
+    /// many steps of this kind the stage still has, what the first of them adds to the target, and how much more each later one
+    /// adds than the one before it.
     fn stage(&self, own: u32, other: u32) -> (u64, (f64, f64)) {
         let (additive, hyper) = ((self.additive as f64, 0.0), self.hyper as f64);
         let f = self.recovery;
         let recovers = own < f || f == u32::MAX;
         let recovery = if f == u32::MAX { u64::MAX } else { u64::from(f.saturating_sub(own)) };
         if self.timer_alone {
-            // Their stages are counted from 0: the first step is one of fast recovery if there are any.
+            // The simulator counts stages from 0: the first step is one of fast recovery if there are any.
             return match own == f {
                 _ if recovers => (recovery, (0.0, 0.0)),
                 true => (1, additive),
@@ -96,7 +97,7 @@ enum Trigger {
 #[derive(Clone, Debug)]
 pub struct Dcqcn {
     params: DcqcnParams,
-    /// Whether it was ever notified; until then it sends at the link's rate, and nothing is counted.
+    /// Whether it was ever notified. Until then it sends at the link's rate and counts nothing.
     active: bool,
     climb: Climb,
     alpha: f64,
@@ -126,19 +127,19 @@ impl Dcqcn {
         }
     }
 
-    /// Does what became due since the last call.
+    /// Runs the timers that became due since the last call.
     fn catch_up(&mut self, now: Instant) {
         if !self.active {
             return;
         }
-        // Neither needs the other: what is due of one comes first, then of the other.
+        // The two timers do not depend on each other, so their order does not matter.
         let due = times_due(&mut self.alpha_due, self.params.alpha_timer, now);
         self.alpha *= power(1.0 - self.params.gain, due);
         let due = times_due(&mut self.rate_due, self.params.rate_timer, now);
         self.increase(Trigger::Timer, due);
     }
 
-    /// So many steps of increase of one kind, in closed form: there may be millions after a rest, and whoever asks holds the lock
+    /// Does `steps` steps of increase of one kind, in closed form. After a rest there may be millions, and the caller holds the lock
     /// of all queue pairs.
     fn increase(&mut self, trigger: Trigger, steps: u64) {
         let line = self.params.line as f64;
@@ -157,7 +158,7 @@ impl Dcqcn {
     }
 }
 
-/// How often a timer was due until now; then it is next due after that.
+/// How often a timer became due until `now`. Moves `due` to the first time after `now`.
 fn times_due(due: &mut Instant, every: Duration, now: Instant) -> u64 {
     if *due > now {
         return 0;
@@ -326,8 +327,8 @@ mod tests {
         climb.rate = f64::midpoint(climb.rate, climb.target);
     }
 
-    /// Closed form and single steps differ by 40 bits per second of 40 Gbit/s at most, after a few steps and after 100,000, in each of the
-    /// stages, with steps by bytes in between.
+    /// Closed form and single steps differ by at most 40 bits per second of 40 Gbit/s, after a few steps and after 100,000. This
+    /// holds in each stage, with steps by bytes in between.
     #[test]
     fn many_steps_at_once_are_those_of_the_paper() {
         for (timer_alone, recovery, bytes) in [
@@ -376,7 +377,7 @@ mod tests {
         }
     }
 
-    /// Who asks after a long rest is told what he would have been told who asked often.
+    /// The rate after a long rest is the same whether it was asked for in between or not.
     #[test]
     fn a_long_rest_is_the_same_as_many_short_ones() {
         let mut often = Dcqcn::new(DcqcnParams::paper(LINE));
@@ -398,7 +399,7 @@ mod tests {
         }
     }
 
-    /// The longest rest there is, with the shortest timers: no loop counts its steps.
+    /// The longest possible rest with the shortest timers. The test would not end if a loop counted the steps.
     #[test]
     fn a_rest_of_all_time_ends() {
         let timer = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! TIMELY (Mittal et al., SIGCOMM 2015, algorithm 1): a rate that follows the gradient of the round-trip time.
+//! TIMELY (Mittal et al., SIGCOMM 2015, algorithm 1): the rate follows the gradient of the round-trip time.
 
 use super::CongestionControl;
 use crate::time::Instant;
@@ -7,23 +7,23 @@ use core::time::Duration;
 /// TIMELY's parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TimelyParams {
-    /// The link's rate, with which a queue pair starts: bits per second.
+    /// The link's rate, bits per second. A queue pair starts with it.
     pub line: u64,
-    /// The lowest rate, bits per second; the link's where that is lower.
+    /// The lowest rate, bits per second. If the link's rate is lower, that is the lowest one.
     pub least: u64,
-    /// EWMA's weight of a new difference, 0 to 1 (alpha).
+    /// Weight of a new difference in the moving average, 0 to 1 (alpha).
     pub gain: f64,
-    /// How strongly the gradient slows, 0 to 1 (beta).
+    /// How strongly the gradient lowers the rate, 0 to 1 (beta).
     pub decrease: f64,
-    /// What a step adds, bits per second (delta).
+    /// Bits per second that a step adds (delta).
     pub additive: u64,
-    /// Below it the rate always rises.
+    /// Below this round-trip time the rate always rises.
     pub low: Duration,
-    /// Above it the rate always falls.
+    /// Above this round-trip time the rate always falls.
     pub high: Duration,
-    /// The network's smallest round-trip time, the gradient's unit.
+    /// The network's smallest round-trip time. It is the unit of the gradient.
     pub smallest: Duration,
-    /// Steps in a row without a positive gradient from which on a step adds five times as much (N).
+    /// From so many steps in a row without a positive gradient on, a step adds five times as much (N).
     pub hyper_after: u32,
 }
 
@@ -54,7 +54,7 @@ pub struct Timely {
     /// Smoothed difference of round-trip times, seconds.
     difference: f64,
     rising: u32,
-    /// When the rate was last changed: once in a smallest round-trip time at most.
+    /// When the rate was last changed. It changes at most once in a smallest round-trip time.
     changed: Instant,
 }
 
@@ -102,7 +102,7 @@ impl CongestionControl for Timely {
             self.rising = 0;
             self.rate *= 1.0 - params.decrease * gradient.min(1.0);
         }
-        // Not `clamp`, which panics where the lowest rate is above the link's: the link's counts then.
+        // `clamp` would panic if the lowest rate is above the link's rate. Then the link's rate counts.
         self.rate = self.rate.max(params.least as f64).min(params.line as f64);
     }
 
