@@ -1,5 +1,5 @@
-//! What a responder still has to say, in PSN order. Positive acknowledgements merge; an answer with data makes the
-//! acknowledgement before it unnecessary; the queue is bounded whatever the peer asks.
+//! The answers that a responder still has to send, in PSN order. Positive acknowledgements are merged. An answer with data makes the
+//! acknowledgement before it unnecessary. The length of the queue is bounded, whatever the peer asks for.
 
 use crate::{
     num::{Key, Msn, Psn},
@@ -8,27 +8,27 @@ use crate::{
 };
 use alloc::collections::VecDeque;
 
-/// Repeated requests that wait for their answer at most; more are dropped, as if lost.
+/// Answers to repeated requests in the queue at most. Further repeated requests are dropped, as if they were lost.
 const MAX_REPLAYS: usize = 256;
 
-/// An answer that has not left, or of which a part has not.
+/// An answer that was not sent, or not completely.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     /// PSN of its next packet.
     pub psn: Psn,
-    /// Messages completed when it was made.
+    /// The MSN when the answer was made.
     pub msn: Msn,
     /// Whether it answers a repeated request.
     pub replay: bool,
     pub kind: Kind,
 }
 
-/// What kind of answer.
+/// The kind of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// A positive acknowledgement; `urgent` if it must not wait for company.
+    /// A positive acknowledgement. Unless it is `urgent` it may wait for other packets to share a batch with.
     Ack { urgent: bool },
-    /// What is left of a READ response.
+    /// The rest of a READ response.
     Read(Stream),
     /// The original value of CmpSwap or FetchAdd.
     Atomic(u64),
@@ -36,7 +36,7 @@ pub(super) enum Kind {
     Written,
     /// FLUSH was done.
     Flushed,
-    /// RNR NAK or PSN sequence NAK: the peer may try again.
+    /// An RNR NAK or PSN sequence NAK: the peer sends again.
     Retry(Syndrome),
     /// A NAK that ends the connection.
     Refusal(NakCode),
@@ -48,11 +48,11 @@ pub(super) struct Stream {
     /// Address of the next byte.
     pub addr: u64,
     pub rkey: Key,
-    /// Whose regions the key may name.
+    /// The protection domain of the region.
     pub pd: PdId,
     /// Bytes left.
     pub left: u32,
-    /// Whether a packet of it has left.
+    /// Whether a packet of the response was sent.
     pub started: bool,
 }
 
@@ -77,7 +77,7 @@ impl Pending {
         }
     }
 
-    /// Whether it is more than an acknowledgement.
+    /// Whether it is more than an ACK or NAK.
     const fn is_reply(&self) -> bool {
         matches!(self.kind, Kind::Read(_) | Kind::Atomic(_) | Kind::Written | Kind::Flushed)
     }
@@ -86,7 +86,7 @@ impl Pending {
         matches!(self.kind, Kind::Ack { .. })
     }
 
-    /// PSNs of its packets still to leave.
+    /// Number of packets that are still to be sent.
     const fn psns(&self, mtu: u32) -> u32 {
         match &self.kind {
             Kind::Read(stream) => super::replay::read_psns(stream.left, mtu),
@@ -99,11 +99,11 @@ impl Pending {
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     queue: VecDeque<Pending>,
-    /// What `outstanding` says, kept up to date.
+    /// The counts over `queue`, updated with each change.
     outstanding: Outstanding,
 }
 
-/// First answers (not repetitions) that have not left.
+/// Counts of replies that were not sent. Answers to repeated requests do not count.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Outstanding {
     /// To FLUSHes.
@@ -113,7 +113,7 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    /// Counts `answer`, if it is one of them.
+    /// Counts `answer`, if it is such a reply.
     const fn add(&mut self, answer: &Pending) {
         match answer.kind {
             _ if !answer.is_reply() || answer.replay => {}
@@ -124,20 +124,21 @@ impl Outstanding {
 }
 
 impl Answers {
-    /// After a change other than one more answer behind or one less in front: a request may come while a hundred wait.
+    /// Counts anew. Not called when an answer is only added at the end or removed at the front: a request may come while a hundred
+    /// answers wait.
     fn recount(&mut self) {
         self.outstanding = Outstanding::default();
         self.queue.iter().for_each(|answer| self.outstanding.add(answer));
     }
 
-    /// Takes the front answer off: it has left, or is given up.
+    /// Removes the front answer: it was sent, or is given up.
     pub(super) fn pop_front(&mut self) {
         let mut less = Outstanding::default();
         if let Some(front) = self.queue.pop_front() {
             less.add(&front);
         }
         if self.queue.is_empty() {
-            // The next one lies where this one did: that memory is at hand.
+            // Then the next answer is stored at the start of the ring again, where the memory is still cached.
             self.queue.clear();
         }
         self.outstanding.flushes -= less.flushes;
@@ -148,12 +149,12 @@ impl Answers {
         self.queue.front()
     }
 
-    /// Whether all there is to say is one acknowledgement that may wait.
+    /// Whether the only answer is an acknowledgement that may wait.
     pub(super) fn may_wait(&self) -> bool {
         self.queue.len() == 1 && matches!(self.queue[0].kind, Kind::Ack { urgent: false })
     }
 
-    /// First answers that have not left.
+    /// Counts of replies that were not sent.
     pub(super) const fn outstanding(&self) -> Outstanding {
         self.outstanding
     }
@@ -170,12 +171,12 @@ impl Answers {
         self.queue.push_back(Pending { psn, msn, replay: false, kind: Kind::Ack { urgent } });
     }
 
-    /// Acknowledges again; not necessary if something later is about to leave.
+    /// Acknowledges again, unless a later answer in the queue implies that.
     pub(super) fn acknowledge_again(&mut self, psn: Psn, msn: Msn) {
         let implied =
             self.queue.iter().any(|answer| answer.psn.is_after(psn) || answer.psn == psn && !answer.is_ack());
         match self.queue.back_mut() {
-            // The requester is repeating itself already: whatever is there leaves now.
+            // The requester already repeats requests, so the answers are sent now.
             Some(last) if implied => {
                 if let Kind::Ack { urgent } = &mut last.kind {
                     *urgent = true;
@@ -185,7 +186,7 @@ impl Answers {
         }
     }
 
-    /// Answers a request that came in sequence.
+    /// Answers a request in sequence with a reply.
     pub(super) fn reply(&mut self, answer: Pending) {
         if self.queue.back().is_some_and(Pending::is_ack) {
             self.queue.pop_back();
@@ -194,7 +195,7 @@ impl Answers {
         self.queue.push_back(answer);
     }
 
-    /// Answers a repeated request, in place of what is left of earlier answers to the same PSNs.
+    /// Answers a repeated request. Replaces what is left of earlier answers to the same PSNs.
     pub(super) fn replay(&mut self, answer: Pending, mtu: u32) {
         let (start, psns) = (answer.psn, answer.psns(mtu));
         let mut at = 0;
@@ -214,7 +215,7 @@ impl Answers {
         self.recount();
     }
 
-    /// Asks the peer to try again, in place of an earlier wish that has not left.
+    /// Asks the peer to send again. Replaces an earlier such answer that was not sent.
     pub(super) fn ask_retry(&mut self, psn: Psn, msn: Msn, syndrome: Syndrome) {
         if let Some(at) = self.queue.iter().position(|old| matches!(old.kind, Kind::Retry(_))) {
             self.remove(at);
@@ -222,12 +223,12 @@ impl Answers {
         self.queue.push_back(Pending { psn, msn, replay: false, kind: Kind::Retry(syndrome) });
     }
 
-    /// Refuses a request for good: the last thing to be said.
+    /// Refuses a request for good. This is the last answer of the connection.
     pub(super) fn refuse(&mut self, psn: Psn, msn: Msn, code: NakCode) {
         self.queue.push_back(Pending { psn, msn, replay: false, kind: Kind::Refusal(code) });
     }
 
-    /// The front packet left: goes on to the next one.
+    /// The front packet was sent: goes on to the next one.
     pub(super) fn advance(&mut self, mtu: u32) {
         let Some(front) = self.queue.front_mut() else { return };
         match &mut front.kind {
@@ -241,7 +242,7 @@ impl Answers {
         }
     }
 
-    /// Says `kind` in place of the front answer.
+    /// Replaces the front answer by one of this `kind`.
     pub(super) fn replace_front(&mut self, kind: Kind) {
         if let Some(front) = self.queue.front_mut() {
             front.kind = kind;
@@ -249,14 +250,14 @@ impl Answers {
         self.recount();
     }
 
-    /// Forgets all answers behind the front one.
+    /// Removes all answers behind the front one.
     pub(super) fn keep_front(&mut self) {
         self.queue.truncate(1);
         self.recount();
     }
 
-    /// The queue pair is in error. After a refusal all that was executed before it is still answered; otherwise memory
-    /// is not read any more, and nothing may be said past the first READ that goes unanswered.
+    /// The queue pair is in error. If a refusal is queued, everything that was executed before it is still answered. Otherwise memory
+    /// is not read any more, and nothing may be answered from the first READ on.
     pub(super) fn flush(&mut self) {
         if self.queue.back().is_some_and(|last| matches!(last.kind, Kind::Refusal(_))) {
             return;
@@ -268,7 +269,7 @@ impl Answers {
         self.recount();
     }
 
-    /// Takes an answer out; acknowledgements that become neighbours are one.
+    /// Removes an answer. Acknowledgements that become neighbours are merged.
     fn remove(&mut self, at: usize) {
         self.queue.remove(at);
         if at > 0

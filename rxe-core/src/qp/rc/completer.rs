@@ -1,6 +1,6 @@
-//! What comes back to the requester: acknowledgements, NAKs, READ data, atomic results (IBTA vol. 1, 9.7.5.1.3,
-//! 9.7.6-9.7.7). Answers complete requests in order; a later answer implies the ones before it, except where data is
-//! missing, which counts as a loss.
+//! Handles the packets that answer the requester: acknowledgements, NAKs, READ data, atomic results (IBTA vol. 1, 9.7.5.1.3,
+//! 9.7.6-9.7.7). Answers complete requests in order. An answer implies all answers before it, except those with data. Missing data
+//! counts as a loss.
 
 use super::{requester::Requester, retry::Due};
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     work::{SendOp, WcStatus},
 };
 
-/// The front request failed: its status, and why.
+/// The failure of the front request: status and cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Failure {
     status: WcStatus,
@@ -23,7 +23,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Completes the request at the front with it.
+    /// Completes the front request with this failure.
     pub(crate) fn complete(self, scene: &mut Scene<'_, '_>) {
         if let Some(wqe) = scene.sq.ring.front() {
             scene.qp.note_failed(Reason::of_request(wqe, self.cause));
@@ -44,17 +44,17 @@ impl From<WcStatus> for Failure {
 }
 
 impl From<AccessError> for Failure {
-    /// Of the request's own memory.
+    /// The request's own memory does not allow it.
     fn from(error: AccessError) -> Self {
         Self { status: WcStatus::LocalProtection, cause: Cause::Memory(error) }
     }
 }
 
 impl Requester {
-    /// Takes a response packet. An error means that the request at the front of the queue failed.
+    /// Takes a response packet. An error means that the front request of the queue failed.
     pub(crate) fn handle(&mut self, scene: &mut Scene<'_, '_>, packet: &Packet<'_>) -> Result<(), Failure> {
         let psn = packet.bth.psn;
-        // The last acknowledgement may come once more, only to tell of receives posted since.
+        // The last acknowledgement may come again, only to report receives that were posted since.
         if packet.info.class == Class::Acknowledge
             && let Syndrome::Ack(code) = packet.ext.aeth.syndrome
             && (psn.next() == self.una || psn.since(self.una) < self.next.since(self.una))
@@ -74,7 +74,7 @@ impl Requester {
         self.check_broken()
     }
 
-    /// Reports a request that could not be sent once it is the oldest one.
+    /// An error if a request could not be sent and is the oldest one now.
     pub(crate) fn check_broken(&self) -> Result<(), Failure> {
         match self.broken {
             Some(failure) if self.cur_wqe == 0 => Err(failure),
@@ -90,7 +90,7 @@ impl Requester {
             Syndrome::Nak(NakCode::PsnSequence) => scene.qp.stats.psn_naks_received += 1,
             _ => {}
         }
-        // A NAK says that what comes before its PSN has arrived; an ACK, that its PSN has, too.
+        // A NAK says that everything before its PSN has arrived. An ACK says that its PSN has arrived, too.
         let answered = if matches!(syndrome, Syndrome::Ack(_)) { psn.next() } else { psn };
         if !self.acknowledge_before(scene, answered) {
             return self.on_missing(scene, psn);
@@ -158,21 +158,21 @@ impl Requester {
         Ok(())
     }
 
-    /// Acknowledges everything before `psn`, as an answer to `psn` implies. False if data is missing before it: then
-    /// only what comes before the missing data is acknowledged.
+    /// Acknowledges everything before `psn`, as an answer to `psn` implies. False if data before `psn` is missing. Then only
+    /// what comes before the missing data is acknowledged.
     fn acknowledge_before(&mut self, scene: &mut Scene<'_, '_>, psn: Psn) -> bool {
         let count = psn.since(self.una);
         let missing = self.outstanding.iter().find(|read| read.needs_data).and_then(|read| {
             let from = if read.first.is_before(self.una) { self.una } else { read.first };
             (from.since(self.una) < count).then_some(from)
         });
-        // While requests are sent again, READs behind the cursor are not in the list: data is missing there too.
+        // While requests are sent again, READs from the cursor on are not in `outstanding`. Their data is missing, too.
         let missing = missing.or_else(|| self.unsent_read_before(scene.sq, count));
         self.acknowledge_to(scene, missing.unwrap_or(psn));
         missing.is_none()
     }
 
-    /// The first PSN within `count` of `una` that belongs to a READ or atomic which waits to be sent again.
+    /// The first PSN within `count` of `una` that belongs to a READ or atomic that waits to be sent again.
     fn unsent_read_before(&self, sq: &SendQueue, count: u32) -> Option<Psn> {
         if self.cur.since(self.una) >= count {
             return None;
@@ -185,7 +185,7 @@ impl Requester {
         })
     }
 
-    /// Moves `una` on to `to` and completes the requests that end before it.
+    /// Advances `una` to `to` and completes the requests that end before it.
     fn acknowledge_to(&mut self, scene: &mut Scene<'_, '_>, to: Psn) {
         if to == self.una {
             return;
@@ -207,7 +207,8 @@ impl Requester {
             self.cur_wqe = 0;
         }
         if moved > sent {
-            // Answers to what was sent before overtook sending it again; what could not be read for that is not needed.
+            // Answers to the first copies came before everything was sent again. So a request that could not be read for that is
+            // not `broken` any more.
             self.broken = None;
             scene.holding.turned = true;
         }
@@ -217,7 +218,7 @@ impl Requester {
         self.retry.on_progress(scene.ctx.now, &scene.qp.attrs, self.has_outstanding());
     }
 
-    /// Completes the requests at the front that are answered in full, or were local and have been done.
+    /// Completes the front requests that are answered completely. Local requests at the front were executed, and complete too.
     pub(crate) fn complete_answered(&mut self, scene: &mut Scene<'_, '_>) {
         while self.started > 0
             && scene.sq.ring.front().is_some_and(|wqe| self.una.since(wqe.sent.first_psn) >= wqe.sent.psns)
@@ -228,7 +229,7 @@ impl Requester {
         }
     }
 
-    /// READ data or an atomic's result is missing before the response to `psn`: an implied NAK.
+    /// READ data or an atomic's result is missing before the response to `psn` (an implied NAK).
     fn on_gap(&mut self, scene: &mut Scene<'_, '_>, psn: Psn) -> Result<(), Failure> {
         scene.qp.stats.implied_naks += 1;
         if self.cur != self.una && self.retry.on_gap(scene.ctx.now, psn) {
@@ -239,10 +240,11 @@ impl Requester {
         self.on_missing(scene, psn)
     }
 
-    /// The same before any answer. An acknowledgement may come twice, so it never tells that a copy was lost.
+    /// Data is missing before any kind of answer. An acknowledgement may come twice, so it never proves that a packet that was sent
+    /// again is lost.
     fn on_missing(&mut self, scene: &mut Scene<'_, '_>, psn: Psn) -> Result<(), Failure> {
         if self.cur == self.una {
-            // It is about to be sent again anyway.
+            // Everything is about to be sent again anyway.
             scene.qp.stats.responses_ignored += 1;
             return Ok(());
         }
@@ -258,7 +260,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Time passed: ends an RNR wait, or finds the oldest request unanswered.
+    /// Time passed: ends an RNR wait, or sends again because the oldest request is unanswered.
     pub(crate) fn handle_timeout(&mut self, scene: &mut Scene<'_, '_>, now: Instant) -> Result<(), Failure> {
         if self.retry.end_wait(now) {
             return Ok(());
@@ -273,7 +275,8 @@ impl Requester {
         }
         let oldest = scene.sq.ring.front();
         if due == Due::Probe {
-            // A FLUSH, and an ATOMIC WRITE behind it, may take their time. And who is about to send it again has not given the peer a chance to answer.
+            // A FLUSH may take long at the peer, and so may an ATOMIC WRITE behind it. And if the oldest request is just about to be
+            // sent again, the peer had no chance to answer.
             if oldest.is_none_or(SendWqe::may_take_long) || self.cur == self.una {
                 return Ok(());
             }
@@ -290,13 +293,13 @@ impl Requester {
         Ok(())
     }
 
-    /// Fails the request at the front if it did; whether that was so. The queue pair is to go to the error state then.
+    /// If `result` is an error, completes the front request with it and returns true. Then the queue pair must go to the error state.
     pub(crate) fn ends(scene: &mut Scene<'_, '_>, result: Result<(), Failure>) -> bool {
         result.map_err(|failure| failure.complete(scene)).is_err()
     }
 }
 
-/// Whether the oldest request is a READ: what is missing is the request, which the window does not count, or its answer.
+/// Whether the oldest request is a READ. Then the READ request is missing, which the window does not count, or its response.
 fn begins_with_read(sq: &SendQueue) -> bool {
     sq.ring.front().is_some_and(|wqe| matches!(wqe.op, SendOp::Read(_)))
 }

@@ -1,22 +1,22 @@
-//! End-to-end credits: how many receives are posted, in the five bits of a positive syndrome (IBTA vol. 1, 9.7.7.2).
-//! ConnectX sends true counts and heeds them; kernel rxe sends "unused" and heeds none.
+//! End-to-end credits: the number of posted receives, coded in the five bits of a positive syndrome (IBTA vol. 1, 9.7.7.2).
+//! ConnectX sends true counts and obeys them. Kernel rxe sends "not used" and ignores them.
 
 use crate::{num::Msn, qp::common::QpCommon, wire::Syndrome};
 
-/// Receives that each code stands for; code 31 is "not used".
+/// The number of receives for each code. Code 31 is "not used".
 const RECEIVES: [u16; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
     4096, 6144, 8192, 12288, 16384, 24576, 32768,
 ];
 
-/// The code that promises the most, but not more than `receives`.
+/// The code for the largest number that is not above `receives`.
 fn code(receives: usize) -> u8 {
     let above = RECEIVES.partition_point(|&count| usize::from(count) <= receives);
     (above - 1) as u8
 }
 
-/// The positive syndrome of a queue pair. A limit is MSN plus credits; the MSN does not count an open message, so the
-/// receive which that one holds is still to be counted. A shared queue promises nothing to one of its users.
+/// The positive syndrome of a queue pair. The peer's limit is MSN plus credits. The MSN does not count an open message, so the
+/// receive that this message holds must count in the credits. A shared queue gives no credits, because others use it, too.
 pub(super) fn syndrome(qp: &QpCommon, holds_receive: bool) -> Syndrome {
     if qp.config.srq.is_some() || qp.config.qp_type.is_xrc() {
         Syndrome::ACK_NO_CREDITS
@@ -25,22 +25,22 @@ pub(super) fn syndrome(qp: &QpCommon, holds_receive: bool) -> Syndrome {
     }
 }
 
-/// How many messages the peer has receives for, as the requester knows (IBTA vol. 1, 9.7.7.2.5). Nothing is known before
-/// the first acknowledgement: until then the receives that applications post beforehand are taken to be there.
+/// How many messages the requester may start, by the peer's credits (IBTA vol. 1, 9.7.7.2.5). Before the first acknowledgement
+/// nothing is known. Until then there is no limit, because applications usually post receives beforehand.
 #[derive(Debug, Default)]
 pub(super) struct Limit {
-    /// Messages started: what the peer's MSN will be when it has completed them.
+    /// Messages started. It is the peer's MSN after these are completed.
     started: Msn,
-    /// The last message that surely finds a receive, if it needs one; `None` while the peer counts none.
+    /// The last message for which a receive is promised. `None` if the peer gives no credits.
     last: Option<Msn>,
 }
 
 impl Limit {
-    /// Half the circle of MSNs: what is farther ahead lies behind.
+    /// Half the number space of MSNs: an MSN this far ahead or more counts as behind.
     const HALF: u32 = 1 << 23;
 
-    /// Whether a message that takes a receive may start. One beyond the promised ones may: its answer tells of receives
-    /// posted since.
+    /// Whether a message that takes a receive may start. One message beyond the promised ones may, because its answer reports
+    /// receives that were posted since.
     pub(super) const fn allows(&self) -> bool {
         match self.last {
             Some(last) => last.since(self.started) < Self::HALF,
@@ -48,7 +48,7 @@ impl Limit {
         }
     }
 
-    /// A message started. One that takes no receive leaves what is promised to those after it.
+    /// A message started. If it takes no receive the promised receives remain for later messages.
     pub(super) fn start(&mut self, takes_receive: bool) {
         self.started = self.started.next();
         if !takes_receive {
@@ -56,8 +56,8 @@ impl Limit {
         }
     }
 
-    /// The peer acknowledged with this MSN and credit code. Promises are not taken back: an acknowledgement that says
-    /// less than an earlier one only rounded down.
+    /// The peer acknowledged with this MSN and credit code. The limit never goes back: an acknowledgement that gives less than an
+    /// earlier one was only rounded down.
     pub(super) fn learn(&mut self, msn: Msn, code: u8) {
         self.last = RECEIVES.get(usize::from(code)).map(|&receives| {
             let told = Msn::new(msn.value() + u32::from(receives));

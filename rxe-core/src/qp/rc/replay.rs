@@ -1,5 +1,5 @@
-//! What a responder remembers of the READs, atomics, ATOMIC WRITEs and FLUSHes it executed, so that a repeated request
-//! gets its answer again and nothing is executed twice (IBTA vol. 1, 9.7.5.1.5).
+//! What a responder remembers of the READs, atomics, ATOMIC WRITEs and FLUSHes that it executed. So a repeated request gets its
+//! answer again, and no atomic is executed twice (IBTA vol. 1, 9.7.5.1.5).
 
 use crate::{
     num::Psn,
@@ -7,17 +7,19 @@ use crate::{
 };
 use alloc::collections::VecDeque;
 
-/// FLUSHes remembered. They are no responder resource to kernel rxe, which sends any number, so they must not push out
-/// atomics; and forgetting one does no harm, because repeating its answer needs nothing remembered.
+/// FLUSHes remembered at most. Kernel rxe does not count FLUSHes as responder resources and sends any number of them. So they have a
+/// limit of their own and do not push out atomics. Forgetting a FLUSH does no harm, because its answer can be repeated without
+/// an entry.
 const FLUSHES: usize = 16;
 
-/// PSNs after which an entry is too old to be meant: the number space is half used up.
+/// An entry that ends more than this many PSNs before the expected PSN is forgotten. It is half of the 2^23 PSNs that count as
+/// behind.
 const STALE: u32 = 1 << 22;
 
 /// A request that was executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// Its PSN.
+    /// Its first PSN.
     pub first: Psn,
     /// PSNs it takes, at least 1.
     pub psns: u32,
@@ -27,11 +29,11 @@ pub(super) struct Entry {
 /// What a repeated request is answered from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// A READ: executed again.
+    /// A READ. It is executed again.
     Read(Reth),
     /// CmpSwap or FetchAdd: the original value.
     Atomic(Class, u64),
-    /// ATOMIC WRITE or FLUSH: that it was done.
+    /// ATOMIC WRITE or FLUSH: it was done.
     Done(Class),
 }
 
@@ -45,7 +47,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     entries: VecDeque<Entry>,
-    /// FLUSHes among them.
+    /// Number of FLUSHes among the entries.
     flushes: usize,
 }
 
@@ -55,7 +57,7 @@ pub(super) const fn read_psns(len: u32, mtu: u32) -> u32 {
 }
 
 impl Replay {
-    /// Remembers a request, forgetting the oldest of its kind beyond `capacity`.
+    /// Remembers a request. Forgets the oldest one of its kind if there are `capacity` of them; FLUSHes have a capacity of their own.
     pub(super) fn remember(&mut self, entry: Entry, capacity: usize) {
         let flush = entry.is_flush();
         let (alike, limit) =
@@ -74,7 +76,7 @@ impl Replay {
         }
     }
 
-    /// Forgets what is so far behind the expected PSN that a PSN like it would mean something else.
+    /// Forgets entries that are so far behind the expected PSN that a new request may soon have the same PSN.
     pub(super) fn expire(&mut self, expected: Psn) {
         while let Some(oldest) = self.entries.front()
             && expected.since(oldest.first.plus(oldest.psns)) > STALE
@@ -83,14 +85,14 @@ impl Replay {
         }
     }
 
-    /// The last PSN that an acknowledgement for a repeated SEND or WRITE at `psn` may name: all that was executed, but
-    /// not past a READ or atomic, whose answer may have been lost too.
+    /// The last PSN that an acknowledgement for a repeated SEND or WRITE at `psn` may name. It covers everything that was executed up
+    /// to the next READ or atomic, whose answer may have been lost, too.
     pub(super) fn acknowledgeable(&self, psn: Psn, expected: Psn) -> Psn {
         let next = self.entries.iter().find(|entry| entry.first.is_after(psn));
         next.map_or(expected, |entry| entry.first).minus(1)
     }
 
-    /// Whether `psn` and `reth` ask for (part of) what a remembered READ, or several adjacent ones, asked for.
+    /// Whether `psn` and `reth` ask for a part or all of a remembered READ, or of several adjacent ones.
     pub(super) fn covers_read(&self, psn: Psn, reth: &Reth, mtu: u32) -> bool {
         let (mut at, mut addr, mut left) = (psn, reth.addr, reth.len);
         for entry in &self.entries {
@@ -107,7 +109,7 @@ impl Replay {
             if left <= here {
                 return true;
             }
-            // The rest must be in the READ behind this one, and whole packets must come before it.
+            // The rest must be in the next READ. That is possible only if this one ends with a full packet.
             if !here.is_multiple_of(mtu) || here == 0 {
                 return false;
             }
@@ -117,7 +119,7 @@ impl Replay {
         false
     }
 
-    /// The original value that an atomic returned.
+    /// The original value that the atomic at `psn` returned.
     pub(super) fn atomic(&self, psn: Psn, class: Class) -> Option<u64> {
         self.entries.iter().find_map(|entry| match entry.result {
             Outcome::Atomic(known, original) if entry.first == psn && known == class => Some(original),
@@ -125,7 +127,7 @@ impl Replay {
         })
     }
 
-    /// Whether an ATOMIC WRITE or FLUSH was done.
+    /// Whether an ATOMIC WRITE or FLUSH at `psn` was done.
     pub(super) fn is_done(&self, psn: Psn, class: Class) -> bool {
         self.entries.iter().any(|entry| entry.first == psn && entry.result == Outcome::Done(class))
     }

@@ -1,8 +1,8 @@
-//! The asking half of a reliable connection: cuts work requests into packets and sends them again when asked to
-//! (IBTA vol. 1, 9.7.2-9.7.3). What comes back is handled in `completer`.
+//! The requester of a reliable connection: cuts work requests into packets and sends them again if necessary (IBTA vol. 1,
+//! 9.7.2-9.7.3). `completer` handles the answers.
 //!
-//! PSNs `una..next` are unanswered; `cur` is the next to be sent and lies behind `next` while packets are sent again.
-//! The request at the front of the queue holds `una`, the one at `cur_wqe` holds `cur`.
+//! The PSNs `una..next` are unanswered. `cur`, the cursor, is the PSN to be sent next; it is before `next` while packets are sent
+//! again. The front request of the queue contains `una`, and the request at `cur_wqe` contains `cur`.
 
 use super::{completer::Failure, credits::Limit, retry::Retry};
 use crate::{
@@ -20,9 +20,10 @@ use crate::{
 };
 use alloc::collections::VecDeque;
 
-/// Packets that a part of a READ asks for: a first and a last one.
+/// Response packets that a part of a READ asks for: a first and a last one.
 const READ_PART: u32 = 2;
-/// Packets of the longest READ that is asked for in parts; also the requests that a peer must allow for it.
+/// Response packets of the longest READ that is asked for in parts. READs are asked for in parts only if the peer allows so many
+/// outstanding requests.
 const MOST_READ: u32 = 16;
 
 /// A READ request or atomic that was sent and not answered.
@@ -30,9 +31,9 @@ const MOST_READ: u32 = 16;
 pub(super) struct Outstanding {
     pub first: Psn,
     pub last: Psn,
-    /// Bytes of READ response to come, for the budget.
+    /// Bytes of READ response to come, as they count in the budget.
     pub bytes: u32,
-    /// Whether only its own answer will do: a later acknowledgement implies the others.
+    /// Whether its own answer is needed. If not, a later acknowledgement implies it.
     pub needs_data: bool,
 }
 
@@ -47,18 +48,18 @@ pub(crate) struct Requester {
     /// Requests at the front of the queue that have PSNs.
     pub(super) started: usize,
     pub(super) outstanding: VecDeque<Outstanding>,
-    /// Last PSNs of the READ requests as they were first sent: a responder knows a READ that is sent again only inside
-    /// the range it had then.
+    /// Last PSNs of the READ requests as they were first sent. A responder recognizes a READ that is sent again only within the range
+    /// that it had then.
     pub(super) read_ends: VecDeque<Psn>,
     pub retry: Retry,
-    /// Receives that the peer promised.
+    /// The receives that the peer has promised (end-to-end credits).
     pub(super) limit: Limit,
-    /// The request at `cur_wqe` cannot be sent; told when all before it are done.
+    /// Why the request at `cur_wqe` cannot be sent. It fails when all requests before it are done.
     pub(super) broken: Option<Failure>,
 }
 
 impl Requester {
-    /// Starts anew at the transition to RTS.
+    /// Starts at the transition to RTS.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
         let psn = qp.attrs.sq_psn;
         let mut retry = core::mem::take(&mut self.retry);
@@ -66,22 +67,22 @@ impl Requester {
         *self = Self { una: psn, cur: psn, next: psn, retry, ..Self::default() };
     }
 
-    /// Whether no message is begun and not ended.
+    /// Whether no request was begun and not completed.
     pub(crate) const fn is_drained(&self) -> bool {
         self.started == 0
     }
 
-    /// Whether packets were sent that are not answered.
+    /// Whether sent packets are unanswered.
     pub(crate) const fn has_outstanding(&self) -> bool {
         self.una.value() != self.next.value()
     }
 
-    /// Whether every request has left and none is to leave again.
+    /// Whether every request was sent, and none is to be sent again.
     pub(crate) fn has_sent_all(&self, sq: &SendQueue) -> bool {
         self.cur_wqe >= sq.ring.len()
     }
 
-    /// What comes next.
+    /// The next step. `parts`: whether WRITEs and READs may be sent as several messages.
     pub(crate) fn plan(&self, qp: &QpCommon, sq: &SendQueue, parts: bool) -> Plan {
         if self.retry.is_waiting() || self.broken.is_some() {
             return Plan::Nothing;
@@ -97,7 +98,7 @@ impl Requester {
             if matches!(wqe.op, SendOp::LocalInvalidate(_)) && self.has_outstanding() {
                 return Plan::Nothing;
             }
-            // With nothing on its way one message always leaves: no answer would come to tell of more receives.
+            // If nothing is under way one message is always sent, because otherwise no answer would report further receives.
             if wqe.takes_receive() && self.has_outstanding() && !self.limit.allows() {
                 return Plan::Nothing;
             }
@@ -118,11 +119,14 @@ impl Requester {
         plan
     }
 
-    /// Whether a request that is about to start leaves in parts, which are messages of their own: packets of one length fill
-    /// batches. Each packet of a WRITE then is a "WRITE only" with its address, because a first packet is longer than those
-    /// behind it. A READ is asked for by two packets at a time, because first and last responses are longer than those
-    /// between them; not a long one, which fills batches by itself and would use up the requests that the peer allows.
-    /// Only in a row of requests; and not with an immediate, whose receiver is told the length.
+    /// Whether a request that is about to start is sent in parts, each of which is a message of its own. Then packets have one
+    /// length, and can share a batch.
+    ///
+    /// Each packet of such a WRITE is a "WRITE only" with its own address, because the first packet of a message is longer than the
+    /// others. Such a READ asks for two packets at a time, because first and last responses are longer than those between them. A
+    /// long READ is not split: it fills batches by itself, and would use up the requests that the peer allows. A request that has
+    /// no other one before or behind it is not split either. Nor is a WRITE with immediate, because its receiver is told the
+    /// length.
     fn leaves_in_parts(&self, qp: &QpCommon, sq: &SendQueue, wqe: &SendWqe) -> bool {
         let mtu = qp.mtu();
         let fits = match wqe.op {
@@ -137,7 +141,7 @@ impl Requester {
         fits && (self.has_outstanding() || sq.ring.len() > self.cur_wqe + 1)
     }
 
-    /// The next packet of a SEND or WRITE, `offset` bytes into its data.
+    /// The next packet of a SEND or WRITE. It begins `offset` bytes into the data.
     fn plan_message(qp: &QpCommon, wqe: &SendWqe, offset: u64, part: bool) -> Draft {
         let (mtu, draft) = (qp.mtu(), wqe.message(offset, qp.mtu(), part));
         let need = Need::Room { cost: draft.payload + PACKET_COST, next: mtu + PACKET_COST, ends: draft.end };
@@ -167,8 +171,8 @@ impl Requester {
         Plan::Send(Draft { offset, part, need, ..draft })
     }
 
-    /// What a READ needs of which `left` bytes are to be asked for. One that is sent again ends where it ended at first,
-    /// because the responder may know it or not; and in one piece ([`Quirks::READS_AGAIN_WHOLE`]).
+    /// What a READ with `left` bytes to be asked for needs. A READ that is sent again ends where it ended at first, because the
+    /// responder may know the first copy or not. It is sent in one piece ([`Quirks::READS_AGAIN_WHOLE`]).
     fn wanted(&self, mtu: u32, left: u64, part: bool) -> Need {
         let packets = |count: u32| left.min(u64::from(count) * u64::from(mtu)) as u32;
         if Quirks::READS_AGAIN_WHOLE
@@ -182,8 +186,8 @@ impl Requester {
         Need::Responses(Wanted { least: packets(1), most, packet: mtu, again: false })
     }
 
-    /// Writes the packet of `draft`, for which `grant` was given, into `out`, which has its length. False if no packet came
-    /// of it, because the request's memory is gone.
+    /// Writes the packet of `draft`, for which admission gave `grant`, into `out`, which has the length of the packet. False if there
+    /// is no packet, because the request's memory cannot be read.
     pub(crate) fn commit(
         &mut self,
         scene: &mut Scene<'_, '_>,
@@ -218,7 +222,7 @@ impl Requester {
             return self.break_off(error.into());
         }
         let again = self.cur != self.next;
-        // Each READ request is a message to the peer, also where one READ is cut into several; and each part of a WRITE.
+        // Each part of a WRITE, and each READ request into which one READ is cut, is a message for the peer.
         if fresh || (is_read || draft.part) && !again {
             self.limit.start(wqe.takes_receive());
         }
@@ -240,7 +244,7 @@ impl Requester {
         true
     }
 
-    /// Counts a packet that leaves.
+    /// Counts a packet that is sent.
     fn count(&mut self, scene: &mut Scene<'_, '_>, bth: &Bth, draft: &Draft) {
         let Scene { qp, holding, ctx, .. } = scene;
         let (again, cost) = (self.cur != self.next, draft.need.cost());
@@ -256,29 +260,29 @@ impl Requester {
         qp.stats.retransmitted += u64::from(again);
     }
 
-    /// The packet at the cursor has left.
+    /// The packet at the cursor was sent.
     fn advance(&mut self, psns: u32, end: bool) {
         let before = self.cur;
         self.cur = before.plus(psns);
-        // `next` moves only when the cursor passes it; a READ sent again may be cut at other places than before.
+        // `next` moves only if the cursor passes it. A READ that is sent again may be cut at other places than before.
         if self.next.since(before) < psns {
             self.next = self.cur;
         }
         self.cur_wqe += usize::from(end);
     }
 
-    /// The request at the cursor cannot be sent: no packet comes of it.
+    /// The request at the cursor cannot be sent. Returns false, because there is no packet.
     pub(crate) const fn break_off(&mut self, failure: Failure) -> bool {
         self.broken = Some(failure);
         false
     }
 
-    /// Does the request at the cursor, of which no packet comes.
+    /// Executes the local request at the cursor. Returns false, because there is no packet.
     pub(crate) fn run_local(&mut self, scene: &mut Scene<'_, '_>) -> bool {
         let Scene { qp, sq, ctx, .. } = scene;
         let Some(wqe) = sq.ring.get_mut(self.cur_wqe) else { return false };
         if self.cur_wqe < self.started {
-            // Done the first time round already.
+            // It was executed when the cursor first passed it.
             self.cur_wqe += 1;
             return false;
         }
@@ -291,8 +295,8 @@ impl Requester {
         false
     }
 
-    /// Sends everything unanswered again, from `una` on. `lost`: the present time, if it is known that the first copy of the
-    /// packet at `una` was lost, so that an answer to it belongs to the second copy.
+    /// Moves the cursor back to `una`, so that everything unanswered is sent again. `lost`: the present time if the first copy of the
+    /// packet at `una` is known to be lost. Then an answer to it belongs to the second copy.
     pub(super) fn go_back(&mut self, scene: &mut Scene<'_, '_>, lost: Option<Instant>) {
         let Scene { holding, ctx, .. } = scene;
         holding.given_up(ctx.window, ctx.reads);
@@ -310,12 +314,12 @@ impl Requester {
         *self = Self { una: self.next, cur: self.next, next: self.next, ..Self::default() };
     }
 
-    /// READ responses that are to come count as none: nothing is given back for them when they come.
+    /// READ responses to come do not count in the budget any more. So nothing is returned to it when they come.
     pub(crate) fn lapse(&mut self) {
         self.outstanding.iter_mut().for_each(|read| read.bytes = 0);
     }
 
-    /// READ responses to come, as they count.
+    /// Bytes of READ responses to come, as they count in the budget.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn responses(&self) -> u64 {
         self.outstanding.iter().map(|read| u64::from(read.bytes)).sum()

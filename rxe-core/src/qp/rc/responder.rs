@@ -1,7 +1,7 @@
-//! The answering half of a reliable connection (IBTA vol. 1, 9.7.5).
+//! The responder of a reliable connection (IBTA vol. 1, 9.7.5).
 //!
-//! A request passes these checks in this order: PSN, opcode sequence, the queue pair's rights, resources (a receive, a
-//! place for a READ), length, key and range; then it is executed. The order decides which NAK a peer sees.
+//! A request is checked in this order: PSN, opcode sequence, the queue pair's rights, resources (a receive, a place for a READ),
+//! length, key and range. Then it is executed. The order decides which NAK the peer gets.
 
 use super::{
     super::{
@@ -27,39 +27,39 @@ use crate::{
 };
 use core::cmp::Ordering;
 
-/// FLUSHes executed and not answered at most. They do not count as READs and atomics to kernel rxe, whose window holds
-/// 129 packets.
+/// FLUSHes executed and not answered at most. Kernel rxe does not count them as READs and atomics, and its window holds 129
+/// packets.
 const MAX_FLUSHES: usize = 256;
 
-/// The responder. In this order because a queue pair that only asks looks at the answers, too.
+/// The responder. The answers come first, because queue pairs that only send requests read them, too.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Responder {
     answers: Answers,
     /// PSN of the next new request.
     pub expected: Psn,
-    /// Messages completed.
+    /// Messages completed (MSN).
     msn: Msn,
-    /// A NAK asked for the expected packet: until it comes nothing is said about later ones.
+    /// A NAK asked for the expected packet. Until that packet comes, later ones get no NAK.
     asked: bool,
-    /// A request was refused for good: nothing is taken any more.
+    /// A request was refused for good. No further request is taken.
     refused: bool,
     replay: Replay,
     pub inbound: Inbound,
-    /// A READ whose memory turned out to be gone when its answer was due.
+    /// Set if the memory of a READ was gone when its response was due.
     failure: Option<Violation>,
-    /// A READ was given up in the middle, and has not been asked for again yet.
+    /// The response to a READ was given up in the middle, and the peer has not asked for it again.
     gave_up: bool,
 }
 
 impl Responder {
-    /// Starts anew with the attributes of the transition to RTR.
+    /// Starts with the attributes of the transition to RTR.
     pub(crate) fn start(&mut self, qp: &QpCommon) {
         *self = Self { expected: qp.attrs.rq_psn, ..Self::default() };
     }
 
-    /// Takes a request packet. An error means the queue pair goes to the error state; the answer, if one is due, is
-    /// already queued and still leaves, and the open receive, if there was one, has been completed.
+    /// Takes a request packet. An error means that the queue pair goes to the error state. If an answer is due it is queued and will
+    /// still be sent. If a receive was open it was completed.
     pub(crate) fn handle(
         &mut self,
         qp: &mut QpCommon,
@@ -82,7 +82,7 @@ impl Responder {
         Ok(())
     }
 
-    /// An earlier packet is missing: says so once (IBTA vol. 1, 9.7.5.1.3).
+    /// An earlier packet is missing. One NAK reports it (IBTA vol. 1, 9.7.5.1.3).
     fn on_gap(&mut self, qp: &mut QpCommon) {
         qp.stats.dropped_out_of_order += 1;
         if !self.asked {
@@ -106,7 +106,7 @@ impl Responder {
                 Ok(())
             }
             Ok(None) => {
-                // What follows this packet is to be sent again with it, so no PSN sequence NAK is due for that.
+                // The peer sends the packets behind this one again, too. So they get no PSN sequence NAK.
                 self.asked = true;
                 let syndrome = Syndrome::RnrNak(qp.attrs.min_rnr_timer);
                 self.answers.ask_retry(self.expected, self.msn, syndrome);
@@ -116,7 +116,7 @@ impl Responder {
                 self.refused = true;
                 self.inbound.fail(qp, ctx, violation);
                 match violation {
-                    // Fault class J: the SEND itself was right. It is acknowledged; only our side ends.
+                    // Fault class J: the SEND itself was right, and is acknowledged. Only our queue pair goes to the error state.
                     Violation::Invalidate(_) if packet.bth.ack_req => {
                         self.answers.acknowledge(self.expected, self.msn, true);
                     }
@@ -128,7 +128,7 @@ impl Responder {
         }
     }
 
-    /// Does a request that is in sequence. The PSNs that it took, or `None` if no receive is posted.
+    /// Executes a request in sequence. Returns how many PSNs it takes, or `None` if no receive is posted.
     fn execute(
         &mut self,
         qp: &mut QpCommon,
@@ -139,7 +139,7 @@ impl Responder {
         if packet.info.position.is_start() {
             qp.named = qp.find_named(ctx, packet)?;
         } else if qp.config.qp_type == QpType::XrcTarget && qp.named.is_none() {
-            // The queue that the message began with is gone.
+            // The shared receive queue of the message was destroyed.
             return Err(Violation::XrcSrq);
         }
         let need = rights(packet)?;
@@ -189,7 +189,7 @@ impl Responder {
         if u64::from(reth.len) > MAX_MESSAGE {
             return Err(Violation::Length);
         }
-        // A READ of nothing touches no memory and needs no valid key (IBTA vol. 1, C9-88).
+        // A READ of 0 bytes accesses no memory and needs no valid key (IBTA vol. 1, C9-88).
         if reth.len > 0 {
             ctx.memory
                 .check(qp.asker(), reth.rkey, reth.addr, reth.len.into(), Access::REMOTE_READ)
@@ -258,12 +258,12 @@ impl Responder {
         Ok(())
     }
 
-    /// Whether one more READ or atomic is within what was agreed.
+    /// Checks that one more READ or atomic is within the agreed number.
     fn admit(&self, qp: &QpCommon) -> Result<(), Violation> {
         if self.answers.outstanding().others < resources(qp) { Ok(()) } else { Err(Violation::TooManyReads) }
     }
 
-    /// Remembers and answers a request that completes with more than an acknowledgement.
+    /// Remembers and answers a request whose answer is more than an acknowledgement.
     fn reply(&mut self, qp: &QpCommon, packet: &Packet<'_>, psns: u32, result: Outcome, kind: Kind) {
         let psn = packet.bth.psn;
         self.msn = self.msn.next();
@@ -271,8 +271,8 @@ impl Responder {
         self.answers.reply(Pending { psn, msn: self.msn, replay: false, kind });
     }
 
-    /// A request that was executed already: the peer missed the answer (IBTA vol. 1, 9.7.5.1.5). What cannot be
-    /// answered is a stray and is dropped.
+    /// A request that was executed before: the peer missed the answer (IBTA vol. 1, 9.7.5.1.5). A request that cannot be answered
+    /// was delayed in the network, and is dropped.
     fn on_duplicate(&mut self, qp: &mut QpCommon, ctx: &Ctx<'_>, packet: &Packet<'_>) {
         qp.stats.duplicates += 1;
         let Ok(named) = qp.find_named(ctx, packet) else { return };
@@ -288,7 +288,7 @@ impl Responder {
             }
             Class::CompareSwap | Class::FetchAdd => self.replay.atomic(psn, class).map(Kind::Atomic),
             Class::AtomicWrite => self.replay.is_done(psn, class).then_some(Kind::Written),
-            // Not all are remembered, but all before the expected PSN were done.
+            // Not all FLUSHes are remembered, but all before the expected PSN were executed.
             Class::Flush => Some(Kind::Flushed),
             _ => {
                 let upto = self.replay.acknowledgeable(psn, self.expected);
@@ -312,13 +312,13 @@ impl Responder {
         Some(Draft::single(Half::Responder, qp.opcode(opcode), payload as u32))
     }
 
-    /// Whether no answer is to leave without company: there is none, or an acknowledgement that may wait a little.
+    /// Whether there is no answer, or only an acknowledgement that may wait for other packets to share a batch with.
     pub(crate) fn may_wait(&self) -> bool {
         self.answers.front().is_none() || self.answers.may_wait()
     }
 
-    /// Writes the answer that `draft` is of into `out`, which has its length; false if there is nothing to send after all
-    /// (memory of a READ is gone: a NAK is queued in its place, see [`Self::take_failure`]).
+    /// Writes the answer of `draft` into `out`, which has the length of the packet. False if there is nothing to send, because the
+    /// memory of a READ is gone. Then a NAK may be queued in its place, see [`Self::take_failure`].
     pub(crate) fn commit(
         &mut self,
         qp: &mut QpCommon,
@@ -361,7 +361,7 @@ impl Responder {
         true
     }
 
-    /// Memory that was checked when a READ came is gone now that its answer is due.
+    /// The memory of a READ was checked when the request came, and is gone now that the response is due.
     fn on_unreadable(
         &mut self,
         qp: &mut QpCommon,
@@ -372,8 +372,8 @@ impl Responder {
     ) {
         let violation = Violation::Access(error);
         if stream.started || self.gave_up && !answer.replay {
-            // Linux 6.1 takes a NAK in the middle of a READ response for success. The peer asks again for the rest, and for all
-            // READs behind it, so those are not refused before.
+            // Linux 6.1 takes a NAK in the middle of a READ response for success. So the response just ends. The peer asks again for
+            // the rest and for all READs behind it, so those READs are not refused before that.
             self.gave_up = true;
             self.answers.pop_front();
             return;
@@ -384,7 +384,7 @@ impl Responder {
             (Some((stream.addr, stream.rkey)), stream.left.into(), Cause::Refused(violation));
         qp.note_refused(Reason { op: WcOpcode::Read, place, len, cause });
         if answer.replay {
-            // Perhaps a stray that the peer no longer waits for: it gets its NAK, but we go on.
+            // The peer may not wait for this response any more. It gets the NAK, but the connection goes on.
             return;
         }
         self.answers.keep_front();
@@ -393,22 +393,22 @@ impl Responder {
         ctx.events.push_back(Event::Async(violation.event(qp.qpn)));
     }
 
-    /// After `commit` gave false: why the queue pair has to go to the error state, if it has to. The NAK is queued and
+    /// To be called after `commit` returned false. The reason if the queue pair has to go to the error state. The NAK was queued and
     /// the event raised.
     pub(crate) const fn take_failure(&mut self) -> Option<Violation> {
         self.failure.take()
     }
 
-    /// The error state: gives up an open receive with the flush status. What was executed is still acknowledged, READs
-    /// are not answered any more; after a refusal everything before it still leaves, then the NAK.
+    /// The queue pair is in error: completes an open receive with the flush status. What was executed is still acknowledged. READs
+    /// are not answered any more. But after a refusal everything before it is still sent, and then the NAK.
     pub(crate) fn flush(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>) {
         self.inbound.flush(qp, ctx);
         self.answers.flush();
     }
 }
 
-/// READs and atomics the peer may have outstanding. More than agreed, up to a power of two: kernel rxe as a requester rounds what
-/// it was told so (max_rd_atomic 5 lets it send 8), and would be refused otherwise.
+/// READs and atomics that the peer may have outstanding: the agreed number, rounded up to a power of two. Kernel rxe as a requester
+/// rounds max_rd_atomic like this (with 5 it sends 8), and would be refused otherwise.
 fn resources(qp: &QpCommon) -> usize {
     match qp.attrs.max_dest_rd_atomic {
         0 => 0,
@@ -439,7 +439,7 @@ fn rights(packet: &Packet<'_>) -> Result<Access, Violation> {
     })
 }
 
-/// Whether the 8 bytes at an address may be changed at once.
+/// Checks that the 8 bytes at an address may be changed by an atomic: access and alignment.
 fn check_word(ctx: &Ctx<'_>, asker: Asker, (key, addr): (Key, u64), need: Access) -> Result<(), Violation> {
     ctx.memory.check(asker, key, addr, 8, need).map_err(Violation::Access)?;
     if addr.is_multiple_of(8) { Ok(()) } else { Err(Violation::Misaligned) }

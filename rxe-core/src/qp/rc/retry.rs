@@ -1,4 +1,7 @@
-//! The requester's clock and patience: retransmission timeout, retry counts, RNR waits (IBTA vol. 1, 9.7.6.1).
+//! The requester's timers and counts: retransmission timeout, retries, RNR waits (IBTA vol. 1, 9.7.6.1).
+//!
+//! There are also probes, which IBTA does not have. After a loss the requester sends again if nothing is answered for longer than
+//! usual, although the timeout has not run out. A probe uses up no retry.
 
 use crate::{
     num::Psn,
@@ -9,14 +12,14 @@ use crate::{
 };
 use core::time::Duration;
 
-/// The least silence after which something is sent again without a sign of loss.
+/// The shortest time without answers after which a probe is sent.
 const LEAST_PROBE: Duration = Duration::from_micros(500);
-/// So many probes in a row at most, each after twice the silence; then the timeout decides.
+/// Probes in a row at most, each after twice the time of the one before it. After them only the timeout is left.
 const PROBES: u8 = 4;
-/// Beyond that patience has become longer than any timeout.
+/// The time before a probe is doubled this often at most. Then it is longer than any timeout.
 const MOST_DOUBLINGS: u8 = 16;
-/// A loss makes us suspicious until so many acknowledgements have come. Without suspicion nothing is sent again early: the
-/// peer may have lost its processor.
+/// After a loss there may be probes until so many acknowledgements have come. Without a recent loss there are none, because a silent
+/// peer may just not be scheduled.
 const SUSPICION: u32 = 4096;
 
 /// Retry counts and deadlines of one requester.
@@ -24,36 +27,36 @@ const SUSPICION: u32 = 4096;
 pub(crate) struct Retry {
     /// When the oldest unanswered request counts as lost.
     deadline: Option<Instant>,
-    /// Until when the peer asked us to wait.
+    /// End of the wait that an RNR NAK asked for.
     rnr_until: Option<Instant>,
     left: u8,
     rnr_left: u8,
-    /// Whether the present loss was noticed already: further hints of it are ignored until something is acknowledged.
+    /// Whether the present loss was noticed. Further signs of it are ignored until something is acknowledged.
     noticed: bool,
-    /// The first of the answers that came before one that was missing.
+    /// PSN of the first answer that came although an earlier one was missing.
     beyond: Option<Psn>,
-    /// When something is sent again although the timeout has not run out: the peer usually answers sooner.
+    /// When the next probe is due.
     probe: Option<Instant>,
     /// Probes since the peer acknowledged something.
     probes: u8,
-    /// Probes since an answer was last measured.
+    /// Probes since a round trip was last measured.
     unmeasured: u8,
-    /// Acknowledgements until the last loss is forgotten.
+    /// Acknowledgements until the last loss is forgotten, see `SUSPICION`.
     suspicion: u32,
     trip: RoundTrip,
-    /// How patient it is.
+    /// Limits of the timers.
     pub timing: Timing,
 }
 
-/// How long acknowledgements take: mean and deviation as RFC 6298 has them.
+/// Round-trip times of acknowledgements: mean and deviation as in RFC 6298.
 #[derive(Debug, Default)]
 struct RoundTrip {
-    /// A packet that asked, and when it left.
+    /// A packet that asked for an acknowledgement, and when it was sent.
     sample: Option<(Psn, Instant)>,
     /// Nanoseconds; `None` before the first measurement.
     mean: Option<u64>,
     deviation: u64,
-    /// The last one, until somebody asks.
+    /// The last measurement, until it is taken.
     latest: Option<Duration>,
 }
 
@@ -69,20 +72,20 @@ impl RoundTrip {
         (self.mean, self.deviation) = (Some(mean), deviation);
     }
 
-    /// Silence that is longer than usual.
+    /// A time without answers that is longer than usual. `None` before the first measurement.
     fn patience(&self) -> Option<Duration> {
         let usual = self.mean?.saturating_add(self.deviation.saturating_mul(4));
         Some(Duration::from_nanos(usual).max(LEAST_PROBE))
     }
 }
 
-/// What the clock says.
+/// Which timer is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Due {
-    /// Nothing yet.
+    /// None.
     Nothing,
-    /// The peer is silent for longer than usual: what was lost may have been the last packet, or what was sent again, of
-    /// which no NAK tells. Sending again now is no retry that counts.
+    /// A probe: nothing was answered for longer than usual. The last packet may be lost, or one that was sent again; no NAK reports
+    /// that. Sending again now uses up no retry.
     Probe,
     /// The timeout ran out.
     Timeout,
@@ -94,18 +97,19 @@ impl Retry {
         *self = Self { left: attrs.retry_count, rnr_left: attrs.rnr_retry, timing, ..Self::default() };
     }
 
-    /// The round trip that was measured since this was last asked.
+    /// The round trip that was measured since the last call.
     pub(crate) const fn take_trip(&mut self) -> Option<Duration> {
         self.trip.latest.take()
     }
 
-    /// When the local ACK timeout of `attrs` runs out: 4.096 us times 2 to the power of its code; `None` for 0, which never does.
+    /// When the local ACK timeout of `attrs` runs out: after 4.096 us times 2 to the power of its code. `None` for 0, which never
+    /// runs out.
     fn timeout(&self, now: Instant, attrs: &QpAttrs) -> Option<Instant> {
         let (code, shortest) = (attrs.timeout, self.timing.shortest);
         (code != 0).then(|| now + Duration::from_nanos(4096 << (code & 31)).max(shortest))
     }
 
-    /// A request left: something is outstanding.
+    /// A packet of a request was sent, so something is outstanding.
     pub(crate) fn on_sent(&mut self, now: Instant, attrs: &QpAttrs) {
         if self.deadline.is_none() {
             self.deadline = self.timeout(now, attrs);
@@ -113,7 +117,7 @@ impl Retry {
         }
     }
 
-    /// A packet left for the first time and asks for an acknowledgement: the time that takes is measured.
+    /// A packet was sent for the first time and asks for an acknowledgement. Its round trip is measured, if no other one is.
     pub(crate) fn on_asked(&mut self, now: Instant, psn: Psn) {
         self.trip.sample.get_or_insert((psn, now));
     }
@@ -126,13 +130,13 @@ impl Retry {
         }
     }
 
-    /// Packets are sent again. An acknowledgement may be for either copy, so nothing is measured by it (Karn's rule). Where it is
-    /// known that the first copy was lost, the second one is measured: `lost` is its PSN and when it is sent.
+    /// Packets are sent again. An acknowledgement may be for either copy, so it is not used for a measurement (Karn's rule). If the
+    /// first copy is known to be lost, the second one is measured: `lost` is its PSN and the time when it is sent.
     pub(crate) const fn on_again(&mut self, lost: Option<(Psn, Instant)>) {
         self.trip.sample = lost;
     }
 
-    /// The response to `psn` came, and one before it is missing. True if that one was lost a second time. Responses come in
+    /// The response to `psn` came, and one before it is missing. True if the missing one was lost a second time. Responses come in
     /// order. So after a gap was noticed at some PSN, responses with higher PSNs still belong to the first request, and one with
     /// that PSN or a lower one belongs to the request that was sent again. It may also be a duplicate on the network, and
     /// therefore this counts as a probe, of which there are only a few in a row.
@@ -149,13 +153,14 @@ impl Retry {
         again
     }
 
-    /// The answer to `psn` came, and one before it is missing.
+    /// The answer to `psn` came, and an earlier one is missing.
     pub(crate) fn note_beyond(&mut self, psn: Psn) {
         self.beyond.get_or_insert(psn);
     }
 
-    /// Sets the time of the next probe. The wait doubles with each probe and stays so until an answer was measured (RFC 6298,
-    /// 5.5 to 5.7): after a probe nothing can be measured, so a peer that has only become slower would be probed for ever.
+    /// Sets the time of the next probe. The wait doubles with each probe, and stays so until a round trip is measured (RFC 6298, 5.5
+    /// to 5.7). After a probe nothing can be measured. So without the doubling a peer that has only become slower would always be
+    /// probed.
     fn schedule_probe(&mut self, now: Instant) {
         if self.suspicion == 0 || self.probes >= PROBES || !self.timing.probes {
             self.probe = None;
@@ -177,7 +182,8 @@ impl Retry {
         self.schedule_probe(now);
     }
 
-    /// A loss was inferred from what arrived. `Ok(true)`: send again; `Ok(false)`: this one is known already.
+    /// A packet that arrived shows a loss. `Ok(true)`: everything is to be sent again. `Ok(false)`: this loss is known already, or an
+    /// RNR wait is on.
     pub(crate) fn on_loss(&mut self, now: Instant) -> Result<bool, WcStatus> {
         if self.noticed || self.rnr_until.is_some() {
             return Ok(false);
@@ -189,7 +195,7 @@ impl Retry {
         Ok(true)
     }
 
-    /// The deadline passed.
+    /// The timeout ran out.
     pub(crate) fn on_timeout(&mut self) -> Result<(), WcStatus> {
         self.deadline = None;
         self.probe = None;
@@ -198,7 +204,7 @@ impl Retry {
         self.spend()
     }
 
-    /// Everything is sent again, and not because of the loss that was noticed. What is missing after that is a new loss.
+    /// Everything is sent again, for another reason than the loss that was noticed. So what is missing from now on is a new loss.
     const fn forget_loss(&mut self) {
         self.noticed = false;
         self.beyond = None;
@@ -209,8 +215,9 @@ impl Retry {
         Ok(())
     }
 
-    /// The peer was not ready; 7 retries mean without end. It has answered, so the retries for one that does not begin anew: a
-    /// slow peer's NAK of the packet behind the refused one may come after the wait, each time, and would spend them all.
+    /// The peer was not ready (RNR NAK). 7 retries mean no limit. The peer has answered, so the retries for a silent peer are reset.
+    /// A slow peer may send a NAK for the packet behind the refused one after each wait. Without the reset these NAKs would use up
+    /// all retries.
     pub(crate) fn on_rnr(&mut self, now: Instant, attrs: &QpAttrs, code: u8) -> Result<(), WcStatus> {
         if attrs.rnr_retry != 7 {
             self.rnr_left = self.rnr_left.checked_sub(1).ok_or(WcStatus::RnrRetryExceeded)?;
@@ -223,23 +230,23 @@ impl Retry {
         Ok(())
     }
 
-    /// Whether the peer's wait is still on.
+    /// Whether an RNR wait is on.
     pub(crate) const fn is_waiting(&self) -> bool {
         self.rnr_until.is_some()
     }
 
-    /// When to look again.
+    /// When the next timer is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         // A probe comes before the timeout, or not at all.
         self.rnr_until.or(self.probe).or(self.deadline)
     }
 
-    /// Ends a wait that is over; whether it did.
+    /// Ends the RNR wait if its time is over. Returns whether it did.
     pub(crate) fn end_wait(&mut self, now: Instant) -> bool {
         self.rnr_until.take_if(|until| *until <= now).is_some()
     }
 
-    /// What is due now. A probe is told once.
+    /// The timer that is due now. A probe is returned once.
     pub(super) fn take_due(&mut self, now: Instant) -> Due {
         if self.rnr_until.is_some() {
             return Due::Nothing;
@@ -278,7 +285,7 @@ mod tests {
         assert_eq!(retry.on_loss(Instant::ZERO), Ok(true));
     }
 
-    /// All is sent again then: what is lost of that is another loss.
+    /// After these everything is sent again. So what is lost then is another loss.
     #[test]
     fn a_loss_after_a_timeout_or_a_wait_is_another_one() {
         let (mut retry, attrs) = retry();
