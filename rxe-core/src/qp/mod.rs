@@ -1,8 +1,8 @@
 //! Queue pairs, the objects behind `ibv_qp`.
 //!
-//! `machine` drives a whole queue pair, and is the best place to start. It hands packets to the halves of the pair's service: `rc`
-//! for reliable connections, `sender`, `uc_receiver` and `ud_receiver` for the others. `flow` and `pacing` limit what may be sent.
-//! `attrs` and `modify` hold the attributes and the modify-QP table.
+//! `machine` drives a whole queue pair, and is the best place to start. It hands packets to the halves of the pair's service:
+//! `rc` for reliable connections, `sender`, `uc_receiver` and `ud_receiver` for the others. `flow` and `pacing` limit what may be
+//! sent. `attrs` and `modify` hold the attributes and the modify-QP table.
 
 mod attrs;
 pub(crate) mod common;

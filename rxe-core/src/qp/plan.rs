@@ -1,6 +1,6 @@
-//! A packet is sent in four steps. The queue pair plans it ([`Plan`]). Admission grants what it needs ([`Need`], [`Grant`]) or says
-//! what to wait for ([`Wait`]). The batch provides space of the packet's length. The queue pair commits the plan: it writes the
-//! packet and counts it.
+//! A packet is sent in four steps. The queue pair plans it ([`Plan`]). Admission grants what it needs ([`Need`], [`Grant`]) or
+//! says what to wait for ([`Wait`]). The batch provides space of the packet's length. The queue pair commits the plan: it writes
+//! the packet and counts it.
 
 use crate::{
     wire::{self, Opcode},

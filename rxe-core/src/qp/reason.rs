@@ -1,5 +1,5 @@
-//! Why a queue pair failed, in words for people. The codes on the wire and in completions say much less, so a [`Reason`] is stored
-//! when a request is refused or fails.
+//! Why a queue pair failed, in words for people. The codes on the wire and in completions say much less, so a [`Reason`] is
+//! stored when a request is refused or fails.
 
 use super::common::SendWqe;
 use crate::{

@@ -32,7 +32,8 @@ impl SendWqe {
         self.flags.contains(SendFlags::SOLICITED) && self.takes_receive()
     }
 
-    /// The extension headers of a packet. Headers that the opcode does not have are not written. A READ asks for `responses` bytes.
+    /// The extension headers of a packet. Headers that the opcode does not have are not written. A READ asks for `responses`
+    /// bytes.
     pub(crate) fn extensions(&self, draft: &Draft, responses: u32) -> Ext {
         let reth =
             |Remote { addr, rkey }, offset, len| Reth { addr: u64::wrapping_add(addr, offset), rkey, len };

@@ -39,8 +39,8 @@ pub enum PostError {
     /// No such queue (EINVAL).
     #[error("no such queue")]
     NoSuchQueue,
-    /// The queue belongs to the process that this one was forked from (EIO). Only the core's callers return this, because the core
-    /// knows no processes.
+    /// The queue belongs to the process that this one was forked from (EIO). Only the core's callers return this, because the
+    /// core knows no processes.
     #[error("it belongs to the process that this one was forked from")]
     Forked,
 }

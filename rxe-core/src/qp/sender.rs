@@ -59,8 +59,8 @@ impl Sender {
         Plan::Send(Draft { opcode: draft.opcode.on(base), ..draft })
     }
 
-    /// Executes the front request, which needs no packet. An error fails the request. The result is `false`, because no packet was
-    /// written.
+    /// Executes the front request, which needs no packet. An error fails the request. The result is `false`, because no packet
+    /// was written.
     pub(crate) fn run_local(scene: &mut Scene<'_, '_>) -> Result<bool, WcStatus> {
         let Scene { qp, sq, ctx, .. } = scene;
         let Some(wqe) = sq.ring.front() else { return Ok(false) };

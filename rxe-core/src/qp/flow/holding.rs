@@ -38,8 +38,8 @@ pub(crate) struct Holding {
     marks: Marks,
 }
 
-/// Marks, oldest first. The first one is stored in the queue pair itself. With thousands of queue pairs that have one packet under
-/// way each, a separate allocation would cost one more cache miss.
+/// Marks, oldest first. The first one is stored in the queue pair itself. With thousands of queue pairs that have one packet
+/// under way each, a separate allocation would cost one more cache miss.
 #[derive(Debug, Default)]
 struct Marks {
     first: Option<Mark>,

@@ -24,8 +24,8 @@ pub(super) struct Limit {
     congestion: Congestion,
 }
 
-/// The estimate of congestion from notifications. DCQCN (Zhu et al., SIGCOMM 2015) has a rate and timers. Here the window takes the
-/// place of the rate, and a window of acknowledged bytes that of the timer, as in DCTCP (RFC 8257), because nothing paces the
+/// The estimate of congestion from notifications. DCQCN (Zhu et al., SIGCOMM 2015) has a rate and timers. Here the window takes
+/// the place of the rate, and a window of acknowledged bytes that of the timer, as in DCTCP (RFC 8257), because nothing paces the
 /// packets of a socket.
 #[derive(Debug)]
 struct Congestion {
@@ -113,7 +113,8 @@ impl Limit {
         }
     }
 
-    /// Packets were lost. The window shrinks by three tenths (as CUBIC's, RFC 9438, 4.6), at most once in half a window of answers.
+    /// Packets were lost. The window shrinks by three tenths (as CUBIC's, RFC 9438, 4.6), at most once in half a window of
+    /// answers.
     pub(super) fn lost(&mut self) {
         if self.is_unbounded() || self.acked_since_cut < self.size / 2 {
             return;

@@ -11,8 +11,8 @@
 //! A peer that answers nothing must not keep others waiting:
 //! * A part of each pot, the reserve, is for queue pairs that hold nothing. So a message or a READ of one packet is sent at once.
 //! * An acknowledgement proves that everything that was sent to that socket before has left its buffer, from any queue pair.
-//! * If READ responses do not come for [`PATIENCE`] and somebody waits, their bytes are returned to the pot (they lapse). Responses
-//!   that come later are taken in, and return nothing to the pot.
+//! * If READ responses do not come for [`PATIENCE`] and somebody waits, their bytes are returned to the pot (they lapse).
+//!   Responses that come later are taken in, and return nothing to the pot.
 //! * A queue pair that was not answered in time is silent: it sends one packet at a time until something is answered.
 
 mod holding;
@@ -137,8 +137,8 @@ impl Ctx<'_> {
         if read { self.reads.limit.lost() } else { self.window.limit.lost() }
     }
 
-    /// The same, and nothing else came back for long. A silent peer says little about the READs of other queue pairs, with which it
-    /// shares the budget. So the budget shrinks only as after a loss.
+    /// The same, and nothing else came back for long. A silent peer says little about the READs of other queue pairs, with which
+    /// it shares the budget. So the budget shrinks only as after a loss.
     pub(crate) fn silent(&mut self, read: bool) {
         if read { self.reads.limit.lost() } else { self.window.limit.silent() }
     }

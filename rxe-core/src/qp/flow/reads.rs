@@ -9,12 +9,13 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 /// The patience doubles each time that READs lapse and no response has come since the last time, but not more often than this.
-/// What has lapsed may still come, and the socket's buffer takes only one pot. The doubling keeps a peer that was not scheduled for
-/// some milliseconds from being asked for several pots.
+/// What has lapsed may still come, and the socket's buffer takes only one pot. The doubling keeps a peer that was not scheduled
+/// for some milliseconds from being asked for several pots.
 const MOST_DOUBLINGS: u32 = 5;
 
-/// The pot of READ responses: as many bytes as our socket takes, and fewer while some are lost. After a loss everything behind the
-/// lost response is asked for again, so a loss costs what is under way. A grant is held until all responses of the READ have come.
+/// The pot of READ responses: as many bytes as our socket takes, and fewer while some are lost. After a loss everything behind
+/// the lost response is asked for again, so a loss costs what is under way. A grant is held until all responses of the READ have
+/// come.
 #[derive(Debug)]
 pub(crate) struct ReadBudget {
     pub(super) limit: Limit,

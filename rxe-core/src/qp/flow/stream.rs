@@ -1,7 +1,7 @@
 //! What several endpoints of a process (the shards of `RXE_THREADS`) send to one destination socket.
 //!
-//! They take each other into account without a lock and without waking each other. Each may have its part of the window under way,
-//! and at least one packet. When that packet is acknowledged the endpoint checks again what it may send.
+//! They take each other into account without a lock and without waking each other. Each may have its part of the window under
+//! way, and at least one packet. When that packet is acknowledged the endpoint checks again what it may send.
 
 use alloc::sync::Arc;
 use core::{
@@ -12,9 +12,9 @@ use core::{
 
 /// All bytes that the endpoints of a process have ever sent to one destination socket, as positions in one shared stream.
 ///
-/// A packet gets its position when it is written, and is sent a little later. If two endpoints send at the same time, packets may be
-/// sent in another order than that of their positions, by up to a batch of each. So bytes that count as left may still be under
-/// way.
+/// A packet gets its position when it is written, and is sent a little later. If two endpoints send at the same time, packets may
+/// be sent in another order than that of their positions, by up to a batch of each. So bytes that count as left may still be
+/// under way.
 #[derive(Debug)]
 pub struct Stream {
     /// Bytes that the socket's buffer takes, as far as is known.
@@ -30,8 +30,8 @@ impl Stream {
     /// Endpoints that may share a stream at most.
     pub const MOST: usize = 16;
 
-    /// A stream to a socket that takes `room` bytes, as far as is known. A packet counts as its payload and 64 bytes. All endpoints
-    /// together have no more under way, except that each may always have one packet.
+    /// A stream to a socket that takes `room` bytes, as far as is known. A packet counts as its payload and 64 bytes. All
+    /// endpoints together have no more under way, except that each may always have one packet.
     #[must_use]
     pub fn new(room: u32) -> Self {
         Self { room, sent: AtomicU64::default(), left: AtomicU64::default(), last: Default::default() }

@@ -106,8 +106,8 @@ impl Window {
         self.begins_after(0) || self.is_unasked() || self.beyond > 0
     }
 
-    /// Whether a packet of `cost` bytes may be sent at `spot`. A packet after it would take `next` bytes. `ends`: whether the message
-    /// ends with it.
+    /// Whether a packet of `cost` bytes may be sent at `spot`. A packet after it would take `next` bytes. `ends`: whether the
+    /// message ends with it.
     pub(super) fn admit(
         &self,
         holding: &Holding,
@@ -118,8 +118,8 @@ impl Window {
         // Bytes that acknowledgements to others have proven to have left still count in `own` until the queue pair itself is
         // answered. So a queue pair that is not answered stops after one window.
         let share = share(spot.waiting, limit).min(limit);
-        // A message of one packet does not wait in line if its queue pair holds nothing, and may use the reserve. The first packet
-        // of a longer message would be a batch of its own, and the message would not be complete any earlier.
+        // A message of one packet does not wait in line if its queue pair holds nothing, and may use the reserve. The first
+        // packet of a longer message would be a batch of its own, and the message would not be complete any earlier.
         let fresh = own == 0 && ends && !holding.is_silent();
         if own > 0 && holding.unasked() == 0 && (holding.is_silent() || own.saturating_add(cost) > share) {
             return Err(Wait::Answer);
@@ -137,13 +137,13 @@ impl Window {
         if is_full && !self.is_unasked() && !(self.beyond > 0 && own == 0) {
             return Err(Wait::Room);
         }
-        // A queue pair that has not asked for an acknowledgement yet goes on until it does. A last packet with an immediate may be
-        // longer than the others, and begin a batch that was not expected.
+        // A queue pair that has not asked for an acknowledgement yet goes on until it does. A last packet with an immediate may
+        // be longer than the others, and begin a batch that was not expected.
         if spot.begins && !fresh && holding.unasked() == 0 && !self.opens() {
             return Err(Wait::Room);
         }
-        // In the middle of a message the last packet that may be sent asks for an acknowledgement, and so does the last packet of a
-        // batch, because a batch arrives as a whole. So the window is never closed by bytes that will not be acknowledged.
+        // In the middle of a message the last packet that may be sent asks for an acknowledgement, and so does the last packet of
+        // a batch, because a batch arrives as a whole. So the window is never closed by bytes that will not be acknowledged.
         let closes = after + u64::from(next) > common
             || own + cost + next > share
             || holding.is_silent()

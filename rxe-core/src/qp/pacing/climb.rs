@@ -1,7 +1,7 @@
 //! Many steps of DCQCN's rate increase at once, in closed form.
 
-/// A rate and its target, bits per second. Each step raises the target, and then moves the rate half-way to it (DCQCN's equations 2
-/// and 3).
+/// A rate and its target, bits per second. Each step raises the target, and then moves the rate half-way to it (DCQCN's equations
+/// 2 and 3).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Climb {
     pub rate: f64,
@@ -9,8 +9,9 @@ pub(super) struct Climb {
 }
 
 impl Climb {
-    /// Does `steps` steps. The first raises the target by `raise`, and each later one by `more` than the one before it. The target
-    /// does not exceed `line`. Neither `raise` nor `more` is negative. Except for rounding the result is that of single steps.
+    /// Does `steps` steps. The first raises the target by `raise`, and each later one by `more` than the one before it. The
+    /// target does not exceed `line`. Neither `raise` nor `more` is negative. Except for rounding the result is that of single
+    /// steps.
     pub(super) fn steps(&mut self, steps: u64, (raise, more): (f64, f64), line: f64) {
         let raised = |steps: u64| {
             let n = steps as f64;

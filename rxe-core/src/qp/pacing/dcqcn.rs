@@ -1,5 +1,5 @@
-//! DCQCN's reaction point (Zhu et al., SIGCOMM 2015, section 3.1). Notifications cut the rate. A timer and a counter of sent bytes
-//! raise it again.
+//! DCQCN's reaction point (Zhu et al., SIGCOMM 2015, section 3.1). Notifications cut the rate. A timer and a counter of sent
+//! bytes raise it again.
 
 use super::{
     CongestionControl,
@@ -31,12 +31,12 @@ pub struct DcqcnParams {
     pub hyper: u64,
     /// The rate is cut at most once in this time. Other notifications count only in the estimate of congestion.
     pub cut_interval: Duration,
-    /// Whether every cut sets the target to the rate before the cut, as in the paper's equation 1. Otherwise the target stays when
-    /// a cut follows another one before any step of increase. Then the rate returns to its value before the first cut. ConnectX's
-    /// drivers have the same parameter (`clamp_tgt_rate`).
+    /// Whether every cut sets the target to the rate before the cut, as in the paper's equation 1. Otherwise the target stays
+    /// when a cut follows another one before any step of increase. Then the rate returns to its value before the first cut.
+    /// ConnectX's drivers have the same parameter (`clamp_tgt_rate`).
     pub clamp_target: bool,
-    /// Whether only the timer raises the rate, as in the simulator of HPCC's authors. Bytes are not counted. After one additive step
-    /// each step is a hyper step, which adds `hyper` once.
+    /// Whether only the timer raises the rate, as in the simulator of HPCC's authors. Bytes are not counted. After one additive
+    /// step each step is a hyper step, which adds `hyper` once.
     pub timer_alone: bool,
 }
 
@@ -60,9 +60,9 @@ impl DcqcnParams {
         }
     }
 
-    /// The stage of the next step of one kind. There were `own` steps of this kind and `other` steps of the other kind. Returns how
-    /// many steps of this kind the stage still has, what the first of them adds to the target, and how much more each later one
-    /// adds than the one before it.
+    /// The stage of the next step of one kind. There were `own` steps of this kind and `other` steps of the other kind. Returns
+    /// how many steps of this kind the stage still has, what the first of them adds to the target, and how much more each later
+    /// one adds than the one before it.
     fn stage(&self, own: u32, other: u32) -> (u64, (f64, f64)) {
         let (additive, hyper) = ((self.additive as f64, 0.0), self.hyper as f64);
         let f = self.recovery;
@@ -139,8 +139,8 @@ impl Dcqcn {
         self.increase(Trigger::Timer, due);
     }
 
-    /// Does `steps` steps of increase of one kind, in closed form. After a rest there may be millions, and the caller holds the lock
-    /// of all queue pairs.
+    /// Does `steps` steps of increase of one kind, in closed form. After a rest there may be millions, and the caller holds the
+    /// lock of all queue pairs.
     fn increase(&mut self, trigger: Trigger, steps: u64) {
         let line = self.params.line as f64;
         let mut left = steps;

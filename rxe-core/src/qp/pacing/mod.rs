@@ -1,8 +1,8 @@
 //! Pacing: a queue pair sends at a rate of its own, like a card whose hardware paces each queue pair.
 //!
 //! Sockets do not pace, so by default a queue pair is not paced, and the windows of [`super::flow`] limit it.
-//! [`Endpoint::pace`](crate::endpoint::Endpoint::pace) paces one, in simulations and on real links. A [`CongestionControl`] sets the
-//! rate: [`LineRate`] (no control), [`Dcqcn`] or [`Timely`].
+//! [`Endpoint::pace`](crate::endpoint::Endpoint::pace) paces one, in simulations and on real links. A [`CongestionControl`] sets
+//! the rate: [`LineRate`] (no control), [`Dcqcn`] or [`Timely`].
 
 mod climb;
 mod dcqcn;
@@ -52,12 +52,12 @@ pub struct Pacing {
     pub control: Box<dyn CongestionControl>,
     /// Bytes sent and not acknowledged at most. A packet counts as its payload and 64 bytes. One packet may always be sent.
     pub window: u32,
-    /// Within a message a packet asks for an acknowledgement if more than this many bytes were sent since the last one that asked,
-    /// the packet included. 0 for every packet, `u32::MAX` for message ends only.
+    /// Within a message a packet asks for an acknowledgement if more than this many bytes were sent since the last one that
+    /// asked, the packet included. 0 for every packet, `u32::MAX` for message ends only.
     pub ask_after: u32,
-    /// How far the queue pair may be behind its rate and still catch up. So packets that were sent late, because the process did not
-    /// run in time, do not delay those behind them. After a rest, what it could have sent in this time may be sent at once, too.
-    /// Zero if the clock is exact.
+    /// How far the queue pair may be behind its rate and still catch up. So packets that were sent late, because the process did
+    /// not run in time, do not delay those behind them. After a rest, what it could have sent in this time may be sent at once,
+    /// too. Zero if the clock is exact.
     pub catch_up: Duration,
     /// Its retransmission timers.
     pub timing: Timing,
@@ -73,8 +73,8 @@ pub struct Timing {
 }
 
 impl Default for Timing {
-    /// Shorter timeouts are raised to 4 ms, because a user process cannot rely on being scheduled more often. Kernels likewise raise
-    /// them to their timer tick.
+    /// Shorter timeouts are raised to 4 ms, because a user process cannot rely on being scheduled more often. Kernels likewise
+    /// raise them to their timer tick.
     fn default() -> Self {
         Self { shortest: Duration::from_millis(4), probes: true }
     }

@@ -1,5 +1,5 @@
-//! The answers that a responder still has to send, in PSN order. Positive acknowledgements are merged. An answer with data makes the
-//! acknowledgement before it unnecessary. The length of the queue is bounded, whatever the peer asks for.
+//! The answers that a responder still has to send, in PSN order. Positive acknowledgements are merged. An answer with data makes
+//! the acknowledgement before it unnecessary. The length of the queue is bounded, whatever the peer asks for.
 
 use crate::{
     num::{Key, Msn, Psn},
@@ -124,8 +124,8 @@ impl Outstanding {
 }
 
 impl Answers {
-    /// Counts anew. Not called when an answer is only added at the end or removed at the front: a request may come while a hundred
-    /// answers wait.
+    /// Counts anew. Not called when an answer is only added at the end or removed at the front: a request may come while a
+    /// hundred answers wait.
     fn recount(&mut self) {
         self.outstanding = Outstanding::default();
         self.queue.iter().for_each(|answer| self.outstanding.add(answer));
@@ -256,8 +256,8 @@ impl Answers {
         self.recount();
     }
 
-    /// The queue pair is in error. If a refusal is queued, everything that was executed before it is still answered. Otherwise memory
-    /// is not read any more, and nothing may be answered from the first READ on.
+    /// The queue pair is in error. If a refusal is queued, everything that was executed before it is still answered. Otherwise
+    /// memory is not read any more, and nothing may be answered from the first READ on.
     pub(super) fn flush(&mut self) {
         if self.queue.back().is_some_and(|last| matches!(last.kind, Kind::Refusal(_))) {
             return;

@@ -1,6 +1,6 @@
 //! Handles the packets that answer the requester: acknowledgements, NAKs, READ data, atomic results (IBTA vol. 1, 9.7.5.1.3,
-//! 9.7.6-9.7.7). Answers complete requests in order. An answer implies all answers before it, except those with data. Missing data
-//! counts as a loss.
+//! 9.7.6-9.7.7). Answers complete requests in order. An answer implies all answers before it, except those with data. Missing
+//! data counts as a loss.
 
 use super::{requester::Requester, retry::Due};
 use crate::{
@@ -240,8 +240,8 @@ impl Requester {
         self.on_missing(scene, psn)
     }
 
-    /// Data is missing before any kind of answer. An acknowledgement may come twice, so it never proves that a packet that was sent
-    /// again is lost.
+    /// Data is missing before any kind of answer. An acknowledgement may come twice, so it never proves that a packet that was
+    /// sent again is lost.
     fn on_missing(&mut self, scene: &mut Scene<'_, '_>, psn: Psn) -> Result<(), Failure> {
         if self.cur == self.una {
             // Everything is about to be sent again anyway.
@@ -275,8 +275,8 @@ impl Requester {
         }
         let oldest = scene.sq.ring.front();
         if due == Due::Probe {
-            // A FLUSH may take long at the peer, and so may an ATOMIC WRITE behind it. And if the oldest request is just about to be
-            // sent again, the peer had no chance to answer.
+            // A FLUSH may take long at the peer, and so may an ATOMIC WRITE behind it. And if the oldest request is just about to
+            // be sent again, the peer had no chance to answer.
             if oldest.is_none_or(SendWqe::may_take_long) || self.cur == self.una {
                 return Ok(());
             }
@@ -293,7 +293,8 @@ impl Requester {
         Ok(())
     }
 
-    /// If `result` is an error, completes the front request with it and returns true. Then the queue pair must go to the error state.
+    /// If `result` is an error, completes the front request with it and returns true. Then the queue pair must go to the error
+    /// state.
     pub(crate) fn ends(scene: &mut Scene<'_, '_>, result: Result<(), Failure>) -> bool {
         result.map_err(|failure| failure.complete(scene)).is_err()
     }

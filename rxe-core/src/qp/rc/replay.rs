@@ -7,9 +7,9 @@ use crate::{
 };
 use alloc::collections::VecDeque;
 
-/// FLUSHes remembered at most. Kernel rxe does not count FLUSHes as responder resources and sends any number of them. So they have a
-/// limit of their own and do not push out atomics. Forgetting a FLUSH does no harm, because its answer can be repeated without
-/// an entry.
+/// FLUSHes remembered at most. Kernel rxe does not count FLUSHes as responder resources and sends any number of them. So they
+/// have a limit of their own and do not push out atomics. Forgetting a FLUSH does no harm, because its answer can be repeated
+/// without an entry.
 const FLUSHES: usize = 16;
 
 /// An entry that ends more than this many PSNs before the expected PSN is forgotten. It is half of the 2^23 PSNs that count as
@@ -57,7 +57,8 @@ pub(super) const fn read_psns(len: u32, mtu: u32) -> u32 {
 }
 
 impl Replay {
-    /// Remembers a request. Forgets the oldest one of its kind if there are `capacity` of them; FLUSHes have a capacity of their own.
+    /// Remembers a request. Forgets the oldest one of its kind if there are `capacity` of them; FLUSHes have a capacity of their
+    /// own.
     pub(super) fn remember(&mut self, entry: Entry, capacity: usize) {
         let flush = entry.is_flush();
         let (alike, limit) =
@@ -85,8 +86,8 @@ impl Replay {
         }
     }
 
-    /// The last PSN that an acknowledgement for a repeated SEND or WRITE at `psn` may name. It covers everything that was executed up
-    /// to the next READ or atomic, whose answer may have been lost, too.
+    /// The last PSN that an acknowledgement for a repeated SEND or WRITE at `psn` may name. It covers everything that was
+    /// executed up to the next READ or atomic, whose answer may have been lost, too.
     pub(super) fn acknowledgeable(&self, psn: Psn, expected: Psn) -> Psn {
         let next = self.entries.iter().find(|entry| entry.first.is_after(psn));
         next.map_or(expected, |entry| entry.first).minus(1)

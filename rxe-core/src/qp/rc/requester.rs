@@ -48,8 +48,8 @@ pub(crate) struct Requester {
     /// Requests at the front of the queue that have PSNs.
     pub(super) started: usize,
     pub(super) outstanding: VecDeque<Outstanding>,
-    /// Last PSNs of the READ requests as they were first sent. A responder recognizes a READ that is sent again only within the range
-    /// that it had then.
+    /// Last PSNs of the READ requests as they were first sent. A responder recognizes a READ that is sent again only within the
+    /// range that it had then.
     pub(super) read_ends: VecDeque<Psn>,
     pub retry: Retry,
     /// The receives that the peer has promised (end-to-end credits).
@@ -122,11 +122,11 @@ impl Requester {
     /// Whether a request that is about to start is sent in parts, each of which is a message of its own. Then packets have one
     /// length, and can share a batch.
     ///
-    /// Each packet of such a WRITE is a "WRITE only" with its own address, because the first packet of a message is longer than the
-    /// others. Such a READ asks for two packets at a time, because first and last responses are longer than those between them. A
-    /// long READ is not split: it fills batches by itself, and would use up the requests that the peer allows. A request that has
-    /// no other one before or behind it is not split either. Nor is a WRITE with immediate, because its receiver is told the
-    /// length.
+    /// Each packet of such a WRITE is a "WRITE only" with its own address, because the first packet of a message is longer than
+    /// the others. Such a READ asks for two packets at a time, because first and last responses are longer than those between
+    /// them. A long READ is not split: it fills batches by itself, and would use up the requests that the peer allows. A request
+    /// that has no other one before or behind it is not split either. Nor is a WRITE with immediate, because its receiver is told
+    /// the length.
     fn leaves_in_parts(&self, qp: &QpCommon, sq: &SendQueue, wqe: &SendWqe) -> bool {
         let mtu = qp.mtu();
         let fits = match wqe.op {
@@ -186,8 +186,8 @@ impl Requester {
         Need::Responses(Wanted { least: packets(1), most, packet: mtu, again: false })
     }
 
-    /// Writes the packet of `draft`, for which admission gave `grant`, into `out`, which has the length of the packet. False if there
-    /// is no packet, because the request's memory cannot be read.
+    /// Writes the packet of `draft`, for which admission gave `grant`, into `out`, which has the length of the packet. False if
+    /// there is no packet, because the request's memory cannot be read.
     pub(crate) fn commit(
         &mut self,
         scene: &mut Scene<'_, '_>,
@@ -295,8 +295,8 @@ impl Requester {
         false
     }
 
-    /// Moves the cursor back to `una`, so that everything unanswered is sent again. `lost`: the present time if the first copy of the
-    /// packet at `una` is known to be lost. Then an answer to it belongs to the second copy.
+    /// Moves the cursor back to `una`, so that everything unanswered is sent again. `lost`: the present time if the first copy of
+    /// the packet at `una` is known to be lost. Then an answer to it belongs to the second copy.
     pub(super) fn go_back(&mut self, scene: &mut Scene<'_, '_>, lost: Option<Instant>) {
         let Scene { holding, ctx, .. } = scene;
         holding.given_up(ctx.window, ctx.reads);

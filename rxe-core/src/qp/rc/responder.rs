@@ -58,8 +58,8 @@ impl Responder {
         *self = Self { expected: qp.attrs.rq_psn, ..Self::default() };
     }
 
-    /// Takes a request packet. An error means that the queue pair goes to the error state. If an answer is due it is queued and will
-    /// still be sent. If a receive was open it was completed.
+    /// Takes a request packet. An error means that the queue pair goes to the error state. If an answer is due it is queued and
+    /// will still be sent. If a receive was open it was completed.
     pub(crate) fn handle(
         &mut self,
         qp: &mut QpCommon,
@@ -317,8 +317,8 @@ impl Responder {
         self.answers.front().is_none() || self.answers.may_wait()
     }
 
-    /// Writes the answer of `draft` into `out`, which has the length of the packet. False if there is nothing to send, because the
-    /// memory of a READ is gone. Then a NAK may be queued in its place, see [`Self::take_failure`].
+    /// Writes the answer of `draft` into `out`, which has the length of the packet. False if there is nothing to send, because
+    /// the memory of a READ is gone. Then a NAK may be queued in its place, see [`Self::take_failure`].
     pub(crate) fn commit(
         &mut self,
         qp: &mut QpCommon,
@@ -372,8 +372,8 @@ impl Responder {
     ) {
         let violation = Violation::Access(error);
         if stream.started || self.gave_up && !answer.replay {
-            // Linux 6.1 takes a NAK in the middle of a READ response for success. So the response just ends. The peer asks again for
-            // the rest and for all READs behind it, so those READs are not refused before that.
+            // Linux 6.1 takes a NAK in the middle of a READ response for success. So the response just ends. The peer asks again
+            // for the rest and for all READs behind it, so those READs are not refused before that.
             self.gave_up = true;
             self.answers.pop_front();
             return;
@@ -393,22 +393,22 @@ impl Responder {
         ctx.events.push_back(Event::Async(violation.event(qp.qpn)));
     }
 
-    /// To be called after `commit` returned false. The reason if the queue pair has to go to the error state. The NAK was queued and
-    /// the event raised.
+    /// To be called after `commit` returned false. The reason if the queue pair has to go to the error state. The NAK was queued
+    /// and the event raised.
     pub(crate) const fn take_failure(&mut self) -> Option<Violation> {
         self.failure.take()
     }
 
-    /// The queue pair is in error: completes an open receive with the flush status. What was executed is still acknowledged. READs
-    /// are not answered any more. But after a refusal everything before it is still sent, and then the NAK.
+    /// The queue pair is in error: completes an open receive with the flush status. What was executed is still acknowledged.
+    /// READs are not answered any more. But after a refusal everything before it is still sent, and then the NAK.
     pub(crate) fn flush(&mut self, qp: &mut QpCommon, ctx: &mut Ctx<'_>) {
         self.inbound.flush(qp, ctx);
         self.answers.flush();
     }
 }
 
-/// READs and atomics that the peer may have outstanding: the agreed number, rounded up to a power of two. Kernel rxe as a requester
-/// rounds max_rd_atomic like this (with 5 it sends 8), and would be refused otherwise.
+/// READs and atomics that the peer may have outstanding: the agreed number, rounded up to a power of two. Kernel rxe as a
+/// requester rounds max_rd_atomic like this (with 5 it sends 8), and would be refused otherwise.
 fn resources(qp: &QpCommon) -> usize {
     match qp.attrs.max_dest_rd_atomic {
         0 => 0,

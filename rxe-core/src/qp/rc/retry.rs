@@ -18,8 +18,8 @@ const LEAST_PROBE: Duration = Duration::from_micros(500);
 const PROBES: u8 = 4;
 /// The time before a probe is doubled this often at most. Then it is longer than any timeout.
 const MOST_DOUBLINGS: u8 = 16;
-/// After a loss there may be probes until so many acknowledgements have come. Without a recent loss there are none, because a silent
-/// peer may just not be scheduled.
+/// After a loss there may be probes until so many acknowledgements have come. Without a recent loss there are none, because a
+/// silent peer may just not be scheduled.
 const SUSPICION: u32 = 4096;
 
 /// Retry counts and deadlines of one requester.
@@ -84,8 +84,8 @@ impl RoundTrip {
 pub(super) enum Due {
     /// None.
     Nothing,
-    /// A probe: nothing was answered for longer than usual. The last packet may be lost, or one that was sent again; no NAK reports
-    /// that. Sending again now uses up no retry.
+    /// A probe: nothing was answered for longer than usual. The last packet may be lost, or one that was sent again; no NAK
+    /// reports that. Sending again now uses up no retry.
     Probe,
     /// The timeout ran out.
     Timeout,
@@ -130,15 +130,15 @@ impl Retry {
         }
     }
 
-    /// Packets are sent again. An acknowledgement may be for either copy, so it is not used for a measurement (Karn's rule). If the
-    /// first copy is known to be lost, the second one is measured: `lost` is its PSN and the time when it is sent.
+    /// Packets are sent again. An acknowledgement may be for either copy, so it is not used for a measurement (Karn's rule). If
+    /// the first copy is known to be lost, the second one is measured: `lost` is its PSN and the time when it is sent.
     pub(crate) const fn on_again(&mut self, lost: Option<(Psn, Instant)>) {
         self.trip.sample = lost;
     }
 
-    /// The response to `psn` came, and one before it is missing. True if the missing one was lost a second time. Responses come in
-    /// order. So after a gap was noticed at some PSN, responses with higher PSNs still belong to the first request, and one with
-    /// that PSN or a lower one belongs to the request that was sent again. It may also be a duplicate on the network, and
+    /// The response to `psn` came, and one before it is missing. True if the missing one was lost a second time. Responses come
+    /// in order. So after a gap was noticed at some PSN, responses with higher PSNs still belong to the first request, and one
+    /// with that PSN or a lower one belongs to the request that was sent again. It may also be a duplicate on the network, and
     /// therefore this counts as a probe, of which there are only a few in a row.
     pub(crate) fn on_gap(&mut self, now: Instant, psn: Psn) -> bool {
         if self.beyond.is_some_and(|first| first.is_before(psn)) {
@@ -158,9 +158,9 @@ impl Retry {
         self.beyond.get_or_insert(psn);
     }
 
-    /// Sets the time of the next probe. The wait doubles with each probe, and stays so until a round trip is measured (RFC 6298, 5.5
-    /// to 5.7). After a probe nothing can be measured. So without the doubling a peer that has only become slower would always be
-    /// probed.
+    /// Sets the time of the next probe. The wait doubles with each probe, and stays so until a round trip is measured (RFC 6298,
+    /// 5.5 to 5.7). After a probe nothing can be measured. So without the doubling a peer that has only become slower would
+    /// always be probed.
     fn schedule_probe(&mut self, now: Instant) {
         if self.suspicion == 0 || self.probes >= PROBES || !self.timing.probes {
             self.probe = None;
@@ -182,8 +182,8 @@ impl Retry {
         self.schedule_probe(now);
     }
 
-    /// A packet that arrived shows a loss. `Ok(true)`: everything is to be sent again. `Ok(false)`: this loss is known already, or an
-    /// RNR wait is on.
+    /// A packet that arrived shows a loss. `Ok(true)`: everything is to be sent again. `Ok(false)`: this loss is known already,
+    /// or an RNR wait is on.
     pub(crate) fn on_loss(&mut self, now: Instant) -> Result<bool, WcStatus> {
         if self.noticed || self.rnr_until.is_some() {
             return Ok(false);
@@ -215,9 +215,9 @@ impl Retry {
         Ok(())
     }
 
-    /// The peer was not ready (RNR NAK). 7 retries mean no limit. The peer has answered, so the retries for a silent peer are reset.
-    /// A slow peer may send a NAK for the packet behind the refused one after each wait. Without the reset these NAKs would use up
-    /// all retries.
+    /// The peer was not ready (RNR NAK). 7 retries mean no limit. The peer has answered, so the retries for a silent peer are
+    /// reset. A slow peer may send a NAK for the packet behind the refused one after each wait. Without the reset these NAKs
+    /// would use up all retries.
     pub(crate) fn on_rnr(&mut self, now: Instant, attrs: &QpAttrs, code: u8) -> Result<(), WcStatus> {
         if attrs.rnr_retry != 7 {
             self.rnr_left = self.rnr_left.checked_sub(1).ok_or(WcStatus::RnrRetryExceeded)?;
