@@ -1,5 +1,5 @@
-//! What a shard exchanges with the rest of the host beside its sockets: packets that other processes received for it,
-//! and packets of others that came to it. Both are rare.
+//! Packets that a shard exchanges with the rest of the host beside its sockets: packets for this shard that other processes have
+//! received, and packets for other processes that this shard has received. Both are rare.
 
 use crate::sys::socket::Event;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Packets that wait in either direction at most; more are lost, as in a socket buffer.
+/// Most packets that wait in either direction. Further ones are dropped, as with a full socket buffer.
 const CAPACITY: usize = 1024;
 
 /// A shard's mailbox.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    /// Looked at in every turn, so that an empty box costs nothing.
+    /// Read in every turn, so that an empty mailbox costs no lock.
     has_incoming: AtomicBool,
     incoming: Mutex<VecDeque<(RunMeta, Vec<u8>)>>,
     arrived: Event,
@@ -40,7 +40,7 @@ impl Mailbox {
         })
     }
 
-    /// A packet for the shard; false if it has too many already.
+    /// Puts a packet for the shard in. False if there is no room.
     pub(crate) fn put(&self, meta: RunMeta, bytes: Vec<u8>) -> bool {
         let mut incoming = lock(&self.incoming);
         if incoming.len() >= CAPACITY {
@@ -59,7 +59,7 @@ impl Mailbox {
         (self.taken.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
 
-    /// All packets for the shard.
+    /// Takes all packets for the shard.
     pub(super) fn take(&self) -> VecDeque<(RunMeta, Vec<u8>)> {
         if !self.has_incoming.load(Ordering::Acquire) {
             return VecDeque::new();
@@ -70,7 +70,7 @@ impl Mailbox {
         core::mem::take(&mut *incoming)
     }
 
-    /// A packet that the shard cannot use.
+    /// Puts in a packet that is for another process.
     pub(super) fn hand_on(&self, stray: Stray) {
         let mut outgoing = lock(&self.outgoing);
         if outgoing.len() < CAPACITY {
@@ -79,18 +79,18 @@ impl Mailbox {
         self.leaving.raise();
     }
 
-    /// All packets that the shard cannot use.
+    /// Takes all packets that are for other processes.
     pub(crate) fn take_outgoing(&self) -> VecDeque<Stray> {
         self.leaving.clear();
         core::mem::take(&mut *lock(&self.outgoing))
     }
 
-    /// Readable while there is something for the shard.
+    /// Readable while there are packets for the shard.
     pub(super) fn arrivals(&self) -> BorrowedFd<'_> {
         self.arrived.as_fd()
     }
 
-    /// Readable while the shard has handed something on.
+    /// Readable while there are packets for other processes.
     pub(crate) fn departures(&self) -> BorrowedFd<'_> {
         self.leaving.as_fd()
     }

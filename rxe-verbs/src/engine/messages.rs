@@ -5,12 +5,12 @@ use crate::net::ConfigError;
 /// How reliable RDMA WRITEs and READs longer than a packet leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Messages {
-    /// Those that are one of several under way: WRITEs as messages of one packet each ("RDMA WRITE only"); READs of up to 16
-    /// packets as requests for two packets each, if the peer allows 16 at a time. So all packets of data have one length, and
-    /// the system takes such packets in large batches, which is worth a third to two thirds of the time.
+    /// In parts, where several requests are under way. A WRITE leaves as messages of one packet each ("RDMA WRITE only"). A READ of up to
+    /// 16 packets leaves as requests for two packets each, if the peer allows 16 at a time. So all packets with data have one length. The
+    /// system takes such packets in large batches, which saves a third to two thirds of the time.
     #[default]
     Parts,
-    /// Each as one message, of a first, middle and a last packet. For peers that are to see those under load.
+    /// Each as one message of a first, middle and a last packet. For tests of peers with such packets under load.
     Whole,
 }
 

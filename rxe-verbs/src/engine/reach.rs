@@ -1,4 +1,4 @@
-//! Which shards of a stack somebody has to do with.
+//! Sets of the shards of a stack.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct ShardSet(u32);
 
 impl ShardSet {
-    /// All of them, also those that are not there yet.
+    /// All shards, also those that are made later.
     pub(crate) const ALL: Self = Self(u32::MAX);
 
-    /// Whoever has to do with none has its packets looked for by the first.
+    /// The set itself, or the first shard alone if the set is empty.
     pub(super) const fn or_first(self) -> Self {
         if self.0 == 0 { Self(1) } else { self }
     }
@@ -20,8 +20,9 @@ impl ShardSet {
     }
 }
 
-/// The shards that have queue pairs of a completion queue, or of the queues of a channel. Whoever waits for those looks for
-/// packets there. One that it does not know of yet is looked after by its background thread, so nothing is ordered by this.
+/// The shards that have queue pairs of a completion queue, or of the completion queues of a channel. A thread that waits for these
+/// looks for packets in these shards. The updates need no memory ordering: until the thread sees a new shard here, the background thread of
+/// that shard looks for its packets.
 #[derive(Debug, Default)]
 pub(crate) struct Reach(AtomicU32);
 

@@ -32,21 +32,21 @@ use std::{
     thread,
 };
 
-/// Which addresses a stack receives for.
+/// The addresses for which a stack receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Binding {
-    /// All of this host.
+    /// All addresses of this host.
     Any,
-    /// One, on an interface (0 but for a link-local one).
+    /// One address, and its interface (0 unless the address is link-local).
     Only(IpAddr, u32),
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// What it receives for, and the network namespace that is in; `None` for links of the caller's.
+    /// The addresses for which it receives, and their network namespace. `None` for a stack over a link of the caller.
     bound: Option<(Binding, Option<PathBuf>)>,
     stack: Weak<Stack>,
-    /// As [`Stack::ended`].
+    /// The same flag as [`Stack::ended`].
     ended: Arc<AtomicBool>,
 }
 
@@ -62,24 +62,24 @@ struct Open {
     stacks: Vec<Entry>,
     /// The capture of `RXE_PCAP`, which all links share.
     capture: Option<Capture>,
-    /// That of `RXE_TRACE`.
+    /// The trace of `RXE_TRACE`.
     trace: Option<Trace>,
-    /// What is said of faults.
+    /// The log of `RXE_FAULT_LOG`.
     fault_log: Option<Trace>,
 }
 
-/// What this process has open. A forked child has nothing open, and captures of its own.
+/// What this process has open. A forked child begins with nothing, and opens captures of its own.
 static OPEN: PerProcess<Open> = PerProcess::new(Open::default);
 
-/// Disturbs and records a link, as the caller or the environment says.
+/// The faults and the capture that the caller wants for a link.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wrapping {
     pub(crate) faults: Option<FaultPlan>,
     pub(crate) capture: Option<Capture>,
 }
 
-/// The stack for `binding`: the one this process has, or a new one over UDP sockets. `share` false makes a new one in any
-/// case (with options of its own), `alone` one that has the port of its addresses alone.
+/// The stack for `binding`: the one that this process has, or a new one over UDP sockets. With `share` false it is a new one in any
+/// case (with options of its own). `alone` makes one that has port 4791 of its addresses to itself.
 pub(crate) fn find_or_open(
     binding: Binding,
     udp: impl FnOnce() -> UdpConfig,
@@ -89,13 +89,13 @@ pub(crate) fn find_or_open(
     alone: bool,
 ) -> Result<Arc<Stack>, OpenError> {
     let mode = if alone { Mode::Off } else { Mode::from_environment() };
-    // The sockets of the host's group are bound to all addresses.
+    // The sockets of the host service's group are bound to all addresses.
     let binding = if mode == Mode::Off { binding } else { Binding::Any };
     let mut open = OPEN.lock();
     let namespace = network_namespace();
     if share {
         let fits = |entry: &Entry| match &entry.bound {
-            // Who receives for all addresses receives for each.
+            // A stack for all addresses receives for each of them, too.
             Some((have, place)) if (*have == binding || *have == Binding::Any) && *place == namespace => {
                 entry.stack.upgrade()
             }
@@ -117,7 +117,7 @@ pub(crate) fn find_or_open(
     }
 }
 
-/// A stack over a link of the caller's.
+/// A stack over a link of the caller.
 pub(crate) fn open_link(
     link: impl Link + 'static,
     wrapping: Wrapping,
@@ -145,7 +145,7 @@ pub(crate) fn open_inproc(
 }
 
 impl Open {
-    /// A stack with a slot of the host's, which may get more of them.
+    /// A stack with a slot of the host service. It may get more slots later.
     fn join_host(
         &mut self,
         bound: Option<(Binding, Option<PathBuf>)>,
@@ -201,7 +201,7 @@ impl Open {
         Ok(stack)
     }
 
-    /// What the caller or the environment says is done to the packets.
+    /// What is put around each link, as the caller or the environment asks for.
     fn wraps(&mut self, wrapping: Wrapping) -> Result<Wraps, OpenError> {
         let capture = match wrapping.capture {
             Some(capture) => Some(capture),
@@ -224,8 +224,8 @@ impl Open {
     }
 }
 
-/// What a variable that names a file asks for, made when that is first needed; `%p` in the name becomes the process's number.
-/// `off` are the values that ask for nothing.
+/// Opens what the environment variable names, unless it is open already. `%p` in the name becomes the process ID. The values `off`
+/// ask for nothing.
 fn once<T: Clone>(
     made: &mut Option<T>,
     (name, off): (&str, &[&str]),
@@ -240,7 +240,7 @@ fn once<T: Clone>(
     Ok(made.clone())
 }
 
-/// `RXE_TRACE=1` says it on standard error.
+/// With `RXE_TRACE=1` the trace goes to standard error.
 fn trace_to(path: &Path) -> io::Result<Trace> {
     if path == Path::new("1") { Trace::to_stderr() } else { file::create(path).map(Trace::to_file) }
 }
@@ -253,10 +253,10 @@ fn text(name: &str) -> Option<String> {
     variable(name)?.into_string().ok()
 }
 
-/// Whether the environment's variables can be understood, without opening anything.
+/// Checks the environment's variables without opening anything.
 ///
 /// # Errors
-/// [`ConfigError`] names the first that cannot, its value and what is allowed.
+/// [`ConfigError`] names the first variable whose value is not understood, the value and what is allowed.
 pub fn check_environment() -> Result<(), ConfigError> {
     Polling::from_environment()?;
     Messages::from_environment()?;
@@ -271,22 +271,22 @@ pub fn check_environment() -> Result<(), ConfigError> {
     }
 }
 
-/// How long, and how often at most, the process's exit waits for who ends a stack. It may be the thread that exits, interrupted
-/// by a signal; then nobody can end it.
+/// At its exit the process waits until another thread has ended a stack, in pauses of this length, so many at most. That thread may be
+/// the one that exits, interrupted by a signal; then nothing can end the stack.
 const PAUSE: Duration = Duration::from_millis(1);
 const MOST_PAUSES: usize = 1000;
 
-/// At the process's exit: what is owed leaves, what was counted is told, what was captured is written.
+/// Runs at the process's exit: sends acknowledgements that are owed, reports the counters to the host service, writes captures to disk.
 fn finish() {
     let Some(open) = OPEN.try_lock() else { return };
     for stack in open.stacks.iter().filter_map(|entry| entry.stack.upgrade()) {
         stack.flush();
-        // The thread that exits may be one that was interrupted in a turn.
+        // The thread that exits may have been interrupted in the middle of a turn, so it must not wait for a lock.
         stack.tell_last(false);
         // Its threads end with the process; joining them here could wait for one that exits.
         core::mem::forget(stack);
     }
-    // A background thread may have held one when the program let it go, and has to end it then.
+    // A background thread may have held a stack when the program dropped it. Then that thread ends it.
     for _ in 0..MOST_PAUSES {
         if !open.stacks.iter().any(Entry::is_ending) {
             break;
@@ -294,7 +294,7 @@ fn finish() {
         thread::sleep(PAUSE);
     }
     if let Some(capture) = &open.capture {
-        // Nobody is left to be told.
+        // Nothing is left that could report an error.
         let _ = capture.flush();
     }
 }

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-/// So many may be remembered that nobody uses any more, before all such are forgotten.
+/// Most streams without a user. If there are more, all of them are dropped.
 const UNUSED: usize = 64;
 
 /// The streams of a stack, by address and slot of the destination.
@@ -21,7 +21,7 @@ pub(super) struct Destinations {
 #[derive(Debug, Default)]
 struct Known {
     streams: HashMap<(IpAddr, u8), Weak<Stream>>,
-    /// How many were in use when the others were forgotten.
+    /// How many were in use when unused ones were last dropped.
     used: usize,
 }
 

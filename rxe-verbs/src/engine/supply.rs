@@ -1,4 +1,4 @@
-//! What shards are made from, and where a stack that wants more of them gets it.
+//! What a shard is made from (a link, a slot), and where a stack gets it when it makes another shard.
 
 use super::{mailbox::Mailbox, shard::Shard};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
 use core::{net::IpAddr, time::Duration};
 use std::{io, path::PathBuf, sync::Arc};
 
-/// How long a further slot is waited for: whoever makes a queue pair waits, too, and can do without.
+/// How long to wait for a further slot. The thread that creates a queue pair waits meanwhile, and can do without the slot.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a shard is made from.
@@ -31,28 +31,28 @@ pub(super) type Connect = Box<dyn FnOnce(&Arc<Shard>) -> io::Result<Host>>;
 
 /// Where further shards come from.
 pub(super) trait Source: Send + core::fmt::Debug {
-    /// Whether the calling thread can ask.
+    /// Whether the calling thread can ask for one.
     fn is_here(&self) -> bool {
         true
     }
 
-    /// What the `index`th is made from; `None` if there can be no more.
+    /// What the shard of this `index` is made from. `None` if there can be no more shards.
     fn next(&mut self, index: u8) -> Option<Supply>;
 }
 
-/// What every link of a stack goes through.
+/// What is put around every link of a stack.
 #[derive(Clone, Debug)]
 pub(super) struct Wraps {
     pub(super) capture: Option<Capture>,
     pub(super) trace: Option<Trace>,
     pub(super) faults: Option<FaultPlan>,
     pub(super) fault_log: Option<Trace>,
-    /// The port's, if the faults have one.
+    /// The outage of the port, if the faults have one.
     pub(super) outage: Option<Arc<Outage>>,
 }
 
 impl Wraps {
-    /// The capture is closest to the wire: it shows what the faults left.
+    /// Puts all of it around `link`. The capture is closest to the wire, so it shows packets as the faults have left them.
     pub(super) fn wrap(&self, mut link: Box<dyn Link>) -> io::Result<Box<dyn Link>> {
         if let Some(capture) = self.capture.clone().and_then(|capture| link.record(capture)) {
             link = Box::new(TapLink::new(link, capture));
@@ -70,7 +70,8 @@ impl Wraps {
     }
 }
 
-/// The link of this kind beside a socket of port 4791, for the queue pairs of a slot, which is the host service's or not.
+/// Makes the link of this kind for the queue pairs of a slot. `port` is its socket of port 4791; with `shared` the slot and the socket
+/// are the host service's.
 pub(super) fn of_kind(
     port: UdpLink,
     kind: LinkKind,
@@ -78,13 +79,13 @@ pub(super) fn of_kind(
     config: &UdpConfig,
 ) -> Result<Box<dyn Link>, OpenError> {
     Ok(match kind {
-        // Who shares memory is of one host service.
+        // Only processes of one host service share memory.
         LinkKind::Udp | LinkKind::Memory => Box::new(port),
         LinkKind::Raw => Box::new(RawLink::open(port, slot, shared, config)?),
     })
 }
 
-/// What a slot of the host's gives.
+/// What a shard with a slot of the host service is made from.
 pub(super) fn of_slot(
     mut attachment: Attachment,
     settings: &Arc<LiveSettings>,
@@ -116,7 +117,7 @@ pub(super) fn of_slot(
 #[derive(Debug)]
 pub(super) struct HostSlots {
     pub(super) program: Option<PathBuf>,
-    /// The network namespace that the service is in: a thread may live in another one.
+    /// The network namespace of the service. A thread may be in another one, and cannot ask then.
     pub(super) namespace: Option<PathBuf>,
     pub(super) wraps: Wraps,
     pub(super) kind: LinkKind,
@@ -142,12 +143,12 @@ impl Source for HostSlots {
     }
 }
 
-/// A network inside the process, in which an address may have several ends.
+/// A network inside the process. An address may have several ends in it.
 #[derive(Debug)]
 pub(super) struct InprocEnds {
     pub(super) net: InprocNet,
     pub(super) addresses: Vec<IpAddr>,
-    /// The first one's slot.
+    /// The slot of the first shard.
     pub(super) slot: u8,
     pub(super) wraps: Wraps,
 }

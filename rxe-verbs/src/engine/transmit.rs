@@ -1,4 +1,4 @@
-//! From the endpoint's batches to the link, and what to do when the link does not take one.
+//! Hands the endpoint's batches to the link, and keeps or drops a batch that the link does not take.
 
 use super::state::State;
 use crate::{
@@ -14,12 +14,12 @@ use rxe_core::{
 };
 use std::io;
 
-/// Batches of one turn at most.
+/// Most batches of one turn.
 const BATCHES: usize = 64;
-/// Destinations remembered as told of a too large MTU.
+/// Most destinations in [`LinkReport::too_long_for`].
 const DESTINATIONS: usize = 64;
 
-/// What the network did with what we sent and should have received.
+/// What happened to batches at the link, and to arrivals before they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkReport {
@@ -27,9 +27,9 @@ pub struct LinkReport {
     pub too_long: u64,
     /// Batches without a way to their destination, for whatever reason.
     pub unreachable: u64,
-    /// Those of them that had none because the neighbour on the way is not known (ARP, neighbour discovery).
+    /// Those of `unreachable` whose next hop is not known (ARP, neighbour discovery).
     pub no_neighbour: u64,
-    /// Those of them that had none because the interface is down.
+    /// Those of `unreachable` whose interface is down.
     pub interface_down: u64,
     /// Times a batch had to wait because the send buffer was full.
     pub blocked: u64,
@@ -52,7 +52,7 @@ pub struct LinkReport {
 }
 
 impl LinkReport {
-    /// Both together: what the links of several shards report.
+    /// The sum of two reports, for the links of several shards.
     pub(crate) fn and(self, other: Self) -> Self {
         let mut too_long_for = self.too_long_for;
         too_long_for.extend(other.too_long_for);
@@ -75,7 +75,7 @@ impl LinkReport {
         }
     }
 
-    /// Each counter with its name, as `rxe stat` has it.
+    /// Each counter with the name that `rxe stat` prints.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [
             ("receive_drops", self.receive_drops),
@@ -95,13 +95,13 @@ impl LinkReport {
     }
 }
 
-/// A batch in the arena of which only a part has left.
+/// A batch in the arena that has not left, or of which only a part has left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     batch: endpoint::Transmit,
     /// Packets that have left.
     sent: usize,
-    /// IPv4 IDs that the rest is sealed for, and the packet that counts as the first one in that.
+    /// The form of IPv4 IDs for which the rest is sealed, and the packet whose ID is the first of them.
     sealed: (Ident, usize),
 }
 
@@ -110,8 +110,8 @@ impl Pending {
         Self { batch, sent: 0, sealed: (batch.ident, 0) }
     }
 
-    /// Seals the rest again if the link gives it other IDs now than it is sealed for: after a part of the batch has left, and
-    /// where the route turned out to be unable to segment.
+    /// Seals the rest again if the link will give it other IDs than those for which it is sealed. That happens after a part of the batch
+    /// has left, and if the route turned out to be unable to segment.
     fn fit(&mut self, ident: Ident, arena: &mut [u8]) {
         let Self { batch, sent, sealed } = *self;
         self.sealed = (ident, sent);
@@ -130,7 +130,7 @@ impl Pending {
 }
 
 impl State {
-    /// Sends what waits; gives the number of batches. A batch that the link cannot take stays in the arena, and nothing
+    /// Sends what waits, and returns the number of batches. A batch that the link cannot take now stays in the arena, and no other one
     /// overtakes it.
     pub(super) fn transmit(&mut self, now: Instant, view: View<'_>, acks: Acks) -> usize {
         let mut count = 0;
@@ -151,12 +151,12 @@ impl State {
         count
     }
 
-    /// Sends the rest of a batch; false if the link has no room, and the batch is kept.
+    /// Sends the rest of a batch. If the link has no room it keeps the batch and returns false.
     fn send(&mut self, mut pending: Pending) -> bool {
         let Pending { batch, .. } = pending;
         let transmit = Transmit::from(&batch);
         while pending.sent < batch.count {
-            // Asked anew each time: a route may turn out to be unable to segment.
+            // The link is asked each time, because a route may turn out to be unable to segment.
             let path = self.link.path(batch.dst, batch.ifindex);
             let count = (batch.count - pending.sent).min(usize::from(path.max_segments.max(1)));
             let start = pending.sent * batch.segment;
@@ -186,13 +186,13 @@ impl State {
         true
     }
 
-    /// Later batches over this route are built for what it can do.
+    /// Has later batches over this route built for what the link can do.
     fn build_for(&mut self, batch: &endpoint::Transmit) {
         let path = self.link.path(batch.dst, batch.ifindex);
         self.endpoint.limit_route(batch.dst, batch.ifindex, path.max_segments, path.ident);
     }
 
-    /// Notes why a batch was given up; as far as the protocol goes it is lost on the way.
+    /// Counts why a batch was given up. To the protocol it is lost on the way.
     pub(super) fn lose(&mut self, dst: IpAddr, error: &SendError) {
         self.report.last_error = Some(format!("sending to {dst}: {error}"));
         match error {

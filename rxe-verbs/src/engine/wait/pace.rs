@@ -4,14 +4,14 @@ use crate::engine::background::TICK;
 use core::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
-/// Each tick is a wake-up. All of them take at most one part in so many of a processor,
+/// Each tick is a wake-up. All of them together may take one part in so many of a processor.
 const PART: u32 = 20;
-/// but the time between two is never longer than this.
+/// The time between two ticks is never longer than this, whatever they take.
 const LONGEST: Duration = Duration::from_millis(4);
-/// A wake-up changes the mean by one part in so many of the difference.
+/// Each wake-up moves the mean by one part in so many of its difference from the mean.
 const WEIGHT: u32 = 8;
 
-/// What wake-ups of this thread take. Where they take little, it looks in each [`TICK`].
+/// How much processor time a wake-up of this thread takes. If it is little, the thread ticks once in a [`TICK`].
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Pace {
     wake: Duration,
@@ -23,7 +23,7 @@ impl Pace {
         (self.wake * PART).clamp(TICK, LONGEST)
     }
 
-    /// Sleeps by `sleep`, and learns what that took.
+    /// Calls `sleep`, and measures the processor time that falling asleep and waking up took.
     pub(in crate::engine) fn time(&mut self, sleep: impl FnOnce()) {
         let before = processor_time();
         sleep();
@@ -31,12 +31,12 @@ impl Pace {
     }
 
     fn learn(&mut self, took: Duration) {
-        // One that took long may have been interrupted.
+        // A wake-up that took long may have been interrupted, so the time that counts is bounded.
         self.wake = (self.wake * (WEIGHT - 1) + took.min(LONGEST / PART * 2)) / WEIGHT;
     }
 }
 
-/// What the thread has had of processors; always the same where the system does not say.
+/// The processor time of this thread so far. Always the same where the system does not tell it.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

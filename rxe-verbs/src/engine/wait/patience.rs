@@ -1,28 +1,28 @@
-//! How long a thread that waits looks for packets before it sleeps.
+//! How long a thread that waits for an event looks for packets before it sleeps.
 
 use core::{
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
-/// It looks for so long at least, unless [`Polling`](crate::Polling) says otherwise,
+/// The thread looks for so long at least, unless [`Polling`](crate::Polling) says otherwise.
 const LEAST: Duration = Duration::from_micros(20);
-/// and for so long at most.
+/// The thread looks for so long at most.
 const MOST: Duration = Duration::from_millis(1);
-/// Looks that are worth it at most. Being woken costs as much as 20 to 80 looks, on fast machines and on emulated ones.
+/// Most looks before a sleep. A wake-up costs as much as 20 to 80 looks, on fast machines and on emulated ones.
 const MOST_LOOKS: u32 = 256;
-/// A first raise; less is none.
+/// The number of looks is 0 (only [`LEAST`] counts), or at least this.
 const FIRST_LOOKS: u32 = 64;
 
-/// What waits before have taught: where what is waited for comes soon after the thread has fallen asleep, it looks longer the
-/// next time, up to [`MOST_LOOKS`]; where it takes long, less. The time of a look is the measure, since what makes a machine
-/// slow to look makes it slow to wake a thread.
+/// What earlier waits have taught. If a packet came soon after the thread had fallen asleep, the thread looks longer the next time, up
+/// to [`MOST_LOOKS`]. If it took long, the thread looks less. "Soon" is measured in looks: a machine on which a look takes long
+/// also takes long to wake a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     looks: AtomicU32,
 }
 
-/// One time of looking.
+/// What one wait has spent on looking.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spent {
     pub(crate) looks: u32,
@@ -35,7 +35,7 @@ impl Patience {
         spent.time < LEAST || spent.time < MOST && spent.looks < self.looks.load(Ordering::Relaxed)
     }
 
-    /// It looked in vain, as `spent` says, and was woken after `slept`.
+    /// The thread looked in vain, as `spent` says, fell asleep, and was woken after `slept`.
     pub(crate) fn learn(&self, spent: Spent, slept: Duration) {
         let looks = self.looks.load(Ordering::Relaxed);
         let worth = spent.time.saturating_mul(MOST_LOOKS) / spent.looks.max(1);
