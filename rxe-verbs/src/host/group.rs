@@ -1,4 +1,5 @@
-//! The sockets of port 4791: one member of the group a slot, for each address family, in the order they joined.
+//! The sockets of port 4791: a `SO_REUSEPORT` group for each address family. Each slot has one member in each, and members are in
+//! the order in which they joined.
 
 use super::{memberships::leave_all, records::Records, vault::Deposit};
 use crate::{
@@ -25,8 +26,8 @@ use std::{
     path::PathBuf,
 };
 
-/// Probes of one round and family: from so many source ports, so that a group without its program shows, and a number that
-/// the group lacks.
+/// Probes of one round and family, each from another source port. In a group without its program, or if the group has no member of the
+/// wanted number, the kernel spreads them over several members, and so this shows.
 pub(crate) const PROBES: usize = 8;
 
 /// An address family.
@@ -47,9 +48,9 @@ impl Family {
 pub(crate) struct Member {
     pub(crate) v4: Option<Kept<OwnedFd>>,
     pub(crate) v6: Option<Kept<OwnedFd>>,
-    /// What its process has on record.
+    /// The connections of its process.
     pub(crate) records: Option<Records>,
-    /// Where it looks for what others have left, if it does.
+    /// The inbox of its process, if it has one (memory link).
     pub(crate) inbox: Option<InboxFiles>,
 }
 
@@ -59,12 +60,12 @@ impl Member {
         Self { v4, v6, records: None, inbox: None }
     }
 
-    /// The sockets it has.
+    /// Its sockets.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.v4.iter().chain(&self.v6).map(AsFd::as_fd)
     }
 
-    /// Puts new sockets in the place of those that have left the group: whoever had them has connected them.
+    /// Replaces sockets that have left the group because their process connected them.
     fn renew(&mut self) -> Result<(), OpenError> {
         let (v4, v6) =
             (self.v4.as_ref().is_some_and(is_connected), self.v6.as_ref().is_some_and(is_connected));
@@ -110,13 +111,13 @@ impl Group {
         Ok(group)
     }
 
-    /// The members that an earlier service left.
+    /// The group that an earlier service left.
     pub(crate) fn adopt(families: (bool, bool), deposits: &mut [Deposit]) -> Self {
         let mut group = Self::empty(families);
         for deposit in deposits {
             let sockets = GroupSockets { v4: deposit.v4.take(), v6: deposit.v6.take() };
             let place = group.add(deposit.slot, sockets);
-            // What is not such a file has nothing to tell.
+            // A descriptor that is no records file is ignored.
             let records = deposit.records.take().and_then(|fd| Records::adopt(fd).ok());
             group.members[place].records = records;
         }
@@ -133,21 +134,21 @@ impl Group {
         }
     }
 
-    /// Adds the next member; gives its place.
+    /// Adds the next member, and returns its place.
     fn add(&mut self, slot: u8, sockets: GroupSockets) -> usize {
         self.place.insert(slot, self.members.len());
         self.members.push(Member::new(sockets));
         self.members.len() - 1
     }
 
-    /// What a slot's sockets are called in /proc, where a process's descriptors are listed.
+    /// The names of a slot's sockets as links in /proc/PID/fd have them.
     pub(crate) fn links(&self, slot: u8) -> Vec<PathBuf> {
         let member = self.place.get(&slot).map(|place| &self.members[*place]);
         let name = |fd: BorrowedFd<'_>| Some(format!("socket:[{}]", fstat(fd).ok()?.st_ino).into());
         member.into_iter().flat_map(Member::fds).filter_map(name).collect()
     }
 
-    /// Whether all sockets are still its own.
+    /// Whether all sockets are still those of the group.
     pub(crate) fn is_intact(&self) -> bool {
         self.members.iter().flat_map(|member| member.v4.iter().chain(&member.v6)).all(Kept::is_intact)
     }
@@ -167,7 +168,7 @@ impl Group {
         list.into_iter().map(|(place, slot)| (slot, &self.members[place])).collect()
     }
 
-    /// The sockets of a slot, made now if it has none.
+    /// The sockets of a slot. They are made if it has none.
     ///
     /// # Errors
     /// The system has no more descriptors, or a family is gone.
@@ -188,20 +189,20 @@ impl Group {
         Ok(&self.members[place])
     }
 
-    /// Where a slot's process has its connections on record from now on; gives what an earlier one had.
+    /// Sets where a slot's process records its connections. Returns the records of an earlier process.
     pub(crate) fn put_records(&mut self, slot: u8, records: Option<Records>) -> Option<Records> {
         let place = *self.place.get(&slot)?;
         core::mem::replace(&mut self.members[place].records, records)
     }
 
-    /// Where a slot's process looks from now on for what others have left.
+    /// Sets the inbox of a slot's process.
     pub(crate) fn put_inbox(&mut self, slot: u8, inbox: Option<InboxFiles>) {
         if let Some(place) = self.place.get(&slot) {
             self.members[*place].inbox = inbox;
         }
     }
 
-    /// Where it does.
+    /// The inbox of a slot's process.
     pub(crate) fn inbox(&self, slot: u8) -> Option<&InboxFiles> {
         self.members[*self.place.get(&slot)?].inbox.as_ref()
     }
@@ -220,14 +221,14 @@ impl Group {
         let before = core::mem::replace(&mut self.direct, direct);
         let steered = self.steer();
         if steered.is_err() {
-            // All go to the service, as before, and newcomers can still be steered to.
+            // The old program stays: requests go by the service, and new processes can still be steered to.
             self.direct = before;
             let _ = self.steer();
         }
         steered
     }
 
-    /// Attaches the program, whatever is attached now.
+    /// Attaches the steering program in place of what is attached now.
     ///
     /// # Errors
     /// The system has no such option (some sandboxes), or a filter lock forbids it.
@@ -253,7 +254,7 @@ impl Group {
         }
     }
 
-    /// Empties a slot's sockets and has them leave all multicast groups; gives the number of datagrams thrown away.
+    /// Empties a slot's sockets and has them leave all multicast groups. Returns the number of datagrams thrown away.
     pub(crate) fn drain(&self, slot: u8) -> u64 {
         let sockets = self.place.get(&slot).map(|place| &self.members[*place]);
         sockets
@@ -266,13 +267,13 @@ impl Group {
             .sum()
     }
 
-    /// Sends probes to where a slot's sockets should be; as [`Self::probe`].
+    /// Sends probes to the number that a slot's sockets should have, see [`Self::probe`].
     pub(crate) fn probe_slot(&self, slot: u8, nonce: u64) {
         self.send_probes(|family| self.table(family).member(slot), nonce);
     }
 
-    /// Sends probes to the members with this number. They come back to whoever reads their sockets; none do where the
-    /// loopback is down.
+    /// Sends probes to the members with this number. Whoever reads their sockets gets them. None arrive where the loopback interface is
+    /// down.
     pub(crate) fn probe(&self, number: u16, nonce: u64) {
         self.send_probes(|_| number, nonce);
     }
@@ -286,7 +287,7 @@ impl Group {
         for (_, home) in homes.into_iter().filter(|(wanted, _)| *wanted) {
             packet[2..4].copy_from_slice(&number(Family::of(home)).to_be_bytes());
             for _ in 0..PROBES {
-                // A socket each, and so a source port each.
+                // Each has a socket of its own, and so another source port.
                 if let Ok(socket) = UdpSocket::bind(SocketAddr::new(home, 0)) {
                     let _ = socket.send_to(&packet, (home, ROCE_PORT));
                 }
@@ -309,7 +310,7 @@ pub(crate) fn parse_probe(packet: &[u8]) -> Option<(u16, u64)> {
     })
 }
 
-/// Members are bound to all addresses; each client sets the buffers of its own as its environment says.
+/// How members are opened: bound to all addresses. Each client sets the buffer sizes of its own member as its environment says.
 fn config(v4: bool, v6: bool, sharing: Sharing) -> UdpConfig {
     UdpConfig {
         v4: v4.then_some(Ipv4Addr::UNSPECIFIED),

@@ -1,29 +1,29 @@
-//! Who has which slot, and which are free. A slot whose process is gone rests: packets of its old connections may still
-//! be on their way, and must not meet a new one's.
+//! Which process has which slot, and which slots are free. A slot rests after its process has gone: packets of its old connections may
+//! still be on their way, and must not reach a new process.
 
 use super::message::MAX_NAME;
 use std::time::{Duration, Instant};
 
-/// How long a slot rests at least. Peers of the dead go on trying for a while; its queue pair numbers are chosen at
-/// random besides.
+/// How long a slot rests at least. Peers of a dead process go on sending for a while. (Queue pair numbers are random, too, so a late
+/// packet rarely finds a new queue pair.)
 pub(crate) const REST: Duration = Duration::from_secs(3);
 
 /// What is known of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// Never given to anybody.
+    /// No process has had it yet.
     #[default]
     Fresh,
     /// A process has it.
     Held(Holder),
-    /// Given back then.
+    /// Its process gave it back at this time.
     Resting(Instant),
 }
 
 /// A process that has a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
-    /// As the service's process namespace numbers it; 0 if it cannot tell.
+    /// Its process ID in the PID namespace of the service. 0 if it has none there.
     pub(crate) pid: i32,
     /// The program.
     pub(crate) name: String,
@@ -40,8 +40,8 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Gives a slot to a process: one that has rested, the longest first, else a fresh one. `None` while all are held or
-    /// resting.
+    /// Gives a slot to a process: the one that has rested longest, if it has rested enough, and else an unused one. `None` while all
+    /// are held or resting.
     pub(crate) fn take(&mut self, now: Instant, holder: Holder) -> Option<u8> {
         debug_assert!(holder.name.chars().count() <= MAX_NAME);
         let rested = (1..=u8::MAX)
@@ -69,7 +69,7 @@ impl Slots {
         self.0[usize::from(slot)] = state;
     }
 
-    /// All that were ever given to somebody.
+    /// All slots that a process has or has had.
     pub(crate) fn known(&self) -> impl Iterator<Item = (u8, &Slot)> {
         (0..=u8::MAX).zip(&self.0).filter(|(_, slot)| **slot != Slot::Fresh)
     }

@@ -1,13 +1,13 @@
-//! What keeps the port-4791 group alive when the service dies.
+//! The vault keeps the group of port 4791 alive when the service dies.
 //!
-//! The members of a `SO_REUSEPORT` group are numbered in the order they joined, and when one is closed the last takes its
-//! number: a dying service would scramble the steering of everybody else. So nothing is ever closed while anybody is
-//! left: duplicates of all sockets lie as unread messages in a socket pair (`unix(7)`, SCM_RIGHTS), and every client
-//! holds both ends of it. The next service takes them out, in order, together with the state they belong to and a pidfd
-//! of every client.
+//! The kernel numbers the members of a `SO_REUSEPORT` group in the order in which they joined. When a member is closed, the last one takes
+//! its number. So a service that dies with its sockets would break the steering for all other processes. Therefore no member is
+//! closed while any process is left. Duplicates of all sockets are unread messages in a socket pair (`unix(7)`, SCM_RIGHTS), and
+//! every client holds both ends of the pair. The next service takes them out, in order, with the state that belongs to them and a
+//! pidfd of every client.
 //!
-//! There are two such pairs. A change is written to the empty one before the other is emptied, so whenever the service
-//! dies one of them is whole.
+//! There are two such pairs. A change is written to the empty pair before the other one is emptied. So one of them is always whole,
+//! whenever the service dies.
 
 use super::{
     message::{decode, encode},
@@ -23,22 +23,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of one message: the state of 256 slots takes a third of it.
+/// Most bytes of one message. The state of 256 slots takes a third of it.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// Milliseconds of rest beyond which it does not matter how many.
+/// A slot that has rested for so many milliseconds is free. How much longer it has rested does not matter.
 const LONG: u64 = 60_000;
 
-/// Milliseconds of the clock that all processes of the system have in common.
+/// The system's monotonic clock in milliseconds. All processes read the same.
 fn clock() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
     now.map_or(0, |now| now.as_millis() as u64)
 }
 
-/// The state that lies with the sockets.
+/// The state that is stored with the sockets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
-    /// Which sockets each member has: IPv4, IPv6.
+    /// Whether each member has a socket for IPv4, and for IPv6.
     families: (bool, bool),
     /// In the order of the group.
     members: Vec<Member>,
@@ -47,11 +47,11 @@ struct State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Member {
     slot: u8,
-    /// Process and name, while it is held.
+    /// Process ID and name, while a process has the slot.
     holder: Option<(i32, String)>,
-    /// Since when it has rested, in milliseconds of the system's monotonic clock.
+    /// Since when the slot has rested, in milliseconds of the system's monotonic clock.
     resting: Option<u64>,
-    /// Whether there are a pidfd, and records.
+    /// Whether a pidfd comes with it, and records.
     pidfd: bool,
     records: bool,
 }
@@ -61,7 +61,7 @@ struct Piece {
     generation: u64,
     index: u8,
     count: u8,
-    /// In the first piece.
+    /// Only in the first message.
     state: Option<State>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Deposit {
     pub(crate) records: Option<OwnedFd>,
 }
 
-/// The same, to be put in.
+/// The same, to be stored.
 #[derive(Debug)]
 pub(crate) struct DepositRef<'a> {
     pub(crate) slot: u8,
@@ -87,7 +87,7 @@ pub(crate) struct DepositRef<'a> {
     pub(crate) records: Option<BorrowedFd<'a>>,
 }
 
-/// What was taken out.
+/// What was read from a vault.
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) families: (bool, bool),
@@ -102,12 +102,12 @@ pub(crate) struct Vault {
     /// (where to put in, where to take out)
     pairs: [(Channel, Channel); 2],
     generation: u64,
-    /// The pair that holds the current state.
+    /// Index of the pair that holds the current state.
     current: usize,
 }
 
 impl Vault {
-    /// Descriptors by which a vault is passed on.
+    /// Number of descriptors of a vault.
     pub(crate) const DESCRIPTORS: usize = 4;
 
     /// A new, empty one.
@@ -115,27 +115,27 @@ impl Vault {
         Ok(Self { pairs: [Channel::pair()?, Channel::pair()?], generation: 0, current: 0 })
     }
 
-    /// One that was passed to us as [`Self::DESCRIPTORS`] descriptors.
+    /// A vault that another process passed on as [`Self::DESCRIPTORS`] descriptors.
     pub(crate) fn adopt(fds: [OwnedFd; Self::DESCRIPTORS]) -> Self {
         let [a, b, c, d] = fds.map(|fd| Channel::from_fd(out_of_the_way(fd)));
         Self { pairs: [(a, b), (c, d)], generation: 0, current: 0 }
     }
 
-    /// What to pass on.
+    /// The descriptors to pass on.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; Self::DESCRIPTORS] {
         let [(a, b), (c, d)] = &self.pairs;
         [a.as_fd(), b.as_fd(), c.as_fd(), d.as_fd()]
     }
 
-    /// Whether its descriptors are still its own.
+    /// Whether its descriptors are still those of the vault.
     pub(crate) fn is_intact(&self) -> bool {
         self.pairs.iter().all(|(a, b)| a.is_intact() && b.is_intact())
     }
 
-    /// Puts the state in, in place of what is there.
+    /// Stores the state in place of the old one.
     ///
     /// # Errors
-    /// The system passes no more descriptors (`ETOOMANYREFS`: raise the limit of open files). The old state stays then.
+    /// The system passes no more descriptors (`ETOOMANYREFS`: raise the limit of open files). The old state stays.
     pub(crate) fn store(
         &mut self,
         families: (bool, bool),
@@ -148,7 +148,7 @@ impl Vault {
             fds.extend([member.v4, member.v6, member.pidfd, member.records].into_iter().flatten());
         }
         let (generation, next) = (self.generation + 1, 1 - self.current);
-        // Remains of an attempt that failed.
+        // An earlier attempt that failed may have left messages there.
         self.empty(next);
         let count = fds.len().div_ceil(MAX_DESCRIPTORS);
         for (index, fds) in fds.chunks(MAX_DESCRIPTORS).enumerate() {
@@ -167,7 +167,7 @@ impl Vault {
     fn empty(&self, pair: usize) {
         let mut buffer = vec![0; MAX_BYTES];
         let mut more = 0..64;
-        // Errors are of messages that are taken out all the same.
+        // A message that gives an error has been taken out, too.
         while more.next().is_some()
             && !matches!(
                 self.pairs[pair].1.receive(&mut buffer, MAX_DESCRIPTORS),
@@ -230,7 +230,7 @@ impl Member {
 }
 
 impl Contents {
-    /// Sorts descriptors by the state they came with; `None` if they do not fit it.
+    /// Sorts descriptors by the state with which they came. `None` if they do not fit it.
     fn of(state: &State, fds: Vec<OwnedFd>) -> Option<Self> {
         let mut fds = fds.into_iter();
         let register = fds.next()?;

@@ -1,4 +1,5 @@
-//! How processes get slots: first words, waiting, welcome, and the return after the end of an earlier service.
+//! How processes get slots: the first message of a connection, the wait until the service has the port, the welcome, and the return
+//! of processes that got their slot from an earlier service.
 
 use super::{
     Port, Service, Token,
@@ -26,11 +27,11 @@ use std::{
     time::Instant,
 };
 
-/// Observers at most; they must not keep clients away.
+/// Most observers. They must not take all connections from clients.
 const MAX_OBSERVERS: usize = 64;
 
 impl Service {
-    /// The first words of a connection.
+    /// Acts on the first message of a connection.
     pub(super) fn greet(&mut self, key: usize, hello: Hello, mut fds: Vec<OwnedFd>) -> Result<(), End> {
         if hello.magic != MAGIC {
             return Err(End::Misbehaved("it is no rxe"));
@@ -59,7 +60,7 @@ impl Service {
         }
     }
 
-    /// Somebody looks; so many may that clients still find room.
+    /// Makes the connection one of an observer, who may only read. Refused if there are [`MAX_OBSERVERS`].
     pub(super) fn become_observer(&mut self, key: usize) -> Result<(), End> {
         let observers = |(_, client): &(usize, &Client)| matches!(client.kind, Kind::Observer);
         if self.clients.iter().filter(observers).count() >= MAX_OBSERVERS {
@@ -69,12 +70,12 @@ impl Service {
         Ok(())
     }
 
-    /// A pidfd is worth something only if it is the sender's.
+    /// The pidfd that came with the first message. It has to be of the sender's own process.
     fn checked_pidfd(&self, key: usize, pidfd: Option<OwnedFd>) -> Result<Option<OwnedFd>, End> {
         let Some(fd) = pidfd else { return Ok(None) };
         let sender = self.clients[key].peer.pid;
         match pid_of(fd.as_fd()) {
-            // 0: in another process namespace, so that neither number means anything to us.
+            // 0: the process is in another PID namespace, so the numbers cannot be compared.
             Some(pid) if pid == sender || pid == 0 || sender == 0 => Ok(Some(fd)),
             _ => Err(End::Misbehaved("its first message brings a descriptor that is not its own pidfd")),
         }
@@ -108,7 +109,7 @@ impl Service {
                 return Err(End::Refused(error.to_string()));
             }
         };
-        // Without one it gets everything by its sockets.
+        // A process without an inbox gets all packets by its sockets.
         let inbox = (features & MEMORY != 0).then(InboxFiles::new).and_then(Result::ok);
         port.group.put_inbox(slot, inbox);
         port.group.drain(slot);
@@ -134,7 +135,7 @@ impl Service {
         }
     }
 
-    /// With `records`, for whoever is new, go the sockets and the vault.
+    /// Sends the welcome. A new process also gets `records`, its sockets and the vault.
     fn send_welcome(
         &mut self,
         key: usize,
@@ -163,7 +164,7 @@ impl Service {
         self.clients[key].channel.send(&encode(&welcome), &fds).map_err(|_| End::Gone)
     }
 
-    /// Tells a process where another one looks for what is left for it.
+    /// Tells a process where the inbox of another slot's process is.
     pub(super) fn tell_inbox(&mut self, key: usize, slot: u8) {
         let inbox = self.port.as_ref().and_then(|port| port.group.inbox(slot));
         let fds = inbox.zip(self.presences.pidfd(slot)).map(|(inbox, owner)| {
@@ -171,17 +172,17 @@ impl Service {
             [memory, event, owner]
         });
         let answer = encode(&ToClient::Inbox { slot });
-        // Not by the queue, which has no descriptors. If its socket is full it does without.
+        // The queue cannot hold descriptors. If the socket is full, the process goes without and sends by sockets.
         if let Some(client) = self.clients.get(key).filter(|client| client.queue.is_empty()) {
             let _ = client.channel.send(&answer, fds.as_ref().map_or(&[], |fds| fds));
         }
     }
 
-    /// A process with a slot is back.
+    /// A process that has a slot of an earlier service is back.
     fn readmit(&mut self, key: usize, version: u16, slot: u8, pidfd: Option<OwnedFd>) -> Result<(), End> {
         let pid = self.clients[key].peer.pid;
         let known = match (self.slots.get(slot), self.presences.pidfd(slot), &pidfd) {
-            // Numbers may mean nothing: the process may be of another namespace than the earlier service.
+            // Process IDs may not be comparable: the process may be in another PID namespace than the earlier service.
             (Slot::Held(_), Some(ours), Some(theirs)) => same_process(ours, theirs.as_fd()),
             (Slot::Held(holder), ..) => holder.pid == pid,
             _ => false,
@@ -218,7 +219,8 @@ impl Service {
         }
     }
 
-    /// Nobody who uses the port came back in time: those who wait are told.
+    /// Admits the connections that wait, if the service has the port. If it has not, and no program that uses the port has come back in
+    /// time, it tries to take the port, and refuses those who wait if it cannot.
     pub(super) fn look_after_waiting(&mut self, now: Instant) {
         if self.port.is_some() {
             self.admit_waiting();
@@ -243,7 +245,7 @@ impl Service {
     }
 }
 
-/// The records of a process that comes now, and the same for us to read.
+/// The records of a new process, and the same memory for the service to read.
 fn make_records() -> Result<(Records, Records), OpenError> {
     let made = Records::new().and_then(|records| records.for_reading().map(|for_us| (records, for_us)));
     made.map_err(|source| OpenError::System { action: "share memory", source })

@@ -1,10 +1,13 @@
-//! The host service: one process of the host (or a thread in one) that hands out slots of port 4791 and the sockets that
-//! go with them. It is not in the data path: a client sends and receives by its own sockets.
+//! The host service: a process of the host, or a thread of one, that hands out slots of port 4791 and their sockets. Packets of
+//! connections do not pass through it: each client sends and receives by its own sockets.
 //!
-//! What it does itself: it receives for slot 0, which means connection requests (given to whoever listens) and packets
-//! for nobody; it sees clients die, empties their sockets and lets their slots rest; it keeps the steering program in
-//! place. If it dies, nothing stops: sockets and state are in the vault (`host/vault.rs`), and the next client to notice starts
-//! another service, which goes on from there.
+//! The service itself
+//! * receives for slot 0: connection requests, which it hands to the process that listens, and packets that belong to no process;
+//! * notices when clients die, empties their sockets, and lets their slots rest;
+//! * keeps the steering program attached to the sockets.
+//!
+//! If the service dies, nothing stops. Sockets and state are in the vault (`host/vault.rs`). The next client that notices starts
+//! another service, which goes on from that state.
 
 mod admission;
 mod answers;
@@ -74,12 +77,12 @@ use std::{
 };
 use unheard::Unheard;
 
-/// How often it looks after itself.
+/// Time between two calls of [`Service::tick`].
 const TICK: Duration = Duration::from_secs(1);
 /// How long a service that found the port in use waits for the programs that use it to come back.
 const REUNION: Duration = Duration::from_secs(3);
-/// A service that has its name and does not listen yet is looked for so often, with a pause before each look but the first. Looks
-/// are counted in place of time: if the machine stops between the two, time passes for whoever looks, and none for the service.
+/// How often to try to connect to a service that has its name but does not listen yet, with a pause before each try but the first.
+/// Tries are counted instead of time: if the machine stops meanwhile, time passes for the one that tries but not for the service.
 const LOOKS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -87,21 +90,21 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServiceError {
-    /// There is one already, in this network namespace.
+    /// A host service is running already in this network namespace.
     #[error("a host service is running already (in this network namespace)")]
     Running,
-    /// Somebody else has its name, and a third party, or the same, the port.
+    /// Another user's process has the service's name, and the port is in use.
     #[error(
         "the rxe host service of this network namespace belongs to {theirs}, and you are user {ours}: run as that user, use a \
          network namespace of your own, or have it ended"
     )]
     Stranger {
-        /// Whoever has the name, in words.
+        /// The process that has the name, in words.
         theirs: String,
         /// This process's user.
         ours: u32,
     },
-    /// The port cannot be used or shared here, for another reason than that somebody has it: a sandbox, mostly.
+    /// The port cannot be used or shared here although it is free, mostly because of a sandbox.
     #[error("the host service cannot work here: {0}")]
     Unable(OpenError),
     /// The system refused a resource.
@@ -117,7 +120,7 @@ pub enum ServiceError {
 /// Where a service runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In a process of its own that somebody watches: the log is printed.
+    /// In a process of its own on a terminal. The log is printed.
     Foreground,
     /// In a process of its own.
     Background,
@@ -133,7 +136,7 @@ enum Token {
     Client(usize),
     /// The process of this slot has died.
     Death(u8),
-    /// Nothing: it is there to be found again.
+    /// Nothing. The anchor only proves that `epoll` is still the service's own set ([`Service::has_its_own`]).
     Anchor,
 }
 
@@ -159,13 +162,13 @@ impl Token {
     }
 }
 
-/// What a service that has the port works with.
+/// What a service uses once it has the port.
 #[derive(Debug)]
 struct Port {
     group: Group,
     vault: Vault,
     register: Register,
-    /// Slot 0's.
+    /// The link of slot 0.
     link: UdpLink,
 }
 
@@ -173,29 +176,29 @@ struct Port {
 pub struct Service {
     config: HostConfig,
     place: Place,
-    /// Gone when it is to end.
+    /// `None` once the service is about to end.
     listener: Option<Listener>,
-    /// It has no descriptor left for new connections, until the next look.
+    /// There was no free descriptor for a new connection. The next tick tries again.
     deaf: bool,
     epoll: Epoll,
-    /// Watched by `epoll`, and by no other, for nothing.
+    /// An event that is in `epoll` and in no other set, see [`Self::has_its_own`].
     anchor: Event,
     port: Option<Port>,
     /// When to stop waiting for programs that use the port, if it is in use.
     reunion: Option<Instant>,
     clients: Slab<Client>,
     slots: Slots,
-    /// The processes that have them.
+    /// The processes that have slots.
     presences: Presences,
     listeners: Listeners,
-    /// Its own while it receives.
+    /// Memory for received packets. `None` while it is in use.
     arrivals: Option<RecvBatch>,
     trackers: HashMap<IpAddr, IdentTracker>,
-    /// Who was given whose connection request.
+    /// Which slot was given the connection requests of which peer.
     askers: HashMap<packets::Asker, u8>,
-    /// Requests that nobody listens for yet.
+    /// Requests for which no process listens yet.
     unheard: Unheard,
-    /// Requests that came to all processes.
+    /// Requests that were handed to all processes.
     answered: whose::Answered,
     probes: Probes,
     asks: Asks,
@@ -204,13 +207,13 @@ pub struct Service {
     peers: Peers,
     habits: Habits,
     counters: ServiceCounters,
-    /// By slot, since its process came.
+    /// By slot: counters of packets exchanged since its process joined.
     exchanged: HashMap<u8, Exchanged>,
     journal: Journal,
     courier: Courier,
     direct: Direct,
     uid: u32,
-    /// Since when nobody needs it.
+    /// Since when no process needs the service.
     idle_since: Instant,
 }
 
@@ -224,7 +227,8 @@ impl Service {
     /// Becomes the host service of this network namespace.
     ///
     /// # Errors
-    /// [`ServiceError::Running`] if there is one; [`ServiceError::Unable`] if there had better be one that somebody else starts.
+    /// [`ServiceError::Running`] if there is one. [`ServiceError::Unable`] if it cannot work in this process; one that is started outside
+    /// of this process's sandbox may be able to.
     pub fn start(config: HostConfig, place: Place) -> Result<Self, ServiceError> {
         let failed = |action| move |source| ServiceError::System { action, source };
         let (listener, stranger) = listen().map_err(|source| match source.kind() {
@@ -237,7 +241,7 @@ impl Service {
         let anchor = Event::new().map_err(failed("make an event counter"))?;
         watch(&epoll, anchor.as_fd(), Token::Anchor).map_err(failed("wait for events"))?;
         let now = Instant::now();
-        // That of the program around an embedded service is the program's business.
+        // The limit of the program around an embedded service is not changed.
         if place != Place::Embedded {
             raise_file_limit();
         }
@@ -288,7 +292,7 @@ impl Service {
                     .note(&format!("{error}; waiting for programs that used it with an earlier service"));
                 service.reunion = Some(now + REUNION);
             }
-            // Not to stand in the way of one that is started outside of the sandbox which this is in.
+            // This gives up the name, so that a service can be started outside of the sandbox that this process is in.
             Err(error) => return Err(ServiceError::Unable(error)),
         }
         if let Some(stranger) = stranger {
@@ -299,7 +303,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Serves until nobody has needed it for a while.
+    /// Serves until no process has needed it for a while.
     pub fn run(mut self) {
         let mut events = [EpollEvent::empty(); 64];
         let mut tick = Instant::now() + TICK;
@@ -333,28 +337,28 @@ impl Service {
         }
     }
 
-    /// Whether the descriptors that each turn uses are still ours. The program around an embedded service may have closed
-    /// them (`close_range(2)`), and opened its own under their numbers.
+    /// Whether the descriptors that each turn uses are still the service's. The program around an embedded service may have closed them
+    /// (`close_range(2)`), and have opened its own under their numbers.
     fn has_its_own(&self) -> bool {
-        // All of their kind look alike, so the one we know must be found where we put it.
+        // Two epoll sets cannot be told apart by themselves. So the anchor, which only this set has, must be found in it.
         let mut event = EpollEvent::new(EpollFlags::empty(), Token::Anchor.number());
         self.epoll.modify(&self.anchor, &mut event).is_ok()
             && self.listener.as_ref().is_none_or(Listener::is_intact)
             && self.port.as_ref().is_none_or(|port| port.link.is_intact() && port.vault.is_intact())
     }
 
-    /// Whether those of members and clients are, too.
+    /// The same for the descriptors of members and clients.
     fn has_everybody_s(&self) -> bool {
         self.port.as_ref().is_none_or(|port| port.group.is_intact())
             && self.clients.iter().all(|(_, client)| client.channel.is_intact())
             && self.presences.are_intact()
     }
 
-    /// Ends because descriptors are gone. Those that are left are closed, so that the clients notice and the next service
-    /// finds the name free; what goes by the numbers of the others is not touched.
+    /// Ends because descriptors are gone. Those that are still the service's are closed, so that clients notice and the next service
+    /// finds the name free. Descriptors that now belong to the program are not touched.
     fn leave(self) {
         let Self { epoll, anchor, .. } = self;
-        // Nothing depends on them, and they cannot be told from others of their kind.
+        // Nothing depends on closing these two, and they may be the program's by now.
         core::mem::forget((epoll, anchor));
     }
 
@@ -363,14 +367,14 @@ impl Service {
             Token::Listener => self.accept(),
             Token::Link => self.receive(),
             Token::Client(key) => self.hear(key, flags),
-            // It may have left in the same batch of events.
+            // The process may have left in the same batch of events.
             Token::Death(slot) if self.presences.pidfd(slot).is_none() => {}
             Token::Death(slot) => self.bury(slot),
             Token::Anchor => {}
         }
     }
 
-    /// Looks after what no event tells of; false when it is to end.
+    /// Does what no event asks for. False if the service has to end.
     fn tick(&mut self) -> bool {
         let now = Instant::now();
         self.hear_again();
@@ -387,7 +391,7 @@ impl Service {
         now.duration_since(self.idle_since) < Duration::from_secs(self.config.service.idle_seconds.into())
     }
 
-    /// Whether anybody is connected, or has a slot.
+    /// Whether a process is connected or has a slot.
     fn is_needed(&self) -> bool {
         !self.clients.is_empty() || self.slots.known().any(|(_, slot)| matches!(slot, Slot::Held(_)))
     }
@@ -402,15 +406,15 @@ impl Service {
         Ok(())
     }
 
-    /// Begins to work with the port; inside, whether packets can be steered here. Nothing is stored yet: what an earlier service
-    /// left stays until the slots are known.
+    /// Begins to work with the port. The inner result says whether packets can be steered here. Nothing is stored yet: the state that an
+    /// earlier service left stays in the vault until the slots are known.
     fn settle(&mut self, mut group: Group, vault: Vault) -> Result<io::Result<()>, OpenError> {
         let own = group.sockets(0)?;
         let copy =
             |fd: &Option<Kept<OwnedFd>>| fd.as_ref().map(|fd| fd.try_clone().map(out_of_the_way)).transpose();
         let system = |action| move |source| OpenError::System { action, source };
         let clones = copy(&own.v4).and_then(|v4| Ok(GroupSockets { v4, v6: copy(&own.v6)? }));
-        // What it sends itself goes from a port of its own, as everybody's does.
+        // The service sends from a source port of its own, as all processes do.
         let config =
             UdpConfig { pool: 1, slots: None, recv_buffer: BufferSize::Largest, ..UdpConfig::default() };
         let link = UdpLink::from_sockets(clones.map_err(system("copy a socket"))?, &config)?;
@@ -424,7 +428,7 @@ impl Service {
         Ok(steered)
     }
 
-    /// Puts the state where the next service finds it.
+    /// Puts the state into the vault for the next service.
     fn store(&mut self) {
         let Some(port) = &mut self.port else { return };
         let fresh = Slot::Fresh;
@@ -448,13 +452,13 @@ impl Service {
     }
 }
 
-/// Takes a name under which clients find us; and says who has the usual one, if that is no service of our user's.
+/// Takes a name under which clients find the service. Also returns who has the usual name, if that is no service of this user.
 ///
 /// # Errors
-/// `AddrInUse`: there is a service of our user's.
+/// `AddrInUse`: a service of this user is there.
 fn listen() -> io::Result<(Listener, Option<String>)> {
     match Listener::bind(NAME) {
-        // One that did not get this name may be there.
+        // There may be a service that did not get this name.
         Ok(listener) => match connect_by_file() {
             Ok(None) => Ok((listener, None)),
             _ => Err(io::ErrorKind::AddrInUse.into()),
@@ -468,7 +472,7 @@ fn listen() -> io::Result<(Listener, Option<String>)> {
     }
 }
 
-/// Who has the usual name, in words; `None` if it is our own user, or nobody any more.
+/// The process that has the usual name, in words. `None` if it is this user's, or if nothing has the name any more.
 fn stranger_of_name() -> Option<String> {
     for look in 0..LOOKS {
         if look > 0 {
@@ -477,7 +481,7 @@ fn stranger_of_name() -> Option<String> {
         match Channel::connect(NAME).and_then(|channel| channel.peer()) {
             Ok(peer) if peer.uid == geteuid().as_raw() && !is_nobody_in_particular(peer.uid) => return None,
             Ok(peer) => return Some(format!("user {} (process {})", peer.uid, peer.pid)),
-            // A service that starts has its name a moment before it listens; who never does is none.
+            // A service that starts has its name a moment before it listens. What never listens is no service.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(_) => return None,
         }
@@ -489,7 +493,8 @@ fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: Token) -> io::Result<()> {
     Ok(epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token.number()))?)
 }
 
-/// A few descriptors a client, and those in the vault count too: as many as an ordinary user may have.
+/// Raises the limit of open files to what an ordinary user may have. Each client takes a few descriptors, and those in the vault count,
+/// too.
 fn raise_file_limit() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
