@@ -1,13 +1,14 @@
 //! The engine: the only place where sockets, threads and time meet the protocol core.
 //!
-//! A [`Shard`] is one link and one core endpoint behind one lock; a stack has one or several, which know nothing of each
-//! other but share the registered memory and the completion queues. Whoever holds the lock takes a turn: send what waits,
-//! receive, handle, look at the timers, hand completions to their queues, send what came of it. Turns are taken inline,
-//! by the calls of the application (`poll` on an empty queue, posting, waiting for an event), and by a background thread
-//! while the application makes none.
+//! A [`Shard`] is one link and one core endpoint behind one lock. A stack has one shard or several. They share the registered
+//! memory and the completion queues, and else know nothing of each other.
 //!
-//! Lock order: shard, then window, then completion queue, then channel or event queue. Registered memory is read
-//! without a lock of its own, by holders of a shard's lock (`sys::table`).
+//! A thread that holds the lock of a shard takes a **turn**: it sends what waits, receives packets, handles them, runs timers that are
+//! due, puts completions into their queues, and sends the answers. Calls of the application take turns (`poll` on an empty queue, a
+//! post, a wait for an event). A background thread takes turns while the application makes no calls.
+//!
+//! Lock order: shard, then window, then completion queue, then channel or event queue. Registered memory has no lock of its own: it
+//! is read by threads that hold a shard's lock (`sys::table`).
 
 mod absence;
 mod background;

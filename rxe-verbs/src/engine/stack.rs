@@ -49,21 +49,21 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Most bytes of READ responses we ask for at once, and the least.
+/// The least and the most bytes of READ responses to ask for at once.
 const WINDOW: (usize, usize) = (16 * 1024, 1024 * 1024);
-/// A receive buffer of so many bytes is charged for one byte of payload, when packets come one by one and small.
+/// Bytes of the receive buffer that one byte of payload takes up at worst, when small packets come one by one.
 const BUFFER_PER_BYTE: usize = 4;
 
-/// Bytes in flight to one destination at most, where our own buffer is large: then the peer's probably is, too. With less a
-/// sender that never waits is held up by its acknowledgements. With more nothing of 64 messages of 16 KiB is left behind
-/// the window to fill the next batches.
+/// Most bytes in flight to one destination, where our own receive buffer is large: then the peer's probably is, too. With less, a
+/// sender that never pauses has to wait for acknowledgements. With more, all of 64 messages of 16 KiB fit the window, and none are left to
+/// fill the next batches.
 const SEND_WINDOW_MOST: u32 = 384 * 1024;
 
-/// Turns without effect before a thread that polls offers the processor, or sleeps where others are known to want it. That is
-/// more than pass in a round trip between two idle processors (about 25), which therefore never pays for it, and much less than
-/// the time slice of whoever waits for this processor.
+/// Turns in a row without effect after which a thread that polls offers the processor, or sleeps if others are known to want it. A
+/// round trip between two idle processors takes about 25 turns, so it never comes to that. And 64 turns are much shorter than the time
+/// slice of a thread that waits for this processor.
 const IDLE_TURNS: u32 = 64;
-/// How long at most it sleeps then. It is woken by packets; in the place of sleeping it would lose the processor for milliseconds.
+/// How long such a thread sleeps at most. Packets wake it. If it looked on instead, it would lose the processor for milliseconds.
 const LONGEST_NAP: Duration = Duration::from_micros(200);
 
 /// How a stack is set up.
@@ -71,25 +71,25 @@ const LONGEST_NAP: Duration = Duration::from_micros(200);
 pub(crate) struct StackConfig {
     /// Top byte of its queue pair numbers.
     pub(crate) slot: u8,
-    /// Partition table and lanes that are not the host's.
+    /// Partition table and lanes, where they are not those of the host.
     pub(crate) own: Own,
-    /// What the host's configuration says, where a host service has told it.
+    /// The host's configuration, where a host service has told it.
     pub(crate) settings: Option<Arc<LiveSettings>>,
     /// Largest payload of a packet, in bytes.
     pub(crate) port_mtu: u32,
-    /// How threads wait; without one, as the environment says.
+    /// How threads wait. `None`: as the environment says.
     pub(crate) polling: Option<Polling>,
-    /// Whether the background thread looks in now and then while the program polls.
+    /// Whether the background thread ticks while the program polls.
     pub(crate) ticks: bool,
-    /// In what form WRITEs leave; without one, as the environment says.
+    /// In what form WRITEs and READs leave. `None`: as the environment says.
     pub(crate) messages: Option<Messages>,
-    /// What reliable connections do about congestion; without one, as the environment says.
+    /// What reliable connections do about congestion. `None`: as the environment says.
     pub(crate) congestion: Option<Congestion>,
-    /// What its packets leave by; without one, as the environment says.
+    /// The kind of link. `None`: as the environment says.
     pub(crate) link: Option<LinkKind>,
-    /// How many shards it may have; without that, as the environment says.
+    /// How many shards it may have. `None`: as the environment says.
     pub(crate) threads: Option<Threads>,
-    /// Of its port, where its faults have one.
+    /// The outage of its port, if its faults have one.
     pub(crate) outage: Option<Arc<Outage>>,
 }
 
@@ -115,7 +115,7 @@ impl Default for StackConfig {
 #[derive(Debug)]
 struct Place {
     shard: Arc<Shard>,
-    /// Its connection to the host service, if it has one. Goes after it, when the sockets are closed.
+    /// Its connection to the host service, if it has one. Dropped after the shard, when the sockets are closed.
     host: Option<Host>,
     /// Its background thread, once it runs.
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -124,11 +124,11 @@ struct Place {
 /// One process's share of a host's RoCE port.
 #[derive(Debug)]
 pub(crate) struct Stack {
-    /// As many as there may be; filled one after the other, and never emptied.
+    /// As many as there may be shards. Filled one after the other, and never emptied.
     places: Box<[OnceLock<Place>]>,
-    /// Where further shards come from; nowhere any more once that had none.
+    /// Where further shards come from. `None` once there can be no more.
     source: Mutex<Option<Box<dyn Source>>>,
-    /// Queue pairs that were given a shard in turn.
+    /// Number of queue pairs that were given a shard in turn.
     turns: AtomicUsize,
     /// What the endpoints of all shards have in common.
     common: EndpointConfig,
@@ -136,7 +136,7 @@ pub(crate) struct Stack {
     pub(crate) network: Arc<Network>,
     pub(crate) wait: Arc<WaitPolicy>,
     pub(crate) lookout: Arc<Lookout>,
-    /// Of the process that made it.
+    /// Generation of the process that made it. A forked child has another one.
     pub(super) generation: u32,
     /// What reliable connections do about congestion.
     pub(crate) congestion: Congestion,
@@ -149,9 +149,9 @@ pub(crate) struct Stack {
     names: Mutex<Names>,
     /// XRC domains by the file that they were opened with.
     xrcd_files: Mutex<HashMap<FileId, Weak<Domain>>>,
-    /// Turns in a row, of calls that found nothing, that moved nothing.
+    /// Turns in a row without effect, of calls that found nothing.
     idle_turns: AtomicU32,
-    /// Whether it is gone, and has told the host service what was counted.
+    /// Whether it was dropped, and has reported its counters to the host service.
     pub(super) ended: Arc<AtomicBool>,
 }
 
@@ -162,13 +162,13 @@ struct Names {
     xrcds: Slab<()>,
 }
 
-/// Bytes that a destination's socket takes, where our own receive buffer has `recv_buffer` bytes.
+/// Bytes that a destination's socket buffer takes, if our own receive buffer has `recv_buffer` bytes.
 fn room(recv_buffer: usize) -> u32 {
     let (_, usual) = EndpointConfig::default().send_window;
     u32::try_from(recv_buffer / BUFFER_PER_BYTE).unwrap_or(u32::MAX).max(usual)
 }
 
-/// Bytes in flight to one destination of one shard, at first and at most.
+/// Bytes that one shard may have in flight to one destination: at first, and at most.
 fn send_window(recv_buffer: usize) -> (u32, u32) {
     let (start, _) = EndpointConfig::default().send_window;
     (start, room(recv_buffer).min(SEND_WINDOW_MOST))
@@ -218,7 +218,7 @@ impl Stack {
         Ok(Arc::new(stack))
     }
 
-    /// A shard over `supply`'s link, the `index`th of those that share a table.
+    /// Makes the shard of this `index` over the link of `supply`.
     fn make(&self, supply: Supply, index: u8) -> io::Result<Place> {
         let Supply { link, slot, mailbox, connect } = supply;
         let capabilities = link.capabilities();
@@ -240,7 +240,7 @@ impl Stack {
         let ticks = self.wait.ticks();
         let shard =
             Shard::new(State::new(endpoint, link, mailbox, index), &self.table, &self.lookout, ticks)?;
-        // It is ours, so this cannot fail.
+        // The shard is this process's, so this cannot fail.
         let _ =
             shard.act(Acks::Wait, |state, view| self.settings.apply(&mut state.endpoint, clock::now(), view));
         let host = connect.map(|connect| connect(&shard)).transpose()?;
@@ -255,23 +255,23 @@ impl Stack {
         self.places().next().unwrap_or_else(|| unreachable!("a stack has a shard from the start"))
     }
 
-    /// Whether there are several shards, or there can be.
+    /// Whether there are several shards, or may be later.
     pub(super) fn may_grow(&self) -> bool {
         self.places.len() > 1
     }
 
-    /// All shards that there are.
+    /// All shards.
     pub(crate) fn shards(&self) -> impl Iterator<Item = &Arc<Shard>> {
         self.places().map(|place| &place.shard)
     }
 
-    /// Those of a set; the first, if that is empty.
+    /// The shards of a set, or the first one if the set is empty.
     pub(super) fn among(&self, set: ShardSet) -> impl Iterator<Item = &Arc<Shard>> {
         let set = set.or_first();
         self.shards().enumerate().filter(move |(index, _)| set.has(*index)).map(|(_, shard)| shard)
     }
 
-    /// Does something with each of them. A program that polls comes here all the time.
+    /// Calls `act` with each of them. A program that polls does this all the time.
     fn each(&self, set: ShardSet, mut act: impl FnMut(&Shard)) {
         if self.may_grow() {
             self.among(set).for_each(|shard| act(shard));
@@ -285,8 +285,7 @@ impl Stack {
         self.first().host.as_ref()
     }
 
-    /// A queue pair of `shard`'s is about to talk to `peer` by `av`: if there is a shorter way than the network's, it is open from
-    /// now on.
+    /// A queue pair of `shard` is about to send to `peer` by `av`. If memory can be shared with it, packets go by memory from now on.
     pub(crate) fn open_way(&self, shard: &Arc<Shard>, av: &AddressVector, peer: Qpn) {
         let place = self.places().find(|place| Arc::ptr_eq(&place.shard, shard));
         if let Some(host) = place.and_then(|place| place.host.as_ref()) {
@@ -294,27 +293,27 @@ impl Stack {
         }
     }
 
-    /// Whether it is this process's.
+    /// Checks that this process made it.
     ///
     /// # Errors
-    /// [`Forked`] in a child of its process.
+    /// [`Forked`] in a forked child of that process.
     pub(crate) fn check(&self) -> Result<(), Forked> {
         if is_own(self.generation) { Ok(()) } else { Err(Forked) }
     }
 
-    /// The shard of all that cannot be anywhere else: shared receive queues and who uses them, datagrams and groups, queue
-    /// pair 1.
+    /// The first shard. It has everything that cannot be spread: shared receive queues and their users, datagram queue pairs and
+    /// multicast groups, queue pair 1.
     pub(crate) fn shard(&self) -> &Arc<Shard> {
         &self.first().shard
     }
 
-    /// The shard for a new queue pair; its background thread runs.
+    /// The shard for a new queue pair. Its background thread is started if it does not run.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub(crate) fn shard_for(&self, config: &QpConfig) -> io::Result<&Arc<Shard>> {
         let is_free = matches!(config.qp_type, QpType::Rc | QpType::Uc) && config.srq.is_none();
-        // Lanes are weighed against each other within an endpoint, so whoever has several has all in one.
+        // Lanes are weighted within an endpoint only, so with several lanes all queue pairs are in one.
         let spread = is_free && self.may_grow() && !self.settings.has_several_lanes();
         let index = if spread { self.next_in_turn() } else { 0 };
         let place = self.places.get(index).and_then(OnceLock::get).unwrap_or_else(|| self.first());
@@ -322,7 +321,7 @@ impl Stack {
         Ok(&place.shard)
     }
 
-    /// The shard whose turn it is, made now if it is not there yet and can be had.
+    /// The index of the next shard in turn. The shard is made if it is not there yet and can be made.
     fn next_in_turn(&self) -> usize {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         let index = turn % self.places.len();
@@ -331,7 +330,7 @@ impl Stack {
             return index;
         }
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
-        // Somebody may have been quicker.
+        // Another thread may have made it meanwhile.
         let count = self.places().count();
         if index >= count && source.as_ref().is_some_and(|source| source.is_here()) {
             match self.grow(count, &mut source) {
@@ -348,17 +347,17 @@ impl Stack {
         self.make(supply, index).ok()
     }
 
-    /// A turn of every shard of `set` that nobody else is in, for a call that found nothing. `polls`: the program has not
-    /// said that it will sleep, so it probably comes again at once.
+    /// Takes a turn of every shard of `set` in which no other thread takes one, for a call that found nothing. `polls` says that the
+    /// program has not announced that it will sleep, so it probably calls again at once.
     pub(crate) fn progress(&self, set: ShardSet, polls: bool) {
         let turn = self.turns(set, Who::Inline, polls || self.lookout.is_there());
-        // Lost updates do not matter.
+        // Threads may overwrite each other's counts, which does no harm.
         let idle = if turn.busy { 0 } else { self.idle_turns.load(Ordering::Relaxed).saturating_add(1) };
         self.idle_turns.store(idle, Ordering::Relaxed);
     }
 
-    /// The same for `who`ever it is: a thread that was woken because packets have come, is about to sleep, or has events of its
-    /// channels before it. What the turns did together, without deadlines.
+    /// The same for any kind of caller: a thread that was woken by packets, is about to sleep, or has events of its channels to take.
+    /// Returns what the turns did together, without deadlines.
     pub(crate) fn turns(&self, set: ShardSet, who: Who, polls: bool) -> Turn {
         let mut all = Turn::default();
         self.each(set, |shard| {
@@ -370,13 +369,13 @@ impl Stack {
         all
     }
 
-    /// For a thread that has armed its queue and found it empty: what waited for its next call leaves, unless the thread has
-    /// events of other channels before it, and will come by again.
+    /// For a thread that has armed its queue and found it empty: messages that waited for its next call leave. They stay if the thread has
+    /// events of other channels to take, because it will call again after that.
     pub(crate) fn settle(&self, set: ShardSet) {
         self.send_unless_back_soon(set, Shard::settle);
     }
 
-    /// For a call that found what it wanted without a turn: messages that waited for it leave, but as [`Self::settle`].
+    /// For a call that found completions without a turn: messages that waited for it leave, with the exception of [`Self::settle`].
     pub(crate) fn release(&self, set: ShardSet) {
         self.send_unless_back_soon(set, Shard::release);
     }
@@ -385,16 +384,16 @@ impl Stack {
         self.each(set, if self.lookout.is_on_the_way() { Shard::count_poll } else { send });
     }
 
-    /// For a call that found nothing even after its turn: once many turns in a row moved nothing, the processor is
-    /// offered to others, of which one may be whom we wait for. Where nobody wants it we have it back at once. Where somebody
-    /// computes, the call sleeps for a moment instead, until packets arrive. Says whether it did either.
+    /// For a call that found nothing even after its turn. After many turns in a row without effect it offers the processor to other
+    /// threads; one of them may be the peer. If none wants the processor it is back at once. If another thread is known to compute
+    /// there, the call sleeps instead, until packets arrive or [`LONGEST_NAP`] is over. Returns whether it did either.
     pub(crate) fn give_way(&self, set: ShardSet) -> bool {
         if self.idle_turns.load(Ordering::Relaxed) < IDLE_TURNS {
             return false;
         }
         if self.wait.polling() != Polling::Busy && self.wait.is_wanted() {
             let fds: Fds<'_> = self.among(set).map(|shard| shard.arrivals()).collect();
-            // A signal ends it: so be it.
+            // A signal may end the sleep early, which does no harm.
             let _ = poll::wait(&fds, Some(LONGEST_NAP));
         } else {
             self.wait.offer();
@@ -402,7 +401,7 @@ impl Stack {
         true
     }
 
-    /// A turn of every shard of `set` for a thread that waits for packets whatever the application does. Whether something had
+    /// Takes a turn of every shard of `set` for a thread that waits for packets whatever the application does. Returns whether packets had
     /// arrived.
     pub(crate) fn attend(&self, set: ShardSet) -> bool {
         let mut received = false;
@@ -420,12 +419,12 @@ impl Stack {
         self.among(set).fold(0, |sum, shard| sum.wrapping_add(shard.polls.load(Ordering::Relaxed)))
     }
 
-    /// Whether the background threads have seen the application poll: it sees to the packets then.
+    /// Whether the background threads have seen the application poll, and so leave packets to it.
     pub(crate) fn is_polled(&self, set: ShardSet) -> bool {
         self.among(set).any(|shard| shard.is_polled())
     }
 
-    /// Until the result is dropped the calling thread waits for the arrivals of `set`, and the background threads do not.
+    /// The calling thread waits for packets of `set` until the result is dropped. The background threads do not wait for them meanwhile.
     pub(crate) fn wait_for_packets(&self, set: ShardSet) -> Waiter<'_> {
         let shards: SmallVec<[&Shard; 2]> = self.among(set).map(|shard| &**shard).collect();
         for shard in &shards {
@@ -451,22 +450,22 @@ impl Stack {
         Ok(())
     }
 
-    /// Acknowledgements owed leave now, unless another thread is in a turn, which sends them too.
+    /// Sends the acknowledgements that are owed. If another thread is in a turn, that sends them.
     pub(super) fn flush(&self) {
         for shard in self.shards() {
             shard.try_turn(Who::Idle);
         }
     }
 
-    /// Tells the host service what was counted, for the last time; `waits` for whoever is in a turn, or leaves out what cannot be
-    /// looked at.
+    /// Reports the counters to the host service, for the last time. If another thread is in a turn this `waits` for it, or leaves out what
+    /// is locked.
     pub(super) fn tell_last(&self, waits: bool) {
         for host in self.places().filter_map(|place| place.host.as_ref()) {
             host.tell_last(waits);
         }
     }
 
-    /// A number for a protection domain; `None` if there are too many.
+    /// A number for a new protection domain. `None` if there are too many.
     pub(crate) fn name_pd(&self) -> Option<u32> {
         let mut names = self.names();
         (names.pds.len() < crate::limits::MAX_PD as usize).then(|| names.pds.insert(()) as u32)
@@ -476,7 +475,7 @@ impl Stack {
         self.names().pds.try_remove(pd as usize);
     }
 
-    /// A number for a completion queue; `None` if there are too many.
+    /// A number for a new completion queue. `None` if there are too many.
     pub(crate) fn name_cq(&self) -> Option<u32> {
         let mut names = self.names();
         (names.cqs.len() < crate::limits::MAX_CQ as usize).then(|| names.cqs.insert(()) as u32)
@@ -486,7 +485,7 @@ impl Stack {
         self.names().cqs.try_remove(cq as usize);
     }
 
-    /// A number for an XRC domain; `None` if there are too many.
+    /// A number for a new XRC domain. `None` if there are too many.
     pub(crate) fn name_xrcd(&self) -> Option<u32> {
         let mut names = self.names();
         (names.xrcds.len() < crate::limits::MAX_PD as usize).then(|| names.xrcds.insert(()) as u32)
@@ -515,7 +514,7 @@ impl Drop for Stack {
         for place in self.places.iter_mut().filter_map(OnceLock::get_mut) {
             let thread = place.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
             match thread {
-                // A thread that panicked has said so.
+                // If the thread has panicked, the panic message was printed already.
                 Some(thread) if is_own => _ = thread.join(),
                 // A forked child has neither the threads nor the sockets.
                 thread => core::mem::forget(thread),
@@ -529,21 +528,21 @@ impl Drop for Stack {
     }
 }
 
-/// While it lives its thread waits for the arrivals of some shards, and their background threads do not.
+/// A thread that waits for packets of some shards. Their background threads do not wait for these until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
     shards: SmallVec<[&'a Shard; 2]>,
-    /// Whether the background threads take over at once.
+    /// Whether the background threads take over at once when this is dropped.
     at_once: bool,
 }
 
 impl Waiter<'_> {
-    /// The descriptors of the arrivals, for the thread to wait for.
+    /// The descriptors that become readable when packets arrive.
     pub(crate) fn fds(&self) -> Fds<'_> {
         self.shards.iter().map(|shard| shard.arrivals()).collect()
     }
 
-    /// Leaves the arrivals to the background threads, and wakes them at once. Dropping wakes them a tick later.
+    /// Leaves packets to the background threads, and wakes these at once. (Dropping wakes them a tick later.)
     pub(crate) fn hand_over(mut self) {
         self.at_once = true;
     }

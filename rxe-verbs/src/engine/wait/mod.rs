@@ -1,17 +1,18 @@
-//! How threads wait for packets: whether they look for them before they sleep, when they give up the processor, and how often
-//! the background thread looks in. All that is decided from four inputs:
+//! How threads wait for packets. A thread **looks** if it reads the sockets again and again instead of sleeping until packets arrive.
+//! This module decides whether threads look before they sleep, when they offer the processor to others, and how often the background
+//! thread ticks. It does so from four inputs:
 //!
 //! | input | decides |
 //! |---|---|
 //! | what the user has chosen ([`Polling`], `RXE_POLL`) | `busy`: always look, never sleep; `sleep`: never look |
-//! | how long the processor was gone when it was offered to others (`sched_yield(2)`) | whether anybody looks at all ([`WaitPolicy`]) |
-//! | how long earlier waits slept ([`Patience`], one a channel) | how long a look lasts beyond the usual time |
-//! | what a wake-up takes of a processor ([`Pace`]) | the time between two looks of the background thread |
+//! | how long the processor was gone when it was offered to others (`sched_yield(2)`) | whether threads look at all ([`WaitPolicy`]) |
+//! | how long earlier waits slept ([`Patience`], one a channel) | how long a thread looks beyond the usual time |
+//! | what a wake-up takes of a processor ([`Pace`]) | the time between two ticks of the background thread |
 //!
-//! Looking costs a processor and saves a wake-up, so it pays only where nobody else wants that processor. A thread that
-//! looks offers it to others again and again. If it is gone for long then, somebody is computing there:
-//! from now on nobody of this process looks for a while, because whoever sleeps gets the processor back as soon as a packet
-//! arrives, and whoever looks loses it for a whole time slice. The first look after that while tells whether it is still so.
+//! Looking occupies a processor and saves a wake-up, so it pays only where no other thread wants that processor. A thread that looks
+//! offers its processor to others again and again. If it gets it back only after long, another thread computes there. Then no thread of
+//! the stack looks for a while: a thread that sleeps gets the processor back as soon as a packet arrives, while a thread that looks
+//! loses it for whole time slices. The first look after that while finds out whether it is still so.
 
 mod pace;
 mod patience;
@@ -26,26 +27,26 @@ use core::{
 };
 use rxe_core::time::Instant;
 
-/// How long a thread looks after the last packet; as long as one round trip between two idle processors.
+/// How long a thread looks after the last packet: about a round trip between two idle processors.
 const LOOK: Duration = Duration::from_micros(25);
 /// Looks between two offers of the processor.
 const OFFER_EVERY: u32 = 8;
 /// A thread that gets its processor back only after so long has lost it to a thread that computes. A thread that waits as we do
 /// gives it back within [`LOOK`]; a time slice takes milliseconds.
 const LOST: Duration = Duration::from_micros(400);
-/// For so long no thread of the stack looks after that: at first, and at most. It doubles each time that the next look at once
-/// finds the processor lost again.
+/// For so long no thread of the stack looks after that: the first time, and at most. The time doubles if the first look after it finds
+/// the processor lost again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(8), Duration::from_millis(512));
 
 /// The policy of a stack. All threads that use the stack follow it, and what they observe changes it.
 #[derive(Debug)]
 pub(crate) struct WaitPolicy {
     polling: Polling,
-    /// Whether the background thread looks in now and then while the program polls.
+    /// Whether the background thread ticks while the program polls.
     ticks: bool,
-    /// Until when the processors count as wanted by others: nanoseconds of the engine's clock.
+    /// Until when other threads count as wanting the processors, in nanoseconds of the engine's clock.
     wanted_until: AtomicU64,
-    /// How long that was the last time, nanoseconds.
+    /// The length of the last such pause, in nanoseconds.
     pause: AtomicU64,
 }
 
@@ -63,27 +64,27 @@ impl WaitPolicy {
         self.ticks
     }
 
-    /// Whether somebody else wants the processors, as far as is known.
+    /// Whether other threads want the processors, as far as is known.
     pub(crate) fn is_wanted(&self) -> bool {
         let until = self.wanted_until.load(Ordering::Relaxed);
         until != 0 && clock::now().nanos() < until
     }
 
-    /// Offers the processor to others. Whether one of them took it for long.
+    /// Offers the processor to others. Returns whether one of them took it for long.
     pub(crate) fn offer(&self) -> bool {
         let before = clock::now();
         std::thread::yield_now();
         self.learn(before, clock::now())
     }
 
-    /// The processor was offered at `before`, and had back at `after`.
+    /// The processor was offered at `before`, and was back at `after`. Returns whether that was long.
     fn learn(&self, before: Instant, after: Instant) -> bool {
         let lost = after.since(before) >= LOST;
         if lost {
             let (least, most) = (PAUSE.0.as_nanos() as u64, PAUSE.1.as_nanos() as u64);
             let (until, pause) =
                 (self.wanted_until.load(Ordering::Relaxed), self.pause.load(Ordering::Relaxed));
-            // Lost again soon after the last pause: it is likely to last.
+            // It was lost again soon after the last pause, so the other thread is likely to go on.
             let again = before.nanos().saturating_sub(until) < pause;
             let pause = if again { (pause * 2).clamp(least, most) } else { least };
             self.pause.store(pause, Ordering::Relaxed);
@@ -111,17 +112,17 @@ impl WaitPolicy {
 #[derive(Debug)]
 pub(crate) struct Looking<'a> {
     policy: &'a WaitPolicy,
-    /// When it began, or found something last.
+    /// When it began to look, or last found something.
     since: Instant,
     now: Instant,
-    /// Looks in vain since.
+    /// How often it has looked in vain since then.
     looks: u32,
     may: bool,
 }
 
 impl Looking<'_> {
-    /// Whether to look once more before sleeping, where `longer` says whether more than the usual time is worth it. Now and
-    /// then it offers the processor.
+    /// Whether to look once more before sleeping. `longer` says whether it is worth more than the usual time. Every few looks this offers
+    /// the processor.
     pub(crate) fn goes_on(&mut self, longer: impl FnOnce(Spent) -> bool) -> bool {
         if !self.may {
             return false;
@@ -132,13 +133,13 @@ impl Looking<'_> {
         }
         self.looks += 1;
         if self.looks.is_multiple_of(OFFER_EVERY) && self.policy.offer() {
-            // Not for one that never sleeps.
+            // A thread that never sleeps looks on.
             self.may = self.policy.polling == Polling::Busy;
         }
         true
     }
 
-    /// A look is over, which found something or not.
+    /// A look is over. `found` says whether it found something.
     pub(crate) fn looked(&mut self, found: bool) {
         self.now = clock::now();
         if found {
@@ -146,7 +147,7 @@ impl Looking<'_> {
         }
     }
 
-    /// Looks in vain, and the time they took.
+    /// How often it has looked in vain, and how long that took.
     pub(crate) fn spent(&self) -> Spent {
         Spent { looks: self.looks, time: self.now.since(self.since) }
     }
