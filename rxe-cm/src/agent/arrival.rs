@@ -1,4 +1,4 @@
-//! Messages that arrive: whose they are, and what becomes of requests.
+//! Messages that arrive: to which connection each belongs, and what becomes of requests.
 
 use super::{
     Agreed, Direction, Exchange, Id, Turn, connections::MOST_CONNECTIONS, gsi::Arrival, services::Audience,
@@ -20,7 +20,7 @@ use std::{
     sync::Arc,
 };
 
-/// The time we may take to answer when the peer asks again: 4.096 us << 24 = 69 s. What kernels say.
+/// The service timeout of our MRAs, a code for 4.096 us << 24 = 69 s: for so long the peer waits for our answer. Kernels send the same.
 const PATIENCE: u8 = 24;
 
 /// Where a request goes.
@@ -93,7 +93,7 @@ impl Turn<'_> {
         context.address_vector(index, Gid::from(arrival.src)).ok()
     }
 
-    /// Answers somebody whom we know nothing about; not without limit.
+    /// Answers a message of an unknown connection. The number of such answers is limited.
     pub(super) fn answer(&mut self, arrival: &Arrival, datagram: &Datagram) {
         if !self.state.bucket.take(self.now) {
             self.agent.counters.rate_limited.fetch_add(1, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Whom a REQ is for, or why it is for nobody: as kernels refuse (their cm.c and cma.c).
+    /// Which id a REQ is for, or why it is refused. The reasons are those of kernels (their cm.c and cma.c).
     fn judge_request(&self, arrival: &Arrival, req: &Req) -> Result<Listener, Box<Rejection>> {
         let because = |reason| Box::new(Rejection::because(reason));
         let consumer = || because(RejectReason::CONSUMER_DEFINED);
@@ -133,7 +133,7 @@ impl Turn<'_> {
             return Err(because(RejectReason::INVALID_SERVICE_ID));
         }
         if req.primary.remote_gid != arrival.dst {
-            // Which one would have been right.
+            // The REJ says which one would have been right.
             let mut why = because(RejectReason::INVALID_GID);
             why.info.0[..16].copy_from_slice(&Gid::from(arrival.dst).0);
             why.info_len = 16;
@@ -166,7 +166,7 @@ impl Turn<'_> {
         Ok(listener)
     }
 
-    /// Whether anybody listens, on whatever address.
+    /// Whether any id listens for the service, on whatever address.
     pub(super) fn is_listened_to(&self, service: ServiceId) -> bool {
         self.state.services.of(service).any(|id| self.listens(id))
     }
@@ -195,7 +195,8 @@ impl Turn<'_> {
             return None;
         }
         let context = self.agent.context_of(dst).ok()?;
-        // A loopback address is heard by this host alone; the header is the sender's, the packet's address the network's.
+        // Only packets of this host may be for a loopback address. The sender may write anything into the IP CM header, so the source
+        // address of the packet has to be of this host, too.
         let hears = |audience: &Audience| {
             *audience == Audience::Anyone || self.is_own(src) && self.is_own(arrival.src)
         };
@@ -210,7 +211,7 @@ impl Turn<'_> {
         })
     }
 
-    /// The id that listens for a service that is no port: nothing but the packet says whom it is for.
+    /// The id that listens for a service that is no port of rdma_cm. There is no IP CM header, so the packet's addresses decide.
     fn find_named(&self, arrival: &Arrival, service: ServiceId) -> Option<Listener> {
         let context = self.agent.context_of(arrival.dst).ok()?;
         let hears = |audience: &Audience| *audience == Audience::Anyone || self.is_own(arrival.src);
@@ -234,7 +235,7 @@ impl Turn<'_> {
         let transaction = transaction(self.agent.random(), comm_id.0);
         let local = Local { comm_id, ca_guid, transaction, packet_lifetime: PACKET_LIFETIME };
         let Ok(mut machine) = Connection::requested(local, datagram) else { return };
-        // It is in the state for that.
+        // The machine is in a state that allows this.
         let _ = machine.defer_mra(PATIENCE, PrivateData::default());
         let Message::Req(req) = &datagram.message else { return };
         let request = Request::new(req, datagram.modifier);
@@ -281,7 +282,7 @@ impl Turn<'_> {
         Some(child)
     }
 
-    /// The machine that an id has, forgotten: it goes on without the id.
+    /// Takes the machine from an id. The machine goes on without the id.
     pub(crate) fn detach(&mut self, id: usize) -> Exchange {
         self.state
             .ids
@@ -290,15 +291,15 @@ impl Turn<'_> {
     }
 }
 
-/// What Linux takes for Ethernet.
+/// The value that Linux uses for Ethernet.
 const PACKET_LIFETIME: u8 = 16;
 
-/// A transaction: the upper half is the sender's, the lower half names the connection, as Linux has it.
+/// A transaction ID. As with Linux, the upper half is the sender's and the lower half names the connection.
 pub(crate) const fn transaction(random: u64, comm_id: u32) -> u64 {
     random & 0xffff_ffff_0000_0000 | comm_id as u64
 }
 
-/// The path that a REQ asks for, seen from the passive side.
+/// The path that a REQ asks for, as the passive side sees it.
 fn path_of(request: &Request, way: AddressVector, context: &Context) -> PathRecord {
     let primary = &request.primary;
     let av = AddressVector {

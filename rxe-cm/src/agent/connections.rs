@@ -1,4 +1,4 @@
-//! Connections: what their machines send and tell, and what follows from that for their ids.
+//! Connections: carries out what their machines want to send and to report, and updates their ids.
 
 use super::{
     Exchange, Turn,
@@ -13,13 +13,13 @@ use crate::{
 };
 use rxe_verbs::{AddressVector, host::records};
 
-/// Connections at most, those in TIMEWAIT included: what a flood of requests can cost.
+/// Most connections, those in TIMEWAIT included. This bounds what a flood of requests can cost.
 pub(super) const MOST_CONNECTIONS: usize = 1 << 17;
 
 impl Turn<'_> {
-    /// A communication ID that nobody has.
+    /// A communication ID that no connection has.
     pub(crate) fn claim_comm_id(&mut self) -> Option<CommId> {
-        // The chance that all of them are taken while few are in use is nil.
+        // So few are in use that one of these tries finds a free one.
         (0..1000).map(|_| self.agent.random_comm_id()).find(|comm_id| {
             comm_id.0 != 0
                 && !self.state.lookups.contains_key(comm_id)
@@ -27,7 +27,7 @@ impl Turn<'_> {
         })
     }
 
-    /// Takes a new connection in.
+    /// Adds a new connection.
     pub(crate) fn adopt(&mut self, machine: Connection, way: AddressVector, owner: usize) -> CommId {
         let comm_id = machine.local().comm_id;
         if let Some(peer) = machine.peer() {
@@ -65,7 +65,7 @@ impl Turn<'_> {
         self.settle(comm_id);
     }
 
-    /// Does what the machine wants, after every call of it.
+    /// Does what the machine wants. To be called after every call of the machine.
     pub(crate) fn settle(&mut self, comm_id: CommId) {
         loop {
             let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
@@ -101,7 +101,7 @@ impl Turn<'_> {
                 self.tell(comm_id, EventKind::Unreachable(by.unwrap_or_default()), &[]);
             }
             Event::DisconnectRequested(private_data) => {
-                // On record until the program has answered: if it dies without, the peer is to hear of it.
+                // It stays on record until the program has answered. If the program dies before that, the host service tells the peer.
                 self.tell_end(comm_id, whole(&private_data));
                 if self.owner(comm_id).is_none() {
                     self.abandon(comm_id);
@@ -112,12 +112,12 @@ impl Turn<'_> {
                 self.tell_end(comm_id, &[]);
             }
             Event::Closed => self.on_closed(comm_id),
-            // The request is told by who takes it; a delay interests nobody.
+            // The caller that takes the request reports it. An MRA needs no report.
             Event::Requested(_) | Event::Delayed { .. } => {}
         }
     }
 
-    /// The peer accepts. If the queue pair is ours to look after, the connection stands now.
+    /// The peer accepts. If the agent moves the queue pair through its states, the connection is established now.
     fn on_accepted(&mut self, comm_id: CommId, accepted: &Accepted) {
         let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
         if let Some(peer) = side.machine.peer() {
@@ -141,7 +141,7 @@ impl Turn<'_> {
         let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
         match result {
             Ok(()) => {
-                // It is in the state for that.
+                // The machine is in a state that allows this.
                 let _ = side.machine.confirm(PrivateData::default());
                 side.stood = true;
                 self.record(comm_id);
@@ -155,7 +155,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The active side is ready too.
+    /// The active side is ready, too (RTU).
     fn on_established(&mut self, comm_id: CommId, private_data: &[u8]) {
         let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
         side.stood = true;
@@ -190,7 +190,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Gives a connection up, as destroying its id does.
+    /// Gives a connection up, because its id is destroyed.
     pub(super) fn abandon(&mut self, comm_id: CommId) {
         let now = self.now;
         if let Some(side) = self.state.connections.get_mut(&comm_id) {
@@ -208,7 +208,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Tells of the end, once.
+    /// Reports the end to the program, once.
     fn tell_end(&mut self, comm_id: CommId, private_data: &[u8]) {
         let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
         if !core::mem::replace(&mut side.end_told, true) {
@@ -216,7 +216,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Puts a connection that stands where the host service finds it if this process dies.
+    /// Records an established connection where the host service finds it if this process dies.
     pub(crate) fn record(&mut self, comm_id: CommId) {
         let Some(port) = self.agent.home.host_port() else { return };
         let Some(side) = self.state.connections.get_mut(&comm_id) else { return };

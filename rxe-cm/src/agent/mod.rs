@@ -1,7 +1,7 @@
-//! The agent of a port: queue pair 1, the machines that talk over it, their timers, and a thread that looks after them.
+//! The agent of a port: queue pair 1, the machines that use it, their timers, and a thread that receives messages and runs timers.
 //!
-//! All state is behind one lock; whoever has it has a [`Turn`]. What a machine wants to send leaves within the turn, what
-//! it has to tell goes to the event channels. Locks are taken in this order: agents' list, state, event channel or shard.
+//! All state is behind one lock. A thread that holds it has a [`Turn`]. Messages of the machines leave within the turn, and their events
+//! go to the event channels. Lock order: list of agents, state, event channel or shard.
 
 mod arrival;
 mod connections;
@@ -44,17 +44,17 @@ pub(crate) use qp::{Agreed, answers, asks, init};
 pub(crate) use services::{Place, Taken};
 pub(crate) use state::{Exchange, Id, Listening, State};
 
-/// How long the thread sleeps at most. Nothing needs that; it bounds the harm of a forgotten wake-up.
+/// How long the thread sleeps at most. Nothing depends on it; it bounds the harm of a lost wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
-/// How long a manager that nobody has any more goes on for the sake of its last messages.
+/// How long an agent without handles goes on, so that its last messages are sent and answered.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// A message of the connection manager on its way, for whoever watches ([`Manager::watch`]).
+/// A message of the connection manager that was sent or received, as [`Manager::watch`] shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Crossing {
     /// Since the manager was made.
     pub time: Duration,
-    /// Whose it is.
+    /// Which way it goes.
     pub direction: Direction,
     /// Our address.
     pub local: IpAddr,
@@ -80,28 +80,28 @@ pub(crate) struct Agent {
     gsi: Gsi,
     /// What it was made from.
     pub(crate) home: Context,
-    /// It serves all devices of the host, not only the one it was made from.
+    /// Whether it serves all devices of the host, and not only the one from which it was made.
     system: bool,
     contexts: Mutex<Vec<Context>>,
-    /// Tells that something of the network has changed; none where no descriptor was left for it.
+    /// Readable when the network has changed. `None` if no descriptor was left for it.
     network: Option<NetworkWatch>,
     policy: Policy,
     state: Mutex<State>,
-    /// Ids whose last handle was dropped while somebody had the state.
+    /// Ids whose last handle was dropped while another thread held the state.
     graveyard: Mutex<Vec<usize>>,
-    /// Handles that are left.
+    /// Number of handles.
     users: AtomicUsize,
-    /// When the thread will look up by itself, in nanoseconds.
+    /// When the thread will wake up by itself, in nanoseconds.
     wakes_at: AtomicU64,
-    /// Seed of random numbers, and how many were drawn.
+    /// Seed of the random numbers, and how many were drawn.
     random: (RandomState, AtomicU64),
-    /// Where no host service sees to it that queue pair numbers are unique, each process is a channel adapter of its own.
+    /// Where no host service makes queue pair numbers unique, each process is a channel adapter of its own.
     own_guid: Option<Guid>,
     watcher: RwLock<Option<Watcher>>,
     watched: AtomicBool,
     counters: manager::Counters,
     started: time::Instant,
-    /// Of the process that made it ([`rxe_verbs::forks`]).
+    /// Generation of the process that made it ([`rxe_verbs::forks`]).
     process: u32,
 }
 
@@ -114,7 +114,7 @@ impl fmt::Debug for Agent {
     }
 }
 
-/// A turn with the state.
+/// The agent and its locked state.
 pub(crate) struct Turn<'a> {
     pub(crate) agent: &'a Agent,
     pub(crate) state: &'a mut State,
@@ -132,7 +132,7 @@ impl Agent {
         self.random.0.hash_one(self.random.1.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A random communication ID; its top byte says which process's it is, where several share the port.
+    /// A random communication ID. Its top byte names the process, where several share the port.
     fn random_comm_id(&self) -> CommId {
         let random = self.random() as u32;
         match self.home.host_port() {
@@ -173,11 +173,11 @@ impl Agent {
         Ok(context)
     }
 
-    /// Does something with the state.
+    /// Calls `work` with the locked state.
     ///
     /// # Errors
-    /// [`CmError::Forked`] in a child of the process that made it, where the thread is not and the lock may be held for
-    /// ever; else what `work` says.
+    /// [`CmError::Forked`] in a forked child of the process that made it: the thread does not run there, and the lock may be held for
+    /// ever. Otherwise the error of `work`.
     pub(crate) fn act<R>(
         &self,
         work: impl FnOnce(&mut Turn<'_>) -> Result<R, CmError>,
@@ -193,14 +193,14 @@ impl Agent {
         let due = state.next_deadline();
         drop(state);
         self.bury_soon();
-        // The thread may mean to sleep longer.
+        // The thread may be about to sleep longer than until the new first deadline.
         if due.is_some_and(|due| due.nanos() < self.wakes_at.load(Ordering::Acquire)) {
             self.gsi.interrupt();
         }
         result
     }
 
-    /// The last handle of an id is gone.
+    /// The last handle of an id was dropped.
     pub(crate) fn abandon(&self, id: usize) {
         if self.process == rxe_verbs::forks() {
             lock(&self.graveyard).push(id);
@@ -208,7 +208,7 @@ impl Agent {
         }
     }
 
-    /// Whoever has the state sees to the graves before giving it up; if nobody has it, we do.
+    /// Destroys ids without handles, if no other thread holds the state. A thread that holds it does this before it lets go.
     fn bury_soon(&self) {
         while !lock(&self.graveyard).is_empty() {
             let Ok(mut state) = self.state.try_lock() else { return };
@@ -216,7 +216,7 @@ impl Agent {
         }
     }
 
-    /// Sends a message. If it cannot leave now it is lost, as on the way.
+    /// Sends a message. If it cannot leave now it counts as lost on the way.
     pub(crate) fn send(&self, way: &AddressVector, datagram: &Datagram) {
         self.tell_watcher(Direction::Sent, way.src, way.dst, datagram);
         let sent = self.gsi.send(*way, &datagram.emit());
@@ -234,7 +234,7 @@ impl Agent {
         }
     }
 
-    /// The thread's work, until nobody needs the agent any more.
+    /// The thread's loop, until the agent is not needed any more.
     fn run(self: &Arc<Self>) {
         let mut farewell = None;
         let mut inbox = self.gsi.inbox();
@@ -254,7 +254,7 @@ impl Agent {
         }
     }
 
-    /// Takes what has arrived, and does what is due.
+    /// Handles what has arrived, and runs timers that are due.
     fn look(&self, inbox: &mut Inbox<'_>) {
         loop {
             let mut arrivals = Vec::new();
@@ -271,7 +271,7 @@ impl Agent {
             turn.bury();
             if self.network.as_ref().is_some_and(NetworkWatch::take) {
                 turn.follow_network();
-                // Opened anew if its interface should come back.
+                // It is opened again if its interface comes back.
                 lock(&self.contexts).retain(|context| context.link_state().present);
             }
             for arrival in arrivals {
@@ -288,7 +288,7 @@ impl Agent {
     }
 
     fn sleep(&self, inbox: &mut Inbox<'_>, longest: Duration) {
-        // Under the lock: whoever sets an earlier deadline afterwards sees how long we mean to sleep.
+        // This is set under the lock, so that a thread which sets an earlier deadline later sees how long this thread will sleep.
         let state = lock(&self.state);
         let now = self.now();
         let limit = now + longest;

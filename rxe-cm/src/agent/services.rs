@@ -1,4 +1,4 @@
-//! Who has which port of this process, and who listens there. The host service keeps the same for the whole host.
+//! Which id of this process has which port, and which ones listen. The host service stores the same for the whole host.
 
 use crate::proto::ServiceId;
 use std::{
@@ -9,29 +9,29 @@ use std::{
 /// A claim to a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Claim {
-    /// Which id.
+    /// The id.
     pub(super) id: usize,
-    /// On one address, or on all of a family.
+    /// The addresses.
     pub(super) place: Place,
-    /// Others may have the same port on other addresses.
+    /// Whether other ids may have the same port on other addresses.
     pub(super) reuse: bool,
 }
 
-/// Addresses that a claim is about.
+/// The addresses of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// One.
+    /// One address.
     Address(IpAddr),
-    /// All of IPv4.
+    /// All IPv4 addresses.
     V4,
-    /// All of IPv6.
+    /// All IPv6 addresses.
     V6,
-    /// All.
+    /// All addresses.
     All,
 }
 
 impl Place {
-    /// What an id that is bound to `ip` is about; "any" of IPv6 is both families, unless told otherwise.
+    /// The addresses of an id that is bound to `ip`. The unspecified IPv6 address means both families, unless told otherwise.
     pub(crate) const fn of(ip: IpAddr, family_only: bool) -> Self {
         match ip {
             _ if !ip.is_unspecified() => Self::Address(ip),
@@ -41,7 +41,7 @@ impl Place {
         }
     }
 
-    /// Whether it is about `address`.
+    /// Whether `address` is one of them.
     pub(super) fn covers(self, address: IpAddr) -> bool {
         match self {
             Self::Address(own) => own == address,
@@ -51,7 +51,7 @@ impl Place {
         }
     }
 
-    /// As the host service has it: one address, "any" for all of a family, none for all.
+    /// In the form of the host service: one address, the unspecified address for all of a family, `None` for all addresses.
     pub(crate) const fn address(self) -> Option<IpAddr> {
         match self {
             Self::Address(address) => Some(address),
@@ -61,7 +61,7 @@ impl Place {
         }
     }
 
-    /// Whether rdma_cm takes it for a wildcard, as it does loopback addresses.
+    /// Whether rdma_cm treats it as a wildcard. It treats loopback addresses so, too.
     pub(crate) fn is_wide(self) -> bool {
         !matches!(self, Self::Address(address) if !address.is_loopback())
     }
@@ -78,18 +78,18 @@ impl Place {
 /// Why a claim was not made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
-    /// Somebody has that very address.
+    /// Another id has the same address.
     Same,
-    /// Of the two, one is about all addresses.
+    /// One of the two claims is for all addresses.
     Wide,
 }
 
-/// Whose requests an id takes.
+/// From which hosts an id takes requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Audience {
-    /// Everybody's.
+    /// From all hosts.
     Anyone,
-    /// Those of this host.
+    /// From this host only.
     ThisHost,
 }
 
@@ -100,15 +100,15 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// Adds a claim, unless another one stands against it. As with TCP, an address may be had beside all addresses if both
-    /// sides allow it.
+    /// Adds a claim, unless it conflicts with another one. As with TCP, a claim for one address and a claim for all addresses go
+    /// together if both ids allow it.
     pub(super) fn add(&mut self, service: ServiceId, claim: Claim) -> Result<(), Taken> {
         let list = self.claims.entry(service).or_default();
         let against = |other: &Claim| {
             let shared = claim.reuse && other.reuse && claim.place != other.place;
             claim.place.overlaps(other.place) && !shared
         };
-        // As rdma_cm's cma_check_port tells them apart.
+        // The two errors are told apart as in cma_check_port of rdma_cm.
         if let Some(other) = list.iter().find(|other| against(other)) {
             let wide = claim.place.is_wide() || other.place.is_wide();
             return Err(if wide { Taken::Wide } else { Taken::Same });
@@ -127,8 +127,8 @@ impl Services {
         }
     }
 
-    /// The ids that a request for `service` may be for, the one on the very address first. Those on a loopback address come
-    /// last: they are there for all addresses, but only for requests of this host, which is the caller's to judge.
+    /// The ids that a request for `service` may be for. The one with exactly that address comes first. Those on a loopback address come
+    /// last: they take requests for all addresses, but only from this host, which the caller has to check.
     pub(super) fn find(
         &self,
         service: ServiceId,
@@ -147,7 +147,7 @@ impl Services {
         anywhere.chain(loopback.map(|claim| (claim.id, Audience::ThisHost)))
     }
 
-    /// All ids that claim a port, on whatever address.
+    /// All ids that claim a port, whatever their addresses.
     pub(super) fn of(&self, service: ServiceId) -> impl Iterator<Item = usize> {
         self.claims.get(&service).into_iter().flatten().map(|claim| claim.id)
     }

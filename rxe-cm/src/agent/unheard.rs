@@ -1,6 +1,6 @@
-//! Requests for services that nobody listens to yet wait a moment: programs that agree by other ways on when to connect
-//! (perftest -R does) let the listener and the request race, and a busy host must not decide that against them. Kernels
-//! refuse at once; no peer minds the moment, as all wait for seconds.
+//! Requests for services to which no id listens yet wait a moment. Programs like perftest -R start listener and client at nearly the
+//! same time, and on a busy host the request may come first. Kernels refuse such requests at once. The wait does no harm, because
+//! all peers wait for an answer for seconds.
 
 use super::{Turn, gsi::Arrival};
 use crate::proto::ServiceId;
@@ -9,9 +9,9 @@ use rxe_core::time::Instant;
 use rxe_verbs::GidType;
 use std::{collections::VecDeque, net::IpAddr};
 
-/// How long one waits.
+/// How long a request waits.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Requests that wait at most; others are refused at once.
+/// Most requests that wait. Further ones are refused at once.
 const MOST: usize = 256;
 
 /// Requests that wait, the oldest in front.
@@ -25,7 +25,7 @@ struct Request {
     due: Instant,
 }
 
-/// The same number in all processes that a request has come to, whatever compiled them: FNV-1a of its addresses and its MAD.
+/// A number for a request that is the same in all processes that received it, and in all builds: FNV-1a of its addresses and its MAD.
 fn number_of(arrival: &Arrival) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
@@ -39,14 +39,14 @@ fn number_of(arrival: &Arrival) -> u64 {
 }
 
 impl Unheard {
-    /// When the first is to be refused.
+    /// When the first one has to be refused.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.0.front().map(|request| request.due)
     }
 }
 
 impl Turn<'_> {
-    /// Whether a request waits now, instead of being refused.
+    /// Lets a request wait, if it may. False: it has to be refused now.
     pub(super) fn may_wait(&mut self, service: ServiceId, arrival: &Arrival) -> bool {
         if self.state.unheard.0.len() >= MOST {
             return false;
@@ -54,7 +54,7 @@ impl Turn<'_> {
         let shared = arrival.gid_type == GidType::RoceV1;
         match (arrival.waits, self.agent.home.host_port()) {
             (0, _) if !self.is_listened_to(service) => {}
-            // Every process of the host hears those of RoCE v1, and another one may listen.
+            // All processes of the host receive requests of RoCEv1, and another one may listen.
             (0 | 1, Some(port)) if shared => port.ask_whose(number_of(arrival), service.0, arrival.dst),
             _ => return false,
         }
@@ -64,7 +64,7 @@ impl Turn<'_> {
         true
     }
 
-    /// This process answers a request, which others may have heard.
+    /// This process answers a request that other processes may have received, too.
     pub(super) fn tell_taken(&self, arrival: &Arrival) {
         if arrival.gid_type == GidType::RoceV1
             && let Some(port) = self.agent.home.host_port()
@@ -73,16 +73,16 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether a request that this process does not take is its to refuse.
+    /// Whether this process has to refuse a request for which it has no listener.
     pub(super) fn is_ours_to_refuse(&self, arrival: &Arrival) -> bool {
         match self.agent.home.host_port() {
             Some(port) if arrival.gid_type == GidType::RoceV1 => port.is_ours(number_of(arrival)),
-            // Others come by the service, or nobody else has the port.
+            // Other requests come by the host service, or this process alone has the port.
             _ => true,
         }
     }
 
-    /// Somebody listens who did not.
+    /// An id has begun to listen.
     pub(crate) fn hear_waiting(&mut self) {
         for request in core::mem::take(&mut self.state.unheard.0) {
             if self.is_listened_to(request.service) {
@@ -93,7 +93,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Those that have waited long enough.
+    /// Takes the requests that have waited long enough.
     pub(super) fn refuse_waiting(&mut self) {
         while self.state.unheard.deadline().is_some_and(|due| due <= self.now) {
             if let Some(request) = self.state.unheard.0.pop_front() {

@@ -24,7 +24,7 @@ use rxe_core::{
 };
 use std::{collections::HashMap, sync::Arc};
 
-/// Receives of one turn at most: a turn has an end even if packets never cease.
+/// Most receive calls of one turn, so that a turn ends even if packets never cease.
 const RECEIVES: usize = 4;
 
 /// One link, one endpoint, and the queues that they serve.
@@ -45,16 +45,16 @@ pub(crate) struct State {
     pub(super) report: LinkReport,
     /// Completion queues by number, with the queue pairs that use each.
     queues: Vec<Option<(Arc<CqRing>, u32)>>,
-    /// Those of which the program is to be told at the end of [`Self::hand_out`].
+    /// Completion queues whose events go to their channels at the end of [`Self::hand_out`].
     untold: Vec<Arc<CqRing>>,
-    /// Tag matching queues, which take completions for names that no completion queue has; from the first one on.
+    /// Tag matching queues, once there is one. They take completions whose number belongs to no completion queue.
     pub(crate) tags: Option<Box<TagQueues>>,
     /// Where asynchronous events go.
     pub(crate) qp_owners: HashMap<Qpn, Arc<AsyncQueue>>,
     pub(crate) srq_owners: HashMap<SrqId, Arc<AsyncQueue>>,
     /// Multicast groups joined, by address and interface, with the queue pairs attached.
     pub(crate) groups: HashMap<(IpAddr, u32), u32>,
-    /// The clock as it was last looked at, by turns.
+    /// The time at which a turn last read the clock.
     now: Instant,
     /// Messages that wait for the next call.
     hold: Hold,
@@ -66,22 +66,22 @@ impl core::fmt::Debug for State {
     }
 }
 
-/// Who takes a turn.
+/// Which kind of caller takes a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Who {
-    /// A call of the application, which will probably post an answer to what it gets.
+    /// A call of the application, which will probably post an answer to what it receives.
     Inline,
     /// A call of an application that has events of its channels to take. It answers those before its next turn.
     Answering,
-    /// A thread that will post no answer: the background thread, or one about to sleep.
+    /// A thread that will post no answer: the background thread, or a thread that is about to sleep.
     Idle,
     /// The background thread while a thread of the application waits for the packets.
     Resting,
 }
 
 impl Who {
-    /// Which acknowledgements leave at the end of its turn; it `owes` them for several queue pairs. If the application may
-    /// answer, both travel together.
+    /// Which acknowledgements leave at the end of the turn. If the application may answer, acknowledgement and answer leave together.
+    /// `owes` says that acknowledgements are owed for several queue pairs.
     const fn acks(self, owes: bool) -> Acks {
         match self {
             Self::Inline => Acks::Wait,
@@ -100,11 +100,11 @@ pub(crate) struct Turn {
     pub(crate) deadline: Option<Instant>,
     /// A batch waits for room in the link, or for the next turn.
     pub(crate) blocked: bool,
-    /// A channel was told of an event: the program will come.
+    /// A channel got an event, so the program will call.
     pub(crate) told: bool,
-    /// Something had arrived. Without that, every socket it looked at was empty.
+    /// Something had arrived. If not, every socket was seen empty.
     pub(crate) received: bool,
-    /// Acknowledgements wait for the answers of a program that has events before it.
+    /// Acknowledgements wait for the answers of a program that has events to take.
     pub(crate) owes: bool,
 }
 
@@ -137,15 +137,15 @@ impl State {
         }
     }
 
-    /// One turn: everything there is to do now, within limits.
+    /// Takes a turn: does everything that there is to do now, within limits.
     pub(crate) fn turn(&mut self, view: View<'_>, who: Who) -> Turn {
         let mut late = 0;
         self.now = clock::now();
         if self.pending.is_some() || self.endpoint.may_transmit() {
             late = self.send_late(view, who);
         }
-        // A thread that waits for packets receives them itself. But if a deadline has passed, what it waited for may be among
-        // the packets, so they are received first.
+        // A thread of the application that waits for packets receives them itself. But if a deadline has passed, the missing answer may
+        // be among the packets, so they are received first.
         let is_others =
             who == Who::Resting && self.endpoint.poll_timeout().is_none_or(|deadline| deadline > self.now);
         let received = !is_others && self.receive(view);
@@ -167,18 +167,19 @@ impl State {
     /// Sends what earlier calls left: messages that waited for this one, and acknowledgements.
     fn send_late(&mut self, view: View<'_>, who: Who) -> usize {
         self.hold.leave(self.now, who == Who::Answering);
-        // Acknowledgements that were to travel with data have waited long enough, but for those that travel with answers. One
-        // alone does not: its peer, which has nothing else to do, is half awake by the time the answer comes. (valkey, SET of 3 B
-        // by one client: 0.67 of TCP's rate where it leaves at the end of the turn, 0.72 where it leaves here; ten rounds in turns.)
+        // Acknowledgements that waited for data leave now, unless the application has events to take and will answer soon. If only one
+        // is owed it leaves now in any case: it wakes the peer, which has nothing else to do, a little before the answer comes. (valkey,
+        // SET of 3 B by one client: 0.67 of TCP's rate if it leaves at the end of the turn, 0.72 if it leaves here; ten rounds in turns.)
         let waits = who == Who::Answering && self.endpoint.may_owe_several();
         let acks = if waits { Acks::Hold } else { Acks::Flush };
         self.transmit(self.now, view, acks)
     }
 
-    /// Whether messages, so many and of so many bytes, posted at `now` to `qpn` may wait for the application's next call, to
-    /// leave together with others: while the application has just looked for packets, or has been posting in a row since it
-    /// did, and there are unanswered ones before them; of a service without answers, while it is posting in a row. Where it can be
-    /// called, while their destination has as much before it.
+    /// Whether messages posted at `now` to `qpn` may wait for the application's next call, to leave together with others. `more` is their
+    /// number and their bytes.
+    /// * If the next call is guessed: they may wait while the application has just looked for packets, or has been posting in a row
+    ///   since then, and earlier messages are unanswered. For a service without answers: while the application is posting in a row.
+    /// * If the engine calls the application: they may wait while as many bytes are under way to their destination.
     pub(super) fn may_hold(&mut self, now: Instant, qpn: Qpn, more: (u32, u64), next: Next) -> bool {
         if self.hold.is_off() || self.pending.is_some() {
             return false;
@@ -190,17 +191,17 @@ impl State {
         }
     }
 
-    /// Counts messages that wait, and their bytes. Whether they are the first.
+    /// Counts messages that wait, and their bytes. Returns whether they are the first.
     pub(crate) fn hold(&mut self, now: Instant, more: (u32, u64)) -> bool {
         self.hold.add(now, more)
     }
 
-    /// Sends what a call has just brought about, and hands out what came of it.
+    /// Sends what a call has just posted, and hands out the completions that result.
     pub(crate) fn send_now(&mut self, view: View<'_>, acks: Acks) -> Turn {
         self.send_at(clock::now, view, acks)
     }
 
-    /// As [`Self::send_now`], for a caller that may know the time.
+    /// The same as [`Self::send_now`], for a caller that may know the time.
     pub(crate) fn send_at(&mut self, now: impl FnOnce() -> Instant, view: View<'_>, acks: Acks) -> Turn {
         self.hold.clear();
         let sent = if self.pending.is_some() || self.endpoint.may_transmit() {
@@ -212,7 +213,7 @@ impl State {
         Turn { busy: sent > 0, ..self.rest() }
     }
 
-    /// Where things stand.
+    /// A turn that did nothing, with what is left to do.
     fn rest(&self) -> Turn {
         Turn {
             busy: false,
@@ -252,7 +253,8 @@ impl State {
         self.exchange(view) | any
     }
 
-    /// Takes packets that other processes received for us, and gives away those of others. Whether there were any.
+    /// Takes packets that other processes received for this shard, and hands on packets of other processes. Returns whether there were any
+    /// for this shard.
     fn exchange(&mut self, view: View<'_>) -> bool {
         let Some(mailbox) = &self.mailbox else { return false };
         let incoming = mailbox.take();
@@ -267,16 +269,17 @@ impl State {
         any
     }
 
-    /// Takes the endpoint's events to the queues they are for; whether a channel was told of one.
+    /// Puts the endpoint's events into their queues. Returns whether a channel got an event.
     ///
-    /// Channels are told only when all completions are in their queues. The first event may wake the program, even on this processor
-    /// in place of this thread. The program may then poll another queue, say for the completion of the message whose answer woke it.
+    /// Channels get their events only when all completions are in their queues. The first event may wake the program, even on this
+    /// processor in place of this thread. The program may then poll another queue, for example for the completion of the message
+    /// whose answer woke it.
     pub(crate) fn hand_out(&mut self) -> bool {
         self.sort();
         self.announce()
     }
 
-    /// Takes the endpoint's events to the queues they are for, and tells no channel yet.
+    /// Puts the endpoint's events into their queues. Channels get their events later.
     fn sort(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
@@ -306,7 +309,7 @@ impl State {
         }
     }
 
-    /// Tells the channels of queues that have an event for them; whether there are any.
+    /// Puts the events into the channels. Returns whether there were any.
     fn announce(&mut self) -> bool {
         let any = !self.untold.is_empty();
         for ring in self.untold.drain(..) {
@@ -315,7 +318,7 @@ impl State {
         any
     }
 
-    /// As [`Self::hand_out`], and tag matching queues do what theirs ask for, which may be to send something.
+    /// The same as [`Self::hand_out`], and tag matching queues handle their completions. They may post sends then.
     fn hand_out_all(&mut self, view: View<'_>) -> bool {
         self.sort();
         while let Some(tags) = &mut self.tags
@@ -328,7 +331,7 @@ impl State {
         self.announce()
     }
 
-    /// Says why a queue pair has failed, if somebody wants to know.
+    /// Logs why a queue pair has failed, if the log is wanted.
     fn tell_why(&self, qpn: Qpn) {
         if log::is_wanted()
             && let Some(Reasons { refused, failed }) = self.endpoint.reasons(qpn)
@@ -350,7 +353,7 @@ impl State {
         }
     }
 
-    /// A queue pair's completions go to `ring` from now on.
+    /// A queue pair begins to use `ring`.
     pub(crate) fn use_queue(&mut self, ring: &Arc<CqRing>) {
         let index = ring.id().0 as usize;
         if self.queues.len() <= index {
@@ -378,7 +381,7 @@ impl State {
         }
     }
 
-    /// Tells every context that has queue pairs here, each once.
+    /// Puts `event` into the queue of every context that has queue pairs here, once each.
     pub(super) fn tell_everyone(&self, event: AsyncEvent) {
         let mut told: Vec<*const AsyncQueue> = Vec::new();
         for owner in self.qp_owners.values() {
@@ -399,7 +402,7 @@ impl State {
     }
 }
 
-/// The link's run in the core's words.
+/// The link's run as the core takes it.
 fn core_run<'a>(run: &net::Run<'a>) -> Run<'a> {
     Run { meta: run.meta(), bytes: run.bytes, segment: run.segment_size }
 }
