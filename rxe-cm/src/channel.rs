@@ -12,32 +12,32 @@ use std::{
     time::Instant,
 };
 
-/// How long a wait lasts for which no descriptor is left.
+/// Time between two looks of a wait for which no descriptor is left.
 const CLOSED_PAUSE: Duration = Duration::from_millis(50);
 
-/// An event channel. Clones are the same channel; when the last is dropped, events that were not fetched are dropped too.
+/// An event channel. Clones are the same channel. When the last clone is dropped, events that were not fetched are dropped, too.
 ///
-/// Its descriptor ([`AsFd`]) is readable while events wait, for programs with an event loop of their own; it must only
-/// be polled, never read.
+/// Its descriptor ([`AsFd`]) is readable while events wait, for programs with an event loop. It may be polled, but must never be read.
 #[derive(Clone, Debug)]
 pub struct EventChannel(Arc<Handle>);
 
 #[derive(Debug)]
 struct Handle(Arc<Queue>);
 
-/// What ids hold of their channel.
+/// The part of a channel that ids hold.
 #[derive(Debug)]
 pub(crate) struct Queue {
     events: Mutex<VecDeque<CmEvent>>,
     readable: Counter,
-    /// The channel is gone; ids may outlive it.
+    /// The channel was dropped. Ids may outlive it.
     closed: AtomicBool,
-    /// Of the process that made it ([`rxe_verbs::forks`]). A forked child shares its counter with the parent, and must leave it alone.
+    /// Generation of the process that made it ([`rxe_verbs::forks`]). A forked child shares the counter with its parent, and must not
+    /// change it.
     process: u32,
 }
 
 impl EventChannel {
-    /// Makes one (rdma_create_event_channel).
+    /// Creates a channel (rdma_create_event_channel).
     ///
     /// # Errors
     /// [`CmError::System`] if the system has no descriptor left.
@@ -52,15 +52,15 @@ impl EventChannel {
         })))))
     }
 
-    /// Whether it is this process's.
+    /// Checks that this process made it.
     ///
     /// # Errors
-    /// [`CmError::Forked`] in a child of the process that made it.
+    /// [`CmError::Forked`] in a forked child of that process.
     pub fn check_owner(&self) -> Result<(), CmError> {
         if self.0.0.is_own() { Ok(()) } else { Err(CmError::Forked) }
     }
 
-    /// The next event (rdma_get_cm_event); without a timeout waits for as long as it takes.
+    /// The next event (rdma_get_cm_event). Without a timeout this waits as long as it takes.
     ///
     /// # Errors
     /// [`CmError::Empty`] when the time is over, [`CmError::Interrupted`] if a signal arrives, [`CmError::Forked`].
@@ -77,7 +77,7 @@ impl EventChannel {
             }
             let waited = match self.0.0.readable.own() {
                 Some(fd) => rxe_verbs::wait_readable(fd, left).map(drop),
-                // The program has closed all descriptors: nothing but time wakes.
+                // The program has closed all descriptors, so nothing can wake this thread. It looks again after a while.
                 None => rxe_verbs::wait_for(&mut [], Some(CLOSED_PAUSE.min(left.unwrap_or(CLOSED_PAUSE))))
                     .map(drop),
             };
@@ -85,12 +85,12 @@ impl EventChannel {
         }
     }
 
-    /// Drops the events of an id that wait.
+    /// Drops the waiting events of an id.
     pub fn forget(&self, id: &CmId) {
         self.0.0.forget(id);
     }
 
-    /// An event if there is one, without waiting.
+    /// Takes an event if there is one, without waiting.
     #[must_use]
     pub fn try_get_event(&self) -> Option<CmEvent> {
         self.0.0.pop()
@@ -112,7 +112,7 @@ impl Drop for Handle {
         if !self.0.is_own() {
             return;
         }
-        // Events hold ids, ids hold the queue: somebody has to let go.
+        // Events hold ids, and ids hold the queue. This breaks the cycle.
         self.0.closed.store(true, Ordering::Release);
         let events = core::mem::take(&mut *self.0.lock());
         drop(events);
@@ -130,7 +130,7 @@ impl Queue {
             return;
         }
         events.push_back(event);
-        // Each of them is an edge for who waits for those (`epoll(7)`, EPOLLET), as with the kernel's.
+        // Each event is an edge for a program that waits for edges (`epoll(7)`, EPOLLET), as with the kernel's channels.
         self.readable.raise();
     }
 
@@ -145,7 +145,7 @@ impl Queue {
         }
         let mut events = self.lock();
         let mut event = events.pop_front();
-        // Only then does it count something; a program may have made it blocking.
+        // The counter is above 0 only then. A program may have made it blocking.
         if event.is_some() && events.is_empty() {
             self.readable.clear();
         }
@@ -180,7 +180,7 @@ impl Queue {
         }
         let mut events = self.lock();
         let was_empty = events.is_empty();
-        // Kept to the end: dropping them may end ids, which is nothing to do under a lock.
+        // These are dropped at the end, without the lock: dropping an event may destroy its id.
         let (gone, kept): (VecDeque<_>, VecDeque<_>) =
             core::mem::take(&mut *events).into_iter().partition(|event| event.concerns(id));
         *events = kept;

@@ -1,9 +1,9 @@
 //! The descriptor of an event channel: an event counter (`eventfd(2)`), readable while events wait.
 //!
-//! It is in the program's hands, who may close it and have a file of its own under the number: that one is never written to,
-//! read from, waited for or closed. So all that is done here is done by a copy with a high number, which hardly any program
-//! meets; and a program that closes all descriptors is found out by device and inode. All descriptors without a file share
-//! these: a stranger's counter under the copy's number could not be told from ours.
+//! The program has this descriptor, may close it, and may have a file of its own under its number afterwards. Such a file must never be
+//! written to, read from, waited for or closed. So everything here goes by a copy with a high number, which programs hardly ever close.
+//! If a program closes all descriptors, device and inode of the copy show it. (All anonymous files, like event counters, have the same
+//! device and inode. So an event counter of the program under the copy's number would not be noticed.)
 
 use nix::{
     sys::{
@@ -16,9 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 #[derive(Debug)]
 pub(crate) struct Counter {
-    /// What the program has. Always there, but while it is dropped.
+    /// The program's descriptor. Always there, except while this is dropped.
     shown: Option<EventFd>,
-    /// The copy; the same rule. None where the system had no number for it.
+    /// The copy, by the same rule. `None` if the system had no number for it.
     own: Option<OwnedFd>,
     identity: Option<(u64, u64)>,
 }
@@ -32,7 +32,7 @@ impl Counter {
         Ok(Self { shown: Some(shown), own, identity })
     }
 
-    /// The counter, if there is a descriptor left by which it can be reached.
+    /// A descriptor of the counter, if one is left.
     pub(crate) fn own(&self) -> Option<BorrowedFd<'_>> {
         let copy = self.own.as_ref().map(AsFd::as_fd);
         copy.into_iter().chain(self.shown.as_ref().map(AsFd::as_fd)).find(|fd| self.is_ours(*fd))
@@ -42,14 +42,14 @@ impl Counter {
         identity(fd) == self.identity
     }
 
-    /// Makes it readable. A full counter is.
+    /// Makes the counter readable. (A full one is readable already.)
     pub(crate) fn raise(&self) {
         if let Some(fd) = self.own() {
             let _ = write(fd, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Makes it unreadable; only if it is readable, since the program may have made it blocking.
+    /// Makes the counter unreadable. It is read only while it is readable, because the program may have made it blocking.
     pub(crate) fn clear(&self) {
         if let Some(fd) = self.own() {
             let _ = read(fd, &mut [0; 8]);
@@ -68,7 +68,7 @@ impl Drop for Counter {
     fn drop(&mut self) {
         for fd in self.shown.take().map(OwnedFd::from).into_iter().chain(self.own.take()) {
             if !self.is_ours(fd.as_fd()) {
-                // Left open: it is somebody else's.
+                // It is the program's by now, so it is not closed.
                 let _ = fd.into_raw_fd();
             }
         }

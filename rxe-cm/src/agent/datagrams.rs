@@ -1,4 +1,4 @@
-//! Datagram services: looking them up at a peer, and answering peers who do (IBTA vol. 1, 12.11).
+//! Datagram services: looking them up at a peer, and answering peers that look them up here (SIDR; IBTA vol. 1, 12.11).
 
 use super::{
     Exchange, Turn,
@@ -16,15 +16,15 @@ use crate::{
 use core::{net::IpAddr, sync::atomic::Ordering};
 use rxe_verbs::AddressVector;
 
-/// How long requesters wait: what kernels do.
+/// The timeout that is assumed of requesters. It is the timeout of kernels.
 const THEIRS: SidrTiming = SidrTiming { response_timeout: 20, packet_lifetime: 16, max_retries: 15 };
-/// How long we wait: a lost request is repeated sooner than kernels do, and no longer than necessary.
+/// How long we wait for an answer before we send the request again. Kernels wait longer.
 pub(crate) const OURS: SidrTiming = SidrTiming { response_timeout: 17, packet_lifetime: 16, max_retries: 15 };
-/// Answers that are kept for repetitions at most.
+/// Most answers that are kept for repeated requests.
 const MOST_ANSWERS: usize = 16_384;
 
 impl Turn<'_> {
-    /// Asks a peer for a datagram service.
+    /// Looks a datagram service up at a peer.
     pub(crate) fn look_up(&mut self, owner: usize, req: SidrReq, way: AddressVector) {
         let transaction = super::arrival::transaction(self.agent.random(), req.request_id.0);
         let machine = SidrRequester::new(self.now, req, transaction, 0, OURS);
@@ -36,7 +36,7 @@ impl Turn<'_> {
         self.settle_lookup(req.request_id);
     }
 
-    /// A number for a lookup that nobody has. Random: kernels confuse those of different hosts.
+    /// A number for a lookup that no other one has. It is random, because kernels confuse equal numbers of different hosts.
     pub(crate) fn new_request_id(&self) -> Option<CommId> {
         (0..1000)
             .map(|_| self.agent.random_comm_id())
@@ -92,7 +92,7 @@ impl Turn<'_> {
         }
     }
 
-    /// A message about datagram services.
+    /// Handles a message about datagram services.
     pub(super) fn handle_sidr(&mut self, arrival: &Arrival, datagram: &Datagram) {
         match &datagram.message {
             Message::SidrReq(req) => self.handle_sidr_request(arrival, datagram, req),
@@ -177,7 +177,7 @@ impl Turn<'_> {
         self.emit_request((listener.id, child), kind, own, place);
     }
 
-    /// Answers; the first answer counts.
+    /// Answers a lookup. Only the first answer counts.
     pub(crate) fn reply(&mut self, peer: IpAddr, request_id: CommId, rep: &SidrRep) {
         let now = self.now;
         if let Some(answer) = self.state.answers.get_mut(&(peer, request_id)) {
@@ -186,7 +186,7 @@ impl Turn<'_> {
         self.settle_answer(peer, request_id);
     }
 
-    /// The id that had to answer is gone: if it has not answered, that is a no.
+    /// The id that had to answer was destroyed. If it has not answered, the lookup is refused.
     pub(super) fn orphan_answer(&mut self, peer: IpAddr, request_id: CommId) {
         if let Some(answer) = self.state.answers.get_mut(&(peer, request_id)) {
             answer.owner = None;

@@ -14,29 +14,29 @@ use std::{
 
 /// Bytes of a management datagram.
 pub(crate) const MAD: usize = 256;
-/// Datagrams that wait to be looked at at most. Kernels keep 512; here a thousand requests that another process has received
-/// for us may come in one turn.
+/// Most datagrams that wait to be handled. Kernels keep 512. Here a thousand requests that another process has received for this one may
+/// come in one turn.
 const RECEIVES: usize = 2048;
-/// Bytes in front of a received datagram: its network header.
+/// Bytes in front of a received datagram, for its network header.
 const GRH: usize = 40;
-/// Bytes for each.
+/// Bytes of one place for a received datagram.
 const ROOM: usize = 512;
-/// Datagrams on their way out at most.
+/// Most datagrams on their way out.
 const SENDS: u32 = 512;
-/// Taken at a time.
+/// How many datagrams are taken at a time.
 const BATCH: usize = 64;
 
-/// A datagram that has come.
+/// A datagram that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
-    /// The RoCE that it came by.
+    /// The version of RoCE by which it came.
     pub(crate) gid_type: GidType,
-    /// The sender's queue pair; 1 for a connection manager.
+    /// The sender's queue pair. A connection manager has 1.
     pub(crate) src_qp: Qpn,
     pub(crate) mad: [u8; MAD],
-    /// How often it has waited: for somebody to listen, then for the host service to say who answers.
+    /// How often it has waited: once for an id to listen, then for the host service to say which process answers.
     pub(crate) waits: u8,
 }
 
@@ -57,7 +57,7 @@ impl Gsi {
         let receives = context.create_cq(RECEIVES as u32, Some(&channel))?;
         let sends = context.create_cq(SENDS, None)?;
         let memory = pd
-            // Not counted as the program's: kernels have queue pair 1 in memory of their own.
+            // This memory does not count against the program's limit: kernels have queue pair 1 in memory of their own.
             .alloc_mr(RECEIVES * ROOM, Access::LOCAL_WRITE | Access::ON_DEMAND)
             .map_err(|error| CmError::Argument(error.to_string()))?;
         let caps = QpCaps {
@@ -83,20 +83,20 @@ impl Gsi {
         Ok(gsi)
     }
 
-    /// Receives into these places, all with one turn of the queue pair's lock.
+    /// Posts receive requests for these places, all under one lock of the queue pair.
     fn expect(&self, places: &[usize]) {
         let sge = |place: &usize| [self.memory.sge(place * ROOM, (GRH + MAD) as u32)];
         let sges: Vec<_> = places.iter().map(sge).collect();
         let requests = places.iter().zip(&sges);
         let list: Vec<_> = requests.map(|(place, sges)| RecvWr { wr_id: *place as u64, sges }).collect();
-        // There is one request for each place, and as many fit.
+        // The queue has room for one request for each place.
         let _ = self.qp.post_recv_list(&list);
     }
 
-    /// Sends a datagram. One that finds no room is lost, as on the way: whoever needs the answer asks again.
+    /// Sends a datagram. If there is no room it counts as lost on the way, and the machine that needs the answer sends it again.
     pub(super) fn send(&self, av: AddressVector, mad: &[u8; MAD]) -> Result<(), PostError> {
         let mut done = [Completion::default(); BATCH];
-        // They complete as they leave; nobody waits for them.
+        // Sends complete when they leave. Nothing waits for these completions.
         let _ = self.sends.poll(&mut done);
         let dest = Some(UdDest { av, remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI });
         let wr = SendWr {
@@ -108,7 +108,7 @@ impl Gsi {
         self.qp.post_send(&wr)
     }
 
-    /// For the thread that takes what arrives.
+    /// Makes the receiver for the agent's thread.
     pub(super) fn inbox(&self) -> Inbox<'_> {
         Inbox { gsi: self, waiter: self.receives.waiter() }
     }
@@ -128,7 +128,7 @@ impl Gsi {
     }
 }
 
-/// What the agent's thread takes datagrams from.
+/// The receiving end of queue pair 1, for the agent's thread.
 #[derive(Debug)]
 pub(super) struct Inbox<'a> {
     gsi: &'a Gsi,
@@ -136,7 +136,8 @@ pub(super) struct Inbox<'a> {
 }
 
 impl Inbox<'_> {
-    /// Takes what has arrived, some at a time. Whether there may be more; if not, the next wait ends at once all the same.
+    /// Takes datagrams that have arrived, some at a time. Returns whether there may be more. If there
+    /// are more although it returns false, the next wait ends at once.
     pub(super) fn receive(&mut self, each: &mut dyn FnMut(Arrival)) -> bool {
         let mut done = [Completion::default(); BATCH];
         let count = self.waiter.as_mut().map_or(0, |waiter| waiter.poll(&mut done).unwrap_or(0));
@@ -153,7 +154,7 @@ impl Inbox<'_> {
         count == BATCH
     }
 
-    /// Somebody else receives until the next wait: the caller is about to be kept from it.
+    /// Other threads receive packets until the next wait, because the caller is about to be busy.
     pub(super) fn step_aside(&mut self) {
         if let Some(waiter) = &mut self.waiter {
             waiter.step_aside();
@@ -164,24 +165,24 @@ impl Inbox<'_> {
     pub(super) fn wait(&mut self, timeout: Duration, beside: Option<BorrowedFd<'_>>) {
         match self.waiter.as_mut().map(|waiter| waiter.wait(Some(timeout), beside)) {
             Some(Ok(()) | Err(EventError::Interrupted)) => {}
-            // Whatever it is, it must not make us spin.
+            // Whatever the error is, it must not make the thread spin.
             Some(Err(_)) | None => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }
 
-/// Which RoCE the header in the area is of: RoCE v1's names the BTH as what follows.
+/// Which version of RoCE the network header is of. In RoCEv1's header the next header is the BTH.
 const fn gid_type(area: &[u8; GRH]) -> GidType {
     const BTH: u8 = 0x1b;
     if area[0] >> 4 == 6 && area[6] == BTH { GidType::RoceV1 } else { GidType::RoceV2 }
 }
 
-/// Source and destination in the area in front of a datagram: an IPv6 header, or an IPv4 header in its last 20 bytes.
+/// Source and destination from the network header in front of a datagram: an IPv6 header, or an IPv4 header in the last 20 bytes.
 fn addresses(area: &[u8; GRH]) -> Option<(IpAddr, IpAddr)> {
     if area[0] >> 4 == 6 {
         let at = |from: usize| area[from..from + 16].try_into().ok().map(<[u8; 16]>::into);
         let [src, dst]: [Option<Ipv6Addr>; 2] = [at(8), at(24)];
-        // RoCE v1 has IPv4 addresses as mapped ones.
+        // RoCEv1 writes IPv4 addresses as mapped IPv6 addresses.
         return Some((src?.to_canonical(), dst?.to_canonical()));
     }
     if area[20] >> 4 == 4 {

@@ -1,4 +1,4 @@
-//! Managers: what programs hold of an agent, and the list of agents.
+//! Managers, which are the programs' handles of agents, and the list of agents.
 
 use super::{Agent, Crossing, State, gsi::Gsi, lock};
 use crate::{error::CmError, proto::Guid, route::Policy};
@@ -10,15 +10,15 @@ use std::{
     thread, time,
 };
 
-/// Agents of this process, one a port. Also those that only finish their last messages.
+/// The agents of this process, one for each port. Agents that only finish their last messages are on the list, too.
 static AGENTS: PerProcess<Vec<Weak<Agent>>> = PerProcess::new(Vec::new);
 
-/// The connection manager of a port: makes ids. Clones are the same manager. When the last one is dropped and its ids
-/// are, connections that still stand are ended on the wire.
+/// The connection manager of a port. It makes ids. Clones are the same manager. When the last clone and all ids are dropped,
+/// connections that are still established are ended on the wire.
 #[derive(Clone, Debug)]
 pub struct Manager(pub(crate) Arc<Handle>);
 
-/// What keeps an agent at work.
+/// A handle that keeps an agent at work.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) agent: Arc<Agent>,
@@ -26,7 +26,7 @@ pub(crate) struct Handle {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What became of messages. Duplicates that were answered count as received only.
+        /// Counters of messages. Duplicates that were answered count as received only.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         #[non_exhaustive]
         pub struct ManagerCounters {
@@ -58,15 +58,15 @@ counters! {
     sent,
     /// Lost because queue pair 1's send queue was full.
     not_sent,
-    /// Received, whatever they were.
+    /// Received, of whatever kind.
     received,
-    /// Not from queue pair 1, or no message of the connection manager.
+    /// Dropped: not from queue pair 1, or no message of the connection manager.
     malformed,
-    /// For no connection of ours.
+    /// For an unknown connection.
     unknown,
     /// Not expected in the state of their connection, or repeated without need.
     ignored,
-    /// Requests that we refused without asking anybody: nobody listens, or they make no sense.
+    /// Requests that were refused without asking the program: no id listens, or their fields make no sense.
     refused,
     /// Requests left without an answer because the listener's backlog, or our memory for connections, was full.
     backlog_full,
@@ -78,8 +78,8 @@ impl Manager {
     /// The connection manager of all devices of this host (in this network namespace).
     ///
     /// # Errors
-    /// [`CmError::Open`] if there is no device or the configuration is wrong, [`CmError::Gsi`] if other code of this
-    /// process has queue pair 1.
+    /// [`CmError::Open`] if there is no device or the configuration is wrong. [`CmError::Gsi`] if other code of this process uses queue
+    /// pair 1.
     pub fn open() -> Result<Self, CmError> {
         Self::start(&Context::open(&Device::first()?)?, true)
     }
@@ -138,20 +138,20 @@ impl Manager {
         Ok(Self(Arc::new(Handle { agent })))
     }
 
-    /// What became of messages so far.
+    /// The counters of messages so far.
     #[must_use]
     pub fn counters(&self) -> ManagerCounters {
         self.0.agent.counters.read()
     }
 
-    /// Connections that are not over, TIMEWAIT included.
+    /// Number of connections, those in TIMEWAIT included.
     #[must_use]
     pub fn connections(&self) -> usize {
         lock(&self.0.agent.state).connections.len()
     }
 
-    /// Shows every message that crosses, as it is sent or received, to `watcher`, instead of to the last watcher. It is
-    /// called in the middle of things: it must be quick, and must not use the manager.
+    /// Calls `watcher`, in place of an earlier watcher, for every message that is sent or received. It is called under the agent's lock, so
+    /// it must be quick and must not use the manager.
     pub fn watch(&self, watcher: impl Fn(&Crossing) + Send + Sync + 'static) {
         let agent = &self.0.agent;
         *agent.watcher.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(watcher));
@@ -159,7 +159,7 @@ impl Manager {
     }
 }
 
-/// An EUI-64 that nobody else has, with the local bit.
+/// A random EUI-64 with the bit for local administration.
 fn random_guid(random: &RandomState) -> Guid {
     use std::hash::BuildHasher as _;
     let mut bytes = random.hash_one(std::process::id()).to_be_bytes();
@@ -175,7 +175,7 @@ impl Drop for Handle {
     }
 }
 
-/// Ends an agent that nobody has; false if somebody has come meanwhile.
+/// Takes an agent without handles off the list. False if it has a handle again by now.
 pub(super) fn retire(agent: &Arc<Agent>) -> bool {
     let mut agents = AGENTS.lock();
     if agent.users.load(Ordering::Acquire) != 0 {

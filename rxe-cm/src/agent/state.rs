@@ -1,4 +1,4 @@
-//! What an agent knows: ids, and the machines of their exchanges.
+//! The state of an agent: its ids, and the machines of their connections and lookups.
 
 use super::{Agreed, Place, Taken, Turn, services::Services, timers::Timers, unheard::Unheard};
 use crate::{
@@ -22,7 +22,7 @@ use std::{
     sync::{Arc, Weak, atomic::AtomicUsize},
 };
 
-/// Who waits for a point in time.
+/// What has a deadline.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Key {
     Connection(CommId),
@@ -40,34 +40,34 @@ pub(crate) struct State {
     pub(super) answers: HashMap<(IpAddr, CommId), Answer>,
     pub(super) services: Services,
     pub(super) timers: Timers<Key>,
-    /// Places in the record that outlives the process.
+    /// Places in the record of connections that outlives the process.
     pub(super) records: Slab<()>,
     pub(super) bucket: Bucket,
     pub(super) unheard: Unheard,
 }
 
-/// An id, as the agent sees it.
+/// The agent's part of an id.
 #[derive(Debug)]
 pub(crate) struct Id {
     pub(crate) handle: Weak<Inner>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) space: PortSpace,
-    /// The service that it is for, if that is no port ([`CmId::name_service`]).
+    /// The service ID, if the id is not for a port ([`CmId::name_service`]).
     pub(crate) named: Option<ServiceId>,
     pub(crate) qp_type: QpType,
     pub(crate) options: CmOptions,
     /// Set by [`Self::enter_device`].
     pub(crate) context: Option<Context>,
-    /// The MAC address that it was last told of.
+    /// The MAC address of its device when the program was last told of one.
     pub(super) mac: Option<[u8; 6]>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) path: Option<PathRecord>,
-    /// The queue pair that it looks after.
+    /// The queue pair that the agent moves through its states.
     pub(crate) qp: Option<Arc<Qp>>,
-    /// The queue pair that the program looks after.
+    /// The queue pair that the program moves through its states.
     pub(crate) foreign: Option<ForeignQp>,
-    /// What both sides have agreed on.
+    /// What both sides of the connection have agreed on.
     pub(crate) agreed: Option<Agreed>,
     pub(crate) qkey: Option<Qkey>,
     pub(crate) exchange: Exchange,
@@ -102,18 +102,18 @@ impl Id {
         }
     }
 
-    /// The service that it means by a port.
+    /// The service ID of a port of this id.
     pub(crate) fn service(&self, port: u16) -> ServiceId {
         self.named.unwrap_or_else(|| ServiceId::new(self.space, port))
     }
 
-    /// It is on this device from now on.
+    /// Binds the id to this device.
     pub(crate) fn enter_device(&mut self, context: Option<Context>) {
         self.mac = context.as_ref().and_then(|context| context.link_state().mac);
         self.context = context;
     }
 
-    /// Why it cannot do something now.
+    /// The error for a call that the id's state does not allow.
     pub(crate) fn refuse(&self, action: &'static str) -> CmError {
         match self.exchange {
             Exchange::Removed => CmError::Removed(action),
@@ -121,7 +121,7 @@ impl Id {
         }
     }
 
-    /// What it is doing, for error messages.
+    /// What the id is doing, in words for error messages.
     const fn doing(&self) -> &'static str {
         match (&self.exchange, &self.listening) {
             (_, Some(_)) => "listens",
@@ -136,14 +136,14 @@ impl Id {
     }
 }
 
-/// Which machine an id has.
+/// The machine of an id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exchange {
     None,
     Connection(CommId),
     Lookup(CommId),
     Answer(IpAddr, CommId),
-    /// Its device has gone.
+    /// Its device was removed.
     Removed,
 }
 
@@ -160,13 +160,13 @@ pub(crate) struct Side {
     pub(crate) machine: Connection,
     /// How messages reach the peer.
     pub(crate) way: AddressVector,
-    /// The id; none once it is destroyed.
+    /// The id. `None` once it is destroyed.
     pub(crate) owner: Option<usize>,
     /// What the peer asked for (passive side).
     pub(crate) request: Option<Box<Request>>,
-    /// It has stood.
+    /// Whether it has been established.
     pub(crate) stood: bool,
-    /// The program knows that it has ended.
+    /// Whether the program was told that it has ended.
     pub(crate) end_told: bool,
     pub(super) timer: Option<Instant>,
     pub(super) record: Option<usize>,
@@ -181,7 +181,7 @@ pub(super) struct Lookup {
     pub(super) timer: Option<Instant>,
 }
 
-/// An answer to somebody who looks up one of ours.
+/// An answer to a peer that looks up one of our services.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) machine: SidrResponder,
@@ -190,7 +190,7 @@ pub(super) struct Answer {
     pub(super) timer: Option<Instant>,
 }
 
-/// How many unasked answers may still leave.
+/// How many answers to messages of unknown connections may still leave.
 #[derive(Debug, Default)]
 pub(super) struct Bucket {
     spent: u64,
@@ -214,7 +214,7 @@ impl State {
         self.timers.first().into_iter().chain(self.unheard.deadline()).min()
     }
 
-    /// Whether nothing waits for an answer: what is left is TIMEWAIT and answers kept for repetitions.
+    /// Whether nothing waits for an answer. Only TIMEWAIT and answers that are kept for repeated requests may be left.
     pub(super) fn is_quiet(&self) -> bool {
         let waits = |side: &Side| {
             !matches!(
@@ -227,7 +227,7 @@ impl State {
 }
 
 impl Turn<'_> {
-    /// Tells the program something about an id.
+    /// Puts an event of an id into its channel.
     pub(crate) fn emit(&mut self, id: usize, kind: EventKind, private_data: &[u8]) {
         let Some(entry) = self.state.ids.get(id) else { return };
         let Some(handle) = entry.handle.upgrade() else { return };
@@ -235,7 +235,7 @@ impl Turn<'_> {
         entry.queue.push(CmEvent { id: CmId::from(handle), listener: None, kind, private_data, place: None });
     }
 
-    /// Tells a listener about a request; `child` is the id for it.
+    /// Reports a request to a listener. `child` is the new id for it.
     pub(super) fn emit_request(
         &mut self,
         (listener, child): (usize, CmId),
@@ -255,7 +255,7 @@ impl Turn<'_> {
         entry.queue.push(event);
     }
 
-    /// Sees to ids whose last handle is gone.
+    /// Destroys ids whose last handle was dropped.
     pub(super) fn bury(&mut self) {
         loop {
             let graves = core::mem::take(&mut *super::lock(&self.agent.graveyard));
@@ -268,14 +268,14 @@ impl Turn<'_> {
         }
     }
 
-    /// Destroys an id (rdma_destroy_id): its exchange is given up, its port is free.
+    /// Destroys an id (rdma_destroy_id). Its connection or lookup is given up, and its port is free.
     fn destroy(&mut self, id: usize) {
         if let Some(mut entry) = self.state.ids.try_remove(id) {
             self.strip(id, &mut entry, Exchange::None);
         }
     }
 
-    /// Takes from an id what it has outside of itself: its port, its exchange, its groups.
+    /// Releases what an id holds: its port, its connection or lookup, its multicast groups.
     fn strip(&mut self, id: usize, entry: &mut Id, left: Exchange) {
         if let Some((service, token)) = entry.claim.take() {
             self.state.services.remove(service, id);
@@ -298,14 +298,14 @@ impl Turn<'_> {
         }
         if let Some(qp) = &entry.qp {
             for group in entry.groups.drain(..) {
-                // Was attached by us; the queue pair may have gone another way since.
+                // The agent attached the queue pair. The program may have detached or destroyed it since.
                 let _ = qp.detach_multicast(group.into());
             }
         }
     }
 
-    /// Tells ids what has become of the interfaces below their devices. As rdma_cm does it (Linux, cma.c): an id on a device
-    /// that goes is stripped of all that it has; those on all addresses are on no device.
+    /// Reports changes of the interfaces below devices to the ids. It does as rdma_cm does (Linux, cma.c): an id on a device that is removed
+    /// loses everything that it holds. Ids for all addresses are on no device.
     pub(super) fn follow_network(&mut self) {
         let mut told: Vec<(usize, LinkState)> = Vec::new();
         for (key, id) in &self.state.ids {
@@ -325,7 +325,7 @@ impl Turn<'_> {
                 continue;
             }
             id.listening = None;
-            // Out of its place meanwhile: nothing that follows from it is told.
+            // A blank id is in its place meanwhile, so that what follows causes no events.
             let blank = Id::new(Weak::new(), Arc::clone(&id.queue), id.space, id.qp_type);
             let mut entry = core::mem::replace(id, blank);
             self.strip(key, &mut entry, Exchange::Removed);
@@ -336,7 +336,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Does what is due.
+    /// Runs timers that are due.
     pub(super) fn handle_timeouts(&mut self) {
         self.refuse_waiting();
         while let Some(key) = self.state.timers.take_passed(self.now) {
@@ -348,7 +348,7 @@ impl Turn<'_> {
         }
     }
 
-    /// A claim of `id` to a port, in this process's list.
+    /// Adds a claim of `id` to a port to this process's list.
     pub(crate) fn claim(
         &mut self,
         id: usize,
@@ -359,13 +359,13 @@ impl Turn<'_> {
         self.state.services.add(service, super::services::Claim { id, place, reuse })
     }
 
-    /// The opposite.
+    /// Removes the claim of `id`.
     pub(crate) fn unclaim(&mut self, id: usize, service: ServiceId) {
         self.state.services.remove(service, id);
     }
 }
 
-/// Private data without a length: the whole field.
+/// Private data whose length is not known: the whole field.
 pub(super) const fn whole<const N: usize>(data: &PrivateData<N>) -> &[u8] {
     &data.0
 }

@@ -3,7 +3,7 @@
 use rxe_core::time::Instant;
 use std::collections::BTreeSet;
 
-/// Who waits for what point in time.
+/// The deadlines, by time and key.
 #[derive(Debug)]
 pub(super) struct Timers<K> {
     due: BTreeSet<(Instant, K)>,
@@ -16,7 +16,7 @@ impl<K> Default for Timers<K> {
 }
 
 impl<K: Ord + Copy> Timers<K> {
-    /// Replaces the deadline of `key`, of which `old` was the last.
+    /// Replaces the deadline of `key`. `old` was its last one.
     pub(super) fn set(&mut self, key: K, old: &mut Option<Instant>, new: Option<Instant>) {
         if *old == new {
             return;
@@ -35,7 +35,7 @@ impl<K: Ord + Copy> Timers<K> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// Takes one whose deadline has passed.
+    /// Takes a key whose deadline has passed.
     pub(super) fn take_passed(&mut self, now: Instant) -> Option<K> {
         let passed = self.due.first().is_some_and(|(due, _)| *due <= now);
         if passed { self.due.pop_first().map(|(_, key)| key) } else { None }
