@@ -1,8 +1,8 @@
-//! Virtual lanes: which one a packet is in, and whose turn it is (IBTA vol. 1, 7.6).
+//! Virtual lanes: which lane a packet is in, and which lane sends next (IBTA vol. 1, 7.6).
 //!
-//! A lane comes above the queue pairs in it. Where several lanes have something to send, [`Arbitration`] names the one
-//! that sends the next batch; within a lane destinations and queue pairs take turns as they do without lanes. So a lane has
-//! something to send only if admission would let a packet of it leave, and one that waits for room keeps nobody waiting.
+//! If several lanes have something to send, [`Arbitration`] names the one that sends the next batch. Within a lane destinations and queue
+//! pairs take turns as they do without lanes. A lane counts as having something to send only if admission would let a packet of
+//! it leave. So a lane that waits for room does not hold up other lanes.
 
 use crate::stats::{LaneStats, PortStats};
 use alloc::boxed::Box;
@@ -10,46 +10,46 @@ use core::fmt;
 
 /// Lanes for data: 0 to 14 (IBTA vol. 1, 7.6.1).
 pub const LANES: usize = 15;
-/// In the place of a lane: packets of that service level are not carried (IBTA vol. 1, 7.6.6).
+/// In place of a lane number: packets of that service level are not carried (IBTA vol. 1, 7.6.6).
 pub const NO_LANE: u8 = 15;
-/// Values of a DSCP.
+/// Number of DSCP values.
 const DSCPS: usize = 64;
 
-/// Decides whose turn it is among lanes (IBTA vol. 1, 7.6.9.2).
+/// Decides which lane sends next (IBTA vol. 1, 7.6.9.2).
 pub trait Arbitration: fmt::Debug + Send {
-    /// The lane that sends next, of those whose bit is set in `waiting`. With `None`, or another lane, the lowest of
-    /// them does: what waits is not left for ever.
+    /// The lane that sends next, of those whose bit is set in `waiting`. If the answer is `None` or another lane, the lowest of them sends,
+    /// so that none waits for ever.
     fn next(&mut self, waiting: u16) -> Option<u8>;
 
-    /// A lane has sent a batch of so many bytes while others had something to send: the one that was named last, or another,
-    /// because a packet of a queue pair that holds nothing does not wait for the others' room.
+    /// A lane has sent a batch of so many bytes while other lanes had something to send. It is mostly the lane that was named last. It
+    /// may be another one, because a packet of a queue pair that holds nothing does not wait for room.
     fn sent(&mut self, lane: u8, bytes: usize);
 }
 
-/// From service levels to lanes to traffic classes, and how the lanes share the link.
+/// The lane of each service level, the traffic class of each lane, and how lanes share the link.
 #[derive(Debug)]
 pub struct Lanes {
     of_level: [u8; 16],
     classes: [u8; LANES],
-    /// The lane of each DSCP, for what arrives.
+    /// The lane of each DSCP, for packets that arrive.
     of_dscp: [u8; DSCPS],
     arbitration: Option<Box<dyn Arbitration>>,
 }
 
 impl Default for Lanes {
-    /// One lane for all, and the traffic class that the program says.
+    /// One lane for all packets, and the traffic class that the program sets.
     fn default() -> Self {
         Self { of_level: [0; 16], classes: [0; LANES], of_dscp: [0; DSCPS], arbitration: None }
     }
 }
 
 impl Lanes {
-    /// Lanes by tables: of each service level 0 to 15 its lane, 0 to 14 or [`NO_LANE`], and of each lane the traffic class
-    /// that its packets have where the program says none (the two lowest bits, ECN, are not looked at).
+    /// Lanes by tables. The first table has the lane of each service level 0 to 15: 0 to 14, or [`NO_LANE`]. The second one has the traffic
+    /// class of each lane, for packets for which the program sets none. (Its two lowest bits, ECN, are ignored.)
     #[must_use]
     pub fn new(of_level: [u8; 16], classes: [u8; LANES], arbitration: Box<dyn Arbitration>) -> Self {
         let mut of_dscp = [0; DSCPS];
-        // Backwards: of several lanes with one DSCP the first counts.
+        // In reverse order, so that of several lanes with the same DSCP the first one counts.
         for lane in (0..LANES).rev() {
             of_dscp[usize::from(classes[lane] >> 2)] = lane as u8;
         }
@@ -57,14 +57,13 @@ impl Lanes {
         Self { of_level, classes: classes.map(|class| class & !3), of_dscp, arbitration: Some(arbitration) }
     }
 
-    /// The lane of a service level; `None` if its packets are not carried, or there is no such level.
+    /// The lane of a service level. `None` if its packets are not carried, or if there is no such level.
     #[must_use]
     pub fn of(&self, service_level: u8) -> Option<u8> {
         self.of_level.get(usize::from(service_level)).copied().filter(|lane| *lane < NO_LANE)
     }
 
-    /// The traffic class of packets in a lane, where the program wants `own`: its DSCP counts if it is not 0, and its ECN
-    /// bits.
+    /// The traffic class of packets in a lane if the program sets `own`. The DSCP of `own` is used if it is not 0; its ECN bits always are.
     pub(super) fn class(&self, lane: u8, own: u8) -> u8 {
         if own >> 2 == 0 { self.classes.get(usize::from(lane)).map_or(own, |class| class | own) } else { own }
     }
@@ -74,7 +73,7 @@ impl Lanes {
         self.of_dscp[usize::from(class >> 2)]
     }
 
-    /// The lane that sends next, of those in `waiting`, which is not 0. The arbitration is asked only if several lanes wait.
+    /// The lane that sends next, of those in `waiting`, which must not be 0. The arbitration is asked only if several lanes wait.
     #[inline]
     pub(super) fn next(&mut self, waiting: u16) -> u8 {
         let first = waiting.trailing_zeros() as u8;
@@ -94,19 +93,19 @@ impl Lanes {
     }
 }
 
-/// Counters of each lane. Packets are counted once, by the endpoint: what it counts between two changes of the lane belongs to
-/// the lane between them.
+/// Counters of each lane. Packets are counted once, by the endpoint. What it counts between two changes of the lane belongs to the lane
+/// of that time.
 #[derive(Debug, Default)]
 pub(super) struct LaneCounters {
     lanes: [LaneStats; LANES],
-    /// The lane that packets are in now.
+    /// The lane of the packets that are counted now.
     current: u8,
     /// The endpoint's counters when packets began to be in that lane.
     since: LaneStats,
 }
 
 impl LaneCounters {
-    /// Counts what comes from now on in this lane. `counted` is what the endpoint has counted so far.
+    /// Has packets from now on counted in this lane. `counted` is what the endpoint has counted so far.
     #[inline]
     pub(super) fn enter(&mut self, lane: u8, counted: &PortStats) {
         if self.current != lane {

@@ -1,4 +1,4 @@
-//! The endpoint: all queue pairs behind one socket (a shard), and the five words that drive them.
+//! The endpoint: all queue pairs behind one socket, and the calls that drive them.
 
 mod ahead;
 mod batch;
@@ -48,17 +48,18 @@ use table::QpTable;
 
 /// An endpoint: the queue pairs behind one socket.
 ///
-/// Facts go in by `handle_run` and `handle_timeout`, wishes by `post_send`, `post_recv`, `modify_qp`; after either, drain
-/// `poll_transmit`, then `poll_event`, then ask `poll_timeout` when to come back. Memory and time are lent for each call.
+/// `handle_run` and `handle_timeout` tell it what has happened. `post_send`, `post_recv` and `modify_qp` tell it what the program wants.
+/// After any of these, call `poll_transmit` and then `poll_event` until they have nothing more, and ask `poll_timeout` when to call
+/// `handle_timeout` next. Time and memory are arguments of each call.
 #[derive(Debug)]
 pub struct Endpoint {
     qps: QpTable,
-    /// The queue pair to which something was posted last.
+    /// The queue pair to which a send request was posted last.
     posted: Qpn,
     shared: Shared,
 }
 
-/// Everything of an endpoint but its queue pairs.
+/// Everything of an endpoint except its queue pairs.
 #[derive(Debug)]
 struct Shared {
     config: EndpointConfig,
@@ -67,18 +68,18 @@ struct Shared {
     peers: Slab<Peer>,
     peer_index: HashMap<(IpAddr, u8), usize>,
     reads: ReadBudget,
-    /// Whether the timer list is to look for holders of READ responses that are silent, and when it did.
+    /// Whether the timer list has an entry for silent holders of READ responses, and when they were last looked for.
     watches_readers: bool,
     readers_looked_at: Instant,
-    /// Stands in for the window where there is none: datagrams, queue pairs that are not connected.
+    /// The window of queue pairs that have none: those of datagram services, and those that are not connected.
     no_window: Window,
     hosts: Hosts,
     groups: HashMap<IpAddr, Vec<Qpn>>,
-    /// P_Key tables; the first is that of queue pairs with no other.
+    /// P_Key tables. Queue pairs use the first one, unless another one is set.
     pkeys: Vec<Vec<Pkey>>,
     route_limits: HashMap<(IpAddr, u32), (u16, Ident)>,
     schedule: Schedule,
-    /// Packets that no queue pair sends: of destroyed ones, and about congestion.
+    /// Packets that leave without a queue pair: last acknowledgements of destroyed ones, and congestion notifications.
     notices: VecDeque<Notice>,
     /// Packets for other slots.
     strays: VecDeque<Stray>,
@@ -88,12 +89,12 @@ struct Shared {
     lane_stats: LaneCounters,
 }
 
-/// The address of ours that a queue pair's counters belong to.
+/// The local address to which a queue pair's counters belong.
 fn place_of(qp: &QueuePair) -> IpAddr {
     qp.path.map_or(places::NOWHERE, |path| path.src)
 }
 
-/// An acknowledgement whose queue pair is gone, or a congestion notification: without an ICRC.
+/// The last acknowledgement of a destroyed queue pair, or a congestion notification. It has no ICRC yet.
 #[derive(Debug)]
 struct Notice {
     path: Path,
@@ -157,8 +158,8 @@ impl Endpoint {
         self.shared.stats
     }
 
-    /// Counters by address of ours: what was sent and came, and what the queue pairs on it have counted, destroyed ones
-    /// included. Those that are not connected are on no address, and count for the unspecified one.
+    /// Counters by local address: packets sent and received, and the counters of the queue pairs on it, destroyed ones included. Queue
+    /// pairs that are not connected count for the unspecified address.
     #[must_use]
     pub fn place_stats(&self) -> Vec<(IpAddr, PlaceStats, QpStats)> {
         let mut list: Vec<_> = self.shared.places.each(&self.shared.stats).collect();
@@ -188,8 +189,8 @@ impl Endpoint {
         all.map(|qp| (qp.qpn, qp.config.qp_type, qp.attrs.state, qp.stats))
     }
 
-    /// From now on batches to `dst` by `ifindex` hold at most `max_segments` packets with IDs as `ident` says: the link
-    /// found out that the route does not take more.
+    /// From now on batches to `dst` by `ifindex` hold at most `max_segments` packets, with IDs as `ident` says. To be called when the link
+    /// finds that the route does not take more.
     pub fn limit_route(&mut self, dst: IpAddr, ifindex: u32, max_segments: u16, ident: Ident) {
         self.shared.route_limits.insert((dst, ifindex), (max_segments.max(1), ident));
     }
@@ -206,10 +207,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Queues all of these send requests or, if one is refused, none (ibv_wr_complete).
+    /// Queues all of these send requests, or none if one of them is refused (ibv_wr_complete).
     ///
     /// # Errors
-    /// Which was refused, and why; nothing was queued.
+    /// The index of the request that was refused, and why. Nothing was queued.
     pub fn post_send_all(
         &mut self,
         now: Instant,
@@ -223,7 +224,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether something is unanswered that this reliable queue pair has sent, or others to the same destination.
+    /// Whether this reliable queue pair has unanswered packets, or other queue pairs have some to the same destination.
     #[must_use]
     pub fn has_unanswered(&self, qpn: Qpn) -> bool {
         let Some(qp) = self.qps.get(qpn).filter(|qp| qp.common.config.qp_type == QpType::Rc) else {
@@ -233,7 +234,7 @@ impl Endpoint {
         peer.is_some_and(|peer| !peer.window.is_empty()) || qp.has_unanswered()
     }
 
-    /// Whether what this queue pair sends is never answered (UC, UD). Not so for the connection manager's: its datagrams are.
+    /// Whether packets of this queue pair are never answered (UC, UD). Not true for queue pair 1: peers answer its datagrams.
     #[must_use]
     pub fn is_never_answered(&self, qpn: Qpn) -> bool {
         self.qps.get(qpn).is_some_and(|qp| matches!(qp.common.config.qp_type, QpType::Uc | QpType::Ud))
@@ -273,7 +274,7 @@ impl Endpoint {
         self.shared.schedule.next_deadline()
     }
 
-    /// Time passed: retransmissions, ends of RNR waits, acknowledgements that waited long enough.
+    /// Runs timers that are due: retransmissions, ends of RNR waits, acknowledgements that have waited long enough.
     pub fn handle_timeout(&mut self, now: Instant, memory: &dyn Memory) {
         while let Some(due) = self.shared.schedule.timers.pop_due(now) {
             match due {
@@ -327,7 +328,7 @@ impl Endpoint {
 }
 
 impl Shared {
-    /// What one call into a queue pair may touch beside the queue pair, whose destination is `peer`.
+    /// What a call of a queue pair with destination `peer` may use beside the queue pair itself.
     fn lend<'a>(&'a mut self, peer: Option<usize>, now: Instant, memory: &'a dyn Memory) -> Ctx<'a> {
         let window = match peer.and_then(|index| self.peers.get_mut(index)) {
             Some(peer) => &mut peer.window,
@@ -400,7 +401,7 @@ impl Shared {
         }
     }
 
-    /// A queue pair that has failed has nothing in flight any more, and waits for nothing.
+    /// If the queue pair is in the error state: takes it out of all lines, because it has nothing in flight any more.
     #[inline]
     fn settle_failure(&mut self, qp: &mut QueuePair) {
         if qp.common.state() == QpState::Error {

@@ -1,4 +1,4 @@
-//! Making, changing and destroying queue pairs and shared receive queues.
+//! Creates, changes and destroys queue pairs and shared receive queues.
 
 use super::{ACK_LEN, Endpoint, MAX_SRQS, Notice, ObjectError, Shared, peer::Peer, place_of};
 use crate::{
@@ -45,8 +45,8 @@ impl Endpoint {
         Ok(qpn)
     }
 
-    /// Destroys a queue pair (ibv_destroy_qp). What was posted is dropped without completions; an acknowledgement that it
-    /// owes still leaves with the next `poll_transmit`.
+    /// Destroys a queue pair (ibv_destroy_qp). Its work requests are dropped without completions. An acknowledgement that it owes still
+    /// leaves with the next `poll_transmit`.
     ///
     /// # Errors
     /// [`ObjectError::NoSuchObject`].
@@ -112,7 +112,7 @@ impl Endpoint {
         {
             let path = self.shared.path(&av, next.dest_qpn);
             if path.lane != qp.lane() {
-                // What it is listed in is that of its lane.
+                // It waits in the line of its old lane.
                 self.shared.unwait(qp);
             }
             qp.path = Some(path);
@@ -133,8 +133,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Paces a reliable connection from now on, in the place of the window to its destination (which still counts what is
-    /// under way, but see [`EndpointConfig::send_window`](super::EndpointConfig::send_window)). False if there is none of
+    /// Paces a reliable connection from now on. The pacer takes the place of the window to its destination. (The window still counts
+    /// what is under way; see [`EndpointConfig::send_window`](super::EndpointConfig::send_window).) False if there is no queue pair of
     /// that number.
     pub fn pace(&mut self, qpn: Qpn, pacing: Pacing) -> bool {
         self.qps.get_mut(qpn).map(|qp| qp.pace(pacing)).is_some()
@@ -157,14 +157,14 @@ impl Endpoint {
         self.qps.get(qpn).map(|qp| qp.common.stats)
     }
 
-    /// Why a queue pair refused and failed since it was last reset, if it has. To be asked when
-    /// [`Self::poll_event`] gives a completion in error or an event of a queue pair.
+    /// Why a queue pair last refused a request of its peer, and why its own request failed, since it was last reset. To be asked when
+    /// [`Self::poll_event`] returns a completion in error or an event of a queue pair.
     #[must_use]
     pub fn reasons(&self, qpn: Qpn) -> Option<&Reasons> {
         self.qps.get(qpn)?.common.reasons.as_deref()
     }
 
-    /// The next PSNs of a queue pair: the one it sends next and the one it expects.
+    /// The PSN that a queue pair sends next, and the one that it expects next.
     #[must_use]
     pub fn psns(&self, qpn: Qpn) -> Option<(Psn, Psn)> {
         self.qps.get(qpn).map(QueuePair::psns)
@@ -188,8 +188,8 @@ impl Endpoint {
         Ok(SrqId(self.shared.srqs.insert(Srq { pd, queue, limit: 0, xrc: None }) as u32))
     }
 
-    /// Makes a shared receive queue that XRC targets of a domain use when their peer names it, and whose receives complete
-    /// on `cq` (ibv_create_srq_ex with IBV_SRQT_XRC). Its name here, and the number for the peer (ibv_get_srq_num).
+    /// Makes a shared receive queue for the XRC targets of a domain, which use it when their peer names it. Its receives complete on `cq`
+    /// (ibv_create_srq_ex with IBV_SRQT_XRC). Returns its ID here, and its number for the peer (ibv_get_srq_num).
     ///
     /// # Errors
     /// [`ObjectError`].
@@ -209,7 +209,7 @@ impl Endpoint {
         Ok((id, number))
     }
 
-    /// Changes a shared receive queue's size or limit (ibv_modify_srq). A limit above what the queue holds is reached at
+    /// Changes a shared receive queue's size or limit (ibv_modify_srq). If the limit is above what the queue holds, the event is raised at
     /// once.
     ///
     /// # Errors
@@ -238,15 +238,15 @@ impl Endpoint {
         Ok(())
     }
 
-    /// How many requests a shared receive queue holds at most, and its present limit: 0 once the event was raised
-    /// (ibv_query_srq).
+    /// The most requests that a shared receive queue can hold, and its present limit (ibv_query_srq). The limit is 0 once the event was
+    /// raised.
     #[must_use]
     pub fn query_srq(&self, srq: SrqId) -> Option<(u32, u32)> {
         self.shared.srqs.get(srq.0 as usize).map(|srq| (srq.queue.max_wr, srq.limit))
     }
 
-    /// Destroys a shared receive queue (ibv_destroy_srq). XRC targets do not keep theirs: a message that is on its way into
-    /// it is refused.
+    /// Destroys a shared receive queue (ibv_destroy_srq). XRC targets do not keep it in use: a message that is on its way into it is
+    /// refused.
     ///
     /// # Errors
     /// [`ObjectError::Busy`] while queue pairs use it.
@@ -263,8 +263,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Makes a datagram queue pair take what is sent to a multicast group (ibv_attach_mcast). The caller joins the group
-    /// on its socket.
+    /// Has a datagram queue pair receive what is sent to a multicast group (ibv_attach_mcast). The caller joins the group on its socket.
     ///
     /// # Errors
     /// [`ObjectError::NoSuchObject`] for a queue pair that does not exist or is not a datagram one.
@@ -316,7 +315,7 @@ impl Shared {
         }
     }
 
-    /// The lane of packets over `av`. Levels without one are refused before.
+    /// The lane of packets over `av`. Service levels without a lane were refused before.
     pub(super) fn lane_of(&self, av: &AddressVector) -> u8 {
         self.lanes.of(av.service_level).unwrap_or(0)
     }
@@ -340,7 +339,7 @@ impl Shared {
         index
     }
 
-    /// A queue pair leaves its destination, where it has nothing in flight any more, and all lists.
+    /// Takes a queue pair from its destination, to which it has nothing in flight any more, and from all lists.
     fn leave_peer(&mut self, qp: &mut QueuePair) {
         self.unwait(qp);
         self.reads.unlist(qp.common.qpn, &mut qp.holding);

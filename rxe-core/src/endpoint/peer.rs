@@ -20,7 +20,7 @@ pub(super) enum List {
 }
 
 impl List {
-    /// All lists, each of them first in turn.
+    /// Three orders. Each list comes first in one of them.
     const ORDERS: [[Self; 3]; 3] = [
         [Self::Answers, Self::Ready, Self::Line],
         [Self::Ready, Self::Line, Self::Answers],
@@ -28,7 +28,7 @@ impl List {
     ];
 }
 
-/// What one virtual lane has for a destination.
+/// The lists of one virtual lane for a destination.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     /// Queue pairs that may have requests to send.
@@ -37,14 +37,14 @@ pub(super) struct Lists {
     pub answering: VecDeque<Qpn>,
     /// Queue pairs that wait for room.
     pub line: Line,
-    /// Among the destinations with something to send, in this lane.
+    /// Whether the schedule lists the destination among those with something to send in this lane.
     pub scheduled: bool,
-    /// Batches begun: each begins with another list.
+    /// Number of batches begun. Each begins with another list.
     batches: usize,
 }
 
 impl Lists {
-    /// In which order the next batch is filled from the lists: each of them is first in turn, so that none starves.
+    /// The order in which the next batch is filled from the lists. Each list is first in turn, so that none starves.
     pub(super) const fn order(&mut self) -> [List; 3] {
         self.batches = if self.batches == 2 { 0 } else { self.batches + 1 };
         List::ORDERS[self.batches]
@@ -56,15 +56,15 @@ impl Lists {
 pub(super) struct Peer {
     pub key: (IpAddr, u8),
     pub window: Window,
-    /// Lane 0, in which all are where nothing else is configured,
+    /// Lane 0. Without other configuration all packets are in it.
     first: Lists,
-    /// and the lanes from 1 on, as far as any queue pair had something there.
+    /// The lanes from 1 on, as far as a queue pair has had something in them.
     more: Vec<Lists>,
     /// Queue pairs that owe an acknowledgement.
     pub owing: VecDeque<Qpn>,
     /// Since when `owing` is not empty.
     pub owed_since: Instant,
-    /// Among the destinations that are owed something.
+    /// Whether the schedule lists it among the destinations to which acknowledgements are owed.
     pub owed: bool,
     /// Deadline of the lines that the timer list knows of.
     pub timer: Option<Instant>,
@@ -109,25 +109,25 @@ impl Peer {
         (0..).zip(iter::once(&mut self.first).chain(&mut self.more))
     }
 
-    /// Whether anybody waits for room, in whichever lane.
+    /// Whether a queue pair of any lane waits for room.
     #[inline]
     pub(super) fn is_awaited(&self) -> bool {
         !self.first.line.is_empty() || self.more.iter().any(|lists| !lists.line.is_empty())
     }
 
-    /// Whether anybody waits for room in another lane.
+    /// Whether a queue pair of another lane waits for room.
     #[inline]
     pub(super) fn is_awaited_beside(&self, lane: u8) -> bool {
         !self.more.is_empty() && self.lanes().any(|(other, lists)| other != lane && !lists.line.is_empty())
     }
 
-    /// Those for whom `first` is true come first in the lines. How many they are.
+    /// Moves queue pairs for which `first` is true to the front of the lines. Returns how many were moved.
     pub(super) fn prefer(&mut self, mut first: impl FnMut(Qpn) -> bool) -> usize {
         self.lanes_mut().map(|(_, lists)| lists.line.prefer(&mut first)).sum()
     }
 
-    /// Takes the next queue pair of a list. Of the line only if it may have something now: to begin a batch (`begins`), or to go on
-    /// with one.
+    /// Takes the next queue pair of a list. It is taken from the line only if it may send now: begin a batch (`begins`), or go on with
+    /// one.
     #[inline]
     pub(super) fn next(&mut self, lane: u8, list: List, begins: bool) -> Option<Qpn> {
         match list {

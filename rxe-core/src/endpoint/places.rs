@@ -1,25 +1,24 @@
-//! Counters by address of ours. A host's devices share its port, and each is asked for its own counters.
+//! Counters by local address. The devices of a host share its port, and each device shows the counters of its own addresses.
 //!
-//! Packets are counted once, by the endpoint: what it counts between two changes of the address belongs to the address between
-//! them.
+//! Packets are counted once, by the endpoint. What it counts between two changes of the address belongs to the address of that time.
 
 use crate::stats::{PlaceStats, PortStats, QpStats};
 use alloc::{vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr};
 
-/// Addresses that are told apart; the rest count as being on none. A loopback interface has millions.
+/// Most addresses with counters of their own. The rest count for no address. (A loopback interface has millions of addresses.)
 pub(super) const MOST: usize = 64;
-/// Of these, addresses that packets have only come to. On a link that shows whole frames anybody can make up such an address, and
-/// must not take the places of addresses that packets leave from.
+/// How many of these may be addresses to which packets have only come. On a link that shows whole frames any sender can make up such an
+/// address, and must not use up the places of addresses from which packets leave.
 pub(super) const MOST_HEARD: usize = MOST / 2;
-/// What is on no address.
+/// Stands for no address.
 pub(super) const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// What was sent from, and came to, each address, and what destroyed queue pairs on it had counted.
+/// The packets of each address, and the counters of destroyed queue pairs on it.
 #[derive(Debug)]
 pub(super) struct Places {
     list: Vec<(IpAddr, PlaceStats, QpStats)>,
-    /// The address that packets are on now, and where it stands in the list.
+    /// The address of the packets that are counted now, and its index in the list.
     address: IpAddr,
     current: usize,
     /// The endpoint's counters when packets began to be on that address.
@@ -34,9 +33,9 @@ impl Default for Places {
 }
 
 impl Places {
-    /// What is counted from now on is on this address; `counted` is what the endpoint has counted so far. An address that
-    /// is not in the list yet gets a place in it if the list is shorter than `most`: [`MOST`] for an address that packets
-    /// leave from, [`MOST_HEARD`] for one that they come to, which need not be ours.
+    /// Has packets from now on counted for this address. `counted` is what the endpoint has counted so far. A new address gets a place in
+    /// the list if that is shorter than `most`: [`MOST`] for an address from which packets leave, [`MOST_HEARD`] for one to which they
+    /// come, which need not be an address of this host.
     #[inline]
     pub(super) fn enter(&mut self, address: IpAddr, most: usize, counted: &PortStats) {
         if self.address != address {
@@ -53,27 +52,27 @@ impl Places {
         self.address = self.list[self.current].0;
     }
 
-    /// Where an address stands; a new one has a place if the list is shorter than `most`.
+    /// The index of an address. A new address gets a place if the list is shorter than `most`.
     fn find(&mut self, address: IpAddr, most: usize) -> usize {
         if let Some(index) = self.list.iter().position(|(known, ..)| *known == address) {
             return index;
         }
         if self.list.len() >= most {
-            // The first is of no address.
+            // The first place stands for no address.
             return 0;
         }
         self.list.push((address, PlaceStats::default(), QpStats::default()));
         self.list.len() - 1
     }
 
-    /// A queue pair is gone; what it had counted stays.
+    /// A queue pair was destroyed. Its counters stay with its address.
     pub(super) fn retire(&mut self, address: IpAddr, stats: QpStats) {
         let index = self.find(address, MOST);
         let sum = &mut self.list[index].2;
         *sum = sum.plus(stats);
     }
 
-    /// All of them, up to date with what the endpoint has counted.
+    /// All counters, up to date with what the endpoint has counted.
     pub(super) fn each(&self, counted: &PortStats) -> impl Iterator<Item = (IpAddr, PlaceStats, QpStats)> {
         let fresh = of_places(counted).since(self.since);
         let current = self.current;
