@@ -3,14 +3,14 @@
 use crate::num::Msn;
 use core::time::Duration;
 
-/// What an acknowledgement says. Unknown values are kept.
+/// What an acknowledgement says: the eight bits of a syndrome (IBTA vol. 1, 9.7.5.2.1). Reserved values are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
-    /// Positive; the five-bit code tells end-to-end credits, 31 = not used.
+    /// A positive acknowledgement. The five-bit code gives end-to-end credits; 31: they are not used.
     Ack(u8),
-    /// Receiver not ready; the five-bit code tells how long to wait ([`rnr_delay`]).
+    /// Receiver not ready. The five-bit code says how long the requester waits ([`rnr_delay`]).
     RnrNak(u8),
-    /// A rule was broken.
+    /// The request was refused.
     Nak(NakCode),
     /// A reserved value.
     Reserved(u8),
@@ -19,15 +19,15 @@ pub enum Syndrome {
 /// Why a request was refused: the low five bits of a NAK syndrome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NakCode {
-    /// A PSN ahead of the expected one: packets were lost.
+    /// The PSN is ahead of the expected one: packets were lost.
     PsnSequence,
-    /// The request is malformed or not supported here.
+    /// The request is malformed, or the responder does not support it.
     InvalidRequest,
-    /// A key, range or access right does not allow it.
+    /// The key, address range or access right does not permit the access.
     RemoteAccess,
-    /// The responder failed on its own account.
+    /// The responder failed, though the request is valid.
     RemoteOperational,
-    /// Reliable datagram only.
+    /// The request is not valid on a reliable datagram QP. Other services do not use it.
     InvalidRdRequest,
     /// A reserved code.
     Reserved(u8),
@@ -58,7 +58,7 @@ impl NakCode {
 }
 
 impl Syndrome {
-    /// A positive acknowledgement that grants no end-to-end credits.
+    /// A positive acknowledgement that does not use end-to-end credits.
     pub const ACK_NO_CREDITS: Self = Self::Ack(0x1f);
 
     /// Reads the eight bits of a syndrome.
@@ -93,9 +93,9 @@ impl Default for Syndrome {
 /// An acknowledge header, 4 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Aeth {
-    /// What it says.
+    /// Whether the request succeeded, and why not.
     pub syndrome: Syndrome,
-    /// Messages the responder has completed.
+    /// How many messages the responder has completed, modulo 2^24.
     pub msn: Msn,
 }
 
@@ -115,7 +115,7 @@ const RNR_TIMER: [u32; 32] = [
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// How long a requester waits after an RNR NAK with timer code `code` (low five bits): 0.01 ms to 655.36 ms.
+/// How long a requester waits after an RNR NAK with this timer code (its low five bits count): 0.01 ms to 655.36 ms.
 #[must_use]
 pub const fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(RNR_TIMER[(code & 0x1f) as usize] as u64 * 10)

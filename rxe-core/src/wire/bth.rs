@@ -8,17 +8,17 @@ use crate::num::{Pkey, Psn, Qpn};
 pub struct Bth {
     /// Operation and service.
     pub opcode: Opcode,
-    /// Solicited event: the receiver's completion wakes a consumer that armed for solicited ones only.
+    /// Solicited event: the receiver's completion also wakes a consumer that waits for solicited completions only.
     pub solicited: bool,
-    /// Migration state. ConnectX sends 1, kernel rxe 0; never checked.
+    /// MigReq, the migration state. ConnectX sends 1, kernel rxe 0. A receiver does not check it.
     pub migreq: bool,
     /// Pad bytes behind the payload, 0 to 3.
     pub pad: u8,
-    /// Transport version; 0 is the only one there is.
+    /// Transport header version, 4 bits. Only 0 is defined.
     pub version: u8,
     /// Partition key.
     pub pkey: Pkey,
-    /// The byte that routers may change, masked in the ICRC: FECN 0x80, BECN 0x40.
+    /// The byte that routers may change, so the ICRC does not cover it: [`Self::FECN`], [`Self::BECN`].
     pub congestion: u8,
     /// Destination queue pair.
     pub dest_qp: Qpn,
@@ -34,7 +34,7 @@ impl Bth {
     /// Backward congestion notification, a bit of [`Bth::congestion`].
     pub const BECN: u8 = 0x40;
 
-    /// A header with everything optional at its usual value: default partition, MigReq 1 as hardware sends it.
+    /// A header with usual values in the other fields: default partition, MigReq 1 (as hardware sends it), no acknowledgement request.
     #[must_use]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         Self {

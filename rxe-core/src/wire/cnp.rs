@@ -7,12 +7,12 @@ use super::{
 };
 use crate::num::{Psn, Qpn};
 
-/// Size of a congestion notification, BTH to ICRC: 16 reserved bytes between the two.
+/// Size of a congestion notification in bytes: a BTH, 16 reserved bytes and the ICRC.
 pub const CNP_LEN: usize = BTH_LEN + 16 + ICRC_LEN;
 /// The IP TOS that ConnectX sends its notifications with: DSCP 48, ECT(0).
 pub const CNP_TOS: u8 = 0xc2;
 
-/// A congestion notification for queue pair `dest_qp`; the last four bytes are left for the ICRC. Field for field what a
+/// A congestion notification for queue pair `dest_qp`. The last four bytes are left for the ICRC. All fields have the values that a
 /// ConnectX-4 Lx sends: BECN set, MigReq and AckReq clear, PSN 0.
 #[must_use]
 pub fn cnp(dest_qp: Qpn) -> [u8; CNP_LEN] {

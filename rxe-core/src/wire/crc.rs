@@ -1,48 +1,48 @@
-//! The CRC-32 of Ethernet, computed in one of two ways that give the same.
+//! The CRC-32 of Ethernet, computed by one of two methods with the same result.
 //!
-//! crc32fast multiplies without carry where the processor can, 64 bits in an instruction. Where it cannot, and where that
-//! instruction is a subroutine (an emulated processor), words are quicker: CRC-32's polynomial divides
-//! 1 + x^145 + x^183 + x^211 + x^300, so a word of the message may be struck out and added to four places further on, by
-//! shifts (the "Chorba" algorithm, arXiv 2412.16398). The last words are left to tables, eight bytes at a time.
+//! The crate crc32fast uses the processor's carry-less multiplication of 64 bits, if there is one. If there is none, or if the processor
+//! is emulated and so the instruction is slow, another method is faster. CRC-32's polynomial divides 1 + x^145 + x^183 + x^211 + x^300.
+//! So a word of the message can be replaced by zero if it is added, shifted, at four later places; the CRC stays the same (the "Chorba"
+//! algorithm, arXiv 2412.16398). The CRC of the last words is computed with tables, eight bytes at a time.
 
 use super::gf::times_x;
 use core::sync::atomic::{AtomicBool, Ordering};
 use crc32fast::Hasher;
 
-/// Bytes of a word.
+/// Size of a word, bytes.
 const WORD: usize = 8;
-/// How many words further on one word is added to the last time.
+/// A word is added to words that are at most this many places behind it (300 bits).
 const REACH: usize = 5;
-/// The bytes of as many words.
+/// Size of `REACH` words, bytes.
 const STRIDE: usize = REACH * WORD;
-/// Shorter messages are left to the tables. At least two strides.
+/// Messages with fewer bytes are computed with tables alone. At least two strides.
 const LEAST: usize = 160;
 
-/// How the process computes CRCs. It changes no result.
+/// Whether CRCs are computed by [`Method::Words`] in this process. The results are the same.
 static BY_WORDS: AtomicBool = AtomicBool::new(false);
 
 /// How CRCs are computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// By crc32fast: carry-less multiplication where the processor has it.
+    /// By crc32fast: carry-less multiplication if the processor has it.
     Multiply,
-    /// By shifting words.
+    /// By shifting words ("Chorba").
     Words,
 }
 
-/// Has all CRCs of the process computed by `method` from now on; [`Method::Multiply`] before.
+/// Has all CRCs of the process computed by `method` from now on. Until it is called the method is [`Method::Multiply`].
 pub fn use_method(method: Method) {
     BY_WORDS.store(method == Method::Words, Ordering::Relaxed);
 }
 
-/// Continues `crc`, the CRC of what comes before `parts`, in the way chosen by [`use_method`].
+/// The CRC of some bytes whose CRC is `crc`, followed by `parts`. Computed by the method of [`use_method`].
 #[must_use]
 #[inline]
 pub fn update<const N: usize>(crc: u32, parts: [&[u8]; N]) -> u32 {
     Front::new(crc).update(parts)
 }
 
-/// The CRC of what comes before every packet: a packet's is continued from there without another look at the processor.
+/// The CRC of bytes that precede every packet. The CRC of each packet continues it, without asking again what the processor can do.
 #[derive(Debug)]
 pub struct Front {
     crc: u32,
@@ -50,14 +50,14 @@ pub struct Front {
 }
 
 impl Front {
-    /// Of something whose CRC is `crc`.
+    /// For bytes whose CRC is `crc`.
     #[must_use]
     #[inline]
     pub fn new(crc: u32) -> Self {
         Self { crc, hasher: Hasher::new_with_initial(crc) }
     }
 
-    /// Continues it in the way chosen by [`use_method`].
+    /// The CRC of those bytes followed by `parts`. Computed by the method of [`use_method`].
     #[must_use]
     #[inline]
     pub fn update<const N: usize>(&self, parts: [&[u8]; N]) -> u32 {
@@ -76,7 +76,7 @@ fn multiply<const N: usize>(mut hasher: Hasher, parts: [&[u8]; N]) -> u32 {
     hasher.finalize()
 }
 
-/// The same by `method`.
+/// As [`update`], by this method.
 #[must_use]
 #[inline]
 pub fn update_by<const N: usize>(method: Method, crc: u32, parts: [&[u8]; N]) -> u32 {
@@ -86,15 +86,15 @@ pub fn update_by<const N: usize>(method: Method, crc: u32, parts: [&[u8]; N]) ->
     }
 }
 
-/// The register after any number of bytes.
+/// The CRC register (the CRC's complement) after `bytes`, by shifting words.
 #[inline(never)]
 fn by_words(register: u32, bytes: &[u8]) -> u32 {
     if bytes.len() < LEAST {
         return by_tables(register, bytes);
     }
-    // A stride is left for what the last words are added to.
+    // At least one stride is left over: the last words here are added to words in it.
     let (strides, _) = bytes[..bytes.len() - STRIDE].as_chunks::<STRIDE>();
-    // What is to be added to the next words, in the places of the words before them.
+    // What is to be added to the next words, by word number modulo `REACH`.
     let mut carry = [u64::from(register), 0, 0, 0, 0];
     for stride in strides {
         let (words, _) = stride.as_chunks::<WORD>();
@@ -116,7 +116,7 @@ fn by_words(register: u32, bytes: &[u8]) -> u32 {
     by_tables(0, &last[..rest.len()])
 }
 
-/// What a byte leaves in the register, once so many bytes have followed it.
+/// `TABLES[n][byte]` is the register after `byte` and `n` zero bytes, if it was 0 before.
 static TABLES: [[u32; 256]; WORD] = tables();
 
 const fn tables() -> [[u32; 256]; WORD] {
@@ -136,7 +136,7 @@ const fn tables() -> [[u32; 256]; WORD] {
     tables
 }
 
-/// The same, one word after the other.
+/// The register after `bytes`, by tables.
 fn by_tables(mut register: u32, bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<WORD>();
     for word in words {
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_value_that_the_definition_has() {
-        // "123456789" (the check value of the catalogue of CRCs), and after 591 zeroes: by zlib.
+        // The check value of "123456789" in the catalogue of CRCs, and that of 591 zeroes in front of it (computed by zlib).
         assert_eq!(update_by(Method::Words, 0, [b"123456789"]), 0xcbf4_3926);
         let mut bytes = [0; 600];
         bytes[591..].copy_from_slice(b"123456789");

@@ -1,10 +1,10 @@
-//! The extension headers behind the BTH: what each holds, and where (IBTA vol. 1, 9.2-9.3; FLUSH in annex A19).
+//! The extension headers behind the BTH and their layouts (IBTA vol. 1, 9.2-9.3; FLUSH in annex A19).
 
 use super::aeth::Aeth;
 use super::opcode::Extensions;
 use crate::num::{Key, Qkey, Qpn};
 
-/// RDMA extended transport header, 16 bytes: which remote memory.
+/// RDMA extended transport header, 16 bytes: the remote memory of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reth {
     /// Virtual address of the first byte.
@@ -22,9 +22,9 @@ pub struct AtomicEth {
     pub addr: u64,
     /// R_Key of the region or window.
     pub rkey: Key,
-    /// What to store (CmpSwap) or to add (FetchAdd).
+    /// The value to store (CmpSwap) or to add (FetchAdd).
     pub swap_or_add: u64,
-    /// What to compare with (CmpSwap).
+    /// The value to compare with (CmpSwap).
     pub compare: u64,
 }
 
@@ -46,7 +46,7 @@ pub struct Feth {
     pub selectivity: u8,
 }
 
-/// All extension headers of one packet; those that its opcode does not have stay at their defaults and are not emitted.
+/// All extension headers of one packet. Those that its opcode does not have keep their default values and are not written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ext {
     /// Datagram header.
@@ -61,15 +61,15 @@ pub struct Ext {
     pub atomic: AtomicEth,
     /// Acknowledge header.
     pub aeth: Aeth,
-    /// Original value of an atomic operation.
+    /// The value that memory had before the atomic operation.
     pub original: u64,
-    /// Immediate data: four bytes as the application gave them.
+    /// Immediate data: four bytes in the order in which the application gave them.
     pub imm: [u8; 4],
     /// R_Key to invalidate.
     pub invalidate: Key,
 }
 
-/// The `N` bytes from `at` on; zeroes if they are not all there.
+/// The `N` bytes from `at` on, or zeroes if `bytes` ends before them.
 #[inline]
 fn at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
@@ -84,7 +84,7 @@ fn u64_at(bytes: &[u8], place: usize) -> u64 {
 }
 
 impl Ext {
-    /// Reads the headers `which` from the front of `bytes`, which must hold at least `which.len()` bytes.
+    /// Reads the headers `which` from the front of `bytes`, which must hold at least `which.wire_len()` bytes.
     #[must_use]
     pub(super) fn parse(which: Extensions, bytes: &[u8]) -> Self {
         let mut ext = Self::default();
@@ -137,7 +137,7 @@ impl Ext {
         ext
     }
 
-    /// Writes the headers `which` to the front of `out`, which must hold at least `which.len()` bytes.
+    /// Writes the headers `which` to the front of `out`, which must hold at least `which.wire_len()` bytes.
     pub(super) fn emit(&self, which: Extensions, out: &mut [u8]) {
         let mut at = 0;
         let mut put = |bytes: &[u8]| {

@@ -1,7 +1,8 @@
-//! Arithmetic on CRC-32 registers: polynomials over GF(2) modulo the CRC's, lowest power in the highest bit.
+//! Arithmetic on CRC-32 registers: polynomials over GF(2), modulo the CRC's polynomial. The highest bit is the lowest power.
 //!
-//! A CRC is linear: if two messages of equal length differ in a few bytes only, their CRCs differ by those bytes times a
-//! power of x that depends on how many bytes follow. Dividing by that power gives the difference back.
+//! A CRC is linear: if two messages of equal length differ in a few bytes only, then the difference (exclusive or) of their CRCs is
+//! the difference of those bytes times a power of x. The power depends on the number of bytes that follow. So division by that power
+//! gives the difference of the bytes.
 
 /// The CRC-32 polynomial in this bit order, x^32 left out (IEEE 802.3, 3.2.9).
 const POLY: u32 = 0xedb8_8320;
@@ -30,7 +31,7 @@ const fn times(a: u32, b: u32) -> u32 {
     product
 }
 
-/// Powers of x^(-8 * `stride`), from the zeroth on.
+/// The powers of x^(-8 * `stride`), from power 0 on.
 const fn inverse_powers<const N: usize>(stride: usize) -> [u32; N] {
     let mut step = ONE;
     let mut i = 0;
@@ -52,10 +53,10 @@ static INVERSE_LOW: [u32; 256] = inverse_powers(1);
 /// x^(-8 * 256 i) for i below 512.
 static INVERSE_HIGH: [u32; 512] = inverse_powers(256);
 
-/// Which four bytes, at `behind` bytes before the end of a message, differ if nothing else does and the message's CRCs
-/// differ by `diff`: their exclusive or, in the order they are sent. `None` beyond 128 KiB.
+/// The difference (exclusive or) of four bytes of two messages, in the order in which they are sent. The messages differ in these bytes
+/// only, `behind` bytes follow, and the difference of the CRCs is `diff`. `None` if `behind` is more than 131,067.
 pub(super) fn difference(diff: u32, behind: usize) -> Option<[u8; 4]> {
-    // The word itself goes through the register: 32 bits more.
+    // The register has also been shifted by the 32 bits of the word itself.
     let bytes = behind.checked_add(4)?;
     let power = times(INVERSE_LOW[bytes & 0xff], *INVERSE_HIGH.get(bytes >> 8)?);
     Some(times(diff, power).to_le_bytes())

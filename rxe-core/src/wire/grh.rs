@@ -1,7 +1,7 @@
-//! The 40 bytes in front of every datagram that a UD queue pair receives: where it came from.
+//! The 40 bytes in front of every datagram that a UD queue pair receives: they say where it came from.
 //!
-//! InfiniBand and RoCEv1 put their global route header there (IBTA vol. 1, 8.3); RoCEv2 the IP header that the datagram came
-//! with (annex A17.4.5): IPv6 as it is, IPv4 in the last 20 bytes behind 20 zero bytes.
+//! With InfiniBand and RoCEv1 they are the global route header (IBTA vol. 1, 8.3). With RoCEv2 they hold the IP header of the datagram
+//! (annex A17.4.5): an IPv6 header as it is, or 20 zero bytes and then an IPv4 header.
 
 use super::{
     encap::Encapsulation,
@@ -11,19 +11,19 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Size of the area, bytes.
 pub const GRH_LEN: usize = 40;
-/// Where an IPv4 header starts in it.
+/// Where an IPv4 header starts in the area.
 const IPV4_AT: usize = GRH_LEN - IPV4_LEN;
-/// IP's number for UDP.
+/// The protocol number of UDP (IPv4) and its next-header value (IPv6).
 const UDP: u8 = 17;
-/// The GRH's number for a BTH (IBTA vol. 1, 8.3).
+/// The GRH's next-header value if a BTH follows (IBTA vol. 1, 8.3).
 pub const NEXT_HEADER_BTH: u8 = 0x1b;
 
-/// What the area tells.
+/// The values in the area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grh {
-    /// What carried the packet; memory is told as RoCEv2.
+    /// What carried the packet. Memory is reported as RoCEv2.
     pub encapsulation: Encapsulation,
-    /// Source address; the family of both decides between IPv4 and IPv6. RoCEv1: the GID, mapped IPv4 as IPv4.
+    /// Source address. RoCEv2: the area has an IPv4 header if both addresses are IPv4, else IPv6. RoCEv1: the GID; if mapped, as IPv4.
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
@@ -31,16 +31,16 @@ pub struct Grh {
     pub traffic_class: u8,
     /// TTL or hop limit.
     pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits; 0 for IPv4. An ordinary UDP socket does not show it, so it is 0 there as well.
+    /// IPv6 flow label, 20 bits. 0 for IPv4, and for packets from an ordinary UDP socket, which does not show it.
     pub flow_label: u32,
     /// IPv4 ID; 0 for IPv6.
     pub ident: u16,
-    /// Bytes behind the header: of UDP header and UDP payload, or of RoCEv1's packet with its ICRC.
+    /// Bytes behind the header. RoCEv2: UDP header and payload. RoCEv1: the packet with its ICRC.
     pub len: u16,
 }
 
 impl Grh {
-    /// The area of a packet of `packet` bytes, BTH to ICRC, that came over `route`.
+    /// The area for a packet that arrived over `route`. `packet`: its bytes, BTH to ICRC.
     #[must_use]
     pub fn new(route: &Route, traffic_class: u8, hop_limit: u8, packet: usize) -> Self {
         let (encapsulation, more) = match route.encapsulation {
@@ -52,7 +52,7 @@ impl Grh {
         Self { encapsulation, src, dst, traffic_class, hop_limit, flow_label: 0, ident: 0, len }
     }
 
-    /// Writes the area. An IPv4 header gets its checksum: some consumers tell the families apart by it.
+    /// Writes the area. An IPv4 header gets its checksum, because some consumers use it to distinguish IPv4 from IPv6.
     #[must_use]
     pub fn emit(&self) -> [u8; GRH_LEN] {
         let mut out = [0; GRH_LEN];
@@ -83,8 +83,8 @@ impl Grh {
         out
     }
 
-    /// Reads an area, IPv4 or IPv6, as verbs consumers do to answer a datagram: IPv6 if it starts like an IPv6 header and
-    /// its end is not a sound IPv4 header. `None` if it is neither.
+    /// Reads an area as verbs consumers do to answer a datagram. It is IPv6 (or a GRH) if it starts like an IPv6 header and does not end
+    /// with an IPv4 header whose checksum is right. `None` if it starts like neither.
     #[must_use]
     pub fn parse(area: &[u8; GRH_LEN]) -> Option<Self> {
         let ip = &area[IPV4_AT..];
@@ -124,7 +124,7 @@ impl Grh {
     }
 }
 
-/// The sum that an Internet checksum is the complement of (RFC 1071). All ones over a header with its checksum.
+/// The one's complement sum, whose complement is the Internet checksum (RFC 1071). Of a header with a right checksum: all ones.
 fn ones_complement_sum(bytes: &[u8]) -> u16 {
     let mut sum: u32 =
         bytes.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();

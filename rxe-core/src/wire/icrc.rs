@@ -1,8 +1,11 @@
 //! The invariant CRC over everything that routers do not change (IBTA vol. 1, 7.8.1; RoCEv2 annex A17).
 //!
-//! It is the CRC-32 of Ethernet over eight 0xff bytes (in place of a masked LRH), the headers in front of the packet with the
-//! fields that routers change set to ones (IP and UDP, or RoCEv1's GRH), the BTH with its congestion byte set to ones, and the
-//! rest of the packet. It goes on the wire with its least significant byte first.
+//! It is the CRC-32 of Ethernet over
+//! - eight 0xff bytes, in place of a masked LRH,
+//! - the headers in front of the packet (IP and UDP, or RoCEv1's GRH), with all bits set in the fields that routers change,
+//! - the BTH with all bits set in its congestion byte, and the rest of the packet.
+//!
+//! On the wire its least significant byte comes first.
 
 use super::{
     crc,
@@ -18,7 +21,7 @@ use once_cell::race::OnceBox;
 
 /// The UDP port of RoCEv2 (IANA "roce").
 pub const ROCE_PORT: u16 = 4791;
-/// The IPv4 flags-and-offset word of every RoCEv2 peer seen: don't fragment, offset 0.
+/// The IPv4 word of flags and fragment offset that every RoCEv2 peer seen sends: don't fragment, offset 0.
 pub const DONT_FRAGMENT: u16 = 0x4000;
 /// Size of a UDP header, bytes.
 pub const UDP_LEN: usize = 8;
@@ -29,21 +32,21 @@ pub const IPV6_LEN: usize = 40;
 
 /// CRC-32 of the eight 0xff bytes at the front.
 const AFTER_LRH: u32 = 0x2144_df1c;
-/// What every ICRC begins with; made by the first.
+/// The CRC that every ICRC continues. Made when the first ICRC is computed.
 static FRONT: OnceBox<crc::Front> = OnceBox::new();
-/// The BTH's byte that routers may change.
+/// Which byte of the BTH routers may change.
 const CONGESTION: usize = 4;
-/// Up to here header and packet are hashed in one piece from the stack; beyond, a second call is cheaper than the copy.
+/// Packets up to this size are copied behind the headers and hashed in one call. For larger ones a second call is cheaper than the copy.
 const WHOLE: usize = 128;
 
-/// What the ICRC covers of the headers in front of a packet, but for what differs from packet to packet.
+/// The header fields in front of a packet that the ICRC covers and that are the same for all packets of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// Source address. RoCEv2: the family of both decides between IPv4 and IPv6. RoCEv1: the GIDs, IPv4 addresses mapped.
+    /// Source address. RoCEv2: packets travel in IPv4 if both addresses are IPv4, else in IPv6. RoCEv1: the GID; IPv4 is mapped.
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
-    /// UDP source port: RoCEv2.
+    /// UDP source port of RoCEv2.
     pub src_port: u16,
     /// What carries the packets.
     pub encapsulation: Encapsulation,
@@ -62,14 +65,14 @@ impl Route {
         Self { src, dst, src_port: 0, encapsulation: Encapsulation::V1 }
     }
 
-    /// Whether packets travel in IPv4: RoCEv2, and both addresses are of that family.
+    /// Whether packets travel in IPv4: RoCEv2 between IPv4 addresses.
     #[must_use]
     pub const fn is_ipv4(&self) -> bool {
         matches!((self.encapsulation, self.src, self.dst), (Encapsulation::V2, IpAddr::V4(_), IpAddr::V4(_)))
     }
 }
 
-/// Which headers are in front.
+/// Which headers are in front of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Headers {
     Ipv4,
@@ -80,15 +83,15 @@ enum Headers {
 /// The masked headers of one [`Route`], ready to be hashed in front of any number of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RouteCrc {
-    /// Masked headers; lengths and the IPv4 ID are filled in per packet.
+    /// Masked headers. Lengths, and IPv4's ID, flags and fragment offset, are filled in for each packet.
     head: [u8; IPV6_LEN + UDP_LEN],
     headers: Headers,
 }
 
 impl RouteCrc {
-    /// Prepares the headers of `route`. In memory there are none, and this stands for RoCEv1's.
+    /// Prepares the headers of `route`. Packets in memory have no headers and no ICRC: the result is as for RoCEv1 and not used.
     #[must_use]
-    // As part of its callers it takes a fifth more instructions.
+    // Inlined into its callers it takes a fifth more instructions.
     #[inline(never)]
     pub fn new(route: &Route) -> Self {
         let (IpAddr::V4(src), IpAddr::V4(dst), Encapsulation::V2) =
@@ -106,7 +109,7 @@ impl RouteCrc {
         Self { head, headers: Headers::Ipv4 }
     }
 
-    /// The same for headers with addresses of 16 bytes.
+    /// The same for headers with addresses of 16 bytes: IPv6 and GRH.
     #[inline(never)]
     fn with_gids(route: &Route) -> Self {
         let mut head = [0xff_u8; IPV6_LEN + UDP_LEN];
@@ -123,14 +126,14 @@ impl RouteCrc {
         Self { head, headers: Headers::Ipv6 }
     }
 
-    /// Whether the headers are IPv4's.
+    /// Whether the packets travel in IPv4.
     #[must_use]
     pub const fn is_ipv4(&self) -> bool {
         matches!(self.headers, Headers::Ipv4)
     }
 
-    /// Computes the ICRC of `packet` (BTH to pad, without the ICRC). `ident` is the IPv4 ID and `fragment` the IPv4
-    /// flags-and-offset word; both are ignored for IPv6 and RoCEv1.
+    /// Computes the ICRC of `packet` (BTH to pad, without the ICRC). `ident` is the IPv4 ID, `fragment` the IPv4 word of flags and
+    /// fragment offset. Both are ignored for IPv6 and RoCEv1.
     #[must_use]
     pub fn compute(&self, ident: u16, fragment: u16, packet: &[u8]) -> u32 {
         let mut buf = [0; IPV6_LEN + UDP_LEN + WHOLE];
@@ -172,7 +175,7 @@ impl RouteCrc {
             .is_some_and(|(body, icrc)| self.compute(ident, fragment, body) == u32::from_le_bytes(*icrc))
     }
 
-    /// Computes the ICRC of a complete packet about to be sent without fragments and stores it in its last four bytes.
+    /// Writes the ICRC of a complete packet into its last four bytes. In IPv4 the packet has this ID and forbids fragments.
     pub fn seal(&self, ident: u16, packet: &mut [u8]) {
         if let Some((body, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
             *icrc = self.compute(ident, DONT_FRAGMENT, body).to_le_bytes();
@@ -180,8 +183,8 @@ impl RouteCrc {
     }
 }
 
-/// Computes the ICRC of `packet` (BTH to pad, without the ICRC) sent over `route`. `ident` is the IPv4 ID and
-/// `fragment` the IPv4 flags-and-offset word; both are ignored for IPv6 and RoCEv1.
+/// Computes the ICRC of `packet` (BTH to pad, without the ICRC) sent over `route`. `ident` is the IPv4 ID, `fragment` the IPv4 word of
+/// flags and fragment offset. Both are ignored for IPv6 and RoCEv1.
 #[must_use]
 pub fn compute(route: &Route, ident: u16, fragment: u16, packet: &[u8]) -> u32 {
     RouteCrc::new(route).compute(ident, fragment, packet)
@@ -193,27 +196,27 @@ pub fn check(route: &Route, ident: u16, fragment: u16, packet: &[u8]) -> bool {
     RouteCrc::new(route).check(ident, fragment, packet)
 }
 
-/// Computes the ICRC of a complete packet about to be sent and stores it in its last four bytes.
+/// Writes the ICRC of a complete packet sent over `route` into its last four bytes. In IPv4 the packet has this ID and forbids fragments.
 pub fn seal(route: &Route, ident: u16, packet: &mut [u8]) {
     RouteCrc::new(route).seal(ident, packet);
 }
 
-/// What four bytes at the end of the headers in front of a packet (BTH to pad, `len` bytes) would have to differ by for the
-/// difference of two ICRCs, received and computed, to be explained. Packets whose headers were all changed in the same way, by
-/// address translation for instance, give the same four bytes whatever else is in them; corruption gives others each time.
-/// `None` for packets of more than 128 KiB.
+/// Which change (exclusive or) of the four bytes in front of a packet would explain why its ICRC is not the computed one. `len` is the
+/// size of the packet, BTH to pad. If something changes the headers of all packets in the same way, address translation for instance,
+/// the result is the same for all of them. For corrupt packets it differs each time. `None` if `len` is more than 131,067.
 #[must_use]
 pub fn header_difference(received: u32, computed: u32, len: usize) -> Option<[u8; 4]> {
     gf::difference(received ^ computed, len)
 }
 
-/// Continues an ICRC the way kernel rxe does for FLUSH: it hashes `packet` (BTH, FETH and RETH) once more, unmasked.
-/// Kernels 6.12 and maybe others send and accept FLUSH only with this value in place of the specification's.
+/// The ICRC that kernel rxe gives a FLUSH. `icrc` is the specification's; kernel rxe continues it with `packet` (BTH, FETH and RETH) a
+/// second time, unmasked. Kernels 6.12 and maybe others send and accept FLUSH only with this value.
 #[must_use]
 pub fn rxe_flush(icrc: u32, packet: &[u8]) -> u32 {
     crc::update(icrc, [packet])
 }
 
+/// An address as 16 bytes; IPv4 mapped.
 pub(super) fn v6_octets(addr: IpAddr) -> [u8; 16] {
     match addr {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

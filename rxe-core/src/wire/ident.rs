@@ -1,18 +1,19 @@
-//! Judging an IPv4 packet's ICRC without seeing its IP header's ID.
+//! Checks the ICRC of an IPv4 packet whose IPv4 ID is not known.
 //!
-//! The ICRC covers the IPv4 ID and flags, which an ordinary UDP socket does not show. CRC is linear, so the difference
-//! between the received ICRC and the one computed for a guess tells exactly which ID and flags would make the packet
-//! whole ([`super::gf`]). Every packet is whole for *some* 32 bits of ID and flags; a corrupt one for random ones. What
-//! makes the check is how few are believed: don't-fragment set and nothing else, and an ID near the peer's last. A jump of
-//! the counter costs one packet: the next one near the new place confirms it. Only a peer of which nothing is known, or
-//! nothing was heard for a second, may come with any ID at once.
+//! The ICRC covers the IPv4 ID and flags, which an ordinary UDP socket does not show. A CRC is linear. So the difference between the
+//! received ICRC and one computed for a guess gives the ID and flags for which the received one is right ([`super::gf`]). There are such
+//! 32 bits (ID, flags and fragment offset) for every packet; for a corrupt packet they are random. The packet is accepted only if they
+//! are plausible: of the flags only don't-fragment is set, the offset is 0, and the ID is near the peer's last one. If a peer's counter
+//! jumps, one packet is lost: it is dropped, and the next one, with an ID near it, confirms the jump. An arbitrary ID is accepted
+//! at once from a peer of which nothing is known, or from which nothing was heard for a second. It is also accepted from a peer that
+//! has sent several arbitrary IDs in a row (`SCATTERS`).
 //!
-//! Packets without don't-fragment are never believed, though the IP header allows them: every RoCE peer seen forbids
-//! fragments, and each further value of the flags that is believed lets twice as many corrupt packets pass. They are told
-//! apart ([`Verdict::Fragmentable`]), so that whoever has such a peer finds out why nothing arrives.
+//! Packets without don't-fragment are never accepted, though IPv4 allows them: every RoCE peer seen forbids fragments, and accepting a
+//! second value of the flags would let twice as many corrupt packets pass. They have a verdict of their own
+//! ([`Verdict::Fragmentable`]), so that counters show why packets of such a peer are dropped.
 //!
-//! IDs seen: ours count 0, 1, 2, ... within a segmentation batch and are 0 otherwise; ConnectX counts up by one over all
-//! its packets; kernel rxe counts, and after a pause jumps forward by up to one per clock tick; others always send 0.
+//! IDs of peers seen: this implementation sends 0, 1, 2, ... within a segmentation batch and 0 otherwise. ConnectX counts its packets.
+//! Kernel rxe counts, and after a pause jumps forward by up to one for each clock tick. Others always send 0.
 
 use super::{
     encap::HeaderSeen,
@@ -25,19 +26,20 @@ use super::{
 use crate::time::Instant;
 use core::time::Duration;
 
-/// How far an ID may be from the peer's last one.
+/// How far from the peer's last ID an ID may be to be likely, in both directions.
 const WINDOW: i32 = 256;
-/// After this long without a packet, whole or corrupt, any ID is taken: at most once in this time, that is.
+/// If no packet, whole or corrupt, has come for this long, any ID is accepted: at most one in this time.
 const SILENCE: Duration = Duration::from_secs(1);
-/// After this many unlikely IDs in a row a peer is taken to scatter them. Each has a chance of 2^-16 to be corruption.
+/// After this many unlikely IDs in a row it is assumed that the peer's IDs are random. A corrupt packet looks like one of these with
+/// probability 2^-16.
 const SCATTERS: u8 = 4;
-/// After this many likely IDs in a row it no longer is.
+/// After this many likely IDs in a row that is no longer assumed.
 const SETTLED: u8 = 64;
 
-/// What was found out about a packet's ICRC.
+/// The result of checking a packet's ICRC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Right; everything it covers is known (IPv6, RoCEv1, or a link that shows the IP header), or there is none (memory).
+    /// Right, and everything it covers is known (IPv6, RoCEv1, or a link that shows the IP header). Or there is none (memory).
     Checked,
     /// Right for the ID that was expected.
     Expected {
@@ -49,19 +51,19 @@ pub enum Verdict {
         /// The IPv4 ID.
         ident: u16,
     },
-    /// Right for an ID far from the peer's last, believed because little is known of the peer.
+    /// Right for an ID far from the peer's last, which was accepted: the peer is new, was silent, has confirmed it or sends random IDs.
     Adopted {
         /// The IPv4 ID.
         ident: u16,
     },
-    /// Would be right for an ID that is not to be believed (yet): to be dropped.
+    /// Right only for an ID far from the peer's last, which is not accepted (yet). The packet must be dropped.
     Stray {
         /// The IPv4 ID.
         ident: u16,
     },
-    /// Would be right for an IPv4 header that allows fragments, which is not believed: to be dropped.
+    /// Right only for an IPv4 header that allows fragments, which is never accepted. The packet must be dropped.
     Fragmentable,
-    /// Wrong: to be dropped.
+    /// Wrong. The packet must be dropped.
     Corrupt,
 }
 
@@ -72,7 +74,7 @@ impl Verdict {
         !matches!(self, Self::Stray { .. } | Self::Fragmentable | Self::Corrupt)
     }
 
-    /// The IPv4 ID that was found, if the packet may be used and its header was hidden.
+    /// The IPv4 ID that was found. `None` if the packet must be dropped, or if its ID was known or does not exist.
     #[must_use]
     pub const fn ident(self) -> Option<u16> {
         match self {
@@ -82,33 +84,33 @@ impl Verdict {
     }
 }
 
-/// What is known of one peer's IPv4 IDs. One for each source address.
+/// What is known of the IPv4 IDs of one peer (one source address).
 #[derive(Clone, Debug, Default)]
 pub struct IdentTracker {
-    /// ID of the last packet taken, and when.
+    /// ID of the last packet accepted, and when it came.
     last: Option<(u16, Instant)>,
-    /// Whether that peer's IDs stand still (else they count up).
+    /// Whether the peer sends the same ID each time (else it counts up).
     still: bool,
-    /// When something corrupt last came in its name.
+    /// When a corrupt packet last came from the peer's address.
     corrupt: Option<Instant>,
-    /// The last unlikely ID; a second one near it makes both likely.
+    /// The last unlikely ID. If the next one is near it, that is accepted.
     stray: Option<u16>,
     /// Unlikely IDs in a row.
     strays: u8,
-    /// Likely IDs in a row that must still come before the peer is no longer taken to scatter them; 0 if it is not.
+    /// Not 0: the peer's IDs are assumed to be random until this many likely ones have come. 0: they are not.
     scattered: u8,
-    /// Which ICRC the peer's latest FLUSH had, until somebody asks.
+    /// Which ICRC the peer's latest FLUSH had, until [`Self::take_flush`] takes it.
     flush: Option<FlushIcrc>,
 }
 
 impl IdentTracker {
-    /// Whether `packet` (BTH to ICRC) is whole.
+    /// Whether `packet` (BTH to ICRC) is whole, that is, may be used.
     pub fn verify(&mut self, now: Instant, route: &Route, seen: HeaderSeen, packet: &[u8]) -> bool {
         self.judge(now, &RouteCrc::new(route), seen, packet).is_whole()
     }
 
-    /// Judges `packet` (BTH to ICRC): the same as [`verify`](Self::verify) with the route prepared once for many packets,
-    /// and saying how the answer was found.
+    /// Checks `packet` (BTH to ICRC) as [`verify`](Self::verify) does, with a route that is prepared once for many packets, and says how
+    /// the result was found.
     pub fn judge(&mut self, now: Instant, route: &RouteCrc, seen: HeaderSeen, packet: &[u8]) -> Verdict {
         let Some((body, icrc)) = packet.split_last_chunk::<ICRC_LEN>() else { return Verdict::Corrupt };
         if body.len() < BTH_LEN {
@@ -127,7 +129,7 @@ impl IdentTracker {
         }
     }
 
-    /// Which ICRC the latest whole FLUSH of this peer had, if there was one since this was last asked.
+    /// Which ICRC the latest whole FLUSH of this peer had. `None` if none came since the last call.
     #[inline]
     pub const fn take_flush(&mut self) -> Option<FlushIcrc> {
         self.flush.take()
@@ -153,7 +155,7 @@ impl IdentTracker {
         if computed == received && !is_flush(body) {
             return self.admit(now, expected, expected);
         }
-        // Behind ID and flags lie the rest of the IP header, the UDP header and the packet.
+        // Behind the ID and flags are the rest of the IP header, the UDP header and the packet.
         let behind = IPV4_LEN - 8 + UDP_LEN + body.len();
         let standard = gf::difference(computed ^ received, behind);
         let (form, found) = if is_flush(body) && !matches!(standard, Some([_, _, 0, 0])) {
@@ -177,14 +179,14 @@ impl IdentTracker {
         }
     }
 
-    /// Decides whether `ident` is to be believed, and learns from it.
+    /// Decides whether a packet with this ID is accepted, and records the ID.
     fn admit(&mut self, now: Instant, expected: u16, ident: u16) -> Verdict {
         let Some((last, at)) = self.last else {
             return self.take(now, ident, Verdict::Adopted { ident });
         };
         let ahead = i32::from(ident.wrapping_sub(last) as i16);
         let pause = now.since(at);
-        // Linux moves its counter on by up to one for each tick of a pause, a thousand a second at most.
+        // After a pause Linux adds up to one for each clock tick of it; there are at most a thousand ticks a second.
         let ticks = pause.min(SILENCE).as_millis() as i32;
         if (-WINDOW..=WINDOW + ticks).contains(&ahead) {
             if matches!(ahead, 0 | 1) {

@@ -1,13 +1,13 @@
 //! The header of a management datagram, the payload of queue pair 1 (IBTA vol. 1, 13.4).
 //!
-//! Only its shape is known here; the connection manager's messages behind it are not the core's business.
+//! This crate knows only the header. The messages of the connection manager, which follow it, are defined in rxe-cm.
 
 /// Size of a management datagram, bytes.
 pub const MAD_LEN: usize = 256;
 /// Size of the header in front of every management datagram, bytes.
 pub const MAD_HEADER_LEN: usize = 24;
 
-/// A management datagram's header, 24 bytes. Every value is kept as it came; nothing is judged.
+/// A management datagram's header, 24 bytes. Values that arrive are not checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MadHeader {
     /// Version of the datagram's format: 1.
@@ -16,17 +16,17 @@ pub struct MadHeader {
     pub class: u8,
     /// Version of the class's format: 2 for communication management.
     pub class_version: u8,
-    /// What to do, and the response bit (0x80).
+    /// Method: what to do. Bit 0x80 is set in responses.
     pub method: u8,
     /// Status; 0 in requests.
     pub status: u16,
-    /// For the class to use.
+    /// Its meaning depends on the class.
     pub class_specific: u16,
-    /// Chosen by the requester, copied into the reply.
+    /// Transaction ID: chosen by the requester and copied into the reply.
     pub transaction: u64,
-    /// Which attribute; for communication management, which message.
+    /// Attribute ID. For communication management: which message.
     pub attribute: u16,
-    /// More about the attribute.
+    /// Attribute modifier: its meaning depends on the attribute.
     pub modifier: u32,
 }
 
@@ -37,10 +37,10 @@ impl MadHeader {
     pub const CLASS_CM: u8 = 0x07;
     /// Class version of the connection manager's messages.
     pub const CM_VERSION: u8 = 2;
-    /// Method Send: one way, no response is matched to it.
+    /// Method Send: no response belongs to it.
     pub const METHOD_SEND: u8 = 0x03;
 
-    /// The header of connection manager message `attribute` in transaction `transaction`.
+    /// The header of the connection manager message with this attribute ID and transaction ID.
     #[must_use]
     pub const fn cm(attribute: u16, transaction: u64) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl MadHeader {
         }
     }
 
-    /// Whether base version, class, class version and method are those of a connection manager message.
+    /// Whether this is the header of a connection manager message: base version, class, class version and method are right.
     #[must_use]
     pub const fn is_cm(&self) -> bool {
         self.base_version == Self::BASE_VERSION

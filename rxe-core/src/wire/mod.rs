@@ -1,5 +1,5 @@
-//! Bytes on the wire. Decoding is total: any datagram gives a [`Packet`] or a [`DecodeError`], never a panic; what is
-//! emitted decodes to the same values.
+//! Packet formats. Any datagram decodes to a [`Packet`] or a [`DecodeError`]; decoding never panics. What [`emit`] writes decodes to
+//! the same values.
 
 mod aeth;
 mod bth;

@@ -1,5 +1,5 @@
-//! The opcode table: which headers a packet carries and what part of which message it is (IBTA vol. 1, 9.2 and annexes
-//! A14 for XRC, A19 for ATOMIC WRITE and FLUSH). Code asks the table; nothing else tells opcodes apart.
+//! The opcode table: which headers a packet has, what it does, and which part of its message it is (IBTA vol. 1, 9.2; annex A14 for XRC,
+//! A19 for ATOMIC WRITE and FLUSH). All other code asks this table what an opcode means.
 
 use core::fmt;
 
@@ -31,11 +31,11 @@ pub enum Class {
     Write,
     /// RDMA READ request.
     ReadRequest,
-    /// RDMA READ response; also answers FLUSH and ATOMIC WRITE.
+    /// RDMA READ response. Also the response to FLUSH and ATOMIC WRITE.
     ReadResponse,
     /// Acknowledge, positive or negative.
     Acknowledge,
-    /// Acknowledge of CmpSwap and FetchAdd, with the original value.
+    /// Response to CmpSwap and FetchAdd, with the value before the operation.
     AtomicAcknowledge,
     /// Compare and swap.
     CompareSwap,
@@ -54,7 +54,7 @@ pub enum Class {
 pub enum Position {
     /// The first of several.
     First,
-    /// Neither first nor last.
+    /// Neither the first nor the last.
     Middle,
     /// The last of several.
     Last,
@@ -75,7 +75,7 @@ impl Position {
         matches!(self, Self::Last | Self::Only)
     }
 
-    /// The position of a packet that does or does not start and end a message.
+    /// The position of a packet that starts its message if `start`, and ends it if `end`.
     #[must_use]
     pub const fn new(start: bool, end: bool) -> Self {
         match (start, end) {
@@ -88,7 +88,7 @@ impl Position {
 }
 
 bitflags::bitflags! {
-    /// The extension headers behind a BTH, in wire order from the lowest bit up.
+    /// The extension headers behind a BTH. On the wire they are in the order of the bits, lowest first.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Extensions: u16 {
         /// Datagram extended transport header, 8 bytes.
@@ -158,8 +158,8 @@ impl OpcodeInfo {
         self.extensions.contains(Extensions::IMMDT)
     }
 
-    /// Whether this packet makes the responder draw a receive work request: the start of a SEND, the end of a WRITE
-    /// with immediate.
+    /// Whether the responder consumes a receive work request for this packet: the first packet of a SEND, the last of a WRITE with
+    /// immediate.
     #[must_use]
     pub const fn takes_receive(&self) -> bool {
         match self.class {
@@ -279,14 +279,14 @@ impl Opcode {
     pub const RC_ATOMIC_WRITE: Self = Self(0x1d);
     /// RC RDMA READ response, only packet.
     pub const RC_READ_RESPONSE_ONLY: Self = Self(0x10);
-    /// What [`Self::on`] takes for XRC.
+    /// The `base` for XRC in [`Self::on`].
     pub const XRC: u8 = 0xa0;
     /// UD SEND.
     pub const UD_SEND_ONLY: Self = Self(0x64);
     /// Congestion notification packet.
     pub const CNP: Self = Self(0x81);
 
-    /// The table's row, or `None` for an opcode this implementation does not know.
+    /// The opcode's row of the table. `None` if this implementation does not know the opcode.
     #[must_use]
     pub fn info(self) -> Option<&'static OpcodeInfo> {
         TABLE[self.0 as usize].as_ref()
@@ -298,7 +298,7 @@ impl Opcode {
         Self(self.0 & 0x1f | base)
     }
 
-    /// The RC SEND opcode of a packet at `position`; `immediate` and `invalidate` count at the end of a message only.
+    /// The RC SEND opcode of a packet at `position`. `immediate` and `invalidate` are ignored before the end of the message.
     #[must_use]
     pub const fn send(position: Position, immediate: bool, invalidate: bool) -> Self {
         Self(match (position, immediate, invalidate) {
@@ -313,7 +313,7 @@ impl Opcode {
         })
     }
 
-    /// The RC RDMA WRITE opcode of a packet at `position`; `immediate` counts at the end of a message only.
+    /// The RC RDMA WRITE opcode of a packet at `position`. `immediate` is ignored before the end of the message.
     #[must_use]
     pub const fn write(position: Position, immediate: bool) -> Self {
         Self(match (position, immediate) {

@@ -1,4 +1,4 @@
-//! A whole packet: BTH, extension headers, payload, pad and ICRC, as it lies in a UDP datagram.
+//! A whole packet, which is the payload of a UDP datagram: BTH, extension headers, payload, pad and ICRC.
 
 use super::{
     bth::Bth,
@@ -10,22 +10,22 @@ use thiserror::Error;
 /// Size of the invariant CRC behind every packet, bytes.
 pub const ICRC_LEN: usize = 4;
 
-/// Why a datagram is not a packet. Each is a counted drop.
+/// Why a datagram is not a packet. Such datagrams are dropped and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum DecodeError {
-    /// Shorter than a BTH and an ICRC.
+    /// It is shorter than a BTH and an ICRC.
     #[error("datagram shorter than a base transport header and its ICRC")]
     Short,
-    /// An opcode that is not in the table.
+    /// The opcode is not in the table.
     #[error("unknown opcode {0:?}")]
     Opcode(Opcode),
-    /// Shorter than the headers its opcode asks for, its pad and its ICRC.
+    /// It is shorter than the headers of its opcode, its pad and its ICRC.
     #[error("datagram shorter than the headers of its opcode")]
     Headers,
-    /// A transport version other than 0.
+    /// The transport header version is not 0.
     #[error("transport version {0} is not 0")]
     Version(u8),
-    /// Payload behind an opcode that has none.
+    /// It has this many bytes of payload, but its opcode has none.
     #[error("payload of {0} bytes behind an opcode without payload")]
     Payload(usize),
 }
@@ -44,7 +44,7 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Decodes a UDP payload. The ICRC's place is known from the length; its value is not looked at (see `icrc`).
+    /// Decodes a UDP payload. The last four bytes are the ICRC; it is not checked (see `icrc`).
     ///
     /// # Errors
     /// [`DecodeError`] says what is wrong; nothing panics whatever the bytes are.
@@ -56,15 +56,15 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Why the front of a datagram gives no headers.
+/// Why no headers could be read from the front of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum HeadError {
-    /// The front ends before the headers do.
+    /// The front ends before the headers end.
     #[error("{have} of {need} bytes of headers are there")]
     Cut {
         /// Bytes that are there.
         have: usize,
-        /// Bytes that the headers take, as far as is known.
+        /// Bytes that the headers take: those of the BTH alone if even that is cut.
         need: usize,
     },
     /// The datagram is no packet.
@@ -72,7 +72,7 @@ pub enum HeadError {
     Decode(#[from] DecodeError),
 }
 
-/// The headers of a packet of which maybe only the front is at hand, as in captures that keep so many bytes of each.
+/// The headers of a packet of which maybe only the front is known, as in captures that keep a limited number of bytes of each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Base transport header.
@@ -86,7 +86,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads the BTH of a datagram that has `len` bytes, and gives the row of its opcode and where its payload ends.
+    /// Reads the BTH of a datagram of `len` bytes. Also returns the row of its opcode, and where the payload ends.
     #[inline]
     fn parse(head: &[u8; BTH_LEN], len: usize) -> Result<(Bth, &'static OpcodeInfo, usize), DecodeError> {
         let end = len.checked_sub(ICRC_LEN).filter(|&end| end >= BTH_LEN).ok_or(DecodeError::Short)?;
@@ -104,8 +104,7 @@ impl Head {
         Ok((bth, info, end))
     }
 
-    /// Decodes the headers at the front of a UDP payload that has `len` bytes on the wire, judged as [`Packet::decode`]
-    /// judges a whole one.
+    /// Decodes the headers at the front of a UDP payload that has `len` bytes on the wire, with the same checks as [`Packet::decode`].
     ///
     /// # Errors
     /// [`HeadError`] says what is wrong or missing; nothing panics whatever the bytes are.
@@ -121,14 +120,14 @@ impl Head {
     }
 }
 
-/// Bytes that a packet of `opcode` with `payload` bytes takes on the wire, BTH to ICRC. Zero for an unknown opcode.
+/// Size on the wire, BTH to ICRC, of a packet of `opcode` with this many bytes of payload. 0 if the opcode is unknown.
 #[must_use]
 pub fn wire_len(opcode: Opcode, payload: usize) -> usize {
     opcode.info().map_or(0, |info| info.header_len + payload.next_multiple_of(4) + ICRC_LEN)
 }
 
-/// Writes a packet's headers and pad into `out`, which is exactly [`wire_len`] bytes long, and returns the place for its
-/// payload. Sets the pad count. The last four bytes are left for the ICRC. `None` if the length does not fit.
+/// Writes a packet's headers, with the pad count, and its pad into `out`, and returns the place for its payload. The last four bytes are
+/// left for the ICRC. `None` if the length of `out` is not [`wire_len`], or if the opcode is unknown.
 pub fn emit<'a>(bth: &Bth, ext: &Ext, payload: usize, out: &'a mut [u8]) -> Option<&'a mut [u8]> {
     let info = bth.opcode.info()?;
     if out.len() != wire_len(bth.opcode, payload) {

@@ -1,4 +1,4 @@
-//! Packets in one line, for logs and failing tests:
+//! Prints packets, one line each, for logs and messages of tests:
 //! `RC WRITE_FIRST qp 0x000011 psn 123456 va 0x7f00000010 rkey 0x00001a2b len 8192 | 4096 B`.
 
 use super::{
@@ -23,7 +23,7 @@ impl Display for Service {
 }
 
 impl Display for OpcodeInfo {
-    /// Service and operation, as the specification names them: `RC SEND_LAST_WITH_IMM`.
+    /// Service and operation, with the specification's names: `RC SEND_LAST_WITH_IMM`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if self.class == Class::Congestion {
             return self.service.fmt(f);
@@ -106,7 +106,7 @@ impl Display for Head {
     }
 }
 
-/// What is not as usual in a BTH. MigReq says nothing and is left out.
+/// Prints those fields of a BTH that have unusual values. MigReq is left out: nothing depends on it.
 fn flags(bth: &Bth, f: &mut Formatter<'_>) -> fmt::Result {
     for (set, name) in [
         (bth.ack_req, " ackreq"),

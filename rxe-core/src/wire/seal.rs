@@ -1,4 +1,4 @@
-//! Sealing the packets of a batch: the one place where ICRCs of packets that leave are written.
+//! Writes the ICRCs of the packets of a batch ("seals" them). All packets that leave get their ICRCs here.
 
 use super::{
     encap::{Encapsulation, Ident},
@@ -7,18 +7,18 @@ use super::{
     packet::ICRC_LEN,
 };
 
-/// Which ICRC a FLUSH has.
+/// Which ICRC a FLUSH has. Peers differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FlushIcrc {
     /// The specification's.
     #[default]
     Standard,
-    /// Kernel rxe's (seen with 6.12), which hashes the headers twice.
+    /// Kernel rxe's (seen with 6.12), which covers the headers twice ([`rxe_flush`]).
     Rxe,
 }
 
 impl FlushIcrc {
-    /// The other one.
+    /// The other of the two.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -28,7 +28,7 @@ impl FlushIcrc {
     }
 }
 
-/// What all packets of a batch are sealed with.
+/// Writes the ICRCs of all packets of one batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sealer {
     crc: RouteCrc,
@@ -37,14 +37,14 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// For a batch over `route`, whose packets get the IDs that `ident` says.
+    /// For a batch over `route`. `ident` says which IPv4 IDs its packets get.
     #[must_use]
     pub fn new(route: &Route, ident: Ident) -> Self {
         Self { crc: RouteCrc::new(route), encapsulation: route.encapsulation, ident }
     }
 
-    /// Writes the ICRC of `packet`, the `index`th of its batch, into its last four bytes. `flush` is the form it has if it
-    /// is a FLUSH. In memory that place stays as it is.
+    /// Writes the ICRC of `packet` into its last four bytes. `index` is its place in the batch, from 0. `flush` is the form of the ICRC
+    /// if it is a FLUSH. In memory those four bytes are not changed.
     #[inline]
     pub fn seal(&self, index: usize, packet: &mut [u8], flush: FlushIcrc) {
         if self.encapsulation == Encapsulation::Memory {
@@ -59,8 +59,8 @@ impl Sealer {
         }
     }
 
-    /// The same for a packet that was sealed before, for the IPv4 ID `before`, and leaves with another one after all. A FLUSH
-    /// keeps its form.
+    /// Writes a new ICRC for a packet that was sealed for the IPv4 ID `before` and leaves with another one. A FLUSH keeps the form of
+    /// its ICRC.
     pub fn reseal(&self, index: usize, before: u16, packet: &mut [u8]) {
         let rxe = is_flush(packet) && !self.crc.check(before, DONT_FRAGMENT, packet);
         self.seal(index, packet, if rxe { FlushIcrc::Rxe } else { FlushIcrc::Standard });
@@ -88,7 +88,7 @@ mod tests {
         Route { encapsulation, ..Route::v2([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0xc000) }
     }
 
-    /// Whatever a batch was built for, sealing it again gives what building it for that would have given.
+    /// A packet that is sealed again for other IDs equals one that was sealed for them at first.
     #[test]
     fn sealed_again_is_as_if_sealed_so_at_first() {
         for opcode in [Opcode::RC_FLUSH.0, Opcode::RC_READ_REQUEST.0] {
