@@ -1,8 +1,8 @@
-//! Fetches the memory of queue pairs before it is used. With thousands of queue pairs used in turn, waiting for their memory
-//! would take most of the time.
+//! Prefetches the memory of queue pairs. If thousands of queue pairs are used in turn, their memory is not in the processor's caches, and
+//! waiting for it would take most of the time.
 //!
-//! No safe code can make a processor fetch memory, so the caller of the endpoint brings a function for it
-//! ([`EndpointConfig::fetch`](super::EndpointConfig::fetch)). The function gets addresses and lengths, nothing else.
+//! Safe Rust has no prefetch instruction. So the caller of the endpoint provides a function for it
+//! ([`EndpointConfig::fetch`](super::EndpointConfig::fetch)), which gets addresses and lengths.
 
 use super::Endpoint;
 use crate::{
@@ -11,12 +11,12 @@ use crate::{
 };
 use core::{mem::offset_of, ptr};
 
-/// The queue pair of a packet is fetched while the packet that is so many places before it in the run is handled.
+/// While a packet is handled, the queue pair of the packet that is this many places behind it in the run is fetched.
 pub(super) const AHEAD: usize = 2;
 
 impl Endpoint {
-    /// Says that a send request for queue pair `qpn` is about to be posted. Fetches the queue pair to which the program posted
-    /// next after `qpn` the last time: most programs go through their queue pairs in the same order again and again.
+    /// To be called before a send request is posted to queue pair `qpn`. Fetches the queue pair to which the program posted next after
+    /// `qpn` the last time, because most programs go through their queue pairs in the same order each time.
     pub fn expect_post(&mut self, qpn: Qpn) {
         if self.posted == qpn {
             return;
@@ -30,7 +30,7 @@ impl Endpoint {
         }
     }
 
-    /// Fetches the queue pair of the packet `later` if the packet `bytes`, which is handled now, is for another one.
+    /// Fetches the queue pair of the packet `later`, unless the packet `bytes`, which is handled now, is for the same one.
     pub(super) fn expect_packet(&self, bytes: &[u8], later: &[u8]) {
         let dest = |bytes: &[u8]| Some(Qpn::new(u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?)));
         if let Some(next) = dest(later)
@@ -42,7 +42,7 @@ impl Endpoint {
     }
 }
 
-/// Fetches the fields of a queue pair that most packets touch. They lie together, see [`QueuePair`].
+/// Fetches the fields of a queue pair that most packets use. They are next to each other in memory, see [`QueuePair`].
 fn fetch(qp: &QueuePair, fetch: fn(*const u8, usize)) {
     fetch(ptr::from_ref(qp).cast(), offset_of!(QueuePair, common));
     let QpCommon { attrs, stats, .. } = &qp.common;

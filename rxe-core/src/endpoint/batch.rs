@@ -1,5 +1,5 @@
-//! One batch under construction: packets for one path, each sealed with its ICRC. All have the same length, but the last
-//! may be shorter.
+//! One batch under construction: packets for one path, each with its ICRC. All have the same length, except that the last one may be
+//! shorter.
 
 use super::Transmit;
 use crate::{
@@ -20,7 +20,7 @@ pub(super) struct Way {
 #[derive(Default)]
 pub(super) struct Batch<'a> {
     arena: &'a mut [u8],
-    /// What its packets have in common; set by the first packet.
+    /// What all its packets have in common. Set when the first packet is added.
     head: Option<(Way, Sealer)>,
     /// Bytes written so far.
     len: usize,
@@ -28,12 +28,12 @@ pub(super) struct Batch<'a> {
     segment: usize,
     /// Packets written so far.
     count: usize,
-    /// The last packet is shorter than the others, so no other may follow.
+    /// Whether the last packet is shorter than the others, so that no other may follow.
     closed: bool,
 }
 
 impl<'a> Batch<'a> {
-    /// An empty batch that may take `most` bytes of the arena.
+    /// An empty batch that may fill at most this many bytes of the arena.
     pub(super) fn new(arena: &'a mut [u8], most: usize) -> Self {
         let room = arena.len().min(most);
         Self { arena: &mut arena[..room], ..Self::default() }
@@ -48,7 +48,7 @@ impl<'a> Batch<'a> {
         self.len
     }
 
-    /// Whether the next packet may be one of `len` bytes over `path`.
+    /// Whether a packet of `len` bytes over `path` may be added.
     pub(super) fn admits(&self, path: &Path, len: usize) -> bool {
         let fits = |(head, _): &(Way, Sealer)| {
             !self.closed && head.path == *path && len <= self.segment && self.count < head.max_segments
@@ -56,8 +56,8 @@ impl<'a> Batch<'a> {
         self.len + len <= self.arena.len() && self.head.as_ref().is_none_or(fits)
     }
 
-    /// The place in the batch that a packet of `len` bytes would have. Admission fills in the other fields of the [`Spot`]. If
-    /// the packet is the first one, `max_segments` is the largest number of packets.
+    /// Whether a packet of `len` bytes would be the first or the last one of the batch. The caller fills in the other fields of the
+    /// [`Spot`]. If the packet is the first one, `max_segments` is the largest number of packets of the batch.
     pub(super) const fn spot(&self, len: usize, max_segments: usize) -> Spot {
         let begins = self.is_empty();
         let most = match &self.head {
@@ -74,8 +74,8 @@ impl<'a> Batch<'a> {
         &mut self.arena[self.len..self.len + len]
     }
 
-    /// Seals the packet of `len` bytes that was written into [`Self::slot`], and adds it. If it is a FLUSH, its ICRC has the
-    /// form `flush`.
+    /// Adds the packet of `len` bytes that was written into [`Self::slot`], and writes its ICRC. If it is a FLUSH, its ICRC has the form
+    /// `flush`.
     pub(super) fn push(&mut self, way: &Way, len: usize, flush: FlushIcrc) {
         let (_, sealer) = self.head.get_or_insert_with(|| {
             self.segment = len;

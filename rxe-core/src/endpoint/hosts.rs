@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use hashbrown::HashMap;
 
-/// Largest number of addresses that are remembered. When one more comes, all are forgotten and learnt again.
+/// Largest number of addresses that are remembered. When one more comes, all are forgotten.
 const MOST: usize = 4096;
 
 /// What is known of one address.
@@ -20,7 +20,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Judges the ICRC of a packet from this address (BTH to ICRC), and learns from it.
+    /// Checks the ICRC of a packet from this address (BTH to ICRC), and records what the packet shows of the host.
     pub(super) fn judge(&mut self, now: Instant, crc: &RouteCrc, seen: HeaderSeen, bytes: &[u8]) -> Verdict {
         let verdict = self.idents.judge(now, crc, seen, bytes);
         if let Some(form) = self.idents.take_flush() {
@@ -35,12 +35,12 @@ impl Host {
 pub(super) struct Hosts {
     list: Vec<Host>,
     index: HashMap<IpAddr, usize>,
-    /// The address that was asked for last, and its place in the list: packets come in runs.
+    /// The address that was looked up last, and its place in the list. Mostly the next packet is from the same address.
     latest: Option<(IpAddr, usize)>,
 }
 
 impl Hosts {
-    /// The entry of address `src`.
+    /// The entry of address `src`. It is made if there is none.
     pub(super) fn of(&mut self, src: IpAddr) -> &mut Host {
         let at = match self.latest {
             Some((known, at)) if known == src => at,
@@ -63,7 +63,7 @@ impl Hosts {
         at
     }
 
-    /// The quirks of the host at `address`, as far as they are known.
+    /// The quirks of the host at `address`. Default if nothing is known of it.
     pub(super) fn quirks(&self, address: IpAddr) -> Quirks {
         self.index.get(&address).map(|at| self.list[*at].quirks).unwrap_or_default()
     }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::wire::icrc::{Route, seal};
 
-    /// Whether a packet from `src` with this IPv4 ID is taken.
+    /// Whether a packet from `src` with this IPv4 ID is accepted.
     fn takes(hosts: &mut Hosts, src: [u8; 4], ident: u16) -> bool {
         let route = Route::v2(src.into(), [10, 0, 0, 1].into(), 49_152);
         let mut packet = [4; 20];

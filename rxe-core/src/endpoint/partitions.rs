@@ -11,13 +11,14 @@ use crate::{
 use alloc::vec::Vec;
 
 impl Shared {
-    /// A table; the first in the place of one that is not there.
+    /// The table of this number, or the first one if there is no such table.
     pub(super) fn pkey_table(&self, table: u16) -> &[Pkey] {
         self.pkeys.get(usize::from(table)).or_else(|| self.pkeys.first()).map_or(&[], Vec::as_slice)
     }
 
-    /// Where the table has a queue pair's partition now: at the same index, else with the same membership, else with the
-    /// other one. If it is not there, queue pair 1 takes the first key of the table.
+    /// Index and value of the P_Key that a queue pair has after a change of the tables: the same P_Key at the same index, else the same
+    /// P_Key elsewhere, else one of the same partition with the other membership. If there is none: for queue pair 1 the table's first
+    /// P_Key, for others `None`.
     fn find_pkey(&self, qp: &QueuePair) -> Option<(u16, Pkey)> {
         let (own, at) = (qp.common.pkey, qp.common.attrs.pkey_index);
         let mut keys = (0..=u16::MAX).zip(self.pkey_table(qp.common.pkey_table).iter().copied());
@@ -30,7 +31,7 @@ impl Shared {
 }
 
 impl Endpoint {
-    /// Gives a queue pair in RESET another P_Key table than the first.
+    /// Sets the P_Key table of a queue pair in RESET. Without this it uses the first one.
     pub fn use_pkeys(&mut self, qpn: Qpn, table: u16) {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.common.pkey_table = table;
@@ -49,9 +50,9 @@ impl Endpoint {
         self.shared.pkeys.len()
     }
 
-    /// Replaces all P_Key tables. Queue pairs keep their partition, at whatever place of their table it is now and with the
-    /// membership that it says. One whose partition is not in its table any more goes to the error state: what it had is
-    /// flushed, and IBV_EVENT_QP_FATAL tells of it (as Linux does to queue pairs that lose the right to their key).
+    /// Replaces all P_Key tables. Queue pairs keep their partition, with the index and the membership that it now has in their table. If
+    /// the partition of a queue pair is no longer in its table, the queue pair goes to the error state: its work requests are flushed,
+    /// and IBV_EVENT_QP_FATAL is reported (as Linux does to queue pairs that lose the right to their P_Key).
     pub fn set_pkeys(&mut self, now: Instant, tables: Vec<Vec<Pkey>>, memory: &dyn Memory) {
         let Self { qps, shared, .. } = self;
         shared.pkeys = tables;

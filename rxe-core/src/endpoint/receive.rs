@@ -1,5 +1,5 @@
-//! The way of a run of datagrams to queue pairs. Each packet is decoded, its queue pair is found, its ICRC is judged, and it is
-//! handed over. Every drop is counted by its reason.
+//! Receives runs of datagrams. Each packet is decoded, its queue pair is found, its ICRC is checked, and it is handed to the queue pair.
+//! Every packet that is dropped is counted by reason.
 
 use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray, ahead::AHEAD, places};
 use crate::{
@@ -14,34 +14,34 @@ use crate::{
 };
 use core::time::Duration;
 
-/// The ECN bits of a TOS byte that a congested router set (RFC 3168, 5).
+/// Congestion experienced: both ECN bits of a TOS byte, set by a congested router (RFC 3168, 5).
 const CONGESTION_EXPERIENCED: u8 = 3;
-/// A queue pair's peer is told of congestion this often at most (DCQCN's N).
+/// Shortest time between two congestion notifications of a queue pair (N of DCQCN).
 const CNP_INTERVAL: Duration = Duration::from_micros(50);
-/// Largest number of notifications that wait to be sent. More would tell nothing new.
+/// No congestion notification is added if this many notices wait to be sent. Notifications are repeated, so this loses little.
 const MAX_NOTICES: usize = 256;
 
 /// Stands in for the GRH of packets for connected queue pairs, which do not use it.
 const NO_GRH: [u8; GRH_LEN] = [0; GRH_LEN];
-/// Largest number of packets for other slots that are kept until somebody asks for them.
+/// Largest number of packets for other slots that are kept for [`Endpoint::poll_stray`]. Further ones are dropped.
 const MAX_STRAYS: usize = 64;
-/// First byte of a packet by which a host examines its own steering: an opcode that no service has (IBTA vol. 1, 9.2.1
+/// First byte of a packet with which a host tests how it steers packets to processes. No service has this opcode (IBTA vol. 1, 9.2.1
 /// leaves it to manufacturers).
 pub const STEERING_PROBE: u8 = 0xff;
-/// Bytes of such a packet: a BTH without an ICRC, which nothing else is.
+/// Bytes of such a packet: a BTH without an ICRC. Every other packet is longer.
 pub const STEERING_PROBE_LEN: usize = 12;
 
 /// The headers of a run, and what follows from them.
 struct Origin<'a> {
     meta: &'a RunMeta,
-    /// What was seen of the headers of the present packet.
+    /// What the link showed of the headers of the packet that is handled now.
     seen: HeaderSeen,
     route: Route,
     crc: RouteCrc,
 }
 
 impl Origin<'_> {
-    /// Whether the packets carry a congestion mark.
+    /// Whether a router marked the packets because of congestion.
     const fn marked(&self) -> bool {
         self.meta.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
     }
@@ -53,7 +53,7 @@ impl Origin<'_> {
 }
 
 impl Endpoint {
-    /// Takes the packets of one receive.
+    /// Handles the packets of one receive.
     pub fn handle_run(&mut self, now: Instant, run: &Run<'_>, memory: &dyn Memory) {
         let meta = &run.meta;
         let route = meta.route();
@@ -158,7 +158,7 @@ impl Shared {
         }
     }
 
-    /// Judges the ICRC. If it is wrong, counts the packet as dropped.
+    /// Checks the ICRC. If it is wrong, counts the packet as dropped.
     fn is_whole(&mut self, now: Instant, origin: &Origin<'_>, bytes: &[u8]) -> bool {
         let host = self.hosts.of(origin.meta.src);
         let verdict = host.judge(now, &origin.crc, origin.seen, bytes);
@@ -201,7 +201,7 @@ impl Shared {
         if !qp.has_sent_all() {
             self.make_ready(qp);
         }
-        // A request that was refused puts the queue pair into the error state, and nothing of it is in flight any more.
+        // If the queue pair refused a request, it is in the error state now and has nothing in flight any more.
         self.settle_failure(qp);
         if !packet.info.is_request() {
             qp.tell_pacer(now);
@@ -213,7 +213,7 @@ impl Shared {
         }
     }
 
-    /// Tells a connected peer that its packets arrive marked (RoCEv2 annex A17.9.3).
+    /// Queues a congestion notification for a connected peer whose packets arrive marked (RoCEv2 annex A17.9.3).
     fn notify_of_congestion(&mut self, now: Instant, qp: &mut QueuePair) {
         let Some(path) = qp.path else { return };
         let early = qp.notified.is_some_and(|at| now.since(at) < CNP_INTERVAL);
@@ -226,8 +226,8 @@ impl Shared {
         self.notices.push_back(Notice::new(path, &cnp(qp.common.attrs.dest_qpn)));
     }
 
-    /// Takes a congestion notification: tells the queue pair's pacer, or shrinks the window to the peer if there is no pacer.
-    /// Notifications that do not come from the peer are dropped.
+    /// Handles a congestion notification: tells the queue pair's pacer, or shrinks the window to the peer if there is no pacer.
+    /// Notifications that do not come from the peer's address are dropped.
     fn on_congestion(&mut self, now: Instant, qp: &mut QueuePair, meta: &RunMeta) {
         if qp.path.is_some_and(|path| (path.src, path.dst) != (meta.dst, meta.src)) {
             qp.common.stats.dropped_address += 1;

@@ -1,17 +1,17 @@
-//! The lists of what is to be done next: destinations and queue pairs with something to send, acknowledgements owed, deadlines.
+//! What is to be done next: lists of destinations and queue pairs with something to send, of acknowledgements owed, and of deadlines.
 
 use super::peer::Lists;
 use crate::{num::Qpn, time::Instant};
 use alloc::collections::{BinaryHeap, VecDeque};
 use core::{cmp::Reverse, mem, time::Duration};
 
-/// How long an acknowledgement waits for company.
+/// How long an acknowledgement waits, so that it may leave together with data or with other acknowledgements.
 const ACK_DELAY: Duration = Duration::from_micros(50);
 
 /// Something that may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
-    /// A destination, by its index.
+    /// A destination (its index).
     Peer(usize),
     /// A queue pair without a fixed destination.
     Qp(Qpn),
@@ -20,16 +20,15 @@ pub(super) enum Source {
 /// What a deadline is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Due {
-    /// A queue pair's own timers.
+    /// Timers of a queue pair.
     Qp(Qpn),
-    /// Queue pairs that wait for room at a destination, by the destination's index.
+    /// Queue pairs that wait for room at a destination (its index).
     Room(usize),
     /// Queue pairs that wait for room for READ responses.
     Responses,
 }
 
-/// Deadlines. Most are pushed in the order of time, because most queue pairs wait for equally long. Those go into a queue, the
-/// others into a heap.
+/// Deadlines. Most are pushed in the order of time, because most waits are equally long. These go into a queue, the others into a heap.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     in_order: VecDeque<(Instant, Due)>,
@@ -51,7 +50,7 @@ impl Timers {
         first.into_iter().chain(other).min()
     }
 
-    /// The next deadline that has passed.
+    /// Takes the earliest deadline if it has passed.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Due> {
         let next = self.next().filter(|at| *at <= now)?;
         if self.in_order.front().is_some_and(|(at, _)| *at == next) {
@@ -64,14 +63,14 @@ impl Timers {
 /// The lists of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    /// What may send, by lane. There is one lane more than in use, so that every number of four bits has one.
+    /// What may send, by lane. There is one list more than there are lanes, so that any four bits are an index.
     ready: [VecDeque<Source>; 16],
-    /// Lanes with something to send, a bit each.
+    /// Lanes with something to send: bit n for lane n.
     pub waiting: u16,
-    /// Destinations with acknowledgements owed, and since when.
+    /// Destinations (their indexes) to which acknowledgements are owed, and since when. Oldest first.
     pub owing: VecDeque<(Instant, usize)>,
     pub timers: Timers,
-    /// Whether the last batch was of data, not of notices or acknowledgements alone.
+    /// Whether the last batch had data, not only notices or acknowledgements.
     pub data_last: bool,
 }
 
@@ -87,14 +86,14 @@ impl Schedule {
         self.ready[usize::from(lane)].push_back(source);
     }
 
-    /// Puts a destination among those with something to send in a lane, whose lists for it are `lists`.
+    /// Puts a destination among those with something to send in a lane. `lists` are the destination's lists of that lane.
     pub(super) fn push_peer(&mut self, lane: u8, index: usize, lists: &mut Lists) {
         if !mem::replace(&mut lists.scheduled, true) {
             self.push(lane, Source::Peer(index));
         }
     }
 
-    /// Takes what is next in a lane.
+    /// Takes the next one that may send in a lane.
     pub(super) fn pop(&mut self, lane: u8) -> Option<Source> {
         let lane = lane & 15;
         let ready = &mut self.ready[usize::from(lane)];
@@ -105,7 +104,7 @@ impl Schedule {
         source
     }
 
-    /// Takes the next destination with acknowledgements owed. Without `all`, only if it has waited long enough.
+    /// Takes the next destination to which acknowledgements are owed. Unless `all`, only if they have waited long enough.
     pub(super) fn pop_owing(&mut self, now: Instant, all: bool) -> Option<usize> {
         let due = self.owing.front().is_some_and(|(since, _)| all || is_overdue(*since, now));
         if due { self.owing.pop_front().map(|(_, index)| index) } else { None }
@@ -125,7 +124,7 @@ mod tests {
     #[test]
     fn the_earliest_deadline_is_told_first() {
         let mut timers = Timers::default();
-        // In order but for some, as probes and waits for receives are.
+        // In order except for some, which are shorter waits.
         let deadlines: Vec<u64> =
             (0..200).map(|turn| 1000 + 10 * turn - 700 * u64::from(turn % 7 == 0)).collect();
         for (turn, at) in (0..).zip(&deadlines) {

@@ -1,13 +1,13 @@
-//! The table of queue pairs: by number, in pages that grow on use.
+//! The table of queue pairs by number. A page of it is allocated when it is first used.
 
 use crate::{num::Qpn, qp::QueuePair};
 use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
 
 const PAGE: usize = 256;
-/// Numbers below are reserved: 0 (subnet management), 1 (general services), and a few as kernels leave free.
+/// The lower numbers are reserved: 0 (subnet management), 1 (general services), and a few more, as in kernels.
 const FIRST: u16 = 17;
-/// Queue pairs of an endpoint at most, queue pair 1 beside them.
+/// Largest number of queue pairs of an endpoint, not counting queue pair 1.
 pub const MAX_QPS: u32 = (u16::MAX - FIRST) as u32 + 1;
 
 type Page = Box<[Option<Box<QueuePair>>; PAGE]>;
@@ -16,8 +16,8 @@ type Page = Box<[Option<Box<QueuePair>>; PAGE]>;
 pub(super) struct QpTable {
     slot: u8,
     pages: Vec<Option<Page>>,
-    /// Where the search for a free number starts: cyclic, so that numbers rest before they are used again, and at a
-    /// place of its own in each process, so that a peer does not take a new queue pair for an old one.
+    /// Where the search for a free number starts. The search is cyclic, so that it takes long until a number is used again. It begins at
+    /// a random place in each process, so that a peer does not take a new queue pair for one of an earlier process.
     next: u16,
     count: usize,
 }
@@ -47,7 +47,7 @@ impl QpTable {
         self.pages[index / PAGE].as_mut()?[index % PAGE].as_deref_mut()
     }
 
-    /// A number that is free, or `None` if none is.
+    /// A free number. `None` if all are in use.
     pub(super) fn free_number(&mut self) -> Option<Qpn> {
         (0..=u16::MAX).find_map(|_| {
             let qpn = Qpn::from_parts(self.slot, self.next);
@@ -75,7 +75,7 @@ impl QpTable {
         self.count
     }
 
-    /// All, to be changed.
+    /// All queue pairs, mutable.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut QueuePair> {
         self.pages.iter_mut().flatten().flat_map(|page| page.iter_mut()).flatten().map(|qp| &mut **qp)
     }

@@ -1,4 +1,4 @@
-//! Filling batches: one destination at a time, data first, then the acknowledgements owed to it.
+//! Fills batches. Each is for one destination: first data, then the acknowledgements owed to that destination.
 
 use super::{
     Acks, Endpoint, EndpointConfig, Notice, Shared, Transmit,
@@ -19,64 +19,64 @@ use crate::{
     wire::{FlushIcrc, Opcode},
 };
 
-/// What the caller of the endpoint lends for one call.
+/// Time and memory, which the caller of the endpoint passes for one call.
 #[derive(Clone, Copy)]
 struct Call<'a> {
     now: Instant,
     memory: &'a dyn Memory,
 }
 
-/// What became of one plan.
+/// What happened to a plan.
 enum Carried {
-    /// There was none.
+    /// There was no plan.
     Nothing,
     /// It was carried out.
     Done,
-    /// The batch does not take its packet.
+    /// Its packet does not fit into the batch.
     Full,
     /// Admission did not grant what it needs.
     Waits(Wait),
 }
 
 impl Endpoint {
-    /// Whether [`Self::poll_transmit`] may have something. If not, it has nothing, whatever the time.
+    /// Whether [`Self::poll_transmit`] may have something to send. If false, it has nothing at any time.
     #[must_use]
     pub fn may_transmit(&self) -> bool {
         self.owes_any() || self.shared.schedule.waiting != 0 || self.shared.reads.turn.is_some()
     }
 
-    /// Whether acknowledgements of several queue pairs are owed, so that more than one would leave if all did now.
+    /// Whether several queue pairs owe an acknowledgement.
     #[must_use]
     pub fn owes_several(&self) -> bool {
         self.peers_owed().flat_map(|peer| &peer.owing).nth(1).is_some()
     }
 
-    /// Whether acknowledgements of several queue pairs are owed, or may soon be, because the destination of the one that owes
-    /// has several queue pairs.
+    /// Whether several queue pairs owe acknowledgements, or may soon do so: several destinations are owed some, or the one that is owed
+    /// some has several queue pairs.
     #[must_use]
     pub fn may_owe_several(&self) -> bool {
         let mut owed = self.peers_owed();
         owed.next().is_some_and(|first| first.window.users > 1 || owed.next().is_some())
     }
 
-    /// Destinations that are owed acknowledgements. The schedule also lists destinations whose acknowledgements have left
-    /// behind data.
+    /// Destinations that are owed acknowledgements. The schedule may also list destinations whose acknowledgements have left behind data;
+    /// they are left out.
     fn peers_owed(&self) -> impl Iterator<Item = &Peer> {
         let listed = self.shared.schedule.owing.iter().filter_map(|(_, index)| self.shared.peers.get(*index));
         listed.filter(|peer| !peer.owing.is_empty())
     }
 
-    /// Bytes under way to the destination of a connected queue pair, of all queue pairs that send there: what has been sent and
-    /// is not known to have left the destination socket's buffer. A packet counts as its payload and 64 bytes more. READs and
-    /// atomics do not count. 0 if the queue pair is not connected or does not exist.
+    /// Bytes under way to the destination of a connected queue pair, sent by any queue pair: those that are not known to have left the
+    /// destination socket's buffer. A packet counts as its payload and 64 bytes more. READs and atomics do not count. 0 if the queue pair
+    /// is not connected or does not exist.
     #[must_use]
     pub fn under_way(&self, qpn: Qpn) -> u64 {
         let peer = self.qps.get(qpn).and_then(|qp| self.shared.peers.get(qp.peer?));
         peer.map_or(0, |peer| peer.window.in_flight())
     }
 
-    /// Fills `arena` (at least `max_batch` bytes) with one batch of packets to one destination and slot; `None` if there
-    /// is nothing to send. `acks` says which acknowledgements leave without data to the same peer.
+    /// Fills `arena` (at least `max_batch` bytes) with one batch of packets to one destination and slot. `None` if there is nothing to
+    /// send. `acks` says which acknowledgements leave without data to the same peer.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -105,8 +105,8 @@ impl Endpoint {
         self.counted(batch)
     }
 
-    /// Fills `arena` with one packet that a queue pair owes its peer, or with a notice if there is one: for links that send
-    /// answers apart from data and before it, as cards do. `None` if it owes nothing.
+    /// Fills `arena` with a notice if there is one, else with one packet (acknowledgement or answer) that a queue pair owes its peer. For
+    /// links that send answers apart from data and before it, as cards do. `None` if there is neither.
     pub fn poll_answer(
         &mut self,
         now: Instant,
@@ -153,7 +153,7 @@ impl Endpoint {
         {
             let Some(peer) = self.shared.peers.get_mut(index) else { continue };
             peer.owed = false;
-            // Acknowledgements may have left behind data since this entry was made. What is owed now may be younger.
+            // Acknowledgements may have left behind data since this entry was made. Those that are owed now may be newer than it.
             if all || is_overdue(peer.owed_since, call.now) {
                 self.add_owed(call, index, batch);
             }
@@ -166,7 +166,7 @@ impl Endpoint {
         }
     }
 
-    /// Fills a batch with requests and answers, and behind them the acknowledgements owed to their destination.
+    /// Fills a batch with requests and answers, and then with acknowledgements owed to their destination.
     fn fill_from_sources(&mut self, call: Call<'_>, batch: &mut Batch<'_>) {
         while batch.is_empty() {
             call_reader(&mut self.qps, &mut self.shared);
@@ -195,7 +195,7 @@ impl Endpoint {
     }
 
     /// The finished batch, counted; `None` if it is empty.
-    // Inlined because the batch would be copied to get here otherwise.
+    // Inlined, because a call would copy the batch.
     #[inline(always)]
     fn counted(&mut self, batch: Batch<'_>) -> Option<Transmit> {
         let transmit = batch.finish()?;
@@ -232,7 +232,7 @@ impl Endpoint {
                 let first = in_turn && batch.len() == before;
                 match carried {
                     Carried::Full => {
-                        // Other queue pairs with this destination come first next time, and other destinations before them.
+                        // Other destinations send before this one sends again. Then its other queue pairs are first.
                         shared.enlist_again(qp, list, first, call.now);
                         shared.schedule_peer(lane, index);
                         return;
@@ -252,9 +252,9 @@ impl Endpoint {
         }
     }
 
-    /// Adds datagrams of a queue pair, as long as they are in this lane.
+    /// Adds datagrams of a queue pair until one is in another lane.
     fn fill_from_datagrams(&mut self, call: Call<'_>, (lane, qpn): (u8, Qpn), batch: &mut Batch<'_>) {
-        // A queue pair that was listed here and is connected now is in its destination's list.
+        // A queue pair that has been connected since it was listed here is now in a list of its destination.
         let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.peer.is_none()) else { return };
         while let Some((av, dest)) = qp.next_destination() {
             let way = self.shared.way(self.shared.path(&av, dest));
@@ -294,7 +294,7 @@ impl Endpoint {
                     return;
                 }
                 if batch.len() == before && qp.must_answer() {
-                    // No packet was written: the answer has turned into another one, which leaves with the data.
+                    // No packet was written: another answer is due instead, which leaves with the data.
                     self.shared.make_answering(qp);
                 } else if qp.has_answer() {
                     continue;
@@ -308,8 +308,8 @@ impl Endpoint {
     }
 }
 
-/// Marks a queue pair, which was just taken from `list`, as not in that list. False if it was marked so before: its entry
-/// in the list was out of date.
+/// Marks a queue pair that was just taken from `list` as not in that list. False if it was already marked so: its entry in the list was
+/// out of date.
 const fn leave(list: List, qp: &mut QueuePair) -> bool {
     match list {
         List::Answers => core::mem::replace(&mut qp.answering, false),
@@ -319,8 +319,8 @@ const fn leave(list: List, qp: &mut QueuePair) -> bool {
 }
 
 impl Shared {
-    /// Puts a queue pair that has more for another batch into its list again: behind the others, or as the `first` of the line if
-    /// it was its turn and nothing of it went into this batch.
+    /// Puts a queue pair that has more to send into its list again. It is the last one there, or the `first` of the line if it had its
+    /// turn and sent nothing in this batch.
     fn enlist_again(&mut self, qp: &mut QueuePair, list: List, first: bool, now: Instant) {
         match list {
             List::Answers => self.make_answering(qp),
@@ -329,8 +329,8 @@ impl Shared {
         }
     }
 
-    /// Adds packets of a connected queue pair until it has no more or the batch takes no more: answers if the queue pair comes
-    /// from the list of answers, else requests.
+    /// Adds packets of a connected queue pair until it has no more or no more fit: answers if it was taken from the list of answers, else
+    /// requests. Returns why it ended.
     fn fill_from_qp(
         &mut self,
         call: Call<'_>,
@@ -354,8 +354,8 @@ impl Shared {
         }
     }
 
-    /// Carries out what a queue pair plans: admission grants what that needs, the batch takes a packet of its length, and
-    /// the queue pair commits itself to it.
+    /// Carries out what a queue pair plans (see [`crate::qp::plan`]): admission grants what the packet needs, the batch provides its
+    /// space, and the queue pair commits the plan.
     fn carry_out(
         &mut self,
         call: Call<'_>,
@@ -425,7 +425,7 @@ impl Shared {
         Carried::Done
     }
 
-    /// The way of a batch over `path`.
+    /// What all packets of a batch over `path` have in common.
     fn way(&self, path: Path) -> Way {
         let config = &self.config;
         let usual = (config.max_segments, config.ident);

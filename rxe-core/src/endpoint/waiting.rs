@@ -1,7 +1,7 @@
-//! Queue pairs that wait because admission refused them room, and how they get it.
+//! Queue pairs that wait for room, because admission had none for them, and how they get it.
 //!
-//! Each destination has a [`Line`](crate::qp::flow::Line) per virtual lane of queue pairs that wait for room in its window, and
-//! the endpoint has one of queue pairs that wait for room for READ responses.
+//! Queue pairs wait in a [`Line`](crate::qp::flow::Line). For room in the window of a destination there is one line for each destination
+//! and virtual lane. For room for READ responses there is one line in the endpoint.
 
 use super::{Endpoint, Shared, schedule::Due, table::QpTable};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Shared {
-    /// Puts a queue pair into the line for what it waits for: behind the others, or as the `first` if it was its turn and it got
+    /// Puts a queue pair into the line for what it waits for. It is the last one there, or the `first` if it had its turn and was granted
     /// nothing.
     pub(super) fn wait(&mut self, qp: &mut QueuePair, wait: Wait, first: bool, now: Instant) {
         let qpn = qp.common.qpn;
@@ -31,21 +31,21 @@ impl Shared {
                 self.reads.line.join(qpn, first);
                 self.watch_readers(now);
             }
-            // There is no line for these. An answer, a timeout or the pacer's deadline makes the queue pair ready again.
+            // There are no lines for these. An answer, a timeout or the pacer's deadline makes the queue pair ready again.
             Wait::Answer | Wait::Pace => return,
         }
         qp.waits = Some(if wait == Wait::Turn { Wait::Room } else { wait });
     }
 
-    /// Ends the turn of a queue pair to ask for READ responses, if it was its turn. The next one in the line has its turn then,
-    /// unless this queue pair was put back as the `first`.
+    /// Ends a queue pair's turn to ask for READ responses, if it has the turn. Then the next one in the line has its turn, unless this
+    /// queue pair was put back as the `first`.
     pub(super) fn pass_turn(&mut self, qpn: Qpn, first: bool) {
         if self.reads.turn.take_if(|turn| *turn == qpn).is_some() && !first {
             self.settle(None);
         }
     }
 
-    /// Takes a queue pair out of the line that it waits in.
+    /// Takes a queue pair out of the line in which it waits. Ends its turn to ask for READ responses.
     pub(super) fn unwait(&mut self, qp: &mut QueuePair) {
         let qpn = qp.common.qpn;
         match qp.waits.take() {
@@ -62,8 +62,8 @@ impl Shared {
         }
     }
 
-    /// Gives those who wait their turn if there is room for them, in the window to `peer` or for READ responses. Called when
-    /// room may have become free.
+    /// Lets queue pairs that wait have their turn if there is room, in the window of `peer` or for READ responses. Called when room may
+    /// have become free.
     pub(super) fn settle(&mut self, peer: Option<usize>) {
         if let Some(index) = peer
             && let Some(peer) = self.peers.get(index)
@@ -87,7 +87,7 @@ impl Shared {
         }
     }
 
-    /// Puts a destination among those with something to send, in all lanes in which somebody waits for room there.
+    /// Puts a destination among those with something to send, in all lanes in which a queue pair waits for room there.
     fn schedule_lines(&mut self, index: usize) {
         let Some(peer) = self.peers.get_mut(index) else { return };
         for (lane, lists) in peer.lanes_mut() {
@@ -97,7 +97,8 @@ impl Shared {
         }
     }
 
-    /// Sets the timer for those who wait for room at a destination, if it is not set: [`Endpoint::end_patience`].
+    /// Sets the timer for queue pairs that wait for room at a destination, unless it is set. When it runs out:
+    /// [`Endpoint::end_patience`].
     fn watch_line(&mut self, index: usize) {
         if let Some(peer) = self.peers.get_mut(index)
             && peer.timer.is_none()
@@ -108,8 +109,8 @@ impl Shared {
         }
     }
 
-    /// Tells the timer list to look for silent holders of READ responses at `at`, or later if that was done less than
-    /// [`PATIENCE`] before.
+    /// Sets the timer to look for queue pairs whose READ responses do not come ([`Endpoint::lapse_reads`]), unless it is set: at `at`, or
+    /// later, so that [`PATIENCE`] has passed since the last look.
     fn watch_readers(&mut self, at: Instant) {
         if !self.watches_readers {
             self.watches_readers = true;
@@ -119,7 +120,7 @@ impl Shared {
     }
 }
 
-/// Makes the queue pair ready whose turn it is to ask for READ responses.
+/// Makes the queue pair ready that has its turn to ask for READ responses.
 pub(super) fn call_reader(qps: &mut QpTable, shared: &mut Shared) {
     if let Some(qpn) = shared.reads.turn
         && let Some(qp) = qps.get_mut(qpn)
@@ -131,12 +132,12 @@ pub(super) fn call_reader(qps: &mut QpTable, shared: &mut Shared) {
 }
 
 impl Endpoint {
-    /// The timer of a destination ran out at which somebody may wait for room. If for [`PATIENCE`] no acknowledgement has proven
-    /// that packets left the destination's buffer, queue pairs that have nothing under way may send a few packets all the same.
-    /// The acknowledgement of any of them proves that all before it has left.
+    /// The timer for queue pairs that wait for room at a destination ran out. If for [`PATIENCE`] no acknowledgement has proven that
+    /// packets left the destination's buffer, waiting queue pairs that have nothing under way may send a few packets without room. An
+    /// acknowledgement of any of these proves that everything before it has left.
     pub(super) fn end_patience(&mut self, index: usize, now: Instant) {
         let Some(peer) = self.shared.peers.get_mut(index) else { return };
-        // The timer may be that of another destination, which had this index before.
+        // The timer may belong to another destination, which had this index before.
         if peer.timer.take_if(|timer| *timer <= now).is_none() || !peer.is_awaited() {
             return;
         }
@@ -147,7 +148,7 @@ impl Endpoint {
         let qps = &self.qps;
         let holds_nothing = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty());
         let is_fresh = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty() && !qp.holding.is_silent());
-        // A queue pair that has something under way gets an answer to it, or its own timeout.
+        // Others have something under way, and so get an answer to it or a timeout.
         if peer.prefer(holds_nothing) > 0 {
             peer.prefer(is_fresh);
             peer.window.exceed(now);
@@ -156,8 +157,8 @@ impl Endpoint {
         }
     }
 
-    /// The timer ran out for those who wait for room for READ responses. READ responses that others asked for and that did not
-    /// come for long count no more.
+    /// The timer for queue pairs that wait for room for READ responses ran out. READ responses for which other queue pairs have asked,
+    /// and which have not come for a long time, no longer count.
     pub(super) fn lapse_reads(&mut self, now: Instant) {
         let Self { qps, shared, .. } = self;
         shared.watches_readers = false;
@@ -216,7 +217,7 @@ mod tests {
     };
     use alloc::vec::Vec;
 
-    /// Many wait for room for READ responses: room for one has one look, not all.
+    /// If many queue pairs wait for room for READ responses and room for one becomes free, only one of them is made ready.
     #[test]
     fn one_of_those_who_wait_to_read_is_called_at_a_time() {
         const READERS: usize = 1000;
@@ -232,7 +233,7 @@ mod tests {
             let wr = SendWr { flags: SendFlags::SIGNALED, ..SendWr::new(0, read, &sges) };
             pair.post_send(0, *qpn, &wr).unwrap();
         }
-        // What there is room for has been asked for, and nothing has come.
+        // Responses have been asked for until there was no more room, and none has come.
         pair.drain(0);
         let Endpoint { qps, shared, .. } = &mut pair.sides[0].endpoint;
         let ready = |qps: &QpTable| qps.iter().filter(|qp| qp.ready).count();
@@ -244,7 +245,7 @@ mod tests {
         shared.settle(None);
         call_reader(qps, shared);
         assert_eq!((ready(qps), shared.reads.line.len()), (1, waiting - 1));
-        // It has not looked yet, so it is still its turn.
+        // The one that was made ready has not asked yet, so it still has its turn.
         shared.settle(None);
         call_reader(qps, shared);
         assert_eq!((ready(qps), shared.reads.line.len()), (1, waiting - 1));
