@@ -1,5 +1,5 @@
-//! Packets of a simulated pair that cross a real wire on their way: when they arrive, and whether, the simulation decides, but
-//! the frames are the system's.
+//! Lets packets of a simulated pair cross a real wire on their way. The simulation still decides whether and when they arrive; the
+//! operating system makes the frames.
 
 use super::link::Datagram;
 use crate::{
@@ -10,41 +10,41 @@ use crate::{
 use alloc::{rc::Rc, vec::Vec};
 use core::{cell::RefCell, fmt, net::IpAddr};
 
-/// A real wire between the two hosts of a [`Pair`](super::Pair). Its ends have the hosts' addresses
+/// A real wire between the two hosts of a [`Pair`](super::Pair). Its ends have the addresses of the hosts
 /// ([`address`](super::pair::address)).
 pub trait Carrier: fmt::Debug {
-    /// Top bytes of the queue pair numbers that each side's end takes packets for.
+    /// The slot of each side: the top byte of the queue pair numbers for which its end of the wire takes packets.
     fn slots(&self) -> [u8; 2];
 
-    /// Largest path MTU that fits.
+    /// Largest path MTU that fits the wire.
     fn mtu(&self) -> Mtu;
 
-    /// Takes a batch from side `from` to the other one, and answers what came of it there, in order of arrival. Nothing comes of
-    /// packets that are too long for the wire, or for nobody there.
+    /// Carries a batch from side `from` to the other side. Returns what arrived there, in order of arrival. Packets that are too long for
+    /// the wire, or that nobody there receives, do not arrive.
     ///
     /// # Panics
-    /// If the wire does not work, or brings something else.
+    /// If the wire does not work, or if something else arrives.
     fn carry(&mut self, from: usize, batch: &Transmit, packets: &[u8]) -> Vec<Datagram>;
 }
 
-/// What the packets of a scenario are carried by.
+/// What carries the packets of a scenario.
 #[derive(Clone, Debug)]
 pub struct Wire {
-    /// The headers in front of them.
+    /// Which headers are in front of them.
     pub encapsulation: Encapsulation,
-    /// The real wire that they cross, if any. It shows the headers.
+    /// The real wire that they cross, if any. Receivers see the headers then.
     pub carrier: Option<Rc<RefCell<dyn Carrier>>>,
 }
 
 impl From<Encapsulation> for Wire {
-    /// In the simulation alone.
+    /// Without a real wire.
     fn from(encapsulation: Encapsulation) -> Self {
         Self { encapsulation, carrier: None }
     }
 }
 
 impl Datagram {
-    /// A batch of this one alone.
+    /// A batch that has only this packet.
     pub(super) const fn batch(&self) -> Transmit {
         Transmit {
             src: self.src,
@@ -62,7 +62,7 @@ impl Datagram {
         }
     }
 
-    /// As a wire shows it: RoCEv1 has no port, and nothing but IPv4 has an ID.
+    /// The same as a real wire shows it: RoCEv1 has no port, and only RoCEv2 in IPv4 has an ID.
     pub(super) fn as_shown(&self) -> Self {
         let is_v1 = self.encapsulation == Encapsulation::V1;
         Self {
@@ -72,7 +72,7 @@ impl Datagram {
         }
     }
 
-    /// Whether it has an ID.
+    /// Whether it has an IPv4 ID.
     pub(super) fn is_numbered(&self) -> bool {
         self.encapsulation == Encapsulation::V2 && matches!(self.src, IpAddr::V4(_))
     }

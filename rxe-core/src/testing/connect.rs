@@ -1,4 +1,4 @@
-//! Queue pairs ready for use: made and brought to RTS on both sides.
+//! Creates queue pairs on both sides and brings them to RTS.
 
 use super::pair::Pair;
 use crate::{
@@ -17,49 +17,49 @@ pub const REMOTE_ALL: Access = Access::REMOTE_WRITE
 /// All rights of a region.
 pub const REGION_ALL: Access = REMOTE_ALL.union(Access::LOCAL_WRITE).union(Access::MW_BIND);
 
-/// Domain of queue pairs and regions unless a test wants more.
+/// Protection domain of queue pairs and regions, unless a test needs several.
 pub const PD: PdId = PdId(1);
-/// Where send completions go.
+/// Completion queue of send requests.
 pub const SEND_CQ: CqId = CqId(1);
-/// Where receive completions go.
+/// Completion queue of receive requests.
 pub const RECV_CQ: CqId = CqId(2);
 
-/// How a pair of queue pairs is to be; where there are two values, the first is side 0's.
+/// Attributes of the two queue pairs of a connection. If there are two values, the first is for side 0.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOptions {
-    /// Kind.
+    /// Type of both queue pairs.
     pub qp_type: QpType,
     /// Path MTU.
     pub mtu: Mtu,
-    /// What the peer may do to each.
+    /// What each side allows its peer to do.
     pub access: Access,
-    /// First PSN that each sends.
+    /// First PSN that each side sends.
     pub psn: [Psn; 2],
-    /// Retransmission timeout code.
+    /// Timeout of retransmissions, as a code: 4.096 us times 2 to this power.
     pub timeout: u8,
-    /// Retries.
+    /// Number of retries after timeouts and NAKs.
     pub retry_count: u8,
-    /// RNR retries.
+    /// Number of retries after RNR NAKs; 7 means without end.
     pub rnr_retry: u8,
-    /// Timer code in each one's RNR NAKs.
+    /// Timer code in RNR NAKs.
     pub min_rnr_timer: u8,
-    /// READs and atomics that each may have outstanding.
+    /// READs and atomics that each side may have outstanding.
     pub max_rd_atomic: [u8; 2],
-    /// READs and atomics that each lets its peer have outstanding.
+    /// READs and atomics that each side lets its peer have outstanding.
     pub max_dest_rd_atomic: [u8; 2],
     /// Queue sizes.
     pub caps: QpCaps,
-    /// Shared receive queues.
+    /// Shared receive queues, if any.
     pub srq: [Option<SrqId>; 2],
-    /// Domain of XRC targets.
+    /// XRC domain of XRC targets.
     pub xrcd: Option<XrcdId>,
-    /// Domains.
+    /// Protection domains.
     pub pd: [PdId; 2],
     /// Completion queues for sends and receives.
     pub cqs: [(CqId, CqId); 2],
     /// Whether every send request makes a completion.
     pub signal_all: bool,
-    /// Queue key of datagram queue pairs.
+    /// Q_Key of datagram queue pairs.
     pub qkey: Qkey,
     /// Index into the P_Key tables.
     pub pkey_index: u16,
@@ -78,7 +78,7 @@ impl Default for ConnectOptions {
             mtu: Mtu::M1024,
             access: REMOTE_ALL,
             psn: [Psn::new(100), Psn::new(200)],
-            // 16.8 ms: long against every latency here, short against a test.
+            // 16.8 ms: much longer than the latencies here, much shorter than a test.
             timeout: 12,
             retry_count: 7,
             rnr_retry: 7,
@@ -100,15 +100,15 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Two queue pairs that know each other.
+/// Two connected queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Connection {
-    /// Their numbers.
+    /// Their numbers, by side.
     pub qpns: [Qpn; 2],
 }
 
 impl Pair {
-    /// The way from `side` to the other one.
+    /// The address vector from `side` to the other side.
     #[must_use]
     pub fn path(&self, side: usize) -> AddressVector {
         AddressVector {
@@ -124,7 +124,7 @@ impl Pair {
         }
     }
 
-    /// Makes one queue pair; it stays in RESET.
+    /// Creates one queue pair in RESET.
     ///
     /// # Panics
     /// If the endpoint refuses.
@@ -142,7 +142,7 @@ impl Pair {
         self.sides[side].endpoint.create_qp(config).expect("a queue pair")
     }
 
-    /// The change that takes `side`'s queue pair one step on the way to `to`, with everything that step requires.
+    /// The change that moves a queue pair of `side` to state `to` from the state before it, with all attributes that this requires.
     #[must_use]
     pub fn step_to(&self, side: usize, peer: Qpn, options: &ConnectOptions, to: QpState) -> QpChange {
         let datagram = matches!(options.qp_type, QpType::Ud | QpType::Gsi);
@@ -179,7 +179,7 @@ impl Pair {
         change
     }
 
-    /// Takes a queue pair in RESET to `to` (INIT, RTR or RTS).
+    /// Moves a queue pair from RESET to state `to` (INIT, RTR or RTS).
     ///
     /// # Panics
     /// If the endpoint refuses a step.
@@ -193,7 +193,7 @@ impl Pair {
         }
     }
 
-    /// Makes a queue pair on each side and brings both to RTS.
+    /// Creates a queue pair on each side and brings both to RTS.
     ///
     /// # Panics
     /// If an endpoint refuses.
@@ -205,13 +205,13 @@ impl Pair {
         Connection { qpns }
     }
 
-    /// The destination that reaches the datagram queue pair `qpn` of the side opposite to `side`.
+    /// The destination with which `side` sends to the datagram queue pair `qpn` of the other side.
     #[must_use]
     pub fn datagram_dest(&self, side: usize, qpn: Qpn, qkey: Qkey) -> UdDest {
         UdDest { av: self.path(side), remote_qpn: qpn, remote_qkey: qkey }
     }
 
-    /// The P_Key that a queue pair made with `options` uses on `side`.
+    /// The P_Key of a queue pair of `side` that was created with `options`. `None` if the index is not in the table.
     #[must_use]
     pub fn pkey(&self, side: usize, options: &ConnectOptions) -> Option<Pkey> {
         self.config().endpoints[side].pkeys.get(usize::from(options.pkey_index)).copied()

@@ -1,5 +1,5 @@
-//! A wire in one direction that loses, doubles, delays and damages packets: a pure machine with a seed. What happens to a
-//! packet is decided by the test's rule if it has one, else by chance.
+//! A simulated wire in one direction, which loses, duplicates, delays and corrupts packets. A rule of the test decides what happens to a
+//! packet. Without a rule random numbers from a seed decide.
 
 use super::rng::Rng;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 use alloc::{boxed::Box, collections::BinaryHeap, vec::Vec};
 use core::{cmp::Ordering, fmt, net::IpAddr, time::Duration};
 
-/// Ethernet, IPv4 and UDP headers, checksum, preamble and gap: what a packet costs on a wire besides its bytes.
+/// Bytes that a packet takes on a wire beside its own: Ethernet header, checksum, preamble and gap (38), IPv4 and UDP headers (28).
 const OVERHEAD: u64 = 38 + 28;
 
 /// One datagram or frame: a packet from BTH to ICRC, and the headers in front of it.
@@ -27,20 +27,20 @@ pub struct Datagram {
     pub hop_limit: u8,
     /// IPv4 ID.
     pub ident: u16,
-    /// What the headers are.
+    /// Which headers are in front of the packet.
     pub encapsulation: Encapsulation,
-    /// BTH to ICRC.
+    /// The packet, BTH to ICRC.
     pub bytes: Vec<u8>,
 }
 
 impl Datagram {
-    /// What the ICRC covers of the headers.
+    /// The header fields that the ICRC covers.
     #[must_use]
     pub const fn route(&self) -> Route {
         Route { src: self.src, dst: self.dst, src_port: self.src_port, encapsulation: self.encapsulation }
     }
 
-    /// The digest of all datagrams before it, with this one behind.
+    /// The digest of all datagrams so far and this one. `before` is the digest without this one.
     fn digest(&self, before: u32) -> u32 {
         let mut hasher = crc32fast::Hasher::new_with_initial(before);
         for address in [self.src, self.dst] {
@@ -57,35 +57,35 @@ impl Datagram {
     }
 }
 
-/// Chances of a packet's misfortunes, each in thousandths.
+/// Probabilities of faults, in thousandths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
-    /// Lost.
+    /// The packet is lost.
     pub loss: u16,
-    /// Delivered twice, the second time after the reorder delay.
+    /// It is delivered twice, the second time after a random delay of up to [`LinkConfig::reorder_delay`].
     pub duplicate: u16,
-    /// Late by the reorder delay, so that others overtake it.
+    /// It is delayed by a random time of up to [`LinkConfig::reorder_delay`], so that others overtake it.
     pub reorder: u16,
-    /// One bit flipped.
+    /// One of its bits is flipped.
     pub corrupt: u16,
 }
 
-/// What a wire is like.
+/// Properties of a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkConfig {
-    /// Chances.
+    /// Probabilities of faults.
     pub faults: Faults,
     /// Time from end to end.
     pub latency: Duration,
-    /// Longest additional time of a reordered packet; it is drawn for each.
+    /// Longest additional delay of a reordered packet, or of the copy of a duplicated one. The delay is random.
     pub reorder_delay: Duration,
-    /// Bytes per second; 0 for no limit.
+    /// Bytes per second. 0: no limit. The following limits apply only if this is not 0.
     pub rate: u64,
-    /// Bytes that may wait for a limited wire; what comes on top is lost. 0 for no limit.
+    /// Bytes that may wait for the wire. If more wait, further packets are lost. 0: no limit.
     pub queue: u64,
-    /// With so many bytes waiting nothing more is put on a limited wire, as with a full send buffer. 0 for never.
+    /// If this many bytes wait, nothing more is sent, as with a full send buffer. 0: never.
     pub hold: u64,
-    /// With so many bytes waiting, packets that allow it (ECT) are marked (RFC 3168). 0 for never.
+    /// If more than this many bytes wait, packets that allow it (ECT) are marked (RFC 3168). 0: never.
     pub mark: u64,
 }
 
@@ -103,25 +103,25 @@ impl Default for LinkConfig {
     }
 }
 
-/// A packet about to cross, as a rule sees it.
+/// A packet that is about to be sent, as a rule sees it.
 #[derive(Debug)]
 pub struct Crossing<'a> {
-    /// Count of packets on this wire before it.
+    /// Number of packets sent on this wire before it.
     pub index: u64,
     /// When it was sent.
     pub now: Instant,
     /// The datagram.
     pub datagram: &'a Datagram,
-    /// The packet decoded, if it can be.
+    /// The decoded packet. `None` if it cannot be decoded.
     pub packet: Option<Packet<'a>>,
 }
 
 /// What is to happen to a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Whatever chance says.
+    /// Random numbers decide.
     Chance,
-    /// It arrives, unharmed and in order.
+    /// It arrives unchanged and in order.
     Pass,
     /// It is lost.
     Drop,
@@ -129,11 +129,11 @@ pub enum Verdict {
     Duplicate(Duration),
     /// It arrives this much later than usual.
     Delay(Duration),
-    /// It arrives with this bit flipped (counted from the first byte's highest; beyond the end: the last one).
+    /// It arrives with this bit flipped. Bit 0 is the highest bit of the first byte. If there is no such bit: the last one.
     Flip(usize),
 }
 
-/// A test's own rule.
+/// A rule of a test: decides what happens to each packet.
 pub type Rule = Box<dyn FnMut(&Crossing<'_>) -> Verdict>;
 
 /// A datagram on its way.
@@ -159,32 +159,32 @@ impl PartialOrd for Flight {
 }
 
 impl Ord for Flight {
-    /// The earliest is the greatest, for the standard heap; at the same time the first sent.
+    /// The earliest is the greatest, because the heap returns the greatest. If two arrive at the same time: the one sent first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.arrival, other.order).cmp(&(self.arrival, self.order))
     }
 }
 
-/// Counts of what happened.
+/// Counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LinkStats {
     /// Packets sent.
     pub sent: u64,
-    /// Packets handed out, copies included.
+    /// Packets delivered, copies included.
     pub delivered: u64,
-    /// Lost by rule or chance.
+    /// Packets lost by rule or at random.
     pub lost: u64,
-    /// Lost because the queue was full.
+    /// Packets lost because the queue was full.
     pub overflowed: u64,
-    /// Doubled.
+    /// Packets duplicated.
     pub duplicated: u64,
-    /// Delayed.
+    /// Packets delayed.
     pub delayed: u64,
-    /// Damaged.
+    /// Packets corrupted.
     pub corrupted: u64,
-    /// Marked: congestion experienced.
+    /// Packets marked (congestion experienced).
     pub marked: u64,
-    /// A digest of every datagram sent, headers included, in order: equal for equal traffic.
+    /// A digest of all datagrams sent, with their headers, in order. Equal traffic has equal digests.
     pub digest: u32,
 }
 
@@ -195,7 +195,7 @@ pub struct Link {
     rule: Option<Rule>,
     flights: BinaryHeap<Flight>,
     order: u64,
-    /// When a limited wire has sent all it was given.
+    /// When a wire with a rate will have sent everything that waits.
     busy_until: Instant,
     stats: LinkStats,
 }
@@ -211,7 +211,7 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    /// A wire whose accidents follow from `seed`.
+    /// A wire whose faults follow from `seed`.
     #[must_use]
     pub fn new(config: LinkConfig, seed: u64) -> Self {
         Self {
@@ -225,34 +225,34 @@ impl Link {
         }
     }
 
-    /// From now on `rule` is asked about every packet.
+    /// Sets the rule that decides what happens to each packet from now on.
     pub fn set_rule(&mut self, rule: impl FnMut(&Crossing<'_>) -> Verdict + 'static) {
         self.rule = Some(Box::new(rule));
     }
 
-    /// From now on chance decides alone.
+    /// Removes the rule: random numbers decide from now on.
     pub fn clear_rule(&mut self) {
         self.rule = None;
     }
 
-    /// Changes what the wire is like; what is on its way stays so.
+    /// Changes the properties of the wire. Packets that were sent before are not affected.
     pub const fn set_config(&mut self, config: LinkConfig) {
         self.config = config;
     }
 
-    /// What the wire is like.
+    /// Properties of the wire.
     #[must_use]
     pub const fn config(&self) -> &LinkConfig {
         &self.config
     }
 
-    /// Counts so far.
+    /// Counters so far.
     #[must_use]
     pub const fn stats(&self) -> &LinkStats {
         &self.stats
     }
 
-    /// Puts a datagram on the wire and says what will happen to it.
+    /// Puts a datagram on the wire. Returns what will happen to it.
     pub fn send(&mut self, now: Instant, mut datagram: Datagram) -> Verdict {
         let index = self.stats.sent;
         self.stats.sent += 1;
@@ -300,7 +300,7 @@ impl Link {
             }
         }
         let Faults { loss, duplicate, reorder, corrupt } = self.config.faults;
-        // All are drawn for every packet, so that a change of one chance does not shift the others' draws.
+        // All numbers are drawn for every packet, so that a change of one probability does not change the other numbers.
         let (lost, doubled) = (self.rng.chance(loss), self.rng.chance(duplicate));
         let (late, damaged) = (self.rng.chance(reorder), self.rng.chance(corrupt));
         let (delay, bit) = (self.rng.next_u64(), self.rng.below(datagram.bytes.len() * 8));
@@ -314,13 +314,13 @@ impl Link {
         }
     }
 
-    /// Bytes that wait for a limited wire.
+    /// Bytes that wait for the wire; 0 if it has no rate.
     fn waiting(&self, now: Instant) -> u64 {
         let time = u128::from(self.config.rate) * self.busy_until.since(now).as_nanos();
         u64::try_from(time / 1_000_000_000).unwrap_or(u64::MAX)
     }
 
-    /// Until when the sender is held up, if it is.
+    /// Until when the sender must wait ([`LinkConfig::hold`]). `None` if it may send.
     #[must_use]
     pub fn holds_until(&self, now: Instant) -> Option<Instant> {
         let LinkConfig { rate, hold, .. } = self.config;
@@ -331,7 +331,7 @@ impl Link {
         Some(now + (self.busy_until.since(now).saturating_sub(drained) + Duration::from_nanos(1)))
     }
 
-    /// When the last bit of a packet leaves; `None` if there is no room for it.
+    /// When the last bit of a packet leaves. `None` if there is no room for it in the queue.
     fn transmit(&mut self, now: Instant, len: u64) -> Option<Instant> {
         if self.config.rate == 0 {
             return Some(now);
@@ -365,13 +365,13 @@ impl Link {
         self.flights.pop().map(|flight| flight.datagram)
     }
 
-    /// Datagrams on their way.
+    /// Number of datagrams on their way.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.flights.len()
     }
 
-    /// Loses everything that is on its way.
+    /// Drops all datagrams on their way.
     pub fn cut(&mut self) {
         self.stats.lost += self.flights.len() as u64;
         self.flights.clear();

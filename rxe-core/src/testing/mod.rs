@@ -1,10 +1,10 @@
-//! The laboratory: two endpoints joined by an unreliable link, in virtual time, with memory that knows who touched it.
-//! Everything is a function of one seed, so that a failure can be run again, step by step.
+//! A simulation for tests: two endpoints, joined by unreliable links, in virtual time. Everything random follows from one seed, so that
+//! a failure can be repeated exactly.
 //!
-//! [`pair::Pair`] is the bench; [`link::Link`] the lossy wire, [`heap::Heap`] the application memory, [`oracle`] a random
-//! user with a model of what must come out, [`gauntlet`] a peer that sends anything. With a [`carrier`] the packets cross a real
-//! wire on their way. Compiled for this crate's own tests and, with feature `testing`, for other crates' tests, fuzz targets and
-//! benches. Unlike the rest of the crate it may use the standard library.
+//! [`pair::Pair`] is the simulation as a whole, [`link::Link`] a wire that loses packets, [`heap::Heap`] application memory that records
+//! writes. [`oracle`] is a random program with a model of the right results, [`gauntlet`] a peer that sends anything. With a [`carrier`]
+//! the packets cross a real wire on their way. Compiled for the tests of this crate and, with feature `testing`, for tests, fuzz targets
+//! and benches of other crates. Unlike the rest of the crate it may use the standard library.
 
 pub mod carrier;
 pub mod connect;

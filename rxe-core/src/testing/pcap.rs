@@ -1,6 +1,6 @@
-//! A capture file of simulated traffic, for Wireshark: pcapng (draft-ietf-opsawg-pcapng), with the headers that the packets
-//! would have had: IP and UDP (link type raw IP), or Ethernet and a GRH (link type Ethernet). What became of a packet is its
-//! comment.
+//! Writes simulated traffic as a capture file for Wireshark: pcapng (draft-ietf-opsawg-pcapng). Packets have the headers that they would
+//! have on a network: IP and UDP (link type raw IP), or Ethernet and a GRH (link type Ethernet). The comment of a packet says what the
+//! simulated link did to it.
 
 use super::{
     link::{Datagram, Verdict},
@@ -15,12 +15,12 @@ use core::net::IpAddr;
 
 /// LINKTYPE_RAW: the packet starts with its IP header.
 const LINKTYPE_RAW: u16 = 101;
-/// LINKTYPE_ETHERNET: it starts with its Ethernet header.
+/// LINKTYPE_ETHERNET: the packet starts with its Ethernet header.
 const LINKTYPE_ETHERNET: u16 = 1;
 /// Ethertype of RoCEv1.
 const ROCE_V1: u16 = 0x8915;
 
-/// The capture file of everything kept in `trace`. Side A's packets are marked outbound, side B's inbound.
+/// The capture file of all packets in `trace`. Packets sent by side A are marked outbound, those of side B inbound.
 #[must_use]
 pub fn pcapng(trace: &Trace) -> Vec<u8> {
     let mut out = Vec::new();
@@ -91,7 +91,7 @@ fn block(out: &mut Vec<u8>, kind: u32, body: &[u8]) {
     out.extend_from_slice(&total);
 }
 
-/// The whole IP packet that carries a datagram. The UDP checksum is 0, as that of every RoCEv2 NIC.
+/// The whole IP packet that carries a datagram. The UDP checksum is 0, as RoCEv2 NICs send it.
 #[must_use]
 pub fn ip_packet(datagram: &Datagram) -> Vec<u8> {
     let udp_len = datagram.bytes.len() as u16 + 8;
@@ -128,7 +128,7 @@ pub fn ip_packet(datagram: &Datagram) -> Vec<u8> {
     out
 }
 
-/// The whole Ethernet frame that carries a RoCEv1 packet, between made-up stations.
+/// The whole Ethernet frame that carries a RoCEv1 packet. The Ethernet addresses are made up.
 #[must_use]
 pub fn rocev1_frame(datagram: &Datagram) -> Vec<u8> {
     let mut out = Vec::with_capacity(datagram.bytes.len() + 54);
@@ -152,7 +152,7 @@ mod tests {
     use crate::time::Instant;
     use core::net::Ipv4Addr;
 
-    /// A whole file, checked byte by byte against the format's description.
+    /// A whole file is checked against the description of the format.
     #[test]
     fn one_packet() {
         let addr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));

@@ -1,8 +1,8 @@
-//! Random numbers from a seed: the same everywhere and for ever, as replaying a failure needs.
+//! Random numbers from a seed. A seed always gives the same numbers, on every machine, so that failures can be repeated.
 
 use core::ops::Range;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a counter and a mixer, good enough to choose faults and operations.
+/// SplitMix64 (Steele, Lea, Flood 2014). Good enough to choose faults and operations; not for cryptography.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -13,7 +13,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// A sequence of its own for one purpose, so that drawing more for one does not shift another.
+    /// A separate sequence for one purpose. So a purpose that draws more numbers does not change the numbers of another one.
     #[must_use]
     pub const fn fork(&mut self, purpose: u64) -> Self {
         Self(self.next_u64() ^ purpose.wrapping_mul(0xd1b5_4a32_d192_ed03))
@@ -28,19 +28,19 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `range`; its start if the range is empty.
+    /// A number in `range`. If the range is empty: its start.
     pub const fn range(&mut self, range: Range<u64>) -> u64 {
         let width = range.end.saturating_sub(range.start);
         let draw = self.next_u64();
         if width == 0 { range.start } else { range.start + draw % width }
     }
 
-    /// A number below `end`; 0 if there is none.
+    /// A number below `end`. If `end` is 0: 0.
     pub const fn below(&mut self, end: usize) -> usize {
         self.range(0..end as u64) as usize
     }
 
-    /// True with a probability of `per_mille` in a thousand. Draws also when it cannot be true.
+    /// True with a probability of `per_mille` thousandths. Always draws one number, even if the probability is 0.
     pub const fn chance(&mut self, per_mille: u16) -> bool {
         self.next_u64() % 1000 < per_mille as u64
     }

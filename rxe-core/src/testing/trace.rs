@@ -1,5 +1,5 @@
-//! What happened, in order: packets with their fate, and notes (posts, completions). Printed when a test fails, and the
-//! source of its capture file.
+//! A record of what happened, in order: packets, with what the link did to them, and notes (posts, completions). Printed when a test
+//! fails, and written to a capture file.
 
 use super::link::{Datagram, Verdict};
 use crate::{time::Instant, wire::Packet};
@@ -9,29 +9,29 @@ use core::fmt;
 /// One thing that happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// A packet was put on the wire, and this became of it.
+    /// A packet was put on the wire.
     Packet {
         /// The datagram as it was sent.
         datagram: Datagram,
-        /// Its fate.
+        /// What the link did to it.
         fate: Verdict,
     },
-    /// Something else.
+    /// Something else happened.
     Note(String),
 }
 
-/// One thing that happened, when and where.
+/// One entry, with time and place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// When.
+    /// When it happened.
     pub at: Instant,
-    /// On which side (a packet: from which), 0 or 1.
+    /// On which side, 0 or 1. For a packet: which side sent it.
     pub side: usize,
-    /// What.
+    /// What happened.
     pub entry: Entry,
 }
 
-/// The latest things that happened, at most a fixed number.
+/// The latest records, up to a fixed number.
 #[derive(Clone, Debug)]
 pub struct Trace {
     records: VecDeque<Record>,
@@ -46,7 +46,7 @@ impl Trace {
         Self { records: VecDeque::new(), limit, forgotten: 0 }
     }
 
-    /// Whether anything is kept: callers save the work of making records otherwise.
+    /// Whether records are kept. If not, callers need not make them.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.limit > 0
@@ -74,7 +74,7 @@ impl Trace {
         self.records.iter()
     }
 
-    /// How many records were kept no longer.
+    /// How many old records were dropped, because there were more than the limit.
     #[must_use]
     pub const fn forgotten(&self) -> u64 {
         self.forgotten

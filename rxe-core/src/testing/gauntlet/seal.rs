@@ -1,10 +1,10 @@
-//! The judge's own ICRC: shares no code with the one it judges.
+//! A second implementation of the ICRC, to check the first one. The two share no code, except for the CRC-32 itself.
 
 use crate::wire::{Encapsulation, ICRC_LEN};
 use alloc::vec;
 use core::net::IpAddr;
 
-/// The ICRC (IBTA vol. 1, 7.8.1) of `packet`, which comes without it, sent over addresses and source port.
+/// The ICRC (IBTA vol. 1, 7.8.1) of `packet` (BTH to pad), sent with these source and destination addresses and UDP source port.
 pub(super) fn icrc_of(
     encapsulation: Encapsulation,
     (src, dst, port): (IpAddr, IpAddr, u16),
