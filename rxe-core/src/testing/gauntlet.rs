@@ -1,10 +1,13 @@
-//! A queue pair that must survive whatever its peer sends: an input of bytes is read as a script of packets and of things
-//! the attacked application does meanwhile. Addresses, ICRC and lengths are made right, so that what is wrong is seen by
-//! the queue pair and not by the door. Fuzz targets bring inputs that are bred, tests random ones.
+//! Attacks a queue pair: it must survive whatever its peer sends. The input is a script of bytes, which says what packets the peer sends
+//! and what the attacked application does meanwhile. Addresses, ICRC and datagram lengths are always right, so that packets reach the
+//! queue pair and are not dropped before. Fuzz targets provide the scripts, or tests random ones.
 //!
-//! The judge knows, from outside: bytes that were not opened to the peer never change; receives complete once each and no
-//! more than were posted; what leaves decodes, is addressed to the peer and carries a right ICRC (computed here from the
-//! definition, over the IPv4 IDs that segmentation offload counts); the queue pair is in RTS or in error.
+//! After each step these are checked:
+//! - Bytes that the peer may not write never change.
+//! - Each receive that was posted completes at most once.
+//! - Packets that leave decode, are addressed to the peer, and have a right ICRC. (It is computed here from the definition, with the IPv4
+//!   IDs that segmentation offload gives.)
+//! - The queue pair is in RTS or in the error state.
 
 mod seal;
 
@@ -27,32 +30,32 @@ use alloc::{collections::BTreeSet, vec, vec::Vec};
 use core::time::Duration;
 use seal::icrc_of;
 
-/// Bytes of each region.
+/// Size of each region, bytes.
 const REGION: u64 = 4096;
-/// Bytes of each receive, and receives.
+/// Size of each receive buffer in bytes, and number of buffers.
 const RECV: u64 = 128;
 const RECVS: u64 = 16;
-/// Steps of one script at most.
+/// Largest number of steps of a script.
 const MAX_STEPS: usize = 200;
 
-/// What came of a script.
+/// What happened while a script ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Packets thrown at the queue pair.
+    /// Packets sent to the queue pair.
     pub thrown: u32,
-    /// Packets it sent.
+    /// Packets that the queue pair sent.
     pub sent: u32,
-    /// Receives that completed with data.
+    /// Receives that completed with success.
     pub received: u32,
-    /// Own requests that completed with success.
+    /// Its requests that completed with success.
     pub completed: u32,
-    /// Times it went to the error state.
+    /// How often it went to the error state.
     pub failures: u32,
-    /// Whether a byte of the open region changed.
+    /// Whether a byte of the region changed that is open to the peer.
     pub wrote: bool,
 }
 
-/// The input, read from its front; zeros when it is used up.
+/// The input, which is read from its front. After its end zeros are read.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -77,15 +80,15 @@ impl Script<'_> {
     }
 }
 
-/// The attacked host and what is known of it.
+/// The attacked host, and what is known of it.
 struct Gauntlet {
     pair: Pair,
     options: ConnectOptions,
     qpn: Qpn,
     peer: Qpn,
-    /// What the queue pair and the open region both allow a peer.
+    /// What a peer may do to the open region: both the queue pair and the region allow it.
     rights: Access,
-    /// The open region, the receives, the place for what READs bring.
+    /// Address and key of the region open to the peer, of the receive buffers, and of the buffer for the queue pair's own requests.
     open: (u64, Key),
     receives: (u64, Key),
     landing: (u64, Key),
@@ -94,15 +97,15 @@ struct Gauntlet {
     sends_posted: BTreeSet<u64>,
     next_id: u64,
     thrown: Vec<Vec<u8>>,
-    /// State at the last judgement.
+    /// State at the last check.
     last: QpState,
     outcome: Outcome,
 }
 
-/// Runs one script, its packets carried by `wire`.
+/// Runs one script. `wire` carries the packets.
 ///
 /// # Panics
-/// If the queue pair breaks a rule: that is the finding.
+/// If the queue pair breaks a rule.
 #[must_use]
 pub fn run(input: &[u8], wire: impl Into<Wire>) -> Outcome {
     let mut script = Script(input);
@@ -115,7 +118,7 @@ pub fn run(input: &[u8], wire: impl Into<Wire>) -> Outcome {
         gauntlet.step(&mut script);
         gauntlet.judge();
     }
-    // It comes to rest whatever state it was left in.
+    // Whatever state the script left it in, it comes to rest.
     for _ in 0..40 {
         gauntlet.pass(Duration::from_millis(50));
         gauntlet.judge();
@@ -133,7 +136,7 @@ impl Gauntlet {
                 | Access::REMOTE_ATOMIC
                 | Access::FLUSH_GLOBAL
                 | Access::FLUSH_PERSISTENT);
-        // Mostly everything is allowed, or a script would seldom get far.
+        // In half of the scripts everything is allowed. Otherwise most packets would be refused.
         let all = super::connect::REMOTE_ALL;
         let (own, region) = match options & 3 {
             0 => (rights, all),
@@ -215,7 +218,7 @@ impl Gauntlet {
                 self.throw(again);
             }
             9 => {
-                // Anything at all behind a right queue pair number.
+                // Arbitrary bytes, with the right queue pair number.
                 let len = usize::from(script.byte());
                 let mut bytes = script.0[..len.min(script.0.len())].to_vec();
                 script.0 = &script.0[bytes.len()..];
@@ -236,7 +239,7 @@ impl Gauntlet {
         }
     }
 
-    /// From the error state to RTS again.
+    /// Brings the queue pair from the error state to RTS again.
     fn revive(&mut self) {
         let reset = QpChange { state: Some(QpState::Reset), ..QpChange::default() };
         self.pair.modify(1, self.qpn, &reset).expect("always possible");
@@ -253,7 +256,7 @@ impl Gauntlet {
         let wr_id = self.id();
         let at = self.receives.0 + RECV * (u64::from(script.byte()) % RECVS);
         let sges = [Sge { addr: at, len: script.pick(&[128, 1, 0, 64]), lkey: self.receives.1 }];
-        // A step may take it at once.
+        // Recorded first, because it may complete at once.
         self.recvs_posted.insert(wr_id);
         if self.pair.post_recv(1, self.qpn, &RecvWr { wr_id, sges: &sges }).is_err() {
             self.recvs_posted.remove(&wr_id);
@@ -292,7 +295,7 @@ impl Gauntlet {
         self.pair.drain(1);
     }
 
-    /// An address and a key; most often good ones.
+    /// An address and a key. Mostly the peer may access them.
     fn place(&self, script: &mut Script<'_>) -> (u64, Key) {
         let choice = script.byte();
         let (mut addr, mut key) = self.open;
@@ -312,7 +315,7 @@ impl Gauntlet {
         (addr, key)
     }
 
-    /// A packet of the queue pair's service, or of any, with a PSN near the one that fits.
+    /// A packet, mostly of the queue pair's service, with a PSN near the expected one.
     fn packet(&self, script: &mut Script<'_>) -> Vec<u8> {
         let service = if self.options.qp_type == QpType::Uc { 0x20 } else { 0 };
         let kind = script.byte();
@@ -360,7 +363,7 @@ impl Gauntlet {
         bytes
     }
 
-    /// A packet as an honest peer might send it next, so that scripts get somewhere.
+    /// A packet that a correct peer might send next. Without such packets scripts would not get far.
     fn honest_packet(&self, script: &mut Script<'_>) -> Vec<u8> {
         let (sent, expected) = self.pair.sides[1].endpoint.psns(self.qpn).unwrap_or_default();
         let uc = self.options.qp_type == QpType::Uc;
@@ -416,7 +419,7 @@ impl Gauntlet {
         self.pair.inject(1, &datagram);
     }
 
-    /// After every step.
+    /// Checks everything except memory. Called after every step.
     fn judge(&mut self) {
         let late = self.pair.now + Duration::from_secs(3600);
         while let Some(datagram) = self.pair.sides[1].link.receive(late) {
@@ -429,7 +432,7 @@ impl Gauntlet {
                 continue;
             }
             let right = icrc_of(datagram.encapsulation, route, datagram.ident, body);
-            // A FLUSH sent again may have kernel rxe's, which goes over the packet twice.
+            // A FLUSH that is sent again may have kernel rxe's ICRC, which covers the packet twice.
             let rxe = (body[0] == 0x1c).then(|| {
                 let mut crc = crc32fast::Hasher::new_with_initial(right);
                 crc.update(body);
@@ -441,12 +444,12 @@ impl Gauntlet {
             assert!(self.recvs_posted.remove(&wc.wr_id), "nobody posted this receive: {wc:?}");
             self.check_status(&wc);
             self.outcome.received += u32::from(wc.status == WcStatus::Success);
-            // A WRITE with immediate says how much was written elsewhere.
+            // For a WRITE with immediate this is the number of bytes written, which are not in the receive buffer.
             let most = if wc.opcode == WcOpcode::Recv { RECV } else { 1 << 31 };
             assert!(u64::from(wc.byte_len) <= most, "{wc:?}");
         }
         for wc in self.pair.take_completions(1, SEND_CQ) {
-            // Requests without a wish for a completion have none when they succeed.
+            // Requests that are not signaled have a completion only if they fail.
             assert!(self.sends_posted.remove(&wc.wr_id), "nobody posted this request: {wc:?}");
             self.check_status(&wc);
             self.outcome.completed += u32::from(wc.status == WcStatus::Success);
@@ -470,7 +473,7 @@ impl Gauntlet {
         self.pair.sides[1].endpoint.query_qp(self.qpn).map_or(QpState::Reset, |(attrs, _)| attrs.state)
     }
 
-    /// Bytes that were not open are as they were.
+    /// Checks that bytes which the peer may not write have not changed. `before`: all bytes at the start.
     fn compare(&mut self, before: &[u8]) {
         let heap = &self.pair.sides[1].heap;
         let after = heap.snapshot();
@@ -491,7 +494,7 @@ impl Gauntlet {
         assert_eq!(heap.compare(&wanted), Ok(()), "a byte changed that was not open");
     }
 
-    /// It can be cleared away, and then everything has completed.
+    /// Moves the queue pair to the error state, checks that everything has completed, and destroys it.
     fn finish(mut self) -> Outcome {
         let error = QpChange { state: Some(QpState::Error), ..QpChange::default() };
         let outcome = self.outcome;

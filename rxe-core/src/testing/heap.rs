@@ -1,5 +1,5 @@
-//! Application memory for tests: one arena with gaps between allocations, registered piece by piece under the same rules
-//! as the real table's ([`crate::region`]). A write that strays shows in a gap; every write is on record.
+//! Application memory for tests: one arena. Pieces of it are registered under the same rules as in the real table ([`crate::region`]).
+//! Between allocations there are gaps, in which a write to a wrong place is seen. Writes can be recorded.
 
 use crate::{
     memory::{AccessError, Asker, Memory},
@@ -10,31 +10,31 @@ use crate::{
 use alloc::{vec, vec::Vec};
 use core::{cell::RefCell, ops::Range};
 
-/// Bytes left untouched behind each allocation.
+/// Bytes of the gap behind each allocation.
 const GAP: u64 = 64;
 /// Allocations start at multiples of this.
 const ALIGN: u64 = 64;
 
-/// What was done to the arena through a key.
+/// A write to the arena through a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Touch {
-    /// Who.
+    /// Who wrote.
     pub asker: Asker,
-    /// Under which key.
+    /// The key that was used.
     pub key: Key,
-    /// Address of the first byte, as the application knows it.
+    /// The application's address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub len: u64,
-    /// With which right: [`Access::LOCAL_WRITE`], or a peer's.
+    /// The right that was needed: [`Access::LOCAL_WRITE`], or one of a peer.
     pub need: Access,
 }
 
-/// A table entry: the rules, and where its bytes lie in the arena.
+/// A table entry: a region or window, and where its bytes are in the arena.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     region: Region,
-    /// Offset of a region's first byte in the arena; unused for windows.
+    /// Offset of a region's first byte in the arena. Not used for windows.
     start: u64,
 }
 
@@ -42,13 +42,13 @@ struct Entry {
 struct Inner {
     arena: Vec<u8>,
     used: u64,
-    /// Index = key index; entry 0 stays empty.
+    /// By key index. Entry 0 stays empty.
     entries: Vec<Option<Entry>>,
-    /// The last key of each index, for rotation.
+    /// The last key of each index. The next one differs from it.
     last_keys: Vec<Key>,
     writes: Vec<Touch>,
     flushes: u64,
-    /// Addresses that the application took away.
+    /// Addresses at which accesses fail, see [`Heap::take_away`].
     gone: Vec<Range<u64>>,
     record: bool,
 }
@@ -62,7 +62,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// An arena of `size` zero bytes whose first has address `base`.
+    /// An arena of `size` zero bytes. The first one has address `base`.
     #[must_use]
     pub fn new(base: u64, size: usize, seed: u64) -> Self {
         let inner = Inner {
@@ -78,15 +78,15 @@ impl Heap {
         Self { base, seed, inner: RefCell::new(inner) }
     }
 
-    /// Whether writes are put on record ([`Heap::take_writes`]); off at first.
+    /// Switches the recording of writes on or off ([`Heap::take_writes`]). It is off at first.
     pub fn record(&self, on: bool) {
         self.inner.borrow_mut().record = on;
     }
 
-    /// Takes `len` bytes from the arena, 64-byte aligned, and gives their address. Nothing is ever given back.
+    /// Allocates `len` bytes of the arena, aligned to 64 bytes, and returns their address. They cannot be freed.
     ///
     /// # Panics
-    /// If the arena is too small: a test asked for more than it planned.
+    /// If the arena is too small.
     pub fn alloc(&self, len: u64) -> u64 {
         let mut inner = self.inner.borrow_mut();
         let start = inner.used;
@@ -103,7 +103,7 @@ impl Heap {
         inner.arena.len() as u64 - inner.used
     }
 
-    /// Registers `len` bytes at `addr`; they must lie in the arena. Gives the key.
+    /// Registers `len` bytes at `addr`, which must be in the arena. Returns the key.
     ///
     /// # Panics
     /// If the rules of registration or the arena's size forbid it.
@@ -111,7 +111,7 @@ impl Heap {
         self.register_at(pd, addr, len, addr, access)
     }
 
-    /// Like [`Heap::register`], but keys and work requests address the bytes from `iova` on.
+    /// Like [`Heap::register`], but work requests and peers use addresses from `iova` on for these bytes.
     ///
     /// # Panics
     /// If the rules of registration or the arena's size forbid it.
@@ -125,13 +125,13 @@ impl Heap {
         key
     }
 
-    /// Allocates and registers at once: (address, key).
+    /// Allocates bytes and registers them. Returns address and key.
     pub fn alloc_registered(&self, pd: PdId, len: u64, access: Access) -> (u64, Key) {
         let addr = self.alloc(len);
         (addr, self.register(pd, addr, len, access))
     }
 
-    /// Makes an unbound window.
+    /// Makes a window that is not bound.
     pub fn alloc_window(&self, pd: PdId, window: WindowType) -> Key {
         let mut inner = self.inner.borrow_mut();
         let key = inner.next_key(self.seed);
@@ -139,7 +139,7 @@ impl Heap {
         key
     }
 
-    /// Removes a region or window. False if there is none, or windows are bound to it.
+    /// Removes a region or window. False if there is none with this key, or if windows are bound to it.
     pub fn deregister(&self, key: Key) -> bool {
         let mut inner = self.inner.borrow_mut();
         let in_use = inner.entries.iter().flatten().any(|entry| entry.region.bound_to() == Some(key));
@@ -150,7 +150,7 @@ impl Heap {
         true
     }
 
-    /// The present state of the region or window with this key's index.
+    /// The present state of the region or window that has the same index as this key. `None` if there is none.
     #[must_use]
     pub fn region(&self, key: Key) -> Option<Region> {
         let inner = self.inner.borrow();
@@ -162,12 +162,12 @@ impl Heap {
         self.inner.borrow_mut().gone.push(addr..addr + len);
     }
 
-    /// All bytes are there again.
+    /// Ends all [`Heap::take_away`]: accesses succeed again.
     pub fn give_back(&self) {
         self.inner.borrow_mut().gone.clear();
     }
 
-    /// The application reads its own bytes.
+    /// Reads bytes as the application does, without a key.
     ///
     /// # Panics
     /// If they are not in the arena.
@@ -177,7 +177,7 @@ impl Heap {
         self.inner.borrow().arena[at..at + len as usize].to_vec()
     }
 
-    /// The application writes its own bytes.
+    /// Writes bytes as the application does, without a key.
     ///
     /// # Panics
     /// If they are not in the arena.
@@ -198,10 +198,10 @@ impl Heap {
         self.inner.borrow().arena.clone()
     }
 
-    /// Whether the whole arena equals `expected`; else the address of the first byte that does not.
+    /// Checks that the whole arena equals `expected`.
     ///
     /// # Errors
-    /// Address, byte found, byte expected.
+    /// The first byte that differs: its address, its value, the expected value.
     pub fn compare(&self, expected: &[u8]) -> Result<(), (u64, u8, u8)> {
         let inner = self.inner.borrow();
         if inner.arena == expected {
@@ -211,12 +211,12 @@ impl Heap {
         Err((self.base + at as u64, inner.arena[at], expected[at]))
     }
 
-    /// The writes on record, oldest first; the record is empty afterwards.
+    /// Takes the recorded writes, oldest first.
     pub fn take_writes(&self) -> Vec<Touch> {
         core::mem::take(&mut self.inner.borrow_mut().writes)
     }
 
-    /// FLUSHes that were granted.
+    /// How many FLUSHes were granted.
     #[must_use]
     pub fn flushes(&self) -> u64 {
         self.inner.borrow().flushes
@@ -247,7 +247,7 @@ impl Inner {
         entry.filter(|entry| entry.region.key == key).ok_or(AccessError::UnknownKey(key))
     }
 
-    /// Where the bytes behind a granted offset lie in the arena.
+    /// Where in the arena the byte at an offset of a region or window is.
     fn locate(&self, entry: &Entry, offset: u64) -> Result<usize, AccessError> {
         let start = match entry.region.bound_to() {
             None => entry.start,
@@ -270,7 +270,7 @@ impl Inner {
 }
 
 impl Heap {
-    /// Runs `act` on granted bytes; `changes` says whether they are written.
+    /// Runs `act` on bytes if the access is granted. `changes`: whether `act` writes them.
     fn with_bytes<T>(
         &self,
         (asker, key, addr): (Asker, Key, u64),

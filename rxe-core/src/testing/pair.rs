@@ -1,7 +1,7 @@
-//! Two endpoints on two hosts, a wire each way, and a clock that jumps to whatever happens next.
+//! Two endpoints on two hosts, a wire in each direction, and a virtual clock, which jumps to the time of the next event.
 //!
-//! Every batch an endpoint gives is checked against its own promises (size, count, one destination socket, a right ICRC)
-//! before it is cut into packets; what arrives together is joined into runs again, as a kernel's receive offload does.
+//! Every batch of an endpoint is checked (size, count, one destination socket, right ICRCs) before it is cut into packets. Packets that
+//! arrive together are joined into runs, as a kernel's receive offload does.
 
 use super::{
     carrier::Carrier,
@@ -28,25 +28,25 @@ use core::{
     time::Duration,
 };
 
-/// Bytes of a run at most, as a kernel's receive offload keeps them.
+/// Largest number of bytes in a run, as in a kernel's receive offload.
 const MAX_RUN: usize = 65_000;
-/// Packets of a run at most.
+/// Largest number of packets in a run.
 const MAX_RUN_PACKETS: usize = 64;
-/// This many turns at one point in time are a machine that never rests.
+/// If this many steps happen without the clock moving on, the endpoints are assumed never to come to rest.
 const MAX_TURNS: u32 = 100_000;
 
-/// What the bench is like.
+/// Configuration of a [`Pair`].
 #[derive(Clone, Debug)]
 pub struct PairConfig {
-    /// Everything random follows from it.
+    /// Seed from which everything random follows.
     pub seed: u64,
-    /// Names the evidence of a failure.
+    /// Name, for messages and the capture file of a failure.
     pub name: &'static str,
-    /// IPv6 addresses instead of IPv4.
+    /// Whether the hosts have IPv6 addresses, not IPv4.
     pub ipv6: bool,
     /// The wires: from side 0 to side 1, and back.
     pub links: [LinkConfig; 2],
-    /// The endpoints' configurations; seeds are taken from here too.
+    /// Configurations of the endpoints. Their seeds are ignored: they follow from `seed`.
     pub endpoints: [EndpointConfig; 2],
     /// Whether packets that arrive together are joined into runs.
     pub merge: bool,
@@ -54,13 +54,13 @@ pub struct PairConfig {
     pub show_headers: bool,
     /// What carries the packets.
     pub encapsulation: Encapsulation,
-    /// The real wire that they cross when they leave. It decides about slots and IPv4 IDs, and shows headers.
+    /// The real wire that packets cross when they leave, if any. It determines slots and IPv4 IDs. Receivers see the headers then.
     pub carrier: Option<Rc<RefCell<dyn Carrier>>>,
-    /// Whether owed acknowledgements leave at once or wait for company.
+    /// Whether acknowledgements leave at once, or wait for data or other acknowledgements with which they can leave.
     pub acks: Acks,
-    /// Records kept for the evidence of a failure; 0 for none.
+    /// Number of records that are kept, to be printed after a failure. 0: none.
     pub trace: usize,
-    /// Bytes of each side's heap.
+    /// Size of each side's heap, bytes.
     pub heap: usize,
 }
 
@@ -86,13 +86,13 @@ impl Default for PairConfig {
 /// One host.
 #[derive(Debug)]
 pub struct Side {
-    /// The machine under test.
+    /// The endpoint under test.
     pub endpoint: Endpoint,
-    /// Its application's memory.
+    /// The memory of its application.
     pub heap: Heap,
     /// Its address.
     pub addr: IpAddr,
-    /// The wire that leaves it.
+    /// The wire on which it sends.
     pub link: Link,
     /// Completions not yet taken, by queue.
     completions: BTreeMap<CqId, VecDeque<(Completion, bool)>>,
@@ -105,11 +105,11 @@ pub struct Side {
 /// Two hosts, two wires and a clock.
 #[derive(Debug)]
 pub struct Pair {
-    /// The present.
+    /// The time on the virtual clock.
     pub now: Instant,
     /// The hosts.
     pub sides: [Side; 2],
-    /// What happened.
+    /// Records of what happened.
     pub trace: Trace,
     config: PairConfig,
     drains: usize,
@@ -138,7 +138,7 @@ impl PairConfig {
 }
 
 impl Pair {
-    /// Builds the bench; nothing happens yet.
+    /// Two hosts without queue pairs.
     #[must_use]
     pub fn new(mut config: PairConfig) -> Self {
         if let Some(carrier) = &config.carrier {
@@ -154,7 +154,7 @@ impl Pair {
             Side {
                 arena: vec![0; endpoint_config.max_batch],
                 endpoint: Endpoint::new(endpoint_config.clone()),
-                // Different on the two hosts, so that an address used on the wrong one is seen.
+                // The hosts have different addresses, so that an address of one does not exist on the other.
                 heap: Heap::new(0x7f00_0000_0000 + ((which as u64) << 40), config.heap, seed),
                 addr: address(config.ipv6, which),
                 link: Link::new(config.links[which], seed ^ 0x5bd1_e995),
@@ -164,7 +164,7 @@ impl Pair {
             }
         };
         Self {
-            // Not the origin, so that a time of zero stands out; and the ICRC check has had its second of silence.
+            // Not zero, so that a time of zero is seen to be wrong, and so that no packet has come for longer than a second.
             now: Instant::from_nanos(10_000_000_000),
             sides: [side(0), side(1)],
             trace: Trace::new(config.trace),
@@ -173,7 +173,7 @@ impl Pair {
         }
     }
 
-    /// What the bench was built from.
+    /// The configuration.
     #[must_use]
     pub const fn config(&self) -> &PairConfig {
         &self.config
@@ -185,10 +185,10 @@ impl Pair {
         }
     }
 
-    /// Posts a send request and lets the endpoint send what it will.
+    /// Posts a send request, and then sends what the endpoint has to send.
     ///
     /// # Errors
-    /// What the endpoint says.
+    /// The error of the endpoint.
     pub fn post_send(&mut self, side: usize, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.note(side, || format!("post_send {qpn} id {} {:?} {:?}", wr.wr_id, wr.op, wr.flags));
         let outcome = self.sides[side].endpoint.post_send(self.now, qpn, wr);
@@ -199,7 +199,7 @@ impl Pair {
     /// Posts a receive request.
     ///
     /// # Errors
-    /// What the endpoint says.
+    /// The error of the endpoint.
     pub fn post_recv(&mut self, side: usize, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.note(side, || format!("post_recv {qpn} id {} {:?}", wr.wr_id, wr.sges));
         let outcome = self.sides[side].endpoint.post_recv(qpn, wr);
@@ -210,7 +210,7 @@ impl Pair {
     /// Posts a receive request to a shared queue.
     ///
     /// # Errors
-    /// What the endpoint says.
+    /// The error of the endpoint.
     pub fn post_srq_recv(&mut self, side: usize, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.note(side, || format!("post_srq_recv {srq:?} id {} {:?}", wr.wr_id, wr.sges));
         let outcome = self.sides[side].endpoint.post_srq_recv(srq, wr);
@@ -221,7 +221,7 @@ impl Pair {
     /// Modifies a queue pair.
     ///
     /// # Errors
-    /// What the endpoint says.
+    /// The error of the endpoint.
     pub fn modify(&mut self, side: usize, qpn: Qpn, change: &QpChange) -> Result<(), ModifyError> {
         self.note(side, || format!("modify {qpn} [{}] to {:?}", change.mask().names(), change.state));
         let Side { endpoint, heap, .. } = &mut self.sides[side];
@@ -235,7 +235,7 @@ impl Pair {
         self.poll_cq_solicited(side, cq).map(|(wc, _)| wc)
     }
 
-    /// The oldest completion of a queue, and whether it wakes a consumer that armed for solicited ones.
+    /// The oldest completion of a queue, and whether it wakes a consumer that waits for solicited completions only.
     pub fn poll_cq_solicited(&mut self, side: usize, cq: CqId) -> Option<(Completion, bool)> {
         self.sides[side].completions.get_mut(&cq)?.pop_front()
     }
@@ -245,20 +245,20 @@ impl Pair {
         core::iter::from_fn(|| self.poll_cq(side, cq)).collect()
     }
 
-    /// Completions that wait on any queue of a side.
+    /// Number of completions in all queues of a side.
     #[must_use]
     pub fn completions_waiting(&self, side: usize) -> usize {
         self.sides[side].completions.values().map(VecDeque::len).sum()
     }
 
-    /// Takes everything the endpoint of `side` has to give, and looks whether what it shares out adds up.
+    /// Takes all packets and events that the endpoint of `side` has, and checks its admission ([`Endpoint::check_admission`]).
     pub fn drain(&mut self, side: usize) {
         let mut batches = 0;
         while self.sides[side].link.holds_until(self.now).is_none() && self.transmit(side) {
             batches += 1;
             assert!(batches < MAX_TURNS, "side {side} sends without end");
         }
-        // With many queue pairs that takes long.
+        // With many queue pairs the check takes long, so it is not made each time.
         self.drains = self.drains.wrapping_add(1);
         if self.drains.is_multiple_of(1 + self.sides[side].endpoint.qp_count() / 8) {
             self.sides[side].endpoint.check_admission();
@@ -278,7 +278,7 @@ impl Pair {
         }
     }
 
-    /// Takes one batch and puts its packets on the wire.
+    /// Takes one batch and puts its packets on the wire. False if there is none.
     fn transmit(&mut self, which: usize) -> bool {
         let Side { endpoint, heap, arena, .. } = &mut self.sides[which];
         let Some(batch) = endpoint.poll_transmit(self.now, heap, arena, self.config.acks) else {
@@ -317,7 +317,7 @@ impl Pair {
         true
     }
 
-    /// What every batch must be, whatever it carries.
+    /// Checks what must be true for every batch.
     fn check_batch(&self, which: usize, batch: &Transmit) {
         let side = &self.sides[which];
         assert!(batch.len > 0 && batch.len <= side.config.max_batch, "{batch:?}");
@@ -332,7 +332,7 @@ impl Pair {
         for (index, bytes) in side.arena[..batch.len].chunks(batch.segment).enumerate() {
             let packet = Packet::decode(bytes).unwrap_or_else(|error| panic!("sent {bytes:02x?}: {error}"));
             let ident = batch.ident.of(index);
-            // Towards kernel rxe a FLUSH that was not answered goes out with that kernel's ICRC.
+            // A FLUSH that was not answered is sent again with kernel rxe's ICRC, because the peer may run kernel rxe.
             let sealed = batch.encapsulation == Encapsulation::Memory
                 || icrc::check(&route, ident, DONT_FRAGMENT, bytes)
                 || packet.info.class == Class::Flush && is_rxe_flush(&route, ident, bytes);
@@ -344,7 +344,7 @@ impl Pair {
         }
     }
 
-    /// Hands over what has arrived at `to`, joined into runs. Whether there was anything.
+    /// Hands over the packets that have arrived at `to`, joined into runs. False if there were none.
     fn deliver(&mut self, to: usize) -> bool {
         let mut next = self.sides[1 - to].link.receive(self.now);
         let any = next.is_some();
@@ -385,7 +385,7 @@ impl Pair {
         any
     }
 
-    /// Puts a datagram of the test's own making into the endpoint of `to`: straight, or by the real wire.
+    /// Hands a datagram that the test made to the endpoint of `to`: directly, or over the real wire if there is one.
     pub fn inject(&mut self, to: usize, datagram: &Datagram) {
         self.note(to, || format!("injected: {:02x?}", datagram.bytes));
         let Some(carrier) = self.config.carrier.clone() else { return self.hand(to, datagram) };
@@ -408,11 +408,11 @@ impl Pair {
         self.drain(to);
     }
 
-    /// When something happens next: a packet arrives, an endpoint's time is up, or a full wire takes more.
+    /// The time of the next event: a packet arrives, a timer of an endpoint runs out, or a full wire takes more.
     #[must_use]
     pub fn next_event(&self) -> Option<Instant> {
         let side = |side: &Side| {
-            // What is due, and cannot leave before the wire takes more, is due then.
+            // If a timer has run out, but the wire takes no more, then what is due leaves when the wire takes more.
             let held = side.link.holds_until(self.now);
             let timeout =
                 side.endpoint.poll_timeout().map(|at| held.filter(|_| at <= self.now).unwrap_or(at));
@@ -421,7 +421,7 @@ impl Pair {
         self.sides.iter().flat_map(side).flatten().min()
     }
 
-    /// Jumps to whatever happens next, no further than `limit`, and lets it happen. False if nothing is to come by then.
+    /// Moves the clock to the next event and lets it happen. False if there is none until `limit`.
     pub fn step(&mut self, limit: Instant) -> bool {
         let Some(next) = self.next_event().filter(|&next| next <= limit) else { return false };
         self.now = self.now.max(next);
@@ -439,7 +439,7 @@ impl Pair {
         true
     }
 
-    /// Runs until nothing is on the wire and no timer is set, at most for `limit`. False if it was still at work then.
+    /// Runs until nothing is on the wire and no timer is set, but not longer than `limit`. False if something was left then.
     pub fn run_until_idle_for(&mut self, limit: Duration) -> bool {
         let end = self.now + limit;
         self.run(end);
@@ -461,7 +461,7 @@ impl Pair {
         self.now = end;
     }
 
-    /// Runs until `done` or `limit` passed; whether it was done.
+    /// Runs as long as `busy` is true, but not longer than `limit`. False if it is still true then.
     pub fn run_while(&mut self, limit: Duration, mut busy: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now + limit;
         while busy(self) {
@@ -481,10 +481,10 @@ impl Pair {
         }
     }
 
-    /// Writes the capture file of what is on record; gives its path.
+    /// Writes the recorded packets to a capture file. Returns its path.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn write_capture(&self) -> std::io::Result<std::path::PathBuf> {
         let folder = std::env::var_os("RXE_FAILURES")
             .map_or_else(|| std::env::temp_dir().join("rxe-failures"), std::path::PathBuf::from);
@@ -494,7 +494,7 @@ impl Pair {
         Ok(path)
     }
 
-    /// Prints what is on record and where its capture is.
+    /// Prints the records and the path of the capture file.
     pub fn print_evidence(&self) {
         std::eprintln!("---- {} with seed {}: what happened ----", self.config.name, self.config.seed);
         let records: Vec<_> = self.trace.records().collect();
@@ -520,7 +520,7 @@ impl Drop for Pair {
     }
 }
 
-/// Whether a datagram may lie behind `count` others that begin with `first` in one frame whose headers are shown.
+/// Whether a datagram may follow `count` others, of which `first` is the first one, in a frame whose headers are shown.
 fn follows(first: &Datagram, more: &Datagram, count: usize) -> bool {
     first.encapsulation == Encapsulation::V2
         && (!first.is_numbered() || more.ident == first.ident.wrapping_add(count as u16))

@@ -1,4 +1,4 @@
-//! The sending half of the model: one side's operations on one connection.
+//! The sending half of the model. A flow is the operations of one side on one connection.
 
 use super::{
     World,
@@ -32,20 +32,20 @@ impl Area {
     }
 }
 
-/// What becomes true when an operation completes.
+/// What changes in the model when an operation completes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
     None,
-    /// One user less of the window (of this flow) with this key.
+    /// The window of this flow with this key has one user less.
     Unused(Key),
-    /// This window of the *other* direction's flow is bound.
+    /// This window of the flow in the *other* direction is bound.
     Bound {
         window: usize,
         key: Key,
         addr: u64,
         len: u64,
     },
-    /// This key of the other direction's flow is invalid.
+    /// The window of the flow in the other direction with this key is invalid.
     Ended(Key),
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Posted {
     opcode: WcOpcode,
     byte_len: u64,
     pub signaled: bool,
-    /// Where its result must be when it completes.
+    /// The bytes that must be at these addresses when it completes.
     result: Vec<(u64, Vec<u8>)>,
     pub effect: Effect,
 }
@@ -67,12 +67,12 @@ pub(super) struct Flow {
     pub side: usize,
     pub qpn: Qpn,
     pub peer_qpn: Qpn,
-    /// Bytes to send from; never change.
+    /// Bytes to send. They never change.
     pub source: Area,
-    /// Bytes that READs and atomics land in, each piece used once.
+    /// Where READs and atomics put their results. Each piece is used once.
     pub sink: Area,
     sink_used: u64,
-    /// Bytes of the peer that this flow alone changes.
+    /// Bytes of the peer that only this flow changes.
     pub target: Area,
     /// Windows on `target`.
     windows: Vec<Window>,
@@ -81,21 +81,21 @@ pub(super) struct Flow {
     pub messages: VecDeque<Message>,
     /// Ranges of `target` that READs since the last fence may still fetch.
     open_reads: Vec<(u64, u64)>,
-    /// Operations left to post.
+    /// Number of operations that have yet to be posted.
     pub remaining: u32,
     pub next_id: u64,
-    /// Whether a request of it has failed.
+    /// Whether one of its requests has failed.
     pub failed: bool,
 }
 
-/// An operation about to be posted.
+/// An operation that is about to be posted.
 pub(super) struct Draft {
     op: SendOp,
     flags: SendFlags,
     sges: Vec<Sge>,
     pub posted: Posted,
     pub message: Option<Message>,
-    /// What a READ fetches until a fence.
+    /// Address and length of what a READ fetches. Until the next fence they must not change.
     pub opens: Option<(u64, u64)>,
 }
 
@@ -143,7 +143,7 @@ impl Flow {
         self.remaining == 0 || self.posted.len() >= queue
     }
 
-    /// Whether all requests have come back and none are to follow.
+    /// Whether all operations have been posted and all have completed.
     pub(super) fn has_nothing_posted(&self) -> bool {
         self.remaining == 0 && self.posted.is_empty()
     }
@@ -159,7 +159,7 @@ impl Flow {
         )
     }
 
-    /// Whether changing `len` bytes at `addr` could be seen by a READ that was posted before.
+    /// Whether a READ that was posted before could fetch bytes that are changed now (`len` bytes at `addr`).
     fn races(&self, addr: u64, len: u64) -> bool {
         self.open_reads.iter().any(|&(start, size)| start < addr + len && addr < start + size)
     }
@@ -176,7 +176,7 @@ impl Flow {
 }
 
 impl World {
-    /// Posts one random operation of flow `index`, if it has any left and its queue has room.
+    /// Posts one random operation of flow `index`, unless all are posted or its queue is full.
     pub(super) fn post_random(&mut self, index: usize) {
         let flow = &self.flows[index];
         if flow.remaining == 0 || flow.posted.len() >= self.plan.queue() {
@@ -191,7 +191,7 @@ impl World {
         let Some(mut draft) = draft else { return };
         let flow = &mut self.flows[index];
         flow.remaining -= 1;
-        // The last of all, and the last before the queue is full, must tell when it is done.
+        // The last operation, and the last one before the queue is full, must be signaled.
         if self.rng.chance(500) || flow.remaining == 0 || flow.posted.len() + 1 >= self.plan.queue() {
             draft.flags |= SendFlags::SIGNALED;
         }
@@ -219,7 +219,7 @@ impl World {
         self.pair.post_send(side, qpn, &wr).expect("room for a send");
     }
 
-    /// What the elements of a request hold by the model.
+    /// The bytes that these elements of a request hold in the model.
     fn payload(&self, index: usize, sges: &[Sge]) -> Vec<u8> {
         let image = &self.images[self.flows[index].side];
         sges.iter().flat_map(|sge| image.get(sge.addr, sge.len.into())).copied().collect()
@@ -253,7 +253,7 @@ impl World {
         Draft { op, flags, sges, posted, message: None, opens: None }
     }
 
-    /// A random length up to `most`: nothing, around a packet's, or anything.
+    /// A random length of at most `most`: 0, near a multiple of the path MTU, or any.
     fn length(&mut self, most: u64) -> u64 {
         let packet = u64::from(self.plan.mtu.bytes());
         let len = match self.rng.below(8) {
@@ -265,7 +265,7 @@ impl World {
         len.min(most)
     }
 
-    /// Elements that hold `len` bytes to send, each from anywhere. A READ's landing place as a source asks for a fence.
+    /// Elements with `len` bytes to send, at random places. If the bytes are results of READs, a fence is needed and set.
     fn source_sges(&mut self, index: usize, len: u64, flags: &mut SendFlags) -> Vec<Sge> {
         let flow = &self.flows[index];
         let from_sink = flow.sink_used >= len && self.rng.chance(150);
@@ -286,7 +286,8 @@ impl World {
             .collect()
     }
 
-    /// A random place of up to `most` bytes in the flow's target, directly or through a window: address, length, key.
+    /// A random place in the flow's target, of at most `most` bytes, directly or through a window. Returns address and key, length, and
+    /// what changes when the operation completes.
     fn place(&mut self, index: usize, most: u64, align: u64) -> (Remote, u64, Effect) {
         let flow = &self.flows[index];
         let mut area = (flow.target.addr, flow.target.len, flow.target.key);
@@ -335,7 +336,7 @@ impl World {
         if let Phase::Bound { users, .. } = window.phase
             && users > 0
         {
-            // A READ through the window must not be repeated after its end.
+            // A READ through the window must not be repeated when the window is no longer valid.
             draft.flags |= SendFlags::FENCE;
         }
         window.phase = Phase::Ending;
@@ -368,7 +369,7 @@ impl World {
         draft
     }
 
-    /// Takes `len` bytes of the flow's sink; `None` if it is used up.
+    /// Takes `len` bytes of the flow's sink. `None` if there are not enough left.
     fn take_sink(&mut self, index: usize, len: u64) -> Option<(u64, Key)> {
         let flow = &mut self.flows[index];
         if flow.sink.len - flow.sink_used < len {
@@ -379,7 +380,7 @@ impl World {
         Some((addr, flow.sink.key))
     }
 
-    /// Puts a result into the image and among what must be there at completion.
+    /// Puts a result into the image, and records that its bytes must be in place when the operation completes.
     fn expect_result(&mut self, index: usize, draft: &mut Draft, data: &[u8]) {
         let mut rest = data;
         for sge in &draft.sges {
@@ -458,7 +459,7 @@ impl World {
         draft
     }
 
-    /// Binds or invalidates a window of the other direction's flow: its target is this side's memory.
+    /// Binds or invalidates a window of the flow in the other direction, whose target is memory of this side.
     fn draft_window(&mut self, index: usize, flags: SendFlags) -> Option<Draft> {
         let other = index ^ 1;
         let count = self.flows[other].windows.len();
@@ -485,7 +486,7 @@ impl World {
         Some(draft)
     }
 
-    /// The window of flow `index` with this key is invalid and may be bound again.
+    /// The window of flow `index` with this key is invalid now, and may be bound again.
     pub(super) fn window_ended(&mut self, index: usize, key: Key) {
         for window in &mut self.flows[index].windows {
             if window.key == key && window.phase == Phase::Ending {
@@ -494,7 +495,7 @@ impl World {
         }
     }
 
-    /// A send request completed: it must be the oldest that was to tell, and all before it are done too.
+    /// A send request completed. It must be the oldest signaled one. All requests before it are complete then, too.
     pub(super) fn on_sent(&mut self, side: usize, wc: &Completion) {
         let index = self
             .flows
@@ -522,7 +523,7 @@ impl World {
         }
     }
 
-    /// What a completed READ or atomic brought must be in place.
+    /// Checks that the results of a completed READ or atomic are in place.
     pub(super) fn check_results(&self, index: usize, posted: &Posted) {
         let heap = &self.pair.sides[self.flows[index].side].heap;
         for (addr, expected) in &posted.result {

@@ -1,14 +1,13 @@
-//! A random user of reliable connections, with a model of what must come out.
+//! A random program that uses reliable connections, and a model of the right results.
 //!
-//! From one seed follow two endpoints, the wires between them and their accidents, and a list of operations that both
-//! sides post on several connections at once. The model applies each operation, in posting order, to its own image of the
-//! two arenas. At the end the arenas must be equal to the images, gaps between regions included: every operation took
-//! effect exactly once, in order, and nothing else was written. On the way every completion must be the one that is due:
-//! in order, with the right status, opcode, length and extra data, its bytes in place when it appears.
+//! A scenario follows from one seed: two endpoints, the wires between them with their faults, and the operations that both sides post on
+//! several connections at once. The model applies each operation, in the order of posting, to its image of the two arenas. At the end
+//! the arenas must equal the images, with the gaps between regions. Then every operation took effect exactly once and in order, and
+//! nothing else was written. Every completion must be the expected one: in order, with the right status, opcode, length and extra
+//! data, and with its bytes in place.
 //!
-//! What the model leaves to chance on purpose: nothing. Where the specification lets the outcome depend on timing (a WRITE
-//! over bytes that an earlier READ may still fetch, a SEND out of a READ's landing place) the random user fences, as a
-//! careful program does.
+//! The results do not depend on timing, except when an operation fails (`poison`). Where the specification lets them depend on it (a
+//! WRITE to bytes that an earlier READ may still fetch, a SEND of bytes that a READ fetches), the program uses fences.
 
 mod flow;
 mod plan;
@@ -34,16 +33,16 @@ use receive::Receiver;
 /// No scenario may take longer than this, in virtual time.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What came of a scenario.
+/// What happened in a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Operations posted.
     pub operations: u64,
-    /// Payload bytes of them.
+    /// Payload bytes of these operations.
     pub bytes: u64,
-    /// Packets that were put on the wires.
+    /// Packets that were sent.
     pub packets: u64,
-    /// Packets that were lost, damaged, doubled or delayed.
+    /// Packets that were lost, corrupted, duplicated or delayed.
     pub accidents: u64,
     /// Request packets sent again.
     pub retransmitted: u64,
@@ -51,16 +50,16 @@ pub struct Outcome {
     pub timeouts: u64,
     /// RNR NAKs received.
     pub rnr_naks: u64,
-    /// Duplicate requests answered from memory.
+    /// Duplicate requests received.
     pub duplicates: u64,
-    /// Virtual time it took.
+    /// How long it took in virtual time, nanoseconds.
     pub nanos: u64,
-    /// Digests of what was put on the wires, added up.
+    /// Sum of the digests of everything that was sent on the wires.
     pub digest: u64,
 }
 
 impl Outcome {
-    /// Adds another scenario's numbers.
+    /// Adds the numbers of another scenario.
     pub const fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.bytes += other.bytes;
@@ -75,7 +74,7 @@ impl Outcome {
     }
 }
 
-/// What one side's arena must look like.
+/// What the bytes of one side's arena must be.
 #[derive(Debug)]
 struct Image {
     base: u64,
@@ -94,27 +93,26 @@ impl Image {
     }
 }
 
-/// A scenario being played.
+/// A scenario that is running.
 #[derive(Debug)]
 struct World {
     plan: Plan,
     pair: Pair,
     rng: Rng,
     images: [Image; 2],
-    /// Two for each connection: the requests of side 0, those of side 1.
+    /// Two for each connection: first the requests of side 0, then those of side 1.
     flows: Vec<Flow>,
-    /// Receive queues: one for each flow's destination, or one for each side.
+    /// Receive queues of side 0, then of side 1: one for each connection, or a shared one.
     receivers: Vec<Receiver>,
-    /// An operation that is to fail.
+    /// The operation that must fail, if any.
     poison: Option<Poison>,
     outcome: Outcome,
 }
 
-/// Plays the scenario of `seed`, its packets carried by `wire`. With `trace` records kept (0: none) a failure prints what
-/// happened.
+/// Runs the scenario of `seed`. `wire` carries the packets. If the run fails, the latest `trace` records of what happened are printed.
 ///
 /// # Panics
-/// If the endpoints did anything but what the model says.
+/// If the endpoints do anything that the model does not expect.
 #[must_use]
 pub fn run(seed: u64, recipe: Recipe, wire: impl Into<Wire>, trace: usize) -> Outcome {
     let plan = Plan::new(seed, recipe).over(wire.into());
@@ -183,7 +181,7 @@ impl World {
         }
     }
 
-    /// Random posting, random pauses, until everything planned is posted; then waiting for it all to come back.
+    /// Posts operations, with random pauses, until all are posted. Then waits until all have completed.
     fn play(&mut self) {
         while self.flows.iter().any(|flow| flow.remaining > 0) {
             let flow = self.rng.below(self.flows.len());
@@ -194,7 +192,7 @@ impl World {
             let pause = self.rng.range(0..self.plan.pause_nanos + 1);
             self.pair.run_for(Duration::from_nanos(pause));
             if self.flows.iter().all(|flow| flow.is_full(self.plan.queue())) {
-                // Without pauses only the next event makes room.
+                // The pause may be 0. Then only the next event makes room.
                 self.pair.step(self.pair.now + PATIENCE);
             }
             self.take_completions();
@@ -228,11 +226,11 @@ impl World {
         }
     }
 
-    /// Everything has come back: now nothing more may happen, and all bytes must be as the model says.
+    /// Called when all operations have completed. Nothing more may happen now, and all bytes must be those of the model.
     fn finish(&mut self) {
         self.pair.run_until_idle();
         if self.poison.is_some() {
-            // Receives that are flushed late.
+            // Receives may be flushed late.
             self.take_completions();
             self.excuse();
         }
@@ -252,7 +250,7 @@ impl World {
         self.count();
     }
 
-    /// What lies at an address, for a message.
+    /// What is at an address, for messages.
     fn place_of(&self, side: usize, addr: u64) -> String {
         for (index, flow) in self.flows.iter().enumerate() {
             for (name, at, area) in [

@@ -1,4 +1,4 @@
-//! What a scenario is like, drawn from its seed.
+//! The parameters of a scenario, which follow from its seed.
 
 use crate::{
     endpoint::{Acks, EndpointConfig},
@@ -24,20 +24,20 @@ pub enum Recipe {
     Loss,
     /// Duplication and reordering.
     Disorder,
-    /// Single-bit damage.
+    /// Packets with one bit flipped.
     Damage,
-    /// Everything at once.
+    /// All faults at once.
     Storm,
-    /// Receives come late, so that the receiver is not ready.
+    /// Receives are posted late, so that the receiver is not ready (RNR).
     NotReady,
     /// Messages up to 64 KiB.
     Large,
-    /// One operation that must fail.
+    /// One operation must fail.
     Poison,
 }
 
 impl Recipe {
-    /// All.
+    /// All families.
     pub const ALL: [Self; 8] = [
         Self::Clean,
         Self::Loss,
@@ -49,7 +49,7 @@ impl Recipe {
         Self::Poison,
     ];
 
-    /// Name of the family, and of its test.
+    /// Name of the family and of its test.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,35 +68,35 @@ impl Recipe {
 /// A scenario's parameters.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where all of it comes from.
+    /// The seed from which everything follows.
     pub seed: u64,
     /// The family.
     pub recipe: Recipe,
     /// Path MTU.
     pub mtu: Mtu,
-    /// Connections.
+    /// Number of connections.
     pub connections: usize,
     /// Operations that each side posts on each connection.
     pub operations: u32,
-    /// Longest WRITE or READ.
+    /// Largest number of bytes of a WRITE or READ.
     pub max_len: u64,
-    /// Longest SEND: the size of receive buffers.
+    /// Largest number of bytes of a SEND, and size of receive buffers.
     pub max_send: u64,
     /// Whether one operation must fail.
     pub poison: bool,
-    /// Operations posted in a row at most.
+    /// Largest number of operations that are posted without a pause.
     pub burst: u64,
-    /// Longest pause between postings.
+    /// Longest pause between posts, nanoseconds.
     pub pause_nanos: u64,
-    /// Whether a side's connections share a receive queue.
+    /// Whether the connections of a side share a receive queue.
     pub shared_receive: [bool; 2],
-    /// Whether receives are posted ahead of time, by side.
+    /// Whether a side posts receives before messages come.
     pub ready: [bool; 2],
-    /// Receive buffers of each queue.
+    /// Number of receive buffers of each receive queue.
     pub buffers: usize,
-    /// Windows that each connection has on each side.
+    /// Number of memory windows that each connection has on each side.
     pub windows: usize,
-    /// READs and atomics outstanding, by requesting side.
+    /// READs and atomics that each side may have outstanding.
     pub max_rd_atomic: [u8; 2],
     signal_all: bool,
     timeout: u8,
@@ -162,8 +162,8 @@ impl Plan {
         }
     }
 
-    /// The same scenario over another wire, with what that can carry. Memory does not damage packets, and nobody would see it
-    /// there.
+    /// The same scenario over another wire. The path MTU is at most that of the wire. In memory packets are not corrupted: they have no
+    /// ICRC, by which this could be noticed.
     pub(super) fn over(mut self, wire: Wire) -> Self {
         if wire.encapsulation == Encapsulation::Memory {
             self.links.iter_mut().for_each(|link| link.faults.corrupt = 0);
@@ -175,30 +175,30 @@ impl Plan {
         self
     }
 
-    /// Bytes of each side's arena: what all areas and gaps need.
+    /// Size of each side's arena, which is enough for all areas and gaps.
     fn heap(&self) -> usize {
         let flow = self.source() + self.sink() + self.target() + 6 * 128;
         let receive = self.buffers as u64 * (self.max_send + 256);
-        // Its own source and sink, and the target of the other side's flow.
+        // Source and sink of a flow, and the target of the flow in the other direction.
         (self.connections as u64 * (flow + receive) + 4096) as usize
     }
 
-    /// Bytes that a flow sends from.
+    /// Size of a flow's source, bytes.
     pub(super) const fn source(&self) -> u64 {
         self.max_len + 1024
     }
 
-    /// Bytes that a flow's READs and atomics land in.
+    /// Size of a flow's sink, bytes: where READs and atomics put their results.
     pub(super) const fn sink(&self) -> u64 {
         6 * self.max_len + 16 * self.operations as u64
     }
 
-    /// Bytes that a flow's peer lets it touch.
+    /// Size of a flow's target, bytes: memory of the peer.
     pub(super) const fn target(&self) -> u64 {
         2 * self.max_len + 1024
     }
 
-    /// First PSNs: often just before the number space ends.
+    /// First PSNs, by side. Often shortly before they wrap around.
     pub(super) fn psn(&self, _connection: usize, rng: &mut Rng) -> [Psn; 2] {
         let mut one = || {
             let near_end = rng.chance(500);
@@ -250,7 +250,7 @@ impl Plan {
         self.signal_all
     }
 
-    /// Send requests outstanding at most.
+    /// Largest number of send requests outstanding.
     pub(super) const fn queue(&self) -> usize {
         self.queue as usize
     }

@@ -1,9 +1,9 @@
-//! One operation that must fail, in the middle of a scenario: what was posted before it takes effect, what comes after
-//! does not, and the other connections do not notice.
+//! One operation in the middle of a scenario that must fail. Operations of its flow before it take effect, those after it do not, and
+//! other connections are not affected.
 //!
-//! Of the failing connection's other direction nothing can be foretold but that its requests come back, in order, good
-//! ones first. When packets are lost the failure may show earlier and as a timeout: a responder in the error state answers
-//! no repeated requests.
+//! The model cannot foretell how many requests of the other direction of that connection take effect. They only must complete in order:
+//! first those that succeed, then those that fail. If packets are lost, the failing flow may fail at an earlier request, with a timeout,
+//! because a responder in the error state does not answer repeated requests.
 
 use super::{
     World,
@@ -20,19 +20,19 @@ use alloc::{vec, vec::Vec};
 /// What is wrong with the operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
-    /// An R_Key that names nothing.
+    /// The R_Key does not exist.
     Key,
-    /// One byte beyond the region.
+    /// A WRITE that ends one byte beyond the region.
     Range,
-    /// An atomic on an odd address.
+    /// An atomic whose address is not a multiple of 8.
     Misaligned,
-    /// A SEND longer than every receive.
+    /// A SEND that is longer than the receive buffers.
     TooLong,
-    /// A SEND that invalidates what cannot be invalidated.
+    /// A SEND that invalidates the key of a region, which may not be invalidated so.
     Invalidate,
-    /// Own data under a key that names nothing.
+    /// The L_Key of the data to send does not exist.
     LocalKey,
-    /// A window bound beyond its region.
+    /// A window is bound whose key does not exist.
     Bind,
 }
 
@@ -50,7 +50,7 @@ impl Fault {
     const fn status(self) -> WcStatus {
         match self {
             Self::Key | Self::Range => WcStatus::RemoteAccess,
-            // The SEND is acknowledged, but nothing behind it is: the peer's side has ended without a word.
+            // The SEND is acknowledged. Then the peer's queue pair goes to the error state without a NAK, so later requests time out.
             Self::Invalidate => WcStatus::RetryExceeded,
             Self::Misaligned | Self::TooLong => WcStatus::RemoteInvalidRequest,
             Self::LocalKey => WcStatus::LocalProtection,
@@ -63,12 +63,12 @@ impl Fault {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Poison {
     pub flow: usize,
-    /// Operations of the flow that are left when its turn comes.
+    /// It is posted when this many operations of the flow are left.
     pub turn: u32,
     fault: Fault,
-    /// Its number, once posted.
+    /// Its work request ID, once it has been posted.
     wr_id: Option<u64>,
-    /// Whether the failure showed where it was made.
+    /// Whether the operation itself failed with the expected status, not an earlier one.
     exact: bool,
 }
 
@@ -92,12 +92,12 @@ impl World {
         })
     }
 
-    /// Whether the failing operation of flow `index` was posted before.
+    /// Whether the failing operation of flow `index` has been posted.
     pub(super) fn is_behind_poison(&self, index: usize) -> bool {
         self.poison.is_some_and(|poison| poison.flow == index && poison.wr_id.is_some())
     }
 
-    /// The failing operation.
+    /// Drafts the failing operation.
     pub(super) fn draft_poison(&mut self, index: usize) -> Option<Draft> {
         let mut poison = self.poison?;
         let flow = &self.flows[index];
@@ -128,14 +128,14 @@ impl World {
                 (SendOp::BindWindow(bind), Vec::new(), WcOpcode::BindWindow)
             }
         };
-        // This one may complete.
+        // A SEND with invalidate may complete with success at the requester.
         let len = if poison.fault == Fault::Invalidate { 1 } else { 0 };
         Some(Self::finish_draft(op, SendFlags::empty(), sges, opcode, len))
     }
 
     fn bad_key(&mut self, index: usize, remote: Remote) -> (SendOp, Vec<Sge>, WcOpcode) {
         let sink = self.flows[index].sink;
-        // A READ's landing place is never reached.
+        // A READ must not change these bytes, because it fails.
         let sges = vec![Sge { addr: sink.addr, len: 8, lkey: sink.key }];
         match self.rng.below(4) {
             0 => (SendOp::Write(remote), sges, WcOpcode::Write),
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// An operation behind the failing one: as any other, but without effect by the model.
+    /// Drafts an operation after the failing one. It is like any other, but has no effect in the model.
     pub(super) fn draft_behind(&mut self, index: usize) -> Option<Draft> {
         let images = [self.images[0].bytes.clone(), self.images[1].bytes.clone()];
         let draft = match self.rng.below(4) {
@@ -164,12 +164,12 @@ impl World {
         Some(draft)
     }
 
-    /// A request failed: the poison, or one that the poison's connection takes down with it.
+    /// A request failed. It must be the failing operation, or another one of its connection that fails because of it.
     pub(super) fn on_failed(&mut self, index: usize, wc: &Completion) {
         assert!(self.is_poisoned(index), "failed for no reason: {wc:?}");
         let poison = self.poison.expect("just asked");
         if self.flows[index].failed {
-            // Everything behind the first failure is told, in order.
+            // After the first failure every request has a completion, in order.
             let next = self.flows[index].posted.pop_front().map(|posted| posted.wr_id);
             assert_eq!((next, wc.status), (Some(wc.wr_id), WcStatus::WorkRequestFlushed), "{wc:?}");
             return;
@@ -181,9 +181,9 @@ impl World {
             let bad = poison.wr_id.expect("posted");
             let late = poison.fault == Fault::Invalidate && wc.wr_id > bad;
             let exact = (late || wc.wr_id == bad) && wc.status == poison.fault.status();
-            // What fails on the own side does so when all before it is answered.
+            // These two faults are found at the requester, after everything before them has been answered. So no timeout comes first.
             let remote = !matches!(poison.fault, Fault::LocalKey | Fault::Bind);
-            // What no acknowledgement was asked for before a side ended in silence is never acknowledged.
+            // If packets are lost, or if the peer ends without a NAK, requests before it may never be acknowledged.
             let silent = lossy || poison.fault == Fault::Invalidate;
             let timed_out = remote && silent && wc.wr_id <= bad && wc.status == WcStatus::RetryExceeded;
             assert!(exact || timed_out, "{:?} of {bad} shows as {wc:?}", poison.fault);
@@ -202,7 +202,7 @@ impl World {
         panic!("not posted, or completed twice: {wc:?}");
     }
 
-    /// A receive failed: its queue pair went down with the poisoned connection.
+    /// A receive failed. It must belong to the connection with the failing operation.
     pub(super) fn on_receive_failed(&mut self, side: usize, wc: &Completion) {
         let index = self.flows.iter().position(|flow| flow.side == side && flow.qpn == wc.qpn);
         let poisoned = index.is_some_and(|index| self.is_poisoned(index));
@@ -215,8 +215,8 @@ impl World {
         assert!(wc.status == own || wc.status == WcStatus::WorkRequestFlushed, "{wc:?}");
     }
 
-    /// Of the failing connection's other direction nobody knows which messages arrived: once all requests have come back
-    /// the rest is not waited for.
+    /// Stops waiting for messages in the other direction of the failing connection once all its requests have completed: it is not known
+    /// which of them arrived.
     pub(super) fn forgive(&mut self) {
         let Some(poison) = self.poison.filter(|poison| self.is_poisoned(poison.flow)) else { return };
         let pair = [poison.flow, poison.flow ^ 1];
@@ -225,12 +225,12 @@ impl World {
         }
     }
 
-    /// Bytes that nobody can foretell are taken as they are; what remains of the images must be right.
+    /// Copies bytes that the model cannot foretell from the arenas to the images, so that only the others are compared.
     pub(super) fn excuse(&mut self) {
         let Some(poison) = self.poison else { return };
         let (own, other) = (&self.flows[poison.flow], &self.flows[poison.flow ^ 1]);
         let attrs = self.pair.sides[own.side].endpoint.query_qp(own.qpn).map(|(attrs, _)| attrs.state);
-        // Where nothing came behind a SEND that was acknowledged its own side has not heard of the end.
+        // If no request followed the SEND with invalidate, which was acknowledged, the requester does not know that the peer has failed.
         let unheard = poison.fault == Fault::Invalidate && !own.failed;
         assert_eq!(attrs, Some(if unheard { QpState::Rts } else { QpState::Error }));
         let mut unknown = vec![
@@ -238,7 +238,7 @@ impl World {
             (own.side, other.target.addr, other.target.len),
         ];
         if !poison.exact {
-            // A READ before the failing operation may have broken off.
+            // A READ before the failing operation may have been broken off.
             unknown.push((own.side, own.sink.addr, own.sink.len));
         }
         for flow in [own, other] {

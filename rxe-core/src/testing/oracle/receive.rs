@@ -1,4 +1,4 @@
-//! The receiving half of the model: buffers, and what must be in them.
+//! The receiving half of the model: receive queues, their buffers, and what must arrive in them.
 
 use super::World;
 use crate::{
@@ -8,13 +8,13 @@ use crate::{
 };
 use alloc::{collections::VecDeque, vec::Vec};
 
-/// A message that must arrive: the next one of its flow.
+/// A message that must arrive. Messages of a flow arrive in order.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub opcode: WcOpcode,
-    /// What lands in the receive buffer (SEND) or has landed at an address (WRITE with immediate).
+    /// The bytes that are put into the receive buffer (SEND) or at an address (WRITE with immediate).
     pub data: Vec<u8>,
-    /// Where a WRITE with immediate went.
+    /// The address of a WRITE with immediate.
     pub placed_at: Option<u64>,
     pub extra: WcExtra,
     pub solicited: bool,
@@ -33,7 +33,7 @@ enum Queue {
     Shared(SrqId),
 }
 
-/// A receive queue, a queue pair's own or a shared one.
+/// The receive queue of a queue pair, or a shared one.
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub side: usize,
@@ -87,7 +87,7 @@ impl Receiver {
     }
 }
 
-/// Cuts `len` bytes at `addr` into up to four elements, in any order, some empty.
+/// Cuts `len` bytes at `addr` into up to four elements in random order. Some may be empty.
 pub(super) fn cut(rng: &mut Rng, addr: u64, len: u64, lkey: Key) -> Vec<Sge> {
     let pieces = rng.range(1..5);
     let mut rest = (addr, len);
@@ -103,7 +103,8 @@ pub(super) fn cut(rng: &mut Rng, addr: u64, len: u64, lkey: Key) -> Vec<Sge> {
 }
 
 impl World {
-    /// Posts receives: ahead of time where the plan says so, else now and then, and with `all` as many as are waited for.
+    /// Posts receives. If the plan says so, as many as there are buffers, before messages come. Otherwise one for each message that
+    /// waits: sometimes, or always if `all`.
     pub(super) fn post_receives(&mut self, all: bool) {
         for index in 0..self.receivers.len() {
             let side = self.receivers[index].side;
@@ -142,7 +143,7 @@ impl World {
         true
     }
 
-    /// A receive completed: it must be the next message of its flow, in a posted buffer, whole.
+    /// A receive completed. It must have the next message of its flow, as a whole, in a posted buffer.
     pub(super) fn on_received(&mut self, side: usize, wc: &Completion, wakes: bool) {
         if wc.status != WcStatus::Success {
             self.on_receive_failed(side, wc);
@@ -171,7 +172,7 @@ impl World {
         match message.placed_at {
             None => self.check_buffer(side, &buffer, &message.data),
             Some(addr) => {
-                // Unless a later operation was meant to change it: the bytes are there when the completion is.
+                // The bytes must be in place, unless a later operation may have changed them.
                 let untouched = self.images[side].get(addr, message.data.len() as u64) == message.data;
                 let found = self.pair.sides[side].heap.get(addr, message.data.len() as u64);
                 assert!(
@@ -192,7 +193,7 @@ impl World {
             .expect("every queue pair has a receive queue")
     }
 
-    /// The buffer of a completed receive, which is posted no longer.
+    /// Removes a completed receive from those that are posted. Returns its buffer.
     fn take_posted(&mut self, side: usize, wc: &Completion) -> usize {
         let receiver = self.receiver(side, wc);
         let at = receiver.posted.iter().position(|&(wr_id, _)| wr_id == wc.wr_id);

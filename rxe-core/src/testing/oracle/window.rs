@@ -1,5 +1,5 @@
-//! Memory windows of the model: type 2 windows on a flow's target, bound by the peer's own queue pair, used by the flow,
-//! invalidated by either.
+//! Memory windows of the model: type 2 windows on the target of a flow. The peer's queue pair binds them, the flow uses them, and either
+//! invalidates them.
 
 use crate::{
     num::Key,
@@ -7,23 +7,23 @@ use crate::{
     work::{Access, BindWindow},
 };
 
-/// Where a window is in its life. Steps of the owner and of the user are both waited for, as two programs that talk would.
+/// The state of a window. Each side waits for the steps of the other one, as two programs do that exchange messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// Not bound; `key` is its present key.
+    /// Not bound. Its present key is [`Window::key`].
     Free,
-    /// Its owner has posted the bind.
+    /// Its owner has posted a request that binds it.
     Binding,
-    /// Usable.
+    /// Bound: the flow may use it.
     Bound {
         /// First byte.
         addr: u64,
         /// Bytes.
         len: u64,
-        /// Operations through it that are not completed.
+        /// Number of operations that use it and have not completed.
         users: u32,
     },
-    /// Somebody has posted its end.
+    /// A request that invalidates it has been posted.
     Ending,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// A bind to a random part of the `len` bytes at `addr`, registered under `region`.
+    /// Binds it to a random part of `len` bytes at `addr`, which have the key `region`.
     pub(super) fn bind(&self, rng: &mut Rng, region: Key, addr: u64, len: u64) -> BindWindow {
         let start = rng.range(0..len - 64) & !7;
         let size = rng.range(64..len - start + 1);
