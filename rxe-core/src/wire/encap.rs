@@ -13,7 +13,8 @@ pub enum Encapsulation {
     V2,
     /// RoCEv1: a global route header, Ethertype 0x8915 (IBTA vol. 1, annex A16). The addresses are GIDs; IPv4 addresses are mapped.
     V1,
-    /// Memory that both ends share. There are no headers. Bits cannot change on the way, so the ICRC's four bytes are not used.
+    /// Memory that both ends share, as in the simulator. There are no headers. Bits cannot change on the way, so the ICRC's four bytes
+    /// are not used.
     Memory,
 }
 
