@@ -1,5 +1,5 @@
-//! Application memory as the protocol sees it. The trait is lent for the length of one call and never stored; every
-//! touch names who asks, so that keys, ranges and rights are checked where the bytes are.
+//! Application memory as the protocol sees it. A caller lends it for one call; it is never stored. Each access says which queue
+//! pair asks, so that keys, ranges and rights are checked where the bytes are.
 
 use crate::{
     num::{Key, Qpn},
@@ -7,28 +7,28 @@ use crate::{
 };
 use thiserror::Error;
 
-/// On whose behalf memory is touched.
+/// The queue pair that accesses memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asker {
     /// Protection domain of the queue pair.
     pub pd: PdId,
-    /// The queue pair: type 2 windows belong to one.
+    /// The queue pair. A type 2 window may be used by one queue pair only.
     pub qpn: Qpn,
 }
 
-/// Why memory was not touched.
+/// Why an access to memory failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AccessError {
     /// No region or window has this key.
     #[error("key {0:?} names no region or window")]
     UnknownKey(Key),
-    /// It belongs to another protection domain or, for a window, another queue pair.
+    /// The region or window belongs to another protection domain, or the window to another queue pair.
     #[error("key {0:?} belongs to another protection domain or queue pair")]
     NotYours(Key),
     /// The region does not grant this right.
     #[error("the region does not grant {0:?}")]
     Denied(Access),
-    /// Outside the region.
+    /// The range is not inside the region.
     #[error("{len} bytes at {addr:#x} are not inside the region")]
     Range {
         /// First byte asked for.
@@ -39,22 +39,21 @@ pub enum AccessError {
     /// An atomic's address is not a multiple of 8.
     #[error("address {0:#x} is not a multiple of 8")]
     Misaligned(u64),
-    /// The region is right but the application took the memory away (unmapped, read-only, truncated).
+    /// The region allows the access, but the application has taken the memory away (unmapped, made read-only, truncated).
     #[error("memory at {0:#x} is gone")]
     Fault(u64),
 }
 
-/// Registered memory. Implementations check the key, the domain, the right and the range on every call, and keep to the
-/// placement contract of [`Memory::write`]. Who has nothing but reads and writes need not say more: the other calls refuse
-/// every key.
+/// Registered memory. Implementations check key, protection domain, rights and range on every call, and write in the order that
+/// [`Memory::write`] promises. The other calls are optional: by default they refuse every key.
 pub trait Memory {
-    /// Checks without touching; `len` 0 is always right.
+    /// Checks an access without reading or writing. A `len` of 0 is always allowed.
     ///
     /// # Errors
-    /// Why an access would fail.
+    /// Why the access would fail.
     fn check(&self, asker: Asker, key: Key, addr: u64, len: u64, need: Access) -> Result<(), AccessError>;
 
-    /// Copies out. `need` is empty for local reads, [`Access::REMOTE_READ`] for a peer's.
+    /// Copies bytes out of registered memory. `need` is empty for local reads, [`Access::REMOTE_READ`] for a peer's.
     ///
     /// # Errors
     /// Why nothing, or not all, was read.
@@ -67,15 +66,15 @@ pub trait Memory {
         out: &mut [u8],
     ) -> Result<(), AccessError>;
 
-    /// Copies in, in rising address order; the last byte is stored with release after all others, because programs
-    /// poll it. `need` is [`Access::LOCAL_WRITE`] or [`Access::REMOTE_WRITE`].
+    /// Copies bytes into registered memory in rising address order. The last byte is stored after all others, with release ordering,
+    /// because programs poll it. `need` is [`Access::LOCAL_WRITE`] or [`Access::REMOTE_WRITE`].
     ///
     /// # Errors
     /// Why nothing, or not all, was written.
     fn write(&self, asker: Asker, key: Key, addr: u64, need: Access, data: &[u8]) -> Result<(), AccessError>;
 
-    /// If the 8 bytes (native byte order) equal `compare` stores `swap`; gives the original value. For a peer:
-    /// needs [`Access::REMOTE_ATOMIC`].
+    /// Stores `swap` if the 8 bytes (native byte order) equal `compare`. Returns the original value. Needs
+    /// [`Access::REMOTE_ATOMIC`].
     ///
     /// # Errors
     /// Why it was not done.
@@ -90,7 +89,7 @@ pub trait Memory {
         Err(AccessError::UnknownKey(key))
     }
 
-    /// Adds to the 8 bytes (native byte order, wrapping); gives the original value. Needs [`Access::REMOTE_ATOMIC`].
+    /// Adds to the 8 bytes (native byte order, wrapping). Returns the original value. Needs [`Access::REMOTE_ATOMIC`].
     ///
     /// # Errors
     /// Why it was not done.
@@ -98,7 +97,7 @@ pub trait Memory {
         Err(AccessError::UnknownKey(key))
     }
 
-    /// Stores 8 bytes at once with release. Needs [`Access::REMOTE_WRITE`].
+    /// Stores 8 bytes in one piece, with release ordering. Needs [`Access::REMOTE_WRITE`].
     ///
     /// # Errors
     /// Why it was not done.
@@ -106,8 +105,8 @@ pub trait Memory {
         Err(AccessError::UnknownKey(key))
     }
 
-    /// Makes earlier writes to a range (or with `whole` to the whole region) visible or persistent. `need` holds
-    /// [`Access::FLUSH_GLOBAL`] and/or [`Access::FLUSH_PERSISTENT`].
+    /// Makes earlier writes to a range (or with `whole` to the whole region) visible or persistent. `need` is
+    /// one or both of [`Access::FLUSH_GLOBAL`] and [`Access::FLUSH_PERSISTENT`].
     ///
     /// # Errors
     /// Why it was not done.
@@ -130,7 +129,8 @@ pub trait Memory {
         Err(AccessError::UnknownKey(bind.window))
     }
 
-    /// Invalidates a type 2 window or a region that allows it, locally or (`remote`) because the peer's SEND says so.
+    /// Invalidates a type 2 window, or a region that allows it. `remote`: because of a peer's SEND with invalidate, not of a local
+    /// request.
     ///
     /// # Errors
     /// Why it was not done.

@@ -9,7 +9,7 @@ const MASK24: u32 = 0x00ff_ffff;
 pub struct Psn(u32);
 
 impl Psn {
-    /// Half of the number space: a PSN this far ahead counts as behind.
+    /// Half of the number space. A PSN that is ahead by this much counts as behind.
     pub const HALF: u32 = 1 << 23;
 
     /// Takes the low 24 bits of `value`.
@@ -85,7 +85,7 @@ impl fmt::Display for Psn {
     }
 }
 
-/// A message sequence number: 24 bits, counts the messages a responder completed (IBTA vol. 1, 9.7.7.1).
+/// A message sequence number: 24 bits. It counts the messages that a responder has completed (IBTA vol. 1, 9.7.7.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Msn(u32);
 
@@ -115,7 +115,7 @@ impl Msn {
     }
 }
 
-/// A queue pair number: 24 bits. On hosts of ours the top byte is the slot (the process), the rest an index in it.
+/// A queue pair number: 24 bits. On rxe's hosts the top byte is the slot (the process), and the rest an index in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub struct Qpn(u32);
 

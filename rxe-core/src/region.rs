@@ -1,9 +1,8 @@
-//! The rules of memory regions and windows, without the memory: who may touch which bytes under which key, how windows
-//! are bound and invalidated, how keys are made (IBTA vol. 1, 10.6). A table of regions holds the bytes and asks here.
+//! The rules of memory regions and windows, without the memory: which queue pair may access which bytes by which key, how windows
+//! are bound and invalidated, how keys are made (IBTA vol. 1, 10.6). A table of regions has the bytes, and asks here.
 //!
-//! A window has no bytes of its own: what it grants is an offset into the region that it is bound to, and the table must
-//! find that region (by [`Binding::region`]) still registered. While windows are bound to a region the table refuses to
-//! deregister it.
+//! A window has no bytes of its own. It grants access at an offset into the region that it is bound to. The table must check that
+//! this region ([`Binding::region`]) is still registered, and refuses to deregister a region to which windows are bound.
 
 mod window;
 
@@ -19,14 +18,14 @@ use crate::{
 };
 use thiserror::Error;
 
-/// Rights that only a peer uses.
+/// Rights that only peers use.
 const REMOTE: Access = Access::REMOTE_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
     .union(Access::FLUSH_GLOBAL)
     .union(Access::FLUSH_PERSISTENT);
 
-/// Remote rights that change bytes; a region must be locally writable before it gives them (IBTA vol. 1, 10.6.3.1).
+/// Remote rights that change bytes. A region may give them only if it also gives the local write right (IBTA vol. 1, 10.6.3.1).
 const CHANGING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
 /// Why a region was not registered (EINVAL).
@@ -40,7 +39,7 @@ pub enum RegionError {
         /// Bytes.
         len: u64,
     },
-    /// A peer may change the bytes but the owner may not.
+    /// A peer could change the bytes, but the owner could not.
     #[error("remote write and atomic rights need the local write right")]
     Rights,
 }
@@ -93,9 +92,9 @@ impl Region {
         Ok(Self { key, pd, addr, len, access, kind: Kind::Memory })
     }
 
-    /// Judges an access to `len` bytes at `addr` under `key` and gives the offset of its first byte: into the region's
-    /// own bytes, or for a window into those of the region it is bound to. `need` is empty for local reads,
-    /// [`Access::LOCAL_WRITE`] for local writes, else remote rights. An access to no bytes is always right, whatever
+    /// Checks an access to `len` bytes at `addr` by `key`, and returns the offset of its first byte in the region's
+    /// own bytes, or for a window in those of the region to which it is bound. `need` is empty for local reads,
+    /// [`Access::LOCAL_WRITE`] for local writes, else remote rights. An access to no bytes is always allowed, whatever
     /// the key (IBTA vol. 1, 9.7.5.2.4 asks for no check); its offset means nothing.
     ///
     /// # Errors
@@ -121,10 +120,10 @@ impl Region {
         Ok(base + offset)
     }
 
-    /// Judges an atomic operation on the 8 bytes at `addr`; otherwise like [`Region::grant`].
+    /// Checks an atomic operation on the 8 bytes at `addr`; otherwise like [`Region::grant`].
     ///
     /// # Errors
-    /// [`AccessError`]; an address that is not a multiple of 8 counts before anything else.
+    /// [`AccessError`] says which rule is broken. That the address is a multiple of 8 is checked first.
     pub fn grant_atomic(&self, asker: Asker, key: Key, addr: u64, need: Access) -> Result<u64, AccessError> {
         if !addr.is_multiple_of(8) {
             return Err(AccessError::Misaligned(addr));
@@ -132,7 +131,7 @@ impl Region {
         self.grant(asker, key, addr, 8, need)
     }
 
-    /// Judges an access to everything behind `key` (FLUSH of a whole region); gives offset and length.
+    /// Checks an access to all bytes that `key` stands for (FLUSH of a whole region). Returns their offset and length.
     ///
     /// # Errors
     /// [`AccessError`] says which rule it breaks.
@@ -140,7 +139,7 @@ impl Region {
         Ok((self.admit(asker, key, need)?, self.len))
     }
 
-    /// Key, domain and rights; gives where the region starts in the bytes behind it.
+    /// Checks key, domain and rights. Returns the offset at which the region starts in the bytes behind it.
     fn admit(&self, asker: Asker, key: Key, need: Access) -> Result<u64, AccessError> {
         if key != self.key {
             return Err(AccessError::UnknownKey(key));
@@ -166,22 +165,22 @@ impl Region {
 }
 
 impl Key {
-    /// The first key of table entry `index` (1 to 2^24 - 1: entry 0 stays empty, so that no valid key is small). `seed`
-    /// spreads the tags, so that a key of one run is rarely a key of the next.
+    /// The first key of table entry `index`, 1 to 2^24 - 1. (Entry 0 stays empty, so that no valid key is small.) `seed`
+    /// varies the tags, so that a key of one run is rarely valid in the next.
     #[must_use]
     pub const fn first(index: u32, seed: u64) -> Self {
         let mixed = (seed ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self::from_parts(index, (mixed >> 56) as u8)
     }
 
-    /// The key after this one of the same entry: the tag counts on, so that 255 re-uses pass before a key comes back
+    /// The next key of the same table entry: its tag is one higher, so a key comes back only after 255 others
     /// (ibv_inc_rkey).
     #[must_use]
     pub const fn rotated(self) -> Self {
         Self::from_parts(self.index(), self.tag().wrapping_add(1))
     }
 
-    /// The same entry with a tag of the consumer's choosing.
+    /// The key of the same table entry with the tag that the consumer has chosen.
     #[must_use]
     pub const fn with_tag(self, tag: u8) -> Self {
         Self::from_parts(self.index(), tag)

@@ -32,11 +32,11 @@ counters!(
     QpStats {
         /// Packets sent, retransmissions included.
         packets_sent,
-        /// Packets taken.
+        /// Packets accepted.
         packets_received,
         /// Bytes of payload sent, retransmissions included.
         bytes_sent,
-        /// Bytes of payload taken.
+        /// Bytes of payload accepted.
         bytes_received,
         /// Request packets sent again.
         retransmitted,
@@ -54,17 +54,17 @@ counters!(
         rnr_naks_sent,
         /// Other NAKs sent: requests refused.
         refusals_sent,
-        /// Duplicate requests answered from memory.
+        /// Requests received that had been executed before.
         duplicates,
-        /// Responses that were late, repeated or out of place.
+        /// Responses that came late, twice or out of order.
         responses_ignored,
-        /// READ responses and atomic results that came behind a gap: an answer before them was lost.
+        /// READ responses and atomic results that came after a gap: an earlier response was lost.
         implied_naks,
-        /// Packets dropped because the state of the queue pair does not take them.
+        /// Packets dropped because the queue pair receives nothing in its state.
         dropped_state,
         /// Packets dropped because their addresses are not the peer's.
         dropped_address,
-        /// Packets dropped because they came as the other RoCE (v1, v2) than this queue pair's GID has.
+        /// Packets dropped because they came by RoCEv1 and this queue pair's GID is one of RoCEv2, or the reverse.
         dropped_gid_type,
         /// Packets dropped because of their partition key.
         dropped_pkey,
@@ -82,7 +82,7 @@ counters!(
         dropped_length,
         /// Congestion notifications received.
         cnps_received,
-        /// Congestion notifications sent: marked packets came.
+        /// Congestion notifications sent, because marked packets arrived.
         cnps_sent,
     }
 );
@@ -92,13 +92,13 @@ counters!(
     PortStats {
         /// Packets sent.
         packets_sent,
-        /// Batches they went in.
+        /// Batches in which they left.
         batches_sent,
         /// Bytes sent, BTH to ICRC.
         bytes_sent,
         /// Packets received, dropped ones included.
         packets_received,
-        /// Runs they came in.
+        /// Runs in which they arrived: packets that the system had merged, or single ones.
         runs_received,
         /// Bytes received, BTH to ICRC.
         bytes_received,
@@ -126,11 +126,11 @@ counters!(
 );
 
 counters!(
-    /// Counters of one virtual lane of an endpoint. What arrives is in the lane of its DSCP.
+    /// Counters of one virtual lane of an endpoint. The DSCP of an arriving packet tells its lane.
     LaneStats {
         /// Packets sent.
         packets_sent,
-        /// Batches they went in.
+        /// Batches in which they left.
         batches_sent,
         /// Bytes sent, BTH to ICRC.
         bytes_sent,
@@ -148,9 +148,9 @@ counters!(
         packets_sent,
         /// Bytes sent, BTH to ICRC.
         bytes_sent,
-        /// Packets that came to it, dropped ones included.
+        /// Packets received at it, dropped ones included.
         packets_received,
-        /// Bytes that came, BTH to ICRC.
+        /// Bytes received, BTH to ICRC.
         bytes_received,
     }
 );

@@ -9,7 +9,7 @@ use core::{
 
 /// A point in time: nanoseconds since an origin of the caller's choosing, monotonic.
 ///
-/// Kept as one more than that, so that an optional one takes no more room: queue pairs have many.
+/// It is stored as one more than that, so that an `Option` of it has the same size: queue pairs have many of these.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(NonZeroU64);
 
@@ -29,7 +29,7 @@ impl Instant {
         self.0.get() - 1
     }
 
-    /// How long after `earlier` this is; zero if it is not.
+    /// How long after `earlier` this is. Zero if it is before it.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))

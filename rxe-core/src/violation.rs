@@ -1,5 +1,5 @@
-//! Rules that a peer broke, and what each means for the two sides: the NAK it gets, the status our own open receive
-//! gets, and the event our application gets if there is no receive to tell it by.
+//! Rules that a peer's request can break, and what follows on both sides: the NAK that the peer gets, the status of our receive
+//! if one was in use, else the event that our application gets.
 
 use crate::{
     memory::AccessError,
@@ -12,40 +12,40 @@ use thiserror::Error;
 /// What was wrong with a request (IBTA vol. 1, 9.9.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Violation {
-    /// An opcode out of sequence: a middle without a first, or a first inside an open message.
+    /// An opcode out of sequence: a middle packet without a first, or a first packet before the last message has ended.
     #[error("opcode out of sequence")]
     Sequence,
     /// An operation that this queue pair does not allow.
     #[error("operation not enabled on this queue pair")]
     NotEnabled,
-    /// A length that does not fit: packet against path MTU, RETH against the bytes that came.
+    /// A wrong length: a packet that does not match the path MTU, or a message that does not have the length in its RETH.
     #[error("length does not fit the path MTU or the message")]
     Length,
     /// An atomic on an address that is not a multiple of 8.
     #[error("atomic on an address that is not a multiple of 8")]
     Misaligned,
-    /// More READs and atomics at once than agreed.
+    /// More READs and atomics outstanding than agreed.
     #[error("more READs and atomics at once than agreed")]
     TooManyReads,
-    /// Remote memory: key, range or right.
+    /// The key, range or rights of the memory that the request names do not allow the access.
     #[error("remote access: {0}")]
     Access(AccessError),
-    /// A message longer than the receive it landed in.
+    /// A message longer than its receive.
     #[error("message longer than the posted receive")]
     ReceiveTooShort,
-    /// Our own receive's memory: key, range or right.
+    /// The key, range or rights of our receive's memory do not allow the access.
     #[error("posted receive: {0}")]
     ReceiveAccess(AccessError),
     /// A SEND with invalidate names a key that cannot be invalidated. The peer gets no NAK for it (IBTA vol. 1, 9.9.6.3).
     #[error("remote invalidate: {0}")]
     Invalidate(AccessError),
-    /// A request to an XRC target names a shared receive queue that is not there, or of another domain.
+    /// A request to an XRC target names a shared receive queue that does not exist or belongs to another XRC domain.
     #[error("no such XRC shared receive queue in the domain")]
     XrcSrq,
 }
 
 impl Violation {
-    /// The asynchronous event for a refused request that held no receive: local access violation or invalid request
+    /// The asynchronous event for a refused request that used no receive: local access violation or invalid request
     /// (IBTA vol. 1, 11.6.3.1).
     #[must_use]
     pub fn event(self, qpn: Qpn) -> AsyncEvent {
@@ -67,7 +67,7 @@ impl From<Violation> for NakCode {
             | Violation::XrcSrq
             | Violation::ReceiveTooShort
             | Violation::Access(AccessError::Misaligned(_)) => Self::InvalidRequest,
-            // The peer's request was right; our application took the memory away under it.
+            // The peer's request was valid, but our application has taken the memory away.
             Violation::Access(AccessError::Fault(_)) | Violation::ReceiveAccess(_) => Self::RemoteOperational,
             Violation::Access(_) | Violation::Invalidate(_) => Self::RemoteAccess,
         }

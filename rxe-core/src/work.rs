@@ -1,4 +1,4 @@
-//! Work requests, completions and events: the vocabulary of verbs without the verbs library.
+//! Work requests, completions and events: the data types of verbs, which need no verbs library.
 
 use crate::num::{Key, Pkey, Qkey, Qpn};
 use bitflags::bitflags;
@@ -84,7 +84,7 @@ bitflags! {
     pub struct SendFlags: u32 {
         /// Wait for all earlier READs and atomics of this queue pair.
         const FENCE = 1;
-        /// Make a completion also when it succeeds.
+        /// Make a completion even if the request succeeds.
         const SIGNALED = 1 << 1;
         /// The receiver's completion is a solicited one.
         const SOLICITED = 1 << 2;
@@ -96,8 +96,8 @@ bitflags! {
 pub struct BindWindow {
     /// The window, by its present R_Key.
     pub window: Key,
-    /// The R_Key that the window is to have: the low 8 bits count, the index stays the window's. For type 1 windows the
-    /// implementation has chosen it before posting.
+    /// The R_Key that the window is to have. Only the low 8 bits count; the window keeps its index. For a type 1 window the
+    /// provider chooses the key before it posts the request.
     pub new_rkey: Key,
     /// L_Key of the region to bind to.
     pub region: Key,
@@ -124,7 +124,7 @@ pub enum SendOp {
     WriteImm(Remote, [u8; 4]),
     /// RDMA READ into the payload's elements.
     Read(Remote),
-    /// Compare 8 bytes with `compare`, store `swap` if equal; the original lands in the payload's elements.
+    /// Compare 8 bytes with `compare`, and store `swap` if they are equal. The original is placed into the payload's elements.
     CompareSwap {
         /// The 8 bytes; the address is a multiple of 8.
         remote: Remote,
@@ -133,14 +133,14 @@ pub enum SendOp {
         /// What to store.
         swap: u64,
     },
-    /// Add to 8 bytes; the original lands in the payload's elements.
+    /// Add to 8 bytes. The original is placed into the payload's elements.
     FetchAdd {
         /// The 8 bytes; the address is a multiple of 8.
         remote: Remote,
         /// What to add.
         add: u64,
     },
-    /// Store 8 bytes at once.
+    /// Store 8 bytes in one piece (ATOMIC WRITE).
     AtomicWrite {
         /// The 8 bytes; the address is a multiple of 8.
         remote: Remote,
@@ -173,7 +173,7 @@ pub enum Payload<'a> {
     Inline(&'a [u8]),
 }
 
-/// Which RoCE a GID stands for (ibv_gid_type). A peer has to speak the same one.
+/// The version of RoCE that a GID stands for (ibv_gid_type). Both ends of a connection have the same one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum GidType {
     /// "IB/RoCE v1" (IBV_GID_TYPE_ROCE_V1): Ethertype 0x8915.
@@ -183,7 +183,7 @@ pub enum GidType {
     RoceV2,
 }
 
-/// As sysfs has it.
+/// The text that sysfs shows.
 impl core::fmt::Display for GidType {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
@@ -200,13 +200,14 @@ pub struct AddressVector {
     pub src: IpAddr,
     /// The peer's address: the destination GID.
     pub dst: IpAddr,
-    /// Interface to leave by; 0 lets routing choose (not possible for link-local addresses).
+    /// Index of the interface by which packets leave. 0 lets routing choose, which is not possible for link-local addresses.
     pub ifindex: u32,
     /// IPv4 TOS or IPv6 traffic class, ECN bits included.
     pub traffic_class: u8,
     /// TTL or hop limit; 0 takes the system's.
     pub hop_limit: u8,
-    /// 20 bits; kept for queries. Packets have 0 there, and a source port by the slot of their destination.
+    /// Flow label, 20 bits. It is only kept for queries: packets have 0 there, and a source port that follows from the slot of
+    /// their destination.
     pub flow_label: u32,
     /// Service level, 0 to 15; kept for queries.
     pub service_level: u8,
@@ -265,14 +266,14 @@ pub struct RecvWr<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[repr(u8)]
 pub enum WcStatus {
-    /// All well.
+    /// Success.
     #[default]
     Success = 0,
     /// A message longer than the receive's elements, or than the local limit.
     LocalLength = 1,
-    /// The queue pair's own state or the request made it impossible.
+    /// The state of the queue pair, or the request itself, did not allow the operation.
     LocalQpOperation = 2,
-    /// A local key, range or right did not allow it.
+    /// A local key, range or access right did not allow the access.
     LocalProtection = 4,
     /// The queue pair went to the error state before this request was done.
     WorkRequestFlushed = 5,
@@ -282,11 +283,11 @@ pub enum WcStatus {
     BadResponse = 7,
     /// Our memory did not allow what the peer asked, on a request with a receive.
     LocalAccess = 8,
-    /// The peer says the request is invalid.
+    /// The peer says that the request is invalid.
     RemoteInvalidRequest = 9,
-    /// The peer says a key, range or right did not allow it.
+    /// The peer says that a key, range or access right did not allow the access.
     RemoteAccess = 10,
-    /// The peer failed on its own account.
+    /// The peer could not carry out the request, by a fault of its own.
     RemoteOperation = 11,
     /// No answer after all retries.
     RetryExceeded = 12,
@@ -298,7 +299,7 @@ pub enum WcStatus {
     Fatal = 19,
     /// Anything else.
     General = 21,
-    /// A tag matching queue: the entry to be removed is not there (any more).
+    /// A tag matching queue: the entry to be removed does not exist (any more).
     TagMatching = 22,
     /// A tag matching queue: the entry that a rendezvous matched is too small for it.
     RendezvousIncomplete = 23,
@@ -339,7 +340,7 @@ pub enum WcOpcode {
     TagSync = 132,
     /// A message with a tag, matched or not.
     TagRecv = 133,
-    /// A message without a tag that came into a tag matching queue.
+    /// A message without a tag that arrived in a tag matching queue.
     NoTag = 134,
 }
 
@@ -353,18 +354,18 @@ pub enum WcExtra {
     Immediate([u8; 4]),
     /// The R_Key that the message invalidated.
     Invalidated(Key),
-    /// Of a tag matching queue: a number, by which the completion queue finds the tag and the rest.
+    /// Of a tag matching queue: the number by which the completion queue finds the tag and the rest.
     Tag(u32),
 }
 
-/// A work completion (ibv_wc). On error only `wr_id`, `status`, `qpn` and `vendor_error` mean something.
+/// A work completion (ibv_wc). After an error only `wr_id`, `status`, `qpn` and `vendor_error` are valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Completion {
-    /// The work request's.
+    /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// How it went.
+    /// Success, or why the request failed.
     pub status: WcStatus,
-    /// What it was.
+    /// The kind of request.
     pub opcode: WcOpcode,
     /// Bytes received (a datagram's 40-byte GRH area counts) or, on the send side, of the request.
     pub byte_len: u32,
@@ -374,8 +375,8 @@ pub struct Completion {
     pub qpn: Qpn,
     /// Sending queue pair: datagrams only.
     pub src_qp: Qpn,
-    /// The message came over a routed network (IBV_WC_GRH): all receives. Only a datagram's buffer begins with the 40
-    /// bytes for that header.
+    /// The message has a global route header (IBV_WC_GRH). With RoCE that is true of all receives. Only a datagram's buffer begins
+    /// with the 40 bytes for that header.
     pub grh: bool,
     /// Service level (4 bits). Packets over UDP have none; for datagrams it is what ConnectX cards report there, and UCX
     /// reads: 10 for an IPv4 header, 9 for IPv6 (bits 2:0: 2 or 1; bit 3: UDP). 0 for all others.
@@ -384,7 +385,7 @@ pub struct Completion {
     pub pkey: Pkey,
     /// Whether the sender set the solicited bit.
     pub solicited: bool,
-    /// 0, or a hint for support: the AETH syndrome that caused an error.
+    /// The AETH syndrome that caused an error, else 0.
     pub vendor_error: u32,
 }
 
@@ -392,7 +393,7 @@ pub struct Completion {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum AsyncEvent {
     /// A queue pair went to the error state because its partition is not in the P_Key table any more (IBV_EVENT_QP_FATAL).
-    /// What else ends a queue pair is told by a completion, or by an event for the cause.
+    /// Other errors are told by a completion, or by an event for the cause.
     QpFatal(Qpn),
     /// The responder refused a malformed request (IBV_EVENT_QP_REQ_ERR).
     QpRequestError(Qpn),
@@ -408,14 +409,14 @@ pub enum AsyncEvent {
     SrqLimitReached(SrqId),
 }
 
-/// Something the endpoint tells its caller.
+/// Something that the endpoint reports to its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A completion for a completion queue; wakes a consumer that armed for solicited ones if `solicited`.
+    /// A completion for a completion queue. If `solicited`, it also wakes a consumer that armed the queue for solicited ones only.
     Completion {
         /// The queue.
         cq: CqId,
-        /// A receive with the solicited bit, or any error.
+        /// Whether it is a receive with the solicited bit, or an error.
         solicited: bool,
         /// The entry.
         wc: Completion,

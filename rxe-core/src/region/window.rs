@@ -1,5 +1,5 @@
-//! Memory windows: binding and invalidating (IBTA vol. 1, 10.6.7). Both give the window as it is afterwards and change
-//! nothing themselves, so that the table can store the outcome in one step.
+//! Memory windows: binding and invalidating (IBTA vol. 1, 10.6.7). Both return the window as it is afterwards and change
+//! nothing, so that the table can store the result in one step.
 
 use super::{CHANGING, Kind, REMOTE, Region};
 use crate::{
@@ -12,10 +12,11 @@ use thiserror::Error;
 /// Kind of memory window (ibv_mw_type).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum WindowType {
-    /// Any queue pair of its domain may use it; bound by a verb of its own, again and again; the provider makes its keys.
+    /// Any queue pair of its protection domain may use it. It is bound by `ibv_bind_mw`, any number of times. The provider makes
+    /// its keys.
     One,
-    /// Only the queue pair it was bound on may use it (type 2B); bound by a work request, invalidated before it is bound
-    /// again; the consumer chooses the key's tag.
+    /// Only the queue pair on which it was bound may use it (type 2B). It is bound by a work request, and must be invalidated before
+    /// it is bound again. The consumer chooses the key's tag.
     Two,
 }
 
@@ -26,38 +27,38 @@ pub struct Binding {
     pub region: Key,
     /// The window's first byte in that region's bytes.
     pub offset: u64,
-    /// The one queue pair that may use it: type 2 only.
+    /// The one queue pair that may use it. `None` for type 1.
     pub qpn: Option<Qpn>,
 }
 
-/// Why a window was not bound; nothing was changed.
+/// Why a window was not bound. Nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum BindError {
-    /// The key is not this window's, or not a window's.
+    /// The key is not that of this window, or not that of a window.
     #[error("key {0:?} names no window")]
     NotAWindow(Key),
-    /// The region's key is not its present one, or is a window's.
+    /// The key given for the region is not its present one, or is that of a window.
     #[error("key {0:?} names no region")]
     NotARegion(Key),
-    /// Queue pair, window and region are not of one protection domain.
+    /// Queue pair, window and region do not belong to the same protection domain.
     #[error("queue pair, window and region are not in one protection domain")]
     Domain,
     /// A bound type 2 window must be invalidated first.
     #[error("the type 2 window is bound already")]
     Bound,
-    /// Type 2 windows are unbound by invalidating, not by binding to nothing.
+    /// A bind of length 0 for a type 2 window. Such windows are unbound by invalidation.
     #[error("a type 2 window cannot be bound to no bytes")]
     Empty,
     /// The region was registered without [`Access::MW_BIND`], or is zero-based.
     #[error("the region does not take windows")]
     NotBindable,
-    /// The window would let peers change what the region's owner may not.
+    /// The window would let peers change bytes that the region's owner may not change.
     #[error("remote write and atomic rights need a region with the local write right")]
     Rights,
-    /// The window would have rights that are no window's.
+    /// The window would have rights that windows cannot have.
     #[error("{0:?} is no right of a window")]
     NotRemote(Access),
-    /// Not inside the region.
+    /// The range is not inside the region.
     #[error("{len} bytes at {addr:#x} are not inside the region")]
     Range {
         /// First byte asked for.
@@ -68,7 +69,7 @@ pub enum BindError {
 }
 
 impl BindError {
-    /// The same in the words of [`crate::memory::Memory`], for the bind request `bind`.
+    /// The error of [`crate::memory::Memory`] that corresponds, for the bind request `bind`.
     #[must_use]
     pub const fn as_access_error(self, bind: &BindWindow) -> AccessError {
         match self {
@@ -84,14 +85,14 @@ impl BindError {
 }
 
 impl Region {
-    /// A fresh window (ibv_alloc_mw): unbound, grants nothing.
+    /// A new window (ibv_alloc_mw). It is unbound and grants nothing.
     #[must_use]
     pub const fn window(key: Key, pd: PdId, window: WindowType) -> Self {
         let kind = Kind::Window { window, binding: None };
         Self { key, pd, addr: 0, len: 0, access: Access::empty(), kind }
     }
 
-    /// The region that a bound window lies in, by L_Key; `None` for memory and unbound windows.
+    /// L_Key of the region to which a window is bound. `None` for registered memory and for unbound windows.
     #[must_use]
     pub const fn bound_to(&self) -> Option<Key> {
         match self.kind {
@@ -100,10 +101,10 @@ impl Region {
         }
     }
 
-    /// Binds this window, on behalf of the queue pair `asker`, to `region`: what `bind.region` names, `None` if it names
-    /// nothing (allowed only when `bind.len` is 0). Gives the window afterwards. Its index is its own: of the new key only
-    /// the tag counts, as with kernel rxe and cards, so that programs may give the tag alone. A type 1 window bound to no bytes is
-    /// unbound, and its old key dead.
+    /// Binds this window for the queue pair `asker` to `region`, which is what `bind.region` names: `None` if it names
+    /// nothing (allowed only if `bind.len` is 0). Returns the window as it is afterwards. It keeps its index: of the new key only
+    /// the tag counts, as with kernel rxe and cards, so programs may give the tag alone. A type 1 window that is bound to no bytes is
+    /// unbound, and its old key is invalid.
     ///
     /// # Errors
     /// [`BindError`] says which rule it breaks.
@@ -136,10 +137,10 @@ impl Region {
         })
     }
 
-    /// Invalidates the key, by a local work request or because the peer's SEND says so, which is the same: possible for
-    /// type 2 windows, by the queue pair they are bound on; one that is not bound stays so (as with kernel rxe).
-    /// Registered memory and type 1 windows cannot be invalidated by anyone. Gives the window afterwards: unbound, its
-    /// key kept until it is bound again.
+    /// Invalidates the key of a type 2 window, for a local work request or for a peer's SEND with invalidate. Only the queue pair
+    /// on which the window is bound may do so. A window that is not bound stays unbound (as with kernel rxe).
+    /// Registered memory and type 1 windows cannot be invalidated. Returns the window as it is afterwards: unbound, with its
+    /// old key until it is bound again.
     ///
     /// # Errors
     /// [`AccessError`] says which rule it breaks.
@@ -157,7 +158,7 @@ impl Region {
     }
 }
 
-/// Judges the region's side of a bind; gives the window's offset in it.
+/// Checks the region's side of a bind. Returns the window's offset in the region.
 fn place(pd: PdId, bind: &BindWindow, region: Option<&Region>) -> Result<u64, BindError> {
     let region = region
         .filter(|region| region.key == bind.region && region.kind == Kind::Memory)
