@@ -14,7 +14,7 @@ pub enum ParseError {
     /// Not 256 bytes.
     #[error("{0} bytes, a management datagram has 256")]
     Length(usize),
-    /// Another management class, version or method.
+    /// The management class, version or method is not that of the connection manager.
     #[error("class {class:#04x} version {version} method {method:#04x} is not the connection manager's")]
     NotCm {
         /// Management class.
@@ -24,7 +24,7 @@ pub enum ParseError {
         /// Method.
         method: u8,
     },
-    /// A message that is not known.
+    /// The attribute ID is that of no known message.
     #[error("unknown message {0:#06x}")]
     Message(u16),
 }
@@ -61,7 +61,7 @@ macro_rules! messages {
                 }
             }
 
-            /// The same with what each holds (see [`Shown`]).
+            /// Shows every field by name, with what its value means (see [`Shown`]).
             pub fn each_shown(&self, show: &mut dyn FnMut(&'static str, Shown<'_>, &dyn fmt::Debug)) {
                 match self {
                     $(Self::$name(message) => message.each_shown(show),)*
@@ -93,7 +93,7 @@ macro_rules! messages {
 messages! {
     /// Asks for a connection.
     Req = 0x10 "REQ",
-    /// Asks for patience.
+    /// Says that the answer will take longer.
     Mra = 0x11 "MRA",
     /// Refuses.
     Rej = 0x12 "REJ",
@@ -101,24 +101,24 @@ messages! {
     Rep = 0x13 "REP",
     /// Confirms.
     Rtu = 0x14 "RTU",
-    /// Asks for the end.
+    /// Asks to end the connection.
     Dreq = 0x15 "DREQ",
-    /// Confirms the end.
+    /// Confirms that the connection has ended.
     Drep = 0x16 "DREP",
     /// Asks for a datagram service.
     SidrReq = 0x17 "SIDR_REQ",
-    /// Answers where it is.
+    /// Answers which queue pair serves it.
     SidrRep = 0x18 "SIDR_REP",
-    /// Names another path.
+    /// Proposes an alternate path.
     Lap = 0x19 "LAP",
-    /// Answers that.
+    /// Answers the proposal.
     Apr = 0x1a "APR",
 }
 
-/// A message with what the management header adds to it.
+/// A message, and the fields of its management header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Datagram {
-    /// Chosen by who asks, copied by who answers. Peers match on communication IDs, not on this.
+    /// Transaction ID: the side that asks chooses it, and the answer has the same. Peers match messages by communication IDs instead.
     pub transaction: u64,
     /// Options of enhanced connection establishment (REQ, REP, SIDR_REP); else 0.
     pub modifier: u32,

@@ -1,9 +1,9 @@
 //! Communication management as bytes (IBTA vol. 1, chapter 12, and annex A11 for IP addresses): every message, the header in
-//! front of private data, service IDs and reject reasons; and as [`machine`]s. No sockets and no clock; the messages need no memory
-//! but the caller's.
+//! front of private data, service IDs and reject reasons; and as [`machine`]s. There are no sockets and no clock. The messages use only
+//! memory of the caller.
 //!
-//! Parsing is total: 256 bytes give a [`Datagram`] or a [`ParseError`]; numbers that nobody has defined are kept, reserved bits are
-//! not. What is emitted parses to the same values.
+//! Any 256 bytes are parsed to a [`Datagram`] or a [`ParseError`]. Numbers that are not defined are kept, reserved bits are
+//! not. A datagram that was emitted parses to the same values.
 //!
 //! ```
 //! use rxe_cm::proto::{CommId, Datagram, Message, Rtu};

@@ -1,4 +1,4 @@
-//! Private data: what applications send along, and the header by which rdma_cm puts IP addresses into it (IBTA annex A11).
+//! Private data: bytes that applications send along, and the header by which rdma_cm puts IP addresses into them (IBTA annex A11).
 
 use core::{
     fmt,
@@ -16,7 +16,7 @@ pub struct TooLong {
     pub limit: usize,
 }
 
-/// A message's private data: always its full length, zeroes behind what was put in. The receiver cannot tell how long that was.
+/// A message's private data. It always has the full length, filled up with zeroes. The receiver cannot tell how long the data was.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData<const N: usize>(pub [u8; N]);
 
@@ -24,7 +24,7 @@ impl<const N: usize> PrivateData<N> {
     /// Bytes that fit.
     pub const LIMIT: usize = N;
 
-    /// `data` with zeroes behind it.
+    /// `data`, followed by zeroes.
     ///
     /// # Errors
     /// [`TooLong`] if it does not fit.
@@ -84,7 +84,7 @@ impl<const N: usize> fmt::Debug for PrivateData<N> {
 /// Size of the IP CM header, bytes.
 pub const CMA_HEADER_LEN: usize = 36;
 
-/// The header in front of a REQ's or SIDR_REQ's private data: which IP addresses talk. The destination port is in the service ID.
+/// The header in front of a REQ's or SIDR_REQ's private data: the IP addresses of both ends. The destination port is in the service ID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CmaHeader {
     /// The sender's port.

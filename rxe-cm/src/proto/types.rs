@@ -1,4 +1,4 @@
-//! The numbers of connection management. Values that nobody has defined are kept.
+//! The numbers of connection management. Values that are not defined are kept.
 
 use core::fmt;
 
@@ -114,7 +114,7 @@ macro_rules! named {
             /// Every defined value.
             pub const KNOWN: &'static [Self] = &[$(Self::$name),*];
 
-            /// What it says, if it is a defined one.
+            /// Its meaning in words, if it is a defined value.
             #[must_use]
             pub const fn words(self) -> Option<&'static str> {
                 match self.0 {
@@ -150,9 +150,9 @@ named! { RejectReason,
     NO_QP = 1 "no queue pair available",
     /// No end-to-end context left.
     NO_EEC = 2 "no end-to-end context available",
-    /// Something else ran out.
+    /// Another resource is used up.
     NO_RESOURCES = 3 "no resources available",
-    /// No answer in time, or the asker gave up.
+    /// No answer in time, or the side that asked has given up.
     TIMEOUT = 4 "timeout",
     /// The request is not supported.
     UNSUPPORTED = 5 "unsupported request",
@@ -160,9 +160,9 @@ named! { RejectReason,
     INVALID_COMM_ID = 6 "invalid communication ID",
     /// The communication IDs and queue pairs do not belong together.
     INVALID_COMM_INSTANCE = 7 "invalid communication instance",
-    /// Nobody listens there.
+    /// No listener for the service ID.
     INVALID_SERVICE_ID = 8 "invalid service ID",
-    /// Not with this transport service.
+    /// The service does not support this transport service.
     INVALID_TRANSPORT = 9 "invalid transport service type",
     /// The queue pair belongs to a connection that one side has forgotten.
     STALE_CONNECTION = 10 "stale connection",
@@ -200,7 +200,7 @@ named! { RejectReason,
     INVALID_MTU = 26 "invalid path MTU",
     /// Too few responder resources.
     INSUFFICIENT_RESPONDER_RESOURCES = 27 "insufficient responder resources",
-    /// The application said no.
+    /// The application refused.
     CONSUMER_DEFINED = 28 "consumer reject",
     /// The RNR retry count.
     INVALID_RNR_RETRY = 29 "RNR retry count rejected",
@@ -223,9 +223,9 @@ pub struct SidrStatus(pub u8);
 named! { SidrStatus,
     /// Queue pair and Q_Key follow.
     OK = 0 "ok",
-    /// Nobody listens there.
+    /// No listener for the service ID.
     UNSUPPORTED = 1 "service ID not supported",
-    /// The application, or its connection manager, said no.
+    /// The application, or its connection manager, refused.
     REJECT = 2 "rejected by the service",
     /// No queue pair.
     NO_QP = 3 "no queue pair available",

@@ -20,7 +20,7 @@ impl Connection {
         this
     }
 
-    /// Confirms the REP by RTU: the connection stands. The queue pair has to be ready to send before.
+    /// Confirms the REP by RTU: the connection is established. The queue pair has to be ready to send before this call.
     ///
     /// # Errors
     /// [`WrongState`] if there is no REP to confirm.
@@ -50,7 +50,7 @@ impl Connection {
                 self.emit(Event::Accepted(Accepted::new(rep, datagram.modifier)));
                 Ok(())
             }
-            // Not yet confirmed: MRA, if there is one. Confirmed: the RTU was lost.
+            // Before the REP is confirmed it is answered by MRA, if there is one. Afterwards a repetition means that the RTU was lost.
             State::RepReceived | State::Established => self.answer_again(),
             State::Refused => {
                 // When we gave up on the REQ, the REJ could not name the peer's ID.

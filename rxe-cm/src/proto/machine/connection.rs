@@ -1,4 +1,4 @@
-//! One connection: what both sides have in common.
+//! One side of one connection: what the active and the passive side have in common.
 
 use super::{
     event::{Event, Ignored, Rejection, in_answer},
@@ -12,32 +12,32 @@ use rxe_core::{num::Qpn, time::Instant};
 use std::collections::VecDeque;
 use thiserror::Error;
 
-/// Where a connection stands; the table is in the [module's text](super).
+/// The state of a connection. The table of states is in the [module's text](super).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
-    /// Active: REQ is out.
+    /// Active side: the REQ has been sent.
     ReqSent,
-    /// Active: REP has come, the user has to confirm.
+    /// Active side: the REP has arrived, and the user has to confirm it.
     RepReceived,
-    /// Passive: REQ has come, the user has to decide.
+    /// Passive side: the REQ has arrived, and the user has to accept or reject it.
     ReqReceived,
-    /// Passive: REP is out.
+    /// Passive side: the REP has been sent.
     RepSent,
-    /// It stands.
+    /// The connection is established.
     Established,
-    /// DREQ is out.
+    /// Our DREQ has been sent.
     DreqSent,
-    /// DREQ has come, the user has to confirm.
+    /// The peer's DREQ has arrived, and the user has to confirm it.
     DreqReceived,
-    /// It has ended; packets of it may still be on the way.
+    /// The connection has ended. Packets of it may still be under way.
     TimeWait,
-    /// We said no, and say it again to who has not heard it.
+    /// We have sent a REJ, and send it again whenever the peer repeats its message.
     Refused,
-    /// Over.
+    /// The end. The communication ID may be used again.
     Closed,
 }
 
-/// A command that does not fit the state (EINVAL).
+/// The command is not possible in the connection's state (EINVAL).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("not possible in state {0:?}")]
 pub struct WrongState(pub State);
@@ -45,29 +45,29 @@ pub struct WrongState(pub State);
 /// What a connection needs to know about its own end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Local {
-    /// Our number for the connection. The caller sees to it that it is not in use, TIMEWAIT included.
+    /// Our communication ID for the connection. The caller guarantees that no other connection uses it, TIMEWAIT included.
     pub comm_id: CommId,
     /// Our channel adapter.
     pub ca_guid: Guid,
     /// Transaction ID of the requests that we make.
     pub transaction: u64,
-    /// Longest time a packet is on its way, 4.096 us << code, 0 to 31. Kernels take 16 or 18 on Ethernet.
+    /// Longest time that a packet is under way, 4.096 us << code, 0 to 31. Kernels take 16 or 18 on Ethernet.
     pub packet_lifetime: u8,
 }
 
-/// Which side asked.
+/// Which side of the connection this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Sent the REQ.
+    /// The side that sent the REQ.
     Active,
-    /// Received it.
+    /// The side that received it.
     Passive,
 }
 
 /// What is known about the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Peer {
-    /// Its number for the connection.
+    /// Its communication ID for the connection.
     pub comm_id: CommId,
     /// Its channel adapter.
     pub ca_guid: Guid,
@@ -85,16 +85,16 @@ pub struct Connection {
     pub(super) peer: Option<Peer>,
     /// Transaction of the REQ.
     pub(super) transaction: u64,
-    /// How long the peer may take to answer, there and back included.
+    /// How long we wait for the peer's answer: its time, and the way there and back.
     pub(super) interval: Duration,
-    /// How long the peer waits for us before it repeats.
+    /// How long the peer waits for our answer before it repeats its message.
     pub(super) peer_interval: Duration,
     pub(super) max_retries: u8,
-    /// How much longer an MRA of ours lets the peer wait.
+    /// How much longer the peer waits after an MRA of ours.
     patience: Duration,
     pub(super) time_wait: Duration,
     pub(super) retry: Retry,
-    /// The peer has asked for patience since our last message.
+    /// The peer has sent an MRA since our last message.
     delayed: bool,
     /// What is repeated until it is answered: REQ, REP or DREQ.
     pub(super) repeated: Option<Datagram>,
@@ -135,8 +135,8 @@ impl Connection {
         }
     }
 
-    /// A connection that stood when its process died, for somebody else to end. `patience` is how long the peer may take to
-    /// answer the DREQ, as a code, and `max_retries` how often it is told again.
+    /// A connection that was established when its process died, so that another process can end it. `patience` is how long the peer
+    /// may take to answer the DREQ, as a code. The DREQ is repeated up to `max_retries` times.
     #[must_use]
     pub fn inherited(local: Local, peer: Peer, local_qpn: Qpn, patience: u8, max_retries: u8) -> Self {
         let req = Req {
@@ -150,7 +150,7 @@ impl Connection {
         this
     }
 
-    /// Where it stands.
+    /// Its state.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
@@ -168,19 +168,19 @@ impl Connection {
         &self.local
     }
 
-    /// The other end, once it is known: from the start (passive), from the REP on (active).
+    /// The other end. The passive side knows it from the start, the active side from the REP on.
     #[must_use]
     pub const fn peer(&self) -> Option<&Peer> {
         self.peer.as_ref()
     }
 
-    /// Our queue pair, once it is known: from the start (active), from `accept` on (passive).
+    /// Our queue pair. The active side knows it from the start, the passive side from `accept` on.
     #[must_use]
     pub const fn local_qpn(&self) -> Option<Qpn> {
         self.local_qpn
     }
 
-    /// Takes a message that is for this connection.
+    /// Handles a message for this connection.
     ///
     /// # Errors
     /// [`Ignored`] if it changed nothing: a drop to be counted.
@@ -198,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Does what is due.
+    /// Handles the deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if !self.retry.is_due(now) {
             return;
@@ -221,7 +221,7 @@ impl Connection {
         self.outbox.pop_front()
     }
 
-    /// The next thing to know.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -232,11 +232,11 @@ impl Connection {
         self.retry.due()
     }
 
-    /// Asks the peer for patience: the user's answer to the REQ or REP will take up to 4.096 us << `service_timeout` (0 to 31).
-    /// Repetitions of the peer are answered with it again.
+    /// Asks the peer to wait longer (MRA): the user's answer to the REQ or REP will take up to 4.096 us << `service_timeout` (0 to 31).
+    /// If the peer repeats its message, the MRA is sent again.
     ///
     /// # Errors
-    /// [`WrongState`] if no answer is owed.
+    /// [`WrongState`] if the peer waits for no answer.
     pub fn send_mra(
         &mut self,
         service_timeout: u8,
@@ -249,10 +249,10 @@ impl Connection {
         Ok(())
     }
 
-    /// As [`send_mra`](Self::send_mra), but only if the peer repeats itself: what kernels do.
+    /// As [`send_mra`](Self::send_mra), but sends the MRA only when the peer repeats its message. Kernels do this.
     ///
     /// # Errors
-    /// [`WrongState`] if no answer is owed.
+    /// [`WrongState`] if the peer waits for no answer.
     pub fn defer_mra(
         &mut self,
         service_timeout: u8,
@@ -275,7 +275,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Refuses: the REQ (passive), the REP (active), or what was offered by our own REP. `message` of `why` is filled in here.
+    /// Refuses the REQ (passive side) or the REP (active side), or takes our own REP back. The field `message` of `why` is filled in
+    /// here.
     ///
     /// # Errors
     /// [`WrongState`] if there is nothing to refuse.
@@ -290,8 +291,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives up in whatever state it is, as destroying a kernel's id does: REJ "timeout" for a REQ without answer, REJ "consumer
-    /// reject" in the middle of the handshake, DREQ for a connection that stands, DREP for one that the peer ended.
+    /// Gives up in any state, as if a kernel's ID were destroyed. Sends REJ "timeout" for a REQ without answer, REJ "consumer
+    /// reject" in the middle of the handshake, DREQ for an established connection, DREP for one that the peer has ended.
     pub fn abandon(&mut self, now: Instant) {
         match self.state {
             State::ReqSent => self.refuse_for_timeout(now, Concerns::Other),
@@ -311,14 +312,14 @@ impl Connection {
         self.repeated = None;
         self.outbox.clear();
         self.state = State::Refused;
-        // Forgotten earlier, a late repetition of the REQ would look like a new one.
+        // If the connection were forgotten earlier, a late repetition of the REQ would look like a new request.
         let wait = self.peer_interval * (u32::from(self.max_retries) + 1) + self.patience;
         self.retry.start(now, wait, 0);
         self.send_as_answer(self.datagram(self.transaction, rej));
     }
 
-    /// A REJ for want of an answer names our channel adapter: that, with our communication ID, is how the peer finds what it is
-    /// about (Linux' cm_acquire_rejected_id).
+    /// A REJ "timeout" names our channel adapter. By that and by our communication ID the peer finds the connection
+    /// (Linux' cm_acquire_rejected_id).
     pub(super) fn refuse_for_timeout(&mut self, now: Instant, message: Concerns) {
         let mut info = PrivateData::default();
         info.0[..8].copy_from_slice(&self.local.ca_guid.0.to_be_bytes());
@@ -338,7 +339,7 @@ impl Connection {
     fn on_mra(&mut self, now: Instant, mra: &Mra) -> Result<(), Ignored> {
         self.check_ids(mra.local_comm_id, mra.remote_comm_id)?;
         match (self.state, mra.message) {
-            // One per message of ours, or a peer could put off the end for ever.
+            // One MRA for each message of ours counts. Otherwise a peer could delay the end for ever.
             (State::ReqSent, Concerns::Req) | (State::RepSent, Concerns::Rep) if self.delayed => {
                 Err(Ignored::Duplicate)
             }
@@ -370,7 +371,7 @@ impl Connection {
                 self.enter_time_wait(now);
             }
             State::DreqSent => self.on_dreq_rejected(now, rej.reason),
-            // The peer has given up of its own accord: nobody is left who has to hear our no.
+            // The peer has given up by itself, so our REJ need not be repeated any more.
             State::Refused => self.close(),
             State::DreqReceived | State::TimeWait | State::Closed => return Err(Ignored::State),
         }
@@ -390,7 +391,7 @@ impl Connection {
         if by_guid || by_ids { Ok(()) } else { Err(Ignored::CommId) }
     }
 
-    /// Alternate paths are not supported; the answer says so.
+    /// Answers that alternate paths are not supported.
     fn on_lap(&mut self, datagram: &Datagram, lap: &Lap) -> Result<(), Ignored> {
         /// Status of an APR: path migration is not supported (IBTA vol. 1, 12.8.2).
         const UNSUPPORTED: u8 = 2;
@@ -411,7 +412,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a message with these two IDs, as the sender sees them, is of this connection.
+    /// Whether a message with these two IDs ("local" is the sender's) belongs to this connection.
     pub(super) fn check_ids(&self, local: CommId, remote: CommId) -> Result<(), Ignored> {
         let known = self.peer.is_none_or(|peer| peer.comm_id == local);
         if known && remote == self.local.comm_id { Ok(()) } else { Err(Ignored::CommId) }
@@ -425,7 +426,7 @@ impl Connection {
         Datagram { transaction, modifier: 0, message: message.into() }
     }
 
-    /// Queues a message. One of each kind waits at most, so that a flood of repetitions costs one answer.
+    /// Queues a message. At most one of each kind waits, so that a flood of repetitions causes one answer.
     pub(super) fn send(&mut self, datagram: Datagram) {
         let attribute = datagram.message.attribute();
         match self.outbox.iter_mut().find(|waiting| waiting.message.attribute() == attribute) {

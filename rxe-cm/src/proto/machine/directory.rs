@@ -1,4 +1,4 @@
-//! Which connection a message is for, and whether one with the same peer is still known: what a single connection cannot see.
+//! All connections together: which of them a message is for, and whether a new one makes an older one with the same peer stale.
 
 use super::{
     connection::Peer,
@@ -9,7 +9,7 @@ use rxe_core::num::Qpn;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// The communication ID belongs to a connection that is not over (TIMEWAIT included).
+/// The communication ID is in use by a connection (TIMEWAIT included).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("communication ID {0} is in use")]
 pub struct InUse(pub CommId);
@@ -21,23 +21,23 @@ pub enum Route {
     To(CommId),
     /// A REQ that belongs to no connection yet: a listener may take it, or [`Directory::refuse`] answers it.
     New,
-    /// A REQ or REP names a queue pair that a living connection has: the peer has forgotten that one. Send `answer` (REJ "stale
-    /// connection") and abandon connection `old`.
+    /// A REQ or REP names a queue pair that an existing connection has, so the peer has forgotten that connection. Send `answer` (REJ
+    /// "stale connection"), and abandon connection `old`.
     Stale {
         /// Local ID of the forgotten connection.
         old: CommId,
         /// The REJ.
         answer: Datagram,
     },
-    /// A DREQ for a connection that nobody knows: it is over, as the peer wishes. Send this DREP.
+    /// A DREQ for a connection that does not exist (any more), as the peer wants it to be. Send this DREP.
     Answer(Datagram),
     /// A service ID resolution: not about a connection.
     Sidr,
-    /// For nobody here: a drop to be counted.
+    /// It is for no connection here. The caller drops it and counts the drop.
     Unknown,
 }
 
-/// The communication IDs in use, and the peers' numbers that belong to them. Peers' numbers are unique per channel adapter.
+/// The communication IDs in use, and the communication IDs and queue pairs of their peers, which are unique for each channel adapter.
 #[derive(Debug, Default)]
 pub struct Directory {
     locals: BTreeMap<CommId, Option<Peer>>,
@@ -58,7 +58,7 @@ impl Directory {
         Ok(())
     }
 
-    /// The peer of a connection has become known: by REQ or REP. The first one counts.
+    /// The peer of a connection has become known, by REQ or REP. Only the first call counts.
     pub fn bind(&mut self, local: CommId, peer: Peer) {
         let Some(slot @ None) = self.locals.get_mut(&local) else { return };
         *slot = Some(peer);
@@ -66,7 +66,7 @@ impl Directory {
         self.by_qpn.entry((peer.ca_guid, peer.qpn)).or_insert(local);
     }
 
-    /// The connection has ended or was refused, and waits: the peer may use its queue pair for another one.
+    /// The connection has ended or was refused, and waits for its time to pass. The peer may use its queue pair for another one.
     pub fn enter_time_wait(&mut self, local: CommId) {
         if let Some(Some(peer)) = self.locals.get(&local) {
             remove_if(&mut self.by_qpn, (peer.ca_guid, peer.qpn), local);
@@ -81,13 +81,13 @@ impl Directory {
         }
     }
 
-    /// Connections that are not over.
+    /// Number of communication IDs in use.
     #[must_use]
     pub fn len(&self) -> usize {
         self.locals.len()
     }
 
-    /// Whether there is none.
+    /// Whether no communication ID is in use.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.locals.is_empty()
@@ -137,7 +137,7 @@ impl Directory {
         }
     }
 
-    /// The REJ for a REQ that nobody takes, such as [`RejectReason::INVALID_SERVICE_ID`]; none if `datagram` is no REQ.
+    /// The REJ for a REQ that no listener accepts, such as [`RejectReason::INVALID_SERVICE_ID`]; `None` if `datagram` is no REQ.
     #[must_use]
     pub fn refuse(datagram: &Datagram, why: Rejection) -> Option<Datagram> {
         let Message::Req(req) = &datagram.message else { return None };
@@ -149,7 +149,7 @@ impl Directory {
         if self.locals.contains_key(&local) { Route::To(local) } else { Route::Unknown }
     }
 
-    /// A peer that gave up may not know our ID: it names its channel adapter instead.
+    /// Finds the connection of a peer that has given up. It may not know our ID, so it names its channel adapter.
     fn by_guid(&self, rej: &Rej) -> Option<Route> {
         let guid = rej.info().first_chunk().filter(|_| rej.reason == RejectReason::TIMEOUT)?;
         let guid = Guid(u64::from_be_bytes(*guid));

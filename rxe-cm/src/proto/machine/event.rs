@@ -1,4 +1,4 @@
-//! What a connection tells its owner.
+//! The events of a connection.
 
 use crate::proto::{
     CommId, Concerns, Datagram, Guid, Message, Path, PrivateData, Rej, RejectReason, Rep, Req, ServiceId,
@@ -9,7 +9,7 @@ use rxe_core::num::{Pkey, Psn, Qpn};
 /// What the other end said about itself, in REQ or REP, seen from this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// Its number for the connection.
+    /// Its communication ID for the connection.
     pub comm_id: CommId,
     /// Its channel adapter.
     pub ca_guid: Guid,
@@ -17,9 +17,9 @@ pub struct Terms {
     pub qpn: Qpn,
     /// The PSN that **we** start sending with: our sq_psn.
     pub starting_psn: Psn,
-    /// READs and atomics that we are asked to take at a time: the peer's initiator depth.
+    /// Most READs and atomics that the peer will have outstanding: its initiator depth.
     pub responder_resources: u8,
-    /// READs and atomics that we may issue at a time: the peer's responder resources.
+    /// Most READs and atomics that we may have outstanding: the peer's responder resources.
     pub initiator_depth: u8,
     /// Retries after RNR NAKs that we are to make, 0 to 7.
     pub rnr_retry_count: u8,
@@ -36,7 +36,7 @@ pub struct Request {
     pub terms: Terms,
     /// What it asks for.
     pub service_id: ServiceId,
-    /// With which transport service.
+    /// The transport service.
     pub transport: Transport,
     /// 1 for XRC, where `transport` says extended.
     pub extended_transport: u8,
@@ -140,14 +140,14 @@ impl Accepted {
     }
 }
 
-/// A refusal: what a REJ says. Reasons that nobody has defined are kept.
+/// A refusal: what a REJ says. Reasons that are not defined are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rejection {
     /// Why.
     pub reason: RejectReason,
     /// Which message was refused.
     pub message: Concerns,
-    /// Bytes of `info` that count.
+    /// Bytes of `info` that are valid.
     pub info_len: u8,
     /// Additional reject information.
     pub info: PrivateData<72>,
@@ -174,7 +174,7 @@ impl Rejection {
         Self { private_data, ..Self::because(RejectReason::CONSUMER_DEFINED) }
     }
 
-    /// The REJ that says it.
+    /// The REJ with this refusal.
     pub(super) const fn rej(&self, local: CommId, remote: CommId) -> Rej {
         Rej {
             local_comm_id: local,
@@ -200,7 +200,7 @@ impl From<&Rej> for Rejection {
     }
 }
 
-/// How a passive side learned that the connection stands.
+/// How a passive side learned that the connection is established.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proof {
     /// By RTU.
@@ -209,16 +209,16 @@ pub enum Proof {
     Data,
 }
 
-/// How a connection that stood came to its end.
+/// How an established connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// The peer answered our DREQ, with this private data.
     Answered(PrivateData<224>),
-    /// Both asked at the same time; the peer's DREQ had this private data.
+    /// Both sides sent a DREQ at the same time. The peer's had this private data.
     Crossed(PrivateData<220>),
     /// We answered the peer's DREQ.
     Granted,
-    /// The peer did not answer our DREQ, for all its repetitions.
+    /// The peer did not answer our DREQ, nor any repetition of it.
     TimedOut,
     /// The peer answered our DREQ with a REJ.
     Rejected(RejectReason),
@@ -227,11 +227,11 @@ pub enum Ending {
 /// What happened to a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Passive side: somebody asks for a connection. Always the first event there. Answer with `accept` or `reject`.
+    /// Passive side: a peer asks for a connection. Always the first event of that side. Answer with `accept` or `reject`.
     Requested(Request),
     /// Active side: the peer accepts. Answer with `confirm` or `reject`.
     Accepted(Accepted),
-    /// Passive side: the connection stands.
+    /// Passive side: the connection is established.
     Established {
         /// How we know.
         proof: Proof,
@@ -240,36 +240,36 @@ pub enum Event {
     },
     /// The peer refuses, or ends the connection by a REJ.
     Rejected(Rejection),
-    /// The peer asks for patience (MRA): its answer may take 4.096 us << `service_timeout` longer.
+    /// The peer says that its answer will take longer (MRA): it may take 4.096 us << `service_timeout` longer.
     Delayed {
         /// The code of that time.
         service_timeout: u8,
         /// Private data.
         private_data: PrivateData<222>,
     },
-    /// No answer to REQ or REP, for all their repetitions.
+    /// No answer to our REQ or REP, nor to any repetition of it.
     Unreachable,
     /// The peer wants to end the connection. Answer with `confirm_disconnect`.
     DisconnectRequested(PrivateData<220>),
-    /// The connection has ended; its number stays taken until [`Event::Closed`].
+    /// The connection has ended. Its communication ID stays in use until [`Event::Closed`].
     Disconnected(Ending),
-    /// All over, TIMEWAIT included: the communication ID and the queue pair may be used again. Always the last event, and only once.
+    /// TIMEWAIT is over, too. The communication ID and the queue pair may be used again. Always the last event, and only once.
     Closed,
 }
 
-/// Why a message changed nothing. The caller counts.
+/// Why a message was ignored. The caller counts these.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Ignored {
     /// Its communication IDs are not this connection's.
     #[error("communication IDs of another connection")]
     CommId,
-    /// It names another queue pair than ours.
+    /// It names a queue pair that is not ours.
     #[error("another queue pair than ours")]
     Qpn,
     /// It is not expected now.
     #[error("not expected in this state")]
     State,
-    /// It repeats one that has been taken, and needs no answer.
+    /// It repeats a message that was handled, and needs no answer.
     #[error("a repetition that needs no answer")]
     Duplicate,
     /// This machine does not deal with such messages.
@@ -277,7 +277,7 @@ pub enum Ignored {
     Message,
 }
 
-/// `message` in answer to `datagram`.
+/// `message` as the answer to `datagram`: with the same transaction ID.
 pub(super) fn in_answer(datagram: &Datagram, message: impl Into<Message>) -> Datagram {
     Datagram { transaction: datagram.transaction, modifier: 0, message: message.into() }
 }

@@ -2,8 +2,8 @@
 //! and no clock; time is a parameter.
 //!
 //! * In: [`Connection::handle`], [`Connection::handle_timeout`], and the user's commands.
-//! * Out: [`Connection::poll_transmit`], [`Connection::poll_event`], [`Connection::poll_timeout`]; to be asked until empty after
-//!   each call of the first kind.
+//! * Out: [`Connection::poll_transmit`], [`Connection::poll_event`], [`Connection::poll_timeout`]. After each call of the first kind
+//!   the caller asks these until they return nothing.
 //!
 //! One [`Connection`] is one side of one connection. [`Directory`] knows all of them: it finds the one a message is for, new
 //! requests, and stale connections. [`SidrRequester`] and [`SidrResponder`] look up datagram services.
@@ -23,14 +23,14 @@
 //! | `Refused` | both | | the end of all the peer's repetitions, or its REJ -> `Closed` | REQ, REP, RTU by our REJ; DREQ by DREP |
 //! | `Closed` | both | | | |
 //!
-//! `Refused` keeps the REJ for a peer that did not get it: a passive side that gave up on the RTU thus still tells an active side that
-//! believes in the connection.
+//! `Refused` keeps the REJ for a peer that has not received it. So a passive side that has given up waiting for the RTU still tells an
+//! active side that takes the connection for established.
 //!
 //! # Times
 //!
 //! A message is repeated after the response timeout that the REQ grants the other side, plus two packet lifetimes (there and
-//! back), at most as often as the REQ's max CM retries say; then the side gives up, and says so by REJ "timeout" with its channel
-//! adapter's GUID. An MRA makes one such wait longer. TIMEWAIT lasts two packet lifetimes and the peer's ACK delay: for the passive
+//! back), at most as often as the REQ's max CM retries say. Then the side gives up, and says so by REJ "timeout" with its channel
+//! adapter's GUID. An MRA makes one such wait longer. TIMEWAIT lasts two packet lifetimes and the peer's ACK delay. For the passive
 //! side that is the REQ's local ACK timeout.
 
 mod active;

@@ -8,7 +8,7 @@ use crate::proto::{Concerns, Datagram, Message, PrivateData, RejectReason, Rep, 
 use rxe_core::time::Instant;
 
 impl Connection {
-    /// A REQ has come that belongs to no connection yet. The first event is [`Event::Requested`].
+    /// A REQ has arrived that belongs to no connection yet. The first event is [`Event::Requested`].
     ///
     /// # Errors
     /// [`Ignored::Message`] if it is no REQ.
@@ -21,7 +21,7 @@ impl Connection {
     }
 
     /// Accepts. `rep`'s communication IDs and channel adapter are filled in here; `modifier` holds the options of enhanced
-    /// connection establishment, 0 for none. The queue pair has to be ready to receive before.
+    /// connection establishment, 0 for none. The queue pair has to be ready to receive before this call.
     ///
     /// # Errors
     /// [`WrongState`] if there is no REQ to accept.
@@ -42,7 +42,8 @@ impl Connection {
         Ok(())
     }
 
-    /// A packet has come on the queue pair: the connection stands, even if the RTU is late or lost. Nothing in other states.
+    /// A packet has arrived on the queue pair, so the connection is established even if the RTU is late or lost. Does nothing in states
+    /// other than `RepSent`.
     pub fn handle_data(&mut self) {
         if self.state == State::RepSent {
             self.establish(Proof::Data, PrivateData::default());
@@ -55,7 +56,7 @@ impl Connection {
         self.emit(Event::Established { proof, private_data });
     }
 
-    /// The REQ again: what we said about it was lost.
+    /// Handles a repetition of the REQ: our answer to it was lost.
     pub(super) fn on_req(&mut self, datagram: &Datagram, req: &Req) -> Result<(), Ignored> {
         let from = Peer { comm_id: req.local_comm_id, ca_guid: req.local_ca_guid, qpn: req.local_qpn };
         if self.role != Role::Passive {
@@ -94,7 +95,7 @@ impl Connection {
                 Ok(())
             }
             State::Established => Err(Ignored::Duplicate),
-            // The peer believes that the connection stands.
+            // The peer takes the connection for established.
             State::Refused => self.answer_again(),
             _ => Err(Ignored::State),
         }

@@ -8,10 +8,10 @@ use crate::proto::{Datagram, Drep, Dreq, PrivateData, RejectReason};
 use rxe_core::{num::Qpn, time::Instant};
 
 impl Connection {
-    /// Ends a connection that stands: DREQ.
+    /// Ends an established connection by DREQ.
     ///
     /// # Errors
-    /// [`WrongState`] if it does not stand; before that, `reject` or `abandon` it.
+    /// [`WrongState`] if the connection is not established. Before that, `reject` or `abandon` it.
     pub fn disconnect(&mut self, now: Instant, private_data: PrivateData<220>) -> Result<(), WrongState> {
         if self.state != State::Established {
             return Err(WrongState(self.state));
@@ -20,10 +20,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Confirms the peer's wish to end it: DREP.
+    /// Confirms the peer's DREQ by DREP.
     ///
     /// # Errors
-    /// [`WrongState`] if the peer has no such wish.
+    /// [`WrongState`] if there is no DREQ of the peer to confirm.
     pub fn confirm_disconnect(
         &mut self,
         now: Instant,
@@ -60,7 +60,7 @@ impl Connection {
 
     pub(super) fn on_dreq(&mut self, now: Instant, datagram: &Datagram, dreq: &Dreq) -> Result<(), Ignored> {
         self.check_ids(dreq.local_comm_id, dreq.remote_comm_id)?;
-        // A connection that we refused before it had a queue pair cannot be told by that.
+        // A connection that we refused before it had a queue pair cannot be recognized by its queue pair.
         if self.local_qpn.is_some_and(|qpn| qpn != dreq.remote_qpn) {
             return Err(Ignored::Qpn);
         }
@@ -71,7 +71,7 @@ impl Connection {
         };
         let drep = in_answer(datagram, drep);
         match self.state {
-            // In RepSent the DREQ overtook the RTU, or that was lost.
+            // In `RepSent` the DREQ has overtaken the RTU, or the RTU was lost.
             State::Established | State::RepSent => {
                 self.stop_repeating();
                 self.state = State::DreqReceived;
@@ -83,7 +83,7 @@ impl Connection {
                 self.send_as_answer(drep);
                 self.emit(Event::Disconnected(Ending::Crossed(dreq.private_data)));
             }
-            // Our DREP was lost; or we never sent one, as our own DREQ was answered.
+            // Our DREP was lost. Or we never sent one, because our own DREQ was answered.
             State::TimeWait => self.send(self.answer.unwrap_or(drep)),
             State::Refused => self.send(drep),
             State::DreqReceived => return Err(Ignored::Duplicate),

@@ -40,7 +40,7 @@ impl Retry {
         self.due = Some(now + wait);
     }
 
-    /// Uses up one repetition; false if none is left.
+    /// Uses up one repetition. False if none is left.
     pub(super) fn again(&mut self, now: Instant, wait: Duration) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
         *self = Self { due: Some(now + wait), left };

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 pub struct SidrTiming {
     /// How long the other side may take to answer, 4.096 us << code, 0 to 31. Kernels take 20.
     pub response_timeout: u8,
-    /// Longest time a packet is on its way, as a code.
+    /// Longest time that a packet is under way, as a code.
     pub packet_lifetime: u8,
     /// Repetitions. Kernels take 15.
     pub max_retries: u8,
@@ -37,18 +37,18 @@ impl SidrTiming {
     }
 }
 
-/// The answer to a resolution: what a SIDR_REP says. A status that nobody has defined is kept.
+/// The answer to a resolution: what a SIDR_REP says. A status that is not defined is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resolution {
-    /// Whether there is such a service; the rest counts only if there is.
+    /// Whether there is such a service. The other fields are valid only if there is.
     pub status: SidrStatus,
     /// The service.
     pub service_id: ServiceId,
     /// Its queue pair.
     pub qpn: Qpn,
-    /// The Q_Key of that.
+    /// The Q_Key of that queue pair.
     pub qkey: Qkey,
-    /// Bytes of `info` that count.
+    /// Bytes of `info` that are valid.
     pub info_len: u8,
     /// More about the status.
     pub info: PrivateData<72>,
@@ -63,7 +63,7 @@ pub struct Resolution {
 /// What happened to a resolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SidrEvent {
-    /// Responder: somebody asks. Answer with `reply`.
+    /// Responder: a request has arrived. Answer with `reply`.
     Requested {
         /// The service wanted.
         service_id: ServiceId,
@@ -74,7 +74,7 @@ pub enum SidrEvent {
     },
     /// Requester: the answer.
     Resolved(Resolution),
-    /// Requester: no answer, for all repetitions.
+    /// Requester: no answer after all repetitions.
     Unreachable,
     /// Over: the request ID may be used again. Always the last event, and only once.
     Closed,
@@ -102,7 +102,7 @@ impl SidrRequester {
         Self { request, request_id: req.request_id, timing, retry, sending: true, events: VecDeque::new() }
     }
 
-    /// Takes a message.
+    /// Handles a message.
     ///
     /// # Errors
     /// [`Ignored`] if it changed nothing: a drop to be counted.
@@ -128,7 +128,7 @@ impl SidrRequester {
         Ok(())
     }
 
-    /// Does what is due.
+    /// Handles a deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if !self.retry.is_due(now) {
             return;
@@ -145,7 +145,7 @@ impl SidrRequester {
         core::mem::take(&mut self.sending).then_some(self.request)
     }
 
-    /// The next thing to know.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<SidrEvent> {
         self.events.pop_front()
     }
@@ -175,10 +175,10 @@ pub struct SidrResponder {
 }
 
 impl SidrResponder {
-    /// A SIDR_REQ has come. `timing` is what the requester is believed to use: so long the answer is kept for its repetitions.
+    /// A SIDR_REQ has arrived. `timing` is what the requester is assumed to use: the answer is kept while it may repeat the request.
     ///
     /// # Errors
-    /// [`Ignored::Message`] if it is none.
+    /// [`Ignored::Message`] if `datagram` is no SIDR_REQ.
     pub fn requested(datagram: &Datagram, timing: SidrTiming) -> Result<Self, Ignored> {
         let Message::SidrReq(req) = &datagram.message else { return Err(Ignored::Message) };
         let SidrReq { service_id, pkey, private_data, .. } = *req;
@@ -204,7 +204,7 @@ impl SidrResponder {
         self.sending = true;
     }
 
-    /// Takes a message: the SIDR_REQ again.
+    /// Handles a message: a repetition of the SIDR_REQ.
     ///
     /// # Errors
     /// [`Ignored`] if it changed nothing: a drop to be counted.
@@ -220,7 +220,7 @@ impl SidrResponder {
         Ok(())
     }
 
-    /// Does what is due.
+    /// Handles a deadline that has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.retry.is_due(now) {
             self.retry.stop();
@@ -235,7 +235,7 @@ impl SidrResponder {
         self.answer.filter(|_| due)
     }
 
-    /// The next thing to know.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<SidrEvent> {
         self.events.pop_front()
     }

@@ -29,7 +29,7 @@ message! {
         initiator_depth: u8 = Field::bytes(25..26),
         /// How long the sender takes to acknowledge a packet, 4.096 us << code.
         target_ack_delay: u8 = Field::bits(26, 7, 3),
-        /// What became of the alternate path, 2 bits: 0 accepted.
+        /// What the sender did with the alternate path, 2 bits. 0: accepted it.
         failover_accepted: u8 = Field::bits(26, 2, 1),
         /// Whether the sender's receive queue grants end-to-end credits.
         flow_control: bool = Field::bits(26, 0, 0),
@@ -45,7 +45,7 @@ message! {
 }
 
 impl Rep {
-    /// The sender's queue pair: an XRC target says it where end-to-end contexts are.
+    /// The sender's queue pair. An XRC target puts it into the field for end-to-end contexts.
     #[must_use]
     pub const fn qpn(&self) -> Qpn {
         if self.local_qpn.value() == 0 { Qpn::new(self.local_eecn) } else { self.local_qpn }

@@ -148,7 +148,7 @@ message! {
         local_comm_id: CommId = Field::bytes(0..4),
         /// The receiver's number for the connection.
         remote_comm_id: CommId = Field::bytes(4..8),
-        /// Bytes of `info` that count.
+        /// Bytes of `info` that are valid.
         info_len: u8 = Field::bytes(8..9),
         /// 0 if the path was loaded, else why not.
         status: u8 = Field::bytes(9..10),

@@ -1,4 +1,4 @@
-//! REJ: no connection, and why.
+//! REJ: a connection is refused, and why.
 
 use crate::proto::{
     CommId, Concerns, PrivateData, RejectReason,
@@ -14,7 +14,7 @@ message! {
         remote_comm_id: CommId = Field::bytes(4..8),
         /// Which message is refused.
         message: Concerns = Field::bits(8, 7, 6),
-        /// Bytes of `info` that count, 0 to 72; larger values occur on the wire only.
+        /// Bytes of `info` that are valid, 0 to 72. Larger values may arrive from the wire.
         info_len: u8 = Field::bits(9, 7, 1),
         /// Why.
         reason: RejectReason = Field::bytes(10..12),
@@ -26,7 +26,7 @@ message! {
 }
 
 impl Rej {
-    /// The additional information that counts.
+    /// The valid part of the additional information.
     #[must_use]
     pub fn info(&self) -> &[u8] {
         &self.info.0[..usize::from(self.info_len).min(self.info.0.len())]

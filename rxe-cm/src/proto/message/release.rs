@@ -13,7 +13,7 @@ message! {
         local_comm_id: CommId = Field::bytes(0..4),
         /// The receiver's number for the connection.
         remote_comm_id: CommId = Field::bytes(4..8),
-        /// The receiver's queue pair. A kernel ignores the message if it is not.
+        /// The receiver's queue pair. Kernels ignore a message with another number.
         remote_qpn: Qpn = Field::bytes(8..11),
         /// Private data.
         private_data: PrivateData<220> = Area(12),

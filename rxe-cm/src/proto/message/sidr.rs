@@ -27,7 +27,7 @@ message! {
         request_id: CommId = Field::bytes(0..4),
         /// Whether there is such a service.
         status: SidrStatus = Field::bytes(4..5),
-        /// Bytes of `info` that count.
+        /// Bytes of `info` that are valid.
         info_len: u8 = Field::bytes(5..6),
         /// Vendor of the enhanced connection establishment options, 24 bits; 0 for none.
         vendor_id: u32 = Apart([6, 7, 11]),
