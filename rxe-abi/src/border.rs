@@ -1,9 +1,9 @@
-//! The border: pointers from C become references here, results become C's here, and no panic crosses it.
+//! The border between C and Rust. Here pointers from C become references, and results become what C expects. No panic gets out to C.
 //!
-//! Functions that C programs call take `Option<&T>` where the header has a pointer: the same bits, and null is `None`.
-//! That the pointer is one we gave out (or to a structure of the caller's), of that type and not yet destroyed, is the
-//! program's duty, as it is with every libibverbs. Pointers of other kinds are the types of this file. None of them
-//! can be made in Rust: they come from a program's call.
+//! Functions that C programs call take `Option<&T>` where the header has a pointer. It has the same bits, and null is `None`.
+//! The program guarantees that the pointer is one that we gave it (or one to a structure of its own), has that type, and is not
+//! destroyed, as with every libibverbs. Other kinds of pointers are the types of this file. They cannot be made in Rust:
+//! they come from a program's call.
 
 use crate::cancel::{Shield, cancellation_point};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -62,20 +62,20 @@ impl From<EventError> for Errno {
 }
 
 impl From<OpenError> for Errno {
-    /// Told without being asked: a program that cannot open the device hardly says why.
+    /// Also prints the error, because programs that cannot open a device hardly ever say why.
     fn from(error: OpenError) -> Self {
         eprintln!("rxe: {error}");
         Self(error.errno())
     }
 }
 
-/// What C has to give.
+/// An argument that must not be null: EINVAL if it is.
 pub(crate) fn given<T>(value: Option<T>) -> Result<T> {
     value.ok_or(INVALID)
 }
 
-/// ENOENT unless an object still has the number by which a kernel would look it up: a program that has written over it is told, as
-/// by a kernel.
+/// ENOENT unless an object still has the number that it was given. A kernel finds objects by that number, and gives the same error
+/// if the program has overwritten it.
 pub(crate) const fn known(handle: u32, number: u32) -> Result<()> {
     if handle == number { Ok(()) } else { Err(Errno(libc::ENOENT)) }
 }
@@ -84,13 +84,13 @@ pub(crate) fn set_errno(errno: Errno) {
     nix::errno::Errno::set_raw(errno.0);
 }
 
-/// Runs a verb; a panic of ours is an I/O error of the device's.
+/// Runs a verb. If our code panics the result is EIO.
 fn run<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let _shield = Shield::new();
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)))
 }
 
-/// For functions that return 0 or a number of `errno`'s.
+/// For functions that return 0 or an `errno` value.
 pub(crate) fn code(work: impl FnOnce() -> Result<()>) -> c_int {
     match run(work) {
         Ok(()) => 0,
@@ -109,7 +109,7 @@ pub(crate) fn value(work: impl FnOnce() -> Result<c_int>) -> c_int {
     })
 }
 
-/// For functions that return a number of bytes, or -1 and set `errno`, and may wait; as [`waiting_value`].
+/// For functions that return a number of bytes, or -1 and set `errno`, and may wait. See [`waiting_value`].
 pub(crate) fn waiting_size(work: impl FnOnce() -> Result<usize>) -> isize {
     cancellation_point(|| {
         run(work).map_or_else(
@@ -122,8 +122,8 @@ pub(crate) fn waiting_size(work: impl FnOnce() -> Result<usize>) -> isize {
     })
 }
 
-/// The same for functions that wait: cancellation points. Their callers hold nothing that has a destructor, and are
-/// `extern "C-unwind"`: the thread may end here.
+/// The same for functions that wait, which are cancellation points. The thread may end here. So the callers are
+/// `extern "C-unwind"`, and hold nothing that has a destructor.
 pub(crate) fn waiting_value(work: impl FnOnce() -> Result<c_int>) -> c_int {
     cancellation_point(|| value(work))
 }
@@ -144,13 +144,13 @@ pub(crate) fn quietly(work: impl FnOnce()) {
     });
 }
 
-/// A file of the program's, if it names one.
+/// A file descriptor of the program. `None` if it is negative.
 pub(crate) fn descriptor<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
-    // SAFETY: it is not -1; one that is not open is found out by whoever looks at it. The program keeps it for the call.
+    // SAFETY: it is not -1. If it is not open, the system call that uses it fails. The program keeps it open during the call.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Where C wants something written; it may be uninitialised.
+/// A place where C wants a value to be written. It may be uninitialised.
 pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
 /// An object that C gives back to be destroyed.
@@ -160,11 +160,11 @@ pub(crate) struct Owned<T>(*mut T);
 
 impl<T> Owned<T> {
     pub(crate) fn get(&self) -> Result<&T> {
-        // SAFETY: from a program, which hands in what we gave it and has not been destroyed (see the top).
+        // SAFETY: it comes from a program, which passes what we gave it and has not destroyed it (see the top).
         given(unsafe { self.0.as_ref() })
     }
 
-    /// The end of the object.
+    /// Destroys the object.
     pub(crate) fn free(self) {
         if !self.0.is_null() {
             // SAFETY: made by `Box::into_raw`, and given up by the program.
@@ -173,18 +173,18 @@ impl<T> Owned<T> {
     }
 }
 
-/// The start of an array of C's.
+/// The start of an array in C.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct List<T>(*const T);
 
 impl<T> List<T> {
-    /// From a pointer that a program wrote into a structure.
+    /// Made from a pointer that a program wrote into a structure.
     pub(crate) const fn new(start: *const T) -> Self {
         Self(start)
     }
 
-    /// Its elements, of which C says there are `count`. A pointer of null has none.
+    /// Its elements. C says that there are `count`. A null pointer has none.
     pub(crate) fn elements(&self, count: usize) -> &[T] {
         if self.0.is_null() || count == 0 || count > isize::MAX as usize / size_of::<T>() {
             return &[];
@@ -193,8 +193,7 @@ impl<T> List<T> {
         unsafe { slice::from_raw_parts(self.0, count) }
     }
 
-    /// Copies of its elements, wherever they lie: programs keep scatter elements in packed structures (libiscsi does), which
-    /// processors read as well.
+    /// Copies of its elements, which need not be aligned: programs such as libiscsi keep scatter elements in packed structures.
     pub(crate) fn copies(&self, count: usize) -> impl ExactSizeIterator<Item = T>
     where
         T: Copy,
@@ -206,18 +205,18 @@ impl<T> List<T> {
     }
 }
 
-/// Bytes of the program's, which may change them meanwhile.
+/// Bytes of the program, which may change them at any time.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Bytes(*const c_void);
 
 impl Bytes {
-    /// Those at an address that a program wrote into a scatter element.
+    /// The bytes at an address that a program wrote into a scatter element.
     pub(crate) fn at(address: u64) -> Self {
         Self(ptr::with_exposed_provenance(address as usize))
     }
 
-    /// Appends `len` of them.
+    /// Appends `len` of these bytes to `out`.
     pub(crate) fn append_to(self, out: &mut smallvec::SmallVec<[u8; 512]>, len: usize) {
         if len == 0 || self.0.is_null() {
             return;
@@ -228,7 +227,7 @@ impl Bytes {
         unsafe { ptr::copy_nonoverlapping(self.0.cast::<u8>(), out.as_mut_ptr().add(start), len) };
     }
 
-    /// Copies `len` of them to memory of ours.
+    /// Copies `len` of these bytes to our memory.
     pub(crate) fn copy_to(self, to: *mut u8, len: usize) -> Result<()> {
         if self.0.is_null() {
             return Err(INVALID);
@@ -238,7 +237,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// The first eight.
+    /// The first eight bytes.
     pub(crate) fn eight(self) -> Result<[u8; 8]> {
         let mut out = smallvec::SmallVec::new();
         self.append_to(&mut out, 8);
@@ -246,13 +245,13 @@ impl Bytes {
     }
 }
 
-/// The start of an array of C's that is changed in place.
+/// The start of an array in C that is changed in place.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct ListMut<T>(*mut T);
 
 impl<T> ListMut<T> {
-    /// Its elements, of which C says there are `count`. A pointer of null has none.
+    /// Its elements. C says that there are `count`. A null pointer has none.
     pub(crate) fn elements(&mut self, count: usize) -> &mut [T] {
         if self.0.is_null() || count == 0 || count > isize::MAX as usize / size_of::<T>() {
             return &mut [];
@@ -266,7 +265,7 @@ impl<T> ListMut<T> {
         self.0.is_null()
     }
 
-    /// Where it is.
+    /// The pointer itself.
     pub(crate) fn address(&self) -> usize {
         self.0.expose_provenance()
     }
@@ -288,8 +287,8 @@ impl<T> OutList<T> {
     }
 }
 
-/// Writes the first `size` bytes of `value` to a structure of C's, which may be of another release: shorter than ours,
-/// or longer, and then zero behind what we know.
+/// Writes the first `size` bytes of `value` to a structure in C. The structure may be one of another release. If it is shorter than
+/// ours, the rest is left out. If it is longer, its rest is filled with zeroes.
 pub(crate) fn write_sized<T: Copy>(out: *mut c_void, size: usize, value: &T) -> Result<()> {
     if out.is_null() {
         return Err(INVALID);
@@ -304,12 +303,12 @@ pub(crate) fn write_sized<T: Copy>(out: *mut c_void, size: usize, value: &T) -> 
     Ok(())
 }
 
-/// Objects that events name, by our name for them. An entry is removed before its object ends.
+/// The C objects that events refer to, by the name that we use for them. An entry is removed before its object is destroyed.
 #[derive(Debug)]
 pub(crate) struct Register<K, T>(Mutex<HashMap<K, AtomicPtr<T>>>);
 
 impl<T> Register<u32, T> {
-    /// A name that no entry has.
+    /// A name that is not in use.
     pub(crate) fn next(&self) -> u32 {
         let entries = self.lock();
         (1..).find(|name| !entries.contains_key(name)).unwrap_or_default()
@@ -321,7 +320,7 @@ impl<K: Eq + Hash, T> Register<K, T> {
         Self(Mutex::new(HashMap::new()))
     }
 
-    /// Enters an object just made.
+    /// Adds a new object.
     pub(crate) fn enter(&self, name: K, object: *mut T) {
         self.lock().insert(name, object.into());
     }
@@ -330,11 +329,11 @@ impl<K: Eq + Hash, T> Register<K, T> {
         self.lock().remove(name);
     }
 
-    /// The object's address for C, after `use_it`; none if it has been removed.
+    /// Calls `use_it` with the object, and returns its address for C. `None` if it has been removed.
     pub(crate) fn find(&self, name: &K, use_it: impl FnOnce(&T)) -> Option<*const T> {
         let entries = self.lock();
         let object = entries.get(name)?.load(Ordering::Relaxed);
-        // SAFETY: it is in the register, so it has not ended; removing it waits for the lock.
+        // SAFETY: it is in the register, so it is not destroyed. Its removal waits for the lock.
         use_it(unsafe { &*object });
         Some(object)
     }
@@ -345,7 +344,8 @@ impl<K: Eq + Hash, T> Register<K, T> {
 }
 
 impl From<rxe_rsocket::SocketError> for Errno {
-    /// A device that cannot be opened is told without being asked; that a call would wait, and the like, is not worth a word.
+    /// Also prints the error: always if a device cannot be opened, and not at all if a program expects it (the call would wait, for
+    /// instance). Others are printed if `RXE_LOG` is set.
     fn from(error: rxe_rsocket::SocketError) -> Self {
         use rxe_rsocket::SocketError as E;
         match error {
@@ -360,7 +360,7 @@ impl From<rxe_rsocket::SocketError> for Errno {
 }
 
 impl From<rxe_cm::CmError> for Errno {
-    /// A device that cannot be opened is told without being asked.
+    /// Also prints the error: always if a device cannot be opened, otherwise if `RXE_LOG` is set.
     fn from(error: rxe_cm::CmError) -> Self {
         match error {
             rxe_cm::CmError::Open(error) => error.into(),
@@ -372,7 +372,7 @@ impl From<rxe_cm::CmError> for Errno {
     }
 }
 
-/// A `struct sockaddr` of the program's; may be null.
+/// A `struct sockaddr` of the program. It may be null.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Address(*const libc::sockaddr);
@@ -402,14 +402,14 @@ impl Address {
                     let flow = u32::from_be(v6.sin6_flowinfo);
                     Ok(Some(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id).into()))
                 }
-                // As librdmacm has it.
+                // The error that librdmacm gives.
                 _ => Err(INVALID),
             }
         }
     }
 }
 
-/// An address as C has it: the bytes of a `sockaddr_in` or `sockaddr_in6`.
+/// An address in the form of C: the bytes of a `sockaddr_in` or `sockaddr_in6`.
 pub(crate) fn sockaddr_bytes(address: SocketAddr) -> smallvec::SmallVec<[u8; 28]> {
     let mut out = smallvec::SmallVec::new();
     let family = |number: c_int| (number as u16).to_ne_bytes();
@@ -431,7 +431,7 @@ pub(crate) fn sockaddr_bytes(address: SocketAddr) -> smallvec::SmallVec<[u8; 28]
     out
 }
 
-/// Where a program wants an address, and how many bytes it has there; either may be null.
+/// The place for an address, and how many bytes it has there. Either may be null.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct AddressOut(*mut libc::sockaddr);
@@ -441,7 +441,7 @@ impl AddressOut {
         Self(place)
     }
 
-    /// Writes as much of the address as there is room for, and its whole length, as `getsockname(2)`.
+    /// Writes as much of the address as there is room for, and its full length, as `getsockname(2)` does.
     pub(crate) fn write(&self, room: Option<&mut libc::socklen_t>, address: SocketAddr) {
         let Some(room) = room else { return };
         let bytes = sockaddr_bytes(address);
@@ -454,7 +454,7 @@ impl AddressOut {
     }
 }
 
-/// Pieces of memory (`struct iovec`) that a program has something sent from.
+/// Pieces of memory (`struct iovec`) from which a program sends.
 pub(crate) fn pieces(list: &[libc::iovec]) -> smallvec::SmallVec<[&[u8]; 8]> {
     let piece = |piece: &libc::iovec| List(piece.iov_base.cast_const().cast::<u8>());
     // SAFETY: the program promises that the pieces can be read, and stay for this call.
@@ -471,7 +471,7 @@ pub(crate) fn place(one: &libc::iovec) -> ListMut<u8> {
     ListMut(one.iov_base.cast())
 }
 
-/// A string of the program's; may be null.
+/// A string of the program. It may be null.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Text(*const core::ffi::c_char);
@@ -482,10 +482,10 @@ impl Text {
     }
 }
 
-/// A copy for C to free: malloc's. Null if there is no memory.
+/// A copy of a value, made by malloc, which C frees. Null if there is no memory.
 pub(crate) fn allocate<T: Copy>(values: &[T]) -> *mut T {
     let size = size_of_val(values).max(1);
-    // SAFETY: as much as is copied then; malloc's alignment is enough for every structure of C's.
+    // SAFETY: the memory has the size of what is copied. malloc's alignment is enough for every structure in C.
     unsafe {
         let place = libc::malloc(size).cast::<T>();
         if !place.is_null() {
@@ -495,12 +495,12 @@ pub(crate) fn allocate<T: Copy>(values: &[T]) -> *mut T {
     }
 }
 
-/// Frees what [`allocate`] has made, or the program in its place, and gives what it was; none for null.
+/// Frees a value that [`allocate`] has made, or that the program has made by malloc, and returns it. `None` for null.
 pub(crate) fn release<T: Copy>(place: *mut T) -> Option<T> {
     if place.is_null() {
         return None;
     }
-    // SAFETY: from malloc, of that type, and given up by the program.
+    // SAFETY: it was made by malloc, has that type, and the program does not use it any more.
     unsafe {
         let value = place.read();
         libc::free(place.cast());
@@ -514,7 +514,7 @@ pub(crate) type Found = (SocketAddr, Option<std::ffi::CString>);
 /// All addresses of a host and service, by getaddrinfo(3).
 ///
 /// # Errors
-/// Its number for what was wrong (`EAI_*`, below zero).
+/// The error number of getaddrinfo(3) (`EAI_*`, below zero).
 pub(crate) fn look_up(
     node: Text,
     service: Text,
@@ -545,29 +545,29 @@ pub(crate) fn look_up(
 }
 
 impl Bytes {
-    /// `len` of them; null has none.
+    /// A copy of `len` of these bytes. Null has none.
     pub(crate) fn read(self, len: usize) -> Vec<u8> {
         let mut out = smallvec::SmallVec::new();
         self.append_to(&mut out, len);
         out.into_vec()
     }
 
-    /// From a pointer that a program wrote into a structure.
+    /// Made from a pointer that a program wrote into a structure.
     pub(crate) const fn new(address: *const c_void) -> Self {
         Self(address)
     }
 }
 
 impl<T> Owned<T> {
-    /// One that we made, for us to end.
+    /// An object that we made, and destroy ourselves.
     pub(crate) const fn ours(object: *mut T) -> Self {
         Self(object)
     }
 }
 
-/// What a pointer in one of our own objects leads to.
+/// The object that a pointer in one of our own objects refers to.
 pub(crate) fn object<'a, T, U>(pointer: &AtomicPtr<T>) -> Option<&'a U> {
-    // SAFETY: callers name the type of our object that begins with the structure which C sees; it has not been destroyed,
-    // or the program would have been told that it is in use, or has broken its duty (see the top).
+    // SAFETY: callers name the type of our object that begins with the structure which C sees. The object still exists: a program that
+    // tried to destroy it got the error that it is in use, or has not kept to the contract (see the top).
     unsafe { pointer.load(Ordering::Acquire).cast::<U>().as_ref() }
 }

@@ -1,10 +1,10 @@
-//! Threads that are cancelled (`pthread_cancel(3)`), which programs do to those that wait for events.
+//! Cancellation of threads (`pthread_cancel(3)`). Programs cancel threads that wait for events.
 //!
-//! glibc ends such a thread by unwinding its stack, from the next function of its own that is a cancellation point; many
-//! that we call are. Rust's frames must not be unwound that way. So a thread cannot be cancelled while it is inside one of
-//! our functions ([`Shield`]). Those that wait are cancellation points as a whole ([`cancellation_point`]): only the sleep
-//! itself can be cancelled, in a frame of C's (`sleep.c`); what there was to do then is undone by an ordinary return, as
-//! after a signal, and the thread ends where nothing of ours is left on its stack.
+//! glibc ends such a thread by unwinding its stack from the next glibc function that is a cancellation point. We call many of
+//! these, and Rust's frames must not be unwound that way. So a thread cannot be cancelled while it is inside one of
+//! our functions ([`Shield`]). A function that waits is one cancellation point as a whole ([`cancellation_point`]). Only its sleep
+//! can be cancelled, in a frame of C (`sleep.c`). The function then returns in the ordinary way, as
+//! after a signal, and the thread ends when nothing of ours is left on its stack.
 
 use core::{
     cell::Cell,
@@ -29,14 +29,14 @@ unsafe extern "C" {
     fn rxe_sleep(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: *const libc::timespec) -> c_int;
 }
 
-/// What may happen to the calling thread while it sleeps.
+/// Whether the calling thread may be cancelled while it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Thread {
-    /// Nothing: it is in no function that is a cancellation point, or the program has forbidden it.
+    /// No: it is in no function that is a cancellation point, or the program has disabled cancellation.
     Safe,
-    /// It may be cancelled.
+    /// Yes.
     Cancellable,
-    /// It was, and is on its way out.
+    /// It was cancelled, and is returning from our functions.
     Cancelled,
 }
 
@@ -44,7 +44,7 @@ thread_local! {
     static THREAD: Cell<Thread> = const { Cell::new(Thread::Safe) };
 }
 
-/// The thread cannot be cancelled while it has this.
+/// The thread cannot be cancelled while this exists.
 #[derive(Debug)]
 pub(crate) struct Shield {
     before: c_int,
@@ -59,7 +59,7 @@ impl Shield {
 impl Drop for Shield {
     fn drop(&mut self) {
         if self.before == ENABLE {
-            // A cancellation that waits is for the program's next cancellation point: this is none.
+            // This is no cancellation point. A pending cancellation happens at the program's next one.
             set_state(ENABLE);
         }
     }
@@ -67,13 +67,13 @@ impl Drop for Shield {
 
 fn set_state(state: c_int) -> c_int {
     let mut before = DISABLE;
-    // SAFETY: a state that it knows, and a place for the one before.
+    // SAFETY: a valid state, and a place for the previous one.
     unsafe { pthread_setcancelstate(state, &raw mut before) };
     before
 }
 
-/// Runs a function of the library that waits: a cancellation point. Nothing with a destructor may be alive in what calls
-/// it. Inside another one, that one is the cancellation point.
+/// Runs a function of the library that waits, as a cancellation point. Its callers must hold nothing that has a destructor. If calls
+/// are nested, only the outermost one is a cancellation point.
 pub(crate) fn cancellation_point<T: Copy>(work: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| rxe_verbs::set_sleep(sleep));
@@ -94,7 +94,7 @@ pub(crate) fn cancellation_point<T: Copy>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How all threads sleep, see [`rxe_verbs::set_sleep`].
+/// Sleeps for all threads of the library, see [`rxe_verbs::set_sleep`].
 fn sleep(fds: &mut [libc::pollfd], timeout: Option<&libc::timespec>) -> c_int {
     let timeout = timeout.map_or(ptr::null(), ptr::from_ref);
     let count = fds.len() as libc::nfds_t;
@@ -105,7 +105,7 @@ fn sleep(fds: &mut [libc::pollfd], timeout: Option<&libc::timespec>) -> c_int {
             if found < 0 { -nix::errno::Errno::last_raw() } else { found }
         }
         Thread::Cancellable => {
-            // SAFETY: as above. The thread cannot be cancelled but in there, which ends like any other function.
+            // SAFETY: as above. The thread can be cancelled only inside this C function, which then returns as usual.
             let found = unsafe { rxe_sleep(fds.as_mut_ptr(), count, timeout) };
             if found == -libc::ECANCELED {
                 THREAD.set(Thread::Cancelled);

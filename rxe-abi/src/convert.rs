@@ -1,4 +1,4 @@
-//! From C's numbers to ours and back. Nothing is decided here but whether a number has a meaning.
+//! Converts C's numbers to ours and back. Numbers without a meaning are refused; nothing else is decided here.
 
 use crate::{
     border::{Errno, INVALID, Result, UNSUPPORTED},
@@ -31,7 +31,7 @@ pub(crate) fn qp_type(number: c_int) -> Result<QpType> {
         v::QPT_UD => Ok(QpType::Ud),
         v::QPT_XRC_SEND => Ok(QpType::XrcInitiator),
         v::QPT_XRC_RECV => Ok(QpType::XrcTarget),
-        // Raw packets and drivers' own: as a device without them says.
+        // Types of raw packets and of drivers: the error of a device that does not have them.
         v::QPT_RAW_PACKET | v::QPT_DRIVER => Err(UNSUPPORTED),
         _ => Err(INVALID),
     }
@@ -66,14 +66,13 @@ pub(crate) fn window_type(number: c_int) -> Result<WindowType> {
     }
 }
 
-/// Access rights of a region or window. Those that programs may ask for without the device knowing them (from bit 20 on)
-/// are left out.
+/// Access rights of a region or window. Optional rights (from bit 20 on), which a device need not know, are left out.
 pub(crate) fn access(bits: u32) -> Result<Access> {
     const OPTIONAL: u32 = 0x3ff0_0000;
     Access::from_bits(bits & !OPTIONAL | bits & Access::RELAXED_ORDERING.bits()).ok_or(INVALID)
 }
 
-/// Flags of a send request; inline data is not among them.
+/// Flags of a send request, without IBV_SEND_INLINE.
 pub(crate) const fn send_flags(bits: u32) -> SendFlags {
     SendFlags::from_bits_truncate(bits)
 }
@@ -98,10 +97,10 @@ pub(crate) const fn caps_to_c(caps: &QpCaps) -> QpCap {
     }
 }
 
-/// The way that an address handle or a queue pair's attributes describe.
+/// The address that the attributes of an address handle or a queue pair describe.
 pub(crate) fn address_vector(context: &Context, attr: &AhAttr) -> Result<AddressVector> {
     if attr.is_global == 0 {
-        // Its GID is not meant then, and without one there is no way.
+        // The attributes have no GID then, and RoCE needs one.
         return Err(rxe_verbs::AddressError::NoDestination.into());
     }
     let way = context.address_vector(attr.grh.sgid_index, Gid(attr.grh.dgid.0))?;
@@ -130,7 +129,7 @@ pub(crate) fn ah_attr(way: &AddressVector) -> AhAttr {
     }
 }
 
-/// What ibv_modify_qp asks for.
+/// The change that ibv_modify_qp asks for.
 pub(crate) fn qp_change(context: &Context, attr: &QpAttr, mask: c_int) -> Result<QpChange> {
     if mask & !v::QP_ATTR_MASK != 0 {
         return Err(UNSUPPORTED);
@@ -167,7 +166,7 @@ pub(crate) fn qp_change(context: &Context, attr: &QpAttr, mask: c_int) -> Result
     })
 }
 
-/// What a program has to hand to ibv_modify_qp for a change: attributes and mask.
+/// Attributes and mask with which a program asks ibv_modify_qp for a change.
 pub(crate) fn qp_attr_of(change: &QpChange) -> (QpAttr, c_int) {
     let mut attr = QpAttr::default();
     let mut mask = 0;
@@ -207,7 +206,7 @@ fn mtu(number: c_int) -> Result<Mtu> {
     u8::try_from(number).ok().and_then(Mtu::from_code).ok_or(INVALID)
 }
 
-/// What ibv_query_qp tells.
+/// The attributes that ibv_query_qp returns.
 pub(crate) fn qp_attr(now: &QpAttrs, caps: &QpCaps) -> QpAttr {
     QpAttr {
         qp_state: qp_state_number(now.state),
@@ -241,13 +240,13 @@ pub(crate) fn wc_extra(cq: &Cq, done: &Completion) -> (u32, u32) {
     match done.extra {
         WcExtra::None => (grh, 0),
         WcExtra::Tag(_) => tagged_extra(&cq.tag_info(done).unwrap_or_default()),
-        // The bytes are in network order as they lie.
+        // The bytes are in network order in memory, too.
         WcExtra::Immediate(bytes) => (grh | v::WC_WITH_IMM, u32::from_ne_bytes(bytes)),
         WcExtra::Invalidated(key) => (grh | v::WC_WITH_INV, key.0),
     }
 }
 
-/// The same for what a tag matching queue says.
+/// The same for a completion of a tag matching queue.
 fn tagged_extra(info: &TagInfo) -> (u32, u32) {
     let flags = info.flags.bits();
     match info.extra {
@@ -277,12 +276,12 @@ pub(crate) fn wc(cq: &Cq, done: &Completion) -> Wc {
     }
 }
 
-/// A partition key as it goes over the wire.
+/// A partition key in network byte order.
 pub(crate) const fn pkey(pkey: Pkey) -> [u8; 2] {
     pkey.0.to_be_bytes()
 }
 
-/// A count of C's that must not be negative.
+/// A count from C, which must not be negative.
 pub(crate) fn count(number: c_int) -> Result<usize> {
     usize::try_from(number).map_err(|_| Errno(libc::EINVAL))
 }

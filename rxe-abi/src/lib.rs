@@ -1,6 +1,6 @@
 //! The drop-in: what C programs find in libibverbs.so.1 and librdmacm.so.1, over rxe-verbs, rxe-cm and rxe-rsocket.
 //!
-//! It converts and decides nothing: `c/` has the header's structures, `border.rs` the pointers that cross, `object.rs`
+//! It only converts and decides nothing. `c/` has the structures of the headers, `border.rs` the pointers that cross, `object.rs`
 //! our objects behind those structures, `convert.rs` the numbers, `verbs/`, `rdma/` and `rsocket/` the functions. `scripts/build-dropin` makes
 //! the shared library from it; `symbols` lists what that exports, under which versions.
 

@@ -1,6 +1,6 @@
-//! Our objects: each begins with the structure that C programs see, and goes on with what is ours.
+//! Our objects. Each begins with the structure that C programs see. Our own fields follow it.
 //!
-//! The functions that make and end them are in `verbs/`.
+//! The functions that make and destroy objects are in `verbs/`.
 
 use crate::{
     border::{INVALID, Register, Result, known},
@@ -17,22 +17,22 @@ use rxe_verbs::{CqId, Listener, Qpn, SrqId};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A device. Devices are made once and stay.
+/// A device. Devices are made once and never destroyed.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Device {
     pub(crate) c: c::device::Device,
-    /// What it was called when it was made.
+    /// Its name when it was made.
     pub(crate) name: String,
-    /// As last listed.
+    /// The device as it was last listed.
     pub(crate) device: Mutex<rxe_verbs::Device>,
-    /// The only address it is to have.
+    /// If not `None`, the only address that it has.
     pub(crate) only: Option<IpAddr>,
     /// The process that made it, by [`rxe_verbs::forks`].
     pub(crate) maker: u32,
 }
 
-/// An opened device. It ends with the last object made from it.
+/// An opened device. It exists until the last object made from it is destroyed.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Context {
@@ -41,26 +41,26 @@ pub(crate) struct Context {
     pub(crate) device: &'static Device,
     pub(crate) cqs: Register<CqId, Cq>,
     pub(crate) qps: Register<Qpn, Qp>,
-    /// Handles of XRC targets, which may have several, by the listener's name.
+    /// Handles of XRC targets, by the listener's name. A target may have several handles.
     pub(crate) targets: Register<u64, Qp>,
     pub(crate) srqs: Register<SrqId, Srq>,
-    /// By handle, for import.
+    /// By handle, for `ibv_import_pd`. The two below serve the other import functions.
     pub(crate) pds: Register<u32, Pd>,
     pub(crate) mrs: Register<u32, Mr>,
     pub(crate) dms: Register<u32, Dm>,
-    /// `cmd_fd`: what it is known by for import.
+    /// `cmd_fd`: the descriptor by which `ibv_import_device` finds the context.
     pub(crate) command: OwnedFd,
 }
 
 impl Context {
-    /// The context that C means by the address of its middle; EIO in a forked child, whose parent's it is.
+    /// The context that C refers to, by an address inside it. EIO in a forked child: the context is its parent's.
     pub(crate) fn of<'a>(inner: ContextPtr) -> Result<&'a Self> {
         let context = Self::of_anybody(inner)?;
         context.context.check_owner()?;
         Ok(context)
     }
 
-    /// The same, also in a child, which may close it.
+    /// The same without that check, because a child may close the context.
     pub(crate) fn of_anybody<'a>(inner: ContextPtr) -> Result<&'a Self> {
         if inner.is_null() {
             return Err(INVALID);
@@ -71,35 +71,35 @@ impl Context {
         })
     }
 
-    /// What C knows it by.
+    /// The address by which C refers to it.
     pub(crate) const fn as_c(this: *const Self) -> ContextPtr {
         this.wrapping_byte_add(offset_of!(Self, c) + offset_of!(VerbsContext, context)).cast()
     }
 
-    /// One more owner.
+    /// Another owner of the context.
     pub(crate) fn share(&self) -> Arc<Self> {
         let this: *const Self = self;
-        // SAFETY: contexts are made in an `Arc` (see `open`), and one is counted for the program, which is in a call.
+        // SAFETY: contexts are made in an `Arc` (see `open`). The program, which is in a call, owns one count.
         unsafe {
             Arc::increment_strong_count(this);
             Arc::from_raw(this)
         }
     }
 
-    /// One owner less: the program, which has closed it.
+    /// Ends the program's ownership, because it has closed the context.
     pub(crate) fn release(&self) {
         let this: *const Self = self;
-        // SAFETY: takes back the count that `ibv_open_device` gave the program.
+        // SAFETY: this is the count that `ibv_open_device` gave the program.
         unsafe { Arc::decrement_strong_count(this) };
     }
 
-    /// For the `context` field of an object.
+    /// The pointer for the `context` field of an object.
     pub(crate) fn pointer(&self) -> c::Pointer<c::context::Context> {
         c::Pointer::new(Self::as_c(self).cast_mut())
     }
 }
 
-/// Who uses an object: it is busy while another holds a copy.
+/// Counts the users of an object. The object is busy while another one holds a copy.
 pub(crate) type Users = Arc<()>;
 
 /// A protection domain, or a parent domain over one.
@@ -110,11 +110,11 @@ pub(crate) struct Pd {
     pub(crate) pd: rxe_verbs::Pd,
     pub(crate) context: Arc<Context>,
     pub(crate) users: Users,
-    /// Those of the domain that a parent domain is over, and of its thread domain.
+    /// For a parent domain: marks its protection domain and its thread domain as in use.
     pub(crate) _over: Option<(Users, Option<Users>)>,
 }
 
-/// A thread domain: a promise of the program's that we do not need.
+/// A thread domain. With it a program promises to use objects from one thread only; we have no use for that.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Td {
@@ -128,11 +128,11 @@ pub(crate) struct Td {
 #[repr(C)]
 pub(crate) struct Mr {
     pub(crate) c: c::object::Mr,
-    /// None for one that is imported, or has ended.
+    /// `None` if the region is imported, or has been deregistered.
     pub(crate) mr: Mutex<Option<rxe_verbs::Mr>>,
     pub(crate) pd: Mutex<Users>,
     pub(crate) context: Arc<Context>,
-    /// What it is of: device memory, a dma-buf's mapping, the hints it was registered with.
+    /// What it was registered from: device memory, the mapping of a dma-buf, or hints.
     pub(crate) _of: Option<Arc<dyn core::fmt::Debug + Send + Sync>>,
 }
 
@@ -151,11 +151,11 @@ pub(crate) struct Dmah {
     pub(crate) users: Users,
 }
 
-/// Memory that was allocated for a program (ibv_alloc_buf). C does not look inside.
+/// Memory that was allocated for a program (ibv_alloc_buf). It is opaque to C.
 #[derive(Debug)]
 pub(crate) struct Buf {
     pub(crate) memory: MmapRaw,
-    /// Of the domain that it was allocated with; held, so that the domain stays.
+    /// Marks the protection domain that it was allocated with as in use.
     pub(crate) pd: Users,
     pub(crate) _context: Arc<Context>,
 }
@@ -200,7 +200,7 @@ pub(crate) struct CompChannel {
     pub(crate) channel: rxe_verbs::CompChannel,
     pub(crate) context: Arc<Context>,
     pub(crate) users: Users,
-    /// Whether its descriptor was non-blocking when that was last looked at.
+    /// Whether its descriptor was non-blocking when this was last checked.
     pub(crate) was_non_blocking: AtomicBool,
 }
 
@@ -213,9 +213,9 @@ pub(crate) struct Cq {
     pub(crate) context: Arc<Context>,
     pub(crate) _channel: Option<Users>,
     pub(crate) events: Events,
-    /// The completion that ibv_wc_read_* tell of.
+    /// The completion that ibv_wc_read_* read.
     pub(crate) current: Mutex<poll::Current>,
-    /// Whether it was made to tell of tags (IBV_WC_EX_WITH_TM_INFO).
+    /// Whether its completions have tags (IBV_WC_EX_WITH_TM_INFO).
     pub(crate) tells_tags: bool,
 }
 
@@ -246,19 +246,19 @@ pub(crate) struct Srq {
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) c: c::object::QpEx,
-    /// Several handles may be of one XRC target (ibv_open_qp).
+    /// An XRC target may have several handles (ibv_open_qp), so this is shared.
     pub(crate) qp: Arc<rxe_verbs::Qp>,
     pub(crate) context: Arc<Context>,
-    /// Of its protection domain, or of an XRC target's domain.
+    /// Marks its protection domain, or an XRC target's XRC domain, as in use.
     pub(crate) _domain: Users,
     pub(crate) events: Events,
-    /// By which a handle of an XRC target hears of its events.
+    /// For a handle of an XRC target: receives the target's events.
     pub(crate) listener: Option<Listener>,
-    /// Of one for raw packets: what sends and receives in the place of `qp`, which has its state.
+    /// For a queue pair of raw packets: what sends and receives. `qp` only has the state then.
     pub(crate) raw: Option<rxe_verbs::RawPackets>,
-    /// Of the table whose queues its frames are spread over.
+    /// Marks the indirection table as in use over whose queues its frames are spread.
     pub(crate) _table: Option<Users>,
-    /// What ibv_wr_* have put together; only where the program asked for them.
+    /// The requests that ibv_wr_* are building. `None` unless the program asked for these functions.
     pub(crate) batch: Option<Batch>,
 }
 
@@ -295,7 +295,7 @@ pub(crate) struct RwqTable {
     pub(crate) users: Users,
 }
 
-/// Asynchronous events of an object that were given out and not acknowledged.
+/// Counts the asynchronous events of an object that were delivered and not acknowledged yet.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     out: Mutex<u32>,
@@ -313,7 +313,7 @@ impl Events {
         self.acked.notify_all();
     }
 
-    /// As destroying an object does.
+    /// Waits until all are acknowledged, as the destruction of an object must.
     pub(crate) fn wait(&self) {
         let mut out = self.lock();
         while *out > 0 {
@@ -327,28 +327,28 @@ impl Events {
 }
 
 impl Pd {
-    /// Whether its number is the one that it was given.
+    /// ENOENT unless it still has the number that it was given.
     pub(crate) fn known(&self) -> Result<()> {
         known(self.c.handle, self.pd.id().0)
     }
 }
 
 impl Cq {
-    /// Whether its number is the one that it was given.
+    /// ENOENT unless it still has the number that it was given.
     pub(crate) fn known(&self) -> Result<()> {
         known(self.c.base.handle, self.cq.id().0)
     }
 }
 
 impl Srq {
-    /// Whether its number is the one that it was given.
+    /// ENOENT unless it still has the number that it was given.
     pub(crate) fn known(&self) -> Result<()> {
         known(self.c.handle, self.srq.id().0)
     }
 }
 
 impl Qp {
-    /// Whether its number is the one that it was given.
+    /// ENOENT unless it still has the number that it was given.
     pub(crate) const fn known(&self) -> Result<()> {
         known(self.c.qp_base.handle, self.c.qp_base.qp_num)
     }

@@ -1,4 +1,4 @@
-//! Extended completion queues: ibv_start_poll and the functions that read the completion it stands at.
+//! Extended completion queues: ibv_start_poll, and the functions that read the current completion.
 //!
 //! One completion is taken at a time, so that nothing is held back from ibv_poll_cq on the same queue.
 
@@ -35,13 +35,13 @@ pub(crate) const FUNCTIONS: PollFunctions = PollFunctions {
     read_completion_wallclock_ns,
 };
 
-/// The completion that a queue stands at.
+/// The current completion of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Current {
     wc: Completion,
     /// Its flags, and its immediate data in network order or the invalidated key.
     extra: (u32, u32),
-    /// Where it is of a tag matching queue.
+    /// The tag, if it is a completion of a tag matching queue.
     tag: TagInfo,
 }
 
@@ -50,8 +50,8 @@ impl Current {
     fn new(cq: &Cq, wc: Completion) -> Self {
         let tag = cq.cq.tag_info(&wc).unwrap_or_default();
         let mut extra = wc_extra(&cq.cq, &wc);
-        // Cards do not tell of a routed header where a queue tells of tags, and programs compare all flags (as rdma-core's tests
-        // do). Datagrams have it: their buffers begin with it.
+        // Cards do not set IBV_WC_GRH where a queue reports tags, and programs compare all flags (as rdma-core's tests do). Datagrams
+        // keep the flag, because their buffers begin with that header.
         if cq.tells_tags && wc.src_qp == Qpn::default() {
             extra.0 &= !v::WC_GRH;
         }
@@ -59,7 +59,7 @@ impl Current {
     }
 }
 
-/// The completion it stands at.
+/// The current completion.
 fn current(cq: &Cq) -> MutexGuard<'_, Current> {
     cq.current.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -106,7 +106,7 @@ extern "C" fn read_byte_len(cq: &Cq) -> u32 {
     current(cq).wc.byte_len
 }
 
-/// In network order; also the invalidated key.
+/// The immediate data in network order, or the invalidated key.
 extern "C" fn read_imm_data(cq: &Cq) -> u32 {
     current(cq).extra.1
 }
@@ -127,7 +127,7 @@ extern "C" fn read_sl(cq: &Cq) -> u8 {
     current(cq).wc.sl
 }
 
-/// The time now: the completion was there when it was polled for, perhaps a little earlier.
+/// The present time, since completions have no time stamp. The completion happened a little earlier.
 extern "C" fn read_completion_ts(_cq: &Cq) -> u64 {
     clock()
 }
@@ -137,7 +137,7 @@ extern "C" fn read_completion_wallclock_ns(_cq: &Cq) -> u64 {
         .map_or(0, |now| now.tv_sec().cast_unsigned() * 1_000_000_000 + now.tv_nsec().cast_unsigned())
 }
 
-/// Fields that Ethernet does not have, or a queue without the flag for them.
+/// For fields that do not exist on Ethernet, or that the queue was not created with.
 extern "C" fn nothing_8(_cq: &Cq) -> u8 {
     0
 }
@@ -150,7 +150,7 @@ extern "C" fn nothing_32(_cq: &Cq) -> u32 {
     0
 }
 
-/// Zeros for what has no tag.
+/// The tag. All zeroes if the completion has none.
 extern "C" fn read_tm_info(cq: &Cq, info: Out<'_, WcTmInfo>) {
     let TagInfo { tag, app_ctx, .. } = current(cq).tag;
     quietly(|| {

@@ -1,4 +1,4 @@
-//! Work requests: lists of them from C, and those put together by ibv_wr_*.
+//! Work requests: lists from C, and requests that ibv_wr_* build.
 
 use crate::{
     border::{Bytes, INVALID, List, Result, UNSUPPORTED, code, given, quietly},
@@ -18,7 +18,7 @@ use rxe_verbs::{
 use smallvec::SmallVec;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Where the data of a request lies among those of its list.
+/// Which part of a list's elements or inline data belongs to a request.
 #[derive(Clone, Debug)]
 enum Data {
     Sges(Range<usize>),
@@ -35,7 +35,7 @@ struct Request {
     xrc_srq: u32,
 }
 
-/// Send requests in our words. Elements and inline data of all lie behind each other.
+/// Send requests in our form. The elements of all requests are in one list, and so are their inline data.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requests {
     list: SmallVec<[Request; 4]>,
@@ -59,7 +59,7 @@ impl Requests {
         self.inline.clear();
     }
 
-    /// Takes over a request of C's.
+    /// Adds a copy of a request from C.
     pub(crate) fn add(&mut self, qp: &Qp, wr: &work::SendWr<'_>) -> Result<()> {
         let elements = wr.sg_list.copies(count(wr.num_sge)?);
         let op = operation(wr)?;
@@ -69,7 +69,7 @@ impl Requests {
             Data::Inline(self.copy(elements.map(|sge| (Bytes::at(sge.addr), sge.length as usize)))?)
         };
         let dest = if qp.raw.is_none() && qp.qp.qp_type() == QpType::Ud {
-            // SAFETY: on a datagram queue pair the union says where to.
+            // SAFETY: for a datagram queue pair the union holds the destination.
             let to = unsafe { wr.wr.ud };
             Some(given(to.ah)?.ah.dest(Qpn::new(to.remote_qpn), Qkey(to.remote_qkey)))
         } else {
@@ -112,7 +112,7 @@ impl Requests {
         }
     }
 
-    /// Frames leave one after the other.
+    /// Posts frames one by one, up to the first that is refused.
     fn post_raw(&self, raw: &RawPackets) -> core::result::Result<(), PostListError> {
         let mut list = self.list.iter().enumerate();
         list.try_for_each(|(index, request)| {
@@ -120,7 +120,7 @@ impl Requests {
         })
     }
 
-    /// Posts all or none; of frames those before the first that is refused.
+    /// Posts all requests or none. Of frames it posts those before the first that is refused.
     fn post_all(&self, qp: &Qp) -> core::result::Result<(), PostListError> {
         if let Some(raw) = &qp.raw {
             return self.post_raw(raw);
@@ -130,7 +130,7 @@ impl Requests {
         qp.post_send_all(&list)
     }
 
-    /// Posts them, up to the first that is refused.
+    /// Posts the requests before the first that is refused.
     pub(crate) fn post(&self, qp: &Qp) -> core::result::Result<(), PostListError> {
         if let Some(raw) = &qp.raw {
             return self.post_raw(raw);
@@ -149,7 +149,7 @@ const fn sge(element: work::Sge) -> Sge {
 }
 
 fn operation(wr: &work::SendWr<'_>) -> Result<SendOp> {
-    // SAFETY: all of the union are plain numbers, and which of them were meant the opcode says.
+    // SAFETY: all members of the union are plain numbers. The opcode tells which member is set.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     let remote = Remote { addr: rdma.remote_addr, rkey: Key(rdma.rkey) };
     let word = Remote { addr: atomic.remote_addr, rkey: Key(atomic.rkey) };
@@ -173,7 +173,7 @@ fn operation(wr: &work::SendWr<'_>) -> Result<SendOp> {
     })
 }
 
-/// What a request says that binds a window.
+/// The binding in a request that binds a window.
 fn binding<'a>(wr: &work::SendWr<'a>) -> Option<work::BindMw<'a>> {
     // SAFETY: a request with this opcode has filled it in.
     (wr.opcode == v::WR_BIND_MW).then(|| unsafe { wr.bind_mw.assume_init() })
@@ -202,12 +202,12 @@ pub(crate) fn recv_sges(wr: &RecvWr<'_>) -> Result<SmallVec<[Sge; 8]>> {
     Ok(sges(&wr.sg_list, count(wr.num_sge)?))
 }
 
-/// A list of elements of C's.
+/// A list of elements in C.
 pub(crate) fn sges(list: &List<work::Sge>, count: usize) -> SmallVec<[Sge; 8]> {
     list.copies(count).map(sge).collect()
 }
 
-/// What ibv_wr_start to ibv_wr_complete put together. One thread at a time is between the two.
+/// The requests that are built between ibv_wr_start and ibv_wr_complete. Only one thread at a time is between the two.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     building: Mutex<Building>,
@@ -216,10 +216,10 @@ pub(crate) struct Batch {
 
 #[derive(Debug, Default)]
 struct Building {
-    /// A thread is between start and complete.
+    /// Whether a thread is between start and complete.
     taken: bool,
     requests: Requests,
-    /// The first thing that went wrong.
+    /// The first error.
     error: Option<crate::border::Errno>,
 }
 
@@ -254,7 +254,7 @@ impl Batch {
     }
 }
 
-/// Works on the batch of a queue pair that has one; what fails is told by ibv_wr_complete.
+/// Changes the batch of a queue pair, if it has one. ibv_wr_complete reports errors.
 fn build(qp: &Qp, work: impl FnOnce(&mut Building) -> Result<()>) {
     quietly(|| {
         let Some(batch) = &qp.batch else { return };
@@ -265,7 +265,7 @@ fn build(qp: &Qp, work: impl FnOnce(&mut Building) -> Result<()>) {
     });
 }
 
-/// A new request, with the identity and flags that the program has just stored.
+/// Begins a request, with the `wr_id` and the flags that the program has just stored.
 fn begin(qp: &Qp, op: Result<SendOp>) {
     let flags = send_flags(qp.c.wr_flags.load(Ordering::Relaxed));
     let wr_id = qp.c.wr_id.load(Ordering::Relaxed);
@@ -340,12 +340,12 @@ extern "C" fn wr_send_inv(qp: &Qp, rkey: u32) {
     begin(qp, Ok(SendOp::SendInvalidate(Key(rkey))));
 }
 
-/// Segmentation offload belongs to raw packets; queue pairs that ask for it are refused.
+/// Segmentation offload exists for raw packets only. Queue pairs that ask for it are refused.
 extern "C" fn wr_send_tso(qp: &Qp, _header: Bytes, _header_len: u16, _mss: u16) {
     begin(qp, Err(UNSUPPORTED));
 }
 
-/// `value` is the eight bytes as they lie.
+/// `value` points to the eight bytes, in the order of memory.
 extern "C" fn wr_atomic_write(qp: &Qp, rkey: u32, addr: u64, value: Bytes) {
     begin(qp, value.eight().map(|value| SendOp::AtomicWrite { remote: remote(rkey, addr), value }));
 }
@@ -404,7 +404,7 @@ fn end(batch: &Batch, mut building: MutexGuard<'_, Building>) {
     batch.ended.notify_one();
 }
 
-/// ibv_wr_complete: posts all or, if one was wrong, none.
+/// ibv_wr_complete: posts all requests, or none if one had an error.
 extern "C" fn wr_complete(qp: &Qp) -> c_int {
     code(|| {
         let batch = qp.batch.as_ref().ok_or(INVALID)?;

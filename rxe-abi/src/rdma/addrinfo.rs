@@ -1,5 +1,5 @@
-//! Addresses for endpoints (rdma_getaddrinfo). Programs take parts of what they get out of it and free them themselves
-//! (libfabric does), so all of it is malloc's.
+//! Addresses for endpoints (rdma_getaddrinfo). Some programs, such as libfabric, take parts out of the result and free them themselves.
+//! So all parts are made by malloc.
 
 use super::{Id, event::wait_if_sync, id::space_of};
 use crate::{
@@ -15,8 +15,8 @@ use rxe_cm::{EventKind, proto::PortSpace};
 use rxe_verbs::QpType;
 use std::net::SocketAddr;
 
-/// rdma_getaddrinfo(3): names of hosts and services, and all addresses that they have. What getaddrinfo(3) says of names that
-/// it does not know is returned as it is.
+/// rdma_getaddrinfo(3): names of hosts and services, and all addresses that they have. For names that
+/// getaddrinfo(3) does not know its error is returned.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_getaddrinfo(
     node: Text,
@@ -33,7 +33,7 @@ extern "C" fn rdma_getaddrinfo(
     })
 }
 
-/// A list of addresses, or getaddrinfo's number for what is wrong.
+/// A list of addresses, or getaddrinfo's error number.
 fn find(
     node: Text,
     service: Text,
@@ -51,7 +51,7 @@ fn find(
     let passive = flags & RAI_PASSIVE != 0;
     let (found, place) = match (node.is_null() && service.is_null(), hints) {
         (true, None) => return Err(INVALID),
-        // Nothing is looked up: the hints are what comes out.
+        // Nothing is looked up: the result is made of the hints.
         (true, Some(hints)) => {
             let to = Address::new(hints.ai_dst_addr).read()?;
             (vec![(to, None)], AddrInfo { ai_family: hints.ai_family, ..blank })
@@ -80,7 +80,7 @@ fn find(
     Ok(Ok(first))
 }
 
-/// Addresses that were looked up for an id.
+/// The addresses that were looked up for an id.
 #[derive(Debug)]
 pub(super) struct Resolved(AtomicPtr<AddrInfo>);
 
@@ -90,8 +90,8 @@ impl Drop for Resolved {
     }
 }
 
-/// rdma_resolve_addrinfo(3): as rdma_getaddrinfo, and an event says that it is done. Names of a subnet manager's are not looked
-/// up: there is none.
+/// rdma_resolve_addrinfo(3): as rdma_getaddrinfo, and an event tells that it is done. Names of a subnet manager are not looked
+/// up, because there is none.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rdma_resolve_addrinfo(
     id: Option<&Id>,
@@ -117,7 +117,7 @@ extern "C-unwind" fn rdma_resolve_addrinfo(
     })
 }
 
-/// rdma_query_addrinfo(3): what was looked up, once.
+/// rdma_query_addrinfo(3): returns the addresses that were looked up, once.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_query_addrinfo(id: Option<&Id>, out: Out<'_, *mut AddrInfo>) -> c_int {
     value(|| {
@@ -135,7 +135,7 @@ fn copy(address: Option<SocketAddr>) -> (*mut libc::sockaddr, libc::socklen_t) {
     })
 }
 
-/// What getaddrinfo(3) is asked for.
+/// The hints for getaddrinfo(3).
 fn ask(hints: Option<&AddrInfo>, space: PortSpace, kind: QpType) -> libc::addrinfo {
     let flags = hints.map_or(0, |hints| hints.ai_flags);
     let flag = |ours: c_int, theirs: c_int| if flags & ours != 0 { theirs } else { 0 };
@@ -152,7 +152,7 @@ fn ask(hints: Option<&AddrInfo>, space: PortSpace, kind: QpType) -> libc::addrin
     }
 }
 
-/// Port space and kind of queue pair; each follows from the other where only one is named.
+/// Port space and type of queue pair. If only one is given, the other follows from it.
 fn wanted(hints: Option<&AddrInfo>) -> Result<(PortSpace, QpType)> {
     let space = hints.map_or(0, |hints| hints.ai_port_space);
     let kind = hints.map_or(0, |hints| hints.ai_qp_type);

@@ -1,4 +1,4 @@
-//! Connections and datagram services: asking, answering, ending.
+//! Connections and datagram services: to ask for them, to answer, and to end them.
 
 use super::{Id, event::wait_if_sync, qp};
 use crate::{
@@ -12,7 +12,7 @@ use core::ffi::c_int;
 use rxe_cm::{ConnParams, Ece, ForeignQp, proto::RejectReason};
 use rxe_verbs::{QpChange, QpState, QpType, Qpn, limits::MAX_RD_ATOMIC};
 
-/// What the program says about its end.
+/// The program's parameters for its end.
 struct Said {
     private_data: Vec<u8>,
     responder_resources: Option<u8>,
@@ -25,7 +25,7 @@ struct Said {
 }
 
 impl Said {
-    /// Null leaves everything to us, as librdmacm has it.
+    /// If it is null all parameters have defaults, as with librdmacm.
     fn new(id: &Id, param: Option<&ConnParam>) -> Self {
         let ece = id.more().ece.local;
         let own = qp::of(id).map(|qp| ForeignQp { qpn: qp.qp.qpn(), srq: qp.qp.srq().is_some() });
@@ -90,7 +90,7 @@ extern "C-unwind" fn rdma_accept(id: Option<&Id>, param: Option<&ConnParam>) -> 
     waiting_value(|| {
         let id = given(id)?;
         let mut said = Said::new(id, param);
-        // The vendor that the peer has named, as librdmacm answers.
+        // The answer has the vendor that the peer has named, as with librdmacm.
         said.ece.vendor_id = id.more().ece.remote.vendor_id;
         let datagrams = qp::kind_of(id) == QpType::Ud;
         if qp::of(id).is_some() && !datagrams {
@@ -107,7 +107,7 @@ extern "C-unwind" fn rdma_accept(id: Option<&Id>, param: Option<&ConnParam>) -> 
 extern "C" fn rdma_establish(id: Option<&Id>) -> c_int {
     value(|| {
         let id = given(id)?;
-        // With a queue pair of its own the id does it itself.
+        // If the id has the queue pair, it does this itself.
         if qp::of(id).is_some() {
             return Err(INVALID);
         }
@@ -127,13 +127,13 @@ extern "C" fn rdma_reject(id: Option<&Id>, data: Bytes, len: u8) -> c_int {
     value(|| reject(id, data, len, RejectReason::CONSUMER_DEFINED))
 }
 
-/// rdma_reject_ece(3): because of the connection options offered.
+/// rdma_reject_ece(3): refuses because of the connection options offered.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_reject_ece(id: Option<&Id>, data: Bytes, len: u8) -> c_int {
     value(|| reject(id, data, len, RejectReason::VENDOR_OPTION_NOT_SUPPORTED))
 }
 
-/// rdma_notify(3): of a packet on the queue pair before the connection stands.
+/// rdma_notify(3): tells that a packet arrived on the queue pair before the connection was established.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_notify(id: Option<&Id>, event: c_int) -> c_int {
     value(|| {
@@ -146,7 +146,7 @@ extern "C" fn rdma_notify(id: Option<&Id>, event: c_int) -> c_int {
     })
 }
 
-/// rdma_disconnect(3): the queue pair's work is flushed at once.
+/// rdma_disconnect(3). The queue pair's work requests are flushed at once.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rdma_disconnect(id: Option<&Id>) -> c_int {
     waiting_value(|| {

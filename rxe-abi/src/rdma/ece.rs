@@ -1,5 +1,5 @@
-//! Enhanced connection establishment: vendor's options that the connection manager carries. A queue pair of ours has none, as
-//! one of kernel rxe has none; programs that bring their own queue pairs may say and hear some.
+//! Enhanced connection establishment: options of a vendor, which the connection manager carries. Our queue pairs have no such options, as
+//! those of kernel rxe. Programs that bring their own queue pairs may send and receive some.
 
 use super::{Id, qp};
 use crate::{
@@ -15,7 +15,7 @@ pub(super) struct Both {
     pub(super) remote: rxe_cm::Ece,
 }
 
-/// An id without a queue pair: with one, librdmacm asks that for its options.
+/// Checks that the id has no queue pair. If it has one, librdmacm asks that for its options.
 fn without_pair(id: Option<&Id>) -> Result<&Id> {
     given(id.filter(|id| qp::of(id).is_none()))
 }
@@ -33,7 +33,7 @@ extern "C" fn rdma_set_local_ece(id: Option<&Id>, ece: Option<&Ece>) -> c_int {
     })
 }
 
-/// rdma_get_remote_ece(3): what the peer's request or reply said.
+/// rdma_get_remote_ece(3): the options in the peer's request or reply.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_get_remote_ece(id: Option<&Id>, ece: Out<'_, Ece>) -> c_int {
     value(|| {

@@ -29,7 +29,7 @@ fn failed(code: c_int) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(Errno(nix::errno::Errno::last_raw())) }
 }
 
-/// rdma_create_ep(3). It is synchronous, and waits for address and route.
+/// rdma_create_ep(3). The id is synchronous. The call waits for address and route.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rdma_create_ep(
     id: Out<'_, *mut Id>,

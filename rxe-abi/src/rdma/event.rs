@@ -17,13 +17,13 @@ use rxe_cm::{ConnTerms, DatagramTerms, EventKind, Offer};
 use rxe_verbs::QpState;
 use std::{os::fd::AsFd, sync::Arc};
 
-/// An event that a program has.
+/// An event that was given to a program.
 #[repr(C)]
 pub(super) struct Event {
     c: CmEvent,
-    /// What the structure points to.
+    /// The bytes that the structure points to.
     _private_data: Box<[u8]>,
-    /// Who waits for its acknowledgement.
+    /// The events of the id whose destruction waits for the acknowledgement.
     events: Arc<Events>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn next(channel: &Channel) -> Result<*mut Event> {
             None if is_non_blocking(events.as_fd()) => return Err(Errno(libc::EAGAIN)),
             None => events.get_event(None)?,
         };
-        // One of an id that is gone concerns nobody.
+        // Events of ids that were destroyed are dropped.
         if let Some(event) = to_c(event) {
             return Ok(event);
         }
@@ -84,7 +84,7 @@ pub(super) extern "C" fn rdma_ack_cm_event(event: Owned<Event>) -> c_int {
     })
 }
 
-/// The event that a synchronous id keeps.
+/// The event that a synchronous id holds.
 pub(super) fn acknowledge_own(id: &Id) {
     let event = id.c.event.swap(ptr::null_mut(), Ordering::AcqRel).cast::<Event>();
     if !event.is_null() {
@@ -92,7 +92,7 @@ pub(super) fn acknowledge_own(id: &Id) {
     }
 }
 
-/// What a synchronous call does at its end: waits for its event, which the id keeps until the next call.
+/// The end of a synchronous call: waits for its event, which the id holds until the next call.
 pub(super) fn wait_if_sync(id: &Id) -> Result<c_int> {
     if !id.more().sync {
         return Ok(0);
@@ -136,7 +136,7 @@ const fn number(kind: &EventKind) -> c_int {
         EventKind::AddrInfoResolved => 16,
         EventKind::User { .. } => USER,
         EventKind::AddrChange => 14,
-        // RDMA_CM_EVENT_INTERNAL, which no program knows: there is no other kind yet.
+        // RDMA_CM_EVENT_INTERNAL, which no program sees. So far there is no other kind.
         _ => 19,
     }
 }
@@ -160,7 +160,7 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
         })?;
         let space = event.id.port_space()?;
         let id = enter(event.id, channel.cast(), context, space, kind);
-        // What cannot be shown the program will miss by itself.
+        // If this fails, the program sees that the fields are empty.
         let _ = Owned::ours(id).get().map(|id| {
             hear_options(id, &event.kind);
             id.refresh()
@@ -185,7 +185,7 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
         (id, ptr::null(), about)
     };
     let param = match event.kind {
-        // The program gets back what it gave with the group.
+        // The private data that the program gave for the group.
         EventKind::MulticastJoin(terms) => joined(about, &terms),
         _ => param,
     };
@@ -193,14 +193,14 @@ fn to_c(event: rxe_cm::CmEvent) -> Option<*mut Event> {
     Some(Box::into_raw(Box::new(Event { c, _private_data: private_data, events: events? })))
 }
 
-/// Keeps what the peer says of its vendor's options.
+/// Keeps the options of the peer's vendor.
 fn hear_options(id: &Id, kind: &EventKind) {
     if let EventKind::ConnectRequest(Offer::Connection(terms)) | EventKind::ConnectResponse(terms) = kind {
         id.more().ece.remote = terms.ece;
     }
 }
 
-/// The peer has accepted: the queue pair becomes ready, and the peer hears that.
+/// The peer has accepted: makes the queue pair ready, and tells the peer.
 fn confirm(id: &Id) -> Result<()> {
     qp::change(id, QpState::Rtr, None, None)?;
     qp::change(id, QpState::Rts, None, None)?;

@@ -1,4 +1,4 @@
-//! Ids: making and ending them, addresses, options.
+//! Ids: creation, destruction, addresses, options.
 
 use super::{Channel, Id, More, event::wait_if_sync, ids, manager, opened, opened_for, show};
 use crate::{
@@ -20,8 +20,8 @@ use rxe_cm::{CmId, proto::PortSpace};
 use rxe_verbs::{Gid, QpType};
 use std::sync::{Arc, Mutex};
 
-/// rdma_create_event_channel(3). The connection manager starts here, where librdmacm looks for devices: programs that
-/// have agreed elsewhere on when to connect expect the listener's first id to be quick.
+/// rdma_create_event_channel(3). The connection manager is started here, where librdmacm looks for devices. Programs that
+/// have agreed elsewhere on when to connect expect that the listener's first id is made quickly.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_create_event_channel() -> *mut Channel {
     pointer(|| {
@@ -36,7 +36,7 @@ extern "C" fn rdma_destroy_event_channel(channel: Owned<Channel>) {
     quietly(|| channel.free());
 }
 
-/// rdma_create_id(3); without a channel it is synchronous.
+/// rdma_create_id(3). Without a channel the id is synchronous.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_create_id(
     channel: Option<&Channel>,
@@ -58,7 +58,7 @@ pub(super) fn space_of(number: c_int) -> Result<PortSpace> {
     u16::try_from(number).ok().and_then(PortSpace::from_number).ok_or(INVALID)
 }
 
-/// Makes an id; without a channel, with one of its own.
+/// Makes an id. Without a channel it gets one of its own.
 pub(super) fn create(
     channel: Option<&Channel>,
     context: *mut c_void,
@@ -124,7 +124,7 @@ impl Id {
         given(object(&self.c.channel))
     }
 
-    /// Shows what is known of addresses, device and route by now.
+    /// Writes addresses, device and route into the structure that C sees, as far as they are known.
     pub(super) fn refresh(&self) -> Result<()> {
         let route = &self.c.route;
         let both = [
@@ -155,8 +155,8 @@ impl Id {
         Ok(())
     }
 
-    /// Whether it is bound to a loopback address and has no peer. That stands for all addresses, and which device it is to be
-    /// only a peer says, as with rdma_cm. But where there is just the one of that address programs need not wait.
+    /// Whether it is bound to a loopback address and has no peer. Such an address stands for all addresses, and only a peer decides
+    /// about the device, as with rdma_cm. But if there is only that one device, programs get it at once.
     fn is_for_all(&self, context: &rxe_verbs::Context) -> bool {
         let loopback = self.cm.local_addr().is_some_and(|local| local.ip().is_loopback());
         let is_it =
@@ -230,7 +230,7 @@ pub(super) extern "C" fn rdma_bind_addr(id: Option<&Id>, address: Address) -> c_
     })
 }
 
-/// rdma_resolve_addr(3). It takes no time, so the time-out is never over.
+/// rdma_resolve_addr(3). It is done at once, so the timeout never passes.
 #[unsafe(no_mangle)]
 pub(super) extern "C-unwind" fn rdma_resolve_addr(
     id: Option<&Id>,
@@ -280,7 +280,7 @@ extern "C" fn rdma_get_dst_port(id: Option<&Id>) -> u16 {
     id.map_or(0, |id| id.c.route.dst.port())
 }
 
-/// What the kernel says of options that it does not know.
+/// The kernel's error for options that it does not know.
 const UNKNOWN: Errno = Errno(libc::ENOSYS);
 
 /// rdma_set_option(3).
@@ -303,7 +303,7 @@ extern "C" fn rdma_set_option(id: Option<&Id>, level: c_int, name: c_int, wish: 
         };
         let mut options = id.cm.options();
         match name {
-            // ECN bits are not the program's; librdmacm lets them pass.
+            // The ECN bits are not for the program to set. librdmacm does not refuse them.
             r::OPTION_ID_TOS => options.tos = Some(byte()? & !3),
             r::OPTION_ID_REUSEADDR => options.reuse_addr = flag()?,
             r::OPTION_ID_AFONLY => options.family_only = flag()?,
@@ -315,7 +315,7 @@ extern "C" fn rdma_set_option(id: Option<&Id>, level: c_int, name: c_int, wish: 
     })
 }
 
-/// rdma_migrate_id(3); without a channel it becomes synchronous.
+/// rdma_migrate_id(3). Without a channel the id becomes synchronous.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn rdma_migrate_id(id: Option<&Id>, channel: Option<&Channel>) -> c_int {
     value(|| {
@@ -335,7 +335,7 @@ pub(super) extern "C" fn rdma_migrate_id(id: Option<&Id>, channel: Option<&Chann
     })
 }
 
-/// rdma_get_devices(3): ended by a null pointer.
+/// rdma_get_devices(3). The list ends with a null pointer.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_get_devices(count: Option<&mut c_int>) -> *mut Devices {
     pointer(|| {
@@ -351,12 +351,12 @@ extern "C" fn rdma_get_devices(count: Option<&mut c_int>) -> *mut Devices {
     })
 }
 
-/// Devices that a list can hold.
+/// Most devices in a list.
 const MOST: usize = 255;
 
 type Devices = [c::context::ContextPtr; MOST + 1];
 
-/// rdma_free_devices(3): the devices stay open.
+/// rdma_free_devices(3): frees the list. The devices stay open.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_free_devices(list: Owned<Devices>) {
     quietly(|| list.free());

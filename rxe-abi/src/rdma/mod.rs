@@ -1,7 +1,7 @@
-//! The functions of librdmacm, over rxe-cm: one file a topic.
+//! The functions of librdmacm, over rxe-cm, one file for each topic.
 //!
-//! Queue pairs stay the program's: the library moves them through their states itself, as librdmacm does, with what the
-//! connection manager says ([`rxe_cm::CmId::qp_change`]); a connection is confirmed when the program fetches its event.
+//! Queue pairs belong to the program. As with librdmacm, the library changes their states, with attributes from the
+//! connection manager ([`rxe_cm::CmId::qp_change`]). A connection is confirmed when the program fetches its event.
 
 mod addrinfo;
 mod connect;
@@ -52,31 +52,31 @@ impl Channel {
 pub(crate) struct Id {
     c: c::rdma::CmId,
     cm: CmId,
-    /// Events that were given out and not acknowledged. They hold it too: destroying the id waits for them.
+    /// Events that were delivered and not acknowledged. The destruction of the id waits for them.
     events: Arc<Events>,
     more: Mutex<More>,
 }
 
-/// What of an id no program sees.
+/// The part of an id that programs do not see.
 #[derive(Debug, Default)]
 struct More {
-    /// It has its channel for itself, and its calls wait for their events.
+    /// Whether it is synchronous: it has a channel of its own, and its calls wait for their events.
     sync: bool,
-    /// What queue pairs of its requests are made of.
+    /// The attributes for the queue pairs of its requests.
     template: Option<Template>,
-    /// Whether its completion queues and channels were made by us: of the send side, of the receive side.
+    /// Whether we made the completion queue and channel: for the send side, for the receive side.
     made: [bool; 2],
-    /// Groups that it has joined, in that order.
+    /// The groups that it has joined, in the order of the calls.
     groups: Vec<multicast::Join>,
     /// Private data for the next connect.
     connect: Vec<u8>,
     path: Option<Box<c::rdma::PathRec>>,
-    /// What rdma_resolve_addrinfo has found, until it is asked for.
+    /// The result of rdma_resolve_addrinfo, until the program asks for it.
     resolved: Option<addrinfo::Resolved>,
     ece: ece::Both,
 }
 
-/// struct ibv_qp_init_attr of an endpoint that listens. Its objects are the program's, which keeps them for the endpoint.
+/// struct ibv_qp_init_attr of an endpoint that listens. The program owns its objects, and keeps them as long as the endpoint.
 #[derive(Debug)]
 struct Template {
     context: AtomicPtr<c_void>,
@@ -99,7 +99,7 @@ fn ids() -> &'static Register<usize, Id> {
     IDS.get_or_init(Register::new)
 }
 
-/// The connection manager of this process; it stays once it is needed.
+/// The connection manager of this process. It is started when it is first needed, and then stays.
 pub(crate) fn manager() -> Result<Manager> {
     static MANAGER: PerProcess<Option<Manager>> = PerProcess::new(|| None);
     let mut manager = MANAGER.lock();
@@ -113,8 +113,8 @@ pub(crate) fn manager() -> Result<Manager> {
     Ok(manager.insert(made).clone())
 }
 
-/// A device opened for ids, and the protection domain that they have unless they are given one; XRC targets and their
-/// queues share a domain.
+/// A device opened for ids, and the protection domain of ids for which the program gives none. XRC targets and their
+/// queues share one XRC domain.
 #[derive(Debug)]
 struct Opened {
     context: Arc<Context>,
@@ -152,8 +152,8 @@ fn opened() -> Result<Vec<&'static Opened>> {
     Ok(opened.clone())
 }
 
-/// The device that the connection manager found for an id. The system is asked for devices only if it is none of those
-/// that are open: that takes longer than all the rest of a connection.
+/// The device that the connection manager found for an id. The system is asked for devices only if none of the open
+/// ones is the right one, because that takes longer than all the rest of a connection.
 fn opened_for(context: &rxe_verbs::Context) -> Result<&'static Opened> {
     let name = context.device().name();
     let same = |have: &&Opened| have.context.context.device().name() == name;

@@ -17,16 +17,16 @@ use rxe_verbs::Gid;
 #[derive(Debug)]
 pub(super) struct Join {
     group: IpAddr,
-    /// What the program calls it.
+    /// The program's context for the group.
     context: AtomicPtr<c_void>,
-    /// Its queue pair was attached: it was not for sending only.
+    /// Whether its queue pair is attached: not if the id only sends to the group.
     receives: bool,
-    /// Its event was given out.
+    /// Whether its event was delivered.
     told: bool,
 }
 
 impl Join {
-    /// What the next event of this group is to say: joins are told in their order.
+    /// The join that the next event of this group is for: the first one whose event was not delivered.
     pub(super) fn tell(joins: &mut [Self], group: IpAddr) -> *mut c_void {
         let next = joins.iter_mut().find(|join| join.group == group && !join.told);
         next.map_or(ptr::null_mut(), |join| {
@@ -42,11 +42,11 @@ fn join(id: &Id, group: IpAddr, receives: bool, context: *mut c_void) -> Result<
     if let Some(qp) = pair {
         qp.qp.attach_multicast(Gid::from(group))?;
     }
-    // Before the event, which names the context, can come.
+    // This happens before the event can arrive, because the event has the context.
     id.more().groups.push(Join { group, context: AtomicPtr::new(context), receives, told: false });
     if let Err(error) = id.cm.join_multicast(group) {
         forget(id, group)?;
-        // A join before this one stays as it is.
+        // An earlier join of the same group stays as it is.
         if let Some(qp) = pair.filter(|_| !again) {
             qp.qp.detach_multicast(Gid::from(group))?;
         }
@@ -65,7 +65,7 @@ fn forget(id: &Id, group: IpAddr) -> Result<Join> {
 fn leave(id: &Id, group: IpAddr) -> Result<()> {
     let join = forget(id, group)?;
     if let Some(qp) = qp::of(id).filter(|_| join.receives) {
-        // It may not be attached: another was left before.
+        // It may not be attached, because another join of the group was left before.
         let _ = qp.qp.detach_multicast(Gid::from(group));
     }
     Ok(())
@@ -85,7 +85,7 @@ extern "C-unwind" fn rdma_join_multicast_ex(
     context: *mut c_void,
 ) -> c_int {
     const BOTH: u32 = 3;
-    /// RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: the queue pair gets nothing.
+    /// RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: the queue pair receives nothing.
     const SEND_ONLY: u32 = 1;
     waiting_value(|| {
         let (id, attr) = (given(id)?, given(attr)?);

@@ -1,4 +1,4 @@
-//! Paths that programs bring along: struct ibv_path_data, whose record is as it crosses a wire (IBTA vol. 1, 15.2.5.16).
+//! Paths that programs provide: struct ibv_path_data, whose record has the format of the wire (IBTA vol. 1, 15.2.5.16).
 
 use crate::border::{Bytes, INVALID, Result};
 use rxe_cm::OwnPath;
@@ -6,9 +6,9 @@ use rxe_verbs::{Mtu, Pkey};
 
 /// Bytes of struct ibv_path_data: flags, four without meaning, the record.
 const DATA: usize = 8 + 64;
-/// Elements that are looked at.
+/// Most elements that are read.
 const MOST: usize = 64;
-/// IBV_PATH_FLAG_GMP, _PRIMARY and _BIDIRECTIONAL: the only kind of path that the kernel takes.
+/// IBV_PATH_FLAG_GMP, _PRIMARY and _BIDIRECTIONAL: the only kind of path that the kernel accepts.
 const FLAGS: u32 = 1 | 2 | 0x28;
 
 /// The path in the value of RDMA_OPTION_IB_PATH: the first that is the primary one, for both directions. As in the kernel it is
@@ -40,7 +40,7 @@ pub(super) fn own(wish: Bytes, len: usize) -> Result<OwnPath> {
 mod tests {
     use super::*;
 
-    /// As librdmacm's users write it, and the kernel's ib_sa_unpack_path reads it.
+    /// In the format that librdmacm's users write and the kernel's ib_sa_unpack_path reads.
     fn data(flags: u32) -> [u8; DATA] {
         let mut data = [0; DATA];
         data[..4].copy_from_slice(&flags.to_ne_bytes());

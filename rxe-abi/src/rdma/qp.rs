@@ -29,12 +29,12 @@ pub(super) fn of(id: &Id) -> Option<&Qp> {
     object(&id.c.qp)
 }
 
-/// Moves the id's queue pair to a state; `depth` is the number of READs that it may take (Rtr) or issue (Rts) at a time,
-/// where the program has its own wish; `retries`, how often the peer may try again when there is no receive.
+/// Moves the id's queue pair to a state. `depth`, if the program gives it, is how many READs may be outstanding: of the peer (Rtr) or of
+/// ours (Rts). `retries` is how often the peer may try again when there is no receive.
 pub(super) fn change(id: &Id, state: QpState, depth: Option<u8>, retries: Option<u8>) -> Result<()> {
     let qp = given(of(id))?;
     if state == QpState::Rtr && kind_of(id) != QpType::Ud {
-        // What the peer may do is known only now.
+        // Only now it is known what the peer may do.
         apply(qp, &id.cm.qp_change(QpState::Init)?)?;
     }
     let mut change = id.cm.qp_change(state)?;
@@ -72,7 +72,7 @@ pub(super) extern "C" fn rdma_create_qp(
     })
 }
 
-/// rdma_create_qp_ex(3): without a protection domain it is the id's.
+/// rdma_create_qp_ex(3). If no protection domain is given, that of the id is used.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_create_qp_ex(id: Option<&Id>, init: Option<&mut QpInitAttrEx<'_>>) -> c_int {
     value(|| {
@@ -84,7 +84,7 @@ extern "C" fn rdma_create_qp_ex(id: Option<&Id>, init: Option<&mut QpInitAttrEx<
     })
 }
 
-/// Makes the queue pair; the sizes that it has. An XRC target is made in `xrcd`, or the device's domain for ids.
+/// Makes the queue pair, and returns the sizes that it has. An XRC target is made in `xrcd`, else in the device's domain for ids.
 pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Option<&Xrcd>) -> Result<QpCap> {
     let pd = pd.or_else(|| object(&id.c.pd)).ok_or(INVALID)?;
     let context: ContextPtr = id.c.verbs.load(Ordering::Acquire).cast_const();
@@ -102,7 +102,7 @@ pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Optio
     };
     let made = made.inspect_err(|_| end_queues(id))?;
     show(&id.c.qp, made.cast_const());
-    // It has none, whatever was said before.
+    // It has none, whatever the attributes say.
     id.more().ece.local = rxe_cm::Ece::default();
     let ready = if kind_of(id) == QpType::Ud {
         [QpState::Init, QpState::Rtr, QpState::Rts]
@@ -115,7 +115,7 @@ pub(super) fn create(id: &Id, pd: Option<&Pd>, init: QpInitAttr<'_>, xrcd: Optio
     Ok(init.cap)
 }
 
-/// The XRC domain that the program names, or the one of ids.
+/// The XRC domain that the program gives, else that of ids.
 fn domain<'a>(id: &Id, named: Option<&'a Xrcd>) -> Result<&'a Xrcd> {
     match named {
         Some(named) => Ok(named),
@@ -123,8 +123,8 @@ fn domain<'a>(id: &Id, named: Option<&'a Xrcd>) -> Result<&'a Xrcd> {
     }
 }
 
-/// Completion queues, each with a channel, for sides that the program has given none, and that have none yet. An XRC target
-/// completes nothing itself, and an initiator receives nothing.
+/// Makes a completion queue with a channel for each side that has none, unless the program gives one. An XRC target
+/// has no completions itself, and an initiator receives nothing.
 fn with_queues<'a>(id: &'a Id, context: ContextPtr, mut init: QpInitAttr<'a>) -> Result<QpInitAttr<'a>> {
     let kind = kind_of(id);
     if init.send_cq.is_none() && kind != QpType::XrcTarget {
@@ -144,7 +144,7 @@ fn with_queues<'a>(id: &'a Id, context: ContextPtr, mut init: QpInitAttr<'a>) ->
 type CChannel = Pointer<crate::c::object::CompChannel>;
 type CCq = Pointer<crate::c::object::Cq>;
 
-/// Sides of an id, as `More::made` has them.
+/// Sides of an id, as indices of `More::made`.
 const SEND: usize = 0;
 const RECV: usize = 1;
 
@@ -155,7 +155,7 @@ const fn side(id: &Id, side: usize) -> (&CCq, &CChannel) {
     }
 }
 
-/// The id's completion queue of a side, made now if there is none.
+/// The id's completion queue for a side. It is made if there is none.
 fn own_queue(id: &Id, context: ContextPtr, which: usize, entries: u32) -> Result<()> {
     let (queue, channel) = side(id, which);
     if !queue.load(Ordering::Acquire).is_null() {
@@ -185,7 +185,7 @@ fn take<T, U>(place: &AtomicPtr<T>) -> Owned<U> {
     Owned::ours(place.swap(ptr::null_mut(), Ordering::AcqRel).cast())
 }
 
-/// Ends the completion queues that were made for the id, but for one that a queue pair or a shared receive queue still uses.
+/// Destroys the completion queues that were made for the id, except one that a queue pair or a shared receive queue still uses.
 fn end_queues(id: &Id) {
     for which in [SEND, RECV] {
         let (queue, channel) = side(id, which);
@@ -216,7 +216,7 @@ pub(super) extern "C" fn rdma_destroy_qp(id: Option<&Id>) {
     });
 }
 
-/// rdma_create_srq(3): an XRC one for an id of XRC targets.
+/// rdma_create_srq(3). For an id of XRC targets it is an XRC shared receive queue.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_create_srq(id: Option<&Id>, pd: Option<&Pd>, init: Option<&SrqInitAttr>) -> c_int {
     value(|| {
@@ -246,10 +246,10 @@ extern "C" fn rdma_create_srq_ex<'a>(id: Option<&'a Id>, init: Option<&mut SrqIn
     })
 }
 
-/// Makes the shared receive queue, with what the program has not named: the id's protection domain, and for XRC the domain
-/// and completion queue of the id.
+/// Makes the shared receive queue. What the program does not give is that of the id: the protection domain, and for XRC the XRC domain
+/// and the completion queue.
 fn create_srq<'a>(id: &'a Id, init: &mut SrqInitAttrEx<'a>) -> Result<()> {
-    // What the mask does not name may be anything.
+    // Fields that the mask does not name may hold anything.
     let named = |bit: u32| init.comp_mask & bit != 0;
     let (pd, xrcd, cq) = (
         init.pd.filter(|_| named(v::SRQ_INIT_ATTR_PD)),
@@ -288,7 +288,7 @@ pub(super) extern "C" fn rdma_destroy_srq(id: Option<&Id>) {
     });
 }
 
-/// rdma_init_qp_attr(3): what a queue pair of the program's own needs for the state named in the attributes.
+/// rdma_init_qp_attr(3): the attributes that a queue pair of the program needs for the state that is given.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_init_qp_attr(
     id: Option<&Id>,

@@ -87,7 +87,7 @@ extern "C-unwind" fn rrecvfrom(
     })
 }
 
-/// Fills pieces of memory, one after the other; waits for the first only. A datagram has one piece.
+/// Receives into pieces of memory, one after the other. Waits for the first only. A datagram has one piece.
 fn scatter(
     socket: &Socket,
     list: &[libc::iovec],
@@ -157,7 +157,7 @@ extern "C" fn riomap(
             offset: u64::try_from(offset).ok(),
         };
         let socket = find(fd)?;
-        // SAFETY: the program gives the memory to its peer until it unmaps it, which is what it calls this for.
+        // SAFETY: by this call the program gives the memory to its peer, until it unmaps it.
         let offset = unsafe { socket.as_stream("mapped buffers")?.map(wanted) }?;
         Ok(offset as usize)
     });

@@ -24,7 +24,7 @@ use std::{
 
 /// The sockets of this process, and what they share.
 struct Table {
-    /// Of the process that made it ([`rxe_verbs::forks`]).
+    /// Which process made it ([`rxe_verbs::forks`]).
     process: u32,
     stack: RwLock<Option<Stack>>,
     sockets: Map<RawFd, Socket>,
@@ -55,8 +55,8 @@ impl<K: Eq + Hash, V: Clone> Map<K, V> {
     }
 }
 
-/// The table of this process. A forked child has one of its own, and none of its parent's sockets: it must not take locks that
-/// a thread of the parent's may have held.
+/// The table of this process. A forked child has a new one, without its parent's sockets, because it must not take a lock that
+/// another thread of the parent may have held.
 fn table() -> &'static Table {
     static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
     loop {
@@ -172,7 +172,7 @@ extern "C-unwind" fn rshutdown(fd: c_int, how: c_int) -> c_int {
     })
 }
 
-/// rclose(3); also of what repoll_create has made.
+/// rclose(3), also for descriptors of repoll_create.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rclose(fd: c_int) -> c_int {
     waiting_value(|| {
@@ -180,12 +180,12 @@ extern "C-unwind" fn rclose(fd: c_int) -> c_int {
             return Ok(0);
         }
         let socket = find(fd)?;
-        // As epoll(7): a set has no descriptors that are closed, and tells nothing of them.
+        // As with epoll(7), a descriptor that is closed leaves all sets.
         table().sets.each(|set| {
             set.remove(fd);
         });
         socket.close();
-        // Only now: the descriptor's number may be somebody else's as soon as the last handle is gone.
+        // This comes last, because the descriptor's number may be used again as soon as the last handle is gone.
         table().sockets.remove(&fd);
         Ok(0)
     })

@@ -39,7 +39,7 @@ extern "C" fn rgetsockopt(
     })
 }
 
-/// rfcntl(3), which takes its argument always; commands without one do not look at it.
+/// rfcntl(3). Here it always has its argument; commands without an argument ignore it.
 #[unsafe(no_mangle)]
 extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     value(|| {

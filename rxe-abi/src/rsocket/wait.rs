@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// Milliseconds as `poll(2)` has them: below zero for ever.
+/// A timeout in milliseconds, as in `poll(2)`: below zero means for ever.
 fn time(milliseconds: c_int) -> Option<Duration> {
     u64::try_from(milliseconds).ok().map(Duration::from_millis)
 }
@@ -68,7 +68,7 @@ extern "C-unwind" fn rselect(
             return Err(Errno(libc::EBADF));
         }
         sets.iter_mut().for_each(|set| set.fill(0));
-        // As the system counts an error or an end: as readable, an error as writable, too.
+        // As in select(2), an error or the end makes a descriptor readable, and an error makes it writable, too.
         let means =
             [libc::POLLIN | libc::POLLHUP | libc::POLLERR, libc::POLLOUT | libc::POLLERR, libc::POLLPRI];
         let mut found = 0;
@@ -85,7 +85,7 @@ extern "C-unwind" fn rselect(
     })
 }
 
-/// repoll_create(3): a set that is waited for as `epoll(7)`.
+/// repoll_create(3): a set of descriptors, as in `epoll(7)`.
 #[unsafe(no_mangle)]
 extern "C" fn repoll_create(size: c_int) -> c_int {
     value(|| {
@@ -109,7 +109,7 @@ extern "C" fn repoll_ctl(set: c_int, action: c_int, fd: c_int, event: Option<&li
     value(|| {
         let set = set_of(set)?;
         let Ok(socket) = find(fd) else {
-            // SAFETY: the numbers are the program's; the system looks at them, and at an event or null.
+            // SAFETY: the numbers come from the program, and the system checks them. The event may be null.
             let done = unsafe {
                 let event = event.map_or(core::ptr::null_mut(), |event| (&raw const *event).cast_mut());
                 libc::epoll_ctl(set.as_fd().as_raw_fd(), action, fd, event)

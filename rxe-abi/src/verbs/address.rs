@@ -27,7 +27,7 @@ fn make(pd: &Pd, attr: &AhAttr) -> Result<*mut Ah> {
     if attr.port_num != 1 {
         return Err(INVALID);
     }
-    // An index without a GID has a number of its own here, but not for queue pairs.
+    // Here an index without a GID has an error number of its own. For queue pairs it has not.
     let context = &pd.context.context;
     context.check_owner()?;
     if attr.is_global != 0 && context.gids().get(attr.grh.sgid_index).is_zero() {
@@ -49,7 +49,7 @@ extern "C" fn ibv_destroy_ah(ah: Owned<Ah>) -> c_int {
     })
 }
 
-/// ibv_init_ah_from_wc(3): the way back to a datagram's sender.
+/// ibv_init_ah_from_wc(3): the address of a datagram's sender.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_init_ah_from_wc(
     context: ContextPtr,
@@ -79,11 +79,11 @@ extern "C" fn ibv_create_ah_from_wc(
     })
 }
 
-/// As far as a reply travels (what libibverbs uses).
+/// Hop limit of a reply: the one that libibverbs uses.
 const FAR: u8 = 0xff;
 
 fn way_back(context: &Context, port: u8, wc: &Wc, grh: Option<&Grh>) -> Result<AhAttr> {
-    // Over Ethernet `wc.sl` tells of the packet's kind, and is no service level for the way back.
+    // On Ethernet `wc.sl` tells the kind of packet. It is not a service level for the way back.
     let mut attr =
         AhAttr { dlid: wc.slid, src_path_bits: wc.dlid_path_bits, port_num: port, ..AhAttr::default() };
     if wc.wc_flags & v::WC_GRH == 0 {
@@ -104,7 +104,7 @@ fn way_back(context: &Context, port: u8, wc: &Wc, grh: Option<&Grh>) -> Result<A
     Ok(attr)
 }
 
-/// What the 40 bytes before a datagram say.
+/// The addresses and other fields in the 40 bytes before a datagram.
 struct Seen {
     gid_type: GidType,
     from: IpAddr,
@@ -114,11 +114,11 @@ struct Seen {
 }
 
 impl Seen {
-    /// IPv6 fills all 40 bytes, IPv4 the last 20, which are those of the two GIDs less twelve (IBTA annex A17).
+    /// An IPv6 header fills all 40 bytes, an IPv4 header the last 20 (IBTA annex A17).
     fn of(grh: &Grh) -> Option<Self> {
         let word = u32::from_be_bytes(grh.version_tclass_flow);
         if word >> 28 == 6 {
-            // RoCE v1's header names a BTH behind it; its IPv4 addresses are mapped ones.
+            // The header of RoCEv1 says that a BTH follows. Its IPv4 addresses are mapped ones.
             let v1 = grh.next_hdr == 0x1b;
             return Some(Self {
                 gid_type: if v1 { GidType::RoceV1 } else { GidType::RoceV2 },

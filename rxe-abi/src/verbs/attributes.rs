@@ -1,4 +1,4 @@
-//! What a device can do: ibv_query_device and its kin.
+//! The attributes of a device: ibv_query_device and related functions.
 
 use super::wq;
 use crate::{
@@ -19,7 +19,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use nix::time::{ClockId, clock_gettime};
 use rxe_verbs::{VENDOR_ID, VENDOR_PART_ID, hash_fields, limits};
 
-/// What of ibv_device_cap_flags is true here.
+/// The ibv_device_cap_flags of our devices.
 const FLAGS: u32 = v::DEVICE_BAD_PKEY_CNTR
     | v::DEVICE_BAD_QKEY_CNTR
     | v::DEVICE_CURR_QP_STATE_MOD
@@ -45,7 +45,7 @@ fn device_attr(context: &Context) -> DeviceAttr {
         node_guid: guid,
         sys_image_guid: guid,
         max_mr_size: limits::MAX_MR_SIZE,
-        // Any power of two from a page on: pages mean nothing to us.
+        // Any power of two from a page on: the size of pages makes no difference to us.
         page_size_cap: !0xfff,
         vendor_id: VENDOR_ID,
         vendor_part_id: VENDOR_PART_ID,
@@ -86,7 +86,7 @@ fn device_attr(context: &Context) -> DeviceAttr {
     }
 }
 
-/// Pageable memory is no other memory here: nothing is pinned.
+/// On-demand paging. We pin no memory, so all memory is pageable.
 const ODP: OdpCaps = OdpCaps {
     general_caps: v::ODP_SUPPORT | v::ODP_SUPPORT_IMPLICIT,
     rc_odp_caps: v::ODP_SEND
@@ -114,7 +114,7 @@ fn device_attr_ex(context: &Context) -> DeviceAttrEx {
         hca_core_clock: 1_000_000,
         device_cap_flags_ex: FLAGS.into(),
         tso_caps: TsoCaps::default(),
-        // What raw packet queue pairs spread frames by, for whoever may have them.
+        // For queue pairs of raw packets, which spread frames by a hash.
         rss_caps: RssCaps {
             supported_qpts: 1 << v::QPT_RAW_PACKET,
             max_rwq_indirection_tables: limits::MAX_QP,

@@ -1,4 +1,4 @@
-//! Opening and closing devices, and the tables of functions they come with.
+//! Opening and closing devices, and the tables of functions that an open device has.
 
 use super::{attributes, cq, dm, flow, import, memory, pd, port, qp, srq, tags, wq, xrcd};
 use crate::{
@@ -17,7 +17,7 @@ use std::{
     sync::Arc,
 };
 
-/// Completion vectors: programs that spread queues over several may.
+/// Number of completion vectors. They make no difference; there are several for programs that spread their queues.
 const VECTORS: c_int = 64;
 
 const OPS: ContextOps = ContextOps {
@@ -85,7 +85,7 @@ fn c_context(device: &'static Device, cmd_fd: c_int, async_fd: c_int) -> VerbsCo
     }
 }
 
-/// Has C programs wait on a descriptor of ours: they find it blocking, as the kernel's are, and may change that.
+/// Makes a descriptor of ours blocking before C programs see it, as the kernel's are. They may change that.
 pub(crate) fn blocking(fd: BorrowedFd<'_>) -> Result<c_int> {
     let system = |errno: nix::errno::Errno| Errno(errno as c_int);
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL).map_err(system)?);
@@ -93,7 +93,7 @@ pub(crate) fn blocking(fd: BorrowedFd<'_>) -> Result<c_int> {
     Ok(fd.as_raw_fd())
 }
 
-/// Whether the program has made one non-blocking.
+/// Whether the program has made a descriptor non-blocking.
 pub(crate) fn is_non_blocking(fd: BorrowedFd<'_>) -> bool {
     fcntl(fd, FcntlArg::F_GETFL).is_ok_and(|flags| OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK))
 }
@@ -130,7 +130,7 @@ pub(crate) fn open(device: &'static Device) -> Result<Arc<Context>> {
     Ok(object)
 }
 
-/// ibv_close_device(3). Objects left keep what they need of it.
+/// ibv_close_device(3). Objects that still exist keep what they need of the device.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_close_device(context: ContextPtr) -> c_int {
     code(|| {

@@ -59,7 +59,7 @@ pub(crate) extern "C" fn ibv_destroy_comp_channel(channel: Owned<CompChannel>) -
     code(|| {
         let object = channel.get()?;
         if let Err(busy) = unused(&object.users) {
-            // valkey destroys a connection's queues before its queue pair, and so none of them.
+            // valkey destroys a connection's completion queues before its queue pair. That fails, so they still use the channel.
             object.channel.retire();
             return Err(busy);
         }
@@ -87,10 +87,10 @@ extern "C-unwind" fn ibv_get_cq_event(
     })
 }
 
-/// The next event, for which it waits unless the program has made the descriptor non-blocking. `None`: it was there, and another thread
-/// has taken it.
+/// The next event. Waits for it, unless the program has made the descriptor non-blocking. `None`: there was an event, but another thread
+/// took it.
 fn take_or_wait(channel: &CompChannel) -> Result<Option<rxe_verbs::Cq>> {
-    // Only where there is no event does it matter what the program has made of the descriptor since: a system call less for each.
+    // If there is an event it makes no difference whether the descriptor blocks. Not asking saves a system call for each event.
     if channel.was_non_blocking.load(Ordering::Relaxed) && channel.channel.has_event() {
         return Ok(channel.channel.try_get_event());
     }
@@ -110,7 +110,7 @@ fn next_event(channel: &CompChannel) -> Result<(*const Cq, *mut c_void)> {
         let found = channel.context.cqs.find(&event.id(), |cq| {
             cq_context = cq.c.base.cq_context.load(Ordering::Relaxed);
         });
-        // One that is being destroyed just now has no reader.
+        // The event of a queue that is just being destroyed is dropped.
         if let Some(cq) = found {
             return Ok((cq, cq_context));
         }
@@ -146,7 +146,7 @@ pub(crate) extern "C" fn ibv_create_cq(
 /// ibv_create_cq_ex(3).
 pub(super) extern "C" fn create_cq_ex(context: ContextPtr, attr: Option<&CqInitAttrEx<'_>>) -> *mut Cq {
     const KNOWN_MASK: u32 = 3;
-    /// Single-threaded, and overruns ignored: promises of the program's.
+    /// Single-threaded use, and ignored overruns. Both are promises of the program, and change nothing.
     const KNOWN_FLAGS: u32 = 3;
     pointer(|| {
         let (context, attr) = (Context::of(context)?, given(attr)?);
@@ -217,7 +217,7 @@ extern "C" fn ibv_resize_cq(cq: Option<&Cq>, cqe: c_int) -> c_int {
     })
 }
 
-/// ibv_modify_cq(3): interrupts that could be moderated there are none.
+/// ibv_modify_cq(3). There are no interrupts that could be moderated.
 pub(super) extern "C" fn modify_cq(cq: Option<&Cq>, attr: Option<&ModifyCqAttr>) -> c_int {
     code(|| {
         given(cq)?;
@@ -257,7 +257,7 @@ pub(super) extern "C" fn poll_cq(cq: Option<&Cq>, entries: c_int, mut out: OutLi
             let wanted = chunk.len();
             let got = match cq.cq.poll(&mut taken[..wanted]) {
                 Ok(got) => got,
-                // Those before it count; the next call tells.
+                // The completions before it are returned now. The next call returns the error.
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(Errno(error.errno())),
             };

@@ -15,19 +15,19 @@ use core::{
 use rxe_verbs::PerProcess;
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-/// Devices a list can hold; a host has interfaces for more only if somebody wants to see what happens.
+/// Most devices in a list.
 const MOST: usize = 255;
 
-/// What ibv_get_device_list gives out: ended by a null pointer.
+/// The list that ibv_get_device_list returns. It ends with a null pointer.
 type DeviceList = [*const Device; MOST + 1];
 
-/// The devices seen so far. A program may keep the address of one for ever.
+/// The devices seen so far. They are never freed, because a program may keep the address of one for ever.
 static SEEN: PerProcess<Vec<&'static Device>> = PerProcess::new(Vec::new);
 
-/// The variable that leaves one device: its name, its interface's, or an address.
+/// The variable that restricts the list to one device: the name of the device or its interface, or an address.
 const ONLY: &str = "RXE_DEVICE";
 
-/// The devices this process may see.
+/// The devices that this process can see.
 pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
     let system = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
     let only = rxe_verbs::variable(ONLY).and_then(|only| only.into_string().ok());
@@ -45,7 +45,7 @@ pub(crate) fn devices() -> Result<Vec<&'static Device>, Errno> {
     }
 }
 
-/// The one object of a device, brought up to date.
+/// The object of a device. There is one for each, and it is brought up to date.
 fn known(device: rxe_verbs::Device, only: Option<IpAddr>) -> &'static Device {
     let mut seen = SEEN.lock();
     let same = |have: &&&Device| {
@@ -74,8 +74,8 @@ fn known(device: rxe_verbs::Device, only: Option<IpAddr>) -> &'static Device {
 }
 
 impl Device {
-    /// It as last listed. A program may have it from its parent, of whose threads one may have been listing devices at the fork: then it
-    /// is looked up anew.
+    /// The device as it was last listed. A forked child may have this object from its parent. If a thread of the parent was listing devices
+    /// at the fork, the lock is never released in the child, and the device is looked up again.
     pub(crate) fn current(&self) -> Result<rxe_verbs::Device, Errno> {
         if self.maker == rxe_verbs::forks() {
             return Ok(self.device.lock().unwrap_or_else(PoisonError::into_inner).clone());
@@ -107,7 +107,7 @@ extern "C" fn ibv_get_device_list(count: Option<&mut MaybeUninit<c_int>>) -> *mu
     list
 }
 
-/// ibv_free_device_list: the devices stay.
+/// ibv_free_device_list(3): frees the list. The devices stay.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_free_device_list(list: Owned<DeviceList>) {
     quietly(|| list.free());

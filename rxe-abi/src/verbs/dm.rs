@@ -1,4 +1,4 @@
-//! Device memory: as fast as any other here, but programs that want some get it.
+//! Device memory. It is ordinary memory, for programs that ask for device memory.
 
 use super::{
     memory::{make_mr, register},
@@ -18,7 +18,7 @@ use memmap2::MmapOptions;
 use rxe_verbs::Access;
 use std::sync::Arc;
 
-/// Bytes of one at most.
+/// Most bytes of one allocation.
 pub(super) const MOST: usize = 1 << 20;
 /// Offsets and lengths of copies are multiples of this, as adapters want them.
 const ALIGNMENT: u64 = 4;
@@ -27,7 +27,7 @@ const ALIGNMENT: u64 = 4;
 pub(super) extern "C" fn alloc_dm(context: ContextPtr, attr: Option<&AllocDmAttr>) -> *mut Dm {
     const PAGE_BITS: u32 = 12;
     pointer(|| {
-        // Also in a forked child, as with a kernel device: it is memory, and no more.
+        // A forked child may do this, too, as with a kernel device: it only allocates memory.
         let (context, attr) = (Context::of_anybody(context)?, given(attr)?);
         if attr.comp_mask != 0 {
             return Err(UNSUPPORTED);
@@ -43,7 +43,7 @@ pub(super) extern "C" fn alloc_dm(context: ContextPtr, attr: Option<&AllocDmAttr
 }
 
 fn make(context: &Context, memory: Arc<memmap2::MmapRaw>, len: usize) -> *mut Dm {
-    // Nobody imports anything from a child; and a thread of the parent's may have held the register's lock at the fork.
+    // Nothing is imported from a child. And another thread of the parent may have held the register's lock at the fork.
     let owned = context.context.check_owner().is_ok();
     let handle = if owned { context.dms.next() } else { 0 };
     let c = c::object::Dm { context: context.pointer(), memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle };
@@ -86,7 +86,7 @@ extern "C" fn ibv_unimport_dm(dm: Owned<Dm>) {
     free_dm(dm);
 }
 
-/// Where `len` bytes at `offset` are.
+/// The `len` bytes at `offset`.
 fn place(dm: &Dm, offset: u64, len: usize) -> Result<*mut u8> {
     let end = offset.checked_add(len as u64).filter(|end| *end <= dm.len as u64);
     if end.is_none() || !offset.is_multiple_of(ALIGNMENT) || !(len as u64).is_multiple_of(ALIGNMENT) {
@@ -127,7 +127,7 @@ pub(super) extern "C" fn reg_dm_mr(
             return Err(INVALID);
         }
         let start = place(dm, offset, len)?;
-        // Adapters register no bytes too. Ours then has one, which nobody may write and no peer may read.
+        // Adapters also register a length of 0. Our region then has one byte that cannot be written, and that no peer can read.
         let (start, bytes, rights) = match len {
             0 => (dm.memory.as_mut_ptr(), 1, Access::ZERO_BASED),
             _ => (start, len as u64, rights),

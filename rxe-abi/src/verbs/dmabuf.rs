@@ -1,4 +1,4 @@
-//! Memory of other devices, as dma-bufs: what the processor can map of them, it can also send and receive.
+//! Memory of other devices, as dma-bufs. If the processor can map a dma-buf, it can be used to send and receive.
 
 use super::memory::{make_mr, register};
 use crate::{
@@ -15,8 +15,8 @@ use std::{
     sync::Arc,
 };
 
-/// ibv_reg_dmabuf_mr(3): registers a part of a dma-buf by the processor's own mapping of it. Drivers whose memory the processor does
-/// not see refuse the mapping: EOPNOTSUPP then.
+/// ibv_reg_dmabuf_mr(3): maps a part of a dma-buf, and registers the mapping. EOPNOTSUPP if the driver refuses the mapping because the
+/// processor cannot access its memory.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_reg_dmabuf_mr(
     pd: Option<&Pd>,
@@ -41,17 +41,17 @@ pub(super) fn import(
     if fd < 0 {
         return Err(Errno(libc::EBADF));
     }
-    // SAFETY: the program's number is used in this call only; if it is none of a descriptor the calls say so.
+    // SAFETY: the program's number is used in this call only. If it is no open descriptor, the system calls fail.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     check_kind(fd)?;
     let mapped = map(fd, offset, len, rights)?;
     let mr = register(&pd.pd, mapped.as_mut_ptr().expose_provenance() as u64, len as u64, iova, rights)?;
     let kept: Arc<dyn core::fmt::Debug + Send + Sync> = Arc::new((mapped, hints));
-    // The program knows no address of it.
+    // The program does not know the address of the mapping.
     Ok(make_mr(pd, mr, ptr::null_mut(), len, Some(kept)))
 }
 
-/// EBADF for no descriptor, EINVAL for one of something else, as from kernels (`dma_buf_get`).
+/// EBADF if it is no open descriptor, EINVAL if it is not that of a dma-buf, as from kernels (`dma_buf_get`).
 fn check_kind(fd: BorrowedFd<'_>) -> Result<()> {
     let link = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| Errno(libc::EBADF))?;
     if link.to_string_lossy().starts_with("/dmabuf:") { Ok(()) } else { Err(INVALID) }
@@ -67,7 +67,7 @@ fn map(fd: BorrowedFd<'_>, offset: u64, len: usize, rights: Access) -> Result<Mm
     let writes = rights.intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     let memory = if writes { options.map_raw(&fd) } else { options.map_raw_read_only(&fd) };
     memory.map_err(|error| match error.raw_os_error() {
-        // Beyond its end; opened for reading.
+        // A range beyond its end; a file opened for reading only.
         Some(errno @ (libc::EINVAL | libc::EACCES | libc::ENOMEM)) => Errno(errno),
         _ => UNSUPPORTED,
     })
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use std::{fs::File, io::Write, os::fd::AsFd};
 
-    /// Any file that can be mapped does for this part; few machines have a driver that gives dma-bufs.
+    /// Few machines have a driver that exports dma-bufs. For this part any file that can be mapped will do.
     #[test]
     fn a_part_of_a_file_is_mapped() {
         let fd = nix::sys::memfd::memfd_create("rxe", nix::sys::memfd::MFdFlags::empty()).unwrap();

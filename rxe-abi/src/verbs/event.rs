@@ -31,7 +31,7 @@ fn next_event(context: &Context) -> Result<AsyncEvent> {
             None if is_non_blocking(context.context.async_fd()) => return Err(Errno(libc::EAGAIN)),
             None => context.context.get_async_event(None)?,
         };
-        // One of an object that is gone concerns nobody, nor does one that verbs has no number for.
+        // Events of objects that were destroyed are dropped, and so are events for which verbs has no number.
         if let Some(event) = to_c(context, event) {
             return Ok(event);
         }
@@ -86,7 +86,7 @@ extern "C" fn ibv_ack_async_event(event: Option<&AsyncEvent>) {
     quietly(|| {
         let Some(event) = event else { return };
         let element = event.element;
-        // SAFETY: the type says which object it is; that has not ended, since destroying it waits for this call.
+        // SAFETY: the type says which kind of object it is. The object exists, because its destruction waits for this call.
         unsafe {
             match event.event_type {
                 v::EVENT_CQ_ERR => element.cq.as_ref().map(|cq| cq.events.acknowledge()),

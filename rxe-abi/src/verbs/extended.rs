@@ -1,4 +1,4 @@
-//! What newer libraries have beside ibv_reg_mr: one call with all its attributes, buffers that the library allocates, and
+//! Newer functions beside ibv_reg_mr: one call with all attributes, buffers that the library allocates, and
 //! handles with hints for the processor's caches, which an adapter would pass on.
 
 use super::{
@@ -45,7 +45,7 @@ extern "C" fn ibv_reg_mr_ex(pd: Option<&Pd>, attr: Option<&MrInitAttr>) -> *mut 
             return Err(UNSUPPORTED);
         }
         if has(mask::FD) && !has(mask::BUF) {
-            // The address is the file's business; an offset must be said.
+            // With a file the program gives an offset, and no address.
             if !has(mask::FD_OFFSET) || has(mask::ADDR) {
                 return Err(INVALID);
             }
@@ -70,14 +70,14 @@ extern "C" fn ibv_reg_mr_ex(pd: Option<&Pd>, attr: Option<&MrInitAttr>) -> *mut 
     })
 }
 
-/// Whether a range is inside a buffer, and the domain the one that allocated it.
+/// Whether a range is inside a buffer, and the protection domain is the one with which it was allocated.
 fn is_inside(pd: &Pd, buf: &Buf, start: *mut c_void, length: usize) -> bool {
     let offset = start.addr().checked_sub(buf.memory.as_ptr().addr());
     let end = offset.and_then(|offset| offset.checked_add(length));
     Arc::ptr_eq(&pd.users, &buf.pd) && end.is_some_and(|end| end <= buf.memory.len())
 }
 
-/// Who uses the handle. Adapters give hints for pinned memory only.
+/// Marks the handle as in use. Adapters give hints for pinned memory only.
 fn hints(pd: &Pd, attr: &MrInitAttr, rights: Access) -> Result<Users> {
     let dmah = given(object::<_, Dmah>(&attr.dmah))?;
     if !Arc::ptr_eq(&dmah.context, &pd.context) || rights.contains(Access::ON_DEMAND) {
@@ -86,7 +86,7 @@ fn hints(pd: &Pd, attr: &MrInitAttr, rights: Access) -> Result<Users> {
     Ok(Arc::clone(&dmah.users))
 }
 
-/// ibv_alloc_dmah(3): hints about processor and kind of memory. They are checked, and nothing follows from them.
+/// ibv_alloc_dmah(3): hints about processor and kind of memory. They are checked, and have no effect.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_alloc_dmah(context: ContextPtr, attr: Option<&DmahInitAttr>) -> *mut Dmah {
     const CPU: u32 = 1;
@@ -115,7 +115,7 @@ extern "C" fn ibv_alloc_dmah(context: ContextPtr, attr: Option<&DmahInitAttr>) -
 
 /// Processors that the system may have.
 fn processors() -> u32 {
-    // SAFETY: asks only.
+    // SAFETY: the call only reads a setting.
     u32::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }).unwrap_or(1)
 }
 
@@ -174,7 +174,7 @@ extern "C" fn ibv_reg_buf_mr(
     ibv_reg_mr_ex(pd, Some(&attr))
 }
 
-/// ibv_export_buf_dmabuf_fd(3): it is ordinary memory.
+/// ibv_export_buf_dmabuf_fd(3). Refused, because the buffer is ordinary memory.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_export_buf_dmabuf_fd(buf: Option<&Buf>) -> c_int {
     value(|| {

@@ -10,7 +10,7 @@ extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// A string of C's as a path.
+/// A C string as a path.
 struct Text<'a>(&'a CStr);
 
 impl Text<'_> {
@@ -19,7 +19,7 @@ impl Text<'_> {
     }
 }
 
-/// ibv_read_sysfs_file: the file without its last line break; how many bytes it has.
+/// ibv_read_sysfs_file: reads a file, leaves out its last line break, and returns the number of bytes.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,

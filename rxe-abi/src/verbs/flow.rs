@@ -1,4 +1,4 @@
-//! Flows: which frames a queue pair for raw packets is given.
+//! Flows: which frames a queue pair for raw packets receives.
 
 use crate::{
     border::{Bytes, INVALID, Owned, Result, UNSUPPORTED, code, given, pointer},
@@ -28,9 +28,9 @@ mod spec {
     pub(super) const UDP: u32 = 0x41;
 }
 
-/// Rules of one flow at most: what has a meaning.
+/// Most rules of one flow. More would have no meaning.
 const MOST_SPECS: u8 = 16;
-/// Bytes of a rule at most; that of IPv6 has 88.
+/// Most bytes of a rule. That of IPv6 has 88.
 const MOST_BYTES: usize = 128;
 
 /// ibv_create_flow(3). Priorities change nothing: each queue pair gets its own copy of a frame.
@@ -92,7 +92,7 @@ fn pattern(kind: u32, bytes: &[u8]) -> Result<Pattern> {
     let pair = |start: (usize, usize), at: usize, len: usize| {
         Ok::<_, crate::border::Errno>((part(start.0 + at, len)?, part(start.1 + at, len)?))
     };
-    // Where values and masks of a filter begin, and its fields: place in the filter, length, place in the header.
+    // Where the values and the masks of a filter begin, and its fields: offset in the filter, length, offset in the header.
     let (layer, start, fields): (_, _, &[(usize, usize, usize)]) = match kind {
         spec::ETH => (Layer::Ethernet, (6, 22), &[(0, 6, 0), (6, 6, 6), (12, 2, 12)]),
         spec::IPV4 => (Layer::Ipv4, (8, 16), &[(0, 4, 12), (4, 4, 16)]),
@@ -102,7 +102,7 @@ fn pattern(kind: u32, bytes: &[u8]) -> Result<Pattern> {
         spec::UDP => (Layer::Udp, (6, 10), &[(2, 2, 0), (0, 2, 2)]),
         _ => return Err(UNSUPPORTED),
     };
-    // What is not looked at must not be asked for: a VLAN's tag, IPv4's flags, IPv6's flow label and traffic class.
+    // These fields are not compared, so a rule must not ask for them: VLAN tag, IPv4 flags, IPv6 flow label and traffic class.
     let left_out: &[(usize, usize)] = match kind {
         spec::ETH => &[(14, 2)],
         spec::IPV4_EXT => &[(11, 1)],

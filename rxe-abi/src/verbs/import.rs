@@ -1,5 +1,5 @@
-//! Import of a device, its domains and regions by another part of the process (ibv_import_device(3)). What another
-//! process has cannot be had: its objects live there.
+//! Import of a device, its domains and regions by another part of the process (ibv_import_device(3)). Objects of another
+//! process cannot be imported, because they exist in that process only.
 
 use crate::{
     border::{Errno, INVALID, Owned, Result, given, pointer, quietly},
@@ -27,12 +27,12 @@ use std::{
 /// The contexts that are open.
 static OPEN: PerProcess<Vec<Weak<Context>>> = PerProcess::new(Vec::new);
 
-/// A descriptor by which a context is known again, also as a duplicate.
+/// A descriptor by which a context is found, also by a duplicate of it.
 pub(super) fn command_fd() -> Result<OwnedFd> {
     memfd_create(c"rxe-context", MFdFlags::MFD_CLOEXEC).map_err(|errno| Errno(errno as c_int))
 }
 
-/// Enters a context that was opened.
+/// Adds a context that was opened.
 pub(super) fn opened(context: &Arc<Context>) {
     let mut open = OPEN.lock();
     open.retain(|entry| entry.strong_count() > 0);
@@ -43,14 +43,14 @@ const fn identity(about: &FileStat) -> (u64, u64) {
     (about.st_dev, about.st_ino)
 }
 
-/// ibv_import_device(3): the same context once more; each is closed.
+/// ibv_import_device(3): returns the same context once more. It has to be closed as often as it was opened and imported.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_device(fd: c_int) -> *mut CContext {
     pointer(|| {
         if fd < 0 {
             return Err(Errno(libc::EBADF));
         }
-        // SAFETY: only asked about during this call; if nobody has it open, that is the answer.
+        // SAFETY: used during this call only. If it is not open, the system call fails.
         let wanted = fstat(unsafe { BorrowedFd::borrow_raw(fd) }).map_err(|errno| Errno(errno as c_int))?;
         let open = OPEN.lock();
         let mut contexts = open.iter().filter_map(Weak::upgrade);
@@ -77,7 +77,7 @@ extern "C" fn ibv_unimport_pd(pd: Owned<Pd>) {
     quietly(|| pd.free());
 }
 
-/// ibv_import_mr(3): its keys; the address is not told.
+/// ibv_import_mr(3): the region's keys. Its address is not told.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_mr(pd: Option<&Pd>, handle: u32) -> *mut Mr {
     pointer(|| {

@@ -31,7 +31,7 @@ pub(super) fn register(
     if !rights.contains(Access::ON_DEMAND) {
         range.check_mapped(rights)?;
     }
-    // SAFETY: the program promises as much of its memory to every verbs library; its own accesses are C's.
+    // SAFETY: the program promises so much memory, as it does to every verbs library. It may access it itself, as C does.
     Ok(unsafe { pd.reg_mr_raw(addr, len, iova, rights) }?)
 }
 
@@ -45,7 +45,7 @@ fn reg_mr(pd: Option<&Pd>, addr: *mut c_void, len: usize, iova: u64, bits: u32) 
     })
 }
 
-/// The object of a region that C knows at `addr`.
+/// The object of a region that has the address `addr` for C.
 pub(super) fn make_mr(
     pd: &Pd,
     mr: rxe_verbs::Mr,
@@ -70,7 +70,7 @@ pub(super) fn make_mr(
     object
 }
 
-/// For the `pd` field of an object.
+/// The pointer for the `pd` field of an object.
 pub(super) fn c_pd(pd: &Pd) -> Pointer<c::object::Pd> {
     Pointer::new((&raw const pd.c).cast_mut())
 }
@@ -93,7 +93,7 @@ extern "C" fn ibv_reg_mr_iova(
     reg_mr(pd, addr, len, iova, access.cast_unsigned())
 }
 
-/// What the header calls for both where the rights are not known when compiling.
+/// The header calls this for both functions above if the rights are not constant.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_reg_mr_iova2(
     pd: Option<&Pd>,
@@ -125,7 +125,7 @@ extern "C" fn ibv_rereg_mr(
     if errno == 0 { 0 } else { result }
 }
 
-/// What ibv_rereg_mr changes.
+/// The changes that ibv_rereg_mr makes.
 struct Change<'a> {
     memory: Option<(*mut c_void, usize)>,
     pd: Option<&'a Pd>,
@@ -198,7 +198,7 @@ extern "C" fn ibv_dereg_mr(mr: Owned<Mr>) -> c_int {
     })
 }
 
-/// ibv_advise_mr(3): memory is paged in when it is used; advice is checked and thanked for.
+/// ibv_advise_mr(3). Memory is paged in when it is used, so the advice is checked and has no effect.
 pub(super) extern "C" fn advise_mr(
     pd: Option<&Pd>,
     advice: c_int,
@@ -243,7 +243,7 @@ pub(super) extern "C" fn alloc_mw(pd: Option<&Pd>, kind: c_int) -> *mut Mw {
 pub(super) extern "C" fn dealloc_mw(mw: Owned<Mw>) -> c_int {
     code(|| {
         let object = mw.get()?;
-        // The low 8 bits change with each binding.
+        // Each binding changes the low 8 bits.
         known(object.c.handle & !0xff, object.mw.rkey().0 & !0xff)?;
         mw.free();
         Ok(())
@@ -275,7 +275,7 @@ pub(super) extern "C" fn bind_mw(qp: Option<&Qp>, mw: Option<&Mw>, bind: Option<
     })
 }
 
-/// ibv_fork_init(3): nothing is needed. Children have none of the parent's objects.
+/// ibv_fork_init(3): does nothing. Forked children have none of the parent's objects.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_fork_init() -> c_int {
     0
@@ -287,13 +287,13 @@ extern "C" fn ibv_is_fork_initialized() -> c_int {
     v::FORK_UNNEEDED
 }
 
-/// Of libibverbs' inside, exported for providers.
+/// A private function of libibverbs, which it exports for providers.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
 }
 
-/// Of libibverbs' inside, exported for providers.
+/// A private function of libibverbs, which it exports for providers.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
     0

@@ -1,4 +1,4 @@
-//! The functions of libibverbs, one file an object. What is not here at all (`symbols` has its name) is refused.
+//! The functions of libibverbs, one file for each kind of object. Functions that we do not have (`symbols` names them) refuse.
 
 mod address;
 mod attributes;

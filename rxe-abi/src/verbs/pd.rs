@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub(super) const BUSY: Errno = Errno(libc::EBUSY);
 
-/// Refuses to end an object that others use.
+/// EBUSY if other objects use this one, so that it cannot be destroyed.
 pub(super) fn unused(users: &Users) -> Result<()> {
     if Arc::strong_count(users) > 1 { Err(BUSY) } else { Ok(()) }
 }
@@ -48,8 +48,8 @@ extern "C" fn ibv_dealloc_pd(pd: Owned<Pd>) -> c_int {
     })
 }
 
-/// ibv_alloc_parent_domain(3). Its allocators have nothing to allocate here, and that memory shared with a confidential machine's
-/// host may be allocated (ALLOW_CC_UNPROTECTED_ALLOC) is needed only by devices that cannot reach private memory.
+/// ibv_alloc_parent_domain(3). Its allocators are not used, because nothing is allocated by them. ALLOW_CC_UNPROTECTED_ALLOC allows
+/// memory that a confidential machine shares with its host. Only devices that cannot access private memory need that.
 pub(super) extern "C" fn alloc_parent_domain(
     context: ContextPtr,
     attr: Option<&ParentDomainInitAttr<'_>>,

@@ -17,8 +17,8 @@ use core::{
 };
 use rxe_verbs::{GidTable, GidType, PortState, limits};
 
-/// IBTA's LinkWidth 4X and LinkSpeed QDR: 40 Gbit/s, which is what a process reaches on a good day. The interface's own
-/// speed would promise more than software keeps, or nothing where it has none.
+/// IBTA's LinkWidth 4X and LinkSpeed QDR: 40 Gbit/s, about the most that a process reaches. The speed of the interface may be more than
+/// software reaches, or not known.
 const WIDTH_4X: u8 = 2;
 const SPEED_QDR: u8 = 4;
 
@@ -46,7 +46,7 @@ fn port_attr(context: &Context, port: u8) -> Result<PortAttr> {
     })
 }
 
-/// ibv_query_port(3) of programs that do not look for the extended one: their structure ends before the second set of
+/// ibv_query_port(3) for programs that do not call the extended function. Their structure ends before the second set of
 /// capability flags.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_port(context: ContextPtr, port: u8, out: *mut c_void) -> c_int {
@@ -65,7 +65,7 @@ extern "C" fn ibv_query_port_speed(
     port: u32,
     speed: Option<&mut MaybeUninit<u64>>,
 ) -> c_int {
-    /// What width and speed of the port come to.
+    /// The product of the port's width and speed.
     const QDR_4X: u64 = 400;
     code(|| {
         let port = u8::try_from(port).map_err(|_| INVALID)?;
@@ -95,7 +95,7 @@ extern "C" fn ibv_query_gid(
     })
 }
 
-/// One entry of the table; ENODATA for one that is not in use.
+/// One entry of the table. ENODATA if it is not in use.
 fn entry(context: &Context, port: u32, index: u32) -> Result<GidEntry> {
     let table = context.context.gids();
     if port != 1 || index as usize >= table.len() {
@@ -136,7 +136,7 @@ extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// ibv_query_gid_table(3): how many entries, or a negative number of `errno`'s.
+/// ibv_query_gid_table(3): the number of entries, or a negative `errno` value.
 #[unsafe(no_mangle)]
 extern "C" fn _ibv_query_gid_table(
     context: ContextPtr,

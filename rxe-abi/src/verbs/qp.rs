@@ -28,7 +28,7 @@ use std::sync::{Arc, MutexGuard, Weak};
 
 /// Requests converted before they are posted together; a longer list is posted in pieces.
 const CHUNK: usize = 64;
-/// What ibv_create_qp_ex can be asked for by `send_ops_flags`: all but segmentation offload, the eleventh.
+/// The `send_ops_flags` that ibv_create_qp_ex accepts: all but segmentation offload, the eleventh.
 const SEND_OPS: u64 = 0x1bff;
 
 /// ibv_create_qp(3).
@@ -45,7 +45,7 @@ pub(super) extern "C" fn create_qp_ex(context: ContextPtr, init: Option<&mut QpI
     })
 }
 
-/// A queue pair as the attributes say.
+/// Makes a queue pair with these attributes.
 pub(crate) fn make_ex(init: &mut QpInitAttrEx<'_>) -> Result<*mut Qp> {
     const KNOWN: u32 = v::QP_INIT_ATTR_PD
         | v::QP_INIT_ATTR_XRCD
@@ -76,10 +76,10 @@ pub(crate) fn make_ex(init: &mut QpInitAttrEx<'_>) -> Result<*mut Qp> {
     Ok(qp)
 }
 
-/// What says that frames are spread over several queues.
+/// The attributes that ask for frames to be spread over several queues.
 const SPREAD: u32 = v::QP_INIT_ATTR_IND_TABLE | v::QP_INIT_ATTR_RX_HASH;
 
-/// One for raw packets that only receives, into the queues of a table.
+/// Makes a queue pair for raw packets that only receives, into the queues of a table.
 fn make_spread(init: &QpInitAttrEx<'_>) -> Result<*mut Qp> {
     const KNOWN: u32 = v::QP_INIT_ATTR_PD | v::QP_INIT_ATTR_CREATE_FLAGS | SPREAD;
     /// IBV_RX_HASH_FUNC_TOEPLITZ.
@@ -99,7 +99,7 @@ fn make_spread(init: &QpInitAttrEx<'_>) -> Result<*mut Qp> {
     let (pd, table) = (given(init.pd)?, given(object::<_, RwqTable>(&Pointer::new(init.rwq_ind_tbl)))?);
     let key = Bytes::new(init.rx_hash_key.cast()).read(init.rx_hash_key_len.into());
     let spread = Spread::new(table.queues.clone(), key, init.rx_hash_fields_mask).ok_or(INVALID)?;
-    // It makes no completions, and has to have a queue for them.
+    // It has no completions itself, but every queue pair needs a completion queue.
     let qp = Arc::new(pd.pd.create_qp(&QpInit::new(QpType::Ud, &table.cq))?);
     let raw = RawPackets::spread(&qp, &table.cq, spread)?;
     let mut base = init.base();
@@ -112,7 +112,7 @@ fn make_spread(init: &QpInitAttrEx<'_>) -> Result<*mut Qp> {
     Ok(object)
 }
 
-/// An XRC target: it has nothing but its domain. Sizes asked for are left as they are, as by the kernel.
+/// Makes an XRC target. It has an XRC domain and no queues. The sizes in the attributes stay as they are, as with the kernel.
 pub(crate) fn make_target(xrcd: &Xrcd, qp_context: *mut c_void) -> Result<*mut Qp> {
     let qp = xrcd.xrcd.create_target()?;
     let none = target_attr(qp_context);
@@ -125,7 +125,7 @@ pub(crate) fn make_target(xrcd: &Xrcd, qp_context: *mut c_void) -> Result<*mut Q
     target_handle(c, qp, xrcd)
 }
 
-/// Hands a handle of an XRC target to the program: each hears of the target's events.
+/// Gives the program a handle of an XRC target. Each handle gets the target's events.
 fn target_handle(c: c::object::QpEx, qp: Arc<rxe_verbs::Qp>, xrcd: &Xrcd) -> Result<*mut Qp> {
     let listener = qp.listen(&xrcd.context.context)?;
     let name = listener.name();
@@ -140,7 +140,7 @@ fn targets() -> MutexGuard<'static, Vec<Weak<rxe_verbs::Qp>>> {
     TARGETS.lock()
 }
 
-/// ibv_open_qp(3): another handle of an XRC target of the domain; the target ends with the last one.
+/// ibv_open_qp(3): another handle of an XRC target of the domain. The target is destroyed with its last handle.
 pub(super) extern "C" fn open_qp(context: ContextPtr, attr: Option<&QpOpenAttr<'_>>) -> *mut Qp {
     const NEEDED: u32 = v::QP_OPEN_ATTR_NUM | v::QP_OPEN_ATTR_XRCD | v::QP_OPEN_ATTR_TYPE;
     pointer(|| {
@@ -191,14 +191,14 @@ pub(crate) fn make(pd: &Pd, init: &mut QpInitAttr<'_>, batch: Option<Batch>) -> 
     recv_cq.known()?;
     init.srq.map_or(Ok(()), Srq::known)?;
     let mut caps = caps(&init.cap);
-    // The room of the elements is there for inline data too, as in kernel rxe: some programs take it for granted.
+    // The room for elements can also be used for inline data, as with kernel rxe. Some programs rely on that.
     caps.max_inline = caps.max_inline.max(caps.max_send_sge.saturating_mul(16).min(limits::MAX_INLINE));
     let is_raw = init.qp_type == v::QPT_RAW_PACKET;
     if is_raw && init.srq.is_some() {
         return Err(UNSUPPORTED);
     }
     let qp = pd.pd.create_qp(&QpInit {
-        // State and numbers of one for raw packets are a datagram queue pair's.
+        // A queue pair for raw packets has the state and the numbers of a datagram queue pair.
         qp_type: if is_raw { QpType::Ud } else { qp_type(init.qp_type)? },
         send_cq: &send_cq.cq,
         recv_cq: &recv_cq.cq,
@@ -268,8 +268,8 @@ extern "C" fn ibv_qp_to_qp_ex(qp: Option<&Qp>) -> *const Qp {
     qp.filter(|qp| qp.batch.is_some()).map_or(ptr::null(), ptr::from_ref)
 }
 
-/// Attributes of the half that an XRC queue pair lacks: the kernel's interface for programs leaves them out, and programs
-/// give them (perftest).
+/// Attributes of the half (requester or responder) that an XRC queue pair does not have. Programs such as perftest set them, and the
+/// kernel ignores them.
 const fn foreign(qp_type: c_int) -> c_int {
     match qp_type {
         v::QPT_XRC_SEND => v::QP_MAX_DEST_RD_ATOMIC | v::QP_MIN_RNR_TIMER,
@@ -278,7 +278,7 @@ const fn foreign(qp_type: c_int) -> c_int {
     }
 }
 
-/// What a datagram queue pair needs besides, and one for raw packets does not have.
+/// Attributes that a datagram queue pair needs, and that a queue pair for raw packets does not have.
 fn complete_raw(change: &mut QpChange) {
     match change.state {
         Some(QpState::Init) => {
@@ -312,7 +312,7 @@ extern "C" fn ibv_modify_qp(qp: Option<&Qp>, attr: Option<&QpAttr>, mask: c_int)
     })
 }
 
-/// What ibv_query_qp tells of how a queue pair was made: `ibv_qp_init_attr` again.
+/// How a queue pair was made, for ibv_query_qp: its `ibv_qp_init_attr`.
 #[derive(Debug)]
 #[repr(C)]
 struct Made {
@@ -325,7 +325,7 @@ struct Made {
     sq_sig_all: c_int,
 }
 
-/// ibv_query_qp(3). All attributes are told, whatever the mask.
+/// ibv_query_qp(3). Returns all attributes, whatever the mask.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_qp(
     qp: Option<&Qp>,
@@ -354,7 +354,7 @@ extern "C" fn ibv_query_qp(
     })
 }
 
-/// ibv_query_qp_data_in_order(3): what a peer sends or writes is placed in rising order. (Answers to READs are too, but
+/// ibv_query_qp_data_in_order(3): bytes that a peer sends or writes are placed in rising order. (READ responses are, too, but
 /// a READ that is sent again places some bytes twice.)
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_qp_data_in_order(qp: Option<&Qp>, op: c_int, flags: u32) -> c_int {
@@ -427,8 +427,8 @@ pub(super) extern "C" fn post_send<'a>(
     tell_culprit(errno, bad, culprit)
 }
 
-/// Has the windows that the first `count` requests bind say their new keys, as irdma does: only the low 8 bits are the program's
-/// to choose, so it would not know the whole key otherwise.
+/// Writes the new keys into the windows that the first `count` requests bind, as irdma does. The program chooses only the low 8 bits, so
+/// it would not know the whole key otherwise.
 fn name_windows<'a>(first: &'a SendWr<'a>, count: usize) {
     let requests = core::iter::successors(Some(first), |wr| wr.next).take(count);
     for (mw, key) in requests.filter_map(bound_window) {

@@ -37,7 +37,7 @@ pub(super) extern "C" fn create_srq_ex(
     })
 }
 
-/// A shared receive queue of a kind that the attributes name.
+/// Makes a shared receive queue of the kind that the attributes ask for.
 pub(crate) fn make_ex(init: &SrqInitAttrEx<'_>) -> Result<*mut Srq> {
     let has = |bits| init.comp_mask & bits == bits;
     let kind = if has(v::SRQ_INIT_ATTR_TYPE) { init.srq_type } else { v::SRQT_BASIC };
@@ -61,11 +61,11 @@ pub(crate) fn make_ex(init: &SrqInitAttrEx<'_>) -> Result<*mut Srq> {
     make(given(init.pd)?, &kind, init.srq_context, &init.attr)
 }
 
-/// Which kind of queue, and what it has of its own.
+/// The kind of queue, and the attributes of this kind.
 enum Kind<'a> {
     Basic,
     Xrc(&'a Xrcd, &'a Cq),
-    /// Tags and operations at most. Operations are done at once, so none is ever outstanding.
+    /// Most tags and most operations. Operations are done at once, so none is ever outstanding.
     Tags(&'a Cq, [u32; 2]),
 }
 
@@ -99,7 +99,7 @@ fn make(pd: &Pd, kind: &Kind<'_>, srq_context: *mut c_void, attr: &SrqAttr) -> R
     Ok(object)
 }
 
-/// ibv_modify_srq(3). Bits of the mask that are unknown mean nothing, as to the kernel.
+/// ibv_modify_srq(3). Unknown bits of the mask are ignored, as by the kernel.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_modify_srq(srq: Option<&Srq>, attr: Option<&SrqAttr>, mask: c_int) -> c_int {
     code(|| {
@@ -122,7 +122,7 @@ extern "C" fn ibv_query_srq(srq: Option<&Srq>, attr: Out<'_, SrqAttr>) -> c_int 
     })
 }
 
-/// ibv_get_srq_num(3). Those that no peer names have none, which libibverbs says as EOPNOTSUPP.
+/// ibv_get_srq_num(3). Only queues that peers can name have a number. For others the error is EOPNOTSUPP, as with libibverbs.
 pub(super) extern "C" fn get_srq_num(srq: Option<&Srq>, number: Option<&mut u32>) -> c_int {
     code(|| {
         *given(number)? = given(srq)?.srq.number().ok_or(UNSUPPORTED)?;

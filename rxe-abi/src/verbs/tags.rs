@@ -12,10 +12,10 @@ use core::{ffi::c_int, sync::atomic::Ordering};
 use rxe_verbs::{MAX_RENDEZVOUS_HEADER, MAX_TAGS, Sge, TagAction, TagOp, limits};
 use smallvec::SmallVec;
 
-/// Operations at once: each is done when the call returns, so any number is right.
+/// Most operations at once. Each is done when the call returns, so any number would be right.
 pub(super) const MAX_OPS: u32 = 1 << 16;
 
-/// What ibv_query_device_ex(3) tells.
+/// The capabilities for ibv_query_device_ex(3).
 pub(super) const CAPS: TmCaps = TmCaps {
     max_rndv_hdr_size: MAX_RENDEZVOUS_HEADER,
     max_num_tags: MAX_TAGS,

@@ -1,8 +1,8 @@
-//! Words for numbers, and rates. The words are those of libibverbs, which scripts look for.
+//! Texts for numbers, and rates. The texts are those of libibverbs, because scripts look for them.
 
 use core::ffi::{CStr, c_char, c_int};
 
-/// The word at `number`, as C wants it.
+/// The text at `number`, as a C string.
 fn word(words: &[&'static CStr], number: c_int) -> *const c_char {
     let found = usize::try_from(number).ok().and_then(|index| words.get(index));
     found.unwrap_or(&c"unknown").as_ptr()

@@ -1,4 +1,4 @@
-//! Receive work queues, and tables of them: what a queue pair for raw packets spreads its frames over.
+//! Receive work queues, and tables of them, over which a queue pair for raw packets spreads its frames.
 
 use super::{
     memory::c_pd,
@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// IBV_WQT_RQ.
 const RECEIVE: c_int = 0;
-/// Queues of a table at most: two to the power of this.
+/// Most queues of a table, as a power of two.
 pub(super) const MOST_LOG: u32 = 8;
 
 /// ibv_create_wq(3).
@@ -65,7 +65,7 @@ pub(super) extern "C" fn create_wq(context: ContextPtr, attr: Option<&WqInitAttr
     })
 }
 
-/// ibv_modify_wq(3): the state.
+/// ibv_modify_wq(3): changes the state.
 pub(super) extern "C" fn modify_wq(wq: Option<&Wq>, attr: Option<&WqAttr>) -> c_int {
     const STATE: u32 = 1;
     const CURRENT: u32 = 2;
@@ -83,7 +83,7 @@ pub(super) extern "C" fn modify_wq(wq: Option<&Wq>, attr: Option<&WqAttr>) -> c_
         }
         let wanted = [RawQueueState::Reset, RawQueueState::Ready, RawQueueState::Error];
         let wanted = wanted.into_iter().find(|state| *state as c_int == attr.wq_state).ok_or(INVALID)?;
-        // Out of the error state only by the beginning (mlx5).
+        // The only way out of the error state is to RESET (as with mlx5).
         if now == RawQueueState::Error && wanted == RawQueueState::Ready {
             return Err(INVALID);
         }

@@ -8,7 +8,7 @@ use crate::{
 };
 use core::ffi::c_int;
 
-/// ibv_open_xrcd(3). Other processes do not share a domain with this one, also by the same file.
+/// ibv_open_xrcd(3). Processes never share a domain, even if they open it by the same file.
 pub(super) extern "C" fn open_xrcd(context: ContextPtr, init: Option<&XrcdInitAttr>) -> *mut Xrcd {
     const NEEDED: u32 = v::XRCD_INIT_ATTR_FD | v::XRCD_INIT_ATTR_OFLAGS;
     pointer(|| {
