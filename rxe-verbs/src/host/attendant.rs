@@ -1,5 +1,5 @@
-//! What the host service leaves to the connection manager: requests that nobody listens for, and connections of
-//! processes that died. The manager is above this crate, so it names itself here.
+//! What the host service leaves to the connection manager: requests for which no process listens, and connections of
+//! processes that died. The crate of the manager imports this one, so the manager registers itself here.
 
 use super::records::Connection;
 use rxe_core::time::Instant;
@@ -8,7 +8,7 @@ use std::{net::IpAddr, sync::OnceLock};
 /// Bytes of a management datagram.
 pub const MAD_LEN: usize = rxe_core::wire::MAD_LEN;
 
-/// A datagram of queue pair 1, with where it goes or comes from.
+/// A datagram of queue pair 1, with its destination or source.
 #[derive(Clone, Copy, Debug)]
 pub struct Letter {
     /// Our address.
@@ -25,16 +25,17 @@ pub struct Letter {
     pub mad: [u8; MAD_LEN],
 }
 
-/// Who speaks for those who cannot.
+/// Answers in the place of processes that do not exist (any more).
 pub trait Attendant: Send {
-    /// A request that no process listens for, or the end of a connection that none has; what to answer, if anything.
+    /// Handles a request for which no process listens, or the end of a connection that no process has. Returns the answer, if there is
+    /// one.
     fn unheard(&mut self, mad: &[u8; MAD_LEN]) -> Option<[u8; MAD_LEN]>;
 
-    /// A process has died with this connection on record.
+    /// Called when a process has died and this connection is in its records.
     fn died(&mut self, now: Instant, connection: &Connection);
 
-    /// Puts what is to be sent now into `out`, at most `most` datagrams. To be called again when
-    /// [`poll_timeout`](Self::poll_timeout) says.
+    /// Puts the datagrams that are to be sent now into `out`, at most `most`. The caller calls it again at
+    /// [`poll_timeout`](Self::poll_timeout).
     fn letters(&mut self, now: Instant, most: usize, out: &mut Vec<Letter>);
 
     /// When to call [`letters`](Self::letters) again.
@@ -45,12 +46,12 @@ type Make = fn() -> Box<dyn Attendant>;
 
 static ATTENDANT: OnceLock<Make> = OnceLock::new();
 
-/// Says who attends to services of this process from now on. The first word counts.
+/// Registers the attendant for services of this process. Only the first call counts.
 pub fn set_attendant(make: Make) {
     let _ = ATTENDANT.set(make);
 }
 
-/// A new one, if anybody has named himself.
+/// A new attendant, if one is registered.
 pub(super) fn attendant() -> Option<Box<dyn Attendant>> {
     ATTENDANT.get().map(|make| make())
 }

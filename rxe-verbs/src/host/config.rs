@@ -52,46 +52,46 @@ use std::{
     sync::Arc,
 };
 
-/// Names the file; else [`SYSTEM_FILE`] is read if it exists.
+/// The variable that names the file. Without it [`SYSTEM_FILE`] is read if it exists.
 pub const VARIABLE: &str = "RXE_CONFIG";
-/// Where the file is looked for.
+/// The file that is read by default.
 pub const SYSTEM_FILE: &str = "/etc/rxe/rxe.toml";
-/// Entries of the partition table at most.
+/// Most entries of the partition table.
 pub(super) const MAX_PKEYS: usize = 128;
-/// Bytes of an interface's name at most (IFNAMSIZ without the zero at its end).
+/// Most bytes of an interface's name (IFNAMSIZ without the zero at its end).
 const MAX_INTERFACE: usize = libc::IFNAMSIZ - 1;
-/// P_Key tables of single devices at most: all of them together travel in one message.
+/// Most P_Key tables of single devices. All of them together are sent in one message.
 const MAX_TABLES: usize = 32;
-/// Rules about service levels at most.
+/// Most rules about service levels.
 const MAX_RULES: usize = 1024;
 
-/// What the file says. Everything has a default.
+/// The content of the file. Every field has a default.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostConfig {
-    /// The partition table, 1 to 128 keys; none of them 0 or 0x8000, which are invalid (IBTA vol. 1, 10.9.1.1). Where there
-    /// is a file of partitions, it is what that says of this host.
+    /// The partition table, 1 to 128 keys; none of them 0 or 0x8000, which are invalid (IBTA vol. 1, 10.9.1.1). If there
+    /// is a file of partitions, the table comes from that.
     pub pkeys: Vec<u16>,
     /// The service itself.
     pub service: ServiceConfig,
-    /// What differs between interfaces; 1024 at most.
+    /// Settings of single interfaces, at most 1024.
     pub port: Vec<PortConfig>,
-    /// Rules for connections by service ID, the first that fits counts; 1024 at most.
+    /// Rules for connections by service ID, at most 1024. The first that matches counts.
     pub service_level: Vec<ServiceLevel>,
     /// OpenSM's files, and ports that they name.
     pub fabric: FabricConfig,
-    /// Whether what a kernel would refuse to lock is refused.
+    /// Whether registrations are refused that would exceed the limit for locked memory, as by a kernel.
     pub memlock: MemlockMode,
-    /// Limits for it by user, in the syntax of limits.conf(5), looked for in the folder of this file; without it the limit of
-    /// each process counts.
+    /// File with these limits by user, in the syntax of limits.conf(5). A relative path starts at the folder of the configuration. Without
+    /// it the limit of each process counts.
     pub memlock_limits: Option<PathBuf>,
-    /// P_Key tables of devices that have another than `pkeys`, by interface.
+    /// P_Key tables by interface, for devices that have another one than `pkeys`.
     #[serde(skip)]
     pub of_interface: BTreeMap<String, Vec<u16>>,
-    /// What that file says.
+    /// The content of that file.
     #[serde(skip)]
     pub(crate) limits: Option<Limits>,
-    /// What these files say.
+    /// The content of these files.
     #[serde(skip)]
     pub(crate) loaded: Arc<HostFabric>,
 }
@@ -100,7 +100,7 @@ pub struct HostConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceLevel {
-    /// The first service ID that it is about.
+    /// The first service ID for which it holds.
     pub first: u64,
     /// The last one.
     pub last: u64,
@@ -117,18 +117,18 @@ pub struct ServiceLevel {
 pub struct PortConfig {
     /// The interface's name.
     pub interface: String,
-    /// What rdma_cm connects by there.
+    /// The RoCE version by which rdma_cm connects there.
     #[serde(default)]
     pub rdma_cm: RoceMode,
-    /// The P_Key table of its device; without one it has that of all devices. Where there is a file of partitions, that counts.
+    /// The P_Key table of its device. Without one the device has the table of all devices. A file of partitions takes precedence.
     #[serde(default)]
     pub pkeys: Vec<u16>,
-    /// What its device is called; empty for its number's name. See [`crate::Device::rename`] for what is possible.
+    /// The name of its device. If empty, the name follows from the device's number. See [`crate::Device::rename`] for what is possible.
     #[serde(default)]
     pub name: String,
 }
 
-/// Only the names of devices in the file: who lists devices needs them, and reading all of it needs the list of devices.
+/// Reads only the names of devices. The list of devices needs them, and to read the whole file needs the list of devices.
 #[derive(Debug, Default, Deserialize)]
 struct Names {
     #[serde(default)]
@@ -142,8 +142,8 @@ struct Named {
     name: String,
 }
 
-/// The names that the configuration has for devices, by their interfaces. None where it cannot be read: those who use the rest
-/// of it say why.
+/// The names of devices in the configuration, by their interfaces. There are none if it cannot be read. Those who use the rest
+/// of it report the error.
 pub(crate) fn names_of_configuration() -> BTreeMap<String, String> {
     let path =
         variable(VARIABLE).filter(|name| !name.is_empty()).map_or_else(|| SYSTEM_FILE.into(), PathBuf::from);
@@ -153,7 +153,7 @@ pub(crate) fn names_of_configuration() -> BTreeMap<String, String> {
     named.map(|port| (port.interface, port.name)).collect()
 }
 
-/// One of the two RoCEs.
+/// One of the two versions of RoCE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RoceMode {
@@ -165,14 +165,14 @@ pub enum RoceMode {
 }
 
 impl HostConfig {
-    /// The type of the GIDs that rdma_cm connects by on an interface: as somebody has set it below
-    /// `/sys/kernel/config/rdma_cm` under `rxe run`, else as the configuration says.
+    /// The type of the GIDs by which rdma_cm connects on an interface: as set below
+    /// `/sys/kernel/config/rdma_cm` under `rxe run`, else as in the configuration.
     #[must_use]
     pub fn gid_type(&self, interface: &str) -> GidType {
         super::roce_mode::set_for(interface).unwrap_or_else(|| self.configured_gid_type(interface))
     }
 
-    /// As the configuration says.
+    /// The type in the configuration.
     #[must_use]
     pub fn configured_gid_type(&self, interface: &str) -> GidType {
         let rule = self.port.iter().find(|port| port.interface == interface);
@@ -272,7 +272,7 @@ impl HostConfig {
         Ok(config)
     }
 
-    /// The `[[service_level]]` rule about a service ID; it comes before OpenSM's files.
+    /// The `[[service_level]]` rule for a service ID. It takes precedence over OpenSM's files.
     #[must_use]
     pub fn rule_for(&self, service_id: u64) -> Option<ServiceLevel> {
         self.service_level.iter().find(|rule| (rule.first..=rule.last).contains(&service_id)).copied()
@@ -284,13 +284,13 @@ impl HostConfig {
         self.of_interface.get(interface).unwrap_or(&self.pkeys)
     }
 
-    /// How this process stands with registered memory.
+    /// How much memory this process may register.
     #[must_use]
     pub fn locked(&self) -> LockedReport {
         crate::regions::locked::report(self.memlock())
     }
 
-    /// What holds for registered memory of this process's user.
+    /// The rule for registered memory of this process's user.
     pub(crate) fn memlock(&self) -> Memlock {
         match (self.memlock, &self.limits) {
             (MemlockMode::Off, _) => Memlock::Off,
@@ -300,7 +300,7 @@ impl HostConfig {
         }
     }
 
-    /// What OpenSM's files say, if the configuration names any.
+    /// The content of OpenSM's files, if the configuration names any.
     #[must_use]
     pub fn host_fabric(&self) -> Arc<HostFabric> {
         Arc::clone(&self.loaded)

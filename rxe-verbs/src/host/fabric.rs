@@ -1,4 +1,4 @@
-//! OpenSM's files on this host: which they are, what they say of its ports, and whether they have changed.
+//! OpenSM's files on this host: which these are, what they say about its ports, and whether they have changed.
 //!
 //! ```toml
 //! [fabric]
@@ -17,8 +17,8 @@
 //! name = "storage7 HCA-1/P1"
 //! ```
 //!
-//! On Ethernet nobody knows the port GUID of a peer. So the lower half of its GID stands for it, too: 0x0000ffff0a000007 is
-//! 10.0.0.7, and for the link-local GIDs of cards it is what they have as GUID.
+//! On Ethernet the port GUID of a peer is not known. So the lower half of its GID stands for it, too: 0x0000ffff0a000007 is
+//! 10.0.0.7. For the link-local GIDs of cards this is their real GUID.
 
 use super::config::{HostConfig, HostConfigError, MAX_PKEYS};
 use crate::{device::devices, gid::Gid};
@@ -35,7 +35,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bytes of a file at most.
+/// Most bytes of a file.
 const MAX_FILE: u64 = 16 << 20;
 
 /// The `[fabric]` part of the configuration.
@@ -44,9 +44,9 @@ const MAX_FILE: u64 = 16 << 20;
 pub struct FabricConfig {
     /// `opensm.conf`.
     pub opensm_conf: Option<PathBuf>,
-    /// `qos-policy.conf`; comes before what `opensm.conf` names.
+    /// `qos-policy.conf`. It is used instead of the file that `opensm.conf` names.
     pub qos_policy_file: Option<PathBuf>,
-    /// `partitions.conf`; comes before what `opensm.conf` names.
+    /// `partitions.conf`. It is used instead of the file that `opensm.conf` names.
     pub partition_config_file: Option<PathBuf>,
     /// DSCP 0 to 63 of each lane, 0 to 14.
     pub dscp: Option<[u8; VL_COUNT]>,
@@ -58,7 +58,7 @@ pub struct FabricConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NamedPort {
-    /// Port GUID, as ibstat (0x...) or ibv_devinfo (with colons) write it.
+    /// Port GUID, in the form of ibstat (0x...) or of ibv_devinfo (with colons).
     pub guid: String,
     /// Its addresses.
     pub address: Vec<IpAddr>,
@@ -66,40 +66,40 @@ pub struct NamedPort {
     pub name: String,
     /// "ca" (a host), "switch" or "router".
     pub node_type: String,
-    /// Whether it is `SELF` in the files: where OpenSM would run. Without one that is this host.
+    /// Whether it is `SELF` in the files, the host where OpenSM would run. If no port is, this host is `SELF`.
     pub manager: bool,
 }
 
 /// A port and its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownPort {
-    /// What rules know it by.
+    /// What rules match it by.
     pub port: Port,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }
 
-/// What of a file tells that it is another: device, inode, length, time.
+/// What tells that a file has changed: device, inode, length, time.
 type Stamp = (u64, u64, u64, i64, i64);
 
-/// What the files say.
+/// The content of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFabric {
     fabric: Fabric,
     ports: Vec<KnownPort>,
     /// Whether there is a `[fabric]` part at all.
     configured: bool,
-    /// Whether somebody else is `SELF`.
+    /// Whether another host is `SELF`.
     has_manager: bool,
     pkeys: Option<Vec<u16>>,
-    /// Tables by interface, where there is a file of partitions.
+    /// Tables by interface, if there is a file of partitions.
     of_interface: BTreeMap<String, Vec<u16>>,
     warnings: Vec<String>,
     files: Vec<(PathBuf, Option<Stamp>)>,
 }
 
 impl HostFabric {
-    /// Reads what the configuration in the file `of` names.
+    /// Reads the files that the configuration in the file `of` names.
     pub(super) fn load(config: &HostConfig, of: &Path) -> Result<Self, HostConfigError> {
         let wrong = |reason: String| HostConfigError { path: of.to_owned(), reason };
         let said = &config.fabric;
@@ -160,7 +160,7 @@ impl HostFabric {
         parse: impl FnOnce(&str) -> Result<(T, Vec<rxe_fabric::Warning>), FileError>,
     ) -> Result<T, HostConfigError> {
         let wrong = |reason: String| HostConfigError { path: path.to_owned(), reason };
-        // Before it is read: if it changes meanwhile, it is read again.
+        // This is noted before the file is read. If it changes meanwhile, it is read again.
         self.files.push((path.to_owned(), stamp(path)));
         let length = fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
         if length > MAX_FILE {
@@ -190,13 +190,13 @@ impl HostFabric {
         &self.ports
     }
 
-    /// What was read, but perhaps not as it was meant.
+    /// Warnings: parts of the files that may not be meant as they were read.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The P_Key table of this host by the file of partitions, if there is one.
+    /// The P_Key table of this host from the file of partitions, if there is one.
     #[must_use]
     pub fn pkeys(&self) -> Option<&[u16]> {
         self.pkeys.as_deref()
@@ -208,13 +208,13 @@ impl HostFabric {
         &self.of_interface
     }
 
-    /// Whether one of the files is another than the one that was read.
+    /// Whether one of the files has changed since it was read.
     #[must_use]
     pub fn has_changed(&self) -> bool {
         self.files.iter().any(|(path, before)| stamp(path) != *before)
     }
 
-    /// The port with an address. `guid` is its device's, where that is known: on this host.
+    /// The port with an address. `guid` is that of its device, which is known only on this host.
     #[must_use]
     pub fn port(&self, address: IpAddr, guid: Option<[u8; 8]>) -> Port {
         let half: [u8; 8] = Gid::from(address).0[8..].try_into().unwrap_or_default();
@@ -235,8 +235,8 @@ impl HostFabric {
         port
     }
 
-    /// The path that a connection has, as rdma_cm asks for it: with the P_Key that the program wants; else with the first of
-    /// the port's table, and if the two ports do not share that, with any that they share.
+    /// The path of a connection, as rdma_cm asks for it: with the P_Key that the program wants; else with the first of
+    /// the port's table; or if the two ports do not share that one, with any that they share.
     ///
     /// # Errors
     /// [`NoPath`].
@@ -253,8 +253,8 @@ impl HostFabric {
         }
     }
 
-    /// The keys of each port of this host by its interface, and before them those of all; where one port is a full member, the
-    /// host is.
+    /// The keys of the host, and then those of each of its ports, by interface. The host is a full member of a partition if one of its
+    /// ports is.
     fn own_tables(&self) -> (Vec<u16>, BTreeMap<String, Vec<u16>>) {
         let mut table: Vec<u16> = Vec::new();
         let mut each = BTreeMap::new();

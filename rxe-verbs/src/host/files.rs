@@ -1,4 +1,4 @@
-//! The files of a port in the view of sysfs that change while programs run: what kernel drivers have there, by path.
+//! The files of a port in sysfs that change while programs run, with the paths that kernel drivers use.
 
 use crate::device::{Device, PortState};
 use rxe_fabric::mad::PortCounts;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// Entries of the GID table that have a file.
 const GIDS: u8 = 32;
-/// Kernel rxe's name of a counter in `hw_counters`, those of a ConnectX for congestion, and which of ours it is.
+/// Names of counters in `hw_counters`, of kernel rxe and for congestion of a ConnectX, and the counters of ours that they stand for.
 pub const HW_COUNTERS: [(&str, &str); 11] = [
     ("sent_pkts", "packets_sent"),
     ("rcvd_pkts", "packets_received"),
@@ -20,7 +20,7 @@ pub const HW_COUNTERS: [(&str, &str); 11] = [
     ("np_cnp_sent", "cnps_sent"),
     ("rp_cnp_handled", "cnps_received"),
 ];
-/// The port's counters (IBTA vol. 1, 16.1.3.5 and 16.1.4.10), which of ours each is, and how many of ours make one: data are
+/// The port's counters (IBTA vol. 1, 16.1.3.5 and 16.1.4.10), the counter of ours for each, and its divisor: data are
 /// counted in words of four bytes there.
 const COUNTERS: [(&str, &str, u64); 4] = [
     ("port_xmit_data", "bytes_sent", 4),
@@ -28,7 +28,7 @@ const COUNTERS: [(&str, &str, u64); 4] = [
     ("port_xmit_packets", "packets_sent", 1),
     ("port_rcv_packets", "packets_received", 1),
 ];
-/// Those of a wire that we do not have: they stay 0, as they should.
+/// Counters of errors on an InfiniBand link. We have none, so they are 0.
 const OF_WIRES: [&str; 12] = [
     "excessive_buffer_overrun_errors",
     "link_downed",
@@ -51,13 +51,13 @@ pub(crate) fn port_counts(counted: &BTreeMap<String, u64>) -> PortCounts {
     PortCounts { sent_words, received_words, sent_packets, received_packets }
 }
 
-/// Whether a file's content depends on what was counted.
+/// Whether a file's content depends on counters.
 #[must_use]
 pub fn is_counter(path: &str) -> bool {
     path.contains("/counters/") || path.contains("/hw_counters/")
 }
 
-/// A device's files of that kind, by their path below `/sys/class/infiniband`, without the line's end. `counted` are the
+/// The files of a device, by their path below `/sys/class/infiniband`. The contents have no line end. `counted` are the
 /// device's counters.
 #[must_use]
 pub fn port_files(

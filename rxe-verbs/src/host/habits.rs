@@ -1,31 +1,31 @@
-//! What another host is by the habits of its packets on queue pair 1: the fields there that everybody fills as he likes and
-//! nobody checks.
+//! Guesses what system another host has by its packets to queue pair 1. These have fields that each system fills in its own way and
+//! no receiver checks.
 
 use rxe_core::{num::Qpn, wire::Packet};
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, net::IpAddr};
 
-/// Hosts that are remembered at most; with one more all are forgotten.
+/// Most hosts that are remembered. If there is one more, all are forgotten.
 const MOST: usize = 1024;
-/// UDP source ports of Linux' `rdma_rxe` on queue pair 1: by a hash of the number 1; older ones have the first of the range for
-/// everything.
+/// UDP source ports of Linux' `rdma_rxe` for queue pair 1: a hash of the number 1. Older kernels use the first port of the range for
+/// all packets.
 const KERNEL_PORTS: [u16; 2] = [55_410, 49_152];
 /// The first of the UDP source ports that are for this (RoCEv2 annex A17.4.3).
 const FIRST_PORT: u16 = 0xc000;
 
-/// What sends packets like those of a host. Nothing binds a host to them, so this is a guess and no proof.
+/// A system that sends such packets. Others may send the same, so this is a guess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Habit {
     /// Linux' `rdma_rxe` (seen in captures of 2023 and on Linux 6.1 and 6.12): MigReq 0, and it asks for acknowledgements of
     /// datagrams.
     Kernel,
     /// ConnectX-4 to ConnectX-6 (captures of 2017 to 2023): MigReq 1, no acknowledgements asked for, a source port of the range
-    /// for that. rxe sends alike. Adapters of others may differ, and may be unknown.
+    /// for that. rxe sends the same. Other vendors' adapters may differ, and are unknown then.
     Adapter,
 }
 
 impl Habit {
-    /// What a packet looks like. `None` if it is not to queue pair 1, or like that of nobody known.
+    /// The system that sends packets like this one. `None` if it is not to queue pair 1, or if no known system sends such packets.
     #[must_use]
     pub fn of(packet: &Packet<'_>, source_port: u16) -> Option<Self> {
         if packet.bth.dest_qp != Qpn::GSI {
@@ -39,12 +39,12 @@ impl Habit {
     }
 }
 
-/// The habits of hosts whose packets have come. Anybody can send in a host's name, so there may be too many, or wrong ones.
+/// The systems of hosts whose packets have arrived. Senders can forge addresses, so there may be too many, or wrong ones.
 #[derive(Debug, Default)]
 pub(crate) struct Habits(HashMap<IpAddr, Option<Habit>>);
 
 impl Habits {
-    /// A packet has come, and is whole. The latest counts: a host may have been started with another system.
+    /// Notes an intact packet. The latest counts, because a host may have been restarted with another system.
     pub(crate) fn note(&mut self, from: IpAddr, source_port: u16, packet: &Packet<'_>) {
         if self.0.len() >= MOST && !self.0.contains_key(&from) {
             self.0.clear();

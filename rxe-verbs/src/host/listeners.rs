@@ -1,4 +1,4 @@
-//! Who wants which connection requests.
+//! Which client listens for which connection requests.
 //!
 //! A service ID may be listened to once for each address, or once for all of them. Both together is a conflict unless
 //! both listeners allow it; the one on the address then comes first, as with TCP.
@@ -10,10 +10,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// Ports of one client at most. An id that is bound to an address has one, too, and a program may have as many of them as
+/// Most ports of one client. An id that is bound to an address has one, too, and a program may have as many of them as
 /// there are ports to give (Linux: 32768 to 60999).
 pub(crate) const MAX_PER_OWNER: usize = 32_768;
-/// Ports of all clients at most. An entry takes about 150 bytes, so that is 40 MB.
+/// Most ports of all clients. An entry takes about 150 bytes, so that is 40 MB.
 const MAX: usize = 1 << 18;
 
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ struct Entry {
     place: usize,
 }
 
-/// Where an entry is kept for the next service, and what is to be kept there: owner, token and wish.
+/// The place where an entry is kept for the next service, and its content: owner, token and what it listens for.
 pub(crate) type Change = (usize, Option<(usize, u32, Listen)>);
 
 /// All listeners of the host. Owners and tokens are the caller's numbers.
@@ -33,14 +33,14 @@ pub(crate) struct Listeners {
     by_service: HashMap<u64, Vec<Entry>>,
     /// The service ID of each owner's token.
     by_owner: HashMap<usize, HashMap<u32, u64>>,
-    /// Each entry has a number that no other has; the lowest that is free.
+    /// Each entry has a number of its own: the lowest that is free.
     places: Slab<()>,
     changes: Vec<Change>,
 }
 
 impl Listeners {
-    /// Adds one; false if somebody else listens there, the owner's token is in use, or it has too many. To say the same
-    /// again does no harm.
+    /// Adds a listener. False if another one listens there, the owner's token is in use, or the owner has too many. Adding the same
+    /// one again has no effect.
     pub(crate) fn add(&mut self, owner: usize, token: u32, listen: Listen) -> bool {
         let list = self.by_service.get(&listen.service_id).map_or(&[][..], Vec::as_slice);
         if list.iter().any(|entry| (entry.owner, entry.token, entry.listen) == (owner, token, listen)) {
@@ -58,7 +58,7 @@ impl Listeners {
         true
     }
 
-    /// Removes one.
+    /// Removes a listener.
     pub(crate) fn remove(&mut self, owner: usize, token: u32) {
         let service = self.by_owner.get_mut(&owner).and_then(|owned| owned.remove(&token));
         if let Some(service) = service {
@@ -66,7 +66,7 @@ impl Listeners {
         }
     }
 
-    /// Removes all of an owner.
+    /// Removes all listeners of an owner.
     pub(crate) fn remove_owner(&mut self, owner: usize) {
         for service in self.by_owner.remove(&owner).unwrap_or_default().into_values() {
             self.forget(service, owner);
@@ -90,13 +90,13 @@ impl Listeners {
         }
     }
 
-    /// What has changed since the last call, in order.
+    /// The changes since the last call, in order.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         core::mem::take(&mut self.changes)
     }
 
-    /// The owner to whom a request for `service_id` that came to `address` belongs: who listens there, or to all addresses;
-    /// or who is the only one to listen to that service ID, on whatever address, and will say what is wrong.
+    /// The owner that gets a request for `service_id` at `address`: the one that listens at that address, else at all addresses.
+    /// Else, if only one client listens to that service ID, it gets the request whatever its address is, and refuses it.
     pub(crate) fn find(&self, service_id: u64, address: IpAddr) -> Option<usize> {
         let list = self.by_service.get(&service_id)?;
         let on = |wanted: Option<IpAddr>| list.iter().find(|entry| entry.listen.address == wanted);
@@ -106,13 +106,13 @@ impl Listeners {
         found.or_else(|| self.only_owner(service_id))
     }
 
-    /// Who listens to a service ID, if nobody else does.
+    /// The client that listens to a service ID, if only one does.
     pub(crate) fn only_owner(&self, service_id: u64) -> Option<usize> {
         let (first, others) = self.by_service.get(&service_id)?.split_first()?;
         others.iter().all(|entry| entry.owner == first.owner).then_some(first.owner)
     }
 
-    /// Owner, token and wish of every listener.
+    /// Owner, token and content of every listener.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u32, Listen)> {
         self.by_service.values().flatten().map(|entry| (entry.owner, entry.token, entry.listen))
     }

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Registrations of a connection at most, as kernels have it (IB_UMAD_MAX_AGENTS).
+/// Most registrations of a connection, as in kernels (IB_UMAD_MAX_AGENTS).
 pub const MAX_AGENTS: u32 = 32;
-/// Status of a request that came back because nobody answered it (ETIMEDOUT).
+/// Status of a request that is returned because it was not answered (ETIMEDOUT).
 pub const TIMED_OUT: u32 = 110;
 
 /// Which requests a program wants to answer.
@@ -17,11 +17,11 @@ pub struct MadFilter {
     pub version: u8,
     /// OUI, for the vendors' classes that have one (0x30 to 0x4f).
     pub oui: Option<[u8; 3]>,
-    /// A bit for each method; none for a program that only asks.
+    /// A bit for each method. None is set for a program that only asks.
     pub methods: u128,
 }
 
-/// Where a datagram goes, or where it has come from.
+/// Where a datagram goes, or where it comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MadAddress {
     /// Queue pair: 1, or 0 for subnet management.
@@ -32,7 +32,7 @@ pub struct MadAddress {
     pub lid: u16,
     /// Service level.
     pub sl: u8,
-    /// GID; before the LID where there is one.
+    /// GID. If there is one, it is used instead of the LID.
     pub gid: Option<[u8; 16]>,
     /// Traffic class.
     pub traffic_class: u8,
@@ -45,13 +45,13 @@ pub struct MadAddress {
 pub struct ManagedMad {
     /// The program's registration.
     pub agent: u32,
-    /// 0, or [`TIMED_OUT`] for a request that comes back.
+    /// 0, or [`TIMED_OUT`] for a request that is returned.
     pub status: u32,
     /// Milliseconds to wait for an answer; 0 if none is expected.
     pub timeout_ms: u32,
     /// How often a request is sent again.
     pub retries: u32,
-    /// Where to, or where from.
+    /// Its destination, or its source.
     pub address: MadAddress,
     /// 24 to 256 bytes; an answer of subnet administration with many records has more.
     pub bytes: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Multicast groups that a dead process's sockets are still members of. Its sockets live on for others, and the kernel tells
-//! which groups this host has joined, but not by which socket: each socket leaves all of them.
+//! Multicast groups of which a dead process's sockets are still members. The sockets are kept for other processes. The kernel tells
+//! which groups this host has joined, but not by which socket, so each socket leaves all of them.
 
 use socket2::{InterfaceIndexOrAddress, SockRef};
 use std::{
@@ -8,14 +8,14 @@ use std::{
     os::fd::BorrowedFd,
 };
 
-/// Has the sockets leave every group, or they would go on getting the only copy of packets that others wait for.
+/// Makes the sockets leave every group. Otherwise they could still receive the only copy of a packet that others wait for.
 pub(super) fn leave_all(v4: Option<BorrowedFd<'_>>, v6: Option<BorrowedFd<'_>>) {
-    // Without /proc there is nothing to be known.
+    // Without /proc the groups are not known.
     let table = |name: &str| read_to_string(format!("/proc/self/net/{name}")).unwrap_or_default();
     if let Some(v4) = &v4 {
         let socket = SockRef::from(v4);
         for (ifindex, group) in parse_igmp(&table("igmp")) {
-            // Most are of other sockets.
+            // Most of these fail, because the group was joined by another socket.
             let _ = socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(ifindex));
         }
     }

@@ -1,5 +1,5 @@
-//! What the host service tells each process of the host's configuration: the P_Key tables and the lanes. A process has it with
-//! its slot, and again when an administrator has the configuration read anew.
+//! The part of the host's configuration that the host service sends to each process: P_Key tables and lanes. A process gets it with
+//! its slot, and again when an administrator has the configuration reloaded.
 
 use super::{config::HostConfig, memlock::Memlock};
 use crate::{
@@ -16,14 +16,14 @@ use rxe_fabric::{Entry, Fabric, HighLimit, SL_COUNT, Tables, VL_COUNT};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// As it crosses.
+/// The settings in a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// The P_Key table of devices that have none of their own.
+    /// The P_Key table of devices without a table of their own.
     pub(crate) pkeys: Vec<u16>,
-    /// Those of the others, by the names of their interfaces.
+    /// The tables of other devices, by the names of their interfaces.
     pub(crate) of_interface: Vec<(String, Vec<u16>)>,
-    /// Lanes, if the configuration has a `[fabric]` part; else there is one lane for all.
+    /// Lanes, if the configuration has a `[fabric]` part. Else there is one lane for all packets.
     pub(crate) lanes: Option<LaneTables>,
     /// How much memory a process may register.
     pub(crate) memlock: Memlock,
@@ -40,7 +40,7 @@ pub(crate) struct LaneTables {
 }
 
 impl Settings {
-    /// What a configuration says.
+    /// The settings in a configuration.
     pub(crate) fn of(config: &HostConfig) -> Self {
         let host = config.host_fabric();
         let lanes = host.is_configured().then(|| LaneTables::of(host.fabric()));
@@ -55,7 +55,7 @@ impl Settings {
 }
 
 impl LaneTables {
-    /// Those of a policy.
+    /// The lanes of a policy.
     pub(crate) fn of(fabric: &Fabric) -> Self {
         let (lanes, tables) = (fabric.lanes(), fabric.tables());
         let entries = |list: &[Entry]| list.iter().map(|entry| (entry.vl, entry.weight)).collect();
@@ -65,7 +65,7 @@ impl LaneTables {
         Self { sl2vl: *lanes.sl2vl(), classes, high, low, limit: tables.limit.0 }
     }
 
-    /// Whether there is more than one lane that any service level has.
+    /// Whether the service levels use more than one lane.
     fn has_several(&self) -> bool {
         let mut carried = self.sl2vl.iter().filter(|lane| usize::from(**lane) < VL_COUNT);
         let first = carried.next();
@@ -79,11 +79,11 @@ impl LaneTables {
     }
 }
 
-/// The settings of a process as they are now. The shards of a stack have them in common.
+/// The present settings of a process. All shards of a stack share them.
 #[derive(Debug)]
 pub(crate) struct LiveSettings(Mutex<Now>);
 
-/// What a program has said for itself, in the place of the host's configuration.
+/// Settings that a program has made for itself. They replace those of the host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Own {
     pub(crate) pkeys: Option<Vec<Pkey>>,
@@ -105,9 +105,9 @@ impl Own {
 struct Now {
     settings: Settings,
     own: Own,
-    /// Interfaces whose devices were opened. The first has table 1; table 0 is that of devices without their own.
+    /// Interfaces whose devices were opened. The first has table 1. Table 0 is that of devices without a table of their own.
     interfaces: Vec<String>,
-    /// Who wants to hear of changes of which table.
+    /// Receivers of events, and the table whose changes they are told of.
     followers: Vec<(u16, Weak<AsyncQueue>)>,
 }
 
@@ -117,12 +117,12 @@ impl LiveSettings {
         Arc::new(Self(Mutex::new(Now { settings, own, interfaces: Vec::new(), followers: Vec::new() })))
     }
 
-    /// Where there is no host service: the default key, and one lane.
+    /// The settings without a host service: the default key, and one lane.
     pub(crate) fn alone(own: Own) -> Arc<Self> {
         Self::new(Settings { pkeys: vec![Pkey::DEFAULT.0], ..Settings::default() }, own)
     }
 
-    /// The number of the table of an interface's device, whose events tell of its changes from now on.
+    /// The number of the table of an interface's device. From now on changes of the table are reported to `events` of that device.
     pub(crate) fn follow(&self, interface: &str, events: &Arc<AsyncQueue>) -> u16 {
         let mut now = self.now();
         let known = now.interfaces.iter().position(|known| known == interface);
@@ -136,7 +136,7 @@ impl LiveSettings {
         table
     }
 
-    /// The interface of the device that has a table; empty for the table of the others.
+    /// The interface of the device that has a table. Empty for table 0.
     pub(crate) fn interface(&self, table: u16) -> String {
         let now = self.now();
         let place = usize::from(table).checked_sub(1);
@@ -148,7 +148,7 @@ impl LiveSettings {
         self.now().keys(table).into()
     }
 
-    /// Other settings hold from now on. Whose P_Key table is another now is told.
+    /// Applies new settings, and reports changes of P_Key tables to the devices.
     pub(crate) fn replace(&self, settings: Settings) {
         let mut now = self.now();
         let before: Vec<_> = (0..=now.interfaces.len() as u16).map(|table| now.keys(table)).collect();
@@ -162,13 +162,13 @@ impl LiveSettings {
         }
     }
 
-    /// Gives an endpoint the tables and lanes.
+    /// Sets the tables and lanes of an endpoint.
     pub(crate) fn apply(&self, endpoint: &mut Endpoint, now: Instant, view: View<'_>) {
         endpoint.set_lanes(self.lanes());
         self.apply_keys(endpoint, now, view);
     }
 
-    /// Gives it the P_Key tables.
+    /// Sets its P_Key tables.
     pub(crate) fn apply_keys(&self, endpoint: &mut Endpoint, now: Instant, view: View<'_>) {
         let settings = self.now();
         let tables = (0..=settings.interfaces.len() as u16).map(|table| settings.keys(table)).collect();
@@ -181,7 +181,7 @@ impl LiveSettings {
         self.now().settings.lanes.as_ref().map_or_else(Lanes::default, LaneTables::lanes)
     }
 
-    /// Whether service levels are in several lanes, which share the link by weights.
+    /// Whether the service levels use several lanes, which share the link by weights.
     pub(crate) fn has_several_lanes(&self) -> bool {
         self.now().settings.lanes.as_ref().is_some_and(LaneTables::has_several)
     }

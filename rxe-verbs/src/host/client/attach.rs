@@ -29,9 +29,9 @@ use std::{
 
 /// How long a service may take to answer, or to appear.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a stranger may take to say that he makes room.
+/// How long another user's service may take to answer that it gives up the port.
 const STRANGERS: Duration = Duration::from_secs(1);
-/// How long a busy service is left alone.
+/// How long to wait before a busy service is asked again.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// After this long without a service another one is started.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -40,13 +40,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// The service says no, in its own words.
+    /// The service refuses. The text is its own.
     #[error("{0}")]
     Refused(String),
-    /// The service has no room at the moment, in its own words; later it may.
+    /// The service has no room at the moment, but may have later. The text is its own.
     #[error("{0}; try again in a moment")]
     Busy(String),
-    /// Whoever has the service's name is not to be trusted.
+    /// The service's name belongs to a process of another user.
     #[error(
         "the rxe host service of this network namespace belongs to user {theirs} (process {pid}), and you are user {ours}: \
          run as that user, use a network namespace of your own, or have it ended"
@@ -68,9 +68,9 @@ pub enum HostError {
     /// The system refused a resource.
     #[error("cannot {action}: {source}")]
     System {
-        /// What we were doing.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -80,23 +80,23 @@ pub enum HostError {
 pub(crate) struct Attachment {
     pub(crate) slot: u8,
     pub(crate) sockets: GroupSockets,
-    /// What holds on this host.
+    /// The settings of this host.
     pub(crate) settings: Settings,
-    /// What the service was told of it: [`FURTHER`], [`FRAMES`].
+    /// The features that the service was told: [`FURTHER`], [`FRAMES`].
     pub(super) features: u64,
     pub(super) channel: Channel,
     pub(super) vault: Vault,
     pub(super) records: SlotRecords,
-    /// Where it looks for what other processes have left, if it was given one.
+    /// Its inbox, into which other processes write packets, if the service gave it one.
     pub(crate) inbox: Option<InboxFiles>,
     pub(super) program: Option<std::path::PathBuf>,
 }
 
-/// How long something is waited for.
+/// How long to wait, and what ends the wait earlier.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Until<'a> {
     pub(super) deadline: Instant,
-    /// Readable once nobody wants it any more: a program that ends must not wait for a service.
+    /// Becomes readable when the wait is to end: a program that exits must not wait for a service.
     pub(super) stop: Option<BorrowedFd<'a>>,
 }
 
@@ -108,11 +108,11 @@ impl Until<'_> {
     /// Waits for a descriptor, for a while.
     ///
     /// # Errors
-    /// [`HostError::Silent`]: it is time to give up.
+    /// [`HostError::Silent`] when the deadline has passed or the wait is to end.
     fn wait(&self, fd: Option<BorrowedFd<'_>>, longest: Duration) -> Result<(), HostError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let fds: poll::Fds<'_> = self.stop.into_iter().chain(fd).collect();
-        // A signal only makes us look again.
+        // After a signal the caller checks again.
         let found = poll::wait(&fds, Some(left.min(longest))).unwrap_or(0);
         let stopped = self.stop.is_some() && found & 1 != 0;
         if left.is_zero() || stopped { Err(HostError::Silent) } else { Ok(()) }
@@ -156,7 +156,7 @@ fn join(program: Option<&Path>, patience: Duration, features: u64) -> Result<Att
         let hello = Hello::new(Role::Join { name: own_name() }).with(features);
         match greet(&channel, hello, &fds, until) {
             Ok(Some((welcome, fds))) => return Attachment::of(channel, welcome, fds, program, features),
-            // It ended while we spoke to it.
+            // The service ended during the exchange.
             Ok(None) => {}
             Err(HostError::Busy(_)) if Instant::now() < until.deadline => thread::sleep(BUSY_PAUSE),
             Err(error) => return Err(error),
@@ -164,7 +164,7 @@ fn join(program: Option<&Path>, patience: Duration, features: u64) -> Result<Att
     }
 }
 
-/// Comes back to a service with the slot that an earlier one gave.
+/// Rejoins with the slot that an earlier service gave.
 pub(super) fn rejoin(
     (slot, features): (u8, u64),
     vault: &Vault,
@@ -183,12 +183,12 @@ pub(super) fn rejoin(
 pub(super) fn connect(program: Option<&Path>, until: Until<'_>) -> Result<Channel, HostError> {
     let mut start_at = Instant::now();
     let mut pause = Duration::from_micros(200);
-    // What a stranger with the service's name is told of, if he has the port, too.
+    // The error to report if another user's service has the name and also the port.
     let mut stranger = None;
     loop {
         match find()? {
             Found::Ours(channel) => return Ok(channel),
-            // He is asked once: he may be silent, and then costs the time each time.
+            // It is asked only once. It may not answer, and each wait takes time.
             Found::Stranger(channel, error) if stranger.is_none() => {
                 if !matches!(hear_stranger(&channel, until), Err(HostError::Busy(_))) {
                     stranger = Some(error);
@@ -209,15 +209,15 @@ pub(super) fn connect(program: Option<&Path>, until: Until<'_>) -> Result<Channe
     }
 }
 
-/// What is behind the names of a service.
+/// What was found by the names of a service.
 pub(super) enum Found {
-    /// A service of our user's.
+    /// A service of our user.
     Ours(Channel),
     /// Nobody listens.
     Nobody,
     /// Too many connect at once.
     Later,
-    /// Somebody else has the usual name, and there is no service of ours besides.
+    /// Another user's process has the usual name, and there is no service of our user.
     Stranger(Channel, HostError),
 }
 
@@ -244,13 +244,14 @@ pub(super) fn find() -> Result<Found, HostError> {
     }
 }
 
-/// What a stranger has to say: a service that nobody needs makes room for us. Of him nothing else is believed.
+/// Waits for the answer of another user's service. If nobody needs that service it gives up the port. Nothing else that it says is
+/// trusted.
 fn hear_stranger(channel: &Channel, until: Until<'_>) -> Result<(), HostError> {
     let deadline = until.deadline.min(Instant::now() + STRANGERS);
     receive(channel, Until { deadline, ..until }).map(drop)
 }
 
-/// A stranger may have taken the name: nobody but our own user gets our pidfd, or gives us sockets.
+/// Checks that the service belongs to our user, because any process can take the name. Only then it gets our pidfd, and gives us sockets.
 fn trust(channel: &Channel) -> Result<(), HostError> {
     let peer = channel
         .peer()
@@ -262,7 +263,7 @@ fn trust(channel: &Channel) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Says hello; the answer, or `None` if the service ended meanwhile.
+/// Sends the greeting, and returns the answer. `None` if the service ended meanwhile.
 fn greet(
     channel: &Channel,
     hello: Hello,
@@ -270,7 +271,7 @@ fn greet(
     until: Until<'_>,
 ) -> Result<Option<(Welcome, Vec<OwnedFd>)>, HostError> {
     if channel.send(&encode(&ToService::Hello(hello)), fds).is_err() {
-        // It may have said why.
+        // It may have sent the reason before it closed the connection.
         return receive(channel, until).map(|_| None);
     }
     match receive(channel, until)? {
@@ -280,7 +281,7 @@ fn greet(
     }
 }
 
-/// The next message; `None` if the other side is gone.
+/// The next message. `None` if the other side has closed the connection.
 pub(super) fn receive(
     channel: &Channel,
     until: Until<'_>,

@@ -1,4 +1,4 @@
-//! Asking the service where other processes of the host look for what is left for them.
+//! Asking the service for the inboxes of other processes of the host.
 
 use super::{Host, Shared, lock};
 use crate::{
@@ -13,14 +13,14 @@ use std::{
     time::Duration,
 };
 
-/// How long whoever connects a queue pair waits for the answer. Without it packets go by the sockets.
+/// How long the connection of a queue pair waits for the answer. Without an answer packets go by the sockets.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What was asked.
+/// The questions to the service, and its answers.
 #[derive(Debug)]
 pub(super) struct Asker {
     ways: Arc<Ways>,
-    /// Answers that have come, by slot.
+    /// Number of answers received, by slot.
     answers: Mutex<[u32; 256]>,
     answered: Condvar,
 }
@@ -36,9 +36,9 @@ impl Asker {
 }
 
 impl Host {
-    /// A queue pair is about to talk to one of the process with `slot`, from the first of `addresses` to the second. If that is a
-    /// process of this host, and there is a way to it through memory, that is open when this returns: no packet of the queue pair
-    /// takes another one and is overtaken.
+    /// Called before a queue pair sends to the process with `slot`, from the first of `addresses` to the second. If that is a
+    /// process of this host that can be reached through memory, the way to it is open when this returns. So all packets of the queue
+    /// pair take the same way, and none overtakes another.
     pub(crate) fn open_way(&self, addresses: (IpAddr, IpAddr), slot: u8) {
         let Some(asker) = self.shared.ways.as_ref().filter(|_| is_own(self.generation)) else { return };
         if !asker.ways.lacks(addresses, slot) {
@@ -48,7 +48,7 @@ impl Host {
         let before = lock(&asker.answers)[index];
         self.shared.mention(&ToService::Inbox { slot });
         let none_yet = |answers: &mut [u32; 256]| answers[index] == before;
-        // Without an answer in time it goes by the sockets.
+        // Without an answer in time packets go by the sockets.
         let answers = lock(&asker.answers);
         drop(
             asker
@@ -66,7 +66,7 @@ impl Shared {
         if let Ok([memory, event, owner]) = <[OwnedFd; 3]>::try_from(fds)
             && let Ok(inbox) = InboxFiles::adopt([memory, event])
         {
-            // What cannot be mapped is done without.
+            // If it cannot be mapped, packets go by the sockets.
             let _ = asker.ways.open(slot, inbox, owner);
         }
         let answers = &mut lock(&asker.answers)[usize::from(slot)];

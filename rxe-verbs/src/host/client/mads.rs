@@ -25,27 +25,27 @@ use std::{
 /// How long the service may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Datagrams that wait for the program at most.
+/// Most datagrams that wait for the program.
 const MOST_UNREAD: usize = 256;
-/// How long a look for the service's answer lasts where another thread may have taken it.
+/// How long one wait for the service's answer lasts. Another thread may have read the answer meanwhile.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// A connection to a device's port: what `umad_open_port` gives. Its descriptor is readable when something has come, but
-/// for datagrams that came while a registration was under way: those [`Self::wait`] and [`Self::receive`] alone know of. A forked child
-/// does not have it.
+/// A connection to a device's port, which `umad_open_port` makes. Its descriptor is readable when something has arrived, except for
+/// datagrams that arrived during a registration: only [`Self::wait`] and [`Self::receive`] return those. A forked child
+/// does not have the connection.
 #[derive(Debug)]
 pub struct MadPort {
     channel: Channel,
     read: Mutex<Read>,
-    /// Whoever waits for an answer of the service's: one at a time.
+    /// Held by the thread that waits for an answer of the service: one at a time.
     asking: Mutex<()>,
 }
 
-/// What was read for others than who has read it.
+/// Messages that one thread has read and that another thread may want.
 #[derive(Debug, Default)]
 struct Read {
     mads: VecDeque<ManagedMad>,
-    /// Of the question that is under way.
+    /// The answer to the question that is under way.
     answer: Option<Option<u32>>,
 }
 
@@ -69,8 +69,8 @@ impl MadPort {
         port.ask(&ToService::OpenMads { device: device.to_owned() }).map(|_| port)
     }
 
-    /// Registers for a class; the number to send by and to know what comes by. `None` if another program has registered for the
-    /// same requests, or this one has 32 registrations.
+    /// Registers for a class. Returns the number of the registration, which outgoing and incoming datagrams have. `None` if
+    /// another program has registered for the same requests, or this one has 32 registrations.
     ///
     /// # Errors
     /// [`HostError`].
@@ -86,30 +86,30 @@ impl MadPort {
         self.say(&ToService::UnregisterMads { agent })
     }
 
-    /// Sends a datagram. A request whose time is over comes back by [`Self::receive`], with a status.
+    /// Sends a datagram. A request without an answer in time is returned by [`Self::receive`], with a status.
     ///
     /// # Errors
-    /// `WouldBlock` if the service has too much to read, else that it is gone.
+    /// `WouldBlock` if the service has too much to read. Other errors mean that the service has ended.
     pub fn send(&self, mad: ManagedMad) -> io::Result<()> {
         self.channel.send(&encode(&ToService::SendMad(mad)), &[])
     }
 
-    /// The next datagram, if one has come.
+    /// The next datagram, if one has arrived.
     ///
     /// # Errors
-    /// The service is gone.
+    /// The service has ended.
     pub fn receive(&self) -> io::Result<Option<ManagedMad>> {
         let mut read = lock(&self.read);
         while read.mads.is_empty() && self.take(&mut read).map_err(io::Error::other)? {}
         Ok(read.mads.pop_front())
     }
 
-    /// Has [`Self::receive`] give a datagram again.
+    /// Makes [`Self::receive`] return a datagram again.
     pub fn give_back(&self, mad: ManagedMad) {
         lock(&self.read).mads.push_front(mad);
     }
 
-    /// Waits until something has come; `None` for without end. False if the time is over.
+    /// Waits until something has arrived, for ever if the time is `None`. False if the time is over.
     ///
     /// # Errors
     /// `Interrupted` by a signal.
@@ -126,7 +126,7 @@ impl MadPort {
         said.map_err(|source| HostError::System { action: "speak to the rxe host service", source })
     }
 
-    /// Takes a message that has come, for whoever wants it; false if there is none.
+    /// Reads a message that has arrived, for any thread that wants it. False if there is none.
     fn take(&self, read: &mut Read) -> Result<bool, HostError> {
         let system = |source| HostError::System { action: "hear the rxe host service", source };
         let mut buffer = [0; MAX_MESSAGE];
@@ -136,7 +136,7 @@ impl MadPort {
             Received::Closed => return Err(system(io::ErrorKind::ConnectionReset.into())),
         };
         match decode(&buffer[..length]) {
-            // More than a program leaves unread are lost, as in the service.
+            // If a program leaves more than these unread, the rest is lost, as in the service.
             Some(ToClient::Mad(mad)) if read.mads.len() < MOST_UNREAD => read.mads.push_back(mad),
             Some(ToClient::Registered { agent }) => read.answer = Some(agent),
             Some(ToClient::Refused(reason)) => return Err(HostError::Refused(reason)),
@@ -146,7 +146,7 @@ impl MadPort {
         Ok(true)
     }
 
-    /// Asks the service something that it answers by a number.
+    /// Asks the service a question that it answers by a number.
     fn ask(&self, question: &ToService) -> Result<Option<u32>, HostError> {
         let _alone = lock(&self.asking);
         lock(&self.read).answer = None;
@@ -164,7 +164,7 @@ impl MadPort {
             if Instant::now() >= deadline {
                 return Err(HostError::Silent);
             }
-            // Another thread may take the answer meanwhile; a signal only makes us look again.
+            // Another thread may have read the answer meanwhile. After a signal we check again.
             let _ = poll::wait(&[self.channel.as_fd()], Some(GLANCE));
         }
     }

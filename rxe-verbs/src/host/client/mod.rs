@@ -1,5 +1,5 @@
-//! A client's side of the host service: a thread that hears what the service says, and comes back to the next service
-//! when one dies. Nothing of it is in the data path.
+//! A client's side of the host service: a thread that receives the service's messages, and joins the next service
+//! when one dies. It is not part of the data path.
 
 mod attach;
 mod inbox;
@@ -56,28 +56,28 @@ pub use observe::Observer;
 pub(crate) use start::Mode;
 pub use start::VARIABLE as SERVICE_VARIABLE;
 
-/// How long a client tries to come back to a service.
+/// How long a client tries to join the next service.
 const REUNION: Duration = Duration::from_secs(30);
-/// Requests after which a process that has many hears the answers that have come.
+/// After this many requests in a row a client reads the answers that have arrived.
 const UNHEARD: usize = 64;
-/// How often, and after how long, a shard that somebody works with is looked at again by who must not wait for it.
+/// How often a shard that is in use is tried again, and the pause between two tries, if the caller must not wait for its lock.
 const GLANCES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long the service may take to answer a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Hosts that a process has met and tells of when it leaves.
+/// Most peer hosts that a process reports when it leaves.
 const MOST_PEERS: usize = 32;
-/// How often a client looks whether its descriptors are still its own.
+/// How often a client checks whether its descriptors are still its own.
 const GLANCE: Duration = Duration::from_secs(2);
 
-/// What came of listening to the service.
+/// The result of waiting for the service.
 enum Heard {
     /// A message, or nothing.
     Something,
-    /// It is gone.
+    /// The service has ended.
     Death,
-    /// The descriptor is not the one we had.
+    /// The descriptor is no longer that of our connection.
     NotOurs,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Host {
 #[derive(Debug)]
 struct Shared {
     slot: u8,
-    /// What the service is told of it, as in [`super::message::Hello`].
+    /// The features that the service is told, as in [`super::message::Hello`].
     features: u64,
     channel: RwLock<Channel>,
     vault: Vault,
@@ -100,7 +100,7 @@ struct Shared {
     program: Option<PathBuf>,
     mailbox: Arc<Mailbox>,
     shard: Weak<Shard>,
-    /// What the configuration says, for all shards of the stack.
+    /// The settings from the configuration, for all shards of the stack.
     settings: Arc<LiveSettings>,
     listeners: Mutex<HashMap<u32, Listener>>,
     answered: Condvar,
@@ -113,12 +113,12 @@ struct Shared {
 #[derive(Debug)]
 struct Listener {
     listen: Listen,
-    /// What the service said; none yet, or not since it was asked again.
+    /// The service's answer. `None` if it has not answered, or was asked again and has not answered since.
     granted: Option<bool>,
 }
 
 impl Host {
-    /// Begins to hear what the service says.
+    /// Starts the thread that receives the service's messages.
     pub(crate) fn start(
         attachment: Attachment,
         shard: &Arc<Shard>,
@@ -157,12 +157,12 @@ impl Host {
         self.shared.slot
     }
 
-    /// Where live connections are put on record.
+    /// The records of live connections.
     pub(crate) fn records(&self) -> &SlotRecords {
         &self.shared.records
     }
 
-    /// Asks for connection requests; the token to give them up with, or `None` if somebody else listens there.
+    /// Asks for connection requests. Returns the token for [`Self::unlisten`], or `None` if another process listens there.
     pub(crate) fn listen(&self, listen: Listen) -> Option<u32> {
         if !is_own(self.generation) {
             return None;
@@ -188,8 +188,8 @@ impl Host {
         None
     }
 
-    /// Tells what was counted by address and whom it has met, for the last time: it stays in the sums of the host. In one
-    /// part; where that is too small, as much as fits.
+    /// Reports the counters by address and the peer hosts for the last time. They stay in the sums of the host. The report is one
+    /// message. If not all fits, as much as fits is reported.
     pub(crate) fn tell_last(&self, waits: bool) {
         let mut stats = ClientStats { peers: peers::met(waits), ..ClientStats::default() };
         stats.peers.truncate(MOST_PEERS);
@@ -218,14 +218,14 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if !is_own(self.generation) {
-            // A forked child is not the one who has the slot, and has not the thread.
+            // A forked child has neither the slot nor the thread.
             core::mem::forget(self.thread.take());
             return;
         }
         self.shared.stopped.store(true, Ordering::Release);
         self.shared.stop.raise();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so.
+            // If the thread panicked, it has printed that.
             let _ = thread.join();
         }
         self.shared.tell(&ToService::Leave);
@@ -237,7 +237,7 @@ impl Shared {
         while !self.stopped.load(Ordering::Acquire) {
             match self.listen_to_service() {
                 Heard::Something => {}
-                // It has closed all its descriptors: nothing of ours works any more.
+                // The program has closed all of its descriptors, so nothing of ours works any more.
                 Heard::NotOurs => return,
                 Heard::Death if self.come_back() => {}
                 Heard::Death => return,
@@ -245,7 +245,7 @@ impl Shared {
         }
     }
 
-    /// Hears one message, or hands on what the shard has no use for.
+    /// Receives one message, or sends packets that belong to other processes to the service.
     fn listen_to_service(&self) -> Heard {
         let channel = &*self.channel.read().unwrap_or_else(PoisonError::into_inner);
         let fds = [channel.as_fd(), self.mailbox.departures(), self.stop.as_fd()];
@@ -255,7 +255,7 @@ impl Shared {
         }
         if ready & 2 != 0 {
             for stray in self.mailbox.take_outgoing() {
-                // Lost if the service is too busy or gone: its sender tries again.
+                // The packet is lost if the service is too busy or has ended. Its sender sends it again.
                 let _ = channel
                     .send(&encode(&ToService::HandOn(Packet::new(&stray.meta, None, &stray.bytes))), &[]);
             }
@@ -291,7 +291,7 @@ impl Shared {
         }
     }
 
-    /// Other settings hold from now on.
+    /// Applies new settings.
     fn adopt(&self, settings: Settings) {
         self.settings.replace(settings);
         if let Some(shard) = self.shard.upgrade() {
@@ -316,22 +316,22 @@ impl Shared {
         send_patiently(&channel, &encode(message));
     }
 
-    /// Whether the descriptors are what they were.
+    /// Whether the descriptors are still our own.
     fn has_its_own(&self) -> bool {
         let channel = self.channel.read().unwrap_or_else(PoisonError::into_inner);
         channel.is_intact() && self.vault.is_intact()
     }
 
-    /// The service died: goes to the next one, or starts it. False if there will be none for us, or we are to stop.
+    /// Called when the service has died: joins the next one, or starts it. False if that is not possible, or if this thread is to stop.
     fn come_back(&self) -> bool {
         let deadline = Instant::now() + REUNION;
-        // Everybody notices at the same time: let one of us be first.
+        // All clients notice at the same time. A random pause lets one of them be first.
         let mut pause = Duration::from_micros(RandomState::new().hash_one(self.slot) % 10_000);
         loop {
             if poll::wait(&[self.stop.as_fd()], Some(pause)).unwrap_or(0) != 0 {
                 return false;
             }
-            // A program that closes all descriptors closes an embedded service's, too, which may be noticed first.
+            // A program that closes all descriptors also closes those of an embedded service, whose end may be noticed first.
             if !self.has_its_own() {
                 return false;
             }
@@ -344,12 +344,12 @@ impl Shared {
                     return true;
                 }
                 Ok(None) => {}
-                // Nothing more comes for us by the service; the sockets go on.
+                // No more messages arrive from a service. The sockets still work.
                 Err(error) if matches!(error, HostError::Refused(_)) || Instant::now() >= deadline => {
                     eprintln!("rxe: {error}");
                     return false;
                 }
-                // Too many come at once, say.
+                // For instance, too many clients connect at once.
                 Err(_) => {}
             }
             pause = (pause * 2).clamp(Duration::from_millis(20), Duration::from_millis(500));
@@ -362,17 +362,17 @@ impl Shared {
         for (count, (token, listen)) in wanted.into_iter().enumerate() {
             self.tell(&ToService::Listen { token, listen });
             if !lock(&self.listeners).contains_key(&token) {
-                // Given up meanwhile, perhaps before this was sent.
+                // It was given up meanwhile, perhaps before this was sent.
                 self.tell(&ToService::Unlisten { token });
             }
-            // The service cuts off whoever does not read its answers.
+            // The service disconnects clients that do not read its answers.
             if count % UNHEARD == UNHEARD - 1 && !self.hear_all() {
                 return;
             }
         }
     }
 
-    /// Hears what has come; false if the service has died.
+    /// Handles the messages that have arrived. False if the service has died.
     fn hear_all(&self) -> bool {
         let channel = &*self.channel.read().unwrap_or_else(PoisonError::into_inner);
         while poll::wait(&[channel.as_fd()], Some(Duration::ZERO)).unwrap_or(0) != 0 {
@@ -384,7 +384,7 @@ impl Shared {
         true
     }
 
-    /// What this process counts.
+    /// The counters of this process.
     fn count(&self) -> ClientStats {
         let mut stats = ClientStats {
             slot: self.slot,
@@ -432,10 +432,10 @@ fn named((name, value): (&'static str, u64)) -> (String, u64) {
     (name.to_owned(), value)
 }
 
-/// What was counted by address.
+/// The counters by address.
 fn places(endpoint: &Endpoint) -> Vec<PlaceReport> {
     let place = |(address, traffic, qps): (_, PlaceStats, QpStats)| {
-        // Those of the same name are the wire's: a queue pair counts payload, and only what it takes.
+        // Where both have a counter of the same name, that of the wire is reported. A queue pair counts only payload that it accepts.
         let of_qps = qps.each().filter(|(name, _)| traffic.each().all(|(own, _)| own != *name));
         let counters = traffic.each().chain(of_qps).filter(|(_, value)| *value > 0).map(named).collect();
         PlaceReport { address, counters }
@@ -443,7 +443,7 @@ fn places(endpoint: &Endpoint) -> Vec<PlaceReport> {
     endpoint.place_stats().into_iter().map(place).collect()
 }
 
-/// Looks at a shard, if that can be had without waiting long, or `waits`.
+/// Calls `fill` with the state of a shard. If not `waits`, only if its lock is free within a short time.
 fn look(shard: &Shard, waits: bool, mut fill: impl FnMut(&mut State)) {
     if waits {
         let _ = shard.look(fill);
@@ -459,12 +459,12 @@ fn look(shard: &Shard, waits: bool, mut fill: impl FnMut(&mut State)) {
     }
 }
 
-/// One of a queue pair's reasons, in words.
+/// One of the reasons that a queue pair keeps, as text.
 fn why(endpoint: &Endpoint, qpn: Qpn, pick: fn(&Reasons) -> Option<Reason>) -> Option<String> {
     endpoint.reasons(qpn).and_then(pick).map(|reason| reason.to_string())
 }
 
-/// Sends, and waits a while if the service has much to read.
+/// Sends a message. If the service has too much to read, tries again for some seconds.
 fn send_patiently(channel: &Channel, bytes: &[u8]) {
     let deadline = Instant::now() + PATIENCE;
     while let Err(error) = channel.send(bytes, &[]) {

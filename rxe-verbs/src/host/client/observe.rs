@@ -1,4 +1,4 @@
-//! Looking at a host service without being its client.
+//! Queries to a host service by a program that is not its client.
 
 use super::attach::{Found, HostError, Until, find, receive};
 use crate::{
@@ -16,10 +16,10 @@ use std::{
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of an answer at most.
+/// Most bytes of an answer.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// A connection that looks at the host service.
+/// A connection for queries to the host service.
 #[derive(Debug)]
 pub struct Observer(Channel);
 
@@ -38,7 +38,7 @@ impl Observer {
         let observer = Self(channel);
         match observer.say(&ToService::Hello(Hello::new(Role::Observe))) {
             Ok(()) => Ok(Some(observer)),
-            // It has ended without taking the connection.
+            // It has ended without accepting the connection.
             Err(HostError::System { source, .. })
                 if matches!(source.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) =>
             {
@@ -48,7 +48,7 @@ impl Observer {
         }
     }
 
-    /// How the service is.
+    /// The state of the service.
     ///
     /// # Errors
     /// [`HostError`].
@@ -56,7 +56,7 @@ impl Observer {
         self.ask(&ToService::Status)
     }
 
-    /// What its clients count. Takes up to a second if one of them is stopped.
+    /// The counters of its clients. Takes up to a second if one of them is stopped.
     ///
     /// # Errors
     /// [`HostError`].
@@ -64,7 +64,7 @@ impl Observer {
         self.ask(&ToService::Stats)
     }
 
-    /// Has it read its configuration again, and tell every process what holds now.
+    /// Makes it read its configuration again, and send the settings to every process.
     ///
     /// # Errors
     /// [`HostError`]; a mistake in a file is part of the report.
@@ -72,7 +72,7 @@ impl Observer {
         self.ask(&ToService::Reload)
     }
 
-    /// Asks it to end with its last client, and to say no to newcomers.
+    /// Asks it to end when its last client has left, and to refuse new clients.
     ///
     /// # Errors
     /// [`HostError`].

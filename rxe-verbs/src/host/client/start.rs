@@ -17,28 +17,28 @@ use std::{
     thread,
 };
 
-/// Says how the service is found: `off`, `embedded`, or the program to run.
+/// The variable that says how the service is found: `off`, `embedded`, or the program to run.
 pub const VARIABLE: &str = "RXE_SERVICE";
 /// The program's name.
 const PROGRAM: &str = "rxe";
 
-/// Bytes that the program says at most about why there is no service.
+/// Most bytes of the program's text about why there is no service.
 const MAX_WORDS: u64 = 1024;
 
-/// How this process gets to a service.
+/// How this process finds a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Not at all: it has the port alone.
+    /// It uses none, and has the port alone.
     Off,
-    /// This program is run if there is none yet; without one, or if it cannot be run, a thread of this process is it.
+    /// If there is no service yet, this program is run. If none is given, or it cannot be run, a thread of this process is the service.
     Program(Option<PathBuf>),
 }
 
 impl Mode {
-    /// What the environment says; else the program beside the running one, else the one on the path.
+    /// What the environment says; else the program beside the running one, else the one in PATH.
     pub(crate) fn from_environment() -> Self {
         match variable(VARIABLE) {
-            // Where that comes from, PATH does, too.
+            // Whoever set this variable could set PATH as well, so it is trusted as much.
             _ if has_more_rights_than_its_starter() => Self::Program(None),
             Some(value) if value == "off" => Self::Off,
             Some(value) if value == "embedded" => Self::Program(None),
@@ -58,7 +58,8 @@ fn beside() -> Option<PathBuf> {
     is_safe(&path).then_some(path)
 }
 
-/// Nobody has asked for what lies beside a program, so it must be nobody else's: in a shared folder it may be anything.
+/// Whether a program found beside the running one may be run. Nobody has asked for it, and in a shared folder it may be anything, so it
+/// must not belong to another user.
 fn is_safe(path: &Path) -> bool {
     is_program(path) && is_protected(path).unwrap_or(false)
 }
@@ -68,7 +69,7 @@ fn on_path() -> Option<PathBuf> {
     env::split_paths(&dirs).map(|dir| dir.join(PROGRAM)).find(|path| path.is_absolute() && is_program(path))
 }
 
-/// Starts a service, as a program or as a thread. That another one was quicker is no error.
+/// Starts a service, as a program or as a thread. It is no error if another process was quicker.
 ///
 /// # Errors
 /// [`StartError`].
@@ -79,7 +80,7 @@ pub(crate) fn start(program: Option<&Path>) -> Result<(), StartError> {
             Err(error) if variable(VARIABLE).is_some() => {
                 return Err(StartError::Program { program: program.to_owned(), source: error });
             }
-            // Found by accident, so perhaps not for us: do without.
+            // It was only found by its place, so it may not be meant for this. Do without it.
             Err(_) => {}
         }
     }
@@ -99,8 +100,8 @@ pub(crate) enum StartError {
     Thread(io::Error),
 }
 
-/// The program starts the service and ends when that works, so that the service is not this process's child: a program that
-/// waits for its children must not meet one that it did not make.
+/// Runs the program, which starts the service and then ends. So the service is not a child of this process: a program that
+/// waits for its children must not find one that it did not make.
 fn run(program: &Path) -> io::Result<()> {
     let mut child = Command::new(program)
         .args(["service", "start"])
@@ -112,7 +113,7 @@ fn run(program: &Path) -> io::Result<()> {
         .spawn()?;
     let mut said = String::new();
     if let Some(errors) = child.stderr.take() {
-        // More than that is no sentence of ours.
+        // Our own programs print less than that.
         let _ = errors.take(MAX_WORDS).read_to_string(&mut said);
     }
     match child.wait() {
@@ -120,7 +121,7 @@ fn run(program: &Path) -> io::Result<()> {
             Some(words) => io::Error::other(printable(words.strip_prefix("rxe: ").unwrap_or(words))),
             None => io::Error::other(format!("it ended with {status}")),
         }),
-        // A program that ignores SIGCHLD is not told.
+        // If the program ignores SIGCHLD, the system does not tell the exit status.
         _ => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! Connection requests that come to all processes of the host (those of RoCE v1), and that none of them takes: the service says
-//! which process is to answer.
+//! Connection requests that arrive at all processes of the host (those of RoCE v1), and for which no process listens. The service
+//! decides which process is to refuse them.
 
 use super::{Host, Shared, lock};
 use crate::{
@@ -12,19 +12,19 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Requests that may be asked about at a time; more than that are passed by, and asked again by their senders.
+/// Most requests that the service is asked about at a time. If there are more, all are forgotten, and their senders repeat them.
 const MOST: usize = 256;
 
-/// What was asked, and what the service has said.
+/// The requests that the service was asked about, and its answers.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts(Mutex<HashMap<u64, Option<bool>>>);
 
 impl Verdicts {
-    /// Whether the service is to be asked about a request: not while one that was asked about before has not been answered here.
+    /// Whether the service is to be asked about a request. False if it was asked before, and the verdict was not used yet.
     fn begin(&self, request: u64) -> bool {
         let mut all = lock(&self.0);
         if all.len() >= MOST && !all.contains_key(&request) {
-            // Of those nobody has come back for.
+            // These are requests that were not repeated.
             all.clear();
         }
         match all.entry(request) {
@@ -32,7 +32,7 @@ impl Verdicts {
                 place.insert(None);
                 true
             }
-            // A copy of it, which its sender has repeated: one verdict is for both.
+            // A repetition of the same request. One verdict is for both.
             Entry::Occupied(_) => false,
         }
     }
@@ -56,21 +56,21 @@ impl Host {
         }
     }
 
-    /// Tells the service that this process answers a request that has come to all. May be lost.
+    /// Tells the service that this process answers a request that has arrived at all processes. The message may be lost.
     pub(crate) fn has_taken(&self, request: u64) {
         if is_own(self.generation) {
             self.shared.mention(&ToService::Taken { request });
         }
     }
 
-    /// Whether the service has said that this process is to answer that request.
+    /// Whether the service has decided that this process is to answer that request.
     pub(crate) fn is_ours(&self, request: u64) -> bool {
         is_own(self.generation) && self.shared.verdicts.take(request)
     }
 }
 
 impl Shared {
-    /// Says something that may be lost, if the service is too busy or gone.
+    /// Sends a message that may be lost: if the service is too busy or has ended.
     pub(super) fn mention(&self, message: &ToService) {
         let channel = self.channel.read().unwrap_or_else(PoisonError::into_inner);
         if channel.is_intact() {
