@@ -1,8 +1,8 @@
-//! How much memory a program may register: the limit for locked memory (`ulimit -l`, RLIMIT_MEMLOCK), as the host's
-//! configuration has it.
+//! How much memory a program may register: the limit for locked memory (`ulimit -l`, RLIMIT_MEMLOCK), if the host's
+//! configuration says so.
 //!
-//! An adapter needs memory that stays where it is, so kernels lock what is registered, and count it against this limit. We lock
-//! nothing, so nothing is refused by default. `memlock = "enforce"` has us refuse what a kernel would, so that a program which
+//! An adapter needs memory that stays in place. So kernels lock registered memory, and count it against this limit. We lock
+//! nothing, so nothing is refused by default. With `memlock = "enforce"` we refuse what a kernel would refuse, so that a program which
 //! works here works with an adapter, too.
 //!
 //! ```toml
@@ -18,18 +18,18 @@ use std::ffi::CString;
 /// Bytes of a unit in limits.conf.
 const UNIT: u64 = 1024;
 
-/// What the configuration says.
+/// The setting in the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemlockMode {
     /// Registered memory is counted, and never refused.
     #[default]
     Off,
-    /// What is above the limit is refused (ENOMEM), unless the program has CAP_IPC_LOCK.
+    /// Registrations above the limit are refused (ENOMEM), unless the program has CAP_IPC_LOCK.
     Enforce,
 }
 
-/// What holds for a process.
+/// The rule for a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Memlock {
     /// Nothing is refused.
@@ -37,12 +37,12 @@ pub(crate) enum Memlock {
     Off,
     /// The process's soft RLIMIT_MEMLOCK counts.
     Rlimit,
-    /// So many bytes, by the file.
+    /// This many bytes, from the file.
     Bytes(u64),
 }
 
-/// Who a line is about, from the least to the most particular (limits.conf(5): a user's own line counts before his groups', and
-/// that before everybody's).
+/// Whom a line is about, from the least to the most specific (limits.conf(5): a line for a user takes precedence over one for a group,
+/// and that over one for all).
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Domain {
     Everybody,
@@ -64,7 +64,7 @@ struct Rule {
     bytes: u64,
 }
 
-/// Whose limit is asked for.
+/// The user whose limit is asked for.
 #[derive(Clone, Debug, Default)]
 struct Who {
     uid: u32,
@@ -81,7 +81,7 @@ impl Limits {
     /// Reads a file of that syntax.
     ///
     /// # Errors
-    /// The line, the word there, and what would be right.
+    /// The line, the wrong word in it, and what is allowed there.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut rules = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -110,14 +110,14 @@ impl Limits {
                 },
             };
             let Some(domain) = domain_of(domain) else { return wrong(domain, "a range of IDs is expected") };
-            // What is for logins alone ("%") is not for us.
+            // Lines for logins only ("%") do not concern us.
             let Some(domain) = domain else { continue };
             rules.push(Rule { domain, soft: kind != "hard", hard: kind != "soft", bytes });
         }
         Ok(Self(rules))
     }
 
-    /// The limit of the user of this process, in bytes; `None` if no line is about him.
+    /// The limit of this process's user, in bytes. `None` if no line is about that user.
     pub(crate) fn own(&self) -> Option<u64> {
         let uid = Uid::effective();
         let user = User::from_uid(uid).ok().flatten();
@@ -131,12 +131,12 @@ impl Limits {
         self.of(&Who { uid: uid.as_raw(), name, groups })
     }
 
-    /// The soft limit where a line sets one, else the hard one, which bounds it.
+    /// The soft limit if a line sets one, but not more than the hard limit. Else the hard limit.
     fn of(&self, who: &Who) -> Option<u64> {
         let find = |sets: fn(&Rule) -> bool| {
             let fits = self.0.iter().filter(|rule| sets(rule));
             let ranked = fits.filter_map(|rule| Some((rank(&rule.domain, who)?, rule.bytes)));
-            // Of equal ones the last counts.
+            // Of equally specific lines the last counts.
             ranked.max_by_key(|(rank, _)| *rank).map(|(_, bytes)| bytes)
         };
         match (find(|rule| rule.soft), find(|rule| rule.hard)) {
@@ -146,13 +146,13 @@ impl Limits {
     }
 }
 
-/// `Some(None)` for one that is of no interest here.
+/// `Some(None)` for a line that does not concern us.
 fn domain_of(word: &str) -> Option<Option<Domain>> {
     let range = |text: &str| -> Option<(u32, u32)> {
         let (first, last) = text.split_once(':')?;
         let number = |text: &str, none| if text.is_empty() { Some(none) } else { text.parse().ok() };
         let (least, most) = (number(first, 0)?, number(last, u32::MAX)?);
-        // ":max" is that ID alone.
+        // ":max" means that ID alone.
         Some(if first.is_empty() { (most, most) } else { (least, most) })
     };
     Some(Some(match (word, word.strip_prefix('@')) {
@@ -171,7 +171,7 @@ fn domain_of(word: &str) -> Option<Option<Domain>> {
     }))
 }
 
-/// How particular a line is about somebody; `None` if it is not about him. Lines for groups and for all are not for root.
+/// How specific a line is for a user. `None` if it is not about that user. Lines for groups and for all do not hold for root.
 fn rank(domain: &Domain, who: &Who) -> Option<u8> {
     let plain = who.uid != 0;
     match domain {

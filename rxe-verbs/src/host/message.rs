@@ -1,8 +1,8 @@
-//! What the host service and its clients say to each other: one message a packet of a Unix socket.
+//! The messages between the host service and its clients. Each is one packet of a Unix socket.
 //!
-//! The first message of a connection is a [`Hello`], whose layout never changes but at its end; it says which versions
-//! of the rest its sender speaks. Encoding: postcard, in which fields and variants are only ever added at the end.
-//! Anything that cannot be decoded, or is longer than [`MAX_MESSAGE`], costs its sender the connection.
+//! The first message of a connection is a [`Hello`]. Its layout never changes, but fields may be added at its end. It says which versions
+//! of the other messages its sender knows. The encoding is postcard. Fields and variants are only ever added at the end.
+//! If a message cannot be decoded, or is longer than [`MAX_MESSAGE`], its receiver closes the connection.
 
 use super::{
     mads::{MadFilter, ManagedMad},
@@ -12,79 +12,79 @@ use rxe_core::{endpoint::RunMeta, wire::HeaderSeen};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{net::IpAddr, ops::RangeInclusive};
 
-/// Versions of these messages that this release speaks. In version 1 all processes had the records of all, and the vault had no
-/// file of each; in version 2 nothing was counted by address; in version 3 there was one P_Key table for all, which never changed; in
-/// version 4 nobody told which hosts it had met; in version 5 nobody managed, and listeners had no numbers; in version 6 nobody asked
-/// whose a request is, or told which interface a queue pair is on; in version 7 nobody told what a host is by its habits.
+/// Versions of these messages that this release knows. What each version added: 2 records of each process by itself, with a file for
+/// each in the vault; 3 counters by address; 4 P_Key tables of single devices, which may change; 5 the hosts that a process has met;
+/// 6 management datagrams, and numbers of listeners; 7 questions about who answers a request, and the interface of a queue pair; 8 the
+/// systems of other hosts.
 pub(crate) const VERSIONS: RangeInclusive<u16> = 8..=8;
-/// The number of the question that [`ToService::Told`] answers when a client leaves: none.
+/// The number in a [`ToService::Told`] that a client sends when it leaves, which answers no question.
 pub(crate) const LAST_WORD: u32 = 0;
-/// Bytes of a message at most.
+/// Most bytes of a message.
 pub(crate) const MAX_MESSAGE: usize = 16 * 1024;
-/// Bytes of a [`Part`] at most.
+/// Most bytes of a [`Part`].
 pub(crate) const MAX_PART: usize = 8 * 1024;
-/// Bytes of a packet that is handed over at most: 4096 of payload and all headers.
+/// Most bytes of a packet that is handed over: 4096 of payload and all headers.
 pub(crate) const MAX_PACKET: usize = 4096 + 128;
-/// A bit of [`Hello::features`]: this is not the first slot of a stack. The process can do without, and all its multicast
-/// groups, listeners and connections are with the first.
+/// A bit of [`Hello::features`]: this is not the first slot of a stack. The process can do without it. All its multicast
+/// groups, listeners and connections belong to the first.
 pub(crate) const FURTHER: u64 = 1;
-/// Another: the process hears frames, and so the connection requests of RoCE v1, which come to all who do.
+/// Another bit: the process receives frames, and so it gets the connection requests of RoCE v1, which arrive at all such processes.
 pub(crate) const FRAMES: u64 = 2;
-/// Another: the process takes what other processes of the host have for it from an inbox, and asks for theirs.
+/// Another bit: the process has an inbox for packets from other processes of the host, and asks for their inboxes.
 pub(crate) const MEMORY: u64 = 4;
 /// First bytes of every connection.
 pub(crate) const MAGIC: [u8; 4] = *b"rxeh";
-/// Characters of a program's name that are kept.
+/// Most characters of a program's name that are kept.
 pub(crate) const MAX_NAME: usize = 64;
 
-/// Who connects, and what it speaks.
+/// The first message: who connects, and which versions it knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) magic: [u8; 4],
-    /// Oldest version spoken.
+    /// Oldest version that it knows.
     pub(crate) oldest: u16,
-    /// Newest version spoken.
+    /// Newest version that it knows.
     pub(crate) newest: u16,
-    /// Optional abilities and wishes, a bit each: [`FURTHER`], [`FRAMES`], [`MEMORY`].
+    /// Optional features, a bit each: [`FURTHER`], [`FRAMES`], [`MEMORY`].
     pub(crate) features: u64,
-    /// Release, for words only.
+    /// Release, for texts only.
     pub(crate) release: String,
-    /// What it wants.
+    /// The purpose of the connection.
     pub(crate) role: Role,
 }
 
 /// What a connection is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
-    /// A process that wants a slot. Brings its pidfd.
+    /// A process that wants a slot. Its pidfd comes with the message.
     Join {
-        /// The program, for words only.
+        /// The program, for texts only.
         name: String,
     },
-    /// A process that has a slot, given by a service that is gone. Brings its pidfd and the vault's four descriptors.
+    /// A process that has a slot from an earlier service. Its pidfd and the vault's four descriptors come with the message.
     Rejoin {
-        /// The program, for words only.
+        /// The program, for texts only.
         name: String,
         /// Its slot.
         slot: u8,
     },
-    /// Somebody who looks.
+    /// A program that only asks questions.
     Observe,
 }
 
 impl Hello {
-    /// Ours, for `role`.
+    /// The message of this release, for `role`.
     pub(crate) fn new(role: Role) -> Self {
         let release = env!("CARGO_PKG_VERSION").to_owned();
         Self { magic: MAGIC, oldest: *VERSIONS.start(), newest: *VERSIONS.end(), features: 0, release, role }
     }
 
-    /// The same with these abilities and wishes.
+    /// The same with these features.
     pub(crate) fn with(self, features: u64) -> Self {
         Self { features, ..self }
     }
 
-    /// The version to speak with its sender; in words if there is none.
+    /// The version to use with its sender. An error text if there is none.
     pub(crate) fn agree(&self) -> Result<u16, String> {
         let (own, ours) = (VERSIONS, env!("CARGO_PKG_VERSION"));
         let theirs = clean(&self.release);
@@ -108,13 +108,13 @@ impl Hello {
 /// records' memory, and the inbox's two if the client has asked for one and one could be made; a rejoining client has all those.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Welcome {
-    /// The version to speak.
+    /// The version to use.
     pub(crate) version: u16,
-    /// The service's release, for words only.
+    /// The service's release, for texts only.
     pub(crate) release: String,
     /// The slot: top byte of the client's queue pair numbers.
     pub(crate) slot: u8,
-    /// Which sockets come along: IPv4, IPv6.
+    /// Which sockets come with the message: IPv4, IPv6.
     pub(crate) families: (bool, bool),
     /// P_Key tables and lanes.
     pub(crate) settings: Settings,
@@ -129,7 +129,7 @@ pub(crate) struct Packet {
     ifindex: u32,
     tos: u8,
     hop_limit: u8,
-    /// IPv4 ID, if whoever received it has found it out.
+    /// IPv4 ID, if the receiver has found it out.
     ident: Option<u16>,
     /// BTH to ICRC.
     pub(crate) bytes: Vec<u8>,
@@ -141,7 +141,7 @@ impl Packet {
         Self { src, dst, src_port, ifindex, tos, hop_limit, ident, bytes: bytes.to_vec() }
     }
 
-    /// The headers as an endpoint wants them.
+    /// The headers in the form for an endpoint.
     pub(crate) fn meta(&self) -> RunMeta {
         let seen = self.ident.map_or(HeaderSeen::Hidden, |ident| HeaderSeen::Seen {
             ident,
@@ -158,135 +158,137 @@ impl Packet {
         }
     }
 
-    /// Whether its addresses are of one family and its length is possible.
+    /// Whether both addresses are of one family and the length is possible.
     pub(crate) fn is_sound(&self) -> bool {
         self.src.is_ipv4() == self.dst.is_ipv4() && self.bytes.len() <= MAX_PACKET
     }
 }
 
-/// Which connection requests a listener wants (IBTA vol. 1, 12.7.3: service ID; annex A11: port spaces).
+/// Which connection requests a listener is for (IBTA vol. 1, 12.7.3: service ID; annex A11: port spaces).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Listen {
     /// The service ID. Its upper bytes are the port space of the RDMA IP CM.
     pub service_id: u64,
-    /// Requests to this address of ours only, or to all of its family if it is "any"; `None` for all.
+    /// Only requests to this address of ours. If it is "any", requests to all addresses of its family. `None` means all.
     pub address: Option<IpAddr>,
     /// Whether others may listen to the same service on other addresses, or with this flag too (`RDMA_OPTION_ID_REUSEADDR`).
     pub reuse: bool,
 }
 
-/// A piece of something long.
+/// A part of a long answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
-    /// Whether it is the last.
+    /// Whether it is the last part.
     pub(crate) last: bool,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// From a client.
+/// Messages from a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToService {
     Hello(Hello),
-    /// Send me these requests. Answered by `Listening` or `NotListening`.
+    /// Asks for these connection requests. Answered by `Listening` or `NotListening`.
     Listen {
         token: u32,
         listen: Listen,
     },
-    /// No more.
+    /// Ends that.
     Unlisten {
         token: u32,
     },
-    /// A packet that is not for me.
+    /// Hands over a packet that is for another process.
     HandOn(Packet),
-    /// A piece of what was asked for.
+    /// A part of the answer to `Ask`.
     Told {
         ask: u32,
         part: Part,
     },
-    /// Observers: how are you? Answered by parts of a [`super::report::ServiceReport`].
+    /// Observers: asks for the state of the service. Answered by parts of a [`super::report::ServiceReport`].
     Status,
-    /// Observers: what do the clients count? Answered by parts of a [`super::report::HostStats`].
+    /// Observers: asks for the counters of all clients. Answered by parts of a [`super::report::HostStats`].
     Stats,
-    /// Observers: end when nobody needs you, and say no to newcomers until then.
+    /// Observers: tells the service to end when no process needs it, and to refuse new clients until then.
     Stop,
-    /// I have closed my sockets.
+    /// The client has closed its sockets.
     Leave,
-    /// Anybody, also before a `Hello`: what has this file of the view of sysfs? (`rxe0/ports/1/state`) Answered by a part with the
-    /// text, empty if there is none. `rxe-sysfs` asks it without the rest of these messages; their numbers stay.
+    /// All, also before a `Hello`: asks for the content of a file of sysfs (`rxe0/ports/1/state`). Answered by a part with the
+    /// text, which is empty if there is no such file. `rxe-sysfs` sends this without the code of the other messages, so the numbers of
+    /// the variants never change.
     Read {
         path: String,
     },
-    /// Observers: read the configuration again, and have it hold for everybody. Answered by parts of a
+    /// Observers: tells the service to read the configuration again, and to apply it to all processes. Answered by parts of a
     /// [`super::report::ReloadReport`].
     Reload,
-    /// Observers: I manage by the port of this device. Answered by `Registered` without a number.
+    /// Observers: begins to send management datagrams by the port of this device. Answered by `Registered` without a number.
     OpenMads {
         device: String,
     },
-    /// Managers: give me these requests. Answered by `Registered`.
+    /// Managers: registers for these requests. Answered by `Registered`.
     RegisterMads(MadFilter),
-    /// Managers: no more.
+    /// Managers: ends a registration.
     UnregisterMads {
         agent: u32,
     },
-    /// Managers: send this.
+    /// Managers: sends a datagram.
     SendMad(ManagedMad),
-    /// A request that has come to all processes is not for me: am I to answer it all the same? Answered by `Whose`.
+    /// A request has arrived at all processes, and this client does not listen for it. Asks whether it is to refuse the request.
+    /// Answered by `Whose`.
     Whose {
-        /// The same number for all that it has come to.
+        /// A number for the request, which is the same in all processes.
         request: u64,
         service_id: u64,
-        /// Which of our addresses it was sent to.
+        /// The address of ours to which it was sent.
         address: IpAddr,
     },
-    /// I answer that request.
+    /// This client answers that request.
     Taken {
         request: u64,
     },
-    /// I am about to talk to the process with this slot: where does it look? Answered by `Inbox`.
+    /// Asks for the inbox of the process with this slot. Answered by `Inbox`.
     Inbox {
         slot: u8,
     },
 }
 
-/// To a client.
+/// Messages to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToClient {
     Welcome(Welcome),
-    /// No, in words for the user.
+    /// The connection is refused, with a text for the user.
     Refused(String),
     Listening {
         token: u32,
     },
-    /// Somebody else listens there.
+    /// Another process listens there.
     NotListening {
         token: u32,
     },
-    /// A packet for you: a connection request, or one that went astray.
+    /// A packet for the client: a connection request, or one that another process received.
     Packet(Packet),
-    /// What do you count? Answered by `Told`.
+    /// Asks for the client's counters. Answered by `Told`.
     Ask {
         ask: u32,
     },
     /// An answer to an observer.
     Part(Part),
-    /// Not now, in words for the user.
+    /// The connection is refused for now, with a text for the user.
     Busy(String),
-    /// This holds from now on.
+    /// New settings.
     Settings(Settings),
-    /// The number of a registration; `None` if there is none.
+    /// The number of a registration. `None` if it was refused.
     Registered {
         agent: Option<u32>,
     },
-    /// A management datagram for you.
+    /// A management datagram for the client.
     Mad(ManagedMad),
-    /// Whether you are to answer that request.
+    /// Whether the client is to answer that request.
     Whose {
         request: u64,
         yours: bool,
     },
-    /// The inbox of the process with this slot. Comes with its two descriptors and the process's pidfd, or without where there is
-    /// none, or where one could not know that its process has died.
+    /// The inbox of the process with this slot. Comes with its two descriptors and the process's pidfd, or without them if there is
+    /// no inbox, or if the death of its process could not be noticed.
     Inbox {
         slot: u8,
     },
@@ -294,16 +296,16 @@ pub(crate) enum ToClient {
 
 /// Encodes a message.
 pub(crate) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
-    // Fails only for types that have no encoding, and none of ours is one.
+    // This fails only for types that cannot be encoded. All of ours can.
     postcard::to_stdvec(message).unwrap_or_default()
 }
 
-/// Decodes a message; `None` for anything else. Bytes behind it are a newer release's and ignored.
+/// Decodes a message. `None` if it is none. Further bytes are fields of a newer release, and are ignored.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     postcard::take_from_bytes(bytes).ok().map(|(message, _)| message)
 }
 
-/// Cuts something long into parts.
+/// Cuts a long answer into parts.
 pub(crate) fn parts<T: Serialize>(whole: &T) -> Vec<Part> {
     let bytes = encode(whole);
     let count = bytes.len().div_ceil(MAX_PART).max(1);
@@ -316,12 +318,12 @@ pub(crate) fn parts<T: Serialize>(whole: &T) -> Vec<Part> {
         .collect()
 }
 
-/// A stranger's name, fit for a terminal and a log.
+/// A name that another program has sent, made safe for terminal and log.
 pub(crate) fn clean(text: &str) -> String {
     printable(text).chars().take(MAX_NAME).collect()
 }
 
-/// A stranger's text without what changes a terminal.
+/// A text that another program has sent, without control characters.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

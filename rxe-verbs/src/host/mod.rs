@@ -2,15 +2,15 @@
 //!
 //! One address has one port 4791, and queue pair numbers must be unique on it. Every process gets a *slot*, the top byte
 //! of its queue pair numbers, and a member of the port's `SO_REUSEPORT` group, to which a classic BPF program steers the
-//! packets of that slot ([`crate::net::steer`]). Slots are handed out by the [`service`], which is started by whoever
-//! needs it first; the client half (`client`) gets one and stays in touch. From then on each process sends and receives by
+//! packets of that slot ([`crate::net::steer`]). Slots are given out by the [`service`], which the first process that
+//! needs it starts. The client half (`client`) gets a slot and keeps its connection. From then on each process sends and receives by
 //! itself.
 //!
-//! Rooms: `message` (what is said), `name` (where), `slots` and `listeners` (pure bookkeeping), `group` (the sockets), `vault` (what
-//! outlives the service), `records` (what outlives a client), `attendant` (what the connection manager does for
+//! Rooms: `message` (messages), `name` (how the service is found), `slots` and `listeners` (pure bookkeeping), `group` (the sockets),
+//! `vault` (what outlives the service), `records` (what outlives a client), `attendant` (what the connection manager does for
 //! the service), `config` (the host's file), `fabric` (OpenSM's files that
-//! it names), `query` (paths by those), `mads` (management datagrams of programs), `peers` and
-//! `habits` (who else is there), `report` (for observers).
+//! it names), `query` (paths from these), `mads` (management datagrams of programs), `peers` and
+//! `habits` (other hosts), `report` (for observers).
 
 mod attendant;
 pub(crate) mod client;
@@ -52,9 +52,9 @@ pub use query::{FoundPath, PathQuestion};
 pub use roce_mode::CONFIGURED_MODE;
 pub use service::{Place, Service, ServiceError};
 
-/// Has the calling process leave behind what it was given by the one that started it, before it becomes the host service or
-/// starts it: a service outlives its starter, and must hold none of its locks, pipes, sockets, processors or soft limits.
-/// Closes all descriptors above standard error; for a process that has opened nothing yet and has one thread.
+/// Makes the calling process give up what it inherited, before it becomes the host service or
+/// starts it. A service outlives its starter, and must keep none of its locks, pipes, sockets, processors or soft limits.
+/// Closes all descriptors above standard error, so the process must not have opened any yet, and must have one thread.
 pub fn start_afresh() {
     crate::sys::process::start_afresh();
 }

@@ -1,6 +1,6 @@
-//! The names under which a service is found. All users' services have the same abstract one, since the port is one for all
-//! of them, too. Whoever comes first can take it, also somebody who is no service and wants to be in the way. Against him there
-//! is a second one: a file in a folder that only the user can write to. It is used where the first is a stranger's.
+//! The names by which a service is found. The services of all users have the same abstract socket name, because they share one port.
+//! The first process to take the name has it, even a hostile one that is no service. So there is a second
+//! name: a file in a folder that only the user can write to. It is used if another user's process has the first.
 
 use crate::{
     sys::{process::network_namespace, unix::Channel},
@@ -16,7 +16,7 @@ use std::{
 /// The abstract name.
 pub(crate) const NAME: &str = "rxe/4791";
 
-/// The file of this user's service of this network namespace; `None` where no folder is the user's alone. The same for all
+/// The file of this user's service of this network namespace. `None` if no folder belongs to the user alone. It is the same for all
 /// processes of the user, whatever their environment says.
 pub(crate) fn file() -> Option<PathBuf> {
     let namespace = network_namespace()?;
@@ -27,7 +27,7 @@ pub(crate) fn file() -> Option<PathBuf> {
 /// A folder that only this user can write to, the same for all of its processes.
 pub(crate) fn own_folder() -> Option<PathBuf> {
     let uid = geteuid().as_raw();
-    // Not to be made: whoever manages sessions does, or the system.
+    // We do not make this folder: the session manager or the system does.
     let given = [Some(format!("/run/user/{uid}")), (uid == 0).then(|| "/run".to_owned())];
     let given = given.into_iter().flatten().map(PathBuf::from);
     let own = Path::new("/tmp").join(format!("rxe-{uid}"));
@@ -45,10 +45,10 @@ pub fn service_file() -> Option<PathBuf> {
     file()
 }
 
-/// Connects to a service by its file; `None` if there is none.
+/// Connects to a service by its file. `None` if there is none.
 ///
 /// # Errors
-/// `WouldBlock` if too many wait already.
+/// `WouldBlock` if too many connections wait already.
 pub(crate) fn connect_by_file() -> io::Result<Option<Channel>> {
     let Some(path) = file() else { return Ok(None) };
     match Channel::connect_at(&path) {

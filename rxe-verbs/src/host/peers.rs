@@ -1,12 +1,12 @@
-//! Other hosts, as this one has met them: who asked for a connection or gave one. What `rxe fabric` shows, for which nothing is sent.
+//! Other hosts that asked this one for a connection or accepted one. `rxe fabric` shows them, and sends nothing for that.
 
 use crate::sys::per_process::PerProcess;
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, net::IpAddr, time::Instant};
 
-/// Hosts that are remembered at most. The one not heard of for the longest time makes room.
+/// Most hosts that are remembered. Beyond that, the one that was silent for the longest time is forgotten.
 const MOST: usize = 1024;
-/// P_Keys of each at most: as many as are worth a line.
+/// Most P_Keys of a host, which is as many as fit into a line.
 const MOST_PKEYS: usize = 8;
 
 /// A host that was met.
@@ -29,20 +29,20 @@ struct Peer {
     last: Instant,
 }
 
-/// The hosts that somebody has met.
+/// A list of hosts that were met.
 #[derive(Debug, Default)]
 pub(crate) struct Peers(HashMap<IpAddr, Peer>);
 
-/// Those that this process has met.
+/// The hosts that this process has met.
 static OWN: PerProcess<Peers> = PerProcess::new(Peers::default);
 
-/// A host has asked this process for a connection (`pkey` in its REQ), or given it one.
+/// Notes a host that has asked this process for a connection (`pkey` in its REQ), or has accepted one.
 pub fn note_peer(address: IpAddr, guid: u64, pkey: Option<u16>) {
     OWN.lock().note(address, guid, pkey.as_slice(), Instant::now());
 }
 
-/// The hosts that this process has met, the latest first. Without `waits` none where somebody is at the list: that may be the
-/// calling thread itself, below a signal handler of the program's that calls exit(3).
+/// The hosts that this process has met, the latest first. Without `waits` it returns none if the list is locked. The calling thread
+/// itself may hold the lock, if a signal handler of the program has interrupted it and calls exit(3).
 pub(crate) fn met(waits: bool) -> Vec<PeerReport> {
     let own = if waits { Some(OWN.lock()) } else { OWN.try_lock() };
     own.map_or_else(Vec::new, |own| own.reports(Instant::now()))
@@ -65,7 +65,7 @@ impl Peers {
         }
     }
 
-    /// Takes over what another has met.
+    /// Adds the hosts of another list.
     pub(crate) fn learn(&mut self, reports: &[PeerReport]) {
         let now = Instant::now();
         for PeerReport { address, guid, pkeys, seconds } in reports {
@@ -74,7 +74,7 @@ impl Peers {
         }
     }
 
-    /// All, the latest first.
+    /// All hosts, the latest first.
     pub(crate) fn reports(&self, now: Instant) -> Vec<PeerReport> {
         let report = |(address, peer): (&IpAddr, &Peer)| PeerReport {
             address: *address,

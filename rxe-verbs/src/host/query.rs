@@ -1,4 +1,4 @@
-//! Paths between addresses, as the host's configuration has them: what `rxe path` prints and subnet administration tells.
+//! Paths between addresses according to the host's configuration, for `rxe path` and subnet administration.
 
 use super::{config::HostConfig, fabric::HostFabric};
 use crate::device::Device;
@@ -6,13 +6,13 @@ use core::net::IpAddr;
 use rxe_core::{num::Pkey, qp::Mtu};
 use rxe_fabric::{NoPath, Path, PathQuery, Port};
 
-/// How long a packet lives where no file says so: what rdma_cm takes on Ethernet.
+/// The packet lifetime if no file sets one: that of rdma_cm on Ethernet.
 const PACKET_LIFE: u8 = 16;
 
-/// A question about a path. What is `None` is left to the policy.
+/// A question about a path. Fields that are `None` are left to the policy.
 #[derive(Clone, Copy, Debug)]
 pub struct PathQuestion {
-    /// Who asks.
+    /// The address that asks.
     pub from: IpAddr,
     /// The other end.
     pub to: IpAddr,
@@ -22,9 +22,9 @@ pub struct PathQuestion {
     pub pkey: Option<u16>,
     /// QoS class, 12 bits.
     pub qos_class: Option<u16>,
-    /// Service level that it has to be.
+    /// The service level that the path must have.
     pub sl: Option<u8>,
-    /// Asked as rdma_resolve_route asks: with the first P_Key of the port's table.
+    /// Whether to ask as rdma_resolve_route does: with the first P_Key of the port's table.
     pub as_rdma_cm: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct PathQuestion {
 pub struct FoundPath {
     /// The path.
     pub path: Path,
-    /// How long packets live, 4.096 us << code.
+    /// The packet lifetime, 4.096 us << code.
     pub packet_life: u8,
 }
 
@@ -44,7 +44,7 @@ fn end(address: IpAddr, fabric: &HostFabric) -> (Port, Option<Device>) {
 }
 
 impl HostConfig {
-    /// The path between two addresses. `[[service_level]]` rules come before OpenSM's files.
+    /// The path between two addresses. `[[service_level]]` rules take precedence over OpenSM's files.
     ///
     /// # Errors
     /// [`NoPath`] says which rule forbids it.
@@ -62,7 +62,7 @@ impl HostConfig {
             path.vl = fabric.fabric().lanes().vl(rule.sl).unwrap_or(path.vl);
             (path.level, path.rule_line) = (Some("[[service_level]] of the configuration".to_owned()), None);
         }
-        // A port is no way from itself (IBTA vol. 1, table 205).
+        // There is no way from a port to itself (IBTA vol. 1, table 205).
         let usual = if from == to { 0 } else { PACKET_LIFE };
         let packet_life = path.packet_life.unwrap_or(usual);
         Ok(FoundPath { path, packet_life })

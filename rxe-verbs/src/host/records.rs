@@ -1,5 +1,5 @@
-//! What outlives a process: its live connections, in memory that it shares with the host service alone. When the process
-//! dies, the service still knows whom to tell.
+//! Records of a process's live connections, in memory that it shares only with the host service. When the process
+//! dies, the service knows which peers to tell.
 
 use super::message::Listen;
 use crate::sys::shared::{SharedFile, SharedWords, address_of_words, words_of_address};
@@ -10,19 +10,19 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// Connections that one process can have on record.
+/// Most connections in the records of a process.
 pub const CAPACITY: usize = 16_383;
 /// Words of one record.
 const WORDS: usize = 16;
-/// Bytes of one slot's records: whole pages. In front stands how many of them were ever used: what nobody has touched is
-/// not there, and must not be brought about by looking.
+/// Bytes of one slot's records: whole pages. They begin with the number of records that were ever used. Pages behind those do not
+/// exist yet, and to read them would create them.
 const SLOT_BYTES: usize = (1 + CAPACITY) * WORDS * 8;
 /// First word of a record that holds a connection.
 const LIVE: u64 = 0x7278_652d_6c69_7665;
 
-/// Listeners that the register holds; of more, the next service hears from themselves.
+/// Most listeners in the register. The next service learns of others when their processes rejoin.
 const REGISTER_ENTRIES: usize = 65_535;
-/// Words of one, and in front of all how many were ever used.
+/// Words of one listener. In front of all is the number of places that were ever used.
 const ENTRY: usize = 8;
 const REGISTER_WORDS: usize = (1 + REGISTER_ENTRIES) * ENTRY;
 
@@ -37,7 +37,7 @@ pub struct Connection {
     pub local_qpn: u32,
     /// The peer's.
     pub remote_qpn: u32,
-    /// Transaction of the request that made it.
+    /// Transaction ID of the REQ that made it.
     pub transaction: u64,
     /// Our address.
     pub local: IpAddr,
@@ -93,32 +93,32 @@ impl Connection {
     }
 }
 
-/// The file with the records of one process: it alone can write to it, and the host service reads them when it has died.
+/// The file with the records of one process. Only the process can write to it. The host service reads it after the process has died.
 #[derive(Debug)]
 pub(crate) struct Records(SharedFile);
 
 impl Records {
-    /// For a process that gets a slot now.
+    /// A new file, for a process that gets a slot.
     pub(crate) fn new() -> io::Result<Self> {
         SharedFile::new("rxe-connections", SLOT_BYTES).map(Self)
     }
 
-    /// Those that another process made.
+    /// The file that another process made.
     pub(crate) fn adopt(fd: OwnedFd) -> io::Result<Self> {
         SharedFile::adopt(fd, SLOT_BYTES).map(Self)
     }
 
-    /// The service's descriptor, by which it cannot be written to.
+    /// The service's descriptor, which is read-only.
     pub(crate) fn for_reading(&self) -> io::Result<Self> {
         self.0.for_reading().map(Self)
     }
 
-    /// To write to.
+    /// The descriptor for writing.
     pub(crate) fn map(&self) -> io::Result<SlotRecords> {
         Ok(SlotRecords { words: self.0.map(SLOT_BYTES / 8)? })
     }
 
-    /// The connections on record.
+    /// The connections in the records.
     pub(crate) fn read(&self) -> io::Result<Vec<Connection>> {
         let words = self.0.map_for_reading(SLOT_BYTES / 8)?;
         Ok(SlotRecords { words }.iter().collect())
@@ -142,19 +142,19 @@ impl SlotRecords {
         self.words.words().get((1 + index) * WORDS..(2 + index) * WORDS)
     }
 
-    /// How many records were ever used; whatever the process has written there.
+    /// How many records were ever used. The process may have written any number.
     fn used(&self) -> usize {
         let used = self.words.words().first().map_or(0, |used| used.load(Ordering::Acquire));
         usize::try_from(used).unwrap_or(CAPACITY).min(CAPACITY)
     }
 
-    /// Puts a connection on record under `index`, below [`CAPACITY`]. One writer at a time.
+    /// Stores a connection at `index`, which is below [`CAPACITY`]. Only one thread may write at a time.
     pub fn set(&self, index: usize, connection: &Connection) {
         let Some(record) = self.record(index) else { return };
         if let Some(used) = self.words.words().first().filter(|_| index < CAPACITY) {
             used.fetch_max(index as u64 + 1, Ordering::AcqRel);
         }
-        // Whoever reads after our death finds it whole or not at all.
+        // A reader after our death finds either the whole record or none.
         record[0].store(0, Ordering::Release);
         let words = connection.words();
         for (word, value) in record.iter().zip(words).skip(1) {
@@ -163,14 +163,14 @@ impl SlotRecords {
         record[0].store(words[0], Ordering::Release);
     }
 
-    /// Takes one off.
+    /// Removes a record.
     pub fn clear(&self, index: usize) {
         if let Some(record) = self.record(index) {
             record[0].store(0, Ordering::Release);
         }
     }
 
-    /// The connections on record. What is not one is passed over: the process may have written anything.
+    /// The connections in the records. Records that make no sense are left out, because the process may have written anything.
     pub fn iter(&self) -> impl Iterator<Item = Connection> {
         (0..self.used()).filter_map(|index| {
             let record = self.record(index)?;
@@ -187,11 +187,11 @@ impl SlotRecords {
     }
 }
 
-/// Who listens, as the service knows it: for the next one, which cannot ask a process that is stopped. Only the service that made it
-/// can write to it.
+/// The service's register of listeners. It is for the next service, which cannot ask a process that is stopped. Only the service that
+/// made it can write to it.
 #[derive(Debug)]
 pub(crate) struct Register {
-    /// To pass on.
+    /// The descriptor to pass on.
     file: SharedFile,
     words: SharedWords,
 }
@@ -202,7 +202,7 @@ impl Register {
         Ok(Self { words: file.map(REGISTER_WORDS)?, file: file.for_reading()? })
     }
 
-    /// An earlier service's, to look at only.
+    /// The register of an earlier service, for reading only.
     pub(crate) fn adopt(fd: OwnedFd) -> io::Result<Self> {
         let file = SharedFile::adopt(fd, REGISTER_WORDS * 8)?;
         Ok(Self { words: file.map_for_reading(REGISTER_WORDS)?, file })
@@ -212,8 +212,8 @@ impl Register {
         self.words.words().get((1 + index) * ENTRY..(2 + index) * ENTRY)
     }
 
-    /// Puts a listener at `index`, or nothing. A reader finds it whole or not at all. Beyond its end nothing is kept: such a
-    /// listener is unknown to the next service until its process is back.
+    /// Stores a listener at `index`, or clears the place. A reader finds either the whole listener or none. Listeners beyond the end are
+    /// not stored. The next service does not know such a listener until its process has rejoined.
     pub(crate) fn set(&self, index: usize, listener: Option<(u8, u32, Listen)>) {
         let Some(entry) = self.entry(index).filter(|_| index < REGISTER_ENTRIES) else { return };
         entry[0].store(0, Ordering::Release);
@@ -230,13 +230,13 @@ impl Register {
         }
     }
 
-    /// How many places were ever used; whatever anybody has written there.
+    /// How many places were ever used. The number may be wrong, so it is bounded.
     fn used(&self) -> usize {
         let used = self.words.words().first().map_or(0, |used| used.load(Ordering::Acquire));
         usize::try_from(used).unwrap_or(REGISTER_ENTRIES).min(REGISTER_ENTRIES)
     }
 
-    /// Slot, token and wish of each.
+    /// Slot, token and content of each listener.
     pub(crate) fn load(&self) -> Vec<(u8, u32, Listen)> {
         let read = |index: usize| {
             let entry = self.entry(index)?;

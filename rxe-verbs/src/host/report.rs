@@ -1,10 +1,10 @@
-//! What the service tells of itself and its clients, for `rxe service status` and `rxe stat`.
+//! Reports of the service about itself and its clients, for `rxe service status` and `rxe stat`.
 
 use super::{habits::Habit, message::Listen, peers::PeerReport};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::IpAddr};
 
-/// How a host service is.
+/// The state of a host service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceReport {
     /// Its process.
@@ -13,7 +13,7 @@ pub struct ServiceReport {
     pub uid: u32,
     /// Its release.
     pub release: String,
-    /// Whether it is a part of one of its clients.
+    /// Whether it runs in a thread of one of its clients.
     pub embedded: bool,
     /// Seconds since it started.
     pub seconds: u64,
@@ -27,11 +27,11 @@ pub struct ServiceReport {
     pub clients: Vec<ClientReport>,
     /// Slots that rest after their process.
     pub resting: Vec<u8>,
-    /// What it has counted.
+    /// Its counters.
     pub counters: ServiceCounters,
     /// The last lines of its log.
     pub log: Vec<String>,
-    /// What it has exchanged with the processes that have a slot, and with its own socket (slot 0).
+    /// Packets exchanged with the processes that have a slot, and by its own socket (slot 0).
     pub exchanged: Vec<Exchanged>,
 }
 
@@ -40,9 +40,9 @@ pub struct ServiceReport {
 pub struct Exchanged {
     /// The slot.
     pub slot: u8,
-    /// Packets for others that came to this slot's socket.
+    /// Packets for other slots that arrived at this slot's socket.
     pub strayed: u64,
-    /// Packets given to its process: strays of others, connection requests, multicast.
+    /// Packets given to its process: those that arrived at other slots' sockets, connection requests, multicast.
     pub given: u64,
 }
 
@@ -51,25 +51,25 @@ pub struct Exchanged {
 pub struct ClientReport {
     /// The slot: top byte of its queue pair numbers.
     pub slot: u8,
-    /// The process; 0 where the service cannot tell (another process namespace).
+    /// The process. 0 if the service cannot tell, because it is in another PID namespace.
     pub pid: i32,
     /// The program.
     pub name: String,
-    /// Whether it is connected: not so for one that has closed its descriptors, or has not yet come back after the death
-    /// of the service before.
+    /// Whether it is connected. It is not if it has closed its descriptors, or has not rejoined yet after the death
+    /// of an earlier service.
     pub connected: bool,
-    /// What it listens to.
+    /// Its listeners.
     pub listening: Vec<Listening>,
 }
 
-/// Something that a process listens to.
+/// A listener of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listening {
-    /// Tells it from others of the process, also from one before on the same port: random, of 32 bits.
+    /// A random number of 32 bits, which tells it from other listeners of the process, also from an earlier one on the same port.
     pub number: u32,
     /// The service ID.
     pub service_id: u64,
-    /// The address of ours; `None` for all.
+    /// The address of ours. `None` for all.
     pub address: Option<IpAddr>,
     /// Whether others may listen to the same service on other addresses ([`Listen::reuse`]).
     pub reuse: bool,
@@ -137,34 +137,34 @@ counters!(
     managed,
 );
 
-/// What came of reading the configuration again.
+/// The result of reading the configuration again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
     /// Why nothing has changed: the file, its line and word.
     pub error: Option<String>,
-    /// Whether a P_Key table is another now.
+    /// Whether a P_Key table has changed.
     pub pkeys: bool,
-    /// Whether lanes or their weights are others now.
+    /// Whether lanes or their weights have changed.
     pub lanes: bool,
     /// Slots whose processes were told.
     pub told: usize,
-    /// What was read, but perhaps not as it was meant.
+    /// Warnings: parts that may not be meant as they were read.
     pub warnings: Vec<String>,
 }
 
 /// The counters of all clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostStats {
-    /// Of each client that answered.
+    /// The counters of each client that answered.
     pub clients: Vec<ClientStats>,
-    /// Slots whose process did not.
+    /// Slots whose process did not answer.
     pub silent: Vec<u8>,
-    /// Counters of each device by its name, since the service began. Of a process that is gone they are those that it had when it
-    /// closed its device or ended by exit(3); if it ended by a signal, those that it had told when it was last asked.
+    /// Counters of each device by its name, since the service began. For a process that has ended they include what it had counted when it
+    /// closed its device or called exit(3). If it ended by a signal, they include what it told when it was last asked.
     pub devices: BTreeMap<String, BTreeMap<String, u64>>,
     /// Hosts that processes of this one have met since the service began, the latest first.
     pub peers: Vec<PeerReport>,
-    /// What other hosts are by their packets to the service, where those are like anybody's.
+    /// The systems of other hosts, guessed from their packets to the service, if these are those of a known system.
     pub habits: Vec<(IpAddr, Habit)>,
 }
 
@@ -181,7 +181,7 @@ pub struct ClientStats {
     pub port: Vec<(String, u64)>,
     /// Its queue pairs.
     pub qps: Vec<QpReport>,
-    /// The same and more by address of this host, queue pairs that are gone included.
+    /// Counters by address of this host. They include queue pairs that were destroyed.
     pub places: Vec<PlaceReport>,
     /// Counters of each virtual lane that has any.
     pub lanes: Vec<LaneReport>,
@@ -196,9 +196,9 @@ pub struct ClientStats {
 pub struct LockedReport {
     /// Bytes of whole pages, of all regions of the process.
     pub bytes: u64,
-    /// What they may be at most; `None` for no limit.
+    /// The limit for these bytes. `None` if there is none.
     pub limit: Option<u64>,
-    /// Whether the configuration has it enforced.
+    /// Whether the limit is enforced by the configuration.
     pub enforced: bool,
     /// Whether the process is exempt (CAP_IPC_LOCK).
     pub exempt: bool,
@@ -218,7 +218,7 @@ pub struct LaneReport {
 /// The counters of an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceReport {
-    /// The address; the unspecified one for queue pairs that were not connected.
+    /// The address. It is the unspecified one for queue pairs that were not connected.
     pub address: IpAddr,
     /// Counters by name.
     pub counters: Vec<(String, u64)>,
@@ -235,10 +235,10 @@ pub struct QpReport {
     pub state: String,
     /// Counters that are not 0, by name.
     pub counters: Vec<(String, u64)>,
-    /// In words: the last request of the peer's that it refused, and why.
+    /// Text: the last request of the peer that it refused, and why.
     pub refused: Option<String>,
-    /// In words: the last request of its own that failed, and why.
+    /// Text: the last request of its own that failed, and why.
     pub failed: Option<String>,
-    /// The network interface of its device; empty for what belongs to none, as queue pair 1.
+    /// The network interface of its device. Empty if it belongs to none, as queue pair 1 does.
     pub interface: String,
 }

@@ -1,5 +1,5 @@
-//! What rdma_cm connects by, where somebody has set it as documents have it: `/sys/kernel/config/rdma_cm/DEV/ports/1/default_roce_mode`,
-//! which `rxe-sysfs` takes to the folder that `rxe run` has written (`rxe-cli/src/run/view.rs`).
+//! The RoCE version by which rdma_cm connects, as set by `/sys/kernel/config/rdma_cm/DEV/ports/1/default_roce_mode`. `rxe-sysfs`
+//! redirects that path to the folder that `rxe run` has written (`rxe-cli/src/run/view.rs`).
 
 use crate::trust::variable;
 use rxe_core::work::GidType;
@@ -8,14 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Names that folder.
+/// The variable that names that folder.
 const FOLDER: &str = "RXE_SYSFS";
-/// The file beside it that says what the configuration said when it was written: as long as both are equal, nobody has set it.
+/// The file beside it with the configuration's mode at the time when the folder was written. If both files are equal, the mode was not set.
 pub const CONFIGURED_MODE: &str = ".configured";
-/// Bytes of a mode at most.
+/// Most bytes of a mode.
 const MOST: usize = 64;
 
-/// What was set for an interface's device; `None` if nothing was, or nothing that is a mode.
+/// The mode that was set for an interface's device. `None` if none was set, or if the text is no mode.
 pub(super) fn set_for(interface: &str) -> Option<GidType> {
     let folder = PathBuf::from(variable(FOLDER).filter(|folder| !folder.is_empty())?);
     set_below(&folder, interface)
@@ -36,7 +36,7 @@ fn set_below(folder: &Path, interface: &str) -> Option<GidType> {
     mode_of(text.get(..MOST.min(text.len()))?)
 }
 
-/// The two words that kernels write and take (drivers/infiniband/core/cache.c).
+/// The two texts that kernels write and accept (drivers/infiniband/core/cache.c).
 fn mode_of(text: &[u8]) -> Option<GidType> {
     match text.trim_ascii() {
         b"IB/RoCE v1" => Some(GidType::RoceV1),

@@ -1,13 +1,13 @@
-//! What clients are told: at once, or when they read again.
+//! Messages to clients. They are sent at once, or when the client reads again.
 
 use super::{Service, Token, clients::End};
 use crate::host::message::{Packet, ToClient, encode};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{io, os::fd::AsFd};
 
-/// Answers that wait for a client to read at most.
+/// Most answers that wait for a client to read.
 const MAX_QUEUE: usize = 1024;
-/// Packets among them at most; more are lost, as in a socket buffer.
+/// Most packets among them. Further packets are lost, as in a socket buffer.
 const MAX_QUEUED_PACKETS: usize = 512;
 
 impl Service {
@@ -28,7 +28,7 @@ impl Service {
             match client.channel.send(bytes, &[]) {
                 Ok(()) => _ = client.queue.pop_front(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Its end is told by a receive.
+                // A receive will tell that the connection has ended.
                 Err(_) => client.queue.clear(),
             }
         }
@@ -38,7 +38,7 @@ impl Service {
         let _ = self.epoll.modify(client.channel.as_fd(), &mut event);
     }
 
-    /// Gives a packet to the process of a slot, now or when it reads again; false if there is none, or it does not take it.
+    /// Gives a packet to the process of a slot, now or when it reads again. False if there is no such process, or too much waits for it.
     pub(super) fn deliver(&mut self, slot: u8, packet: Packet) -> bool {
         let Some(key) = self.presences.connection(slot) else { return false };
         let Some(client) = self.clients.get_mut(key) else { return false };

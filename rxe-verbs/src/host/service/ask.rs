@@ -1,4 +1,4 @@
-//! What observers want to know.
+//! Questions of observers.
 
 use super::{
     Place, Service,
@@ -19,20 +19,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long clients have to answer. Stopped ones do not.
+/// How long the service waits for the answers of clients. Stopped processes do not answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes that one client may answer.
+/// Most bytes of one client's answer.
 const MAX_ANSWER: usize = 4 << 20;
 
 /// A question to all clients on behalf of an observer.
 #[derive(Debug)]
 struct Asked {
     ask: u32,
-    /// Whose it is; the service's own without one.
+    /// The observer that asked. `None` if the service itself asks.
     observer: Option<usize>,
     question: Question,
     until: Instant,
-    /// Slots that have not answered, with what has come of each answer.
+    /// Slots that have not answered completely, with the part of the answer that has arrived.
     open: HashMap<u8, Vec<u8>>,
     stats: HostStats,
 }
@@ -42,11 +42,11 @@ struct Asked {
 pub(super) enum Question {
     /// Everything.
     Stats,
-    /// A file of the view of sysfs that shows a counter.
+    /// A file of sysfs that shows a counter.
     File(String),
-    /// What performance management tells.
+    /// The counters for performance management.
     Counters,
-    /// Which hosts they have met, before somebody manages.
+    /// The hosts that they have met. A program that sends management datagrams has to wait for that.
     Hosts,
 }
 
@@ -103,13 +103,13 @@ impl Service {
         }
     }
 
-    /// What was exchanged with a slot's process so far.
+    /// The packets that were exchanged with a slot's process so far.
     pub(super) fn exchanged_with(&mut self, slot: u8) -> &mut Exchanged {
         self.exchanged.entry(slot).or_insert_with(|| Exchanged { slot, ..Exchanged::default() })
     }
 
-    /// Asks all clients on behalf of an observer, who has to hear the answer before he asks again: a question costs each of them
-    /// a message.
+    /// Asks all clients on behalf of an observer. The observer may not ask again before it has the answer, because a question costs each
+    /// client a message.
     pub(super) fn ask_everyone(&mut self, observer: usize, question: Question) -> Result<(), End> {
         if self.asks.open.iter().any(|asked| asked.observer == Some(observer)) {
             return Err(End::Misbehaved("it asked again before it was answered"));
@@ -131,10 +131,10 @@ impl Service {
         self.end_asks(Instant::now());
     }
 
-    /// A piece of a client's answer.
+    /// Handles a part of a client's answer.
     pub(super) fn handle_told(&mut self, slot: u8, ask: u32, part: Part) {
         if ask == LAST_WORD {
-            // In one part; of addresses that did not fit what they told before counts.
+            // This is one part. For addresses that did not fit, the earlier report counts.
             if let Some(stats) = decode::<ClientStats>(&part.bytes) {
                 self.ledger.note(slot, &stats.places);
                 self.peers.learn(&stats.peers);
@@ -159,7 +159,7 @@ impl Service {
         self.end_asks(Instant::now());
     }
 
-    /// Answers observers who wait for nobody any more.
+    /// Answers the questions for which no client's answer is missing, or whose time is over.
     pub(super) fn end_asks(&mut self, now: Instant) {
         let presences = &self.presences;
         for asked in &mut self.asks.open {
@@ -204,12 +204,12 @@ impl Service {
         }
     }
 
-    /// Whether this is still somebody who looks, and not another by the same key.
+    /// Whether this key is still that of an observer. It may have been given to another connection.
     fn observes(&self, key: usize) -> bool {
         self.clients.get(key).is_some_and(|client| matches!(client.kind, Kind::Observer))
     }
 
-    /// Somebody reads a file of the view of sysfs; he need not have said hello.
+    /// Answers a program that reads a file of sysfs. It need not have sent a `Hello`.
     pub(super) fn read_file(&mut self, key: usize, path: String) -> Result<(), End> {
         if !self.observes(key) {
             self.become_observer(key)?;
@@ -242,13 +242,13 @@ impl Service {
         self.answer(observer, &ToClient::Part(Part { last: true, bytes }));
     }
 
-    /// A connection is gone: its questions too.
+    /// Drops the questions of a connection that has ended.
     pub(super) fn forget_asks_of(&mut self, key: usize) {
         self.asks.open.retain(|asked| asked.observer != Some(key));
     }
 }
 
-/// What was counted by the names that devices have now; one that is gone has its number's.
+/// The counters by the present names of the devices. A device that does not exist any more has the name of its number.
 fn by_name(sums: BTreeMap<usize, BTreeMap<String, u64>>) -> BTreeMap<String, BTreeMap<String, u64>> {
     let list = devices_anew().unwrap_or_default();
     let name = |number| {

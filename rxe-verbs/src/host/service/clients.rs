@@ -1,4 +1,4 @@
-//! The service's clients: who they are, what they say, and their end.
+//! The service's clients: their connections, their messages, and their end.
 
 use super::{Service, Token, ask::Question, watch};
 use crate::{
@@ -17,13 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections at most: 255 slots, observers, and newcomers.
+/// Most connections: for 255 slots, observers, and new connections.
 const MAX_CONNECTIONS: usize = 512;
-/// An observer that has asked nothing for so long is closed.
+/// The connection of an observer that has asked nothing for this long is closed.
 const OBSERVING: Duration = Duration::from_secs(60);
-/// A connection that has not said who it is after so long is closed.
+/// A connection that has not sent a `Hello` after this long is closed.
 const MANNERS: Duration = Duration::from_secs(5);
-/// Messages of one client that are heard before the others get their turn.
+/// Most messages of one client that are handled before it is the others' turn.
 const BURST: usize = 16;
 
 /// A connection.
@@ -32,25 +32,25 @@ pub(super) struct Client {
     pub(super) channel: Channel,
     pub(super) peer: Peer,
     pub(super) since: Instant,
-    /// When it said something last.
+    /// When its last message arrived.
     heard: Instant,
     pub(super) kind: Kind,
-    /// What it said of itself, as in [`Hello`](crate::host::message::Hello).
+    /// Its features, as in [`Hello`](crate::host::message::Hello).
     pub(super) features: u64,
-    /// Answers that did not go out at once.
+    /// Answers that could not be sent at once.
     pub(super) queue: VecDeque<Vec<u8>>,
 }
 
 /// What a connection is for.
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// It has not said.
+    /// It has not sent a `Hello` yet.
     New,
-    /// It wants a slot, and waits until the port is ours.
+    /// It wants a slot, and waits until the service has the port.
     Waiting { name: String, pidfd: Option<OwnedFd>, version: u16 },
     /// The process that has this slot.
     Member(u8),
-    /// It looks.
+    /// An observer.
     Observer,
     /// It sends and receives management datagrams.
     Manager,
@@ -58,25 +58,25 @@ pub(super) enum Kind {
 
 /// Why a connection is closed.
 pub(super) enum End {
-    /// The other side did it.
+    /// The other side closed it.
     Gone,
-    /// It was told so, in words.
+    /// It was refused, with a text.
     Refused(String),
-    /// It was told so, and that it will be welcome later.
+    /// It was refused for now, and may try again later.
     Busy(&'static str),
-    /// It broke a rule.
+    /// It broke a rule of the messages.
     Misbehaved(&'static str),
 }
 
 impl Service {
-    /// Takes new connections.
+    /// Accepts new connections.
     pub(super) fn accept(&mut self) {
         for _ in 0..BURST {
             let Some(listener) = &self.listener else { return };
             let channel = match listener.accept() {
                 Ok(Some(channel)) => channel,
                 Ok(None) => return,
-                // It stays in the queue, and would wake us again at once.
+                // The connection stays in the queue, and would wake us again at once.
                 Err(error) => {
                     let _ = self.epoll.delete(listener.as_fd());
                     self.deaf = true;
@@ -89,7 +89,7 @@ impl Service {
         }
     }
 
-    /// Takes new connections again, if that was not possible for a while.
+    /// Accepts new connections again, if that was not possible for a while.
     pub(super) fn hear_again(&mut self) {
         if let (true, Some(listener)) = (self.deaf, &self.listener) {
             self.deaf = watch(&self.epoll, listener.as_fd(), Token::Listener).is_err();
@@ -136,7 +136,7 @@ impl Service {
         }
     }
 
-    /// A client has said something, or can be told something.
+    /// A client's connection is readable or writable.
     pub(super) fn hear(&mut self, key: usize, flags: EpollFlags) {
         if flags.contains(EpollFlags::EPOLLOUT) {
             self.flush(key);
@@ -144,7 +144,7 @@ impl Service {
         let mut buffer = [0; MAX_MESSAGE];
         for _ in 0..BURST {
             let Some(client) = self.clients.get(key) else { return };
-            // The next look at everybody's descriptors ends the service.
+            // The next check of all descriptors ends the service.
             if !client.channel.is_intact() {
                 return;
             }
@@ -226,7 +226,7 @@ impl Service {
         Ok(())
     }
 
-    /// Closes connections that do not say who they are.
+    /// Closes connections that have sent no `Hello` in time.
     pub(super) fn close_silent(&mut self, now: Instant) {
         let late = |client: &Client| {
             let most = match client.kind {
@@ -243,7 +243,7 @@ impl Service {
         }
     }
 
-    /// Closes a connection. A member's slot stays its until the process is dead: it may still use the sockets.
+    /// Closes a connection. A process keeps its slot until it is dead, because it may still use the sockets.
     pub(super) fn close(&mut self, key: usize, end: End) {
         let Some(mut client) = self.clients.try_remove(key) else { return };
         match end {
@@ -274,7 +274,7 @@ impl Service {
         self.forget_mads_of(key);
     }
 
-    /// Newcomers find nobody from now on; the service ends with its last client.
+    /// From now on new clients do not find this service. It ends with its last client.
     fn stop(&mut self) {
         if let Some(listener) = self.listener.take() {
             let _ = self.epoll.delete(listener.as_fd());

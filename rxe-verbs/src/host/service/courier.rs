@@ -1,4 +1,4 @@
-//! Datagrams of queue pair 1 that the service sends for others: refusals, and the last words of the dead.
+//! Datagrams of queue pair 1 that the service sends for others: refusals, and the ends of connections of processes that died.
 
 use super::{Port, Service};
 use crate::{
@@ -16,14 +16,14 @@ use rxe_core::{
 };
 use std::time::{Duration, Instant};
 
-/// Refusals a second at most.
+/// Most refusals a second.
 const REFUSALS: u32 = 1000;
-/// Datagrams at a time: clients get their turn too.
+/// Most datagrams at a time. Then it is the clients' turn.
 const BURST: usize = 128;
 /// The usual hop limit.
 const HOP_LIMIT: u8 = 64;
 
-/// How many refusals, or other answers to strangers, have left in this second.
+/// How many refusals, or other answers to unknown hosts, have left in this second.
 #[derive(Debug)]
 pub(super) struct Refusals {
     since: Instant,
@@ -46,12 +46,12 @@ impl Refusals {
     }
 }
 
-/// What is sent for others.
+/// The state of what is sent for others.
 pub(super) struct Courier {
-    /// Speaks for those who cannot, once somebody has named himself.
+    /// Answers for processes that do not exist. `None` until an attendant is registered.
     attendant: Option<Box<dyn Attendant>>,
     refusals: Refusals,
-    /// Of the datagrams that it sends.
+    /// The next PSN of the datagrams that it sends.
     psn: Psn,
 }
 
@@ -60,7 +60,7 @@ impl Courier {
         Self { attendant: attendant(), refusals: Refusals::default(), psn: Psn::default() }
     }
 
-    /// A process has died with these connections on record.
+    /// Called when a process has died. These are the connections in its records.
     pub(super) fn mourn(&mut self, connections: &[Connection]) {
         if let Some(attendant) = &mut self.attendant {
             connections.iter().for_each(|connection| attendant.died(now(), connection));
@@ -69,7 +69,7 @@ impl Courier {
 }
 
 impl Service {
-    /// A request for which nobody listens is refused, and the end of a connection that nobody has agreed to, so that the sender
+    /// Refuses a request for which no process listens, and confirms the end of a connection that no process has, so that the sender
     /// need not wait.
     pub(super) fn refuse(&mut self, meta: &RunMeta, packet: &Packet<'_>) {
         self.counters.unheard += 1;
@@ -95,7 +95,7 @@ impl Service {
         self.dispatch_letter(&letter);
     }
 
-    /// Sends what is due for the dead.
+    /// Sends the datagrams that are due for processes that died.
     pub(super) fn send_last_words(&mut self) {
         let time = now();
         let Some(attendant) = &mut self.courier.attendant else { return };
@@ -110,22 +110,22 @@ impl Service {
         self.counters.last_words += letters.len() as u64;
     }
 
-    /// How long until something is due.
+    /// How long until a datagram is due.
     pub(super) fn until_last_words(&self) -> Option<Duration> {
         let due = self.courier.attendant.as_ref()?.poll_timeout()?;
-        // A moment for everybody else, if much is due at once.
+        // If many are due at once, a short pause gives the clients their turn.
         Some(due.since(now()).max(Duration::from_millis(1)))
     }
 
     pub(super) fn dispatch_letter(&mut self, letter: &Letter) {
         let Some(Port { link, .. }) = &mut self.port else { return };
         self.courier.psn = self.courier.psn.next();
-        // Lost, like a packet on the way: whoever needs it asks again, or is told again.
+        // If this fails the datagram is lost, like a packet on the way. Either side repeats its message.
         let _ = send(link, letter, self.courier.psn);
     }
 }
 
-/// Sends a datagram from queue pair 1 to the peer's.
+/// Sends a datagram from our queue pair 1 to that of the peer.
 fn send(link: &mut UdpLink, letter: &Letter, psn: Psn) -> Option<()> {
     let bth = Bth { pkey: Pkey(letter.pkey), ..Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, psn) };
     let ext = Ext { deth: Deth { qkey: Qkey::GSI, src_qp: Qpn::GSI }, ..Ext::default() };
