@@ -1,6 +1,6 @@
-//! The end of a process's time with its slot. It has died; or it lives and has no use for it any more, since it has executed
-//! another program, or closed all its descriptors. The hang-up alone does not tell, since a process may lose its connection
-//! to us and go on with its sockets.
+//! How a process's slot is taken back. The process has died; or it lives and does not use the slot any more, because it has executed
+//! another program, or closed all its descriptors. The end of the connection alone does not tell, because a process may lose its
+//! connection to us and still use its sockets.
 
 use super::{REUNION, Service};
 use crate::sys::unix::pid_of;
@@ -11,26 +11,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A process without a pidfd that is not connected is taken for dead after so long.
+/// A process without a pidfd that is not connected is taken for dead after this long.
 const UNWATCHED: Duration = Duration::from_secs(30);
-/// How often one that has died is heard. More than its channel holds; and not for ever, because a child that it left may go on.
+/// Most messages that are read from a process that has died. This is more than its channel holds, but bounded, because a child of the
+/// process may go on sending.
 const LAST_BURSTS: usize = 64;
 
 /// Whether a process has any of these sockets open.
 ///
 /// # Errors
-/// That cannot be known: the process is not ours to look at, or /proc is not mounted.
+/// It cannot be known: we may not look at the process, or /proc is not mounted.
 fn has_any(pid: i32, sockets: &[PathBuf]) -> io::Result<bool> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     if has_any_in(&process.join("fd"), sockets)? {
         return Ok(true);
     }
-    // Threads may have tables of their own (`unshare(2)`, CLONE_FILES).
+    // Threads may have descriptor tables of their own (`unshare(2)`, CLONE_FILES).
     for thread in fs::read_dir(process.join("task"))? {
         match has_any_in(&thread?.path().join("fd"), sockets) {
             Ok(true) => return Ok(true),
             Ok(false) => {}
-            // It has ended meanwhile.
+            // The thread has ended meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -43,7 +44,7 @@ fn has_any_in(folder: &Path, sockets: &[PathBuf]) -> io::Result<bool> {
         match fs::read_link(entry?.path()) {
             Ok(target) if sockets.contains(&target) => return Ok(true),
             Ok(_) => {}
-            // Closed while we look.
+            // It was closed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -62,14 +63,14 @@ impl Service {
 
     /// The process of a slot has died.
     pub(super) fn bury(&mut self, slot: u8) {
-        // What it said last counts, and its death may be told first.
+        // Its last messages count, and its death may be reported before them.
         for _ in 0..LAST_BURSTS {
             if let Some(key) = self.presences.connection(slot) {
                 self.hear(key, EpollFlags::EPOLLIN);
             }
         }
         if !self.presences.is_known(slot) {
-            // It had left.
+            // It had left before.
             return;
         }
         if let Some(key) = self.presences.connection(slot) {
@@ -82,7 +83,7 @@ impl Service {
         self.store();
     }
 
-    /// Takes a slot back: its connections are mourned, its sockets emptied, and it rests.
+    /// Takes a slot back: its connections are ended, its sockets are emptied, and it rests for a while.
     pub(super) fn retire(&mut self, slot: u8) {
         if let Some(fd) = self.presences.end(slot) {
             let _ = self.epoll.delete(fd);
@@ -98,9 +99,9 @@ impl Service {
         self.slots.give_back(Instant::now(), slot);
     }
 
-    /// Takes back the slots of processes that go on without.
+    /// Takes back the slots of processes that live and do not use them any more.
     pub(super) fn release_departed(&mut self, now: Instant) {
-        // Those that an earlier service knew are on their way.
+        // Processes that an earlier service knew may still rejoin.
         let all_are_back = now.duration_since(self.journal.started()) > REUNION;
         let presences = &self.presences;
         let away: Vec<u8> =
@@ -120,12 +121,12 @@ impl Service {
     /// Whether a slot's process lives, and has none of its sockets.
     fn is_deserted(&self, slot: u8) -> bool {
         let (Some(port), Some(pidfd)) = (&self.port, self.presences.pidfd(slot)) else { return false };
-        // As our process namespace numbers it; the dead are mourned when their pidfd says so.
+        // This is the number in our PID namespace. If the process has died, its pidfd will tell.
         let Some(pid) = pid_of(pidfd).filter(|pid| *pid > 0) else { return false };
         let sockets = port.group.links(slot);
         !sockets.is_empty()
             && matches!(has_any(pid, &sockets), Ok(false))
-            // The number may have become another's while we looked.
+            // Meanwhile the number may have become that of another process.
             && pid_of(pidfd) == Some(pid)
     }
 }

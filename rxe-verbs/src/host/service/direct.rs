@@ -1,26 +1,26 @@
-//! Requests that the steering gives to their listener's process without the service: those for service IDs that one process
-//! alone listens to. The first request for each comes by the service, which then knows that there are some; a program may
-//! have thousands of ports to which nobody ever connects.
+//! Requests that the steering program gives to their listener's process without the service: those for service IDs to which only one
+//! process listens. The first request for each goes to the service, which so learns that the service ID is used. A program may
+//! have thousands of ports to which no peer ever connects.
 
 use super::{Port, Service, courier::Refusals};
 use crate::{host::message::Packet, net::MAX_SERVICES};
 use std::time::{Duration, Instant};
 
-/// Service IDs join no more often than that: peers ask for what they like.
+/// Shortest time between two additions, because peers can ask for any service ID.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The service IDs that are steered, the latest last, and to which slots.
+/// The service IDs that are steered and their slots, the latest last.
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     services: Vec<(u64, u8)>,
-    /// Notes that somebody has given up, to all who may be meant.
+    /// Limits the rejects of peers that have given up, which are handed to all processes that may be meant.
     given_up: Refusals,
-    /// When the last one joined.
+    /// When the last one was added.
     joined: Option<Instant>,
 }
 
 impl Service {
-    /// A request for `service_id` was given to a slot: the next ones find it by themselves.
+    /// A request for `service_id` was given to a slot. The next ones are steered to it.
     pub(super) fn make_direct(&mut self, service_id: u64, slot: u8) {
         let now = Instant::now();
         let Direct { services, joined, .. } = &mut self.direct;
@@ -38,7 +38,7 @@ impl Service {
         self.steer_requests();
     }
 
-    /// Listeners or their processes have come or gone.
+    /// Listeners or their processes have changed.
     pub(super) fn review_direct(&mut self) {
         let before = self.direct.services.len();
         let (listeners, presences) = (&self.listeners, &self.presences);
@@ -52,11 +52,11 @@ impl Service {
 
     fn steer_requests(&mut self) {
         let Some(Port { group, .. }) = &mut self.port else { return };
-        // Where the program cannot be attached all packets come here, as before.
+        // If the program cannot be attached, all packets arrive here, as before.
         let _ = group.steer_requests(self.direct.services.clone());
     }
 
-    /// Somebody has given up a request that did not come by us: it is one of theirs whose requests never do.
+    /// A peer has given up a request that the service has not seen. It was steered to one of the processes in this list.
     pub(super) fn give_up_direct(&mut self, packet: &Packet) {
         let mut slots: Vec<u8> = self.direct.services.iter().map(|(_, slot)| *slot).collect();
         slots.sort_unstable();

@@ -1,4 +1,4 @@
-//! The service's log. What anybody can make it write is written seldom, so that it pushes nothing else out.
+//! The service's log. Lines that others can cause are limited in number, so that they do not push out other lines.
 
 use super::Place;
 use std::{
@@ -7,15 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Lines that are kept.
+/// Most lines that are kept.
 const LINES: usize = 200;
 
-/// Lines that may be written at once.
+/// Most limited lines that may be written at once.
 const BURST: u32 = 32;
-/// Another one may after so long.
+/// After this long one more may be written.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How many lines may be written, and how many were not.
+/// How many lines may be written, and how many were left out.
 #[derive(Debug)]
 struct Seldom {
     left: u32,
@@ -41,7 +41,7 @@ impl Seldom {
         may
     }
 
-    /// Lines that were not written since this was asked last.
+    /// The lines that were left out since the last call.
     fn hidden(&mut self) -> u64 {
         core::mem::take(&mut self.hidden)
     }
@@ -51,7 +51,7 @@ impl Seldom {
 #[derive(Debug)]
 pub(super) struct Journal {
     started: Instant,
-    /// There is a terminal, or whatever the service's starter reads.
+    /// Whether lines are also printed: there is a terminal, or the service's starter reads them.
     is_printed: bool,
     lines: VecDeque<String>,
     seldom: Seldom,
@@ -72,27 +72,27 @@ impl Journal {
         self.lines.iter().cloned().collect()
     }
 
-    /// A line.
+    /// Writes a line.
     pub(super) fn note(&mut self, text: &str) {
         if self.lines.len() == LINES {
             self.lines.pop_front();
         }
         let line = format!("{:9.3} {text}", self.started.elapsed().as_secs_f64());
         if self.is_printed {
-            // Nobody may be there to read it.
+            // There may be no reader.
             let _ = writeln!(io::stderr(), "rxe service: {line}");
         }
         self.lines.push_back(line);
     }
 
-    /// A line that others may cause as often as they like.
+    /// Writes a line that others can cause any number of times.
     pub(super) fn note_seldom(&mut self, text: &str) {
         if self.seldom.take(Instant::now()) {
             self.note(text);
         }
     }
 
-    /// Says how many of those were left out since it was called last.
+    /// Writes how many of those were left out since the last call.
     pub(super) fn tell_hidden(&mut self) {
         match self.seldom.hidden() {
             0 => {}

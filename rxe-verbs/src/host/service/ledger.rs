@@ -1,4 +1,4 @@
-//! What all processes have counted, by device: those that are gone, too, so that counters never go back.
+//! The counters of all processes by device. They include processes that have ended, so that counters never decrease.
 
 use crate::{device::devices, host::report::PlaceReport};
 use std::{
@@ -6,29 +6,29 @@ use std::{
     net::IpAddr,
 };
 
-/// Addresses whose device is remembered at most.
+/// Most addresses whose device is remembered.
 const MOST_ADDRESSES: usize = 4096;
 
-/// Names of counters of a device at most. (All that there are make about 80.)
+/// Most names of counters of a device. (There are about 80.)
 const MOST_NAMES: usize = 256;
 
 /// Counters by name.
 type Counters = BTreeMap<String, u64>;
-/// Those of each device by its number, because its name may become another.
+/// The counters of each device by its number, because its name may change.
 type ByDevice = BTreeMap<usize, Counters>;
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// What processes had counted that are gone, by device.
+    /// The counters of processes that have ended, by device.
     gone: ByDevice,
-    /// What the others said last, by slot and device.
+    /// The last report of the others, by slot and device.
     told: HashMap<u8, ByDevice>,
-    /// The device that an address was first seen on: it may be taken from it.
+    /// The device on which an address was first seen. The address may be removed from it later.
     homes: HashMap<IpAddr, usize>,
 }
 
 impl Ledger {
-    /// A slot's process has told what it counts.
+    /// A slot's process has reported its counters.
     pub(super) fn note(&mut self, slot: u8, places: &[PlaceReport]) {
         self.find_homes(places);
         let mut sums = ByDevice::new();
@@ -36,7 +36,7 @@ impl Ledger {
             let Some(&home) = self.homes.get(&place.address) else { continue };
             add(sums.entry(home).or_default(), place.counters.iter().map(|(n, v)| (n, *v)));
         }
-        // A process's counters only grow, so what is less now was left out.
+        // A process's counters only grow. If one is smaller now, the report left something out.
         let told = self.told.entry(slot).or_default();
         for (device, counters) in sums {
             let before = told.entry(device).or_default();
@@ -66,7 +66,7 @@ impl Ledger {
         }
     }
 
-    /// A slot's process is gone.
+    /// A slot's process has ended.
     pub(super) fn close(&mut self, slot: u8) {
         for (device, counters) in self.told.remove(&slot).unwrap_or_default() {
             let sum = self.gone.entry(device).or_default();
@@ -74,7 +74,7 @@ impl Ledger {
         }
     }
 
-    /// All together, by the devices' numbers.
+    /// The sums over all processes, by the devices' numbers.
     pub(super) fn sums(&self) -> ByDevice {
         let mut sums = self.gone.clone();
         for (device, counters) in self.told.values().flatten() {

@@ -1,4 +1,4 @@
-//! Packets that reach the service: connection requests, strays, and probes of its own steering.
+//! Packets that reach the service: connection requests, packets of other slots, and probes of its own steering.
 
 use super::{Port, Service};
 use crate::{
@@ -20,29 +20,29 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-/// Peers whose IPv4 IDs are remembered at most.
+/// Most peers whose IPv4 IDs are remembered.
 const MAX_TRACKERS: usize = 4096;
-/// Receives for one event: clients get their turn too.
+/// Most receives for one event. Then it is the clients' turn.
 const RECEIVES: usize = 8;
 /// Connection request and service ID resolution request (IBTA vol. 1, 12.6).
 const REQUESTS: [u16; 2] = [0x10, 0x17];
-/// Where both have their service ID, behind the MAD's header.
+/// The offset of the service ID in both, behind the MAD's header.
 const SERVICE_ID: core::ops::Range<usize> = MAD_HEADER_LEN + 8..MAD_HEADER_LEN + 16;
-/// Disconnect request, and where it has the first byte of its receiver's communication ID, which is the slot of who has made that
-/// (IBTA vol. 1, 12.6.10).
+/// Disconnect request, and the offset of the first byte of the receiver's communication ID, which is the slot of the process that chose
+/// that ID (IBTA vol. 1, 12.6.10).
 const DREQ: u16 = 0x15;
 const DREQ_SLOT: usize = MAD_HEADER_LEN + 4;
-/// Reject (IBTA vol. 1, 12.6.7), and the reason of who has given up (12.6.7.2).
+/// Reject (IBTA vol. 1, 12.6.7), and the reason of a peer that has given up (12.6.7.2).
 const REJ: u16 = 0x12;
 const TIMEOUT: u16 = 4;
-/// Connection requests whose listeners are remembered at most.
+/// Most connection requests whose listeners are remembered.
 pub(super) const MAX_ASKERS: usize = 4096;
 
-/// What a connection is named by until its passive side has told a number of its own: the asker's channel adapter and
-/// communication ID.
+/// What identifies a connection until the passive side has told its own communication ID: channel adapter and
+/// communication ID of the active side.
 pub(super) type Asker = (u64, u32);
 
-/// Who asks by a connection request.
+/// The identity of the side that sends a connection request.
 pub(super) fn asker_of_req(payload: &[u8]) -> Option<Asker> {
     let comm_id = payload.get(MAD_HEADER_LEN..)?.first_chunk()?;
     let guid = payload.get(MAD_HEADER_LEN + 16..)?.first_chunk()?;
@@ -50,8 +50,8 @@ pub(super) fn asker_of_req(payload: &[u8]) -> Option<Asker> {
     is_req.then(|| (u64::from_be_bytes(*guid), u32::from_be_bytes(*comm_id)))
 }
 
-/// Who has given up by a reject that names no connection of the receiver's; the additional information names the
-/// adapter.
+/// The identity of the side that has given up by a reject without the receiver's communication ID. The additional information names
+/// the adapter.
 fn asker_of_rej(payload: &[u8]) -> Option<Asker> {
     let [comm_id, remote] = *payload.get(MAD_HEADER_LEN..)?.as_chunks::<4>().0.first_chunk()?;
     let reason = payload.get(MAD_HEADER_LEN + 10..)?.first_chunk()?;
@@ -65,49 +65,49 @@ fn asker_of_rej(payload: &[u8]) -> Option<Asker> {
 #[derive(Debug, Default)]
 pub(super) struct Probes {
     nonce: u64,
-    /// Probes of this round that came back to slot 0's socket, where they belong.
+    /// Probes of this round that arrived at slot 0's socket, as they should.
     home: usize,
-    /// Rounds in a row in which not all did.
+    /// Rounds in a row in which some did not.
     bad_rounds: u32,
-    /// Whether packets have come to the wrong process since the last look.
+    /// Whether packets have arrived at the wrong process since the last check.
     pub(super) suspicious: bool,
-    /// To whom the probes for each number have come in this round.
+    /// The slots at which the probes for each number have arrived in this round.
     found: BTreeMap<(Family, u16), Found>,
 }
 
-/// Who was found under a number of the group.
+/// The slot that was found under a number of the group.
 #[derive(Debug)]
 struct Found {
     slot: u8,
     probes: usize,
-    /// Others got some, too: the group has no such number, and the hash of the addresses decided.
+    /// Whether other slots got some, too. Then the group has no such number, and the kernel decided by a hash of the addresses.
     others: bool,
 }
 
-/// Where a packet that the service received belongs.
+/// Where a packet that the service received has to go.
 enum Fate {
     Dispatch(u64),
-    /// For the client that was given the request which its sender gives up, if it is known.
+    /// For the client that got the request which its sender gives up now, if that client is known.
     GivenUp(Option<u8>),
     HandOn(u8),
-    /// For a multicast group. Linux 6.18 gives one member of a reuseport group the only copy, whichever has joined;
-    /// older ones give each that has joined its own, and us none.
+    /// For a multicast group. Linux 6.18 gives the only copy to one member of the reuseport group, whichever member has joined.
+    /// Older kernels give a copy to each member that has joined, and none to us.
     Multicast,
     /// A management datagram that is not the connection manager's.
     Management,
-    /// The end of a connection that no process has: it is agreed to, so that the peer need not ask again.
+    /// The end of a connection that no process has. It is confirmed, so that the peer need not ask again.
     Ended,
     Drop,
 }
 
 impl Service {
-    /// Takes what has arrived at slot 0's sockets.
+    /// Reads the packets that have arrived at slot 0's sockets.
     pub(super) fn receive(&mut self) {
         let Some(mut arrivals) = self.arrivals.take() else { return };
         let malformed = arrivals.malformed();
         for _ in 0..RECEIVES {
             let Some(Port { link, .. }) = &mut self.port else { break };
-            // What came before may have taken long, and its descriptor may be somebody else's by now.
+            // Earlier work may have taken long, and the descriptor may be the program's by now.
             if !link.is_intact() || !matches!(link.recv(&mut arrivals), Ok(1..)) {
                 break;
             }
@@ -159,8 +159,8 @@ impl Service {
         }
     }
 
-    /// Gives a packet to every client, who drops it if it is no member. One packet becomes many messages, so it has to be whole,
-    /// and sent to a group's address: to one of ours no group's packets come.
+    /// Gives a packet to every client. A client that is no member drops it. One packet becomes many messages, so it has to be intact,
+    /// and its destination has to be a group's address.
     fn give_to_all(&mut self, meta: &RunMeta, bytes: &[u8]) {
         if !meta.dst.is_multicast() {
             self.counters.dropped += 1;
@@ -197,7 +197,7 @@ impl Service {
             return Some(Fate::Dispatch(u64::from_be_bytes(service_id)));
         }
         if header.attribute == DREQ {
-            // One of a process that is there has strayed: it is the process's to hear of.
+            // It is for a process that exists. That process gets it.
             let slot = *packet.payload.get(DREQ_SLOT)?;
             let held = matches!(self.slots.get(slot), Slot::Held(_));
             return Some(if held { Fate::HandOn(slot) } else { Fate::Ended });
@@ -206,7 +206,7 @@ impl Service {
         Some(asker.map_or(Fate::Drop, |asker| Fate::GivenUp(self.askers.get(&asker).copied())))
     }
 
-    /// A management datagram, if it is whole and to an address of ours.
+    /// A management datagram, if it is intact and sent to an address of ours.
     fn manage(&mut self, meta: &RunMeta, bytes: &[u8]) {
         let Ok(packet) = Decoded::decode(bytes) else { return };
         if !meta.dst.is_multicast() && self.judge(meta, bytes).is_some() {
@@ -215,7 +215,7 @@ impl Service {
         }
     }
 
-    /// Whether a packet is whole, as far as can be known.
+    /// Whether a packet is intact, as far as can be known.
     fn judge(&mut self, meta: &RunMeta, bytes: &[u8]) -> Option<Verdict> {
         if self.trackers.len() >= MAX_TRACKERS && !self.trackers.contains_key(&meta.src) {
             self.trackers.clear();
@@ -227,14 +227,14 @@ impl Service {
         verdict.is_whole().then_some(verdict)
     }
 
-    /// Gives a client a packet that the steering could not find it for; false if it was not to be had.
+    /// Gives a client a packet that the steering did not bring to it. False if the client does not exist, or does not read.
     pub(super) fn dispatch(&mut self, slot: u8, packet: Packet) -> bool {
         let delivered = self.deliver(slot, packet);
         *(if delivered { &mut self.counters.dispatched } else { &mut self.counters.dropped }) += 1;
         delivered
     }
 
-    /// Gives a connection request to whoever listens for it, or will in a moment.
+    /// Gives a connection request to the process that listens for it, or keeps it for a moment if none does yet.
     fn handle_request(&mut self, meta: &RunMeta, bytes: &[u8], service_id: u64) {
         let Some(verdict) = self.judge(meta, bytes) else { return };
         if let Ok(packet) = Decoded::decode(bytes) {
@@ -245,7 +245,7 @@ impl Service {
         self.take_request(service_id, packet);
     }
 
-    /// A client received what is not for it.
+    /// A client received a packet that is not for it.
     pub(super) fn handle_stray(&mut self, from: u8, packet: &Packet) {
         if let Some((number, nonce)) = parse_probe(&packet.bytes) {
             self.handle_probe(Family::of(packet.meta().dst), from, number, nonce);
@@ -255,14 +255,14 @@ impl Service {
         self.exchanged_with(from).strayed += 1;
         let slot = Decoded::decode(&packet.bytes).ok().map(|decoded| decoded.bth.dest_qp.slot());
         let handed = match slot {
-            // Its own would come back to it for ever.
+            // A packet for the client itself would come back to it for ever.
             Some(slot) if slot != from && slot != 0 => self.deliver(slot, packet.clone()),
             _ => false,
         };
         *(if handed { &mut self.counters.handed_on } else { &mut self.counters.dropped }) += 1;
     }
 
-    /// A probe for member `number` has come to `slot`'s socket.
+    /// A probe for member `number` has arrived at `slot`'s socket.
     fn handle_probe(&mut self, family: Family, slot: u8, number: u16, nonce: u64) {
         let Some(port) = &self.port else { return };
         if nonce != self.probes.nonce {
@@ -274,12 +274,12 @@ impl Service {
         found.others |= found.slot != slot;
         if port.group.is_at(family, 0, number) {
             self.probes.home += usize::from(slot == 0);
-            // That none comes home says nothing; that one comes to somebody else does.
+            // If none arrives here, that proves nothing. If one arrives at another slot, that does.
             self.probes.suspicious |= slot != 0;
         }
     }
 
-    /// Attaching the program did not help: members have changed their numbers, and probes have shown where they are.
+    /// Called if attaching the program did not help: members have changed their numbers, and probes have shown where they are.
     fn learn(&mut self) {
         let found = core::mem::take(&mut self.probes.found);
         if self.probes.bad_rounds < 2 {
@@ -288,9 +288,9 @@ impl Service {
         let (mut learnt, mut placed) = (Vec::new(), BTreeSet::new());
         let Some(port) = &mut self.port else { return };
         for ((family, number), Found { slot, probes, others }) in found {
-            // Some may be lost, but a few that agree may do so by chance.
+            // Some probes may be lost. But if only a few arrived, they may agree by chance.
             let is_sure = !others && probes > PROBES / 2;
-            // Numbers that the group lacks are the highest, so of two that seem one slot's the lower is.
+            // Numbers that do not exist in the group are the highest. So if two numbers seem to be one slot's, the lower one is.
             if is_sure && placed.insert((family, slot)) && !port.group.is_at(family, slot, number) {
                 port.group.learn(family, slot, number);
                 learnt.push(format!("slot {slot} is number {number} of the group now ({family:?})"));
@@ -302,23 +302,23 @@ impl Service {
         }
     }
 
-    /// Looks whether packets still go where they should, and puts the program back.
+    /// Checks whether packets still go to the right sockets, and attaches the program again.
     pub(super) fn examine(&mut self) {
         if self.slots.known().next().is_none() {
             return;
         }
         self.learn();
         let Some(port) = &mut self.port else { return };
-        // More come home when every number is probed.
+        // If every number is probed, more probes arrive here.
         let whole = self.probes.home >= port.group.probes();
         let asked = self.probes.nonce != 0;
         let strange = core::mem::take(&mut self.probes.suspicious);
-        // No probe at all comes back where the loopback is down.
+        // If the loopback interface is down, no probe arrives at all.
         let broken = asked && (strange || self.probes.home > 0 && !whole);
         self.probes.bad_rounds = if broken { self.probes.bad_rounds + 1 } else { 0 };
         self.probes.home = 0;
         self.probes.nonce = RandomState::new().hash_one(self.probes.nonce) | 1;
-        // First the probes, which are steered as they are sent: they tell of the program that is there now.
+        // The probes are sent first. They are steered when they are sent, so they show what the present program does.
         port.group.probe_slot(0, self.probes.nonce);
         let steered = port.group.steer();
         if self.probes.bad_rounds > 1 {

@@ -1,4 +1,4 @@
-//! The processes that have slots, as this service meets them: from when one gets its slot, or is found in the vault, until the
+//! The processes that have slots: from when one gets its slot, or is found in the vault, until the
 //! slot is taken back.
 
 use crate::sys::kept::Kept;
@@ -8,14 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Whether a process speaks to this service.
+/// Whether a process is connected to this service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Contact {
-    /// An earlier service gave it the slot, and it has not come yet.
+    /// An earlier service gave it the slot, and it has not rejoined yet.
     Awaited,
-    /// By this connection.
+    /// Connected, by this connection.
     Connected(usize),
-    /// It has closed its connection to this service, and lives.
+    /// It has closed its connection to this service, and is alive.
     HungUp,
 }
 
@@ -23,47 +23,47 @@ pub(super) enum Contact {
 #[derive(Debug)]
 pub(super) struct Presence {
     contact: Contact,
-    /// Since when it is not connected, if it is not.
+    /// Since when it is not connected. Has no meaning while it is.
     away_since: Instant,
-    /// Tells of its death; some systems have none.
+    /// Its pidfd, which tells of its death. Some systems have none.
     pidfd: Option<Kept<OwnedFd>>,
 }
 
-/// All of them, by slot: those that are held, and no others.
+/// All processes that hold slots, by slot.
 #[derive(Debug, Default)]
 pub(super) struct Presences(BTreeMap<u8, Presence>);
 
 impl Presences {
-    /// A process has a slot.
+    /// Adds a process that has got a slot.
     pub(super) fn begin(&mut self, slot: u8, contact: Contact) {
         self.0.insert(slot, Presence { contact, away_since: Instant::now(), pidfd: None });
     }
 
-    /// It has it no more. Gives what told of its death.
+    /// Removes the process of a slot, and returns its pidfd.
     pub(super) fn end(&mut self, slot: u8) -> Option<Kept<OwnedFd>> {
         self.0.remove(&slot)?.pidfd
     }
 
-    /// Its death will be told by this.
+    /// Sets the pidfd of a slot's process.
     pub(super) fn watch(&mut self, slot: u8, pidfd: Kept<OwnedFd>) {
         if let Some(presence) = self.0.get_mut(&slot) {
             presence.pidfd = Some(pidfd);
         }
     }
 
-    /// What tells of its death.
+    /// The pidfd of a slot's process.
     pub(super) fn pidfd(&self, slot: u8) -> Option<BorrowedFd<'_>> {
         self.0.get(&slot)?.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// It has come, or come back.
+    /// The process has connected, or connected again.
     pub(super) fn connect(&mut self, slot: u8, key: usize) {
         if let Some(presence) = self.0.get_mut(&slot) {
             presence.contact = Contact::Connected(key);
         }
     }
 
-    /// Its connection is closed.
+    /// The connection of a process was closed.
     pub(super) fn hang_up(&mut self, slot: u8) {
         if let Some(presence) = self.0.get_mut(&slot) {
             (presence.contact, presence.away_since) = (Contact::HungUp, Instant::now());
@@ -91,17 +91,17 @@ impl Presences {
         self.0.get(&slot).is_some_and(|presence| presence.contact == Contact::HungUp)
     }
 
-    /// Slots and connections of those who are connected.
+    /// Slots and connections of the processes that are connected.
     pub(super) fn connected(&self) -> impl Iterator<Item = (u8, usize)> {
         self.0.keys().filter_map(|slot| Some((*slot, self.connection(*slot)?)))
     }
 
-    /// Slots of those who are not connected.
+    /// Slots of the processes that are not connected.
     pub(super) fn away(&self) -> impl Iterator<Item = u8> {
         self.0.keys().copied().filter(|slot| !self.is_connected(*slot))
     }
 
-    /// Slots of those whose death nobody tells of, and who have been away for longer than that.
+    /// Slots of processes without a pidfd that have not been connected for longer than that.
     pub(super) fn missing(&self, now: Instant, longest: Duration) -> impl Iterator<Item = u8> {
         let is_missing = move |presence: &Presence| {
             presence.pidfd.is_none() && now.duration_since(presence.away_since) > longest
@@ -109,7 +109,7 @@ impl Presences {
         self.away().filter(move |slot| self.0.get(slot).is_some_and(is_missing))
     }
 
-    /// Whether all descriptors are still its own.
+    /// Whether all these descriptors are still the service's own.
     pub(super) fn are_intact(&self) -> bool {
         self.0.values().filter_map(|presence| presence.pidfd.as_ref()).all(Kept::is_intact)
     }
@@ -138,7 +138,7 @@ mod tests {
         all.watch(4, Kept::new(file.into()));
         assert!(all.missing(later, longest).eq([]), "its death will be told");
         assert!(all.end(4).is_some() && all.end(4).is_none() && all.away().eq([]));
-        // What is said of a slot that nobody has is nothing.
+        // Calls for a slot that no process has do nothing.
         all.connect(4, 1);
         all.hang_up(4);
         assert!(!all.is_connected(4) && all.pidfd(4).is_none() && all.are_intact());

@@ -9,7 +9,7 @@ use crate::host::{
 };
 
 impl Service {
-    /// Reads the configuration again, and tells every process what holds now. A mistake in a file changes nothing.
+    /// Reads the configuration again, and sends the settings to every process. If a file has an error, nothing changes.
     pub(super) fn reload(&mut self, observer: usize) {
         let report = match HostConfig::load() {
             Ok(config) => self.adopt(config),

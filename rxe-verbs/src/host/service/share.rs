@@ -1,4 +1,4 @@
-//! Processes that have several slots: for several stacks, or one for each thread of a stack.
+//! Processes that have several slots: for several stacks, or for several threads of a stack.
 
 use super::Service;
 use crate::{
@@ -7,18 +7,18 @@ use crate::{
 };
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Slots of a process with which it gets no further ones for threads, and no more at all.
+/// A process that has this many slots gets no further ones for threads; with the second number it gets no more at all.
 const MOST_FURTHER: usize = 16;
 const MOST_OF_A_PROCESS: usize = 32;
-/// Once so many slots are held, all others are kept for the first of a stack.
+/// Once this many slots are held, the others are kept for first slots of stacks.
 const SLOTS_TO_SPARE: usize = 64;
-/// Once so many are, for processes that have none.
+/// Once this many are held, the others are kept for processes that have none.
 const SLOTS_SCARCE: usize = 192;
 
 impl Service {
-    /// A process that has lost its connections (it has closed all its descriptors, or executed another program) joins anew:
-    /// what it had before is gone. Not so for one that has another connection: it uses all its sockets still. One that has
-    /// merely not come back yet, after the death of another service, will.
+    /// Called when a process asks for a slot. If it has lost all its connections, it has closed all its descriptors or executed another
+    /// program, and its old slots are taken back. If it has another connection, it still uses all its sockets. And if it has
+    /// not rejoined yet after the death of an earlier service, it will.
     pub(super) fn release_orphans(&mut self, pid: i32) {
         let held = |(slot, state): (u8, &Slot)| match state {
             Slot::Held(holder) if pid != 0 && holder.pid == pid => Some(slot),
@@ -33,7 +33,7 @@ impl Service {
         }
     }
 
-    /// No process has so many slots that none are left for others.
+    /// Refuses a slot to a process that has so many that too few would be left for others.
     pub(super) fn check_share(&self, pid: i32, pidfd: Option<&OwnedFd>, further: bool) -> Result<(), String> {
         let is_its = |slot: u8, holder: &Holder| match (self.presences.pidfd(slot), pidfd) {
             (Some(known), Some(its)) => same_process(known, its.as_fd()),

@@ -1,11 +1,11 @@
-//! How a service goes on where an earlier one stopped, and what it leaves for the next.
+//! How a service continues the work of an earlier one, and what it leaves for the next.
 
 use super::{Service, clients::End, presence::Contact};
 use crate::host::{group::Group, records::Register, slots::Slot, vault::Vault};
 use std::os::fd::OwnedFd;
 
 impl Service {
-    /// Goes on where an earlier service stopped.
+    /// Continues the work of an earlier service.
     pub(super) fn inherit(&mut self, fds: [OwnedFd; Vault::DESCRIPTORS]) -> Result<(), End> {
         let refused = |error: &dyn core::fmt::Display| {
             End::Refused(format!(
@@ -24,7 +24,7 @@ impl Service {
             self.slots.set(member.slot, member.state);
             if held {
                 self.presences.begin(member.slot, Contact::Awaited);
-                // Of those that died meanwhile we hear at once.
+                // If the process died meanwhile, its pidfd tells at once.
                 self.watch_death(member.slot, member.pidfd);
             }
         }
@@ -35,7 +35,7 @@ impl Service {
         Ok(())
     }
 
-    /// Those who listened to the earlier service do so now, before anybody else can.
+    /// Restores the listeners of the earlier service, before other processes can take their service IDs.
     fn restore_listeners(&mut self, earlier: &Register) {
         for (slot, token, listen) in earlier.load() {
             if matches!(self.slots.get(slot), Slot::Held(_)) {
@@ -45,7 +45,7 @@ impl Service {
         self.listeners_changed();
     }
 
-    /// Puts those who listen where the next service finds them, and steers requests by them.
+    /// Stores the listeners for the next service, and steers requests by them.
     pub(super) fn listeners_changed(&mut self) {
         let changes = self.listeners.take_changes();
         if let Some(port) = &self.port {

@@ -1,7 +1,7 @@
-//! Requests that wait a moment for somebody to listen. Programs agree on when to connect by other ways than this one
-//! (perftest -R does), and then the listener and the request race; a busy host must not decide that against them. A
-//! kernel, where nobody has to be woken to listen, refuses at once; its peers wait for seconds. Requests for a listener
-//! who is about to come back to a new service wait, too.
+//! Requests that wait a moment for a listener. Programs may agree by other means on when to connect
+//! (perftest -R does), and then the listener and the request race. They must not fail because the host is busy. A
+//! kernel refuses at once, because no process has to be woken there in order to listen. Peers wait for seconds. Requests for a listener
+//! that has to rejoin a new service wait, too.
 
 use super::{Service, packets};
 use crate::host::message::Packet;
@@ -11,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long one waits for somebody to listen.
+/// How long a request waits for a listener.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long for a listener to come back.
+/// How long it waits for a listener that has to rejoin.
 const ABSENCE: Duration = Duration::from_secs(1);
-/// Requests that wait at most; others are refused at once.
+/// Most requests that wait. Others are refused at once.
 const MOST: usize = 256;
 
-/// Requests that nobody hears.
+/// The requests that wait.
 pub(super) type Unheard = Vec<Request>;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Request {
 }
 
 impl Service {
-    /// Gives a request to its listener, or keeps it for now.
+    /// Gives a request to its listener, or keeps it for a while.
     pub(super) fn take_request(&mut self, service_id: u64, packet: Packet) {
         let listener = self.listener_of(service_id, packet.meta().dst);
         match listener {
@@ -44,7 +44,7 @@ impl Service {
         }
     }
 
-    /// Somebody listens, or is there, who was not.
+    /// Called when a listener or a process is new: tries the requests that wait.
     pub(super) fn serve_unheard(&mut self) {
         for request in core::mem::take(&mut self.unheard) {
             match self.listener_of(request.service_id, request.packet.meta().dst) {
@@ -56,7 +56,7 @@ impl Service {
         }
     }
 
-    /// Sees to those that have waited long enough.
+    /// Refuses the requests that have waited long enough.
     pub(super) fn refuse_unheard(&mut self) {
         let now = Instant::now();
         let is_due = |request: &mut Request| request.due <= now;
@@ -66,16 +66,16 @@ impl Service {
         }
     }
 
-    /// How long until some are due.
+    /// How long until the next of them is due.
     pub(super) fn until_refusals(&self) -> Option<Duration> {
         let due = self.unheard.iter().map(|request| request.due).min()?;
-        // Waiting is counted in milliseconds.
+        // Waits are counted in milliseconds.
         Some(due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
     }
 
     fn give_up(&mut self, service_id: u64, packet: &Packet) {
         if self.listener_of(service_id, packet.meta().dst).is_some() {
-            // The listener may be there when its sender asks again.
+            // The sender asks again, and the listener may be there by then.
             self.counters.dropped += 1;
         } else if let Ok(decoded) = Decoded::decode(&packet.bytes) {
             self.refuse(&packet.meta(), &decoded);

@@ -1,5 +1,5 @@
-//! Connection requests of RoCE v1 come to every process that hears frames, and not to the service. Where none of them takes one,
-//! the service says which is to answer: whoever listens to its service ID, hears it, and says what is wrong with it, or else the
+//! Connection requests of RoCE v1 arrive at every process that receives frames, and not at the service. If none of them accepts a
+//! request, the service decides which process is to refuse it: the one that listens to its service ID and receives frames, else the
 //! first that asks.
 
 use super::{
@@ -13,14 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a refused request is remembered: processes ask within moments of each other, and its sender repeats it after longer.
+/// How long a refused request is remembered. All processes ask within a short time, and the sender repeats the request only later.
 const REFUSED: Duration = Duration::from_millis(500);
-/// How long one that was taken: its listener may be gone before others ask, and its program takes a while to answer.
+/// How long an accepted request is remembered. Its listener may end before others ask, and its program may take a while to answer.
 const TAKEN: Duration = Duration::from_secs(60);
-/// Requests of each that are remembered at most.
+/// Most requests of each kind that are remembered.
 const MOST: usize = 1024;
 
-/// Requests of late, the oldest in front.
+/// Recent requests, the oldest first.
 #[derive(Debug)]
 struct Recent {
     all: VecDeque<(Instant, u64)>,
@@ -44,7 +44,7 @@ impl Recent {
     }
 }
 
-/// Requests that somebody answers.
+/// Requests that a process answers.
 #[derive(Debug)]
 pub(super) struct Answered {
     refused: Recent,
@@ -59,7 +59,7 @@ impl Default for Answered {
 }
 
 impl Answered {
-    /// Whether nobody answers that request yet. Whoever asks is told to refuse it now.
+    /// Whether no process answers that request yet. If so, the process that asks has to refuse it, which is noted.
     fn is_first(&mut self, now: Instant, request: u64) -> bool {
         let known = self.taken.has(now, request) || self.refused.has(now, request);
         if !known {
@@ -68,7 +68,7 @@ impl Answered {
         !known
     }
 
-    /// Somebody answers it.
+    /// Notes that a process answers a request.
     pub(super) fn take(&mut self, now: Instant, request: u64) {
         if !self.taken.has(now, request) {
             self.taken.add(now, request);
@@ -77,7 +77,7 @@ impl Answered {
 }
 
 impl Service {
-    /// Whether the process of that slot is to answer a request that it does not take.
+    /// Whether the process of that slot is to answer a request that it does not accept.
     pub(super) fn is_to_answer(&mut self, slot: u8, request: u64, service_id: u64, address: IpAddr) -> bool {
         match self.listener_of(service_id, address).filter(|listener| !self.is_deaf(*listener)) {
             Some(listener) => listener == slot,
@@ -85,7 +85,7 @@ impl Service {
         }
     }
 
-    /// Whether the process of that slot hears no RoCE v1. One that is not connected at the moment may.
+    /// Whether the process of that slot does not receive RoCE v1. False if it is not connected, because it may.
     fn is_deaf(&self, slot: u8) -> bool {
         let is_its = |client: &Client| matches!(client.kind, Kind::Member(own) if own == slot);
         self.clients.iter().any(|(_, client)| is_its(client) && client.features & FRAMES == 0)

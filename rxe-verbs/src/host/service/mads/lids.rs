@@ -1,26 +1,26 @@
-//! Who has which LID. Those of a network follow from its addresses; hosts elsewhere have theirs as long as no host of the network has
-//! the same, and else one that is free.
+//! The LIDs of hosts. LIDs in a network follow from its addresses. A host of another network has the LID of its address if no host of
+//! this network has the same, else a free one.
 
 use crate::Device;
 use rxe_fabric::mad::{PERMISSIVE_LID, SWITCH_LID, address_of_lid, lid_of};
 use std::{collections::HashMap, net::IpAddr};
 
-/// Hosts that are remembered at most.
+/// Most hosts that are remembered.
 const MOST: usize = 1024;
-/// Where LIDs are taken from for hosts whose own is another's.
+/// The LIDs for hosts whose usual one belongs to another host.
 const SPARE: u16 = 0x9000;
 
-/// LIDs of hosts that are in none of our networks, or have no IPv4 address, as they were told to programs.
+/// LIDs that were told to programs for hosts that are in none of our networks, or have no IPv4 address.
 #[derive(Debug, Default)]
 pub(super) struct Lids(HashMap<u16, IpAddr>);
 
 impl Lids {
-    /// The LID of a device's port: of its first address.
+    /// The LID of a device's port: that of its first address.
     pub(super) fn own(device: &Device) -> u16 {
         device.gids().get(0).address().map_or(0, lid_of)
     }
 
-    /// Who has a LID, as a device sees it.
+    /// The host with a LID, as seen by a device.
     pub(super) fn address(&self, lid: u16, device: &Device) -> Option<IpAddr> {
         let own = device.gids().get(0).address()?;
         if matches!(lid, 0 | PERMISSIVE_LID) || lid == lid_of(own) {
@@ -38,12 +38,12 @@ impl Lids {
         found.next()
     }
 
-    /// The LID that a host has been told by, if that is not its usual one.
+    /// The LID that was told for a host, if it is not its usual one.
     pub(super) fn known(&self, address: IpAddr) -> Option<u16> {
         self.0.iter().find(|(_, who)| **who == address).map(|(lid, _)| *lid)
     }
 
-    /// The LID of a host, as a device sees it; remembered, so that an answer finds it.
+    /// The LID of a host, as seen by a device. It is remembered, so that an answer finds the host.
     pub(super) fn of(&mut self, address: IpAddr, device: &Device) -> u16 {
         if device.addresses().any(|own| own == address) {
             return Self::own(device);
@@ -63,7 +63,7 @@ impl Lids {
         }
         let is_free = self.address(usual, device).is_none();
         let own = Self::own(device);
-        // What has been told goes before what a network's addresses say, which in a wide one is somebody for each of these.
+        // LIDs that were told come first, because in a wide network there is an address for each of them.
         let spare = (SPARE..SWITCH_LID).find(|lid| *lid != own && !self.0.contains_key(lid));
         let lid = if is_free { usual } else { spare.unwrap_or(usual) };
         self.0.insert(lid, address);

@@ -1,6 +1,6 @@
 //! The port's general service agent: management datagrams on queue pair 1 that are not the connection manager's. Programs
-//! register for classes and send by their connection; what nobody has registered for is answered as a kernel's port does it
-//! (performance management), as a subnet manager would (subnet administration and management, of this host's programs alone), or
+//! register for classes and send by their connection. Requests for which no program has registered are answered as by a kernel's port
+//! (performance management), as by a subnet manager (subnet administration and management, for this host's programs only), or
 //! with "unsupported".
 
 mod lids;
@@ -35,10 +35,10 @@ use std::{
     net::IpAddr,
 };
 
-/// Datagrams that wait for a program to read at most; more are lost.
+/// Most datagrams that wait for a program to read. Further ones are lost.
 const MOST_UNREAD: usize = 256;
 
-/// What the service keeps for programs that manage.
+/// What the service keeps for programs that send management datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Mads {
     /// By connection.
@@ -46,9 +46,9 @@ pub(super) struct Mads {
     pending: Vec<Pending>,
     /// Questions about counters that wait for the processes to tell theirs.
     counting: Vec<(Origin, Mad)>,
-    /// Those that came meanwhile: of what the processes have told until then some is older than the question.
+    /// Questions that arrived meanwhile. They have to wait for the next round, since some reports of this one are older than they are.
     counting_next: Vec<(Origin, Mad)>,
-    /// What counters were when they were set to 0, by device.
+    /// The values of counters at the time when they were set to 0, by device.
     bases: BTreeMap<usize, PortCounts>,
     lids: Lids,
     /// The upper half of transaction IDs, which tells registrations apart.
@@ -70,13 +70,13 @@ struct Agent {
     tid: u32,
 }
 
-/// Who has sent something: an address, and by which of ours.
+/// The sender of a datagram, and the address of ours at which it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Origin {
     /// The device's number.
     device: usize,
     local: IpAddr,
-    /// Ourselves, if it is `local`.
+    /// The sender. If it is equal to `local`, a program of this host.
     remote: IpAddr,
     ifindex: u32,
     pkey: u16,
@@ -89,23 +89,23 @@ impl Origin {
     }
 }
 
-/// The device that a program opened, if it is still there.
+/// The device that a program opened, if it still exists.
 fn device_of(number: usize) -> Option<Device> {
     devices_anew().unwrap_or_default().into_iter().find(|device| device.number() == number)
 }
 
 impl Service {
-    /// A program wants to manage by this device.
+    /// A program connects to this device to send management datagrams.
     pub(in crate::host::service) fn open_mads(&mut self, key: usize, name: &str) -> Result<(), End> {
         let found = devices_anew().unwrap_or_default().into_iter().find(|device| device.name() == name);
         let Some(device) = found else { return Err(End::Refused(format!("there is no device {name}"))) };
         self.clients[key].kind = Kind::Manager;
         self.mads.ports.insert(key, MadPort { device: device.number(), agents: BTreeMap::new() });
-        // Answered when all have told whom they have met: the subnet is what is known then.
+        // This is answered when all processes have told which hosts they have met. The subnet consists of these.
         self.ask_everyone(key, Question::Hosts)
     }
 
-    /// It wants to ask by a class, and perhaps to answer. Refused where another answers the same (Linux, mad.c).
+    /// A program registers for a class, and perhaps for requests. Refused if another has registered for the same requests (Linux, mad.c).
     pub(in crate::host::service) fn register_mads(&mut self, key: usize, filter: MadFilter) {
         let Some(device) = self.mads.ports.get(&key).map(|port| port.device) else { return };
         let same = self.mads.ports.values().filter(|port| port.device == device);
@@ -126,7 +126,7 @@ impl Service {
         self.answer(key, &ToClient::Registered { agent: free });
     }
 
-    /// It does not any more.
+    /// A program ends a registration.
     pub(in crate::host::service) fn unregister_mads(&mut self, key: usize, agent: u32) {
         if let Some(port) = self.mads.ports.get_mut(&key) {
             port.agents.remove(&agent);
@@ -134,13 +134,13 @@ impl Service {
         self.mads.pending.retain(|pending| (pending.key, pending.mad.agent) != (key, agent));
     }
 
-    /// A connection is gone.
+    /// A connection has ended.
     pub(in crate::host::service) fn forget_mads_of(&mut self, key: usize) {
         self.mads.ports.remove(&key);
         self.mads.pending.retain(|pending| pending.key != key);
     }
 
-    /// A program sends.
+    /// A program sends a datagram.
     pub(in crate::host::service) fn submit_mad(&mut self, key: usize, mut managed: ManagedMad) {
         let Some(port) = self.mads.ports.get(&key) else { return };
         let Some(agent) = port.agents.get(&managed.agent).copied() else { return };
@@ -150,7 +150,7 @@ impl Service {
             managed.bytes = mad.0.to_vec();
         }
         let Some(device) = device_of(device) else {
-            // It is gone, and nobody will answer.
+            // The device does not exist any more, so there will be no answer.
             self.expect(key, managed, None);
             return;
         };
@@ -158,7 +158,7 @@ impl Service {
             self.manage_subnet(key, managed, &mad, &device);
             return;
         }
-        // Nobody knows what the Ethernet counts.
+        // The counters of the Ethernet are not known.
         if managed.address.gid.is_none() && managed.address.lid == SWITCH_LID {
             match mad.unmatched() {
                 Some(answer) => self.give_mad(key, ManagedMad { bytes: answer.0.to_vec(), ..managed }),
@@ -177,7 +177,7 @@ impl Service {
         }
     }
 
-    /// The address that a program means.
+    /// The destination that a program gave.
     fn place(&self, address: &MadAddress, device: &Device) -> Option<IpAddr> {
         match address.gid {
             Some(gid) => self.address_of_gid(gid),
@@ -185,7 +185,7 @@ impl Service {
         }
     }
 
-    /// By which address of a device another is reached.
+    /// The address of a device by which another address is reached.
     fn way(&self, device: &Device, to: IpAddr, address: &MadAddress) -> Option<Origin> {
         let mut own = device.addresses().filter(|own| own.is_ipv4() == to.is_ipv4());
         let is_own = device.addresses().any(|own| own == to);
@@ -208,7 +208,7 @@ impl Service {
         })
     }
 
-    /// Sends to another host, or hands to ourselves.
+    /// Sends a datagram to another host, or handles it here if it is for this host.
     fn send_mad(&mut self, to: &Origin, mad: &Mad) {
         if to.is_own() {
             self.take_mad(to, mad);
@@ -218,9 +218,9 @@ impl Service {
         self.dispatch_letter(&Letter { local, remote, ifindex, pkey, tos, mad: mad.0 });
     }
 
-    /// A datagram that is not the connection manager's has come to queue pair 1.
+    /// A datagram that is not the connection manager's has arrived at queue pair 1.
     pub(in crate::host::service) fn handle_mad(&mut self, meta: &RunMeta, packet: &Packet<'_>) {
-        // Before anything is looked up for it. Subnet management has no place on this queue pair.
+        // This is checked before anything is looked up. Subnet management does not use this queue pair.
         let has_class = |mad: &Mad| !matches!(mad.class(), class::SMP | class::SMP_DIRECTED);
         let is_general = packet.ext.deth.qkey == Qkey::GSI && packet.ext.deth.src_qp == Qpn::GSI;
         let Some(mad) = Mad::of(packet.payload).filter(has_class).filter(|_| is_general) else {
@@ -250,7 +250,7 @@ impl Service {
         self.take_mad(&origin, &mad);
     }
 
-    /// Gives a datagram to whoever waits for it, or answers it.
+    /// Gives a datagram to the program that waits for it, or answers it.
     fn take_mad(&mut self, from: &Origin, mad: &Mad) {
         if mad.is_response() {
             self.complete(from, mad, respond::length_of(mad));
@@ -272,7 +272,7 @@ impl Service {
         self.respond(from, mad);
     }
 
-    /// Where a program sees a datagram come from.
+    /// The source of a datagram, in the form for programs.
     fn address_from(&mut self, from: &Origin) -> MadAddress {
         let device = device_of(from.device);
         let lid = device.map_or(0, |device| self.mads.lids.of(from.remote, &device));
@@ -286,7 +286,7 @@ impl Service {
         }
     }
 
-    /// Tells a program, unless it does not read.
+    /// Sends a message to a program, unless it does not read.
     fn give_mad(&mut self, key: usize, managed: ManagedMad) {
         let has_room = |client: &super::clients::Client| client.queue.len() < MOST_UNREAD;
         if self.clients.get(key).is_none_or(|client| !has_room(client)) {

@@ -1,4 +1,4 @@
-//! Requests that programs wait for answers to: sent again, and given back when nobody answers.
+//! Requests for which programs wait for an answer. They are sent again, and returned if there is no answer.
 
 use super::{Origin, device_of};
 use crate::host::{
@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Requests that one program waits for at most; for more there is no answer to wait for.
+/// Most requests for which one program waits. For others it gets no answer.
 const MOST: usize = 256;
-/// How long one may wait at most: as long as a program may say, but not for ever.
+/// Longest wait. A program may ask for more, but not for ever.
 const LONGEST: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Pending {
     /// The program's connection.
     pub(super) key: usize,
     pub(super) mad: ManagedMad,
-    /// Who is asked; nobody where there is no such LID.
+    /// The host that is asked. `None` if there is none with that LID.
     to: Option<IpAddr>,
     until: Instant,
 }
@@ -31,7 +31,7 @@ fn patience(mad: &ManagedMad) -> Duration {
 }
 
 impl Service {
-    /// A program waits for the answer to what it sends, if it says so.
+    /// Notes a request for which the program waits for an answer, if it does.
     pub(super) fn expect(&mut self, key: usize, mad: ManagedMad, to: Option<IpAddr>) {
         if mad.timeout_ms == 0 {
             return;
@@ -44,12 +44,12 @@ impl Service {
         self.mads.pending.push(Pending { key, mad, to, until });
     }
 
-    /// An answer has come: `length` bytes of it count.
+    /// An answer has arrived. `length` bytes of it are valid.
     pub(super) fn complete(&mut self, from: &Origin, mad: &Mad, length: usize) {
         self.finish(from, mad, mad.0[..length.min(mad.0.len())].to_vec());
     }
 
-    /// The same of an answer that may be longer than a datagram. `mad` is its header.
+    /// The same for an answer that may be longer than a datagram. `mad` is its header.
     pub(super) fn finish(&mut self, from: &Origin, mad: &Mad, bytes: Vec<u8>) {
         let is_it = |pending: &Pending| {
             let asked = Mad::of(&pending.mad.bytes);
@@ -65,7 +65,7 @@ impl Service {
         self.give_mad(key, ManagedMad { status: 0, address, bytes, ..asked });
     }
 
-    /// Sees to requests that nobody has answered in time.
+    /// Repeats or returns the requests that were not answered in time.
     pub(in crate::host::service) fn end_mads(&mut self) {
         let now = Instant::now();
         let late: Vec<Pending> = self.mads.pending.extract_if(.., |pending| pending.until <= now).collect();
@@ -86,10 +86,10 @@ impl Service {
         }
     }
 
-    /// How long until one is late.
+    /// How long until the next of them is late.
     pub(in crate::host::service) fn until_late_mads(&self) -> Option<Duration> {
         let due = self.mads.pending.iter().map(|pending| pending.until).min()?;
-        // Waiting is counted in milliseconds.
+        // Waits are counted in milliseconds.
         Some(due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
     }
 }

@@ -1,4 +1,4 @@
-//! What the service answers for the host.
+//! The service's answers for the host.
 
 use super::{Origin, device_of, lids::Lids};
 use crate::{
@@ -21,23 +21,23 @@ use rxe_fabric::{
 };
 use std::{fs, net::IpAddr, time::Instant};
 
-/// Other hosts that are shown at most.
+/// Most other hosts that are shown.
 const MOST_HOSTS: usize = 128;
-/// Paths that another host is told at once: what one datagram holds.
+/// Most paths in an answer to another host: what one datagram holds.
 const MOST_PATHS: usize = 3;
-/// Questions about counters that wait at most.
+/// Most questions about counters that wait.
 const MOST_COUNTING: usize = 256;
-/// "Any of the default subnet", in front of a GUID.
+/// The default GID prefix, which stands before a GUID.
 const DEFAULT_PREFIX: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
 
-/// What the host is called.
+/// The name of the host.
 fn host_name() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
-/// Bytes of an answer that count: of a table in segments as many as its header says, of others all.
+/// Number of valid bytes of an answer. For a table in segments its header says it; for others all bytes are valid.
 pub(super) fn length_of(mad: &Mad) -> usize {
-    // Where a class with segments has the word about their data, and what is in front of that.
+    // The offset of the length of the data, in classes with segments, and the number of bytes before the data.
     const HEADER: usize = 36;
     let is_segment = mad.class() == class::SA && mad.0[25] == 1 && mad.0[26] & 1 != 0;
     let said = u32::from_be_bytes([mad.0[32], mad.0[33], mad.0[34], mad.0[35]]);
@@ -48,7 +48,7 @@ pub(super) fn length_of(mad: &Mad) -> usize {
 impl Service {
     /// Answers a request that no program has registered for.
     pub(super) fn respond(&mut self, from: &Origin, mad: &Mad) {
-        // Work for strangers is bounded, whatever comes of it.
+        // Work for other hosts is bounded, whatever its result.
         if !from.is_own() && !self.mads.answers.take() {
             self.counters.dropped += 1;
             return;
@@ -74,7 +74,7 @@ impl Service {
         }
     }
 
-    /// Sends an answer to who has asked: a program of this host gets it however long it is.
+    /// Sends an answer to the sender of the request. A program of this host gets it however long it is.
     fn answer_mad(&mut self, to: &Origin, request: &Mad, answer: Vec<u8>) {
         let mad = first_segment(request, &answer);
         if to.is_own() {
@@ -86,13 +86,13 @@ impl Service {
         }
     }
 
-    /// Subnet management of this host's programs, which never leaves it.
+    /// Answers subnet management requests of this host's programs. They never leave the host.
     pub(super) fn manage_subnet(&mut self, key: usize, managed: ManagedMad, mad: &Mad, device: &Device) {
         if mad.is_response() {
             return;
         }
         for (address, ..) in self.known_hosts().into_iter().take(MOST_HOSTS) {
-            // Before the subnet is shown, so that what it says of a host is what a request to that finds.
+            // This comes before the subnet is shown, so that the answer about a host agrees with that of the host.
             self.mads.lids.of(address, device);
         }
         let fabric = self.config.host_fabric();
@@ -105,7 +105,7 @@ impl Service {
         }
     }
 
-    /// What a device's port knows of the subnet.
+    /// The subnet as known to a device's port.
     fn subnet<'a>(&'a self, device: &Device, fabric: &'a Fabric) -> Subnet<'a> {
         let host = host_name();
         let own = Node {
@@ -158,7 +158,7 @@ impl Service {
             .collect()
     }
 
-    /// Who has a GID: an address, or the default prefix and a GUID that somebody is known by.
+    /// The host with a GID, which is an address, or the default prefix and the GUID of a known host.
     pub(super) fn address_of_gid(&self, gid: [u8; 16]) -> Option<IpAddr> {
         let (prefix, guid) = gid.split_at(8);
         let guid = u64::from_be_bytes(guid.try_into().unwrap_or_default());
@@ -168,7 +168,7 @@ impl Service {
             let others = self.known_hosts();
             let of_other =
                 || others.iter().find(|(_, known, _)| *known == guid).map(|(address, ..)| *address);
-            // The lower half of an IPv4 GID, which rules may name a port by.
+            // The lower half of an IPv4 GID, by which rules may name a port.
             let of_half = || (guid >> 32 == 0xffff).then(|| IpAddr::from((guid as u32).to_be_bytes()));
             let found =
                 of_own.and_then(|device| device.gids().get(0).address()).or_else(of_other).or_else(of_half);
@@ -179,7 +179,7 @@ impl Service {
         Gid(gid).address()
     }
 
-    /// The paths that somebody asks for; those of this host to all others if he names no end.
+    /// The paths that a request asks for. If it names no ends, those from this host to all others.
     fn paths(&mut self, request: &PathRequest, asker: &Origin, device: &Device) -> Vec<PathAnswer> {
         let place = |end: Destination| match end {
             Destination::Gid(gid) => self.address_of_gid(gid),
@@ -217,7 +217,7 @@ impl Service {
         };
         let mut lid = |address| match asker.is_own() {
             true => self.mads.lids.of(address, device),
-            // A stranger may name any address, and none of those is remembered.
+            // Another host may name any address, so these are not remembered.
             false => self.mads.lids.known(address).unwrap_or_else(|| lid_of(address)),
         };
         let lids = (lid(from), lid(to));
@@ -247,7 +247,7 @@ impl Service {
         self.count_next();
     }
 
-    /// Has the processes tell their counters, if somebody waits for that and they are not at it.
+    /// Asks the processes for their counters, if a question waits for that and they are not asked already.
     fn count_next(&mut self) {
         if self.mads.counting.is_empty() && !self.mads.counting_next.is_empty() {
             self.mads.counting = core::mem::take(&mut self.mads.counting_next);
@@ -255,7 +255,7 @@ impl Service {
         }
     }
 
-    /// They have.
+    /// All processes have told their counters.
     pub(in crate::host::service) fn end_counting(&mut self) {
         let sums = self.ledger.sums();
         for (from, mad) in core::mem::take(&mut self.mads.counting) {
