@@ -8,18 +8,18 @@ use std::{io, net::SocketAddr};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// The id is not in a state for that (EINVAL).
+    /// The call is not possible in the id's state (EINVAL).
     #[error("{action}: not possible for an id that {state}")]
     State {
-        /// What was asked for.
+        /// The call.
         action: &'static str,
-        /// What the id does at the moment.
+        /// The id's state.
         state: &'static str,
     },
-    /// The id's device has gone ([`EventKind::DeviceRemoval`](crate::EventKind::DeviceRemoval)); it can only be destroyed (EIO).
+    /// The id's device was removed ([`EventKind::DeviceRemoval`](crate::EventKind::DeviceRemoval)). The id can only be destroyed (EIO).
     #[error("{0}: the network interface below the id's device has gone; destroy the id")]
     Removed(&'static str),
-    /// The connection is not in a state for that (EINVAL).
+    /// The call is not possible in the connection's state (EINVAL).
     #[error(transparent)]
     Machine(#[from] WrongState),
     /// An argument is out of range (EINVAL).
@@ -28,7 +28,7 @@ pub enum CmError {
     /// More private data than there is room for (EINVAL).
     #[error(transparent)]
     PrivateData(#[from] TooLong),
-    /// Somebody listens there, or the port is taken (EADDRINUSE).
+    /// The port is in use (EADDRINUSE).
     #[error("port {port} of {space} is in use on this host; `rxe service status` shows by whom", port = .address.port())]
     InUse {
         /// The address.
@@ -36,8 +36,8 @@ pub enum CmError {
         /// The port space.
         space: &'static str,
     },
-    /// Somebody has the port on another address, and one of the two, or both, is "any" or a loopback address, which stand for
-    /// all (EADDRNOTAVAIL).
+    /// The port is in use on another address, and at least one of the two addresses is "any" or a loopback address, which stand for
+    /// all addresses (EADDRNOTAVAIL).
     #[error(
         "port {port} of {space} is in use on this host, by all addresses or wanted for all; `rxe service status` shows by whom",
         port = .address.port()
@@ -65,41 +65,41 @@ pub enum CmError {
     /// There is no way to the peer (ENETUNREACH and others).
     #[error("no way to {peer}: {source}")]
     NoRoute {
-        /// Where to.
+        /// The peer's address.
         peer: std::net::IpAddr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The host's policy or its partitions have no path for this (EINVAL, as rdma_cm has it for what a subnet manager refuses).
+    /// The host's policy or its partitions have no path for this (EINVAL, as in rdma_cm if a subnet manager refuses).
     #[error("the host's policy has no such path: {0}")]
     NoPath(#[from] rxe_fabric::NoPath),
-    /// No queue pair, and the parameters name none (EINVAL).
+    /// The id has no queue pair, and the parameters name none (EINVAL).
     #[error("the id has no queue pair: make one with create_qp, or name one in the parameters")]
     NoQueuePair,
-    /// The protection domain or completion queue is of another device (EINVAL).
+    /// The protection domain or completion queue belongs to another device (EINVAL).
     #[error("the protection domain belongs to device {have}, the id to {want}")]
     Device {
-        /// The domain's.
+        /// The device of the domain or queue.
         have: String,
-        /// The id's.
+        /// The id's device.
         want: String,
     },
-    /// The queue pair was not made.
+    /// The queue pair could not be made.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// The queue pair did not change its state.
+    /// The queue pair could not change its state.
     #[error(transparent)]
     Modify(#[from] ModifyQpError),
-    /// The device was not opened.
+    /// The device could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Queue pair 1 belongs to somebody else (EBUSY).
+    /// Queue pair 1 is in use (EBUSY).
     #[error("queue pair 1 of this port is in use by other code of this process: {0}")]
     Gsi(CreateError),
-    /// All communication IDs are taken (ENOMEM).
+    /// All communication IDs are in use (ENOMEM).
     #[error("no more connections can be made")]
     Exhausted,
-    /// The wait was ended by a signal (EINTR).
+    /// A signal ended the wait (EINTR).
     #[error("interrupted by a signal")]
     Interrupted,
     /// The time is over, or there is no event and the call does not wait (EAGAIN, ETIMEDOUT).
@@ -108,10 +108,10 @@ pub enum CmError {
     /// The id belongs to the parent of this process (EIO).
     #[error("it belongs to the process that this one was forked from")]
     Forked,
-    /// A synchronous call ended with another event than hoped for; the number is that of the event.
+    /// A synchronous call ended with another event than that of success. The error number is that of the event.
     #[error("{what}")]
     Failed {
-        /// The event in words.
+        /// The event as text.
         what: String,
         /// Its number in C.
         errno: i32,
@@ -119,9 +119,9 @@ pub enum CmError {
     /// The system refused a resource.
     #[error("cannot {action}: {source}")]
     System {
-        /// What we were doing.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

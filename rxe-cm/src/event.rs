@@ -1,4 +1,4 @@
-//! What an id tells its program (rdma_cm_event).
+//! Events of ids (rdma_cm_event).
 
 use crate::{
     error::CmError,
@@ -14,20 +14,20 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// An event. Holds its id: dropping the last handle of an id destroys it, so a connect request that nobody looks at is
-/// refused when its event is dropped.
+/// An event. It has a handle of its id, and dropping the last handle of an id destroys it. So a connect request is
+/// refused if its event is dropped and the program has taken no handle.
 #[derive(Debug)]
 pub struct CmEvent {
-    /// The id it is about; for a connect request a new one.
+    /// The id that it is about. For a connect request it is a new id.
     pub id: CmId,
-    /// Connect requests: the id that listens.
+    /// For connect requests: the id that listens.
     pub listener: Option<CmId>,
     /// What happened.
     pub kind: EventKind,
-    /// The peer's private data, always the whole field of its message: zeroes follow what was put in. Empty for events
-    /// that carry none.
+    /// The peer's private data. It is the whole field of the message, so zeroes follow the peer's bytes. Empty for events
+    /// without private data.
     pub private_data: Box<[u8]>,
-    /// Its place in the listener's backlog, until the event is fetched.
+    /// The request's place in the listener's backlog, until the event is fetched.
     pub(crate) place: Option<Place>,
 }
 
@@ -39,81 +39,81 @@ pub enum EventKind {
     AddrResolved,
     /// There is no way to the address (RDMA_CM_EVENT_ADDR_ERROR).
     AddrError(CmError),
-    /// The way is known (RDMA_CM_EVENT_ROUTE_RESOLVED).
+    /// The path to the peer is known (RDMA_CM_EVENT_ROUTE_RESOLVED).
     RouteResolved,
     /// The host's policy or its partitions have no path for this (RDMA_CM_EVENT_ROUTE_ERROR).
     RouteError(CmError),
-    /// Somebody wants a connection, or a datagram service: accept or reject (RDMA_CM_EVENT_CONNECT_REQUEST).
+    /// A peer asks for a connection, or for a datagram service. Accept or reject it (RDMA_CM_EVENT_CONNECT_REQUEST).
     ConnectRequest(Offer),
-    /// The peer accepts a connection whose queue pair is not the id's: bring it to RTS, then
+    /// The peer accepts a connection whose queue pair is not managed by the id. Bring it to RTS, then call
     /// [`establish`](CmId::establish) (RDMA_CM_EVENT_CONNECT_RESPONSE).
     ConnectResponse(ConnTerms),
-    /// Our queue pair did not take what was agreed (RDMA_CM_EVENT_CONNECT_ERROR).
+    /// Our queue pair refused the attributes that were agreed (RDMA_CM_EVENT_CONNECT_ERROR).
     ConnectError(CmError),
-    /// The peer does not answer what was asked by this RoCE; it may speak the other one alone (RDMA_CM_EVENT_UNREACHABLE).
+    /// The peer does not answer requests by this version of RoCE. It may only have the other one (RDMA_CM_EVENT_UNREACHABLE).
     Unreachable(GidType),
     /// The peer has no such datagram service (RDMA_CM_EVENT_UNREACHABLE with a SIDR status).
     NoService(SidrStatus),
     /// The peer refuses (RDMA_CM_EVENT_REJECTED).
     Rejected(RejectReason),
-    /// The connection stands, or the datagram service is known (RDMA_CM_EVENT_ESTABLISHED).
+    /// The connection is established, or the datagram service is known (RDMA_CM_EVENT_ESTABLISHED).
     Established(Offer),
-    /// The peer has ended the connection, or the end that we asked for has come (RDMA_CM_EVENT_DISCONNECTED).
+    /// The connection has ended: the peer has ended it, or we did (RDMA_CM_EVENT_DISCONNECTED).
     Disconnected,
-    /// The network interface below the id's device has gone, and all that the id had with it: it can only be destroyed
-    /// (RDMA_CM_EVENT_DEVICE_REMOVAL). Nothing else is told about it afterwards.
+    /// The network interface of the id's device was removed, and everything that the id had there. The id can only be destroyed
+    /// (RDMA_CM_EVENT_DEVICE_REMOVAL). It gets no further events.
     DeviceRemoval,
-    /// The network interface below the id's device has another MAC address, as a bond has after a failover: a hint, for
+    /// The MAC address of the id's network interface has changed, as that of a bond does after a failover. This is a hint only:
     /// nothing has ended (RDMA_CM_EVENT_ADDR_CHANGE).
     AddrChange,
     /// The id's group has been joined (RDMA_CM_EVENT_MULTICAST_JOIN).
     MulticastJoin(DatagramTerms),
-    /// It could not be joined (RDMA_CM_EVENT_MULTICAST_ERROR).
+    /// The group could not be joined (RDMA_CM_EVENT_MULTICAST_ERROR).
     MulticastError(CmError),
-    /// Packets of the connection can not be on their way any more: queue pair numbers may be used again
+    /// No packets of the connection can be under way any more. Its queue pair numbers may be used again
     /// (RDMA_CM_EVENT_TIMEWAIT_EXIT).
     TimewaitExit,
-    /// Addresses that the program had looked up are there (RDMA_CM_EVENT_ADDRINFO_RESOLVED). Nothing here looks up any: it is
-    /// for those who do ([`CmId::tell`]).
+    /// Addresses that the program has asked for were found (RDMA_CM_EVENT_ADDRINFO_RESOLVED). This crate looks up none. Its users do, and
+    /// report it by [`CmId::tell`].
     AddrInfoResolved,
-    /// The program's own (RDMA_CM_EVENT_USER).
+    /// An event of the program (RDMA_CM_EVENT_USER).
     User {
-        /// As the program has it.
+        /// A value of the program.
         status: i32,
-        /// As the program has it.
+        /// A value of the program.
         arg: u64,
     },
 }
 
-/// Enhanced connection establishment options (struct ibv_ece): what vendors' devices agree on beyond the standard, carried
-/// in a REQ and its REP (IBTA vol. 1, 1.4, clause 12.6). Our devices have none; they are carried for programs.
+/// Enhanced connection establishment options (struct ibv_ece). Devices of a vendor agree by them on features beyond the standard. They are
+/// carried in a REQ and its REP (IBTA vol. 1, 1.4, clause 12.6). Our devices have none, and carry those of programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ece {
-    /// Whose options they are, 24 bits (an IEEE OUI); 0 for none.
+    /// The vendor, 24 bits (an IEEE OUI). 0 for none.
     pub vendor_id: u32,
     /// The options.
     pub options: u32,
 }
 
-/// What the peer says about its end: of a connection, or of a datagram service.
+/// The peer's parameters, of a connection or of a datagram service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offer {
     /// A connection.
     Connection(ConnTerms),
-    /// A datagram service; none in a request for one.
+    /// A datagram service. `None` in a request for one.
     Datagram(Option<DatagramTerms>),
 }
 
 /// The peer's end of a connection, seen from ours (rdma_conn_param in an event).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnTerms {
-    /// READs and atomics that we are asked to take at a time.
+    /// Most READs and atomics that the peer will have outstanding.
     pub responder_resources: u8,
-    /// READs and atomics that we may issue at a time.
+    /// Most READs and atomics that we may have outstanding.
     pub initiator_depth: u8,
     /// Whether the peer's receive queue grants credits.
     pub flow_control: bool,
-    /// Retries after timeouts, 0 to 7; requests only.
+    /// Retries after timeouts, 0 to 7. In requests only.
     pub retry_count: u8,
     /// Retries after RNR NAKs, 0 to 7.
     pub rnr_retry_count: u8,
@@ -126,13 +126,13 @@ pub struct ConnTerms {
 }
 
 impl ConnTerms {
-    /// What a REQ says.
+    /// The parameters in a REQ.
     pub(crate) const fn requested(request: &Request) -> Self {
         let ece = Ece { vendor_id: request.vendor_id, options: request.modifier };
         Self::new(&request.terms, request.retry_count, ece)
     }
 
-    /// What a REP says.
+    /// The parameters in a REP.
     pub(crate) const fn accepted(accepted: &Accepted) -> Self {
         let ece = Ece { vendor_id: accepted.vendor_id, options: accepted.modifier };
         Self::new(&accepted.terms, 0, ece)
@@ -155,7 +155,7 @@ impl ConnTerms {
 /// Where to send datagrams (rdma_ud_param in an event).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DatagramTerms {
-    /// The way.
+    /// The address.
     pub av: AddressVector,
     /// The queue pair.
     pub qpn: Qpn,
@@ -169,7 +169,7 @@ impl CmEvent {
         self.id.is_same(id) || self.listener.as_ref().is_some_and(|listener| listener.is_same(id))
     }
 
-    /// Its status in C: 0, the reason of a reject, or a negative errno.
+    /// Its status in C: 0, the reason of a reject, or a negative errno value.
     #[must_use]
     pub fn status(&self) -> i32 {
         match &self.kind {
@@ -212,7 +212,7 @@ impl EventKind {
         }
     }
 
-    /// What it means for somebody who hoped for another event, in words.
+    /// Its meaning for a call that waited for another event, as text.
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -235,12 +235,12 @@ impl EventKind {
     }
 }
 
-/// A request's place in a backlog; given back when the event is fetched or dropped.
+/// A request's place in a backlog. It becomes free when the event is fetched or dropped.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    /// Takes one of `limit` places; `taken` counts them.
+    /// Takes one of `limit` places. `taken` counts the places in use.
     pub(crate) fn take(taken: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
         let room = |count: usize| (count < limit).then_some(count + 1);
         taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, room).ok()?;

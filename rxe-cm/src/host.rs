@@ -1,4 +1,4 @@
-//! What the host service leaves to the connection manager: requests that no process waits for, and connections of
+//! What the host service leaves to the connection manager: requests for which no process listens, and connections of
 //! processes that died.
 
 use crate::proto::{
@@ -9,24 +9,24 @@ use rxe_core::{num::Qpn, time::Instant};
 use rxe_verbs::host::{self, Attendant, Letter, MAD_LEN, records};
 use std::collections::VecDeque;
 
-/// How long a peer may take to answer before it is told again: 4.096 us << 17 = 0.5 s.
+/// How long a peer may take to answer a DREQ before it is repeated: 4.096 us << 17 = 0.5 s.
 const PATIENCE: u8 = 17;
-/// How often it is told again. Its answer is steered to the dead process's socket, so nobody hears it; to be told twice
+/// How often the DREQ is repeated. The answer is steered to the dead process's socket, so we do not see it. A second DREQ
 /// does no harm.
 const REPETITIONS: u8 = 3;
-/// Connections of the dead at most, of whom the peers are still being told.
+/// Most connections of dead processes whose peers are being told.
 const MOST_MOURNED: usize = 1 << 18;
 
-/// Has the host services that this process runs, or embeds, refuse requests that no process waits for (REJ "invalid
-/// service ID", SIDR_REP "not supported"), and end the connections of processes that died (DREQ). A [`Manager`] does it
-/// for its process; programs that only run the service have to.
+/// Makes the host services that this process runs, or embeds, refuse requests for which no process listens (REJ "invalid
+/// service ID", SIDR_REP "not supported"), and end the connections of processes that died (DREQ). A [`Manager`] calls this
+/// for its process. Programs that only run the service have to call it.
 ///
 /// [`Manager`]: crate::Manager
 pub fn attend_services() {
     host::set_attendant(|| Box::<Undertaker>::default());
 }
 
-/// Connections of the dead, the next one due in front.
+/// Connections of dead processes, the next one due first.
 #[derive(Debug, Default)]
 struct Undertaker {
     mourned: VecDeque<Mourned>,
@@ -55,7 +55,7 @@ impl Attendant for Undertaker {
                 };
                 Datagram { transaction: datagram.transaction, modifier: 0, message: rep.into() }
             }
-            // Whose connection it was has forgotten it.
+            // The process that had the connection does not know it any more.
             Message::Dreq(_) => match Directory::default().route(&datagram) {
                 Route::Answer(answer) => answer,
                 _ => return None,
@@ -79,7 +79,7 @@ impl Attendant for Undertaker {
         let peer = Peer { comm_id: CommId(about.remote_comm_id), ca_guid: Guid(0), qpn: remote_qpn };
         let mut machine =
             Connection::inherited(local, peer, Qpn::new(about.local_qpn), PATIENCE, REPETITIONS);
-        // It stands: it was made so.
+        // This cannot fail, because the connection was made as an established one.
         let _ = machine.disconnect(now, PrivateData::default());
         self.mourned.push_front(Mourned { machine, about: *about, due: now });
     }
@@ -96,7 +96,7 @@ impl Attendant for Undertaker {
                 out.push(Letter { local, remote, ifindex, pkey, tos, mad: datagram.emit() });
             }
             if let (State::DreqSent, Some(due)) = (next.machine.state(), next.machine.poll_timeout()) {
-                // All wait equally long, so those behind are due later.
+                // All wait equally long, so the following ones are due later.
                 self.mourned.push_back(Mourned { due, ..next });
             }
         }

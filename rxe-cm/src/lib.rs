@@ -1,14 +1,14 @@
 //! The connection manager: how two ends find each other by address and port and agree on queue pairs.
 //!
-//! * [`proto`] is the pure half: the messages that cross on queue pair 1, and the machines that exchange them.
-//! * The rest is an interface of rdma_cm's shape: a [`Manager`] has queue pair 1 of a port, a [`CmId`] is one side of a
-//!   connection, a listener or a datagram service, and tells what happens by [`CmEvent`]s on an [`EventChannel`].
+//! * [`proto`] is the pure half: the messages on queue pair 1, and the machines that exchange them.
+//! * The rest is an interface like rdma_cm's: a [`Manager`] has queue pair 1 of a port, a [`CmId`] is one side of a
+//!   connection, a listener or a datagram service, and its [`CmEvent`]s arrive on an [`EventChannel`].
 //!
-//! Rooms: `agent` (queue pair 1, the machines and their timers, and a thread that looks after both), `id` (what a program
-//! does with an id), `route` (which way to a peer).
+//! Rooms: `agent` (queue pair 1, the machines and their timers, and their thread), `id` (the calls of a program), `route`
+//! (paths to peers).
 //!
-//! The machines run in the program's process. The host service only hands requests to whoever listens; requests
-//! that nobody waits for are refused, and connections of processes that died are ended, by [`attend_services`].
+//! The machines run in the program's process. The host service gives requests to the processes that listen. By
+//! [`attend_services`] it also refuses requests without a listener, and ends connections of processes that died.
 #![forbid(unsafe_code)]
 
 mod agent;

@@ -1,5 +1,5 @@
-//! Which way to a peer: our address, the device that has it, and the properties of the path (what a subnet manager
-//! would tell as a path record, IBTA vol. 1, 15.2.5.16).
+//! The path to a peer: our address, the device that has it, and the properties of the path (those of a subnet manager's
+//! path record, IBTA vol. 1, 15.2.5.16).
 
 use crate::{error::CmError, id::CmOptions, proto::ServiceId};
 use rxe_fabric::PathQuery;
@@ -13,33 +13,32 @@ use std::{
     sync::{Arc, RwLock},
 };
 
-/// Longest time a packet is on its way, 4.096 us << 16 = 268 ms: what Linux 6.12 takes on Ethernet.
+/// Longest time that a packet is under way, 4.096 us << 16 = 268 ms, as in Linux 6.12 on Ethernet.
 const PACKET_LIFETIME: u8 = 16;
 /// What Linux puts into REQ and REP for software devices: 4.096 us << 15 = 134 ms.
 pub(crate) const ACK_DELAY: u8 = 15;
-/// Any port in a private use range would do: where the packets go does not depend on it.
+/// A port of the private range. The route of packets does not depend on it, so any would do.
 const PROBE_PORT: u16 = 4791;
 
-/// The way to a peer, and what is agreed to hold on it.
+/// The path to a peer, and its agreed properties.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathRecord {
     /// Addresses, interface, traffic class, hop limit, flow label and service level.
     pub av: AddressVector,
     /// Largest payload of a packet.
     pub mtu: Mtu,
-    /// Longest time a packet is on its way: 4.096 us << code, 0 to 31.
+    /// Longest time that a packet is under way: 4.096 us << code, 0 to 31.
     pub packet_lifetime: u8,
-    /// Static rate as a code of the path record; 0 for the port's.
+    /// Static rate as a code of the path record. 0 for that of the port.
     pub rate: u8,
     /// Index into the partition table.
     pub pkey_index: u16,
 }
 
-/// What decides about paths beside addresses: the host's rules for services, and the files of OpenSM that it names. The one
-/// place to ask.
+/// What decides about paths beside addresses: the host's rules for services, and the files of OpenSM that the configuration names.
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
-    /// Read again when a file has changed: programs run for months.
+    /// It is read again when a file has changed, because programs may run for months.
     now: RwLock<Arc<Decisions>>,
 }
 
@@ -54,7 +53,7 @@ impl Decisions {
         Self { config: config.clone(), fabric: config.host_fabric() }
     }
 
-    /// Service level and traffic class of a service; the first rule that fits counts.
+    /// Service level and traffic class of a service. The first rule that matches counts.
     fn level(&self, service: ServiceId) -> Option<(u8, u8)> {
         self.config.rule_for(service.0).map(|rule| (rule.sl, rule.traffic_class))
     }
@@ -65,7 +64,7 @@ impl Policy {
         Self { now: RwLock::new(Arc::new(Decisions::new(config))) }
     }
 
-    /// What holds now. Files that are wrong, or being written, change nothing: `rxe doctor` and `rxe path` tell of mistakes.
+    /// The present configuration. If files have errors, or are being written, the last one stays. `rxe doctor` and `rxe path` report errors.
     fn decisions(&self) -> Arc<Decisions> {
         let read = self.now.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now = Arc::clone(&read);
@@ -79,7 +78,7 @@ impl Policy {
         fresh
     }
 
-    /// The path from `local` to `peer`, of which nothing is decided but which RoCE the interface connects by.
+    /// The path from `local` to `peer` without rules of the host, except for the version of RoCE by which the interface connects.
     pub(crate) fn plain_path(
         &self,
         context: &Context,
@@ -103,7 +102,7 @@ impl Policy {
         Ok(PathRecord { av, mtu, packet_lifetime: PACKET_LIFETIME, rate: 0, pkey_index: 0 })
     }
 
-    /// The path from `local` to `peer` for a service. Traffic class and P_Key may be wishes of the program's.
+    /// The path from `local` to `peer` for a service. The program may ask for a traffic class and a P_Key.
     pub(crate) fn path(
         &self,
         context: &Context,
@@ -129,8 +128,8 @@ impl Policy {
     }
 }
 
-/// Puts into a path what OpenSM's files say of it. As Linux asks for it: by service ID, P_Key, and for IPv4 the program's TOS
-/// as QoS class.
+/// Puts the decisions of OpenSM's files into a path. The question is the one that Linux asks: service ID, P_Key, and for IPv4 the program's
+/// TOS as QoS class.
 fn decide(
     fabric: &HostFabric,
     path: &mut PathRecord,
@@ -156,13 +155,13 @@ fn decide(
     (path.av.service_level, path.av.traffic_class) = (found.sl, found.traffic_class);
     path.mtu = Mtu::from_code(found.mtu).unwrap_or(path.mtu);
     path.rate = found.rate;
-    // It has five bits where connections are agreed.
+    // The field has five bits in the messages of the connection manager.
     path.packet_lifetime = found.packet_life.map_or(path.packet_lifetime, |life| life.min(31));
     path.pkey_index = pkey_index(context, Pkey(found.pkey));
     Ok(())
 }
 
-/// Where the partition stands in the table; 0 if it does not, which is the key that everybody has.
+/// The index of the partition in the table. 0 if it is not there: that is the key that all have.
 pub(crate) fn pkey_index(context: &Context, key: Pkey) -> u16 {
     let place = context.pkeys().iter().position(|own| own.partition() == key.partition());
     place.and_then(|place| u16::try_from(place).ok()).unwrap_or(0)
@@ -171,7 +170,7 @@ pub(crate) fn pkey_index(context: &Context, key: Pkey) -> u16 {
 /// The usual hop limit: packets may cross routers.
 const HOP_LIMIT: u8 = 64;
 
-/// As Linux makes one of the ports (rdma_calc_flow_label); an IPv6 program's own comes first.
+/// The flow label that Linux computes from the ports (rdma_calc_flow_label), unless an IPv6 program has set one.
 fn flow_label(local: SocketAddr, peer: SocketAddr) -> u32 {
     let own = match peer {
         SocketAddr::V6(v6) => v6.flowinfo() & 0xf_ffff,
@@ -181,30 +180,30 @@ fn flow_label(local: SocketAddr, peer: SocketAddr) -> u32 {
     if own != 0 { own } else { of_ports & 0xf_ffff }
 }
 
-/// Where an address stands in the GID table as a GID of this type.
+/// The index of an address in the GID table as a GID of this type.
 pub(crate) fn typed_gid_index(context: &Context, address: IpAddr, kind: GidType) -> Option<u8> {
     context.gids().find(Gid::from(address), kind)
 }
 
-/// Where an address stands in the GID table.
+/// The index of an address in the GID table.
 pub(crate) fn gid_index(context: &Context, address: IpAddr) -> Option<u8> {
     let wanted = Gid::from(address);
     context.gids().iter().find(|(_, gid)| *gid == wanted).map(|(index, _)| index)
 }
 
-/// The address of ours that packets to `peer` leave from, by the system's routing table.
+/// Our address from which packets to `peer` leave, by the system's routing table.
 pub(crate) fn source_for(peer: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr =
         if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
     let mut to = peer;
     to.set_port(PROBE_PORT);
-    // Sends nothing.
+    // This sends nothing.
     socket.connect(to)?;
     Ok(socket.local_addr()?.ip())
 }
 
-/// The loopback address, if `address` is "any": that is where rdma_cm goes then.
+/// The loopback address if `address` is "any", as rdma_cm does it.
 pub(crate) fn concrete(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         let loopback: IpAddr =

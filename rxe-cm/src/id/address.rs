@@ -1,4 +1,4 @@
-//! Finding addresses: our own, and the way to a peer.
+//! Addresses: our own, and the path to a peer.
 
 use super::CmId;
 use crate::{
@@ -11,9 +11,9 @@ use crate::{
 use rxe_verbs::{Context, host::Listen};
 use std::net::{IpAddr, SocketAddr};
 
-/// Ports that are given to who names none: those of Linux.
+/// The ports for ids that name none: those of Linux.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
-/// Tries to find one.
+/// How many ports are tried.
 const TRIES: usize = 256;
 
 impl CmId {
@@ -29,7 +29,7 @@ impl CmId {
         let ip = address.ip();
         let context = match ip {
             _ if ip.is_unspecified() => None,
-            // The device of that address is as good as another, if there is one.
+            // Without a peer any device will do, so that of this address is used if there is one.
             _ if ip.is_loopback() => agent.context_of(ip).ok(),
             _ => Some(agent.context_of(ip)?),
         };
@@ -70,7 +70,7 @@ impl CmId {
         Err(CmError::NoPort)
     }
 
-    /// Takes a port: first of those of this process, then of the host's.
+    /// Takes a port: first in this process, then on the host.
     pub(super) fn claim(
         &self,
         service: ServiceId,
@@ -81,7 +81,7 @@ impl CmId {
         if let Err(taken) = agent.act(|turn| Ok(turn.claim(self.key(), service, place, reuse)))? {
             return Ok(Err(taken));
         }
-        // Not within a turn: the answer takes a while.
+        // This is not done within a turn, because the answer takes a while.
         let token = match agent.home.host_port() {
             None => None,
             Some(port) => {
@@ -91,7 +91,7 @@ impl CmId {
                         turn.unclaim(self.key(), service);
                         Ok(())
                     })?;
-                    // The service does not say what the other's address is.
+                    // The service does not tell the address of the other listener.
                     return Ok(Err(if place.is_wide() { Taken::Wide } else { Taken::Same }));
                 };
                 Some(token)
@@ -103,8 +103,8 @@ impl CmId {
         })
     }
 
-    /// Finds out by which address of ours the peer is reached; `from`, if given, is to be it. [`EventKind::AddrResolved`] or
-    /// [`EventKind::AddrError`] tell what came of it (rdma_resolve_addr).
+    /// Finds out by which address of ours the peer is reached. If `from` is given, it has to be that one. [`EventKind::AddrResolved`] or
+    /// [`EventKind::AddrError`] follows (rdma_resolve_addr).
     ///
     /// # Errors
     /// [`CmError::State`] if it knows a peer already, [`CmError::Family`]; as [`Self::bind`] for `from`.
@@ -126,7 +126,7 @@ impl CmId {
         }
         let mut to = concrete(to);
         let found = find_way(agent, from.map(|from| from.ip()), to);
-        // Without a device for loopback addresses the way to oneself is by the device's own.
+        // If no device has the loopback address, the path to this host goes by the device's own address.
         if let Ok((ip, _)) = found
             && to.ip().is_loopback()
             && !ip.is_loopback()
@@ -154,12 +154,12 @@ impl CmId {
         })
     }
 
-    /// The port it has, or one that only names it: nobody can connect to it.
+    /// The port that it has, or one that serves as its name only: nobody can connect to it.
     fn port_for(&self, local: Option<SocketAddr>, agent: &Agent) -> u16 {
         local.map_or_else(|| random_port(agent), |local| local.port())
     }
 
-    /// Finds out the properties of the way (rdma_resolve_route). [`EventKind::RouteResolved`] follows, or
+    /// Finds out the properties of the path (rdma_resolve_route). [`EventKind::RouteResolved`] follows, or
     /// [`EventKind::RouteError`] if the host's policy or its partitions have no path for this.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl CmId {
         let found = agent.policy().path(&context, local, peer, service, &options);
         let mut path: PathRecord = match found {
             Ok(path) => path,
-            // What a subnet manager would have answered.
+            // The answer that a subnet manager would give.
             Err(error @ CmError::NoPath(_)) => {
                 return agent.act(|turn| {
                     turn.emit(self.key(), EventKind::RouteError(error), &[]);
@@ -202,7 +202,7 @@ impl CmId {
     }
 }
 
-/// Properties of a way that a program knows from elsewhere; addresses are those that were resolved.
+/// Properties of a path that a program knows itself. The addresses are those that were resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnPath {
     /// Service level, 0 to 15.
@@ -213,18 +213,18 @@ pub struct OwnPath {
     pub flow_label: u32,
     /// Hop limit.
     pub hop_limit: u8,
-    /// P_Key; has to be in the port's table.
+    /// P_Key. It has to be in the port's table.
     pub pkey: rxe_verbs::Pkey,
     /// Largest payload of a packet.
     pub mtu: rxe_verbs::Mtu,
     /// Static rate as a code of the path record.
     pub rate: u8,
-    /// Longest time a packet is on its way: 4.096 us << code, 0 to 31.
+    /// Longest time that a packet is under way: 4.096 us << code, 0 to 31.
     pub packet_lifetime: u8,
 }
 
 impl CmId {
-    /// Takes a way as the program has it, in the place of [`Self::resolve_route`] (rdma_set_option, RDMA_OPTION_IB_PATH).
+    /// Sets a path of the program, instead of [`Self::resolve_route`] (rdma_set_option, RDMA_OPTION_IB_PATH).
     /// [`EventKind::RouteResolved`] follows.
     ///
     /// # Errors
@@ -261,7 +261,7 @@ impl CmId {
     }
 }
 
-/// A P_Key that a program asks for has to be in the port's table.
+/// Checks that a P_Key that a program asks for is in the port's table.
 fn check_pkey(context: &Context, wanted: Option<rxe_verbs::Pkey>) -> Result<(), CmError> {
     let missing =
         |key: &rxe_verbs::Pkey| !context.pkeys().iter().any(|own| own.partition() == key.partition());
@@ -271,8 +271,8 @@ fn check_pkey(context: &Context, wanted: Option<rxe_verbs::Pkey>) -> Result<(), 
     }
 }
 
-/// Our address and device for a peer. A loopback address is as good as none where the peer is elsewhere, or has no device;
-/// groups are on it, too.
+/// Our address and device for a peer. A loopback address counts as none if the peer is on another host, or if no device has it.
+/// Groups may be joined on it, too.
 fn find_way(agent: &Agent, from: Option<IpAddr>, to: SocketAddr) -> Result<(IpAddr, Context), CmError> {
     let ip = match from.filter(|from| !from.is_unspecified()) {
         Some(from) if !from.is_loopback() => from,
@@ -289,7 +289,7 @@ fn source(agent: &Agent, to: SocketAddr) -> Result<IpAddr, CmError> {
     if agent.is_system() {
         return by_system.map_err(|source| CmError::NoRoute { peer: to.ip(), source });
     }
-    // The device may be one that the system knows nothing about.
+    // The system may not know the device.
     let own: Vec<IpAddr> = agent
         .home
         .gids()

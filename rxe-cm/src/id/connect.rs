@@ -1,4 +1,4 @@
-//! Connections and datagram services: asking for one, answering, and the end.
+//! Connections and datagram services: to ask for one, to answer, and to end it.
 
 use super::{CmId, ForeignQp, UDP_QKEY};
 use crate::{
@@ -15,29 +15,29 @@ use crate::{
 use rxe_core::num::Psn;
 use rxe_verbs::{Qkey, QpChange, QpState, QpType, Qpn, limits::MAX_RD_ATOMIC};
 
-/// How long the peer's connection manager may take to answer, and we: 4.096 us << 18 = 1.07 s. Kernels say 20 (4.3 s); a
-/// shorter time repairs a loss sooner, and a peer that needs longer says so (MRA).
+/// How long the peer's connection manager may take to answer, and ours: 4.096 us << 18 = 1.07 s. Kernels have 20 (4.3 s). With a
+/// shorter time a loss is repaired sooner. A peer that needs longer says so (MRA).
 const RESPONSE_TIMEOUT: u8 = 18;
 /// Repetitions; the field has four bits.
 const MAX_CM_RETRIES: u8 = 15;
 
-/// What a program says about its end of a connection (rdma_conn_param).
+/// The program's parameters for its end of a connection (rdma_conn_param).
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParams<'a> {
-    /// For the peer's program: 56 bytes at most with connect (92 if the service is named by its ID), 196 with accept, 148 with
-    /// reject; for datagram services 180 and 136.
+    /// Data for the peer's program. At most 56 bytes with connect (92 if the service is named by its ID), 196 with accept, 148 with
+    /// reject. For datagram services 180 and 136.
     pub private_data: &'a [u8],
-    /// READs and atomics that we take at a time; none for as many as possible (connect) or as the peer asks for (accept).
+    /// Most READs and atomics that the peer may have outstanding. `None`: as many as possible (connect), or as the peer asks for (accept).
     pub responder_resources: Option<u8>,
-    /// READs and atomics that we issue at a time; none as above.
+    /// Most READs and atomics that we have outstanding. `None` as above.
     pub initiator_depth: Option<u8>,
     /// Whether our receive queue grants credits.
     pub flow_control: bool,
-    /// Retries of both sides after timeouts, 0 to 7; connect only.
+    /// Retries of both sides after timeouts, 0 to 7. For connect only.
     pub retry_count: u8,
-    /// Retries of the peer after RNR NAKs, 0 to 7; 7 is without end.
+    /// Retries of the peer after RNR NAKs, 0 to 7. 7 means without end.
     pub rnr_retry_count: u8,
-    /// The queue pair, if the id does not look after one.
+    /// The queue pair, if the id does not manage one.
     pub qp: Option<ForeignQp>,
     /// Q_Key of a datagram service.
     pub qkey: Option<Qkey>,
@@ -64,7 +64,7 @@ impl Default for ConnParams<'_> {
 impl CmId {
     /// Asks the peer for a connection, or for its datagram service (rdma_connect). Events:
     /// [`Established`](crate::EventKind::Established),
-    /// [`ConnectResponse`](crate::EventKind::ConnectResponse) for queue pairs that the id does not look after,
+    /// [`ConnectResponse`](crate::EventKind::ConnectResponse) for queue pairs that the id does not manage,
     /// [`Rejected`](crate::EventKind::Rejected), [`Unreachable`](crate::EventKind::Unreachable) and others.
     ///
     /// # Errors
@@ -78,8 +78,8 @@ impl CmId {
         })
     }
 
-    /// Accepts a request (rdma_accept). A connection's queue pair is ready to receive from now on; it stands when
-    /// [`Established`](crate::EventKind::Established) comes.
+    /// Accepts a request (rdma_accept). A connection's queue pair is ready to receive from now on. The connection is established when
+    /// [`Established`](crate::EventKind::Established) arrives.
     ///
     /// # Errors
     /// [`CmError::State`] if there is no request, [`CmError::NoQueuePair`], [`CmError::PrivateData`],
@@ -101,7 +101,7 @@ impl CmId {
         self.reject_because(RejectReason::CONSUMER_DEFINED, private_data)
     }
 
-    /// The same for a reason of the caller's. Programs use "consumer defined" (28) and, for connection options that they
+    /// The same with a reason of the caller. Programs use "consumer defined" (28) and, for connection options that they
     /// do not have, "vendor option not supported" (35).
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl CmId {
         })
     }
 
-    /// Says that a queue pair of the program's own is ready to send: the connection stands (rdma_establish).
+    /// Tells that a queue pair that the program manages is ready to send, so the connection is established (rdma_establish).
     ///
     /// # Errors
     /// [`CmError::State`] or [`CmError::Machine`] if the peer has not accepted.
@@ -147,7 +147,7 @@ impl CmId {
         })
     }
 
-    /// A packet has come on the queue pair: the connection stands, even if the peer's last message is late
+    /// Tells that a packet has arrived on the queue pair. So the connection is established even if the peer's last message is late
     /// (rdma_notify with IBV_EVENT_COMM_EST).
     ///
     /// # Errors
@@ -163,13 +163,13 @@ impl CmId {
         })
     }
 
-    /// Ends the connection, or agrees to the peer's ending it (rdma_disconnect). The queue pair that the id looks after is
-    /// put into the error state at once: work left is flushed. [`Disconnected`](crate::EventKind::Disconnected) tells when
-    /// the peer has agreed, or has not answered for long. To end what has ended already, or is ending, does no harm: the
+    /// Ends the connection, or confirms that the peer ends it (rdma_disconnect). A queue pair that the id manages is
+    /// put into the error state at once, and its work requests are flushed. [`Disconnected`](crate::EventKind::Disconnected) follows when
+    /// the peer has confirmed, or has not answered for long. It is no error if the connection has ended already, or is ending: the
     /// peer may have been quicker.
     ///
     /// # Errors
-    /// [`CmError::State`] or [`CmError::Machine`] if nothing has stood.
+    /// [`CmError::State`] or [`CmError::Machine`] if there was no connection.
     pub fn disconnect(&self) -> Result<(), CmError> {
         self.handle().agent.act(|turn| {
             let now = turn.now;
@@ -193,7 +193,7 @@ impl CmId {
                 None => return Err(wrong_state(turn, self.key(), "disconnect")),
             };
             if let Some(qp) = turn.state.ids.get(self.key()).and_then(|id| id.qp.clone()) {
-                // In whatever state it is.
+                // In any state.
                 let _ = qp.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() });
             }
             if let Some(comm_id) = comm_id {
@@ -225,7 +225,7 @@ fn wrong_state(turn: &Turn<'_>, id: usize, action: &'static str) -> CmError {
     turn.state.ids.get(id).map_or(CmError::State { action, state: "is gone" }, |id| id.refuse(action))
 }
 
-/// The queue pair of an id: its own, or the one that the parameters name.
+/// The queue pair of an id: the one that it manages, or the one in the parameters.
 fn queue_pair(turn: &mut Turn<'_>, id: usize, params: &ConnParams<'_>) -> Result<ForeignQp, CmError> {
     let id = turn.state.ids.get_mut(id).ok_or(CmError::NoQueuePair)?;
     if let Some(qp) = &id.qp {

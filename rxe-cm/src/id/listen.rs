@@ -10,13 +10,13 @@ use std::{
     sync::Arc,
 };
 
-/// Requests that wait for the program at most, whatever it asks for: what kernels take unless told otherwise.
+/// Most requests that wait for the program, whatever it asks for: the default of kernels.
 const MOST_WAITING: usize = 1024;
 
 impl CmId {
-    /// Takes requests for connections or for the datagram service from now on (rdma_listen); each comes as a
-    /// [`ConnectRequest`](crate::EventKind::ConnectRequest). `backlog` of them wait for the program; 0, or more than 1024,
-    /// means 1024. Others are left without an answer: their senders ask again. An id that is not bound takes any port of all
+    /// Accepts requests for connections or for the datagram service from now on (rdma_listen). Each arrives as a
+    /// [`ConnectRequest`](crate::EventKind::ConnectRequest). At most `backlog` of them wait for the program. 0, or more than 1024,
+    /// means 1024. Others get no answer, and their senders ask again. An id that is not bound gets a free port on all
     /// addresses.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Ids (rdma_cm_id): one side of a connection, a listener, or a datagram service. A file each for what can be done with
-//! one.
+//! Ids (rdma_cm_id): one side of a connection, a listener, or a datagram service. Each file
+//! has one kind of calls.
 
 mod address;
 mod connect;
@@ -31,16 +31,16 @@ pub use connect::ConnParams;
 /// The Q_Key that rdma_cm gives datagram queue pairs unless asked for another (RDMA_UDP_QKEY).
 pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 
-/// An id. Clones are the same id. When the last one is dropped it is destroyed (rdma_destroy_id): a connection that
-/// stands is ended on the wire, a request is refused, a port is free again, and nothing more is told about it.
+/// An id. Clones are the same id. When the last one is dropped the id is destroyed (rdma_destroy_id): an established
+/// connection is ended on the wire, a request is refused, a port becomes free, and there are no further events.
 #[derive(Clone, Debug)]
 pub struct CmId {
     inner: Arc<Inner>,
-    /// The channel that a synchronous id has for itself.
+    /// The own channel of a synchronous id.
     own: Option<EventChannel>,
 }
 
-/// What the clones share.
+/// The part that the clones share.
 #[derive(Debug)]
 pub(crate) struct Inner {
     handle: Arc<Handle>,
@@ -53,25 +53,25 @@ impl Drop for Inner {
     }
 }
 
-/// What a program may wish for an id (rdma_set_option).
+/// Options of an id (rdma_set_option).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CmOptions {
     /// IPv4 TOS or IPv6 traffic class of the connection's packets (RDMA_OPTION_ID_TOS); the lowest two bits (ECN) are 0.
     /// Unless set, the host's rules decide.
     pub tos: Option<u8>,
-    /// Others may have the same port on other addresses (RDMA_OPTION_ID_REUSEADDR).
+    /// Whether others may have the same port on other addresses (RDMA_OPTION_ID_REUSEADDR).
     pub reuse_addr: bool,
-    /// A listener on all IPv6 addresses leaves IPv4 alone (RDMA_OPTION_ID_AFONLY).
+    /// Whether a listener on all IPv6 addresses excludes IPv4 (RDMA_OPTION_ID_AFONLY).
     pub family_only: bool,
     /// Local ACK timeout, 4.096 us << code, 1 to 31 (RDMA_OPTION_ID_ACK_TIMEOUT). Unless set it follows from the packet
     /// lifetime.
     pub ack_timeout: Option<u8>,
-    /// How long the peer's connection manager may take to answer before it is asked again, 4.096 us << code, 0 to 31;
-    /// 15 times. Unless set 18: 1.07 s, so that a peer which is gone is noticed after 26 s.
+    /// How long the peer's connection manager may take to answer before it is asked again, 4.096 us << code, 0 to 31.
+    /// It is asked again 15 times. The default is 18, which is 1.07 s: it takes 26 s to notice that a peer is gone.
     pub response_timeout: Option<u8>,
     /// A path MTU below the port's.
     pub path_mtu: Option<Mtu>,
-    /// The partition that the path is to be in; one of the port's table. Unless set it is chosen as a subnet manager would.
+    /// The partition of the path, which must be in the port's table. Unless set it is chosen as by a subnet manager.
     pub pkey: Option<Pkey>,
 }
 
@@ -119,7 +119,7 @@ impl Manager {
         })
     }
 
-    /// Makes an id with a channel of its own, for synchronous use.
+    /// Makes a synchronous id, which has a channel of its own.
     ///
     /// # Errors
     /// As [`Self::create_id`], and [`CmError::System`].
@@ -152,7 +152,7 @@ impl From<Arc<Inner>> for CmId {
 }
 
 impl CmId {
-    /// Puts a new id into the state.
+    /// Adds a new id to the state.
     pub(crate) fn enter(
         state: &mut State,
         handle: &Arc<Handle>,
@@ -172,16 +172,16 @@ impl CmId {
         &self.inner.handle
     }
 
-    /// Destroys the id, as dropping its last handle does; but when this returns the peer has been told, also if the process
+    /// Destroys the id, as dropping its last handle does. But when this returns the peer has been told, even if the process
     /// ends at once (rdma_destroy_id).
     pub fn destroy(self) {
         let handle = Arc::clone(self.handle());
         drop(self);
-        // Somebody else's turn may not have come to its end, where it would be seen to. A forked child tells nobody.
+        // The turn of another thread may not have ended yet, and the id is destroyed only at its end. A forked child sends nothing.
         let _ = handle.agent.act(|_| Ok(()));
     }
 
-    /// A number that no other living id of its manager has.
+    /// A number that no other existing id of its manager has.
     #[must_use]
     pub fn number(&self) -> usize {
         self.inner.key
@@ -193,7 +193,7 @@ impl CmId {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Does something with the id's part of the state.
+    /// Calls a function with the id's part of the state.
     fn with<R>(&self, work: impl FnOnce(&mut Id) -> Result<R, CmError>) -> Result<R, CmError> {
         self.inner.handle.agent.act(|turn| {
             let id = turn.state.ids.get_mut(self.key());
@@ -217,7 +217,7 @@ impl CmId {
         self.read(|id| id.local)
     }
 
-    /// The peer's, once resolved, or from the request on (rdma_get_peer_addr).
+    /// The peer's address and port, once resolved, or from the request on (rdma_get_peer_addr).
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.read(|id| id.peer)
@@ -229,30 +229,30 @@ impl CmId {
         self.read(|id| id.context.clone())
     }
 
-    /// The way to the peer, once resolved (`rdma_cm_id.route`).
+    /// The path to the peer, once resolved (`rdma_cm_id.route`).
     #[must_use]
     pub fn path(&self) -> Option<PathRecord> {
         self.read(|id| id.path)
     }
 
-    /// The queue pair that it looks after.
+    /// The queue pair that it manages.
     #[must_use]
     pub fn qp(&self) -> Option<Arc<Qp>> {
         self.read(|id| id.qp.clone())
     }
 
-    /// What was wished.
+    /// Its options.
     #[must_use]
     pub fn options(&self) -> CmOptions {
         self.read(|id| Some(id.options)).unwrap_or_default()
     }
 
-    /// Puts an event of the program's own into the id's channel, behind those that wait there (rdma_write_cm_event).
+    /// Puts an event of the program into the id's channel, behind those that wait there (rdma_write_cm_event).
     ///
     /// # Errors
     /// [`CmError::System`] (ENOBUFS) if a thousand wait.
     pub fn tell(&self, kind: EventKind) -> Result<(), CmError> {
-        /// Nobody seems to fetch them then.
+        /// If so many wait, they are probably never fetched.
         const MOST: usize = 1000;
         self.handle().agent.act(|turn| {
             if turn.state.ids.get(self.key()).is_some_and(|id| id.queue.len() >= MOST) {
@@ -264,7 +264,7 @@ impl CmId {
         })
     }
 
-    /// Wishes something, for what is done later (rdma_set_option).
+    /// Sets options for later calls (rdma_set_option).
     ///
     /// # Errors
     /// [`CmError::Argument`] names the value that is out of range.
@@ -284,7 +284,7 @@ impl CmId {
         })
     }
 
-    /// Has the id's events, those that wait included, go to another channel (rdma_migrate_id).
+    /// Moves the id's events, including those that wait, to another channel (rdma_migrate_id).
     ///
     /// # Errors
     /// [`CmError::Forked`].

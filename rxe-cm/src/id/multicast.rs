@@ -10,9 +10,9 @@ use rxe_verbs::{Gid, Qpn};
 use std::net::IpAddr;
 
 impl CmId {
-    /// Joins a group with the id's queue pair (rdma_join_multicast): the group's address is its MGID on RoCE, in IPv6 form.
-    /// [`EventKind::MulticastJoin`] tells where to send, [`EventKind::MulticastError`] why not. A queue pair of the
-    /// program's own has to be attached by the program.
+    /// Joins a group with the id's queue pair (rdma_join_multicast). On RoCE the group's MGID is its address in IPv6 form.
+    /// [`EventKind::MulticastJoin`] tells where to send, [`EventKind::MulticastError`] why it failed. A queue pair that the
+    /// program manages has to be attached by the program.
     ///
     /// # Errors
     /// [`CmError::State`] if the id's device is not known, [`CmError::Argument`] if it is no group.
@@ -44,7 +44,7 @@ impl CmId {
         })
     }
 
-    /// Leaves it (rdma_leave_multicast).
+    /// Leaves a group (rdma_leave_multicast).
     ///
     /// # Errors
     /// [`CmError::Argument`] if it is not joined.

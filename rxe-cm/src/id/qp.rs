@@ -10,8 +10,8 @@ use rxe_verbs::{Pd, Qkey, Qp, QpChange, QpInit, QpState, QpType};
 use std::sync::Arc;
 
 impl CmId {
-    /// Makes a queue pair that the id looks after from now on (rdma_create_qp): one for connections takes receives, one for
-    /// datagrams can send and receive. `init.qp_type` must be the id's.
+    /// Makes a queue pair that the id manages from now on (rdma_create_qp). For a connection it can be given receives at once; for
+    /// datagrams it can send and receive. `init.qp_type` must be that of the id.
     ///
     /// # Errors
     /// [`CmError::State`] if the device is not known or it has a queue pair, [`CmError::Device`],
@@ -48,7 +48,7 @@ impl CmId {
         Ok(qp)
     }
 
-    /// Has the id look after a queue pair no longer (rdma_destroy_qp); it is destroyed when its last handle is dropped.
+    /// Ends the management of a queue pair (rdma_destroy_qp). The queue pair is destroyed when its last handle is dropped.
     ///
     /// # Errors
     /// [`CmError::Forked`].
@@ -56,7 +56,7 @@ impl CmId {
         self.with(|id| Ok(id.qp.take()))
     }
 
-    /// The attributes that a queue pair of the program's own needs to reach `state` (rdma_init_qp_attr): Init, Rtr or Rts.
+    /// The attributes that a queue pair managed by the program needs to reach `state` (rdma_init_qp_attr): Init, Rtr or Rts.
     /// Rtr and Rts of a connection are known from its request or its answer on.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Services that are named by their ID instead of by a port, as ib_cm has them: those of IPoIB's connected mode, for one.
+//! Services that are named by a service ID instead of a port, as in ib_cm. IPoIB's connected mode has such services.
 
 use super::CmId;
 use crate::{
@@ -9,9 +9,9 @@ use crate::{
 use std::net::SocketAddr;
 
 impl CmId {
-    /// Has a new id listen to, or connect to, this service (ib_cm_listen and ib_send_cm_req in Linux). Ports of its
-    /// addresses mean nothing then; a request is for the address that it came to, and there is no IP CM header, so that
-    /// private data is 92 bytes with connect. [`Self::bind`] takes no port, and [`Self::listen`] takes the service.
+    /// Makes a new id listen to this service, or connect to it (ib_cm_listen and ib_send_cm_req in Linux). The ports of its
+    /// addresses have no meaning then. A request is for the address at which it arrives. There is no IP CM header, so
+    /// private data has 92 bytes with connect. [`Self::bind`] takes no port, and [`Self::listen`] takes the service.
     ///
     /// # Errors
     /// [`CmError::State`] unless the id is new; [`CmError::Argument`] for a service that is a port of rdma_cm, and for
@@ -34,7 +34,7 @@ impl CmId {
         })
     }
 
-    /// Takes the service that the id is named after, if it is; its address is bound already.
+    /// Takes the service of the id, if it has one. Its address is bound already.
     pub(super) fn claim_named(&self) -> Result<(), CmError> {
         let (named, local, reuse) = self.with(|id| Ok((id.named, id.local, id.options.reuse_addr)))?;
         let (Some(service), Some(local)) = (named, local) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! Synchronous use: an id with a channel of its own, and calls that wait for their events (an id made without a channel in
-//! librdmacm).
+//! Synchronous ids: an id with a channel of its own, and calls that wait for their events. (In librdmacm this is an id made without a
+//! channel.)
 
 use super::{CmId, ConnParams};
 use crate::{
@@ -11,13 +11,13 @@ use core::time::Duration;
 use std::net::SocketAddr;
 
 impl CmId {
-    /// The channel that it has for itself; none if it was made with one.
+    /// Its own channel. `None` if it was made with a channel of the program.
     #[must_use]
     pub fn own_channel(&self) -> Option<&EventChannel> {
         self.own.as_ref()
     }
 
-    /// Waits for the id's next event; without a timeout for as long as it takes.
+    /// Waits for the id's next event. Without a timeout it waits for ever.
     ///
     /// # Errors
     /// [`CmError::State`] if it has no channel of its own; as [`EventChannel::get_event`].
@@ -27,7 +27,7 @@ impl CmId {
         channel.ok_or(none)?.get_event(timeout)
     }
 
-    /// Waits for the event that `hoped` knows; another one is an error in words.
+    /// Waits for an event that `hoped` accepts. Another event is an error.
     fn await_event(
         &self,
         timeout: Option<Duration>,
@@ -45,7 +45,7 @@ impl CmId {
         Err(CmError::Failed { what: event.kind.words(), errno })
     }
 
-    /// Finds the way to a peer: address and route.
+    /// Resolves address and route of a peer.
     ///
     /// # Errors
     /// As [`Self::resolve_addr`] and [`Self::resolve_route`].
@@ -57,7 +57,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Connects and waits until the connection stands or the datagram service is known.
+    /// Connects, and waits until the connection is established or the datagram service is known.
     ///
     /// # Errors
     /// As [`Self::connect`]; [`CmError::Failed`] if the peer refuses or does not answer.
@@ -72,7 +72,7 @@ impl CmId {
         })
     }
 
-    /// Waits for a request (rdma_get_request). Its id has a channel of its own too.
+    /// Waits for a request (rdma_get_request). Its id is synchronous, too.
     ///
     /// # Errors
     /// As [`Self::next_event`].
@@ -84,7 +84,7 @@ impl CmId {
         Ok((id, event))
     }
 
-    /// Accepts and waits until the connection stands.
+    /// Accepts, and waits until the connection is established.
     ///
     /// # Errors
     /// As [`Self::accept`]; [`CmError::Failed`] if the peer gives up.
@@ -94,7 +94,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Ends the connection and waits until the peer has agreed or does not answer.
+    /// Ends the connection, and waits until the peer has confirmed or does not answer.
     ///
     /// # Errors
     /// As [`Self::disconnect`].
