@@ -420,7 +420,7 @@ impl<'a> CqWaiter<'a> {
         Some(Self { cq, channel, watching: None, polls, for_others: false })
     }
 
-    /// As [`Cq::poll`], but not for a program that polls: it moves what there is to move, once, and never holds back what is
+    /// As [`Cq::poll`], but for a thread that does not go on polling: it takes one turn, and never holds back what is
     /// owed to peers.
     ///
     /// # Errors

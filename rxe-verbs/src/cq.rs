@@ -23,7 +23,7 @@ use std::{
     time::Instant,
 };
 
-/// A completion queue. Clones are the same queue; it lives as long as one of them or a queue pair that uses it.
+/// A completion queue. Clones are the same queue. The queue lives as long as one of them, or a queue pair that uses it.
 #[derive(Clone, Debug)]
 pub struct Cq(Arc<Handle>);
 
@@ -33,25 +33,25 @@ struct Handle {
     stack: Arc<Stack>,
 }
 
-/// The part that shards know: where completions are put.
+/// The part that shards know, into which they put completions.
 #[derive(Debug)]
 pub(crate) struct CqRing {
     id: CqId,
     state: Mutex<State>,
-    /// Entries waiting, so that an empty queue is seen without the lock.
+    /// Number of entries, so that an empty queue is recognized without the lock.
     len: AtomicUsize,
     overrun: AtomicBool,
-    /// Whether it is armed, for polls to see without the lock, and whether it is armed and was not polled since.
+    /// Whether it is armed, and whether it is armed and was not polled since. Polls read both without the lock.
     is_armed: AtomicBool,
     just_armed: AtomicBool,
-    /// An event has been given out, and the program has not seen the queue empty since then. Changed with the lock.
+    /// Whether an event was delivered, and the program has not found the queue empty since then. Changed with the lock held.
     is_told: AtomicBool,
     /// The shards with queue pairs that use it.
     reach: Reach,
     /// Where an overrun is reported.
     events: Arc<AsyncQueue>,
     channel: Option<Arc<Channel>>,
-    /// Of the process that made it.
+    /// Which process made it.
     generation: u32,
     handle: OnceLock<Weak<Handle>>,
     acked: Condvar,
@@ -62,14 +62,14 @@ struct State {
     entries: VecDeque<Completion>,
     capacity: usize,
     armed: Armed,
-    /// What has come since the program knew all that is in the queue.
+    /// The completions that have arrived since the program last knew all entries of the queue.
     missed: Missed,
     lost: u64,
-    /// Events given out and not acknowledged.
+    /// Events that were delivered and not acknowledged.
     unacked: u64,
-    /// Threads that wait until there are none.
+    /// Wakes threads that wait until there are none.
     waiting: u32,
-    /// What completions of tag matching queues have beside their fields.
+    /// Tags and flags of completions of tag matching queues.
     beside: Beside,
 }
 
@@ -89,7 +89,7 @@ enum Missed {
 }
 
 impl CqRing {
-    /// Puts a completion at the end, and its event into the channel; whether there was one.
+    /// Adds a completion, and puts its event into the channel. Returns whether there was an event.
     pub(crate) fn push(self: &Arc<Self>, wc: Completion, solicited: bool) -> bool {
         let is_event = self.put(wc, solicited);
         if is_event {
@@ -98,8 +98,8 @@ impl CqRing {
         is_event
     }
 
-    /// Puts a completion at the end; whether there has to be an event ([`Self::announce`]). A full queue loses it, says so by an
-    /// asynchronous event, and by an error once it is empty.
+    /// Adds a completion. Returns whether an event is due ([`Self::announce`]). If the queue is full the completion is lost. An
+    /// asynchronous event reports that, and a poll gives an error when the queue is empty.
     pub(crate) fn put(&self, wc: Completion, solicited: bool) -> bool {
         let mut state = self.lock();
         if state.entries.len() >= state.capacity {
@@ -125,7 +125,7 @@ impl CqRing {
         wakes
     }
 
-    /// The program is about to be told of what is in the queue.
+    /// Notes that an event tells the program of the completions in the queue.
     fn tell(&self, state: &mut State) {
         self.set_armed(state, Armed::No);
         self.is_told.store(true, Ordering::Relaxed);
@@ -139,8 +139,8 @@ impl CqRing {
         }
     }
 
-    /// Keeps what a completion has beside its fields, which is to be put into the queue next. That may be overwritten once the
-    /// queue has been filled twice since, so the completion was polled.
+    /// Stores tag and flags of a completion that is added next. They may be overwritten when the
+    /// queue has been filled twice since then, and then the completion was polled.
     pub(crate) fn keep_beside(&self, info: TagInfo) -> WcExtra {
         let mut state = self.lock();
         let most = state.capacity.saturating_mul(2);
@@ -165,12 +165,12 @@ impl CqRing {
         self.channel.as_deref()
     }
 
-    /// The shards that may have something for it.
+    /// The shards that may have completions for it.
     pub(crate) fn reach(&self) -> ShardSet {
         self.reach.get()
     }
 
-    /// A shard has queue pairs that use it.
+    /// Notes that a shard has queue pairs that use it.
     pub(crate) fn add_shard(&self, index: u8) {
         self.reach.add(index);
         if let Some(channel) = &self.channel {
@@ -178,7 +178,7 @@ impl CqRing {
         }
     }
 
-    /// It has none any more.
+    /// Notes that a shard has no such queue pairs any more.
     pub(crate) fn remove_shard(&self, index: u8) {
         self.reach.remove(index);
     }
@@ -187,7 +187,7 @@ impl CqRing {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    /// Arms it for the next completion, unless there is one: false then.
+    /// Arms it for the next completion. False, and not armed, if it has a completion.
     pub(crate) fn arm(&self) -> bool {
         let mut state = self.lock();
         let empty = state.entries.is_empty();
@@ -197,7 +197,7 @@ impl CqRing {
         empty
     }
 
-    /// Undoes that.
+    /// Disarms it.
     pub(crate) fn disarm(&self) {
         self.set_armed(&mut self.lock(), Armed::No);
     }
@@ -264,12 +264,12 @@ impl Cq {
             acked: Condvar::new(),
         });
         let handle = Arc::new(Handle { ring, stack: Arc::clone(stack) });
-        // Set once, here.
+        // This is set only once.
         let _ = handle.ring.handle.set(Arc::downgrade(&handle));
         Ok(Self(handle))
     }
 
-    /// Whether it is this process's.
+    /// Whether it belongs to this process.
     fn check(&self) -> Result<(), Forked> {
         if is_own(self.0.ring.generation) { Ok(()) } else { Err(Forked) }
     }
@@ -293,20 +293,20 @@ impl Cq {
         self.0.ring.id
     }
 
-    /// Takes completions, oldest first, into `out`; gives how many (ibv_poll_cq). An empty queue makes the engine take a
-    /// turn: receive, answer, send, look at timers; but not the first time after arming, when the program is about to sleep.
-    /// After many turns without effect it offers the processor to other threads (`sched_yield(2)`), and where another one is
-    /// known to compute there it sleeps until packets arrive, for 200 us at most.
+    /// Takes completions, oldest first, into `out`, and returns their number (ibv_poll_cq). If the queue is empty, the engine takes a
+    /// turn: it receives, answers, sends and checks timers. It does not at the first poll after arming, when the program is about to sleep.
+    /// After many turns without effect the call offers the processor to other threads (`sched_yield(2)`). If another thread is
+    /// known to compute there, it sleeps until packets arrive, for at most 200 us.
     ///
     /// # Errors
-    /// [`PollError::Overrun`] when a full queue has lost completions and those it kept have all been taken;
+    /// [`PollError::Overrun`] if a full queue has lost completions, after all that it kept have been taken.
     /// [`PollError::Forked`].
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, PollError> {
         self.check()?;
         let ring = &self.0.ring;
         let count = ring.pop(out);
         if count == out.len() {
-            // There may be more, so it will probably ask again.
+            // There may be more completions, so the program will probably poll again.
             return Ok(count);
         }
         if count > 0 {
@@ -327,7 +327,7 @@ impl Cq {
         Ok(count)
     }
 
-    /// Takes completions that are there.
+    /// Takes completions that are in the queue. The engine takes no turn.
     ///
     /// # Errors
     /// As [`Self::poll`].
@@ -341,8 +341,8 @@ impl Cq {
         Ok(count)
     }
 
-    /// What a completion of a tag matching queue has beside its fields, if it was polled from this queue. Those of completions
-    /// before it are forgotten, so ask in the order in which they were polled, and at the latest when the queue has been emptied
+    /// Tag and flags of a completion of a tag matching queue that was polled from this queue. Those of earlier completions
+    /// are forgotten. So ask in the order in which completions were polled, and before the queue has been emptied
     /// and filled again.
     #[must_use]
     pub fn tag_info(&self, wc: &Completion) -> Option<TagInfo> {
@@ -352,7 +352,7 @@ impl Cq {
         }
     }
 
-    /// Polls until there is a completion or `timeout` is over. It keeps the processor busy; programs that wait long use
+    /// Polls until there is a completion or `timeout` is over. It keeps the processor busy. For long waits use
     /// a [`CompChannel`].
     ///
     /// # Errors
@@ -376,11 +376,11 @@ impl Cq {
     }
 
     /// Arms the queue (ibv_req_notify_cq): the next completion, or with `solicited_only` the next solicited one or
-    /// error, puts an event into the channel. Completions that are there already need not do so: poll once more after arming.
-    /// Arming for all is not undone by arming for solicited ones.
+    /// error, puts an event into the channel. Completions that are in the queue already need not cause one, so poll once more after arming.
+    /// If the queue is armed for all completions, arming for solicited ones does not change that.
     ///
-    /// Completions of which the program cannot know do bring an event at once, as from ConnectX cards: those that came
-    /// without an event after it found the queue empty. UCX sleeps without a further poll.
+    /// Completions that the program cannot know of do cause an event at once, as with ConnectX cards: those that arrived
+    /// without an event after the program found the queue empty. UCX relies on that, and sleeps without a further poll.
     pub fn req_notify(&self, solicited_only: bool) {
         if self.check().is_err() {
             return;
@@ -404,15 +404,15 @@ impl Cq {
         }
     }
 
-    /// The calling thread will do nothing but wait for this queue's completions and handle them: it takes no signals from
-    /// now on, and sees the network of the process (it must not call `setns(2)`). `None` without a channel. Nobody else may
+    /// For a thread that does nothing but wait for this queue's completions and handle them. From now on it takes no signals,
+    /// and it must stay in the network namespace of the process (no `setns(2)`). `None` without a channel. No other thread may
     /// wait for the channel's events.
     #[must_use]
     pub fn waiter(&self) -> Option<CqWaiter<'_>> {
         CqWaiter::new(self)
     }
 
-    /// Completions that it can hold; none in a forked child.
+    /// How many completions it can hold. 0 in a forked child.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         if self.check().is_err() {
@@ -424,7 +424,7 @@ impl Cq {
     /// Changes how many completions it can hold (ibv_resize_cq).
     ///
     /// # Errors
-    /// [`CreateError::Limit`] outside 1 to the device's limit, or fewer than wait in it now.
+    /// [`CreateError::Limit`] if the number is not between 1 and the device's limit, or less than the number of completions in it now.
     pub fn resize(&self, capacity: u32) -> Result<(), CreateError> {
         self.check()?;
         let mut state = self.0.ring.lock();
@@ -435,26 +435,26 @@ impl Cq {
         Ok(())
     }
 
-    /// Whether something else (a queue pair, another handle) still holds it: ibv_destroy_cq would say EBUSY.
+    /// Whether a queue pair or another handle still holds it. ibv_destroy_cq fails with EBUSY then.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Acknowledges `count` events (ibv_ack_cq_events). More than there were count as all.
+    /// Acknowledges `count` events (ibv_ack_cq_events). A number larger than that of the events means all.
     pub fn ack_events(&self, count: u32) {
         if self.check().is_err() {
             return;
         }
         let mut state = self.0.ring.lock();
         state.unacked = state.unacked.saturating_sub(count.into());
-        // Telling nobody is a system call, too.
+        // A wake-up costs a system call even if no thread waits.
         if state.unacked == 0 && state.waiting > 0 {
             self.0.ring.acked.notify_all();
         }
     }
 
-    /// Events that were given out and not acknowledged.
+    /// Number of events that were delivered and not acknowledged.
     #[must_use]
     pub fn unacked_events(&self) -> u64 {
         if self.check().is_err() {
@@ -463,10 +463,10 @@ impl Cq {
         self.0.ring.lock().unacked
     }
 
-    /// Waits until every event given out is acknowledged, as ibv_destroy_cq does. Dropping does not wait: in Rust an
+    /// Waits until every delivered event is acknowledged, as ibv_destroy_cq does. Dropping does not wait, because in Rust an
     /// event holds its queue.
     pub fn wait_acked(&self) {
-        // A forked child has none of the threads that might acknowledge.
+        // In a forked child the threads that might acknowledge do not exist.
         if self.check().is_err() {
             return;
         }

@@ -59,15 +59,15 @@ pub enum OpenError {
     Capture {
         /// Its name.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The system refused a resource.
     #[error("cannot {action}: {source}")]
     System {
-        /// What we were doing.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -107,7 +107,7 @@ pub enum CreateError {
     Limit {
         /// What it counts.
         what: &'static str,
-        /// What was asked for.
+        /// The value that was asked for.
         value: u64,
         /// The least allowed.
         least: u64,
@@ -138,12 +138,12 @@ pub enum CreateError {
     /// The system refused a resource.
     #[error("cannot {action}: {source}")]
     System {
-        /// What we were doing.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is the parent's of this process (EIO).
+    /// It belongs to the parent of this process (EIO).
     #[error(transparent)]
     Forked(#[from] Forked),
 }
@@ -186,7 +186,7 @@ pub enum RegisterError {
         /// Where.
         addr: u64,
     },
-    /// The memory is not there, or not writable (EFAULT).
+    /// The memory is not mapped, or not writable (EFAULT).
     #[error("{len} bytes at {addr:#x} are not mapped with the rights asked for")]
     NotMapped {
         /// First byte.
@@ -202,7 +202,7 @@ pub enum RegisterError {
     Memory {
         /// Bytes asked for.
         len: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// More than the limit for locked memory, which the host's configuration enforces (ENOMEM).
@@ -224,7 +224,7 @@ pub enum RegisterError {
     /// The protection domain belongs to another device (EINVAL).
     #[error("the protection domain belongs to another device")]
     Stranger,
-    /// It is the parent's of this process (EIO).
+    /// It belongs to the parent of this process (EIO).
     #[error(transparent)]
     Forked(#[from] Forked),
 }
@@ -260,7 +260,7 @@ pub enum MrError {
     /// An atomic's address is not a multiple of 8 (EINVAL).
     #[error("offset {0} is not aligned to 8 bytes")]
     Misaligned(usize),
-    /// The memory is not there, or not writable (EFAULT).
+    /// The memory is not mapped, or not writable (EFAULT).
     #[error("the region's memory is gone or not writable")]
     Fault,
 }
@@ -301,7 +301,7 @@ pub enum ModifyQpError {
     /// Source and destination of the address vector are of different families.
     #[error("{0}")]
     Address(#[from] AddressError),
-    /// It is the parent's of this process (EIO).
+    /// It belongs to the parent of this process (EIO).
     #[error(transparent)]
     Forked(#[from] Forked),
 }
@@ -345,7 +345,7 @@ pub enum AddressError {
         "the destination GID is empty: on RoCE every address vector needs the peer's GID (is_global = 1)"
     )]
     NoDestination,
-    /// IPv4 to IPv6, or the other way round.
+    /// One address is an IPv4 address, the other an IPv6 address.
     #[error("our GID {src} and the peer's GID {dst} are of different IP versions; choose another GID index")]
     Family {
         /// Ours.
@@ -353,7 +353,7 @@ pub enum AddressError {
         /// The peer's.
         dst: IpAddr,
     },
-    /// A link-local address to a global one, or the other way round.
+    /// One address is link-local, the other global.
     #[error("our GID {src} is link-local and the peer's GID {dst} is not; choose another GID index")]
     Scope {
         /// Ours.
@@ -414,10 +414,10 @@ pub enum PollError {
     /// The queue was full when completions came. They are lost, and it is not known which they were.
     #[error("the completion queue was too small: {lost} completions are lost")]
     Overrun {
-        /// How many.
+        /// Number of lost completions.
         lost: u64,
     },
-    /// It is the parent's of this process (EIO).
+    /// It belongs to the parent of this process (EIO).
     #[error(transparent)]
     Forked(#[from] Forked),
 }
