@@ -1,7 +1,8 @@
-//! The same over one pair of UDP sockets, with an event descriptor for each connection, and no RDMA: the least that any
-//! provider in user space does for programs with a channel a connection. Messages are cut into datagrams that leave by
-//! segmentation offload, arrive by receive offload, and are copied to where they belong; a descriptor is raised for each
-//! message, and the program clears it. Nothing is summed up, acknowledged, sent again or checked against keys.
+//! The same over one pair of UDP sockets, with an event descriptor for each connection, and without RDMA. This is the
+//! minimum that any provider in user space has to do for programs with one completion channel for each connection. Messages
+//! are cut into datagrams. The datagrams are sent with segmentation offload, received with receive offload, and copied to
+//! their destination. A descriptor is raised for each message, and the program clears it. There are no checksums,
+//! acknowledgements, retransmissions or checks of keys.
 
 use crate::{
     Plan, Server, hear,
@@ -29,21 +30,22 @@ use std::{
     time::Instant,
 };
 
-/// Bytes of a message in one datagram, as with a path MTU of 4096.
+/// Bytes of a message that one datagram carries, as with a path MTU of 4096.
 const PIECE: usize = 4096;
-/// Before them: the connection's number.
+/// Bytes in front of them: the connection's number.
 const HEADER: usize = 4;
-/// Datagrams that leave by one call: as many large ones as fit, and small ones after which the peer may begin.
+/// Number of datagrams sent with one call. As many large datagrams fit into one call. Small ones are limited to this number
+/// so that the peer may begin early.
 const TOGETHER: usize = 15;
-/// Bytes of requests that the client has under way, or half a socket buffer where that is less, so that none runs over: what is
-/// lost stays lost. Where acknowledgements are, they see to it.
+/// Bytes of requests that the client may have outstanding; half a socket buffer if that is less. So no buffer overflows.
+/// This matters because a lost datagram is not retransmitted: there are no acknowledgements that would recover it.
 const WINDOW: usize = 320 << 10;
-/// The other program has ended, and we have not been told yet.
+/// The error if the other program has ended, and this one has not been told yet.
 const GONE: Errno = Errno::ECONNREFUSED;
-/// The longest chain of datagrams that one call takes in.
+/// The longest chain of datagrams that one call receives, in bytes.
 const MOST: usize = 1 << 16;
 
-/// A connection: the message that is coming, or has come.
+/// A connection: the message that is being received, or has been received.
 struct Connection {
     raised: EventFd,
     bytes: Vec<u8>,
@@ -55,7 +57,7 @@ struct Connection {
 struct Side {
     socket: UdpSocket,
     connections: Vec<Connection>,
-    /// Datagrams that have not left; all have the first one's length, the last may be shorter.
+    /// Datagrams that have not been sent yet. All have the length of the first one, except that the last may be shorter.
     batch: Vec<u8>,
     datagram: usize,
     waiting: usize,
@@ -66,7 +68,7 @@ impl Side {
     fn new(plan: Plan) -> Result<Self> {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.set_nonblocking(true)?;
-        // No more than the system allows without rights.
+        // The system limits the size for programs without privileges.
         setsockopt(&socket, RcvBuf, &(1 << 20))?;
         setsockopt(&socket, SndBuf, &(1 << 20))?;
         setsockopt(&socket, UdpGroSegment, &true)?;
@@ -79,7 +81,7 @@ impl Side {
         Ok(Self { socket, connections, batch, datagram: 0, waiting: 0, arrived })
     }
 
-    /// Adds a message of that connection to what leaves next.
+    /// Adds a message of this connection to the next batch.
     fn send(&mut self, index: usize) -> Result<()> {
         let size = self.connections[index].bytes.len();
         self.connections[index].have = 0;
@@ -102,7 +104,7 @@ impl Side {
         Ok(())
     }
 
-    /// What was added leaves by one call.
+    /// Sends the batch with one call.
     fn leave(&mut self) -> Result<()> {
         if self.waiting == 0 {
             return Ok(());
@@ -111,7 +113,7 @@ impl Side {
         let segments = [ControlMessage::UdpGsoSegments(&length)];
         let told = if self.waiting > 1 { &segments[..] } else { &[] };
         let slices = [IoSlice::new(&self.batch)];
-        // The buffer of this socket is full: what is in it is being taken in.
+        // Retries while the buffer of this socket is full: the peer is receiving what is in it.
         while let Err(error) = sendmsg::<()>(self.socket.as_raw_fd(), &slices, told, MsgFlags::empty(), None)
         {
             match error {
@@ -125,7 +127,7 @@ impl Side {
         Ok(())
     }
 
-    /// Takes in what has arrived, and raises the descriptors of connections whose message is whole.
+    /// Receives the datagrams that have arrived, and raises the descriptors of connections whose message is complete.
     fn arrive(&mut self) -> Result<()> {
         loop {
             let mut space = cmsg_space!(i32);
@@ -158,7 +160,7 @@ impl Side {
         }
     }
 
-    /// Calls `each` for every message, until `goes_on` says no; asked after each wait.
+    /// Calls `each` for every message, until `goes_on` returns false. `goes_on` is called after each wait.
     fn run(
         &mut self,
         mut goes_on: impl FnMut() -> Result<bool>,
@@ -201,7 +203,8 @@ pub(crate) fn ask(plan: Plan, server: &mut Server) -> Result<(Spent, Answers)> {
     server.hear()?;
     let stretch = core::cell::RefCell::new(Stretch::begin(plan.seconds)?);
     let mut turn: std::collections::VecDeque<usize> = (0..plan.connections).collect();
-    // Each has its turn; those that the window has no room for wait, and that counts.
+    // The connections send in turn. Those for which the window has no room wait, and this wait counts as part of the round
+    // trip.
     turn.iter().for_each(|index| side.connections[*index].asked = Instant::now());
     let window = WINDOW.min(getsockopt(&side.socket, RcvBuf)? / 2);
     for _ in 0..(window / plan.size.max(1)).clamp(1, plan.connections) {

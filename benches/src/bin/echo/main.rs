@@ -1,9 +1,10 @@
-//! Requests and answers by programs with an event loop: a server that sends back what it gets, and a client with one request
-//! under way on each connection, both asleep while there is nothing to do. Over TCP, and over reliable queue pairs whose
-//! completion channels are waited for in the ways that programs have. Prints answers a second, percentiles of the round
-//! trip, and what an answer costs in processor time and wake-ups, as a table or JSON.
+//! Measures requests and answers between programs with an event loop. A server sends back what it receives. A client has one
+//! request outstanding on each connection. Both sleep while there is nothing to do. The messages travel over TCP, or over
+//! reliable queue pairs whose completion channels are waited for in the ways that programs use. Prints answers per second,
+//! percentiles of the round trip time, and the processor time and wake-ups per answer, as a table or as JSON.
 
 mod bare;
+mod dead;
 mod measure;
 mod rdma;
 mod tcp;
@@ -61,6 +62,10 @@ struct Args {
     /// Busy loops beside it
     #[arg(long, default_value_t = 0)]
     hogs: usize,
+    /// Measure queue pairs also beside two others of the client, with this timeout code, whose peers are in the error state: one has
+    /// four READs of 1 MiB under way, the other four WRITEs (17: until they fail after 4 s, 0: for ever)
+    #[arg(long)]
+    dead: Option<u8>,
     /// Without the library's look once a millisecond on programs that have been there lately
     #[arg(long)]
     no_ticks: bool,
@@ -81,12 +86,14 @@ struct Plan {
     size: usize,
     ticks: bool,
     seconds: f64,
+    /// The timeout code of queue pairs with dead peers, if there are any.
+    dead: Option<u8>,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
     if args.serve {
-        return serve(plan(&args, args.wire[0], args.connections[0], args.size[0]));
+        return serve(plan(&args, (args.wire[0], args.dead), args.connections[0], args.size[0]));
     }
     let _hogs = Hog::start(args.hogs)?;
     if !args.json {
@@ -110,22 +117,37 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-const fn plan(args: &Args, wire: Wire, connections: usize, size: usize) -> Plan {
-    Plan { wire, wait: args.wait, connections, size, ticks: !args.no_ticks, seconds: args.seconds }
+const fn plan(args: &Args, (wire, dead): Variant, connections: usize, size: usize) -> Plan {
+    Plan { wire, wait: args.wait, connections, size, ticks: !args.no_ticks, seconds: args.seconds, dead }
 }
 
-/// Measures each wire in turns, and prints the medians.
+/// A wire, and the timeout code of the queue pairs with dead peers that are used beside it, if any.
+type Variant = (Wire, Option<u8>);
+
+/// The variants that are measured in turns.
+fn variants(args: &Args) -> Vec<Variant> {
+    let is_rdma = |wire| matches!(wire, Wire::One | Wire::Each);
+    let beside = args.wire.iter().filter(|wire| is_rdma(**wire) && args.dead.is_some());
+    let alone = args.wire.iter().map(|wire| (*wire, None));
+    alone.chain(beside.map(|wire| (*wire, args.dead))).collect()
+}
+
+/// Measures all variants in turns, and prints the medians.
 fn rows(args: &Args, connections: usize, size: usize) -> Result<()> {
-    let mut found: Vec<Vec<Figures>> = vec![Vec::new(); args.wire.len()];
+    let variants = variants(args);
+    let mut found: Vec<Vec<Figures>> = vec![Vec::new(); variants.len()];
     for _ in 0..args.rounds {
-        for (figures, &wire) in found.iter_mut().zip(&args.wire) {
-            figures.push(run(plan(args, wire, connections, size))?);
+        for (figures, &variant) in found.iter_mut().zip(&variants) {
+            figures.push(run(plan(args, variant, connections, size))?);
         }
     }
     let medians: Vec<Figures> = found.iter().map(|rounds| Figures::median(rounds)).collect();
-    let tcp = args.wire.iter().position(|wire| *wire == Wire::Tcp).map(|at| medians[at]);
-    for (wire, mine) in args.wire.iter().zip(&medians) {
-        let name = wire.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let tcp = variants.iter().position(|(wire, _)| *wire == Wire::Tcp).map(|at| medians[at]);
+    for ((wire, dead), mine) in variants.iter().zip(&medians) {
+        let mut name = wire.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        if let Some(code) = dead {
+            name += &format!(", dead peers ({code})");
+        }
         if args.json {
             let line = json!({ "connections": connections, "bytes": size, "wire": name, "figures": mine });
             println!("{line}");
@@ -174,14 +196,15 @@ fn say(value: &Value) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The line of the other process.
+/// Reads a line from the other process.
 fn hear() -> Result<Value> {
     let mut line = String::new();
     stdin().read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Answers until the other process says that it is enough, and tells it what that took. `answer` asks whether to go on.
+/// Answers until the other process asks to stop, and then reports the resources used. `answer` calls its argument to learn
+/// whether to go on.
 fn until_told(answer: impl FnOnce(&dyn Fn() -> bool) -> Result<()>) -> Result<()> {
     let (before, end) = (Spent::now()?, AtomicBool::new(false));
     thread::scope(|scope| {
@@ -194,8 +217,8 @@ fn until_told(answer: impl FnOnce(&dyn Fn() -> bool) -> Result<()>) -> Result<()
     say(&serde_json::to_value(Spent::now()?.since(before))?)
 }
 
-/// The answering process. It says a line about itself, hears one about us, and ends when its input does, with a line that
-/// says what it has spent.
+/// The answering process. It prints one line about itself and reads one line about this process. It ends when its input
+/// ends, with a line that reports the resources it has used.
 struct Server {
     child: Child,
     input: Option<ChildStdin>,
@@ -213,6 +236,9 @@ impl Server {
         command.args(["--connections", &plan.connections.to_string(), "--size", &plan.size.to_string()]);
         if !plan.ticks {
             command.arg("--no-ticks");
+        }
+        if let Some(code) = plan.dead {
+            command.args(["--dead", &code.to_string()]);
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take();
@@ -245,7 +271,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It is gone already unless something went wrong.
+        // The process has already ended, unless an error occurred.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

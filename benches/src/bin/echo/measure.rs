@@ -1,4 +1,4 @@
-//! What is measured of a stretch of requests and answers.
+//! Measures a period of requests and answers.
 
 use benches::{
     ends::Result,
@@ -10,21 +10,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What one process has spent.
+/// The resources that one process has used.
 #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
 pub(crate) struct Spent {
     /// Processor time, seconds.
     pub(crate) processor: f64,
-    /// Times that one of its threads slept and was woken.
+    /// Number of times that one of its threads slept and was woken.
     pub(crate) wakeups: u64,
 }
 
 impl Spent {
-    /// Until now.
+    /// The resources used so far.
     pub(crate) fn now() -> Result<Self> {
         let mut wakeups = 0;
         for task in fs::read_dir("/proc/self/task")? {
-            // A thread that ends just now has nothing to tell.
+            // A thread may end at this moment; its status is then missing and counts as zero.
             let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
             let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
             wakeups += count.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0);
@@ -32,7 +32,7 @@ impl Spent {
         Ok(Self { processor: processor_seconds()?, wakeups })
     }
 
-    /// Since `before`.
+    /// The resources used since `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             processor: self.processor - before.processor,
@@ -41,7 +41,7 @@ impl Spent {
     }
 }
 
-/// The client's stretch: a quarter more at first, which does not count.
+/// The period that the client measures. A quarter of its length is added in front as a warm-up that does not count.
 pub(crate) struct Stretch {
     begun: Instant,
     length: Duration,
@@ -50,7 +50,7 @@ pub(crate) struct Stretch {
     times: Vec<f64>,
 }
 
-/// Round trips in microseconds, and seconds they took together.
+/// Round trip times in microseconds, and the seconds that they took together.
 pub(crate) struct Answers {
     times: Vec<f64>,
     seconds: f64,
@@ -62,14 +62,14 @@ impl Stretch {
         Ok(Self { begun: Instant::now(), length, warm: false, before: Spent::now()?, times: Vec::new() })
     }
 
-    /// An answer came at `now` to what was asked at `asked`.
+    /// Records an answer that arrived at `now` for a request sent at `asked`.
     pub(crate) fn add(&mut self, asked: Instant, now: Instant) {
         if self.warm {
             self.times.push((now - asked).as_secs_f64() * 1e6);
         }
     }
 
-    /// Whether it goes on. Asked after each wait.
+    /// Whether the period goes on. Called after each wait.
     pub(crate) fn goes_on(&mut self) -> Result<bool> {
         if self.begun.elapsed() < self.length {
             return Ok(true);
@@ -90,22 +90,22 @@ impl Stretch {
     }
 }
 
-/// What came of a measurement.
+/// The result of a measurement.
 #[derive(Clone, Copy, Default, Serialize, Debug)]
 pub(crate) struct Figures {
-    /// Answers a second.
+    /// Answers per second.
     pub(crate) rate: f64,
-    /// Round trips, microseconds.
+    /// Round trip times in microseconds.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
-    /// Processor time of both processes for an answer, microseconds.
+    /// Processor time of both processes per answer, in microseconds.
     pub(crate) processor: f64,
-    /// Wake-ups of both processes for an answer: 2 if each message wakes one thread.
+    /// Wake-ups of both processes per answer: 2 if each message wakes one thread.
     pub(crate) wakeups: f64,
 }
 
 impl Figures {
-    /// The server's figures include getting going, which is a quarter more of everything.
+    /// The server's figures include the warm-up, so they are a quarter too large.
     pub(crate) fn new(answers: Answers, ours: Spent, theirs: Spent) -> Self {
         let Answers { mut times, seconds } = answers;
         times.sort_by(f64::total_cmp);

@@ -1,7 +1,9 @@
-//! The same over reliable queue pairs: SENDs, completions by events.
+//! The same over reliable queue pairs, with SENDs and completion events.
 
 use crate::{
-    Plan, Server, Wire, hear,
+    Plan, Server, Wire,
+    dead::Dead,
+    hear,
     measure::{Answers, Spent, Stretch},
     say, until_told,
     wait::{How, Waiter},
@@ -20,18 +22,21 @@ use std::{
 
 /// Receives posted for each queue pair.
 const RECEIVES: usize = 2;
-/// One SEND of so many says when it is done, so that the send queue never fills.
+/// One SEND in this many is signaled, so that the send queue never fills up.
 const SIGNALED: u64 = 16;
-/// How long nothing may come before the loop looks whether it is to end.
+/// The longest time without an event after which the loop checks whether it should end.
 const PAUSE: Duration = Duration::from_millis(100);
 
 struct Side {
     qps: Vec<Qp>,
-    /// Index by number.
+    /// The index of a queue pair by its number.
     by_number: HashMap<Qpn, usize>,
     mr: Mr,
-    /// Each with a channel, for one or for all queue pairs.
+    /// Completion queues, each with a channel: one for all queue pairs, or one for each.
     cqs: Vec<(Cq, CompChannel)>,
+    dead: Option<Dead>,
+    /// The timeout code of the queue pairs with dead peers.
+    timeout: u8,
     context: Context,
     _pd: Pd,
     size: usize,
@@ -40,10 +45,10 @@ struct Side {
 }
 
 impl Side {
-    /// `client` is the process whose number both addresses are made of.
+    /// Opens the device, and creates the queue pairs, completion queues and memory of one side.
     fn new(plan: Plan) -> Result<Self> {
         let options = ContextOptions::new().ticks(plan.ticks);
-        // Only processes of one host service share memory.
+        // Shared memory works only between processes of one host service.
         let by_memory = LinkKind::from_environment()? == LinkKind::Memory;
         let options = if by_memory { options } else { options.alone() };
         let context = options.open_address(loopback(1))?;
@@ -61,21 +66,24 @@ impl Side {
             let caps = QpCaps { max_recv_wr: RECEIVES as u32, max_send_wr: 2 * SIGNALED as u32, ..init.caps };
             qps.push(pd.create_qp(&QpInit { caps, ..init })?);
         }
-        // Receives of all, and what is sent.
+        // Memory for the receives of all queue pairs, and for the message that is sent.
         let mr = pd.alloc_mr((plan.connections * RECEIVES + 1) * plan.size, ALL)?;
         let by_number = qps.iter().enumerate().map(|(index, qp)| (qp.qpn(), index)).collect();
-        Ok(Self { qps, by_number, mr, cqs, context, _pd: pd, size: plan.size, wait: plan.wait, sent: 0 })
+        let (dead, timeout) = (Dead::new(plan, &context, &pd)?, plan.dead.unwrap_or_default());
+        let Plan { size, wait, .. } = plan;
+        Ok(Self { qps, by_number, mr, cqs, dead, timeout, context, _pd: pd, size, wait, sent: 0 })
     }
 
     fn card(&self) -> Value {
         let qpns: Vec<u32> = self.qps.iter().map(|qp| qp.qpn().value()).collect();
-        json!({ "gid": self.context.gids().get(0).to_string(), "qpns": qpns })
+        let dead = self.dead.as_ref().map(Dead::card);
+        json!({ "gid": self.context.gids().get(0).to_string(), "qpns": qpns, "dead": dead })
     }
 
     fn connect(&self, card: &Value) -> Result<()> {
         let gid: Gid = card["gid"].as_str().ok_or("no GID")?.parse()?;
         let av = self.context.address_vector(0, gid)?;
-        // What the interface carries: the same bench over MTU 1500 is one of smaller packets.
+        // The active MTU of the interface: over an interface with MTU 1500, the messages travel in smaller packets.
         let mtu = self.context.port().active_mtu;
         let numbers = card["qpns"].as_array().ok_or("no queue pairs")?;
         for (index, (qp, number)) in self.qps.iter().zip(numbers).enumerate() {
@@ -85,7 +93,7 @@ impl Side {
                 self.receive(index, (index * RECEIVES + slot) as u64)?;
             }
         }
-        Ok(())
+        self.dead.as_ref().map_or(Ok(()), |dead| dead.connect(&card["dead"], av, self.timeout))
     }
 
     fn sge(&self, slot: u64) -> Sge {
@@ -117,7 +125,7 @@ impl Side {
         Ok(fds)
     }
 
-    /// Takes the events of a channel that is readable, and calls `each` for each message that has come.
+    /// Takes the events of a readable channel, and calls `each` for each message that has arrived.
     fn take_events(
         &mut self,
         channel: usize,
@@ -168,7 +176,7 @@ impl Side {
         }
     }
 
-    /// Handles messages by `each` until `goes_on` says no; asked after each wait.
+    /// Calls `each` for every message, until `goes_on` returns false. `goes_on` is called after each wait.
     fn run(
         &mut self,
         mut goes_on: impl FnMut() -> Result<bool>,
@@ -195,6 +203,9 @@ pub(crate) fn serve(plan: Plan) -> Result<()> {
     let mut side = Side::new(plan)?;
     say(&side.card())?;
     side.connect(&hear()?)?;
+    if let Some(dead) = &side.dead {
+        dead.die()?;
+    }
     say(&json!("ready"))?;
     until_told(|goes_on| side.run(|| Ok(goes_on()), Side::send))
 }
@@ -204,6 +215,9 @@ pub(crate) fn ask(plan: Plan, server: &mut Server) -> Result<(Spent, Answers)> {
     side.connect(&server.hear()?)?;
     server.say(&side.card())?;
     server.hear()?;
+    if let Some(dead) = &side.dead {
+        dead.post()?;
+    }
     let stretch = core::cell::RefCell::new(Stretch::begin(plan.seconds)?);
     let mut asked = vec![Instant::now(); plan.connections];
     for (index, asked) in asked.iter_mut().enumerate() {

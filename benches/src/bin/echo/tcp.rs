@@ -15,7 +15,7 @@ use std::{
     time::Instant,
 };
 
-/// A connection, and the part of a message that has come.
+/// A connection, and the part of a message that has arrived so far.
 struct Connection {
     stream: TcpStream,
     bytes: Vec<u8>,
@@ -30,7 +30,7 @@ impl Connection {
         Ok(Self { stream, bytes: vec![0; size], have: 0, asked: Instant::now() })
     }
 
-    /// Reads what is there; whether a message is complete.
+    /// Reads the bytes that are available. Returns whether a message is complete.
     fn read(&mut self) -> Result<bool> {
         match self.stream.read(&mut self.bytes[self.have..]) {
             Ok(0) => Err("the other end has closed".into()),
@@ -43,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Sends a message of the same size. One is under way at most, so there is room for it.
+    /// Sends a message of the same size. At most one message is outstanding, so the buffer has room for it.
     fn write(&mut self) -> Result<()> {
         self.have = 0;
         Ok(self.stream.write_all(&self.bytes)?)

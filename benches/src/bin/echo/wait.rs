@@ -12,7 +12,7 @@ use nix::{
 };
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// How long nothing may happen before the loop looks whether it is to end.
+/// The longest time without an event after which the loop checks whether it should end.
 const PAUSE_MS: u16 = 100;
 
 /// A way to wait.
@@ -37,7 +37,7 @@ impl How {
     }
 }
 
-/// What waits for `fds`.
+/// An object that waits for `fds`.
 pub(crate) enum Waiter<'a> {
     Epoll(Epoll, Vec<EpollEvent>),
     Poll(Vec<PollFd<'a>>),
