@@ -1,5 +1,5 @@
-//! Two endpoints without a wire: what one puts into its arena is handed to the other as one run. What this costs is the
-//! protocol alone, on each side.
+//! Two endpoints without a link. The packets that one puts into its arena are handed to the other as one run. So the cost is
+//! that of the protocol alone, on each side.
 
 use rxe_core::{
     endpoint::{Acks, Arbitration, LANES, Lanes, Run, RunMeta},
@@ -14,7 +14,7 @@ use rxe_core::{
 };
 use std::time::{Duration, Instant};
 
-/// What a message does.
+/// The operation of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// RDMA WRITE.
@@ -26,7 +26,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 3] = [Self::Write, Self::Send, Self::Read];
 
     /// Its name in lower case.
@@ -40,7 +40,7 @@ impl Op {
     }
 }
 
-/// Whom nobody should ask, since only one lane has anything to send.
+/// An arbitration that must never be called, because only one lane ever has packets to send.
 #[derive(Debug)]
 struct Unasked;
 
@@ -54,7 +54,7 @@ impl Arbitration for Unasked {
     }
 }
 
-/// A reliable connection between two endpoints in this thread; side 0 asks, side 1 answers.
+/// A reliable connection between two endpoints in this thread. Side 0 sends requests, side 1 answers.
 #[derive(Debug)]
 pub struct Direct {
     pair: Pair,
@@ -62,11 +62,11 @@ pub struct Direct {
     buffers: [(u64, Key); 2],
     arena: Vec<u8>,
     size: u32,
-    /// Packets that left each side.
+    /// Number of packets that each side sent.
     pub packets: [u64; 2],
-    /// Time spent in each side's endpoint, if `timed`.
+    /// Time spent in each side's endpoint, if `timed` is set.
     pub spent: [Duration; 2],
-    /// Whether to look at the clock, which costs instructions of its own.
+    /// Whether to read the clock, which costs instructions itself.
     pub timed: bool,
 }
 
@@ -74,7 +74,7 @@ impl Direct {
     /// Connects two endpoints for messages of `size` bytes.
     #[must_use]
     pub fn new(mtu: Mtu, size: u32) -> Self {
-        // Space between what is written and what is read.
+        // Leaves space between the memory that is written and the memory that is read.
         let heap = 4 * size as usize + 4096;
         let mut pair = Pair::new(PairConfig { trace: 0, heap, ..PairConfig::default() });
         let connection = pair.connect(&ConnectOptions { mtu, ..ConnectOptions::default() });
@@ -98,7 +98,7 @@ impl Direct {
         }
     }
 
-    /// From now on each service level has a lane, with arbitration between them. The connection stays in lane 0.
+    /// From now on, each service level has a virtual lane, with arbitration between them. The connection stays in lane 0.
     pub fn use_lanes(&mut self) {
         let of_level = core::array::from_fn(|level| level.min(LANES - 1) as u8);
         for side in &mut self.pair.sides {
@@ -106,10 +106,10 @@ impl Direct {
         }
     }
 
-    /// One message from its posting to its completion.
+    /// Executes one message, from posting it to its completion.
     ///
     /// # Panics
-    /// If it does not complete well.
+    /// If it does not complete successfully.
     pub fn message(&mut self, op: Op) {
         let sges = self.buffers.map(|(addr, lkey)| [Sge { addr, len: self.size, lkey }]);
         let remote = Remote { addr: self.buffers[1].0, rkey: self.buffers[1].1 };
@@ -140,7 +140,7 @@ impl Direct {
         assert_eq!(completions, [1, u32::from(op == Op::Send)], "completions of one {}", op.name());
     }
 
-    /// Hands everything that `from` has to send to the other side; whether there was anything.
+    /// Hands all packets that `from` has to send to the other side. Returns whether there were any.
     fn carry(&mut self, from: usize) -> bool {
         let now = self.pair.now;
         let mut any = false;
@@ -169,7 +169,7 @@ impl Direct {
         }
     }
 
-    /// Takes a side's events; gives how many completions there were.
+    /// Takes the events of a side. Returns the number of completions.
     fn complete(&mut self, side: usize) -> u32 {
         let mut count = 0;
         let start = self.start();
@@ -193,7 +193,7 @@ impl Direct {
         }
     }
 
-    /// Compares the buffers: they are the same after a message of any kind.
+    /// Checks that both buffers are equal, as they must be after a message of any kind.
     ///
     /// # Panics
     /// If they differ.

@@ -6,14 +6,14 @@ use rxe_verbs::{
 };
 use std::{error::Error, net::IpAddr};
 
-/// Whatever the device says.
+/// A result with any error of the device.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// All that a peer may do, and receives.
+/// All access rights: what a peer may do, and what receives need.
 pub const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// A loopback address that no other process which asks here uses at the same time.
+/// A loopback address that no other process uses at the same time, if it also takes its address from this function.
 #[must_use]
 pub fn loopback(number: u8) -> IpAddr {
     let pid = std::process::id();
@@ -25,19 +25,19 @@ pub fn loopback(number: u8) -> IpAddr {
 pub struct End {
     /// The queue pair.
     pub qp: Qp,
-    /// Its memory.
+    /// Its memory region.
     pub mr: Mr,
-    /// Completions of both directions.
+    /// The completion queue for both directions.
     pub cq: Cq,
-    /// The domain of all.
+    /// The protection domain of all these objects.
     pub pd: Pd,
 }
 
 impl End {
-    /// Objects of a usual size, and `bytes` of memory; the queue pair is in RESET.
+    /// Creates objects of a usual size, and `bytes` of memory. The queue pair is in RESET.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn new(context: &Context, bytes: usize, channel: Option<&CompChannel>) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(1024, channel)?;
@@ -46,25 +46,25 @@ impl End {
         Ok(Self { qp, mr, cq, pd })
     }
 
-    /// `len` bytes at `offset` of the own memory.
+    /// `len` bytes at `offset` of this end's memory.
     #[must_use]
     pub fn sge(&self, offset: usize, len: u32) -> Sge {
         Sge { addr: self.mr.addr() + offset as u64, len, lkey: self.mr.lkey() }
     }
 
-    /// The memory at `offset`, as the peer names it.
+    /// This end's memory at `offset`, in the form that the peer uses in its requests.
     #[must_use]
     pub fn remote(&self, offset: usize) -> Remote {
         Remote { addr: self.mr.addr() + offset as u64, rkey: self.mr.rkey() }
     }
 }
 
-/// What a queue pair is told of its connection.
+/// The parameters that connect a queue pair to its peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// Where the peer is.
+    /// The peer's address.
     pub av: AddressVector,
-    /// The peer's number.
+    /// The peer's queue pair number.
     pub peer: Qpn,
     /// Path MTU.
     pub mtu: Mtu,
@@ -72,23 +72,23 @@ pub struct Way {
     pub psns: [Psn; 2],
     /// Code of the acknowledgement timeout (4.096 us * 2^code), 0 to 31.
     pub timeout: u8,
-    /// READs and atomics under way in each direction at most.
+    /// Maximum number of outstanding READs and atomics in each direction.
     pub reads: u8,
 }
 
 impl Way {
-    /// To a queue pair, with usual values: MTU 4096, PSN 0, half a second of patience, as the ends may have to share a
-    /// processor with others, and 128 READs.
+    /// Parameters for this queue pair, with usual values: MTU 4096, PSN 0, and 128 READs. The timeout is half a second,
+    /// because the ends may have to share a processor with other processes.
     #[must_use]
     pub const fn to(peer: Qpn, av: AddressVector) -> Self {
         Self { av, peer, mtu: Mtu::M4096, psns: [Psn::new(0); 2], timeout: 17, reads: 128 }
     }
 }
 
-/// Takes a queue pair from RESET to RTS.
+/// Moves a queue pair from RESET to RTS.
 ///
 /// # Errors
-/// What the device says.
+/// The error that the device reports.
 pub fn bring_up(qp: &Qp, way: &Way) -> Result<()> {
     qp.modify(&QpChange {
         state: Some(QpState::Init),
@@ -119,10 +119,10 @@ pub fn bring_up(qp: &Qp, way: &Way) -> Result<()> {
     Ok(())
 }
 
-/// Connects two queue pairs, each of which begins with the PSN that is its number.
+/// Connects two queue pairs. The first PSN of each is its queue pair number.
 ///
 /// # Errors
-/// What the device says.
+/// The error that the device reports.
 pub fn connect(one: &Qp, other: &Qp, mtu: Mtu) -> Result<()> {
     for (own, peer) in [(one, other), (other, one)] {
         let av = own.context().address_vector(0, peer.context().gids().get(0))?;
@@ -135,15 +135,15 @@ pub fn connect(one: &Qp, other: &Qp, mtu: Mtu) -> Result<()> {
 /// Two connected ends with `bytes` of memory each.
 ///
 /// # Errors
-/// What the device says.
+/// The error that the device reports.
 pub fn connected(contexts: &[Context; 2], bytes: usize, mtu: Mtu) -> Result<[End; 2]> {
     connected_with(contexts, bytes, mtu, None)
 }
 
-/// The same; the first end's completions tell `channel`.
+/// The same. The completions of the first end raise events on `channel`.
 ///
 /// # Errors
-/// What the device says.
+/// The error that the device reports.
 pub fn connected_with(
     contexts: &[Context; 2],
     bytes: usize,

@@ -1,4 +1,5 @@
-//! Many connections between a few addresses in one process: what the measurements of how queue pairs share have in common.
+//! Many connections between a few addresses in one process: the common part of the measurements of how queue pairs share a
+//! device.
 
 use crate::ends::{self, ALL, Result, Way};
 use rxe_verbs::{
@@ -7,7 +8,7 @@ use rxe_verbs::{
 };
 use std::time::{Duration, Instant};
 
-/// Bytes of memory of each side.
+/// Size of the memory of each side, in bytes.
 const MEMORY: usize = 4 << 20;
 /// One address.
 #[derive(Debug)]
@@ -19,19 +20,19 @@ pub struct Host {
 }
 
 impl Host {
-    /// Memory and one completion queue for all.
+    /// Allocates memory, and one completion queue for all queue pairs.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn new(context: Context) -> Result<Self> {
         let pd = context.alloc_pd()?;
         Ok(Self { mr: pd.alloc_mr(MEMORY, ALL)?, cq: context.create_cq(1 << 12, None)?, pd, context })
     }
 
-    /// Takes completions.
+    /// Takes completions from the completion queue.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn poll(&self, some: &mut [Completion]) -> Result<usize> {
         Ok(self.cq.poll(some)?)
     }
@@ -51,7 +52,7 @@ impl Host {
     }
 }
 
-/// A queue pair of `near`'s, and its peer at `far`.
+/// A queue pair of `near`, and its peer at `far`.
 #[derive(Debug)]
 pub struct Link<'a> {
     near: &'a Host,
@@ -66,14 +67,14 @@ fn bring_up(qp: &Qp, own: &Host, peer: &Qp, timeout: u8, service_level: u8) -> R
     ends::bring_up(qp, &Way { timeout, reads: 16, ..Way::to(peer.qpn(), av) })
 }
 
-/// An operation, by its name.
+/// The operation of a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// RDMA READ.
     Read,
     /// RDMA WRITE.
     Write,
-    /// SEND; the receive is posted where it is timed.
+    /// SEND; the receive is posted by the function that times it.
     Send,
 }
 
@@ -81,15 +82,15 @@ impl<'a> Link<'a> {
     /// A connection whose near end has this timeout code.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn new(near: &'a Host, far: &'a Host, timeout: u8) -> Result<Self> {
         Self::in_level(near, far, timeout, 0)
     }
 
-    /// The same in a service level.
+    /// The same with a service level.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn in_level(near: &'a Host, far: &'a Host, timeout: u8, level: u8) -> Result<Self> {
         let (qp, peer) = (near.qp()?, far.qp()?);
         bring_up(&qp, near, &peer, timeout, level)?;
@@ -97,18 +98,18 @@ impl<'a> Link<'a> {
         Ok(Self { near, far, qp, peer })
     }
 
-    /// Nobody answers any more.
+    /// Moves the peer to the error state, so that requests are no longer answered.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn kill_peer(&self) -> Result<()> {
         Ok(self.peer.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() })?)
     }
 
-    /// Posts an operation from the front of the near memory, to or from that of the far one.
+    /// Posts an operation between the start of the near memory and the start of the far memory.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn post(&self, op: Op, wr_id: u64, len: u32) -> Result<()> {
         let sges = [self.near.sge(len)];
         let op = match op {
@@ -120,11 +121,12 @@ impl<'a> Link<'a> {
     }
 }
 
-/// `count` operations of `len` bytes, one after the other, beside whatever else is posted: `again` is called for completions of
-/// others. Microseconds, sorted; one that takes longer than 20 s is endless, and the last.
+/// The times of `count` operations of `len` bytes, one after the other, beside all other posted requests. `again` is called
+/// for the completions of other queue pairs. The times are in microseconds, and sorted. If an operation takes longer than 20
+/// s, its time is infinite and it is the last one.
 ///
 /// # Errors
-/// What the device says, or the completion.
+/// The error of the device, or a failed completion.
 pub fn times(
     link: &Link<'_>,
     (op, len): (Op, u32),
@@ -157,7 +159,7 @@ pub fn times(
             }
         }
         times.push(start.elapsed().as_secs_f64() * 1e6);
-        // The receives of the other side, seldom: who polls there is expected to look for packets himself.
+        // Polls for the receives of the other side, but seldom: a program that polls is expected to process packets itself.
         if turn % 256 == 255 {
             while link.far.poll(&mut some)? > 0 {}
         }
@@ -166,16 +168,16 @@ pub fn times(
     Ok(times)
 }
 
-/// What stands at a share, 0 to 1, of sorted times.
+/// The quantile at `share` (0 to 1) of sorted times.
 #[must_use]
 pub fn at(times: &[f64], share: f64) -> f64 {
     times.get((times.len() as f64 * share) as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// All `links` keep `depth` messages under way for a while: Gbit/s, and the bytes of each.
+/// All `links` keep `depth` messages outstanding for a while. Returns the throughput in Gbit/s, and the bytes of each link.
 ///
 /// # Errors
-/// What the device says, or a completion.
+/// The error of the device, or a failed completion.
 pub fn bulk(links: &[Link<'_>], op: Op, depth: usize, len: u32, seconds: f64) -> Result<(f64, Vec<f64>)> {
     let near = links[0].near;
     let mut bytes = vec![0.0; links.len()];

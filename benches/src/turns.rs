@@ -1,4 +1,4 @@
-//! Measuring two things in turns: child processes, medians, the machine's description, and iperf3.
+//! Helpers for measuring two things in turns: child processes, medians, a description of the machine, and iperf3.
 
 use crate::ends::Result;
 use nix::sys::{
@@ -15,16 +15,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a server may take to listen, and how long a finished one to end.
+/// How long a server may take to start listening, and how long a finished server may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Quotients, pair by pair.
+/// The quotient of each pair of values.
 #[must_use]
 pub fn ratios(ours: &[f64], tcp: &[f64]) -> Vec<f64> {
     ours.iter().zip(tcp).map(|(mine, theirs)| mine / theirs).collect()
 }
 
-/// The middle value; of an even number the mean of the two in the middle.
+/// The median. For an even number of values, it is the mean of the two in the middle.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
@@ -33,29 +33,29 @@ pub fn median(values: &[f64]) -> f64 {
     f64::midpoint(values[low], values[high])
 }
 
-/// Smallest and largest.
+/// The smallest and the largest value.
 #[must_use]
 pub fn extremes(values: &[f64]) -> (f64, f64) {
     values.iter().fold((f64::INFINITY, 0.0), |(low, high), &value| (low.min(value), high.max(value)))
 }
 
-/// A process that ends with us.
+/// A child process that is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Server(Child);
 
 impl Server {
-    /// Starts it, with nothing to read and nobody who reads.
+    /// Starts the process, with no input and with its output discarded.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn start(command: &mut Command) -> Result<Self> {
         Ok(Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
 
-    /// It has served one client and goes by itself.
+    /// Waits for a server that ends by itself after serving one client.
     ///
     /// # Errors
-    /// If it fails or stays.
+    /// If it fails or does not end.
     pub fn wait(mut self) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
@@ -74,7 +74,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It is gone already unless something went wrong.
+        // The process has already ended, unless an error occurred.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -85,10 +85,10 @@ impl Drop for Server {
 pub struct Hog(Child);
 
 impl Hog {
-    /// So many of them.
+    /// Starts this many of them.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn start(count: usize) -> Result<Vec<Self>> {
         let one = || Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn();
         (0..count).map(|_| Ok(Self(one()?))).collect()
@@ -97,16 +97,16 @@ impl Hog {
 
 impl Drop for Hog {
     fn drop(&mut self) {
-        // It does not end by itself.
+        // The process does not end by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A program of this workspace, which lies where this one does.
+/// The path of a program of this workspace, which is in the same folder as this program.
 ///
 /// # Errors
-/// If nobody knows where that is, or it is not there.
+/// If the folder is unknown, or the program is not in it.
 pub fn beside(name: &str) -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(name);
     if path.exists() { Ok(path) } else { Err(format!("{} is not there: build it", path.display()).into()) }
@@ -115,15 +115,15 @@ pub fn beside(name: &str) -> Result<PathBuf> {
 /// A TCP port that is free at this moment.
 ///
 /// # Errors
-/// If there is none at this address.
+/// If no port is free at this address.
 pub fn free_port(address: IpAddr) -> Result<u16> {
     Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }
 
-/// Runs a client until it finds its server listening; gives the figure in what it printed.
+/// Runs a client repeatedly until it finds its server listening. Returns the figure from the client's output.
 ///
 /// # Errors
-/// What both said, if nothing came of it.
+/// The messages of both if they gave no figure.
 pub fn ask<T>(
     server: &mut Server,
     mut client: impl FnMut() -> Command,
@@ -132,7 +132,7 @@ pub fn ask<T>(
     let start = Instant::now();
     loop {
         let output = client().stdin(Stdio::null()).output()?;
-        // iperf3 reports failures with a status of 0.
+        // iperf3 exits with status 0 even if it failed.
         let found = serde_json::from_slice(&output.stdout).ok().and_then(|printed| figure(&printed));
         if let Some(found) = found {
             return Ok(found);
@@ -148,19 +148,19 @@ pub fn ask<T>(
     }
 }
 
-/// What a TCP stream did.
+/// The result of a TCP stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp {
-    /// Gbit/s, as its receiver counts.
+    /// Throughput in Gbit/s, as counted by the receiver.
     pub gbit: f64,
-    /// Seconds of processor time of both ends for a second of the stream.
+    /// Processor time of both ends per second of the stream, in seconds.
     pub processor: f64,
 }
 
-/// One TCP stream between two addresses, written by `length` bytes at a time.
+/// Runs one TCP stream between two addresses. The data are written in pieces of `length`.
 ///
 /// # Errors
-/// What iperf3 says.
+/// The error that iperf3 reports.
 pub fn iperf3(client: IpAddr, server: IpAddr, length: &str, seconds: u32) -> Result<Tcp> {
     let port = free_port(server)?.to_string();
     let [near, far] = [client.to_string(), server.to_string()];
@@ -203,17 +203,17 @@ pub fn load() -> String {
     load.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Processor time of this process until now, seconds.
+/// Processor time that this process has used so far, in seconds.
 ///
 /// # Errors
-/// What the system says (getrusage(2)).
+/// The error of the system (getrusage(2)).
 pub fn processor_seconds() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6;
     Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
-/// The share of all processors' time that was idle during a second in which we do nothing.
+/// The share of all processors' time that was idle during one second in which this program does nothing.
 #[must_use]
 pub fn idle_share() -> f64 {
     let sample = || -> Option<(u64, u64)> {

@@ -1,12 +1,13 @@
-//! Connections by the connection manager between two processes:
+//! Sets up and ends connections with the connection manager between two processes:
 //!
 //! ```text
 //! cm-load [--count N] [--window N] [--open] [ADDRESS]
 //! ```
 //!
-//! Starts itself as the server, makes N connections, each with a queue pair of its own, at most a window of them under way,
-//! and ends them: each as soon as it stands, or with `--open` all of them once all stand. Prints a JSON line: connections
-//! per second of making and ending, and what both processes have left at the end (memory, descriptors, connections).
+//! Starts itself as the server, and sets up N connections, each with a queue pair of its own. At most a window of them is in
+//! progress at a time. Each connection is ended as soon as it is established, or with `--open` once all are established.
+//! Prints a JSON line: how many connections were made and ended per second, and the resources that both processes still hold
+//! at the end (memory, descriptors, connections).
 
 use clap::Parser;
 use rxe_cm::{CmId, ConnParams, EventChannel, EventKind, Manager, proto::PortSpace};
@@ -46,7 +47,7 @@ struct Args {
     address: IpAddr,
 }
 
-/// What queue pairs are made of.
+/// The attributes with which queue pairs are created.
 struct Parts {
     pd: Pd,
     cq: Cq,
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Accepts until all connections have ended.
+/// Accepts connections until all of them have ended.
 fn serve(args: &Args) -> Result<()> {
     let manager = Manager::open()?;
     let channel = EventChannel::new()?;
@@ -86,7 +87,7 @@ fn serve(args: &Args) -> Result<()> {
     println!("ready");
     let mut parts = None;
     let mut ended = 0;
-    // Somebody has to hold them.
+    // Keeps the ids alive: dropping an id would destroy it.
     let mut ids = HashSet::new();
     while ended < args.count {
         let event = channel.get_event(Some(PATIENCE))?;
@@ -133,9 +134,9 @@ fn load(args: &Args) -> Result<()> {
     if server.wait()?.success() { Ok(()) } else { Err("the server failed".into()) }
 }
 
-/// Connections per second.
+/// Rates in connections per second.
 struct Figures {
-    /// And ended, unless all were to stand first.
+    /// Connections that were made, and also ended unless `--open` was given.
     made: f64,
     ended: Option<f64>,
 }
@@ -193,7 +194,7 @@ impl Load<'_> {
         Ok(Figures { made: rate(stood_at - start), ended: stood_at.lt(&end).then(|| rate(end - stood_at)) })
     }
 
-    /// Its first event keeps the id.
+    /// Starts a connection. The id's first event keeps the id alive after this function returns.
     fn begin(&self) -> Result<()> {
         let id = self.manager.create_id(self.channel, PortSpace::Tcp)?;
         id.resolve_addr(None, SocketAddr::new(self.args.address, PORT))?;

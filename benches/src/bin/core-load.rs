@@ -1,11 +1,12 @@
-//! Messages over two endpoints in one thread, for counting instructions:
+//! Sends messages between two endpoints in one thread, for counting instructions:
 //!
 //! ```text
 //! valgrind --tool=callgrind core-load write 65536 4096 200
 //! ```
 //!
-//! Operation, bytes of a message, path MTU, messages; behind that `lanes` for lanes with arbitration, of which one is used. Run it with two
-//! counts and divide the difference in instructions by the difference in packets; `scripts/instructions` does that.
+//! The arguments are the operation, the bytes of a message, the path MTU, and the number of messages. A fifth argument
+//! `lanes` adds virtual lanes with arbitration, of which one is used. Run it with two numbers of messages, and divide the
+//! difference in instructions by the difference in packets; `scripts/instructions` does that.
 
 use benches::direct::{Direct, Op};
 use rxe_core::qp::Mtu;

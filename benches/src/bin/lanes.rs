@@ -1,5 +1,6 @@
-//! What virtual lanes cost, and what they are good for: one lane with arbitration and without, in turns; a small message in a lane of
-//! high priority beside a busy lane, and in that lane; shares by weight.
+//! Measures what virtual lanes cost, and what they are good for. Three comparisons: one lane with arbitration and without,
+//! taken in turns; a small message beside a busy lane, in a lane of high priority and in the busy lane itself; the shares of
+//! lanes by weight.
 
 use benches::{
     ends::{Result, loopback},
@@ -10,19 +11,20 @@ use clap::Parser;
 use rxe_fabric::{Fabric, Options, Partitions};
 use rxe_verbs::{Completion, ContextOptions, WcStatus};
 
-/// Bytes of the messages of those that want all there is, and of those that cost the most a byte.
+/// Message sizes in bytes: for connections that use all the bandwidth they can get, and for messages with the highest cost
+/// per byte.
 const BULK: u32 = 128 << 10;
 const SMALL: u32 = 64;
-/// Bytes of messages that take several turns among others.
+/// Size of messages that need several turns of the queue pair while others are busy, in bytes.
 const MIDDLE: u32 = 64 << 10;
-/// Connections that keep a lane busy, and messages that each has under way.
+/// Number of connections that keep a lane busy, and number of messages that each has outstanding.
 const BUSY: usize = 32;
 const DEPTH: usize = 4;
-/// A level for each lane, all in the table of low priority, as without a file of OpenSM's.
+/// One service level for each lane, and all lanes in the low-priority table, as without an OpenSM configuration file.
 const USUAL: &str = "qos TRUE\n";
-/// Lane 4 before lane 0, as long as it likes.
+/// Lane 4 goes before lane 0, without a limit.
 const PRIORITY: &str = "qos TRUE\nqos_high_limit 255\nqos_vlarb_high 4:64\nqos_vlarb_low 0:4\n";
-/// Three lanes with weights.
+/// Three lanes with different weights.
 const WEIGHTS: &str = "qos TRUE\nqos_high_limit 0\nqos_vlarb_high 0:0\nqos_vlarb_low 1:64,2:16,3:4\n";
 
 /// What virtual lanes cost, and what they are good for
@@ -53,7 +55,7 @@ enum Table {
     Shares,
 }
 
-/// Two addresses with these lanes; with none if there are no options.
+/// Opens two addresses with these lanes, or without lanes if there are no options.
 fn hosts(first: u8, options: Option<&str>) -> Result<[Host; 2]> {
     let open = |number| -> Result<Host> {
         let mut wishes = ContextOptions::new().alone();
@@ -66,13 +68,14 @@ fn hosts(first: u8, options: Option<&str>) -> Result<[Host; 2]> {
     Ok([open(first)?, open(first + 1)?])
 }
 
-/// What is compared, and in which service level: nothing configured; the same once more, which says how far the comparison goes; tables of
-/// lanes with all in lane 0; the same with all in lane 1, whose batches carry a DSCP and a priority to the system.
+/// The variants that are compared, and the service level of each. First nothing is configured. The second is the same once
+/// more, and shows how precise the comparison is. The third has tables of lanes with all traffic in lane 0. The fourth has
+/// the same tables with all traffic in lane 1; its batches pass a DSCP and a priority to the system.
 const KINDS: [(Option<&str>, u8); 4] = [(None, 0), (None, 0), (Some(USUAL), 0), (Some(USUAL), 1)];
 
-/// One lane: what is carried with tables of lanes and without. Each round opens hosts and connections anew, because where these
-/// come to lie in memory makes a difference of some per cent for as long as they live; who is opened and measured
-/// first changes from round to round.
+/// The throughput in one lane, with tables of lanes and without. Each round opens hosts and connections anew, because their
+/// place in memory changes the throughput by some per cent for as long as they live. The order of opening and measuring
+/// changes from round to round.
 fn cost(args: &Args) -> Result<()> {
     println!(
         "| one lane | without arbitration | the same once more | with it | in lane 1 | lane 0, ratio (median of {} rounds, least to most) | lane 1 | of the two without |",
@@ -100,7 +103,7 @@ fn cost(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The rates of a round in Gbit/s, each with its place in [`KINDS`].
+/// The throughputs of a round in Gbit/s, each with its index in [`KINDS`].
 fn one_round(round: usize, (len, depth): (u32, usize), seconds: f64) -> Result<Vec<(usize, f64)>> {
     let mut order = [0, 1, 2, 3];
     order.rotate_left(round % 4);
@@ -119,13 +122,13 @@ fn one_round(round: usize, (len, depth): (u32, usize), seconds: f64) -> Result<V
             (0..4).map(|_| Link::in_level(near, far, 17, level)).collect::<Result<Vec<_>>>()?,
         ));
     }
-    // Whoever was opened first is not always measured first.
+    // The variant that was opened first is not always measured first.
     let begin = round / 8 % 4;
     links.rotate_left(begin);
     links.iter().map(|(which, links)| Ok((*which, bulk(links, Op::Write, depth, len, seconds)?.0))).collect()
 }
 
-/// Messages alone, in a lane of high priority beside a lane that is always busy, and in that lane.
+/// Messages alone, messages in a high-priority lane beside a busy lane, and messages in the busy lane.
 fn latency(args: &Args) -> Result<()> {
     println!(
         "\n| beside {BUSY} that WRITE 128 KiB | WRITE 64 B: p50 us | p99 us | WRITE 64 KiB: p50 us | p99 us |\n|---|---|---|---|---|"
@@ -133,7 +136,7 @@ fn latency(args: &Args) -> Result<()> {
     let [near, far] = &hosts(9, Some(PRIORITY))?;
     let busy: Vec<Link<'_>> = (0..BUSY).map(|_| Link::new(near, far, 17)).collect::<Result<_>>()?;
     let (high, low) = (Link::in_level(near, far, 17, 4)?, Link::new(near, far, 17)?);
-    // By length, then by place.
+    // Indexed by message size, then by place.
     let mut found = [[const { Vec::new() }; 3], [const { Vec::new() }; 3]];
     for _ in 0..args.rounds {
         for (len, found) in [SMALL, MIDDLE].into_iter().zip(&mut found) {
@@ -154,7 +157,7 @@ fn latency(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Operations of one connection while others are always busy.
+/// Times of operations of one connection while others are always busy.
 fn beside(link: &Link<'_>, len: u32, count: usize, near: &Host, busy: &[Link<'_>]) -> Result<Vec<f64>> {
     for (index, link) in busy.iter().enumerate() {
         for _ in 0..DEPTH {
@@ -166,7 +169,7 @@ fn beside(link: &Link<'_>, len: u32, count: usize, near: &Host, busy: &[Link<'_>
         (WcStatus::Success, _) => Ok(()),
         _ => Err(format!("{wc:?}").into()),
     })?;
-    // What is under way ends, and nothing is posted for it.
+    // The outstanding messages complete, and no new ones are posted.
     let mut left = busy.len() * DEPTH;
     let mut some = [Completion::default(); 64];
     while left > 0 {
@@ -175,7 +178,7 @@ fn beside(link: &Link<'_>, len: u32, count: usize, near: &Host, busy: &[Link<'_>
     Ok(times)
 }
 
-/// Three lanes that are always busy.
+/// The shares of three lanes that are always busy.
 fn shares(args: &Args) -> Result<()> {
     println!(
         "\n| weights 64:16:4 | due | share of bytes (median of {} rounds, least to most) |\n|---|---|---|",

@@ -1,6 +1,7 @@
-//! What queue pairs of one process do to each other: beside one whose peer is dead, beside many that want all there is, beside
-//! eight that never pause. Prints a table: round trips of 64 bytes, shares of bandwidth, and Jain's index of bytes
-//! (R. Jain, D. Chiu, W. Hawe, 1984: 1 where all get the same, 1/n where one gets all).
+//! Measures how queue pairs of one process affect each other: beside a queue pair whose peer is dead, beside many that use
+//! all the bandwidth they can get, and beside eight that are always busy. Prints a table with round trip times of 64 bytes,
+//! shares of bandwidth, and Jain's index of the bytes (R. Jain, D. Chiu, W. Hawe, 1984: 1 if all queue pairs get the same
+//! share, 1/n if one gets everything).
 
 use benches::{
     ends::{Result, loopback},
@@ -10,11 +11,11 @@ use benches::{
 use clap::Parser;
 use rxe_verbs::{ContextOptions, WcStatus};
 
-/// Bytes of the operation that is timed.
+/// Size of the operation that is timed, in bytes.
 const SMALL: u32 = 64;
-/// Bytes of what is posted to a dead peer.
+/// Size of the operations that are posted to a dead peer, in bytes.
 const LARGE: u32 = 1 << 20;
-/// Bytes of the messages of those that want all there is.
+/// Size of the messages of queue pairs that use all the bandwidth they can get, in bytes.
 const BULK: u32 = 64 << 10;
 
 /// What queue pairs of one process do to each other

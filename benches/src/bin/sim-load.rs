@@ -1,13 +1,14 @@
-//! The simulator's speed and memory:
+//! Measures the simulator's speed and memory:
 //!
 //! ```text
 //! sim-load [--rounds N] [SCENARIO...]
 //! ```
 //!
-//! Plays each scenario (without any docs/lab's `hops.toml` and `go-back-n.toml`) N times on one core, each time in a process of
-//! its own. Prints a table: packet hops and deliveries to endpoints a second, of the fastest round and of the median one, and the
-//! most memory that a process had. A second is one of processor time: by the clock a machine with other work gives a third of the
-//! figures, and other ones each time.
+//! Plays each scenario N times on one core, each time in a process of its own. Without any scenario, these are docs/lab's
+//! `hops.toml` and `go-back-n.toml`. Prints a table with the packet hops and the deliveries to endpoints per second, for the
+//! fastest round and for the median one, and the largest amount of memory that a process used. A second here is a second of
+//! processor time. Wall-clock time is not used: on a machine with other work the figures would drop to a third, and would
+//! vary from run to run.
 
 use clap::Parser;
 use rxe_sim::{Scenario, World};
@@ -34,12 +35,12 @@ struct Args {
     scenarios: Vec<PathBuf>,
 }
 
-/// Of one process.
+/// The figures of one process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Figures {
     hops: f64,
     deliveries: f64,
-    /// Most memory, KiB.
+    /// Peak memory in KiB.
     memory: u64,
 }
 
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What this thread has had of a processor, nanoseconds (proc_pid_schedstat(5): the first number).
+/// Processor time that this thread has used, in nanoseconds (proc_pid_schedstat(5): the first number).
 fn processor_time() -> Result<f64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(text.split_whitespace().next().ok_or("an empty schedstat")?.parse()?)

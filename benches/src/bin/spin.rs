@@ -1,8 +1,8 @@
-//! Programs that poll and never wait, as most verbs programs do: two threads, each with a device of its own, that call
-//! `Cq::poll` in a loop. Prints one-way times of a small SEND and the rate of 64 KiB WRITEs, as JSON, and when the second of
-//! two WRITEs arrives behind which the program computes and makes no call, and one-way times of WRITEs between programs that
-//! watch memory for them, and of SENDs of a program that computes now and then while an answer is under way. With `--hogs`
-//! other threads want the processors too.
+//! Programs that poll and never wait, as most verbs programs do: two threads, each with a device of its own, call `Cq::poll`
+//! in a loop. Prints as JSON: one-way times of a small SEND, and the rate of 64 KiB WRITEs; the arrival time of the second
+//! of two WRITEs after which the program computes without making a call; one-way times of WRITEs between programs that watch
+//! memory for them; and one-way times of SENDs of a program that computes now and then while an answer is outstanding. With
+//! `--hogs`, other threads compete for the processors.
 
 use benches::ends::{self, End, Result, loopback};
 use clap::Parser;
@@ -21,9 +21,9 @@ const PING: u32 = 8;
 const WRITE: u32 = 64 << 10;
 /// WRITEs in flight.
 const DEPTH: u32 = 32;
-/// For so long a program computes between its calls, and so often.
+/// How long a program computes between its calls, and how many times it does so.
 const COMPUTES: (Duration, u64) = (Duration::from_micros(500), 300);
-/// For so long a program computes while an answer is under way, and once in so many milliseconds.
+/// How long a program computes while an answer is outstanding, and the period after which it does so again.
 const OVERLAPS: (Duration, Duration) = (Duration::from_micros(2500), Duration::from_millis(20));
 
 /// Two threads that poll and never wait
@@ -84,7 +84,7 @@ fn send(end: &End) -> Result<()> {
     Ok(end.qp.post_send(&SendWr::new(0, SendOp::Send, &[end.sge(0, PING)]))?)
 }
 
-/// Completions of one poll; how many were receives, and how many not.
+/// Polls once. Returns how many completions were receives, and how many were not.
 fn poll(end: &End, some: &mut [Completion]) -> Result<(u32, u32)> {
     let count = end.cq.poll(some)?;
     let mut found = (0, 0);
@@ -97,7 +97,7 @@ fn poll(end: &End, some: &mut [Completion]) -> Result<(u32, u32)> {
     Ok(found)
 }
 
-/// The other side: sends back what comes, and polls on while it is written to.
+/// The other side: sends each message back, and keeps polling while WRITEs to its memory arrive.
 fn answer(end: &End, stop: &AtomicBool) {
     let mut some = [Completion::default(); 16];
     let mut run = || -> Result<()> {
@@ -115,7 +115,8 @@ fn answer(end: &End, stop: &AtomicBool) {
     }
 }
 
-/// Times there and back. Now and then the program computes for a while as soon as it has posted; those times are left out.
+/// Round trip times. Now and then the program computes for a while right after posting; the times of these round trips are
+/// left out.
 fn ping(end: &End, time: Duration, (computes, period): (Duration, Duration)) -> Result<Vec<Duration>> {
     let mut some = [Completion::default(); 16];
     let mut times = Vec::with_capacity(1 << 20);
@@ -145,7 +146,7 @@ fn ping(end: &End, time: Duration, (computes, period): (Duration, Duration)) -> 
     Ok(times)
 }
 
-/// Gbit/s of WRITEs.
+/// Throughput of WRITEs in Gbit/s.
 fn write(ends: &[End; 2], time: Duration) -> Result<f64> {
     let [near, far] = ends;
     let mut some = [Completion::default(); 16];
@@ -161,7 +162,7 @@ fn write(ends: &[End; 2], time: Duration) -> Result<f64> {
     Ok(f64::from(done) * f64::from(WRITE) * 8e-9 / start.elapsed().as_secs_f64())
 }
 
-/// How long the second of two small WRITEs takes to its peer's memory, when the program computes as soon as it has posted both.
+/// The time that the second of two small WRITEs takes to its peer's memory if the program computes right after posting both.
 fn compute(ends: &[End; 2]) -> Result<Vec<Duration>> {
     let [near, far] = ends;
     let begin = Instant::now();
@@ -193,7 +194,7 @@ fn compute(ends: &[End; 2]) -> Result<Vec<Duration>> {
                 near.qp.post_send(&SendWr::new(0, write, &[near.sge(0, PING)]))?;
             }
             while begin.elapsed() < posted + period {}
-            // Not there yet: later than it computes.
+            // If it has not arrived yet, it takes longer than the computation.
             let arrived = Duration::from_nanos(arrived.load(Ordering::SeqCst));
             delays.push(arrived.checked_sub(posted).unwrap_or(period));
             poll(near, &mut some)?;
@@ -203,11 +204,11 @@ fn compute(ends: &[End; 2]) -> Result<Vec<Duration>> {
     })
 }
 
-/// Times there and back of a number that both sides write to each other's memory, and watch that for, as `ib_write_lat` does. They
-/// poll only for the completions of their own WRITEs.
+/// Round trip times of a number that both sides write to each other's memory. Each side watches its memory for the number,
+/// as `ib_write_lat` does. The sides poll only for the completions of their own WRITEs.
 fn watch(ends: &[End; 2], time: Duration) -> Result<Vec<Duration>> {
     let begin = Instant::now();
-    // The side that ends it writes this number last.
+    // The side that ends the measurement writes this number last.
     const LAST: u64 = u64::MAX;
     let write = |side: usize, number: u64| -> Result<()> {
         let (near, far) = (&ends[side], &ends[1 - side]);
@@ -217,7 +218,7 @@ fn watch(ends: &[End; 2], time: Duration) -> Result<Vec<Duration>> {
         while poll(near, &mut some)?.1 == 0 {}
         Ok(())
     };
-    // The number that comes after `known`.
+    // Waits for the number that follows `known`.
     let next = |side: usize, known: u64| -> Result<u64> {
         loop {
             for _ in 0..1000 {

@@ -1,6 +1,7 @@
-//! RC WRITE beside one TCP stream, on loopback, in turns: what the machine can do drifts, the ratio hardly does.
+//! Compares RC WRITE with one TCP stream on loopback. Both are measured in turns, because the speed of the machine drifts
+//! while the ratio hardly changes.
 //!
-//! Ours is two processes of `rxe perf write bw`, TCP is `iperf3 -l 128K` (Debian package iperf3). `scripts/bench` builds
+//! Our side is two processes of `rxe perf write bw`. TCP is `iperf3 -l 128K` (Debian package iperf3). `scripts/bench` builds
 //! everything and runs this.
 
 use benches::{
@@ -101,7 +102,7 @@ fn row_json((size, ours, tcp): &(u32, Vec<f64>, Vec<f64>)) -> Value {
     })
 }
 
-/// Gbit/s of one RC WRITE measurement.
+/// Throughput of one RC WRITE measurement in Gbit/s.
 fn rc_write(args: &Args, rxe: &PathBuf, size: u32) -> Result<f64> {
     let port = free_port(args.server)?.to_string();
     let [near, far] = [args.client.to_string(), args.server.to_string()];

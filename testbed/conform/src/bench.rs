@@ -1,4 +1,4 @@
-//! The bench: a device, the link to it, and what has passed over the link during a case.
+//! The bench: a device, the link to it, and a record of the packets that crossed the link during a case.
 
 use crate::{
     case::{Fail, Outcome},
@@ -16,11 +16,11 @@ use std::{
     time::Duration,
 };
 
-/// Packets of one case that are kept as evidence; a case with more keeps the first.
+/// The number of packets of one case that are kept as evidence. If a case has more, the first ones are kept.
 const MOST_KEPT: usize = 4000;
-/// For how many times [`World::calm`] a case waits for the packets of the last one to end.
+/// How many times [`World::calm`] a case waits for the packets of the previous case to stop arriving.
 const MOST_CALMS: u32 = 100;
-/// How long the bench looks at the link before it looks at the device again.
+/// How long the bench polls the link before it polls the device again.
 const GLANCE: Duration = Duration::from_millis(1);
 
 /// What happened, for reports.
@@ -30,25 +30,25 @@ pub enum What {
     Sent(Packet, Vec<u8>),
     /// The device sent this packet.
     Got(Packet, Vec<u8>),
-    /// The device's program did something, or was told of something.
+    /// The device's program did something, or received an event.
     Note(String),
-    /// What was expected at this point, and what came instead, if anything did: where a case has failed.
+    /// Where a case failed: the packet that was expected at this point, and the packet that arrived instead, if any.
     Instead(Box<Packet>, Option<Box<Packet>>),
 }
 
-/// What happened, and when.
+/// What happened, and at what time.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Since the link was opened.
+    /// The time since the link was opened.
     pub at: Duration,
-    /// What.
+    /// What happened.
     pub what: What,
 }
 
-/// A packet that came.
+/// A packet that arrived.
 #[derive(Clone, Debug)]
 pub struct Got {
-    /// When, since the link was opened.
+    /// Its arrival time, measured from when the link was opened.
     pub at: Duration,
     /// The packet.
     pub packet: Packet,
@@ -77,18 +77,19 @@ pub struct World {
     link: Box<dyn Link>,
     inbox: VecDeque<Got>,
     completions: BTreeMap<Handle, VecDeque<Wc>>,
-    /// Congestion notifications that came; they may come at any time.
+    /// Congestion notification packets (CNPs) that arrived. They may arrive at any time.
     pub notified: Vec<Got>,
     /// What happened in this case.
     pub log: Vec<Entry>,
-    /// The laws of form, over all cases.
+    /// The laws of form, checked over all cases.
     pub laws: Laws,
     next_qpn: u32,
     next_wr: u64,
     next_port: u16,
     patience: Option<Duration>,
     hurried: bool,
-    /// Numbers by which connection managers know the suite: others in each run, for a device may remember those of the last.
+    /// The number from which the suite's connection managers take their identifiers. It differs from run to run, because a
+    /// device may remember the identifiers of the previous run.
     pub identity: u64,
 }
 
@@ -99,7 +100,7 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    /// The present.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.link.now()
@@ -111,23 +112,23 @@ impl World {
         self.patience.filter(|_| !self.hurried).unwrap_or_else(|| self.link.patience())
     }
 
-    /// Whether the usual time has to do all the same: in vain one need not wait for long.
+    /// Selects the usual time limit even if a longer one is set. The suite does so when an answer may well never come.
     pub const fn hurry(&mut self, hurried: bool) {
         self.hurried = hurried;
     }
 
-    /// Gives the device more time to answer, or less, than is usual for the link.
+    /// Sets how long the device may take to answer, instead of the usual time for the link.
     pub const fn set_patience(&mut self, patience: Duration) {
         self.patience = Some(patience);
     }
 
-    /// How long nothing may come for the link to count as quiet.
+    /// How long no packet may arrive for the link to count as quiet.
     #[must_use]
     pub fn calm(&self) -> Duration {
         self.link.calm()
     }
 
-    /// Between whom packets of the suite go.
+    /// The two addresses between which the suite's packets travel.
     #[must_use]
     pub fn ends(&self) -> Ends {
         Ends {
@@ -144,12 +145,12 @@ impl World {
         }
     }
 
-    /// Something that the device's program did or was told.
+    /// Records something that the device's program did, or an event that it received.
     pub fn note(&mut self, text: String) {
         self.keep(What::Note(text));
     }
 
-    /// Something else came than what was expected, or nothing.
+    /// Records that another packet arrived than the expected one, or none.
     pub fn instead(&mut self, expected: Packet, came: Option<Packet>) {
         self.keep(What::Instead(Box::new(expected), came.map(Box::new)));
     }
@@ -162,7 +163,7 @@ impl World {
         self.send_between(packet, &self.ends())
     }
 
-    /// Sends a packet between other addresses.
+    /// Sends a packet between other addresses than the usual ones.
     ///
     /// # Errors
     /// If the link is down.
@@ -178,10 +179,10 @@ impl World {
         Ok(())
     }
 
-    /// Lets time pass until a packet comes, at most `within`. Whether one came.
+    /// Waits until a packet arrives, for at most `within`. Returns whether one arrived.
     ///
     /// # Errors
-    /// If the link is down, or what came is no packet.
+    /// If the link is down, or the received bytes are not a valid packet.
     pub fn listen(&mut self, within: Duration) -> Outcome<bool> {
         match self.link.recv(within)? {
             Some(arrival) => self.take_in(arrival),
@@ -189,7 +190,7 @@ impl World {
         }
     }
 
-    /// Keeps what has arrived, if it goes from the device to us.
+    /// Keeps the packet that arrived if it was sent by the device to the suite.
     fn take_in(&mut self, arrival: Arrival) -> Outcome<bool> {
         let expected = self.ends();
         let is_to_us =
@@ -211,7 +212,7 @@ impl World {
         Ok(true)
     }
 
-    /// Lets time pass, and keeps what comes.
+    /// Waits for this time, and keeps the packets that arrive meanwhile.
     ///
     /// # Errors
     /// If the link is down.
@@ -223,7 +224,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes the oldest packet for that queue pair of ours, waiting at most `within`.
+    /// Takes the oldest packet for that queue pair of ours. Waits for at most `within`.
     ///
     /// # Errors
     /// If the link is down.
@@ -242,10 +243,10 @@ impl World {
         }
     }
 
-    /// Asks `look` again and again, while packets are taken in, until it gives something or time is up.
+    /// Calls `look` repeatedly, and receives packets in between, until `look` returns a value or the time is up.
     ///
     /// # Errors
-    /// What `look` says, or the link.
+    /// The error of `look` or of the link.
     pub fn until<T>(
         &mut self,
         within: Duration,
@@ -265,10 +266,10 @@ impl World {
         }
     }
 
-    /// The next completion of a queue, if there is one within `within`.
+    /// The next completion of a completion queue, if one arrives within `within`.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn completion(&mut self, cq: Handle, within: Duration) -> Outcome<Option<Wc>> {
         self.until(within, |world| {
             let fresh = world.dut.poll(cq)?;
@@ -280,19 +281,19 @@ impl World {
         })
     }
 
-    /// A number for a queue pair of ours that had none yet.
+    /// A number for a queue pair of ours that has not been used before.
     pub const fn new_qpn(&mut self) -> u32 {
         self.next_qpn = if self.next_qpn >= 0x00ff_0000 { 0x0100 } else { self.next_qpn + 1 };
         self.next_qpn
     }
 
-    /// A port for a service that had none in the last cases.
+    /// A port for a service that none of the last cases has used.
     pub const fn new_port(&mut self) -> u16 {
         self.next_port = if self.next_port >= 30_000 { 20_000 } else { self.next_port + 1 };
         self.next_port
     }
 
-    /// A communication ID that had no connection of this run yet.
+    /// A communication ID that no connection of this run has used.
     pub const fn new_id(&mut self) -> u32 {
         self.identity = self.identity.wrapping_add(1);
         self.identity as u32 | 1 << 31
@@ -305,15 +306,15 @@ impl World {
     }
 }
 
-/// The bench, as cases see it.
+/// The bench, as the cases see it.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// What its connections share.
+    /// The state that its connections share.
     pub world: Rc<RefCell<World>>,
 }
 
 impl Bench {
-    /// A device on a link.
+    /// A bench for this device on this link.
     #[must_use]
     pub fn new(dut: Box<dyn Dut>, link: Box<dyn Link>) -> Self {
         let world = World {
@@ -337,11 +338,12 @@ impl Bench {
     /// Clears the bench for the next case.
     ///
     /// # Errors
-    /// If the device cannot.
+    /// If the device's objects cannot be destroyed.
     pub fn clear(&mut self) -> Outcome {
         let mut world = self.world.borrow_mut();
         world.dut.reset()?;
-        // What the last case left on the way, unless there is no end to it.
+        // Receives and drops the packets of the last case that are still on their way, for a limited time in case they never
+        // end.
         let (calm, start) = (world.calm(), world.now());
         while world.now() < start + MOST_CALMS * calm
             && let Ok(Some(arrival)) = world.link.recv(calm / 8)
@@ -355,13 +357,13 @@ impl Bench {
         Ok(())
     }
 
-    /// Whether the device has this.
+    /// Whether the device has this feature.
     #[must_use]
     pub fn has(&self, feature: Feature) -> bool {
         self.world.borrow().dut.about().features.contains(&feature)
     }
 
-    /// Lets time pass.
+    /// Waits for this time.
     ///
     /// # Errors
     /// If the link is down.
@@ -369,18 +371,18 @@ impl Bench {
         self.world.borrow_mut().wait(time)
     }
 
-    /// A reliable connection as most cases want it.
+    /// A reliable connection with the options that most cases use.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn rc(&mut self) -> Outcome<Conn> {
         self.rc_with(|_| ())
     }
 
-    /// A reliable connection with something changed.
+    /// A reliable connection with changed options.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn rc_with(&mut self, change: impl FnOnce(&mut Options)) -> Outcome<Conn> {
         let mut options = Options::default();
         change(&mut options);
@@ -398,7 +400,7 @@ mod tests {
     };
     use std::net::IpAddr;
 
-    /// A link on which the device sends without end.
+    /// A link on which the device sends packets without end.
     struct Flood(Duration);
 
     impl Link for Flood {

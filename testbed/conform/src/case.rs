@@ -1,18 +1,18 @@
-//! What a case is: a rule that a device keeps or breaks, and the script that finds out.
+//! The definition of a case: a rule that a device keeps or breaks, and the script that tests it.
 
 use crate::{bench::Bench, dut::Feature, dut::Refusal, link::LinkError};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// How much a rule binds (RFC 2119's words).
+/// How strongly a rule binds (in the words of RFC 2119).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// The specification demands it, or peers do not work without it.
+    /// The specification requires it, or peers do not work without it.
     Must,
-    /// Peers work better with it, and the specification asks for it.
+    /// The specification recommends it, and peers work better with it.
     Should,
-    /// Left to the device: told, and never a failure.
+    /// The specification leaves it to the device. A deviation is reported, but is never a failure.
     May,
 }
 
@@ -23,7 +23,7 @@ pub enum Fail {
     Broken(String),
     /// The case cannot be run here.
     Skip(String),
-    /// Nobody can talk to the device any more.
+    /// The connection to the device is lost.
     Gone(String),
 }
 
@@ -43,10 +43,10 @@ impl From<LinkError> for Fail {
     }
 }
 
-/// What running a case, or a part of it, gave.
+/// The result of a case, or of a part of one.
 pub type Outcome<T = ()> = Result<T, Fail>;
 
-/// The rule is broken, for this reason.
+/// Fails the case: the rule is broken, for this reason.
 ///
 /// # Errors
 /// Always.
@@ -54,28 +54,28 @@ pub fn broken<T>(why: impl Into<String>) -> Outcome<T> {
     Err(Fail::Broken(why.into()))
 }
 
-/// The rule is broken unless `holds`.
+/// Fails the case unless `holds` is true.
 ///
 /// # Errors
-/// If it does not hold.
+/// If `holds` is false.
 pub fn check(holds: bool, why: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { Err(Fail::Broken(why())) }
 }
 
-/// The rule is broken unless both are the same; `what` says of what.
+/// Fails the case unless both values are equal. `what` names the value in the error message.
 ///
 /// # Errors
-/// If they differ.
+/// If they are not equal.
 pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Outcome {
     check(got == expected, || format!("{what} is {got:x?}, not {expected:x?}"))
 }
 
-/// The script of a case; those of a family are told which member they are.
+/// The script of a case. The script of a family takes the number of the member as an argument.
 #[derive(Clone, Copy)]
 pub enum Script {
-    /// A case of its own.
+    /// The script of a single case.
     One(fn(&mut Bench) -> Outcome),
-    /// A member of a family.
+    /// The script of a member of a family.
     Of(u32, fn(&mut Bench, u32) -> Outcome),
 }
 
@@ -88,17 +88,17 @@ impl std::fmt::Debug for Script {
 /// A case.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Its name, theme first: `RC.PSN.DUP.1`.
+    /// Its name, which begins with the theme: `RC.PSN.DUP.1`.
     pub id: Cow<'static, str>,
-    /// How much its rule binds.
+    /// How strongly its rule binds.
     pub level: Level,
     /// The rule in one line.
     pub rule: Cow<'static, str>,
-    /// Where the rule comes from.
+    /// The source of the rule.
     pub source: &'static str,
-    /// What the device and the link must have for it.
+    /// The features that the device and the link must have for it.
     pub needs: &'static [Feature],
-    /// Left out by `--quick`: it takes long on real time.
+    /// Whether `--quick` leaves it out because it takes long in real time.
     pub slow: bool,
     /// The script.
     pub script: Script,
@@ -115,7 +115,7 @@ const fn case(
     Case { id, level, rule, source, needs: &[], slow: false, script: Script::One(run) }
 }
 
-/// A case whose rule binds.
+/// A case for a rule that binds ("must").
 #[must_use]
 pub const fn must(
     id: &'static str,
@@ -126,7 +126,7 @@ pub const fn must(
     case(id, Level::Must, rule, source, run)
 }
 
-/// A case whose rule is asked for.
+/// A case for a rule that is recommended ("should").
 #[must_use]
 pub const fn should(
     id: &'static str,
@@ -137,7 +137,7 @@ pub const fn should(
     case(id, Level::Should, rule, source, run)
 }
 
-/// A case about what is left to the device.
+/// A case for a rule that is left to the device ("may").
 #[must_use]
 pub const fn may(
     id: &'static str,
@@ -149,7 +149,7 @@ pub const fn may(
 }
 
 impl Case {
-    /// The same case, run only where these are.
+    /// The same case, run only if the device and the link have these features.
     #[must_use]
     pub const fn needs(mut self, needs: &'static [Feature]) -> Self {
         self.needs = needs;
@@ -163,8 +163,8 @@ impl Case {
         self
     }
 
-    /// A family of cases that differ in one number. `member` gives a number its last part of the id and its words, which
-    /// stand in for `{}` in the rule.
+    /// A family of cases that differ in one number. For each number, `member` gives the last part of the case's id, and the
+    /// text that replaces `{}` in the rule.
     pub fn family<'a>(
         &'a self,
         members: impl IntoIterator<Item = (u32, String, String)> + 'a,
@@ -187,7 +187,7 @@ impl Case {
     /// Runs it.
     ///
     /// # Errors
-    /// Why it did not pass.
+    /// The reason why it did not pass.
     pub fn run(&self, bench: &mut Bench) -> Outcome {
         match self.script {
             Script::One(run) => run(bench),
@@ -196,17 +196,17 @@ impl Case {
     }
 }
 
-/// Members of a family that are known by their number alone: it is the last part of the id, and stands in the rule.
+/// Members of a family that are named by their number alone: the number is the last part of the id, and appears in the rule.
 pub fn numbered(numbers: impl IntoIterator<Item = u32>) -> Vec<(u32, String, String)> {
     numbers.into_iter().map(|number| (number, number.to_string(), number.to_string())).collect()
 }
 
-/// Members of a family: number, last part of the id, words for the rule.
+/// Members of a family: the number, the last part of the id, and the text for the rule.
 pub fn named<'a>(list: impl IntoIterator<Item = (u32, &'a str, &'a str)>) -> Vec<(u32, String, String)> {
     list.into_iter().map(|(number, id, words)| (number, id.to_owned(), words.to_owned())).collect()
 }
 
-/// A script that never runs: the template of a family has none of its own.
+/// A script that is never run: the template of a family has no script.
 ///
 /// # Errors
 /// Always: it is not a case.

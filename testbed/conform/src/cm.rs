@@ -1,4 +1,4 @@
-//! The suite's connection manager: it says only what a case tells it to say, and remembers what came.
+//! The suite's connection manager. It sends only the messages that a case tells it to send, and records those that arrive.
 
 use crate::{
     bench::World,
@@ -8,44 +8,44 @@ use crate::{
 };
 use std::{cell::RefCell, net::IpAddr, rc::Rc, time::Duration};
 
-/// Bytes that rdma_cm puts in front of a program's private data in a REQ or SIDR_REQ: versions, port, two addresses (IBTA
+/// Bytes that rdma_cm puts in front of a program's private data in a REQ or SIDR_REQ: versions, port and two addresses (IBTA
 /// vol. 1, annex A11).
 pub const IP_HEADER: usize = 36;
-/// Response timeout of ours that makes a device repeat itself after 268 ms.
+/// A response timeout of ours after which a device repeats its message: 268 ms.
 pub const SOON: u64 = 16;
-/// Response timeout of ours within which a case is over: 4.3 s.
+/// A response timeout of ours that is longer than a case takes: 4.3 s.
 const LATE: u64 = 20;
-/// Local ACK timeout in our REQs: 67 ms. The time that a connection waits at its end follows from it.
+/// The Local ACK timeout in our REQs: 67 ms. The duration of the timewait state of a connection follows from it.
 const ACK_TIMEOUT: u64 = 14;
 
-/// A connection that stands, or is about to.
+/// A connection that is established, or is being established.
 #[derive(Clone, Debug)]
 pub struct Link {
     /// Our communication ID.
     pub own: u32,
-    /// The device's.
+    /// The device's communication ID.
     pub far: u32,
-    /// The device's id, as its program knows it.
+    /// The handle of the device's id, as its program uses it.
     pub id: Handle,
     /// Our queue pair.
     pub qpn: u32,
-    /// The device's.
+    /// The device's queue pair.
     pub far_qpn: u32,
-    /// Transaction of the messages that began it.
+    /// The transaction ID of the messages that set it up.
     pub transaction: u64,
 }
 
-/// The peer.
+/// The suite's end of the connection manager's protocol.
 #[derive(Debug)]
 pub struct Peer {
     world: Rc<RefCell<World>>,
     channel: Handle,
-    /// Port of the service that this case is about, on whichever side.
+    /// The port of the service that this case tests, on either side.
     pub port: u16,
-    /// GUID of our adapter.
+    /// The GUID of our adapter.
     pub guid: u64,
     space: Space,
-    /// Communication IDs of ours in this case: what is for others was left by an earlier one.
+    /// Our communication IDs in this case. A message for any other ID was left over from an earlier case.
     ids: Vec<u32>,
     seen: Vec<Message>,
 }
@@ -58,7 +58,7 @@ fn gid(address: IpAddr) -> u128 {
     }
 }
 
-/// An address in 16 bytes, as rdma_cm writes it: IPv4 has zeroes in front.
+/// An address in 16 bytes, as rdma_cm writes it: an IPv4 address has zeros in front.
 fn sixteen(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => u128::from(u32::from(v4)).to_be_bytes(),
@@ -71,10 +71,10 @@ fn unhex(digits: &str) -> Vec<u8> {
 }
 
 impl Peer {
-    /// A peer, and a channel for the events of the device's program.
+    /// Makes a peer, and a channel for the events of the device's program.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn new(world: &Rc<RefCell<World>>, space: Space) -> Outcome<Self> {
         let mut w = world.borrow_mut();
         let channel = w.dut.cm()?.channel()?;
@@ -83,10 +83,10 @@ impl Peer {
         Ok(Self { world: Rc::clone(world), channel, port, guid, space, ids: Vec::new(), seen: Vec::new() })
     }
 
-    /// The device's program does something.
+    /// Lets the device's program make a call.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn program<T>(
         &self,
         what: &str,
@@ -97,7 +97,7 @@ impl Peer {
         Ok(act(world.dut.cm()?)?)
     }
 
-    /// The device's address and ours.
+    /// The addresses of the device and of the suite.
     fn addresses(&self) -> (IpAddr, IpAddr) {
         let ends = self.world.borrow().ends();
         (ends.dst, ends.src)
@@ -106,7 +106,7 @@ impl Peer {
     /// The device's program listens.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn listen(&self) -> Outcome<Handle> {
         let ((device, _), channel, space, port) = (self.addresses(), self.channel, self.space, self.port);
         let id = self.program("rdma_create_id", |cm| cm.id(channel, space))?;
@@ -114,7 +114,7 @@ impl Peer {
         Ok(id)
     }
 
-    /// The service that the case is about.
+    /// The service that the case tests.
     #[must_use]
     pub fn service(&self) -> u64 {
         let space = match self.space {
@@ -124,7 +124,7 @@ impl Peer {
         space << 16 | u64::from(self.port)
     }
 
-    /// What rdma_cm puts in front of private data, and the program's behind it.
+    /// The bytes that rdma_cm puts in front of private data, followed by the program's private data.
     #[must_use]
     pub fn headed(&self, private: &[u8]) -> Vec<u8> {
         let (device, own) = self.addresses();
@@ -136,19 +136,19 @@ impl Peer {
         bytes
     }
 
-    /// A communication ID of ours.
+    /// A new communication ID of ours.
     pub fn new_id(&mut self) -> u32 {
         let id = self.world.borrow_mut().new_id();
         self.ids.push(id);
         id
     }
 
-    /// Messages to this ID are this case's, too.
+    /// Counts messages to this communication ID as messages of this case, too.
     pub fn expect_id(&mut self, id: u32) {
         self.ids.push(id);
     }
 
-    /// A REQ for the service, right in all.
+    /// A REQ for the service, correct in every field.
     pub fn req(&mut self) -> Message {
         let (device, own) = self.addresses();
         let (id, qpn) = (self.new_id(), self.world.borrow_mut().new_qpn());
@@ -186,7 +186,7 @@ impl Peer {
         message.with_private(&header)
     }
 
-    /// A SIDR_REQ for the service, right in all.
+    /// A SIDR_REQ for the service, correct in every field.
     pub fn sidr_req(&mut self) -> Message {
         let id = self.new_id();
         let header = self.headed(&[]);
@@ -212,7 +212,7 @@ impl Peer {
         }
     }
 
-    /// The answer to a REQ of the device's.
+    /// The REP for a REQ of the device.
     pub fn rep(&mut self, request: &Message) -> Message {
         let (id, qpn) = (self.new_id(), self.world.borrow_mut().new_qpn());
         let mut message = self.reply(request, Kind::Rep).with(LOCAL_ID, id.into());
@@ -231,7 +231,7 @@ impl Peer {
         message
     }
 
-    /// An empty answer to a message of the device's.
+    /// An empty response to a message of the device.
     #[must_use]
     pub fn reply(&self, to: &Message, kind: Kind) -> Message {
         Message::new(kind)
@@ -240,7 +240,7 @@ impl Peer {
             .with(REMOTE_ID, to.get(LOCAL_ID))
     }
 
-    /// A REJ for a message of the device's.
+    /// A REJ for a message of the device.
     #[must_use]
     pub fn rej(&self, to: &Message, reason: u64) -> Message {
         let which = u64::from(to.kind() == Some(Kind::Rep));
@@ -255,7 +255,7 @@ impl Peer {
         self.world.borrow_mut().send(&message.packet())
     }
 
-    /// Whether a message is about this case.
+    /// Whether a message belongs to this case.
     fn ours(&self, message: &Message) -> bool {
         let known = |field| self.ids.iter().any(|id| u64::from(*id) == message.get(field));
         match message.kind() {
@@ -281,10 +281,10 @@ impl Peer {
         }
     }
 
-    /// The device's next message, which is of that kind. What it only says again is passed by.
+    /// The device's next message, which must be of that kind. Repetitions of earlier messages are skipped.
     ///
     /// # Errors
-    /// If it is another, or none comes.
+    /// If the next message is of another kind, or none arrives.
     pub fn rx(&mut self, kind: Kind) -> Outcome<Message> {
         self.rx_any(&[kind])
     }
@@ -292,7 +292,7 @@ impl Peer {
     /// The same for one of several kinds.
     ///
     /// # Errors
-    /// If it is another, or none comes.
+    /// If the next message is of another kind, or none arrives.
     pub fn rx_any(&mut self, kinds: &[Kind]) -> Outcome<Message> {
         let wanted = || kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(" or ");
         let (patience, start) = (self.world.borrow().patience(), self.world.borrow().now());
@@ -311,10 +311,10 @@ impl Peer {
         }
     }
 
-    /// The device says the same once more.
+    /// The device repeats the same message once more.
     ///
     /// # Errors
-    /// If it does not, within `within`, or something else.
+    /// If it does not within `within`, or if it sends another message.
     pub fn again(&self, message: &Message, within: Duration) -> Outcome {
         match self.take(within)? {
             None => broken(format!("expected {message:?} once more, nothing came for {within:?}")),
@@ -325,10 +325,10 @@ impl Peer {
         }
     }
 
-    /// The device sends no message of this kind any more; what it only says again is passed by.
+    /// The device sends no further message of this kind. Repetitions of earlier messages are skipped.
     ///
     /// # Errors
-    /// If one comes.
+    /// If one arrives.
     pub fn none(&self, kind: Kind) -> Outcome {
         let calm = self.calm();
         while let Some(message) = self.take(calm)? {
@@ -339,10 +339,10 @@ impl Peer {
         Ok(())
     }
 
-    /// The device says nothing for that long.
+    /// The device sends no message for that long.
     ///
     /// # Errors
-    /// If it does.
+    /// If it sends one.
     pub fn quiet(&self, time: Duration) -> Outcome {
         match self.take(time)? {
             None => Ok(()),
@@ -350,16 +350,16 @@ impl Peer {
         }
     }
 
-    /// How long nothing may come for the link to count as quiet.
+    /// How long no message may arrive for the link to count as quiet.
     #[must_use]
     pub fn calm(&self) -> Duration {
         self.world.borrow().calm()
     }
 
-    /// The next event that the device's program is told of within `within`.
+    /// The next event that the device's program receives within `within`.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn event_within(&self, within: Duration) -> Outcome<Option<CmEvent>> {
         let channel = self.channel;
         let mut world = self.world.borrow_mut();
@@ -370,10 +370,10 @@ impl Peer {
         Ok(event)
     }
 
-    /// The device's program is told of this event next.
+    /// The device's program receives this event next.
     ///
     /// # Errors
-    /// If of another, or of none.
+    /// If it receives another event, or none.
     pub fn event(&self, name: &str) -> Outcome<CmEvent> {
         let patience = self.world.borrow().patience();
         match self.event_within(patience)? {
@@ -385,10 +385,10 @@ impl Peer {
         }
     }
 
-    /// The program is told of nothing.
+    /// The program receives no event.
     ///
     /// # Errors
-    /// If it is.
+    /// If it receives one.
     pub fn no_event(&self) -> Outcome {
         match self.event_within(self.calm())? {
             None => Ok(()),
@@ -396,10 +396,10 @@ impl Peer {
         }
     }
 
-    /// What becomes of a REQ that was sent: `None` if the program is told of it, or the REJ.
+    /// The fate of a REQ that was sent: `None` if the program receives it as an event, or the device's REJ.
     ///
     /// # Errors
-    /// If neither happens, or something else.
+    /// If neither happens, or something else happens.
     pub fn decision(&self) -> Outcome<Option<Message>> {
         let (patience, start) = (self.world.borrow().patience(), self.world.borrow().now());
         while self.world.borrow().now() < start + patience {
@@ -417,20 +417,20 @@ impl Peer {
         broken(format!("neither an event nor a REJ within {patience:?}"))
     }
 
-    /// Sends that REQ, and the program is told of it: its id of the new connection.
+    /// Sends that REQ, and waits until the program receives it. Returns the handle of the new connection's id.
     ///
     /// # Errors
-    /// If it is not.
+    /// If the program does not receive it.
     pub fn asks(&self, request: &Message) -> Outcome<Handle> {
         self.tx(request)?;
         let event = self.event("CONNECT_REQUEST")?;
         event.id.map_or_else(|| broken("a request without an id"), Ok)
     }
 
-    /// The program accepts: its REP.
+    /// The program accepts the connection. Returns its REP.
     ///
     /// # Errors
-    /// If none comes.
+    /// If no REP arrives.
     pub fn accepted(&mut self, request: &Message, id: Handle) -> Outcome<(Link, Message)> {
         let far_qpn = 0x0040_0000 | self.world.borrow_mut().new_qpn();
         self.program("rdma_accept", |cm| cm.accept(id, far_qpn, &[]))?;
@@ -446,10 +446,10 @@ impl Peer {
         Ok((link, reply))
     }
 
-    /// A connection that we have asked for, up to the program's ESTABLISHED.
+    /// Sets up a connection that we request, up to the ESTABLISHED event of the program.
     ///
     /// # Errors
-    /// If it does not come to that.
+    /// If the connection is not established.
     pub fn passive_with(&mut self, change: impl FnOnce(Message) -> Message) -> Outcome<Link> {
         let request = change(self.req());
         let id = self.asks(&request)?;
@@ -459,18 +459,18 @@ impl Peer {
         Ok(link)
     }
 
-    /// The same, as usual.
+    /// The same, with the usual REQ.
     ///
     /// # Errors
-    /// If it does not come to that.
+    /// If the connection is not established.
     pub fn passive(&mut self) -> Outcome<Link> {
         self.passive_with(|request| request)
     }
 
-    /// The device's program connects to us: its id, its queue pair, and its REQ or SIDR_REQ.
+    /// The device's program connects to us. Returns its id, its queue pair, and its REQ or SIDR_REQ.
     ///
     /// # Errors
-    /// If none comes.
+    /// If no such message arrives.
     pub fn called(&mut self, private: &[u8]) -> Outcome<(Handle, u32, Message)> {
         let ((device, own), channel, space, port) = (self.addresses(), self.channel, self.space, self.port);
         let id = self.program("rdma_create_id", |cm| cm.id(channel, space))?;
@@ -481,16 +481,16 @@ impl Peer {
         Ok((id, qpn, self.rx(kind)?))
     }
 
-    /// The device's program says that its end is ready: its RTU.
+    /// The device's program reports that its end is ready. Returns its RTU.
     ///
     /// # Errors
-    /// If none comes.
+    /// If no RTU arrives.
     pub fn established(&mut self, id: Handle) -> Outcome<Message> {
         self.program("rdma_establish", |cm| cm.establish(id))?;
         self.rx(Kind::Rtu)
     }
 
-    /// The program learns of a DREQ of ours, and agrees: its DREP.
+    /// The program receives a DREQ of ours as an event, and agrees to the disconnection. Returns its DREP.
     ///
     /// # Errors
     /// If it does not.
@@ -501,10 +501,10 @@ impl Peer {
         self.rx(Kind::Drep)
     }
 
-    /// A connection that the device's program has asked for, up to its RTU.
+    /// A connection that the device's program requests, up to its RTU.
     ///
     /// # Errors
-    /// If it does not come to that.
+    /// If the connection is not established.
     pub fn active(&mut self) -> Outcome<Link> {
         let (id, far_qpn, request) = self.called(&[])?;
         let reply = self.rep(&request);
@@ -522,7 +522,7 @@ impl Peer {
     }
 }
 
-/// The private data that an event tells begins with these bytes.
+/// Checks that the private data of an event begins with these bytes.
 ///
 /// # Errors
 /// If it does not.

@@ -1,5 +1,5 @@
-//! Laws of form: what must hold of every packet that a device sends, whatever the case. Each is a case of its own in the
-//! report, decided by all packets of the run.
+//! Laws of form: properties that every packet of a device must have, in any case. Each law is listed as a case in the
+//! report, and is decided by all packets of the run.
 
 use crate::{
     case::Level,
@@ -7,14 +7,14 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// A law, and what came of it.
+/// The result of checking a law.
 #[derive(Clone, Debug, Default)]
 pub struct Law {
-    /// Packets looked at.
+    /// Number of packets checked.
     pub checked: u64,
-    /// Packets that broke it.
+    /// Number of packets that broke the law.
     pub broken: u64,
-    /// The first that did.
+    /// The first packet that broke it.
     pub first: Option<Packet>,
 }
 
@@ -24,7 +24,8 @@ pub struct Laws {
     found: BTreeMap<&'static str, Law>,
 }
 
-/// Words of a law, its id, level and source. Words that [`crate::wire`] uses for a law of form are the key.
+/// For each law its text, id, level and source. The text is the key: [`crate::wire`] uses the same text when it checks the
+/// law.
 pub const LAWS: [(&str, &str, Level, &str); 20] = [
     ("ICRC right", "LAW.ICRC", Level::Must, "IBTA A17.3.3"),
     ("UDP length is the packet's", "LAW.UDP.LENGTH", Level::Must, "RFC 768"),
@@ -49,7 +50,7 @@ pub const LAWS: [(&str, &str, Level, &str); 20] = [
 ];
 
 impl Laws {
-    /// Looks at one packet.
+    /// Checks one packet.
     pub fn look(&mut self, seen: &Seen) {
         for (name, holds) in &seen.laws {
             self.judge(name, *holds, &seen.packet);
@@ -99,7 +100,7 @@ impl Laws {
         }
     }
 
-    /// What came of the law with these words.
+    /// The result for the law with this text.
     #[must_use]
     pub fn found(&self, words: &str) -> Law {
         self.found.get(words).cloned().unwrap_or_default()

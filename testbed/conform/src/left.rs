@@ -1,29 +1,29 @@
-//! What is left of the time that something may take, where the suite may be kept from looking.
+//! The rest of a time limit, for a suite that may itself be kept from running for a while.
 
 use std::time::Duration;
 
-/// How long a look at the link takes at most. One that took longer, because the suite did not have a processor, counts as
-/// this long: a device on the same machine has had none either.
+/// The longest time that one look at the link counts as. A longer look means that the suite had no processor. It counts as
+/// this long, because a device on the same machine had no processor either.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
-/// By how much a wait may last longer than it was to, whatever kept the suite from looking.
+/// By how much a wait may exceed its limit, however long the suite was kept from running.
 const MOST_HELD: Duration = Duration::from_secs(120);
 
-/// What is left of a time.
+/// The rest of a time limit.
 #[derive(Debug)]
 pub(crate) struct Left {
-    /// What remains, where each look counts as [`LOOK`] at most.
+    /// The time that remains. Each look counts as [`LOOK`] at most.
     pub(crate) time: Duration,
-    /// When it is over in any case.
+    /// The moment at which the time is over in any case.
     end: Duration,
 }
 
 impl Left {
-    /// That long, from now on.
+    /// A limit of `within`, which starts now.
     pub(crate) const fn new(within: Duration, now: Duration) -> Self {
         Self { time: within, end: now.saturating_add(within).saturating_add(MOST_HELD) }
     }
 
-    /// One more look has taken from then to now; whether there is time for another.
+    /// Accounts for one look, which lasted from `start` to `now`. Returns whether there is time for another.
     pub(crate) fn has_more(&mut self, start: Duration, now: Duration) -> bool {
         self.time = self.time.saturating_sub(now.saturating_sub(start).min(LOOK));
         !self.time.is_zero() && now < self.end
@@ -34,7 +34,7 @@ impl Left {
 mod tests {
     use super::*;
 
-    /// How many looks of that length there are.
+    /// The number of looks of this length that fit into the limit.
     fn looks(within: Duration, each: Duration) -> u32 {
         let (mut now, mut count) = (Duration::from_secs(7), 0);
         let mut left = Left::new(within, now);

@@ -1,7 +1,7 @@
 //! `rxe-conform`: runs the conformance suite against a device and reports.
 //!
-//! Exit codes: 0 all rules are kept (or broken as the list of known differences says), 1 a rule is broken, 2 wrong
-//! arguments, 3 the device could not be reached, or was gone before the end.
+//! Exit codes: 0 if all rules are kept (or broken only as the list of known differences says), 1 if a rule is broken, 2 for
+//! wrong arguments, 3 if the device could not be reached, or was gone before the end.
 
 mod middle;
 mod namespace;
@@ -86,7 +86,7 @@ const AFTER_HELP: &str = "Exit codes: 0 all rules kept, 1 a rule broken, 2 wrong
     Examples:\n  rxe-conform --dut core\n  rxe-conform --dut udp --quick --html report.html\n  \
     rxe-conform --dut remote --agent 192.0.2.7:7000 --device mlx5_0 --address 192.0.2.7 --raw eth1 --own 192.0.2.200";
 
-/// What was asked for cannot be: exit code 2.
+/// The arguments ask for something that cannot be done: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
@@ -102,20 +102,20 @@ fn main() -> ExitCode {
     }
 }
 
-/// A line for people. A reader that has seen enough (head) is no error.
+/// Prints a line for people. It is no error if the reader closes the pipe early (as head does).
 fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 impl Arguments {
-    /// Whether nothing is said about single cases: standard output may be a report's.
+    /// Whether results of single cases are not printed, because standard output may carry a report.
     fn is_quiet(&self) -> bool {
         let reports = [&self.json, &self.junit, &self.html, &self.markdown];
         self.quiet || reports.into_iter().flatten().any(|path| path == Path::new("-"))
     }
 }
 
-/// A time on the command line: up to a day.
+/// A time on the command line, of at most a day.
 fn seconds(text: &str) -> Result<Duration, String> {
     let value: f64 = text.parse().map_err(|error| format!("{error}"))?;
     if !(0.0..=86_400.0).contains(&value) {
@@ -142,7 +142,7 @@ fn list(cases: &[Case], as_json: bool) {
             Level::May => "may",
         };
         let (id, rule, source) = (&case.id, &case.rule, case.source);
-        // A reader that has seen enough (head) is no error.
+        // It is no error if the reader closes the pipe early (as head does).
         let _ = if as_json {
             writeln!(
                 out,
@@ -184,7 +184,7 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(code) = arguments.which.enclosed()? {
         return Ok(code);
     }
-    // The pair of interfaces, if there is one, is taken down at the end.
+    // The pair of interfaces, if there is one, is removed at the end.
     let open::Opened { dut, link, pair: _pair } = arguments.which.open()?;
     let about = dut.about().clone();
     let mut bench = Bench::new(dut, link);
@@ -198,7 +198,7 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let (clock, quiet) = (Instant::now(), arguments.is_quiet());
     let bar = progress(cases.len(), quiet);
-    // Panics of a device in this process are told by the finding, not by a trace among the progress.
+    // A panic of a device in this process is reported in the finding, instead of as a trace between the lines of progress.
     std::panic::set_hook(Box::new(|_| ()));
     let findings =
         run(&mut bench, &cases, &differences, |case, finding| show(&bar, quiet, &case.id, finding));
@@ -206,14 +206,14 @@ fn start(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     bar.finish_and_clear();
     let report = Report { about, started, seconds: clock.elapsed().as_secs_f64(), findings };
     if !quiet {
-        // Laws of form are decided last.
+        // The laws of form are decided last.
         report.findings[cases.len()..].iter().filter_map(told).for_each(|text| say(&text));
     }
     write_reports(arguments, &report)?;
     Ok(conclude(arguments, &report))
 }
 
-/// Stands between two hosts.
+/// Runs the suite as a bridge between two hosts.
 fn between(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let (clock, quiet) = (Instant::now(), arguments.is_quiet());
@@ -233,7 +233,7 @@ fn between(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     Ok(conclude(arguments, &report))
 }
 
-/// Shows that a case begins, or what came of it.
+/// Shows that a case begins, or its result.
 fn show(bar: &ProgressBar, quiet: bool, id: &str, finding: Option<&Finding>) {
     let Some(finding) = finding else { return bar.set_message(id.to_owned()) };
     bar.inc(1);
@@ -242,7 +242,7 @@ fn show(bar: &ProgressBar, quiet: bool, id: &str, finding: Option<&Finding>) {
     }
 }
 
-/// Plays a recording and tells the differences, those that matter first.
+/// Plays a recording and prints the differences, those that matter first.
 fn replay(file: &Path, own: IpAddr, bench: &mut Bench) -> Result<ExitCode, Box<dyn Error>> {
     let session = Session::read(file, own).map_err(Usage)?;
     let differences = match play(bench, &session) {
@@ -264,7 +264,7 @@ fn replay(file: &Path, own: IpAddr, bench: &mut Bench) -> Result<ExitCode, Box<d
     Ok(if matter.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is said about a case while the suite runs: nothing if it passed.
+/// The line that is printed about a case while the suite runs: none if it passed.
 fn told(finding: &Finding) -> Option<String> {
     let word = match finding.verdict {
         Verdict::Fail => "FAIL",

@@ -34,7 +34,7 @@ impl Middle {
         self.between.is_some()
     }
 
-    /// Runs the cases whose id begins with one of `filter`: what they are about, and what came of them.
+    /// Runs the cases whose id begins with one of `filter`. Returns what was tested, and the findings.
     pub(crate) fn run(
         &self,
         filter: &[String],
@@ -65,7 +65,7 @@ impl Middle {
     }
 }
 
-/// Cases whose id begins with one of these.
+/// The cases whose id begins with one of these.
 pub(crate) fn chosen(filter: &[String]) -> Vec<&'static Between> {
     let wanted =
         |case: &&Between| filter.is_empty() || filter.iter().any(|start| case.id.starts_with(start.as_str()));

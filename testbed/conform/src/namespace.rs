@@ -1,5 +1,5 @@
-//! A network namespace for a device of ours that wants whole frames: a pair of interfaces with the provider at one end and
-//! the suite at the other. An ordinary user may make one where user namespaces are allowed.
+//! A network namespace for a device of ours that needs whole frames. It has a pair of interfaces, with the provider at one
+//! end and the suite at the other. An ordinary user may create one if user namespaces are allowed.
 
 use std::{
     error::Error,
@@ -10,14 +10,15 @@ use std::{
     process::{Command, ExitCode},
 };
 
-/// Set for the suite that runs inside.
+/// The environment variable that marks the suite inside the namespace.
 const INSIDE: &str = "RXE_CONFORM_INSIDE";
 /// The suite's interface.
 pub(crate) const OWN: &str = "conform0";
 /// The device's.
 const DEVICE: &str = "conform1";
 
-/// Runs this program again inside a fresh namespace, with the same arguments, unless that is where it runs: its exit code.
+/// Runs this program again inside a new namespace, with the same arguments. Returns its exit code, or `None` if this process
+/// is already inside.
 pub(crate) fn enclosed() -> Result<Option<ExitCode>, Box<dyn Error>> {
     if std::env::var_os(INSIDE).is_some() {
         return Ok(None);
@@ -25,7 +26,7 @@ pub(crate) fn enclosed() -> Result<Option<ExitCode>, Box<dyn Error>> {
     let allowed = |flags: &&str| {
         Command::new("unshare").args([flags, "true"]).output().is_ok_and(|output| output.status.success())
     };
-    // Root may make one where user namespaces are not allowed.
+    // Root may create a network namespace even if user namespaces are not allowed.
     let flags = ["-Urn", "-n"].into_iter().find(|flags| allowed(flags)).ok_or(
         "this device needs a network namespace, and unshare(1) may make none: allow user namespaces, or be root",
     )?;
@@ -49,17 +50,17 @@ fn ip(words: &str) -> Result<(), Box<dyn Error>> {
     Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim()).into())
 }
 
-/// The pair, which goes with the namespace.
+/// The pair of interfaces. The kernel removes it together with the namespace.
 pub(crate) struct Pair {
     /// The device's address.
     pub(crate) device: IpAddr,
-    /// The suite's, which no interface has.
+    /// The suite's address, which is assigned to no interface.
     pub(crate) own: IpAddr,
     configuration: PathBuf,
 }
 
 impl Pair {
-    /// Makes it. `v1`: the device's connection manager is to connect by RoCEv1.
+    /// Creates the pair. `v1`: the device's connection manager shall connect by RoCEv1.
     pub(crate) fn new(v1: bool) -> Result<Self, Box<dyn Error>> {
         ip("link set lo up")?;
         ip(&format!("link add {OWN} type veth peer name {DEVICE}"))?;
@@ -73,7 +74,7 @@ impl Pair {
         Ok(Self { device: [10, 9, 0, 2].into(), own: [10, 9, 0, 77].into(), configuration })
     }
 
-    /// The provider's configuration file, which is there as long as the pair is.
+    /// The provider's configuration file, which exists as long as the pair does.
     pub(crate) fn configuration(&self) -> &OsStr {
         self.configuration.as_os_str()
     }

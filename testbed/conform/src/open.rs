@@ -1,4 +1,4 @@
-//! Which device, and how it is reached.
+//! The choice of the device, and of the link to it.
 
 use crate::{Usage, namespace};
 use clap::{Args, ValueEnum};
@@ -74,18 +74,18 @@ enum Lack {
     Cm,
 }
 
-/// A device, and what leads to it.
+/// A device, and the link to it.
 pub(crate) struct Opened {
     pub(crate) dut: Box<dyn Dut>,
     pub(crate) link: Box<dyn Link>,
-    /// The interfaces between them, if they were made for this.
+    /// The interfaces between them, if they were created for this run.
     pub(crate) pair: Option<namespace::Pair>,
 }
 
 type Failure = Box<dyn Error>;
 
 impl Which {
-    /// If this process is to serve a device instead of testing one: does so until its end.
+    /// Serves a device until it is closed, if this process was started for that instead of testing one.
     #[cfg(feature = "provider")]
     pub(crate) fn serve(&self) -> Result<Option<ExitCode>, Failure> {
         use std::io::{BufRead, Write};
@@ -121,12 +121,12 @@ impl Which {
         }
     }
 
-    /// How packets go.
+    /// The RoCE version of the packets.
     const fn roce(&self) -> Roce {
         if self.rocev1 || matches!(self.dut, Kind::Rocev1) { Roce::V1 } else { Roce::V2 }
     }
 
-    /// Runs the suite again in a network namespace of its own if the device needs one: its exit code.
+    /// Runs the suite again in a network namespace of its own if the device needs one. Returns its exit code.
     pub(crate) fn enclosed(&self) -> Result<Option<ExitCode>, Failure> {
         let framed = self.serve.is_none() && matches!(self.dut, Kind::Raw | Kind::Rocev1);
         if framed { namespace::enclosed() } else { Ok(None) }
@@ -136,7 +136,7 @@ impl Which {
         let mut features = Feature::VERBS.to_vec();
         features.extend(raw.then_some([Feature::IpHeader, Feature::Ethernet]).into_iter().flatten());
         features.extend((self.roce() == Roce::V2).then_some(Feature::Udp));
-        // Agents say themselves whether they can attach.
+        // Agents report themselves whether they can attach queue pairs to multicast groups.
         features.extend((self.dut == Kind::Raw).then_some(Feature::Multicast));
         features.retain(|feature| {
             let lack = match feature {
@@ -174,7 +174,7 @@ impl Which {
         let variables = [
             ("RXE_LINK", "raw".as_ref()),
             ("RXE_CONFIG", pair.configuration()),
-            // Whole packets, not batches that only a real card would cut.
+            // Sends whole packets, not batches, which only a real card would cut into packets.
             ("RXE_NET_DISABLE", "gso".as_ref()),
         ];
         let dut = self.provider(pair.device, true, &variables)?;
@@ -182,7 +182,7 @@ impl Which {
         Ok(Opened { dut, link: Box::new(link), pair: Some(pair) })
     }
 
-    /// Starts a process of our own that serves the provider, and connects to it.
+    /// Starts a process of this program that serves the provider, and connects to it.
     fn provider(
         &self,
         address: IpAddr,

@@ -1,9 +1,9 @@
-//! Plays one end of a recorded session against a device that takes the place of the other, and compares what the device
-//! says with what the recorded peer said.
+//! Plays one end of a recorded session against a device that takes the place of the other end. Compares what the device
+//! sends with what the recorded peer sent.
 //!
-//! Queue pairs, keys and addresses are mapped; PSNs are those of the recording. What the recorded peer did of its own accord
-//! (its requests) the device's program does, too. When something was said, and how many acknowledgements were put into one, is
-//! no difference; opcodes, PSNs, MSNs, syndromes, lengths and data are.
+//! Queue pair numbers, keys and addresses are translated; PSNs are those of the recording. If the recorded peer sent
+//! requests, the device's program posts the same requests. Timing does not count as a difference, nor does the number of
+//! acknowledgements that are coalesced into one. Differences in opcodes, PSNs, MSNs, syndromes, lengths and data do count.
 
 use crate::{
     bench::{Bench, Got},
@@ -19,27 +19,27 @@ use pcap_file::{
 };
 use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
 
-/// Packets of a recording that are looked at.
+/// The maximum number of packets of a recording that are used.
 const MOST: usize = 100_000;
-/// Bytes of the longest message that can be played: a receive has to fit into the device's memory for receives.
+/// Size of the longest message that can be played, in bytes: a receive has to fit into the device's memory for receives.
 const MESSAGE: usize = LOCAL - RECEIVES;
 
 /// A recorded packet.
 #[derive(Clone, Debug)]
 struct Recorded {
-    /// Sent by the end that is played.
+    /// Whether it was sent by the end that the suite plays.
     ours: bool,
     packet: Packet,
 }
 
-/// A difference between what the recorded peer said and what the device says.
+/// A difference between what the recorded peer sent and what the device sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Different {
-    /// Which recorded packet, counted from 1 among those of the connection.
+    /// The number of the recorded packet, counted from 1 among the packets of the connection.
     pub at: usize,
-    /// In words.
+    /// The difference in words.
     pub what: String,
-    /// Why it is none that matters, if it is none.
+    /// The reason why the difference does not matter, if it does not.
     pub because: Option<&'static str>,
 }
 
@@ -55,7 +55,8 @@ fn ip_of(link: DataLink, frame: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// All frames of a pcap or pcapng file, with their link type. A file that ends in the middle of a packet ends there.
+/// All frames of a pcap or pcapng file, with their link type. If the file ends in the middle of a packet, the packets before
+/// that one are used.
 fn frames(bytes: &[u8]) -> Result<Vec<(DataLink, Vec<u8>)>, String> {
     let mut found = Vec::new();
     if bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) {
@@ -99,13 +100,13 @@ impl Session {
     /// Reads the reliable connection of `own` that has the most packets in a capture.
     ///
     /// # Errors
-    /// What is wrong with the file, or that there is no such connection in it.
+    /// The error of the file, or that it has no such connection.
     pub fn read(path: &Path, own: IpAddr) -> Result<Self, String> {
         let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
         Self::parse(&bytes, own).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// The same of a file's content.
+    /// The same for the content of a file.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -121,7 +122,7 @@ impl Session {
                 format!("frame {number} is cut off: was its length limited when recording?")
             })?;
             let Ok(seen) = take_apart(whole, true) else { continue };
-            // Reliable connections only; queue pair 1 is the connection manager's.
+            // Reliable connections only, without queue pair 1, which belongs to the connection manager.
             if seen.packet.opcode.is_some_and(|opcode| opcode < 0x20) && seen.packet.dest_qp > Some(1) {
                 all.push(Recorded { ours: ends.src == own, packet: seen.packet });
             }
@@ -142,7 +143,7 @@ impl Session {
             .filter(|one| one.packet.dest_qp == if one.ours { theirs } else { ours })
             .collect();
         let longest = packets.iter().map(|one| one.packet.data_len() as u32).max().unwrap_or(0);
-        // Smaller ones than 1024 are all the same to a connection without a full packet.
+        // For a connection without a full packet, an MTU of 1024 serves as well as a smaller one.
         let Some(mtu) = [1024, 2048, 4096].into_iter().find(|mtu| longest <= *mtu) else {
             return Err(format!("a payload of {longest} bytes, which no path MTU allows"));
         };
@@ -159,7 +160,7 @@ impl Session {
         Ok(session)
     }
 
-    /// First PSN of the requests of one end.
+    /// First PSN of the requests of one of the two ends.
     fn first(&self, ours: bool) -> u32 {
         let request = |one: &&Recorded| one.ours == ours && !is_response(one.packet.opcode.unwrap_or(0));
         self.packets.iter().find(request).and_then(|one| one.packet.psn).unwrap_or(0x1000)
@@ -186,7 +187,7 @@ impl Session {
     }
 }
 
-/// Whether a request is the first packet of a SEND or WRITE.
+/// Whether a packet is the first of a SEND or WRITE request.
 const fn starts_message(packet: &Packet) -> bool {
     matches!(
         packet.opcode,
@@ -202,19 +203,19 @@ const fn starts_message(packet: &Packet) -> bool {
     )
 }
 
-/// Without what Ethernet has padded a short frame with; `None` if it is not all there.
+/// An IP packet without Ethernet's padding of a short frame; `None` if the packet was not captured completely.
 fn trimmed(ip: &[u8]) -> Option<&[u8]> {
     let word = |at: usize| ip.get(at..at + 2).map_or(0, |two| usize::from(two[0]) << 8 | usize::from(two[1]));
     let length = if ip.first().is_some_and(|first| first >> 4 == 4) { word(2) } else { word(4) + 40 };
     ip.get(..length)
 }
 
-/// Where the memory that a recorded key named lies in the device's.
+/// The places in the target region that stand for the memory of each recorded key.
 #[derive(Debug, Default)]
 struct Places(BTreeMap<u32, (u64, usize)>);
 
 impl Places {
-    /// Gives each key that the played end used a piece of the target region.
+    /// Assigns a piece of the target region to each key that the played end used.
     fn of(session: &Session) -> Result<Self, Fail> {
         let mut spans: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for one in session.packets.iter().filter(|one| one.ours) {
@@ -225,7 +226,7 @@ impl Places {
         }
         let (mut places, mut used) = (Self::default(), 0_u64);
         for (rkey, (start, end)) in spans {
-            // What was aligned stays so: atomics need it.
+            // The alignment is preserved, because atomics need it.
             let place = used.next_multiple_of(64) + start % 64;
             used = place.saturating_add(end - start);
             if used > TARGET as u64 {
@@ -249,13 +250,13 @@ struct Player<'a> {
     session: &'a Session,
     conn: Conn,
     places: Places,
-    /// Acknowledged by the device up to here.
+    /// The last PSN that the device has acknowledged.
     acked: Option<u32>,
     differences: Vec<Different>,
 }
 
 impl Player<'_> {
-    /// Posts the receives that the played end's messages will take, and puts the bytes where READs will find them.
+    /// Posts the receives for the messages of the played end, and writes the bytes that its READs will read.
     fn prepare(&mut self) -> Outcome {
         let session = self.session;
         let (mut wanted, mut written) = (Vec::new(), false);
@@ -278,7 +279,7 @@ impl Player<'_> {
                 Some(op::READ_FIRST | op::READ_ONLY) if !one.ours => {
                     let place =
                         wanted.iter().find(|(psn, _)| *psn == packet.psn).and_then(|(_, offset)| *offset);
-                    // More bytes than were asked for are no concern of the memory's.
+                    // Response data that does not fit into the target region is not written.
                     if let (Some(offset), Some(data)) = (place, &packet.data)
                         && offset + data.len() <= TARGET
                     {
@@ -295,7 +296,7 @@ impl Player<'_> {
     fn say(&self, packet: &Packet) -> Outcome {
         let target = self.conn.objects.target;
         let place = packet.va.zip(packet.rkey).and_then(|(va, rkey)| self.places.offset(va, rkey));
-        // What depends on addresses, which are others.
+        // Fields that depend on addresses and queue pair numbers are computed anew, because these differ from the recording.
         let mut sent = Packet {
             dest_qp: None,
             ident: None,
@@ -311,7 +312,7 @@ impl Player<'_> {
         self.conn.raw(sent)
     }
 
-    /// Has the device's program post what the recorded peer's did, if this packet begins a request.
+    /// If this packet begins a request, lets the device's program post the same request as the recorded peer's program.
     fn act(&mut self, at: usize) -> Outcome {
         let packet = &self.session.packets[at].packet;
         let (remote_addr, rkey) = (packet.va.unwrap_or(0), packet.rkey.unwrap_or(0));
@@ -359,7 +360,8 @@ impl Player<'_> {
             let acks = got.opcode == Some(op::ACK) && got.syndrome.is_some_and(|syndrome| syndrome < 0x20);
             if acks {
                 self.acked = got.psn;
-                // One for each, where the recorded peer had one for several; or the other way round.
+                // The device may send one acknowledgement for each request although the recorded peer sent one for several,
+                // or the other way round.
                 if !is_ack || distance(got.at_psn(), psn) < 0 {
                     continue;
                 }
@@ -393,7 +395,7 @@ impl Player<'_> {
 /// Plays a session.
 ///
 /// # Errors
-/// If the device falls silent, or cannot be played against.
+/// If the device stops answering, or if the recording cannot be played against it.
 pub fn play(bench: &mut Bench, session: &Session) -> Outcome<Vec<Different>> {
     bench.clear()?;
     let (psn, dut_psn, mtu) = (session.first(true), session.first(false), session.mtu);

@@ -1,4 +1,4 @@
-//! Runs cases on a bench, and says of each what came of it.
+//! Runs cases on a bench, and determines the result of each.
 
 use crate::{
     bench::{Bench, Entry, What},
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What came of a case.
+/// The result of a case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -19,52 +19,52 @@ pub enum Verdict {
     Pass,
     /// The rule is broken.
     Fail,
-    /// The rule is broken, as the list of this device's differences says.
+    /// The rule is broken, and the list of known differences of this device says so.
     Known,
-    /// The rule is kept, although the list of differences says otherwise: the list is out of date.
+    /// The rule is kept, although the list of known differences says otherwise: the list is out of date.
     Mended,
-    /// A rule that is left to the device, and that it does not follow.
+    /// The device does not follow a rule that is left to it.
     Told,
-    /// Not run, for want of something.
+    /// Not run, because a requirement is missing.
     Skip,
-    /// The device was gone before or while it ran.
+    /// The connection to the device was lost before or while the case ran.
     Gone,
 }
 
-/// A case and what came of it.
+/// A case and its result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// The case's name.
     pub id: String,
     /// Its theme.
     pub theme: String,
-    /// How much its rule binds.
+    /// How strongly its rule binds.
     pub level: Level,
     /// The rule.
     pub rule: String,
-    /// Where it comes from.
+    /// The source of the rule.
     pub source: String,
-    /// What came of it.
+    /// The result.
     pub verdict: Verdict,
-    /// Why, unless the rule is kept.
+    /// The reason, unless the rule is kept.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
-    /// Wall-clock seconds that it took.
+    /// The wall-clock time that it took, in seconds.
     pub seconds: f64,
-    /// What happened.
+    /// The log of the case.
     #[serde(skip)]
     pub log: Vec<Entry>,
 }
 
-/// A deviation of a device's that is known.
+/// A known deviation of a device.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Difference {
-    /// The case; `RC.RNR.*` stands for all whose id begins so.
+    /// The id of the case. `RC.RNR.*` stands for all cases whose id begins with `RC.RNR.`.
     pub id: String,
-    /// What is known about it.
+    /// A description of the deviation.
     pub why: String,
-    /// It shows now and then only: that it does not is no news.
+    /// Whether it shows only sometimes. If it does not show, the list does not count as out of date.
     #[serde(default)]
     pub sometimes: bool,
 }
@@ -82,7 +82,7 @@ impl Differences {
     /// Reads a list in TOML.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The error in the list, and its place.
     pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
         toml::from_str(text)
     }
@@ -95,14 +95,14 @@ impl Differences {
     }
 }
 
-/// How many of which.
+/// The number of findings of each verdict.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[allow(missing_docs, reason = "named as the verdicts are")]
 pub struct Tally {
     pub pass: usize,
-    /// Binding rules that are broken.
+    /// Binding rules ("must") that are broken.
     pub fail_must: usize,
-    /// Rules that are asked for and broken.
+    /// Recommended rules ("should") that are broken.
     pub fail_should: usize,
     pub known: usize,
     pub mended: usize,
@@ -144,7 +144,7 @@ fn finding(case: &Case, seconds: f64) -> Finding {
     }
 }
 
-/// Puts what the list of differences says into a finding.
+/// Applies the list of known differences to a finding.
 #[must_use]
 pub fn weigh(mut finding: Finding, differences: &Differences) -> Finding {
     match (finding.verdict, differences.of(&finding.id)) {
@@ -153,7 +153,7 @@ pub fn weigh(mut finding: Finding, differences: &Differences) -> Finding {
             finding.why = format!("{} [known: {}]", finding.why, known.why);
         }
         (Verdict::Fail, None) if finding.level == Level::May => finding.verdict = Verdict::Told,
-        // A whole family may be listed although some members pass.
+        // A whole family may be listed even if some of its members pass.
         (Verdict::Pass, Some(known)) if !known.id.ends_with('*') && !known.sometimes => {
             finding.verdict = Verdict::Mended;
             finding.why = format!("passes, but is listed as a difference: {}", known.why);
@@ -163,7 +163,7 @@ pub fn weigh(mut finding: Finding, differences: &Differences) -> Finding {
     finding
 }
 
-/// Runs one case. A panic of the device's (or of a script's) is a failure like any other.
+/// Runs one case. A panic of the device or of the script counts as a failure.
 fn play(case: &Case, bench: &mut Bench) -> Outcome {
     let lacking = case.needs.iter().find(|feature| !bench.has(**feature));
     if let Some(feature) = lacking {
@@ -182,8 +182,8 @@ fn play(case: &Case, bench: &mut Bench) -> Outcome {
     })
 }
 
-/// Runs cases in their order and tells `watch` of each before and after. If the device is gone, those that are left are not
-/// run but listed; so nothing is missing from a report.
+/// Runs the cases in order, and calls `watch` before and after each. If the connection to the device is lost, the remaining
+/// cases are not run, but are still listed. So the report is complete.
 pub fn run(
     bench: &mut Bench,
     cases: &[Case],
@@ -198,7 +198,8 @@ pub fn run(
         let outcome = match &gone {
             Some(why) => Err(Fail::Gone(why.clone())),
             None => {
-                // What a device may leave undone, or does in its own way as is known, is waited for in vain.
+                // The expected packet may well never arrive if the rule is left to the device, or is listed as a known
+                // difference.
                 let hurried = case.level == Level::May || differences.of(&case.id).is_some();
                 bench.world.borrow_mut().hurry(hurried);
                 play(case, bench)
@@ -226,7 +227,7 @@ pub fn run(
     findings
 }
 
-/// What came of the laws of form, which all packets of the run have decided.
+/// The findings for the laws of form, which are decided by all packets of the run.
 #[must_use]
 pub fn judged(laws: &Laws) -> Vec<Finding> {
     LAWS.iter()

@@ -1,4 +1,5 @@
-//! One reliable connection: made by the connection manager, with a queue pair, and one completion queue for both ways.
+//! A reliable connection, set up by the connection manager. It has a queue pair, and one completion queue for both
+//! directions.
 
 use core::{fmt, time::Duration};
 use rxe_cm::{
@@ -14,49 +15,50 @@ use std::{
     time::Instant,
 };
 
-/// How long to sleep at most before looking for the end of the connection, which does not wake who waits for completions.
+/// The longest sleep before checking whether the connection has ended. The end of a connection does not wake a thread that
+/// waits for completions.
 const GLANCE: Duration = Duration::from_millis(100);
-/// How long to wait for an acknowledgement, 4.096 us << 18 = 1.1 s: emulated machines stall, and all retries together are to
-/// outlast that.
+/// The acknowledgement timeout, 4.096 us << 18 = 1.1 s. Emulated machines stall now and then, and the time of all retries
+/// together has to be longer than that.
 const ACK_TIMEOUT: u8 = 18;
 
-/// Why there is no answer, or none that can be used.
+/// Why there is no answer, or no usable one.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The connection could not be made.
     #[error("no connection to {peer}: {source}")]
     Connect {
-        /// To whom.
+        /// The peer's address.
         peer: SocketAddr,
-        /// Why.
+        /// The reason.
         source: CmError,
     },
-    /// The connection manager.
+    /// A call of the connection manager failed.
     #[error(transparent)]
     Cm(#[from] CmError),
-    /// The peer has ended the connection, or is gone.
+    /// The peer has ended the connection, or is no longer there.
     #[error("the peer has ended the connection")]
     Ended,
-    /// Nothing has happened for so long.
+    /// The peer has not answered for this time.
     #[error("the peer has not answered for {0:?}")]
     Silent(Duration),
     /// A work request failed.
     #[error("a work request ended with {status:?} (wr_id {wr_id:#x})")]
     Work {
-        /// How.
+        /// The status of the completion.
         status: WcStatus,
-        /// Which.
+        /// The ID of the work request.
         wr_id: u64,
     },
-    /// What the peer said breaks the protocol.
+    /// A message from the peer violates the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
     /// The peer refused a request with a status of the protocol.
     #[error("{what}: the peer answers {status}")]
     Refused {
-        /// What was asked for.
+        /// The operation that was requested.
         what: &'static str,
-        /// Its answer.
+        /// The peer's status.
         status: String,
     },
     /// An object could not be made.
@@ -71,22 +73,22 @@ pub enum LinkError {
     /// A work request was refused.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// Completions were lost.
+    /// The completion queue has lost completions.
     #[error(transparent)]
     Poll(#[from] PollError),
-    /// Waiting failed.
+    /// Waiting for a completion failed.
     #[error(transparent)]
     Event(#[from] EventError),
 }
 
 impl LinkError {
-    /// What the peer did wrong, in words.
+    /// A protocol error with this description.
     pub fn protocol(text: impl Into<String>) -> Self {
         Self::Protocol(text.into())
     }
 }
 
-/// How many work requests a connection may have outstanding.
+/// The maximum number of outstanding work requests of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Depth {
     /// Sends, READs and WRITEs.
@@ -95,16 +97,16 @@ pub struct Depth {
     pub receives: u32,
 }
 
-/// A connection. Dropping it ends it.
+/// A connection. Dropping it disconnects.
 pub struct Link {
     id: CmId,
-    /// The id's events, unless they go elsewhere.
+    /// The channel for the id's events, unless they go to another channel.
     channel: EventChannel,
     qp: Arc<Qp>,
     cq: Cq,
     wakes: CompChannel,
     pd: Pd,
-    /// What the peer's program said when the connection was made.
+    /// The private data that the peer's program sent when the connection was set up.
     private_data: Box<[u8]>,
 }
 
@@ -114,24 +116,24 @@ impl fmt::Debug for Link {
     }
 }
 
-/// A peer that wants a connection: [`Link::accept`] it, or drop it to refuse.
+/// A connection request of a peer. Accept it with [`Link::accept`], or drop it to refuse.
 #[derive(Debug)]
 pub struct Caller(CmEvent);
 
 impl Caller {
-    /// What its program says: the whole field, zeros behind what was put in.
+    /// The private data of its program: the whole field, with zeros behind the bytes that the program set.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.0.private_data
     }
 
-    /// The opened device that it came by.
+    /// The opened device at which the request arrived.
     #[must_use]
     pub fn context(&self) -> Option<Context> {
         self.0.id.context()
     }
 
-    /// Refuses it with some bytes for its program, 148 at most.
+    /// Refuses the request, with private data for the peer's program, 148 bytes at most.
     ///
     /// # Errors
     /// [`CmError`] of [`CmId::reject`].
@@ -140,7 +142,7 @@ impl Caller {
     }
 }
 
-/// A place at which peers ask for connections.
+/// A listener for connection requests.
 #[derive(Debug)]
 pub struct Listener {
     id: CmId,
@@ -160,7 +162,7 @@ impl Listener {
         Ok(Self { id, channel })
     }
 
-    /// Where.
+    /// The address at which it listens.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.id.local_addr()
@@ -172,7 +174,7 @@ impl Listener {
         self.id.context()
     }
 
-    /// The next peer; none if there is none within `patience`.
+    /// The next connection request; `None` if none arrives within `patience`.
     ///
     /// # Errors
     /// As [`EventChannel::get_event`].
@@ -184,7 +186,7 @@ impl Listener {
                 Ok(event) if matches!(event.kind, EventKind::ConnectRequest(_)) => {
                     return Ok(Some(Caller(event)));
                 }
-                // Of connections that ended before somebody took them.
+                // An event of a connection that ended before it was accepted.
                 Ok(_) => {}
                 Err(CmError::Empty | CmError::Interrupted) => return Ok(None),
                 Err(error) => return Err(error),
@@ -194,10 +196,11 @@ impl Listener {
 }
 
 impl Link {
-    /// Connects to `to`, from our address `from` if given. `prepare` posts the first receives, before the peer can send.
+    /// Connects to `to`, from our address `from` if it is given. `prepare` posts the first receives, before the peer can
+    /// send.
     ///
     /// # Errors
-    /// [`LinkError::Connect`] says what became of it.
+    /// [`LinkError::Connect`] with the reason of the failure.
     pub fn connect<T>(
         manager: &Manager,
         from: Option<IpAddr>,
@@ -221,10 +224,10 @@ impl Link {
         Ok((link, prepared))
     }
 
-    /// Takes a peer's connection, with memory of `pd`; `prepare` posts the first receives.
+    /// Accepts a peer's connection, with objects of `pd`. `prepare` posts the first receives.
     ///
     /// # Errors
-    /// [`LinkError`]; the peer hears that it was refused.
+    /// [`LinkError`]; the peer is told that it was refused.
     pub fn accept<T>(
         caller: Caller,
         pd: &Pd,
@@ -264,22 +267,24 @@ impl Link {
         &self.qp
     }
 
-    /// The protection domain, for memory.
+    /// The protection domain, for registering memory.
     #[must_use]
     pub const fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// What the peer's program said when the connection was made: the whole field, zeros behind what was put in.
+    /// The private data that the peer's program sent when the connection was set up: the whole field, with zeros behind the
+    /// bytes that the program set.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// The next completion, which is of a success.
+    /// The next completion, which must be successful.
     ///
     /// # Errors
-    /// [`LinkError::Work`] for one that is not, [`LinkError::Ended`], [`LinkError::Silent`] when `patience` is over.
+    /// [`LinkError::Work`] for a failed work request, [`LinkError::Ended`] if the connection has ended,
+    /// [`LinkError::Silent`] if none arrives within `patience`.
     pub fn next(&self, patience: Duration) -> Result<Completion, LinkError> {
         let end = Instant::now() + patience;
         let mut one = [Completion::default()];
@@ -296,7 +301,7 @@ impl Link {
             if left.is_zero() {
                 return Err(LinkError::Silent(patience));
             }
-            // What came before the queue was armed brings no event: look once more.
+            // A completion that arrived before the queue was armed raises no event, so the queue is polled once more.
             self.cq.req_notify(false);
             if self.cq.poll(&mut one)? == 1 {
                 return checked(one[0]);
@@ -312,7 +317,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // It may have ended already.
+        // Fails if the connection has already ended.
         let _ = self.id.disconnect();
     }
 }

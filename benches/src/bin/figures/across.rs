@@ -1,6 +1,6 @@
-//! WRITEs of 64 KiB between two network namespaces that a veth pair joins: by the UDP link, by the raw link, and by the raw link
-//! where the kernel does not cut batches. Each measurement is a process of its own, whose environment says by which link.
-//! Namespaces and packet sockets need root.
+//! WRITEs of 64 KiB between two network namespaces that are joined by a veth pair: by the UDP link, by the raw link, and by
+//! the raw link without the kernel cutting batches into packets. Each measurement is a process of its own, whose environment
+//! selects the link. Network namespaces and packet sockets need root.
 
 use crate::{
     answer::Other,
@@ -21,7 +21,7 @@ use std::{
     thread,
 };
 
-/// MTU of the pair: packets have 4096 bytes of payload.
+/// MTU of the pair: packets carry 4096 bytes of payload.
 const MTU: u32 = 9000;
 
 /// What joins the two processes.
@@ -62,12 +62,12 @@ impl Wire {
     }
 }
 
-/// Whether this user may make namespaces and packet sockets.
+/// Whether this user may create network namespaces and packet sockets.
 pub(crate) fn is_possible() -> bool {
     geteuid().is_root()
 }
 
-/// Has another process of this program measure; see [`run`].
+/// Runs a measurement in another process of this program; see [`run`].
 pub(crate) fn measure(wire: Wire, seconds: f64) -> Result<Traffic> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["across", &wire.name(), &seconds.to_string()]).stdin(Stdio::null());
@@ -82,14 +82,14 @@ pub(crate) fn measure(wire: Wire, seconds: f64) -> Result<Traffic> {
     traffic.filter(|_| output.status.success()).ok_or_else(|| format!("{}: {said}", output.status).into())
 }
 
-/// Measures, and prints what came of it.
+/// Measures, and prints the result.
 pub(crate) fn run(wire: Wire, seconds: f64) -> Result<()> {
     let Traffic { messages, processor } = ours::messages(Load { wire, ..K64 }, seconds)?;
     println!("{}", json!({ "messages": messages, "processor": processor }));
     Ok(())
 }
 
-/// Takes this thread to a network namespace of its own and calls `start` in another one, at the other end of a pair.
+/// Moves this thread to a network namespace of its own. Calls `start` in another namespace, at the other end of a veth pair.
 pub(crate) fn start(wire: Wire, start: impl FnOnce() -> Result<Other> + Send) -> Result<Other> {
     unshare(CloneFlags::CLONE_NEWNET)?;
     ip("link set lo up")?;
@@ -113,7 +113,7 @@ pub(crate) fn start(wire: Wire, start: impl FnOnce() -> Result<Other> + Send) ->
     })
 }
 
-/// Sets up one end.
+/// Sets up one end of the pair.
 fn end(name: &str, address: IpAddr) -> Result<()> {
     ip(&format!("link set {name} up"))?;
     ip(&format!("addr add {address}/24 dev {name}"))

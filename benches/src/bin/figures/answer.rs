@@ -1,4 +1,5 @@
-//! The process that answers. It prints one line about itself, reads one about the other side, and ends with its input.
+//! The answering process. It prints one line about itself, reads one line about the other side, and ends when its input
+//! ends.
 
 use crate::{
     across::Wire,
@@ -39,7 +40,7 @@ pub(crate) enum Role {
     Limit,
 }
 
-/// Says when the input has ended, and what the time until then has cost.
+/// Detects the end of the input, and measures the processor time used until then.
 pub(crate) struct Stop {
     ended: Arc<AtomicBool>,
     before: f64,
@@ -61,7 +62,7 @@ impl Stop {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// The last line: seconds of processor time since the watch began.
+    /// Prints the last line: the processor time used since the watch began, in seconds.
     pub(crate) fn tell(&self) -> Result<()> {
         say(&(processor_seconds()? - self.before).into())
     }
@@ -74,7 +75,7 @@ pub(crate) fn say(value: &Value) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The line of the other side.
+/// Reads a line from the other side.
 pub(crate) fn hear() -> Result<Value> {
     let mut line = String::new();
     stdin().read_line(&mut line)?;
@@ -94,7 +95,7 @@ pub(crate) fn run(role: Role, qps: usize, len: u32, wire: Wire) -> Result<()> {
     }
 }
 
-/// The answering process, as the measuring one sees it.
+/// The answering process, as the measuring process sees it.
 pub(crate) struct Other {
     child: Child,
     input: Option<ChildStdin>,
@@ -102,7 +103,7 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// With that many queue pairs, for messages (in `Limit` packets) with `len` bytes.
+    /// Starts it with `qps` queue pairs, for messages of `len` bytes (packets of this payload for `Limit`).
     pub(crate) fn start(
         role: Role,
         qps: usize,
@@ -130,7 +131,7 @@ impl Other {
         Ok(input.flush()?)
     }
 
-    /// Ends it; gives the processor time that its answering took, seconds.
+    /// Ends it. Returns the processor time that it used for answering, in seconds.
     pub(crate) fn end(mut self) -> Result<f64> {
         self.input = None;
         let said = self.hear();
@@ -144,13 +145,13 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // It is gone already unless something went wrong.
+        // The process has already ended, unless an error occurred.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a line says of a side.
+/// Parses the line in which a side describes itself.
 pub(crate) fn card(value: &Value) -> Result<Card> {
     let number = |name: &str| value[name].as_u64().ok_or_else(|| format!("no {name} in {value}"));
     let qpns = value["qpns"].as_array().ok_or("no qpns")?;

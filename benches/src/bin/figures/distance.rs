@@ -1,4 +1,5 @@
-//! How far apart the processors are: a virtual machine's may share a cache or not, and that changes while it runs.
+//! Measures how far apart the processors are. Two processors of a virtual machine may share a cache or not, and this changes
+//! while the machine runs.
 
 use crate::place::{Held, Place, stay};
 use benches::{
@@ -16,16 +17,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Round trips; a few milliseconds.
+/// Number of round trips, which take a few milliseconds.
 const TRIPS: u32 = 10_000;
-/// Longer than they ever take, even where both threads have to share a processor.
+/// A time limit that is never reached, even if both threads have to share a processor.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Nanoseconds in which a cache line goes from the first processor we may use to the second and back; `None` if there is one
-/// only, or something else kept them.
+/// The time in nanoseconds that a cache line takes from the first processor that we may use to the second and back. `None`
+/// if there is only one processor, or if other work delayed the threads too much.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system.
 pub(crate) fn measure() -> Result<Option<f64>> {
     let all = sched_getaffinity(Pid::from_raw(0))?;
     let mut allowed = (0..CpuSet::count()).filter(|cpu| all.is_set(*cpu) == Ok(true));
@@ -46,7 +47,7 @@ pub(crate) fn measure() -> Result<Option<f64>> {
     })
 }
 
-/// Adds one whenever it is this side's turn. Whether that went on to the end.
+/// Adds one whenever it is this side's turn. Returns whether the side completed all its turns.
 fn play(line: &AtomicU32, side: u32, until: Instant) -> bool {
     for trip in 0..TRIPS {
         let mine = 2 * trip + side;

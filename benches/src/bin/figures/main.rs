@@ -1,8 +1,8 @@
-//! The data path's figures, each a ratio of two measurements taken in turns: prints a Markdown table.
+//! The data path's figures, each a ratio of two measurements taken in turns. Prints them as a Markdown table.
 //!
-//! Every measurement (`probe.rs`) has two processes: this one, and one of the same program that answers (`answer.rs`).
-//! Ours are in `ours.rs`; raw UDP, and what a socket could carry at best, in `raw.rs`; TCP is iperf3. `scripts/bench
-//! --quick` builds everything and runs this, `scripts/bench --full` the whole report (`full/`).
+//! Every measurement (`probe.rs`) has two processes: this one, and an answering one of the same program (`answer.rs`).
+//! `ours.rs` measures our stack. `raw.rs` measures raw UDP, and the best that a socket could do. iperf3 measures TCP.
+//! `scripts/bench --quick` builds everything and runs this program; `scripts/bench --full` makes the full report (`full/`).
 
 mod across;
 mod answer;
@@ -112,7 +112,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Each measurement once, in the order in which it is wanted first.
+/// Each measurement once, in the order of its first occurrence.
 fn unique(all: impl Iterator<Item = Probe>) -> Vec<Probe> {
     let mut probes = Vec::new();
     for probe in all {
@@ -123,14 +123,14 @@ fn unique(all: impl Iterator<Item = Probe>) -> Vec<Probe> {
     probes
 }
 
-/// On a terminal only.
+/// A progress bar, shown only on a terminal.
 fn bar(rounds: u32, probes: &[Probe]) -> Result<ProgressBar> {
     let bar = ProgressBar::new(u64::from(rounds) * probes.len() as u64);
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} of {duration}  {wide_msg}")?);
     Ok(bar)
 }
 
-/// Measures each thing once, and before it how far apart the processors are.
+/// Takes each measurement once. Before each, it measures how far apart the processors are.
 fn round(
     probes: &[Probe],
     seconds: f64,

@@ -1,4 +1,4 @@
-//! Our side of the comparison: reliable connections between two processes, each with a device of its own.
+//! Our side of the comparison: reliable connections between two processes, each of which opens a device of its own.
 
 use crate::{
     across::{self, Wire},
@@ -16,11 +16,11 @@ use rxe_verbs::{
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Receives that the answering side keeps posted for each queue pair that gets SENDs.
+/// Number of receives that the answering side keeps posted for each queue pair that is the target of SENDs.
 const RECEIVES: u32 = 256;
-/// Bytes of memory of each side: the largest message.
+/// Size of the memory of each side in bytes: the largest message.
 const MEMORY: usize = 4 << 20;
-/// How long nothing may complete.
+/// How long a measurement may go on without a completion.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An operation.
@@ -31,42 +31,43 @@ pub(crate) enum Op {
     Read,
 }
 
-/// Whether both sides wait for events, or poll.
+/// Whether both sides wait for completion events, or poll.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Sleep {
     No,
     Yes,
 }
 
-/// What keeps the queue pairs busy.
+/// The load of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Load {
     pub(crate) op: Op,
     pub(crate) size: u32,
-    /// Queue pairs, used in turn.
+    /// Number of queue pairs, which are used in turn.
     pub(crate) qps: usize,
-    /// Requests waiting at most, of all queue pairs together.
+    /// Maximum number of outstanding requests of all queue pairs together.
     pub(crate) depth: usize,
-    /// Requests posted by one call; the last of them is signaled.
+    /// Number of requests posted by one call; the last of them is signaled.
     pub(crate) list: usize,
-    /// Whether both sides wait for completions, or poll.
+    /// Whether both sides wait for completion events, or poll.
     pub(crate) sleep: Sleep,
-    /// A variable set for the answering side.
+    /// An environment variable that is set for the answering side.
     pub(crate) environment: Option<(&'static str, &'static str)>,
-    /// A plan of faults (`RXE_FAULT`) for the side where the data arrives.
+    /// A fault plan (`RXE_FAULT`) for the side where the data arrives.
     pub(crate) faults: Option<&'static str>,
-    /// What joins the two sides.
+    /// The link between the two sides.
     pub(crate) wire: Wire,
 }
 
 impl Load {
-    /// Messages of one queue pair, posted singly by who polls, with so many under way, by the loopback interface.
+    /// Messages of one queue pair over the loopback interface. They are posted singly by a polling program, with up to
+    /// `depth` outstanding.
     pub(crate) const fn new(op: Op, size: u32, depth: usize) -> Self {
         let (environment, faults, wire) = (None, None, Wire::Loopback);
         Self { op, size, qps: 1, depth, list: 1, sleep: Sleep::No, environment, faults, wire }
     }
 
-    /// A variable for the answering side, and faults for ours.
+    /// The environment variable for the answering side, and the fault plan for ours.
     fn wrong(&self) -> (Option<(&'static str, &'static str)>, Option<&'static str>) {
         match self.faults {
             Some(plan) if self.op == Op::Read => (self.environment, Some(plan)),
@@ -76,15 +77,15 @@ impl Load {
     }
 }
 
-/// What came of a load.
+/// The result of a load.
 pub(crate) struct Traffic {
-    /// Messages a second.
+    /// Messages per second.
     pub(crate) messages: f64,
-    /// Processor time of both processes for one message, seconds.
+    /// Processor time of both processes per message, in seconds.
     pub(crate) processor: f64,
 }
 
-/// What a side has to be told about the other.
+/// What one side has to know about the other.
 pub(crate) struct Card {
     pub(crate) qpns: Vec<u32>,
     pub(crate) addr: u64,
@@ -142,7 +143,7 @@ impl Side {
         Ok(self.qps[0].post_recv(&RecvWr { wr_id: 0, sges: &[self.sge(len)] })?)
     }
 
-    /// Completions there are now.
+    /// The completions that are ready now.
     fn poll<'a>(&self, some: &'a mut [Completion]) -> Result<&'a [Completion]> {
         let count = self.cq.poll(some)?;
         match some[..count].iter().find(|wc| wc.status != WcStatus::Success) {
@@ -151,7 +152,7 @@ impl Side {
         }
     }
 
-    /// Until there is a completion, by polling or by waiting for the event of one. None if nothing came for a while.
+    /// Waits for a completion, by polling or for a completion event. Returns none if nothing completed for a while.
     fn wait<'a>(&self, some: &'a mut [Completion]) -> Result<&'a [Completion]> {
         let Some(channel) = &self.channel else { return self.poll(some) };
         let count = self.poll(some)?.len();
@@ -183,7 +184,7 @@ fn answering(wire: Wire, qps: usize, sleep: Sleep, (receives, len): (u32, u32)) 
     Ok((side, Stop::watch()?))
 }
 
-/// Takes whatever comes.
+/// Receives all messages, and keeps receives posted.
 pub(crate) fn absorb(wire: Wire, qps: usize, len: u32, sleep: Sleep) -> Result<()> {
     let (side, stop) = answering(wire, qps, sleep, (RECEIVES, len))?;
     let mut some = [Completion::default(); 64];
@@ -229,7 +230,7 @@ fn measuring(role: Role, load: Load, place: Place) -> Result<(Side, Other, Card,
     Ok((side, other, theirs, held))
 }
 
-/// Keeps a load up for some time, after a quarter of that to get going.
+/// Keeps up a load for some time, after a warm-up of a quarter of that time.
 pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
     let role = if load.sleep == Sleep::Yes { Role::AbsorbAsleep } else { Role::Absorb };
     let (side, other, theirs, _held) = measuring(role, load, Place::Free)?;
@@ -250,7 +251,7 @@ pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
     let mut time = Duration::from_secs_f64(seconds) + warm_up;
     let (mut start, mut life) = (Instant::now(), Instant::now());
     let (mut posted, mut done, mut before, mut warm, mut at) = (0, 0, 0, false, 0);
-    // At least something, however short.
+    // At least one message is measured, however short the time is.
     while start.elapsed() < time || done == before {
         while posted - done + load.list <= load.depth {
             let qp = &side.qps[at];
@@ -281,7 +282,7 @@ pub(crate) fn messages(load: Load, seconds: f64) -> Result<Traffic> {
     Ok(Traffic { messages: rate, processor: processor / done.max(1) as f64 })
 }
 
-/// One way of a SEND of 2 bytes: microseconds of each.
+/// One-way latency of SENDs of 2 bytes, in microseconds.
 pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f64>> {
     let role = if sleep == Sleep::Yes { Role::EchoAsleep } else { Role::Echo };
     let (side, other, _, _held) = measuring(role, Load { sleep, ..Load::new(Op::Send, 64, 1) }, place)?;

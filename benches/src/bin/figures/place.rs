@@ -1,4 +1,4 @@
-//! On which processors the two processes of a measurement run.
+//! The choice of processors for the two processes of a measurement.
 
 use benches::ends::Result;
 use nix::{
@@ -6,22 +6,23 @@ use nix::{
     unistd::Pid,
 };
 
-/// Where who sleeps is woken costs more than what is measured, and the scheduler decides it differently each time.
+/// Where the two processes run. Waking a sleeping process on another processor costs more than the measured operation
+/// itself, and the scheduler chooses the processor differently each time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Place {
-    /// Where the scheduler likes.
+    /// The scheduler decides.
     Free,
     /// Both on one processor.
     Same,
-    /// Each on one of its own, if there are two.
+    /// Each on a processor of its own, if there are two.
     Apart,
 }
 
-/// While it lives, this thread and those that it starts stay where they are.
+/// While this value lives, this thread and the threads that it starts stay on their processors.
 pub(crate) struct Held(Option<CpuSet>);
 
 impl Place {
-    /// Calls `start`, which starts the other process, and then takes this thread to its own place.
+    /// Calls `start`, which starts the other process on its processor. Then moves this thread to its own processor.
     pub(crate) fn start<T>(self, start: impl FnOnce() -> Result<T>) -> Result<(T, Held)> {
         if self == Self::Free {
             return Ok((start()?, Held(None)));
@@ -41,13 +42,13 @@ impl Place {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(all) = self.0 {
-            // It was so before.
+            // Restores the previous set of processors.
             let _ = sched_setaffinity(Pid::from_raw(0), &all);
         }
     }
 }
 
-/// This thread runs on `cpu` only, from now on.
+/// Restricts this thread to processor `cpu` from now on.
 pub(crate) fn stay(cpu: usize) -> Result<()> {
     let mut one = CpuSet::new();
     one.set(cpu)?;

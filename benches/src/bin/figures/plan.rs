@@ -1,4 +1,4 @@
-//! The ratios with an aim: which two measurements make a row.
+//! The ratios with an aim: the pairs of measurements that make a row.
 
 use crate::{
     across::{self, Wire},
@@ -7,10 +7,10 @@ use crate::{
     probe::{Pick, Probe},
 };
 
-/// A measurement, and what of it counts.
+/// A measurement, and the part of its outcome that counts.
 pub(crate) type Figure = (Probe, Pick);
 
-/// Two measurements (of several the best one), and the ratio aimed at.
+/// Two measurements and the ratio aimed at. If a side lists several measurements, the best one counts.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) above: &'static [Figure],
@@ -68,7 +68,7 @@ const fn row(
     Row { name, above, below, aim }
 }
 
-/// The rows whose name is wanted, but for those that this user may not measure, of which it says so.
+/// The rows with a wanted name. Rows that this user may not measure are left out, with a message.
 pub(crate) fn possible(wanted: impl Fn(&str) -> bool) -> Vec<&'static Row> {
     let (rows, others): (Vec<&Row>, _) =
         ROWS.iter().filter(|row| wanted(row.name)).partition(|row| row.is_possible());

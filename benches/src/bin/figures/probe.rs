@@ -1,4 +1,4 @@
-//! One measurement, what it tells, and which part of that is meant.
+//! A single measurement, its outcome, and the part of the outcome that is shown.
 
 use crate::{
     across::{self, Wire},
@@ -19,53 +19,54 @@ use std::{
 
 /// Percentiles of latencies.
 pub(crate) const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
-/// Connections under way, and how many are made in a second of a measurement.
+/// Number of connections in progress at a time, and how many are made per second of a measurement.
 pub(crate) const CONNECTIONS: [(usize, f64); 3] = [(1, 1000.0), (8, 4000.0), (64, 5000.0)];
 
-/// A measurement. What is equal is measured once a round.
+/// A measurement. Equal measurements are taken once per round.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Probe {
-    /// Ours.
+    /// A load on our stack.
     Load(Load),
-    /// Ours, WRITEs of 64 KiB between two network namespaces.
+    /// WRITEs of 64 KiB between two network namespaces, on our stack.
     Across(Wire),
-    /// What a socket could carry at best: batches, ICRCs and copies on both sides, a window; by the payload of a packet.
+    /// The best that a socket could do: batches, ICRCs and copies on both sides, and a window. The number is the payload of
+    /// a packet.
     Limit(u32),
-    /// One TCP stream, by the bytes of a write.
+    /// One TCP stream. The number is the bytes of a write.
     Tcp(u32),
-    /// Messages of 2 bytes, one way.
+    /// One-way latency of messages of 2 bytes.
     Latency(Sleep, Place),
     /// The same by UDP.
     UdpLatency(Sleep, Place),
-    /// UDP datagrams as large as a WRITE of 64 bytes, one a call.
+    /// Rate of UDP datagrams of the same size as a WRITE of 64 bytes, one per call.
     UdpRate,
-    /// Connections of reliable queue pairs, by index of `CONNECTIONS`.
+    /// Connections of reliable queue pairs. The number is an index of `CONNECTIONS`.
     Connections(usize),
 }
 
-/// All that a measurement may tell.
+/// The results of a measurement.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Outcome {
-    /// Messages or connections a second.
+    /// Messages or connections per second.
     messages: f64,
     gbit: f64,
-    /// Seconds of processor time of both processes for 10^9 bytes.
+    /// Processor time of both processes for 10^9 bytes, in seconds.
     processor: f64,
     percentiles: [f64; PERCENTILES.len()],
 }
 
-/// Which part of an outcome a point shows.
+/// The part of an outcome that a point shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pick {
     /// Gbit/s of payload.
     Gbit,
-    /// Seconds of processor time of both processes for 10^9 bytes.
+    /// Processor time of both processes for 10^9 bytes, in seconds.
     Processor,
-    /// Millions of messages a second.
+    /// Millions of messages per second.
     Millions,
-    /// Connections a second.
+    /// Connections per second.
     Each,
-    /// Microseconds, by index of `PERCENTILES`.
+    /// Latency in microseconds, by index of `PERCENTILES`.
     Percentile(usize),
 }
 
@@ -100,7 +101,7 @@ impl Outcome {
 
     fn times(mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
-        // Nearest rank.
+        // The nearest-rank method.
         let rank = |percent: f64| (times.len() as f64 * percent / 100.0).ceil() as usize;
         let value = |percent| times.get(rank(percent).saturating_sub(1)).copied().unwrap_or(f64::NAN);
         Self { percentiles: PERCENTILES.map(value), ..Self::default() }
@@ -129,13 +130,13 @@ impl Probe {
     }
 }
 
-/// Connections a second, ends included, between two processes on 127.0.0.1, as `cm-load` tells.
+/// Connections made and ended per second between two processes on 127.0.0.1, as reported by `cm-load`.
 fn connections(index: usize, seconds: f64) -> Result<f64> {
     let (window, rate) = CONNECTIONS[index];
     let count = ((rate * seconds) as usize).max(window);
     let mut command = Command::new(beside("cm-load")?);
     command.args(["--count", &count.to_string(), "--window", &window.to_string()]);
-    // One of the two is the host service, so that none is left behind.
+    // One of the two processes runs the host service, so that no service is left behind.
     let output = command.env("RXE_SERVICE", "embedded").stderr(Stdio::inherit()).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     let made =

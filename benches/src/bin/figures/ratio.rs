@@ -1,4 +1,4 @@
-//! Ratios with an aim: samples of both sides, and what they come to.
+//! Ratios with an aim: the samples of both sides, and the results computed from them.
 
 use crate::{
     plan::{Figure, Row},
@@ -13,21 +13,21 @@ pub(crate) struct Ratio {
     pub(crate) name: String,
     unit: String,
     aim: String,
-    /// Whether the median ratio is where it is to be; nothing without an aim.
+    /// Whether the median ratio reaches the aim; `None` if there is no aim.
     reached: Option<bool>,
-    /// Medians of both sides, and of the rounds' ratios; smallest and largest of those.
+    /// The medians of both sides, the median of the rounds' ratios, and the smallest and largest of these ratios.
     first: f64,
     second: f64,
     ratio: f64,
     least: f64,
     most: f64,
-    /// Samples by round, of each measurement that stands for a side: the one with the largest median counts.
+    /// The samples by round, for each measurement of a side. The measurement with the largest median counts.
     above: Vec<Vec<f64>>,
     below: Vec<Vec<f64>>,
 }
 
 impl Ratio {
-    /// Without samples.
+    /// A row without samples.
     pub(crate) fn new(row: &Row) -> Self {
         Self {
             name: row.name.to_owned(),
@@ -44,7 +44,7 @@ impl Ratio {
         }
     }
 
-    /// Adds a round.
+    /// Adds the samples of a round.
     pub(crate) fn add(&mut self, row: &Row, outcome: impl Fn(Probe) -> Option<Outcome>) {
         let add = |samples: &mut [Vec<f64>], figures: &[Figure]| {
             for (samples, (probe, pick)) in samples.iter_mut().zip(figures) {
@@ -65,14 +65,14 @@ fn best(samples: &[Vec<f64>]) -> &[f64] {
     samples.iter().max_by(|a, b| median(a).total_cmp(&median(b))).map_or(&[], Vec::as_slice)
 }
 
-/// An aim is `>= 1.5`, `<= 1.5`, or nothing.
+/// Whether an aim is reached. An aim has the form `>= 1.5` or `<= 1.5`, or is empty.
 fn reached(aim: &str, ratio: f64) -> Option<bool> {
     let (sign, bound) = aim.split_once(' ')?;
     let bound: f64 = bound.parse().ok()?;
     Some(if sign == ">=" { ratio >= bound } else { ratio <= bound })
 }
 
-/// All of them as Markdown.
+/// All rows as a Markdown table.
 pub(crate) fn table(ratios: &[Ratio]) -> String {
     let mut out =
         String::from("| figure | unit | first | second | ratio | of the rounds | aim | reached |\n");

@@ -1,4 +1,4 @@
-//! What plain UDP sockets do, and what one could carry at best.
+//! Measures plain UDP sockets, and the best that a socket could do.
 
 use crate::{
     across::Wire,
@@ -16,9 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of a datagram that carries what a WRITE of 64 bytes does: BTH, RETH, data, ICRC.
+/// Size of a datagram that is as long as a WRITE of 64 bytes: BTH, RETH, data, ICRC.
 const SMALL: usize = 12 + 16 + 64 + 4;
-/// The limit: packets and bytes of a batch, bytes in flight, and bytes of memory on each side.
+/// Parameters of the limit: packets and bytes of a batch, bytes in flight, and bytes of memory on each side.
 const MOST_PACKETS: usize = 64;
 const MOST_BYTES: usize = 15 * (FRAME + 4096);
 const WINDOW: usize = 192 << 10;
@@ -27,7 +27,7 @@ const MEMORY: usize = 1 << 20;
 fn socket(sleep: Sleep) -> Result<UdpSocket> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     if sleep == Sleep::Yes {
-        // So that the end is noticed.
+        // The timeout lets the loop notice the end.
         socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     } else {
         socket.set_nonblocking(true)?;
@@ -35,7 +35,7 @@ fn socket(sleep: Sleep) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// What came, if anything did.
+/// Receives a datagram. Returns its sender, or `None` if none arrived.
 fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> Result<Option<SocketAddr>> {
     match socket.recv_from(bytes) {
         Ok((_, from)) => Ok(Some(from)),
@@ -64,7 +64,7 @@ pub(crate) fn echo(sleep: Sleep) -> Result<()> {
     stop.tell()
 }
 
-/// One way of 2 bytes: microseconds of each.
+/// One-way latency of datagrams of 2 bytes, in microseconds.
 pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f64>> {
     let role = if sleep == Sleep::Yes { Role::UdpAsleep } else { Role::Udp };
     let (socket, to, other, _held) = connect(role, sleep, place)?;
@@ -81,7 +81,7 @@ pub(crate) fn latency(sleep: Sleep, place: Place, seconds: f64) -> Result<Vec<f6
     Ok(times)
 }
 
-/// Takes datagrams, one a call.
+/// Receives datagrams, one per call.
 pub(crate) fn count() -> Result<()> {
     let socket = socket(Sleep::No)?;
     say(&json!(socket.local_addr()?.to_string()))?;
@@ -93,8 +93,8 @@ pub(crate) fn count() -> Result<()> {
     stop.tell()
 }
 
-/// Datagrams a second that leave, one a call, while somebody takes them: more than arrive, as nothing holds the sender
-/// back.
+/// Rate of sent datagrams, one per call, while another process receives. More are sent than arrive, because nothing limits
+/// the sender.
 pub(crate) fn rate(seconds: f64) -> Result<f64> {
     let (socket, to, other, _held) = connect(Role::UdpCount, Sleep::No, Place::Free)?;
     let begin = Instant::now();
@@ -111,10 +111,10 @@ pub(crate) fn rate(seconds: f64) -> Result<f64> {
     Ok(rate)
 }
 
-/// BTH and ICRC.
+/// Size of BTH and ICRC.
 const FRAME: usize = 12 + 4;
 
-/// Packets of a batch: what one send call takes.
+/// Number of packets in a batch, which one send call takes.
 const fn batch_of(payload: usize) -> usize {
     let fit = MOST_BYTES / (FRAME + payload);
     if fit < MOST_PACKETS { fit } else { MOST_PACKETS }
@@ -138,7 +138,7 @@ fn link(answers: bool, payload: usize) -> Result<(UdpLink, Transmit, RouteCrc)> 
     Ok((link, batch, RouteCrc::new(&Route::v2(src, dst, source_port))))
 }
 
-/// Checks and places what comes, and sends a packet of 20 bytes back for each run.
+/// Checks the packets that arrive and copies them to memory. Sends a packet of 20 bytes back for each run of packets.
 pub(crate) fn take(payload: usize) -> Result<()> {
     let (mut link, batch, _) = link(true, payload)?;
     say(&json!(batch.source_port))?;
@@ -164,7 +164,7 @@ pub(crate) fn take(payload: usize) -> Result<()> {
     if wrong > 0 { Err(format!("{wrong} wrong ICRCs").into()) } else { stop.tell() }
 }
 
-/// Packets with so much payload (a power of two) from one memory to another, by batches with ICRCs.
+/// Moves data from one memory to the other in packets of this payload (a power of two), by batches with ICRCs.
 pub(crate) fn limit(payload: usize, seconds: f64) -> Result<Traffic> {
     let mut other = Other::start(Role::Limit, 0, payload as u32, (Wire::Loopback, None))?;
     let (mut link, batch, crc) = link(false, payload)?;
@@ -199,7 +199,7 @@ pub(crate) fn limit(payload: usize, seconds: f64) -> Result<Traffic> {
             life = Instant::now();
         }
         if life.elapsed() > Duration::from_millis(20) {
-            // Something was lost.
+            // A packet was lost: the window is opened again.
             (flying, life) = (0, Instant::now());
         }
     }

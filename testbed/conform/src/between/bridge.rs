@@ -1,4 +1,4 @@
-//! The bridge itself.
+//! The bridge between two network interfaces.
 
 use crate::{
     laws::Laws,
@@ -16,12 +16,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What was done to packets in one case is kept up to this many.
+/// The number of notes that are kept about the packets changed in one case.
 const MOST_NOTES: usize = 100;
-/// A frame that is held back leaves after that long even if no other follows.
+/// A frame that is held back leaves after this time even if no other frame follows.
 const LONGEST_HOLD: Duration = Duration::from_millis(200);
 
-/// Where a packet comes from.
+/// The side that a packet comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// The first interface.
@@ -35,30 +35,31 @@ pub enum Side {
 pub enum Act {
     /// It is lost.
     Drop,
-    /// It arrives twice.
+    /// It is delivered twice.
     Twice,
-    /// The next packet of its direction overtakes it.
+    /// The next packet in the same direction overtakes it.
     Swap,
-    /// It, and all behind it, come that much later.
+    /// It and all packets behind it are delayed by this time.
     Delay(Duration),
-    /// A bit of its last payload byte, or of its last header, is flipped, and the ICRC is that of before.
+    /// One bit is flipped in its last payload byte, or in its last header byte if it has no payload. The ICRC is left
+    /// unchanged.
     Damage,
-    /// TTL or hop limit is one less, as behind a router.
+    /// Its TTL or hop limit is decremented by one, as a router does.
     Route,
-    /// It is marked: congestion experienced.
+    /// Its ECN field is set to "congestion experienced".
     Mark,
 }
 
-/// Which packets it happens to.
+/// A fault, and the packets that it is applied to.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// What happens.
     pub act: Act,
-    /// Those that this picks,
+    /// Only packets for which this function returns true are picked.
     pub picks: fn(&Packet) -> bool,
-    /// the first so many of them,
+    /// How many of the picked packets the fault is applied to.
     pub count: usize,
-    /// one of so many: 1 for each.
+    /// The fault is applied to one in this many picked packets; 1 means to each.
     pub every: usize,
 }
 
@@ -73,14 +74,14 @@ struct Shared {
     laws: [Laws; 2],
 }
 
-/// What the bridge saw and did in a case.
+/// What the bridge observed and did in a case.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Packets that the fault happened to.
+    /// The number of packets that the fault was applied to.
     pub done: usize,
-    /// Requests for connections that were refused because nobody listened: the program there was not ready.
+    /// Connection requests that were refused because no program was listening: the program on that side was not ready.
     pub unheard: usize,
-    /// What was done, and when, since the bridge was opened.
+    /// What was done, and when, measured from when the bridge was opened.
     pub notes: Vec<(Duration, String)>,
 }
 
@@ -94,10 +95,10 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Opens it between two interfaces.
+    /// Opens a bridge between two interfaces.
     ///
     /// # Errors
-    /// No such interface, or no privilege (CAP_NET_RAW).
+    /// If there is no such interface, or the privilege (CAP_NET_RAW) is missing.
     pub fn open(left: &str, right: &str) -> Result<Self, LinkError> {
         let (left, right) = (frames(left)?, frames(right)?);
         let mut bridge =
@@ -129,7 +130,7 @@ impl Bridge {
         });
     }
 
-    /// What has come of it.
+    /// What the bridge has observed and done so far in this case.
     #[must_use]
     pub fn seen(&self) -> Seen {
         self.with(|shared| Seen { done: shared.done, unheard: shared.unheard, notes: shared.notes.clone() })
@@ -141,7 +142,7 @@ impl Bridge {
         self.with(|shared| shared.laws.clone())
     }
 
-    /// Why it carries nothing any more, if so.
+    /// Why the bridge no longer passes frames, if it does not.
     #[must_use]
     pub fn down(&self) -> Option<String> {
         self.down.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -157,12 +158,13 @@ impl Drop for Bridge {
     }
 }
 
-/// What a router does to an IP packet's header. A hop limit of 0 stays 0: whoever sends that has a law of its own.
+/// Changes an IP packet's header as a router does. A hop limit of 0 stays 0; a separate law of form checks for packets sent
+/// with it.
 fn route(ip: &mut [u8]) {
     set_header(ip, |_, ttl| *ttl = ttl.saturating_sub(1));
 }
 
-/// Frames one way.
+/// Forwards frames in one direction.
 struct Direction {
     side: Side,
     from: Box<dyn DataLinkReceiver>,
@@ -210,12 +212,12 @@ impl Direction {
             Some(Act::Drop) => return Ok(()),
             Some(Act::Twice) => self.put(&frame)?,
             Some(Act::Swap) => {
-                // One that is held already has been overtaken by this.
+                // If another frame is already held back, it is released now: this one has overtaken it.
                 let before = self.held.replace((frame, Instant::now()));
                 return before.map_or(Ok(()), |(frame, _)| self.put(&frame));
             }
             Some(Act::Delay(time)) => thread::sleep(time),
-            // In front of the ICRC.
+            // The byte just before the ICRC.
             Some(Act::Damage) => {
                 let at = frame.len() - 5;
                 frame[at] ^= 0x10;
@@ -228,10 +230,10 @@ impl Direction {
         self.release()
     }
 
-    /// What happens to a frame.
+    /// Decides what to do with a frame.
     fn decide(&self, frame: &[u8]) -> Option<Act> {
         let ip = frame.get(14..)?;
-        // Ethernet's padding is none of the packet's.
+        // Ethernet's padding is not part of the packet.
         let length = match ip.first()? >> 4 {
             4 => usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?])),
             _ => usize::from(u16::from_be_bytes([*ip.get(4)?, *ip.get(5)?])) + 40,

@@ -1,4 +1,4 @@
-//! What happens between the hosts, case by case.
+//! The cases for a tester between two hosts.
 
 use super::{Act, Fault};
 use crate::{
@@ -16,19 +16,19 @@ use std::time::Duration;
 pub struct Between {
     /// Its name.
     pub id: &'static str,
-    /// How much its rule binds.
+    /// How strongly its rule binds.
     pub level: Level,
     /// The rule.
     pub rule: &'static str,
-    /// Where it comes from.
+    /// The source of the rule.
     pub source: &'static str,
-    /// What happens.
+    /// The fault that the bridge applies.
     pub fault: Option<Fault>,
 }
 
 const RELIABLE: u8 = 0xe0;
 
-/// A packet of a reliable connection with one of these operations.
+/// Whether this is a packet of a reliable connection with one of these operations.
 fn is(packet: &Packet, codes: &[u8]) -> bool {
     packet.opcode.is_some_and(|code| code & RELIABLE == 0 && codes.contains(&(code & 0x1f)))
 }
@@ -209,7 +209,7 @@ const ALL: &[Between] = &[
     ),
 ];
 
-/// All of them.
+/// All cases.
 #[must_use]
 pub const fn all() -> &'static [Between] {
     ALL

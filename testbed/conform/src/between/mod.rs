@@ -1,6 +1,6 @@
-//! A tester between two devices: a bridge of two interfaces that passes all frames on, but for those which a case wants to be
-//! lost, repeated, delayed, held back or changed. Programs on the two hosts drive the devices, and say whether their data
-//! came.
+//! A tester between two devices. It is a bridge between two interfaces that passes on all frames, except for those that a
+//! case wants lost, repeated, delayed, held back or changed. Programs on the two hosts drive the devices, and report whether
+//! their data arrived.
 
 mod bridge;
 mod cases;

@@ -1,4 +1,4 @@
-//! Runs the programs on both hosts, with the bridge between them doing what a case says.
+//! Runs the programs on both hosts, while the bridge between them applies the fault of a case.
 
 use super::{Between, Bridge, bridge::Seen};
 use crate::{
@@ -13,26 +13,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a case is begun again because the first program was not ready.
+/// How often a case is repeated because the first program was not ready.
 const TRIES: usize = 5;
-/// How often the programs are looked at.
+/// The interval at which the programs are polled.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// What drives the devices: shell commands that end with 0 if their data came, each on its side, by ssh or as it may be.
+/// The programs that drive the devices. Each is a shell command, for example an ssh call, that exits with 0 if its data
+/// arrived.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// Started first: it listens.
+    /// The program on the left host. It is started first and listens.
     pub left: String,
-    /// Started then: it connects.
+    /// The program on the right host. It is started second and connects.
     pub right: String,
-    /// How long the first one needs until it listens.
+    /// How long the first program needs until it listens.
     pub settle: Duration,
-    /// How long both may take, but for time in which nobody looked.
+    /// How long both may take. Time during which the suite itself did not run does not count.
     pub limit: Duration,
 }
 
 fn start(command: &str) -> io::Result<Child> {
-    // Nobody reads what they say.
+    // The output of the programs is not read.
     Command::new("sh")
         .args(["-c", &format!("exec {command}")])
         .stdin(Stdio::null())
@@ -41,7 +42,7 @@ fn start(command: &str) -> io::Result<Child> {
         .spawn()
 }
 
-/// Why a program has not ended well, if it has not: it is looked at for what is left of the time since `opened`.
+/// Waits for a program to end, for the time left since `opened`. Returns why it did not end well, or `None` if it did.
 fn ended(name: &str, child: &mut Child, opened: Instant, left: &mut Left) -> io::Result<Option<String>> {
     let mut more = true;
     loop {
@@ -60,7 +61,7 @@ fn ended(name: &str, child: &mut Child, opened: Instant, left: &mut Left) -> io:
 }
 
 impl Programs {
-    /// Runs both once: why it did not go well, if it did not.
+    /// Runs both programs once. Returns why they did not end well, or `None` if they did.
     fn play(&self) -> io::Result<Option<String>> {
         let mut left = start(&self.left)?;
         thread::sleep(self.settle);
@@ -68,7 +69,7 @@ impl Programs {
         let (opened, mut rest) = (Instant::now(), Left::new(self.limit, Duration::ZERO));
         let second = ended("right", &mut right, opened, &mut rest)?;
         if second.is_some() {
-            // It would wait for ever.
+            // The first program would wait for a connection for ever.
             let _ = left.kill();
         }
         let first = ended("left", &mut left, opened, &mut rest)?;
@@ -116,8 +117,8 @@ fn one(case: &Between, bridge: &Bridge, programs: &Programs) -> Finding {
     }
 }
 
-/// Runs cases in their order and tells `watch` of each before and after; then the laws of form, for the packets of each
-/// side.
+/// Runs the cases in order, and calls `watch` before and after each. Then it reports on the laws of form, for the packets of
+/// each side.
 pub fn run(
     bridge: &Bridge,
     cases: &[&Between],

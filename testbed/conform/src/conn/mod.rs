@@ -1,4 +1,4 @@
-//! A connection between a queue pair of the suite's and one of the device's, in as few words as cases can do with.
+//! A connection between a queue pair of the suite and one of the device, with short methods for the scripts of cases.
 
 mod options;
 mod program;
@@ -14,36 +14,36 @@ use crate::{
 };
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
-/// The device's objects behind a connection.
+/// The device's objects that a connection uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Objects {
     /// Protection domain.
     pub pd: Handle,
-    /// Where send completions go.
+    /// Completion queue for sends.
     pub send_cq: Handle,
-    /// Where receive completions go.
+    /// Completion queue for receives.
     pub recv_cq: Handle,
     /// Shared receive queue.
     pub srq: Option<Handle>,
-    /// Memory that we aim at.
+    /// The target region: the memory that the suite's requests access.
     pub target: Mr,
-    /// Memory of the device's own requests and receives.
+    /// The local region: the memory for the device's own requests and receives.
     pub local: Mr,
 }
 
-/// Bytes of the region that the suite aims at.
+/// Size of the target region, in bytes.
 pub const TARGET: usize = 32 << 10;
-/// Bytes of the device's own region: sends from the front, receives behind [`RECEIVES`].
+/// Size of the local region, in bytes. Sends use it from the start, receives from offset [`RECEIVES`] on.
 pub const LOCAL: usize = 64 << 10;
-/// Where receives start in it.
+/// Offset in the local region from which receives are placed.
 pub const RECEIVES: usize = 32 << 10;
 
 /// A receive that was posted.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
-    /// The request's number.
+    /// The work request's ID.
     pub wr_id: u64,
-    /// Where it lies in the device's own region.
+    /// Its offset in the local region.
     pub offset: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct Posted {
 pub struct Conn {
     /// The bench.
     pub world: Rc<RefCell<World>>,
-    /// What it was made with.
+    /// The options that it was made with.
     pub options: Options,
     /// The device's objects.
     pub objects: Objects,
@@ -64,7 +64,7 @@ pub struct Conn {
     pub psn: u32,
     /// The PSN that we expect next.
     pub expected: u32,
-    /// Messages of the device's that we have completed.
+    /// Number of messages from the device that we have completed (the MSN).
     pub msn: u32,
     next_receive: usize,
 }
@@ -73,7 +73,7 @@ impl Conn {
     /// Makes a queue pair at the device and brings it up.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn open(world: &Rc<RefCell<World>>, options: &Options) -> Outcome<Self> {
         let mut guard = world.borrow_mut();
         let w = &mut *guard;
@@ -120,7 +120,7 @@ impl Conn {
         Ok(conn)
     }
 
-    /// The way from the device to us.
+    /// The path from the device to us.
     #[must_use]
     pub fn way(&self) -> Av {
         let ends = self.world.borrow().ends();
@@ -133,19 +133,19 @@ impl Conn {
         }
     }
 
-    /// Brings the queue pair one step further.
+    /// Moves the queue pair to this state.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn step(&mut self, to: State) -> Outcome {
         let change = self.options.step(to, self.qpn, self.way());
         self.modify(&change)
     }
 
-    /// Changes the queue pair.
+    /// Modifies the queue pair.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn modify(&mut self, change: &Change) -> Outcome {
         let mut world = self.world.borrow_mut();
         if let Some(state) = change.state {
@@ -158,12 +158,12 @@ impl Conn {
     /// The state of the device's queue pair.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn state(&self) -> Outcome<State> {
         Ok(self.world.borrow_mut().dut.state(self.qp.handle)?)
     }
 
-    /// The rule is broken unless the device's queue pair comes to this state.
+    /// Fails the case unless the device's queue pair is in this state, or reaches it in time.
     ///
     /// # Errors
     /// If it is in another.
@@ -175,31 +175,31 @@ impl Conn {
         check(found.is_some(), || format!("the queue pair is in {:?}, not {state:?}", self.state().ok()))
     }
 
-    /// Another queue pair with the same memory and queues.
+    /// Another queue pair with the same memory and completion queues.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn sibling(&self) -> Outcome<Self> {
         self.sibling_with(|_| ())
     }
 
-    /// The same, with something changed.
+    /// The same, with changed options.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn sibling_with(&self, change: impl FnOnce(&mut Options)) -> Outcome<Self> {
         let mut options = Options { beside: Some(self.objects), ..self.options.clone() };
         change(&mut options);
         Self::open(&self.world, &options)
     }
 
-    /// Bytes of a full packet.
+    /// Payload size of a full packet, in bytes.
     #[must_use]
     pub const fn mtu(&self) -> usize {
         self.options.mtu as usize
     }
 
-    /// The low five bits of an opcode, on this connection's service.
+    /// The opcode for this connection's service, from its low five bits.
     const fn on_service(&self, code: u8) -> u8 {
         if code == op::CNP {
             return code;
@@ -212,19 +212,20 @@ impl Conn {
         }
     }
 
-    /// How long nothing may come for the link to count as quiet.
+    /// How long no packet may arrive for the link to count as quiet.
     #[must_use]
     pub fn calm(&self) -> Duration {
         self.world.borrow().calm()
     }
 
-    /// How long the device may take to answer, or to send again where the connection is about that.
+    /// How long the device may take to answer, including the time until it retransmits if the connection's timeout is short
+    /// enough.
     #[must_use]
     pub fn patience(&self) -> Duration {
         self.world.borrow().patience() + self.options.silence()
     }
 
-    /// The present, since the link was opened.
+    /// The current time, measured from when the link was opened.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.world.borrow().now()
@@ -232,41 +233,41 @@ impl Conn {
 
     // --- we send ---------------------------------------------------------------------------------
 
-    /// A request aimed at the target region: address and key, `offset` bytes in.
+    /// Address and R_Key for a request to the target region, `offset` bytes from its start.
     #[must_use]
     pub const fn at(&self, offset: usize) -> (u64, u32) {
         (self.objects.target.addr + offset as u64, self.objects.target.rkey)
     }
 
-    /// RDMA WRITE only of these bytes.
+    /// An RDMA WRITE ONLY packet with these bytes.
     #[must_use]
     pub fn write(&self, offset: usize, data: &[u8]) -> Packet {
         let (va, rkey) = self.at(offset);
         Packet::of(op::WRITE_ONLY).reth(va, rkey, data.len() as u32).data(data.to_vec()).ask()
     }
 
-    /// RDMA READ request of `len` bytes.
+    /// An RDMA READ request of `len` bytes.
     #[must_use]
     pub fn read(&self, offset: usize, len: usize) -> Packet {
         let (va, rkey) = self.at(offset);
         Packet::of(op::READ_REQUEST).reth(va, rkey, len as u32).ask()
     }
 
-    /// FETCH ADD.
+    /// A FETCH ADD request.
     #[must_use]
     pub fn fetch_add(&self, offset: usize, add: u64) -> Packet {
         let (va, rkey) = self.at(offset);
         Packet::of(op::FETCH_ADD).va(va).rkey(rkey).swap_add(add).ask()
     }
 
-    /// COMPARE SWAP.
+    /// A COMPARE SWAP request.
     #[must_use]
     pub fn compare_swap(&self, offset: usize, compare: u64, swap: u64) -> Packet {
         let (va, rkey) = self.at(offset);
         Packet::of(op::COMPARE_SWAP).va(va).rkey(rkey).compare(compare).swap_add(swap).ask()
     }
 
-    /// Packets that a request takes of the PSNs.
+    /// The number of PSNs that a request takes.
     fn span(&self, packet: &Packet) -> u32 {
         match packet.opcode {
             Some(opcode) if opcode & 0x1f == op::READ_REQUEST => {
@@ -283,7 +284,7 @@ impl Conn {
         Packet { opcode, ..packet }.or(blank).or(Packet::default().dest_qp(self.qp.qpn).psn(psn & MASK24))
     }
 
-    /// Sends a request with the next PSN, which it gives.
+    /// Sends a request with the next PSN. Returns that PSN.
     ///
     /// # Errors
     /// If the link is down.
@@ -294,7 +295,7 @@ impl Conn {
         Ok(psn)
     }
 
-    /// Sends a packet that does not count: unless it names a PSN it has the one that is due.
+    /// Sends a packet without advancing the next PSN. If the packet sets no PSN, it is sent with the next PSN.
     ///
     /// # Errors
     /// If the link is down.
@@ -311,7 +312,7 @@ impl Conn {
         self.raw(packet.psn(psn & MASK24))
     }
 
-    /// Acknowledges up to that PSN, and counts one more message as completed.
+    /// Acknowledges all PSNs up to this one, and counts one more message as completed.
     ///
     /// # Errors
     /// If the link is down.
@@ -320,7 +321,7 @@ impl Conn {
         self.respond(psn, Packet::of(op::ACK).syndrome(0x1f).msn(self.msn))
     }
 
-    /// Answers a READ request of the device's with these bytes, and counts one more message as completed.
+    /// Answers a READ request of the device with these bytes, and counts one more message as completed.
     ///
     /// # Errors
     /// If the link is down.
@@ -335,7 +336,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Refuses that PSN with a syndrome.
+    /// Sends a NAK with this PSN and syndrome.
     ///
     /// # Errors
     /// If the link is down.
@@ -345,7 +346,7 @@ impl Conn {
 
     // --- the device sends ------------------------------------------------------------------------
 
-    /// The next packet of the device's, or `None` if nothing comes within `within`.
+    /// The next packet from the device, or `None` if none arrives within `within`.
     ///
     /// # Errors
     /// If the link is down.
@@ -353,10 +354,10 @@ impl Conn {
         self.world.borrow_mut().take(self.qpn, within)
     }
 
-    /// The next packet of the device's, which has to be as `expected` says.
+    /// The next packet from the device, which must match `expected`.
     ///
     /// # Errors
-    /// If it is not, or nothing comes.
+    /// If it does not match, or none arrives.
     pub fn rx(&self, expected: Packet) -> Outcome<Got> {
         let expected = Packet { opcode: expected.opcode.map(|code| self.on_service(code)), ..expected };
         let patience = self.patience();
@@ -375,10 +376,10 @@ impl Conn {
         Ok(got)
     }
 
-    /// The next packet of the device's, which has to be a request with the PSN that is due.
+    /// The next packet from the device, which must be a request with the expected PSN.
     ///
     /// # Errors
-    /// If it is not, or nothing comes.
+    /// If it is another packet, or none arrives.
     pub fn request(&mut self, expected: Packet) -> Outcome<Got> {
         let got = self.rx(expected.psn(self.expected))?;
         self.expected = self.expected.wrapping_add(self.span(&got.packet)) & MASK24;
@@ -388,7 +389,7 @@ impl Conn {
     /// A positive acknowledgement of exactly that PSN.
     ///
     /// # Errors
-    /// If something else comes.
+    /// If another packet arrives, or none.
     pub fn acked(&self, psn: u32) -> Outcome<Got> {
         let got = self.rx(Packet::of(op::ACK).psn(psn & MASK24))?;
         check(got.syndrome.is_some_and(|syndrome| syndrome < 0x20), || {
@@ -400,21 +401,21 @@ impl Conn {
     /// A NAK of exactly that PSN with that syndrome.
     ///
     /// # Errors
-    /// If something else comes.
+    /// If another packet arrives, or none.
     pub fn naked(&self, psn: u32, syndrome: u8) -> Outcome<Got> {
         self.rx(Packet::of(op::ACK).psn(psn & MASK24).syndrome(syndrome))
     }
 
-    /// Nothing comes from the device.
+    /// No packet arrives from the device.
     ///
     /// # Errors
-    /// If something does.
+    /// If one arrives.
     pub fn quiet(&self) -> Outcome {
         let calm = self.calm();
         self.quiet_for(calm)
     }
 
-    /// Lets as much time pass as makes a link quiet; what comes is kept.
+    /// Waits until the link counts as quiet. Packets that arrive meanwhile are kept.
     ///
     /// # Errors
     /// If the link is down.
@@ -423,10 +424,10 @@ impl Conn {
         self.world.borrow_mut().wait(calm)
     }
 
-    /// Nothing comes from the device for that long.
+    /// No packet arrives from the device for this time.
     ///
     /// # Errors
-    /// If something does.
+    /// If one arrives.
     pub fn quiet_for(&self, time: Duration) -> Outcome {
         match self.next(time)? {
             None => Ok(()),
@@ -434,8 +435,8 @@ impl Conn {
         }
     }
 
-    /// The device takes the next request as if nothing had happened: an empty WRITE is acknowledged, and it is the next
-    /// that the device answers.
+    /// The device executes the next request as if nothing had happened: it acknowledges an empty WRITE, and its next packet
+    /// is that acknowledgement.
     ///
     /// # Errors
     /// If it does not.
@@ -444,17 +445,17 @@ impl Conn {
         self.acked(psn)
     }
 
-    /// The device neither answers nor obeys this packet, and takes the next request as if it had not come.
+    /// The device neither answers nor executes this packet, and executes the next request as if this packet had not arrived.
     ///
     /// # Errors
-    /// If it does something.
+    /// If it answers or executes the packet.
     pub fn ignores(&mut self, packet: Packet) -> Outcome {
         self.raw(packet)?;
         self.alive().map(|_| ())
     }
 }
 
-/// Bytes that tell where they come from.
+/// Bytes that differ from place to place, so that misplaced data is detected.
 #[must_use]
 pub fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(7) ^ (at >> 8) as u8 ^ seed).collect()

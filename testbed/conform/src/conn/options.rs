@@ -1,47 +1,47 @@
-//! How a connection is to be, and what modify calls follow from that.
+//! The options of a connection, and the modify calls that follow from them.
 
 use super::Objects;
 use crate::dut::{Access, Attrs, Av, Change, QpSpec, Service, State};
 use std::time::Duration;
 
-/// How a connection is to be.
+/// The options of a connection.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Service.
     pub service: Service,
     /// Path MTU in bytes.
     pub mtu: u32,
-    /// First PSN of ours.
+    /// First PSN of the suite's requests.
     pub psn: u32,
-    /// First PSN of the device's.
+    /// First PSN of the device's requests.
     pub dut_psn: u32,
-    /// What we may do to the device's memory through this queue pair.
+    /// Access rights that the device's queue pair grants to the suite.
     pub access: Vec<Access>,
-    /// Rights of the region that we aim at.
+    /// Access rights of the target region.
     pub region: Vec<Access>,
-    /// Retransmission timeout code of the device.
+    /// Code of the device's local ACK timeout.
     pub timeout: u8,
-    /// Its retries.
+    /// Its retry count.
     pub retry_cnt: u8,
-    /// Its RNR retries.
+    /// Its RNR retry count.
     pub rnr_retry: u8,
-    /// Timer code of its RNR NAKs.
+    /// Code of the timer value in its RNR NAKs.
     pub min_rnr_timer: u8,
-    /// READs and atomics that it may have outstanding.
+    /// Number of READs and atomics that the device may have outstanding.
     pub max_rd_atomic: u8,
-    /// READs and atomics that we may have outstanding.
+    /// Number of READs and atomics that the suite may have outstanding.
     pub max_dest_rd_atomic: u8,
-    /// Receives come from a shared queue.
+    /// Whether receives come from a shared receive queue.
     pub srq: bool,
-    /// TOS or traffic class of its packets.
+    /// TOS or traffic class of the device's packets.
     pub traffic_class: u8,
     /// Queue key (datagrams).
     pub qkey: u32,
-    /// Entries of its completion queues, at least.
+    /// Minimum number of entries of its completion queues.
     pub cqe: u32,
-    /// The state it is brought to.
+    /// The state that the queue pair is brought to.
     pub upto: State,
-    /// Use the memory and queues of this connection.
+    /// The connection whose memory and completion queues are used, if not its own.
     pub beside: Option<Objects>,
 }
 
@@ -54,8 +54,8 @@ impl Default for Options {
             dut_psn: 0x20_0000,
             access: Access::COMMON.to_vec(),
             region: Access::COMMON.to_vec(),
-            // 8.6 s: nothing is sent again while a case is still about its first packets, on a busy machine either. Cases
-            // about losses have their own.
+            // 8.6 s. So nothing is retransmitted while a case is still about its first packets, even on a busy machine.
+            // Cases about losses set their own timeout.
             timeout: 21,
             retry_cnt: 7,
             rnr_retry: 7,
@@ -64,7 +64,7 @@ impl Default for Options {
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
             srq: false,
-            // ECT(0), as cards send it.
+            // ECT(0), as network cards send it.
             traffic_class: 2,
             qkey: 0x1111_1111,
             cqe: 256,
@@ -74,14 +74,14 @@ impl Default for Options {
     }
 }
 
-/// Whether its responder answers, and may be asked for READs.
+/// Whether the responder of this service acknowledges requests and supports READs.
 fn is_reliable(service: Service) -> bool {
     matches!(service, Service::Rc | Service::XrcTarget)
 }
 
 impl Options {
-    /// How long the device may wait for an answer before it sends again: four times the timeout (IBTA vol. 1, 9.7.6.1.3). Zero
-    /// where that is longer than any case waits for.
+    /// How long the device may wait for an answer before it retransmits: four times the timeout (IBTA vol. 1, 9.7.6.1.3).
+    /// Zero if that is longer than any case waits.
     pub(super) fn silence(&self) -> Duration {
         match self.timeout {
             code @ 1..=19 => Duration::from_nanos((4 * 4096) << code),
@@ -89,7 +89,7 @@ impl Options {
         }
     }
 
-    /// What its queue pair is made of.
+    /// The attributes with which its queue pair is created.
     pub(super) fn spec(&self, objects: &Objects) -> QpSpec {
         QpSpec {
             pd: objects.pd,
@@ -101,7 +101,7 @@ impl Options {
         }
     }
 
-    /// What takes a queue pair one step on the way to `to`.
+    /// The modify call that moves a queue pair to state `to`.
     #[must_use]
     pub fn step(&self, to: State, dest_qpn: u32, av: Av) -> Change {
         let (reliable, datagram) = (is_reliable(self.service), self.service == Service::Ud);

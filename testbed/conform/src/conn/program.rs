@@ -1,4 +1,5 @@
-//! The device's program, as cases order it about: what it posts, what lies in its memory, what it is told.
+//! Control of the device's program by cases: work requests that it posts, the contents of its memory, and the completions
+//! and events that it receives.
 
 use super::{Conn, LOCAL, Posted, RECEIVES};
 use crate::{
@@ -8,22 +9,22 @@ use crate::{
 };
 use std::time::Duration;
 
-/// What came first from a device ([`Conn::next_or_wc`]).
+/// What arrived first from a device ([`Conn::next_or_wc`]).
 #[derive(Clone, Debug)]
 pub enum Came {
     /// A packet.
     Packet(Got),
-    /// Its program was told of a completion.
+    /// A completion for its program.
     Completion(Wc),
 }
 
 impl Conn {
-    /// The device posts a receive of that many bytes.
+    /// The device's program posts a receive of this many bytes.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn post_recv(&mut self, len: usize) -> Outcome<Posted> {
-        // One behind the other, and from the start again where there is no room.
+        // Receives lie one behind the other, and start again from the beginning when there is no room left.
         if self.next_receive + len > LOCAL - RECEIVES {
             self.next_receive = 0;
         }
@@ -46,10 +47,10 @@ impl Conn {
         Sge { addr: local.addr + offset as u64, length: len as u32, lkey: local.lkey }
     }
 
-    /// The device posts a signaled request on the first `len` bytes of its own memory.
+    /// The device's program posts a signaled request for the first `len` bytes of the local region.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn post(&mut self, wr: WrOp, len: usize) -> Outcome<u64> {
         self.post_with(wr, len, &[Flag::Signaled])
     }
@@ -57,16 +58,16 @@ impl Conn {
     /// The same with other flags.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn post_with(&mut self, wr: WrOp, len: usize, flags: &[Flag]) -> Outcome<u64> {
         let sge = if len == 0 { Vec::new() } else { vec![self.local(0, len)] };
         self.post_raw(wr, sge, flags)
     }
 
-    /// The same with any memory.
+    /// The same with any local memory.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn post_raw(&mut self, wr: WrOp, sge: Vec<Sge>, flags: &[Flag]) -> Outcome<u64> {
         let mut world = self.world.borrow_mut();
         let wr_id = world.new_wr();
@@ -76,18 +77,18 @@ impl Conn {
         Ok(wr_id)
     }
 
-    /// The device posts a datagram to that queue pair of ours.
+    /// The device's program posts a datagram to this queue pair of ours.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn post_to(&mut self, wr: WrOp, len: usize, (qpn, qkey): (u32, u32)) -> Outcome<u64> {
         self.post_along(wr, len, (self.way(), qpn, qkey))
     }
 
-    /// The same along any way.
+    /// The same along any path.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn post_along(&mut self, wr: WrOp, len: usize, dest: (Av, u32, u32)) -> Outcome<u64> {
         let (sge, dest) = (vec![self.local(0, len)], Some(dest));
         let mut world = self.world.borrow_mut();
@@ -98,31 +99,31 @@ impl Conn {
         Ok(wr_id)
     }
 
-    /// Writes the memory that we aim at, as its owner.
+    /// Writes to the target region, as its owner.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn set(&self, offset: usize, data: &[u8]) -> Outcome {
         Ok(self.world.borrow_mut().dut.mem_write(&self.objects.target, offset, data)?)
     }
 
-    /// Reads the memory that we aim at, as its owner.
+    /// Reads from the target region, as its owner.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn get(&self, offset: usize, len: usize) -> Outcome<Vec<u8>> {
         Ok(self.world.borrow_mut().dut.mem_read(&self.objects.target, offset, len)?)
     }
 
-    /// The rule is broken unless the memory that we aim at holds these bytes there.
+    /// Fails the case unless the target region holds these bytes at this offset.
     ///
     /// # Errors
-    /// If it holds others.
+    /// If it holds other bytes.
     pub fn holds(&self, offset: usize, data: &[u8]) -> Outcome {
         same_bytes("the memory aimed at", &self.get(offset, data.len())?, data)
     }
 
-    /// The rule is broken unless that memory holds these bytes sooner or later.
+    /// Fails the case unless the target region holds these bytes within the time limit.
     ///
     /// # Errors
     /// If it does not.
@@ -136,18 +137,18 @@ impl Conn {
         check(found.is_some(), || format!("nothing was written at {offset} for {patience:?}"))
     }
 
-    /// Writes the device's own memory, from which it sends.
+    /// Writes to the local region, from which the device sends.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn set_local(&self, offset: usize, data: &[u8]) -> Outcome {
         Ok(self.world.borrow_mut().dut.mem_write(&self.objects.local, offset, data)?)
     }
 
-    /// The rule is broken unless the device's own memory holds these bytes there.
+    /// Fails the case unless the local region holds these bytes at this offset.
     ///
     /// # Errors
-    /// If it holds others.
+    /// If it holds other bytes.
     pub fn received(&self, offset: usize, data: &[u8]) -> Outcome {
         let found = self.world.borrow_mut().dut.mem_read(&self.objects.local, offset, data.len())?;
         same_bytes("what was received", &found, data)
@@ -156,7 +157,7 @@ impl Conn {
     /// The device's next completion of that kind.
     ///
     /// # Errors
-    /// If none comes.
+    /// If none arrives.
     pub fn wc(&self, kind: Kind) -> Outcome<Wc> {
         let patience = self.patience();
         match self.wc_within(kind, patience)? {
@@ -165,15 +166,15 @@ impl Conn {
         }
     }
 
-    /// The device's next completion of that kind, if there is one within `within`.
+    /// The device's next completion of that kind, if one arrives within `within`.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     pub fn wc_within(&self, kind: Kind, within: Duration) -> Outcome<Option<Wc>> {
         self.world.borrow_mut().completion(self.cq_of(kind), within)
     }
 
-    /// Where completions of that kind go.
+    /// The completion queue for completions of that kind.
     const fn cq_of(&self, kind: Kind) -> Handle {
         match kind {
             Kind::Send => self.objects.send_cq,
@@ -181,10 +182,10 @@ impl Conn {
         }
     }
 
-    /// What comes first within `within`: the device's next packet, or its next completion of that kind.
+    /// What arrives first within `within`: the device's next packet, or its next completion of that kind.
     ///
     /// # Errors
-    /// What the device says, or the link.
+    /// The error of the device or of the link.
     pub fn next_or_wc(&self, kind: Kind, within: Duration) -> Outcome<Option<Came>> {
         let (qpn, cq) = (self.qpn, self.cq_of(kind));
         self.world.borrow_mut().until(within, |world| {
@@ -195,10 +196,10 @@ impl Conn {
         })
     }
 
-    /// The device's next completion of that kind is a success of that request.
+    /// The device's next completion of that kind reports success of this request.
     ///
     /// # Errors
-    /// If it is not.
+    /// If it does not.
     pub fn done(&self, kind: Kind, wr_id: u64) -> Outcome<Wc> {
         let wc = self.wc(kind)?;
         check(wc.status == "SUCCESS" && wc.wr_id == wr_id, || {
@@ -207,10 +208,10 @@ impl Conn {
         Ok(wc)
     }
 
-    /// The device's next completion of that kind is this failure of that request.
+    /// The device's next completion of that kind reports this error of this request.
     ///
     /// # Errors
-    /// If it is not.
+    /// If it does not.
     pub fn failed(&self, kind: Kind, wr_id: u64, status: &str) -> Outcome<Wc> {
         let wc = self.wc(kind)?;
         check(wc.status == status && wc.wr_id == wr_id, || {
@@ -219,10 +220,10 @@ impl Conn {
         Ok(wc)
     }
 
-    /// No completion of that kind is there.
+    /// There is no completion of that kind.
     ///
     /// # Errors
-    /// If one is.
+    /// If there is one.
     pub fn nothing_done(&self, kind: Kind) -> Outcome {
         let calm = self.calm();
         match self.wc_within(kind, calm)? {
@@ -231,10 +232,10 @@ impl Conn {
         }
     }
 
-    /// The device's program is told of this asynchronous event.
+    /// The device's program receives this asynchronous event.
     ///
     /// # Errors
-    /// If it is told of another, or of none.
+    /// If it receives another event, or none.
     pub fn event(&self, name: &str) -> Outcome {
         let mut world = self.world.borrow_mut();
         let patience = world.patience();

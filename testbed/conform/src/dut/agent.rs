@@ -1,5 +1,5 @@
-//! A device behind an agent: another process, a guest or another host. Its calls are lines of JSON over TCP
-//! (`testbed/guest/agent.py` says which; `agent.c` beside it is the same for hosts without pyverbs).
+//! A device behind an agent, in another process, in a guest or on another host. Calls are lines of JSON over TCP;
+//! `testbed/guest/agent.py` defines them. `agent.c` beside it implements the same for hosts without pyverbs.
 
 use super::{
     About, Access, Answer, Change, Cm, CmEvent, Dut, Feature, Handle, Mr, Qp, QpSpec, RecvWr, Refusal,
@@ -14,12 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An agent that has not answered for that long is gone. Guests in emulation take a second now and then.
+/// An agent that has not answered for this long counts as gone. Emulated guests sometimes take a second.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// No answer is longer.
+/// The longest answer that is accepted, in bytes.
 const MAX_LINE: usize = 16 << 20;
 
-/// A connection to an agent, and the device that it drives.
+/// A connection to an agent, and the device that the agent drives.
 #[derive(Debug)]
 pub struct AgentDut {
     out: TcpStream,
@@ -28,15 +28,15 @@ pub struct AgentDut {
     patience: Duration,
     context: Handle,
     about: About,
-    /// What this case has made, oldest first.
+    /// The objects that this case has made, oldest first.
     made: Vec<Handle>,
-    /// The protection domain made last: address handles are made in it.
+    /// The protection domain made last. Address handles are created in it.
     pd: Handle,
-    /// The process that the agent is, if it is ours.
+    /// The agent's process, if the suite started it.
     child: Option<std::process::Child>,
 }
 
-/// A connection to whichever of a name's addresses answers.
+/// Connects to the first address of this name that accepts.
 fn dial(address: &str, patience: Duration) -> Answer<TcpStream> {
     let all = address.to_socket_addrs().map_err(|error| gone(format!("agent {address}: {error}")))?;
     let mut why = gone(format!("agent {address}: no such host"));
@@ -57,7 +57,7 @@ impl AgentDut {
     /// Connects to the agent at `address` (host:port) and opens `device`.
     ///
     /// # Errors
-    /// Why there is no device to be had.
+    /// The reason why the device cannot be used.
     pub fn connect(address: &str, token: &str, device: &str, about: About) -> Answer<Self> {
         Self::connect_patiently(address, token, device, about, PATIENCE)
     }
@@ -89,7 +89,7 @@ impl AgentDut {
         dut.about.path_mtu = match dut.call("query_port", json!({ "ctx": dut.context })) {
             Ok(port) => port["active_mtu"].as_u64().and_then(|mtu| u32::try_from(mtu).ok()),
             Err(Refusal::Gone(why)) => return Err(Refusal::Gone(why)),
-            // An agent that cannot tell.
+            // The agent does not report this value.
             Err(_) => None,
         };
         Ok(dut)
@@ -101,7 +101,7 @@ impl AgentDut {
     }
 
     fn call(&mut self, op: &str, args: Value) -> Answer<Value> {
-        // At once: each piece would be a segment of its own.
+        // Sent with one call: otherwise each piece would be a TCP segment.
         let line = format!("{}\n", json!({ "op": op, "args": args }));
         self.out.write_all(line.as_bytes()).map_err(|error| gone(format!("agent: {error}")))?;
         let line = self.line(op)?;
@@ -117,7 +117,7 @@ impl AgentDut {
         Err(Refusal::Refused { what, errno: reply["errno"].as_i64().map(|errno| errno as i32) })
     }
 
-    /// The next line, all of which has to come in time.
+    /// The next line. All of it has to arrive in time.
     fn line(&mut self, op: &str) -> Answer<Vec<u8>> {
         let (clock, mut line) = (Instant::now(), Vec::new());
         let (mut left, mut more) = (Left::new(self.patience, Duration::ZERO), true);
@@ -178,11 +178,11 @@ impl Drop for AgentDut {
     }
 }
 
-/// What an agent says that its device has beyond the usual verbs, as far as the link to it can carry that.
+/// The features beyond the usual verbs that the agent reports for its device, if the link to the device supports them.
 fn beyond(about: &About, told: &Value) -> Vec<Feature> {
     let carried = |feature: &Feature| match feature {
         Feature::Xrc => true,
-        // A UDP socket would have to find the way to groups.
+        // A UDP socket would need a route to multicast groups.
         Feature::Multicast => {
             [Feature::Ethernet, Feature::Udp].iter().all(|needed| about.features.contains(needed))
         }
@@ -192,10 +192,10 @@ fn beyond(about: &About, told: &Value) -> Vec<Feature> {
     named.filter_map(|name| serde_json::from_value(name.clone()).ok()).filter(carried).collect()
 }
 
-/// A send request in the agent's words.
+/// A send request in the JSON form that the agent expects.
 fn request(wr: &SendWr) -> Value {
     let mut value = json!(wr);
-    // The library refuses addresses that are wrong on purpose, if it is asked.
+    // For addresses that are wrong on purpose, the agent has to be asked to bypass the checks of the verbs library.
     if let WrOp::AtomicFetchAndAdd { remote_addr, .. } = wr.op
         && remote_addr % 8 != 0
     {
@@ -211,7 +211,7 @@ impl Dut for AgentDut {
 
     fn reset(&mut self) -> Answer<()> {
         while let Some(handle) = self.made.pop() {
-            // Any other refusal: a case has closed it itself.
+            // Any other refusal means that the case has already destroyed the object itself.
             if let Err(Refusal::Gone(why)) = self.call("close", json!({ "handle": handle })) {
                 return Err(Refusal::Gone(why));
             }
@@ -386,7 +386,7 @@ impl Cm for AgentDut {
     fn event(&mut self, channel: Handle) -> Answer<Option<CmEvent>> {
         let event: Option<CmEvent> =
             self.typed("cm_event", json!({ "channel": channel, "timeout_ms": 0 }))?;
-        // The id of a request is one more that has to be destroyed.
+        // A connection request brings a new id, which has to be destroyed as well.
         let new = event.as_ref().and_then(|event| event.id).filter(|id| !self.made.contains(id));
         self.made.extend(new);
         Ok(event)
@@ -399,7 +399,7 @@ mod tests {
     use crate::dut::core;
     use std::net::TcpListener;
 
-    /// An agent that answers hello, and says `then` again and again to whatever comes next.
+    /// An agent that answers the hello, and then sends `then` repeatedly as the answer to the next call.
     fn with_agent(then: &'static [u8], patience: Duration) -> Refusal {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -409,7 +409,7 @@ mod tests {
             lines.next().unwrap().unwrap();
             stream.write_all(b"{\"ok\": true, \"result\": {}}\n").unwrap();
             lines.next().unwrap().unwrap();
-            // Until the suite has had enough.
+            // Until the suite closes the connection.
             while stream.write_all(then).is_ok() {
                 std::thread::sleep(Duration::from_millis(1));
             }

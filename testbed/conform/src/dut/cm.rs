@@ -14,31 +14,31 @@ pub enum Space {
     Udp,
 }
 
-/// What the program is told (rdma_cm_event).
+/// An event that the program receives (rdma_cm_event).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CmEvent {
     /// As in rdma_cm_event_type, without RDMA_CM_EVENT_.
     pub event: String,
-    /// 0, the reason of a reject, the status of a SIDR_REP, or a negative errno.
+    /// The status: 0, the reason of a REJ, the status of a SIDR_REP, or a negative errno.
     pub status: i32,
-    /// The peer's private data in hexadecimal digits: the whole field of its message.
+    /// The peer's private data as hexadecimal digits: the whole field of its message.
     #[serde(rename = "data")]
     pub private: String,
-    /// The id that it is about. That of a CONNECT_REQUEST is new.
+    /// The id that the event is about. A CONNECT_REQUEST brings a new id.
     pub id: Option<Handle>,
 }
 
-/// The calls of a connection manager. Ids have no queue pair: the numbers that they name in their messages are the
-/// suite's.
+/// The calls of a connection manager. Ids have no queue pair: the queue pair numbers in their messages are chosen by the
+/// suite.
 pub trait Cm {
-    /// Makes a channel for events.
+    /// Creates an event channel.
     ///
     /// # Errors
-    /// What the device says; so for the rest.
+    /// The error that the device reports; likewise for the other calls.
     #[allow(clippy::missing_errors_doc, reason = "as the first says")]
     fn channel(&mut self) -> Answer<Handle>;
 
-    /// Makes an id.
+    /// Creates an id.
     #[allow(clippy::missing_errors_doc, reason = "as the first says")]
     fn id(&mut self, channel: Handle, space: Space) -> Answer<Handle>;
 
@@ -46,27 +46,27 @@ pub trait Cm {
     #[allow(clippy::missing_errors_doc, reason = "as the first says")]
     fn listen(&mut self, id: Handle, address: IpAddr, port: u16) -> Answer<()>;
 
-    /// Resolves address and route to a port of the peer, from the device's own address; takes the two events.
+    /// Resolves address and route to a port of the peer, from the device's own address. Consumes the two events.
     #[allow(clippy::missing_errors_doc, reason = "as the first says")]
     fn resolve(&mut self, id: Handle, from: IpAddr, to: IpAddr, port: u16) -> Answer<()>;
 
-    /// Asks for a connection, or for a datagram service.
+    /// Requests a connection, or a datagram service.
     #[allow(clippy::missing_errors_doc, reason = "as the first says")]
     fn connect(&mut self, id: Handle, qpn: u32, private: &[u8]) -> Answer<()>;
 
-    /// Accepts what a CONNECT_REQUEST asked for.
+    /// Accepts the request of a CONNECT_REQUEST event.
     #[allow(clippy::missing_errors_doc, reason = "as the first says")]
     fn accept(&mut self, id: Handle, qpn: u32, private: &[u8]) -> Answer<()>;
 
-    /// Refuses what a CONNECT_REQUEST asked for.
+    /// Rejects the request of a CONNECT_REQUEST event.
     #[allow(clippy::missing_errors_doc, reason = "as the first says")]
     fn reject(&mut self, id: Handle, private: &[u8]) -> Answer<()>;
 
-    /// Says that the own end is ready, after a CONNECT_RESPONSE.
+    /// Reports that the own end is ready, after a CONNECT_RESPONSE.
     #[allow(clippy::missing_errors_doc, reason = "as the first says")]
     fn establish(&mut self, id: Handle) -> Answer<()>;
 
-    /// Ends a connection, or agrees to its end.
+    /// Disconnects, or agrees to the peer's disconnection.
     #[allow(clippy::missing_errors_doc, reason = "as the first says")]
     fn disconnect(&mut self, id: Handle) -> Answer<()>;
 

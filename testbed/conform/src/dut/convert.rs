@@ -1,4 +1,4 @@
-//! The suite's words for verbs, and our stack's: what both adapters of ours need.
+//! Conversions between the suite's verbs types and those of our stack, for both of our adapters.
 
 use super::{Access, Change, Sge, State, Wc, WrOp};
 use crate::wire::Roce;
@@ -8,7 +8,7 @@ use rxe_core::{
     work::{self, Completion, Remote, SendOp, WcExtra},
 };
 
-/// Rights as verbs' flags.
+/// Access rights as flags of the verbs.
 pub(super) fn rights(access: &[Access]) -> work::Access {
     access
         .iter()
@@ -24,12 +24,12 @@ pub(super) fn rights(access: &[Access]) -> work::Access {
         .collect()
 }
 
-/// Pieces of memory.
+/// Scatter/gather entries.
 pub(super) fn sges(list: &[Sge]) -> Vec<work::Sge> {
     list.iter().map(|sge| work::Sge { addr: sge.addr, len: sge.length, lkey: Key(sge.lkey) }).collect()
 }
 
-/// States, by both names.
+/// Queue pair states of both type systems.
 pub(super) const STATES: [(State, QpState); 7] = [
     (State::Reset, QpState::Reset),
     (State::Init, QpState::Init),
@@ -65,7 +65,7 @@ pub(super) fn change_of(change: &Change) -> QpChange {
     }
 }
 
-/// The way to a peer.
+/// The path to a peer.
 pub(super) fn vector(av: &super::Av) -> work::AddressVector {
     work::AddressVector {
         src: av.sgid,
@@ -83,7 +83,7 @@ pub(super) fn vector(av: &super::Av) -> work::AddressVector {
     }
 }
 
-/// What a send request does.
+/// The operation of a send request.
 pub(super) fn operation(op: &WrOp) -> SendOp {
     let remote = |addr: &u64, rkey: &u32| Remote { addr: *addr, rkey: Key(*rkey) };
     match op {
@@ -139,7 +139,7 @@ const fn status_name(status: work::WcStatus) -> &'static str {
     }
 }
 
-/// The verbs name of what completed.
+/// The verbs name of the completed operation.
 const fn opcode_name(opcode: work::WcOpcode) -> &'static str {
     use work::WcOpcode as O;
     match opcode {
@@ -162,7 +162,7 @@ const fn opcode_name(opcode: work::WcOpcode) -> &'static str {
     }
 }
 
-/// An entry in the words of verbs.
+/// A completion as the verbs report it.
 pub(super) fn in_words(wc: &Completion) -> Wc {
     let (imm, invalidated_rkey) = match wc.extra {
         WcExtra::None | WcExtra::Tag(_) => (None, None),
@@ -193,7 +193,7 @@ pub(super) fn flags(list: &[super::Flag]) -> work::SendFlags {
         .collect()
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 pub(super) fn dest((av, qpn, qkey): &(super::Av, u32, u32)) -> work::UdDest {
     work::UdDest { av: vector(av), remote_qpn: Qpn::new(*qpn), remote_qkey: Qkey(*qkey) }
 }
@@ -222,6 +222,6 @@ pub(super) const fn service(service: super::Service) -> QpType {
     }
 }
 
-/// Sizes of every queue pair's queues.
+/// The queue sizes of every queue pair.
 pub(super) const CAPS: QpCaps =
     QpCaps { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 4, max_recv_sge: 4, max_inline: 0 };

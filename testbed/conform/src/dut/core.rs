@@ -1,5 +1,5 @@
-//! Our protocol core as a device under test, in memory and on simulated time. This is the only file that knows rxe-core:
-//! it plays the part of the operating system (addresses, UDP, time, memory) and of the verbs library.
+//! Our protocol core as a device under test, in memory and on simulated time. This is the only file that uses rxe-core. It
+//! takes the roles of the operating system (addresses, UDP, time, memory) and of the verbs library.
 
 use super::{
     About, Access, Answer, Change, Dut, Feature, Handle, Mr, Qp, QpSpec, RecvWr, Refusal, SendWr, Service,
@@ -25,15 +25,15 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of the device's memory; renewed for every case.
+/// Size of the device's memory in bytes. It is allocated anew for every case.
 const MEMORY: usize = 2 << 20;
-/// Where it starts.
+/// The address of its first byte.
 const BASE: u64 = 0x7f00_0000_0000;
 /// The XRC domain.
 const XRCD: work::XrcdId = work::XrcdId(1);
-/// Batches at one moment before the core counts as one that sends without end.
+/// If the core sends this many batches at one moment, it counts as a device that sends without end.
 const MOST_BATCHES: u32 = 100_000;
-/// Nanoseconds at which its clock starts: not the origin, so that a time of zero stands out.
+/// The start value of its clock, in nanoseconds. It is not zero, so that a time of zero is noticed as an error.
 const START: u64 = 10_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ enum Object {
     Mw(Key, PdId),
     Cq(CqId),
     Srq(SrqId),
-    /// With the queue that its receives go to, if that is a shared one.
+    /// With the shared receive queue that it uses, if any.
     Qp(Qpn, Option<SrqId>),
 }
 
@@ -51,7 +51,7 @@ struct Machine {
     endpoint: Endpoint,
     heap: Heap,
     now: Instant,
-    /// What the device has sent and nobody has taken.
+    /// Packets that the device has sent and that have not been taken from it yet.
     sent: VecDeque<Vec<u8>>,
     completions: BTreeMap<CqId, VecDeque<Completion>>,
     events: VecDeque<AsyncEvent>,
@@ -125,7 +125,7 @@ impl Machine {
         }
     }
 
-    /// Takes all that the endpoint has to give.
+    /// Takes all packets and events that the endpoint has ready.
     fn drain(&mut self) {
         let mut batches = 0;
         while let Some(batch) = self.endpoint.poll_transmit(self.now, &self.heap, &mut self.arena, Acks::Wait)
@@ -146,7 +146,7 @@ impl Machine {
         }
     }
 
-    /// What a host does with an IP packet before the RoCE stack sees it.
+    /// Processes an IP packet as a host does before the RoCE stack sees it.
     fn deliver(&mut self, ip: &[u8]) -> Option<()> {
         let v4 = ip.first()? >> 4 == 4;
         let (header, tos, hop_limit) = if v4 { (20, ip[1], *ip.get(8)?) } else { (40, 0, *ip.get(7)?) };
@@ -175,7 +175,7 @@ impl Machine {
         Some(())
     }
 
-    /// Lets time pass until a packet leaves the device, at most until `end`.
+    /// Advances time until the device sends a packet, at most until `end`.
     fn run_until(&mut self, end: Instant) {
         while self.sent.is_empty() {
             match self.endpoint.poll_timeout().filter(|&due| due <= end) {
@@ -236,7 +236,7 @@ pub struct CoreDut {
     about: About,
 }
 
-/// The wire to it: packets arrive at once, and time jumps to whatever happens next.
+/// The link to it: packets arrive at once, and time jumps to the next event.
 #[derive(Debug)]
 pub struct MemoryLink {
     machine: Rc<RefCell<Machine>>,

@@ -1,8 +1,8 @@
-//! Devices under test, behind one small trait: the verbs that the cases need. What drives a device knows nothing of cases,
-//! and the cases nothing of what drives it.
+//! Devices under test, behind one small trait: the verbs that the cases need. The drivers of devices do not depend on the
+//! cases, and the cases do not depend on the drivers.
 //!
-//! The types are those of the agent's protocol (`testbed/guest/agent.py`), so that a device on another host is the same
-//! calls as lines of JSON.
+//! The types are those of the agent's protocol (`testbed/guest/agent.py`). So a device on another host takes the same calls,
+//! as lines of JSON.
 
 pub mod agent;
 pub mod cm;
@@ -27,147 +27,147 @@ use thiserror::Error;
 /// A name for one of the device's objects.
 pub type Handle = u64;
 
-/// What a device answered to a call instead of doing it.
+/// Why a device did not execute a call.
 #[derive(Clone, Debug, Error)]
 pub enum Refusal {
-    /// The device said no, as it may: an errno where it gave one.
+    /// The device refused, which it is allowed to do. There is an errno if the device gave one.
     #[error("{what} ({})", .errno.map_or_else(|| "no errno".to_owned(), |code| format!("errno {code}")))]
     Refused {
-        /// In its words.
+        /// The reason in the device's words.
         what: String,
-        /// Its errno.
+        /// The errno.
         errno: Option<i32>,
     },
-    /// Nobody can talk to the device any more: no further case can be run.
+    /// The connection to the device is lost: no further case can be run.
     #[error("the device is gone: {0}")]
     Gone(String),
-    /// Whatever drives the device has no such call.
+    /// The driver of the device does not support this call.
     #[error("no such call here: {0}")]
     Lacks(String),
 }
 
 impl Refusal {
-    /// Refused for a reason that only words tell.
+    /// A refusal with a reason in words but no errno.
     #[must_use]
     pub fn words(what: impl ToString) -> Self {
         Self::Refused { what: what.to_string(), errno: None }
     }
 }
 
-/// The answer to a call.
+/// The result of a call.
 pub type Answer<T> = Result<T, Refusal>;
 
-/// A device under test, by the verbs that cases use. All calls return at once; time passes in the link.
+/// A device under test, with the verbs that cases use. All calls return at once; only calls to the link let time pass.
 pub trait Dut {
-    /// What it is.
+    /// Its description.
     fn about(&self) -> &About;
 
-    /// Destroys whatever the last case made.
+    /// Destroys all objects that the last case made.
     ///
     /// # Errors
     /// If not everything could be destroyed.
     fn reset(&mut self) -> Answer<()>;
 
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn pd(&mut self) -> Answer<Handle>;
 
     /// Registers `length` zeroed bytes.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn mr(&mut self, pd: Handle, length: usize, access: &[Access]) -> Answer<Mr>;
 
     /// Writes registered memory as its owner.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn mem_write(&mut self, mr: &Mr, offset: usize, data: &[u8]) -> Answer<()>;
 
     /// Reads registered memory as its owner.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn mem_read(&mut self, mr: &Mr, offset: usize, length: usize) -> Answer<Vec<u8>>;
 
-    /// Makes a completion queue for at least that many entries.
+    /// Creates a completion queue with at least that many entries.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn cq(&mut self, cqe: u32) -> Answer<Handle>;
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn srq(&mut self, pd: Handle, max_wr: u32) -> Answer<Handle>;
 
     /// Arms the limit event of a shared receive queue.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn srq_limit(&mut self, srq: Handle, limit: u32) -> Answer<()>;
 
-    /// Makes a queue pair, in RESET.
+    /// Creates a queue pair, in RESET.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn qp(&mut self, spec: &QpSpec) -> Answer<Qp>;
 
-    /// Changes a queue pair: exactly what is given.
+    /// Modifies a queue pair: sets exactly the given attributes.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn modify(&mut self, qp: Handle, change: &Change) -> Answer<()>;
 
     /// The state of a queue pair.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn state(&mut self, qp: Handle) -> Answer<State>;
 
     /// Posts a receive to a queue pair.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn post_recv(&mut self, qp: Handle, wr: &RecvWr) -> Answer<()>;
 
     /// Posts a receive to a shared receive queue.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn post_srq_recv(&mut self, srq: Handle, wr: &RecvWr) -> Answer<()>;
 
     /// Posts a send request.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn post_send(&mut self, qp: Handle, wr: &SendWr) -> Answer<()>;
 
-    /// Takes what a completion queue holds.
+    /// Takes all completions from a completion queue.
     ///
     /// # Errors
-    /// What the device says, an overrun queue among it.
+    /// The error that the device reports, for example that the queue has overrun.
     fn poll(&mut self, cq: Handle) -> Answer<Vec<Wc>>;
 
     /// The next asynchronous event, by its name without IBV_EVENT_.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn async_event(&mut self) -> Answer<Option<String>>;
 
-    /// Makes a memory window of type 1 or 2: its handle and first R_Key.
+    /// Allocates a memory window of type 1 or 2. Returns its handle and its first R_Key.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn mw(&mut self, pd: Handle, kind: u8) -> Answer<(Handle, u32)>;
 
-    /// Binds a window to a part of a region, and gives the new R_Key. Completes in the queue pair's send queue.
+    /// Binds a window to a part of a region. Returns the new R_Key. The completion comes from the queue pair's send queue.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn bind_mw(
         &mut self,
         qp: Handle,
@@ -180,29 +180,29 @@ pub trait Dut {
     /// Attaches a datagram queue pair to a multicast group.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn attach(&mut self, _qp: Handle, _group: IpAddr) -> Answer<()> {
         Err(Refusal::Lacks("multicast groups".into()))
     }
 
-    /// Detaches one from a group.
+    /// Detaches a datagram queue pair from a multicast group.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn detach(&mut self, _qp: Handle, _group: IpAddr) -> Answer<()> {
         Err(Refusal::Lacks("multicast groups".into()))
     }
 
-    /// Destroys one object, the connection manager's among them.
+    /// Destroys one object. This includes objects of the connection manager.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error that the device reports.
     fn close(&mut self, handle: Handle) -> Answer<()>;
 
     /// Its connection manager.
     ///
     /// # Errors
-    /// If it has none that could be driven.
+    /// If the device has no connection manager that the suite can drive.
     fn cm(&mut self) -> Answer<&mut dyn Cm> {
         Err(Refusal::Lacks("the connection manager".into()))
     }

@@ -1,5 +1,5 @@
-//! Our provider as a device: the verbs library over the host's UDP sockets. It lives in a process of its own
-//! ([`super::serve`]), so that what it does to that process is not done to the suite.
+//! Our provider as a device: the verbs library over the host's UDP sockets. It runs in a process of its own
+//! ([`super::serve`]), so that it cannot affect the process of the suite.
 
 use super::{
     About, Access, Answer, Change, Cm, Dut, Feature, Handle, Mr, Qp, QpSpec, RecvWr, Refusal, SendWr, State,
@@ -10,10 +10,10 @@ use super::{
 use rxe_verbs::{AsyncEvent, BindWindow, Completion, Context, ContextOptions, QpInit, SendOp, WindowType};
 use std::{collections::BTreeMap, net::IpAddr};
 
-/// Completions taken at a time.
+/// Number of completions taken with one call.
 const AT_ONCE: usize = 64;
 
-/// Dropping one destroys it.
+/// An object of the verbs. Dropping it destroys it.
 #[derive(Debug)]
 enum Object {
     Pd(rxe_verbs::Pd),
@@ -31,7 +31,7 @@ pub struct Provider {
     objects: BTreeMap<Handle, Object>,
     next: Handle,
     about: About,
-    /// Its connection manager, once it is used: it takes queue pair 1.
+    /// Its connection manager, created at the first use: it occupies queue pair 1.
     cm: Option<Side>,
 }
 
@@ -45,10 +45,10 @@ macro_rules! find {
 }
 
 impl Provider {
-    /// Opens the device of that address of this host, and no other.
+    /// Opens only the device with this address of this host.
     ///
     /// # Errors
-    /// Why it cannot be opened.
+    /// The reason why it cannot be opened.
     pub fn open(address: IpAddr) -> Result<Self, rxe_verbs::OpenError> {
         let context = ContextOptions::new().alone().open_address(address)?;
         let about = About {
@@ -82,7 +82,7 @@ impl Dut for Provider {
         if let Some(cm) = &mut self.cm {
             cm.reset();
         }
-        // Newest first: what is made later may use what was made before.
+        // Newest first, because a later object may use an earlier one.
         while self.objects.pop_last().is_some() {}
         while self.context.try_get_async_event().is_some() {}
         Ok(())
@@ -181,7 +181,7 @@ impl Dut for Provider {
         Ok(self.context.try_get_async_event().and_then(|event| match event {
             AsyncEvent::Queue(event) | AsyncEvent::Heard { event, .. } => Some(event_name(event).to_owned()),
             AsyncEvent::CqError(_) => Some("CQ_ERR".to_owned()),
-            // The host's, not a case's.
+            // An event of the host, not of a case.
             _ => None,
         }))
     }

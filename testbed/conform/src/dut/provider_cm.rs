@@ -1,4 +1,4 @@
-//! The connection manager of our provider, as a device's.
+//! The connection manager of our provider, for a device under test.
 
 use super::{Answer, Cm, CmEvent, Handle, Refusal, Space, serve::hex};
 use rxe_cm::{CmError, CmId, ConnParams, EventChannel, EventKind, ForeignQp, Manager, proto::PortSpace};
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// Handles start here, above those of verbs objects and below those of address handles.
+/// The first handle: above the handles of verbs objects, and below those of address handles.
 const FIRST: Handle = 1 << 32;
 /// How long an address may take to be resolved.
 const RESOLVE: Duration = Duration::from_secs(5);
@@ -20,7 +20,7 @@ enum Object {
     Id(CmId, EventChannel),
 }
 
-/// What was made of the connection manager in a case.
+/// The connection manager's objects that a case made.
 #[derive(Debug)]
 pub(super) struct Side {
     manager: Manager,
@@ -83,7 +83,7 @@ impl Side {
     }
 }
 
-/// Parameters of an id whose queue pair is only a number.
+/// Parameters for an id whose queue pair is known by its number only.
 fn params(qpn: u32, private: &[u8]) -> ConnParams<'_> {
     let qp = Some(ForeignQp { qpn: Qpn::new(qpn), srq: false });
     ConnParams {

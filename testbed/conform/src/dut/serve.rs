@@ -1,5 +1,5 @@
-//! Serves a device to the suite over TCP, in the agent's protocol (`testbed/guest/agent.py`, its verbs): one JSON object a
-//! line, answered by one. Whoever connects has to know the token.
+//! Serves a device to the suite over TCP, in the agent's protocol (`testbed/guest/agent.py` defines its calls): each request
+//! is one line with a JSON object, and so is each response. A client has to present the token.
 
 use super::{Answer, Av, Change, Cm, Dut, Handle, Mr, QpSpec, RecvWr, Refusal, SendWr};
 use serde::de::DeserializeOwned;
@@ -11,20 +11,20 @@ use std::{
     time::Duration,
 };
 
-/// Who connects has to say hello by then.
+/// How long a client may take to send its hello.
 const HELLO: Duration = Duration::from_secs(20);
 
-/// No request is longer: beyond that the connection is ended.
+/// The longest request, in bytes. The connection is closed if a request is longer.
 const MAX_LINE: u64 = 1 << 20;
 
-/// Handles of address handles start here, above those of all devices.
+/// The first handle of an address handle, above the handles of all devices.
 const FIRST_WAY: Handle = 1 << 40;
 
-/// A device, and what its agent remembers of it.
+/// A device, and the state that its agent keeps.
 struct Session<'a> {
     dut: &'a mut dyn Dut,
     regions: BTreeMap<Handle, Mr>,
-    /// Address handles, which a device here has no use for.
+    /// Address handles. The devices here do not use them: each datagram gets the attributes.
     ways: Vec<Av>,
 }
 
@@ -95,7 +95,7 @@ impl Session<'_> {
         Ok(Value::Null)
     }
 
-    /// Where a datagram goes, if the request says so.
+    /// The destination of a datagram, if the request gives one.
     fn dest(&self, wr: &Value) -> Answer<Option<(Av, u32, u32)>> {
         let Some(handle) = wr["ah"].as_u64() else { return Ok(None) };
         let at = usize::try_from(handle.wrapping_sub(FIRST_WAY)).ok();
@@ -216,7 +216,7 @@ fn reply(answer: Answer<Value>) -> Value {
     }
 }
 
-/// Hears the first line of one that has connected: its two ways if it gives the token.
+/// Reads the first line from a client. Returns both directions of the connection if the line has the token.
 fn welcome(stream: TcpStream, token: &str) -> io::Result<Option<(TcpStream, BufReader<TcpStream>)>> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(HELLO))?;
@@ -233,15 +233,15 @@ fn welcome(stream: TcpStream, token: &str) -> io::Result<Option<(TcpStream, BufR
     Ok(Some((out, lines)))
 }
 
-/// Serves `dut` to the first that connects and gives the token, until it hangs up. Others are turned away; one that says
-/// nothing, for 20 s at most, holds the next up.
+/// Serves `dut` to the first client that presents the token, until it closes the connection. Other clients are turned away.
+/// A client that sends nothing delays the next one, for at most 20 s.
 ///
 /// # Errors
-/// What the network says about the listener, or about the one that is served.
+/// The error of the listener, or of the connection that is served.
 pub fn serve(dut: &mut dyn Dut, listener: &TcpListener, token: &str) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
-        // A stranger that hangs up is no error of ours.
+        // A client without the token that closes its connection causes no error here.
         let Ok(Some((mut out, mut lines))) = welcome(stream, token) else { continue };
         let mut line = String::new();
         let mut session = Session { dut: &mut *dut, regions: BTreeMap::new(), ways: Vec::new() };
@@ -271,7 +271,7 @@ mod tests {
         let at = listener.local_addr().unwrap();
         let about = core::open(false).0.about().clone();
         let server = std::thread::spawn(move || serve(&mut core::open(false).0, &listener, "word"));
-        // Gone at once, by a reset; no text; another word.
+        // Three clients without the token: one closes with a reset at once, one sends invalid text, one sends a wrong token.
         let gone = socket2::Socket::from(TcpStream::connect(at).unwrap());
         gone.set_linger(Some(Duration::ZERO)).unwrap();
         drop(gone);

@@ -1,11 +1,11 @@
-//! The vocabulary of verbs, as the agent's protocol writes it.
+//! The types of the verbs, in the form of the agent's protocol.
 
 use super::Handle;
 use crate::wire::Roce;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, net::IpAddr};
 
-/// What not every device has.
+/// Features that not every device has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Feature {
@@ -21,28 +21,28 @@ pub enum Feature {
     Srq,
     /// Unreliable connections.
     Uc,
-    /// The link shows and sets the IP header.
+    /// The link shows the IP header of received packets, and can set that of sent ones.
     IpHeader,
     /// Time is simulated: waits cost nothing and are exact.
     ExactTime,
-    /// More than one queue pair to the same peer may be looked at for fairness within real time.
+    /// A case about fairness between several queue pairs to the same peer can be run within real time.
     ManyQps,
-    /// Send requests whose address is wrong on purpose can be posted.
+    /// Send requests with an address that is wrong on purpose can be posted.
     Unchecked,
     /// A connection manager.
     Cm,
     /// Packets have IP and UDP headers: RoCEv2.
     Udp,
-    /// The link has whole Ethernet frames.
+    /// The link carries whole Ethernet frames.
     Ethernet,
-    /// Completion queues have a size, and overflow.
+    /// Completion queues have a fixed size, and can overflow.
     BoundedCq,
-    /// Datagram queue pairs can be attached to multicast groups, whose packets the link carries.
+    /// Datagram queue pairs can be attached to multicast groups, and the link carries the packets of these groups.
     Multicast,
 }
 
 impl Feature {
-    /// What a device with the usual verbs has, whatever leads to it.
+    /// The features of a device with the usual verbs, over any kind of link.
     pub const VERBS: [Self; 9] = [
         Self::AtomicWrite,
         Self::Flush,
@@ -59,20 +59,20 @@ impl Feature {
 /// A device, and how to reach it.
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
-    /// What it is called in reports: `core`, `udp`, `kernel-6.12`.
+    /// Its name in reports: `core`, `udp`, `kernel-6.12`.
     pub name: String,
-    /// What it says of itself: release, driver, firmware.
+    /// Its own description: release, driver, firmware.
     pub version: String,
     /// Its address on the tested link.
     pub address: IpAddr,
-    /// What it has of that which not all have.
+    /// Which of the optional features it has.
     pub features: BTreeSet<Feature>,
-    /// Bytes of the longest path MTU that its port has at the moment (`active_mtu`); none: it did not say.
+    /// The current maximum path MTU of its port in bytes (`active_mtu`); `None` if the device did not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_mtu: Option<u32>,
 }
 
-/// Rights of memory, windows and queue pairs.
+/// Access rights of memory, windows and queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[allow(missing_docs, reason = "ibv_access_flags")]
@@ -87,18 +87,18 @@ pub enum Access {
 }
 
 impl Access {
-    /// What every device takes.
+    /// Rights that every device supports.
     pub const COMMON: [Self; 4] = [Self::LocalWrite, Self::RemoteWrite, Self::RemoteRead, Self::RemoteAtomic];
 }
 
 /// A registered region.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Mr {
-    /// Its name.
+    /// Its handle.
     pub handle: Handle,
     /// Address of its first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: usize,
     /// L_Key.
     pub lkey: u32,
@@ -109,11 +109,11 @@ pub struct Mr {
 /// A queue pair.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Qp {
-    /// Its name.
+    /// Its handle.
     pub handle: Handle,
-    /// Its number on the wire.
+    /// Its queue pair number.
     pub qpn: u32,
-    /// XRC targets: the number of their shared receive queue.
+    /// For XRC targets: the number of their shared receive queue.
     #[serde(default)]
     pub srq_number: u32,
 }
@@ -128,7 +128,7 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud,
-    /// Extended reliable connection, the end that receives.
+    /// Extended reliable connection, receiving end (XRC target).
     #[serde(rename = "XRC_TARGET")]
     XrcTarget,
 }
@@ -147,7 +147,7 @@ pub enum State {
     Err,
 }
 
-/// What a queue pair is made of.
+/// The attributes with which a queue pair is created.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QpSpec {
     /// Protection domain.
@@ -155,22 +155,22 @@ pub struct QpSpec {
     /// Service.
     #[serde(rename = "type")]
     pub service: Service,
-    /// Where send completions go.
+    /// Completion queue for sends.
     pub send_cq: Handle,
-    /// Where receive completions go.
+    /// Completion queue for receives.
     pub recv_cq: Handle,
     /// Shared receive queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub srq: Option<Handle>,
-    /// Every send request makes a completion.
+    /// Whether every send request produces a completion.
     #[serde(default)]
     pub sig_all: bool,
 }
 
-/// The way to a peer.
+/// The path to a peer (attributes of an address handle).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Av {
-    /// The peer.
+    /// The peer's address.
     pub dgid: IpAddr,
     /// The device's own address.
     pub sgid: IpAddr,
@@ -178,7 +178,7 @@ pub struct Av {
     pub hop_limit: u8,
     /// TOS or traffic class.
     pub traffic_class: u8,
-    /// What type the device's GID is of.
+    /// The RoCE version of the device's GID.
     #[serde(default, rename = "gid_type", skip_serializing_if = "is_usual")]
     pub roce: Roce,
 }
@@ -187,7 +187,7 @@ fn is_usual(roce: &Roce) -> bool {
     *roce == Roce::V2
 }
 
-/// Attributes of a modify call; what is absent is not in the mask.
+/// Attributes of a modify call. An attribute that is `None` is not in the attribute mask.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs, reason = "ibv_qp_attr")]
@@ -233,25 +233,25 @@ pub struct Change {
     /// The new state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// The rest.
+    /// The other attributes.
     #[serde(default)]
     pub attrs: Attrs,
 }
 
 impl Change {
-    /// Nothing but a new state.
+    /// Changes only the state.
     #[must_use]
     pub fn to(state: State) -> Self {
         Self { state: Some(state), attrs: Attrs::default() }
     }
 }
 
-/// A piece of registered memory.
+/// A scatter/gather entry: a piece of registered memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Sge {
     /// Address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u32,
     /// L_Key.
     pub lkey: u32,
@@ -260,9 +260,9 @@ pub struct Sge {
 /// A receive request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RecvWr {
-    /// Returned in the completion.
+    /// The ID that the completion returns.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// Memory for the message.
     pub sge: Vec<Sge>,
 }
 
@@ -276,7 +276,7 @@ pub enum Flag {
     Solicited,
 }
 
-/// What a send request does.
+/// The operation of a send request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "opcode", rename_all = "SCREAMING_SNAKE_CASE")]
 #[allow(missing_docs, reason = "ibv_wr_opcode")]
@@ -297,7 +297,7 @@ pub enum WrOp {
 /// A send request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SendWr {
-    /// Returned in the completion.
+    /// The ID that the completion returns.
     pub wr_id: u64,
     /// Local data.
     pub sge: Vec<Sge>,
@@ -306,12 +306,12 @@ pub struct SendWr {
     /// The operation.
     #[serde(flatten)]
     pub op: WrOp,
-    /// Datagrams: way, queue pair and queue key of the receiver.
+    /// For datagrams: path, queue pair and queue key of the receiver.
     #[serde(skip)]
     pub dest: Option<(Av, u32, u32)>,
 }
 
-/// Which of the two queues a completion came from.
+/// The queue that a completion belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Kind {
     /// A send request.
@@ -324,22 +324,22 @@ pub enum Kind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wc {
-    /// The request's.
+    /// The ID of the request.
     pub wr_id: u64,
     /// As in ibv_wc_status, without IBV_WC_: `SUCCESS`, `REM_ACCESS_ERR`.
     pub status: String,
-    /// As in ibv_wc_opcode, without IBV_WC_. Means nothing on an error.
+    /// As in ibv_wc_opcode, without IBV_WC_. It has no meaning if the status is an error.
     pub opcode: String,
     /// Bytes received.
     pub byte_len: u32,
-    /// The device's queue pair.
+    /// The number of the device's queue pair.
     pub qp_num: u32,
-    /// Datagrams: the sender's.
+    /// For datagrams: the number of the sender's queue pair.
     pub src_qp: u32,
     /// Immediate data.
     pub imm: Option<u32>,
     /// The key that the message invalidated.
     pub invalidated_rkey: Option<u32>,
-    /// As in ibv_wc_flags, without IBV_WC_, from devices that tell them.
+    /// As in ibv_wc_flags, without IBV_WC_. Only some devices report it.
     pub wc_flags: Option<Vec<String>>,
 }

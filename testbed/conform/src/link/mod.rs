@@ -1,4 +1,4 @@
-//! Links: how packets get to the device and back. All of them carry whole IP packets.
+//! Links: the ways in which packets travel to the device and back. All of them carry whole IP packets.
 
 pub mod raw;
 pub mod udp;
@@ -7,16 +7,16 @@ use crate::wire::Roce;
 use std::{net::IpAddr, time::Duration};
 use thiserror::Error;
 
-/// An IP packet that came.
+/// An IP packet that arrived.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// Header and all.
+    /// The whole packet, header included.
     pub ip: Vec<u8>,
-    /// Whether its IP header is the one that was on the wire; else it was put together from what a socket tells.
+    /// Whether the IP header is the one that was on the wire. Otherwise it was reconstructed from what the socket reports.
     pub header_seen: bool,
 }
 
-/// Why a link does not work (any more).
+/// Why a link does not work, or no longer works.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct LinkError(pub String);
@@ -29,15 +29,15 @@ impl LinkError {
     }
 }
 
-/// A way to the device, and the only clock that the suite knows.
+/// A link to the device. It is also the only clock that the suite uses.
 pub trait Link {
     /// The suite's own address.
     fn own(&self) -> IpAddr;
 
-    /// The UDP source port that packets have unless a case wants another one.
+    /// The UDP source port of packets, unless a case sets another one.
     fn source_port(&self) -> u16;
 
-    /// How its packets go.
+    /// The RoCE version of its packets.
     fn roce(&self) -> Roce {
         Roce::V2
     }
@@ -48,7 +48,7 @@ pub trait Link {
     /// If the link is down.
     fn send(&mut self, ip: &[u8]) -> Result<(), LinkError>;
 
-    /// The same with a VLAN tag, whose tag control information this is.
+    /// The same with a VLAN tag, which has this tag control information.
     ///
     /// # Errors
     /// If the link is down, or has no Ethernet frames.
@@ -56,18 +56,18 @@ pub trait Link {
         Err(LinkError("VLAN tags need whole frames (--raw)".into()))
     }
 
-    /// The next RoCE packet, waiting for it at most `within`. This is how time passes.
+    /// The next RoCE packet. Waits for it for at most `within`. This is the only way in which time passes.
     ///
     /// # Errors
     /// If the link is down.
     fn recv(&mut self, within: Duration) -> Result<Option<Arrival>, LinkError>;
 
-    /// The present, since the link was opened.
+    /// The current time, measured from when the link was opened.
     fn now(&self) -> Duration;
 
     /// How long a device on this link may take to answer before it counts as silent.
     fn patience(&self) -> Duration;
 
-    /// How long nothing may come for the link to count as quiet.
+    /// How long no packet may arrive for the link to count as quiet.
     fn calm(&self) -> Duration;
 }

@@ -1,5 +1,6 @@
-//! Whole frames by a packet socket, with an Ethernet and IP address of the suite's own: no kernel stack of the tester's is in
-//! the way. Neighbours are asked for and answered here (ARP, RFC 826; neighbour discovery, RFC 4861).
+//! A link of whole Ethernet frames, sent and received by a packet socket. The suite has an Ethernet and an IP address of its
+//! own, so the kernel's network stack is not involved. Neighbours are resolved and answered here (ARP, RFC 826; neighbour
+//! discovery, RFC 4861).
 
 use super::{Arrival, Link, LinkError};
 use crate::wire::{Roce, ends_of};
@@ -19,31 +20,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the device's Ethernet address is asked for: 20 seconds, or more where the suite gets no processor.
+/// How many times the device's Ethernet address is requested: for 20 seconds in total, or longer if the suite gets no
+/// processor.
 const ASKS: u32 = 67;
-/// How long each answer is waited for.
+/// How long the suite waits for each answer.
 const ASK: Duration = Duration::from_millis(300);
-/// A packet socket looks at its timeout that often.
+/// The timeout of a read from the packet socket.
 const TICK: Duration = Duration::from_millis(1);
-/// How often the carrier is looked for while nothing comes.
+/// How often the carrier is checked while no frame arrives.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Room for any frame.
+/// Buffer size: large enough for any frame.
 const LARGEST: usize = 16 << 10;
 
 /// `ETH_P_ALL` of linux/if_ether.h: every protocol.
 const ALL: u16 = 3;
-/// Bytes of the socket's receive buffer.
+/// Size of the socket's receive buffer, in bytes.
 const ROOM: usize = 8 << 20;
 
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const VLAN: u16 = 0x8100;
 const IPV6: u16 = 0x86dd;
-/// RoCEv1: a GRH (IBTA vol. 1, annex A16).
+/// Ethertype of RoCEv1: a GRH follows (IBTA vol. 1, annex A16).
 const ROCE: u16 = 0x8915;
 
-/// Who we are on the link.
+/// The suite's addresses on the link.
 #[derive(Clone, Copy, Debug)]
 struct Host {
     mac: [u8; 6],
@@ -51,14 +53,14 @@ struct Host {
 }
 
 impl Host {
-    /// A frame of ours.
+    /// A frame from the suite.
     fn headed(&self, dst: [u8; 6], kind: u16, body: &[u8]) -> Vec<u8> {
         let mut frame = [&dst[..], &self.mac[..], &kind.to_be_bytes()[..], body].concat();
         frame.resize(frame.len().max(60), 0);
         frame
     }
 
-    /// The answer to a frame that asks for our address.
+    /// The answer to a frame that asks for the suite's address.
     fn reply(&self, frame: &[u8]) -> Option<Vec<u8>> {
         let (body, asker) = (frame.get(14..)?, frame.get(6..12)?.try_into().ok()?);
         match (frame.get(12..14)?, self.address) {
@@ -79,7 +81,7 @@ impl Host {
     }
 }
 
-/// Answers questions for our address, also while the suite waits for the device's program.
+/// A thread that answers requests for the suite's address, even while the suite waits for the device's program.
 struct Answerer {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -99,7 +101,7 @@ impl Answerer {
                         }
                     }
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-                    // The suite itself says what is wrong, where it receives.
+                    // The suite reports this error itself, when it receives.
                     Err(_) => thread::sleep(TICK),
                 }
             }
@@ -128,7 +130,7 @@ pub struct RawLink {
     peer: IpAddr,
     roce: Roce,
     opened: Instant,
-    /// When the carrier was looked for.
+    /// When the carrier was last checked.
     looked: Instant,
     waiting: VecDeque<Vec<u8>>,
 }
@@ -142,7 +144,7 @@ impl std::fmt::Debug for RawLink {
     }
 }
 
-/// A local Ethernet address of the suite's own, made of its IP address.
+/// A locally administered Ethernet address for the suite, derived from its IP address.
 fn mac_of(own: IpAddr) -> [u8; 6] {
     let [a, b, c, d] = match own {
         IpAddr::V4(v4) => v4.octets(),
@@ -156,25 +158,25 @@ fn interface(name: &str) -> Result<NetworkInterface, LinkError> {
     found.ok_or_else(|| LinkError(format!("no interface {name}")))
 }
 
-/// A packet socket with room for all that passes on the interface while nobody looks; the agent's own packets may be
-/// among it.
+/// A packet socket with a receive buffer for all frames that pass on the interface while the suite does not read. The
+/// agent's own packets may be among them.
 fn socket(name: &str) -> Result<i32, LinkError> {
     let denied =
         |error| LinkError::new(&format!("a packet socket on {name} (needs root or CAP_NET_RAW)"), error);
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(i32::from(ALL.to_be()))))
         .map_err(denied)?;
-    // Without CAP_NET_ADMIN the usual size has to do.
+    // Without CAP_NET_ADMIN the default size has to suffice.
     let _ = setsockopt(&socket, sockopt::RcvBufForce, &ROOM);
     Ok(socket.into_raw_fd())
 }
 
-/// Where frames are sent, and where they are received.
+/// The sending and the receiving half of a packet socket.
 pub(crate) type Frames = (Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>);
 
-/// A packet socket on an interface: where frames are sent, and where they are received, within a tick.
+/// Opens a packet socket on an interface: its sending and its receiving half. A read waits for one tick at most.
 ///
 /// # Errors
-/// No such interface, or no privilege (CAP_NET_RAW).
+/// If there is no such interface, or the privilege (CAP_NET_RAW) is missing.
 pub(crate) fn frames(name: &str) -> Result<Frames, LinkError> {
     let interface = interface(name)?;
     let config = Config {
@@ -195,10 +197,10 @@ pub(crate) fn frames(name: &str) -> Result<Frames, LinkError> {
 }
 
 impl RawLink {
-    /// Opens `name` as `own`, and looks for the device at `peer`.
+    /// Opens interface `name` with address `own`, and resolves the device's address `peer`.
     ///
     /// # Errors
-    /// No such interface, no privilege (CAP_NET_RAW), or nobody at that address.
+    /// If there is no such interface, if the privilege (CAP_NET_RAW) is missing, or if no host answers at that address.
     pub fn open(name: &str, own: IpAddr, peer: IpAddr, roce: Roce) -> Result<Self, LinkError> {
         let (sender, receiver) = frames(name)?;
         let host = Host { mac: mac_of(own), address: own };
@@ -236,8 +238,7 @@ impl RawLink {
         Err(LinkError(format!("nobody at {} answers on {name} within {:?}", self.peer, ASKS * ASK)))
     }
 
-    /// That the interface is there and up, with somebody at the other end of the cable. Frames may be lost without an error
-    /// where it is not.
+    /// Checks that the interface exists, is up, and has a carrier. If it does not, frames may be lost without an error.
     fn carried(&self) -> Result<(), LinkError> {
         if interface(&self.name)?.is_running() {
             return Ok(());
@@ -248,7 +249,7 @@ impl RawLink {
     fn put(&mut self, frame: &[u8]) -> Result<(), LinkError> {
         match self.sender.send_to(frame, None) {
             Some(Err(error)) => {
-                // Without a carrier the kernel says no more than that it has no room.
+                // Without a carrier the kernel only reports that its queue has no room.
                 self.carried()?;
                 Err(LinkError::new(&format!("sending a frame by {}", self.name), error))
             }
@@ -257,7 +258,7 @@ impl RawLink {
         }
     }
 
-    /// The next frame, if there is one within a tick.
+    /// The next frame, if one arrives within a tick.
     fn frame(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
         match self.receiver.next() {
             Ok(frame) => Ok(Some(frame.to_vec())),
@@ -273,7 +274,7 @@ impl RawLink {
         }
     }
 
-    /// Who has the peer's address?
+    /// A request for the peer's Ethernet address.
     fn question(&self) -> Vec<u8> {
         match (self.host.address, self.peer) {
             (IpAddr::V4(own), IpAddr::V4(peer)) => {
@@ -298,7 +299,7 @@ impl RawLink {
         }
     }
 
-    /// The peer's Ethernet address, if this frame tells it.
+    /// The peer's Ethernet address, if this frame contains it.
     fn neighbour(&self, frame: &[u8]) -> Option<[u8; 6]> {
         let body = frame.get(14..)?;
         match (frame.get(12..14)?, self.peer) {
@@ -316,7 +317,8 @@ impl RawLink {
         }
     }
 
-    /// The Ethernet address for an IP packet: the device's, or that of a group (RFC 1112, 6.4; RFC 2464, 7).
+    /// The destination Ethernet address for an IP packet: the device's, or that of a multicast group (RFC 1112, 6.4; RFC
+    /// 2464, 7).
     fn station(&self, ip: &[u8]) -> [u8; 6] {
         match ends_of(ip).map(|ends| ends.dst).filter(IpAddr::is_multicast) {
             Some(IpAddr::V4(group)) => {
@@ -331,9 +333,9 @@ impl RawLink {
         }
     }
 
-    /// The IP packet in a frame to us, without what Ethernet has padded it with.
+    /// The IP packet in a frame to us, without Ethernet's padding.
     fn packet(&self, frame: &[u8]) -> Option<Vec<u8>> {
-        // Ours, or a group's.
+        // The frame is for our address, or for a group address.
         if frame.get(..6)? != self.host.mac && frame[0] & 1 == 0 {
             return None;
         }
@@ -349,7 +351,7 @@ impl RawLink {
     }
 }
 
-/// The Ethertype of an IP packet, or of one with a GRH.
+/// The Ethertype of an IP packet, or of a packet with a GRH.
 fn kind_of(ip: &[u8]) -> u16 {
     match ends_of(ip) {
         Some(ends) if ends.roce == Roce::V1 => ROCE,
@@ -368,9 +370,10 @@ fn arp(op: u8, own: ([u8; 6], Ipv4Addr), peer: ([u8; 6], Ipv4Addr)) -> Vec<u8> {
     body
 }
 
-/// A neighbour solicitation (135) or advertisement (136) about `target`, with its option of the sender's Ethernet address.
+/// A neighbour solicitation (135) or advertisement (136) about `target`, with the option that holds the sender's Ethernet
+/// address.
 fn discovery(kind: u8, src: Ipv6Addr, dst: Ipv6Addr, target: Ipv6Addr, mac: [u8; 6]) -> Vec<u8> {
-    // Solicited and override flags of an advertisement.
+    // The solicited and override flags of an advertisement.
     let flags = if kind == 136 { 0x60 } else { 0 };
     let mut message = vec![kind, 0, 0, 0, flags, 0, 0, 0];
     message.extend(target.octets());

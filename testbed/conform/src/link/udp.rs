@@ -1,5 +1,5 @@
-//! A UDP socket as the link: no privilege is needed. The kernel writes the IP header (ID 0, do not fragment) and hides that of
-//! arrivals, so cases that want a say there are left out.
+//! A UDP socket as the link: no privilege is needed. The kernel writes the IP header of sent packets (ID 0, do not fragment)
+//! and hides that of received ones. Cases that depend on these headers are left out.
 
 use super::{Arrival, Link, LinkError};
 use crate::wire::PORT;
@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Room for any RoCE packet.
+/// Buffer size: large enough for any RoCE packet.
 const LARGEST: usize = 9216;
 
 /// The link.
@@ -29,7 +29,7 @@ pub struct UdpLink {
     own: IpAddr,
     opened: Instant,
     buffer: Vec<u8>,
-    /// TOS and TTL that the socket sends with now.
+    /// TOS and TTL that the socket currently sends with.
     set: (u8, u8),
 }
 
@@ -43,16 +43,16 @@ fn prepared(own: IpAddr) -> io::Result<Socket> {
         set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::PROBE)?;
         socket.set_recv_tclass_v6(true)?;
     }
-    // A burst of a case fits the usual buffer, too.
+    // If this fails, the default buffer is large enough for the packets of a case, too.
     let _ = socket.set_recv_buffer_size(1 << 20);
     Ok(socket)
 }
 
 impl UdpLink {
-    /// Takes the RoCE port of this address.
+    /// Binds a socket to the RoCE port of this address.
     ///
     /// # Errors
-    /// What the system says: above all, that somebody else has the port.
+    /// The error of the system. The most likely one is that another socket has the port.
     pub fn open(own: IpAddr) -> Result<Self, LinkError> {
         let socket = prepared(own).map_err(|error| LinkError::new("a UDP socket", error))?;
         socket.bind(&SocketAddr::new(own, PORT).into()).map_err(|error| {
@@ -76,7 +76,7 @@ impl UdpLink {
         Ok(())
     }
 
-    /// One datagram, with the IP and UDP headers that it may have had.
+    /// Receives one datagram, and puts IP and UDP headers in front of it as they may have been.
     fn receive(&mut self) -> Result<Option<Vec<u8>>, Errno> {
         let mut space = cmsg_space!(i32, i32);
         let mut slices = [IoSliceMut::new(&mut self.buffer)];
@@ -101,7 +101,7 @@ impl UdpLink {
     }
 }
 
-/// Puts headers in front of a datagram as they may have been on the wire.
+/// Puts headers in front of a datagram, as they may have been on the wire.
 fn headed((src, sport): (IpAddr, u16), dst: IpAddr, tos: u8, payload: &[u8]) -> Vec<u8> {
     let length = payload.len() as u16 + 8;
     let mut ip = Vec::with_capacity(payload.len() + 48);
@@ -158,14 +158,14 @@ impl Link for UdpLink {
         let to = SocketAddr::new(ends.dst, PORT).into();
         match self.socket.send_to(ip.get(header + 8..).unwrap_or_default(), &to) {
             Ok(_) => Ok(()),
-            // An answer to an earlier datagram, by a host that has nobody on the port at the moment.
+            // This error is the answer to an earlier datagram, from a host on which no socket has the port at the moment.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
             Err(error) => Err(LinkError::new(&format!("sending to {}", ends.dst), error)),
         }
     }
 
     fn recv(&mut self, within: Duration) -> Result<Option<Arrival>, LinkError> {
-        // 0 would mean for ever.
+        // A timeout of 0 would mean to wait for ever.
         let within = within.max(Duration::from_micros(50));
         self.socket.set_read_timeout(Some(within)).map_err(|error| LinkError::new("a timeout", error))?;
         match self.receive() {

@@ -1,4 +1,4 @@
-//! The packets of a failed case as a pcapng file, for Wireshark.
+//! Writes the packets of a failed case to a pcapng file, for Wireshark.
 
 use crate::{
     bench::What,
@@ -16,7 +16,7 @@ use pcap_file::{
 };
 use std::{borrow::Cow, fs, io, path::Path};
 
-/// Negative power of ten of the unit of all times in the file: nanoseconds, as the crate writes them.
+/// The unit of all times in the file as a negative power of ten: nanoseconds, as the crate writes them.
 const NANOSECONDS: u8 = 9;
 
 /// The file of one case.
@@ -40,10 +40,10 @@ fn encode(finding: &Finding) -> Result<Vec<u8>, io::Error> {
     Ok(writer.into_inner())
 }
 
-/// Writes one file, named as the case, for each that failed; how many.
+/// Writes one file for each case that failed, named after the case. Returns the number of files.
 ///
 /// # Errors
-/// What the file system says.
+/// The error of the file system.
 pub fn captures(findings: &[Finding], folder: &Path) -> Result<usize, io::Error> {
     fs::create_dir_all(folder)?;
     let failed =
@@ -66,7 +66,7 @@ mod tests {
         run::{Differences, run},
     };
 
-    /// The section, the interface with its unit of time, and packets with the times of the log.
+    /// Checks the section, the interface with its unit of time, and packets with the times of the log.
     #[test]
     fn times_are_those_of_the_log() {
         let (dut, link) = core::open(false);
@@ -86,13 +86,13 @@ mod tests {
             .collect();
         assert!(times.len() == 2 && times[0] > 7_000_000_000, "{times:?}");
         let file = encode(&findings[0]).unwrap();
-        // Block after block, by the lengths that they tell (pcapng, 3.1).
+        // Walks through the blocks by the lengths in their headers (pcapng, 3.1).
         let (mut at, mut found, mut unit) = (0, Vec::new(), None);
         while at < file.len() {
             let word = |from: usize| u32::from_ne_bytes(file[from..from + 4].try_into().unwrap());
             let half = |from: usize| u16::from_ne_bytes(file[from..from + 2].try_into().unwrap());
             match word(at) {
-                // Interface description: its first option is if_tsresol (9), one byte.
+                // Interface description block: its first option is if_tsresol (9), of one byte.
                 1 => unit = Some((half(at + 16), half(at + 18), file[at + 20])),
                 6 => found.push(u128::from(word(at + 12)) << 32 | u128::from(word(at + 16))),
                 _ => {}

@@ -1,5 +1,5 @@
-//! The report as one HTML page that needs nothing else: a summary by theme, and for each case its rule, what came of it, and
-//! the packets as a ladder whose every header field unfolds.
+//! The report as one HTML page without external files. It has a summary by theme, and for each case the rule, the result,
+//! and the packets as a ladder diagram. The header fields of every packet can be unfolded.
 
 use super::{Report, fields, line, summary};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 use rxe_ladder::{Class, Field, Hue, Ladder, Step};
 use std::fmt::Write;
 
-/// Steps of one ladder; a case with more shows the first.
+/// The maximum number of steps of one ladder. A case with more steps shows the first ones.
 const MOST: usize = 60;
 
 /// The style of the page.
@@ -31,7 +31,7 @@ const fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The packets of a case as a ladder.
+/// The packets of a case as a ladder diagram.
 fn ladder(finding: &Finding) -> Ladder {
     let mut ladder = Ladder::new(finding.id.as_str());
     let (suite, device) = (ladder.actor("suite", "scripted peer"), ladder.actor("device", "under test"));
@@ -66,7 +66,7 @@ fn ladder(finding: &Finding) -> Ladder {
     ladder
 }
 
-/// Every packet of a case, each with a table of its fields that unfolds.
+/// Every packet of a case, each with a table of its fields that can be unfolded.
 fn packets(entries: &[Entry], out: &mut String) {
     for entry in entries.iter().take(MOST) {
         let (way, packet) = match &entry.what {
@@ -86,7 +86,7 @@ fn packets(entries: &[Entry], out: &mut String) {
     }
 }
 
-/// What was expected beside what came, field by field; empty unless a packet was another than expected.
+/// The expected packet beside the received one, field by field. Empty unless a packet differed from the expected one.
 fn contrast(entries: &[Entry]) -> String {
     let Some((expected, came)) = entries.iter().rev().find_map(|entry| match &entry.what {
         What::Instead(expected, came) => Some((expected, came)),

@@ -1,4 +1,4 @@
-//! The report as JSON: one object, stable names.
+//! The report as JSON: one object, whose field names are stable.
 
 use super::{Report, fields, summary};
 use crate::{
@@ -12,7 +12,7 @@ fn by_name(packet: &Packet) -> Map<String, Value> {
     fields(packet).into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
 }
 
-/// What happened in a case, entry by entry.
+/// The log of a case, entry by entry.
 fn log(entries: &[Entry]) -> Value {
     entries
         .iter()
@@ -32,7 +32,7 @@ fn log(entries: &[Entry]) -> Value {
         .collect()
 }
 
-/// The report; packets are in it where a case failed.
+/// The report. It contains packets only for cases that did not pass.
 #[must_use]
 pub fn json(report: &Report) -> Value {
     let cases: Vec<Value> = report

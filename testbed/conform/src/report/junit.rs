@@ -1,4 +1,4 @@
-//! The report as JUnit XML, a suite per theme, for CI systems.
+//! The report as JUnit XML for CI systems, with one test suite per theme.
 
 use super::Report;
 use crate::run::Verdict;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The report as XML.
 ///
 /// # Errors
-/// If it cannot be written, which no report has brought about yet.
+/// If the XML cannot be written. No report has caused this so far.
 pub fn junit(report: &Report) -> Result<String, SerializeError> {
     let mut xml = Xml::new(format!("rxe-conform {}", report.about.name));
     for (theme, _) in report.themes() {

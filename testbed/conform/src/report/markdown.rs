@@ -1,4 +1,4 @@
-//! The report as a Markdown table: themes, then everything that is not a pass.
+//! The report as a Markdown table: the themes, then all findings except the passed ones.
 
 use super::{Report, line};
 use crate::run::Verdict;

@@ -12,7 +12,7 @@ use crate::{
     wire::{Packet, cm::Message},
 };
 
-/// Name and value of every field of a packet, and of the connection manager's message in it.
+/// Name and value of every field of a packet, and of the connection manager's message in it, if any.
 fn fields(packet: &Packet) -> Vec<(&'static str, String)> {
     let message = Message::of(packet).map(|message| message.fields()).unwrap_or_default();
     packet.fields().into_iter().chain(message).collect()
@@ -28,22 +28,22 @@ fn summary(packet: &Packet) -> String {
 pub struct Report {
     /// The device.
     pub about: About,
-    /// Seconds since 1970 at its start.
+    /// The start time, in seconds since 1970.
     pub started: u64,
-    /// Seconds that it took.
+    /// The duration in seconds.
     pub seconds: f64,
-    /// What came of each case, in the order they ran.
+    /// The result of each case, in the order in which the cases ran.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// How many of which.
+    /// The number of findings of each verdict.
     #[must_use]
     pub fn tally(&self) -> Tally {
         tally(&self.findings)
     }
 
-    /// Theme by theme, in the order of the run: its name, and how many of which.
+    /// The themes in the order of the run: the name, and the number of findings of each verdict.
     #[must_use]
     pub fn themes(&self) -> Vec<(String, Tally)> {
         let mut names: Vec<&str> = Vec::new();

@@ -1,11 +1,11 @@
-//! Messages of the connection manager (IBTA vol. 1, 12.6 and 13.4.3): datagrams of 256 bytes between queue pairs 1, of which
-//! every field can be read, and set to something wrong.
+//! Messages of the connection manager (IBTA vol. 1, 12.6 and 13.4.3). They are datagrams of 256 bytes between queue pairs 1.
+//! Every field can be read, and can be set to an invalid value.
 
 use super::{Packet, op};
 
-/// Bytes of every management datagram.
+/// Size of every management datagram, in bytes.
 pub const MAD_LEN: usize = 256;
-/// Where the message begins, behind the common header.
+/// Offset of the message, which follows the common header.
 const HEADER: usize = 24;
 /// The queue pair of connection managers.
 pub const GSI: u32 = 1;
@@ -14,7 +14,7 @@ pub const GSI_QKEY: u32 = 0x8001_0000;
 /// Management class of connection managers.
 pub const CLASS: u64 = 0x07;
 
-/// Which message (IBTA vol. 1, table 99).
+/// The kind of a message (IBTA vol. 1, table 99).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs, reason = "the specification's names")]
 pub enum Kind {
@@ -46,7 +46,7 @@ impl Kind {
         Self::Apr,
     ];
 
-    /// As the specification writes it.
+    /// The name in the specification.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,7 +65,8 @@ impl Kind {
     }
 }
 
-/// A field of up to 64 bits: name, first byte in the datagram, its first bit there (0 is the highest), bits.
+/// A field of up to 64 bits: its name, its first byte in the datagram, its first bit in that byte (0 is the highest), and
+/// its number of bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
     /// Its name.
@@ -101,9 +102,9 @@ pub mod mad {
         [BASE_VERSION, CLASS, CLASS_VERSION, METHOD, STATUS, TRANSACTION, ATTRIBUTE, MODIFIER];
 }
 
-/// Sender's communication ID; of SIDR messages the request ID.
+/// The sender's communication ID; in SIDR messages the request ID.
 pub const LOCAL_ID: Field = field("local_id", 0, 0, 32);
-/// Receiver's communication ID, in all but REQ and SIDR.
+/// The receiver's communication ID, in all messages except REQ and SIDR.
 pub const REMOTE_ID: Field = field("remote_id", 4, 0, 32);
 
 /// Fields of a REQ (IBTA vol. 1, 12.6.5).
@@ -130,7 +131,7 @@ pub mod req {
     pub const SRQ: Field = field("srq", 51, 4, 1);
     pub const LOCAL_LID: Field = field("local_lid", 52, 0, 16);
     pub const REMOTE_LID: Field = field("remote_lid", 54, 0, 16);
-    /// Higher and lower half.
+    /// The upper and the lower half of the GID.
     pub const LOCAL_GID: [Field; 2] = [field("local_gid", 56, 0, 64), field("local_gid_low", 64, 0, 64)];
     pub const REMOTE_GID: [Field; 2] = [field("remote_gid", 72, 0, 64), field("remote_gid_low", 80, 0, 64)];
     pub const RATE: Field = field("rate", 91, 2, 6);
@@ -238,7 +239,7 @@ const fn fields_of(kind: Kind) -> &'static [Field] {
     }
 }
 
-/// Where the private data of a message lies in it, and how many bytes it has.
+/// Offset and size of the private data of a message, in bytes.
 #[must_use]
 pub const fn private(kind: Kind) -> (usize, usize) {
     match kind {
@@ -259,7 +260,7 @@ pub const fn private(kind: Kind) -> (usize, usize) {
 pub struct Message(Vec<u8>);
 
 impl Message {
-    /// A message with a right header, all zeroes behind it.
+    /// A message with a valid header, and zeros behind it.
     #[must_use]
     pub fn new(kind: Kind) -> Self {
         Self(vec![0; MAD_LEN])
@@ -270,7 +271,7 @@ impl Message {
             .with(mad::ATTRIBUTE, kind as u64)
     }
 
-    /// The message in a datagram, if it is one of the connection manager's.
+    /// The message in a datagram, if the datagram belongs to the connection manager.
     #[must_use]
     pub fn of(packet: &Packet) -> Option<Self> {
         let data = packet.data.as_ref().filter(|data| data.len() == MAD_LEN)?;
@@ -281,7 +282,7 @@ impl Message {
         ours.then_some(message)
     }
 
-    /// Which one it is, if it is one that the specification knows.
+    /// The kind of the message, if the specification defines it.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         let attribute = self.get(mad::ATTRIBUTE);
@@ -295,7 +296,7 @@ impl Message {
             .fold(0, |value, bit| value << 1 | u64::from(self.0[bit / 8] >> (7 - bit % 8) & 1))
     }
 
-    /// The same message with another value of a field.
+    /// The same message with a different value of a field.
     #[must_use]
     pub fn with(mut self, field: Field, value: u64) -> Self {
         for at in 0..field.bits {
@@ -310,13 +311,13 @@ impl Message {
         self
     }
 
-    /// The same message with this at the beginning of its private data.
+    /// The same message with these bytes at the start of its private data.
     #[must_use]
     pub fn with_private(self, data: &[u8]) -> Self {
         self.with_private_at(0, data)
     }
 
-    /// The same with this at a place in its private data; what does not fit is cut off.
+    /// The same message with these bytes at an offset in its private data. Bytes that do not fit are cut off.
     #[must_use]
     pub fn with_private_at(mut self, at: usize, data: &[u8]) -> Self {
         let (start, len) = private(self.kind().unwrap_or(Kind::Rtu));
@@ -339,7 +340,7 @@ impl Message {
         &self.0
     }
 
-    /// Bits that are in no field of it and not in its private data, and that are not 0, by byte of the datagram.
+    /// Bits that are not 0 although they belong neither to a field nor to the private data, by byte of the datagram.
     #[must_use]
     pub fn strays(&self) -> Vec<usize> {
         let Some(kind) = self.kind() else { return Vec::new() };
@@ -365,7 +366,7 @@ impl Message {
         Packet::of(op::UD_SEND_ONLY).dest_qp(GSI).src_qp(GSI).qkey(GSI_QKEY).data(self.0.clone())
     }
 
-    /// Whether it refuses a request because nobody listens for its service (REJ 8, SIDR_REP 1).
+    /// Whether it rejects a request because no program listens for the service (REJ 8, SIDR_REP 1).
     #[must_use]
     pub fn refuses_service(&self) -> bool {
         match self.kind() {
@@ -375,7 +376,7 @@ impl Message {
         }
     }
 
-    /// One line: which message, and what matters.
+    /// One line: the kind of the message, and its most important fields.
     #[must_use]
     pub fn summary(&self) -> String {
         let Some(kind) = self.kind() else { return format!("attribute {:#x}", self.get(mad::ATTRIBUTE)) };

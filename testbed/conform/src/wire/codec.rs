@@ -1,4 +1,4 @@
-//! Partial packets to bytes (an IP packet), and back.
+//! Encodes partial packets into bytes (an IP packet), and decodes such bytes.
 
 use super::{MASK24, Packet, icrc, opcode};
 use opcode::Header;
@@ -9,16 +9,16 @@ use std::net::IpAddr;
 pub const PORT: u16 = 4791;
 /// Don't fragment.
 const DONT_FRAGMENT: u16 = 0x4000;
-/// IPv4 IDs tried where a UDP socket has hidden them: one segmentation batch numbers its packets from 0.
+/// The IPv4 IDs that are tried if a UDP socket has hidden them: a segmentation batch numbers its packets from 0.
 const IDENTS: u16 = 256;
 
-/// What carries the transport headers.
+/// The encapsulation of the transport headers (the RoCE version).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Roce {
-    /// A GRH behind Ethernet (IBTA vol. 1, annex A16).
+    /// RoCEv1: a GRH behind Ethernet (IBTA vol. 1, annex A16).
     V1,
-    /// IP and UDP (annex A17).
+    /// RoCEv2: IP and UDP (annex A17).
     #[default]
     V2,
 }
@@ -26,25 +26,25 @@ pub enum Roce {
 /// Next header of a GRH: the base transport header (IBTA vol. 1, 8.3).
 const BTH: u8 = 0x1b;
 
-/// Whether a network header is a GRH. It has the form of an IPv6 header.
+/// Whether a network header is a GRH. A GRH has the form of an IPv6 header.
 pub(super) fn is_grh(head: &[u8]) -> bool {
     head.len() >= 40 && head[0] >> 4 == 6 && head[6] == BTH
 }
 
-/// Between whom a packet goes, and the source port where it names none.
+/// The addresses between which a packet travels, and the source port for packets that set none.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     /// Source address.
     pub src: IpAddr,
     /// Destination address, of the same family.
     pub dst: IpAddr,
-    /// UDP source port; without a meaning in RoCEv1.
+    /// UDP source port; without meaning in RoCEv1.
     pub sport: u16,
-    /// How it goes.
+    /// The RoCE version.
     pub roce: Roce,
 }
 
-/// The pieces of a packet between BTH and payload.
+/// Appends one of the headers between BTH and payload.
 fn extension(packet: &Packet, header: Header, out: &mut Vec<u8>) {
     let long = |value: Option<u32>| value.unwrap_or(0).to_be_bytes();
     match header {
@@ -76,7 +76,7 @@ fn extension(packet: &Packet, header: Header, out: &mut Vec<u8>) {
 }
 
 impl Packet {
-    /// BTH to the last byte of pad.
+    /// The bytes from the BTH to the last byte of padding.
     fn transport(&self) -> Vec<u8> {
         let opcode = self.opcode.unwrap_or(0x04);
         let right_pad = self.data_len().wrapping_neg() & 3;
@@ -105,7 +105,7 @@ impl Packet {
         out
     }
 
-    /// The whole IP packet between `ends`, or in RoCEv1 the GRH and what follows it.
+    /// The whole IP packet between `ends`. In RoCEv1, the GRH and everything behind it.
     #[must_use]
     pub fn encode(&self, ends: &Ends) -> Vec<u8> {
         let transport = self.transport();
@@ -124,8 +124,8 @@ impl Packet {
         self.sealed(ip, behind, 8)
     }
 
-    /// A packet with its ICRC, or a wrong one, and what else is to be wrong about its end; `transport` is where the BTH
-    /// begins behind the header.
+    /// Appends the ICRC, or a wrong one, and applies the other errors that are set for the end of the packet. `transport` is
+    /// the offset of the BTH, behind the network headers.
     fn sealed(&self, ip: Vec<u8>, mut behind: Vec<u8>, transport: usize) -> Vec<u8> {
         let crc = u32::from_le_bytes(icrc(&ip, &behind)) ^ self.icrc_xor.unwrap_or(0);
         behind.extend(crc.to_le_bytes());
@@ -183,7 +183,8 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Changes TOS (or traffic class) and TTL (or hop limit) of an IP packet as a router may, header checksum included.
+/// Changes the TOS (or traffic class) and the TTL (or hop limit) of an IP packet as a router may, and updates the header
+/// checksum.
 pub fn set_header(ip: &mut [u8], change: impl FnOnce(&mut u8, &mut u8)) {
     match ip.first().map(|first| first >> 4) {
         Some(4) if ip.len() >= 20 => {
@@ -205,12 +206,12 @@ pub fn set_header(ip: &mut [u8], change: impl FnOnce(&mut u8, &mut u8)) {
     }
 }
 
-/// A packet that came: its fields, and the laws of form that it kept or broke.
+/// A received packet: its fields, and which laws of form it kept or broke.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// All fields that it has.
+    /// All fields of the packet.
     pub packet: Packet,
-    /// Each law and whether it holds.
+    /// Each law that was checked, and whether it holds.
     pub laws: Vec<(&'static str, bool)>,
 }
 
@@ -253,14 +254,14 @@ fn header_len(ip: &[u8]) -> Option<usize> {
     }
 }
 
-/// Between whom a RoCE packet goes; `None` for anything else.
+/// The addresses between which a RoCE packet travels; `None` for any other packet.
 #[must_use]
 pub fn ends_of(ip: &[u8]) -> Option<Ends> {
     let header = header_len(ip)?;
     let (src, dst, protocol): (IpAddr, IpAddr, u8) = if header == 40 && ip[0] >> 4 == 6 {
         let at = |from: usize| <[u8; 16]>::try_from(&ip[from..from + 16]).ok().map(IpAddr::from);
         if is_grh(ip) {
-            // Addresses are GIDs: those of IPv4 are mapped.
+            // The addresses are GIDs. IPv4 addresses are mapped into IPv6.
             let ends =
                 Ends { src: at(8)?.to_canonical(), dst: at(24)?.to_canonical(), sport: 0, roce: Roce::V1 };
             return Some(ends);
@@ -275,11 +276,11 @@ pub fn ends_of(ip: &[u8]) -> Option<Ends> {
     (protocol == 17 && dport == PORT).then_some(Ends { src, dst, sport, roce: Roce::V2 })
 }
 
-/// Takes an IP packet apart. `ident_known` is false where a UDP socket has hidden the IPv4 ID: the ICRC is then right if it
-/// is with any of the IDs that one segmentation batch has.
+/// Parses an IP packet. `ident_known` is false if a UDP socket has hidden the IPv4 ID. The ICRC then counts as right if it
+/// is right for any of the IDs that a segmentation batch uses.
 ///
 /// # Errors
-/// Where it stops to be a RoCE packet, in words.
+/// A text that says where the packet stops being a valid RoCE packet.
 pub fn take_apart(ip: &[u8], ident_known: bool) -> Result<Seen, String> {
     let ends = ends_of(ip).ok_or("no GRH, and no UDP packet to port 4791")?;
     let header = header_len(ip).ok_or("no IP packet")?;
@@ -300,7 +301,7 @@ pub fn take_apart(ip: &[u8], ident_known: bool) -> Result<Seen, String> {
     transport_of(head, udp, 8, (packet, laws), ident_known)
 }
 
-/// The rest of [`take_apart`]: the BTH, which begins at `start` behind the network header, and all that follows.
+/// The rest of [`take_apart`]: parses the BTH, which begins at `start` behind the network header, and everything behind it.
 fn transport_of(
     head: &[u8],
     behind: &[u8],
@@ -359,7 +360,7 @@ fn ip_fields(
     }
 }
 
-/// `None` if the headers end too early.
+/// Splits the headers into fields; `None` if they end too early.
 fn transport_fields(body: &[u8], packet: &mut Packet, laws: &mut Vec<(&'static str, bool)>) -> Option<()> {
     let mut reader = Reader(body);
     let (code, flags) = (reader.u8()?, reader.u8()?);

@@ -1,13 +1,13 @@
-//! The invariant CRC (IBTA vol. 1, annex A17.3.3): CRC-32 with eight bytes of ones in front, and ones for all that routers
-//! may change on the way.
+//! The invariant CRC (IBTA vol. 1, annex A17.3.3). It is a CRC-32 with eight bytes of ones in front, and with ones for all
+//! fields that routers may change.
 
-/// The ICRC of a packet, as its bytes go on the wire: `ip` is the IP header or GRH, `behind` what follows to the last byte of
-/// pad.
+/// The ICRC of a packet, in the byte order of the wire. `ip` is the IP header or GRH; `behind` is everything after it, up to
+/// the last byte of padding.
 #[must_use]
 pub fn icrc(ip: &[u8], behind: &[u8]) -> [u8; 4] {
     let (mut ip, mut behind) = (ip.to_vec(), behind.to_vec());
     mask(&mut ip, &[1, 8, 10, 11], &[1, 2, 3, 7]);
-    // UDP checksum; FECN, BECN and what is reserved beside them. RoCEv1 has no UDP.
+    // The UDP checksum; FECN, BECN and the reserved bits beside them. RoCEv1 has no UDP header.
     let masked: &[usize] = if super::codec::is_grh(&ip) { &[4] } else { &[6, 7, 12] };
     for &at in masked {
         if let Some(byte) = behind.get_mut(at) {
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(icrc(&grh, &behind), [0x46, 0x0e, 0xb2, 0xdd]);
     }
 
-    /// An acknowledgement over IPv6, whose value two other programs agree on.
+    /// An acknowledgement over IPv6. Its ICRC was confirmed by two other programs.
     #[test]
     fn over_ipv6() {
         let ip = bytes(concat!(

@@ -1,7 +1,7 @@
-//! RoCE packets, made and taken apart without rxe's own code, so that the suite can judge that code, too.
+//! Builds and parses RoCE packets without rxe's own code, so that the suite can test that code, too.
 //!
-//! [`Packet`] is partial: a field that is not set has the right value when the packet is sent, and may have any value when
-//! it is compared with one that came. Every field can be set to something wrong.
+//! [`Packet`] is partial. A field that is not set gets the correct value when the packet is sent, and matches any value when
+//! the packet is compared with a received one. Every field can be set to an invalid value.
 
 pub mod cm;
 mod codec;

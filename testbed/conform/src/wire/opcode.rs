@@ -51,7 +51,8 @@ pub mod op {
     pub const SEND_ONLY_INV: u8 = 0x17;
     pub const FLUSH: u8 = 0x1c;
     pub const ATOMIC_WRITE: u8 = 0x1d;
-    /// A READ response, by whether it is the first and whether the last of its READ.
+    /// The opcode of a READ response packet, which depends on whether it is the first and whether it is the last of its
+    /// READ.
     #[must_use]
     pub const fn read_response(first: bool, last: bool) -> u8 {
         match (first, last) {
@@ -151,7 +152,7 @@ pub const fn is_response(code: u8) -> bool {
     matches!(code & 0x1f, op::READ_FIRST..=op::ATOMIC_ACK)
 }
 
-/// The headers behind the BTH, in their order; `None` for an opcode that nobody has defined.
+/// The headers behind the BTH, in order; `None` for an undefined opcode.
 #[must_use]
 pub fn headers(opcode: u8) -> Option<Vec<Header>> {
     let code = opcode & 0x1f;

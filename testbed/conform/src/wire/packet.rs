@@ -3,14 +3,14 @@
 use super::opcode;
 use std::fmt::{self, Debug};
 
-/// A field that is not what was expected.
+/// A field whose value differs from the expected one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mismatch {
     /// The field's name.
     pub field: &'static str,
-    /// What was expected.
+    /// The expected value.
     pub expected: String,
-    /// What came.
+    /// The received value.
     pub got: String,
 }
 
@@ -183,19 +183,19 @@ fn abbreviated(mut text: String) -> String {
 }
 
 impl Packet {
-    /// A packet of that opcode.
+    /// A packet with this opcode.
     #[must_use]
     pub fn of(code: u8) -> Self {
         Self::default().opcode(code)
     }
 
-    /// Asks for an acknowledgement.
+    /// Requests an acknowledgement.
     #[must_use]
     pub fn ask(self) -> Self {
         self.ack_req(true)
     }
 
-    /// Names remote memory.
+    /// Sets address, R_Key and length of remote memory.
     #[must_use]
     pub fn reth(self, va: u64, rkey: u32, len: u32) -> Self {
         self.va(va).rkey(rkey).dma_len(len)
@@ -207,7 +207,7 @@ impl Packet {
         self.data.as_ref().map_or(0, Vec::len)
     }
 
-    /// One line: opcode, PSN and what matters.
+    /// One line: opcode, PSN and the most important fields.
     #[must_use]
     pub fn summary(&self) -> String {
         let mut text = self.opcode.map_or_else(|| "any opcode".to_owned(), opcode::name);

@@ -1,4 +1,4 @@
-//! A client: one session with one slot, so one call at a time.
+//! A client. It has one session with one slot, so it makes one call at a time.
 
 mod wire;
 
@@ -17,34 +17,34 @@ use std::{
 };
 use wire::{Extra, Wire};
 
-/// Most bytes of a file that one call reads or writes.
+/// Maximum number of bytes of a file that one call reads or writes.
 const MOST_DATA: usize = 256 << 10;
-/// Room for a reply that is too long for a message.
+/// Size of the memory for a reply that is too long for a message.
 const LONG_REPLY: usize = 64 << 10;
-/// Pause before a server is asked again that has no time, or is in its grace period.
+/// The pause before an operation is repeated because the server was busy or in its grace period.
 const PAUSE: Duration = Duration::from_millis(500);
-/// OPEN4_SHARE_ACCESS_READ and WRITE, and "no delegation, please".
+/// OPEN4_SHARE_ACCESS_READ and WRITE, and the request for no delegation (OPEN4_SHARE_ACCESS_WANT_NO_DELEG).
 const SHARE: u32 = 3 | 0x0400;
-/// Write through to where it stays (FILE_SYNC4).
+/// Write through to stable storage (FILE_SYNC4).
 const FILE_SYNC: u32 = 2;
 
-/// Whom to ask, and as whom.
+/// The server to connect to, and the identity to use.
 #[derive(Clone, Debug)]
 pub struct Mount {
-    /// Makes the connection.
+    /// The connection manager that sets up the connection.
     pub manager: Manager,
-    /// Our address, if it is to be a certain one.
+    /// Our address, if a particular one is required.
     pub from: Option<IpAddr>,
-    /// The server; the port for RDMA is 20049.
+    /// The server's address; the port for RDMA is 20049.
     pub to: SocketAddr,
-    /// How long the server may take for anything.
+    /// How long the server may take for any operation.
     pub patience: Duration,
-    /// Bytes of a file, or of a folder's names, that are taken at most: they are kept in memory, and a server may say that there is
-    /// always more.
+    /// Maximum number of bytes of a file, or of the names in a folder. The bytes are kept in memory, and without a limit a
+    /// server could claim that there is always more.
     pub most: usize,
-    /// The user and the group that calls are of.
+    /// The user on whose behalf calls are made.
     pub user: u32,
-    /// See `user`.
+    /// The group on whose behalf calls are made.
     pub group: u32,
 }
 
@@ -55,7 +55,7 @@ pub struct Client {
     mount: Mount,
     client: u64,
     session: [u8; 16],
-    /// Of the next call in our only slot.
+    /// The sequence number of the next call in our only slot.
     sequence: u32,
 }
 
@@ -66,7 +66,7 @@ struct Opened {
 }
 
 impl Client {
-    /// Connects, and makes a session (RFC 8881, 18.35 and 18.36).
+    /// Connects, and creates a session (RFC 8881, 18.35 and 18.36).
     ///
     /// # Errors
     /// [`LinkError`].
@@ -75,7 +75,7 @@ impl Client {
         let mut client = Self { wire, mount: mount.clone(), client: 0, session: [0; 16], sequence: 1 };
         let owner = format!("rxe testbed {} {:?}", std::process::id(), Instant::now());
         let mut ops = Compound::new();
-        // The verifier, the owner, no flags, no state protection, no word of who made us.
+        // The verifier, the owner, no flags, no state protection, and no description of this implementation.
         ops.op(op::EXCHANGE_ID).long(1).opaque(owner.as_bytes()).word(0_u32).word(0_u32).word(0_u32);
         let reply = client.compound("EXCHANGE_ID", ops, Extra::default())?;
         let mut from = result(&reply.0, op::EXCHANGE_ID)?;
@@ -85,24 +85,24 @@ impl Client {
         let mut ops = Compound::new();
         let args = ops.op(op::CREATE_SESSION).long(client.client).word(sequence).word(0_u32);
         for is_back in [false, true] {
-            // Padding, bytes of a call, of a reply, of a reply that is remembered, operations, slots; no RDMA reads.
+            // Padding, size of a call, of a reply, of a cached reply, number of operations, number of slots; no RDMA reads.
             let size = if is_back { 4096_u32 } else { (MOST_DATA + 4096) as u32 };
             args.word(0_u32).word(size).word(size).word(0_u32).word(16_u32).word(1_u32).word(0_u32);
         }
-        // Nothing may be called back: a program of no use, by no credential.
+        // The server cannot call us back: the callback program is a dummy without credentials.
         args.word(0x4000_0000_u32).word(1_u32).word(0_u32);
         let reply = client.compound("CREATE_SESSION", ops, Extra::default())?;
         let session = result(&reply.0, op::CREATE_SESSION)?.fixed(16)?;
         client.session.copy_from_slice(session);
 
-        // Nothing of ours is to be reclaimed (18.51); files may be opened now.
+        // There is no state to reclaim (18.51). From now on files may be opened.
         let mut ops = client.sequenced();
         ops.op(op::RECLAIM_COMPLETE).word(0_u32);
         client.compound("RECLAIM_COMPLETE", ops, Extra::default())?;
         Ok(client)
     }
 
-    /// The call that does nothing (RFC 8881, 16.1).
+    /// The NULL procedure (RFC 8881, 16.1).
     ///
     /// # Errors
     /// [`LinkError`].
@@ -110,10 +110,10 @@ impl Client {
         self.wire.call(rpc::NULL, &self.mount, &[], Extra::default()).map(drop)
     }
 
-    /// The whole of a file, by calls of `piece` bytes, 256 KiB at most.
+    /// Reads a whole file, with calls of `piece` bytes each, 256 KiB at most.
     ///
     /// # Errors
-    /// [`LinkError`]; [`LinkError::Refused`] if there is no such file, or it may not be read.
+    /// [`LinkError`]; [`LinkError::Refused`] if the file does not exist, or may not be read.
     pub fn read(&mut self, path: &str, piece: usize) -> Result<Vec<u8>, LinkError> {
         let opened = self.open(path, false)?;
         let mut data = Vec::new();
@@ -126,7 +126,7 @@ impl Client {
             let (reply, placed) = self.compound("READ", ops, extra)?;
             let mut from = result(&reply, op::READ)?;
             let (is_end, len) = (from.flag()?, from.word()? as usize);
-            // The data were left out of the reply, and are where we said.
+            // The data were left out of the reply. They are in the memory that the call named.
             if len != placed || len > piece {
                 return Err(LinkError::protocol(format!(
                     "READ of {piece} bytes: {len} said, {placed} placed"
@@ -147,7 +147,7 @@ impl Client {
         Ok(data)
     }
 
-    /// Writes a file, by calls of `piece` bytes, 256 KiB at most; makes it if it is not there.
+    /// Writes a file, with calls of `piece` bytes each, 256 KiB at most. Creates the file if it does not exist.
     ///
     /// # Errors
     /// [`LinkError`]; [`LinkError::Refused`] if that is not allowed.
@@ -158,7 +158,7 @@ impl Client {
             let mut ops = self.sequenced();
             ops.op(op::PUTFH).opaque(&opened.handle);
             ops.op(op::WRITE).fixed(&opened.state).long(offset).word(FILE_SYNC).word(part.len() as u32);
-            // The bytes themselves are left out here (RFC 8267, 4).
+            // The bytes themselves are not part of the call message (RFC 8267, 4).
             let extra = Extra { read: Some((ops.args.0.len(), part)), ..Extra::default() };
             let (reply, _) = self.compound("WRITE", ops, extra)?;
             let count = result(&reply, op::WRITE)?.word()? as usize;
@@ -190,7 +190,7 @@ impl Client {
             while from.flag()? {
                 cookie = from.long()?;
                 let name = String::from_utf8_lossy(from.opaque(v4::NAME)?).into_owned();
-                // Even one without a letter takes a place.
+                // Even an empty name takes memory.
                 left = left.checked_sub(size_of::<String>() + name.len()).ok_or_else(|| {
                     LinkError::protocol(format!("names of more than {} bytes", self.mount.most))
                 })?;
@@ -220,7 +220,7 @@ impl Client {
         self.compound("REMOVE", ops, Extra::default()).map(drop)
     }
 
-    /// The session and the client are over (18.37 and 18.50).
+    /// Destroys the session and the client ID (18.37 and 18.50).
     ///
     /// # Errors
     /// [`LinkError`].
@@ -233,7 +233,7 @@ impl Client {
         self.compound("DESTROY_CLIENTID", ops, Extra::default()).map(drop)
     }
 
-    /// Opens a file, for writing too if it is to be made (18.16).
+    /// Opens a file for reading (18.16). With `make`, the file is created if necessary, and is opened for writing, too.
     fn open(&mut self, path: &str, make: bool) -> Result<Opened, LinkError> {
         let parts = parts(path);
         let (name, folder) = parts.split_last().ok_or_else(|| LinkError::protocol("no name"))?;
@@ -244,7 +244,7 @@ impl Client {
             let args = ops.op(op::OPEN).word(0_u32).word(if make { SHARE } else { SHARE & !2 }).word(0_u32);
             args.long(self.client).opaque(b"testbed");
             if make {
-                // UNCHECKED4, with a mode.
+                // UNCHECKED4, with a file mode.
                 let mut mode = Writer::default();
                 mode.word(0o644_u32);
                 args.word(1_u32).word(0_u32).bits(1 << attr::MODE).opaque(&mode.0);
@@ -274,7 +274,7 @@ impl Client {
         self.compound("CLOSE", ops, Extra::default()).map(drop)
     }
 
-    /// A list of operations that begins with the session's (18.46).
+    /// A list of operations that begins with SEQUENCE, as a session requires (18.46).
     fn sequenced(&mut self) -> Compound {
         let mut ops = Compound::new();
         let (slot, highest, keep) = (0_u32, 0_u32, 0_u32);
@@ -295,7 +295,7 @@ impl Client {
         }
     }
 
-    /// Calls, and gives the status, the results, and how many bytes were placed.
+    /// Makes a call. Returns the status, the results, and the number of bytes that the server placed in our memory.
     fn try_compound(
         &mut self,
         ops: Compound,
@@ -325,7 +325,8 @@ fn result<'a>(results: &'a [OpResult], op: u32) -> Result<Reader<'a>, LinkError>
     found.map(|result| Reader::new(&result.1)).ok_or_else(|| LinkError::protocol("a result is missing"))
 }
 
-/// Takes results apart. Only those are measured that others follow; the last one is all that is left.
+/// Splits the results of a reply. The length is determined only for operations that others follow; the last result takes all
+/// remaining bytes.
 fn results(wanted: &[u32], mut from: Reader<'_>) -> Result<Vec<OpResult>, LinkError> {
     let mut found = Vec::new();
     for (place, op) in wanted.iter().enumerate() {
@@ -347,13 +348,13 @@ fn results(wanted: &[u32], mut from: Reader<'_>) -> Result<Vec<OpResult>, LinkEr
     Ok(found)
 }
 
-/// OPEN's result: state, what changed in the folder, flags, attributes set, delegation (18.16).
+/// Skips OPEN's result: state, change of the folder, flags, attributes set, delegation (18.16).
 fn skip_opened(from: &mut Reader<'_>) -> Result<(), LinkError> {
     from.fixed(16 + 4 + 8 + 8 + 4)?;
     from.bits()?;
     match from.word()? {
         0 => {}
-        // None, and why: because of contention or resources with one word more.
+        // No delegation, and the reason. The reasons "contention" and "resources" have one word more.
         3 => {
             if matches!(from.word()?, 1 | 2) {
                 from.flag()?;
@@ -368,7 +369,7 @@ fn parts(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !part.is_empty()).collect()
 }
 
-/// Goes to a folder.
+/// Adds the operations that go to a folder.
 fn walk(ops: &mut Compound, folder: &[&str]) {
     ops.op(op::PUTROOTFH);
     for part in folder {
@@ -382,7 +383,7 @@ struct Compound {
     ops: Vec<u32>,
 }
 
-/// Where the number of operations stands: behind an empty tag and the minor version.
+/// The offset of the number of operations: behind an empty tag and the minor version.
 const COUNT_AT: usize = 8;
 
 impl Compound {
@@ -392,7 +393,7 @@ impl Compound {
         Self { args, ops: Vec::new() }
     }
 
-    /// Adds an operation; its arguments are to follow.
+    /// Adds an operation; the caller appends its arguments.
     fn op(&mut self, op: u32) -> &mut Writer {
         self.ops.push(op);
         self.args.word(op)

@@ -1,4 +1,4 @@
-//! Remote procedure calls (RFC 5531): what stands in front of a procedure's arguments and results.
+//! Remote procedure calls (RFC 5531): the headers in front of a procedure's arguments and results.
 
 use super::xdr::{Reader, Writer, XdrError};
 
@@ -11,12 +11,12 @@ pub(super) const COMPOUND: u32 = 1;
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
 const RPC_VERSION: u32 = 2;
-/// Bytes of a credential at most (RFC 5531, 8.2).
+/// Maximum size of a credential in bytes (RFC 5531, 8.2).
 const CREDENTIAL: usize = 400;
-/// Who asks, by number (RFC 5531, appendix A).
+/// The caller's identity by numbers (AUTH_SYS; RFC 5531, appendix A).
 const AUTH_SYS: u32 = 1;
 
-/// How a call was taken (RFC 5531, 9: accept_stat).
+/// The acceptance status of a call (RFC 5531, 9: accept_stat).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Accepted {
     Success = 0,
@@ -26,7 +26,7 @@ pub(super) enum Accepted {
     GarbageArguments = 4,
 }
 
-/// What a call is for.
+/// The header of a call: its ID, program, version and procedure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Call {
     pub(super) xid: u32,
@@ -36,7 +36,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Writes the call's head, with the credential of a user and group (AUTH_SYS).
+    /// Writes the header of a call, with the credential of a user and group (AUTH_SYS).
     pub(super) fn write(&self, user: u32, group: u32) -> Writer {
         let mut credential = Writer::default();
         credential.word(0_u32).opaque(b"rxe").word(user).word(group).word(0_u32);
@@ -47,7 +47,7 @@ impl Call {
         out
     }
 
-    /// Reads a call's head; the arguments follow.
+    /// Reads the header of a call; the arguments follow.
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, XdrError> {
         let xid = from.word()?;
         if (from.word()?, from.word()?) != (CALL, RPC_VERSION) {
@@ -62,7 +62,7 @@ impl Call {
     }
 }
 
-/// Writes a reply's head; results follow a success.
+/// Writes the header of a reply; results follow if it reports success.
 pub(super) fn reply(xid: u32, accepted: Accepted) -> Writer {
     let mut out = Writer::default();
     out.word(xid).word(REPLY).word(0_u32).word(0_u32).opaque(&[]).word(accepted as u32);
@@ -72,7 +72,8 @@ pub(super) fn reply(xid: u32, accepted: Accepted) -> Writer {
     out
 }
 
-/// Reads a reply's head; the results follow. In words what it says if it is no success.
+/// Reads the header of a reply; the results follow. If the reply does not report success, returns a description of the
+/// error.
 pub(super) fn read_reply(from: &mut Reader<'_>, xid: u32) -> Result<Result<(), String>, XdrError> {
     if (from.word()?, from.word()?) != (xid, REPLY) {
         return Err(XdrError);

@@ -1,5 +1,6 @@
-//! A server of a folder, which can only be read. It keeps the folder in registered memory as it was when it started. A thread
-//! serves each connection; `export` has the files, `sessions` who has a session, `compound` what each operation does.
+//! A server of a read-only folder. It keeps the folder in registered memory as it was when the server started. A thread
+//! serves each connection. `export` holds the files, `sessions` the clients and their sessions, and `compound` executes the
+//! operations.
 
 mod compound;
 mod export;
@@ -25,23 +26,23 @@ use rxe_verbs::{Access, Completion, Key, Mr, Pd, RecvWr, Remote, SendFlags, Send
 use sessions::Sessions;
 use std::{collections::VecDeque, net::SocketAddr, path::Path, thread, time::Instant};
 
-/// Calls of a connection that may be under way.
+/// Maximum number of outstanding calls of a connection.
 const CREDITS: u16 = 16;
-/// Most bytes of a call, with what was left out of it.
+/// Maximum size of a call in bytes, including the parts left out of the message.
 const MOST_CALL: usize = 64 << 10;
-/// Most bytes of a reply without a file's data.
+/// Maximum size of a reply in bytes, without a file's data.
 const MOST_REPLY: usize = 64 << 10;
-/// Connections at a time.
+/// Maximum number of connections at a time.
 const MOST_CONNECTIONS: usize = 64;
-/// How often a connection's thread looks whether it shall end.
+/// How often a connection's thread checks whether it should end.
 const TICK: Duration = Duration::from_millis(200);
-/// A connection that is silent for so long is over: three leases.
+/// A connection that is silent for this long is closed: three leases.
 const IDLE: Duration = Duration::from_secs(3 * sessions::LEASE as u64);
 
-/// How a server is to behave.
+/// The options of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// How long a client may take to answer on the wire.
+    /// How long a client may take to answer at the transport level.
     pub patience: Duration,
 }
 
@@ -53,7 +54,7 @@ pub struct Server {
     shared: Shared,
 }
 
-/// What the threads of all connections have.
+/// The state that the threads of all connections share.
 #[derive(Debug)]
 struct Shared {
     options: ServerOptions,
@@ -64,11 +65,11 @@ struct Shared {
 }
 
 impl Server {
-    /// Makes one that listens at an address and port of ours (20049 is NFS's for RDMA), and reads `folder`: ordinary files and
-    /// folders, 1 GiB at most. Other things in there, symbolic links too, are left out.
+    /// Creates a server that listens at an address and port of ours (20049 is the port of NFS over RDMA), and reads
+    /// `folder`: ordinary files and folders, 1 GiB at most. Other entries, including symbolic links, are left out.
     ///
     /// # Errors
-    /// [`LinkError`]; [`LinkError::Refused`] says what in the folder cannot be read, or is too much.
+    /// [`LinkError`]; [`LinkError::Refused`] if a part of the folder cannot be read, or if the folder is too large.
     pub fn new(
         manager: &Manager,
         at: SocketAddr,
@@ -85,22 +86,22 @@ impl Server {
         Ok(Self { listener, address, shared })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connections that are served at the moment.
+    /// The number of connections that are currently served.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Acquire)
     }
 
-    /// Serves whoever comes, until `stop` is set. `tell` hears why a connection has ended.
+    /// Serves all clients that connect, until `stop` is set. Calls `tell` with the error if a connection ended with one.
     ///
     /// # Errors
-    /// [`LinkError`] if it cannot listen any more.
+    /// [`LinkError`] if it can no longer listen.
     pub fn serve(&self, stop: &AtomicBool, tell: impl Fn(&LinkError) + Sync) -> Result<(), LinkError> {
         let (shared, tell) = (&self.shared, &tell);
         thread::scope(|scope| {
@@ -108,14 +109,14 @@ impl Server {
                 let Some(caller) = self.listener.next(TICK)? else { continue };
                 if shared.connections.fetch_add(1, Ordering::AcqRel) >= MOST_CONNECTIONS {
                     shared.connections.fetch_sub(1, Ordering::AcqRel);
-                    // Who is gone need not be told.
+                    // The rejection fails if the client is no longer there; this is no error.
                     let _ = caller.reject(&[]);
                     continue;
                 }
                 scope.spawn(move || {
                     let ended = Connection::open(shared, caller).and_then(|mut open| open.run(stop));
                     match ended {
-                        // So a client leaves.
+                        // A client ends its connection in this way.
                         Ok(()) | Err(LinkError::Ended) => {}
                         Err(error) => tell(&error),
                     }
@@ -127,24 +128,24 @@ impl Server {
     }
 }
 
-/// What a work request was for: the upper half of its wr_id.
+/// The purpose of a work request, in the upper half of its wr_id.
 const RECEIVE: u64 = 0;
 const SEND: u64 = 1 << 32;
 const MOVE: u64 = 2 << 32;
 
-/// A connection of a client's.
+/// A connection from a client.
 struct Connection<'a> {
     shared: &'a Shared,
     link: Link,
-    /// Calls, then messages to send.
+    /// Memory for calls, then for messages to send.
     messages: Mr,
-    /// What is fetched of calls, then replies that are too long for a message.
+    /// Memory for the parts of calls that are read by RDMA, then for replies that are too long for a message.
     long: Mr,
-    /// Bytes of a message that the client takes.
+    /// The longest message that the client receives, in bytes.
     longest: usize,
-    /// Places for messages that nobody has.
+    /// Places for messages that are free.
     free: Vec<u16>,
-    /// Calls that came while another was worked on: place and length.
+    /// Calls that arrived while another was being executed: place and length.
     waiting: VecDeque<(u16, usize)>,
     heard: Instant,
 }
@@ -152,7 +153,7 @@ struct Connection<'a> {
 impl<'a> Connection<'a> {
     fn open(shared: &'a Shared, caller: Caller) -> Result<Self, LinkError> {
         let credits = usize::from(CREDITS);
-        // A reply each, and what moves data of one: 64 segments of a header at most.
+        // One SEND for each reply, and the RDMA operations that move the data of one: a header has 64 segments at most.
         let depth = Depth { sends: u32::from(CREDITS) + 64, receives: u32::from(CREDITS) };
         let prepare = |link: &Link| {
             let messages = link.pd().alloc_mr(2 * credits * MESSAGE, Access::LOCAL_WRITE)?;
@@ -174,7 +175,7 @@ impl<'a> Connection<'a> {
         })
     }
 
-    /// Works on one call after the other until the connection ends.
+    /// Executes one call after the other until the connection ends.
     fn run(&mut self, stop: &AtomicBool) -> Result<(), LinkError> {
         while let Some((place, len)) = self.next_call(stop)? {
             let bytes = self.messages.read_vec(usize::from(place) * MESSAGE, len.min(MESSAGE))?;
@@ -195,7 +196,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// The next call; none if the connection shall end.
+    /// The next call; `None` if the connection should end.
     fn next_call(&mut self, stop: &AtomicBool) -> Result<Option<(u16, usize)>, LinkError> {
         loop {
             if let Some(call) = self.waiting.pop_front() {
@@ -235,7 +236,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Answers a call.
+    /// Executes a call and sends the reply.
     fn answer(&mut self, xid: u32, chunks: Chunks, inline: &[u8]) -> Result<(), LinkError> {
         let Some(call) = self.whole(&chunks, inline)? else { return self.refuse(xid, Refusal::Chunks) };
         let mut from = Reader::new(&call);
@@ -261,7 +262,8 @@ impl<'a> Connection<'a> {
         self.reply(xid, out, chunks, reply.data)
     }
 
-    /// The whole call: what the message has, with what was left out of it put where it belongs. None if that makes no sense.
+    /// The whole call: the message, with the parts that were left out inserted at their positions. `None` if the positions
+    /// are invalid.
     fn whole(&mut self, chunks: &Chunks, inline: &[u8]) -> Result<Option<Vec<u8>>, LinkError> {
         let mut call: Vec<u8> = Vec::new();
         let mut rest = inline;
@@ -290,7 +292,7 @@ impl<'a> Connection<'a> {
         Ok(Some(call))
     }
 
-    /// Fetches memory of the client's.
+    /// Reads the client's memory by RDMA.
     fn pull(&mut self, segments: &[Segment], len: usize) -> Result<Vec<u8>, LinkError> {
         let mut at = 0;
         for segment in segments {
@@ -303,8 +305,8 @@ impl<'a> Connection<'a> {
         Ok(self.long.read_vec(0, len)?)
     }
 
-    /// Writes into memory of the client's; gives the segments with what was written to each. The reply follows on the same
-    /// connection and so arrives behind, so nobody has to wait.
+    /// Writes to the client's memory by RDMA. Returns the segments with the number of bytes written to each. The reply
+    /// follows on the same connection, and so arrives after the data. Therefore nothing has to wait.
     fn push(&self, from: &Mr, offset: usize, len: usize, to: &[Segment]) -> Result<Vec<Segment>, LinkError> {
         let (mut written, mut done) = (Vec::new(), 0);
         for segment in to {
@@ -321,8 +323,8 @@ impl<'a> Connection<'a> {
         Ok(written)
     }
 
-    /// Sends a reply: a file's data where the client wants those; the results in the message, or where the client wants long
-    /// ones.
+    /// Sends a reply. The data of a file are written to the memory that the client has named. The results are in the
+    /// message, or, if they are too long, in the memory for long replies that the client has named.
     fn reply(
         &mut self,
         xid: u32,
@@ -332,7 +334,8 @@ impl<'a> Connection<'a> {
     ) -> Result<(), LinkError> {
         let shared = self.shared;
         let mut answer = Chunks::default();
-        // Until the replies before have arrived, so has not all that was written before them.
+        // The memory of earlier replies must not be changed before these replies, and the data written before them, have
+        // arrived.
         self.wait_until_quiet()?;
         for (place, chunk) in chunks.writes.iter().enumerate() {
             let (offset, len) = match data {
@@ -364,8 +367,8 @@ impl<'a> Connection<'a> {
         self.send(&Header { xid, credits: CREDITS.into(), kind: Kind::Error(refusal) }.encode())
     }
 
-    /// Waits until all messages sent, and so all data before them, have been acknowledged. A client that never reads has
-    /// its connection wait here, and is given up after a while.
+    /// Waits until all messages sent, and so all data before them, have been acknowledged. If a client never acknowledges,
+    /// its connection waits here, and is closed after a while.
     fn wait_until_quiet(&mut self) -> Result<(), LinkError> {
         if self.free.len() == usize::from(CREDITS) {
             return Ok(());

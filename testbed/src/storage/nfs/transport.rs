@@ -4,14 +4,14 @@ use super::xdr::{Reader, Writer, XdrError};
 
 /// The version of the protocol.
 const VERSION: u32 = 1;
-/// Bytes of a message, header included, that both ends have receives for: what Linux has. Ends that do not say so count on
-/// [`SHORTEST_MESSAGE`].
+/// Size of the largest message that both ends can receive, in bytes, header included: the value that Linux uses. If an end
+/// does not announce its size, [`SHORTEST_MESSAGE`] is assumed for it.
 pub const MESSAGE: usize = 4096;
-/// Bytes of a message that every end has receives for (RFC 8166, 3.3.2).
+/// Size of a message that every end can receive, in bytes (RFC 8166, 3.3.2).
 pub const SHORTEST_MESSAGE: usize = 1024;
-/// Segments of a header at most.
+/// Maximum number of segments in a header.
 const MOST_SEGMENTS: usize = 64;
-/// What private data of RPC over RDMA begin with (RFC 8797, 4.1).
+/// The first bytes of the private data of RPC over RDMA (RFC 8797, 4.1).
 const PRIVATE_DATA: u32 = 0xf6ab_0e18;
 
 /// A piece of the client's memory (RFC 8166, 3.4.1).
@@ -19,74 +19,74 @@ const PRIVATE_DATA: u32 = 0xf6ab_0e18;
 pub struct Segment {
     /// Its R_Key.
     pub key: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
     /// Address of the first byte.
     pub addr: u64,
 }
 
-/// A piece of memory with a part of a call that was left out (RFC 8166, 3.4.5).
+/// A piece of memory that holds a part of a call that was left out of the message (RFC 8166, 3.4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadSegment {
-    /// Where in the call it belongs; 0 if the whole call was left out.
+    /// The offset of the part in the call; 0 if the whole call was left out.
     pub position: u32,
-    /// Where it is.
+    /// The place of the memory.
     pub segment: Segment,
 }
 
 /// The memory that a header names.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Chunks {
-    /// What was left out of a call.
+    /// The parts that were left out of a call.
     pub reads: Vec<ReadSegment>,
-    /// Where parts of the reply go, each in some segments; in a reply with the lengths that were written.
+    /// Memory for parts of the reply, each of several segments. In a reply, with the lengths that were written.
     pub writes: Vec<Vec<Segment>>,
-    /// Where the whole reply goes if it is too long for a message.
+    /// Memory for the whole reply if it is too long for a message.
     pub reply: Option<Vec<Segment>>,
 }
 
-/// What a message is.
+/// The type of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The call or reply follows (RDMA_MSG).
     Message(Chunks),
-    /// It is elsewhere (RDMA_NOMSG).
+    /// The call or reply is in memory that the header names (RDMA_NOMSG).
     NoMessage(Chunks),
-    /// The call could not be taken (RDMA_ERROR).
+    /// The call could not be processed (RDMA_ERROR).
     Error(Refusal),
 }
 
-/// Why (RFC 8166, 4.5).
+/// The reason of an RDMA_ERROR (RFC 8166, 4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// Another version than 1.
+    /// The version is not 1.
     Version,
-    /// The chunks make no sense, or the reply does not fit into them.
+    /// The chunks are invalid, or the reply does not fit into them.
     Chunks,
 }
 
 /// A header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The number of the call.
+    /// The ID of the call (XID).
     pub xid: u32,
-    /// Calls that the client wants to have under way, or may have.
+    /// Credits: the number of outstanding calls that the client requests, or that the server grants.
     pub credits: u32,
-    /// What follows.
+    /// The type of the message.
     pub kind: Kind,
 }
 
-/// Why a header was not taken.
+/// Why a header was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
-    /// It is shorter than the fixed part, or nothing that a client may send: nobody can be told.
+    /// It is shorter than the fixed part, or of a type that a client must not send. No error can be sent back.
     Garbage,
-    /// For this reason, which is to be told for this call.
+    /// It was refused for this reason, which has to be sent back for this call.
     Refused(u32, Refusal),
 }
 
 impl Header {
-    /// As it crosses; the call or reply is to follow.
+    /// Encodes the header; the call or reply is to follow.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
@@ -100,7 +100,7 @@ impl Header {
         out.0
     }
 
-    /// Reads one, and gives what follows it.
+    /// Decodes a header, and returns the bytes that follow it.
     ///
     /// # Errors
     /// [`HeaderError`].
@@ -127,7 +127,7 @@ impl Header {
 }
 
 impl Chunks {
-    /// Each list ends with a 0.
+    /// Writes the lists of chunks. Each list ends with a 0.
     fn write(&self, out: &mut Writer) {
         for read in &self.reads {
             write_segment(out.word(1_u32).word(read.position), read.segment);
@@ -175,12 +175,12 @@ fn read_segment(from: &mut Reader<'_>) -> Result<Segment, XdrError> {
 
 fn read_chunk(from: &mut Reader<'_>, left: &mut usize) -> Result<Vec<Segment>, XdrError> {
     let count = from.word()? as usize;
-    // An empty one takes a place, too: a header may not have any number of those.
+    // An empty chunk counts, too, so that a header cannot have an unlimited number of them.
     *left = left.checked_sub(count.max(1)).ok_or(XdrError)?;
     (0..count).map(|_| read_segment(from)).collect()
 }
 
-/// The private data of a connection: how long messages may be, in kilobytes counted from 0 (RFC 8797, 4.1).
+/// The private data of a connection: the sizes of messages in kilobytes, counted from 0 (RFC 8797, 4.1).
 #[must_use]
 pub fn private_data() -> [u8; 8] {
     let code = (MESSAGE / 1024 - 1) as u8;
@@ -188,7 +188,7 @@ pub fn private_data() -> [u8; 8] {
     [a, b, c, d, 1, 0, code, code]
 }
 
-/// Bytes of a message that the peer has receives for, by its private data.
+/// The size of the longest message that the peer receives, according to its private data.
 #[must_use]
 pub fn longest_message(private_data: &[u8]) -> usize {
     match private_data {

@@ -1,12 +1,12 @@
-//! NFS version 4.1 by numbers (RFC 8881; RFC 5662 has them all).
+//! The numbers of NFS version 4.1 (RFC 8881; RFC 5662 lists all of them).
 
 /// The minor version.
 pub(super) const MINOR: u32 = 1;
-/// Bytes of a file handle at most.
+/// Maximum size of a file handle in bytes.
 pub(super) const HANDLE: usize = 128;
-/// Bytes of a name at most.
+/// Maximum size of a name in bytes.
 pub(super) const NAME: usize = 255;
-/// Bytes of who an owner is, or of a tag, at most.
+/// Maximum size of an owner's name, or of a tag, in bytes.
 pub(super) const OWNER: usize = 1024;
 
 /// Operations (RFC 8881, 18).
@@ -43,7 +43,7 @@ pub(super) mod op {
     pub(crate) const ILLEGAL: u32 = 10_044;
 }
 
-/// The answer of an operation (RFC 8881, 15).
+/// The status of an operation (RFC 8881, 15).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Status(pub(super) u32);
 
@@ -90,7 +90,7 @@ impl core::fmt::Display for Status {
     }
 }
 
-/// Attributes (RFC 8881, 5.8) by their bits.
+/// The bit numbers of attributes (RFC 8881, 5.8).
 pub(super) mod attr {
     pub(crate) const SUPPORTED: u32 = 0;
     pub(crate) const TYPE: u32 = 1;

@@ -1,8 +1,8 @@
-//! External data representation (RFC 4506): big-endian words of 4 bytes, and bytes filled up to whole words.
+//! External data representation (RFC 4506): big-endian words of 4 bytes, and byte strings padded to whole words.
 
 use crate::storage::link::LinkError;
 
-/// A text that ends too soon, or says a length that it cannot have.
+/// The text ends too early, or contains an invalid length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a message that ends too soon, or says a wrong length")]
 pub struct XdrError;
@@ -13,13 +13,13 @@ impl From<XdrError> for LinkError {
     }
 }
 
-/// Bytes behind `len` bytes up to a whole word.
+/// The number of padding bytes that complete `len` bytes to a whole word.
 #[must_use]
 pub const fn padding(len: usize) -> usize {
     len.wrapping_neg() % 4
 }
 
-/// Writes values, one behind the other.
+/// Writes values one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Writer(pub Vec<u8>);
 
@@ -36,31 +36,31 @@ impl Writer {
         self
     }
 
-    /// Bytes whose number both ends know.
+    /// Bytes of a length that both ends know.
     pub fn fixed(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self.0.resize(self.0.len() + padding(bytes.len()), 0);
         self
     }
 
-    /// Bytes with their number in front.
+    /// Bytes preceded by their length.
     pub fn opaque(&mut self, bytes: &[u8]) -> &mut Self {
         self.word(bytes.len() as u32).fixed(bytes)
     }
 }
 
-/// Reads values, one behind the other.
+/// Reads values one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Of these bytes.
+    /// A reader of these bytes.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// What has not been read.
+    /// The bytes that have not been read yet.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.0
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Bytes with their number in front, `most` of them at most.
+    /// Bytes preceded by their length, `most` bytes at most.
     ///
     /// # Errors
     /// [`XdrError`] at the end, or if there are more.
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
         self.fixed(len)
     }
 
-    /// A set of bits with the number of its words in front; bits from 64 on are not kept.
+    /// A set of bits preceded by its number of words. Bits from 64 on are dropped.
     ///
     /// # Errors
     /// [`XdrError`] at the end, or for more than 8 words.

@@ -1,30 +1,31 @@
-//! What crosses: commands, responses, and the data of the commands that make a connection. All numbers are little-endian.
+//! The encoding of commands, responses, and the data of the commands that set up a connection. All numbers are
+//! little-endian.
 
 use crate::storage::link::LinkError;
 
-/// Bytes of a command without data (Base, 3.3.3, "submission queue entry").
+/// Size of a command without data, in bytes (Base, 3.3.3, "submission queue entry").
 pub(crate) const COMMAND: usize = 64;
-/// Bytes of a response (Base, 3.3.3, "completion queue entry").
+/// Size of a response, in bytes (Base, 3.3.3, "completion queue entry").
 pub(crate) const RESPONSE: usize = 16;
-/// The subsystem that tells which others there are (Base, 3.1.2.3).
+/// The name of the discovery subsystem, which lists the other subsystems (Base, 3.1.2.3).
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// The log page of discovery (Base, 5.16.1.23).
+/// The number of the discovery log page (Base, 5.16.1.23).
 pub(crate) const DISCOVERY_LOG: u8 = 0x70;
-/// Bytes of its header, and of each of its entries.
+/// Size of its header, and of each of its entries, in bytes.
 pub(crate) const DISCOVERY_ENTRY: usize = 1024;
-/// Bytes of what Connect says (Base, 6.3, figure "Connect data").
+/// Size of the data of Connect, in bytes (Base, 6.3, figure "Connect data").
 pub(crate) const CONNECT_DATA: usize = 1024;
-/// Bytes of a structure that Identify gives (Base, 5.17).
+/// Size of a data structure that Identify returns, in bytes (Base, 5.17).
 pub(crate) const IDENTIFY: usize = 4096;
-/// Most entries of a target's admin queue: what Linux has there.
+/// Maximum number of entries of a target's admin queue: the value that Linux uses.
 pub(crate) const ADMIN_ENTRIES: u16 = 32;
-/// A controller ID that says "any" (Base, 6.3).
+/// The controller ID that stands for any controller (Base, 6.3).
 pub(crate) const ANY_CONTROLLER: u16 = 0xffff;
 
-/// A command's code.
+/// The opcode of a command.
 pub type Opcode = u8;
 
-/// Codes of the admin queue's commands (Base, 5).
+/// Opcodes of the admin queue's commands (Base, 5).
 pub mod admin {
     #![allow(missing_docs, reason = "they are the specification's names")]
     pub const GET_LOG_PAGE: u8 = 0x02;
@@ -34,7 +35,7 @@ pub mod admin {
     pub const KEEP_ALIVE: u8 = 0x18;
 }
 
-/// Codes of the I/O queues' commands (NVM, 3.2).
+/// Opcodes of the I/O queues' commands (NVM, 3.2).
 pub mod io {
     #![allow(missing_docs, reason = "they are the specification's names")]
     pub const FLUSH: u8 = 0x00;
@@ -42,7 +43,7 @@ pub mod io {
     pub const READ: u8 = 0x02;
 }
 
-/// The fabrics command and its types, which stand in the fifth byte (Base, 6).
+/// The opcode of fabrics commands, and their types, which are in the fifth byte (Base, 6).
 pub mod fabrics {
     #![allow(missing_docs, reason = "they are the specification's names")]
     pub const OPCODE: u8 = 0x7f;
@@ -51,7 +52,7 @@ pub mod fabrics {
     pub const PROPERTY_GET: u8 = 0x04;
 }
 
-/// What Identify is asked for (Base, 5.17, CNS).
+/// The structures that Identify can return (Base, 5.17, CNS).
 pub(crate) mod cns {
     pub(crate) const NAMESPACE: u8 = 0x00;
     pub(crate) const CONTROLLER: u8 = 0x01;
@@ -60,13 +61,13 @@ pub(crate) mod cns {
 
 /// Properties of a controller by their offsets (Base, 3.1.3).
 pub(crate) mod property {
-    /// What it can do, 8 bytes.
+    /// Its capabilities, 8 bytes.
     pub(crate) const CAP: u32 = 0x00;
     /// Version.
     pub(crate) const VS: u32 = 0x08;
-    /// Configuration: bit 0 enables it, bits 15:14 shut it down.
+    /// Configuration: bit 0 enables the controller, bits 15:14 shut it down.
     pub(crate) const CC: u32 = 0x14;
-    /// Status: bit 0 ready, bits 3:2 shut down (2 is done).
+    /// Status: bit 0 is set if it is ready, bits 3:2 are the shutdown status (2: completed).
     pub(crate) const CSTS: u32 = 0x1c;
 }
 
@@ -91,7 +92,7 @@ impl Status {
 
 impl core::fmt::Display for Status {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // Bits 7:0 are the code, 10:8 its type, 14 says that asking again is of no use.
+        // Bits 7:0 are the code, bits 10:8 its type. Bit 14 means that a retry is useless.
         let (code, kind) = (self.0 & 0xff, self.0 >> 8 & 7);
         write!(f, "status type {kind} code {code:#04x}")
     }
@@ -102,23 +103,23 @@ impl core::fmt::Display for Status {
 pub enum Sgl {
     /// In the initiator's memory: a keyed data block descriptor.
     Keyed {
-        /// Address of the first byte there.
+        /// Address of the first byte in that memory.
         addr: u64,
-        /// Bytes, below 2^24.
+        /// Length in bytes, below 2^24.
         len: u32,
         /// The R_Key of that memory.
         key: u32,
-        /// The target shall invalidate the key with its response.
+        /// Whether the target shall invalidate the key with its response.
         invalidate: bool,
     },
-    /// Behind the command, in the same message: a data block descriptor with an offset.
+    /// Behind the command in the same message: a data block descriptor with an offset.
     InCapsule {
-        /// From the end of the command's 64 bytes.
+        /// Offset from the end of the command's 64 bytes.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
     },
-    /// Something else, by its type byte.
+    /// Another descriptor, with this type byte.
     Other(u8),
 }
 
@@ -163,15 +164,15 @@ impl Sgl {
 /// A command (Base, 3.3.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// What to do.
+    /// The opcode.
     pub opcode: Opcode,
-    /// Returned in the response.
+    /// The command ID that the response returns.
     pub id: u16,
-    /// The namespace; of a fabrics command its type.
+    /// The namespace; for a fabrics command its type.
     pub nsid: u32,
-    /// Where the data are.
+    /// The place of the data.
     pub sgl: Sgl,
-    /// Command dwords 10 to 15: what the command says beside that.
+    /// Command dwords 10 to 15: the parameters of the command.
     pub dwords: [u32; 6],
 }
 
@@ -182,7 +183,7 @@ impl Command {
         Self { opcode, id: 0, nsid, sgl: Sgl::NONE, dwords }
     }
 
-    /// As it crosses. Data are described by an SGL always (flags 0x40), as RDMA, 2.4 wants it.
+    /// Encodes the command. Data are always described by an SGL (flags 0x40), as required by RDMA, 2.4.
     #[must_use]
     pub fn encode(&self) -> [u8; COMMAND] {
         let mut out = [0; COMMAND];
@@ -197,7 +198,7 @@ impl Command {
         out
     }
 
-    /// Reads one.
+    /// Decodes a command.
     ///
     /// # Errors
     /// [`LinkError::Protocol`] if there are not 64 bytes.
@@ -217,18 +218,18 @@ impl Command {
 /// A response (Base, 3.3.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Response {
-    /// What the command asked for, if that is a number.
+    /// The result, if it is a number.
     pub result: u64,
-    /// How many commands the target has taken, modulo the queue's size.
+    /// How many commands the target has taken from the queue, modulo the queue's size.
     pub taken: u16,
-    /// The command's.
+    /// The ID of the command.
     pub id: u16,
-    /// How it went.
+    /// The status.
     pub status: Status,
 }
 
 impl Response {
-    /// As it crosses.
+    /// Encodes the response.
     #[must_use]
     pub fn encode(&self) -> [u8; RESPONSE] {
         let mut out = [0; RESPONSE];
@@ -239,7 +240,7 @@ impl Response {
         out
     }
 
-    /// Reads one.
+    /// Decodes a response.
     ///
     /// # Errors
     /// [`LinkError::Protocol`] if there are not 16 bytes.
@@ -256,12 +257,12 @@ impl Response {
     }
 }
 
-/// What Connect says of both ends (Base, 6.3).
+/// The data of Connect, which identify both ends (Base, 6.3).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectData {
-    /// The host, by a number of its own.
+    /// The host identifier.
     pub host_id: [u8; 16],
-    /// The controller; on the admin queue 0xffff, any.
+    /// The controller ID; on the admin queue 0xffff, which stands for any.
     pub controller: u16,
     /// The subsystem's name.
     pub subsystem: String,
@@ -270,7 +271,7 @@ pub struct ConnectData {
 }
 
 impl ConnectData {
-    /// As it crosses.
+    /// Encodes the data.
     #[must_use]
     pub fn encode(&self) -> [u8; CONNECT_DATA] {
         let mut out = [0; CONNECT_DATA];
@@ -281,7 +282,7 @@ impl ConnectData {
         out
     }
 
-    /// Reads it; none if a name does not end, or is not text.
+    /// Decodes the data; `None` if a name is not terminated, or is not valid text.
     #[must_use]
     pub fn decode(bytes: &[u8; CONNECT_DATA]) -> Option<Self> {
         let mut host_id = [0; 16];
@@ -291,14 +292,14 @@ impl ConnectData {
     }
 }
 
-/// What the initiator and the target tell each other when an RDMA connection is made (RDMA, 2.2): 32 bytes of private data.
+/// The private data that the initiator and the target exchange when an RDMA connection is set up (RDMA, 2.2): 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QueueOffer {
-    /// 0 for the admin queue.
+    /// The queue ID; 0 for the admin queue.
     pub(crate) queue: u16,
-    /// Responses that the initiator has receives for.
+    /// Number of responses that the initiator has posted receives for.
     pub(crate) responses: u16,
-    /// Commands that the initiator sends at a time.
+    /// Number of commands that the initiator has outstanding at most.
     pub(crate) commands: u16,
 }
 
@@ -307,12 +308,12 @@ impl QueueOffer {
         let mut out = [0; 32];
         out[2..4].copy_from_slice(&self.queue.to_le_bytes());
         out[4..6].copy_from_slice(&self.responses.to_le_bytes());
-        // This one counts from 0.
+        // This number is counted from 0.
         out[6..8].copy_from_slice(&(self.commands - 1).to_le_bytes());
         out
     }
 
-    /// What a request says; none for another format than 0.
+    /// Decodes the data of a connection request; `None` if the format is not 0.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < 32 || u16_at(bytes, 0) != 0 {
             return None;
@@ -322,17 +323,17 @@ impl QueueOffer {
     }
 }
 
-/// The target's answer to that: how many commands it has receives for.
+/// The target's answer: how many commands it has posted receives for.
 pub(crate) fn queue_answer(commands: u16) -> [u8; 32] {
     let mut out = [0; 32];
     out[2..4].copy_from_slice(&commands.to_le_bytes());
     out
 }
 
-/// A subsystem, as discovery tells it (Base, 5.16.1.23).
+/// A subsystem as it is listed by discovery (Base, 5.16.1.23).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiscoveryEntry {
-    /// How it is reached: 1 is RDMA.
+    /// The transport: 1 is RDMA.
     pub transport: u8,
     /// 1 IPv4, 2 IPv6.
     pub family: u8,
@@ -348,7 +349,7 @@ impl DiscoveryEntry {
     pub(crate) fn encode(&self) -> [u8; DISCOVERY_ENTRY] {
         let mut out = [0; DISCOVERY_ENTRY];
         (out[0], out[1]) = (self.transport, self.family);
-        // An NVM subsystem; controllers are given out as they are asked for.
+        // An NVM subsystem, whose controllers are allocated dynamically.
         out[2] = 2;
         out[4..6].copy_from_slice(&1_u16.to_le_bytes());
         out[6..8].copy_from_slice(&ANY_CONTROLLER.to_le_bytes());
@@ -356,7 +357,7 @@ impl DiscoveryEntry {
         put_text(&mut out[32..64], &self.service);
         put_text(&mut out[256..512], &self.subsystem);
         put_text(&mut out[512..768], &self.address);
-        // Reliable connections of RoCE v2, made by rdma_cm (RDMA, 2.1).
+        // Reliable connections of RoCE v2, set up by rdma_cm (RDMA, 2.1).
         (out[768], out[769], out[770]) = (1, 4, 1);
         out
     }
@@ -372,24 +373,24 @@ impl DiscoveryEntry {
     }
 }
 
-/// A name that ends within its field.
+/// A name that is terminated within its field.
 fn name(field: &[u8]) -> Option<String> {
     let end = field.iter().position(|byte| *byte == 0)?;
     Some(core::str::from_utf8(&field[..end]).ok()?.to_owned())
 }
 
-/// Text that is filled up by spaces or zeros.
+/// Text that is padded with spaces or zeros.
 pub(crate) fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).trim_end_matches(['\0', ' ']).to_owned()
 }
 
-/// Puts text in front of a field, as much as there is room for.
+/// Writes text to the start of a field, cut off if it is too long.
 fn put_text(field: &mut [u8], text: &str) {
     let len = text.len().min(field.len() - 1);
     field[..len].copy_from_slice(&text.as_bytes()[..len]);
 }
 
-/// Puts text into a field, filled up by spaces (Base, 5.17.2.1).
+/// Writes text to a field, padded with spaces (Base, 5.17.2.1).
 pub(crate) fn put_padded(field: &mut [u8], text: &str) {
     field.fill(b' ');
     let len = text.len().min(field.len());

@@ -1,4 +1,4 @@
-//! An initiator: connects to a controller, asks it about itself and its namespaces, reads and writes blocks.
+//! An initiator. It connects to a controller, identifies the controller and its namespaces, and reads and writes blocks.
 
 mod queue;
 
@@ -16,55 +16,55 @@ use std::{
     time::Instant,
 };
 
-/// The longest command with data in it that we send.
+/// Maximum size of a command with the data in it, in bytes.
 const CAPSULE: usize = 64 + 8192;
-/// Most bytes that one of our reads or writes asks for.
+/// Maximum number of bytes of one read or write.
 const MOST_DATA: usize = 128 << 10;
-/// Pause between two looks at a controller that is about to be ready.
+/// The pause between two checks whether a controller has become ready.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Entries of the discovery log that we take.
+/// Maximum number of discovery log entries that are read.
 const MOST_ENTRIES: u64 = 256;
 
-/// Who asks, and how.
+/// The initiator's side of a connection.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Makes the connections.
+    /// The connection manager that sets up the connections.
     pub manager: Manager,
-    /// Our address, if it is to be a certain one.
+    /// Our address, if a particular one is required.
     pub from: Option<IpAddr>,
     /// Our name.
     pub nqn: String,
-    /// How long the target may take for anything.
+    /// How long the target may take for any operation.
     pub patience: Duration,
 }
 
-/// What a controller says of itself (Base, 5.17.2.1).
+/// The identification of a controller (Base, 5.17.2.1).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerInfo {
     /// Serial number.
     pub serial: String,
     /// Model.
     pub model: String,
-    /// Its number.
+    /// The controller ID.
     pub id: u16,
-    /// Most bytes that a command may ask for; none if there is no limit.
+    /// Maximum number of data bytes of a command; `None` if there is no limit.
     pub most_data: Option<u64>,
-    /// Bytes that fit into a command of an I/O queue behind its first 64.
+    /// Maximum number of data bytes in a command of an I/O queue, behind its first 64 bytes.
     pub in_capsule: usize,
 }
 
-/// What a namespace says of itself (NVM, 4.1.5.1).
+/// The identification of a namespace (NVM, 4.1.5.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamespaceInfo {
-    /// Its number.
+    /// The namespace ID.
     pub id: u32,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub block: u32,
 }
 
-/// A controller: its admin queue, enabled. Dropping it ends it.
+/// An enabled controller, with its admin queue. Dropping it closes the admin queue, and so ends the controller.
 #[derive(Debug)]
 pub struct Controller {
     host: Host,
@@ -107,9 +107,9 @@ impl Controller {
     fn enable(&mut self) -> Result<(), LinkError> {
         let cap = self.admin.property(property::CAP, true)?;
         self.most_entries = (cap as u16).saturating_add(1);
-        // How long it may take, in half seconds.
+        // The time limit for becoming ready, in half seconds.
         let patience = Duration::from_millis(500) * (cap >> 24 & 0xff) as u32 + PAUSE;
-        // Entries of 64 and 16 bytes, pages of 4 KiB, the NVM command set; on.
+        // Entries of 64 and 16 bytes, pages of 4 KiB, the NVM command set; enabled.
         self.admin.set_property(property::CC, 4 << 20 | 6 << 16 | 1)?;
         let end = Instant::now() + patience;
         while self.admin.property(property::CSTS, false)? & 1 == 0 {
@@ -121,7 +121,7 @@ impl Controller {
         Ok(())
     }
 
-    /// The subsystems that a target has, as its discovery controller tells them (Base, 3.1.2.3).
+    /// The subsystems of a target, as listed by its discovery controller (Base, 3.1.2.3).
     ///
     /// # Errors
     /// [`LinkError`].
@@ -154,7 +154,7 @@ impl Controller {
         self.admin.fetch("Get Log Page", Command::new(admin::GET_LOG_PAGE, 0, words), len)
     }
 
-    /// What it says of itself.
+    /// Identifies the controller.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -169,14 +169,14 @@ impl Controller {
             return Err(LinkError::protocol("no keyed SGLs, which RDMA needs"));
         }
         let shift = bytes[77];
-        // Bit 20: an offset may be named; data begin right behind the command.
+        // Bit 20: offsets are allowed. The data begin right behind the command.
         let capsules = u32_at(&bytes, 536) >> 20 & 1 == 1 && u16_at(&bytes, 1800) == 0;
         let capsule = (u32_at(&bytes, 1792) as usize).saturating_mul(16).min(CAPSULE);
         let info = ControllerInfo {
             serial: text(&bytes[4..24]),
             model: text(&bytes[24..64]),
             id,
-            // In pages of 4 KiB, as powers of two.
+            // In pages of 4 KiB, as a power of two.
             most_data: (1..48).contains(&shift).then(|| 4096 << shift),
             in_capsule: if capsules { capsule.saturating_sub(64) } else { 0 },
         };
@@ -184,7 +184,7 @@ impl Controller {
         Ok(info)
     }
 
-    /// The numbers of its namespaces: the first 1024.
+    /// The IDs of its namespaces, the first 1024 of them.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -194,14 +194,14 @@ impl Controller {
         Ok(bytes.chunks_exact(4).map(|id| u32_at(id, 0)).take_while(|id| *id != 0).collect())
     }
 
-    /// What a namespace says of itself.
+    /// Identifies a namespace.
     ///
     /// # Errors
     /// [`LinkError`].
     pub fn namespace(&mut self, id: u32) -> Result<NamespaceInfo, LinkError> {
         let command = Command::new(admin::IDENTIFY, id, [cns::NAMESPACE.into(), 0, 0, 0, 0, 0]);
         let bytes = self.admin.fetch("Identify namespace", command, IDENTIFY)?;
-        // The format in use: number (bits 3:0), and its table entry with the block's size as a power of two.
+        // The current format: its number (bits 3:0), and its table entry, which has the block size as a power of two.
         let format = u32_at(&bytes, 128 + 4 * usize::from(bytes[26] & 0x0f));
         let shift = format >> 16 & 0xff;
         if !(9..=16).contains(&shift) {
@@ -210,7 +210,7 @@ impl Controller {
         Ok(NamespaceInfo { id, blocks: u64_at(&bytes, 0), block: 1 << shift })
     }
 
-    /// Says that we are still there (Base, 5.18).
+    /// Sends a Keep Alive command (Base, 5.18).
     ///
     /// # Errors
     /// [`LinkError`].
@@ -218,7 +218,7 @@ impl Controller {
         self.admin.order("Keep Alive", Command::new(admin::KEEP_ALIVE, 0, [0; 6]), &[]).map(drop)
     }
 
-    /// Makes I/O queue `number`, from 1 on, for `depth` commands at a time.
+    /// Creates I/O queue `number`, counted from 1, with up to `depth` outstanding commands.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -232,11 +232,11 @@ impl Controller {
             Some(info) => info.clone(),
             None => self.identify()?,
         };
-        // Feature 7, number of queues: both kinds, counted from 0 (Base, 5.27.1.5).
+        // Feature 7 is the number of queues: submission and completion queues, both counted from 0 (Base, 5.27.1.5).
         let wanted = u32::from(number - 1);
         let words = [7, wanted << 16 | wanted, 0, 0, 0, 0];
         self.admin.order("Set Features", Command::new(admin::SET_FEATURES, 0, words), &[])?;
-        // One entry of a ring stays free.
+        // One entry of the ring always stays free.
         let commands = depth.saturating_add(1).clamp(2, self.most_entries.max(2));
         let offer = QueueOffer { queue: number, responses: commands, commands };
         let mut queue = Queue::open(&self.host, self.to, offer)?;
@@ -262,7 +262,7 @@ pub struct IoQueue {
 }
 
 impl IoQueue {
-    /// Most bytes that one command may ask for.
+    /// Maximum number of data bytes of one command.
     #[must_use]
     pub const fn most_data(&self) -> usize {
         self.most
@@ -273,12 +273,12 @@ impl IoQueue {
         if len == 0 || !len.is_multiple_of(size) || len > self.most {
             return Err(LinkError::protocol(format!("{len} bytes are no request for blocks of {size}")));
         }
-        // NVM, 3.2.4: the first block, and how many, counted from 0.
+        // NVM, 3.2.4: the first block, and the number of blocks, counted from 0.
         let words = [block as u32, (block >> 32) as u32, (len / size - 1) as u32, 0, 0, 0];
         Ok(Command::new(opcode, self.namespace.id, words))
     }
 
-    /// Writes whole blocks from `block` on.
+    /// Writes whole blocks, starting at `block`.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -287,7 +287,7 @@ impl IoQueue {
         self.queue.order("Write", command, data).map(drop)
     }
 
-    /// Reads whole blocks from `block` on.
+    /// Reads whole blocks, starting at `block`.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -296,7 +296,7 @@ impl IoQueue {
         self.queue.fetch("Read", command, len)
     }
 
-    /// Has all that was written put where it stays.
+    /// Flushes all written data to stable storage.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -304,8 +304,9 @@ impl IoQueue {
         self.queue.order("Flush", Command::new(io::FLUSH, self.namespace.id, [0; 6]), &[]).map(drop)
     }
 
-    /// Reads `count` pieces of `len` bytes, one behind the other from the namespace's beginning on and again from there at
-    /// its end, with as many commands under way as the queue has room for. The data are dropped: this is for measuring.
+    /// Reads `count` pieces of `len` bytes one after the other. It starts at the beginning of the namespace, and starts
+    /// there again when it reaches the end. The queue is kept full of commands. The data are dropped, because this is for
+    /// measurements.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -330,7 +331,7 @@ impl IoQueue {
     }
 }
 
-/// A host's number, which stays the same for its name.
+/// A host identifier, which is always the same for the same name.
 fn host_id(nqn: &str) -> [u8; 16] {
     let sum = |seed: u32| crc32fast::hash(format!("{seed} {nqn}").as_bytes()).to_le_bytes();
     let mut id = [0; 16];

@@ -1,9 +1,9 @@
-//! NVMe over Fabrics on RDMA, both ends. Sections are of the NVM Express Base Specification 2.0 ("Base"), of the NVM Command Set
-//! Specification 1.0 ("NVM"), and of the RDMA Transport Specification 1.0 ("RDMA").
+//! NVMe over Fabrics on RDMA, both ends. Section numbers refer to the NVM Express Base Specification 2.0 ("Base"), the NVM
+//! Command Set Specification 1.0 ("NVM"), and the RDMA Transport Specification 1.0 ("RDMA").
 //!
-//! A connection is one queue: the first is the admin queue, on which the controller is made and asked about itself, and each
-//! further one is an I/O queue. The initiator sends a command of 64 bytes, which names its memory by address and key. The target
-//! reads or writes that memory by RDMA, then sends a response of 16 bytes.
+//! Each connection is one queue. The first is the admin queue, on which the controller is created and identified. Each
+//! further one is an I/O queue. The initiator sends a command of 64 bytes, which names its memory by address and key. The
+//! target reads or writes that memory by RDMA, then sends a response of 16 bytes.
 
 mod capsule;
 mod initiator;

@@ -1,5 +1,5 @@
-//! A target: one subsystem with one namespace in memory, and the discovery subsystem that tells of it. A thread serves each
-//! queue; [`commands`] says what each command does.
+//! A target with one subsystem, which has one namespace in memory, and with the discovery subsystem that lists it. A thread
+//! serves each queue; [`commands`] executes the commands.
 
 mod commands;
 mod controller;
@@ -19,31 +19,31 @@ use rxe_cm::Manager;
 use rxe_verbs::{Access, Completion, Key, Mr, Pd, RecvWr, Remote, SendFlags, SendOp, SendWr, WcOpcode};
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc, thread, time::Instant};
 
-/// Bytes of a block, as a power of two.
+/// Size of a block, as a power of two.
 const BLOCK_SHIFT: u8 = 9;
-/// Most bytes that a command may ask for, in pages of 4 KiB as a power of two: 128 KiB.
+/// Maximum number of data bytes of a command, in pages of 4 KiB as a power of two: 128 KiB.
 const MOST_PAGES: u8 = 5;
-/// Bytes that fit into a command behind its first 64.
+/// Maximum number of data bytes in a command, behind its first 64 bytes.
 const IN_CAPSULE: usize = 8192;
-/// A command with as much data in it as fits.
+/// Size of a command with as much data in it as possible.
 const CAPSULE: usize = COMMAND + IN_CAPSULE;
-/// Entries of a queue at most.
+/// Maximum number of entries of a queue.
 const MOST_ENTRIES: u16 = 128;
-/// Where answers that are no blocks are put together.
+/// Size of the memory in which data other than blocks are assembled.
 const SCRATCH: usize = 4096;
-/// Queues at a time, of all initiators.
+/// Maximum number of queues at a time, of all initiators together.
 const MOST_QUEUES: usize = 64;
-/// How often a queue's thread looks whether it shall end.
+/// How often a queue's thread checks whether it should end.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What a target is to be.
+/// The options of a target.
 #[derive(Clone, Debug)]
 pub struct TargetOptions {
     /// The subsystem's name.
     pub subsystem: String,
-    /// Bytes of the namespace, a multiple of 512.
+    /// Size of the namespace in bytes, a multiple of 512.
     pub size: usize,
-    /// How long an initiator may take to answer on the wire.
+    /// How long an initiator may take to answer at the transport level.
     pub patience: Duration,
 }
 
@@ -54,21 +54,21 @@ pub struct Target {
     shared: Shared,
 }
 
-/// What the threads of all queues have.
+/// The state that the threads of all queues share.
 #[derive(Debug)]
 struct Shared {
     options: TargetOptions,
-    /// Where it is reached, for discovery.
+    /// The address that discovery announces.
     address: SocketAddr,
     pd: Pd,
-    /// The namespace. Initiators have no rights to it: the target itself moves its blocks.
+    /// The namespace. Initiators have no access rights to it: the target itself moves its blocks.
     blocks: Mr,
     controllers: Controllers,
     queues: AtomicUsize,
 }
 
 impl Target {
-    /// Makes one that listens at an address and port of ours.
+    /// Creates a target that listens at an address and port of ours.
     ///
     /// # Errors
     /// [`LinkError`].
@@ -90,13 +90,13 @@ impl Target {
         Ok(Self { listener, shared })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.shared.address
     }
 
-    /// The bytes of the namespace, as they are now.
+    /// The current bytes of a part of the namespace.
     ///
     /// # Errors
     /// [`LinkError::Memory`] outside the namespace.
@@ -104,7 +104,7 @@ impl Target {
         Ok(self.shared.blocks.read_vec(offset, len)?)
     }
 
-    /// Fills a part of the namespace.
+    /// Writes to a part of the namespace.
     ///
     /// # Errors
     /// [`LinkError::Memory`] outside the namespace.
@@ -112,16 +112,16 @@ impl Target {
         Ok(self.shared.blocks.write_at(offset, data)?)
     }
 
-    /// Queues that are served at the moment.
+    /// The number of queues that are currently served.
     #[must_use]
     pub fn queues(&self) -> usize {
         self.shared.queues.load(Ordering::Acquire)
     }
 
-    /// Serves whoever comes, until `stop` is set. `tell` hears why a queue has ended.
+    /// Serves all initiators that connect, until `stop` is set. Calls `tell` with the error if a queue ended with one.
     ///
     /// # Errors
-    /// [`LinkError`] if it cannot listen any more.
+    /// [`LinkError`] if it can no longer listen.
     pub fn serve(&self, stop: &AtomicBool, tell: impl Fn(&LinkError) + Sync) -> Result<(), LinkError> {
         let (shared, tell) = (&self.shared, &tell);
         thread::scope(|scope| {
@@ -144,11 +144,11 @@ impl Target {
     }
 }
 
-/// Refuses a connection for a reason of RDMA, 2.3.
+/// Refuses a connection with a reason code of RDMA, 2.3.
 fn refuse(caller: Caller, reason: u16) {
     let mut words = [0; 4];
     words[2..].copy_from_slice(&reason.to_le_bytes());
-    // Who is gone need not be told.
+    // The rejection fails if the initiator is no longer there; this is no error.
     let _ = caller.reject(&words);
 }
 
@@ -168,13 +168,13 @@ fn serve_queue(shared: &Shared, caller: Caller, stop: &AtomicBool) -> Result<(),
         shared.controllers.remove(controller);
     }
     match ended {
-        // So an initiator leaves.
+        // An initiator ends its connection in this way.
         Err(LinkError::Ended) => Ok(()),
         other => other,
     }
 }
 
-/// What a work request was for: the upper half of its wr_id.
+/// The purpose of a work request, in the upper half of its wr_id.
 const RECEIVE: u64 = 0;
 const RESPOND: u64 = 1 << 32;
 const MOVE: u64 = 2 << 32;
@@ -184,19 +184,19 @@ struct Queue<'a> {
     shared: &'a Shared,
     link: Link,
     offer: QueueOffer,
-    /// Commands, then responses, then the scratch.
+    /// Memory for commands, then for responses, then the scratch memory.
     memory: Mr,
     responses_at: usize,
     scratch_at: usize,
-    /// Places for responses that no response has.
+    /// Places for responses that are free.
     free: Vec<u16>,
-    /// Commands that came while another was worked on: place and length.
+    /// Commands that arrived while another was being executed: place and length.
     waiting: VecDeque<(u16, usize)>,
-    /// The controller, from Connect on.
+    /// The controller; set by Connect.
     controller: Option<Arc<Controller>>,
-    /// Commands taken, modulo the queue's size.
+    /// Number of commands taken from the queue, modulo the queue's size.
     taken: u16,
-    /// Event requests that wait for an event, which never comes.
+    /// Number of outstanding event requests. They are never answered, because there are no events.
     event_requests: u16,
     heard: Instant,
 }
@@ -206,7 +206,8 @@ impl<'a> Queue<'a> {
         let entries = usize::from(offer.commands);
         let responses_at = entries * CAPSULE;
         let scratch_at = responses_at + entries * RESPONSE;
-        // For each command a WRITE of its data and a response may not have been acknowledged, and one READ is waited for.
+        // For each command, a WRITE of its data and a response may be unacknowledged. In addition, there is one READ that is
+        // waited for.
         let depth = Depth { sends: 2 * u32::from(offer.commands) + 1, receives: offer.commands.into() };
         let prepare = |link: &Link| {
             let memory = link.pd().alloc_mr(scratch_at + SCRATCH, Access::LOCAL_WRITE)?;
@@ -232,7 +233,7 @@ impl<'a> Queue<'a> {
         })
     }
 
-    /// Works on one command after the other until the queue ends.
+    /// Executes one command after the other until the queue ends.
     fn run(&mut self, stop: &AtomicBool) -> Result<(), LinkError> {
         loop {
             let Some((place, len)) = self.next_command(stop)? else { return Ok(()) };
@@ -240,7 +241,8 @@ impl<'a> Queue<'a> {
             let inside = command.get(COMMAND..).unwrap_or_default();
             let command = Command::decode(&command)?;
             let reply = self.execute(&command, inside)?;
-            // Before the answer: the initiator may send the next as soon as it has that.
+            // The receive is posted before the response, because the initiator may send the next command as soon as it has
+            // the response.
             post_receive(&self.link, &self.memory, place)?;
             self.taken = (self.taken + 1) % self.offer.commands;
             if let Reply::Answer(done) = reply {
@@ -249,7 +251,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// The next command; none if the queue shall end.
+    /// The next command; `None` if the queue should end.
     fn next_command(&mut self, stop: &AtomicBool) -> Result<Option<(u16, usize)>, LinkError> {
         loop {
             if let Some(command) = self.waiting.pop_front() {
@@ -266,14 +268,14 @@ impl<'a> Queue<'a> {
                 if self.offer.queue == 0
                     && let Some(keep_alive) = controller.keep_alive()
                 {
-                    // Emulated initiators stall for longer than they promise.
+                    // Emulated initiators stall for longer than the keep alive time that they announce.
                     let patience = keep_alive + self.shared.options.patience;
                     if self.heard.elapsed() > patience {
                         return Err(LinkError::Silent(patience));
                     }
                 }
             } else if self.heard.elapsed() > self.shared.options.patience {
-                // Who does not say Connect is no initiator.
+                // The peer has not sent Connect in time.
                 return Err(LinkError::Silent(self.shared.options.patience));
             }
             match self.link.next(TICK) {
@@ -284,7 +286,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Remembers what a completion tells, but for those of [`MOVE`].
+    /// Records a completion, except for those of [`MOVE`].
     fn note(&mut self, wc: &Completion) {
         let place = wc.wr_id as u16;
         match wc.opcode {
@@ -294,7 +296,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Waits until `is_it` knows a completion.
+    /// Waits for a completion for which `is_it` returns true.
     fn wait_until(&mut self, mut is_it: impl FnMut(&Self, &Completion) -> bool) -> Result<(), LinkError> {
         loop {
             let wc = self.link.next(self.shared.options.patience)?;
@@ -305,22 +307,22 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Fetches the initiator's data into memory of ours, and waits for them.
+    /// Reads the initiator's data into our memory by RDMA, and waits until they have arrived.
     fn pull(&mut self, into: &Mr, offset: usize, len: u32, from: Remote) -> Result<(), LinkError> {
         let sges = [into.sge(offset, len)];
         self.link.qp().post_send(&SendWr::new(MOVE, SendOp::Read(from), &sges))?;
         self.wait_until(|_, wc| wc.wr_id == MOVE)
     }
 
-    /// Writes data into the initiator's memory. The response that follows on the same connection arrives behind them, so
-    /// nobody has to wait.
+    /// Writes data to the initiator's memory by RDMA. The response follows on the same connection, and so arrives after the
+    /// data. Therefore nothing has to wait.
     fn push(&self, from: &Mr, offset: usize, len: u32, to: Remote) -> Result<(), LinkError> {
         let sges = [from.sge(offset, len)];
         let wr = SendWr { flags: SendFlags::empty(), ..SendWr::new(MOVE, SendOp::Write(to), &sges) };
         Ok(self.link.qp().post_send(&wr)?)
     }
 
-    /// Gives an answer that is no blocks: as many bytes of it as are asked for.
+    /// Returns data other than blocks to the initiator, with as many bytes as it requested.
     fn give(&mut self, bytes: &[u8], sgl: Sgl) -> Result<Done, LinkError> {
         let Sgl::Keyed { addr, len, key, .. } = sgl else {
             return Ok(Done::status(Status::SGL_TYPE_INVALID));
@@ -328,7 +330,7 @@ impl<'a> Queue<'a> {
         if len as usize > bytes.len() {
             return Ok(Done::status(Status::DATA_LENGTH_INVALID));
         }
-        // The answer before may still be on its way from there.
+        // The previous data may still be in transit from this memory.
         self.wait_for_responses()?;
         self.memory.write_at(self.scratch_at, &bytes[..len as usize])?;
         if len > 0 {
@@ -348,7 +350,7 @@ impl<'a> Queue<'a> {
 
     fn respond(&mut self, command: &Command, done: Done) -> Result<(), LinkError> {
         if self.free.is_empty() {
-            // One that never reads its responses has the whole queue wait here, and is given up after a while.
+            // If an initiator never acknowledges responses, its queue waits here, and is closed after a while.
             self.wait_until(|queue, _| !queue.free.is_empty())?;
         }
         let Some(place) = self.free.pop() else { return Ok(()) };
@@ -371,7 +373,7 @@ fn post_receive(link: &Link, memory: &Mr, place: u16) -> Result<(), LinkError> {
 }
 
 impl Shared {
-    /// What discovery tells: this subsystem, at this address.
+    /// The discovery entry for this subsystem at this address.
     fn entry(&self) -> DiscoveryEntry {
         DiscoveryEntry {
             transport: 1,

@@ -1,4 +1,5 @@
-//! The whole report: every figure against what it depends on, beside what it is compared with, as Markdown, JSON and plots.
+//! The full report: every figure plotted against what it depends on, beside the figure that it is compared with. It is
+//! written as Markdown, JSON and plots.
 
 mod markdown;
 mod plan;

@@ -1,4 +1,4 @@
-//! What the report consists of: sections with series of points, and the measurement behind each point.
+//! The contents of the report: sections with series of points, and the measurement for each point.
 
 use crate::{
     ours::{Load, Op, Sleep},
@@ -6,22 +6,22 @@ use crate::{
     probe::{CONNECTIONS, PERCENTILES, Pick, Probe},
 };
 
-/// Bytes of messages.
+/// Message sizes in bytes.
 const SIZES: [u32; 9] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
-/// iperf3 takes no larger writes.
+/// The largest write that iperf3 accepts.
 const TCP_MOST: u32 = 1 << 20;
-/// Payload of a packet at most.
+/// Maximum payload of a packet.
 const MTU: u32 = 4096;
-/// Losses, and what `RXE_FAULT` is to be where the data arrives.
+/// Loss rates, and the value of `RXE_FAULT` on the side where the data arrives.
 const LOSSES: [(&str, Option<&str>); 4] = [
     ("0 %", None),
     ("0.1 %", Some("loss=1,dir=rx")),
     ("1 %", Some("loss=10,dir=rx")),
     ("5 %", Some("loss=50,dir=rx")),
 ];
-/// Requests of a list.
+/// Number of requests in a list.
 const LISTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Queue pairs, powers of ten.
+/// Number of queue pairs: powers of ten.
 const QUEUE_PAIRS: [usize; 5] = [1, 10, 100, 1000, 10_000];
 
 /// A point of a series.
@@ -75,7 +75,7 @@ fn by_size(name: &'static str, pick: Pick, most: u32, probe: impl Fn(u32) -> Pro
     Series { name, points: sizes.map(|size| Point { at: bytes(size), probe: probe(size), pick }).collect() }
 }
 
-/// Everything against the size of messages, as `pick` shows it.
+/// All series against the message size; `pick` selects the figure to show.
 fn sizes(pick: Pick) -> Vec<Series> {
     let ours = |op| move |size| Probe::Load(load(op, size));
     let asleep = |size| Probe::Load(Load { sleep: Sleep::Yes, ..load(Op::Write, size) });

@@ -1,4 +1,4 @@
-//! Plots as SVG. Text is left to the viewer's fonts; none of this machine's is needed.
+//! Plots as SVG. Text uses the viewer's fonts, so no fonts of this machine are needed.
 
 use super::store::{Line, Table};
 use benches::ends::Result;
@@ -9,9 +9,9 @@ use plotters::{
 use std::ops::Range;
 
 const SIZE: (u32, u32) = (860, 440);
-/// Of the width, for the names of the lines.
+/// The part of the width that the names of the lines take.
 const NAMES: f64 = 0.25;
-/// Distinguishable also without red or green (Okabe and Ito's palette).
+/// Colours that can be told apart without seeing red or green (Okabe and Ito's palette).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -20,10 +20,10 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
     RGBColor(90, 90, 90),
 ];
-/// From this quotient of largest and smallest on the vertical axis is logarithmic.
+/// The vertical axis is logarithmic if the quotient of the largest and the smallest value exceeds this.
 const WIDE: f64 = 8.0;
 
-/// Evenly divided, with lines at places of our choice.
+/// A linear scale with grid lines at chosen places.
 struct Scale {
     range: Range<f64>,
     lines: Vec<f64>,
@@ -67,7 +67,7 @@ impl Axis {
         if self.logarithmic { value.log10() } else { value }
     }
 
-    /// Values that get a line: 1, 2 and 5 of each decade, or five or so steps.
+    /// Values that get a grid line: 1, 2 and 5 of each decade, or about five equal steps.
     fn ticks(&self) -> Vec<f64> {
         let decade = |power: f64| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powf(power));
         let all: Vec<f64> = if self.logarithmic {
@@ -81,13 +81,13 @@ impl Axis {
     }
 }
 
-/// Without zeros that say nothing.
+/// A number without trailing zeros.
 fn plain(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Where a line's points are: number on the horizontal axis, median, smallest, largest.
+/// The points of a line: position on the horizontal axis, median, smallest and largest value.
 fn points(line: &Line, places: &[&str], axis: &Axis) -> Vec<(f64, [f64; 3])> {
     let points = line.points.iter().filter_map(|spot| {
         let at = places.iter().position(|place| *place == spot.at)?;

@@ -1,4 +1,4 @@
-//! The report as it is stored: samples with the circumstances they were taken in.
+//! The stored form of the report: the samples, and the circumstances in which they were taken.
 
 use super::plan::Section;
 use crate::{
@@ -13,26 +13,26 @@ use benches::{
 use serde::{Deserialize, Serialize};
 use std::{env, process::Command};
 
-/// All that the JSON has.
+/// The content of the JSON file.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(super) struct Report {
     pub(super) machine: String,
-    /// Of the last round, UTC.
+    /// Date of the last round, in UTC.
     pub(super) date: String,
-    /// With `+` if files were changed.
+    /// With a `+` behind it if files had been changed.
     pub(super) commit: String,
     pub(super) rustc: String,
     pub(super) command: String,
-    /// Variables of ours that were set.
+    /// The variables of rxe that were set.
     pub(super) environment: Vec<String>,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub(super) seconds: f64,
     pub(super) rounds: u32,
-    /// Share of all processors that nobody used before the first round.
+    /// Share of all processors that was idle before the first round.
     pub(super) idle_before: f64,
-    /// Of a minute, after the last round.
+    /// The load of one minute, after the last round.
     pub(super) load_after: String,
-    /// Nanoseconds of a cache line's round trip between two processors, before each measurement.
+    /// Round trip times of a cache line between two processors in nanoseconds, taken before each measurement.
     pub(super) distances: Vec<f64>,
     pub(super) ratios: Vec<Ratio>,
     pub(super) sections: Vec<Table>,
@@ -74,7 +74,7 @@ impl Spot {
     }
 }
 
-/// The first line that a command prints, or nothing.
+/// The first line that a command prints, or an empty text.
 fn line_of(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -82,9 +82,9 @@ fn line_of(program: &str, arguments: &[&str]) -> String {
 }
 
 impl Report {
-    /// The circumstances, and no samples yet.
+    /// A report with the circumstances, but without samples.
     pub(super) fn new(rows: &[&Row], plan: &[Section], seconds: f64) -> Self {
-        // Not what an earlier run has written.
+        // The files that an earlier run has written (in docs) do not count as changes.
         let changed = ["status", "--porcelain", "-uno", "--", ":/", ":(top,exclude)docs"];
         let changed = if line_of("git", &changed).is_empty() { "" } else { "+" };
         let variables = env::vars().filter(|(name, _)| name.starts_with("RXE_"));
@@ -106,7 +106,7 @@ impl Report {
         }
     }
 
-    /// Takes the samples of an earlier run before its own.
+    /// Puts the samples of an earlier run in front of the samples of this run.
     pub(super) fn continue_from(&mut self, earlier: Self) -> Result<()> {
         let same = |report: &Self| {
             let Self { machine, commit, rustc, environment, seconds, .. } = report.clone();
@@ -125,7 +125,7 @@ impl Report {
         Ok(())
     }
 
-    /// Names of everything that has samples.
+    /// The names of all series and ratios that have samples.
     fn shape(&self) -> Vec<String> {
         let mut names: Vec<String> = self.ratios.iter().map(|ratio| ratio.name.clone()).collect();
         for table in &self.sections {
@@ -177,7 +177,7 @@ impl Table {
         }
     }
 
-    /// What is on the horizontal axis, in order.
+    /// The labels of the horizontal axis, in order.
     pub(super) fn places(&self) -> Vec<&str> {
         let longest = self.series.iter().max_by_key(|line| line.points.len());
         longest.map(|line| line.points.iter().map(|spot| spot.at.as_str()).collect()).unwrap_or_default()

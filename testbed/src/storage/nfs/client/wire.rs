@@ -1,4 +1,4 @@
-//! The connection of a client: one call, with what is left out of it, and its reply.
+//! The connection of a client. It makes one call at a time, with the data left out of the message, and receives its reply.
 
 use super::{LONG_REPLY, MOST_DATA, Mount};
 use crate::storage::{
@@ -12,19 +12,19 @@ use crate::storage::{
 use core::time::Duration;
 use rxe_verbs::{Access, Mr, RecvWr, SendOp, SendWr, WcOpcode};
 
-/// Receives that wait for replies. One is enough, but servers may send more credits than that.
+/// Number of receives posted for replies. One would suffice, but servers may use more credits than that.
 const RECEIVES: usize = 4;
-/// Calls that we would have under way.
+/// Number of calls that we request credits for.
 const CREDITS: u32 = 4;
 
-/// What a call has beside its arguments.
+/// The parts of a call beside its arguments.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Extra<'a> {
-    /// Left out of the call at this place, for the server to fetch.
+    /// Data that is left out of the call at this offset, for the server to read by RDMA.
     pub(super) read: Option<(usize, &'a [u8])>,
-    /// Bytes that the server may put into our memory instead of the reply.
+    /// Number of bytes that the server may write to our memory instead of putting them into the reply.
     pub(super) write: usize,
-    /// The reply may be too long for a message.
+    /// Whether the reply may be too long for a message.
     pub(super) is_long: bool,
 }
 
@@ -32,11 +32,11 @@ pub(super) struct Extra<'a> {
 #[derive(Debug)]
 pub(super) struct Wire {
     link: Link,
-    /// A message to send, then those that are received. The server has no right to it.
+    /// Memory for a message to send, then for received messages. The server has no access to it.
     messages: Mr,
-    /// What the server reads and writes by itself: data, then long replies.
+    /// Memory that the server reads and writes by RDMA: first data, then long replies.
     pub(super) data: Mr,
-    /// Bytes of a message that the server takes.
+    /// The longest message that the server receives, in bytes.
     longest: usize,
     xid: u32,
     patience: Duration,
@@ -62,7 +62,7 @@ impl Wire {
         Segment { key: self.data.rkey().0, len: len as u32, addr: self.data.addr() + at as u64 }
     }
 
-    /// Calls a procedure; gives its results, and how many bytes were placed in our memory.
+    /// Calls a procedure. Returns its results, and the number of bytes that the server placed in our memory.
     pub(super) fn call(
         &mut self,
         procedure: u32,
@@ -80,7 +80,7 @@ impl Wire {
             chunks.reads.push(ReadSegment { position, segment: self.segment(0, data.len()) });
         }
         if extra.write > 0 {
-            // Old data must not pass for new ones.
+            // Old data must not be mistaken for new data.
             self.data.write_at(0, &vec![0xa5; extra.write])?;
             chunks.writes.push(vec![self.segment(0, extra.write)]);
         }
@@ -99,7 +99,7 @@ impl Wire {
         self.take(&reply, extra)
     }
 
-    /// Waits until the call was sent and answered: the reply.
+    /// Waits until the call has been sent and answered. Returns the reply.
     fn exchange(&self) -> Result<Vec<u8>, LinkError> {
         let (mut is_sent, mut reply) = (false, None);
         loop {
@@ -121,7 +121,7 @@ impl Wire {
         }
     }
 
-    /// Takes a reply apart: results, and how many bytes the server has placed.
+    /// Parses a reply. Returns the results, and the number of bytes that the server has placed.
     fn take(&self, reply: &[u8], extra: Extra<'_>) -> Result<(Vec<u8>, usize), LinkError> {
         let garbage = || LinkError::protocol("a reply without a header");
         let (header, inline) = Header::decode(reply).map_err(|_| garbage())?;
@@ -155,7 +155,7 @@ impl Wire {
     }
 }
 
-/// Bytes of a chunk, which a server may claim to be any number.
+/// The size of a chunk in bytes. The server may claim any number.
 fn sum(chunk: &[Segment]) -> usize {
     chunk.iter().map(|segment| segment.len as usize).sum()
 }

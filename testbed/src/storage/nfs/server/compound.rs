@@ -1,4 +1,4 @@
-//! COMPOUND (RFC 8881, 16.2): a list of operations, done one after the other until one fails.
+//! COMPOUND (RFC 8881, 16.2): a list of operations, executed one after the other until one fails.
 
 use super::{
     Shared,
@@ -8,22 +8,22 @@ use super::{
 };
 use crate::storage::nfs::xdr::{Reader, Writer, XdrError};
 
-/// Operations of a list at most.
+/// Maximum number of operations in a list.
 const MOST_OPS: u32 = 16;
-/// Most bytes of a folder's entries in one reply.
+/// Maximum size of a folder's entries in one reply, in bytes.
 const MOST_ENTRIES: usize = 32 << 10;
-/// Most bytes of a file in the results themselves.
+/// Maximum size of file data within the results themselves, in bytes.
 const MOST_INLINE: usize = 32 << 10;
-/// Cookies below are the protocol's own (18.23).
+/// Smaller cookies are reserved by the protocol (18.23).
 const FIRST_COOKIE: u64 = 3;
 
-/// What a list of operations gives.
+/// The outcome of a list of operations.
 #[derive(Default)]
 pub(super) struct Reply {
     pub(super) results: Writer,
-    /// A file's data, which go into memory of the client's instead of the results.
+    /// Data of a file that are written to the client's memory instead of the results.
     pub(super) data: Option<Data>,
-    /// Bytes that there is room for in that memory; none if the client has named no memory, and data are a part of the results.
+    /// The size of that memory in bytes; `None` if the client has named no memory, and the data are part of the results.
     pub(super) room: Option<usize>,
 }
 
@@ -54,7 +54,7 @@ impl From<Status> for Failed {
 
 type Outcome = Result<(), Failed>;
 
-/// Does a list of operations.
+/// Executes a list of operations.
 pub(super) fn execute(shared: &Shared, mut from: Reader<'_>, reply: &mut Reply) -> Result<(), XdrError> {
     let tag = from.opaque(OWNER)?;
     let (minor, count) = (from.word()?, from.word()?);
@@ -76,10 +76,10 @@ pub(super) fn execute(shared: &Shared, mut from: Reader<'_>, reply: &mut Reply) 
     Ok(())
 }
 
-/// A list of operations under way.
+/// A list of operations that is being executed.
 struct Work<'a> {
     shared: &'a Shared,
-    /// The current file handle, and the saved one.
+    /// The current and the saved file handle.
     current: Option<usize>,
     saved: Option<usize>,
     out: Writer,
@@ -88,7 +88,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Does an operation and writes its result.
+    /// Executes an operation and writes its result.
     fn step(&mut self, number: u32, place: u32, count: u32, from: &mut Reader<'_>) -> Status {
         let is_known = (op::ACCESS..=op::RECLAIM_COMPLETE).contains(&number);
         self.out.word(if is_known { number } else { op::ILLEGAL });
@@ -107,13 +107,13 @@ impl Work<'_> {
         self.out.0.truncate(at);
         self.out.word(status.0);
         if number == op::SETATTR {
-            // It says what was set even then (18.30).
+            // Its result includes the attributes that were set, even if it fails (18.30).
             self.out.bits(0);
         }
         status
     }
 
-    /// Where in a list an operation may stand (2.10.6.1 and 18.46.3).
+    /// Checks whether an operation may stand at this place in a list (2.10.6.1 and 18.46.3).
     fn allowed(number: u32, place: u32, count: u32) -> Status {
         let makes_or_ends_sessions = matches!(
             number,
@@ -136,7 +136,7 @@ impl Work<'_> {
             op::DESTROY_SESSION => Ok(self.shared.sessions.destroy(from.fixed(16)?)?),
             op::DESTROY_CLIENTID => Ok(self.shared.sessions.destroy_client(from.long()?)?),
             op::SEQUENCE => self.sequence(from),
-            // Nothing is to be reclaimed.
+            // There is no state to reclaim.
             op::RECLAIM_COMPLETE => from.flag().map(drop).map_err(Failed::from),
             op::PUTROOTFH | op::PUTPUBFH => {
                 self.current = Some(0);
@@ -175,7 +175,7 @@ impl Work<'_> {
             op::ACCESS => self.access(from),
             op::SECINFO_NO_NAME => {
                 from.word()?;
-                // AUTH_SYS and none at all; the handle is used up (18.45).
+                // AUTH_SYS and AUTH_NONE. The current file handle is consumed (18.45).
                 self.current()?;
                 self.current = None;
                 self.out.word(2_u32).word(1_u32).word(0_u32);
@@ -210,7 +210,7 @@ impl Work<'_> {
         self.current.ok_or(Status::NO_HANDLE)
     }
 
-    /// Who a client is (18.35).
+    /// EXCHANGE_ID: identifies a client (18.35).
     fn exchange_id(&mut self, from: &mut Reader<'_>) -> Outcome {
         let mut verifier = [0; 8];
         verifier.copy_from_slice(from.fixed(8)?);
@@ -220,15 +220,15 @@ impl Work<'_> {
             return Err(Status::NOT_SUPPORTED.into());
         }
         let known = self.shared.sessions.exchange(owner, verifier)?;
-        // No parallel NFS (USE_NON_PNFS), and whether it has had a session before (CONFIRMED_R).
+        // No parallel NFS (USE_NON_PNFS), and whether the client has had a session before (CONFIRMED_R).
         let flags = 0x1_0000 | if known.is_confirmed { 0x8000_0000_u32 } else { 0 };
         self.out.long(known.client).word(known.sequence).word(flags).word(0_u32);
-        // The server by its name, the scope of that, and no word of who made it.
+        // The server's name, its scope, and no description of this implementation.
         self.out.long(0).opaque(b"rxe testbed").opaque(b"rxe testbed").word(0_u32);
         Ok(())
     }
 
-    /// Makes a session (18.36). Nothing is ever called back.
+    /// Creates a session (18.36). The server never calls the client back.
     fn create_session(&mut self, from: &mut Reader<'_>) -> Outcome {
         let (client, sequence, _flags) = (from.long()?, from.word()?, from.word()?);
         let mut channels = [[0; 6]; 2];
@@ -244,7 +244,7 @@ impl Work<'_> {
         let name = self.shared.sessions.create(client, sequence)?;
         self.out.fixed(&name).word(sequence).word(0_u32);
         for [_, call, reply, _, ops, slots] in channels {
-            // Padding and remembered replies: none.
+            // Padding and cached replies: none.
             self.out.word(0_u32).word(call).word(reply).word(0_u32);
             self.out.word(ops.min(MOST_OPS)).word(slots.clamp(1, SLOTS)).word(0_u32);
         }
@@ -273,7 +273,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What may be done (18.1): reading, and in folders looking up; execution of files is the client's business.
+    /// The permitted kinds of access (18.1): reading, and in folders looking up names. Whether a file may be executed is
+    /// decided by the client.
     fn access(&mut self, from: &mut Reader<'_>) -> Outcome {
         let wanted = from.word()? & 0x3f;
         let folder = matches!(self.shared.export.node(self.current()?).content, Content::Folder(_));
@@ -282,8 +283,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Opens a file (18.16), by name or by handle, for reading. No state is kept for it: the file cannot change, and there are
-    /// no locks.
+    /// Opens a file (18.16), by name or by handle, for reading. No state is kept for it, because the file cannot change and
+    /// there are no locks.
     fn open(&mut self, from: &mut Reader<'_>) -> Outcome {
         let (_sequence, access, _deny) = (from.word()?, from.word()?, from.word()?);
         let (_client, _owner) = (from.long()?, from.opaque(OWNER)?);
@@ -309,12 +310,12 @@ impl Work<'_> {
         state[3] = 1;
         state[4..8].copy_from_slice(b"open");
         state[8..].copy_from_slice(&self.shared.export.handle(node));
-        // The state; nothing changed in the folder; no flags, no attributes set, no delegation.
+        // The state; no change of the folder; no flags, no attributes set, no delegation.
         self.out.fixed(&state).word(true).long(1).long(1).word(0_u32).bits(0).word(0_u32);
         Ok(())
     }
 
-    /// Reads from a file (18.22). Where the client has named memory for data the results say only how many there are.
+    /// Reads from a file (18.22). If the client has named memory for the data, the results contain only their length.
     fn read(&mut self, from: &mut Reader<'_>) -> Outcome {
         let state = from.fixed(16)?;
         let (start, count) = (from.long()?, from.word()? as usize);
@@ -327,7 +328,7 @@ impl Work<'_> {
             return Err(Status::BAD_STATE.into());
         }
         if self.data.is_some() {
-            // The data of one READ go elsewhere; two would have to be told apart.
+            // The data of one READ are written to the client's memory. A second READ would need a separate place.
             return Err(Status::REPLY_TOO_BIG.into());
         }
         let start = usize::try_from(start).unwrap_or(usize::MAX).min(len);
@@ -337,7 +338,7 @@ impl Work<'_> {
         if self.room.is_some() {
             self.data = Some(data);
         } else {
-            // Fixed memory of the export, which nobody can take away.
+            // The export's memory stays registered, so this cannot fail.
             let bytes = self.shared.export.memory().read_vec(data.offset, data.len);
             self.out.fixed(&bytes.map_err(|_| Status::IO)?);
         }

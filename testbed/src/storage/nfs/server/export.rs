@@ -14,14 +14,14 @@ use std::{
     time::SystemTime,
 };
 
-/// Files and folders at most.
+/// Maximum number of files and folders.
 const MOST_NODES: usize = 100_000;
-/// Bytes of all files at most.
+/// Maximum size of all files together, in bytes.
 const MOST_BYTES: u64 = 1 << 30;
-/// Most bytes that one READ gives.
+/// Maximum number of bytes that one READ returns.
 pub(super) const MOST_READ: usize = 256 << 10;
 
-/// What we know of a file: bits of the attributes.
+/// The attributes that the server supports, as a bit set.
 const KNOWN: u64 = bits(&[
     attr::SUPPORTED,
     attr::TYPE,
@@ -63,12 +63,12 @@ const fn bits(attributes: &[u32]) -> u64 {
     bits
 }
 
-/// The folder, in registered memory. Clients have no rights to that: the server moves the data.
+/// The folder in registered memory. Clients have no access rights to it: the server moves the data.
 #[derive(Debug)]
 pub(super) struct Export {
     nodes: Vec<Node>,
     memory: Mr,
-    /// Tells handles of this run from those of others.
+    /// A number that distinguishes handles of this run from those of other runs.
     run: u32,
 }
 
@@ -80,15 +80,15 @@ pub(super) struct Node {
     mode: u32,
     user: u32,
     group: u32,
-    /// Seconds and nanoseconds.
+    /// The modification time in seconds and nanoseconds.
     modified: (i64, u32),
 }
 
 #[derive(Debug)]
 pub(super) enum Content {
-    /// Where its bytes are.
+    /// The place of its bytes in the memory.
     File { offset: usize, len: usize },
-    /// What is in it, by name.
+    /// Its entries by name.
     Folder(BTreeMap<Vec<u8>, usize>),
 }
 
@@ -123,7 +123,7 @@ impl Export {
         handle
     }
 
-    /// The node of a handle. None if it is of no length that ours have; an error if there is no such node (any more).
+    /// The node of a handle. `None` if the handle's length is wrong; an error if there is no such node, or no longer one.
     pub(super) fn find(&self, handle: &[u8]) -> Option<Result<usize, ()>> {
         let handle: &[u8; 8] = handle.try_into().ok()?;
         let number = u32::from_be_bytes([handle[4], handle[5], handle[6], handle[7]]) as usize;
@@ -131,7 +131,7 @@ impl Export {
         Some(if is_ours { Ok(number) } else { Err(()) })
     }
 
-    /// Writes the attributes that are asked for and known (RFC 8881, 5).
+    /// Writes those of the requested attributes that are supported (RFC 8881, 5).
     pub(super) fn attributes(&self, number: usize, wanted: u64, out: &mut Writer) {
         let node = self.node(number);
         let wanted = wanted & KNOWN;
@@ -156,7 +156,7 @@ impl Export {
             attr::FSID => drop(out.long(u64::from(self.run)).long(0)),
             attr::LEASE_TIME => drop(out.word(LEASE)),
             attr::FILEHANDLE => drop(out.opaque(&self.handle(number))),
-            // 0 means nothing to some programs.
+            // Some programs treat 0 as "no file".
             attr::FILEID | attr::MOUNTED_ON => drop(out.long(number as u64 + 1)),
             attr::MAX_FILE_SIZE => drop(out.long(i64::MAX as u64)),
             attr::MAX_LINK => drop(out.word(1_u32)),
@@ -164,14 +164,14 @@ impl Export {
             attr::MAX_READ | attr::MAX_WRITE => drop(out.long(MOST_READ as u64)),
             attr::MODE => drop(out.word(node.mode & 0o7777)),
             attr::NUM_LINKS => drop(out.word(if folder { 2_u32 } else { 1 })),
-            // As numbers (RFC 8881, 5.9).
+            // As decimal numbers (RFC 8881, 5.9).
             attr::OWNER => drop(out.opaque(node.user.to_string().as_bytes())),
             attr::OWNER_GROUP => drop(out.opaque(node.group.to_string().as_bytes())),
             attr::RAW_DEV => drop(out.word(0_u32).word(0_u32)),
             attr::TIME_ACCESS | attr::TIME_METADATA | attr::TIME_MODIFY => {
                 out.long(node.modified.0 as u64).word(node.modified.1);
             }
-            // Handles do not expire, there are no links and no named attributes, and nothing went wrong.
+            // Handles do not expire, there are no links and no named attributes, and there was no error.
             _ => drop(out.word(0_u32)),
         }
     }
@@ -186,7 +186,7 @@ impl Node {
     }
 }
 
-/// Reads a file or folder, and all that is in it; its number.
+/// Reads a file, or a folder and everything in it. Returns the number of its node.
 fn read_node(path: &Path, parent: usize, nodes: &mut Vec<Node>, data: &mut Vec<u8>) -> io::Result<usize> {
     let about = fs::symlink_metadata(path)?;
     let number = nodes.len();

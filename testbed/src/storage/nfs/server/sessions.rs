@@ -1,5 +1,6 @@
-//! Who has a session (RFC 8881, 2.10). No more is remembered of clients: files are not locked and cannot change, so there is no
-//! state behind an open file, and a call that comes again is done again instead of being answered from a store.
+//! The clients and their sessions (RFC 8881, 2.10). The server keeps no other state of clients. Files are not locked and
+//! cannot change, so there is no state behind an open file. A repeated call is executed again, instead of being answered
+//! from a reply cache.
 
 use super::v4::Status;
 use std::{
@@ -10,11 +11,12 @@ use std::{
 
 /// Seconds after which a silent client may be forgotten.
 pub(super) const LEASE: u32 = 60;
-/// Clients at most. The one that has been silent for the longest time, a lease at least, makes room.
+/// Maximum number of clients. A new client replaces the one that has been silent for the longest time, if that is at least a
+/// lease.
 const MOST_CLIENTS: usize = 64;
-/// Sessions of a client at most.
+/// Maximum number of sessions of a client.
 const MOST_SESSIONS: usize = 8;
-/// Calls of a session at a time.
+/// Maximum number of outstanding calls of a session.
 pub(super) const SLOTS: u32 = 16;
 
 /// All clients.
@@ -32,9 +34,9 @@ struct State {
 struct ClientState {
     owner: Vec<u8>,
     verifier: [u8; 8],
-    /// It has made a session once.
+    /// Whether it has created a session before.
     is_confirmed: bool,
-    /// Of its next CREATE_SESSION.
+    /// The sequence number of its next CREATE_SESSION.
     sequence: u32,
     last_session: [u8; 16],
     heard: Instant,
@@ -43,11 +45,11 @@ struct ClientState {
 #[derive(Debug)]
 struct Session {
     client: u64,
-    /// The last call in each slot.
+    /// The sequence number of the last call in each slot.
     slots: [u32; SLOTS as usize],
 }
 
-/// What EXCHANGE_ID gives.
+/// The result of EXCHANGE_ID.
 pub(super) struct Known {
     pub(super) client: u64,
     pub(super) sequence: u32,
@@ -59,7 +61,8 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client by the name that it gives itself (18.35). With another verifier it is one that has started anew.
+    /// Finds or adds a client by the name that it gives itself (18.35). A different verifier means that the client has
+    /// restarted.
     pub(super) fn exchange(&self, owner: &[u8], verifier: [u8; 8]) -> Result<Known, Status> {
         let mut state = self.lock();
         let found = state.clients.iter().find(|(_, client)| client.owner == owner).map(|(id, _)| *id);
@@ -93,7 +96,7 @@ impl Sessions {
         Ok(Known { client: id, sequence: 1, is_confirmed: false })
     }
 
-    /// Makes a session (18.36); one that is asked for again is the same.
+    /// Creates a session (18.36). A repeated request returns the same session.
     pub(super) fn create(&self, id: u64, sequence: u32) -> Result<[u8; 16], Status> {
         let mut state = self.lock();
         let count = state.sessions.values().filter(|session| session.client == id).count();
@@ -120,7 +123,7 @@ impl Sessions {
         Ok(name)
     }
 
-    /// A call in a slot (18.46).
+    /// Checks a call in a slot (18.46).
     pub(super) fn call(&self, name: &[u8], slot: u32, sequence: u32) -> Result<(), Status> {
         let mut state = self.lock();
         let session = state.sessions.get_mut(name).ok_or(Status::BAD_SESSION)?;

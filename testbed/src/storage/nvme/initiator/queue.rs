@@ -1,4 +1,4 @@
-//! A queue of an initiator: commands on one connection, and their answers.
+//! A queue of an initiator: commands on one connection, and their responses.
 
 use super::{CAPSULE, Host, MOST_DATA};
 use crate::storage::{
@@ -11,23 +11,23 @@ use core::time::Duration;
 use rxe_verbs::{Access, Mr, RecvWr, SendOp, SendWr, WcOpcode};
 use std::net::SocketAddr;
 
-/// A queue: one connection, with a place in memory for each command.
+/// A queue: one connection, with a slot in memory for each command.
 #[derive(Debug)]
 pub(super) struct Queue {
     link: Link,
     memory: Mr,
-    /// Commands with data in them start here, then come responses, then data.
+    /// The memory begins with the commands and the data in them. Responses follow, then other data.
     responses_at: usize,
     data_at: usize,
-    /// Places that no command has.
+    /// Slots without a command.
     pub(super) free: Vec<u16>,
-    /// What a place waits for.
+    /// The state of each slot.
     waiting: Vec<Waiting>,
     pub(super) in_capsule: usize,
     patience: Duration,
 }
 
-/// A command under way: its place is free again when it was sent and answered.
+/// A command in progress. Its slot is free again when the command has been sent and answered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiting {
     submitted: bool,
@@ -61,7 +61,7 @@ impl Queue {
         })
     }
 
-    /// Says who we are, which makes the controller or adds a queue to it; gives the controller's number (Base, 6.3).
+    /// Sends Connect, which creates the controller, or adds a queue to it. Returns the controller ID (Base, 6.3).
     pub(super) fn introduce(&mut self, offer: QueueOffer, data: &ConnectData) -> Result<u16, LinkError> {
         let words = [u32::from(offer.queue) << 16, u32::from(offer.commands - 1), 0, 0, 0, 0];
         let command = Command::new(fabrics::OPCODE, fabrics::CONNECT.into(), words);
@@ -72,7 +72,7 @@ impl Queue {
         Ok(answer.result as u16)
     }
 
-    /// A property's value (Base, 6.4).
+    /// Reads a property (Base, 6.4).
     pub(super) fn property(&mut self, offset: u32, long: bool) -> Result<u64, LinkError> {
         let words = [long.into(), offset, 0, 0, 0, 0];
         let command = Command::new(fabrics::OPCODE, fabrics::PROPERTY_GET.into(), words);
@@ -86,7 +86,7 @@ impl Queue {
         self.order("Property Set", command, &[]).map(drop)
     }
 
-    /// Does a command whose data go to the target, if it has any.
+    /// Executes a command whose data, if any, go to the target.
     pub(super) fn order(
         &mut self,
         what: &'static str,
@@ -99,7 +99,7 @@ impl Queue {
         accepted(what, response)
     }
 
-    /// Does a command whose data come from the target.
+    /// Executes a command whose data come from the target.
     pub(super) fn fetch(
         &mut self,
         what: &'static str,
@@ -107,7 +107,7 @@ impl Queue {
         len: usize,
     ) -> Result<Vec<u8>, LinkError> {
         let slot = self.free.pop().ok_or_else(|| LinkError::protocol("all places are taken"))?;
-        // What a target that says "success" has not written must not pass for data.
+        // If a target reports success without writing the data, the old bytes must not be mistaken for data.
         let place = self.data_place(slot);
         self.memory.write_at(place, &vec![0xa5; len])?;
         self.submit(slot, command, len, &[])?;
@@ -129,7 +129,7 @@ impl Queue {
         self.data_at + usize::from(slot) * MOST_DATA
     }
 
-    /// Sends a command with room for `len` bytes of data, filled with `data` if they go to the target.
+    /// Sends a command with memory for `len` bytes of data. `data` are the bytes that go to the target, if any.
     pub(super) fn submit(
         &mut self,
         slot: u16,
@@ -159,7 +159,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The next command that is both sent and answered.
+    /// The next command that has been both sent and answered.
     pub(super) fn answer(&mut self) -> Result<(u16, Response), LinkError> {
         loop {
             let wc = self.link.next(self.patience)?;
@@ -189,13 +189,13 @@ impl Queue {
     }
 }
 
-/// Posts the receive of a response.
+/// Posts the receive for a response.
 fn expect(link: &Link, memory: &Mr, responses_at: usize, slot: usize) -> Result<(), LinkError> {
     let sges = [memory.sge(responses_at + slot * RESPONSE, RESPONSE as u32)];
     Ok(link.qp().post_recv(&RecvWr { wr_id: slot as u64, sges: &sges })?)
 }
 
-/// A response that is a success.
+/// Checks that a response reports success.
 pub(super) fn accepted(what: &'static str, response: Response) -> Result<Response, LinkError> {
     match response.status {
         Status::SUCCESS => Ok(response),

@@ -1,4 +1,4 @@
-//! What each command does.
+//! The execution of each command.
 
 use super::{BLOCK_SHIFT, IN_CAPSULE, MOST_ENTRIES, MOST_PAGES, Queue};
 use crate::storage::{
@@ -12,21 +12,21 @@ use core::sync::atomic::Ordering;
 use rxe_verbs::{Key, Remote};
 use std::sync::Arc;
 
-/// Version 1.2.1, the first with fabrics.
+/// Version 1.2.1, the first that supports fabrics.
 const VERSION: u32 = 0x0001_0201;
-/// I/O queues of a controller at most.
+/// Maximum number of I/O queues of a controller.
 const MOST_IO_QUEUES: u32 = 4;
-/// Event requests of a controller at most.
+/// Maximum number of outstanding event requests of a controller.
 const EVENT_REQUESTS: u16 = 4;
-/// The one namespace.
+/// The ID of the only namespace.
 const NAMESPACE: u32 = 1;
 const BLOCK: u64 = 1 << BLOCK_SHIFT;
 
-/// What becomes of a command.
+/// The fate of a command.
 pub(super) enum Reply {
-    /// It is answered.
+    /// It is answered now.
     Answer(Done),
-    /// It waits for an event.
+    /// It is an event request, which is not answered until an event occurs.
     Later,
 }
 
@@ -54,12 +54,12 @@ impl Done {
 }
 
 impl Queue<'_> {
-    /// Does a command; `inside` is what follows it in its message.
+    /// Executes a command; `inside` are the bytes that follow it in its message.
     pub(super) fn execute(&mut self, command: &Command, inside: &[u8]) -> Result<Reply, LinkError> {
         let connected = self.controller.as_ref();
         let done = match (command.opcode, connected.map(|controller| controller.is_enabled())) {
             (fabrics::OPCODE, _) => self.fabrics(command, inside)?,
-            // Base, 3.5.1: nothing but that until the controller is enabled.
+            // Base, 3.5.1: only fabrics commands are allowed until the controller is enabled.
             (_, None | Some(false)) => Done::status(Status::SEQUENCE_ERROR),
             (admin::ASYNC_EVENT_REQUEST, _) if self.offer.queue == 0 => {
                 if self.event_requests < EVENT_REQUESTS {
@@ -74,7 +74,7 @@ impl Queue<'_> {
         Ok(Reply::Answer(done))
     }
 
-    /// The fabrics commands (Base, 6); their type is the first byte of the namespace's place.
+    /// The fabrics commands (Base, 6). Their type is in the first byte of the namespace field.
     fn fabrics(&mut self, command: &Command, inside: &[u8]) -> Result<Done, LinkError> {
         let [attributes, offset, value, ..] = command.dwords;
         match (command.nsid as u8, self.controller.clone()) {
@@ -82,7 +82,7 @@ impl Queue<'_> {
             (fabrics::PROPERTY_GET, Some(controller)) if self.offer.queue == 0 => {
                 let configuration = controller.configuration.load(Ordering::Acquire);
                 Ok(match (offset, attributes & 7) {
-                    // 128 entries, in one piece; ready within 5 s; the NVM command set.
+                    // 128 entries, physically contiguous; ready within 5 s; the NVM command set.
                     (property::CAP, 1) => {
                         Done::result(u64::from(MOST_ENTRIES - 1) | 1 << 16 | 10 << 24 | 1 << 37)
                     }
@@ -109,7 +109,7 @@ impl Queue<'_> {
         }
     }
 
-    /// Connect (Base, 6.3): makes a controller, or adds a queue to one.
+    /// Connect (Base, 6.3): creates a controller, or adds a queue to one.
     fn connect(&mut self, command: &Command, inside: &[u8]) -> Result<Done, LinkError> {
         let mut data = [0; CONNECT_DATA];
         match command.sgl {
@@ -182,13 +182,13 @@ impl Queue<'_> {
                 _ => Ok(Done::status(Status::INVALID_FIELD)),
             },
             admin::SET_FEATURES => Ok(match first as u8 {
-                // Number of queues (Base, 5.27.1.5): both kinds, counted from 0.
+                // Number of queues (Base, 5.27.1.5): submission and completion queues, both counted from 0.
                 7 => {
                     let granted = ((second & 0xffff) + 1).min(MOST_IO_QUEUES);
                     controller.granted.store(granted, Ordering::Release);
                     Done::result(u64::from((granted - 1) | ((granted - 1) << 16)))
                 }
-                // Which events: there are none.
+                // The configuration of events: there are none.
                 0x0b => Done::default(),
                 // The keep alive timer (Base, 5.27.1.12).
                 0x0f => {
@@ -236,7 +236,7 @@ impl Queue<'_> {
         }
         let shared = self.shared;
         match (command.opcode, command.sgl) {
-            // A length other than that of the blocks would have us write, or read, what is not meant.
+            // A length other than that of the blocks would read or write the wrong memory.
             (_, Sgl::Keyed { len: said, .. } | Sgl::InCapsule { len: said, .. }) if said != len => {
                 return Ok(Done::status(Status::DATA_LENGTH_INVALID));
             }
@@ -270,21 +270,21 @@ impl Queue<'_> {
         out[77] = MOST_PAGES;
         out[78..80].copy_from_slice(&id.to_le_bytes());
         out[80..84].copy_from_slice(&VERSION.to_le_bytes());
-        // An I/O controller, or one for discovery.
+        // The controller type: I/O or discovery.
         out[111] = if is_discovery { 2 } else { 1 };
-        // Event requests, counted from 0; how exact keep alive is, in 100 ms.
+        // The number of event requests, counted from 0; the granularity of keep alive, in units of 100 ms.
         out[259] = (EVENT_REQUESTS - 1) as u8;
         out[320..322].copy_from_slice(&10_u16.to_le_bytes());
-        // Entries of 64 and of 16 bytes, as powers of two, at least and at most.
+        // Minimum and maximum sizes of queue entries, as powers of two: 64 and 16 bytes.
         (out[512], out[513]) = (0x66, 0x44);
         out[514..516].copy_from_slice(&MOST_ENTRIES.to_le_bytes());
         out[516..520].copy_from_slice(&NAMESPACE.to_le_bytes());
-        // SGLs: they are there, keyed ones too, and data in commands are named by an offset.
+        // SGLs are supported, keyed ones too, and an offset can name data in commands.
         out[536..540].copy_from_slice(&(1_u32 | 1 << 2 | 1 << 20).to_le_bytes());
         let name = if is_discovery { DISCOVERY_NQN } else { &self.shared.options.subsystem };
         let len = name.len().min(255);
         out[768..768 + len].copy_from_slice(&name.as_bytes()[..len]);
-        // Commands with their data, and responses, in 16 bytes; one descriptor a command.
+        // Sizes of commands with their data, and of responses, in units of 16 bytes; one descriptor per command.
         out[1792..1796].copy_from_slice(&(((COMMAND + IN_CAPSULE) / 16) as u32).to_le_bytes());
         out[1796..1800].copy_from_slice(&1_u32.to_le_bytes());
         out[1803] = 1;
@@ -307,7 +307,7 @@ impl Queue<'_> {
         let mut log = vec![0; DISCOVERY_ENTRY];
         (log[0], log[8]) = (1, 1);
         log.extend_from_slice(&self.shared.entry().encode());
-        // Linux asks for whole pages.
+        // Linux requests whole pages.
         log.resize(IDENTIFY, 0);
         log
     }

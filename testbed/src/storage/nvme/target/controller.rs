@@ -1,4 +1,4 @@
-//! Controllers: made by Connect on an admin queue, gone with that queue.
+//! Controllers. A controller is created by Connect on an admin queue, and is removed with that queue.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -12,17 +12,17 @@ use std::{
 /// A controller.
 #[derive(Debug)]
 pub(super) struct Controller {
-    /// Its number.
+    /// The controller ID.
     pub(super) id: u16,
-    /// Whose it is.
+    /// The name of the host that it belongs to.
     pub(super) host: String,
-    /// It tells of subsystems, and has no namespace.
+    /// Whether it is a discovery controller, which lists subsystems and has no namespace.
     pub(super) is_discovery: bool,
     /// Its configuration (property CC).
     pub(super) configuration: AtomicU32,
-    /// Milliseconds after which a silent initiator is given up; 0 never.
+    /// Time in milliseconds after which a silent initiator is dropped; 0 means never.
     pub(super) keep_alive: AtomicU32,
-    /// I/O queues that it may have.
+    /// Number of I/O queues that it may have.
     pub(super) granted: AtomicU32,
     ended: AtomicBool,
 }
@@ -36,7 +36,7 @@ impl Controller {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// How long the initiator may be silent (Base, 5.18); none if it may always be.
+    /// How long the initiator may be silent (Base, 5.18); `None` if there is no limit.
     pub(super) fn keep_alive(&self) -> Option<Duration> {
         match self.keep_alive.load(Ordering::Acquire) {
             0 => None,
@@ -45,12 +45,12 @@ impl Controller {
     }
 }
 
-/// All of a target.
+/// All controllers of a target.
 #[derive(Debug, Default)]
 pub(super) struct Controllers(Mutex<HashMap<u16, Arc<Controller>>>);
 
 impl Controllers {
-    /// Makes one; none if all numbers are taken.
+    /// Creates a controller; `None` if all IDs are in use.
     pub(super) fn make(&self, host: &str, is_discovery: bool, keep_alive: u32) -> Option<Arc<Controller>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let id = (1..0xfff0).find(|id| !all.contains_key(id))?;
@@ -67,12 +67,12 @@ impl Controllers {
         Some(controller)
     }
 
-    /// One by its number.
+    /// The controller with this ID.
     pub(super) fn get(&self, id: u16) -> Option<Arc<Controller>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// Ends one: the threads of its I/O queues see that.
+    /// Removes a controller. The threads of its I/O queues notice this and end.
     pub(super) fn remove(&self, controller: &Controller) {
         controller.ended.store(true, Ordering::Release);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&controller.id);
