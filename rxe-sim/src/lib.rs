@@ -1,8 +1,8 @@
-//! Networks in virtual time: many hosts, each an [`Endpoint`](rxe_core::endpoint::Endpoint) of rxe-core, joined by links and
-//! switches with queues, marking and pause frames. What is simulated is the network and the adapters' edge; queue pairs,
-//! packets' headers, acknowledgements and losses' consequences are those of the protocol itself.
+//! Simulates networks in virtual time. Each host is an [`Endpoint`](rxe_core::endpoint::Endpoint) of rxe-core, and hosts are
+//! joined by links and switches with queues, marking and pause frames. Only the network and the lower part of the adapters are
+//! simulated. Queue pairs, headers, acknowledgements and loss recovery are those of the real protocol code.
 //!
-//! A [`Scenario`] says what there is, a [`World`] plays it, and [`report`] tells what came of it.
+//! A [`Scenario`] describes the network and its traffic, a [`World`] simulates it, and [`report`] has the results.
 
 pub mod on_slurm;
 pub mod packet;

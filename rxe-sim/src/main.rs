@@ -173,7 +173,7 @@ fn play_here(args: &Sweep, plan: &Plan) {
     bar.finish_and_clear();
 }
 
-/// Jobs that fail are told, and lose only themselves.
+/// Failed jobs are reported, and do not stop the others.
 fn play_on_slurm(args: &Sweep, plan: &Plan) -> Result<(), Box<dyn Error>> {
     let settings = on_slurm::Settings {
         program: std::env::current_exe()?,

@@ -1,5 +1,5 @@
-//! Sweeps on Slurm: the jobs that have no result yet become an array, whose every task plays one job and leaves its report in
-//! the sweep's folder, which all nodes must see under the same path.
+//! Sweeps on Slurm. The jobs that have no result yet become an array. Each task of the array plays one job, and writes its
+//! report to the sweep's folder. All nodes must see this folder under the same path.
 
 use crate::sweep::Plan;
 use rxe_slurm::{Array, SlurmError, State, Task};
@@ -11,12 +11,12 @@ use std::{
 };
 use thiserror::Error;
 
-/// How a job that left no result ended.
+/// How a job without a result ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lost {
     /// The job's number.
     pub job: usize,
-    /// What Slurm says of it.
+    /// Its state, as Slurm reports it.
     pub how: String,
     /// The last line that it printed.
     pub said: String,
@@ -31,29 +31,29 @@ pub enum OnSlurmError {
     /// A file or folder.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What sweeps are played with.
+/// How a sweep is played.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The program that plays a job: this one.
+    /// The program that plays a job: this program.
     pub program: PathBuf,
     /// The sweep's file.
     pub file: PathBuf,
     /// The sweep's folder.
     pub out: PathBuf,
-    /// Jobs at a time at most.
+    /// Most jobs at the same time.
     pub at_once: Option<usize>,
-    /// Slurm ends a job after so long.
+    /// The time after which Slurm ends a job.
     pub limit: Option<Duration>,
 }
 
-/// A word that a shell takes as it is.
+/// Quotes a word for a shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
@@ -79,12 +79,12 @@ impl Settings {
         })
     }
 
-    /// Plays on Slurm what has no result in the folder. Jobs that an earlier call left there in the queue are not submitted
-    /// again, but waited for. Tells `progress` how many jobs have ended, of how many, and a word about the others; returns what
-    /// left no result.
+    /// Plays the jobs that have no result in the folder. Jobs of an earlier call that are still in Slurm's queue are not
+    /// submitted again, but waited for. Calls `progress` with the number of jobs that have ended, the number of all, and a word
+    /// about the others. Returns the jobs that left no result.
     ///
     /// # Errors
-    /// [`OnSlurmError`]. A job that fails is none.
+    /// [`OnSlurmError`]. A failed job is not an error.
     pub fn play(
         &self,
         plan: &Plan,
@@ -118,7 +118,7 @@ impl Settings {
     }
 }
 
-/// Why nothing runs, if nothing does.
+/// The reason why no job runs, if none does.
 fn waits_for(known: &BTreeMap<usize, Task>) -> String {
     let mut alive = known.values().filter(|task| !task.state.is_over()).peekable();
     let runs = known.values().any(|task| matches!(&task.state, State::Alive(word) if word != "PENDING"));

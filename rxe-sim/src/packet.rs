@@ -1,15 +1,15 @@
-//! Packets in the network: the headers as the endpoint wrote them, and how long the whole is. Payload bytes are nowhere.
+//! Packets in the network: the headers that the endpoint wrote, and the length of the packet. Payloads are not stored.
 //!
-//! All packets lie in one pool, and queues are rings of [`Ticket`]s, so nothing is allocated once they have grown.
+//! All packets are in one pool, and queues are rings of [`Ticket`]s. So there are no allocations once these have grown.
 
 use std::collections::VecDeque;
 
-/// Longest headers that are kept: BTH and what a reliable request or answer has behind it.
+/// Most bytes of headers: BTH, and the extension headers of a reliable request or response.
 pub const HEADERS: usize = 40;
-/// What an Ethernet frame has around a packet (BTH to ICRC): preamble and gap 20, MAC header 14, IPv4 20, UDP 8, checksum 4.
+/// Bytes of an Ethernet frame around a packet (BTH to ICRC): preamble and gap 20, MAC header 14, IPv4 20, UDP 8, checksum 4.
 pub const FRAME: u16 = 66;
 
-/// A packet on its way. In one line of the processor's cache.
+/// A packet in the network. It fits into one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub struct Packet {
@@ -17,7 +17,7 @@ pub struct Packet {
     pub headers: [u8; HEADERS],
     /// Bytes from BTH to ICRC.
     pub len: u16,
-    /// Headers' bytes.
+    /// Bytes of the headers.
     pub header_len: u8,
     /// TOS byte, with the ECN bits.
     pub tos: u8,
@@ -25,16 +25,16 @@ pub struct Packet {
     pub src: u16,
     /// Receiving host.
     pub dst: u16,
-    /// What switches choose the way by.
+    /// The hash by which switches choose the path.
     pub hash: u32,
-    /// Whether it goes before data and is neither paused nor dropped: acknowledgements and notifications.
+    /// Whether it is sent before data, and is neither paused nor dropped: an acknowledgement or a congestion notification.
     pub control: bool,
 }
 
 const _: () = assert!(size_of::<Packet>() == 64);
 
 impl Packet {
-    /// A packet with nothing in it.
+    /// An empty packet.
     pub const EMPTY: Self = Self {
         headers: [0; HEADERS],
         len: 0,
@@ -67,7 +67,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Puts a packet into it.
+    /// Adds a packet.
     pub fn insert(&mut self, packet: Packet) -> Ticket {
         let at = self.free.pop().unwrap_or_else(|| {
             self.packets.push(Packet::EMPTY);
@@ -78,7 +78,7 @@ impl Pool {
         Ticket { at, hash, ingress: 0, wire_len: len + FRAME, dst, control }
     }
 
-    /// Takes a packet out.
+    /// Removes a packet.
     pub fn remove(&mut self, at: u32) {
         self.free.push(at);
     }
@@ -96,7 +96,7 @@ impl Pool {
         &mut self.packets[at as usize]
     }
 
-    /// Packets that are in it.
+    /// Number of packets.
     #[must_use]
     pub fn len(&self) -> usize {
         self.packets.len() - self.free.len()
@@ -109,41 +109,41 @@ impl Pool {
     }
 }
 
-/// What switches and wires have to know of a packet in the pool. Queues hold these, side by side, so that on its way through
-/// the network the packet itself, which lies anywhere in memory, is not touched.
+/// What switches and wires need to know about a packet in the pool. Queues hold tickets next to each other. So switches do not
+/// read the packet itself, which would be a cache miss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
     /// Its place in the pool.
     pub at: u32,
-    /// What switches choose the way by.
+    /// The hash by which switches choose the path.
     pub hash: u32,
-    /// The wire by which it came into the switch it waits in.
+    /// The wire by which it arrived at the switch where it waits.
     pub ingress: u32,
-    /// Bytes that it takes on a wire.
+    /// Its length on a wire, in bytes.
     pub wire_len: u16,
     /// Receiving host.
     pub dst: u16,
-    /// Whether it goes before data and is neither paused nor dropped.
+    /// Whether it is sent before data, and is neither paused nor dropped.
     pub control: bool,
 }
 
-/// Packets one behind the other.
+/// A queue of packets.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
     tickets: VecDeque<Ticket>,
-    /// Bytes on the wire of all in it.
+    /// Length of all its packets on a wire, in bytes.
     pub bytes: u64,
 }
 
 impl Queue {
-    /// Whether none is in it.
+    /// Whether it is empty.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tickets.is_empty()
     }
 
-    /// Adds a packet behind the others.
+    /// Adds a packet at the end.
     #[inline]
     pub fn push(&mut self, ticket: Ticket) {
         self.bytes += u64::from(ticket.wire_len);

@@ -1,5 +1,5 @@
-//! Captures of simulated wires: whole frames from Ethernet on. Payloads, which are nowhere, are zeros, and the ICRC is over
-//! those.
+//! Captures of simulated wires, with whole Ethernet frames. Payloads are not simulated, so they are zeros here, and the ICRC is
+//! computed for zeros.
 
 use crate::{packet::Packet, units::NANO, world::address};
 use pcap_file::{
@@ -26,7 +26,7 @@ struct Sink {
     error: Option<PcapError>,
 }
 
-/// A capture file; clones write into the same one.
+/// A capture file. Clones write to the same file.
 #[derive(Clone)]
 pub struct Tap(Rc<RefCell<Sink>>);
 
@@ -40,7 +40,7 @@ impl Tap {
     /// Makes the file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn create(path: &Path) -> Result<Self, PcapError> {
         let header = PcapHeader {
             datalink: DataLink::ETHERNET,
@@ -61,10 +61,10 @@ impl Tap {
         }
     }
 
-    /// Writes what is held back. Nothing is recorded after that.
+    /// Writes what is buffered. Nothing is recorded after that.
     ///
     /// # Errors
-    /// The first error of writing, whenever it was.
+    /// The first error of any write to the file.
     pub fn finish(&self) -> Result<(), PcapError> {
         let sink = &mut *self.0.borrow_mut();
         let flushed = sink.writer.take().map_or(Ok(()), |writer| writer.into_writer().flush());
@@ -75,7 +75,8 @@ impl Tap {
     }
 }
 
-/// The checksum of an IPv4 header whose own field is 0 (RFC 1071): what makes the sum of all words, carries added in, 0xffff.
+/// The checksum of an IPv4 header whose checksum field is 0 (RFC 1071). With it the sum of all words, with carries added, is
+/// 0xffff.
 fn checksum(header: &[u8; 20]) -> u16 {
     let words = header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let mut sum: u32 = words.sum();
@@ -119,8 +120,8 @@ fn frame(packet: &Packet) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// What a receiver does with a header: all words, the checksum included, add up to 0xffff. Among many addresses and
-    /// lengths some carry twice.
+    /// Checks headers as a receiver does: the sum of all words, including the checksum, is 0xffff. With many addresses and
+    /// lengths some sums carry twice.
     #[test]
     fn checksums_are_right_for_all_hosts() {
         for host in (0..60_000).step_by(7) {
@@ -135,7 +136,7 @@ mod tests {
         }
     }
 
-    /// A file system without room, of which one hears only when what was held back is written.
+    /// A full file system. The error appears only when buffered data is written.
     #[test]
     fn a_capture_that_found_no_room_is_an_error() {
         let tap = Tap::create(Path::new("/dev/full")).expect("a device");

@@ -14,7 +14,7 @@ use plotters::{
 };
 use std::{error::Error, path::Path};
 
-/// Colours of lines, which also those tell apart who see few colours (Okabe and Ito's).
+/// Colours of lines. People with colour blindness can tell them apart, too (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -34,22 +34,22 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// What a figure shows.
+/// A figure.
 #[derive(Clone, Debug)]
 pub struct Figure<'a> {
-    /// Above it.
+    /// The title above it.
     pub title: &'a str,
-    /// Below it.
+    /// The label of the x axis.
     pub x: &'a str,
-    /// Beside it.
+    /// The label of the y axis.
     pub y: &'a str,
-    /// Whether x grows by factors.
+    /// Whether the x axis is logarithmic.
     pub log_x: bool,
     /// The lines.
     pub lines: &'a [Line],
 }
 
-/// A number at an axis: without zeros behind the point, and thousands and millions of bytes short.
+/// A number for an axis, without trailing zeros. Thousands and millions of bytes are abbreviated.
 fn short(number: f64) -> String {
     let (divided, unit) = match number.abs() {
         1e6.. => (number / 1e6, "M"),
@@ -59,10 +59,10 @@ fn short(number: f64) -> String {
     format!("{}{unit}", (divided * 100.0).round() / 100.0)
 }
 
-/// Draws a figure. Nothing to draw is no error, and makes no file.
+/// Draws a figure. If there are no points it writes no file, which is not an error.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub fn draw(path: &Path, figure: &Figure<'_>) -> Result<(), Box<dyn Error>> {
     let points = || figure.lines.iter().flat_map(|line| &line.points);
     if points().next().is_none() {
@@ -93,7 +93,7 @@ pub fn draw(path: &Path, figure: &Figure<'_>) -> Result<(), Box<dyn Error>> {
                     .label(line.name.clone())
                     .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
             }
-            // A list of more names than there are colours would tell nothing, and hide the lines.
+            // If there are more lines than colours, a legend would not help, and would cover the lines.
             if figure.lines.len() <= COLOURS.len() {
                 chart
                     .configure_series_labels()
@@ -113,10 +113,10 @@ pub fn draw(path: &Path, figure: &Figure<'_>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// All figures of one simulation, into a folder.
+/// Writes all figures of one simulation to a folder.
 ///
 /// # Errors
-/// What the file system says.
+/// The file system's error.
 pub fn draw_all(folder: &Path, world: &World, report: &Report) -> Result<(), Box<dyn Error>> {
     let (samples, queues) = world.record();
     let at = |time: u64| time as f64 / (1000 * MICRO) as f64;
@@ -130,7 +130,7 @@ pub fn draw_all(folder: &Path, world: &World, report: &Report) -> Result<(), Box
     let title = &report.title;
     let figure = Figure { title, x: "time, ms", y: "queue, KB", log_x: false, lines: &lines };
     draw(&folder.join("queues.svg"), &figure)?;
-    // What each recorded flow has at a sample, in Gbit/s.
+    // The value of each recorded flow at a sample, in Gbit/s.
     let of_flows = |value: &dyn Fn(&Sample, usize) -> f64| -> Vec<Line> {
         let points = |index| samples.iter().map(|one| (at(one.at), value(one, index) / 1e9)).collect();
         let flows = report.flows.iter().enumerate();

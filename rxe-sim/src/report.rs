@@ -1,4 +1,4 @@
-//! What came of a simulation: a summary (JSON), and tables of all flows and of the record (CSV).
+//! Results of a simulation: a summary (JSON), and tables of all flows and of all samples (CSV).
 
 use crate::{
     units::{MICRO, SECOND},
@@ -11,14 +11,14 @@ use std::{io::Write, time::Duration};
 const SIZES: [u64; 10] =
     [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, u64::MAX];
 
-/// Of some flows, those that were delivered.
+/// Completion of a group of flows. Times are of the flows that were delivered.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// How many there are.
+    /// Number of flows.
     pub flows: usize,
-    /// How many of them were delivered.
+    /// Number of flows that were delivered.
     pub delivered: usize,
-    /// Completion time against that of the flow alone: mean,
+    /// Slowdown: the completion time divided by that of the flow alone. Mean,
     pub slowdown_mean: f64,
     /// median,
     pub slowdown_p50: f64,
@@ -32,10 +32,10 @@ pub struct Summary {
     pub fct_p99_us: f64,
 }
 
-/// Flows of like size.
+/// Flows of a size class.
 #[derive(Clone, Debug, Serialize)]
 pub struct SizeClass {
-    /// Bytes at most.
+    /// The upper end of the class, in bytes.
     pub up_to: u64,
     /// Their completion.
     #[serde(flatten)]
@@ -77,27 +77,27 @@ pub struct Report {
     pub seed: u64,
     /// Simulated time, microseconds.
     pub simulated_us: f64,
-    /// Seconds that it took.
+    /// Seconds that the simulation took.
     pub seconds: f64,
     /// Packet hops and deliveries to endpoints in each of those seconds.
     pub hops_per_second: f64,
-    /// Packets that reached endpoints, a second.
+    /// Packets that reached endpoints, in a second.
     pub deliveries_per_second: f64,
-    /// What happened.
+    /// Counters.
     pub counts: Counts,
     /// All flows.
     pub all: Summary,
     /// By traffic, in the scenario's order.
     pub traffic: Vec<Summary>,
-    /// By size; without sizes that no flow has.
+    /// By size class, without empty classes.
     pub sizes: Vec<SizeClass>,
     /// Queue pairs that failed.
     pub failed: usize,
     /// Payload of all flows over simulated time, bits per second.
     pub goodput: f64,
-    /// Where a queue was longest, and its bytes.
+    /// The longest queue: its place and its bytes.
     pub longest_queue: (String, u64),
-    /// For how long ports were paused, all together, microseconds.
+    /// Total time that ports were paused, in microseconds.
     pub paused_us: f64,
     /// The record's queues.
     pub queues: Vec<QueueRecord>,
@@ -105,7 +105,7 @@ pub struct Report {
     pub flows: Vec<FlowRecord>,
 }
 
-/// The value below which `part` of the sorted values are.
+/// The quantile `part` of sorted values.
 #[must_use]
 pub fn percentile<T: Copy + Default>(sorted: &[T], part: f64) -> T {
     let at = (sorted.len() as f64 * part).ceil() as usize;
@@ -140,7 +140,7 @@ fn summary<'a>(flows: impl Iterator<Item = &'a Ended>) -> Summary {
 }
 
 impl Report {
-    /// Of a simulation that took so much real time.
+    /// The summary of a simulation that took this much real time.
     #[must_use]
     pub fn new(title: &str, seed: u64, world: &World, took: Duration) -> Self {
         let flows: Vec<Ended> = world.ended().collect();
@@ -200,7 +200,7 @@ impl Report {
         }
     }
 
-    /// For people to read.
+    /// The summary as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -285,7 +285,7 @@ impl Report {
 /// All flows as CSV.
 ///
 /// # Errors
-/// What `out` says.
+/// The error of `out`.
 pub fn write_flows(world: &World, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(out, "traffic,from,to,bytes,start_us,fct_us,slowdown,delivered_bytes,failed")?;
     for Ended { flow, took, ideal, delivered, failed } in world.ended() {
@@ -306,10 +306,11 @@ pub fn write_flows(world: &World, out: &mut dyn Write) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The record as CSV: bytes of each queue, bits per second delivered of each flow, and its rate ([`crate::world::Sample::rates`]).
+/// The samples as CSV: bytes of each queue, delivered bits per second of each flow, and its rate
+/// ([`crate::world::Sample::rates`]).
 ///
 /// # Errors
-/// What `out` says.
+/// The error of `out`.
 pub fn write_record(world: &World, out: &mut dyn Write) -> std::io::Result<()> {
     let (samples, queues) = world.record();
     let names: Vec<String> = queues.map(|name| format!("queue {name}")).collect();

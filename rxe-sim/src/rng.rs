@@ -5,7 +5,8 @@
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// The sequence of `seed` for one `purpose`, so that drawing more for one does not shift another.
+    /// The sequence of `seed` for one `purpose`. Each purpose has its own sequence, so more numbers for one do not change the
+    /// numbers of another.
     #[must_use]
     pub(crate) const fn new(seed: u64, purpose: u64) -> Self {
         Self(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ purpose.wrapping_mul(0xd1b5_4a32_d192_ed03))
@@ -20,12 +21,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// From 0 up to 1, which is not reached.
+    /// A number from 0 up to, but not including, 1.
     pub(crate) const fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Below `end`, which is above 0.
+    /// A number below `end`, which must be above 0.
     pub(crate) const fn below(&mut self, end: usize) -> usize {
         (self.bits() % end as u64) as usize
     }

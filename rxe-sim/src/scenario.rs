@@ -1,5 +1,5 @@
-//! Scenario files: what the network is, what its switches and adapters do, and who sends what. TOML; every key is described
-//! here, and an unknown or wrong one is an error that names its line.
+//! Scenario files (TOML): the network, its switches and adapters, and the traffic. Every key is described here. An unknown or
+//! wrong key is an error that names its line.
 
 mod check;
 
@@ -11,48 +11,48 @@ use thiserror::Error;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it shows; for the report.
+    /// A description, for the report.
     #[serde(default)]
     pub title: String,
-    /// Everything random follows from it.
+    /// The seed of all random numbers.
     #[serde(default = "one")]
     pub seed: u64,
-    /// When the simulation ends, whatever is under way. Flows that start later are left out.
+    /// When the simulation ends, even if flows are under way. Flows that would start later are left out.
     pub end: Span,
     /// Hosts, switches and links.
     pub network: Network,
-    /// What switches do.
+    /// How switches work.
     #[serde(default)]
     pub switch: Switch,
-    /// What adapters do.
+    /// How adapters work.
     #[serde(default)]
     pub adapter: Adapter,
-    /// Who sends what.
+    /// The traffic.
     pub traffic: Vec<Traffic>,
     /// What is recorded over time.
     #[serde(default)]
     pub record: Record,
 }
 
-/// Hosts, switches and links. Hosts are called `h0`, `h1`, ... but in a custom network.
+/// Hosts, switches and links. Hosts are called `h0`, `h1`, ... except in a custom network.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Network {
     /// All hosts at one switch, `s0`.
     Star {
-        /// How many.
+        /// Number of hosts.
         hosts: usize,
         /// Rate of all links.
         rate: Rate,
         /// Propagation delay of all links.
         delay: Span,
-        /// Chance that a packet is lost on a host's link, 0 to 1; acknowledgements are spared.
+        /// Probability that a packet is lost on a host's link, 0 to 1. Acknowledgements are not lost.
         #[serde(default)]
         loss: f64,
     },
-    /// A fat tree of switches with `ports` ports (Al-Fares et al., SIGCOMM 2008): ports cubed over four hosts.
+    /// A fat tree of switches with `ports` ports (Al-Fares et al., SIGCOMM 2008). It has ports³ / 4 hosts.
     FatTree {
-        /// Ports of a switch: even.
+        /// Ports of a switch, an even number.
         ports: usize,
         /// Rate of all links.
         rate: Rate,
@@ -94,7 +94,7 @@ pub enum Network {
         /// Propagation delay of all links.
         delay: Span,
     },
-    /// By hand.
+    /// A network whose links are listed.
     Custom {
         /// Names of hosts.
         hosts: Vec<String>,
@@ -109,15 +109,15 @@ pub enum Network {
     },
 }
 
-/// What switches do. Without a buffer size nothing is ever dropped.
+/// How switches work. Without a buffer size no packet is dropped.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Switch {
     /// Buffer that all ports of a switch share.
     pub buffer: Option<Size>,
-    /// Of what is free of the shared buffer a port's queue takes so many times as much at most (dynamic thresholds).
+    /// The most bytes in a port's queue, as a multiple of the free part of the shared buffer (dynamic thresholds).
     pub alpha: Option<f64>,
-    /// Buffer of its own for what each port receives, in the place of a shared one.
+    /// A separate buffer for what each port receives, instead of a shared one.
     pub port_buffer: Option<Size>,
     /// Explicit congestion notification.
     pub ecn: Option<Ecn>,
@@ -125,18 +125,18 @@ pub struct Switch {
     pub pfc: Option<Pfc>,
 }
 
-/// Marking by the length of the queue that a packet joins.
+/// Marking of packets by the length of the queue that they join.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ecn {
-    /// Nothing is marked up to here.
+    /// Up to this length no packet is marked.
     pub kmin: Size,
-    /// Everything is marked from here on.
+    /// From this length on every packet is marked.
     pub kmax: Size,
-    /// Chance just below `kmax`, 0 to 1.
+    /// Probability just below `kmax`, 0 to 1.
     pub pmax: f64,
-    /// The rate of the ports that `kmin` and `kmax` are for: at others they are as many times as large as the rate. The same at
-    /// all ports without it.
+    /// The rate of the ports for which `kmin` and `kmax` are given. Ports with another rate have proportional values. Without
+    /// this key all ports have the same values.
     pub at: Option<Rate>,
 }
 
@@ -144,15 +144,15 @@ pub struct Ecn {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pfc {
-    /// When so much waits that came from there; in the place of it `alpha`.
+    /// When this many bytes from that sender wait; or use `alpha`.
     pub xoff: Option<Size>,
-    /// When so many times as much waits as is free of the shared buffer.
+    /// When the bytes that wait are this multiple of the free part of the shared buffer.
     pub alpha: Option<f64>,
-    /// It may go on when so much less waits.
+    /// The pause ends when this many bytes less wait.
     pub hysteresis: Size,
 }
 
-/// What adapters do.
+/// How adapters work.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adapter {
@@ -162,17 +162,17 @@ pub struct Adapter {
     pub control: Control,
     /// What happens to packets behind a lost one.
     pub recovery: Recovery,
-    /// Bytes of a queue pair under way at most; without it there is no bound.
+    /// Most bytes of a queue pair that are under way; without this key there is no limit.
     pub window: Option<Size>,
-    /// In a message every packet that ends so many bytes asks for an acknowledgement.
+    /// A packet in a message asks for an acknowledgement after each such number of bytes.
     pub ask_after: Size,
-    /// Retransmission timeout; of selective repeat the longer one.
+    /// Retransmission timeout; with selective repeat the longer one.
     pub timeout: Span,
-    /// Selective repeat's timeout while at most three packets are under way.
+    /// The timeout of selective repeat while at most three packets are under way.
     pub short_timeout: Span,
-    /// DCQCN's parameters, where they are not the paper's.
+    /// Parameters of DCQCN that differ from the paper's.
     pub dcqcn: DcqcnKeys,
-    /// TIMELY's parameters, where they are not the paper's.
+    /// Parameters of TIMELY that differ from the paper's.
     pub timely: TimelyKeys,
 }
 
@@ -208,9 +208,11 @@ pub enum Control {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recovery {
-    /// RoCE's: the responder drops what is not in sequence, and all is sent again from the lost packet on.
+    /// As in RoCE: the responder drops packets that are out of sequence, and the requester sends all packets again from the
+    /// lost one on.
     GoBackN,
-    /// IRN's (SIGCOMM 2018): only what was lost is sent again. A layer of simulated adapters, below the queue pairs.
+    /// As in IRN (SIGCOMM 2018): only lost packets are sent again. This is a layer of the simulated adapters, below the queue
+    /// pairs.
     Selective,
 }
 
@@ -236,7 +238,7 @@ pub struct DcqcnKeys {
     pub hyper: Option<Rate>,
     /// Least time between two cuts.
     pub cut_interval: Option<Span>,
-    /// Whether every cut takes the target along, also a second one in a row.
+    /// Whether every cut lowers the target rate, also a second one in a row.
     pub clamp_target: Option<bool>,
     /// Whether only the timer raises the rate, as in the simulator of HPCC's authors.
     pub timer_alone: Option<bool>,
@@ -250,37 +252,37 @@ pub struct TimelyKeys {
     pub least: Option<Rate>,
     /// Additive increase.
     pub additive: Option<Rate>,
-    /// Below it the rate rises.
+    /// The rate rises below this round-trip time.
     pub low: Option<Span>,
-    /// Above it the rate falls.
+    /// The rate falls above this round-trip time.
     pub high: Option<Span>,
     /// The network's smallest round-trip time.
     pub smallest: Option<Span>,
 }
 
-/// Who sends what. Every flow is one RDMA WRITE with immediate of a queue pair of its own.
+/// Traffic. Every flow is one RDMA WRITE with immediate, and has its own queue pair.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Traffic {
-    /// From each of some hosts to one.
+    /// Several hosts send to one.
     Flows {
         /// Names of the senders.
         from: Vec<String>,
         /// Name of the receiver.
         to: String,
-        /// Bytes of each; 2 GiB at most.
+        /// Bytes of each flow, at most 2 GiB.
         size: Size,
         /// When they start.
         #[serde(default = "zero")]
         start: Span,
-        /// How much later each starts than the one before.
+        /// Time between the starts of two flows.
         #[serde(default = "zero")]
         apart: Span,
         /// Flows of each sender.
         #[serde(default = "one_flow")]
         count: usize,
     },
-    /// Each host sends to one other, and receives from one other, drawn at random.
+    /// Each host sends to one other host, and receives from one other, chosen at random.
     Permutation {
         /// Bytes of each.
         size: Size,
@@ -288,29 +290,29 @@ pub enum Traffic {
         #[serde(default = "zero")]
         start: Span,
     },
-    /// Again and again some hosts, drawn at random, send to one at the same time.
+    /// Repeatedly, several hosts send to one host at the same time, all chosen at random.
     Incast {
-        /// How many send.
+        /// Number of senders.
         fan_in: usize,
         /// Bytes of each.
         size: Size,
-        /// Time between two of them, the first one included.
+        /// Time between two of them, and before the first.
         every: Span,
-        /// How many times; as often as there is time without it.
+        /// How many times; without this key until the end.
         times: Option<usize>,
     },
-    /// Flows between random pairs, which come as a Poisson process.
+    /// Flows between random pairs of hosts. Their starts are a Poisson process.
     Poisson {
         /// Sizes.
         sizes: Sizes,
-        /// Payload as a part of all hosts' links, 0 to 1.
+        /// Payload as a part of the rate of all hosts' links, 0 to 1.
         load: f64,
-        /// No more start from here on.
+        /// No flow starts after this time.
         until: Span,
     },
 }
 
-/// Where flow sizes are drawn from.
+/// The distribution of flow sizes.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sizes {
@@ -318,7 +320,8 @@ pub enum Sizes {
     WebSearch,
     /// Facebook's Hadoop cluster (SIGCOMM 2015), as HPCC's authors tabulate it.
     Hadoop,
-    /// IRN's heavy-tailed one: half are single packets of 32 B to 1 KB, 15 % from 200 KB to 3 MB, the rest between.
+    /// The heavy-tailed one of IRN: half of the flows are single packets of 32 B to 1 KB, 15 % have 200 KB to 3 MB, and the
+    /// others are between.
     Irn,
     /// One size.
     Fixed(Size),
@@ -328,13 +331,14 @@ pub enum Sizes {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Record {
-    /// How often; nothing is recorded without it.
+    /// The time between two samples; without this key nothing is recorded.
     pub every: Option<Span>,
-    /// The report's figures of queues count from then on, so that they can leave the beginning out. Tables and figures have all.
+    /// The report's figures of queues begin at this time, so that they can leave out the start. Tables and plots have all
+    /// samples.
     pub from: Span,
-    /// Queues, as `"s0-h1"`: what `s0` has for `h1`.
+    /// Queues, such as `"s0-h1"`: the packets that `s0` has for `h1`.
     pub queues: Vec<String>,
-    /// Whether the goodput of every flow is recorded; for up to 64 flows.
+    /// Whether the goodput of flows is recorded, of at most 64.
     pub flows: bool,
 }
 
@@ -353,13 +357,13 @@ const fn zero() -> Span {
 /// Why a scenario cannot be played.
 #[derive(Debug, Error)]
 pub enum ScenarioError {
-    /// Not a scenario file; says line and key.
+    /// The file is not a scenario. The text names line and key.
     #[error("{0}")]
     File(#[from] Box<toml::de::Error>),
     /// A value makes no sense.
     #[error("{key}: {problem}")]
     Value {
-        /// Which.
+        /// Its key.
         key: &'static str,
         /// What is wrong, and what to do.
         problem: String,
@@ -377,7 +381,7 @@ impl Scenario {
     /// Reads a scenario.
     ///
     /// # Errors
-    /// [`ScenarioError`], with line and key where the file is wrong.
+    /// [`ScenarioError`], with the line and key of the mistake.
     pub fn read(text: &str) -> Result<Self, ScenarioError> {
         let scenario: Self = toml::from_str(text).map_err(Box::new)?;
         scenario.check()?;

@@ -1,13 +1,13 @@
-//! Selective repeat as IRN has it (Mittal et al., SIGCOMM 2018, section 3): a layer of the simulated adapter between network
-//! and queue pair. The receiving half keeps what comes out of sequence and tells of each such packet by a negative
-//! acknowledgement with two numbers, what it expects and what came. The sending half keeps a copy of what is under way (of
-//! its headers: there is no payload) and sends again what is missing. Queue pairs see every packet in sequence, and their own
-//! acknowledgements are the cumulative ones.
+//! Selective repeat as in IRN (Mittal et al., SIGCOMM 2018, section 3): a layer of the simulated adapter between network and
+//! queue pair. The receiving half keeps packets that arrive out of sequence. For each of them it sends a negative
+//! acknowledgement with two numbers: the expected one and the one that arrived. The sending half keeps a copy of each packet
+//! under way (only of the headers, as there are no payloads), and sends the missing ones again. Queue pairs see every packet in
+//! sequence, and their own acknowledgements are the cumulative ones.
 
 use crate::packet::Packet;
 use std::collections::VecDeque;
 
-/// Packets in flight up to which the short timeout counts (N).
+/// The short timeout is used while at most this many packets are in flight (N).
 const FEW: usize = 3;
 const PSN_MASK: u32 = 0x00ff_ffff;
 
@@ -32,11 +32,11 @@ pub struct Sender {
     copies: VecDeque<Copy>,
     /// Copies before this place may be lost: the receiver has a later one.
     suspect: usize,
-    /// Copies that were looked at already.
+    /// Copies that were examined already.
     looked: usize,
-    /// When something is sent again although nothing was said.
+    /// When a packet is sent again without a negative acknowledgement.
     pub deadline: u64,
-    /// Whether the deadline has an event.
+    /// Whether there is an event for the deadline.
     pub armed: bool,
 }
 
@@ -51,13 +51,13 @@ impl Sender {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether no packet is under way.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.copies.is_empty()
     }
 
-    /// Everything before `psn` has arrived. Whether that is news.
+    /// Everything before `psn` has arrived. Returns whether this is new.
     pub fn acknowledged_before(&mut self, psn: u32) -> bool {
         let count = distance(self.base, psn) as usize;
         if count == 0 || count > self.copies.len() {
@@ -70,7 +70,7 @@ impl Sender {
         true
     }
 
-    /// A negative acknowledgement: `expected` is missing, `came` is there.
+    /// A negative acknowledgement arrived: packet `expected` is missing, and packet `came` has arrived.
     pub fn missing(&mut self, expected: u32, came: u32) {
         self.acknowledged_before(expected);
         let place = distance(self.base, came) as usize;
@@ -81,7 +81,7 @@ impl Sender {
         self.suspect = self.suspect.max(place);
     }
 
-    /// Nothing was heard for the timeout: the first packet is taken for lost, and all that was sent again for lost once more.
+    /// The timeout has passed. The first packet counts as lost, and so do all packets that were sent again.
     pub fn timed_out(&mut self) {
         self.copies.iter_mut().for_each(|copy| copy.again = false);
         (self.suspect, self.looked) = (self.suspect.max(1), 0);
@@ -100,19 +100,19 @@ impl Sender {
         None
     }
 
-    /// How long silence may last now.
+    /// The present timeout.
     #[must_use]
     pub fn timeout(&self, short: u64, long: u64) -> u64 {
         if self.copies.len() <= FEW { short } else { long }
     }
 }
 
-/// What to do with a packet that came.
+/// What to do with a packet that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
-    /// It is the next one, or one that was there before: the queue pair takes it.
+    /// It is the expected packet, or an earlier one: the queue pair gets it.
     Take,
-    /// It was kept; what comes before is to be asked for.
+    /// It was kept. The packets before it have to be requested.
     Ask {
         /// The packet that is missing.
         expected: u32,
@@ -134,7 +134,7 @@ impl Receiver {
         Self { expected: psn, kept: VecDeque::new() }
     }
 
-    /// A packet comes.
+    /// A packet arrives.
     pub fn arrived(&mut self, packet: &Packet) -> Arrival {
         let place = distance(self.expected, packet.psn());
         if place == 0 {
@@ -157,7 +157,7 @@ impl Receiver {
         self.kept.pop_front();
     }
 
-    /// The next packet of those that were kept, if it is its turn.
+    /// The expected packet, if it is among those that were kept.
     pub fn next_kept(&mut self) -> Option<Packet> {
         let packet = self.kept.front_mut()?.take()?;
         self.advance();

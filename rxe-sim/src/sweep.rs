@@ -1,5 +1,5 @@
-//! Sweeps: one scenario with several values of some keys, and several seeds. Each job leaves a file of its own, so a sweep
-//! that was stopped goes on where it was, and one failed job loses only itself.
+//! Sweeps: one scenario with several values for some keys, and several seeds. Each job writes a file of its own. So a sweep
+//! that was stopped can be continued, and a failed job does not affect the others.
 
 use crate::{Scenario, ScenarioError, World, report::Report};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
-    /// The scenario's file, from the sweep file's folder.
+    /// The scenario's file, relative to the folder of the sweep file.
     pub scenario: PathBuf,
     /// Seeds 1 to this.
     #[serde(default = "ten")]
@@ -30,14 +30,14 @@ pub struct Sweep {
     /// Named cells of a comparison, each with keys and values that belong together. Every one is combined with all of `vary`.
     #[serde(default)]
     pub cells: BTreeMap<String, BTreeMap<String, toml::Value>>,
-    /// Numbers of the report that the tables have, with dots (`"all.slowdown_mean"`).
+    /// Numbers of the report that are in the tables, with dots (`"all.slowdown_mean"`).
     pub show: Vec<String>,
 }
 
 /// The column that names a job's cell.
 const CELL: &str = "cell";
 
-/// Jobs of a sweep at most: each is a file.
+/// Most jobs of a sweep: each is a file.
 const MOST_JOBS: u64 = 100_000;
 
 const fn ten() -> u64 {
@@ -55,21 +55,21 @@ pub struct Job {
     pub seed: u64,
 }
 
-/// Why a sweep, or one job of it, does not work.
+/// Why a sweep, or one of its jobs, cannot be played.
 #[derive(Debug, Error)]
 pub enum SweepError {
     /// A file.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file that is not what it should be.
+    /// A file has the wrong content.
     #[error("{path}: {problem}")]
     Content {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// What is wrong.
         problem: String,
@@ -90,7 +90,7 @@ pub struct Plan {
 }
 
 impl Sweep {
-    /// Looks for what makes no jobs, or more than anybody can play.
+    /// Refuses a sweep without jobs, or with too many.
     fn check(&self) -> Result<(), String> {
         if self.seeds == 0 {
             return Err("seeds: at least 1".into());
@@ -116,7 +116,7 @@ fn read(path: &Path) -> Result<String, SweepError> {
 }
 
 impl Plan {
-    /// Reads a sweep file and its scenario, and looks whether all jobs are scenarios.
+    /// Reads a sweep file and its scenario, and checks that each job is a valid scenario.
     ///
     /// # Errors
     /// [`SweepError`].
@@ -167,14 +167,14 @@ impl Plan {
     /// The scenario of a job.
     ///
     /// # Errors
-    /// What the job's values make wrong.
+    /// The job's values are not valid for the scenario.
     pub fn scenario(&self, job: &Job) -> Result<Scenario, ScenarioError> {
         let scenario: Scenario = self.with_values(job)?.try_into().map_err(Box::new)?;
         scenario.check()?;
         Ok(scenario)
     }
 
-    /// The scenario's file with a job's values in it.
+    /// The text of the scenario with the values of a job.
     fn with_values(&self, job: &Job) -> Result<toml::Value, ScenarioError> {
         let mut value = self.scenario.clone();
         let cell =
@@ -192,8 +192,7 @@ impl Plan {
         Ok(value)
     }
 
-    /// What a job's result begins with: by this it is known again. Another scenario than the one that was played, or other
-    /// values, make it another job.
+    /// The beginning of a job's result, which identifies the job. With another scenario or other values it is another job.
     fn identity(&self, job: &Job) -> Result<serde_json::Value, ScenarioError> {
         Ok(serde_json::json!({ "job": job, "scenario": self.with_values(job)? }))
     }
@@ -202,7 +201,7 @@ impl Plan {
         folder.join(format!("job-{:05}.json", job.number))
     }
 
-    /// Plays one job and leaves its report in `folder`, unless it is there already. Whether it was played.
+    /// Plays one job and writes its report to `folder`, unless it is there already. Returns whether it was played.
     ///
     /// # Errors
     /// What went wrong.
@@ -224,7 +223,7 @@ impl Plan {
         let mut result = self.identity(job).map_err(wrong)?;
         result["report"] = serde_json::to_value(&report).unwrap_or_default();
         let text = result.to_string();
-        // In two steps, so that a job that was stopped leaves nothing that looks done.
+        // Written under another name first, so that a job that was stopped leaves no file that looks complete.
         let part = path.with_extension("part");
         let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &path));
         written.map_err(|source| SweepError::File { path, source })?;
@@ -235,12 +234,12 @@ impl Plan {
         self.report(path, job).is_some()
     }
 
-    /// The report in a job's result, if there is one and it is of this job.
+    /// The report of a job, if there is one in `folder` and it belongs to this job.
     fn report(&self, path: &Path, job: &Job) -> Option<serde_json::Value> {
         let mut known: serde_json::Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
         let report = known.get_mut("report")?.take();
         known.as_object_mut()?.remove("report");
-        // By way of its text, too: what is read of a fraction may differ from it in the last bit.
+        // The expected value is also converted to text and back, because a fraction may differ in the last bit after that.
         let wanted = serde_json::from_str(&self.identity(job).ok()?.to_string()).ok();
         (wanted == Some(known)).then_some(report)
     }
@@ -252,7 +251,7 @@ impl Plan {
         self.jobs.iter().filter(lacks).map(|job| job.number).collect()
     }
 
-    /// Plays all jobs on `threads` threads; tells `progress` of each one that is done or failed.
+    /// Plays all jobs on `threads` threads. Calls `progress` for each one that is done or has failed.
     pub fn play_all(
         &self,
         folder: &Path,
@@ -278,11 +277,12 @@ impl Plan {
         failed.into_inner().unwrap_or(self.jobs.len())
     }
 
-    /// Writes `table.csv` (a line a job) and `summary.csv` (a line for each combination of values: mean, median, least and
-    /// most over the seeds) from what is there. A number that a report does not have is left empty. How many jobs are missing.
+    /// Writes `table.csv` (a line for each job) and `summary.csv` (a line for each combination of values: mean, median, minimum
+    /// and maximum over the seeds) from the reports that exist. A number that a report does not have is left empty. Returns how
+    /// many jobs are missing.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn tabulate(&self, folder: &Path) -> Result<usize, SweepError> {
         let keys: Vec<String> =
             self.jobs.first().map_or_else(Vec::new, |job| job.values.keys().cloned().collect());
@@ -325,10 +325,10 @@ impl Plan {
     }
 }
 
-/// What `summary.csv` has of a number.
+/// The columns of `summary.csv` for a number.
 const FIGURES: [&str; 4] = ["mean", "median", "least", "most"];
 
-/// These of what several seeds gave, if there is any.
+/// These statistics of the values of several seeds, if there are any.
 fn figures(mut of: Vec<f64>) -> Option<[f64; FIGURES.len()]> {
     of.sort_unstable_by(f64::total_cmp);
     let (least, most) = (*of.first()?, *of.last()?);
@@ -336,7 +336,7 @@ fn figures(mut of: Vec<f64>) -> Option<[f64; FIGURES.len()]> {
     Some([of.iter().sum::<f64>() / of.len() as f64, below.midpoint(above), least, most])
 }
 
-/// A value as a table has it.
+/// A value as a cell of a table.
 fn plain(value: &toml::Value) -> String {
     match value {
         toml::Value::String(text) => text.replace(',', ";"),
@@ -354,10 +354,10 @@ fn number(report: &serde_json::Value, path: &str) -> Option<f64> {
     found.as_f64()
 }
 
-/// Sets the value at a path with dots; numbers in the path count list entries. An empty table takes a key away.
+/// Sets the value at a path with dots; numbers in the path count list entries. An empty table removes a key.
 ///
 /// # Errors
-/// What is in the way. A key that scenarios do not have is not noticed here, but when the scenario is read.
+/// A part of the path is not a table or list. An unknown key is not noticed here, but when the scenario is read.
 fn set(value: &mut toml::Value, path: &str, wanted: &toml::Value) -> Result<(), String> {
     let (key, rest) = path.split_once('.').map_or((path, None), |(key, rest)| (key, Some(rest)));
     let place = match value {
@@ -391,7 +391,7 @@ mod tests {
     const SCENARIO: &str = "end = \"1ms\"\n[network]\nkind = \"star\"\nhosts = 2\nrate = \"10gbit\"\ndelay = \"1us\"\n\
         [[traffic]]\nkind = \"flows\"\nfrom = [\"h0\"]\nto = \"h1\"\nsize = \"10KB\"\n";
 
-    /// A folder with a scenario and a sweep of it; goes with its owner.
+    /// A folder with a scenario and a sweep of it. It is removed when this value is dropped.
     struct Folder(PathBuf);
 
     impl Folder {

@@ -1,4 +1,4 @@
-//! Hosts, switches, links, and the ways between them: all shortest ones, among which switches choose by a hash (ECMP).
+//! Hosts, switches, links, and the paths between hosts. Switches choose among all shortest paths by a hash (ECMP).
 
 use crate::{
     scenario::{Network, ScenarioError},
@@ -6,10 +6,10 @@ use crate::{
 };
 use std::collections::{HashMap, VecDeque};
 
-/// Entries of all switches' tables at most: 1 GiB. The largest fat tree has 243 million.
+/// Most entries in the tables of all switches: 1 GiB. The largest fat tree has 243 million.
 const MOST_WAYS: usize = 1 << 28;
 
-/// One direction of a link: what its sender knows of it.
+/// One direction of a link, as its sender sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire {
     /// The node that sends.
@@ -22,14 +22,14 @@ pub struct Wire {
     pub rate: u64,
     /// Propagation delay, picoseconds.
     pub delay: u64,
-    /// Chance that a data packet is lost.
+    /// Probability that a data packet is lost.
     pub loss: f64,
 }
 
 /// A network. Nodes below `hosts` are hosts, the others switches.
 #[derive(Debug)]
 pub struct Topology {
-    /// How many nodes are hosts.
+    /// Number of hosts.
     pub hosts: usize,
     /// Names of the nodes.
     pub names: Vec<String>,
@@ -37,10 +37,10 @@ pub struct Topology {
     pub wires: Vec<Wire>,
     /// The wire of each host.
     links: Vec<u32>,
-    /// By switch and host: which of the sets leads there.
+    /// By switch and host: the set of wires that lead to the host.
     ways: Vec<u32>,
-    /// Sets of wires, as ranges of `choices`. Switches have few different ones: a wire down to each host or switch, and all
-    /// wires up.
+    /// Sets of wires, as ranges of `choices`. A switch has few different sets: one for each wire down to a host or switch, and
+    /// one with all wires up.
     sets: Vec<(u32, u32)>,
     choices: Vec<u32>,
 }
@@ -69,10 +69,10 @@ impl Builder {
 }
 
 impl Topology {
-    /// Builds what the scenario describes.
+    /// Builds the network that the scenario describes.
     ///
     /// # Errors
-    /// What makes no network.
+    /// The description is not a valid network.
     pub fn build(network: &Network) -> Result<Self, ScenarioError> {
         let mut net = Builder { names: Vec::new(), wires: Vec::new() };
         let hosts = match network {
@@ -144,7 +144,7 @@ impl Topology {
         Self::with_ways(net, hosts)
     }
 
-    /// Finds all shortest ways, host by host.
+    /// Finds all shortest paths, host by host.
     fn with_ways(net: Builder, hosts: usize) -> Result<Self, ScenarioError> {
         let nodes = net.names.len();
         let mut out = vec![Vec::new(); nodes];
@@ -204,7 +204,8 @@ impl Topology {
         Ok(net)
     }
 
-    /// Switches on the way from each node to `host`; `u32::MAX` where there is none. `out` has the wires of each node.
+    /// Number of switches on the path from each node to `host`; `u32::MAX` if there is no path. `out` has the wires of each
+    /// node.
     fn measure(&self, out: &[Vec<u32>], host: usize, distance: &mut [u32]) {
         distance.fill(u32::MAX);
         distance[host] = 0;
@@ -220,7 +221,7 @@ impl Topology {
         }
     }
 
-    /// The wire by which `node` sends a packet with this hash on its way to `host`.
+    /// The wire by which `node` sends a packet with this hash to `host`.
     #[inline]
     #[must_use]
     pub fn next(&self, node: usize, host: usize, hash: u32) -> usize {
@@ -231,20 +232,21 @@ impl Topology {
         let pick = if count == 1 {
             0
         } else {
-            // Mixed with the node, or switches of the next level would all choose alike.
+            // The hash is mixed with the node's number. Otherwise the switches of the next level would all make the same
+            // choice.
             let mixed = (hash ^ (node as u32).wrapping_mul(0x9e37_79b9)).wrapping_mul(0x85eb_ca6b);
             (u64::from(mixed ^ mixed >> 15).wrapping_mul(u64::from(count)) >> 32) as u32
         };
         self.choices[(start + pick) as usize] as usize
     }
 
-    /// A node by its name.
+    /// Finds a node by its name.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|known| known == name)
     }
 
-    /// A wire by the names of its ends, `"from-to"`.
+    /// Finds a wire by the names of its ends, `"from-to"`.
     #[must_use]
     pub fn wire(&self, name: &str) -> Option<usize> {
         self.wires
@@ -275,10 +277,10 @@ fn fat_tree(net: &mut Builder, ports: usize, rate: Rate, delay: Span) -> Result<
     Ok(hosts)
 }
 
-/// Wires by their names, in the same order.
+/// Finds wires by their names. They are in the order of the names.
 ///
 /// # Errors
-/// The first name that is none's.
+/// The first name that no wire has.
 pub fn find_wires(topology: &Topology, names: &[String]) -> Result<Vec<(usize, String)>, ScenarioError> {
     names
         .iter()
@@ -297,7 +299,7 @@ pub fn find_wires(topology: &Topology, names: &[String]) -> Result<Vec<(usize, S
 mod tests {
     use super::*;
 
-    /// How many hops all ways from one host to another have, and how many ways there are, by 2000 hashes.
+    /// How many hops the paths from one host to another have, and how many paths there are, tried with 2000 hashes.
     fn ways(net: &Topology, from: usize, to: usize) -> (usize, usize) {
         let mut found = std::collections::HashSet::new();
         for hash in 0..2000_u32 {

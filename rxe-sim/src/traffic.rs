@@ -1,4 +1,4 @@
-//! Who sends what: the scenario's traffic as a list of flows in the order of their start.
+//! The scenario's traffic as a list of flows, in the order of their start.
 
 use crate::{
     rng::Rng,
@@ -7,13 +7,13 @@ use crate::{
     units::SECOND,
 };
 
-/// Flows of a scenario at most: what is known of each takes about 150 bytes.
+/// Most flows of a scenario: the state of each takes about 150 bytes.
 const MOST: usize = 1 << 22;
 
 /// A message from one host to another.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// Which of the scenario's traffic it belongs to.
+    /// The entry of the scenario's traffic that it belongs to.
     pub class: usize,
     /// Sender.
     pub src: usize,
@@ -25,8 +25,8 @@ pub struct Flow {
     pub start: u64,
 }
 
-/// Cumulative distributions: bytes, and the part of flows up to there. Linear between; the numbers are those of the files that
-/// HPCC's authors published with their simulator.
+/// Cumulative distributions: a size in bytes, and the part of flows up to that size, with linear interpolation. The numbers are
+/// from the files that HPCC's authors published with their simulator.
 const WEB_SEARCH: &[(f64, f64)] = &[
     (0.0, 0.0),
     (10e3, 0.15),
@@ -65,7 +65,7 @@ const HADOOP: &[(f64, f64)] = &[
     (10e6, 1.0),
 ];
 
-/// Half from 32 B to 1 KB, 35 % up to 200 KB, 15 % up to 3 MB, as the paper describes it in words.
+/// Half from 32 B to 1 KB, 35 % up to 200 KB, 15 % up to 3 MB, as described in the text of the paper.
 const IRN: &[(f64, f64)] = &[(32.0, 0.0), (1e3, 0.5), (200e3, 0.85), (3e6, 1.0)];
 
 impl Sizes {
@@ -107,7 +107,7 @@ impl Sizes {
 /// All flows that start before the end, in order.
 ///
 /// # Errors
-/// Hosts that do not exist, and more flows than there is room for.
+/// A host does not exist, or there are too many flows.
 pub fn flows(scenario: &Scenario, topology: &Topology) -> Result<Vec<Flow>, ScenarioError> {
     let mut flows = List { flows: Vec::new(), end: scenario.end.0 };
     let host = |name: &String| {
@@ -137,7 +137,7 @@ pub fn flows(scenario: &Scenario, topology: &Topology) -> Result<Vec<Flow>, Scen
             }
             Traffic::Permutation { size, start } => {
                 let mut to: Vec<usize> = (0..topology.hosts).collect();
-                // Sattolo's algorithm: a cycle, so nobody sends to itself.
+                // Sattolo's algorithm gives a single cycle, so no host sends to itself.
                 for last in (1..to.len()).rev() {
                     to.swap(last, rng.below(last));
                 }
@@ -212,7 +212,7 @@ impl List {
 mod tests {
     use super::*;
 
-    /// The means that the papers and their followers name: 1.7 MB and 0.12 MB.
+    /// The means that the papers, and those that cite them, give: 1.7 MB and 0.12 MB.
     #[test]
     fn distributions_have_the_means_of_their_tables() {
         assert!((1.5e6..1.8e6).contains(&Sizes::WebSearch.mean()), "{}", Sizes::WebSearch.mean());

@@ -1,5 +1,5 @@
-//! Quantities as scenario files write them: `"40gbit"`, `"2us"`, `"240KB"`. Inside, rates are bits per second, times
-//! picoseconds (a byte at 100 Gbit/s takes 80), sizes bytes.
+//! Quantities in scenario files: `"40gbit"`, `"2us"`, `"240KB"`. As numbers, rates are in bits per second, times in picoseconds
+//! (a byte at 100 Gbit/s takes 80), and sizes in bytes.
 
 use serde::{Deserialize, Deserializer, de};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct Span(pub u64);
 pub struct Size(pub u64);
 
 impl Span {
-    /// As the standard library has it, in whole nanoseconds.
+    /// As a duration of the standard library, in whole nanoseconds.
     #[must_use]
     pub const fn duration(self) -> Duration {
         Duration::from_nanos(self.0 / NANO)

@@ -1,14 +1,13 @@
-//! Values that each have the right form and make no sense all the same: what cannot be, and what would take more memory than
-//! anybody has.
+//! Checks values that have the right form, but make no sense: impossible ones, and ones that would take too much memory.
 
 use super::{Network, Recovery, Scenario, ScenarioError, Sizes, Switch, Traffic};
 use crate::units::{Size, Span};
 
-/// Hosts of a network at most: their numbers have 16 bits in a packet.
+/// Most hosts of a network: their numbers have 16 bits in a packet.
 pub(super) const MOST_HOSTS: usize = 60_000;
-/// Links between leaves and spines at most: a wire's number has 28 bits in an event, and there are wires of hosts as well.
+/// Most links between leaves and spines: a wire's number has 28 bits in an event, and hosts have wires, too.
 const MOST_UPLINKS: usize = 1 << 24;
-/// Records of queues and flows at most: each takes about 600 bytes with 64 flows.
+/// Most samples of queues and flows: each takes about 600 bytes with 64 flows.
 const MOST_SAMPLES: u64 = 1_000_000;
 /// Longest message (IBTA vol. 1, 9.7.2).
 const LONGEST: u64 = 1 << 31;
@@ -18,10 +17,10 @@ fn wrong<T>(key: &'static str, problem: impl Into<String>) -> Result<T, Scenario
 }
 
 impl Scenario {
-    /// Looks for values that make no sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// The first.
+    /// The first value that makes no sense.
     pub fn check(&self) -> Result<(), ScenarioError> {
         check_network(&self.network)?;
         check_switch(&self.switch)?;
@@ -60,11 +59,11 @@ impl Scenario {
     }
 }
 
-/// Before anything is built: a large number would take all memory for names alone.
+/// Checks the size of the network before it is built. With a huge number the names alone would take all memory.
 fn check_network(network: &Network) -> Result<(), ScenarioError> {
     let hosts = match network {
         Network::Star { hosts, .. } => *hosts,
-        // Its ports are bounded where it is built.
+        // The number of its ports is checked when it is built.
         Network::FatTree { .. } => return Ok(()),
         Network::LeafSpine { leaves, spines, hosts, .. } => {
             if leaves.saturating_mul(*spines) > MOST_UPLINKS {

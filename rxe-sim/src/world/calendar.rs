@@ -1,31 +1,31 @@
-//! What happens when: events by time, and of one time by their code.
+//! The events of a simulation, ordered by time, and at the same time by their code.
 //!
-//! A wheel of short slots takes what is near, where nearly all events are: a packet's way over a wire ends soon. Putting one in
-//! and taking the next out costs the same whatever their number. What is far (ends of timeouts, starts of flows) waits in a
-//! heap until the wheel has come near.
+//! Nearly all events are in the near future, as a packet takes a short time over a wire. They are in a timer wheel with short
+//! slots, where adding an event and taking the next one cost the same for any number of events. Events in the far future
+//! (timeouts, starts of flows) are in a heap until the wheel comes near.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// Slots of the wheel.
 const SLOTS: usize = 4096;
-/// Slots that a word of [`Calendar::filled`] tells of.
+/// Slots in a word of [`Calendar::filled`].
 const BITS: usize = 64;
 
-/// When, in picoseconds, and what.
+/// The time in picoseconds, and the event's code.
 type Entry = (u64, u32);
 
-/// Events in the order in which they happen.
+/// Events in the order of their time.
 #[derive(Debug)]
 pub(super) struct Calendar {
-    /// A slot is two to this picoseconds long.
+    /// The length of a slot is two to the power of this, in picoseconds.
     shift: u32,
-    /// The number of the slot that is being taken out, counted from time 0.
+    /// The number of the present slot, counted from time 0.
     slot: u64,
-    /// What is left of that slot, the last one first.
+    /// The remaining events of that slot, the latest first.
     present: Vec<Entry>,
-    /// The slots behind it, in a circle.
+    /// The slots after it, as a ring.
     slots: Vec<Vec<Entry>>,
-    /// A bit for each slot: whether there is anything in it.
+    /// A bit for each slot: whether it has events.
     filled: [u64; SLOTS / BITS],
     /// Events in `slots`.
     near: usize,
@@ -33,7 +33,7 @@ pub(super) struct Calendar {
 }
 
 impl Calendar {
-    /// An empty one at time 0. Most events should be less than `usual` picoseconds ahead when they are put in.
+    /// An empty calendar at time 0. Most events should be less than `usual` picoseconds ahead when they are added.
     pub(super) fn new(usual: u64) -> Self {
         let shift = (usual / SLOTS as u64).checked_ilog2().map_or(0, |log| log + 1).min(63);
         Self {
@@ -47,7 +47,7 @@ impl Calendar {
         }
     }
 
-    /// Puts an event in. One that is earlier than what was taken out last is the next.
+    /// Adds an event. If it is earlier than the event that was taken last, it is the next one.
     #[inline]
     pub(super) fn push(&mut self, at: u64, code: u32) {
         let slot = at >> self.shift;
@@ -69,7 +69,7 @@ impl Calendar {
         self.near += 1;
     }
 
-    /// Takes the next event out: the earliest, and of those the one with the lowest code.
+    /// Takes the next event: the earliest, and among several at that time the one with the lowest code.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Entry> {
         if self.present.is_empty() {
@@ -78,7 +78,7 @@ impl Calendar {
         self.present.pop()
     }
 
-    /// Goes to the next slot in which there is anything. `None` if there is none.
+    /// Goes to the next slot that has events. `None` if there is none.
     fn turn(&mut self) -> Option<()> {
         let near = (self.near > 0).then(|| self.next_filled());
         let far = self.far.peek().map(|Reverse((at, _))| at >> self.shift);
@@ -89,7 +89,7 @@ impl Calendar {
             self.filled[index / BITS] &= !(1 << (index % BITS));
             self.near -= self.present.len();
         }
-        // What has come near; of the present slot it may be, too.
+        // Events of the heap that are near now. They may belong to the present slot.
         while let Some(Reverse((at, _))) = self.far.peek()
             && (at >> self.shift) - self.slot < SLOTS as u64
             && let Some(Reverse((at, code))) = self.far.pop()
@@ -103,11 +103,11 @@ impl Calendar {
         Some(())
     }
 
-    /// The number of the first slot behind the present one that has anything; there is one.
+    /// The number of the first slot after the present one that has events. There must be one.
     fn next_filled(&self) -> u64 {
         let from = (self.slot as usize + 1) % SLOTS;
         let first = self.filled[from / BITS] >> (from % BITS) << (from % BITS);
-        // The word in which it begins comes again at the end, for the slots in front of it.
+        // The first word is looked at again at the end, for its slots before the present one.
         let words = std::iter::once((from / BITS, first)).chain(
             (1..=SLOTS / BITS)
                 .map(|step| (from / BITS + step) % (SLOTS / BITS))
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// A heap is the judge: near events, some in the present slot, and far ones, with pauses between.
+    /// Compares the calendar with a heap: near events, some of them in the present slot, and far ones, with pauses between.
     #[test]
     fn events_come_out_as_from_a_heap() {
         for (usual, seed) in [(0, 1), (1 << 20, 2), (3_000_000, 3), (1 << 40, 4)] {
@@ -143,7 +143,7 @@ mod tests {
                 let entry = (now + ahead as u64, rng.below(8) as u32);
                 calendar.push(entry.0, entry.1);
                 heap.push(Reverse(entry));
-                // Now more come in, now more go out, now all.
+                // Sometimes more events are added than taken, sometimes fewer, and sometimes all are taken.
                 let takes =
                     if round % 50_000 == 49_999 { heap.len() } else { rng.below(2 + round / 20_000 % 2) };
                 for _ in 0..takes {

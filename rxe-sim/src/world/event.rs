@@ -1,15 +1,15 @@
-//! What happens in a simulation, and how the calendar keeps it: as one number.
+//! The events of a simulation, and their codes: the calendar stores each event as one number.
 
-/// Something that happens. The kind is in the top bits, the index below.
+/// An event. In its code the kind is in the top bits, and the index below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
-    /// The first packet of a wire is at its end.
+    /// The first packet of a wire has reached its end.
     Arrive(usize),
-    /// A port has finished a packet.
+    /// A port has sent a packet completely.
     Free(usize),
-    /// A pause frame has come to the sender of a wire.
+    /// A pause frame has arrived at the sender of a wire.
     Pause(usize),
-    /// One that ends the pause.
+    /// A frame that ends the pause has arrived.
     Resume(usize),
     /// An endpoint's deadline.
     Wake(usize),
@@ -17,7 +17,7 @@ pub(super) enum Event {
     Start(usize),
     /// A flow's timeout of selective repeat.
     Silence(usize),
-    /// It is time to record.
+    /// A sample is due.
     Sample,
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Event {
 const INDEX: u32 = (1 << 28) - 1;
 
 impl Event {
-    /// As the calendar keeps it. Of events at one time the one with the lowest code comes first.
+    /// Its code. Of events at the same time, the one with the lowest code comes first.
     pub(super) const fn code(self) -> u32 {
         let (kind, index) = match self {
             Self::Arrive(wire) => (0, wire),
@@ -40,7 +40,7 @@ impl Event {
         kind << 28 | index as u32
     }
 
-    /// What [`Self::code`] gave.
+    /// The event of a code of [`Self::code`].
     pub(super) const fn from_code(code: u32) -> Self {
         let index = (code & INDEX) as usize;
         match code >> 28 {

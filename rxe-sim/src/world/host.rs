@@ -1,4 +1,4 @@
-//! What hosts do: their endpoint, the adapter that sends for it, and the flows' beginnings and ends.
+//! Hosts: the endpoint, the adapter that sends its packets, and the start and end of flows.
 
 use super::{Event, World};
 use crate::{
@@ -31,7 +31,7 @@ use std::{
 
 /// ECN-capable transport (RFC 3168, 5: ECT(0)).
 const ECT: u8 = 2;
-/// How long queue pairs wait where the adapter looks after losses.
+/// The timeout of queue pairs if the adapter handles losses.
 const PATIENT: Duration = Duration::from_secs(1000);
 
 /// A host.
@@ -42,26 +42,27 @@ pub(super) struct Host {
     pub wire: usize,
     /// Packets that selective repeat sends again.
     pub again: Queue,
-    /// When its endpoint is woken next.
+    /// The next deadline of its endpoint.
     pub wake: Option<u64>,
-    /// Flows by the number of their queue pair here.
+    /// Flows by the number of their queue pair on this host.
     pub flow_of: HashMap<u32, usize>,
 }
 
-/// What is known of a flow under way, and after it.
+/// The state of a flow that has started.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// Queue pairs at sender and receiver.
     pub qpns: Option<[Qpn; 2]>,
     /// When the last byte was delivered.
     pub delivered: Option<u64>,
-    /// When the sender heard of that.
+    /// When the sender learnt of that.
     pub acknowledged: Option<u64>,
     pub failed: bool,
     pub selective: Option<Box<(Sender, Receiver)>>,
 }
 
-/// Memory of all hosts: no bytes, only how many were placed for each flow. A flow's number is its key.
+/// The memory of all hosts. It stores no data, only the number of bytes that were placed for each flow. A flow's number is its
+/// key.
 #[derive(Debug, Default)]
 pub(super) struct Placed(pub RefCell<Vec<u64>>);
 
@@ -148,7 +149,7 @@ impl World {
         Instant::from_nanos(self.now / NANO)
     }
 
-    /// Begins a flow: a queue pair at each end, and one WRITE with immediate.
+    /// Starts a flow: creates a queue pair at each end, and posts one WRITE with immediate.
     pub(super) fn start_flow(&mut self, index: usize) {
         let flow = self.flows[index];
         let caps = QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
@@ -257,7 +258,7 @@ impl World {
         }
     }
 
-    /// The next packet that a host sends, control packets aside.
+    /// The next data packet that a host sends.
     pub(super) fn next_of_host(&mut self, host: usize) -> Option<Ticket> {
         if let Some(packet) = self.hosts[host].again.pop() {
             return Some(packet);
@@ -273,7 +274,7 @@ impl World {
         Some(self.pool.insert(packet))
     }
 
-    /// Whether a host may have something to send, control packets aside.
+    /// Whether a host may have a data packet to send.
     pub(super) fn has_more(&self, host: usize) -> bool {
         !self.hosts[host].again.is_empty() || self.hosts[host].endpoint.may_transmit()
     }
@@ -298,7 +299,7 @@ impl World {
         packet
     }
 
-    /// A packet has come to a host.
+    /// A packet has arrived at a host.
     pub(super) fn receive(&mut self, host: usize, at: u32) {
         let packet = *self.pool.get(at);
         self.pool.remove(at);
@@ -312,7 +313,7 @@ impl World {
         self.set_alarm(host);
     }
 
-    /// Gives a packet to the endpoint, and takes the answers.
+    /// Gives a packet to the endpoint, and sends the responses.
     pub(super) fn hand_over(&mut self, host: usize, packet: &Packet) {
         let header_len = usize::from(packet.header_len);
         self.scratch[..header_len].copy_from_slice(&packet.headers[..header_len]);
@@ -338,7 +339,7 @@ impl World {
         self.take_completions(host);
     }
 
-    /// Has a host send an answer, before data.
+    /// Sends a response of a host, before data.
     pub(super) fn push_control(&mut self, host: usize, packet: Packet) {
         let ticket = self.pool.insert(packet);
         self.ports[self.hosts[host].wire].control.push(ticket);
@@ -370,7 +371,7 @@ impl World {
         self.hosts[src].endpoint.pace_of(now, from).unwrap_or(0).min(line)
     }
 
-    /// Takes a flow's queue pairs away.
+    /// Destroys the queue pairs of a flow.
     fn end_flow(&mut self, index: usize) {
         let flow = self.flows[index];
         let Some(qpns) = self.progress[index].qpns.take() else { return };
@@ -390,7 +391,7 @@ impl World {
         self.active -= 1;
     }
 
-    /// Time passed for a host.
+    /// A deadline of a host has passed.
     pub(super) fn wake(&mut self, host: usize) {
         if self.hosts[host].wake != Some(self.now) {
             return;
@@ -403,7 +404,7 @@ impl World {
         self.set_alarm(host);
     }
 
-    /// Has the host's endpoint woken at its next deadline.
+    /// Adds an event for the next deadline of the host's endpoint.
     pub(super) fn set_alarm(&mut self, host: usize) {
         let Some(deadline) = self.hosts[host].endpoint.poll_timeout() else { return };
         let at = deadline.nanos().saturating_mul(NANO).max(self.now + NANO);
@@ -414,7 +415,7 @@ impl World {
     }
 }
 
-/// What switches choose ways by: the same for all packets of a queue pair in one direction.
+/// The hash by which switches choose paths. It is the same for all packets of a queue pair in one direction.
 pub(super) fn hash(packet: &Packet) -> u32 {
     let key = u64::from(packet.src) << 40 ^ u64::from(packet.dst) << 24 ^ u64::from(packet.dest_qpn());
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32

@@ -1,9 +1,9 @@
-//! The simulation: a clock that jumps from event to event. Every host is an endpoint of rxe-core, every packet has the headers
-//! that it wrote.
+//! The simulation. Its clock jumps from event to event. Every host is an endpoint of rxe-core, and packets have the headers
+//! that the endpoints wrote.
 //!
-//! A wire delivers in order, so only its first packet has an event; and a port has one for the end of a packet only if another
-//! one waits. So there are no more events than ports and hosts at work, a few thousand, and they stay in the processor's
-//! cache.
+//! A wire delivers packets in order, so only its first packet has an event. A port has an event for the end of a packet only if
+//! another packet waits. So there are no more events than active ports and hosts, a few thousand, and they stay in the
+//! processor's cache.
 
 mod calendar;
 mod event;
@@ -30,9 +30,9 @@ use switch::{Buffer, Ingress};
 
 /// Room for one packet.
 const ARENA: usize = 4200;
-/// Events whose number is shown by the progress bar at once.
+/// The progress bar is updated after this many events.
 const STRIDE: u32 = 1 << 14;
-/// Flows whose goodput is recorded at most.
+/// Most flows whose goodput is recorded.
 const MOST_RECORDED: usize = 64;
 
 /// The sending end of a wire.
@@ -40,20 +40,20 @@ const MOST_RECORDED: usize = 64;
 struct Port {
     control: Queue,
     data: Queue,
-    /// Packets on the wire, each with the time at which it reaches the end, picoseconds.
+    /// Packets on the wire, each with the time at which it reaches the end, in picoseconds.
     flight: VecDeque<(u64, Ticket)>,
     busy_until: u64,
-    /// Whether the end of the present packet has an event.
+    /// Whether there is an event for the end of the present packet.
     scheduled: bool,
     paused: bool,
-    /// Since when, and for how long in all before that.
+    /// The start of the present pause, and the total time of earlier pauses.
     paused_at: u64,
     paused_for: u64,
-    /// Longest that `data` has been.
+    /// The greatest length of `data` so far.
     longest: u64,
 }
 
-/// What happened, in numbers.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Counts {
     /// Events of all kinds.
@@ -70,7 +70,7 @@ pub struct Counts {
     pub lost: u64,
     /// Marked by switches.
     pub marked: u64,
-    /// Marked ones that came out of sequence: selective repeat tells of them late.
+    /// Marked packets that arrived out of sequence. With selective repeat the sender learns of them late.
     pub marked_early: u64,
     /// Pause frames (without those that end a pause).
     pub pauses: u64,
@@ -84,28 +84,28 @@ pub struct Counts {
     pub notifications: u64,
 }
 
-/// One moment's record.
+/// A sample.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Picoseconds.
+    /// Its time in picoseconds.
     pub at: u64,
     /// Bytes in each recorded queue.
     pub queues: Vec<u64>,
-    /// Bytes delivered of each recorded flow since the sample before.
+    /// Bytes of each recorded flow that were delivered since the last sample.
     pub delivered: Vec<u64>,
-    /// Bits per second at which each recorded flow may send by its congestion control (its link's without any); 0 if it is not
-    /// under way.
+    /// The rate in bits per second that congestion control allows each recorded flow. Without congestion control it is the
+    /// link's rate, and 0 if the flow is not under way.
     pub rates: Vec<u64>,
 }
 
-/// What became of a flow.
+/// The result of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     /// The flow.
     pub flow: Flow,
-    /// From its start to the delivery of its last byte, picoseconds; `None` if that did not happen.
+    /// Time from its start to the delivery of its last byte, in picoseconds; `None` if that byte was not delivered.
     pub took: Option<u64>,
-    /// What it would have taken alone.
+    /// The time that it would have taken alone.
     pub ideal: u64,
     /// Bytes that were delivered.
     pub delivered: u64,
@@ -113,7 +113,7 @@ pub struct Ended {
     pub failed: bool,
 }
 
-/// A network with all that is on it.
+/// A simulated network.
 #[derive(Debug)]
 pub struct World {
     now: u64,
@@ -146,7 +146,7 @@ pub struct World {
     taps: Vec<(usize, Tap)>,
 }
 
-/// Picoseconds that `bytes` take at `rate` bits per second.
+/// Time in picoseconds for `bytes` at `rate` bits per second.
 const fn serialization(bytes: u64, rate: u64) -> u64 {
     // Single packets fit into 64 bits, whose division takes a fraction of the time.
     match bytes.checked_mul(8 * SECOND) {
@@ -155,17 +155,17 @@ const fn serialization(bytes: u64, rate: u64) -> u64 {
     }
 }
 
-/// The longest that a packet takes over any wire, picoseconds.
+/// The longest time that a packet takes over any wire, in picoseconds.
 fn longest_way(topology: &Topology) -> u64 {
     let ways = topology.wires.iter().map(|wire| wire.delay + serialization(ARENA as u64, wire.rate));
     ways.max().unwrap_or(0)
 }
 
 impl World {
-    /// Builds what a scenario describes; nothing has happened yet.
+    /// Builds the network that a scenario describes, at time 0.
     ///
     /// # Errors
-    /// What the scenario has wrong.
+    /// What is wrong in the scenario.
     pub fn new(scenario: &Scenario) -> Result<Self, ScenarioError> {
         let topology = Topology::build(&scenario.network)?;
         let flows = traffic::flows(scenario, &topology)?;
@@ -226,7 +226,7 @@ impl World {
         self.topology.wire(name)
     }
 
-    /// Records what leaves by a wire.
+    /// Captures the packets that are sent over a wire.
     pub fn tap(&mut self, wire: usize, tap: Tap) {
         self.taps.push((wire, tap));
     }
@@ -235,8 +235,8 @@ impl World {
         self.events.push(at, event.code());
     }
 
-    /// Lets everything happen until the end, or until all flows are done. Tells `progress` now and then how much of the time
-    /// has passed, 0 to 1.
+    /// Runs until the end of the simulated time, or until all flows are done. Calls `progress` now and then with the part of
+    /// the time that has passed, 0 to 1.
     pub fn run(&mut self, mut progress: impl FnMut(f64)) {
         let mut stride = 0;
         while let Some((at, code)) = self.events.pop() {
@@ -298,7 +298,7 @@ impl World {
         }
     }
 
-    /// The first packet of a wire is at its end.
+    /// The first packet of a wire has reached its end.
     fn arrive(&mut self, wire: usize) {
         let flight = &mut self.ports[wire].flight;
         let Some((_, packet)) = flight.pop_front() else { return };
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// A port sends its next packet, if it may and has one.
+    /// Sends the next packet of a port, if it has one and is allowed to send.
     fn send(&mut self, wire: usize) {
         let from = self.topology.wires[wire].from;
         let is_host = from < self.topology.hosts;
@@ -396,7 +396,8 @@ impl World {
         }
     }
 
-    /// What a flow would take alone: the way's delays, its first packet's time on every wire, and the rest's on the slowest.
+    /// The time that a flow would take alone: the delays of the path, the time of its first packet on every wire, and the time
+    /// of the others on the slowest wire.
     fn ideal(&self, flow: &Flow) -> u64 {
         let mtu = u64::from(self.adapter.mtu);
         // BTH, address and immediate in the first or only packet, ICRC, frame.
@@ -414,7 +415,7 @@ impl World {
         time.saturating_add(serialization(total.saturating_sub(first), slowest))
     }
 
-    /// What became of all flows.
+    /// The results of all flows.
     pub fn ended(&self) -> impl Iterator<Item = Ended> {
         let placed = self.memory.0.borrow().clone();
         self.flows.iter().zip(&self.progress).zip(placed).map(|((flow, progress), delivered)| Ended {
@@ -426,7 +427,7 @@ impl World {
         })
     }
 
-    /// What happened, in numbers.
+    /// Counters.
     #[must_use]
     pub const fn counts(&self) -> &Counts {
         &self.counts

@@ -1,11 +1,10 @@
-//! Selective repeat at work on the hosts: what the simulated adapters do between endpoint and wire where a scenario's recovery
-//! is `selective`.
+//! Selective repeat in the simulated adapters, between endpoint and wire, if the scenario's recovery is `selective`.
 
 use super::{Event, World, host::hash};
 use crate::{packet::Packet, selective::Arrival};
 use rxe_core::wire::Opcode;
 
-/// Headers of a negative acknowledgement of selective repeat: those of an acknowledgement, and the number that came.
+/// Bytes of the headers of a negative acknowledgement: those of an acknowledgement, and the number of the packet that arrived.
 const ASKING: usize = 20;
 /// Syndrome of a negative acknowledgement: PSN sequence error.
 const NAK_SEQUENCE: u8 = 0x60;
@@ -30,7 +29,7 @@ impl World {
         }
     }
 
-    /// A packet has come to a host, for selective repeat first.
+    /// Handles a packet that has arrived at a host, before the endpoint does.
     pub(super) fn receive_selective(&mut self, host: usize, packet: &Packet) {
         let index = self.hosts[host].flow_of.get(&packet.dest_qpn()).copied();
         let Some((index, selective)) = index.and_then(|at| Some((at, self.progress[at].selective.as_mut()?)))
@@ -68,7 +67,7 @@ impl World {
         }
     }
 
-    /// Tells the sender which packet is missing, and which came.
+    /// Sends a negative acknowledgement: which packet is missing, and which arrived.
     fn ask(&mut self, host: usize, packet: &Packet, expected: u32) {
         let Some(&index) = self.hosts[host].flow_of.get(&packet.dest_qpn()) else { return };
         let Some(qpns) = self.progress[index].qpns else { return };
@@ -89,13 +88,13 @@ impl World {
         answer.hash = hash(&answer);
         self.counts.naks += 1;
         self.push_control(host, answer);
-        // Also of packets out of sequence the sender is told that they came marked.
+        // The sender also gets notifications for marked packets that arrive out of sequence.
         if packet.tos & 3 == 3 && self.progress[index].selective.is_some() {
             self.counts.marked_early += 1;
         }
     }
 
-    /// Puts what is lost among what the host sends again.
+    /// Adds lost packets to those that the host sends again.
     fn send_again(&mut self, host: usize, index: usize) {
         let Some(selective) = &mut self.progress[index].selective else { return };
         while let Some(packet) = selective.0.next_lost() {
@@ -105,7 +104,7 @@ impl World {
         }
     }
 
-    /// Selective repeat's timeout of a flow may be over.
+    /// Checks the timeout of a flow.
     pub(super) fn silence(&mut self, index: usize) {
         let host = self.flows[index].src;
         let (short, long) = (self.adapter.short_timeout.0, self.adapter.timeout.0);

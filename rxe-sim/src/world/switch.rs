@@ -1,4 +1,4 @@
-//! What switches do: choose a way, find room, mark, pause whoever sends too much.
+//! Switches: they choose paths, store packets, mark them, and pause senders that send too much.
 
 use super::{Event, World};
 use crate::{
@@ -8,27 +8,27 @@ use crate::{
 
 /// Bytes of a pause frame on the wire: the smallest Ethernet frame, preamble and gap.
 const PAUSE_FRAME: u64 = 84;
-/// TOS bits of a congested router (RFC 3168, 5).
+/// TOS bits that mark a packet: congestion experienced (RFC 3168, 5).
 const MARKED: u8 = 3;
 
 /// A switch's buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Buffer {
-    /// Bytes that wait in all queues.
+    /// Bytes in all queues.
     pub used: u64,
 }
 
-/// What a switch knows of a wire that leads to it.
+/// The state of a wire that leads to a switch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ingress {
-    /// Bytes that came by it and wait.
+    /// Bytes that arrived by this wire and wait in the switch.
     pub bytes: u64,
-    /// Whether the other end was told to pause.
+    /// Whether the other end is paused.
     pub pauses: bool,
 }
 
 impl World {
-    /// A packet has come to a switch by `wire`.
+    /// A packet has arrived at a switch by `wire`.
     pub(super) fn forward(&mut self, wire: usize, mut packet: Ticket) {
         let node = self.topology.wires[wire].to;
         packet.ingress = wire as u32;
@@ -62,9 +62,9 @@ impl World {
         self.send(out);
     }
 
-    /// Whether a packet is marked that joins a queue of so many bytes at the sending end of a wire.
+    /// Whether to mark a packet that joins a queue of so many bytes at the sending end of a wire.
     fn marks(&mut self, ecn: &Ecn, queue: u64, out: usize) -> bool {
-        // A multiple at ports of another rate.
+        // Ports with another rate have proportional thresholds.
         let times = ecn.at.map_or(1.0, |at| self.topology.wires[out].rate as f64 / at.0 as f64);
         let [kmin, kmax] = [ecn.kmin, ecn.kmax].map(|size| (size.0 as f64 * times) as u64);
         if queue <= kmin {
@@ -82,7 +82,7 @@ impl World {
         self.look_at_pause(wire);
     }
 
-    /// Pauses the sender at the other end of `wire`, or lets it go on.
+    /// Pauses the sender at the other end of `wire`, or ends its pause.
     fn look_at_pause(&mut self, wire: usize) {
         let Some(pfc) = self.rules.pfc else { return };
         let switch = self.topology.wires[wire].to - self.topology.hosts;
@@ -109,7 +109,7 @@ impl World {
     }
 }
 
-/// Whether `len` bytes more may wait in a queue of `queue` bytes.
+/// Whether a queue of `queue` bytes has room for `len` more bytes.
 fn has_room(rules: &Switch, buffer: Buffer, ingress: Ingress, queue: u64, len: u64) -> bool {
     if let Some(size) = rules.port_buffer {
         return ingress.bytes + len <= size.0;
