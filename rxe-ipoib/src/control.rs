@@ -1,8 +1,8 @@
-//! How a running interface is asked and ended: a socket with an abstract name, so that it is found in the network namespace of its
-//! interface and nowhere else, and vanishes with the process.
+//! Requests to a running interface: to show its state, or to end it. They use a Unix socket with an abstract name. It can only
+//! be found in the network namespace of the interface, and vanishes with the process.
 //!
-//! A thread talks to whoever comes and hands commands to the interface's own, which is woken by a descriptor. Only root and
-//! the interface's own user are heard.
+//! A thread accepts the connections, and passes commands to the thread of the interface, which is woken by a descriptor. Only
+//! root and the user of the interface may send commands.
 
 use crate::{Error, Report};
 use nix::{
@@ -29,28 +29,28 @@ use std::{
     time::Duration,
 };
 
-/// What the names begin with.
+/// The prefix of the names.
 const PREFIX: &str = "rxe-ipoib/";
-/// Longest question.
+/// Most bytes of a request.
 const MOST_BYTES: u64 = 64;
-/// Longest answer.
+/// Most bytes of a response.
 const MOST_ANSWER: u64 = 16 << 20;
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long nobody is let in after that has failed.
+/// How long no connection is accepted after `accept` has failed.
 const RECOVERY: Duration = Duration::from_millis(100);
 
-/// What is wanted.
+/// A command.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Say how it is.
+    /// Report the state of the interface.
     Show(SyncSender<Box<Report>>),
-    /// End.
+    /// End the interface.
     Stop,
 }
 
-/// An answer on the wire: a line of JSON.
+/// A response: a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Answer {
@@ -67,7 +67,7 @@ pub(crate) struct Door {
     commands: Receiver<Command>,
 }
 
-/// Ends an interface.
+/// A handle that ends an interface.
 #[derive(Clone, Debug)]
 pub struct Stopper {
     bell: Arc<EventFd>,
@@ -75,9 +75,9 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Has [`crate::Interface::run`] return.
+    /// Makes [`crate::Interface::run`] return.
     pub fn stop(&self) {
-        // If nobody is there it has ended.
+        // If this fails the interface has ended already.
         let _ = self.sender.send(Command::Stop);
         let _ = self.bell.write(1);
     }
@@ -104,13 +104,13 @@ impl Door {
             .spawn(move || {
                 for stream in listener.incoming() {
                     match stream {
-                        // Whoever hangs up hears nothing.
+                        // The client may have closed the connection.
                         Ok(stream) => {
                             _ = getsockopt(&stream, PeerCredentials)
                                 .map_err(io::Error::from)
                                 .and_then(|peer| serve(&stream, &porter, peer.uid()));
                         }
-                        // The process has no descriptor left: it may have one later.
+                        // The process has no free descriptor now. It may have one later.
                         Err(_) => thread::sleep(RECOVERY),
                     }
                 }
@@ -136,12 +136,12 @@ impl AsFd for Door {
     }
 }
 
-/// Answers one question of user `peer`. Strangers are not waited for: they are told so at once, and others come next.
+/// Answers one request of the user `peer`. Other users are refused at once, without waiting for their request.
 fn serve(stream: &UnixStream, porter: &Stopper, peer: u32) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let answer = if peer != 0 && peer != Uid::effective().as_raw() {
-        // Without waiting for what strangers have to say, who could keep others away by saying nothing.
+        // Does not wait for a request. A user without rights could otherwise block others by sending nothing.
         Answer::Refused(format!("this interface is user {}'s", Uid::effective()))
     } else {
         let mut line = String::new();
@@ -173,7 +173,7 @@ fn ask(name: &str, question: &str) -> Result<Answer, Error> {
         let said = stream.write_all(format!("{question}\n").as_bytes());
         let mut text = String::new();
         BufReader::new(stream.take(MOST_ANSWER)).read_line(&mut text)?;
-        // Who is refused may be so before he has asked.
+        // The refusal may arrive before the request is sent.
         if text.is_empty() {
             said?;
         }
@@ -185,7 +185,7 @@ fn ask(name: &str, question: &str) -> Result<Answer, Error> {
     })
 }
 
-/// How an interface is.
+/// Asks for the state of an interface.
 ///
 /// # Errors
 /// [`Error::NoInterface`], [`Error::Refused`], [`Error::System`].
@@ -197,7 +197,7 @@ pub fn show(name: &str) -> Result<Report, Error> {
     }
 }
 
-/// Has an interface end, and waits until it has.
+/// Ends an interface, and waits until it has ended.
 ///
 /// # Errors
 /// As [`show`].
@@ -223,7 +223,7 @@ pub fn stop(name: &str) -> Result<(), Error> {
 pub fn names() -> Result<Vec<String>, Error> {
     let table = fs::read_to_string("/proc/thread-self/net/unix");
     let table = table.map_err(Error::system("read /proc/thread-self/net/unix"))?;
-    // The last column; listening sockets alone have the flag 00010000.
+    // The name is in the last column. Only listening sockets have the flag 00010000.
     let listening = table.lines().filter(|line| line.split_whitespace().nth(3) == Some("00010000"));
     let name = |line: &str| {
         line.split_whitespace().nth(7)?.strip_prefix('@')?.strip_prefix(PREFIX).map(str::to_owned)
@@ -238,7 +238,7 @@ pub fn names() -> Result<Vec<String>, Error> {
 mod tests {
     use super::*;
 
-    /// Whoever says nothing would have everybody wait.
+    /// A client that sends nothing must not block the others.
     #[test]
     fn strangers_are_refused_before_they_have_said_anything() {
         let (sender, _commands) = channel();

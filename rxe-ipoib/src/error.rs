@@ -1,28 +1,28 @@
-//! Why there is no interface, or no longer.
+//! Why an interface cannot be created, or has ended.
 
 use std::io;
 
-/// What went wrong, with what to do about it.
+/// An error, with what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The interface's name cannot be one.
+    /// The name is not a valid interface name.
     #[error("\"{0}\" is no name for an interface: 1 to 15 characters, no blanks, slashes or colons")]
     Name(String),
-    /// The TUN device cannot be had.
+    /// The TUN interface cannot be created.
     #[error("cannot make the TUN interface {name}: {source}{}", tun_advice(.source))]
     Tun {
         /// The interface.
         name: String,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// Somebody has deleted the interface, or it fails.
+    /// The interface was deleted, or failed.
     #[error("interface {name} is gone: {source}")]
     Gone {
         /// The interface.
         name: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The partition is not one of the port's.
@@ -30,29 +30,29 @@ pub enum Error {
         "P_Key {wanted:#06x} is not in the table of {device} ({table}); partitions.conf or [host] pkeys in rxe.toml say what is"
     )]
     Pkey {
-        /// Asked for.
+        /// The value that was asked for.
         wanted: u16,
-        /// Device.
+        /// The device.
         device: String,
-        /// What there is.
+        /// The keys of the port.
         table: String,
     },
     /// The GID index is empty.
     #[error("{device} has no GID with index {index}; `rxe devices -v` lists them")]
     Gid {
-        /// Device.
+        /// The device.
         device: String,
-        /// Asked for.
+        /// The value that was asked for.
         index: u8,
     },
     /// The MTU is not possible.
     #[error("an MTU of {wanted} is not possible: {most} at most over {device} in this mode, 68 at least")]
     Mtu {
-        /// Asked for.
+        /// The value that was asked for.
         wanted: u16,
-        /// Possible.
+        /// The largest possible value.
         most: u16,
-        /// Device.
+        /// The device.
         device: String,
     },
     /// The device cannot be opened.
@@ -76,18 +76,18 @@ pub enum Error {
     /// A system call fails.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// Why it failed.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no such interface here, or it is nobody's of ours.
+    /// There is no such interface here, or it does not belong to rxe.
     #[error("there is no IPoIB interface {0} of rxe in this network namespace; `rxe ipoib show` lists them")]
     NoInterface(String),
-    /// Somebody has that interface already.
+    /// The interface exists already.
     #[error("IPoIB interface {0} is there already; `rxe ipoib delete {0}` removes it")]
     Exists(String),
-    /// The interface's process says no.
+    /// The process of the interface refuses the request.
     #[error("{0}")]
     Refused(String),
 }

@@ -1,5 +1,5 @@
-//! What the host has configured on the interface: addresses, routes, groups. Read when it may have changed; TUN interfaces tell
-//! nobody.
+//! The host's configuration of the interface: addresses, routes and groups. It is read when it may have changed, because a TUN
+//! interface does not report changes.
 
 use crate::proto::group;
 use nix::ifaddrs::getifaddrs;
@@ -8,17 +8,17 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// Groups that are heard at most.
+/// Most groups that are joined.
 const MOST_GROUPS: usize = 256;
-/// Tables are per network namespace, which a thread may have of its own.
+/// The tables of this thread's network namespace, which may differ from that of other threads.
 const TABLES: &str = "/proc/thread-self/net";
 
-/// A network that is reached by the interface.
+/// A network that is reached through the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Route {
     network: IpAddr,
     prefix: u8,
-    /// Unspecified where it is on the link.
+    /// The gateway; unspecified if the network is on the link.
     gateway: IpAddr,
 }
 
@@ -29,12 +29,12 @@ pub(crate) struct Local {
     addresses: Vec<(IpAddr, u8)>,
     /// Longest prefix first.
     routes: Vec<Route>,
-    /// Groups that the host or its programs have joined.
+    /// Groups that the host and its programs have joined.
     pub(crate) groups: Vec<IpAddr>,
 }
 
 impl Local {
-    /// Reads it.
+    /// Reads the configuration.
     pub(crate) fn read(name: &str) -> io::Result<Self> {
         let mut out = Self::default();
         for entry in getifaddrs()?.filter(|entry| entry.interface_name == name) {
@@ -67,7 +67,7 @@ impl Local {
         self.addresses.iter().any(|(own, _)| *own == ip)
     }
 
-    /// The groups by which neighbours ask for our IPv6 addresses.
+    /// The groups to which neighbours send solicitations for our IPv6 addresses.
     pub(crate) fn solicited_nodes(&self) -> impl Iterator<Item = Ipv6Addr> {
         self.addresses.iter().filter_map(|(own, _)| match own {
             IpAddr::V6(own) => Some(group::solicited_node(*own)),
@@ -75,7 +75,7 @@ impl Local {
         })
     }
 
-    /// The address of ours from which to ask for a neighbour: of its network, or at least of its IP version.
+    /// Our source address for asking for a neighbour: one in its network, or at least of its IP version.
     pub(crate) fn source_for(&self, ip: IpAddr) -> Option<IpAddr> {
         let of_version = || self.addresses.iter().filter(|(own, _)| own.is_ipv4() == ip.is_ipv4());
         let near = of_version().find(|(own, prefix)| is_in(ip, *own, *prefix));
@@ -92,7 +92,7 @@ impl Local {
         })
     }
 
-    /// The neighbour to whom packets to `ip` go: itself, or a gateway.
+    /// The neighbour to which packets for `ip` are sent: the address itself, or a gateway.
     pub(crate) fn next_hop(&self, ip: IpAddr) -> IpAddr {
         let route = self.routes.iter().find(|route| is_in(ip, route.network, route.prefix));
         route.map(|route| route.gateway).filter(|gateway| !gateway.is_unspecified()).unwrap_or(ip)
@@ -120,7 +120,7 @@ fn prefix_of(mask: IpAddr) -> u8 {
     }
 }
 
-/// An IPv4 address as the kernel prints it: the number that the network's bytes are on this machine.
+/// An IPv4 address as the kernel prints it: its bytes in network order, read as a number of this machine.
 fn hex_v4(text: &str) -> Option<Ipv4Addr> {
     u32::from_str_radix(text, 16).ok().map(|number| Ipv4Addr::from(number.to_ne_bytes()))
 }

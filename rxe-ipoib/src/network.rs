@@ -1,4 +1,4 @@
-//! News of the host's configuration (rtnetlink): addresses and routes come and go without a packet on a TUN interface.
+//! Notices of changes in the host's configuration (rtnetlink): addresses and routes of a TUN interface change without a packet.
 
 use crate::Error;
 use nix::sys::socket::{
@@ -29,14 +29,14 @@ impl Network {
         Ok(Self(socket))
     }
 
-    /// Whether there was something: what exactly is read from the tables.
+    /// Whether there was a change. The new state is read from the tables.
     pub(crate) fn has_changed(&self) -> bool {
         let mut changed = false;
         let mut message = [0; 4096];
         loop {
             match recv(self.0.as_raw_fd(), &mut message, MsgFlags::MSG_TRUNC) {
                 Ok(_) => changed = true,
-                // Some were lost.
+                // Some notices were lost.
                 Err(nix::errno::Errno::ENOBUFS) => changed = true,
                 Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return changed,

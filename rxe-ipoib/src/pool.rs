@@ -1,12 +1,12 @@
-//! Buffers: slots of one size in one registered region.
+//! Buffers: slots of equal size in one registered region.
 
 use crate::Error;
 use rxe_verbs::{Access, Mr, Pd, Sge};
 
-/// Slots start at multiples of this, as cache lines do.
+/// Slots start at multiples of this, the size of a cache line.
 const ALIGNMENT: usize = 64;
 
-/// A region in slots; the free ones are known.
+/// A region that is divided into slots, with a list of free ones.
 #[derive(Debug)]
 pub(crate) struct Pool {
     memory: Mr,
@@ -22,17 +22,17 @@ impl Pool {
         Ok(Self { memory, size, free: (0..count).rev().collect() })
     }
 
-    /// A free slot.
+    /// Takes a free slot.
     pub(crate) fn take(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// It is free again.
+    /// Returns a slot.
     pub(crate) fn give(&mut self, slot: u32) {
         self.free.push(slot);
     }
 
-    /// How many are free.
+    /// Number of free slots.
     pub(crate) const fn free(&self) -> usize {
         self.free.len()
     }
@@ -42,7 +42,7 @@ impl Pool {
         &self.memory
     }
 
-    /// Where a slot begins.
+    /// The offset of a slot.
     pub(crate) const fn offset(&self, slot: u32) -> usize {
         slot as usize * self.size
     }
@@ -52,13 +52,13 @@ impl Pool {
         self.memory.sge(self.offset(slot), len as u32)
     }
 
-    /// Copies bytes into a slot; they fit.
+    /// Copies bytes to a slot. They must fit.
     pub(crate) fn write(&self, slot: u32, at: usize, data: &[u8]) {
         // The region is our own memory.
         let _ = self.memory.write_at(self.offset(slot) + at, data);
     }
 
-    /// Copies bytes out of a slot: as many as fit into `out` and are in the slot's first `len`.
+    /// Copies the first `len` bytes of a slot to `out`, or as many as fit.
     pub(crate) fn read<'a>(&self, slot: u32, at: usize, len: usize, out: &'a mut [u8]) -> &'a [u8] {
         let count = out.len().min(len.min(self.size).saturating_sub(at));
         let out = &mut out[..count];

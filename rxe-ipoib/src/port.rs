@@ -1,4 +1,4 @@
-//! The RDMA side: device, datagram queue pair, buffers for what comes.
+//! The RDMA side: the device, the datagram queue pair and receive buffers.
 
 use crate::{
     Error, Options,
@@ -15,29 +15,29 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// The Q_Key of the broadcast group, and so of all interfaces: what OpenSM gives it.
+/// The Q_Key of the broadcast group, and so of all interfaces. OpenSM uses this value.
 const QKEY: Qkey = Qkey(0x0b1b);
-/// What precedes each datagram: room for the network header (IBTA vol. 1, 10.8.3).
+/// Bytes before each received datagram: room for the network header (IBTA vol. 1, 10.8.3).
 pub(crate) const GRH: usize = 40;
-/// Datagrams that may come at a time.
+/// Receive buffers for datagrams.
 const RECEIVES: u32 = 1024;
-/// Datagrams that may be under way.
+/// Most datagrams under way.
 pub(crate) const SENDS: u32 = 512;
-/// Ways to neighbours that are remembered.
+/// Address handles to neighbours that are kept.
 const MOST_WAYS: usize = 2048;
 
-/// How packets cross.
+/// The mode of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// As datagrams (RFC 4391): the MTU is the port's, less 4.
     #[default]
     Datagram,
-    /// Over reliable connections to those who take them (RFC 4755): an MTU of 65520.
+    /// Over reliable connections to neighbours that accept them (RFC 4755): an MTU of 65520.
     Connected,
 }
 
-/// What an interface has of a device.
+/// The device and queue pair of an interface.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) context: Context,
@@ -49,7 +49,7 @@ pub(crate) struct Port {
     pub(crate) gid_index: u8,
     pub(crate) pkey: u16,
     pub(crate) pkey_index: u16,
-    /// What we are called.
+    /// Our link-layer address.
     pub(crate) address: LinkAddress,
     /// Longest IP packet in a datagram.
     pub(crate) mtu: u16,
@@ -57,7 +57,8 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Opens a device and makes the datagram queue pair; `more` completions come from elsewhere.
+    /// Opens a device and creates the datagram queue pair. The completion queue also has room for `more` completions of other
+    /// queue pairs.
     pub(crate) fn open(options: &Options, more: u32) -> Result<Self, Error> {
         let device = match &options.device {
             Some(name) => Device::find(name)?,
@@ -103,7 +104,7 @@ impl Port {
         Ok(port)
     }
 
-    /// Posts slots for what comes.
+    /// Posts receive slots.
     pub(crate) fn receive(&self, slots: impl Iterator<Item = u32>) {
         let len = GRH + encap::LEN + usize::from(self.mtu);
         let slots: Vec<_> = slots.map(|slot| (slot, [self.arrivals.sge(slot, len)])).collect();
@@ -111,7 +112,7 @@ impl Port {
             .iter()
             .map(|(slot, sges)| RecvWr { wr_id: crate::interface::Work::Datagram.id(*slot), sges })
             .collect();
-        // There are as many places as slots.
+        // The queue has as many places as there are slots.
         let _ = self.qp.post_recv_list(&list);
     }
 
@@ -125,14 +126,14 @@ impl Port {
         if self.is_ipv4() { Gid::from(IpAddr::V4(group::carrier(mgid))) } else { Gid(mgid.octets()) }
     }
 
-    /// Where datagrams to a group go.
+    /// The address handle for datagrams to a group.
     pub(crate) fn group_dest(&mut self, mgid: Ipv6Addr) -> Option<UdDest> {
         let gid = self.carrier(mgid);
         let av = self.way(gid)?;
         Some(UdDest { av, remote_qpn: Qpn::MULTICAST, remote_qkey: QKEY })
     }
 
-    /// Where datagrams to a neighbour go; `None` if it has an address of the other IP version.
+    /// The address handle for datagrams to a neighbour; `None` if its address is of the other IP version.
     pub(crate) fn dest(&mut self, neighbour: LinkAddress) -> Option<UdDest> {
         let av = self.way(Gid(neighbour.gid.octets()))?;
         Some(UdDest { av, remote_qpn: Qpn::new(neighbour.qpn), remote_qkey: QKEY })
@@ -147,7 +148,7 @@ impl Port {
         if self.ways.len() >= MOST_WAYS {
             self.ways.clear();
         }
-        // Groups are of this link, and neighbours may be behind a router.
+        // Groups are on this link. Neighbours may be behind a router.
         let av = AddressVector { hop_limit: if key.is_multicast() { 1 } else { 64 }, ..av };
         self.ways.insert(key, av);
         Some(av)

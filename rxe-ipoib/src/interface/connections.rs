@@ -1,5 +1,5 @@
-//! Connected mode (RFC 4755): reliable connections to neighbours that take them. As in Linux, each side sends by the connection
-//! that it has asked for, and receives by the peer's.
+//! Connected mode (RFC 4755): reliable connections to neighbours that accept them. As in Linux, each side sends by the
+//! connection that it has requested itself, and receives by the peer's.
 
 use super::{ConnectionReport, Parcel, Work};
 use crate::{
@@ -25,45 +25,45 @@ use std::{
     time::Duration,
 };
 
-/// Messages that may come at a time, from all peers.
+/// Receive buffers for messages of all peers.
 const RECEIVES: u32 = 128;
-/// Messages under way to one peer: half of the buffers, which is what [`may_hold`] lets a single one have.
+/// Messages under way to one peer: half of the buffers, which is the most that [`may_hold`] allows a single peer.
 const SENDS: u32 = super::CONNECTED_SENDS / 2;
-/// Completions that are not the datagrams'.
+/// Completions other than those of datagrams.
 pub(super) const COMPLETIONS: u32 = RECEIVES + super::CONNECTED_SENDS;
-/// Connections in each direction.
+/// Most connections in each direction.
 const MOST_CONNECTIONS: usize = 512;
-/// Packets that wait until a connection stands.
+/// Most packets that wait until a connection is established.
 const MOST_WAITING: usize = 16;
-/// How long a neighbour that did not take a connection is not asked again.
+/// How long a neighbour that refused a connection is not asked again.
 const PAUSE: Duration = Duration::from_secs(5);
-/// The longest message that we take.
+/// The longest message that we receive.
 const RECEIVE_MTU: usize = encap::LEN + connected::MTU as usize;
 
-/// What became of a parcel.
+/// The result of sending a parcel.
 pub(super) enum Sent {
-    /// It is on its way.
+    /// It was sent.
     Gone,
     /// It waits for the connection.
     Kept,
-    /// Too much is under way, or waits.
+    /// Too many packets are under way or waiting.
     Busy,
-    /// The peer takes IP packets of that length at most.
+    /// It is longer than the longest IP packet that the peer accepts.
     TooBig(u16),
-    /// There is no connection: try a datagram.
+    /// There is no connection, so it has to be sent as a datagram.
     ByDatagram,
 }
 
-/// How far a connection of ours is.
+/// The state of a connection of ours.
 #[derive(Debug)]
 enum Phase {
-    /// Being made; packets too long for datagrams wait.
+    /// It is being established. Packets that are too long for datagrams wait.
     Asked(Vec<Parcel>),
-    /// It stands; the peer takes IP packets of that length.
+    /// It is established. The peer accepts IP packets up to this length.
     Stands(u16),
 }
 
-/// A connection that we have asked for, by which we send.
+/// A connection that we have requested, by which we send.
 #[derive(Debug)]
 struct Active {
     id: CmId,
@@ -72,34 +72,34 @@ struct Active {
     used: Duration,
 }
 
-/// A queue pair whose work is not all done.
+/// A queue pair with outstanding work requests.
 #[derive(Debug)]
 struct Sender {
     peer: LinkAddress,
     outstanding: u32,
-    /// Of a connection that is over: kept until its work has come back.
+    /// The queue pair of a connection that has ended. It is kept until its work requests have completed.
     ending: Option<(CmId, Arc<Qp>)>,
 }
 
-/// A connection of a peer's, by which we receive.
+/// A connection that a peer has requested, by which we receive.
 #[derive(Debug)]
 struct Passive {
-    /// Holds the connection.
+    /// Keeps the connection open.
     _id: CmId,
     peer: (Ipv6Addr, u32),
     since: u64,
 }
 
-/// What has happened to connections that the interface has to know.
+/// Changes of connections that the interface has to handle.
 #[derive(Debug, Default)]
 pub(super) struct News {
-    /// Packets to send once more, for the connection stands, or is not to be.
+    /// Packets to be sent again, because their connection is now established, or has failed.
     pub(super) released: Vec<(Parcel, LinkAddress)>,
-    /// Connections that stand since.
+    /// Connections that have been established.
     pub(super) made: u64,
-    /// Whose connections were not made, or cut.
+    /// Neighbours whose connections failed, or were ended by the peer.
     pub(super) failed: Vec<LinkAddress>,
-    /// Requests of peers that were refused.
+    /// Number of requests of peers that were refused.
     pub(super) refused: u64,
 }
 
@@ -108,16 +108,16 @@ pub(super) struct News {
 pub(super) struct Connections {
     manager: Manager,
     channel: EventChannel,
-    /// Hears requests.
+    /// The id that listens for requests.
     _listener: CmId,
     srq: Srq,
     pub(super) arrivals: Pool,
     active: HashMap<LinkAddress, Active>,
-    /// Which neighbour an id of ours is for.
+    /// The neighbour of each of our ids.
     asked: HashMap<usize, LinkAddress>,
     senders: HashMap<u32, Sender>,
     passive: HashMap<usize, Passive>,
-    /// Neighbours that did not take a connection, and until when they are left alone.
+    /// Neighbours that refused a connection, and the time until which they are not asked again.
     paused: HashMap<LinkAddress, Duration>,
     /// Connections of peers so far.
     arrived: u64,
@@ -153,12 +153,12 @@ impl Connections {
         Ok(connections)
     }
 
-    /// Posts slots for what comes.
+    /// Posts receive slots.
     pub(super) fn receive(&self, slots: impl Iterator<Item = u32>) {
         let slots: Vec<_> = slots.map(|slot| (slot, [self.arrivals.sge(slot, RECEIVE_MTU)])).collect();
         let list: Vec<_> =
             slots.iter().map(|(slot, sges)| RecvWr { wr_id: Work::Message.id(*slot), sges }).collect();
-        // There are as many places as slots.
+        // The queue has as many places as there are slots.
         let _ = self.srq.post_recv_list(&list);
     }
 
@@ -175,7 +175,7 @@ impl Connections {
         self.active.iter().filter_map(told).collect()
     }
 
-    /// Sends a parcel over the connection to a neighbour, or asks for one.
+    /// Sends a parcel over the connection to a neighbour. Requests the connection if there is none.
     pub(super) fn send(
         &mut self,
         now: Duration,
@@ -213,7 +213,7 @@ impl Connections {
                     Err(_) => Sent::Busy,
                 }
             }
-            // Resolution is done, so a datagram reaches it; what is longer has to wait.
+            // The address is resolved, so a datagram can be sent. Longer packets have to wait.
             _ if fits => Sent::ByDatagram,
             (Phase::Asked(waiting), _) if waiting.len() < MOST_WAITING && may_hold(waiting.len(), free) => {
                 waiting.push(parcel);
@@ -223,7 +223,7 @@ impl Connections {
         }
     }
 
-    /// Asks for a connection; false if that is not possible now.
+    /// Requests a connection. False if that is not possible now.
     fn ask(&mut self, now: Duration, port: &Port, to: LinkAddress, parcel: Parcel, fits: bool) -> bool {
         if self.active.len() >= MOST_CONNECTIONS {
             let idle = self.active.iter().filter(|(_, active)| matches!(active.phase, Phase::Stands(_)));
@@ -256,7 +256,7 @@ impl Connections {
         }
     }
 
-    /// A message of ours has left, or will not.
+    /// A message of ours has completed, or failed.
     pub(super) fn handle_sent(&mut self, qpn: rxe_verbs::Qpn, good: bool) {
         let Some(sender) = self.senders.get_mut(&qpn.value()) else { return };
         sender.outstanding = sender.outstanding.saturating_sub(1);
@@ -267,10 +267,10 @@ impl Connections {
         }
     }
 
-    /// Takes events of the connection manager.
+    /// Handles events of the connection manager.
     pub(super) fn follow(&mut self, now: Duration, port: &Port) -> News {
         let mut news = News::default();
-        // Packets have their turn, too: whoever asks for connections without end does not stop them.
+        // The number is bounded, so that peers that send requests without end do not stop the packets.
         for _ in 0..super::TURN {
             let Some(event) = self.channel.try_get_event() else { break };
             self.take(now, port, event, &mut news);
@@ -311,7 +311,7 @@ impl Connections {
         }
     }
 
-    /// The route is known: asks the peer.
+    /// The route is resolved: sends the request to the peer.
     fn connect(&mut self, port: &Port, peer: LinkAddress) -> bool {
         let Some(active) = self.active.get(&peer) else { return false };
         let Ok(qp) = active.id.create_qp(&port.pd, &self.init(port)) else { return false };
@@ -335,19 +335,19 @@ impl Connections {
         true
     }
 
-    /// A connection of ours is not to be, or is over.
+    /// A connection of ours has failed, or has ended.
     fn give_up(&mut self, peer: LinkAddress, news: &mut News) {
         if let Some(Phase::Asked(waiting)) = self.end(peer) {
             news.released.extend(waiting.into_iter().map(|parcel| (parcel, peer)));
         }
     }
 
-    /// Ends a connection of ours. Its queue pair stays until its work has come back, for buffers are held by it.
+    /// Ends a connection of ours. Its queue pair is kept until its work requests have completed, because they use buffers.
     fn end(&mut self, peer: LinkAddress) -> Option<Phase> {
         let Active { id, qp, phase, .. } = self.active.remove(&peer)?;
         self.asked.remove(&id.number());
         if let Some(qp) = qp {
-            // Puts the queue pair into the error state, as the modification does where there is no connection.
+            // Brings the queue pair to the error state. If there is no connection, the modification below does it.
             if id.disconnect().is_err() {
                 let _ = qp.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() });
             }
@@ -360,7 +360,7 @@ impl Connections {
         Some(phase)
     }
 
-    /// A peer asks for a connection.
+    /// A peer requests a connection.
     fn answer(&mut self, port: &Port, event: &CmEvent, news: &mut News) {
         let gid = match event.id.peer_addr().map(|address| address.ip()) {
             Some(IpAddr::V4(v4)) => v4.to_ipv6_mapped(),
@@ -370,11 +370,11 @@ impl Connections {
         let in_partition = event.id.path().is_some_and(|path| path.pkey_index == port.pkey_index);
         let Some(data) = PrivateData::parse(&event.private_data).filter(|_| in_partition) else {
             news.refused += 1;
-            // Else it is refused when the event is dropped.
+            // Otherwise the request is refused when the event is dropped.
             let _ = event.id.reject(&[]);
             return;
         };
-        // It has lost the one that it had, or there are too many: the oldest goes.
+        // The peer has lost its earlier connection, or there are too many: the oldest one is ended.
         let peer = (gid, data.qpn);
         self.passive.retain(|_, passive| passive.peer != peer);
         if self.passive.len() >= MOST_CONNECTIONS
@@ -401,8 +401,9 @@ impl Connections {
     }
 }
 
-/// Whether a peer that holds so many buffers may have one more, when so many are free besides: no more than it leaves to the
-/// others. So one that takes nothing has half of them in the end, the next one half of the rest, and never all are gone.
+/// Whether a peer that holds `held` buffers may have one more while others are free: it may hold no more than it leaves to the
+/// others. So a peer that does not receive holds at most half of the buffers, the next one half of the rest, and some always
+/// remain.
 const fn may_hold(held: usize, free: usize) -> bool {
     held < free
 }
@@ -417,7 +418,7 @@ fn private_data(port: &Port) -> [u8; 8] {
     PrivateData { qpn: port.address.qpn, receive_mtu: RECEIVE_MTU as u32 }.emit()
 }
 
-/// No READs; a peer that has no receive posted is waited for without end, because it only has to catch up.
+/// No READs are used. RNR retries are unlimited, because a peer without posted receives only has to catch up.
 fn params(private_data: &[u8]) -> ConnParams<'_> {
     ConnParams {
         private_data,
@@ -427,7 +428,7 @@ fn params(private_data: &[u8]) -> ConnParams<'_> {
     }
 }
 
-/// The address that a GID is, with the interface where it is link-local.
+/// The address of a GID, with the interface if it is link-local.
 fn socket_address(port: &Port, gid: Ipv6Addr) -> SocketAddr {
     match gid.to_ipv4_mapped() {
         Some(v4) => SocketAddr::new(v4.into(), 0),
@@ -436,7 +437,7 @@ fn socket_address(port: &Port, gid: Ipv6Addr) -> SocketAddr {
 }
 
 impl super::Interface {
-    /// Takes what has happened to connections; whether something has.
+    /// Handles changes of connections. Returns whether there were any.
     pub(super) fn follow_connections(&mut self, now: Duration) -> bool {
         let Some(connections) = &mut self.connections else { return false };
         let News { released, made, failed, refused } = connections.follow(now, &self.port);
@@ -444,7 +445,7 @@ impl super::Interface {
         self.counters.connections_failed += failed.len() as u64;
         self.counters.connections_refused += refused;
         let busy = made + refused > 0 || !failed.is_empty();
-        // Whoever was there may be gone, or back with another queue pair.
+        // The neighbour may be gone, or may be back with another queue pair.
         for peer in failed {
             self.neighbours.doubt(peer);
         }
@@ -464,7 +465,7 @@ mod tests {
         let mut free = super::super::CONNECTED_SENDS as usize;
         let mut held = [0_usize; 20];
         for peer in &mut held {
-            // A parcel is in a buffer already when it is judged.
+            // A parcel already has a buffer when this is checked.
             while free > 0 && may_hold(*peer, free - 1) {
                 *peer += 1;
                 free -= 1;

@@ -1,4 +1,4 @@
-//! From a queue pair to the TUN.
+//! Packets from a queue pair to the TUN interface.
 
 use super::{Interface, TURN, Work};
 use crate::{
@@ -20,13 +20,14 @@ use std::{
     time::Duration,
 };
 
-/// Turns of the completion queue before the TUN has its turn.
+/// Completions handled before packets from the TUN interface are.
 const ROUNDS: usize = 4;
-/// What is looked at of each frame: network header, our header, an IPv6 header and neighbour discovery, an ARP packet.
+/// Bytes of each frame that are examined: the network header, our header, and an IPv6 header with neighbour discovery or an ARP
+/// packet.
 const FRONT: usize = GRH + encap::LEN + 40 + 24 + 8 * 24;
 
 impl Interface {
-    /// Handles completions; whether there were some.
+    /// Handles completions. Returns whether there were any.
     pub(super) fn take_completions(&mut self, now: Duration) -> Result<bool, Error> {
         let mut completions = [Completion::default(); TURN];
         for round in 0..ROUNDS {
@@ -67,7 +68,7 @@ impl Interface {
         Ok(true)
     }
 
-    /// A frame over a connection: nothing but IP comes there (RFC 4755, 2.1).
+    /// Handles a frame of a connection, which must be an IP packet (RFC 4755, 2.1).
     fn take_message(&mut self, slot: u32, len: usize) {
         let Some(connections) = &self.connections else { return };
         let mut front = [0; encap::LEN + 1];
@@ -83,7 +84,7 @@ impl Interface {
         self.note_write(written);
     }
 
-    /// A frame in a datagram.
+    /// Handles a frame in a datagram.
     fn take_datagram(&mut self, now: Duration, slot: u32, completion: &Completion) {
         let len = completion.byte_len as usize;
         let mut front = [0; FRONT];
@@ -121,7 +122,7 @@ impl Interface {
         }
     }
 
-    /// That somebody has deleted the interface is noticed where packets are taken out.
+    /// If the interface was deleted, this is noticed when packets are read from it.
     fn note_write(&mut self, written: io::Result<usize>) {
         self.counters.dropped_tun += u64::from(written.is_err());
     }
@@ -129,7 +130,7 @@ impl Interface {
     fn handle_arp(&mut self, now: Duration, arp: &Arp) {
         self.counters.received_resolution += 1;
         let (address, ip) = arp.sender;
-        // Whoever says that it has our address, or looks whether somebody has its own.
+        // The sender claims our address, or checks whether its own is in use.
         let nobody = ip.is_unspecified() || self.local.has(ip.into());
         let target = arp.target.1;
         let for_us = self.local.has(target.into());
@@ -146,7 +147,7 @@ impl Interface {
                 self.tell(Protocol::Arp, &reply.emit(), address);
             }
             _ if nobody => {}
-            // Told to us, because we have asked, or to all.
+            // The advertisement is for us, because we have asked, or for all nodes.
             operation => {
                 let asked = for_us && operation == Operation::Reply;
                 self.neighbours.heard_reply(now, ip.into(), address, asked, true);
@@ -165,7 +166,8 @@ impl Interface {
                 if let Some(address) = source {
                     self.neighbours.heard_request(now, asker.into(), address);
                 }
-                // Whoever looks whether an address is free is told together with all others (RFC 4861, 7.2.4).
+                // A node that checks whether an address is free gets the answer through the group of all nodes (RFC 4861,
+                // 7.2.4).
                 let solicited = !asker.is_unspecified();
                 let destination = if solicited { asker } else { ALL_NODES };
                 let message =
@@ -187,10 +189,10 @@ impl Interface {
     }
 }
 
-/// All nodes of the link.
+/// The group of all nodes of the link.
 pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Whether a frame's header says of its packet what the packet says itself.
+/// Whether a frame's header agrees with its packet.
 fn is_ip(frame: &[u8]) -> bool {
     let version = frame.get(encap::LEN).map(|first| first >> 4);
     matches!(

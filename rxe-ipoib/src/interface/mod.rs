@@ -1,14 +1,14 @@
-//! A running interface: one thread that takes packets out of the TUN, sends them, and puts in what comes.
+//! A running interface: one thread that reads packets from the TUN interface and sends them, and writes received packets to it.
 //!
 //! | file | what |
 //! |---|---|
-//! | `outgoing` | from the TUN to a queue pair |
-//! | `incoming` | from a queue pair to the TUN; ARP and neighbour discovery are answered here |
-//! | `resolution` | questions and answers of ours, and groups |
+//! | `outgoing` | packets from the TUN interface to a queue pair |
+//! | `incoming` | packets from a queue pair to the TUN interface; ARP and neighbour discovery are answered here |
+//! | `resolution` | our own ARP and neighbour discovery packets, and groups |
 //! | `connections` | connected mode: which connection goes where |
 //!
-//! All buffers are of fixed number, so that nothing grows: who sends faster than the network takes it fills the TUN's queue,
-//! where the host's stack drops.
+//! The number of buffers is fixed, so that nothing grows. If programs send faster than the network, the queue of the TUN
+//! interface becomes full, and the host's IP stack drops packets.
 
 mod connections;
 mod incoming;
@@ -36,50 +36,51 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Packets taken out of the TUN, and completions handled, before the other side has its turn.
+/// Packets read from the TUN interface, or completions handled, before the other direction is served.
 const TURN: usize = 64;
-/// Buffers for what is under way in connected mode, where each is 64 KiB.
+/// Send buffers of connected mode, of 64 KiB each.
 const CONNECTED_SENDS: u32 = 256;
-/// Turns in a row after which other things than packets are looked at.
+/// Turns in a row after which events other than packets are checked.
 const LOOK_UP: u32 = 64;
-/// The least that IPv4 needs.
+/// The smallest MTU of IPv4.
 const LEAST_MTU: u16 = 68;
 
-/// What an interface is to be.
+/// The options of a new interface.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Name, 15 characters at most.
+    /// Name, at most 15 characters.
     pub name: String,
-    /// RDMA device or network interface; none for the first device.
+    /// RDMA device or network interface; `None` for the first device.
     pub device: Option<String>,
-    /// Index of the port's GID that we are found by; none for the link-local address, or the first where there is none.
+    /// Index of the GID of the port that is in our link-layer address. `None`: the link-local address, or the first GID if
+    /// there is none.
     pub gid_index: Option<u8>,
-    /// Partition: a key of the port's table, with or without the membership bit; none for the table's first.
+    /// Partition: a key of the port's table, with or without the membership bit; `None` for the first of the table.
     pub pkey: Option<u16>,
     /// Mode.
     pub mode: Mode,
-    /// MTU below what is possible.
+    /// An MTU that is smaller than the largest possible one.
     pub mtu: Option<u16>,
 }
 
-/// What a work request is for; told by its number.
+/// What a work request is for. Its `wr_id` tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
-    /// Something of ours leaves.
+    /// A send.
     Send,
-    /// Room for a datagram.
+    /// A receive of a datagram.
     Datagram,
-    /// Room for a message of a connection.
+    /// A receive of a message of a connection.
     Message,
 }
 
 impl Work {
-    /// The number of a request for a slot.
+    /// The `wr_id` of a work request for a slot.
     pub(crate) const fn id(self, slot: u32) -> u64 {
         (self as u64) << 32 | slot as u64
     }
 
-    /// The opposite.
+    /// The inverse: from a `wr_id`.
     const fn of(id: u64) -> (Self, u32) {
         let work = match id >> 32 {
             0 => Self::Send,
@@ -105,11 +106,11 @@ impl Parcel {
     }
 }
 
-/// An IPoIB interface. Dropping it ends it: the TUN vanishes, peers of connections are told.
+/// An IPoIB interface. Dropping it ends it: the TUN interface is removed, and connections are closed.
 pub struct Interface {
     tun: Tun,
     port: Port,
-    /// Before the port: their queue pairs are on it.
+    /// Dropped before the port, because their queue pairs are on it.
     connections: Option<Connections>,
     buffers: Pool,
     neighbours: Neighbours<Parcel>,
@@ -117,7 +118,7 @@ pub struct Interface {
     network: Network,
     /// Addresses or routes have changed, or a program has joined or left a group.
     local_changed: bool,
-    /// MGIDs whose packets we get.
+    /// MGIDs whose packets we receive.
     groups: Vec<Ipv6Addr>,
     /// Datagrams that leave together.
     batch: Vec<(Parcel, UdDest)>,
@@ -128,29 +129,29 @@ pub struct Interface {
     started: Instant,
 }
 
-/// A neighbour, as [`Report`] has it.
+/// A neighbour in a [`Report`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NeighbourReport {
     /// IP address.
     pub ip: std::net::IpAddr,
     /// Link-layer address, 20 bytes with colons.
     pub address: Option<String>,
-    /// State, as `ip neigh` says it.
+    /// State, in the words of `ip neigh`.
     pub state: String,
 }
 
-/// A connection, as [`Report`] has it.
+/// A connection in a [`Report`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConnectionReport {
     /// The neighbour's link-layer address.
     pub address: String,
-    /// Longest IP packet that it takes.
+    /// The longest IP packet that it accepts.
     pub mtu: u32,
     /// Our queue pair.
     pub qpn: u32,
 }
 
-/// What there is to say about an interface.
+/// The state of an interface.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Name.
@@ -173,7 +174,7 @@ pub struct Report {
     pub neighbours: Vec<NeighbourReport>,
     /// Connections by which we send.
     pub connections: Vec<ConnectionReport>,
-    /// MGIDs whose packets we get.
+    /// MGIDs whose packets we receive.
     pub groups: Vec<Ipv6Addr>,
     /// Counters.
     pub counters: Counters,
@@ -186,7 +187,7 @@ impl Interface {
     /// [`Error`], in words for the user.
     pub fn open(options: &Options) -> Result<Self, Error> {
         let mode = options.mode;
-        // First, as it is what most likely is not allowed, or exists.
+        // First, because this is most likely to fail: it needs a privilege, and the name may be in use.
         let mut tun = Tun::new(&options.name, LEAST_MTU)?;
         let door = Door::open(&options.name)?;
         let more = if mode == Mode::Connected { connections::COMPLETIONS } else { 0 };
@@ -225,16 +226,16 @@ impl Interface {
         Ok(interface)
     }
 
-    /// For whoever wants to end it from another thread, or from a signal.
+    /// A handle to end it from another thread or a signal handler.
     #[must_use]
     pub fn stopper(&self) -> crate::control::Stopper {
         self.door.stopper()
     }
 
-    /// Moves packets until it is told to stop.
+    /// Moves packets until it is ended.
     ///
     /// # Errors
-    /// [`Error::Gone`] if somebody deletes the TUN; [`Error::Poll`].
+    /// [`Error::Gone`] if the TUN interface is deleted; [`Error::Poll`].
     pub fn run(mut self) -> Result<(), Error> {
         let mut turns = 0_u32;
         loop {
@@ -246,14 +247,14 @@ impl Interface {
             self.resolve(now);
             self.flush();
             turns += 1;
-            // Whoever is busy looks up now and then.
+            // Other events are checked now and then even while packets arrive without pause.
             if (!busy || turns.is_multiple_of(LOOK_UP)) && self.sleep(now, busy)? {
                 return Ok(());
             }
         }
     }
 
-    /// Waits until there is something to do, if nothing is left; true if that is to stop.
+    /// Waits until there is something to do, unless something is left. Returns true if the interface is to end.
     fn sleep(&mut self, now: Duration, busy: bool) -> Result<bool, Error> {
         self.port.cq.req_notify(false);
         let busy = busy || self.take_completions(now)?;
@@ -261,7 +262,7 @@ impl Interface {
         let timeout = match timeout {
             _ if busy => PollTimeout::ZERO,
             None => PollTimeout::NONE,
-            // Rounded up, lest it spins for the last millisecond.
+            // Rounded up, so that it does not spin for the last millisecond.
             Some(left) => PollTimeout::from(u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX)),
         };
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
@@ -273,7 +274,7 @@ impl Interface {
         if let Some(connections) = &self.connections {
             fds.push(readable(connections.as_fd()));
         }
-        // Without a buffer nothing can be taken out; completions will bring some.
+        // Without a free buffer no packet can be read. Completions will free some.
         if self.buffers.free() > 0 {
             fds.push(readable(self.tun.as_fd()));
         }
@@ -290,13 +291,13 @@ impl Interface {
         Ok(knocked && self.answer_door())
     }
 
-    /// Answers whoever asks about the interface; true if somebody wants it to end.
+    /// Answers requests about the interface. Returns true if one asks to end it.
     fn answer_door(&mut self) -> bool {
         while let Some(command) = self.door.next() {
             match command {
                 Command::Stop => return true,
                 Command::Show(reply) => {
-                    // Whoever asked may have gone.
+                    // The client may have closed the connection.
                     let _ = reply.send(Box::new(self.report()));
                 }
             }
@@ -304,7 +305,7 @@ impl Interface {
         false
     }
 
-    /// What there is to say about it now.
+    /// Its present state.
     #[must_use]
     pub fn report(&self) -> Report {
         let now = self.started.elapsed();
@@ -331,7 +332,7 @@ impl Interface {
         }
     }
 
-    /// Reads the host's configuration of the interface, and hears the groups that follow from it.
+    /// Reads the host's configuration of the interface, and joins the groups that it needs.
     fn read_local(&mut self) {
         if let Ok(local) = Local::read(self.tun.name()) {
             let before = core::mem::replace(&mut self.local, local);
@@ -342,7 +343,7 @@ impl Interface {
         self.follow_groups();
     }
 
-    /// Puts something of our own into a slot; `None` if none is free.
+    /// Copies a packet of our own to a slot. `None` if no slot is free.
     fn make(&mut self, header: [u8; encap::LEN], body: &[u8]) -> Option<Parcel> {
         let slot = self.buffers.take()?;
         self.buffers.write(slot, 0, &header);
@@ -350,7 +351,7 @@ impl Interface {
         Some(Parcel { slot, len: body.len() })
     }
 
-    /// Sends a parcel to a neighbour, in the way that reaches it.
+    /// Sends a parcel to a neighbour, over a connection or as a datagram.
     fn send_to(&mut self, now: Duration, parcel: Parcel, to: LinkAddress) {
         if to.connected
             && let Some(connections) = &mut self.connections
@@ -393,7 +394,7 @@ impl core::fmt::Debug for Interface {
     }
 }
 
-/// Whether a descriptor has nothing for us now.
+/// Whether an error only means that a descriptor has no data now.
 fn is_empty(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

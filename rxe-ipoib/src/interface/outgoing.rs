@@ -1,4 +1,4 @@
-//! From the TUN to a queue pair.
+//! Packets from the TUN interface to a queue pair.
 
 use super::{Interface, Parcel, TURN, Work, is_empty};
 use crate::{
@@ -18,7 +18,7 @@ use std::{
 };
 
 impl Interface {
-    /// Takes packets out of the TUN; whether there were some.
+    /// Reads packets from the TUN interface. Returns whether there were any.
     pub(super) fn take_outgoing(&mut self, now: Duration) -> Result<bool, Error> {
         for taken in 0..TURN {
             let Some(slot) = self.buffers.take() else { return Ok(taken > 0) };
@@ -38,11 +38,12 @@ impl Interface {
         Ok(true)
     }
 
-    /// Finds out where a packet goes, and sends it there.
+    /// Finds the neighbour for a packet, and sends it.
     fn take_packet(&mut self, now: Duration, parcel: Parcel) {
         let mut front = [0; PEEK];
         let front = self.buffers.read(parcel.slot, encap::LEN, parcel.frame(), &mut front);
-        // Neighbour discovery is ours: the stack's, if it did any here, has no link-layer addresses.
+        // Neighbour discovery is done by us. The IP stack's own, if it does any on a TUN interface, has no link-layer
+        // addresses.
         let Some(head) = Head::parse(front, parcel.len).filter(|_| !nd::is_ours(front)) else {
             self.counters.dropped_malformed += 1;
             return self.buffers.give(parcel.slot);
@@ -75,7 +76,7 @@ impl Interface {
         }
     }
 
-    /// Puts a datagram into the batch that leaves together.
+    /// Adds a datagram to the batch.
     pub(super) fn post(&mut self, parcel: Parcel, dest: UdDest) {
         self.batch.push((parcel, dest));
         if self.batch.len() >= TURN {
@@ -100,7 +101,7 @@ impl Interface {
             })
             .collect();
         let mut first = 0;
-        // One that is refused does not keep those behind it.
+        // A refused one does not stop the others.
         while let Err(error) = self.port.qp.post_send_list(&list[first..]) {
             self.buffers.give(self.batch[first + error.index].0.slot);
             self.counters.dropped_send += 1;
@@ -110,12 +111,12 @@ impl Interface {
         self.batch.clear();
     }
 
-    /// A packet is too long for its neighbour, which is said to the host's stack.
+    /// A packet is too long for its neighbour: sends an ICMP message to the host's IP stack.
     pub(super) fn refuse_too_big(&mut self, parcel: Parcel, mtu: u16) {
         let mut front = [0; 128];
         let front = self.buffers.read(parcel.slot, encap::LEN, parcel.frame(), &mut front);
         if let Some(message) = ip::too_big(front, mtu) {
-            // If the interface is down nobody waits for it.
+            // If the interface is down the message is not needed.
             let _ = self.tun.write(&message);
         }
         self.counters.dropped_too_big += 1;

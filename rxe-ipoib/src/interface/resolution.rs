@@ -1,4 +1,4 @@
-//! What we say ourselves: questions for neighbours, answers, and which groups we hear.
+//! Our own packets of ARP and neighbour discovery, and the groups that we join.
 
 use super::{Interface, incoming::ALL_NODES};
 use crate::proto::{
@@ -16,7 +16,7 @@ use std::{
 };
 
 impl Interface {
-    /// Does what the neighbour table wants done.
+    /// Carries out the actions that the neighbour table asks for.
     pub(super) fn resolve(&mut self, now: Duration) {
         while let Some(action) = self.neighbours.poll_action() {
             match action {
@@ -30,9 +30,9 @@ impl Interface {
         }
     }
 
-    /// Asks for a neighbour's address: itself, if we know where it was, else all.
+    /// Asks for a neighbour's address: the neighbour itself if its last address is known, otherwise all nodes.
     fn ask(&mut self, ip: IpAddr, last: Option<LinkAddress>) {
-        // Without an address of our own nobody could answer.
+        // Without an address of our own no answer could reach us.
         let Some(own) = self.local.source_for(ip) else { return };
         let (protocol, body, all) = match (own, ip) {
             (IpAddr::V4(own), IpAddr::V4(ip)) => {
@@ -55,7 +55,7 @@ impl Interface {
         }
     }
 
-    /// Tells all that an address is here: whoever knows it elsewhere hears of it at once (RFC 5227, 2.3; RFC 4861, 7.2.6).
+    /// Announces an address of ours to all nodes, so that they replace an older entry at once (RFC 5227, 2.3; RFC 4861, 7.2.6).
     pub(super) fn announce(&mut self, own: IpAddr) {
         let address = self.port.address;
         let (protocol, body, group) = match own {
@@ -73,7 +73,7 @@ impl Interface {
         self.tell_group(protocol, &body, group);
     }
 
-    /// Sends something of our own to a neighbour, always as a datagram (RFC 4755, 2.2).
+    /// Sends a packet of our own to a neighbour, always as a datagram (RFC 4755, 2.2).
     pub(super) fn tell(&mut self, protocol: Protocol, body: &[u8], to: LinkAddress) {
         if let Some(dest) = self.port.dest(to)
             && let Some(parcel) = self.make(protocol.header(), body)
@@ -93,11 +93,11 @@ impl Interface {
         }
     }
 
-    /// Hears the groups that the host is in on this interface, and the broadcast group; no others.
+    /// Joins the groups that the host has joined on this interface, and the broadcast group, and leaves all others.
     pub(super) fn follow_groups(&mut self) {
         let pkey = self.port.pkey;
         let mut wanted = vec![group::broadcast(pkey)];
-        // Where the kernel does no neighbour discovery it joins no groups for that.
+        // The kernel does no neighbour discovery here, so it does not join the groups for it.
         let asked = self.local.solicited_nodes().map(IpAddr::V6);
         wanted.extend(
             self.local.groups.iter().copied().chain(asked).filter_map(|group| group::mgid(pkey, group)),
@@ -107,7 +107,7 @@ impl Interface {
         if wanted == self.groups {
             return;
         }
-        // Several groups may have one carrier.
+        // Several groups may share one MGID on the wire.
         let carriers = |groups: &[Ipv6Addr]| -> Vec<Gid> {
             let mut list: Vec<_> = groups.iter().map(|mgid| self.port.carrier(*mgid)).collect();
             list.sort_unstable_by_key(|gid| gid.0);
@@ -116,10 +116,10 @@ impl Interface {
         };
         let (before, after) = (carriers(&self.groups), carriers(&wanted));
         for gid in before.iter().filter(|gid| !after.contains(gid)) {
-            // It was attached by us.
+            // We attached it, so this cannot fail.
             let _ = self.port.qp.detach_multicast(*gid);
         }
-        // The system limits how many groups a socket is in: what it refuses is tried again at the next change.
+        // The system limits the number of groups of a socket. Groups that it refuses are tried again at the next change.
         let refused: Vec<_> = after
             .iter()
             .filter(|gid| !before.contains(gid) && self.port.qp.attach_multicast(**gid).is_err())

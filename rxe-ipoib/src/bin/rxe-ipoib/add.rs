@@ -1,5 +1,5 @@
-//! Making an interface. It lives as long as a process, which is another one unless that is not wanted: that says in a line that
-//! the interface is there, or why not.
+//! Creating an interface. The interface lives as long as a process. By default this is a new process in the background, which
+//! writes a line when the interface exists, or why it does not.
 
 use super::Result;
 use rxe_ipoib::{Interface, Mode, Options};
@@ -9,9 +9,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The line that says it is there.
+/// The line that says that the interface exists.
 const READY: &str = "ready";
-/// Longest reason.
+/// Most bytes of a reason.
 const MOST_WORDS: u64 = 4096;
 
 #[derive(Debug, clap::Args)]
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return start();
     }
     if args.detached {
-        // It is no leader: it was started just now.
+        // It is not the leader of a process group, because it was just started.
         let _ = nix::unistd::setsid();
     }
     let interface = Interface::open(&Options {
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ctrlc::set_handler(move || stopper.stop())?;
     let report = interface.report();
     let line = if args.detached { READY.to_owned() } else { describe(&report) };
-    // Whoever has started it may be gone already.
+    // The process that started it may have ended already.
     let _ = writeln!(std::io::stdout(), "{line}");
     interface.run()?;
     Ok(())
@@ -80,10 +80,10 @@ fn describe(report: &rxe_ipoib::Report) -> String {
     format!("{}: {} mtu {} link/infiniband {}", report.name, report.device, report.mtu, report.address)
 }
 
-/// Starts the process, and waits until the interface is there.
+/// Starts the process, and waits until the interface exists.
 fn start() -> Result<()> {
     let mut child = Command::new(env::current_exe()?)
-        // In front of the others, of which the last may be behind "--".
+        // Before the other arguments, because the last one may be behind "--".
         .args(["add", "--detached"])
         .args(env::args_os().skip(2))
         .stdin(Stdio::null())

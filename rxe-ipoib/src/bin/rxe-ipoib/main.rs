@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             use std::io::Write;
-            // Whoever started an interface in the background may have closed its end.
+            // The process that started an interface in the background may have closed its end of the pipe.
             let _ = writeln!(std::io::stderr(), "rxe ipoib: {error}");
             ExitCode::FAILURE
         }

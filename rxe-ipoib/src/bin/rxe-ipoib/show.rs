@@ -21,7 +21,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             for name in control::names()? {
                 match control::show(&name) {
                     Ok(report) => reports.push(report),
-                    // It has ended meanwhile.
+                    // The interface has ended meanwhile.
                     Err(Error::NoInterface(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         (false, _) => reports.iter().map(describe).collect(),
     };
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         done => Ok(done?),
     }
@@ -45,7 +45,7 @@ fn describe(report: &Report) -> String {
     let mut text = String::new();
     let mode = serde_json::to_value(report.mode).unwrap_or_default();
     let mode = mode.as_str().unwrap_or_default();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         text,
         "{}: {} pkey {:#06x} mode {mode} mtu {} (datagrams {}) pid {}\n    link/infiniband {}",
