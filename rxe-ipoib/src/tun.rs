@@ -1,4 +1,4 @@
-//! The TUN interface: where the host's stack puts packets in and takes them out.
+//! The TUN interface, by which packets are exchanged with the host's IP stack.
 
 use crate::Error;
 use std::{
@@ -7,21 +7,21 @@ use std::{
 };
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-/// The interface; it vanishes with this value.
+/// The interface. It is removed when this value is dropped.
 pub(crate) struct Tun {
     device: SyncDevice,
     name: String,
 }
 
 impl Tun {
-    /// Makes the interface, down and without an address, as `ib0` is at first.
+    /// Creates the interface, down and without an address, as `ib0` is at first.
     pub(crate) fn new(name: &str, mtu: u16) -> Result<Self, Error> {
         let unfit = |c: char| c.is_whitespace() || c == '/' || c == ':' || c.is_control() || c == '%';
         if name.is_empty() || name.len() > 15 || name == "." || name == ".." || name.contains(unfit) {
             return Err(Error::Name(name.to_owned()));
         }
         let failed = |source| Error::Tun { name: name.to_owned(), source };
-        // Its queue stays as long as it is by default: to change that takes the rights of the first user namespace.
+        // Its queue keeps the default length, because a change needs a privilege in the initial user namespace.
         let device = DeviceBuilder::new().name(name).mtu(mtu).enable(false).build_sync().map_err(failed)?;
         device.set_nonblocking(true).map_err(failed)?;
         Ok(Self { device, name: name.to_owned() })
@@ -36,7 +36,7 @@ impl Tun {
         &self.name
     }
 
-    /// Gives the host's stack a packet of our own making.
+    /// Passes a packet that we have made to the host's IP stack.
     pub(crate) fn write(&self, packet: &[u8]) -> io::Result<()> {
         self.device.send(packet).map(|_| ())
     }

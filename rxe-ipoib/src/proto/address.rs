@@ -3,16 +3,16 @@
 use super::bytes;
 use core::{fmt, net::Ipv6Addr};
 
-/// Bytes of one.
+/// Bytes of an address.
 pub const LEN: usize = 20;
 
-/// Takes reliable connections (RFC 4755, 3.1).
+/// The flag that says that the interface accepts reliable connections (RFC 4755, 3.1).
 const RC: u8 = 0x80;
 
-/// Where an IPoIB interface is found: a queue pair for datagrams behind a GID, and which connections it takes besides.
+/// The link-layer address of an IPoIB interface: its GID, its queue pair for datagrams, and whether it accepts connections.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkAddress {
-    /// Whether it takes reliable connections.
+    /// Whether it accepts reliable connections.
     pub connected: bool,
     /// Its queue pair for datagrams, 24 bits.
     pub qpn: u32,
@@ -21,7 +21,7 @@ pub struct LinkAddress {
 }
 
 impl LinkAddress {
-    /// The bytes, as they stand in ARP packets and options of neighbour discovery.
+    /// The bytes, as in ARP packets and options of neighbour discovery.
     #[must_use]
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
@@ -31,8 +31,8 @@ impl LinkAddress {
         out
     }
 
-    /// The address in these bytes. Unreliable connections and reserved flags mean nothing to us. `None` for what cannot be
-    /// anybody's: queue pair 0, 1 or that of groups, a GID of nobody or of a group.
+    /// Parses an address. The flag for unreliable connections and reserved flags are ignored. `None` for an impossible address:
+    /// queue pair 0, 1 or the one of groups, an unspecified GID or one of a group.
     #[must_use]
     pub fn parse(data: &[u8]) -> Option<Self> {
         let data: [u8; LEN] = bytes(data, 0)?;

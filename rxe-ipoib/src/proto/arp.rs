@@ -12,23 +12,23 @@ pub const LEN: usize = 8 + 2 * (address::LEN + 4);
 /// Hardware type 32 (InfiniBand), protocol 0x0800 (IPv4), lengths 20 and 4.
 const HEAD: [u8; 6] = [0, 32, 0x08, 0x00, address::LEN as u8, 4];
 
-/// What a packet is.
+/// The operation of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// Who has the target's IP address?
+    /// A request for the link-layer address of the target's IP address.
     Request,
-    /// The sender has its own.
+    /// A reply: the sender announces its addresses.
     Reply,
 }
 
 /// An ARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arp {
-    /// Question or answer.
+    /// Request or reply.
     pub operation: Operation,
-    /// Who speaks.
+    /// The sender's addresses.
     pub sender: (LinkAddress, Ipv4Addr),
-    /// Whom it is about, or to; requests do not know the link-layer address.
+    /// The target's addresses. In a request the link-layer address is unknown.
     pub target: (Option<LinkAddress>, Ipv4Addr),
 }
 
@@ -51,7 +51,8 @@ impl Arp {
         out
     }
 
-    /// Reads a packet; padding may follow. `None` for other protocols, operations and senders that cannot be.
+    /// Parses a packet, which may have padding behind it. `None` for other protocols and operations, and for impossible
+    /// senders.
     #[must_use]
     pub fn parse(data: &[u8]) -> Option<Self> {
         if bytes::<6>(data, 0)? != HEAD {

@@ -1,13 +1,13 @@
-//! Connected mode (RFC 4755): which service an interface is, and what both sides say as private data.
+//! Connected mode (RFC 4755): the service ID of an interface, and the private data of both sides.
 
 use super::bytes;
 
-/// The most that Linux gives an interface in connected mode, and so do we: 64 KiB less 16 bytes.
+/// The largest MTU in connected mode, as in Linux: 64 KiB less 16 bytes.
 pub const MTU: u16 = 65_520;
 
-/// The service ID of the interface with this queue pair (RFC 4755, 3.5): the prefix 0x01, zeros, the number, 24 bits. Seen in illumos
-/// (`IBD_RC_SERVICE_ID` in its ibd.h). Linux has 0x10 in the place of the prefix (`IPOIB_CM_IETF_ID` in its ipoib_cm.c), which illumos
-/// calls one digit too many and takes as well. Neither runs IPoIB on RoCE.
+/// The service ID of the interface with this queue pair (RFC 4755, 3.5): the prefix 0x01, zeros, and the number in 24 bits.
+/// illumos does the same (`IBD_RC_SERVICE_ID` in its ibd.h). Linux has the prefix 0x10 (`IPOIB_CM_IETF_ID` in its ipoib_cm.c);
+/// illumos calls this one digit too many, and accepts it as well. Neither runs IPoIB on RoCE.
 #[must_use]
 pub const fn service_id(qpn: u32) -> u64 {
     0x01 << 56 | (qpn & 0xff_ffff) as u64
@@ -16,14 +16,14 @@ pub const fn service_id(qpn: u32) -> u64 {
 /// Private data of REQ and REP (RFC 4755, 6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrivateData {
-    /// The sender's queue pair for datagrams, 24 bits: together with its GID it is known by that.
+    /// The sender's queue pair for datagrams, 24 bits. Together with the GID it identifies the sender.
     pub qpn: u32,
-    /// The longest message that it takes, with the header.
+    /// The longest message that it accepts, including the header.
     pub receive_mtu: u32,
 }
 
 impl PrivateData {
-    /// Its 8 bytes.
+    /// The private data as bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; 8] {
         let mut out = [0; 8];
@@ -32,8 +32,8 @@ impl PrivateData {
         out
     }
 
-    /// Reads it from the front of a message's field. `None` if nothing, or hardly anything, could be sent to the other side:
-    /// 68 bytes is the least that IPv4 needs.
+    /// Parses the beginning of a message's field. `None` if the longest message is too short: IPv4 needs an MTU of at least 68
+    /// bytes.
     #[must_use]
     pub fn parse(data: &[u8]) -> Option<Self> {
         let [_, a, b, c] = bytes::<4>(data, 0)?;

@@ -5,7 +5,7 @@ use super::bytes;
 /// Bytes of the header.
 pub const LEN: usize = 4;
 
-/// What is inside.
+/// The protocol of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     /// An IPv4 packet.
@@ -17,7 +17,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The header. (RARP, which RFC 4391 has, too, is spoken by nobody.)
+    /// The header. (RFC 4391 also has RARP, which is not in use any more.)
     #[must_use]
     pub const fn header(self) -> [u8; LEN] {
         let ethertype: u16 = match self {
@@ -29,7 +29,7 @@ impl Protocol {
         [high, low, 0, 0]
     }
 
-    /// What a frame has inside; `None` for other protocols. The reserved bytes are not looked at, as RFC 4391 asks.
+    /// The protocol of a frame; `None` if it is another one. The reserved bytes are ignored, as RFC 4391 requires.
     #[must_use]
     pub fn of(frame: &[u8]) -> Option<Self> {
         match bytes::<LEN>(frame, 0)? {

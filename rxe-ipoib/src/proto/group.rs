@@ -1,24 +1,24 @@
-//! Multicast groups (RFC 4391, 4): an IP group is a multicast GID, in which its partition stands.
+//! Multicast groups (RFC 4391, 4): an IP group is mapped to a multicast GID, which also contains the partition.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Transient, link-local: the scope of the broadcast group, and of all groups of the link.
 const FLAGS_AND_SCOPE: u16 = 0xff12;
-/// What tells IPv4's groups from IPv6's.
+/// The signatures of IPv4 and IPv6 groups.
 const SIGNATURE_V4: u16 = 0x401b;
 const SIGNATURE_V6: u16 = 0x601b;
-/// Set in the P_Key of a group.
+/// This bit is set in the P_Key of a group.
 const FULL_MEMBER: u16 = 0x8000;
 
-/// The broadcast group, which every interface is in.
+/// The broadcast group, of which every interface is a member.
 #[must_use]
 pub const fn broadcast(pkey: u16) -> Ipv6Addr {
     let pkey = pkey | FULL_MEMBER;
     Ipv6Addr::new(FLAGS_AND_SCOPE, SIGNATURE_V4, pkey, 0, 0, 0, 0xffff, 0xffff)
 }
 
-/// The MGID of an IP group: the lower 28 bits of an IPv4 address, the lower 80 of an IPv6 one. `None` for what is no
-/// group.
+/// The MGID of an IP group: it has the lower 28 bits of an IPv4 address, or the lower 80 bits of an IPv6 address. `None` if the
+/// address is not a group.
 #[must_use]
 pub fn mgid(pkey: u16, group: IpAddr) -> Option<Ipv6Addr> {
     let pkey = pkey | FULL_MEMBER;
@@ -36,16 +36,16 @@ pub fn mgid(pkey: u16, group: IpAddr) -> Option<Ipv6Addr> {
     }
 }
 
-/// The solicited-node group of an address (RFC 4291, 2.7.1): where it is asked for.
+/// The solicited-node group of an address (RFC 4291, 2.7.1), to which solicitations for it are sent.
 #[must_use]
 pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., e, f] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (e & 0xff), f)
 }
 
-/// The IPv4 group that carries an MGID where a port has no IPv6 address: one of 239.192.0.0/14 (RFC 2365's
-/// organization-local scope), by 18 bits of a hash (FNV-1a). Groups may share one; who gets what is not meant for it drops
-/// it, as Ethernet cards' filters have it.
+/// The IPv4 group for an MGID if a port has no IPv6 address: one of 239.192.0.0/14 (the organization-local scope of RFC 2365),
+/// chosen by 18 bits of a hash (FNV-1a). Several MGIDs may share a group. Receivers drop packets of other MGIDs, as with the
+/// filters of Ethernet cards.
 #[must_use]
 pub fn carrier(mgid: Ipv6Addr) -> Ipv4Addr {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);

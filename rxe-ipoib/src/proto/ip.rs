@@ -1,25 +1,25 @@
-//! What an interface has to know of the IP packets that it carries, and the one message it makes itself: "packet too big".
+//! Parts of IP packets that an interface has to read, and the one message that it creates itself: "packet too big".
 
 use super::bytes;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes at the front of a packet that [`Head::parse`] looks at.
+/// Bytes at the beginning of a packet that [`Head::parse`] reads.
 pub const PEEK: usize = 48;
 
-/// The interesting part of a packet's header.
+/// The relevant part of a packet's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Source address.
     pub source: IpAddr,
     /// Destination address.
     pub destination: IpAddr,
-    /// Whether it tells of group memberships (IGMP, MLD): a program has joined or left a group.
+    /// Whether it reports group memberships (IGMP, MLD): a program has joined or left a group.
     pub is_membership: bool,
 }
 
 impl Head {
-    /// Reads the header of a packet from its first bytes; `len` is the length of all of it. `None` if it is no IP packet, or
-    /// not a whole one.
+    /// Parses the header of a packet from its first bytes. `len` is the length of the whole packet. `None` if it is not a
+    /// complete IP packet.
     #[must_use]
     pub fn parse(front: &[u8], len: usize) -> Option<Self> {
         match front.first()? >> 4 {
@@ -53,7 +53,7 @@ impl Head {
     }
 }
 
-/// The Internet checksum (RFC 1071) of these parts, each of which but the last has an even length.
+/// The Internet checksum (RFC 1071) of these parts. All parts except the last must have an even length.
 #[must_use]
 pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u32;
@@ -66,12 +66,12 @@ pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// Bytes of a refused packet that its sender is told: enough to find the connection, whatever options there are.
+/// Bytes of a refused packet that the ICMP message contains: enough to find the connection, with any options.
 const QUOTED: usize = 128;
 
-/// The message by which the host's own stack hears that a packet is too long for the way to its neighbour: ICMP "fragmentation
-/// needed" (RFC 1191) or ICMPv6 "packet too big". It comes from the destination itself, because a message from an address of
-/// the host's own would be dropped. `None` for groups, and for what is no IP packet.
+/// The message to the host's IP stack for a packet that is too long for the path to its neighbour: ICMP "fragmentation needed"
+/// (RFC 1191) or ICMPv6 "packet too big". Its source is the destination of the packet, because a message from one of the host's
+/// own addresses would be dropped. `None` for packets to groups, and if this is not an IP packet.
 #[must_use]
 pub fn too_big(front: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let quote = &front[..front.len().min(QUOTED)];

@@ -1,5 +1,5 @@
-//! The pure half: frames, addresses, address resolution and connection set-up as the RFCs have them. No sockets, no clock, no
-//! threads: time is an argument, packets are handles of the caller's.
+//! The pure half: frames, addresses, address resolution and connection set-up as in the RFCs. It has no sockets, clocks and
+//! threads: the time is an argument, and packets are handles of the caller.
 //!
 //! | file | what | source |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | `nd` | neighbour solicitations and advertisements for IPv6 | RFC 4391, 9.3; RFC 4861 |
 //! | `group` | multicast groups as MGIDs | RFC 4391, 4 |
 //! | `connected` | connected mode's service ID and private data | RFC 4755, 3.5 and 6 |
-//! | `ip` | what has to be known of an IP packet, and ICMP's "too big" | RFC 791, 8200, 792, 4443 |
-//! | `neighbours` | who has which link-layer address, and packets that wait for it | RFC 4861, 7.3 |
+//! | `ip` | headers of IP packets, and ICMP's "too big" | RFC 791, 8200, 792, 4443 |
+//! | `neighbours` | the neighbour table, and packets that wait for an address | RFC 4861, 7.3 |
 
 pub mod address;
 pub mod arp;

@@ -1,5 +1,5 @@
-//! Neighbour discovery for IPv6 (RFC 4861), with link-layer addresses of IPoIB: the option has 24 bytes, of which two behind
-//! its head are zero (RFC 4391, 9.3).
+//! Neighbour discovery for IPv6 (RFC 4861) with link-layer addresses of IPoIB. The option has 24 bytes: its header, two zero
+//! bytes, and the address (RFC 4391, 9.3).
 
 use super::{
     address::{self, LinkAddress},
@@ -17,33 +17,33 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const SOURCE_OPTION: u8 = 1;
 const TARGET_OPTION: u8 = 2;
-/// Flags of an advertisement: it was asked for; it replaces what is known.
+/// Flags of an advertisement: solicited, and override.
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
-/// What neighbour discovery is recognised by: no router has touched it.
+/// The hop limit of neighbour discovery, which proves that no router has forwarded the packet.
 const HOP_LIMIT: u8 = 255;
-/// Options looked at in a packet at most.
+/// Most options of a packet that are read.
 const MOST_OPTIONS: usize = 16;
 
-/// What crosses.
+/// A message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// Who has `target`? Whoever looks whether an address is free does not say its own.
+    /// A solicitation for `target`. A node that checks whether an address is free does not give its own address.
     Solicitation {
-        /// The address asked for.
+        /// The address that is asked for.
         target: Ipv6Addr,
-        /// Who asks.
+        /// The sender's link-layer address.
         source: Option<LinkAddress>,
     },
-    /// `target` is here.
+    /// An advertisement for `target`.
     Advertisement {
-        /// Whose link-layer address is told.
+        /// The advertised IP address.
         target: Ipv6Addr,
-        /// It.
+        /// Its link-layer address.
         address: LinkAddress,
-        /// Somebody has asked.
+        /// It answers a solicitation.
         solicited: bool,
-        /// It replaces what is known.
+        /// It replaces a known address.
         replaces: bool,
     },
 }
@@ -55,12 +55,12 @@ pub struct Packet {
     pub source: Ipv6Addr,
     /// Destination.
     pub destination: Ipv6Addr,
-    /// What it says.
+    /// The message itself.
     pub message: Message,
 }
 
-/// Whether an IPv6 packet is a solicitation or an advertisement, which TUN interfaces are not to see: they have no link-layer
-/// addresses.
+/// Whether an IPv6 packet is a solicitation or an advertisement. TUN interfaces must not get these, because they have no
+/// link-layer addresses.
 #[must_use]
 pub fn is_ours(packet: &[u8]) -> bool {
     packet.get(6) == Some(&ICMPV6) && matches!(packet.get(40), Some(&(SOLICITATION | ADVERTISEMENT)))
@@ -102,8 +102,8 @@ impl Packet {
         out
     }
 
-    /// Reads an IPv6 packet, as RFC 4861 (7.1) has it checked: hop limit 255, right checksum, a target that is no group, sound
-    /// options. `None` for anything else.
+    /// Parses an IPv6 packet with the checks of RFC 4861 (7.1): hop limit 255, correct checksum, a target that is not a group,
+    /// valid options. `None` otherwise.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         let length = usize::from(u16::from_be_bytes(bytes(packet, 4)?));
@@ -111,7 +111,7 @@ impl Packet {
         if packet[0] >> 4 != 6 || (packet[6], packet[7]) != (ICMPV6, HOP_LIMIT) || length < 24 {
             return None;
         }
-        // With its checksum a packet sums up to zero.
+        // The sum of a packet including its checksum is zero.
         if packet[41] != 0 || checksum(packet) != 0 {
             return None;
         }
@@ -137,7 +137,7 @@ impl Packet {
     }
 }
 
-/// The link-layer address among a message's options; `None` if they are not sound.
+/// The link-layer address among a message's options; `None` if the options are invalid.
 #[expect(clippy::option_option, reason = "broken is not the same as missing")]
 fn link_address(mut options: &[u8], wanted: u8) -> Option<Option<LinkAddress>> {
     let mut found = None;
@@ -156,7 +156,7 @@ fn link_address(mut options: &[u8], wanted: u8) -> Option<Option<LinkAddress>> {
     None
 }
 
-/// ICMPv6's checksum, with the pseudo header in front (RFC 4443, 2.3). Of a message with a right checksum it is 0.
+/// The ICMPv6 checksum, including the pseudo header (RFC 4443, 2.3). For a message with a correct checksum it is 0.
 fn checksum(packet: &[u8]) -> u16 {
     let body = &packet[40..];
     let length = (body.len() as u32).to_be_bytes();

@@ -1,61 +1,61 @@
-//! The neighbour table: who has which link-layer address, for IPv4 and IPv6 alike, and the packets that wait to learn it.
+//! The neighbour table: the link-layer addresses of neighbours, for IPv4 and IPv6, and packets that wait for one.
 //!
-//! States and times are those of neighbour discovery (RFC 4861, 7.3 and 10), with one difference: an address that has not been
-//! confirmed for a while is asked for when it is used, without the 5 s in which TCP might confirm it, of which we hear
-//! nothing.
+//! States and times are those of neighbour discovery (RFC 4861, 7.3 and 10), with one difference. If an address that was not
+//! confirmed for a while is used, it is asked for at once. The RFC waits 5 s for a confirmation by TCP, which we cannot see.
 //!
-//! Facts go in by `heard_*` and `handle_timeout`, wishes by `find` and `wait`; what is to be done comes out of `poll_action`.
+//! `heard_*` and `handle_timeout` report events, `find` and `wait` ask for addresses, and `poll_action` returns what is to be
+//! done.
 
 use super::address::LinkAddress;
 use core::{net::IpAddr, time::Duration};
 use std::collections::{HashMap, VecDeque};
 
-/// How long an address is taken for right without being confirmed.
+/// How long an address is valid without being confirmed.
 pub const REACHABLE: Duration = Duration::from_secs(30);
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 pub const RETRANSMIT: Duration = Duration::from_secs(1);
-/// How often the neighbour itself is asked, and then everybody.
+/// How often the neighbour itself is asked, and then all nodes.
 pub const TRIES: u8 = 3;
-/// Neighbours at most. The one that was not used for the longest time makes room.
+/// Most neighbours. If there are more, the one that was not used for the longest time is removed.
 pub const MOST_NEIGHBOURS: usize = 1024;
-/// Packets that wait for one address at most, and for all.
+/// Most packets that wait for one address,
 pub const MOST_WAITING: usize = 16;
-/// All together.
+/// and for all addresses.
 pub const MOST_WAITING_IN_ALL: usize = 64;
 
-/// What is to be done.
+/// An action that the caller has to carry out.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action<P> {
-    /// Ask for an address: the one who has it as far as we know, or all.
+    /// Ask for an address: the neighbour that had it last, or all nodes.
     Ask {
-        /// Whose.
+        /// The IP address.
         ip: IpAddr,
-        /// Where it was last.
+        /// The last link-layer address, if known.
         last: Option<LinkAddress>,
     },
-    /// The packet's way is known.
+    /// The address for a packet is known.
     Release {
-        /// Handle of the caller's.
+        /// The caller's handle of the packet.
         packet: P,
-        /// Where to.
+        /// The link-layer address.
         to: LinkAddress,
     },
-    /// Nobody has the address.
+    /// The address could not be resolved.
     Discard {
-        /// Handle of the caller's.
+        /// The caller's handle of the packet.
         packet: P,
     },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Everybody is being asked; packets wait.
+    /// All nodes are being asked; packets wait.
     Incomplete { tries: u8, due: Duration },
     /// Confirmed at that time.
     Confirmed(Duration),
     /// Not confirmed, or not lately.
     Stale,
-    /// It is being asked whether it is still there; packets go on.
+    /// It is being asked for a confirmation; packets are sent meanwhile.
     Probe { tries: u8, due: Duration },
 }
 
@@ -67,14 +67,14 @@ struct Entry<P> {
     waiting: VecDeque<P>,
 }
 
-/// A neighbour, for whoever shows the table.
+/// A neighbour, for showing the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Neighbour {
     /// Its IP address.
     pub ip: IpAddr,
     /// Its link-layer address, if known.
     pub address: Option<LinkAddress>,
-    /// As `ip neigh` says it.
+    /// Its state, in the words of `ip neigh`.
     pub state: &'static str,
 }
 
@@ -82,9 +82,9 @@ pub struct Neighbour {
 #[derive(Debug)]
 pub struct Neighbours<P> {
     entries: HashMap<IpAddr, Entry<P>>,
-    /// Packets that wait, in all.
+    /// Number of packets that wait, for all neighbours.
     waiting: usize,
-    /// Entries that an answer is waited for.
+    /// Entries that wait for an answer.
     asked: usize,
     actions: VecDeque<Action<P>>,
 }
@@ -96,7 +96,7 @@ impl<P> Default for Neighbours<P> {
 }
 
 impl<P> Neighbours<P> {
-    /// Where packets to a neighbour go; `None` if that has to be found out: see [`Self::wait`].
+    /// The link-layer address of a neighbour; `None` if it has to be resolved: see [`Self::wait`].
     pub fn find(&mut self, now: Duration, ip: IpAddr) -> Option<LinkAddress> {
         let entry = self.entries.get_mut(&ip)?;
         entry.used = now;
@@ -113,7 +113,7 @@ impl<P> Neighbours<P> {
         entry.address
     }
 
-    /// Keeps a packet until the address of its neighbour is known, and asks for it if nobody has.
+    /// Keeps a packet until the address of its neighbour is known, and asks for the address unless that was done already.
     ///
     /// # Errors
     /// The packet, if too many wait or there are too many neighbours.
@@ -138,10 +138,10 @@ impl<P> Neighbours<P> {
         Ok(())
     }
 
-    /// A neighbour has asked for our address, and told its own on the way (RFC 826; RFC 4861, 7.2.3).
+    /// A neighbour has asked for our address, and its request contains its own address (RFC 826; RFC 4861, 7.2.3).
     pub fn heard_request(&mut self, now: Duration, ip: IpAddr, address: LinkAddress) {
         if let Some(entry) = self.entries.get(&ip) {
-            // What it says of itself counts, but it is not proved that packets reach it.
+            // The address is accepted, but it is not confirmed that packets reach the neighbour.
             if entry.address != Some(address) {
                 self.settle(ip, address, State::Stale);
             }
@@ -152,8 +152,9 @@ impl<P> Neighbours<P> {
         }
     }
 
-    /// A neighbour has told its address: to us, who `asked`, or to everybody. Of those in whom nobody is interested nothing is
-    /// kept. What does not replace an address only casts doubt on it (RFC 4861, 7.2.5).
+    /// A neighbour has announced its address: to us, if we `asked`, or to all nodes. Nothing is kept for neighbours that are
+    /// not in the table. An announcement without the override flag does not replace an address, but makes it unconfirmed (RFC
+    /// 4861, 7.2.5).
     pub fn heard_reply(
         &mut self,
         now: Duration,
@@ -177,7 +178,7 @@ impl<P> Neighbours<P> {
         }
     }
 
-    /// Something else says that nobody may be at this address any more: neighbours there are asked when they are used.
+    /// Something else indicates that this link-layer address may be gone: neighbours with it are asked when they are used.
     pub fn doubt(&mut self, address: LinkAddress) {
         for entry in self.entries.values_mut() {
             if entry.address == Some(address) && matches!(entry.state, State::Confirmed(_)) {
@@ -218,7 +219,7 @@ impl<P> Neighbours<P> {
         }
     }
 
-    /// When [`Self::handle_timeout`] has something to do.
+    /// When [`Self::handle_timeout`] is to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         if self.asked == 0 {
@@ -231,12 +232,12 @@ impl<P> Neighbours<P> {
         self.entries.values().filter_map(due).min()
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub fn poll_action(&mut self) -> Option<Action<P>> {
         self.actions.pop_front()
     }
 
-    /// All neighbours, in no order.
+    /// All neighbours, in any order.
     pub fn iter(&self, now: Duration) -> impl Iterator<Item = Neighbour> {
         self.entries.iter().map(move |(&ip, entry)| {
             let state = match entry.state {
@@ -249,7 +250,7 @@ impl<P> Neighbours<P> {
         })
     }
 
-    /// Enters what is known of a neighbour that is in the table, and releases what waits for it.
+    /// Stores the address of a neighbour that is in the table, and releases the packets that wait for it.
     fn settle(&mut self, ip: IpAddr, address: LinkAddress, state: State) {
         let Some(entry) = self.entries.get_mut(&ip) else { return };
         self.asked -= usize::from(is_asked(entry.state));
@@ -266,7 +267,7 @@ impl<P> Neighbours<P> {
         self.actions.extend(entry.waiting.into_iter().map(|packet| Action::Discard { packet }));
     }
 
-    /// Makes room for one more; false if all are waited for.
+    /// Makes room for one more neighbour. False if packets wait for all of them.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < MOST_NEIGHBOURS {
             return true;
