@@ -1,8 +1,8 @@
-//! Datagram sockets: a UDP socket, and a queue pair for each address of ours that datagrams leave by.
+//! Datagram sockets: a UDP socket, and a queue pair for each local address from which datagrams are sent.
 //!
-//! The first datagrams to somebody go by UDP, with a header that names our queue pair. The peer answers with its own, and
-//! from then on datagrams go between the queue pairs. What comes by UDP is sent on to our own queue pair, so that the program
-//! finds everything in one place.
+//! The first datagrams to a destination are sent by UDP, with a header that names our queue pair. The peer answers with its
+//! own, and from then on datagrams are sent between the queue pairs. Datagrams that arrive by UDP are forwarded to our own
+//! queue pair, so that all are received in the same way.
 
 mod options;
 mod way;
@@ -36,27 +36,27 @@ use std::{
 };
 use way::{Received, SLOT, Way};
 
-/// Destinations that are remembered; beyond, all are found anew.
+/// Most destinations that are remembered. If there are more, all are forgotten and resolved anew.
 const MOST_DESTINATIONS: usize = 4096;
-/// Datagrams that are taken from the UDP socket in a row.
+/// Most datagrams that are read from the UDP socket in a row.
 const MOST_IN_A_ROW: usize = 64;
-/// How long close waits for what is under way.
+/// How long close waits for datagrams under way.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A datagram socket. Its descriptor ([`AsFd`]) names it and is to be polled by [`crate::poll()`] only.
+/// A datagram socket. Its descriptor ([`AsFd`]) identifies it, and must only be polled by [`crate::poll()`].
 #[derive(Debug)]
 pub struct DatagramSocket {
     stack: Stack,
     domain: Domain,
     udp: UdpSocket,
-    /// It has a port.
+    /// Whether it has a port.
     is_named: AtomicBool,
     /// The queue pairs' channels.
     epoll: Epoll,
     token: AtomicU64,
     nonblocking: AtomicBool,
     state: Mutex<State>,
-    /// Threads that wait.
+    /// Waiting threads.
     waiters: Waiters,
 }
 
@@ -68,7 +68,7 @@ struct State {
     peer: Option<SocketAddr>,
     inbox: VecDeque<Received>,
     receive_timeout: Option<Duration>,
-    /// It is closed: always readable, for threads that sleep.
+    /// Always readable once the socket is closed, to wake sleeping threads.
     closed: Option<Ready>,
     /// Completions so far.
     turn: u64,
@@ -78,12 +78,12 @@ struct State {
 struct Destination {
     way: usize,
     av: AddressVector,
-    /// The peer's queue pair, once it has told.
+    /// The peer's queue pair, once it is known.
     qpn: Option<Qpn>,
 }
 
 impl DatagramSocket {
-    /// Makes one.
+    /// Creates a socket.
     ///
     /// # Errors
     /// [`SocketError::System`].
@@ -130,12 +130,12 @@ impl DatagramSocket {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Has calls wait, or not.
+    /// Sets whether calls wait.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    /// Takes an address of ours (rbind).
+    /// Binds it to a local address (rbind).
     ///
     /// # Errors
     /// [`SocketError::System`].
@@ -146,7 +146,7 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Has datagrams go to one peer unless said otherwise (rconnect).
+    /// Sets the peer to which datagrams are sent by default (rconnect).
     ///
     /// # Errors
     /// [`SocketError::System`]; as [`Self::send_to`].
@@ -158,18 +158,18 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// A datagram says from which port it is.
+    /// Gets a port, because datagrams contain their source port.
     fn name_port(&self) -> Result<(), SocketError> {
         if self.is_named.load(Ordering::Relaxed) { Ok(()) } else { self.bind(self.domain.unspecified()) }
     }
 
-    /// Our address (rgetsockname).
+    /// The local address (rgetsockname).
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.udp.local_addr().unwrap_or_else(|_| self.domain.unspecified())
     }
 
-    /// The peer's (rgetpeername).
+    /// The peer's address (rgetpeername).
     ///
     /// # Errors
     /// [`SocketError::NotConnected`].
@@ -177,7 +177,7 @@ impl DatagramSocket {
         self.state().peer.ok_or(SocketError::NotConnected)
     }
 
-    /// The place of a destination, made if there is none.
+    /// The entry of a destination. It is created if there is none.
     fn destination(&self, state: &mut State, to: SocketAddr) -> Result<Destination, SocketError> {
         if let Some(known) = state.destinations.get(&to) {
             return Ok(*known);
@@ -214,16 +214,16 @@ impl DatagramSocket {
         let mut way = Way::new(settings, id, SocketAddr::new(local, self.local_addr().port()))?;
         let added = self.epoll.add(way.channel(), EpollEvent::new(EpollFlags::EPOLLIN, 0));
         added.map_err(|error| SocketError::system("listen to a channel", error))?;
-        // Somebody may wait for the socket already.
+        // A thread may wait for the socket already.
         way.arm();
         Ok(way)
     }
 
-    /// Sends a datagram to the peer, or to `to` (rsend, rsendto); gives its length.
+    /// Sends a datagram to the peer, or to `to` (rsend, rsendto). Returns its length.
     ///
     /// # Errors
-    /// [`SocketError::NoDestination`], [`SocketError::TooLong`], [`SocketError::WouldBlock`], [`SocketError::Cm`] without
-    /// a way, and others.
+    /// [`SocketError::NoDestination`], [`SocketError::TooLong`], [`SocketError::WouldBlock`], [`SocketError::Cm`] if there is
+    /// no route, and others.
     pub fn send_to(
         &self,
         data: &[&[u8]],
@@ -246,7 +246,7 @@ impl DatagramSocket {
         Ok(len)
     }
 
-    /// Names our queue pair to somebody, by UDP.
+    /// Sends the number of our queue pair to a destination, by UDP.
     fn introduce(&self, way: &Way, to: SocketAddr, kind: Kind, data: &[&[u8]]) -> io::Result<()> {
         let header = Introduction { kind, qpn: way.qpn().value(), from: way.local() };
         let mut bytes = header.encode();
@@ -254,7 +254,7 @@ impl DatagramSocket {
         self.udp.send_to(&bytes, to).map(drop)
     }
 
-    /// Something has come by UDP.
+    /// Handles datagrams that have arrived by UDP.
     pub(crate) fn take_introductions(&self) {
         let mut bytes = [0; SLOT + Introduction::MOST];
         for _ in 0..MOST_IN_A_ROW {
@@ -289,7 +289,7 @@ impl DatagramSocket {
             let way = &mut state.ways[way];
             let own = AddressVector { src: av.src, dst: av.src, ..av };
             let to = UdDest { av: own, remote_qpn: way.qpn(), remote_qkey: UDP_QKEY };
-            // What finds no place is lost, as datagrams may be.
+            // If there is no room the datagram is lost, which is allowed.
             if way.has_room() {
                 way.send(&encode_source(self.domain.plain(from)), &[data], to)?;
             }
@@ -297,7 +297,7 @@ impl DatagramSocket {
         Ok(())
     }
 
-    /// Receives a datagram: its length and where it is from; what does not fit is lost (rrecv, rrecvfrom).
+    /// Receives a datagram (rrecv, rrecvfrom). Returns its length and its source. Data that does not fit is lost.
     ///
     /// # Errors
     /// [`SocketError::WouldBlock`], [`SocketError::Interrupted`].
@@ -318,7 +318,7 @@ impl DatagramSocket {
         Ok((len, self.domain.told(from)))
     }
 
-    /// Waits until `test` says so.
+    /// Waits until `test` returns true.
     fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -356,14 +356,14 @@ impl DatagramSocket {
         }
     }
 
-    /// Takes the channels' events; who waits besides looks, too.
+    /// Takes the channels' events, and wakes the other waiting threads.
     fn take_events(&self, state: &mut State, waiter: Option<&Waiter>) {
         if state.take_events() {
             self.waiters.wake(waiter);
         }
     }
 
-    /// Whether there is something to receive, and room to send.
+    /// Whether there is a datagram to receive, and whether there is room to send.
     pub(crate) fn readiness(&self) -> (bool, bool) {
         let mut state = self.state();
         self.take_events(&mut state, None);
@@ -371,12 +371,12 @@ impl DatagramSocket {
         (!state.inbox.is_empty(), state.ways.iter().all(Way::has_room))
     }
 
-    /// A number that changes when something has arrived.
+    /// A count that changes when something has arrived.
     pub(crate) fn turn(&self) -> u64 {
         self.state().turn
     }
 
-    /// Has the descriptor become readable with the next change.
+    /// Makes the descriptor become readable at the next change.
     pub(crate) fn arm(&self, waiter: &Waiter) {
         self.waiters.enter(waiter);
         self.state().ways.iter_mut().for_each(|way| {
@@ -384,17 +384,17 @@ impl DatagramSocket {
         });
     }
 
-    /// A thread has done with [`Self::arm`].
+    /// A thread no longer waits after [`Self::arm`].
     pub(crate) fn stop_waiting(&self, waiter: &Waiter) {
         self.waiters.leave(waiter);
     }
 
-    /// Closes it (rclose), once what is under way has left.
+    /// Closes it (rclose), after datagrams under way have left.
     pub fn close(&self) {
         let shared = self.stack.shared();
         shared.unwatch(self.udp.as_fd(), self.token.load(Ordering::Relaxed));
         let done = |state: &State| state.ways.iter().all(Way::is_idle);
-        // What has not left by then does not.
+        // Datagrams that have not left by then are dropped.
         let waited = self.wait(self.state(), Until::Then(Instant::now() + PATIENCE), done).map(drop);
         drop(waited);
         let mut state = self.state();
@@ -412,7 +412,7 @@ impl DatagramSocket {
 }
 
 impl State {
-    /// Takes what has completed.
+    /// Handles completions.
     fn progress(&mut self) {
         let most = usize::from(self.settings.receives);
         for way in &mut self.ways {
@@ -420,7 +420,7 @@ impl State {
         }
     }
 
-    /// Takes the channels' events; whether there was one.
+    /// Takes the channels' events. Returns whether there was one.
     fn take_events(&mut self) -> bool {
         self.ways.iter_mut().map(Way::take_event).fold(false, |any, taken| any | taken)
     }

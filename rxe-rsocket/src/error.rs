@@ -1,112 +1,112 @@
-//! Why a call failed, with the number that C programs get for it.
+//! Errors of calls, with their error numbers in C.
 
 use crate::proto::{Failure, HelloError};
 use rxe_cm::CmError;
 use rxe_verbs::{CreateError, Forked, PostError, RegisterError, post_errno};
 use std::io;
 
-/// Why a call failed. The numbers are those that `socket(7)` has for the same, where it has one.
+/// Why a call failed. The error numbers are those of `socket(7)`, if it has one for the case.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// It would have to wait, and must not (EAGAIN).
+    /// The call would have to wait, but must not (EAGAIN).
     #[error("nothing can be done without waiting")]
     WouldBlock,
-    /// The connection is being made; the socket becomes writable when it stands or has failed (EINPROGRESS).
+    /// The connection is being established. The socket becomes writable when it is established or has failed (EINPROGRESS).
     #[error("the connection is being made")]
     InProgress,
-    /// The same, asked for again (EALREADY).
+    /// The same for a second call (EALREADY).
     #[error("the connection is being made already")]
     Already,
     /// A signal arrived (EINTR).
     #[error("interrupted by a signal")]
     Interrupted,
-    /// No descriptor of an rsocket (EBADF).
+    /// The descriptor is not one of an rsocket (EBADF).
     #[error("{0} is no rsocket")]
     NoSocket(i32),
-    /// The socket is not in a state for that (EINVAL).
+    /// The call is not possible in the socket's state (EINVAL).
     #[error("{action}: not possible for a socket that {state}")]
     State {
-        /// What was asked for.
+        /// The call.
         action: &'static str,
-        /// What the socket does.
+        /// The state of the socket.
         state: &'static str,
     },
-    /// It has no connection (ENOTCONN).
+    /// The socket is not connected (ENOTCONN).
     #[error("the socket is not connected")]
     NotConnected,
-    /// It has one (EISCONN).
+    /// The socket is connected (EISCONN).
     #[error("the socket is connected")]
     IsConnected,
     /// No address was given, and the socket is not connected (EDESTADDRREQ).
     #[error("nobody to send to")]
     NoDestination,
-    /// This side has ended its direction, or the peer the connection (ECONNRESET, as rdma-core says).
+    /// This side has ended its direction, or the peer has ended the connection (ECONNRESET, as in rdma-core).
     #[error("the connection does not take data any more")]
     NoMoreWriting,
     /// An argument is out of range (EINVAL).
     #[error("{0}")]
     Argument(String),
-    /// There is no such thing for rsockets (EOPNOTSUPP).
+    /// rsockets do not support this (EOPNOTSUPP).
     #[error("rsockets have no {0}")]
     Unsupported(String),
-    /// A datagram that is too long for the way (EMSGSIZE).
+    /// The datagram is too long for the path (EMSGSIZE).
     #[error("a datagram of {len} bytes; {most} fit")]
     TooLong {
-        /// What was to be sent.
+        /// Its length.
         len: usize,
-        /// What can be.
+        /// The longest possible length.
         most: usize,
     },
-    /// No buffer of the peer's is mapped there, or all places for mapped buffers are taken (ENOMEM, EINVAL).
+    /// The peer has no buffer mapped there, or all places for mapped buffers are in use (ENOMEM, EINVAL).
     #[error("no place for another mapped buffer: the peer has {0} (RDMA_IOMAPSIZE)")]
     NoIoMap(u16),
-    /// The connection was cut.
+    /// The connection has failed.
     #[error(transparent)]
     Cut(#[from] Failure),
-    /// The connection was not made; the number is C's.
+    /// The connection could not be established.
     #[error("no connection: {words}")]
     NotMade {
-        /// Why.
+        /// The reason.
         words: String,
-        /// Its number in C.
+        /// The error number in C.
         errno: i32,
     },
-    /// The peer is no rsocket that we understand (EPROTONOSUPPORT).
+    /// The peer is not an rsocket, or of another version (EPROTONOSUPPORT).
     #[error(transparent)]
     Hello(#[from] HelloError),
-    /// The connection manager says no.
+    /// An error of the connection manager.
     #[error(transparent)]
     Cm(#[from] CmError),
-    /// A queue pair or completion queue was not made.
+    /// A queue pair or completion queue could not be created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// Memory was not registered.
+    /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// A request was not posted.
+    /// A request could not be posted.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// It belongs to the parent of this process (EIO).
+    /// The socket belongs to the parent of this process (EIO).
     #[error(transparent)]
     Forked(#[from] Forked),
-    /// The system refused something.
+    /// An error of the system.
     #[error("cannot {action}: {source}")]
     System {
-        /// What we were doing.
+        /// The action that failed.
         action: &'static str,
-        /// What it said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl SocketError {
-    /// What the system said while we did something.
+    /// Makes an error of the system from the action that failed.
     pub(crate) fn system(action: &'static str, source: impl Into<io::Error>) -> Self {
         Self::System { action, source: source.into() }
     }
 
-    /// The number of this error in C.
+    /// The error number in C.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -136,7 +136,7 @@ impl SocketError {
     }
 }
 
-/// The number of a cut connection in C.
+/// The error number of a failed connection in C.
 pub(crate) const fn failure_errno(failure: Failure) -> i32 {
     match failure {
         Failure::Reset => libc::ECONNRESET,

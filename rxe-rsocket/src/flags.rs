@@ -1,20 +1,20 @@
 //! Flags of calls that send and receive.
 
-/// Flags, with the system's numbers (`MSG_*`); others are passed over, as rdma-core does.
+/// Flags, with the system's numbers (`MSG_*`). Others are ignored, as by rdma-core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags(pub i32);
 
 impl Flags {
-    /// None.
+    /// No flags.
     pub const NONE: Self = Self(0);
     /// Do not wait.
     pub const DONTWAIT: Self = Self(libc::MSG_DONTWAIT);
-    /// Leave what is received where it is.
+    /// Leave the received data in the buffer.
     pub const PEEK: Self = Self(libc::MSG_PEEK);
-    /// Wait for as much as there is room for.
+    /// Wait until the buffer is full.
     pub const WAITALL: Self = Self(libc::MSG_WAITALL);
 
-    /// Whether these are among them.
+    /// Whether all of these flags are set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

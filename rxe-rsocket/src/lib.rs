@@ -1,12 +1,12 @@
 //! rsockets: sockets over RDMA (rsocket(7)), which speak rdma-core's protocol.
 //!
 //! * [`proto`] is the pure half: messages, credits, rings, states.
-//! * [`Socket`] is what programs have: a [`StreamSocket`] or a [`DatagramSocket`]. [`poll()`] and [`PollSet`] wait for several.
-//! * [`Stack`] is what all sockets of a process share: the connection manager, and a thread that takes requests for
-//!   listeners and notices ends.
+//! * [`Socket`] is the API: a [`StreamSocket`] or a [`DatagramSocket`]. [`poll()`] and [`PollSet`] wait for several sockets.
+//! * [`Stack`] is shared by all sockets of a process: the connection manager, and a thread that accepts requests for listeners
+//!   and notices the end of connections.
 //!
-//! A stream's bytes are copied twice: from the program to the send buffer, since a call returns before the peer has them,
-//! and from the receive buffer to the program. Between those they go as any RDMA WRITE.
+//! The data of a stream is copied twice: from the program to the send buffer, because a call returns before the data has
+//! arrived, and from the receive buffer to the program. Between the two buffers it is transferred by RDMA WRITEs.
 #![deny(unsafe_code)]
 
 mod datagram;

@@ -1,5 +1,5 @@
-//! What a connected stream consists of below: a queue pair with its completion queue, and registered memory. It posts
-//! what the protocol's half says, and tells it what completes.
+//! The RDMA objects of a connected stream: a queue pair with its completion queue, and registered memory. It posts the requests
+//! of the protocol's half ([`Stream`]), and reports completions to it.
 
 use crate::{
     error::SocketError,
@@ -22,18 +22,18 @@ use std::{
     time::Instant,
 };
 
-/// Set in the number of a receive; a send's is its message.
+/// This bit is set in the `wr_id` of receives. The `wr_id` of a send is its message.
 const RECEIVE: u64 = 1 << 63;
-/// The number of a request that only sees whether the peer is there.
+/// The `wr_id` of a keep-alive.
 const KEEP_ALIVE: u64 = 1 << 62;
-/// The number of whole packets of data, whose message follows in a request of its own.
+/// The `wr_id` of a WRITE of full packets, whose message follows in another request.
 const DATA: u64 = 1 << 61;
-/// Bytes of our directory, in front of the table of mapped buffers.
+/// Bytes of our directory, which is before the table of mapped buffers.
 const DIRECTORY: usize = 2 * Piece::LEN;
-/// Completions that are taken at a time.
+/// Completions that are polled at a time.
 const BATCH: usize = 32;
 
-/// The parts of a connection, before and while it stands.
+/// The objects of a connection, also before it is established.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) pd: Pd,
@@ -42,23 +42,23 @@ pub(crate) struct Parts {
     channel: CompChannel,
     receive: Mr,
     send: Mr,
-    /// Our directory, and behind it the table of what the peer has mapped.
+    /// Our directory, and behind it the table of the peer's mapped buffers.
     tables: Mr,
     limits: Limits,
     iomap: u16,
 }
 
 impl Parts {
-    /// Makes them for an id whose device is known.
+    /// Creates them for an id whose device is known.
     ///
     /// # Errors
-    /// What was not made.
+    /// The error of the object that could not be created.
     pub(crate) fn new(id: &CmId, settings: &Settings) -> Result<Self, SocketError> {
         let context = id.context().ok_or(SocketError::NotConnected)?;
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
         let (sends, receives) = (settings.sends, settings.receives);
-        // Large messages take two requests.
+        // Large messages need two requests.
         let requests = 2 * u32::from(sends);
         let cq = context.create_cq(requests + u32::from(receives), Some(&channel))?;
         let caps = QpCaps {
@@ -104,7 +104,7 @@ impl Parts {
         Ok(())
     }
 
-    /// What the peer is told.
+    /// The private data for the peer.
     pub(crate) fn hello(&self) -> Hello {
         Hello {
             big_endian: cfg!(target_endian = "big"),
@@ -120,18 +120,18 @@ impl Parts {
     }
 }
 
-/// A connection that stands, or has stood.
+/// A connection that is or was established.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) parts: Parts,
-    /// What the peer has said.
+    /// The peer's private data.
     pub(crate) peer: Hello,
     stream: Mutex<Stream>,
-    /// Of the connection's packets, once something is sent: before that the path MTU may not be agreed on.
+    /// The packets of the connection. Set at the first send, because the path MTU may not be known before.
     packing: OnceLock<Packing>,
-    /// The completion queue is to bring an event.
+    /// Whether the completion queue is armed.
     armed: AtomicBool,
-    /// Threads that wait: one of them for the event, the others for that one.
+    /// Waiting threads: one of them waits for the event, and the others wait for that thread.
     waiting: Mutex<Waiting>,
     woken: Condvar,
     /// Threads that wait for the descriptor.
@@ -140,9 +140,9 @@ pub(crate) struct Link {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// One is asleep until the event comes.
+    /// Whether a thread sleeps until the event arrives.
     led: bool,
-    /// So many wait for that one.
+    /// Number of threads that wait for that thread.
     followers: u32,
 }
 
@@ -150,7 +150,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What ended a wait too early.
+/// Why a wait has ended early.
 enum Woken {
     Event,
     Signal,
@@ -182,7 +182,7 @@ impl Link {
         self.parts.channel.as_fd().as_raw_fd()
     }
 
-    /// Takes what has completed, and tells the peer what it is to know.
+    /// Handles completions, and sends messages that are due to the peer.
     pub(crate) fn progress(&self, stream: &mut Stream) {
         self.tell(stream);
         let mut done = [Completion::default(); BATCH];
@@ -193,7 +193,7 @@ impl Link {
             };
             let received = done[..count].iter().filter(|wc| self.take(stream, wc)).count();
             if received > 0 && stream.phase() == Phase::Open && self.parts.post_receives(received).is_err() {
-                // The queue pair takes no more: what it ended with has been, or will be, among the completions.
+                // The queue pair has ended. The reason is, or will be, among the completions.
                 stream.fail(Failure::Reset);
             }
             if count < done.len() {
@@ -206,7 +206,7 @@ impl Link {
         self.tell(stream);
     }
 
-    /// One completion; whether it was a receive that is to be posted again.
+    /// Handles a completion. Returns whether it was a receive that has to be posted again.
     fn take(&self, stream: &mut Stream, wc: &Completion) -> bool {
         let good = wc.status == WcStatus::Success;
         if wc.wr_id & RECEIVE != 0 {
@@ -215,7 +215,7 @@ impl Link {
                     stream.on_message(Message::decode(bytes));
                 }
                 (true, ..) => stream.fail(Failure::Protocol(Violation::Message)),
-                // Flushed, as the queue pair ends: sends say why, if there were any.
+                // Flushed, because the queue pair has ended. A send has the reason, if there were any.
                 _ => stream.fail(Failure::Reset),
             }
             return good;
@@ -231,7 +231,7 @@ impl Link {
             });
         }
         if wc.wr_id & DATA != 0 {
-            // Their message comes, too: flushed.
+            // Their message is flushed, too.
             return false;
         }
         stream.on_sent(if wc.wr_id & KEEP_ALIVE != 0 {
@@ -242,17 +242,17 @@ impl Link {
         false
     }
 
-    /// Where the peer says that we may write next, if it has said so.
+    /// Reads the next place in the peer's memory, if the peer has announced one.
     fn look_up(&self, stream: &mut Stream, entry: u32) {
         let at = entry as usize * Piece::LEN;
         let mut bytes = [0; Piece::LEN];
-        // It is our own memory.
+        // This is our own memory.
         if self.parts.tables.read_at(at, &mut bytes).is_ok() && stream.take_entry(Piece::decode(&bytes)) {
             let _ = self.parts.tables.write_at(at, &[0; Piece::LEN]);
         }
     }
 
-    /// Tells the peer what there is to tell besides data.
+    /// Sends messages other than data to the peer.
     fn tell(&self, stream: &mut Stream) {
         let receive = &self.parts.receive;
         while let Some((message, update)) = stream.take_control(receive.rkey().0, receive.addr()) {
@@ -266,7 +266,7 @@ impl Link {
         }
     }
 
-    /// What was read may be room that the peer waits for.
+    /// The data was read, so the peer may wait for the room.
     pub(crate) fn tell_of_room(&self, stream: &mut Stream) {
         self.tell(stream);
     }
@@ -283,7 +283,7 @@ impl Link {
         Ok(self.parts.qp.post_send(&SendWr { wr_id, op, flags, payload, dest: None, xrc_srq: 0 })?)
     }
 
-    /// Asks the peer for a sign of life: silence ends the connection.
+    /// Sends a keep-alive. If the peer does not answer, the connection ends.
     pub(crate) fn keep_alive(&self) {
         let mut stream = self.stream();
         self.progress(&mut stream);
@@ -293,10 +293,10 @@ impl Link {
         }
     }
 
-    /// Sends a piece of data: `bytes` are those of `chunk`. Without `tell` the peer is not told ([`Stream::take_direct`]).
+    /// Sends a chunk of data with these `bytes`. Without `tell` there is no message to the peer ([`Stream::take_direct`]).
     ///
     /// # Errors
-    /// The queue pair takes nothing any more.
+    /// The queue pair has ended.
     pub(crate) fn send(&self, chunk: &Chunk, bytes: &[&[u8]], tell: bool) -> Result<(), SocketError> {
         let mut sges = [Sge::default(); 2];
         let mut few = [0; 1024];
@@ -333,7 +333,7 @@ impl Link {
         self.post_request(number, SendOp::Write(remote), payload)
     }
 
-    /// Posts whole packets of data, and after them the message with the rest.
+    /// Posts the full packets of data, and then the message with the rest.
     fn post_apart(&self, chunk: &Chunk, sges: [Sge; 2], cut: Cut) -> Result<(), SocketError> {
         let (whole, rest) = (split(sges, cut.before).0, split(sges, cut.from).1);
         let remote =
@@ -376,10 +376,10 @@ impl Link {
         Ok(())
     }
 
-    /// Tells the peer of a mapped buffer by entry `index` of its table.
+    /// Tells the peer of a mapped buffer, in entry `index` of its table.
     ///
     /// # Errors
-    /// The queue pair takes nothing any more.
+    /// The queue pair has ended.
     pub(crate) fn send_map(&self, message: Message, index: u16, entry: IoEntry) -> Result<(), SocketError> {
         let table = self.peer.directory;
         let offset = u64::from(table.len) * Piece::LEN as u64 + u64::from(index) * IoEntry::LEN as u64;
@@ -387,7 +387,7 @@ impl Link {
         self.post(message, to, Payload::Inline(&entry.encode(self.peer.big_endian)))
     }
 
-    /// The buffer that the peer has mapped over `offset`.
+    /// The peer's mapped buffer that contains `offset`.
     pub(crate) fn mapped(&self, offset: u64) -> Option<IoEntry> {
         (0..usize::from(self.parts.iomap)).find_map(|index| {
             let mut bytes = [0; IoEntry::LEN];
@@ -397,7 +397,7 @@ impl Link {
         })
     }
 
-    /// Copies what lies in ranges of the receive buffer; how many bytes.
+    /// Copies ranges of the receive buffer. Returns the number of bytes.
     ///
     /// # Errors
     /// The memory is gone.
@@ -412,10 +412,10 @@ impl Link {
         Ok(done)
     }
 
-    /// Waits until `test` says so.
+    /// Waits until `test` returns true.
     ///
     /// # Errors
-    /// [`SocketError::WouldBlock`] when that was not so before `until`, [`SocketError::Interrupted`].
+    /// [`SocketError::WouldBlock`] if this did not happen before `until`; [`SocketError::Interrupted`].
     pub(crate) fn wait(
         &self,
         until: Until,
@@ -430,7 +430,7 @@ impl Link {
             if until.is_over() {
                 return Err(SocketError::WouldBlock);
             }
-            // What came before it was armed brings no event.
+            // Completions from before the queue was armed cause no event.
             if !self.armed.swap(true, Ordering::AcqRel) {
                 self.parts.cq.req_notify(false);
                 continue;
@@ -450,12 +450,12 @@ impl Link {
         }
     }
 
-    /// Waits for the event, or for another thread that does; not if it has been taken, or what it stood for, since the stream was
-    /// at turn `seen`.
+    /// Waits for the event, or for the thread that waits for it. Returns at once if the stream's count of changes is no longer
+    /// `seen`.
     fn sleep(&self, until: Until, seen: u64) -> Woken {
         let mut waiting = lock(&self.waiting);
         loop {
-            // Another thread may have armed the queue anew, and then have taken what this one waits for.
+            // Another thread may have armed the queue again, and have taken the completion for which this one waits.
             if !self.armed.load(Ordering::Acquire) || self.stream().turn() != seen {
                 return Woken::Event;
             }
@@ -463,7 +463,7 @@ impl Link {
                 break;
             }
             waiting.followers += 1;
-            // A follower hears of no signal: the thread that leads may.
+            // Signals do not interrupt this wait, but they may interrupt the thread that waits for the event.
             let (again, over) = match until.left() {
                 Some(left) => {
                     let woken =
@@ -508,7 +508,7 @@ impl Link {
         }
     }
 
-    /// Arms the queue for [`Self::event_fd`], and looks once more.
+    /// Arms the queue for [`Self::event_fd`], and polls once more.
     pub(crate) fn arm(&self, waiter: &Waiter) {
         self.waiters.enter(waiter);
         let mut stream = self.stream();
@@ -518,7 +518,7 @@ impl Link {
         self.progress(&mut stream);
     }
 
-    /// After [`Self::event_fd`] has become readable: takes the event, unless a thread that waits for it does.
+    /// To be called when [`Self::event_fd`] has become readable: takes the event, unless a waiting thread takes it.
     pub(crate) fn take_event(&self, waiter: &Waiter) {
         let waiting = lock(&self.waiting);
         if !waiting.led
@@ -531,12 +531,12 @@ impl Link {
         }
     }
 
-    /// How data are cut; to be asked when the connection stands.
+    /// How data is divided into requests. The connection must be established.
     pub(crate) fn packing(&self) -> Packing {
         *self.packing.get_or_init(|| Packing { mtu: self.path_mtu() })
     }
 
-    /// Bytes of a packet's data.
+    /// Most data bytes of a packet.
     pub(crate) fn path_mtu(&self) -> u32 {
         self.parts.qp.query().0.path_mtu.bytes()
     }
@@ -549,12 +549,12 @@ pub(crate) enum Until {
     Now,
     /// Until this time.
     Then(Instant),
-    /// For as long as it takes.
+    /// Without a limit.
     Ever,
 }
 
 impl Until {
-    /// For so long from now on, as `poll(2)` has it: none is for ever, and so is a time that no clock reaches.
+    /// For this long from now on, as with `poll(2)`: `None` means for ever, and so does a time that is too far ahead.
     pub(crate) fn within(time: Option<core::time::Duration>) -> Self {
         match time {
             Some(core::time::Duration::ZERO) => Self::Now,
@@ -563,7 +563,7 @@ impl Until {
         }
     }
 
-    /// How long it is until then; none for ever.
+    /// The remaining time; `None` means for ever.
     pub(crate) fn left(self) -> Option<core::time::Duration> {
         match self {
             Self::Now => Some(core::time::Duration::ZERO),
@@ -572,7 +572,7 @@ impl Until {
         }
     }
 
-    /// Whether there is no waiting any more.
+    /// Whether the time is over.
     pub(crate) fn is_over(self) -> bool {
         match self {
             Self::Now => true,

@@ -1,4 +1,4 @@
-//! Options by name, and their values as C has them.
+//! Options by name, and the form of their values in C.
 
 use crate::error::SocketError;
 use std::time::Duration;
@@ -15,7 +15,7 @@ macro_rules! names {
         }
 
         impl Name {
-            /// The option of a level and number of C's; none if rsockets do not have it.
+            /// The option with this level and number in C; `None` if rsockets do not have it.
             #[must_use]
             pub const fn find(level: i32, number: i32) -> Option<Self> {
                 match (level, number) {
@@ -28,7 +28,7 @@ macro_rules! names {
 }
 
 names! {
-    /// SO_ERROR: why the connection was not made, or was cut; once.
+    /// SO_ERROR: why the connection could not be established, or has failed. It is reported once.
     Error = libc::SOL_SOCKET, libc::SO_ERROR;
     /// SO_TYPE.
     Type = libc::SOL_SOCKET, libc::SO_TYPE;
@@ -42,7 +42,7 @@ names! {
     ReuseAddress = libc::SOL_SOCKET, libc::SO_REUSEADDR;
     /// SO_KEEPALIVE.
     KeepAlive = libc::SOL_SOCKET, libc::SO_KEEPALIVE;
-    /// SO_OOBINLINE: kept; there are no urgent data.
+    /// SO_OOBINLINE: stored only, because there is no urgent data.
     OobInline = libc::SOL_SOCKET, libc::SO_OOBINLINE;
     /// SO_RCVBUF.
     ReceiveBuffer = libc::SOL_SOCKET, libc::SO_RCVBUF;
@@ -54,17 +54,17 @@ names! {
     ReceiveTimeout = libc::SOL_SOCKET, libc::SO_RCVTIMEO;
     /// SO_SNDTIMEO.
     SendTimeout = libc::SOL_SOCKET, libc::SO_SNDTIMEO;
-    /// TCP_NODELAY: kept; nothing is ever delayed.
+    /// TCP_NODELAY: stored only, because data is never delayed.
     NoDelay = libc::IPPROTO_TCP, libc::TCP_NODELAY;
-    /// TCP_MAXSEG: bytes of a packet's data.
+    /// TCP_MAXSEG: most data bytes of a packet.
     MaxSegment = libc::IPPROTO_TCP, libc::TCP_MAXSEG;
-    /// TCP_INFO: all zero. A program that asks for repetitions hears of none, rather than of what lay in its memory.
+    /// TCP_INFO: all zero. So a program that asks for retransmissions gets 0, and not what was in its memory before.
     Info = libc::IPPROTO_TCP, libc::TCP_INFO;
     /// TCP_KEEPIDLE: the keep-alive's period in seconds.
     KeepIdle = libc::IPPROTO_TCP, libc::TCP_KEEPIDLE;
-    /// TCP_KEEPINTVL: passed over.
+    /// TCP_KEEPINTVL: ignored.
     KeepInterval = libc::IPPROTO_TCP, libc::TCP_KEEPINTVL;
-    /// TCP_KEEPCNT: passed over.
+    /// TCP_KEEPCNT: ignored.
     KeepCount = libc::IPPROTO_TCP, libc::TCP_KEEPCNT;
     /// IP_TOS.
     TypeOfService = libc::IPPROTO_IP, libc::IP_TOS;
@@ -78,20 +78,20 @@ names! {
     Inline = SOL_RDMA, 2;
     /// RDMA_IOMAPSIZE.
     IoMapSize = SOL_RDMA, 3;
-    /// RDMA_ROUTE: the path of the connection (`struct ibv_path_data`). It cannot be set, as none of RoCE's can.
+    /// RDMA_ROUTE: the path of the connection (`struct ibv_path_data`). It cannot be set with RoCE.
     Route = SOL_RDMA, 4;
 }
 
-/// What an option is set to.
+/// The value of an option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
     /// An `int`.
     Number(u32),
-    /// A `struct linger`: for how long; none is off.
+    /// A `struct linger`: the time; `None` means off.
     Linger(Option<Duration>),
-    /// A `struct timeval`; none, or zero, is for ever.
+    /// A `struct timeval`; `None`, or zero, means for ever.
     Time(Option<Duration>),
-    /// A structure of so many bytes that are all zero.
+    /// A structure of this many bytes, all zero.
     Zero(usize),
     /// A structure's bytes.
     Bytes(Vec<u8>),
@@ -101,7 +101,7 @@ impl Value {
     /// The value of an option from C's bytes.
     ///
     /// # Errors
-    /// [`SocketError::Argument`] if there are too few, or they make no sense.
+    /// [`SocketError::Argument`] if there are too few bytes, or the value is invalid.
     pub fn decode(name: Name, bytes: &[u8]) -> Result<Self, SocketError> {
         let short = || SocketError::Argument(format!("{} bytes for option {name:?}", bytes.len()));
         let int = |at: usize| -> Result<i32, SocketError> {
@@ -130,7 +130,7 @@ impl Value {
         }
     }
 
-    /// As C has it.
+    /// The bytes in C.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match self {

@@ -1,35 +1,36 @@
-//! How data and their message are cut into requests, so that they leave in few batches: packets of one length fill a batch, and the last
-//! may be shorter (`rxe-core/src/endpoint/batch.rs`).
+//! How data and its message are divided into requests, so that they leave in few batches. A batch has packets of one length,
+//! and the last may be shorter (`rxe-core/src/endpoint/batch.rs`).
 
 use rxe_verbs::Sge;
 
-/// Packets of data up to which a message that goes by itself is one request. The first packet of a WRITE with immediate data is the
-/// longest, for its RETH, and the last has the immediate data. A batch is packets of one length and a shorter one behind them, so that
-/// two such packets are one batch, and more are not.
+/// A message that is sent by itself is one request if its data has at most this many packets. The first packet of a WRITE with
+/// immediate data is the longest, because it has a RETH, and the last has the immediate data. A batch has packets of one length
+/// and one shorter packet at the end. So two such packets fit into one batch, but more do not.
 const TOGETHER: u32 = 2;
-/// Bytes by which the immediate data make a packet longer.
+/// Bytes that immediate data adds to a packet.
 const IMMEDIATE: u32 = 4;
 
-/// What is known of the packets of a connection.
+/// The packets of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packing {
-    /// Bytes of data of a packet that is whole, 256 to 4096.
+    /// Data bytes of a full packet, 256 to 4096.
     pub(crate) mtu: u32,
 }
 
-/// The requests of a message.
+/// How a message is divided into requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cut {
-    /// So many bytes are a WRITE of their own, which leaves in packets of one length.
+    /// The length of a separate WRITE, which leaves in packets of one length.
     pub(crate) before: u32,
-    /// The message has the bytes from here on: where the rest begins, or before it.
+    /// The message itself has the bytes from this offset on: where the rest begins, or before that.
     pub(crate) from: u32,
 }
 
 impl Packing {
-    /// How a message with `len` bytes is cut; none where it is one request. `follows`: others are under way, so that it is worth
-    /// filling batches with packets of several messages. Then the message's own packet is as long as the others, and ends no batch: it
-    /// writes bytes before the rest once more, of which the peer has not been told yet. By itself it ends its batch, as short as it is.
+    /// How a message with `len` bytes is divided; `None` if it is one request. With `follows` other messages are under way, so
+    /// it pays to fill batches with packets of several messages. The message's own packet then has the full length, so that it
+    /// does not end the batch: it also writes the bytes before the rest once more, which the peer has not been told of yet.
+    /// Without `follows` it is shorter and ends its batch.
     pub(crate) fn cut(self, len: u32, follows: bool) -> Option<Cut> {
         if len <= if follows { self.mtu } else { TOGETHER * self.mtu } {
             return None;
@@ -40,7 +41,7 @@ impl Packing {
     }
 }
 
-/// The first `at` bytes of two pieces of memory, and those behind them.
+/// Splits two pieces of memory at byte `at`.
 pub(crate) fn split(whole: [Sge; 2], at: u32) -> ([Sge; 2], [Sge; 2]) {
     let (mut first, mut last, mut left) = (whole, whole, at);
     for (first, last) in first.iter_mut().zip(&mut last) {
@@ -72,7 +73,7 @@ mod tests {
             for len in mtu + 1..4 * mtu {
                 let Cut { before, from } = packing.cut(len, true).unwrap();
                 assert!(before % mtu == 0 && from <= before && before <= len && len - from <= mtu);
-                // A rest that is longer than such a packet's data is sent once, and its packet begins a batch.
+                // If the rest is longer than the data of such a packet, it is sent once, and its packet begins a new batch.
                 assert!(len - from == mtu - IMMEDIATE || from == before && len - from > mtu - IMMEDIATE);
             }
         }

@@ -1,4 +1,4 @@
-//! Waiting for several sockets, and for other descriptors besides: rpoll, and with a set that stays repoll.
+//! Waiting for several sockets and other descriptors: rpoll, and repoll, whose set is kept between calls.
 
 use crate::{
     error::SocketError,
@@ -14,11 +14,11 @@ use std::{
     time::Duration,
 };
 
-/// What is always told, whether asked for or not.
+/// Events that are always reported, even if they were not asked for.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
-/// Waits until one of the descriptors has what is asked for, as `poll(2)` (rpoll): those of rsockets, by `find`, and
-/// others; how many have something.
+/// Waits until one of the descriptors has a requested event, like `poll(2)` (rpoll). `find` returns the rsocket of a
+/// descriptor; other descriptors are possible, too. Returns how many descriptors have events.
 ///
 /// # Errors
 /// [`SocketError::Interrupted`].
@@ -37,7 +37,7 @@ pub fn poll(
     let waiter = Waiter::new();
     let ours: Vec<Socket> = sockets.iter().flatten().cloned().collect();
     loop {
-        // What comes from now on wakes; what has come is seen by looking once more.
+        // Changes from now on wake this thread. Earlier ones are found by checking once more.
         let (_asleep, armed) = Asleep::beside(&waiter, &ours);
         let found = look(fds, &sockets, &mut inner)?;
         if found > 0 || until.is_over() {
@@ -55,7 +55,7 @@ fn readable(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Sleeps until one of the descriptors has something, of which the first are the sockets'.
+/// Sleeps until one of the descriptors has an event. The first ones are those of the sockets.
 fn sleep(
     watched: &mut [libc::pollfd],
     until: Until,
@@ -71,7 +71,7 @@ fn sleep(
     Ok(())
 }
 
-/// Looks at all of them without waiting; how many have something.
+/// Checks all descriptors without waiting. Returns how many have events.
 fn look(
     fds: &mut [libc::pollfd],
     sockets: &[Option<Socket>],
@@ -97,13 +97,13 @@ fn look(
     Ok(fds.iter().filter(|fd| fd.revents != 0).count())
 }
 
-/// A set of descriptors to wait for, as `epoll(7)`. Its own descriptor ([`AsFd`]) is an epoll instance with those that are no
-/// rsockets.
+/// A set of descriptors to wait for, like `epoll(7)`. Its own descriptor ([`AsFd`]) is an epoll instance with the descriptors
+/// that are not rsockets.
 #[derive(Debug)]
 pub struct PollSet {
     others: Epoll,
     sockets: Mutex<BTreeMap<RawFd, Member>>,
-    /// Who waits is to hear of new members.
+    /// Wakes waiting threads when members are added.
     waiters: Waiters,
 }
 
@@ -112,14 +112,15 @@ struct Member {
     socket: Socket,
     events: u32,
     data: u64,
-    /// What was told last, for those that want to hear of changes only (EPOLLET), and at which turn of the socket's.
+    /// The events that were reported last, and the socket's count of changes at that time, for edge-triggered members
+    /// (EPOLLET).
     told: Option<(i16, u64)>,
-    /// It is told once, and then not until it is set anew (EPOLLONESHOT).
+    /// It is reported once, and then not until it is modified (EPOLLONESHOT).
     off: bool,
 }
 
 impl PollSet {
-    /// Makes one (repoll_create).
+    /// Creates a set (repoll_create).
     ///
     /// # Errors
     /// [`SocketError::System`].
@@ -133,13 +134,13 @@ impl PollSet {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether rsockets are among them.
+    /// Whether the set has rsockets.
     #[must_use]
     pub fn has_sockets(&self) -> bool {
         !self.sockets().is_empty()
     }
 
-    /// Adds a socket, or changes what is wanted of it; `events` are epoll's.
+    /// Adds a socket, or changes its events. `events` are those of epoll.
     pub fn set(&self, fd: RawFd, socket: Socket, events: u32, data: u64) {
         self.sockets().insert(fd, Member { socket, events, data, told: None, off: false });
         self.waiters.wake(None);
@@ -151,13 +152,13 @@ impl PollSet {
         self.sockets().contains_key(&fd)
     }
 
-    /// Takes a socket out; whether it was in.
+    /// Removes a socket. Returns whether it was in the set.
     pub fn remove(&self, fd: RawFd) -> bool {
         self.sockets().remove(&fd).is_some()
     }
 
-    /// Waits until something is to be told, `most` at a time: epoll's events and the data given with them. Of descriptors that
-    /// are no rsockets the program tells the system, by [`AsFd`].
+    /// Waits for events, and returns at most `most` of them, each with the data that was given with the socket. Descriptors
+    /// that are not rsockets are added by the program itself to the epoll instance ([`AsFd`]).
     ///
     /// # Errors
     /// [`SocketError::Interrupted`], [`SocketError::System`].
@@ -199,7 +200,7 @@ impl PollSet {
             if found.len() >= most {
                 return;
             }
-            // The numbers of poll's events are epoll's.
+            // Events of poll and epoll have the same numbers.
             let wanted = member.events as i16 | ALWAYS;
             let ready = member.socket.readiness() & wanted;
             let now = (ready, member.socket.turn());

@@ -1,5 +1,5 @@
-//! The descriptor that programs know a socket by: a counter (`eventfd(2)`) that is readable while there is something to be
-//! accepted, or once a connection stands or has failed.
+//! The descriptor of a socket: a counter (`eventfd(2)`). It is readable while there is a connection to accept, or once a
+//! connection is established or has failed.
 
 use crate::error::SocketError;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -14,7 +14,7 @@ impl Ready {
         made.map(Self).map_err(|error| SocketError::system("make an event counter", error))
     }
 
-    /// Makes it readable. A full counter is.
+    /// Makes it readable. A full counter is readable already.
     pub(crate) fn raise(&self) {
         let _ = self.0.write(1);
     }

@@ -1,22 +1,21 @@
-//! How large sockets are unless told otherwise: what an administrator has written below `/etc/rdma/rsocket`, as for
-//! rdma-core's (`rsocket(7)`), else defaults.
+//! Default sizes of sockets. An administrator can set them by files below `/etc/rdma/rsocket`, as for rdma-core (`rsocket(7)`).
 
 use crate::proto::{scaled, unscaled};
 use std::{fs, path::Path};
 
-/// Where the files are; each holds a number.
+/// The folder of the files. Each has a number.
 const FOLDER: &str = "/etc/rdma/rsocket";
-/// What queues hold at least and at most.
+/// The smallest and largest queue lengths.
 const QUEUE: (u32, u32) = (16, 0xfffe);
-/// Memory of a buffer at most: lengths on the wire have 29 bits, two halves each less.
+/// The largest buffer: lengths on the wire have 29 bits, and a buffer has two halves.
 const MOST_MEMORY: u32 = 1 << 30;
-/// A send buffer has at least room for two messages of the least size.
+/// The smallest send buffer has room for two messages of the smallest size.
 const LEAST_SEND: u32 = 4096;
 
 /// Sizes of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Bytes of the receive buffer (mem_default, SO_RCVBUF). Each connection takes what of it is used.
+    /// Bytes of the receive buffer (mem_default, SO_RCVBUF). Only the used part of it takes memory.
     pub receive_buffer: u32,
     /// Bytes of the send buffer (wmem_default, SO_SNDBUF).
     pub send_buffer: u32,
@@ -31,7 +30,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// The queues are rdma-core's. Its buffers have 128 KiB; see [`Self::receive_buffer`].
+    /// The queue lengths are those of rdma-core. Its buffers have 128 KiB; see [`Self::receive_buffer`].
     fn default() -> Self {
         Self {
             receive_buffer: 1 << 17,
@@ -45,7 +44,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What the administrator wishes, else the defaults. What is no number in range counts as not written.
+    /// The administrator's settings, or the defaults. Invalid or out-of-range values are ignored.
     #[must_use]
     pub fn load() -> Self {
         Self::from_folder(Path::new(FOLDER))
@@ -78,13 +77,13 @@ impl Settings {
         settings
     }
 
-    /// Sets the receive buffer's bytes, rounded to what can be.
+    /// Sets the size of the receive buffer, rounded to a possible value.
     pub fn set_receive_buffer(&mut self, bytes: u32) {
-        // Two halves of whole words.
+        // Two halves with a whole number of words.
         self.receive_buffer = bytes.clamp(32, MOST_MEMORY).next_multiple_of(16);
     }
 
-    /// Sets the send buffer's bytes, rounded to what can be.
+    /// Sets the size of the send buffer, rounded to a possible value.
     pub fn set_send_buffer(&mut self, bytes: u32) {
         self.send_buffer = bytes.clamp(LEAST_SEND, MOST_MEMORY);
     }
@@ -94,17 +93,17 @@ impl Settings {
         self.sends = count.clamp(QUEUE.0, QUEUE.1) as u16;
     }
 
-    /// Sets the receive queue's length, 16 to 32,767: half the numbers that credits are counted by.
+    /// Sets the receive queue's length, 16 to 32,767: half of the range of credit numbers.
     pub fn set_receives(&mut self, count: u32) {
         self.receives = count.clamp(QUEUE.0, 0x7fff) as u16;
     }
 
-    /// Sets what is sent without the buffer, up to 1 KiB.
+    /// Sets the size up to which data is sent inline, at most 1 KiB.
     pub fn set_inline(&mut self, bytes: u32) {
         self.inline = bytes.min(1024) as u16;
     }
 
-    /// Sets the number of mapped buffers, rounded as the protocol has it.
+    /// Sets the number of mapped buffers, rounded as the protocol requires.
     pub fn set_iomap(&mut self, count: u32) {
         self.iomap = unscaled(scaled(u16::try_from(count).unwrap_or(0x7f00).min(0x7f00)));
     }

@@ -1,4 +1,4 @@
-//! A socket of either kind, as programs have it by its descriptor.
+//! A socket of either kind.
 
 use crate::{
     datagram::DatagramSocket,
@@ -53,7 +53,7 @@ impl Domain {
         }
     }
 
-    /// An address as the connection manager has it: IPv4 is not mapped.
+    /// An address in the form of the connection manager: IPv4 is not mapped.
     pub(crate) fn plain(self, address: SocketAddr) -> SocketAddr {
         match address.ip() {
             IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
@@ -63,7 +63,7 @@ impl Domain {
         }
     }
 
-    /// An address as the program has it.
+    /// An address in the form that the program uses.
     pub(crate) fn told(self, address: SocketAddr) -> SocketAddr {
         match (self, address.ip()) {
             (Self::V6, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
@@ -72,7 +72,7 @@ impl Domain {
     }
 }
 
-/// A socket. Clones are the same.
+/// A socket. Clones are the same socket.
 #[derive(Clone, Debug)]
 pub enum Socket {
     /// SOCK_STREAM.
@@ -147,7 +147,7 @@ impl Socket {
         }
     }
 
-    /// Receives; where from is told of datagrams only (rrecv, rrecvfrom).
+    /// Receives (rrecv, rrecvfrom). The source is returned for datagrams only.
     ///
     /// # Errors
     /// As [`StreamSocket::receive`] and [`DatagramSocket::receive_from`].
@@ -160,7 +160,7 @@ impl Socket {
         }
     }
 
-    /// Ends a direction (rshutdown). Datagrams have nothing to end.
+    /// Ends a direction (rshutdown). This has no effect for datagrams.
     ///
     /// # Errors
     /// As [`StreamSocket::shut_down`].
@@ -176,13 +176,13 @@ impl Socket {
         either!(self, socket => socket.close());
     }
 
-    /// Our address (rgetsockname).
+    /// The local address (rgetsockname).
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         either!(self, socket => socket.local_addr())
     }
 
-    /// The peer's (rgetpeername).
+    /// The peer's address (rgetpeername).
     ///
     /// # Errors
     /// [`SocketError::NotConnected`].
@@ -198,7 +198,7 @@ impl Socket {
         either!(self, socket => socket.set_option(name, value))
     }
 
-    /// What an option is (rgetsockopt).
+    /// The value of an option (rgetsockopt).
     ///
     /// # Errors
     /// As [`StreamSocket::option`].
@@ -212,7 +212,7 @@ impl Socket {
         either!(self, socket => socket.is_nonblocking())
     }
 
-    /// Has calls wait, or not (F_SETFL).
+    /// Sets whether calls wait (F_SETFL).
     pub fn set_nonblocking(&self, nonblocking: bool) {
         either!(self, socket => socket.set_nonblocking(nonblocking));
     }
@@ -230,7 +230,7 @@ impl Socket {
         }
     }
 
-    /// A number that changes when something has arrived, for who wants to hear of changes only.
+    /// A count that changes when something has arrived, for edge-triggered waiting.
     pub(crate) fn turn(&self) -> u64 {
         match self {
             Self::Stream(socket) => socket.turn(),
@@ -238,8 +238,8 @@ impl Socket {
         }
     }
 
-    /// Gives a descriptor that becomes readable with the next change: of this moment, since another one may be right once a
-    /// connection stands. Whoever sleeps on it looks at the socket once more before.
+    /// Returns a descriptor that becomes readable at the next change. Use it for one wait only, because an established
+    /// connection has another one. Before a thread sleeps on it, it must check the socket once more.
     pub(crate) fn arm(&self, waiter: &Waiter) -> RawFd {
         match self {
             Self::Stream(socket) => socket.arm(waiter),
@@ -250,7 +250,7 @@ impl Socket {
         }
     }
 
-    /// The thread does not wait any more.
+    /// The thread no longer waits.
     pub(crate) fn leave(&self, waiter: &Waiter) {
         match self {
             Self::Stream(socket) => socket.stop_waiting(waiter),
@@ -258,11 +258,11 @@ impl Socket {
         }
     }
 
-    /// What [`Self::arm`] gave has become readable.
+    /// The descriptor of [`Self::arm`] has become readable.
     pub(crate) fn take_event(&self, waiter: &Waiter) {
         match self {
             Self::Stream(socket) => socket.take_event(waiter),
-            // Looking at it does.
+            // Checking the socket is enough.
             Self::Datagram(_) => {}
         }
     }
@@ -275,7 +275,7 @@ impl AsFd for Socket {
 }
 
 impl StreamSocket {
-    /// What poll would say.
+    /// The events that poll would report.
     #[must_use]
     pub fn readiness(&self) -> i16 {
         const READ: i16 = libc::POLLIN | libc::POLLRDNORM;
@@ -300,7 +300,7 @@ impl StreamSocket {
         }
         ready
             | match stream.phase() {
-                // Programs that take a hang-up for the end would lose what they have not read yet.
+                // If a program takes POLLHUP for the end of the data, it would lose what it has not read yet.
                 Phase::Ended if stream.unread() > 0 => WRITE,
                 Phase::Open => 0,
                 Phase::Ended => libc::POLLHUP | WRITE,

@@ -1,6 +1,6 @@
-//! What all sockets of a process share: the connection manager, and a thread that looks after what happens without the
-//! program's doing. It takes connection requests for listeners (a peer's connect need not wait for accept), notices ends,
-//! answers datagrams that ask for a queue pair, and sends keep-alives.
+//! What all sockets of a process share: the connection manager, and a thread that works without calls of the program. The
+//! thread accepts connection requests for listeners (a peer's connect does not wait for accept), notices the end of
+//! connections, answers datagrams that ask for a queue pair, and sends keep-alives.
 
 use crate::{
     datagram::DatagramSocket, error::SocketError, ready::Ready, settings::Settings, stream::StreamSocket,
@@ -21,18 +21,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where sockets come from. Clones are the same. The thread ends with the last clone and the last socket.
+/// Creates sockets. Clones are the same stack. The thread ends with the last clone and the last socket.
 #[derive(Clone, Debug)]
 pub struct Stack(Arc<Handle>);
 
 #[derive(Debug)]
 struct Handle(Arc<Shared>);
 
-/// What the thread and the sockets have in common.
+/// What the thread and the sockets share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) manager: Manager,
-    /// Where all ids but listeners put their events.
+    /// The channel for events of all ids except listeners.
     pub(crate) channel: EventChannel,
     pub(crate) settings: Settings,
     wake: Ready,
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     stopped: AtomicBool,
 }
 
-/// What the thread listens to besides.
+/// Other descriptors to which the thread listens.
 #[derive(Clone, Debug)]
 pub(crate) enum Watched {
     Listener(Weak<StreamSocket>),
@@ -59,7 +59,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stack {
-    /// Sockets on the devices of a connection manager, of sizes that the administrator has set ([`Settings::load`]).
+    /// A stack for the devices of a connection manager, with the sizes that the administrator has set ([`Settings::load`]).
     ///
     /// # Errors
     /// [`SocketError::System`], [`SocketError::Cm`].
@@ -114,17 +114,17 @@ impl Shared {
         added.map_err(|error| SocketError::system("listen to a descriptor", error))
     }
 
-    /// Has the events of an id told to a socket.
+    /// Delivers the events of an id to a socket from now on.
     pub(crate) fn enter(&self, number: usize, socket: Weak<StreamSocket>) {
         lock(&self.streams).insert(number, socket);
     }
 
-    /// Not any more.
+    /// Ends that.
     pub(crate) fn leave(&self, number: usize) {
         lock(&self.streams).remove(&number);
     }
 
-    /// Listens to a descriptor for a socket; by the name that is given the thread knows it.
+    /// Listens to a descriptor for a socket. The returned name identifies it.
     pub(crate) fn watch(&self, fd: BorrowedFd<'_>, watched: Watched) -> Result<u64, SocketError> {
         let token = self.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.watched).insert(token, watched);
@@ -132,41 +132,41 @@ impl Shared {
         Ok(token)
     }
 
-    /// For a while not.
+    /// Pauses that.
     pub(crate) fn pause(&self, fd: BorrowedFd<'_>) {
         let _ = self.epoll.delete(fd);
     }
 
-    /// Again.
+    /// Resumes it.
     pub(crate) fn resume(&self, fd: BorrowedFd<'_>, token: u64) {
         let _ = self.listen_to(fd, token);
     }
 
-    /// Not any more.
+    /// Ends that.
     pub(crate) fn unwatch(&self, fd: BorrowedFd<'_>, token: u64) {
         self.pause(fd);
         lock(&self.watched).remove(&token);
     }
 
-    /// Has the thread look at its deadlines anew.
+    /// Makes the thread read its deadlines again.
     pub(crate) fn wake(&self) {
         self.wake.raise();
     }
 
-    /// The thread.
+    /// The main loop of the thread.
     fn run(&self) {
-        // The program's signals are for the program's threads.
+        // Signals of the program are handled by the program's threads.
         let _ = SigSet::all().thread_block();
         let mut events = [EpollEvent::empty(); 32];
         while !self.stopped.load(Ordering::Acquire) {
             let timeout = self.keep_alive().map_or(EpollTimeout::NONE, |left| {
-                // Rounded up, so that the time has come then.
+                // Rounded up, so that the deadline has passed after the wait.
                 EpollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(EpollTimeout::MAX)
             });
             let count = match self.epoll.wait(&mut events, timeout) {
                 Ok(count) => count,
                 Err(nix::errno::Errno::EINTR) => continue,
-                // The program has closed it. Nothing can be heard any more.
+                // The program has closed the descriptor, so no events can arrive any more.
                 Err(_) => return,
             };
             for event in &events[..count] {
@@ -205,7 +205,7 @@ impl Shared {
         }
     }
 
-    /// Sends keep-alives that are due; the time until the next.
+    /// Sends keep-alives that are due. Returns the time until the next.
     fn keep_alive(&self) -> Option<Duration> {
         let sockets: Vec<_> = lock(&self.streams).values().filter_map(Weak::upgrade).collect();
         let now = Instant::now();

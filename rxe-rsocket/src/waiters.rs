@@ -1,5 +1,6 @@
-//! Threads that wait for the same socket by poll. A change is one event, which one of them takes: poll(2) goes on in the others, as
-//! the descriptor is not readable any more. So whoever takes an event wakes all who wait besides, each by a counter of its own.
+//! Threads that wait for the same socket by poll. A change is one event, and one thread takes it. The descriptor is then no
+//! longer readable, so poll(2) continues in the other threads. So the thread that takes the event wakes all others, each by a
+//! counter of its own.
 
 use crate::{ready::Ready, socket::Socket};
 use std::{
@@ -8,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-/// How long a thread sleeps at a time that nobody can wake.
+/// How long a thread without a counter sleeps at a time.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// A thread that waits, for one call. poll(2) needs no descriptor of its own, so where none is left for the counter the thread
-/// looks again every [`GLANCE`].
+/// A waiting thread, for one call. If there is no free descriptor for its counter, the thread checks the socket every
+/// [`GLANCE`], because poll(2) would not need a descriptor either.
 #[derive(Debug)]
 pub(crate) struct Waiter(Option<Arc<Ready>>);
 
@@ -21,18 +22,18 @@ impl Waiter {
         Self(Ready::new().ok().map(Arc::new))
     }
 
-    /// What to listen to beside the sockets' descriptors; poll(2) passes by one below zero.
+    /// A descriptor to listen to in addition to those of the sockets. It is negative if there is none, which poll(2) ignores.
     pub(crate) fn pollfd(&self) -> libc::pollfd {
         let fd = self.0.as_ref().map_or(-1, |ready| ready.as_fd().as_raw_fd());
         libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
     }
 
-    /// How long it may sleep of what is left of its time.
+    /// How long it may sleep, given the remaining time.
     pub(crate) fn nap(&self, left: Option<Duration>) -> Option<Duration> {
         if self.0.is_some() { left } else { Some(left.map_or(GLANCE, |left| left.min(GLANCE))) }
     }
 
-    /// It looks again now.
+    /// Wakes it.
     pub(crate) fn clear(&self) {
         if let Some(ready) = &self.0 {
             ready.clear();
@@ -44,7 +45,7 @@ impl Waiter {
     }
 }
 
-/// Those of one socket.
+/// The waiting threads of one socket.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(Mutex<Vec<Arc<Ready>>>);
 
@@ -53,7 +54,7 @@ impl Waiters {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread waits from now on: to be called before it arms the socket.
+    /// A thread begins to wait. To be called before it arms the socket.
     pub(crate) fn enter(&self, waiter: &Waiter) {
         let Some(ready) = &waiter.0 else { return };
         let mut all = self.all();
@@ -62,12 +63,12 @@ impl Waiters {
         }
     }
 
-    /// It does not any more.
+    /// A thread no longer waits.
     pub(crate) fn leave(&self, waiter: &Waiter) {
         self.all().retain(|one| !waiter.is(one));
     }
 
-    /// An event has been taken, and the socket is not armed any more: all look, but the thread that took it.
+    /// An event was taken, and the socket is no longer armed: wakes all threads except the one that took it.
     pub(crate) fn wake(&self, but: Option<&Waiter>) {
         for one in self.all().iter() {
             if but.is_none_or(|but| !but.is(one)) {
@@ -77,7 +78,7 @@ impl Waiters {
     }
 }
 
-/// A thread that waits for one socket; it is gone when this is dropped.
+/// A thread that waits for one socket, until this is dropped.
 pub(crate) struct Entered<'a> {
     pub(crate) waiter: Waiter,
     waiters: &'a Waiters,
@@ -97,14 +98,14 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A thread that sleeps beside some sockets; it leaves them when this is dropped.
+/// A thread that waits for several sockets, until this is dropped.
 pub(crate) struct Asleep<'a> {
     waiter: &'a Waiter,
     sockets: &'a [Socket],
 }
 
 impl<'a> Asleep<'a> {
-    /// Arms the sockets; what to listen to, one each. Who sleeps looks at them once more before.
+    /// Arms the sockets. Returns a descriptor for each. Before the thread sleeps, it must check the sockets once more.
     pub(crate) fn beside(waiter: &'a Waiter, sockets: &'a [Socket]) -> (Self, Vec<RawFd>) {
         let fds = sockets.iter().map(|socket| socket.arm(waiter)).collect();
         (Self { waiter, sockets }, fds)

@@ -27,14 +27,14 @@ impl DatagramSocket {
             Name::SendQueue => state.settings.set_sends(value.number()?),
             Name::ReceiveQueue => state.settings.set_receives(value.number()?),
             Name::Inline => state.settings.set_inline(value.number()?),
-            // Nothing to do for datagrams.
+            // These have no effect for datagrams.
             Name::Linger | Name::SendTimeout | Name::TypeOfService | Name::KeepAlive => {}
             _ => return Err(SocketError::Unsupported(format!("option {name:?} for datagrams"))),
         }
         Ok(())
     }
 
-    /// What an option is.
+    /// The value of an option.
     ///
     /// # Errors
     /// [`SocketError::Unsupported`].

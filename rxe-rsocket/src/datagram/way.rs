@@ -1,4 +1,4 @@
-//! A queue pair for one address of ours, with the memory that datagrams go through.
+//! A queue pair for one local address, with the buffers for its datagrams.
 
 use crate::{
     error::SocketError,
@@ -17,21 +17,21 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes of a datagram with its header at most.
+/// Most bytes of a datagram with its header.
 pub(super) const SLOT: usize = 2048;
-/// Bytes before a received datagram that are the network header's.
+/// Bytes of the network header before a received datagram.
 const GRH: usize = 40;
-/// Set in the number of a receive.
+/// This bit is set in the `wr_id` of receives.
 const RECEIVE: u64 = 1 << 63;
-/// Completions that are taken at a time.
+/// Completions that are polled at a time.
 const BATCH: usize = 16;
 
 /// A datagram that waits for the program.
 #[derive(Debug)]
 pub(super) struct Received {
-    /// As the connection manager has it: IPv4 is not mapped.
+    /// The source, in the form of the connection manager: IPv4 is not mapped.
     pub(super) from: SocketAddr,
-    /// The datagram with its header, and where the program's data begin.
+    /// The datagram with its header, and the offset of the program's data.
     bytes: Vec<u8>,
     begin: usize,
 }
@@ -43,29 +43,29 @@ impl Received {
     }
 }
 
-/// A queue pair for one address of ours.
+/// A queue pair for one local address.
 #[derive(Debug)]
 pub(super) struct Way {
     local: IpAddr,
-    /// In front of each datagram of ours.
+    /// The header of each datagram that we send.
     source: Vec<u8>,
     qp: Arc<Qp>,
     cq: Cq,
     channel: CompChannel,
     receive: Mr,
     send: Mr,
-    /// Slots of the send buffer that are free.
+    /// Free slots of the send buffer.
     free: Vec<u32>,
     slots: u32,
     armed: bool,
-    /// Bytes of a datagram with its header at most.
+    /// Most bytes of a datagram with its header.
     most: usize,
-    /// It looks after the queue pair.
+    /// The id that owns the queue pair.
     _id: CmId,
 }
 
 impl Way {
-    /// Makes one for an id whose device is known; what it sends says that it is from `source`.
+    /// Creates the queue pair for an id whose device is known. Its datagrams have `source` as their source.
     pub(super) fn new(settings: &Settings, id: CmId, source: SocketAddr) -> Result<Self, SocketError> {
         let context = id.context().ok_or(SocketError::NotConnected)?;
         let pd = context.alloc_pd()?;
@@ -119,12 +119,12 @@ impl Way {
         !self.free.is_empty()
     }
 
-    /// Whether all that was sent has left.
+    /// Whether all datagrams have left.
     pub(super) fn is_idle(&self) -> bool {
         self.free.len() == self.slots as usize
     }
 
-    /// Bytes of a datagram of ours.
+    /// The length of a datagram that we send.
     ///
     /// # Errors
     /// [`SocketError::TooLong`].
@@ -138,7 +138,7 @@ impl Way {
         Ok(self.qp.post_recv(&RecvWr { wr_id: RECEIVE | u64::from(slot), sges: &[sge] })?)
     }
 
-    /// Has the channel become readable with the next completion; whether it had not been asked for that before.
+    /// Makes the channel become readable at the next completion. Returns whether it was not armed before.
     pub(super) fn arm(&mut self) -> bool {
         let new = !core::mem::replace(&mut self.armed, true);
         if new {
@@ -147,7 +147,7 @@ impl Way {
         new
     }
 
-    /// Takes the channel's event; whether it was there.
+    /// Takes the channel's event. Returns whether there was one.
     pub(super) fn take_event(&mut self) -> bool {
         let Some(cq) = self.armed.then(|| self.channel.try_get_event()).flatten() else { return false };
         cq.ack_events(1);
@@ -155,7 +155,7 @@ impl Way {
         true
     }
 
-    /// Takes what has completed; datagrams go to the inbox while that has fewer than `most`. How many completions.
+    /// Handles completions. Datagrams are put into the inbox while it has fewer than `most`. Returns the number of completions.
     pub(super) fn progress(&mut self, inbox: &mut VecDeque<Received>, most: usize) -> u64 {
         let (mut done, mut all) = ([Completion::default(); BATCH], 0);
         while let Ok(count @ 1..) = self.cq.poll(&mut done) {
@@ -180,11 +180,11 @@ impl Way {
                 inbox.push_back(Received { from, bytes, begin });
             }
         }
-        // A queue pair that takes none any more has ended.
+        // If posting fails the queue pair has ended.
         let _ = self.post_receive(slot);
     }
 
-    /// Sends a datagram of ours by a slot; there is one.
+    /// Sends a datagram through a slot. There must be a free one.
     pub(super) fn send_own(&mut self, data: &[&[u8]], dest: UdDest) -> Result<(), SocketError> {
         let source = core::mem::take(&mut self.source);
         let sent = self.send(&source, data, dest);
@@ -192,7 +192,7 @@ impl Way {
         sent
     }
 
-    /// Sends one with another header.
+    /// Sends a datagram with another header.
     pub(super) fn send(&mut self, header: &[u8], data: &[&[u8]], dest: UdDest) -> Result<(), SocketError> {
         let (len, most) = (header.len() + length(data), self.most);
         if len > most {
@@ -202,7 +202,7 @@ impl Way {
         let at = slot as usize * SLOT;
         let mut end = at;
         for part in core::iter::once(&header).chain(data) {
-            // It is our own memory, and what is sent has been measured.
+            // This is our own memory, and the length was checked.
             let _ = self.send.write_at(end, part);
             end += part.len();
         }

@@ -1,40 +1,40 @@
-//! Headers of datagrams. What goes by UDP, until the peer's queue pair is known, says whose it is; what goes between
-//! queue pairs says from which address and port.
+//! Headers of datagrams. Datagrams by UDP, which are used until the peer's queue pair is known, contain the sender's queue
+//! pair. Datagrams between queue pairs contain the source address and port.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Marks our UDP datagrams.
+/// The tag of our UDP datagrams.
 const TAG: u32 = 0x5555_5555;
 /// Bytes of a header between queue pairs, for IPv4 and IPv6.
 const LENGTHS: [usize; 2] = [8, 24];
 /// Bytes of a header by UDP.
 const UDP_LENGTHS: [usize; 2] = [16, 28];
 
-/// What a UDP datagram is for.
+/// The purpose of a UDP datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// It carries the program's data; the receiver answers.
+    /// It has data of the program; the receiver answers.
     Data,
-    /// It only tells the queue pair.
+    /// It only announces the queue pair.
     Answer,
 }
 
 /// The header by UDP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Introduction {
-    /// What it is for.
+    /// Its purpose.
     pub kind: Kind,
     /// The sender's queue pair for its address; 24 bits.
     pub qpn: u32,
-    /// The address that it was sent from.
+    /// The source address.
     pub from: IpAddr,
 }
 
 impl Introduction {
-    /// Bytes at most.
+    /// Most bytes of a header.
     pub const MOST: usize = UDP_LENGTHS[1];
 
-    /// As it is sent.
+    /// The bytes to send.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = TAG.to_be_bytes().to_vec();
@@ -52,7 +52,7 @@ impl Introduction {
         out
     }
 
-    /// What was sent, and the data behind it; none if it is no such header.
+    /// Parses a header. Returns it with the data behind it; `None` if it is not such a header.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let tag = u32::from_be_bytes(*bytes.first_chunk()?);
@@ -73,7 +73,7 @@ impl Introduction {
     }
 }
 
-/// The header between queue pairs: where a datagram is from.
+/// The header between queue pairs: the source of a datagram.
 #[must_use]
 pub fn encode_source(from: SocketAddr) -> Vec<u8> {
     let mut out = Vec::with_capacity(LENGTHS[1]);
@@ -93,7 +93,7 @@ pub fn encode_source(from: SocketAddr) -> Vec<u8> {
     out
 }
 
-/// Where a datagram is from, and its data; none if it has no such header.
+/// The source of a datagram, and its data; `None` if it has no such header.
 #[must_use]
 pub fn decode_source(bytes: &[u8]) -> Option<(SocketAddr, &[u8])> {
     let (version, len) = (*bytes.first()?, usize::from(*bytes.get(1)?));

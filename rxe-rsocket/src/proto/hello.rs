@@ -1,22 +1,22 @@
-//! What both ends say of themselves when a connection is made: private data of the connection manager's REQ and REP.
+//! The private data of REQ and REP, by which both ends describe themselves when a connection is established.
 
 use super::iomap::{scaled, unscaled};
 
-/// The only version there is.
+/// The only version.
 const VERSION: u8 = 1;
-/// The sender's numbers in memory are big-endian.
+/// Flag: numbers in the sender's memory are big-endian.
 const BIG_ENDIAN: u8 = 1;
-/// The sender has a table for mapped buffers behind its directory.
+/// Flag: the sender has a table for mapped buffers behind its directory.
 const IOMAP: u8 = 2;
 
-/// A piece of an end's memory, as its peer names it.
+/// A range of memory, as the peer addresses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Piece {
     /// Address of the first byte.
     pub addr: u64,
     /// R_Key.
     pub key: u32,
-    /// Bytes; for a directory, entries.
+    /// Length in bytes, or for a directory in entries.
     pub len: u32,
 }
 
@@ -52,31 +52,31 @@ impl Piece {
     }
 }
 
-/// What an end says of itself.
+/// The description of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Its numbers in memory are big-endian.
+    /// Whether numbers in its memory are big-endian.
     pub big_endian: bool,
-    /// Messages with immediate data that it can take at first.
+    /// Messages with immediate data that it can receive at first.
     pub credits: u16,
     /// Entries of its table for mapped buffers; 0 if it has none. At most 128, or a multiple of 256 up to 32,512.
     pub iomap: u16,
-    /// Where it is told of receive buffers: its directory.
+    /// Its directory, to which the peer writes the addresses of receive buffers.
     pub directory: Piece,
-    /// The first piece of its receive buffer.
+    /// The first half of its receive buffer.
     pub buffer: Piece,
 }
 
-/// Why an end's words are not understood.
+/// Why private data was not understood.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HelloError {
-    /// There are too few.
+    /// There are too few bytes.
     #[error("the peer sent {0} bytes where an rsocket sends 40: it is none")]
     Short(usize),
-    /// Another version's.
+    /// It is of another version.
     #[error("the peer speaks version {0} of the rsocket protocol, and only 1 is known")]
     Version(u8),
-    /// No directory.
+    /// It has no directory.
     #[error("the peer has no directory for receive buffers")]
     Directory,
 }
@@ -85,7 +85,7 @@ impl Hello {
     /// Bytes.
     pub const LEN: usize = 40;
 
-    /// As it is sent.
+    /// The bytes to send.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
@@ -98,7 +98,7 @@ impl Hello {
         out
     }
 
-    /// What was sent. Zeroes may follow.
+    /// Parses private data. Zeroes may follow.
     ///
     /// # Errors
     /// [`HelloError`].
@@ -170,7 +170,7 @@ mod tests {
         };
         assert_eq!(with(0, 2), Err(HelloError::Version(2)));
         assert_eq!(with(23, 0), Err(HelloError::Directory));
-        // Of an end without a table nothing is read there.
+        // This field is not read for an end without a table.
         assert_eq!(with(1, 0).map(|hello| (hello.iomap, hello.big_endian)), Ok((0, false)));
     }
 }

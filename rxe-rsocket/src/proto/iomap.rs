@@ -1,13 +1,13 @@
-//! Mapped buffers: memory of a program's that its peer writes to past the stream (riomap, riowrite).
+//! Mapped buffers: memory of a program to which its peer writes outside of the stream (riomap, riowrite).
 
 use super::Piece;
 
-/// An entry in an end's table of its peer's mapped buffers.
+/// An entry in the table of the peer's mapped buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IoEntry {
-    /// What the peer's program calls the first byte.
+    /// The offset of the first byte, as the peer's program calls it.
     pub offset: u64,
-    /// Where it is.
+    /// The memory.
     pub piece: Piece,
 }
 
@@ -15,7 +15,7 @@ impl IoEntry {
     /// Bytes of an entry.
     pub const LEN: usize = 8 + Piece::LEN;
 
-    /// As it is in memory, in the byte order of the host whose memory it is in.
+    /// As it is stored, in the byte order of the host whose memory it is in.
     #[must_use]
     pub fn encode(self, big_endian: bool) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
@@ -38,7 +38,7 @@ impl IoEntry {
         }
     }
 
-    /// Bytes from `offset` to the end of the buffer; none if it is not in it.
+    /// Bytes from `offset` to the end of the buffer; `None` if `offset` is outside of it.
     #[must_use]
     pub fn room(&self, offset: u64) -> Option<u32> {
         let inside = u32::try_from(offset.checked_sub(self.offset)?).ok()?;
@@ -46,13 +46,13 @@ impl IoEntry {
     }
 }
 
-/// A number of entries in 8 bits: up to 128 as it is, larger ones in steps of 256.
+/// A number of entries as 8 bits: exact up to 128, larger ones in steps of 256.
 #[must_use]
 pub fn scaled(entries: u16) -> u8 {
     if entries <= 128 { entries as u8 } else { 0x80 | (entries >> 8) as u8 }
 }
 
-/// The number of entries that 8 bits mean.
+/// The number of entries for such 8 bits.
 #[must_use]
 pub fn unscaled(byte: u8) -> u16 {
     if byte <= 128 { byte.into() } else { u16::from(byte & 0x7f) << 8 }
@@ -75,7 +75,7 @@ mod tests {
     fn offsets_outside_have_no_room() {
         let entry = IoEntry { offset: 100, piece: Piece { addr: 0, key: 0, len: 10 } };
         assert_eq!([99, 100, 109, 110].map(|at| entry.room(at)), [None, Some(10), Some(1), None]);
-        // Lies about offset and length lead nowhere.
+        // Wrong offsets and lengths must not lead outside of the buffer.
         let entry = IoEntry { offset: u64::MAX, piece: Piece { addr: 0, key: 0, len: u32::MAX } };
         assert_eq!((entry.room(0), entry.room(u64::MAX)), (None, Some(u32::MAX)));
     }

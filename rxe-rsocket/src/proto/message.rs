@@ -1,38 +1,38 @@
-//! The 32 bits that go with an RDMA WRITE as immediate data: three of type, 29 of content.
+//! The immediate data of an RDMA WRITE: 3 bits of type and 29 bits of content.
 
 /// Bits of content.
 const CONTENT: u32 = 0x1fff_ffff;
 
-/// What an end tells the other.
+/// A message to the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// So many bytes of the stream have been written behind the last ones; 29 bits.
+    /// This many more bytes of the stream have been written; 29 bits.
     Data(u32),
-    /// Messages up to this number (of 16 bits, counted from 0) may be sent; the directory may have a new entry.
+    /// Messages up to this number (16 bits, counted from 0) may be sent. The directory may have a new entry.
     Credits(u16),
     /// This entry of the table of mapped buffers was written.
     IoMap(u16),
-    /// Something about the connection.
+    /// A message about the connection.
     Control(Control),
-    /// Of a type that no peer sends; the whole number.
+    /// An unknown type, with all 32 bits.
     Reserved(u32),
 }
 
-/// What is told about the connection.
+/// Messages about the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
-    /// The sender neither sends nor receives any more.
+    /// The sender will neither send nor receive any more.
     Disconnect,
-    /// Nothing, only to see whether the receiver is there.
+    /// A keep-alive, to check whether the receiver is there.
     KeepAlive,
-    /// The sender sends no more.
+    /// The sender will send no more.
     Shutdown,
-    /// One that is not known; to be passed over.
+    /// An unknown one, which is to be ignored.
     Other(u32),
 }
 
 impl Message {
-    /// As it is carried.
+    /// As immediate data.
     #[must_use]
     pub fn encode(self) -> [u8; 4] {
         let of = |kind: u32, content: u32| kind << 29 | content & CONTENT;
@@ -49,7 +49,7 @@ impl Message {
         number.to_be_bytes()
     }
 
-    /// What was carried. Only the low 16 bits of credits and indices count.
+    /// Parses immediate data. Only the low 16 bits of credits and indices are used.
     #[must_use]
     pub fn decode(bytes: [u8; 4]) -> Self {
         let number = u32::from_be_bytes(bytes);
@@ -73,7 +73,7 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// The types' numbers are those of rdma-core's description.
+    /// The numbers of the types are from rdma-core's description.
     #[test]
     fn numbers() {
         for (message, bytes) in [

@@ -1,13 +1,13 @@
-//! The protocol of rsockets, without sockets, memory, threads or clock: what is exchanged when a connection is made
-//! ([`Hello`]), the 32 bits that go with each RDMA WRITE ([`Message`]), and the two ends' bookkeeping of buffers and
-//! credits ([`Stream`]). Datagrams have headers of their own ([`datagram`]).
+//! The protocol of rsockets, without sockets, memory, threads and clocks: the data that is exchanged when a connection is
+//! established ([`Hello`]), the immediate data of each RDMA WRITE ([`Message`]), and the state of buffers and credits at both
+//! ends ([`Stream`]). Datagrams have their own headers ([`datagram`]).
 //!
-//! It is rdma-core's, which describes it in `librdmacm/docs/rsocket`; what that leaves open is as its library (44) does it.
+//! It is the protocol of rdma-core, described in `librdmacm/docs/rsocket`. What is open there is done as in its library (44).
 //!
-//! An end gives its peer two pieces of its receive buffer in turn. The peer fills a piece by RDMA WRITEs, each of which
-//! brings its length as immediate data; when the program has read a whole piece, the end writes its address anew into a
-//! directory of two entries in the peer's memory. Immediate data takes a receive of the peer's, so each end also counts
-//! how many it may use: the credits.
+//! Each end gives its peer the two halves of its receive buffer in turn. The peer fills a half by RDMA WRITEs, each with its
+//! length as immediate data. When the program has read a whole half, the end writes its address again to a directory of two
+//! entries in the peer's memory. Immediate data consumes a receive at the peer, so each end also counts how many it may use:
+//! the credits.
 
 pub mod datagram;
 mod hello;

@@ -1,33 +1,33 @@
-//! One end of a connected stream: what of its buffers is full, what the peer may be told and sent, and how it ends.
+//! The state of one end of a connected stream: its buffers, the messages that may be sent to the peer, and its end.
 //!
-//! It knows offsets into buffers, not the buffers. Whoever drives it copies the bytes, posts the work requests, and says
-//! what arrived ([`Stream::on_message`]) and what was sent ([`Stream::on_sent`]). The peer's word is checked: it can
-//! neither write more than it was given room for nor send more messages than it has credits for, or the connection ends.
+//! It has offsets into buffers, but not the buffers themselves. The caller copies the bytes, posts the work requests, and
+//! reports what has arrived ([`Stream::on_message`]) and what was sent ([`Stream::on_sent`]). The peer's messages are checked.
+//! If the peer writes more than it has room for, or sends more messages than it has credits for, the connection ends.
 
 use super::{Control, Hello, IoEntry, Message, Piece};
 use std::collections::VecDeque;
 
 /// Entries of our directory: the peer's receive buffer has two halves.
 pub(crate) const DIRECTORY: u32 = 2;
-/// Messages about credits and the end that may be under way at a time. They need no credits.
+/// Most messages about credits and the end of the connection that are under way. They need no credits.
 const CONTROLS: u8 = 4;
-/// A stream is writable while so many bytes of its send buffer are free, as with rdma-core.
+/// A stream is writable while this many bytes of its send buffer are free, as with rdma-core.
 const LOW_WATER: u32 = 2048;
-/// Bytes that leave as one message at most.
+/// Most bytes of a message.
 const MOST: u32 = 65536;
 
-/// How large an end is.
+/// The sizes of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Messages with immediate data that the receive queue takes.
+    /// Length of the receive queue: messages with immediate data.
     pub receives: u16,
-    /// Work requests that the send queue takes.
+    /// Length of the send queue, in work requests.
     pub sends: u16,
     /// Bytes of the receive buffer; it is used in two halves.
     pub receive_buffer: u32,
     /// Bytes of the send buffer.
     pub send_buffer: u32,
-    /// Bytes that are sent without the send buffer at most.
+    /// Most bytes that are sent inline, without the send buffer.
     pub inline: u32,
 }
 
@@ -39,92 +39,92 @@ impl Limits {
     }
 }
 
-/// Whether the connection stands.
+/// The state of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// It stands.
+    /// It is established.
     Open,
-    /// It was ended by one of the two, as it should be.
+    /// One of the two ends has closed it in the regular way.
     Ended,
-    /// It was cut.
+    /// It has failed.
     Failed(Failure),
 }
 
-/// Why a connection was cut.
+/// Why a connection has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
-    /// The peer is gone, or has dropped the connection.
+    /// The peer is gone, or has closed the connection without notice.
     #[error("the peer has cut the connection")]
     Reset,
     /// The peer does not answer.
     #[error("the peer does not answer")]
     TimedOut,
-    /// The peer refuses to be written where it said.
+    /// The peer refuses a write to its own receive buffer.
     #[error("the peer refuses a write to its own buffer")]
     Refused,
-    /// The peer does not keep to the protocol.
+    /// The peer violates the protocol.
     #[error("the peer breaks the protocol: {0}")]
     Protocol(Violation),
-    /// Something of ours failed.
+    /// An operation on our side failed.
     #[error("the device cannot go on")]
     Device,
 }
 
-/// What a peer did that no rsocket does.
+/// A violation of the protocol by the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Violation {
-    /// More bytes than it was given room for.
+    /// It wrote more bytes than it had room for.
     #[error("it wrote {wrote} bytes where it had room for {room}")]
     Room {
-        /// What it says.
+        /// Bytes that it wrote.
         wrote: u32,
-        /// What it had.
+        /// Bytes that it had room for.
         room: u32,
     },
-    /// More messages than it had credits for.
+    /// It sent more messages than it had credits for.
     #[error("it sent more than the {0} messages that it had credits for")]
     Credits(u16),
-    /// A receive without immediate data, or with a type that there is not.
+    /// It sent a message without immediate data, or of an unknown type.
     #[error("it sent a message of no known type")]
     Message,
 }
 
-/// Which direction a program ends.
+/// The direction that a program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// It reads no more.
+    /// The receiving direction.
     Read,
-    /// It writes no more.
+    /// The sending direction.
     Write,
-    /// Both.
+    /// Both directions.
     Both,
 }
 
-/// A message with data that is to be sent.
+/// A message with data to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
     /// Bytes.
     pub len: u32,
-    /// Where in the peer's memory.
+    /// The destination in the peer's memory.
     pub to: Piece,
-    /// Where in our send buffer they go through: up to two ranges, offset and bytes; none for what is sent inline.
+    /// The place in our send buffer: up to two ranges, each an offset and a length. None if the data is sent inline.
     pub through: Option<[(u32, u32); 2]>,
-    /// What goes with it, if anything.
+    /// The immediate data, if any.
     pub message: Message,
-    /// Whether others before it are under way, as far as completions have been seen.
+    /// Whether earlier messages are under way, as far as is known from completions.
     pub follows: bool,
 }
 
-/// An entry of the peer's directory that is to be written.
+/// A write to an entry of the peer's directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Update {
-    /// Where.
+    /// The entry's address.
     pub to: Piece,
-    /// What.
+    /// The new value.
     pub entry: [u8; Piece::LEN],
 }
 
-/// One end.
+/// One end of a stream.
 #[derive(Debug)]
 pub struct Stream {
     limits: Limits,
@@ -133,7 +133,7 @@ pub struct Stream {
     writable: bool,
     out: Out,
     into: In,
-    /// The end that the peer is to be told.
+    /// The end of a direction that the peer still has to be told.
     farewell: Option<Control>,
     controls: u8,
     big_endian: bool,
@@ -143,41 +143,41 @@ pub struct Stream {
 /// The sending side.
 #[derive(Debug)]
 struct Out {
-    /// Messages sent, and up to which number more may be.
+    /// Messages sent, and the number up to which more may be sent.
     sent: u16,
     may: u16,
-    /// Work requests and bytes of the send buffer that are free, and where in that the next bytes go.
+    /// Free work requests, free bytes of the send buffer, and the offset of the next bytes in it.
     requests: u16,
     free: u32,
     at: u32,
-    /// Where the next bytes go at the peer's.
+    /// The place for the next bytes in the peer's memory.
     target: Piece,
-    /// The entry of our directory that says where they go next.
+    /// The entry of our directory that will have the place after that.
     entry: u32,
 }
 
 /// The receiving side.
 #[derive(Debug)]
 struct In {
-    /// Lengths of messages that are not read yet, and their sum.
+    /// Lengths of unread messages, and their sum.
     messages: VecDeque<u32>,
     unread: u32,
     at: u32,
-    /// Bytes that were read and not given to the peer again; where those begin.
+    /// Bytes that were read and not yet given back to the peer, and the offset of the first.
     free: u32,
     next: u32,
-    /// Bytes that the peer may write still.
+    /// Bytes that the peer may still write.
     granted: u32,
-    /// Messages read, and at which number credits are due.
+    /// Messages read, and the number at which credits are due.
     taken: u16,
     due: u16,
-    /// The peer's directory, and the entry that is next.
+    /// The peer's directory, and the next entry to write.
     directory: Piece,
     entry: u32,
 }
 
 impl Stream {
-    /// The end of a connection to a peer that said `hello`.
+    /// Creates the end of a connection to the peer that sent `hello`.
     #[must_use]
     pub fn new(limits: Limits, hello: &Hello) -> Self {
         let half = limits.half();
@@ -214,20 +214,19 @@ impl Stream {
         }
     }
 
-    /// Whether it stands.
+    /// Whether it is established.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// A number that changes with each message that arrives and each request that is done: whoever wants to hear of changes
-    /// only sees by it that there was one.
+    /// A count that changes with each message that arrives and each request that completes, for edge-triggered waiting.
     #[must_use]
     pub const fn turn(&self) -> u64 {
         self.turn
     }
 
-    /// Whether more may come: neither end has ended this direction.
+    /// Whether more data may arrive: neither end has ended this direction.
     #[must_use]
     pub const fn can_come(&self) -> bool {
         self.readable && matches!(self.phase, Phase::Open)
@@ -239,7 +238,7 @@ impl Stream {
         self.writable && matches!(self.phase, Phase::Open)
     }
 
-    /// The connection is cut. What was received can still be read. The first reason counts.
+    /// The connection has failed. Data that was received can still be read. The first reason is kept.
     pub fn fail(&mut self, failure: Failure) {
         if self.phase == Phase::Open {
             self.turn += 1;
@@ -247,7 +246,7 @@ impl Stream {
         }
     }
 
-    /// What is free of the send queue and the send buffer allows a message.
+    /// Whether the send queue and the send buffer have room for a message.
     fn has_room(&self) -> bool {
         let low = LOW_WATER.min(self.limits.send_buffer);
         self.is_writable() && self.out.requests > 0 && self.out.free >= low
@@ -259,14 +258,14 @@ impl Stream {
         self.has_room() && self.out.sent != self.out.may && self.out.target.len > 0
     }
 
-    /// The entry of our directory in which the peer tells where to write next, if it is time to look there.
+    /// The entry of our directory in which the peer writes the next place, if it has to be read now.
     #[must_use]
     pub fn wants_entry(&self) -> Option<u32> {
         (self.out.target.len == 0).then_some(self.out.entry)
     }
 
-    /// What was found in that entry. If it is something the entry is taken: it must be cleared before anything is sent,
-    /// so that it is not taken for the next.
+    /// Takes the content of that entry. If there was a place in it, the entry must be cleared before anything is sent, so that
+    /// it is not taken again.
     pub fn take_entry(&mut self, found: Piece) -> bool {
         if self.out.target.len > 0 || found.len == 0 {
             return false;
@@ -277,8 +276,8 @@ impl Stream {
         true
     }
 
-    /// Takes room for a message with up to `len` bytes of the stream; none if nothing can be sent now. It must be posted,
-    /// before any other that is taken later.
+    /// Reserves room for a message with up to `len` bytes of the stream; `None` if nothing can be sent now. It must be posted
+    /// before any message that is reserved later.
     pub fn take_chunk(&mut self, len: usize) -> Option<Chunk> {
         if len == 0 || !self.can_send() {
             return None;
@@ -293,14 +292,14 @@ impl Stream {
         Some(Chunk { len, to, through: self.take_buffer(len), message: Message::Data(len), follows })
     }
 
-    /// The same for bytes that go to a buffer that the peer has mapped, from `to` on.
+    /// The same for a write to a buffer that the peer has mapped, from `to` on.
     pub fn take_direct(&mut self, len: usize, to: Piece) -> Option<Chunk> {
         if len == 0 || to.len == 0 || !self.has_room() {
             return None;
         }
         let wanted = u32::try_from(len).unwrap_or(MOST).min(MOST);
         let len = wanted.min(self.out.free).min(to.len);
-        // The type is not sent; it says how many bytes are free again.
+        // The message is not sent. It records how many bytes become free again.
         Some(Chunk {
             len,
             to: Piece { len, ..to },
@@ -310,7 +309,7 @@ impl Stream {
         })
     }
 
-    /// Takes a request that tells the peer of a mapped buffer.
+    /// Reserves a request that tells the peer of a mapped buffer.
     pub fn take_map(&mut self, index: u16) -> Option<Message> {
         if !self.can_send() {
             return None;
@@ -334,7 +333,7 @@ impl Stream {
         Some(through)
     }
 
-    /// A request with this message is done.
+    /// A request with this message has completed.
     pub fn on_sent(&mut self, message: Message) {
         self.turn += 1;
         match message {
@@ -357,26 +356,26 @@ impl Stream {
         }
     }
 
-    /// Work requests with data that may be under way.
+    /// Most work requests with data that may be under way.
     fn most_requests(&self) -> u16 {
         self.limits.sends.saturating_sub(CONTROLS.into())
     }
 
-    /// Whether nothing is under way.
+    /// Whether no request is under way.
     #[must_use]
     pub fn is_all_sent(&self) -> bool {
         let idle = self.out.requests == self.most_requests();
         idle && self.controls == CONTROLS && self.farewell.is_none()
     }
 
-    /// Requests under way, and what is to be told; for whoever waits until they become fewer.
+    /// Requests under way and messages to be sent, for waiting until they become fewer.
     #[must_use]
     pub fn backlog(&self) -> u32 {
         let requests = u32::from(self.most_requests().saturating_sub(self.out.requests));
         requests + u32::from(CONTROLS.saturating_sub(self.controls)) + u32::from(self.farewell.is_some())
     }
 
-    /// The peer's message.
+    /// Handles a message of the peer.
     pub fn on_message(&mut self, message: Message) {
         self.turn += 1;
         if self.phase != Phase::Open {
@@ -403,19 +402,19 @@ impl Stream {
             Message::Control(Control::Disconnect) => self.phase = Phase::Ended,
             Message::Control(Control::Shutdown) if self.writable => self.readable = false,
             Message::Control(Control::Shutdown) => self.phase = Phase::Ended,
-            // What the library does not know it passes over, too.
+            // rdma-core's library also ignores unknown messages.
             Message::IoMap(_) | Message::Control(_) => {}
             Message::Reserved(_) => self.fail(Failure::Protocol(Violation::Message)),
         }
     }
 
-    /// Bytes that can be read.
+    /// Number of bytes that can be read.
     #[must_use]
     pub const fn unread(&self) -> u32 {
         self.into.unread
     }
 
-    /// Where the first `len` unread bytes are in the receive buffer: up to two ranges, offset and bytes.
+    /// The place of the first `len` unread bytes in the receive buffer: up to two ranges, each an offset and a length.
     #[must_use]
     pub fn unread_ranges(&self, len: usize) -> [(u32, u32); 2] {
         let len = u32::try_from(len).unwrap_or(u32::MAX).min(self.into.unread);
@@ -423,7 +422,7 @@ impl Stream {
         [(self.into.at, first), (0, len - first)]
     }
 
-    /// So many bytes were read, of those that can be.
+    /// The program has read this many bytes.
     pub fn consume(&mut self, len: u32) {
         let mut left = len.min(self.into.unread);
         self.into.unread -= left;
@@ -441,7 +440,7 @@ impl Stream {
         }
     }
 
-    /// The program ends a direction. The peer is told by [`Self::take_control`], once that is possible.
+    /// The program ends a direction. [`Self::take_control`] tells the peer, as soon as that is possible.
     pub fn shut_down(&mut self, how: How) {
         if self.phase != Phase::Open {
             return;
@@ -450,14 +449,14 @@ impl Stream {
         self.readable &= how == How::Write;
         self.writable &= how == How::Read;
         self.farewell = match (had, self.readable, self.writable) {
-            // The first of two ends in a row may not have been told yet.
+            // The first of two ends in a row may not have been sent yet.
             _ if !self.readable && !self.writable => Some(Control::Disconnect),
             ((_, true), true, false) => Some(Control::Shutdown),
             _ => self.farewell,
         };
     }
 
-    /// What the peer is to be told now besides data. It must be posted. `key` and `buffer` are of our receive buffer.
+    /// The next message other than data. It must be posted. `key` and `buffer` are those of our receive buffer.
     pub fn take_control(&mut self, key: u32, buffer: u64) -> Option<(Message, Option<Update>)> {
         if self.phase != Phase::Open || self.controls == 0 {
             return None;
@@ -478,7 +477,7 @@ impl Stream {
         Some((message, piece.then(|| self.give_half(half, key, buffer))))
     }
 
-    /// Gives the peer half of the receive buffer again.
+    /// Gives half of the receive buffer back to the peer.
     fn give_half(&mut self, half: u32, key: u32, buffer: u64) -> Update {
         let told = Piece { addr: buffer.wrapping_add(self.into.next.into()), key, len: half };
         self.into.free -= half;
@@ -491,7 +490,7 @@ impl Stream {
         Update { to, entry: told.encode(self.big_endian) }
     }
 
-    /// Takes a request that only sees whether the peer is there; it is done with [`Control::KeepAlive`].
+    /// Reserves a keep-alive request. It completes with [`Control::KeepAlive`].
     pub fn take_keep_alive(&mut self) -> bool {
         let may = self.phase == Phase::Open && self.controls > 0;
         self.controls -= u8::from(may);

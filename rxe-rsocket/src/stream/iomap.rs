@@ -1,4 +1,4 @@
-//! Mapped buffers: a program's memory that its peer writes to past the stream (riomap, riounmap, riowrite).
+//! Mapped buffers: memory of a program to which its peer writes outside of the stream (riomap, riounmap, riowrite).
 
 use super::{StreamSocket, lock};
 use crate::{
@@ -9,20 +9,20 @@ use crate::{
 };
 use rxe_verbs::{Access, Mr};
 
-/// Memory of the program's that is to be mapped.
+/// Memory of the program to be mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoMapping {
     /// Address of the first byte in this process.
     pub addr: usize,
     /// Bytes.
     pub len: usize,
-    /// Whether the peer may write there; else it is only registered.
+    /// Whether the peer may write to it. Otherwise it is only registered.
     pub remote: bool,
-    /// What the peer calls the first byte; its address if none is given.
+    /// The offset by which the peer addresses the first byte; by default its address.
     pub offset: Option<u64>,
 }
 
-/// What a socket has mapped.
+/// The mapped buffers of a socket.
 #[derive(Debug, Default)]
 pub(super) struct Maps {
     list: Vec<Map>,
@@ -32,14 +32,14 @@ pub(super) struct Maps {
 struct Map {
     mr: Mr,
     offset: u64,
-    /// The entry of the peer's table, if it has one; and whether the peer has been told.
+    /// The entry of the peer's table, if it has one, and whether the peer has been told of it.
     index: Option<u16>,
     told: bool,
 }
 
 impl StreamSocket {
-    /// Maps memory (riomap); gives what the peer calls its first byte. The peer can use it once it has received data that was
-    /// sent after this.
+    /// Maps memory (riomap). Returns the offset by which the peer addresses its first byte. The peer can use it once it has
+    /// received data that was sent after this call.
     ///
     /// # Errors
     /// [`SocketError::NotConnected`], [`SocketError::NoIoMap`], [`SocketError::Register`].
@@ -61,10 +61,10 @@ impl StreamSocket {
         Ok(offset)
     }
 
-    /// Unmaps what was mapped with this address and length (riounmap).
+    /// Unmaps the buffer with this address and length (riounmap).
     ///
     /// # Errors
-    /// [`SocketError::Argument`] if nothing was.
+    /// [`SocketError::Argument`] if there is none.
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), SocketError> {
         let mut maps = lock(&self.maps);
         let is_it = |map: &Map| map.mr.memory_addr() == addr as u64 && map.mr.len() == len;
@@ -75,7 +75,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Tells the peer of buffers that were mapped since.
+    /// Tells the peer of newly mapped buffers.
     pub(super) fn send_maps(&self, link: &Link, until: Until) -> Result<(), SocketError> {
         let mut maps = lock(&self.maps);
         for map in maps.list.iter_mut().filter(|map| !map.told) {
@@ -93,11 +93,11 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Writes to a buffer that the peer has mapped; gives how many bytes were sent (riowrite). The peer's program is not told;
-    /// what is sent afterwards arrives later.
+    /// Writes to a buffer that the peer has mapped (riowrite). Returns how many bytes were sent. The peer's program is not
+    /// notified, but data that is sent afterwards arrives later.
     ///
     /// # Errors
-    /// As [`Self::send`]. Where nothing is mapped nothing is written: 0, as with rdma-core.
+    /// As [`Self::send`]. If no buffer is mapped there, nothing is written and the result is 0, as with rdma-core.
     pub fn write_mapped(&self, data: &[u8], offset: u64, flags: Flags) -> Result<usize, SocketError> {
         let until = self.until(flags, lock(&self.options).send_timeout);
         let link = self.connected(until)?;
@@ -128,7 +128,7 @@ impl StreamSocket {
 }
 
 impl Maps {
-    /// An entry of the peer's table, of `most`, that no buffer has.
+    /// A free entry of the peer's table, which has `most` entries.
     fn free(&self, most: u16) -> Result<u16, SocketError> {
         let taken = |index: &u16| self.list.iter().any(|map| map.index == Some(*index));
         (0..most).find(|index| !taken(index)).ok_or(SocketError::NoIoMap(most))

@@ -1,4 +1,4 @@
-//! Listening and accepting. The library's thread answers requests; accept takes connections that stand.
+//! Listening and accepting. The library's thread answers requests, and accept takes established connections.
 
 use super::{Stage, StreamSocket};
 use crate::{
@@ -10,19 +10,19 @@ use crate::{
 use rxe_cm::{CmEvent, CmId, ConnParams, EventChannel, EventKind};
 use std::{collections::VecDeque, os::fd::AsFd, sync::Arc};
 
-/// Connections that wait for the program at most, whatever it asks for.
+/// Most connections that wait for the program, whatever backlog it asks for.
 const MOST: usize = 4096;
 
-/// What a listener has.
+/// The state of a listener.
 #[derive(Debug)]
 pub(super) struct Listening {
     channel: EventChannel,
     token: u64,
     backlog: usize,
-    /// Answered, and not standing yet.
+    /// Connections that were answered, but are not established yet.
     coming: Vec<Arc<StreamSocket>>,
     standing: VecDeque<Arc<StreamSocket>>,
-    /// Requests wait until there is room.
+    /// Whether requests wait until there is room.
     paused: bool,
 }
 
@@ -31,7 +31,7 @@ impl Listening {
         self.coming.len() + self.standing.len() >= self.backlog
     }
 
-    /// Nobody listens any more; connections that nobody has accepted are ended.
+    /// The listener is closed. Connections that were not accepted are ended.
     pub(super) fn end(self, shared: &Shared) {
         shared.unwatch(self.channel.as_fd(), self.token);
         for socket in self.coming.into_iter().chain(self.standing) {
@@ -41,7 +41,7 @@ impl Listening {
 }
 
 impl StreamSocket {
-    /// Takes connections from now on (rlisten); up to `backlog` wait to be accepted, further ones wait on the way.
+    /// Begins to listen (rlisten). Up to `backlog` connections wait to be accepted. Further requests wait unanswered.
     ///
     /// # Errors
     /// [`SocketError::State`], [`SocketError::Cm`].
@@ -73,7 +73,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// Takes the next connection that stands (raccept).
+    /// Takes the next established connection (raccept).
     ///
     /// # Errors
     /// [`SocketError::WouldBlock`] if there is none and the socket does not wait; [`SocketError::State`] if it does not
@@ -101,7 +101,7 @@ impl StreamSocket {
         }
     }
 
-    /// Whether a connection waits to be accepted; none if it does not listen.
+    /// Whether a connection waits to be accepted; `None` if the socket does not listen.
     pub(crate) fn has_standing(&self) -> Option<bool> {
         match &self.state().phase {
             Stage::Listening(listening) => Some(!listening.standing.is_empty()),
@@ -109,7 +109,7 @@ impl StreamSocket {
         }
     }
 
-    /// Requests have arrived.
+    /// Handles requests that have arrived.
     pub(crate) fn take_requests(self: &Arc<Self>) {
         loop {
             let mut state = self.state();
@@ -129,7 +129,7 @@ impl StreamSocket {
                 Ok(()) => {}
                 Err(error) => {
                     rxe_verbs::tell(&format!("a connection is refused: {error}"));
-                    // Its id is dropped, too, which would say the same.
+                    // If this fails, dropping the id refuses the request as well.
                     let _ = event.id.reject(&[]);
                 }
             }
@@ -146,9 +146,9 @@ impl StreamSocket {
         let phase = Stage::Accepting(Arc::downgrade(self));
         let socket = Self::of(&self.stack, self.domain, id.clone(), phase, *settings)?;
         *super::lock(&socket.options) = super::lock(&self.options).inherited();
-        // Data may come before the peer's last word.
+        // Data may arrive before the peer's RTU.
         let link = Link::new(parts, hello);
-        // Set once, here.
+        // This is the only place where it is set.
         let _ = socket.link.set(link);
         let mut state = self.state();
         let Stage::Listening(listening) = &mut state.phase else { return Err(SocketError::NotConnected) };
@@ -162,7 +162,7 @@ impl StreamSocket {
         Ok(())
     }
 
-    /// A connection that was answered stands.
+    /// A connection that was answered is established.
     pub(super) fn on_accepted(&self, number: usize) {
         if let Some(socket) = self.take_coming(number)
             && let Stage::Listening(listening) = &mut self.state().phase
@@ -172,7 +172,7 @@ impl StreamSocket {
         }
     }
 
-    /// A connection that was answered did not come to stand.
+    /// A connection that was answered has failed.
     pub(super) fn forget(&self, number: usize) {
         let gone = self.take_coming(number);
         if let Stage::Listening(listening) = &mut self.state().phase

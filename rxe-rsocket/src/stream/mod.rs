@@ -1,4 +1,4 @@
-//! Stream sockets: making connections and ending them. What crosses them is in `transfer.rs`.
+//! Stream sockets: establishing and ending connections. `transfer.rs` sends and receives data.
 
 mod iomap;
 mod listen;
@@ -30,23 +30,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Nothing under way has arrived for so long: a peer that is there takes what it has given room for.
+/// If no data under way has arrived for this long, the peer counts as gone: it has room for the data.
 const STALL: Duration = Duration::from_secs(30);
 
-/// A stream socket. Its descriptor ([`AsFd`]) names it and is to be polled by [`crate::poll()`] only.
+/// A stream socket. Its descriptor ([`AsFd`]) identifies it, and must only be polled by [`crate::poll()`].
 #[derive(Debug)]
 pub struct StreamSocket {
     stack: Stack,
     domain: Domain,
-    /// Its id's, by which the thread knows it.
+    /// The number of its id, by which the thread finds it.
     number: usize,
     ready: Ready,
     state: Mutex<State>,
-    /// Once the connection has stood.
+    /// Set once the connection was established.
     link: OnceLock<Link>,
     nonblocking: AtomicBool,
     options: Mutex<Options>,
-    /// Held by whoever sends, or receives.
+    /// Held by the thread that sends, and by the thread that receives.
     sending: Mutex<()>,
     receiving: Mutex<()>,
     maps: Mutex<iomap::Maps>,
@@ -54,11 +54,11 @@ pub struct StreamSocket {
 
 #[derive(Debug)]
 struct State {
-    /// None once it is closed.
+    /// `None` once it is closed.
     id: Option<CmId>,
     phase: Stage,
     settings: Settings,
-    /// Why the connection was not made, or was cut, until somebody asks (SO_ERROR).
+    /// Why the connection could not be established, or has failed, until the program asks for it (SO_ERROR).
     error: Option<i32>,
     keep_alive: Option<KeepAlive>,
 }
@@ -68,7 +68,7 @@ enum Stage {
     New,
     Listening(Listening),
     Connecting(Box<Parts>),
-    /// The peer has been answered; whose listener is to hear when it stands.
+    /// The peer has been answered. The listener has to learn when the connection is established.
     Accepting(Weak<StreamSocket>),
     Connected,
     Failed,
@@ -97,7 +97,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl StreamSocket {
-    /// Makes one.
+    /// Creates a socket.
     ///
     /// # Errors
     /// [`SocketError::System`], [`SocketError::Cm`].
@@ -139,7 +139,7 @@ impl StreamSocket {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Has calls wait, or not.
+    /// Sets whether calls wait.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
@@ -148,7 +148,7 @@ impl StreamSocket {
         lock(&self.state)
     }
 
-    /// Takes an address of ours (rbind).
+    /// Binds it to a local address (rbind).
     ///
     /// # Errors
     /// [`SocketError::Cm`].
@@ -157,7 +157,7 @@ impl StreamSocket {
         Ok(state.id()?.bind(self.domain.plain(address))?)
     }
 
-    /// Connects (rconnect). A socket that does not wait is connected, or has failed, when [`crate::poll()`] says that it is
+    /// Connects (rconnect). A non-blocking socket is connected, or has failed, when [`crate::poll()`] reports that it is
     /// writable.
     ///
     /// # Errors
@@ -188,7 +188,7 @@ impl StreamSocket {
 
     fn begin(&self, state: &mut State, to: SocketAddr) -> Result<(), SocketError> {
         let id = state.id()?.clone();
-        // The way is found at once; its events are for us.
+        // Address and route are resolved here, so their events are handled by this thread.
         let channel = EventChannel::new()?;
         id.migrate(&channel)?;
         id.resolve_addr(None, to)?;
@@ -198,7 +198,7 @@ impl StreamSocket {
         let parts = Parts::new(&id, &state.settings)?;
         id.migrate(&self.stack.shared().channel)?;
         let hello = parts.hello().encode();
-        // Nothing is ever read from the other's memory.
+        // No READs are used.
         let params = ConnParams {
             private_data: &hello,
             responder_resources: Some(0),
@@ -224,7 +224,7 @@ impl StreamSocket {
         }
     }
 
-    /// The connection, once it stands; waits for that if it may.
+    /// The connection. Waits until it is established, unless the socket is non-blocking.
     fn connected(&self, until: Until) -> Result<&Link, SocketError> {
         if let Some(link) = self.link.get() {
             return Ok(link);
@@ -243,7 +243,7 @@ impl StreamSocket {
         self.link.get().ok_or(SocketError::NotConnected)
     }
 
-    /// The connection manager has something to say.
+    /// Handles an event of the connection manager.
     pub(crate) fn on_event(&self, event: &CmEvent) {
         let errno = match &event.kind {
             EventKind::Established(_) => return self.on_established(&event.private_data),
@@ -258,7 +258,7 @@ impl StreamSocket {
             Stage::Connecting(_) => None,
             Stage::Accepting(listener) => Some(Weak::clone(listener)),
             _ => {
-                // What waits for the peer is flushed, and hears of the end by that.
+                // Threads that wait for the peer are woken, because their requests are flushed.
                 if let Some(id) = &state.id {
                     let _ = id.disconnect();
                 }
@@ -279,7 +279,7 @@ impl StreamSocket {
         match core::mem::replace(&mut state.phase, Stage::Failed) {
             Stage::Connecting(parts) => match Hello::decode(hello) {
                 Ok(hello) => {
-                    // Set once: only what is being connected comes here.
+                    // It is set only once, because only a socket that is being connected gets here.
                     let _ = self.link.set(Link::new(*parts, hello));
                     state.phase = Stage::Connected;
                 }
@@ -301,20 +301,20 @@ impl StreamSocket {
         }
         drop(state);
         if let Some(link) = self.link.get() {
-            // The peer is told of the second half of the buffer at once.
+            // Sends the address of the second half of the buffer at once.
             link.progress(&mut link.stream());
         }
         self.ready.raise();
     }
 
-    /// Our address; the unspecified one while there is none (rgetsockname).
+    /// The local address, or the unspecified one if there is none (rgetsockname).
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         let address = self.state().id.as_ref().and_then(CmId::local_addr);
         address.map_or_else(|| self.domain.unspecified(), |address| self.domain.told(address))
     }
 
-    /// The peer's (rgetpeername).
+    /// The peer's address (rgetpeername).
     ///
     /// # Errors
     /// [`SocketError::NotConnected`].
@@ -323,7 +323,7 @@ impl StreamSocket {
         address.map(|address| self.domain.told(address)).ok_or(SocketError::NotConnected)
     }
 
-    /// Ends a direction, or both; waits until the peer has all that was sent, or is gone (rshutdown).
+    /// Ends one direction or both (rshutdown). Waits until the peer has all data that was sent, or is gone.
     ///
     /// # Errors
     /// [`SocketError::NotConnected`], [`SocketError::Interrupted`].
@@ -343,13 +343,13 @@ impl StreamSocket {
         if link.stream().phase() != Phase::Open
             && let Some(id) = &self.state().id
         {
-            // Whoever waits on it is woken by what is flushed.
+            // Waiting threads are woken by the flushed requests.
             let _ = id.disconnect();
         }
         Ok(())
     }
 
-    /// Waits until all that was sent has arrived, the connection is over, or nothing has moved for `patience`.
+    /// Waits until all data has arrived, the connection has ended, or no data has moved for `patience`.
     fn drain(&self, link: &Link, patience: Duration) -> Result<(), SocketError> {
         let mut left = u32::MAX;
         loop {
@@ -368,8 +368,8 @@ impl StreamSocket {
         }
     }
 
-    /// Closes it (rclose): an open connection is ended, and the call waits until the peer has all that was sent, for as long
-    /// as something moves (SO_LINGER may set another time).
+    /// Closes it (rclose). An open connection is ended. The call waits until the peer has all data, as long as data moves
+    /// (SO_LINGER may set another time).
     pub fn close(&self) {
         if let Some(link) = self.link.get() {
             let linger = lock(&self.options).linger;
@@ -382,7 +382,7 @@ impl StreamSocket {
                     stream.shut_down(How::Both);
                     link.progress(&mut stream);
                     drop(stream);
-                    // A signal does not end it: there is no second try.
+                    // A signal does not interrupt this, because the call cannot be repeated.
                     while let Err(SocketError::Interrupted) = self.drain(link, linger.unwrap_or(STALL)) {}
                 }
             }
@@ -402,49 +402,49 @@ impl StreamSocket {
             }
             id.destroy();
         }
-        // Threads that wait look up.
+        // Wakes waiting threads.
         self.ready.raise();
     }
 
-    /// The connection, once it stands.
+    /// The connection, if it was established.
     pub(crate) fn link(&self) -> Option<&Link> {
         self.link.get()
     }
 
-    /// Whether the connection was not made.
+    /// Whether there is no connection.
     pub(crate) fn has_failed(&self) -> bool {
-        // One that is new is as good as ended, as with TCP.
+        // A new socket counts as ended, as with TCP.
         matches!(self.state().phase, Stage::Failed)
     }
 
-    /// A number that changes when something has arrived.
+    /// A count that changes when something has arrived.
     pub(crate) fn turn(&self) -> u64 {
         self.link.get().map_or(0, |link| link.stream().turn())
     }
 
-    /// Gives a descriptor that becomes readable with the next change. A connection that comes to stand after this call is such
-    /// a change of the descriptor given here, and has another one from then on.
+    /// Returns a descriptor that becomes readable at the next change. If a connection is established after this call, this is
+    /// such a change, and from then on the socket has another descriptor.
     pub(crate) fn arm(&self, waiter: &Waiter) -> RawFd {
         let Some(link) = self.link.get() else { return self.ready.as_fd().as_raw_fd() };
         link.arm(waiter);
         link.event_fd()
     }
 
-    /// A thread has done with [`Self::arm`].
+    /// A thread no longer waits after [`Self::arm`].
     pub(crate) fn stop_waiting(&self, waiter: &Waiter) {
         if let Some(link) = self.link.get() {
             link.waiters.leave(waiter);
         }
     }
 
-    /// What [`Self::arm`] gave has become readable.
+    /// The descriptor of [`Self::arm`] has become readable.
     pub(crate) fn take_event(&self, waiter: &Waiter) {
         if let Some(link) = self.link.get() {
             link.take_event(waiter);
         }
     }
 
-    /// Ends it at once, without a word to the program at the other end but that.
+    /// Ends the connection at once. The program at the other end only learns that it has ended.
     fn abort(&self) {
         if let Some(link) = self.link.get() {
             link.stream().fail(crate::proto::Failure::Reset);
@@ -452,7 +452,7 @@ impl StreamSocket {
         self.close();
     }
 
-    /// Sends a keep-alive if it is due; the time until the next.
+    /// Sends a keep-alive if it is due. Returns the time until the next.
     pub(crate) fn keep_alive(&self, now: Instant) -> Option<Duration> {
         let mut state = self.state();
         let keep = state.keep_alive.as_mut()?;
@@ -481,7 +481,7 @@ impl State {
     }
 }
 
-/// The event that is hoped for, which is there already.
+/// Takes the expected event, which has arrived already.
 pub(crate) fn expect(channel: &EventChannel, hoped: impl Fn(&EventKind) -> bool) -> Result<(), SocketError> {
     let event = channel.get_event(None)?;
     if hoped(&event.kind) {

@@ -1,4 +1,5 @@
-//! Options of stream sockets (rsetsockopt, rgetsockopt). Those that TCP has and RDMA does not need are kept for whoever asks.
+//! Options of stream sockets (rsetsockopt, rgetsockopt). Options of TCP that RDMA does not need are stored, so that programs
+//! can read them back.
 
 use super::{KeepAlive, Stage, StreamSocket, lock};
 use crate::{
@@ -12,20 +13,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a connection is silent before the peer is asked for a sign of life, unless the system says otherwise.
+/// How long a connection is idle before a keep-alive is sent, if the system has no setting.
 const KEEP_ALIVE: u64 = 7200;
 
-/// Bytes of `struct tcp_info` that programs know of at least.
+/// The smallest size of `struct tcp_info` that programs use.
 const TCP_INFO: usize = 104;
 
-/// What a program has set.
+/// Options that a program has set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Options {
     pub(super) receive_timeout: Option<Duration>,
     pub(super) send_timeout: Option<Duration>,
-    /// How long close waits; zero cuts the connection. None is for as long as something moves.
+    /// How long close waits. Zero ends the connection at once. `None`: as long as data moves.
     pub(super) linger: Option<Duration>,
-    /// The reason for a cut connection has been told.
+    /// Whether the reason for a failed connection was reported.
     pub(super) failure_told: bool,
     no_delay: bool,
     oob_inline: bool,
@@ -34,7 +35,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// What connections have of their listener's.
+    /// The options that a connection gets from its listener.
     pub(super) fn inherited(&self) -> Self {
         Self { failure_told: false, keep_alive: false, ..self.clone() }
     }
@@ -190,14 +191,14 @@ impl StreamSocket {
 
 /// A path as `struct ibv_path_data` has it: flags, and a path record as on the wire (IBTA vol. 1, 15.2.5.16).
 fn route(path: &PathRecord) -> Vec<u8> {
-    // The selectors say "exactly".
+    // The selectors mean "exactly".
     const EXACTLY: u8 = 2 << 6;
     let mut out = vec![0; 16];
     out.extend(Gid::from(path.av.dst).0);
     out.extend(Gid::from(path.av.src).0);
     out.extend([0; 4]);
     out.extend((path.av.flow_label << 8 | u32::from(path.av.hop_limit)).to_be_bytes());
-    // Reversible, and the one path that there is.
+    // Reversible, and the only path.
     out.extend([path.av.traffic_class, 0x81]);
     out.extend(0xffff_u16.to_be_bytes());
     out.extend(u16::from(path.av.service_level).to_be_bytes());
@@ -206,7 +207,7 @@ fn route(path: &PathRecord) -> Vec<u8> {
     out
 }
 
-/// The system's time for TCP.
+/// The system's setting for TCP.
 fn system_idle() -> u64 {
     let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_keepalive_time").ok();
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(KEEP_ALIVE)

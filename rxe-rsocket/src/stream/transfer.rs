@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// Parts of a message that are sent without the send buffer at most.
+/// Most parts of a message that is sent without the send buffer.
 const FEW: usize = 8;
 
 impl StreamSocket {
@@ -24,16 +24,16 @@ impl StreamSocket {
         Until::within(timeout)
     }
 
-    /// Sends bytes, all of them unless it must not wait; gives how many (rsend).
+    /// Sends bytes: all of them, unless the call must not wait. Returns how many (rsend).
     ///
     /// # Errors
-    /// [`SocketError::NoMoreWriting`] after the end of this direction or of the connection, [`SocketError::Cut`] once with
-    /// the reason if it was cut; [`SocketError::WouldBlock`], [`SocketError::Interrupted`], [`SocketError::NotConnected`].
+    /// [`SocketError::NoMoreWriting`] after the end of this direction or of the connection, [`SocketError::Cut`] once with the
+    /// reason if it has failed; [`SocketError::WouldBlock`], [`SocketError::Interrupted`], [`SocketError::NotConnected`].
     pub fn send(&self, data: &[u8], flags: Flags) -> Result<usize, SocketError> {
         self.send_parts(&[data], flags)
     }
 
-    /// The same for bytes that lie in several places (rsendmsg, rwritev).
+    /// The same for bytes in several buffers (rsendmsg, rwritev).
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -64,7 +64,7 @@ impl StreamSocket {
         link.send(&chunk, bytes, true).inspect_err(|_| self.lost(link))
     }
 
-    /// Waits until the stream can be written to as `test` says.
+    /// Waits until `test` says that the stream can be written to.
     pub(super) fn wait_writable<'a>(
         &self,
         link: &'a Link,
@@ -86,31 +86,31 @@ impl StreamSocket {
         Err(self.first_failure(phase).unwrap_or(SocketError::NoMoreWriting))
     }
 
-    /// The queue pair takes nothing more: the completions say why.
+    /// Posting failed. The completions contain the reason.
     pub(super) fn lost(&self, link: &Link) {
         let mut stream = link.stream();
         link.progress(&mut stream);
         stream.fail(crate::proto::Failure::Reset);
     }
 
-    /// Why the connection was cut, the first time that it is asked for.
+    /// Why the connection has failed; only at the first call.
     fn first_failure(&self, phase: Phase) -> Option<SocketError> {
         let Phase::Failed(failure) = phase else { return None };
         let told = core::mem::replace(&mut lock(&self.options).failure_told, true);
         (!told).then_some(SocketError::Cut(failure))
     }
 
-    /// The number of why the connection was cut, the first time that it is asked for (SO_ERROR).
+    /// The error number of a failed connection (SO_ERROR); only at the first call.
     pub(super) fn failure_number(&self) -> Option<i32> {
         let phase = self.link.get()?.stream().phase();
         self.first_failure(phase).map(|error| error.errno())
     }
 
-    /// Receives what there is, up to the length of `out`; 0 at the end (rrecv).
+    /// Receives the available data, up to the length of `out` (rrecv). Returns 0 at the end of the stream.
     ///
     /// # Errors
-    /// [`SocketError::Cut`] once if the connection was cut and all that came before has been read;
-    /// [`SocketError::WouldBlock`], [`SocketError::Interrupted`], [`SocketError::NotConnected`].
+    /// [`SocketError::Cut`] once, if the connection has failed and all data before that was read; [`SocketError::WouldBlock`],
+    /// [`SocketError::Interrupted`], [`SocketError::NotConnected`].
     pub fn receive(&self, out: &mut [u8], flags: Flags) -> Result<usize, SocketError> {
         let until = self.until(flags, lock(&self.options).receive_timeout);
         let link = self.connected(until)?;
@@ -138,7 +138,7 @@ impl StreamSocket {
             }
             let ranges = stream.unread_ranges(out.len() - done);
             drop(stream);
-            // Nobody else reads, and the peer has no room there.
+            // No other thread reads, and the peer may not write there.
             let count = link.copy_out(&ranges, &mut out[done..])?;
             done += count;
             if flags.contains(Flags::PEEK) {
@@ -165,7 +165,7 @@ impl StreamSocket {
     }
 }
 
-/// Takes a direction for one thread; who must not wait does not.
+/// Locks a direction for one thread. Does not wait for the lock if the call must not wait.
 pub(super) fn alone(mutex: &std::sync::Mutex<()>, until: Until) -> Result<MutexGuard<'_, ()>, SocketError> {
     match mutex.try_lock() {
         Ok(guard) => Ok(guard),
@@ -178,7 +178,7 @@ pub(super) fn alone(mutex: &std::sync::Mutex<()>, until: Until) -> Result<MutexG
 /// Bytes that are still to be sent.
 pub(super) struct Rest<'a> {
     parts: &'a [&'a [u8]],
-    /// Of the first part, so many are sent.
+    /// Bytes of the first part that were sent.
     at: usize,
     pub(super) len: usize,
 }
@@ -188,7 +188,7 @@ impl<'a> Rest<'a> {
         Self { parts, at: 0, len: parts.iter().map(|part| part.len()).sum() }
     }
 
-    /// The next `len` bytes: in `few` if they are few pieces, else in `many`.
+    /// The next `len` bytes: in `few` if there are few pieces, otherwise in `many`.
     pub(super) fn take<'b>(
         &mut self,
         len: usize,
