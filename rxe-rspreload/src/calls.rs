@@ -1,5 +1,5 @@
-//! The functions of libc that make and use sockets. Those that are variadic take their one further argument always: the calling
-//! conventions of the hosts we run on put it in the same place, and libc's own looks at it only if it was given.
+//! The functions of libc that create and use sockets. Functions that are variadic in libc always take their optional argument
+//! here: the calling conventions of supported hosts put it in the same place, and libc reads it only if it was given.
 
 use crate::{
     choice, fork, rs,
@@ -31,8 +31,8 @@ macro_rules! real {
 }
 pub(crate) use real;
 
-/// One line a function of the same arguments for either kind of descriptor, the first of which is one: libc's name and type, and
-/// what is called for an rsocket.
+/// One line for each function that has the same arguments for both kinds of descriptors. The first argument is the descriptor.
+/// The line has libc's name and type, and the function for an rsocket.
 macro_rules! either {
     ($($name:ident = $symbol:literal, $rsocket:path, ($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         #[doc = "libc's function of this name."]
@@ -105,7 +105,7 @@ unsafe fn receive_from_checked(
     unsafe { rs::rrecvfrom(rs, out, len.min(room), flags, from, from_len) }
 }
 
-/// One line a function that never has a connection made.
+/// One line for each function that never establishes a connection.
 macro_rules! plain {
     ($($name:ident = $symbol:literal, $rsocket:path, ($($argument:ident: $type:ty),*);)*) => {$(
         #[doc = "libc's function of this name."]
@@ -128,7 +128,7 @@ plain! {
     getsockopt = c"getsockopt", rs::rgetsockopt, (level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t);
 }
 
-/// A descriptor of the program's for an rsocket, which is closed if there is none left; -1 then.
+/// Makes a descriptor for an rsocket. If there is no free one, the rsocket is closed and the result is -1.
 pub(crate) fn show(rs: c_int) -> c_int {
     // SAFETY: numbers only.
     let fd = unsafe { real_fcntl(rs, libc::F_DUPFD_CLOEXEC, 0) };
@@ -190,7 +190,7 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     }
     // SAFETY: see above.
     let rs = unsafe { rs::rsocket(domain, kind, protocol) };
-    // Where there are no rsockets there are still sockets.
+    // If an rsocket cannot be created, an ordinary socket is.
     if rs < 0 { system() } else { show(rs) }
 }
 
@@ -244,7 +244,7 @@ unsafe extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut sockle
     made
 }
 
-/// connect(2). Where no rsocket listens, the program's socket becomes one of TCP, and tries that.
+/// connect(2). If no rsocket listens there, the socket becomes an ordinary TCP socket, and connects.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let system = || real!(c"connect" as fn(c_int, *const sockaddr, socklen_t) -> c_int, fd, address, len);
@@ -266,7 +266,7 @@ unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t
     }
 }
 
-/// Has a descriptor be an ordinary socket again, of the same kind.
+/// Turns a descriptor into an ordinary socket of the same kind.
 fn become_plain(fd: c_int, rs: c_int) -> bool {
     let why = errno();
     let ask = |name: c_int| {
@@ -293,7 +293,7 @@ fn become_plain(fd: c_int, rs: c_int) -> bool {
     true
 }
 
-/// Forgets what we know of a descriptor that is closed, or becomes another.
+/// Removes the entry of a descriptor that is closed or replaced.
 fn forget(fd: c_int) {
     if let Some(set) = table::clear_poll_set(fd) {
         // SAFETY: ours.
@@ -305,7 +305,7 @@ fn forget(fd: c_int) {
     }
 }
 
-/// close(2). The last descriptor of an rsocket has what was sent arrive first.
+/// close(2). For the last descriptor of an rsocket this waits until all data has arrived.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     forget(fd);
@@ -313,8 +313,8 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     unsafe { real_close(fd) }
 }
 
-/// At the program's end its sockets are closed, as the system does it with TCP's: what was sent arrives, which is the work of this
-/// process. One that was forked has none of its parent's.
+/// Closes all sockets at the end of the program. The system does this for TCP, but the data of rsockets is delivered by this
+/// process. A forked process has none of its parent's rsockets.
 extern "C" fn at_exit() {
     for fd in table::all() {
         if let Some(rs) = table::clear(fd) {
@@ -350,7 +350,7 @@ unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 
 fn replace(fd: c_int, new: c_int, system: impl FnOnce() -> c_int) -> c_int {
     if fd != new && (table::get(fd).is_some() || table::get(new).is_some()) {
-        // A connection that is not made yet must not be made twice.
+        // A connection that is not established yet must not be established twice.
         fork::settled(fd);
         forget(new);
         return copy(fd, system());
@@ -389,7 +389,7 @@ fn control(fd: c_int, command: c_int, argument: off_t, system: impl FnOnce() -> 
     }
 }
 
-/// ioctl(2): FIONBIO and FIONREAD are about rsockets.
+/// ioctl(2). FIONBIO and FIONREAD are supported for rsockets.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let Some(rs) = table::rsocket(fd) else {
@@ -438,7 +438,7 @@ unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count:
         let got = unsafe {
             match &at {
                 Some(at) => libc::pread(from, piece.as_mut_ptr().cast(), len, **at),
-                // What is read is gone from the file's position, so it must be sent, too.
+                // Reading has moved the file's position, so the data must be sent, too.
                 None => {
                     libc::pread(from, piece.as_mut_ptr().cast(), len, libc::lseek(from, 0, libc::SEEK_CUR))
                 }
@@ -472,7 +472,7 @@ unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, coun
     unsafe { sendfile(to, from, offset, count) }
 }
 
-/// One line a function that tells of a file: an rsocket's descriptor is to be a socket's.
+/// One line for each function that describes a file: the descriptor of an rsocket must appear as a socket.
 macro_rules! stats {
     ($($name:ident = $symbol:literal [$($before:ident: $type:ty)?];)*) => {$(
         #[doc = "libc's function of this name."]

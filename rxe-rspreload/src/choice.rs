@@ -1,8 +1,8 @@
-//! Which sockets are to be rsockets: all of TCP and UDP, unless a file says otherwise
-//! (`/etc/rdma/rsocket/preload_config`, or the one that `RXE_RSOCKETS_CONFIG` names), as for rdma-core's library.
+//! Which sockets become rsockets: all TCP and UDP sockets, unless a file says otherwise (`/etc/rdma/rsocket/preload_config`, or
+//! the one that `RXE_RSOCKETS_CONFIG` names), as with rdma-core's library.
 //!
-//! A line of it has a program's name, a family (INET, INET6), a type (STREAM, DGRAM) and a protocol (TCP, UDP); `*` is any. Where
-//! there is a file with such lines, only sockets that one of them names are rsockets.
+//! A line of the file has a program's name, a family (INET, INET6), a type (STREAM, DGRAM) and a protocol (TCP, UDP); `*` means
+//! any. If there is a file with such lines, only sockets that match a line become rsockets.
 
 use crate::rs;
 use core::{
@@ -15,7 +15,7 @@ const VARIABLE: &CStr = c"RXE_RSOCKETS_CONFIG";
 /// Bytes of the file that are read.
 const MOST: usize = 8192;
 
-/// Combinations of family and type: a bit each, once they are known.
+/// Combinations of family and type: a bit for each, once they are known.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 const KNOWN: u32 = 1 << 31;
 
@@ -29,7 +29,7 @@ const fn bit(domain: c_int, kind: c_int) -> Option<u32> {
     }
 }
 
-/// Whether a socket that the program makes is to be an rsocket.
+/// Whether a new socket of the program becomes an rsocket.
 pub(crate) fn is_wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
     let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     let Some(bit) = bit(domain, kind) else { return false };
@@ -40,7 +40,7 @@ pub(crate) fn is_wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
     usual && !rs::is_inside() && !is_of_the_library() && wanted() & bit != 0
 }
 
-/// Whether the calling thread is one of the drop-in's own, which are named so.
+/// Whether the calling thread is one of the drop-in's own threads, which have a certain name.
 fn is_of_the_library() -> bool {
     let mut name = [0_u8; 16];
     // SAFETY: the kernel writes 16 bytes.
@@ -60,7 +60,7 @@ fn wanted() -> u32 {
     found
 }
 
-/// The file's content, by system calls alone; how many bytes.
+/// Reads the file by system calls only. Returns the number of bytes.
 fn read(out: &mut [u8; MOST]) -> usize {
     unsafe extern "C" {
         fn secure_getenv(name: *const c_char) -> *mut c_char;
@@ -89,7 +89,7 @@ fn program() -> &'static [u8] {
     unsafe { CStr::from_ptr(program_invocation_short_name) }.to_bytes()
 }
 
-/// What the lines for this program name; all without such a line at all.
+/// The combinations in the lines for this program. All if the file has no such lines.
 fn parse(text: &[u8], program: &[u8]) -> u32 {
     let (mut all, mut any) = (0, false);
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#")) {

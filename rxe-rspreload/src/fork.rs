@@ -1,10 +1,11 @@
 //! Connections of programs that fork: an RDMA connection belongs to the process that made it.
 //!
-//! Where the environment says so (`RDMAV_FORK_SAFE=1`, on both sides), a program's TCP sockets stay TCP's at first. The process
-//! that first sends or receives on an accepted one listens as an rsocket on the same port, writes four zero bytes by TCP, and
-//! accepts; the one that has connected reads those bytes and connects its rsocket to the same address. From then on the
-//! descriptor is the rsocket's. As rdma-core's library does it, whose peers ours talk to; with its limit: a server that waits
-//! for its client's first words by poll(2) or select(2) waits for ever, since it has not said that it listens.
+//! With `RDMAV_FORK_SAFE=1` in the environment of both sides, TCP sockets stay TCP sockets at first. The process that first
+//! sends or receives on an accepted socket listens with an rsocket on the same port, writes four zero bytes by TCP, and
+//! accepts. The process that has connected reads these bytes and connects its rsocket to the same address. From then on the
+//! descriptor is that of the rsocket. rdma-core's library does the same, so both work together. They also share a limit: a
+//! server that waits for its client's first data by poll(2) or select(2) waits for ever, because it has not written the bytes
+//! yet.
 
 use crate::{
     calls::{self, errno, real, set_errno},
@@ -18,22 +19,24 @@ use core::{
 };
 use libc::{pollfd, sockaddr, sockaddr_storage, socklen_t, timespec};
 
-/// The lock of all that accept in this way: two must not listen on one port at a time. Its name is rdma-core's.
+/// The lock of all processes that accept in this way, because two must not listen on one port at the same time. The name is
+/// that of rdma-core.
 const LOCK: &CStr = c"/rsocket_fork";
 
-/// How often, and after how many microseconds, a port that another has for its turn is tried again: 5 s.
+/// How often a port that another process uses is tried again, and the microseconds between: 5 s in all.
 const TRIES: u32 = 1000;
 const PAUSE: u32 = 5000;
-/// Milliseconds that a peer may take to connect its rsocket once it has been told to. All others on this host who accept wait
-/// meanwhile, so a peer that is dead or hostile must not hold them up for ever; one that only asks again for a lost message
-/// needs about 5 s each time.
+/// Milliseconds that a peer may take to connect its rsocket after the four bytes. All others on this host that accept wait
+/// meanwhile, so a dead or hostile peer must not block them for ever. A peer that only repeats a lost message needs about 5 s
+/// each time.
 const PATIENCE: c_int = 20_000;
-/// Seconds to wait for the others: two peers that use up their time. Who was killed in its turn never gives it back.
+/// Seconds to wait for the others: the time of two such peers. A process that was killed while it held the lock never releases
+/// it.
 const TURN: libc::time_t = 2 * PATIENCE as libc::time_t / 1000;
 
 static WANTED: AtomicU8 = AtomicU8::new(0);
 
-/// Whether TCP sockets are to wait with becoming rsockets.
+/// Whether TCP sockets become rsockets only at their first use.
 pub(crate) fn is_wanted(kind: c_int) -> bool {
     if kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != libc::SOCK_STREAM {
         return false;
@@ -51,7 +54,8 @@ pub(crate) fn is_wanted(kind: c_int) -> bool {
     wanted == 2
 }
 
-/// The rsocket of a descriptor that is about to be used; one that waits becomes one. None if it is libc's.
+/// The rsocket of a descriptor that is about to be used. A TCP socket that waits becomes an rsocket here. `None` for
+/// descriptors of libc.
 pub(crate) fn settled(fd: c_int) -> Option<c_int> {
     match table::get(fd)? {
         Entry::Rsocket(rs) => Some(rs),
@@ -61,7 +65,7 @@ pub(crate) fn settled(fd: c_int) -> Option<c_int> {
             // SAFETY: numbers, and memory of ours.
             let made = unsafe { if state == Entry::Active { connect_again(fd) } else { accept_again(fd) } };
             set_errno(before);
-            // Whatever came of it, it is tried once.
+            // This is tried only once, with any result.
             table::clear(fd);
             let rs = made?;
             // SAFETY: both are ours.
@@ -105,7 +109,7 @@ unsafe fn take_over(fd: c_int, rs: c_int, nonblocking: bool) -> c_int {
     rs
 }
 
-/// The side that has connected: waits for the peer's word, and connects an rsocket.
+/// The side that has connected: waits for the peer's four bytes, and connects an rsocket.
 unsafe fn connect_again(fd: c_int) -> Option<c_int> {
     // SAFETY: numbers, and memory of ours.
     unsafe {
@@ -120,7 +124,7 @@ unsafe fn connect_again(fd: c_int) -> Option<c_int> {
         if nonblocking {
             calls::real_fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK).into());
         }
-        // A peer that is no rsocket has said something else: the connection stays TCP's.
+        // A peer without rsockets has sent something else: the connection stays TCP.
         if got != 4 || word != 0 {
             return None;
         }
@@ -137,14 +141,14 @@ unsafe fn connect_again(fd: c_int) -> Option<c_int> {
     }
 }
 
-/// The side that has accepted: listens as an rsocket, says so, and accepts. If it cannot, the connection ends: the peer waits for
-/// its word and would do so for ever.
+/// The side that has accepted: listens with an rsocket, writes the four bytes, and accepts. If this fails the connection is
+/// ended, because the peer would wait for the bytes for ever.
 unsafe fn accept_again(fd: c_int) -> Option<c_int> {
     // SAFETY: numbers, and memory of ours.
     unsafe {
         let nonblocking = is_nonblocking(fd);
         let (own, len) = address(fd, false)?;
-        // Another user may have made it; then only the port itself is what two must not have.
+        // Another user may have created the lock. Then only the port itself keeps two processes apart.
         let lock = libc::sem_open(LOCK.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o660, 1);
         let is_there = lock != libc::SEM_FAILED;
         if is_there {
@@ -152,7 +156,7 @@ unsafe fn accept_again(fd: c_int) -> Option<c_int> {
         }
         let made = listen_once(fd, &own, len);
         if is_there {
-            // Also for who was killed in its turn: the next one need not wait that long.
+            // This also releases the lock of a process that was killed, so the next one need not wait so long.
             libc::sem_post(lock);
             libc::sem_close(lock);
         }
@@ -166,7 +170,7 @@ unsafe fn accept_again(fd: c_int) -> Option<c_int> {
     }
 }
 
-/// Waits until nobody else on this host accepts in this way, for [`TURN`] at most.
+/// Waits until no other process on this host accepts in this way, for at most [`TURN`].
 unsafe fn wait_for_turn(lock: *mut libc::sem_t) {
     let mut until = timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place of ours, and a semaphore that is open.
@@ -177,7 +181,7 @@ unsafe fn wait_for_turn(lock: *mut libc::sem_t) {
     }
 }
 
-/// Takes one connection on an address of a TCP socket's.
+/// Accepts one connection on the address of a TCP socket.
 unsafe fn listen_once(fd: c_int, own: &sockaddr_storage, len: socklen_t) -> Option<c_int> {
     // SAFETY: numbers, and memory of ours.
     unsafe {

@@ -1,11 +1,11 @@
-//! Preloaded, this library has a program's TCP and UDP sockets be rsockets (rsocket(7), the drop-in's), by standing before
-//! the functions of libc that make and use sockets.
+//! If it is preloaded, this library turns a program's TCP and UDP sockets into rsockets (rsocket(7)) of the drop-in. For this
+//! it replaces the functions of libc that create and use sockets.
 //!
-//! `table` knows which descriptors are rsockets: those are duplicates of an rsocket's own descriptor, so that a program may
-//! duplicate and close them as it likes. `choice` says which sockets are to be rsockets, `calls` what each function does with
-//! them, `fork` how a connection gets past fork(2), `wait` waits for several. All else goes to libc (`real`).
+//! `table` stores which descriptors are rsockets. These are duplicates of the rsocket's own descriptor, so that a program may
+//! duplicate and close them. `choice` decides which sockets become rsockets, `calls` has the replaced functions, `fork` handles
+//! programs that fork for each connection, and `wait` waits for several descriptors. All other calls go to libc (`real`).
 //!
-//! It must work below an allocator and in signal handlers as libc does: it allocates nothing and locks nothing.
+//! It must work inside an allocator and in signal handlers, as libc does. So it does not allocate or lock.
 
 mod calls;
 mod choice;

@@ -1,5 +1,5 @@
-//! The drop-in's functions, which the loader finds by their names, and the mark of threads that are inside them: what those
-//! call of libc is never about rsockets.
+//! The drop-in's functions, which are found by their names, and the mark of threads that are inside them. Calls of libc by
+//! these threads are never for rsockets.
 
 use core::{
     cell::Cell,
@@ -9,7 +9,7 @@ use core::{
 };
 use libc::{epoll_event, iovec, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t};
 
-/// Tried, and not there.
+/// Looked up, but not found.
 const NONE: usize = 1;
 
 pub(crate) struct Function {
@@ -45,7 +45,7 @@ pub(crate) fn is_inside() -> bool {
     INSIDE.try_with(Cell::get).unwrap_or(true)
 }
 
-/// One line a function of the drop-in.
+/// One line for each function of the drop-in.
 macro_rules! functions {
     ($($name:ident = $symbol:literal ($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         /// The drop-in's function of this name. Without the drop-in: -1 and ENOSYS.

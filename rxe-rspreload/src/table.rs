@@ -1,43 +1,43 @@
 //! Which descriptors are rsockets.
 //!
-//! For each descriptor of the program's a number says so: 0 if it is none of ours. It is read at each call of the program's, so it
-//! is an array without locks; descriptors beyond it are never rsockets.
+//! There is a number for each descriptor of the program: 0 if it is not one of ours. It is read at each call of the program, so
+//! the table is an array without locks. Descriptors beyond its end are never rsockets.
 
 use core::{
     ffi::c_int,
     sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
-/// Descriptors that can be rsockets.
+/// Number of descriptors that can be rsockets.
 pub(crate) const MOST: usize = 65536;
 
 static ENTRIES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
-/// One more than the highest descriptor that was ever one.
+/// One more than the highest descriptor that was ever an rsocket.
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 /// Duplicates of an rsocket's descriptor, by that descriptor.
 static USERS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 /// Sets of repoll, by the epoll descriptor that has rsockets, plus one.
 static SETS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 
-/// What a descriptor of the program's is.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
     /// A duplicate of this rsocket.
     Rsocket(c_int),
-    /// A TCP socket that is to become an rsocket once the processes of the program are settled: see `fork`.
+    /// A TCP socket that becomes an rsocket at its first use: see `fork`.
     Fresh,
     /// The same, listening.
     Listener,
-    /// Connected by us; the peer says when.
+    /// Connected by this side. The peer decides when it becomes an rsocket.
     Active,
-    /// Accepted; we say when.
+    /// Accepted by this side, which decides when it becomes an rsocket.
     Passive,
 }
 
 const RSOCKET: u64 = 1 << 32;
 const STATES: [Entry; 4] = [Entry::Fresh, Entry::Listener, Entry::Active, Entry::Passive];
 
-/// What a descriptor is; none if it is libc's.
+/// The kind of a descriptor; `None` if it is one of libc.
 pub(crate) fn get(fd: c_int) -> Option<Entry> {
     let entry = ENTRIES.get(usize::try_from(fd).ok()?)?.load(Ordering::Acquire);
     match entry {
@@ -55,7 +55,7 @@ pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
     }
 }
 
-/// Says what a descriptor is. False if it cannot be said: its number is too large.
+/// Sets the kind of a descriptor. False if its number is too large.
 pub(crate) fn set(fd: c_int, entry: Entry) -> bool {
     let (Some(place), number) = (usize::try_from(fd).ok().and_then(|fd| ENTRIES.get(fd)), number(entry))
     else {
@@ -77,7 +77,7 @@ fn number(entry: Entry) -> u64 {
     }
 }
 
-/// Forgets a descriptor. If it was the last of an rsocket, which is to be closed then.
+/// Removes a descriptor. If it was the last one of an rsocket, returns the rsocket, which is to be closed then.
 pub(crate) fn clear(fd: c_int) -> Option<c_int> {
     let had = ENTRIES.get(usize::try_from(fd).ok()?)?.swap(0, Ordering::AcqRel);
     if had & RSOCKET == 0 {
@@ -99,14 +99,14 @@ pub(crate) fn poll_set(epoll: c_int) -> Option<c_int> {
     set.checked_sub(1).map(|set| set as c_int)
 }
 
-/// Notes one; gives the one that another thread has noted meanwhile.
+/// Stores a set. If another thread has stored one meanwhile, returns that one.
 pub(crate) fn enter_poll_set(epoll: c_int, set: c_int) -> Result<(), Option<c_int>> {
     let place = usize::try_from(epoll).ok().and_then(|epoll| SETS.get(epoll)).ok_or(None)?;
     let entered = place.compare_exchange(0, set as u32 + 1, Ordering::AcqRel, Ordering::Acquire);
     entered.map(drop).map_err(|other| Some(other as c_int - 1))
 }
 
-/// Forgets one.
+/// Removes a set.
 pub(crate) fn clear_poll_set(epoll: c_int) -> Option<c_int> {
     let set = SETS.get(usize::try_from(epoll).ok()?)?.swap(0, Ordering::AcqRel);
     set.checked_sub(1).map(|set| set as c_int)

@@ -7,17 +7,17 @@ use crate::{
 use core::{ffi::c_int, mem::MaybeUninit, ptr, slice};
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-/// Descriptors that are looked at without asking for memory.
+/// Most descriptors that are handled on the stack.
 const FEW: usize = 128;
 /// Words of an `fd_set`.
 const WORDS: usize = libc::FD_SETSIZE / 64;
 
-/// What a descriptor is for rpoll.
+/// The kind of a descriptor for rpoll.
 fn inner(fd: c_int) -> c_int {
     table::rsocket(fd).unwrap_or(fd)
 }
 
-/// Runs something with descriptors in memory: on the stack if they are few, else mapped.
+/// Runs `work` with memory for descriptors: on the stack if there are few, otherwise mapped.
 unsafe fn with_room<R>(count: usize, work: impl FnOnce(&mut [MaybeUninit<pollfd>]) -> R) -> Option<R> {
     if count <= FEW {
         return Some(work(&mut [const { MaybeUninit::uninit() }; FEW][..count]));
@@ -71,7 +71,7 @@ unsafe fn list<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
     unsafe { slice::from_raw_parts_mut(fds, count as usize) }
 }
 
-/// poll(2) of programs that have their buffers checked.
+/// poll(2) of programs that were compiled with buffer checks.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, _room: usize) -> c_int {
     // SAFETY: as the program called us.
@@ -85,7 +85,7 @@ fn milliseconds(time: Option<(i64, i64)>) -> c_int {
     c_int::try_from(all.max(0)).unwrap_or(c_int::MAX)
 }
 
-/// With these signals blocked meanwhile.
+/// Runs `work` with these signals blocked.
 unsafe fn masked(mask: *const sigset_t, work: impl FnOnce() -> c_int) -> c_int {
     if mask.is_null() {
         return work();
@@ -120,13 +120,13 @@ unsafe extern "C" fn ppoll(
     unsafe { masked(mask, || poll(fds, count, timeout)) }
 }
 
-/// A set of select(2): null has nothing.
+/// A set of select(2); null is an empty set.
 unsafe fn words<'a>(set: *mut libc::fd_set) -> Option<&'a mut [u64; WORDS]> {
     // SAFETY: the program promises a set.
     unsafe { set.cast::<[u64; WORDS]>().as_mut() }
 }
 
-/// select(2). Sets are `fd_set`s; programs with longer ones have no rsockets in them.
+/// select(2). Sets are `fd_set`s; longer sets of programs must not contain rsockets.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn select(
     count: c_int,
@@ -180,7 +180,7 @@ unsafe extern "C" fn pselect(
     })
 }
 
-/// None if there are no rsockets among them.
+/// `None` if there are no rsockets among them.
 unsafe fn select_within(count: c_int, sets: [*mut libc::fd_set; 3], timeout: c_int) -> Option<c_int> {
     let count = usize::try_from(count).ok().filter(|count| *count <= libc::FD_SETSIZE)?;
     // SAFETY: sets of the program's.
@@ -226,14 +226,15 @@ unsafe fn select_within(count: c_int, sets: [*mut libc::fd_set; 3], timeout: c_i
     Some(found)
 }
 
-/// Marks the epoll instance itself in its set: an address that no program has.
+/// The data by which the epoll instance itself is in its set: an address that no program uses.
 static ITSELF: u8 = 0;
 
 fn itself() -> u64 {
     (&raw const ITSELF).addr() as u64
 }
 
-/// The set for an epoll instance, made if there is none; with the instance itself in it, for descriptors that are no rsockets.
+/// The set for an epoll instance. It is created if there is none, and contains the instance itself, for descriptors that are
+/// not rsockets.
 fn set_for(epoll: c_int) -> Option<c_int> {
     if let Some(set) = table::poll_set(epoll) {
         return Some(set);
@@ -297,7 +298,7 @@ unsafe extern "C" fn epoll_wait(
     // SAFETY: so many were written.
     let list = unsafe { slice::from_raw_parts_mut(events, count) };
     let Some(place) = list.iter().position(|event| event.u64 == itself()) else { return found };
-    // In the place of the instance come those that it has.
+    // The event of the instance is replaced by the events that it has.
     list.swap(place, count - 1);
     let rest = events.wrapping_add(count - 1);
     let others = system(rest, most - (count as c_int - 1), 0);

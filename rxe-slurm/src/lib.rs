@@ -1,9 +1,9 @@
-//! Arrays of jobs on Slurm, by its own programs (sbatch, squeue, scontrol; man pages of Slurm 22.05): tasks are submitted, and
-//! told apart by how they ended. What a task does is a command that is told its number; what it leaves are files of its own.
+//! Arrays of jobs on Slurm, by Slurm's programs (sbatch, squeue, scontrol; man pages of Slurm 22.05). Tasks are submitted, and
+//! their results are collected. A task runs a command that gets the task's number. Its output is in files of its own.
 //!
-//! Nothing is kept between runs. Which tasks of an earlier run still wait or run is asked of Slurm, by the comment that an
-//! array was submitted with. Slurm's accounting is not needed: squeue knows tasks that have ended for a while (MinJobAge,
-//! 300 s unless set), and whoever asks more often than that misses none.
+//! Nothing is stored between runs. Slurm is asked which tasks of an earlier run still wait or run; they are found by the
+//! comment of their array. Slurm's accounting is not needed: squeue lists ended tasks for a while (MinJobAge, by default 300
+//! s), and this crate asks more often than that.
 
 mod states;
 
@@ -19,59 +19,59 @@ use std::{
 };
 use thiserror::Error;
 
-/// What Slurm is asked to do.
+/// The work that Slurm is to do.
 #[derive(Clone, Debug)]
 pub struct Array {
-    /// What queues show as the jobs' name.
+    /// The name of the jobs in queues.
     pub name: String,
-    /// What tells this work from all other work of the same user: the same in every run of it, for example the folder of its
+    /// Identifies this work among all work of the same user. It is the same in every run, for example the folder of the
     /// results. One line.
     pub comment: String,
-    /// A shell command; finds its number in `$TASK`.
+    /// A shell command. The task's number is in `$TASK`.
     pub command: String,
-    /// Folder for what tasks print: `slurm-NUMBER.log`, by the number within Slurm's array.
+    /// Folder for the output of tasks: `slurm-NUMBER.log`, with the number within Slurm's array.
     pub logs: PathBuf,
-    /// After so long Slurm ends a task; it counts in whole minutes and looks at them now and then. The partition's limit
-    /// without it.
+    /// The time after which Slurm ends a task, in whole minutes, which Slurm checks now and then. By default the partition's
+    /// limit.
     pub limit: Option<Duration>,
-    /// How many tasks run at a time at most; as many as there is room for without it.
+    /// Most tasks that run at the same time. By default as many as there is room for.
     pub at_once: Option<usize>,
 }
 
 /// Why Slurm cannot be used.
 #[derive(Debug, Error)]
 pub enum SlurmError {
-    /// A program of Slurm's cannot be started.
+    /// A program of Slurm cannot be started.
     #[error("{program} cannot be started ({source}); Debian has it in slurm-client")]
     Missing {
-        /// Which.
+        /// The program.
         program: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A program of Slurm's refuses.
+    /// A program of Slurm has failed.
     #[error("{program} says: {said}")]
     Refused {
-        /// Which.
+        /// The program.
         program: &'static str,
-        /// Its words.
+        /// Its output.
         said: String,
     },
-    /// A program of Slurm's said what is not understood.
+    /// The output of a program of Slurm was not understood.
     #[error("{program} answers {said:?}, which is not understood")]
     Strange {
-        /// Which.
+        /// The program.
         program: &'static str,
-        /// Its words.
+        /// Its output.
         said: String,
     },
 }
 
-/// After so long Slurm is asked for tasks' states the second time, and then each time after a quarter more,
+/// The time before Slurm is asked for the states of tasks again. It grows by a quarter each time,
 const FIRST_LOOK: Duration = Duration::from_millis(500);
-/// up to this: a controller serves many users. It is far less than Slurm remembers tasks for (MinJobAge).
+/// up to this, because a controller serves many users. It is far shorter than Slurm remembers tasks (MinJobAge).
 const LAST_LOOK: Duration = Duration::from_secs(5);
-/// A controller that restarts is waited for this long.
+/// How long to wait for a controller that restarts.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn slurm(program: &'static str, arguments: &[String]) -> Result<String, SlurmError> {
@@ -96,7 +96,7 @@ fn most_in_array() -> Result<usize, SlurmError> {
     })
 }
 
-/// Numbers in rising order as Slurm writes lists: `0-2,7`.
+/// Writes numbers in rising order as a list of Slurm: `0-2,7`.
 fn ranges(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
@@ -110,7 +110,7 @@ fn ranges(numbers: &[usize]) -> String {
 }
 
 impl Array {
-    /// The words for sbatch that submit `tasks`, all of which lie less than MaxArraySize above `offset`.
+    /// The arguments of sbatch to submit `tasks`, which are all less than MaxArraySize above `offset`.
     fn words(&self, offset: usize, tasks: &[usize]) -> Vec<String> {
         let within: Vec<usize> = tasks.iter().map(|task| task - offset).collect();
         let at_once = self.at_once.map_or_else(String::new, |most| format!("%{}", most.max(1)));
@@ -119,7 +119,7 @@ impl Array {
             format!("--job-name={}", self.name),
             format!("--comment={}", self.comment_of(offset)),
             format!("--array={}{at_once}", ranges(&within)),
-            // In this word a percent sign of the folder's name has to be two.
+            // In this argument a percent sign of the folder's name has to be doubled.
             format!("--output={}/slurm-%A-%a.log", self.logs.display().to_string().replace('%', "%%")),
         ];
         if let Some(limit) = self.limit {
@@ -129,15 +129,15 @@ impl Array {
         words
     }
 
-    /// Arrays begin at 0, so the comment carries what is added to get a task's number.
+    /// Arrays begin at 0, so the comment contains the offset to the task's number.
     fn comment_of(&self, offset: usize) -> String {
         format!("{}+{offset}", self.comment)
     }
 
-    /// Has Slurm play `tasks` (in rising order), as one array or as many as it takes. Their arrays' job numbers.
+    /// Submits `tasks` (in rising order) as one array, or as several if necessary. Returns the job numbers of the arrays.
     ///
     /// # Errors
-    /// [`SlurmError`]. What was submitted before is cancelled then.
+    /// [`SlurmError`]. Arrays that were submitted before the error are cancelled.
     pub fn submit(&self, tasks: &[usize]) -> Result<Vec<u64>, SlurmError> {
         let most = most_in_array()?;
         let mut ids = Vec::new();
@@ -154,7 +154,7 @@ impl Array {
         Ok(ids)
     }
 
-    /// All tasks that Slurm still knows of this work, by number; of several of one number the latest.
+    /// All tasks of this work that Slurm still knows, by number. If there are several with one number, the latest.
     ///
     /// # Errors
     /// [`SlurmError`].
@@ -164,8 +164,8 @@ impl Array {
         Ok(states::read(&slurm("squeue", &words)?, &self.comment))
     }
 
-    /// Waits until none of `tasks` waits or runs any more, and says how each ended; those that Slurm has forgotten are missing.
-    /// Tells `progress` what is known each time it has looked.
+    /// Waits until all of `tasks` have ended, and returns how each ended. Tasks that Slurm has forgotten are missing. Calls
+    /// `progress` with the known states each time.
     ///
     /// # Errors
     /// [`SlurmError`], if the controller has not answered for two minutes.
@@ -197,7 +197,7 @@ impl Array {
     }
 }
 
-/// Ends arrays, as far as Slurm lets us; what has ended already is no error.
+/// Cancels arrays. It is not an error if they have ended already, or cannot be cancelled.
 pub fn cancel(ids: &[u64]) {
     let words: Vec<String> = ids.iter().map(u64::to_string).collect();
     if !words.is_empty() {
@@ -205,7 +205,7 @@ pub fn cancel(ids: &[u64]) {
     }
 }
 
-/// The job number that `sbatch --parsable` prints, with the cluster's name behind it where there are several.
+/// The job number that `sbatch --parsable` prints. With several clusters the cluster's name follows.
 fn id_of(said: &str) -> Result<u64, SlurmError> {
     let number = said.trim().split(';').next().and_then(|number| number.parse().ok());
     number.ok_or_else(|| SlurmError::Strange { program: "sbatch", said: said.trim().to_owned() })

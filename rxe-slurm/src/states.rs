@@ -1,23 +1,23 @@
-//! What squeue says of tasks.
+//! The states of tasks, from squeue.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-/// What squeue is asked to print of each: the array's job, the task's index, state, reason, and the comment, which is last
-/// because it may hold anything.
+/// The format for squeue: the array's job, the task's index, state, reason, and the comment, which is last because it may
+/// contain any text.
 pub(crate) const FORMAT: &str = "%F|%K|%T|%r|%k";
 
-/// How a task stands (squeue(1), JOB STATE CODES).
+/// The state of a task (squeue(1), JOB STATE CODES).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum State {
-    /// It waits, runs, or is between the two and its end. Slurm's word.
+    /// It has not ended. With Slurm's word for the state.
     Alive(String),
-    /// Its command ended with 0.
+    /// Its command exited with 0.
     Completed,
-    /// Its command ended with something else.
+    /// Its command exited with another code.
     Failed,
-    /// Slurm ended it after its time.
+    /// Slurm ended it after its time limit.
     Timeout,
-    /// It ended in another way (CANCELLED, NODE_FAIL, OUT_OF_MEMORY, ...). Slurm's word.
+    /// It ended in another way (CANCELLED, NODE_FAIL, OUT_OF_MEMORY, ...), with Slurm's word.
     Ended(String),
 }
 
@@ -34,13 +34,13 @@ impl State {
         }
     }
 
-    /// Whether nothing more comes of it.
+    /// Whether it has ended.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         !matches!(self, Self::Alive(_))
     }
 
-    /// Slurm's word.
+    /// Slurm's word for it.
     #[must_use]
     pub fn word(&self) -> &str {
         match self {
@@ -52,20 +52,21 @@ impl State {
     }
 }
 
-/// A task, as Slurm knows it.
+/// A task in Slurm.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
     /// The job number of its array.
     pub array: u64,
-    /// Its index there, by which its log is named.
+    /// Its index in the array, which is in the name of its log.
     pub index: usize,
-    /// How it stands.
+    /// Its state.
     pub state: State,
-    /// Why it stands so, in Slurm's words: `Resources`, `NonZeroExitCode`, `None`, ...
+    /// The reason of the state, in Slurm's words: `Resources`, `NonZeroExitCode`, `None`, ...
     pub reason: String,
 }
 
-/// The tasks whose comment is `comment`, a plus sign and what is added to the index; of one number the latest.
+/// The tasks whose comment is `comment`, a plus sign, and the offset of the index. If there are several with one number, the
+/// latest.
 pub(crate) fn read(said: &str, comment: &str) -> BTreeMap<usize, Task> {
     let mut tasks = BTreeMap::new();
     for line in said.lines() {
@@ -83,7 +84,7 @@ pub(crate) fn read(said: &str, comment: &str) -> BTreeMap<usize, Task> {
     tasks
 }
 
-/// A line of squeue's. `None` for other people's jobs, which may look like anything.
+/// Parses a line of squeue. `None` for jobs of others, which may have any text.
 fn parse(line: &str, comment: &str) -> Option<(usize, Task)> {
     let mut fields = line.trim().splitn(5, '|');
     let mut next = || fields.next();

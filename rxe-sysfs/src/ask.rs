@@ -1,29 +1,29 @@
-//! Files that change while programs run (counters, state, GIDs) are asked of the host service when they are opened: what is in
-//! the folder is from when `rxe run` wrote it. By system calls alone, as everything here; where there is no service, or it
-//! does not answer, the folder's file has to do.
+//! The content of files that change while programs run (counters, state, GIDs) is requested from the host service when they are
+//! opened. The files in the folder only have the content from the time when `rxe run` wrote them. They are used if there is no
+//! service, or if it does not answer. Only system calls are used, as everywhere in this crate.
 
 use core::{
     ffi::{CStr, c_int, c_void},
     mem,
 };
 
-/// Where a service listens, of whatever user (`rxe-verbs/src/host/name.rs`).
+/// The usual name of a service (`rxe-verbs/src/host/name.rs`).
 const NAME: &[u8] = b"\0rxe/4791";
-/// Beside the folder's files, a link to where the user's own listens if somebody else has that name.
+/// A link beside the files of the folder, to the socket of the user's own service if the usual name belongs to another user.
 const LINK: &[u8] = b"/service";
-/// First byte of the question, and of the answer (`rxe-verbs/src/host/message.rs`, whose tests hold on to them): a path, and a
-/// part which is the last.
+/// First byte of the request and of the response (`rxe-verbs/src/host/message.rs`, whose tests check them): a path, and the
+/// last part of a file.
 const READ: u8 = 9;
 const PART: [u8; 2] = [6, 1];
-/// Bytes of a question or an answer at most.
+/// Most bytes of a request or a response.
 const MOST: usize = 512;
 /// How long an answer may take. A stopped process delays it by a second.
 static PATIENCE: libc::timeval = libc::timeval { tv_sec: 3, tv_usec: 0 };
 
-/// A descriptor to read the file from that has this path in the folder, if the service knows it.
+/// A descriptor for reading the file with this path in the folder, if the service has it.
 pub(crate) fn descriptor(folder: &[u8], path: &[u8], close_on_exec: bool) -> Option<c_int> {
     let path = path.strip_prefix(b"infiniband/").filter(|path| changes(path))?;
-    // A program that sends RoCE v1 as well has other GIDs than the service knows of.
+    // A program that also uses RoCE v1 has other GIDs than the service knows.
     if folder.ends_with(b"-v1") && is_of_gids(path) {
         return None;
     }
@@ -37,7 +37,7 @@ pub(crate) fn descriptor(folder: &[u8], path: &[u8], close_on_exec: bool) -> Opt
     in_memory(text, close_on_exec)
 }
 
-/// Whether the service has more to say about a file than the folder. What has no further slash may be a folder itself.
+/// Whether the service has newer content for a file. A path without a further slash may be a folder itself.
 fn changes(path: &[u8]) -> bool {
     let Some(device) = path.iter().position(|byte| *byte == b'/') else { return false };
     let Some(below) = path[device..].strip_prefix(b"/ports/1/") else { return false };
@@ -99,7 +99,7 @@ fn connect(name: &[u8]) -> Option<Fd> {
         let peer = (&raw mut peer).cast::<c_void>();
         (libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, peer, &raw mut size), libc::geteuid())
     };
-    // What a stranger says is not shown to anybody.
+    // The response of another user's process is not used.
     (told == 0 && peer.uid == own).then_some(socket)
 }
 
@@ -124,8 +124,9 @@ fn ask<'a>(socket: &Fd, path: &[u8], answer: &'a mut [u8; MOST]) -> Option<&'a [
     (!text.is_empty() && text.len() == told).then_some(text)
 }
 
-/// Makes a call again that a signal has interrupted: where a socket has a time limit the system does not do so by itself
-/// (`signal(7)`), and a program with a timer would see counters of 0. Not for ever, since the limit begins anew each time.
+/// Repeats a call that a signal has interrupted. The system does not do so by itself for a socket with a time limit
+/// (`signal(7)`), and a program with a timer would see counters of 0. The number of repetitions is bounded, because the time
+/// limit begins anew each time.
 fn patiently(mut call: impl FnMut() -> isize) -> Option<usize> {
     let begun = seconds();
     loop {
@@ -140,7 +141,7 @@ fn patiently(mut call: impl FnMut() -> isize) -> Option<usize> {
     }
 }
 
-/// Of a clock that nobody sets.
+/// The time of a clock that cannot be set.
 fn seconds() -> libc::time_t {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the time there.

@@ -1,5 +1,5 @@
-//! The functions themselves. Those of libc that are variadic take their one further argument always: the calling
-//! conventions of the hosts we run on put it in the same place, and libc's own looks at it only if it was given.
+//! The replaced functions. Functions that are variadic in libc always take their optional argument here: the calling
+//! conventions of supported hosts put it in the same place, and libc reads it only if it was given.
 
 use crate::{path::Path, real::Real};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -33,7 +33,7 @@ fn by_mode(path: &Path, mode: *const c_char) -> Option<*mut FILE> {
     Some(stream)
 }
 
-/// A folder that is made, or taken away.
+/// A folder that is created or removed.
 fn by_making(path: &Path) -> Option<c_int> {
     by_making_at(path, libc::AT_FDCWD)
 }
@@ -46,8 +46,8 @@ fn by_removing(path: &Path) -> Option<c_int> {
     path.of_settings(libc::AT_FDCWD).as_ref().unwrap_or(path).remove_settings()
 }
 
-/// One line a function: its arguments before the path in brackets, those behind it, and what opens files that change while
-/// programs run.
+/// One line for each function: its arguments before the path in brackets, its arguments after the path, and how it opens files
+/// that change while programs run.
 macro_rules! hooks {
     ($($name:ident = $symbol:literal [$($before:ident: $before_type:ty),*] ($($after:ident: $after_type:ty),*)
         -> $result:ty $(, $live:ident $($asked:ident)*)?;)*) => {$(

@@ -1,10 +1,9 @@
-//! Programs look for RDMA devices below `/sys/class/infiniband` too. Preloaded, this library takes such paths to a
-//! folder that `rxe run` has filled (`RXE_SYSFS`), by standing before the functions of libc that take paths.
+//! Programs also look for RDMA devices below `/sys/class/infiniband`. If it is preloaded, this library redirects such paths to
+//! a folder that `rxe run` has filled (`RXE_SYSFS`). For this it replaces the functions of libc that take paths.
 //!
-//! It must work in any program at any time: before `main`, in signal handlers, below an allocator. So it allocates
-//! nothing, locks nothing, and does no more than compare the start of a path; for the few files that change while programs run it
-//! asks the host service for what is in them. Programs that make system calls themselves
-//! (static ones) do not come by here.
+//! It must work in any program at any time: before `main`, in signal handlers, inside an allocator. So it does not allocate or
+//! lock, and only compares the start of a path. The content of the few files that change while programs run comes from the host
+//! service. Programs that make system calls themselves (static ones) do not use this library.
 
 mod ask;
 mod hooks;

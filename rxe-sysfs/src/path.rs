@@ -1,4 +1,4 @@
-//! Which paths are ours, and where they go.
+//! Which paths are redirected, and where to.
 
 use crate::ask::descriptor;
 use core::{
@@ -6,27 +6,28 @@ use core::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
-/// Longest path the system takes, its zero byte included.
+/// The longest path of the system, including its zero byte.
 const MOST: usize = libc::PATH_MAX as usize;
 
-/// What is taken over, and what of the path stays: `/sys/class/infiniband/rxe0` is `infiniband/rxe0` in the folder.
+/// The prefixes that are redirected, and the part of them that remains: `/sys/class/infiniband/rxe0` becomes `infiniband/rxe0`
+/// in the folder.
 const TREE: &[u8] = b"/sys/class/";
 const FOLDERS: [&[u8]; 2] = [b"infiniband", b"infiniband_verbs"];
 /// Device nodes, which some programs (UCX) look for before they open a device; `dev/infiniband` in the folder.
 const NODES: &[u8] = b"/dev/infiniband";
-/// Where rdma_cm's defaults are set (configfs); `config/rdma_cm` in the folder.
+/// The place where rdma_cm's defaults are set (configfs); `config/rdma_cm` in the folder.
 const SETTINGS: &[u8] = b"/sys/kernel/config/rdma_cm";
-/// What of that stays before its last word.
+/// The part of that which remains before its last component.
 const SYSTEM: usize = b"/sys/kernel/".len();
-/// Where that is on a system that has it, and what leads to ours in the folder.
+/// Its path on a system that has it, and the link to ours in the folder.
 const SYSTEM_CONFIG: &[u8] = b"/sys/kernel/config";
 const SETTINGS_LINK: &[u8] = b"/config";
-/// In the folder: those who have a folder there, and what is in it.
+/// In the folder: the devices that have such a folder, and its content.
 const MADE: &[u8] = b"config/rdma_cm/";
 const TO_BE_MADE: &[u8] = b"config/devices/";
 
-/// The folder. The variable's value stays where it is as long as nobody changes the environment, so it is looked up
-/// once; null says that it was not there.
+/// The folder. The variable is looked up once, because its value stays in place unless the environment is changed. Null means
+/// that it was not set.
 static FOLDER: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::without_provenance_mut(UNKNOWN));
 const UNKNOWN: usize = 1;
 
@@ -37,11 +38,11 @@ fn folder() -> Option<&'static [u8]> {
         value = unsafe { libc::getenv(c"RXE_SYSFS".as_ptr()) };
         // SAFETY: reads what the kernel has told the process at its start.
         if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
-            // It has more rights than whoever has set the variable.
+            // The program has more rights than the user who has set the variable.
             value = core::ptr::null_mut();
         }
         if !value.is_null() {
-            // A copy, since programs that show their own title write over the environment. It is never freed.
+            // A copy, because programs that change their title overwrite the environment. It is never freed.
             // SAFETY: a string.
             value = unsafe { libc::strdup(value) };
         }
@@ -55,16 +56,16 @@ fn folder() -> Option<&'static [u8]> {
     (!bytes.is_empty()).then_some(bytes)
 }
 
-/// A path to hand on: the program's own, or one built here.
+/// A path for libc: the program's own, or one that was built here.
 pub(crate) struct Path {
     given: *const c_char,
     built: Option<[u8; MOST]>,
-    /// Bytes of the folder, and up to the end.
+    /// The length of the folder's path, and of the whole path.
     parts: (usize, usize),
 }
 
 impl Path {
-    /// What becomes of a path of the program's.
+    /// Redirects a path of the program, if it is one of ours.
     ///
     /// # Safety
     /// `given` is null or a string.
@@ -75,7 +76,7 @@ impl Path {
         }
         // SAFETY: the caller's promise.
         let bytes = unsafe { CStr::from_ptr(given) }.to_bytes();
-        // Nearly all end here.
+        // This is the case for nearly all paths.
         if bytes.first() == Some(&b'/')
             && let Some(rest) = taken(bytes)
             && let Some(folder) = folder()
@@ -90,8 +91,8 @@ impl Path {
         path
     }
 
-    /// A descriptor to read it from, if it is a file that changes while programs run. `dir` is where a path begins that does not
-    /// begin at the root, `flags` are those of open(2).
+    /// A descriptor for reading the file, if it is one that changes while programs run. `dir` is the folder of a relative path,
+    /// `flags` are those of open(2).
     pub(crate) fn live(&self, dir: c_int, flags: c_int) -> Option<c_int> {
         const OTHERWISE: c_int = libc::O_ACCMODE | libc::O_PATH | libc::O_DIRECTORY;
         if flags & OTHERWISE != 0 || self.given.is_null() {
@@ -114,7 +115,7 @@ impl Path {
         found
     }
 
-    /// The same for a path that begins in a folder which may be the view's, by an earlier chdir(2) or open(2).
+    /// The same for a path relative to a folder. This may be one of ours after an earlier chdir(2) or open(2).
     fn live_below(&self, dir: c_int, close_on_exec: bool) -> Option<c_int> {
         // SAFETY: it is not null, so it is the string that `of` was given.
         let path = unsafe { CStr::from_ptr(self.given) }.to_bytes();
@@ -130,8 +131,7 @@ impl Path {
         descriptor(folder, place.get(folder.len() + 1..end)?, close_on_exec)
     }
 
-    /// The same path from the root, where this one begins in a folder and is below that of rdma_cm's defaults. Of `..` nothing is
-    /// known, so such a path is the system's.
+    /// The absolute form of a relative path below the folder of rdma_cm's defaults. A path with `..` is left to the system.
     pub(crate) fn of_settings(&self, dir: c_int) -> Option<Self> {
         if self.given.is_null() || self.built.is_some() {
             return None;
@@ -149,7 +149,7 @@ impl Path {
         unsafe { *errno = had };
         let (len, config_len) = found?;
         let (place, config) = (place.get(..len)?, config.get(..config_len)?);
-        // Where the view's folder of settings really is, or the system's own, if it has one.
+        // The real path of our folder of settings, or that of the system, if it has one.
         let below = [config, SYSTEM_CONFIG].into_iter().find_map(|start| place.strip_prefix(start))?;
         if !ends(below) {
             return None;
@@ -163,15 +163,15 @@ impl Path {
             whole.get_mut(end..end + part.len())?.copy_from_slice(part);
             end += part.len();
         }
-        // It needs a zero byte behind it.
+        // A zero byte has to follow.
         whole.get(end)?;
         // SAFETY: a string, which is needed no more when this is made: what is ours is copied.
         let found = unsafe { Self::of(whole.as_ptr().cast()) };
         found.settings().is_some().then_some(found)
     }
 
-    /// The folder of rdma_cm's defaults for a device is made: what is in it is there already, and gets its name. As in a kernel
-    /// there is no such folder for what is no device (ENODEV). `None` where the path is another.
+    /// Creates the folder of rdma_cm's defaults for a device: its content exists already, and gets the name. As in a kernel,
+    /// only devices can have such a folder (ENODEV). `None` if the path is another one.
     pub(crate) fn make_settings(&self) -> Option<c_int> {
         let name = self.settings()?;
         let (folder, _) = self.parts;
@@ -182,7 +182,7 @@ impl Path {
             place.get_mut(end..end + part.len())?.copy_from_slice(part);
             end += part.len();
         }
-        // It has room for a zero byte: `built` is as long, and had one behind a longer path.
+        // There is room for a zero byte, because `built` had one behind a longer path.
         let target: *const c_char = place.as_ptr().cast();
         // SAFETY: two strings.
         unsafe {
@@ -195,7 +195,8 @@ impl Path {
         }
     }
 
-    /// What was built, without slashes at its end: there is a link, and such a path would be that of a folder.
+    /// The path that was built, without trailing slashes. It is a link, and with a slash the path would name the folder behind
+    /// it.
     fn without_slashes(&self) -> Option<[u8; MOST]> {
         let mut path = self.built?;
         let (_, mut end) = self.parts;
@@ -206,7 +207,7 @@ impl Path {
         Some(path)
     }
 
-    /// It is taken away; its values stay, as in a kernel.
+    /// Removes such a folder. Its values are kept, as in a kernel.
     pub(crate) fn remove_settings(&self) -> Option<c_int> {
         self.settings()?;
         let own = self.without_slashes()?;
@@ -214,7 +215,7 @@ impl Path {
         Some(unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, own.as_ptr(), 0) as c_int })
     }
 
-    /// The device that a folder of such defaults is for.
+    /// The device of such a folder.
     fn settings(&self) -> Option<&[u8]> {
         let (folder, end) = self.parts;
         let path = self.built.as_ref()?.get(folder + 1..end)?.strip_prefix(MADE)?;
@@ -229,7 +230,7 @@ impl Path {
     }
 }
 
-/// Writes where a folder is, as the system knows it: the working one, or an open one. How long that is.
+/// Writes the path of the working folder, or of an open folder. Returns its length.
 fn where_is(dir: c_int, place: &mut [u8; MOST]) -> Option<usize> {
     let len = if dir == libc::AT_FDCWD {
         // SAFETY: writes no more than there is room for.
@@ -245,13 +246,13 @@ fn where_is(dir: c_int, place: &mut [u8; MOST]) -> Option<usize> {
     usize::try_from(len).ok()
 }
 
-/// Writes where a link in the folder leads to. How long that is.
+/// Writes the target of a link in the folder. Returns its length.
 fn link_in(folder: &[u8], name: &[u8], place: &mut [u8; MOST]) -> Option<usize> {
     let mut link = [0_u8; MOST];
     let end = folder.len().checked_add(name.len())?;
     link.get_mut(..folder.len())?.copy_from_slice(folder);
     link.get_mut(folder.len()..end)?.copy_from_slice(name);
-    // It needs a zero byte behind it.
+    // A zero byte has to follow.
     link.get(end)?;
     // SAFETY: a string; writes no more than there is room for. Not by libc's function, which is one of ours.
     let len = unsafe {
@@ -261,8 +262,7 @@ fn link_in(folder: &[u8], name: &[u8], place: &mut [u8; MOST]) -> Option<usize> 
     usize::try_from(len).ok()
 }
 
-/// What of the path stays, if it is one of ours. Doubled slashes at the start are seen through, further ones
-/// are the system's to understand.
+/// The remaining part of a path, if it is one of ours. Doubled slashes at the start are handled here, and others by the system.
 fn taken(path: &[u8]) -> Option<&[u8]> {
     let start = path.iter().position(|byte| *byte != b'/')?;
     if path[start - 1..].strip_prefix(NODES).is_some_and(ends) {
@@ -277,7 +277,7 @@ fn taken(path: &[u8]) -> Option<&[u8]> {
     FOLDERS.iter().any(|folder| rest.strip_prefix(*folder).is_some_and(ends)).then_some(rest)
 }
 
-/// Whether a name ends where this follows.
+/// Whether this byte ends a name.
 fn ends(behind: &[u8]) -> bool {
     behind.first().is_none_or(|byte| *byte == b'/')
 }

@@ -1,4 +1,4 @@
-//! The functions of libc behind ours.
+//! The functions of libc that ours replace.
 
 use core::{
     ffi::{CStr, c_void},
@@ -6,7 +6,7 @@ use core::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
-/// One of them, looked up at its first use.
+/// One of these functions. It is looked up at its first use.
 pub(crate) struct Real {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -24,7 +24,7 @@ impl Real {
             // SAFETY: a string, and a handle that is always there.
             address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
             if address.is_null() {
-                // Asked for by somebody, though this libc does not have it.
+                // The program calls it, although this libc does not have it.
                 // SAFETY: ends the process.
                 unsafe { libc::abort() };
             }

@@ -1,5 +1,5 @@
-//! The border: pointers from C become references here, and results become C's. That a pointer is null, or what the header says it
-//! is, is the program's duty, as under any libibumad.
+//! The border to C: pointers become references here, and results become those of C. As with any libibumad, the program must
+//! pass pointers that are null or valid for the type in the header.
 
 use crate::c::{Port, UserMad};
 use core::{
@@ -14,7 +14,7 @@ pub(crate) fn set_errno(number: c_int) {
     unsafe { *libc::__errno_location() = number };
 }
 
-/// Sets `errno`; what a function gives that gives it below zero.
+/// Sets `errno`, and returns the negative error number, as many functions do.
 pub(crate) fn refuse(number: c_int) -> c_int {
     set_errno(number);
     -number
@@ -30,13 +30,13 @@ pub(crate) fn number_of(error: &io::Error) -> c_int {
     }
 }
 
-/// A string of the program's.
+/// A string of the program.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Text(*const c_char);
 
 impl Text {
-    /// The string; `None` for null, or what is no UTF-8 and so nothing's name.
+    /// The string; `None` for null. Also `None` if it is not UTF-8, because no name of ours is such a string.
     pub(crate) fn get(&self) -> Option<&str> {
         if self.0.is_null() {
             return None;
@@ -46,7 +46,7 @@ impl Text {
     }
 }
 
-/// An array of the program's.
+/// An array of the program.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Array<T>(*mut T);
@@ -56,7 +56,7 @@ impl<T: Copy> Array<T> {
         self.0.is_null()
     }
 
-    /// Writes from its start; the program says that it has so many places.
+    /// Writes to its beginning. The program says that it has enough places.
     pub(crate) fn write(&self, values: &[T]) {
         if !self.0.is_null() {
             // SAFETY: the program promises room for these, and they are not its.
@@ -64,14 +64,14 @@ impl<T: Copy> Array<T> {
         }
     }
 
-    /// Reads the first `N`; `None` for null.
+    /// Reads the first `N` elements; `None` for null.
     pub(crate) fn read<const N: usize>(&self) -> Option<[T; N]> {
         // SAFETY: the program promises so many; no alignment is asked of it.
         (!self.0.is_null()).then(|| unsafe { self.0.cast::<[T; N]>().read_unaligned() })
     }
 }
 
-/// A datagram's buffer: a header and behind it the datagram.
+/// A datagram's buffer: a header, and the datagram behind it.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Buffer(*mut UserMad);
@@ -103,7 +103,7 @@ impl Buffer {
         }
     }
 
-    /// Where the datagram begins.
+    /// The start of the datagram.
     pub(crate) const fn data(&self) -> *mut u8 {
         self.0.cast::<u8>().wrapping_add(size_of::<UserMad>())
     }
@@ -121,7 +121,7 @@ impl Buffer {
     }
 }
 
-/// Something of ours that the program keeps, and gives back once.
+/// An object of ours that the program keeps, and gives back once.
 pub(crate) fn lend<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
@@ -149,13 +149,13 @@ pub(crate) fn take_keys(port: &mut Port) {
     }
 }
 
-/// A structure of a list of ours, as the program has it now.
+/// A structure of one of our lists, as the program has it now.
 pub(crate) fn look<'a, T>(at: *mut T) -> Option<&'a mut T> {
     // SAFETY: the program promises null or one of ours that it has not given back, and that nobody else uses it meanwhile.
     unsafe { at.as_mut() }
 }
 
-/// A name of ours in a list.
+/// A name that we put into a list.
 pub(crate) fn name_of(name: *const c_char) -> String {
     Text(name).get().unwrap_or_default().to_owned()
 }

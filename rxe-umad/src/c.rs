@@ -1,4 +1,4 @@
-//! The structures of `infiniband/umad.h`, with its names for their fields. What the header has in network order is bytes here.
+//! The structures of `infiniband/umad.h`, with its names of the fields. Fields in network order are byte arrays here.
 
 use core::ffi::{c_char, c_int, c_uint};
 
@@ -94,7 +94,7 @@ pub(crate) struct RegAttr {
     pub(crate) rmpp_version: u8,
 }
 
-/// Text for a field, cut off where it is too long, and zeroes behind it.
+/// Text for a field: truncated if it is too long, and filled with zeroes.
 pub(crate) fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut out = [0; N];
     for (place, byte) in out[..N - 1].iter_mut().zip(text.bytes()) {
@@ -116,7 +116,7 @@ mod tests {
         };
     }
 
-    /// A C compiler says where the header has its fields.
+    /// Compares the offsets of fields with those that a C compiler computes from the header.
     #[test]
     fn structures_are_the_headers() {
         let mut facts: Vec<(String, usize)> = Vec::new();

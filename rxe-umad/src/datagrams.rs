@@ -16,9 +16,9 @@ use std::time::Instant;
 
 /// Bytes of a datagram that is sent.
 const MOST: usize = rxe_fabric::mad::MAD_LEN;
-/// The OUI that registrations have where a program names none: OpenIB's.
+/// The OUI of registrations if a program gives none: that of OpenIB.
 const OPENIB: [u8; 3] = [0x00, 0x14, 0x05];
-/// How long a thread sleeps before it looks whether another has taken what came.
+/// How long a thread sleeps before it checks whether another thread has taken the datagram.
 const GLANCE: Duration = Duration::from_secs(1);
 
 /// umad_init(3).
@@ -33,7 +33,7 @@ extern "C" fn umad_done() -> c_int {
     0
 }
 
-/// umad_open_port(3): the descriptor that becomes readable when something has come.
+/// umad_open_port(3). Returns the descriptor, which becomes readable when a datagram has arrived.
 #[unsafe(no_mangle)]
 extern "C" fn umad_open_port(name: Text, number: c_int) -> c_int {
     if !matches!(number, 0 | 1) {
@@ -43,7 +43,7 @@ extern "C" fn umad_open_port(name: Text, number: c_int) -> c_int {
     match MadPort::open(device.name()) {
         Ok(port) => open::keep(port),
         Err(error) => {
-            // Programs say no more than that it failed.
+            // Programs only print that it has failed, so the reason is printed here.
             eprintln!("rxe: {error}");
             refuse(libc::EIO)
         }
@@ -63,7 +63,7 @@ extern "C" fn umad_get_fd(port: c_int) -> c_int {
     port
 }
 
-/// Registers; the number, or an error's.
+/// Registers. Returns the number of the registration, or an error number.
 fn register(port: c_int, filter: MadFilter) -> Result<u32, c_int> {
     let port = open::port(port).ok_or(libc::EBADF)?;
     match port.register(filter) {
@@ -85,7 +85,7 @@ fn with_errno(result: Result<u32, c_int>) -> c_int {
         Ok(agent) => agent as c_int,
         Err(number) => {
             set_errno(number);
-            // As libibumad has it, whatever the reason.
+            // libibumad returns this error for any reason.
             -libc::EPERM
         }
     }
@@ -208,7 +208,7 @@ extern "C" fn umad_send(
     sent.map_or_else(|error| fail(number_of(&error)), |()| 0)
 }
 
-/// What has come; waits for it for so many milliseconds, without end below 0.
+/// The next datagram. Waits for this many milliseconds, or without limit if the number is negative.
 fn next(port: &MadPort, timeout_ms: c_int) -> Result<ManagedMad, c_int> {
     let limit = u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
     loop {
@@ -221,7 +221,7 @@ fn next(port: &MadPort, timeout_ms: c_int) -> Result<ManagedMad, c_int> {
     }
 }
 
-/// Waits a while; false when the time is over.
+/// Waits for a while. Returns false when the time is over.
 fn waits(port: &MadPort, limit: Option<Instant>) -> Result<bool, c_int> {
     let left = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
     if left.is_some_and(|left| left.is_zero()) {
@@ -231,7 +231,8 @@ fn waits(port: &MadPort, limit: Option<Instant>) -> Result<bool, c_int> {
     Ok(true)
 }
 
-/// umad_recv(3): the registration that it is for. A buffer that is too short gets the header, and the length that it needs.
+/// umad_recv(3). Returns the registration that the datagram is for. If the buffer is too short it gets the header, and the
+/// length that is needed.
 #[unsafe(no_mangle)]
 extern "C" fn umad_recv(port: c_int, umad: Buffer, length: Option<&mut c_int>, timeout_ms: c_int) -> c_int {
     let Some(length) = length.filter(|_| !umad.is_null()) else { return refuse(libc::EINVAL) };
@@ -332,7 +333,7 @@ extern "C" fn umad_set_addr(umad: Buffer, lid: c_int, qpn: c_int, sl: c_int, qke
     )
 }
 
-/// umad_set_addr_net(3): all but the service level in network order.
+/// umad_set_addr_net(3). All values except the service level are in network order.
 #[unsafe(no_mangle)]
 extern "C" fn umad_set_addr_net(umad: Buffer, lid: u16, qpn: c_uint, sl: c_int, qkey: c_uint) -> c_int {
     umad.change(|header| {

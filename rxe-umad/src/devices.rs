@@ -1,4 +1,4 @@
-//! What there is to be managed: our devices, as `ibstat` shows them.
+//! The managed devices: ours, as `ibstat` shows them.
 
 use crate::{
     border::{Array, Text, lend, lend_keys, look, refuse, take, take_keys},
@@ -15,7 +15,7 @@ use std::{ffi::CString, net::IpAddr};
 
 /// A channel adapter.
 const CA: u32 = 1;
-/// What the view of sysfs says of a port's rate, in Gbit/s, and of its capabilities.
+/// A port's rate in Gbit/s and its capabilities, as in our view of sysfs.
 const RATE: u32 = 40;
 const CAPABILITIES: u32 = 0x0401_0000;
 /// The default prefix of GIDs.
@@ -36,7 +36,7 @@ pub(crate) fn devices() -> Vec<Device> {
     }
 }
 
-/// The device with a name; without one, the first that works, else the first.
+/// The device with this name. Without a name the first that works, or else the first.
 pub(crate) fn device(name: Option<&str>) -> Option<Device> {
     let mut list = devices();
     let wanted = |device: &Device| match name {
@@ -56,7 +56,7 @@ fn describe(device: &Device) -> Port {
         portnum: 1,
         base_lid: lid,
         lmc: 0,
-        // Each host is its own.
+        // Each host is its own subnet manager.
         sm_lid: lid,
         sm_sl: 0,
         state,
@@ -74,7 +74,7 @@ fn describe(device: &Device) -> Port {
     port
 }
 
-/// umad_get_cas_names(3): as many as fit.
+/// umad_get_cas_names(3). Returns as many names as fit.
 #[unsafe(no_mangle)]
 extern "C" fn umad_get_cas_names(names: Array<[c_char; NAME]>, max: c_int) -> c_int {
     let fits = |device: &Device| device.name().len() < NAME;
@@ -85,7 +85,7 @@ extern "C" fn umad_get_cas_names(names: Array<[c_char; NAME]>, max: c_int) -> c_
     count as c_int
 }
 
-/// umad_get_ca_portguids(3): port 0's, which there is none of, and port 1's.
+/// umad_get_ca_portguids(3): the GUIDs of port 0, which does not exist, and of port 1.
 #[unsafe(no_mangle)]
 extern "C" fn umad_get_ca_portguids(name: Text, guids: Array<u64>, max: c_int) -> c_int {
     let Some(device) = device(name.get()) else { return refuse(libc::ENODEV) };
@@ -134,7 +134,7 @@ extern "C" fn umad_release_ca(ca: Option<&mut Ca>) -> c_int {
     0
 }
 
-/// umad_get_port(3). Port 0 is any, and there is one.
+/// umad_get_port(3). Port 0 means any port, and there is only one.
 #[unsafe(no_mangle)]
 extern "C" fn umad_get_port(name: Text, number: c_int, out: Option<&mut MaybeUninit<Port>>) -> c_int {
     let Some(out) = out else { return refuse(libc::EINVAL) };
@@ -156,7 +156,7 @@ extern "C" fn umad_release_port(port: Option<&mut Port>) -> c_int {
     0
 }
 
-/// umad_get_issm_path(3): there is no node by which a subnet manager could say that it is there.
+/// umad_get_issm_path(3). There is no device node by which a subnet manager could announce itself.
 #[unsafe(no_mangle)]
 extern "C" fn umad_get_issm_path(_name: Text, _port: c_int, _path: Array<c_char>, _max: c_int) -> c_int {
     refuse(libc::EINVAL)
@@ -179,7 +179,7 @@ extern "C" fn umad_free_ca_device_list(mut head: *mut DeviceNode) {
     }
 }
 
-/// umad_sort_ca_device_list: by their names. `size` is how many there are, or 0 to have them counted.
+/// umad_sort_ca_device_list: sorts by name. `size` is the number of devices, or 0 to count them.
 #[unsafe(no_mangle)]
 extern "C" fn umad_sort_ca_device_list(head: Option<&mut *mut DeviceNode>, size: usize) -> c_int {
     let Some(head) = head else { return libc::EINVAL };

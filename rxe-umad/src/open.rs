@@ -1,4 +1,4 @@
-//! The ports that are open, by their descriptors.
+//! The open ports, by their descriptors.
 
 use rxe_verbs::host::MadPort;
 use std::{
@@ -14,11 +14,12 @@ fn all() -> MutexGuard<'static, BTreeMap<c_int, Arc<MadPort>>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a port; the number that the program knows it by, which is its descriptor's.
+/// Stores a port. Returns its number for the program, which is that of its descriptor.
 pub(crate) fn keep(port: MadPort) -> c_int {
     let number = port.as_fd().as_raw_fd();
     if let Some(before) = all().insert(number, Arc::new(port)) {
-        // The program has closed that one's descriptor itself; its number is the new one's now, and must not be closed again.
+        // The program has closed the descriptor of the earlier port itself. The number now belongs to the new port, and must
+        // not be closed again.
         core::mem::forget(before);
     }
     number
@@ -29,7 +30,7 @@ pub(crate) fn port(number: c_int) -> Option<Arc<MadPort>> {
     all().get(&number).cloned()
 }
 
-/// Closes it; it goes when nobody is in a call any more.
+/// Closes a port. It is dropped when no thread is in a call any more.
 pub(crate) fn close(number: c_int) {
     let port = all().remove(&number);
     drop(port);

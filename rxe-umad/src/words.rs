@@ -1,4 +1,4 @@
-//! Names of classes, methods, attributes and states, and what is printed for whoever looks for a mistake.
+//! Names of classes, methods, attributes and states, and output for debugging.
 
 use crate::{border::Buffer, c::MadAddr};
 use core::{
@@ -8,7 +8,7 @@ use core::{
 use rxe_fabric::mad::class;
 use std::net::Ipv6Addr;
 
-/// What umad_debug was told.
+/// The level of umad_debug.
 static LEVEL: AtomicI32 = AtomicI32::new(0);
 
 const UNKNOWN: &CStr = c"<unknown>";
@@ -166,7 +166,7 @@ extern "C" fn umad_attribute_str(class: u8, attribute: u16) -> *const c_char {
     name(&[own, ATTRIBUTES], &u16::from_be(attribute), UNKNOWN)
 }
 
-/// umad_debug(3): the level from now on, unless it is below 0; the level.
+/// umad_debug(3). Sets the level, unless it is negative. Returns the level.
 #[unsafe(no_mangle)]
 extern "C" fn umad_debug(level: c_int) -> c_int {
     if level >= 0 {
