@@ -15,7 +15,7 @@ use rxe_core::{
 use std::{net::IpAddr, ops::RangeInclusive};
 use thiserror::Error;
 
-/// What the words mean, a line each.
+/// The meaning of the words, one line each.
 pub const HELP: &str = "\
 lost retransmitted gap late nak rnr unanswered   what happened to a packet
 bad cut rewritten copy unreadable                what the capture shows of it
@@ -28,16 +28,16 @@ host=10.0.0.1 src=... dst=...                    addresses
 time=0.5..2                                      seconds since the first frame
 not, and, or, ( )                                words in a row must all be true";
 
-/// Words of a filter that cannot be understood.
+/// Why a filter was not understood.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum FilterError {
-    /// A word that means nothing.
+    /// An unknown word.
     #[error("filter: \"{0}\" is no word of filters{1}")]
     Word(String, String),
-    /// A value that its key does not take.
+    /// A value that is invalid for its key.
     #[error("filter: \"{0}\" is not understood: {1}")]
     Value(String, &'static str),
-    /// A bracket that is not closed, `not` with nothing behind it.
+    /// An open bracket, or `not` without a test behind it.
     #[error("filter: {0}")]
     Shape(&'static str),
 }
@@ -87,16 +87,16 @@ const KINDS: &[(&str, Test)] = &[
 ];
 
 impl Filter {
-    /// The filter that lets everything through.
+    /// The filter that chooses all packets.
     #[must_use]
     pub const fn everything() -> Self {
         Self(Test::All(Vec::new()))
     }
 
-    /// Reads a filter from words, which may hold spaces themselves.
+    /// Parses a filter from words, which may contain spaces.
     ///
     /// # Errors
-    /// [`FilterError`] names the word that is not understood, and what may have been meant.
+    /// [`FilterError`] names the word that was not understood, and a similar one.
     pub fn parse<S: AsRef<str>>(words: &[S]) -> Result<Self, FilterError> {
         let text = words.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(" ");
         let spaced = text.replace('(', " ( ").replace(')', " ) ");
@@ -108,7 +108,7 @@ impl Filter {
         Ok(Self(test))
     }
 
-    /// Whether it asks for something that is only known later: that needs a second pass over the capture.
+    /// Whether it tests something that is only known later. This needs a second pass over the capture.
     #[must_use]
     pub fn needs_hindsight(&self) -> bool {
         fn asks(test: &Test) -> bool {
@@ -123,14 +123,14 @@ impl Filter {
         asks(&self.0)
     }
 
-    /// Whether a packet is chosen. `start` is when the first frame was seen.
+    /// Whether a packet is chosen. `start` is the time of the first frame.
     #[must_use]
     pub fn chooses(&self, packet: &Packet<'_>, remark: &Remark, analyzer: &Analyzer, start: u64) -> bool {
         self.0.holds(&Sight { packet, remark, analyzer, start })
     }
 }
 
-/// What a test looks at.
+/// What a test examines.
 struct Sight<'a, 'b> {
     packet: &'a Packet<'b>,
     remark: &'a Remark,
@@ -167,7 +167,7 @@ impl Test {
     }
 }
 
-/// Brackets and `not`s within each other that are followed.
+/// Most nested brackets and `not`s.
 const DEEPEST: usize = 64;
 
 struct Parser<'a> {
@@ -297,7 +297,7 @@ fn parse_seconds(text: &str) -> Option<RangeInclusive<u64>> {
     Some(nanoseconds(low, 0)?..=nanoseconds(high, u64::MAX)?)
 }
 
-/// A word that is spelt nearly like this one.
+/// A known word with a similar spelling.
 fn suggestion(word: &str) -> String {
     let keys = ["qp", "psn", "number", "opcode", "host", "src", "dst", "time"];
     let marks = WORDS.iter().map(|(_, word, _)| *word);
@@ -309,7 +309,7 @@ fn suggestion(word: &str) -> String {
     }
 }
 
-/// Levenshtein's distance, for short words; two neighbours that have changed places count as one mistake.
+/// The Levenshtein distance of short words. Two swapped letters count as one mistake.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(24).collect(), b.chars().collect());
     let is_swapped = |at: usize| {

@@ -1,4 +1,4 @@
-//! Judging the ICRC of a packet whose headers the capture shows.
+//! Checks the ICRC of a packet whose outer headers are in the capture.
 
 use crate::frame::{Frame, Net};
 use rxe_core::wire::{
@@ -6,20 +6,20 @@ use rxe_core::wire::{
     icrc::{self, ROCE_PORT, Route, header_difference, rxe_flush},
 };
 
-/// What a packet's ICRC says.
+/// The result of checking a packet's ICRC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Icrc {
-    /// It is right.
+    /// It is correct.
     Right,
-    /// It is what kernel rxe computes for a FLUSH: the headers twice.
+    /// It is correct in the form of kernel rxe for a FLUSH, which covers the headers twice.
     RightTwice,
-    /// It is wrong. If the packet came whole through a router that rewrote its headers, this is what it made of them: the
-    /// same for all packets of that way.
+    /// It is wrong. If a router has rewritten the headers of an intact packet, this is the effect of the change. It is the same
+    /// for all packets of that path.
     Wrong {
         /// The difference of the headers (see [`header_difference`]).
         rewritten: [u8; 4],
     },
-    /// The capture has not all of the packet.
+    /// The packet was captured incompletely.
     Cut {
         /// Bytes that are missing.
         missing: usize,
@@ -27,7 +27,7 @@ pub enum Icrc {
 }
 
 impl Icrc {
-    /// Judges a packet.
+    /// Checks a packet.
     #[must_use]
     pub fn judge(frame: &Frame<'_>) -> Self {
         let missing = frame.len - frame.packet.len();
@@ -46,7 +46,7 @@ impl Icrc {
         Self::Wrong { rewritten: header_difference(found, wanted, body.len()).unwrap_or_default() }
     }
 
-    /// Whether it is right.
+    /// Whether it is correct.
     #[must_use]
     pub const fn is_right(self) -> bool {
         matches!(self, Self::Right | Self::RightTwice)
@@ -58,7 +58,7 @@ impl Icrc {
         matches!(self, Self::Wrong { .. })
     }
 
-    /// In words.
+    /// As text.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -81,12 +81,12 @@ fn compute(net: &Net, src_port: u16, body: &[u8]) -> u32 {
     icrc::compute(&route, ident, fragment, body)
 }
 
-/// How a sender's capture shows packets that left in one piece, to be cut by the system or the card (segmentation offload):
-/// the bytes of each, all of one length but the last. Found by the ICRCs, which are right for packets of this length with IPv4
-/// IDs that count up. `None` if the frame is no such batch.
+/// In a capture at the sender, several packets may be in one frame, which the system or the card divides later (segmentation
+/// offload). Returns the bytes of each packet; all have one length, except for the last. They are found by their ICRCs, which
+/// are correct for packets of this length with consecutive IPv4 IDs. `None` if the frame is not such a batch.
 #[must_use]
 pub fn segment_len(frame: &Frame<'_>) -> Option<usize> {
-    // Largest packet that anybody sends: 4096 bytes of payload and the longest headers.
+    // The largest possible packet: 4096 bytes of payload and the longest headers.
     const LONGEST: usize = 4096 + 64;
     const SHORTEST: usize = 16;
     let bytes = frame.packet;
@@ -96,7 +96,7 @@ pub fn segment_len(frame: &Frame<'_>) -> Option<usize> {
     let head = bytes.first_chunk::<12>()?;
     let is_next = |at: usize| {
         let Some(next) = bytes.get(at..).and_then(|rest| rest.first_chunk::<12>()) else { return false };
-        // One destination (a process, that is), partition and version.
+        // All have the same destination, partition and version.
         next[5] == head[5]
             && next[1] & 0x0f == 0
             && next[2..4] == head[2..4]
@@ -123,5 +123,5 @@ pub fn segment_net(net: Net, number: usize) -> Net {
     }
 }
 
-/// RoCEv2's destination port, for those who show it.
+/// RoCEv2's destination port, for showing it.
 pub const DST_PORT: u16 = ROCE_PORT;

@@ -1,4 +1,4 @@
-//! The laboratory: what was on the wire, explained. `rxe-dissect` is the program; here is what it is made of.
+//! The laboratory: explains what was on the wire. `rxe-dissect` is the program, and this library is what it is made of.
 //!
 //! * [`capture`] reads pcap and pcapng files, whatever state they are in.
 //! * [`frame`] finds the RoCE packet in a captured frame, [`packet`] its headers, and [`icrc`] whether it came whole.
@@ -6,8 +6,8 @@
 //! * [`flow`] follows connections: what was asked and answered, lost and sent again, and why.
 //! * [`filter`] chooses packets by words, [`report`] shows all of it as text, JSON or a ladder.
 //!
-//! Headers are read by the protocol's own code (`rxe_core::wire`, `rxe_cm::proto`); what is shown is what an implementation
-//! sees. Captures come from strangers: nothing here panics on one, and memory is bounded.
+//! Headers are parsed by the protocol's own code (`rxe_core::wire`, `rxe_cm::proto`), so the output shows what an
+//! implementation sees. Captures may be hostile: none causes a panic, and memory is bounded.
 #![forbid(unsafe_code)]
 
 pub mod capture;

@@ -1,4 +1,4 @@
-//! One packet of a capture: its headers, what its ICRC says, and the management message in it.
+//! One packet of a capture: its headers, the result of its ICRC, and the management message in it.
 
 use crate::{
     capture::Record,
@@ -21,11 +21,11 @@ pub struct Packet<'a> {
     pub part: u16,
     /// When it was seen, nanoseconds since 1970.
     pub time: u64,
-    /// Headers in front of it, and its bytes.
+    /// The headers in front of it, and its bytes.
     pub frame: Frame<'a>,
     /// Its own headers, or why there are none.
     pub head: Result<Head, HeadError>,
-    /// What its ICRC says.
+    /// The result of its ICRC.
     pub icrc: Icrc,
 }
 
@@ -34,26 +34,26 @@ pub struct Packet<'a> {
 pub enum Mad {
     /// A message of the connection manager.
     Cm(Box<Datagram>),
-    /// Of another class, or no message that is known.
+    /// A datagram of another class, or an unknown message.
     Other(MadHeader),
-    /// The capture has not all of it.
+    /// It was captured incompletely.
     Cut,
 }
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Debug)]
 pub enum Found<'a> {
     /// One packet.
     One(Packet<'a>),
-    /// Packets that left the sender in one piece.
+    /// Several packets that the sender sent in one frame.
     Batch(Batch<'a>),
 }
 
 impl<'a> Found<'a> {
-    /// Looks into a frame.
+    /// Finds the packets in a frame.
     ///
     /// # Errors
-    /// [`Other`] says what it is if not RoCE.
+    /// [`Other`] if it is not RoCE.
     pub fn new(number: u64, record: &Record<'a>) -> Result<Self, Other> {
         let frame = Frame::find(record)?;
         let first = Packet::new(number, 0, record.time, frame);
@@ -100,7 +100,7 @@ impl<'a> Packet<'a> {
         self.frame.net.addresses()
     }
 
-    /// Payload as far as it was kept; empty where the headers cannot be read.
+    /// The captured payload; empty if the headers cannot be read.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         let Ok(head) = &self.head else { return &[] };
@@ -138,19 +138,19 @@ impl<'a> Packet<'a> {
         (is_answer && matches!(syndrome, Syndrome::Nak(_) | Syndrome::RnrNak(_))).then_some(syndrome)
     }
 
-    /// Its opcode, where one is there.
+    /// Its opcode, if it can be read.
     #[must_use]
     pub fn opcode(&self) -> Option<Opcode> {
         self.frame.packet.first().map(|byte| Opcode(*byte))
     }
 
-    /// Its PSN, where it can be read.
+    /// Its PSN, if it can be read.
     #[must_use]
     pub fn psn(&self) -> Option<Psn> {
         self.head.as_ref().ok().map(|head| head.bth.psn)
     }
 
-    /// One line that says what it is: a CM message by its name, anything else by opcode and headers.
+    /// A line of text: a CM message by its name, other packets by opcode and headers.
     #[must_use]
     pub fn label(&self) -> String {
         let head = match &self.head {
@@ -174,7 +174,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What a CM message says in a line.
+/// A CM message as a line of text.
 fn cm_label(datagram: &Datagram) -> String {
     let name = datagram.message.name();
     match &datagram.message {
@@ -202,7 +202,7 @@ fn who(header: Option<CmaHeader>) -> String {
     })
 }
 
-/// A service ID as rdma_cm speaks of it.
+/// A service ID in the terms of rdma_cm.
 pub(crate) fn port(id: rxe_cm::proto::ServiceId) -> String {
     match id.port() {
         Some((space, port)) => format!("RDMA_PS_{} port {port}", format!("{space:?}").to_uppercase()),

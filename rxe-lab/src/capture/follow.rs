@@ -1,4 +1,4 @@
-//! A file that somebody still writes.
+//! A file that is still being written.
 
 use std::{
     io::{self, Read},
@@ -6,13 +6,13 @@ use std::{
     time::Duration,
 };
 
-/// How often the file is looked at while it does not grow.
+/// How often the file is checked while it does not grow.
 const REST: Duration = Duration::from_millis(50);
 
-/// Reads a file and waits for more at its end, for ever or until it is told to stop.
+/// Reads a file, and waits for more at its end.
 pub struct Follow<R, W> {
     file: R,
-    /// Called before each wait: output that was held back can go out. `false` ends the file here.
+    /// Called before each wait, so that buffered output can be written. If it returns `false` the file ends here.
     waits: W,
 }
 
@@ -23,7 +23,7 @@ impl<R, W> std::fmt::Debug for Follow<R, W> {
 }
 
 impl<R: Read, W: FnMut() -> bool> Follow<R, W> {
-    /// Follows `file`; `waits` is called before each wait, and ends it by `false`.
+    /// Follows `file`. `waits` is called before each wait, and ends the file by returning `false`.
     pub const fn new(file: R, waits: W) -> Self {
         Self { file, waits }
     }

@@ -1,5 +1,5 @@
-//! Capture files: pcap and pcapng, from a file, a pipe, or a file that still grows. Whatever the bytes are, there is a record, an
-//! end, or a word about the damage. Memory is bounded by the largest record that is believed.
+//! Capture files: pcap and pcapng, from a file, a pipe, or a file that still grows. For any bytes the result is a record, the
+//! end, or an error that describes the damage. Memory is bounded by the largest accepted record.
 
 mod follow;
 
@@ -16,15 +16,15 @@ use std::{
 };
 use thiserror::Error;
 
-/// How much is read at first: most captures that people look at are small.
+/// Bytes that are read at first, because most captures are small.
 const CAPACITY: usize = 1 << 13;
-/// How much is read at a time of one that is not.
+/// Bytes that are read at a time from larger captures.
 const COMFORTABLE: usize = 1 << 18;
-/// No record is believed to be larger.
+/// The largest accepted record.
 const LARGEST: usize = 32 << 20;
-/// Bytes from which a pcapng section's first block tells its length.
+/// Bytes of a pcapng section's first block that contain its length.
 const BLOCK_HEAD: u64 = 12;
-/// Largest first block that is believed.
+/// The largest accepted first block.
 const LARGEST_FIRST: u64 = 1 << 16;
 /// The option of a pcapng packet that has its flags (4.3.1), of which the lowest two bits are the direction.
 const FLAGS: OptionCode = OptionCode(2);
@@ -42,7 +42,7 @@ pub enum LinkType {
     RawIp,
     /// BSD loopback: four bytes of address family.
     Null,
-    /// Another one.
+    /// Another link type.
     Other(i32),
 }
 
@@ -75,42 +75,42 @@ impl fmt::Display for LinkType {
 /// One captured frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// When it was seen, nanoseconds since 1970. 0 where the capture does not say.
+    /// Its time, in nanoseconds since 1970; 0 if the capture has none.
     pub time: u64,
     /// How its bytes begin.
     pub link: LinkType,
     /// The interface it was seen on, by its number in the capture.
     pub interface: u32,
-    /// What a pcapng file says: 1 if the frame came in there, 2 if it went out, 0 if that is not told (pcapng, 4.3.1).
+    /// The direction in a pcapng file: 1 for inbound, 2 for outbound, 0 if unknown (pcapng, 4.3.1).
     pub direction: u8,
-    /// Bytes it had on the wire.
+    /// Bytes of the frame on the wire.
     pub wire_len: usize,
-    /// Bytes that were kept.
+    /// The captured bytes.
     pub data: &'a [u8],
 }
 
-/// Why there are no (more) records.
+/// Why there are no records, or no more.
 #[derive(Debug, Error)]
 pub enum CaptureError {
     /// The source cannot be read.
     #[error("cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// No capture file.
+    /// It is not a capture file.
     #[error("is neither a pcap nor a pcapng file")]
     NotACapture,
-    /// Nothing in it.
+    /// It is empty.
     #[error("is empty")]
     Empty,
-    /// It ends in the middle of a record, as files do that were copied while they were written.
+    /// It ends in the middle of a record, for example because it was copied while it was written.
     #[error("ends in the middle of a record, {at} bytes from its start")]
     CutShort {
-        /// Where that record begins.
+        /// The offset of that record.
         at: u64,
     },
-    /// Bytes that are no record.
+    /// Bytes that are not a record.
     #[error("is damaged {at} bytes from its start: {what}")]
     Damaged {
-        /// Where.
+        /// Their offset.
         at: u64,
         /// What is wrong.
         what: &'static str,
@@ -143,7 +143,7 @@ pub struct Capture {
     /// Bytes of the block that was given out last.
     given: usize,
     read: u64,
-    /// A damage that was told already.
+    /// Whether damage was reported already.
     ended: bool,
     capacity: usize,
 }
@@ -158,9 +158,9 @@ impl Capture {
     /// Begins to read.
     ///
     /// # Errors
-    /// [`CaptureError`] if it is no capture, or cannot be read.
+    /// [`CaptureError`] if it is not a capture, or cannot be read.
     pub fn new(mut source: impl Read + Send + 'static) -> Result<Self, CaptureError> {
-        // A pipe may give a few bytes at first; the parser wants a whole first block at once.
+        // A pipe may give only a few bytes at first, but the parser needs the whole first block at once.
         let mut front = Vec::new();
         source.by_ref().take(BLOCK_HEAD).read_to_end(&mut front)?;
         if front.is_empty() {
@@ -176,7 +176,7 @@ impl Capture {
         Ok(Self { reader, interfaces: Vec::new(), given: 0, read: 0, ended: false, capacity: CAPACITY })
     }
 
-    /// Bytes of the capture that are behind us.
+    /// Bytes of the capture that were read.
     #[must_use]
     pub const fn position(&self) -> u64 {
         self.read
@@ -185,7 +185,7 @@ impl Capture {
     /// The next record; `None` at the end.
     ///
     /// # Errors
-    /// [`CaptureError`] once, where the capture is cut short or damaged; `None` after that.
+    /// [`CaptureError`] once, if the capture is truncated or damaged; `None` after that.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
         if self.ended {
             return Ok(None);
@@ -201,7 +201,7 @@ impl Capture {
                 return Err(error);
             }
         }
-        // Found once, so there again: the parser gives the block that was not consumed.
+        // The parser returns the block again, because it was not consumed.
         let Ok((_, block)) = self.reader.next() else { return Ok(None) };
         Ok(record(block, &self.interfaces))
     }
@@ -259,7 +259,7 @@ impl Capture {
         }
     }
 
-    /// Reads on, in a larger buffer where the record did not fit into the one there was.
+    /// Reads more bytes. The buffer grows if the record did not fit.
     fn more(&mut self, had: usize) -> Result<(), CaptureError> {
         let at = self.read;
         let refill = |reader: &mut Box<dyn PcapReaderIterator + Send>| match reader.refill() {
@@ -275,7 +275,7 @@ impl Capture {
             return Ok(());
         }
         if self.reader.reader_exhausted() {
-            // What is left is no whole record; the parser says so by an error of its own only where nothing is left.
+            // The rest is not a complete record. The parser reports this only if nothing is left.
             return if had == 0 { Ok(()) } else { Err(CaptureError::CutShort { at }) };
         }
         self.capacity *= 2;
@@ -287,7 +287,7 @@ impl Capture {
     }
 }
 
-/// Bytes of the first block, from its own words; `None` if it is none.
+/// The length of the first block, as stated in it; `None` if it is not such a block.
 fn first_len(front: &[u8]) -> Option<u64> {
     const PCAP_HEADER: u64 = 24;
     let magic = front.first_chunk::<4>()?;
@@ -307,14 +307,14 @@ fn first_len(front: &[u8]) -> Option<u64> {
 }
 
 fn legacy(header: &pcap_parser::PcapHeader) -> Interface {
-    // The upper bits may tell the length of a frame check sequence.
+    // The upper bits may contain the length of a frame check sequence.
     let link = LinkType::from_number(header.network.0 & 0xffff);
     let resolution = if header.is_nanosecond_precision() { 1_000_000_000 } else { 1_000_000 };
     Interface { link, resolution, offset: 0, snaplen: header.snaplen }
 }
 
 fn interface(about: &pcap_parser::InterfaceDescriptionBlock<'_>) -> Interface {
-    // A resolution that nobody can mean is taken as if it were not there.
+    // An impossible resolution is ignored.
     let resolution = about.ts_resolution().filter(|units| *units > 0).unwrap_or(1_000_000);
     let link = LinkType::from_number(about.linktype.0);
     Interface { link, resolution, offset: about.ts_offset(), snaplen: about.snaplen }

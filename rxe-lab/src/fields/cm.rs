@@ -1,4 +1,4 @@
-//! Fields of management datagrams. Names and places are those of the connection manager's own tables.
+//! Fields of management datagrams. Names and offsets are from the tables of the connection manager.
 
 use super::{Field, Value};
 use crate::packet::port;
@@ -27,7 +27,7 @@ pub(super) fn mad(datagram: &Datagram) -> Field {
     Field::group("cm", inside)
 }
 
-/// One of another class.
+/// A datagram of another class.
 pub(super) fn header(header: &MadHeader) -> Field {
     Field::group(
         "mad",
@@ -56,7 +56,7 @@ fn field(name: &'static str, shown: Shown<'_>, text: &str) -> Field {
     Field::new(name, value).note(note(name, shown, text))
 }
 
-/// What a value means, where its type or its name says it.
+/// The meaning of a value, if it follows from its type or name.
 fn note(name: &str, shown: Shown<'_>, text: &str) -> String {
     match (name, shown) {
         ("service_id", Shown::Number(id, _)) => port(ServiceId(id)),
@@ -98,7 +98,7 @@ fn path(path: &Path) -> Vec<Field> {
     ]
 }
 
-/// Who asks whom, in front of the private data.
+/// The IP CM header in front of the private data: addresses and port.
 fn ip_cm(header: &CmaHeader) -> Field {
     Field::group(
         "ip_cm",

@@ -1,4 +1,4 @@
-//! A packet as a tree of named fields, from the outside in: for people (`-v`, the ladder) and for programs (`--json`).
+//! A packet as a tree of named fields, from the outermost header on, for people (`-v`, the ladder) and for programs (`--json`).
 
 mod cm;
 mod headers;
@@ -8,20 +8,20 @@ pub use headers::fields;
 use serde_json::{Map, Value as Json};
 use std::net::IpAddr;
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// Only more fields.
+    /// No value, only inner fields.
     None,
     /// Yes or no.
     Flag(bool),
-    /// A number that is counted with.
+    /// A number for calculations, in decimal.
     Count(u64),
-    /// A number that is compared only, shown with so many hexadecimal digits.
+    /// A number for comparisons, with this many hexadecimal digits.
     Number(u64, u8),
     /// An address.
     Address(IpAddr),
-    /// Words.
+    /// Text.
     Text(String),
     /// Bytes.
     Bytes(Vec<u8>),
@@ -30,13 +30,13 @@ pub enum Value {
 /// A named value, what it means, and fields inside.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// As in the specification, in small letters.
+    /// The name in the specification, in lower case.
     pub name: &'static str,
-    /// What it holds.
+    /// The value.
     pub value: Value,
-    /// What that means; empty if the value says it.
+    /// The meaning of the value; empty if the value is clear.
     pub note: String,
-    /// Fields inside.
+    /// Inner fields.
     pub inside: Vec<Self>,
 }
 
@@ -102,7 +102,7 @@ impl Field {
     pub fn drawn(&self) -> rxe_ladder::Field {
         let mut field = rxe_ladder::Field::new(self.name, self.shown()).note(self.note.clone());
         field.extend(self.inside.iter().map(Self::drawn));
-        // Those of the wire below are seldom what is looked for.
+        // The fields of lower layers are seldom of interest.
         if matches!(self.name, "frame" | "primary" | "alternate") { field.folded() } else { field }
     }
 

@@ -1,4 +1,5 @@
-//! The answers of one direction: acknowledgements, NAKs, READ responses, and how they fit the requests of the other one.
+//! The responses of one direction (acknowledgements, NAKs, READ responses), and how they match the requests of the other
+//! direction.
 
 use super::{
     marks::Marks,
@@ -20,13 +21,13 @@ pub(super) struct Answers {
     pub(super) credits: Option<(u8, u8)>,
     pub(super) msn_mismatches: u64,
     pub(super) missing: u64,
-    /// What the MSN was, for how many messages that the capture shows as completed.
+    /// An MSN, and the number of completed messages in the capture at that time.
     msn: Option<(u32, u64)>,
     next_response: Option<Psn>,
 }
 
 impl Answers {
-    /// Takes an answer in, to these requests if it is known whose they are.
+    /// Handles a response. `requests` are those that it answers, if known.
     pub(super) fn take(
         &mut self,
         head: &Head,
@@ -103,7 +104,7 @@ impl Answers {
         }
     }
 
-    /// A responder counts messages; so can we, where none of them is missing.
+    /// The responder counts messages. If none is missing in the capture, so can we.
     fn check_msn(&mut self, head: &Head, requests: &Requests, outcome: &mut Outcome) {
         if head.info.class != Class::Acknowledge {
             return;
@@ -118,7 +119,7 @@ impl Answers {
                 outcome.marks |= Marks::MSN;
                 outcome.why = Some(format!("MSN {found} where {wanted} messages are complete"));
             } else if wanted != found {
-                // An old acknowledgement that came late.
+                // An old acknowledgement that arrived late.
                 return;
             }
         }
@@ -136,7 +137,7 @@ impl Answers {
         let psn = head.bth.psn;
         requests.learn_mtu(head);
         let ahead = self.next_response.map_or(0, |next| psn.distance(next));
-        // Between two READs others may have been answered: only inside of one is a response missing for sure.
+        // Between two READs other requests may have been answered. A response is certainly missing only within one READ.
         if ahead > 0 && !head.info.position.is_start() {
             self.missing += ahead as u64;
             outcome.marks |= Marks::GAP;
@@ -148,7 +149,7 @@ impl Answers {
         if ahead >= 0 || self.next_response.is_none() {
             self.next_response = Some(psn.next());
         } else {
-            // Sent again: the requester had asked again.
+            // Sent again, because the requester has repeated its request.
             outcome.marks |= Marks::RETRANSMITTED;
             outcome.why = Some("the answer to a READ that was asked again".to_owned());
         }

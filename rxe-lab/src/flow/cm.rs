@@ -1,4 +1,4 @@
-//! Conversations of the connection manager: who asked whom for what, and how it ended.
+//! Conversations of the connection manager: both sides, the requested service, and the result.
 
 use rxe_cm::proto::{CommId, Datagram, Message};
 use rxe_core::num::Qpn;
@@ -13,36 +13,36 @@ const MOST: usize = 1 << 16;
 /// A message of a conversation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Said {
-    /// When, nanoseconds since 1970.
+    /// Its time, in nanoseconds since 1970.
     pub time_ns: u64,
     /// The message's name.
     pub name: &'static str,
-    /// Whether the one who asked for the connection said it.
+    /// Whether the active side has sent it.
     pub by_asker: bool,
-    /// Whether it was said before.
+    /// Whether it is a repetition.
     pub repeated: bool,
 }
 
 /// A conversation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Conversation {
-    /// Who asked.
+    /// Address of the active side.
     pub asker: IpAddr,
-    /// Who was asked.
+    /// Address of the passive side.
     pub asked: IpAddr,
-    /// For what.
+    /// The requested service.
     pub service: String,
-    /// The asker's queue pair; 0 where none is named.
+    /// The active side's queue pair; 0 if unknown.
     pub asker_qp: u32,
-    /// The other one's.
+    /// The passive side's queue pair.
     pub asked_qp: u32,
     /// The path MTU that was asked for, bytes.
     pub mtu: Option<u32>,
-    /// What was said.
+    /// The messages.
     pub messages: Vec<Said>,
-    /// Messages that were said again.
+    /// Number of repeated messages.
     pub repeated: u64,
-    /// How it ended, as far as the capture shows.
+    /// The result, as far as the capture shows it.
     pub outcome: String,
     #[serde(skip)]
     ids: [CommId; 2],
@@ -53,16 +53,16 @@ pub struct Conversation {
 #[derive(Debug, Default)]
 pub(super) struct Conversations {
     pub(super) list: Vec<Conversation>,
-    /// By the addresses of asker and asked, and the asker's ID.
+    /// By the addresses of both sides and the ID of the active side.
     by_asker: HashMap<(IpAddr, IpAddr, CommId), usize>,
     by_asked: HashMap<(IpAddr, IpAddr, CommId), usize>,
 }
 
-/// What a message tells of queue pairs: both ends' addresses and numbers, and the path MTU in bytes.
+/// What a message reveals about queue pairs: addresses and numbers of both ends, and the path MTU in bytes.
 pub(super) type Ends = ([(IpAddr, Qpn); 2], Option<u32>);
 
 impl Conversations {
-    /// Takes a message in. If it makes a conversation's queue pairs known, these.
+    /// Handles a message. Returns the queue pairs of its conversation if they have become known.
     pub(super) fn take(&mut self, src: IpAddr, dst: IpAddr, datagram: &Datagram, time: u64) -> Option<Ends> {
         let (local, remote, asks) = ids(&datagram.message);
         let found = match asks {
@@ -71,7 +71,7 @@ impl Conversations {
             None => self.find(src, dst, local, remote),
         };
         let at = match found {
-            // An asker may use its number again, for something else.
+            // The active side may use its ID again for another connection.
             Some(at) if asks != Some(true) || !self.is_over(at) => at,
             _ if self.list.len() == MOST => return None,
             _ => self.begin(src, dst, local, remote, asks != Some(false)),
@@ -81,7 +81,8 @@ impl Conversations {
         conversation.say(datagram, time, by_asker);
         if !by_asker && local != CommId(0) && conversation.ids[1] != local {
             let before = std::mem::replace(&mut conversation.ids[1], local);
-            // One number for each conversation, whatever it claims in turn: so there are no more than those.
+            // Only one ID is stored for each conversation, even if its messages have different ones. So their number is
+            // bounded.
             if self.by_asked.get(&(src, dst, before)) == Some(&at) {
                 self.by_asked.remove(&(src, dst, before));
             }
@@ -116,7 +117,7 @@ impl Conversations {
     }
 }
 
-/// The sender's number, the receiver's, and whether the message is the asker's, where its kind says so.
+/// The sender's ID, the receiver's ID, and whether the active side has sent the message, if this follows from its kind.
 fn ids(message: &Message) -> (CommId, CommId, Option<bool>) {
     match message {
         Message::Req(req) => (req.local_comm_id, CommId(0), Some(true)),
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
     use rxe_cm::proto::{Drep, PrivateData};
 
-    /// One side that names itself anew in every message is one conversation all the same, and kept as one.
+    /// A side that uses a new ID in every message is still one conversation.
     #[test]
     fn a_number_in_every_message_is_not_kept() {
         let [asker, asked] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));

@@ -8,7 +8,7 @@ bitflags::bitflags! {
         const RETRANSMITTED = 1;
         /// The same packet, seen at another place.
         const COPY = 1 << 1;
-        /// It came after later ones, without having been asked for again.
+        /// It arrived after later packets, and is not a retransmission.
         const LATE = 1 << 2;
         /// Packets before it are not in the capture.
         const GAP = 1 << 3;
@@ -18,7 +18,7 @@ bitflags::bitflags! {
         const RNR = 1 << 5;
         /// Its ICRC is wrong.
         const BAD_ICRC = 1 << 6;
-        /// Not all of it was kept.
+        /// It was captured incompletely.
         const CUT = 1 << 7;
         /// A switch has marked it: congestion experienced.
         const MARKED = 1 << 8;
@@ -26,11 +26,11 @@ bitflags::bitflags! {
         const CNP = 1 << 9;
         /// Its message sequence number is not the one that follows from the messages before it.
         const MSN = 1 << 10;
-        /// It was lost behind the place of the capture, as its repetition shows.
+        /// It was lost after the point of capture, as its retransmission shows.
         const LOST = 1 << 11;
-        /// Nobody has answered it by the end of the capture.
+        /// It was not answered by the end of the capture.
         const UNANSWERED = 1 << 12;
-        /// Its headers were rewritten on the way: its ICRC is wrong in the same way as those of its neighbours.
+        /// Its headers were rewritten on the way: its ICRC is wrong in the same way as those of other packets of the stream.
         const REWRITTEN = 1 << 13;
         /// Its headers cannot be read.
         const UNREADABLE = 1 << 14;
@@ -40,11 +40,11 @@ bitflags::bitflags! {
 }
 
 impl Marks {
-    /// Those that one looks for in a capture.
+    /// The marks that users look for.
     pub const NOTABLE: Self =
         Self::all().difference(Self::CUT.union(Self::CM).union(Self::COPY).union(Self::CNP));
 
-    /// The words for those that are set, as filters know them.
+    /// The words of the set marks, as in filters.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         WORDS.iter().filter(move |(mark, _, _)| self.contains(*mark)).map(|(_, word, _)| *word)
     }

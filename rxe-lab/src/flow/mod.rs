@@ -1,11 +1,12 @@
-//! What packets mean among each other: which belong to one connection, what was asked and answered, lost and repeated.
+//! Relations between packets: which belong to one connection, and what was requested, answered, lost and repeated.
 //!
-//! A [`Analyzer`] takes packets one by one and says what is remarkable about each. Some of it is only known later (that a packet
-//! was lost shows when it is repeated): [`Analyzer::hindsight`]. At the end, [`Analyzer::finish`] tells the whole.
+//! An [`Analyzer`] gets packets one by one, and returns what is remarkable about each. Some findings are only known later, for
+//! example that a packet was lost, which shows when it is repeated: [`Analyzer::hindsight`]. At the end [`Analyzer::finish`]
+//! returns the summary.
 //!
-//! A packet names the queue pair it goes to, not the one it comes from. So all packets from one address to one queue pair at
-//! another are a *stream*; two streams are a connection if the connection manager said so, or where answers in one are to PSNs
-//! that the other has asked for.
+//! A packet contains its destination queue pair, but not its source queue pair. So all packets from one address to one queue
+//! pair at another address are a *stream*. Two streams are a connection if the connection manager's messages say so, or if the
+//! responses in one have PSNs of requests in the other.
 
 mod answers;
 mod cm;
@@ -39,14 +40,14 @@ use std::{
 };
 use stream::Stream;
 
-/// Most streams that are followed; packets of others are counted.
+/// Most streams that are followed. Packets of others are only counted.
 const MOST_STREAMS: usize = 1 << 16;
-/// Most ends of connections of which the connection manager's word is kept: one conversation may name as many as it has
-/// messages.
+/// Most ends of connections that are kept from messages of the connection manager, because each message of a conversation may
+/// name others.
 const MOST_KNOWN: usize = 2 * MOST_STREAMS;
-/// Most streams between two addresses that are looked through for the other direction of one.
+/// Most streams between two addresses that are searched for the other direction of a stream.
 const MOST_CANDIDATES: usize = 256;
-/// After so many answers that fit several streams the one that was active last is taken.
+/// After this many responses that match several streams, the stream that was active last is chosen.
 const PATIENCE: u8 = 16;
 
 /// A stream's number.
@@ -59,7 +60,7 @@ type Key = (IpAddr, IpAddr, Qpn);
 pub struct Remark {
     /// In marks.
     pub marks: Marks,
-    /// In words, where marks do not say all.
+    /// As text, if marks are not enough.
     pub why: Option<String>,
     /// The stream it belongs to, if it is of a connected service.
     pub stream: Option<StreamId>,
@@ -70,28 +71,28 @@ pub struct Remark {
 pub struct Analyzer {
     streams: Vec<Stream>,
     by_key: HashMap<Key, StreamId>,
-    /// Streams whose other direction is not known, by source and destination.
+    /// Streams whose other direction is unknown, by source and destination.
     lonely: HashMap<(IpAddr, IpAddr), BTreeSet<StreamId>>,
-    /// The last one, which is often the next one, too.
+    /// The last stream, which is often also the next one.
     last: Option<(Key, StreamId)>,
     datagrams: BTreeMap<(IpAddr, Qpn, IpAddr, Qpn), (u64, u64)>,
     conversations: Conversations,
-    /// What a former pass has found out about who belongs to whom.
+    /// The pairs of streams that an earlier pass has found.
     known: HashMap<Key, Key>,
-    /// Path MTUs that the connection manager has told.
+    /// Path MTUs from messages of the connection manager.
     mtus: HashMap<Key, u32>,
     hindsight: Vec<(Place, Marks, String)>,
     totals: Totals,
 }
 
 impl Analyzer {
-    /// One that knows nothing.
+    /// A new analyzer.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One for a second pass over the same capture: it knows from the first packet on which streams are one connection.
+    /// An analyzer for a second pass over the same capture. It knows from the first packet on which streams are one connection.
     #[must_use]
     pub fn again(first: &Self) -> Self {
         let mut known = HashMap::new();
@@ -103,13 +104,13 @@ impl Analyzer {
         Self { known, ..Self::default() }
     }
 
-    /// Takes in a frame that shows no packet.
+    /// Handles a frame without a packet.
     pub fn other(&mut self, what: Other, time: u64) {
         self.totals.frame(time);
         self.totals.other(what);
     }
 
-    /// Takes in the next packet.
+    /// Handles the next packet.
     pub fn packet(&mut self, packet: &Packet<'_>) -> Remark {
         self.totals.packet(packet);
         let mut remark = Remark { marks: self.own_marks(packet), ..Remark::default() };
@@ -125,7 +126,7 @@ impl Analyzer {
         remark
     }
 
-    /// What has been found out about earlier packets since the last call: that they were lost.
+    /// Later findings about earlier packets since the last call, for example that they were lost.
     pub fn hindsight(&mut self) -> Vec<(Place, Marks, String)> {
         std::mem::take(&mut self.hindsight)
     }
@@ -141,7 +142,7 @@ impl Analyzer {
             || self.known_peer(remark.stream).is_some_and(|(_, _, known)| known == qp)
     }
 
-    /// The queue pair that sent a packet: a datagram says it, of others it is that of the connection's other end.
+    /// The queue pair that sent a packet. A datagram contains it; otherwise it is that of the connection's other end.
     #[must_use]
     pub fn source_qp(&self, packet: &Packet<'_>, remark: &Remark) -> Option<Qpn> {
         let head = packet.head.as_ref().ok()?;
@@ -215,7 +216,7 @@ impl Analyzer {
         remark.stream = Some(id);
         let stream = &mut self.streams[id];
         if stream.service == Service::Cnp {
-            // A notification came first, which says nothing of the service.
+            // The first packet was a notification, which does not show the service.
             stream.service = head.info.service;
         }
         stream.count(packet, head);
@@ -227,7 +228,7 @@ impl Analyzer {
         if stream.is_rewritten(packet.icrc) {
             remark.marks = (remark.marks - Marks::BAD_ICRC) | Marks::REWRITTEN;
         } else if packet.icrc.is_wrong() {
-            // Its receiver drops it; so nothing that it says has happened.
+            // The receiver drops it, so it has no effect.
             remark.why = Some("its receiver drops it".to_owned());
             return;
         }
@@ -254,7 +255,7 @@ impl Analyzer {
             self.find_peer(id, head.bth.psn);
         }
         let peer = self.streams[id].peer;
-        // The answers and the requests they are to are of two streams; both are changed.
+        // The responses and their requests are in two streams, and both are changed.
         let mut answers = std::mem::take(&mut self.streams[id].answers);
         let requests = peer.map(|peer| &mut self.streams[peer].requests);
         let outcome = answers.take(head, time, place, requests);
@@ -295,11 +296,11 @@ impl Analyzer {
         id
     }
 
-    /// The connection manager has said who belongs to whom.
+    /// Stores two ends of a connection, from a message of the connection manager.
     fn introduce(&mut self, ends: Ends) {
         let ([(asker, asker_qp), (asked, asked_qp)], mtu) = ends;
         let (to, from) = ((asker, asked, asked_qp), (asked, asker, asker_qp));
-        // Numbers may be used again: the newest word counts, for streams that begin from here on.
+        // Numbers may be used again. The latest message applies to streams that begin after it.
         for (key, peer) in [(to, from), (from, to)] {
             if self.known.len() < MOST_KNOWN || self.known.contains_key(&key) {
                 self.known.insert(key, peer);
@@ -329,7 +330,7 @@ impl Analyzer {
         }
     }
 
-    /// Looks for the stream that has asked for what this one answers.
+    /// Finds the stream with the requests that this one answers.
     fn find_peer(&mut self, id: StreamId, psn: Psn) {
         let (src, dst, _) = self.streams[id].key;
         let Some(list) = self.lonely.get(&(dst, src)) else { return };

@@ -1,4 +1,4 @@
-//! Lists by PSN that are looked into without walking along them: a capture may be made to have them long, and to ask often.
+//! Lists by PSN with fast search, because a hostile capture may make them long and search them often.
 
 use rxe_core::num::Psn;
 use std::collections::{HashMap, VecDeque};
@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 /// Most packets that [`Latest`] remembers.
 const MOST_LATEST: usize = 4096;
 
-/// Where those begin that are not before `psn`, in a list that rises by `key`.
+/// The index of the first entry that is not before `psn`, in a list that is sorted by `key`.
 pub(super) fn position<T>(list: &VecDeque<T>, psn: Psn, key: impl Fn(&T) -> Psn) -> usize {
     list.partition_point(|one| {
         steps::count();
@@ -14,8 +14,8 @@ pub(super) fn position<T>(list: &VecDeque<T>, psn: Psn, key: impl Fn(&T) -> Psn)
     })
 }
 
-/// Before `psn` is appended to a rising list: takes out those that are half of all PSNs behind it or more, which would
-/// be neither before nor after the others any longer.
+/// To be called before `psn` is appended to a sorted list. Removes entries that are behind it by half of all PSNs or more,
+/// because their order would be undefined.
 pub(super) fn forget_far<T>(list: &mut VecDeque<T>, psn: Psn, key: impl Fn(&T) -> Psn) {
     while list.front().is_some_and(|first| psn.is_before(key(first))) {
         steps::count();
@@ -23,10 +23,10 @@ pub(super) fn forget_far<T>(list: &mut VecDeque<T>, psn: Psn, key: impl Fn(&T) -
     }
 }
 
-/// What was put in last for each PSN, of the latest [`MOST_LATEST`] that came.
+/// The latest entry for each PSN, among the last [`MOST_LATEST`] entries.
 #[derive(Debug)]
 pub(super) struct Latest<T> {
-    /// With the number under which it came.
+    /// Each with its number.
     by_psn: HashMap<Psn, (u64, T)>,
     order: VecDeque<(u64, Psn)>,
     came: u64,
@@ -57,21 +57,21 @@ impl<T: Copy> Latest<T> {
     }
 }
 
-/// Counts what is looked at, for tests of how much that is.
+/// Counts examined elements, for tests of the cost.
 pub(super) mod steps {
     #[cfg(test)]
     thread_local! {
         static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
 
-    /// One more element was looked at.
+    /// Counts one more element.
     #[inline]
     pub(in crate::flow) fn count() {
         #[cfg(test)]
         STEPS.with(|steps| steps.set(steps.get() + 1));
     }
 
-    /// How many this thread has counted since it was last asked.
+    /// The count of this thread since the last call.
     #[cfg(test)]
     pub(in crate::flow) fn take() -> u64 {
         STEPS.with(std::cell::Cell::take)

@@ -1,4 +1,4 @@
-//! The requests of one direction: what was asked, what was sent again and why, what is missing.
+//! The requests of one direction: operations, retransmissions with their reasons, and missing packets.
 
 use super::{
     marks::Marks,
@@ -11,27 +11,27 @@ use rxe_core::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-/// Most requests and packets of one queue pair that are kept while nobody has answered them.
+/// Most unanswered requests and packets of one queue pair that are kept.
 const MOST_OPEN: usize = 1 << 16;
-/// Most rounds of retransmission that are told one by one.
+/// Most rounds of retransmission that are listed.
 const MOST_ROUNDS: usize = 64;
 /// Most ranges of missing packets that are remembered.
 const MOST_HOLES: usize = 256;
-/// Smallest path MTU: a READ of unknown MTU answers with no more packets than with this one.
+/// The smallest path MTU. If the MTU is unknown, a READ has at most as many response packets as with this one.
 const LEAST_MTU: u32 = 256;
 
 /// A packet's place in the capture: frame, and part of the frame.
 pub type Place = (u64, u16);
 
-/// An operation that was asked for.
+/// A requested operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
     pub(super) kind: &'static str,
     pub(super) last: Psn,
     pub(super) bytes: u64,
-    /// When its last packet was sent first.
+    /// The time when its last packet was first sent.
     pub(super) sent: u64,
-    /// Whether any of it was sent again: its duration is not that of a round trip.
+    /// Whether a packet of it was sent again. Its duration is then not a round trip.
     pub(super) again: bool,
     pub(super) place: Place,
 }
@@ -39,7 +39,7 @@ pub(super) struct Operation {
 /// Why packets were sent again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Cause {
-    /// A NAK asked for it: packets were lost before this PSN.
+    /// A NAK has requested it: packets were lost before this PSN.
     Nak(Psn),
     /// The receiver was not ready.
     Rnr(Psn),
@@ -47,20 +47,20 @@ pub(super) enum Cause {
     MissingAnswer(Psn),
 }
 
-/// One time of going back.
+/// One round of retransmission.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Round {
-    /// When, nanoseconds since 1970.
+    /// Its time, in nanoseconds since 1970.
     pub time_ns: u64,
     /// The first PSN that was sent again.
     pub psn: u32,
-    /// Packets of it.
+    /// Number of packets.
     pub packets: u64,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// What happened to one request packet.
+/// The result of handling a request packet.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) marks: Marks,
@@ -71,19 +71,19 @@ pub(super) struct Outcome {
 
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    /// The PSN behind the highest that was sent.
+    /// The PSN after the highest that was sent.
     pub(super) next: Option<Psn>,
-    /// After a READ of unknown MTU the next PSN may be so much higher.
+    /// After a READ with an unknown MTU the next PSN may be higher by this.
     flexible: u32,
     /// The last READ: its first PSN and its length.
     last_read: Option<(Psn, u32)>,
-    /// Operations that are not answered, in the order of their last PSNs.
+    /// Unanswered operations, in the order of their last PSNs.
     pub(super) open: VecDeque<Operation>,
-    /// Packets that are not answered, in the order of their PSNs.
+    /// Unanswered packets, in the order of their PSNs.
     sent: VecDeque<(Psn, Place)>,
     holes: VecDeque<(Psn, u32)>,
     message: Option<Operation>,
-    /// By kind: how many, and their bytes.
+    /// Number and bytes of operations, by kind.
     pub(super) asked: BTreeMap<&'static str, (u64, u64)>,
     pub(super) completed: u64,
     pub(super) completed_bytes: u64,
@@ -99,9 +99,9 @@ pub(super) struct Requests {
     pub(super) latency: Durations,
     pub(super) goodput: OverTime,
     pub(super) mtu: Option<u32>,
-    /// Highest PSN that was answered for, and by which packet.
+    /// The highest acknowledged PSN, and the packet that acknowledged it.
     pub(super) answered: Option<(Psn, Place)>,
-    /// The latest answers to READs, for the case that they are asked for again.
+    /// The latest READ responses, in case that they are requested again.
     responses: Latest<Place>,
     last_time: u64,
 }
@@ -119,7 +119,7 @@ impl Requests {
         self.next.is_none()
     }
 
-    /// Takes a request packet in; copies of one that was seen already are not for here.
+    /// Handles a request packet that is not a copy of an earlier one.
     pub(super) fn take(&mut self, head: &Head, time: u64, place: Place) -> Outcome {
         let psn = head.bth.psn;
         let mut outcome = Outcome::default();
@@ -135,7 +135,7 @@ impl Requests {
                     self.holes.pop_front();
                 }
                 self.holes.push_back((next, count));
-                // A message of which packets are missing is counted when its end is seen.
+                // A message with missing packets is counted when its last packet is seen.
                 outcome.marks |= Marks::GAP;
                 let last = psn.minus(1);
                 outcome.why = Some(if count == 1 {
@@ -205,7 +205,7 @@ impl Requests {
         }
     }
 
-    /// A packet whose PSN was passed already.
+    /// A packet whose PSN is not new.
     fn again(&mut self, head: &Head, time: u64, place: Place, outcome: &mut Outcome) {
         let psn = head.bth.psn;
         if self.fills_hole(psn) && self.cause.is_none() && self.going_back.is_none() {
@@ -239,20 +239,20 @@ impl Requests {
             self.rounds.push(Round { time_ns: time, psn: psn.value(), packets: 1, why: why.clone() });
         }
         outcome.why = Some(why);
-        // What is sent from here on is what counts for the next loss.
+        // From here on, the packets of this round are those that may be lost next.
         let at = order::position(&self.sent, psn, |(sent, _)| *sent);
         if let Some((_, sent)) = self.sent.get_mut(at).filter(|(sent, _)| *sent == psn) {
             *sent = place;
         }
     }
 
-    /// The packet with this PSN that was sent last and is not answered.
+    /// The latest unanswered packet with this PSN.
     fn sent_at(&self, psn: Psn) -> Option<Place> {
         let at = order::position(&self.sent, psn, |(sent, _)| *sent);
         self.sent.get(at).filter(|(sent, _)| *sent == psn).map(|(_, place)| *place)
     }
 
-    /// Why the requester goes back to this PSN, and which packet was lost for that.
+    /// Why the requester goes back to this PSN, and the packet that was lost.
     fn reason(&mut self, psn: Psn, time: u64, outcome: &mut Outcome) -> String {
         let (request, response) = (self.sent_at(psn), self.responses.get(psn));
         match self.cause.take() {
@@ -303,7 +303,7 @@ impl Requests {
         true
     }
 
-    /// All before `end` is answered for, by the packet at `by`.
+    /// The packet at `by` acknowledges everything before `end`.
     pub(super) fn answer(&mut self, end: Psn, time: u64, by: Place) -> u64 {
         let mut count = 0;
         let last = end.minus(1);
@@ -326,7 +326,7 @@ impl Requests {
         count
     }
 
-    /// The responder will never do the operation that this PSN is part of: everything before it was answered.
+    /// The responder has refused the operation with this PSN. Everything before it is acknowledged.
     pub(super) fn refuse(&mut self, psn: Psn) {
         if self.open.front().is_some_and(|operation| !operation.last.is_before(psn)) {
             self.open.pop_front();
@@ -334,12 +334,13 @@ impl Requests {
         }
     }
 
-    /// A response of a READ, or to something else that is answered with one, was seen.
+    /// A response of a READ or atomic was seen.
     pub(super) fn response(&mut self, psn: Psn, place: Place) {
         self.responses.put(psn, place);
     }
 
-    /// A packet that is not the last of its message has as much payload as the path takes; so it tells how many PSNs a READ has.
+    /// A packet that is not the last of its message has a payload of the path MTU. From this the number of PSNs of a READ
+    /// follows.
     pub(super) fn learn_mtu(&mut self, head: &Head) {
         if !head.info.position.is_end() && head.info.payload {
             self.know_mtu(head.payload_len as u32);

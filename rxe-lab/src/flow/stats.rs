@@ -1,11 +1,11 @@
-//! Figures that are kept while packets go by, in bounded memory.
+//! Statistics over packets, in bounded memory.
 
 use serde::Serialize;
 
 /// Buckets of an octave: values in one differ by less than 7 %.
 const PARTS: u32 = 16;
 
-/// Durations, roughly: minimum and maximum are exact, everything between to 7 %.
+/// A histogram of durations. Minimum and maximum are exact, and other values within 7 %.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Durations {
     count: u64,
@@ -15,10 +15,10 @@ pub(super) struct Durations {
     buckets: Vec<u32>,
 }
 
-/// What is told of durations, all in nanoseconds.
+/// A summary of durations, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Spread {
-    /// How many were measured.
+    /// Number of measurements.
     pub count: u64,
     /// The shortest.
     pub min_ns: u64,
@@ -87,12 +87,12 @@ impl Durations {
     }
 }
 
-/// Most parts of time that are told apart.
+/// Most parts of time.
 const BINS: usize = 64;
-/// How long one is at first, nanoseconds.
+/// The length of a part at first, in nanoseconds.
 const FIRST_WIDTH: u64 = 100_000;
 
-/// Bytes over time: where there are too many parts, two become one.
+/// Bytes over time. If there are too many parts, pairs of them are merged.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OverTime {
     start: Option<u64>,
@@ -103,11 +103,11 @@ pub(super) struct OverTime {
 /// Bytes in equal parts of time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Goodput {
-    /// When the first part begins, nanoseconds since 1970.
+    /// The start of the first part, in nanoseconds since 1970.
     pub start_ns: u64,
-    /// How long each is.
+    /// The length of each part.
     pub width_ns: u64,
-    /// Bytes that were answered for in each.
+    /// Acknowledged bytes in each part.
     pub bytes: Vec<u64>,
 }
 

@@ -4,9 +4,9 @@ use super::{Key, StreamId, answers::Answers, requests::Requests};
 use crate::{icrc::Icrc, packet::Packet};
 use rxe_core::wire::{Head, Service};
 
-/// Packets that are remembered, to tell a mirror's copies from packets that were sent again.
+/// Most packets that are remembered, to distinguish a mirror's copies from retransmissions.
 const REMEMBERED: usize = 64;
-/// So long after a packet it is no copy any more, nanoseconds.
+/// After this time, in nanoseconds, the same packet is not a copy any more.
 const COPY_TIME: u64 = 50_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Stream {
     pub(super) rewritten: u64,
     pub(super) cut: u64,
     pub(super) copies: u64,
-    /// Answers that fitted several streams.
+    /// Responses that matched several streams.
     pub(super) ambiguous: u8,
     pub(super) requests: Requests,
     pub(super) answers: Answers,
@@ -42,7 +42,7 @@ pub(super) struct Stream {
     oldest: usize,
     /// Whether the sender gives each packet an IPv4 ID of its own.
     numbers: bool,
-    /// How headers seem to have been rewritten.
+    /// The apparent change of the headers on the way.
     difference: Option<[u8; 4]>,
 }
 
@@ -81,15 +81,15 @@ impl Stream {
         self.cut += u64::from(matches!(packet.icrc, Icrc::Cut { .. }));
     }
 
-    /// Whether this is a packet that was seen lately at another place, and remembers it otherwise. Senders that number their
-    /// datagrams give a packet that they send again another number. Of those that do not, or that begin anew with each batch,
-    /// only another place tells a copy.
+    /// Whether this packet was seen a short time ago at another place. Otherwise it is remembered. Senders that number their
+    /// datagrams use another number for a retransmission. With other senders, or if the numbers begin anew with each batch,
+    /// only another place identifies a copy.
     pub(super) fn is_copy(&mut self, packet: &Packet<'_>, head: &Head) -> bool {
         let Some((_, icrc)) = packet.frame.packet.split_last_chunk::<4>() else { return false };
         let (place, hops) = (packet.frame.place, packet.frame.net.hops());
         let (ident, psn) = (packet.frame.net.ident(), head.bth.psn.value());
         let this = Remembered { icrc: *icrc, ident, psn, place, hops, time: packet.time };
-        // Notifications are made elsewhere than data, and may be numbered in another way.
+        // Notifications are created separately from data, and may have other numbers.
         let is_notification = head.info.service == Service::Cnp;
         if !is_notification
             && (ident == 0 || self.recent.iter().any(|one| one.ident == ident && one.icrc != this.icrc))
@@ -113,8 +113,8 @@ impl Stream {
         false
     }
 
-    /// Whether a wrong ICRC is wrong in the same way as that of another packet of this stream: whoever corrupts packets does
-    /// it each time in another way, whoever rewrites their addresses in the same.
+    /// Whether a wrong ICRC is wrong in the same way as that of another packet of this stream. Corruption differs each time,
+    /// but rewritten addresses always have the same effect.
     pub(super) fn is_rewritten(&mut self, icrc: Icrc) -> bool {
         let Icrc::Wrong { rewritten } = icrc else { return false };
         let same = self.difference == Some(rewritten);

@@ -1,4 +1,4 @@
-//! What is told of a whole capture.
+//! The summary of a capture.
 
 use super::{Analyzer, Conversation, Goodput, Marks, Round, Spread, StreamId, order::steps};
 use crate::{frame::Other, packet::Packet};
@@ -25,11 +25,11 @@ pub struct Totals {
     pub icrc_right: u64,
     /// Packets whose ICRC is wrong.
     pub icrc_wrong: u64,
-    /// Packets that were cut before their ICRC.
+    /// Packets that were truncated before their ICRC.
     pub icrc_cut: u64,
-    /// Packets of which no headers could be read.
+    /// Packets without readable headers.
     pub unreadable: u64,
-    /// Packets that came out of frames with several (segmentation offload).
+    /// Packets from frames with several packets (segmentation offload).
     pub from_batches: u64,
     /// Packets of RoCEv1.
     pub roce_v1: u64,
@@ -37,11 +37,11 @@ pub struct Totals {
     pub mirrored: u64,
     /// Messages of the connection manager.
     pub cm: u64,
-    /// Packets that were lost behind the place of the capture.
+    /// Packets that were lost after the point of capture.
     pub lost: u64,
     /// Frames that are not RoCE.
     pub not_roce: u64,
-    /// Frames that were cut too short to tell.
+    /// Frames that were too short to be identified.
     pub cut_short: u64,
     /// Fragments of IP datagrams.
     pub fragments: u64,
@@ -94,53 +94,53 @@ impl Totals {
     }
 }
 
-/// How many operations of a kind, and their bytes.
+/// Number and bytes of operations of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Asked {
     /// Operations.
     pub count: u64,
-    /// Bytes that they move.
+    /// Bytes that they transfer.
     pub bytes: u64,
 }
 
-/// One direction of a connection: what one side asked of the other.
+/// One direction of a connection: the requests of one side.
 #[derive(Clone, Debug, Serialize)]
 pub struct Direction {
-    /// Who asks.
+    /// Address of the requester.
     pub from: IpAddr,
-    /// Who is asked.
+    /// Address of the responder.
     pub to: IpAddr,
-    /// The queue pair that is asked.
+    /// Queue pair of the responder.
     pub to_qp: u32,
-    /// Packets in this direction, answers among them.
+    /// Packets in this direction, including responses.
     pub packets: u64,
     /// Payload bytes of these.
     pub payload: u64,
     /// Operations by kind.
     pub asked: BTreeMap<&'static str, Asked>,
-    /// Operations that were answered for (of UC: sent).
+    /// Acknowledged operations (with UC: sent operations).
     pub completed: u64,
     /// Bytes of these.
     pub completed_bytes: u64,
-    /// Operations that the responder has refused by a NAK other than for the sequence.
+    /// Operations that the responder has refused, by a NAK other than PSN sequence error.
     pub refused: u64,
-    /// Operations that nobody had answered by the end of the capture.
+    /// Operations that were unanswered at the end of the capture.
     pub unanswered: u64,
     /// Packets that were sent again.
     pub retransmitted: u64,
-    /// How often the sender went back, of which the first are in `rounds`.
+    /// How often the sender went back. The first times are in `rounds`.
     pub round_count: u64,
-    /// Each time of going back, and why.
+    /// Each round of retransmission, with its reason.
     pub rounds: Vec<Round>,
     /// Packets that are not in the capture.
     pub missing: u64,
-    /// Packets that came after later ones.
+    /// Packets that arrived after later ones.
     pub late: u64,
-    /// Negative acknowledgements to what was asked, by what they say.
+    /// NAKs to these requests, by their reason.
     pub naks: BTreeMap<String, u64>,
-    /// Acknowledgements to what was asked.
+    /// Acknowledgements of these requests.
     pub acks: u64,
-    /// READ response packets to what was asked.
+    /// READ response packets for these requests.
     pub responses: u64,
     /// Smallest and largest end-to-end credit code of the acknowledgements, where credits are used.
     pub credits: Option<(u8, u8)>,
@@ -158,28 +158,28 @@ pub struct Direction {
     pub copies: u64,
     /// Packets that were cut.
     pub cut: u64,
-    /// From an operation's last packet to its answer.
+    /// Time from an operation's last packet to its response.
     pub latency: Option<Spread>,
-    /// Bytes that were answered for, over time.
+    /// Acknowledged bytes over time.
     pub goodput: Option<Goodput>,
 }
 
-/// A connection, or one direction of one of which the other was not seen.
+/// A connection. Perhaps only one direction of it was seen.
 #[derive(Clone, Debug, Serialize)]
 pub struct Connection {
     /// Its number here, from 1 on.
     pub number: usize,
     /// RC, UC or XRC.
     pub service: String,
-    /// The ends: address and queue pair; the pair is missing where no packet named it.
+    /// The ends: address and queue pair. The queue pair is missing if no packet contains it.
     pub ends: [(IpAddr, Option<u32>); 2],
     /// When its first packet was seen, nanoseconds since 1970.
     pub first_ns: u64,
     /// When its last one was.
     pub last_ns: u64,
-    /// The path MTU, bytes, where packets show it.
+    /// The path MTU in bytes, if packets show it.
     pub mtu: Option<u32>,
-    /// What each end asked of the other.
+    /// The requests of each end.
     pub directions: Vec<Direction>,
     /// The conversation that set it up, by its place in the list of conversations.
     pub conversation: Option<usize>,
@@ -196,13 +196,13 @@ pub struct Datagrams {
     pub to: IpAddr,
     /// Its queue pair.
     pub to_qp: u32,
-    /// How many.
+    /// Number of datagrams.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// What a capture holds.
+/// The content of a capture.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Over all frames.
@@ -251,7 +251,7 @@ impl ByEnds {
 }
 
 impl Analyzer {
-    /// Tells the whole. What nobody has answered is then found among the hindsight.
+    /// Returns the summary. After that, the later findings include unanswered packets.
     pub fn finish(&mut self) -> Summary {
         let mut connections = Vec::new();
         let by_ends = ByEnds::new(&self.conversations.list);
@@ -295,7 +295,7 @@ impl Analyzer {
         if let Some(peer) = peer.filter(|peer| !self.streams[*peer].requests.is_empty()) {
             directions.push(self.direction(peer, Some(id)));
         }
-        // A side that only answers asks nothing: what it sends is told with what it answers.
+        // A side that only responds has no requests. Its packets are counted with the requests of the other side.
         directions.retain(|direction| {
             peer.is_none()
                 || direction.completed + direction.refused + direction.unanswered + direction.missing > 0

@@ -51,7 +51,7 @@ pub(super) fn v4(bytes: &[u8], seen: Seen) -> Result<Frame<'_>, Other> {
     };
     let rest = bytes.get(len..).ok_or(Other::Cut)?;
     let seen = seen.past(len);
-    // A sender's own captures of large segments have no length here.
+    // Captures of large segments at the sender have no length here.
     let inside = if total == 0 { seen.wire_len } else { total.saturating_sub(len) };
     if head[9] == UDP && fragment & (MORE_FRAGMENTS | OFFSET) != 0 {
         return Err(Other::Fragment);
@@ -126,7 +126,7 @@ fn deeper(seen: &mut Seen, tunnel: Tunnel) -> Result<(), Other> {
     }
     seen.tunnels += 1;
     seen.tunnel = Some(tunnel);
-    // The tags outside are the tunnel's.
+    // The outer tags belong to the tunnel.
     seen.tag_count = 0;
     seen.tci = Default::default();
     Ok(())
@@ -142,7 +142,7 @@ fn gre(bytes: &[u8], mut seen: Seen) -> Result<Frame<'_>, Other> {
     let at = head.len() + 4 * optional;
     let rest = bytes.get(at..).ok_or(Other::Cut)?;
     let session = |bytes: &[u8]| bytes.get(2..4).map(|two| u16_of(two, 0) & 0x3ff).ok_or(Other::Cut);
-    // What is between GRE and the mirrored frame.
+    // The header between GRE and the mirrored frame.
     let (tunnel, skip) = match u16_of(head, 2) {
         0x88be if head[0] & SEQUENCE == 0 => (Tunnel::Erspan(0), 0),
         0x88be => (Tunnel::Erspan(session(rest)?), 8),
@@ -160,7 +160,7 @@ fn gre(bytes: &[u8], mut seen: Seen) -> Result<Frame<'_>, Other> {
     link::ethernet(rest.get(skip..).ok_or(Other::Cut)?, seen.past(at + skip))
 }
 
-/// RoCEv1: a GRH, and the packet behind it. Padding of short frames is told by the GRH's length.
+/// RoCEv1: a GRH, and the packet behind it. The length in the GRH excludes the padding of short frames.
 pub(super) fn grh(bytes: &[u8], seen: Seen) -> Result<Frame<'_>, Other> {
     let head = bytes.first_chunk::<GRH_LEN>().ok_or(Other::Cut)?;
     if head[0] >> 4 != 6 || head[6] != IBA {

@@ -57,7 +57,7 @@ pub(super) fn ethernet(bytes: &[u8], mut seen: Seen) -> Result<Frame<'_>, Other>
     typed(u16::from_be_bytes([head[12], head[13]]), bytes, ETHERNET_LEN, seen)
 }
 
-/// IPv4 or IPv6 without anything that says which.
+/// IPv4 or IPv6, without a field for the version outside of the packet.
 pub(super) fn raw(bytes: &[u8], seen: Seen) -> Result<Frame<'_>, Other> {
     match bytes.first().ok_or(Other::Cut)? >> 4 {
         4 => ip::v4(bytes, seen),
@@ -66,7 +66,7 @@ pub(super) fn raw(bytes: &[u8], seen: Seen) -> Result<Frame<'_>, Other> {
     }
 }
 
-/// What an EtherType says, behind `at` bytes and maybe tags.
+/// Continues by the EtherType at offset `at`, perhaps behind VLAN tags.
 pub(super) fn typed(
     mut protocol: u16,
     bytes: &[u8],

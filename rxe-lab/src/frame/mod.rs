@@ -1,5 +1,5 @@
-//! From a captured frame to the packet in it: Ethernet, VLANs, cooked and raw captures, tunnels that switches mirror by, IPv4,
-//! IPv6, UDP, and the GRH of RoCEv1. What is no RoCE is told apart from what is broken or cut.
+//! Finds the packet in a captured frame: Ethernet, VLANs, cooked and raw captures, tunnels of mirroring switches, IPv4, IPv6,
+//! UDP, and the GRH of RoCEv1. Other traffic is distinguished from invalid and truncated frames.
 
 mod ip;
 mod link;
@@ -10,35 +10,35 @@ use std::{fmt, net::IpAddr};
 
 pub use link::Mac;
 
-/// Most VLAN tags of a frame that are looked at.
+/// Most VLAN tags of a frame that are read.
 pub const MOST_TAGS: usize = 4;
-/// Tunnels in tunnels that are looked at.
+/// Most nested tunnels that are read.
 const MOST_TUNNELS: u8 = 3;
 
 /// A packet's headers in front of its BTH, and its bytes from there on.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// Source and destination, where the capture shows them.
+    /// Source and destination, if they are in the capture.
     pub macs: Option<[Mac; 2]>,
     /// Tag control information of VLAN tags from the outermost in; [`Frame::tags`] are there.
     tci: [u16; MOST_TAGS],
     /// How many VLAN tags there are.
     tag_count: u8,
-    /// What it was mirrored in.
+    /// The tunnel in which it was mirrored.
     pub tunnel: Option<Tunnel>,
     /// The network header.
     pub net: Net,
     /// UDP source port; 0 for RoCEv1.
     pub src_port: u16,
-    /// The packet, BTH to ICRC, as far as it was kept.
+    /// The captured part of the packet, BTH to ICRC.
     pub packet: &'a [u8],
     /// Bytes of the packet on the wire, BTH to ICRC.
     pub len: usize,
-    /// A number that differs between places at which a mirror may see the same packet.
+    /// A number that differs between the places at which a mirror may capture the same packet.
     pub place: u64,
 }
 
-/// What a packet was mirrored in.
+/// The tunnel of a mirrored packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tunnel {
     /// VXLAN with its network identifier.
@@ -76,7 +76,7 @@ pub enum Net {
         fragment: u16,
         /// Time to live.
         ttl: u8,
-        /// Whether it has options, which no ICRC accounts for.
+        /// Whether it has options, for which no ICRC is defined.
         options: bool,
     },
     /// IPv6.
@@ -94,7 +94,7 @@ pub enum Net {
     },
     /// The global routing header of RoCEv1.
     Grh {
-        /// All of it.
+        /// The whole header.
         bytes: [u8; GRH_LEN],
     },
 }
@@ -125,7 +125,7 @@ impl Net {
         !matches!(self, Self::Grh { .. }) && self.traffic_class() & 3 == 3
     }
 
-    /// Routers that it may still pass.
+    /// TTL or hop limit.
     #[must_use]
     pub const fn hops(&self) -> u8 {
         match self {
@@ -145,18 +145,18 @@ impl Net {
     }
 }
 
-/// Why a frame shows no packet.
+/// Why a frame has no packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Other {
     /// Traffic that is not RoCE.
     NotRoce,
-    /// Kept so short that it may be RoCE or not.
+    /// Truncated so much that it may or may not be RoCE.
     Cut,
     /// A fragment of an IP datagram: RoCE is never fragmented.
     Fragment,
     /// Headers that contradict themselves.
     Malformed(&'static str),
-    /// A capture of another link than those that are known.
+    /// An unknown link type.
     Link,
 }
 
@@ -164,7 +164,7 @@ impl<'a> Frame<'a> {
     /// Finds the packet in a frame.
     ///
     /// # Errors
-    /// [`Other`] says what it is instead.
+    /// [`Other`] if there is none.
     pub fn find(record: &Record<'a>) -> Result<Self, Other> {
         let Record { wire_len, interface, direction, .. } = *record;
         let seen = Seen { wire_len, interface, direction, ..Seen::default() };
@@ -184,10 +184,10 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What is known of a frame while it is taken apart.
+/// The state of dissecting a frame.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// Bytes on the wire from where we are.
+    /// Bytes on the wire from the present position on.
     wire_len: usize,
     interface: u32,
     macs: Option<[Mac; 2]>,
@@ -195,12 +195,12 @@ struct Seen {
     tag_count: u8,
     tunnel: Option<Tunnel>,
     tunnels: u8,
-    /// Sent, received, or for somebody else, by the numbers of the capture's format.
+    /// Sent, received, or for another host, in the numbers of the capture's format.
     direction: u8,
 }
 
 impl Seen {
-    /// `bytes` is where the BTH begins, `len` how many bytes from there the headers speak of.
+    /// `bytes` begins with the BTH, and `len` is the length from there according to the headers.
     fn packet(self, bytes: &[u8], len: usize, net: Net, src_port: u16) -> Result<Frame<'_>, Other> {
         if len > self.wire_len {
             return Err(Other::Malformed("its headers speak of more bytes than there were"));
@@ -210,8 +210,8 @@ impl Seen {
         Ok(Frame { macs, tci, tag_count, tunnel, net, src_port, packet, len, place: self.place() })
     }
 
-    /// A mirror copies what comes in and what goes out: MAC addresses, tags or the interface differ then. A process that talks to
-    /// itself records the same: the direction differs.
+    /// A mirror captures a packet when it arrives and when it leaves, with different MAC addresses, tags or interfaces. A
+    /// process that sends to itself also records each packet twice, with different directions.
     fn place(&self) -> u64 {
         let [from, to] = self.macs.unwrap_or_default();
         let macs = from.0.iter().chain(&to.0);
@@ -222,7 +222,7 @@ impl Seen {
         bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
     }
 
-    /// The same `bytes` further on, of which `all` are there.
+    /// The state at `bytes` further on, of which `all` are present.
     fn past(mut self, bytes: usize) -> Self {
         self.wire_len = self.wire_len.saturating_sub(bytes);
         self

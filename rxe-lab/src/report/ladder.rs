@@ -12,7 +12,7 @@ use rxe_core::{
 use rxe_ladder::{ActorId, ClassId, Fate, Field, Hue, Ladder, Step};
 use std::{collections::HashMap, net::IpAddr};
 
-/// Most packets of a ladder: a page of more is slow to load, and nobody reads it.
+/// Most packets of a ladder. A larger page would be slow to load.
 pub const MOST: usize = 50_000;
 
 /// Builds a ladder packet by packet.
@@ -20,11 +20,11 @@ pub const MOST: usize = 50_000;
 pub struct Builder {
     ladder: Ladder,
     start: u64,
-    /// By address; of hosts that talk to themselves, by queue pair, too.
+    /// By address. For hosts that send to themselves, also by queue pair.
     actors: HashMap<(IpAddr, Option<Qpn>), ActorId>,
     marks: Vec<(Marks, ClassId)>,
     kinds: [ClassId; 4],
-    /// Packets that found no room.
+    /// Number of packets that were left out.
     left_out: u64,
 }
 
@@ -56,8 +56,7 @@ impl Builder {
         Self { ladder, start, actors: HashMap::new(), marks, kinds, left_out: 0 }
     }
 
-    /// Adds a packet. What was found out about it later is in the remark already; `from_qp` is the queue pair that sent it, if
-    /// that is known.
+    /// Adds a packet. The remark already includes later findings. `from_qp` is the queue pair that sent it, if known.
     pub fn add(&mut self, packet: &Packet<'_>, remark: &Remark, from_qp: Option<Qpn>) {
         if self.ladder.len() >= MOST {
             self.left_out += 1;

@@ -18,7 +18,7 @@ pub struct Look {
     pub fields: bool,
 }
 
-/// The line of a packet; `start` is when the first frame was seen.
+/// The line of a packet. `start` is the time of the first frame.
 #[must_use]
 pub fn line(packet: &Packet<'_>, remark: &Remark, start: u64, look: Look) -> String {
     let (src, dst) = packet.addresses();

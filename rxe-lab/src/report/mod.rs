@@ -25,7 +25,7 @@ pub fn json(packet: &Packet<'_>, remark: &Remark) -> Value {
     })
 }
 
-/// The words of marks that are worth a word in a line.
+/// The words of marks that are shown in a line.
 fn told(marks: Marks) -> String {
     (marks - Marks::CM - Marks::NAK - Marks::RNR).words().collect::<Vec<_>>().join(", ")
 }

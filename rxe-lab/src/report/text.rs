@@ -1,15 +1,15 @@
-//! The summary for people.
+//! The summary as text.
 
 use crate::flow::{Connection, Conversation, Direction, Goodput, Summary, Totals};
 use rxe_ladder::{duration, moment};
 use std::{collections::HashSet, fmt::Write};
 
-/// Datagram flows and conversations that are listed.
+/// Most datagram flows and conversations that are listed.
 const MOST_LISTED: usize = 100;
-/// Rounds of a direction that are listed.
+/// Most rounds of a direction that are listed.
 const MOST_ROUNDS: usize = 8;
 
-/// A word for the number of things.
+/// A number with its noun.
 fn plural(count: u64, one: &str) -> String {
     format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }

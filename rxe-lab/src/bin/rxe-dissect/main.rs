@@ -27,7 +27,7 @@ use std::{
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// The capture is damaged or cut short; what could be read of it was told.
+/// Exit status if the capture is damaged or truncated. The readable part was shown.
 const DAMAGED: u8 = 3;
 
 /// Explain a capture of RoCE traffic: packets, connections, what was lost and why it was sent again
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether there is more to read than one pass over a stream of bytes: a file that can be opened again.
+/// Whether the capture can be read twice: it is a file, and not a stream.
 fn is_file(args: &Args) -> bool {
     args.file.as_os_str() != "-" && !args.follow && args.file.metadata().is_ok_and(|about| about.is_file())
 }
@@ -119,7 +119,7 @@ fn open(args: &Args, stop: &Arc<AtomicBool>, out: &Output) -> Result<(Capture, u
     Ok((capture, source.1))
 }
 
-/// Dissects; what was wrong with the end of the capture, if anything was.
+/// Dissects a capture. Returns what was wrong at the end of the capture, if anything was.
 fn run(args: &Args) -> Result<Option<CaptureError>> {
     let filter = Filter::parse(&args.filter)?;
     let out = Output::new();
@@ -143,7 +143,7 @@ fn run(args: &Args) -> Result<Option<CaptureError>> {
             args.file.display()
         );
     }
-    // What is only known later is found by a first pass.
+    // A first pass finds out what is only known later.
     let first = if shows && is_file(args) { Some(pass(args, None, &stop, &out, |_| Ok(()))?) } else { None };
     let look = Look {
         colours: io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
@@ -201,7 +201,7 @@ fn of_flow(mut summary: Summary, flow: Option<Qpn>) -> Summary {
         let has = |number: Option<u32>| number == Some(qp.value());
         summary.connections.retain(|connection| connection.ends.iter().any(|(_, number)| has(*number)));
         summary.datagrams.retain(|flow| has(Some(flow.from_qp)) || has(Some(flow.to_qp)));
-        // Their places are told by the connections.
+        // The connections contain their places.
         let kept: BTreeSet<_> =
             summary.connections.iter().filter_map(|connection| connection.conversation).collect();
         let places: HashMap<_, _> = kept.iter().enumerate().map(|(to, at)| (*at, to)).collect();
@@ -223,7 +223,7 @@ fn first_lines(text: &str) -> String {
     text.lines().take_while(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether the name says what to draw: a page (`true`) or an image.
+/// What to draw, by the ending of the name: a page (`true`) or an image.
 fn is_drawing(file: &Path) -> Result<bool> {
     match file.extension().and_then(|end| end.to_str()) {
         Some("html" | "htm") => Ok(true),

@@ -1,4 +1,4 @@
-//! Standard output, whose reader may go (`rxe dissect FILE -p | head`): the program ends then, as others do by SIGPIPE.
+//! Standard output. If its reader ends (`rxe dissect FILE -p | head`), the program ends, as others do by SIGPIPE.
 
 use serde::Serialize;
 use std::{
@@ -7,10 +7,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// What shells make of a program that SIGPIPE has ended.
+/// The exit status that shells report for a program that SIGPIPE has ended.
 const NOBODY_READS: i32 = 128 + 13;
 
-/// Buffered standard output that several may flush.
+/// Buffered standard output that several parts of the program may flush.
 #[derive(Clone, Debug)]
 pub(crate) struct Output(Arc<Mutex<BufWriter<Stdout>>>);
 
@@ -33,7 +33,7 @@ impl Output {
     }
 
     pub(crate) fn flush(&self) {
-        // An error shows at the next line, or there is none.
+        // If there is an error, the next write reports it.
         let _ = judge(self.lock().flush());
     }
 }

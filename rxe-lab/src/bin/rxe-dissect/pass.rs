@@ -1,4 +1,4 @@
-//! One pass over a capture, with a progress bar where it is long and somebody looks.
+//! One pass over a capture, with a progress bar if it is long and the output is a terminal.
 
 use super::Result;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,23 +18,23 @@ use std::{
 
 /// Captures of more than this have a progress bar, bytes.
 const LONG: u64 = 64 << 20;
-/// Packets between two looks at the progress.
+/// Packets between two updates of the progress.
 const STEP: u64 = 1 << 14;
-/// Most packets of which later knowledge is kept.
+/// Most packets for which later findings are kept.
 const MOST_KNOWN: usize = 1 << 20;
 
-/// A pass that is about to begin.
+/// The options of a pass.
 pub(crate) struct Pass<'a> {
     pub(crate) capture: Capture,
     pub(crate) analyzer: Analyzer,
-    /// What a former pass found.
+    /// The findings of an earlier pass.
     pub(crate) known: Option<&'a Stop>,
-    /// Bytes of the capture, 0 if that is not known.
+    /// Bytes of the capture; 0 if unknown.
     pub(crate) len: u64,
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// What a pass has found.
+/// The results of a pass.
 pub(crate) struct Stop {
     pub(crate) analyzer: Analyzer,
     pub(crate) summary: Summary,
@@ -42,12 +42,12 @@ pub(crate) struct Stop {
     later: HashMap<Place, (Marks, String)>,
 }
 
-/// A packet, for those who show it.
+/// A packet to be shown.
 pub(crate) struct Shown<'a, 'b> {
     pub(crate) packet: &'a Packet<'b>,
     pub(crate) remark: &'a Remark,
     analyzer: &'a Analyzer,
-    /// When the first frame was seen.
+    /// The time of the first frame.
     pub(crate) start: u64,
 }
 
