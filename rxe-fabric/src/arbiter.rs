@@ -1,16 +1,16 @@
-//! Whose turn it is on a link: arbitration between virtual lanes (IBTA vol. 1, 7.6.9.2).
+//! Arbitration between the virtual lanes of a link (IBTA vol. 1, 7.6.9.2).
 //!
-//! There are two tables of lanes with weights. The high-priority one goes first, as long as its limit lasts; then one packet
-//! of the low-priority one may leave. Within a table the turn goes from entry to entry, and each sends its weight.
+//! There are two tables of lanes with weights. The high-priority table goes first until its limit is reached. Then the
+//! low-priority table may send one packet. Within a table the entries take turns, and each sends as much as its weight.
 
 use crate::lanes::VL_COUNT;
 
-/// An entry of a table: a lane may send so much, then it is another's turn.
+/// An entry of a table: how much a lane may send in its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The lane, 0 to 14. A lane may have several entries.
     pub vl: u8,
-    /// In units of 64 bytes, 0 to 255; an entry with 0 has no turn.
+    /// The weight in units of 64 bytes, 0 to 255. An entry with 0 is skipped.
     pub weight: u8,
 }
 
@@ -30,7 +30,7 @@ pub struct Tables {
 }
 
 impl Default for Tables {
-    /// OpenSM's: lane 0 has high priority, the others have equal shares of what it leaves.
+    /// OpenSM's default: lane 0 has high priority, and the others have equal shares of the rest.
     fn default() -> Self {
         let entry = |vl, weight| Entry { vl, weight };
         let all = || 0..VL_COUNT as u8;
@@ -46,17 +46,18 @@ impl Default for Tables {
 const UNIT: i64 = 64;
 /// Bytes of a unit of the limit.
 const LIMIT_UNIT: i64 = 4096;
-/// A limit that is none.
+/// The value for no limit.
 const UNLIMITED: u8 = 255;
 
-/// Longest packet that counts, in bytes: none is longer, and a wrong length must not block a lane for good.
+/// The largest length that is counted for a packet, in bytes. No packet is longer, and a wrong length must not block a lane for
+/// ever.
 const LONGEST: i64 = 64 * 1024;
 
-/// What a lane may owe for what it sent without a turn, in bytes: it is not to be silenced for long after.
+/// The largest debt of a lane for packets that it sent without a turn, in bytes, so that it is not blocked for long.
 const MOST_OWED: i64 = 4 * LONGEST;
 
-/// An entry, and what it may send until the next has the turn, in bytes. A packet is never cut, so it may fall below zero;
-/// that is taken off its next turn, which keeps the shares right where packets are longer than weights.
+/// An entry, and its credit: the bytes that it may still send in its turn. The credit may become negative, because packets are
+/// not divided. The next turn is then shorter, which keeps the shares correct if packets are longer than weights.
 #[derive(Clone, Copy, Debug)]
 struct Spoke {
     vl: u8,
@@ -66,12 +67,12 @@ struct Spoke {
     before: i64,
 }
 
-/// One table, and where its turn is.
+/// A table, and the entry whose turn it is.
 #[derive(Clone, Debug)]
 struct Wheel {
     spokes: Vec<Spoke>,
     at: usize,
-    /// Where its turn was before the one that was given last.
+    /// The entry that had the turn before the last one.
     before: usize,
 }
 
@@ -91,7 +92,7 @@ impl Wheel {
         Self { spokes, at: 0, before: 0 }
     }
 
-    /// Remembers how things are, for [`Self::go_back`].
+    /// Saves the state, for [`Self::go_back`].
     fn remember(&mut self) {
         self.before = self.at;
         self.spokes.iter_mut().for_each(|spoke| spoke.before = spoke.credit);
@@ -102,7 +103,7 @@ impl Wheel {
         self.spokes.iter_mut().for_each(|spoke| spoke.credit = spoke.before);
     }
 
-    /// Goes to the entry that has the turn; its lane, if any that waits is in the table.
+    /// Goes to the entry whose turn it is. Returns its lane, if the table has a lane that waits.
     fn turn(&mut self, waits: &impl Fn(u8) -> bool) -> Option<u8> {
         let now = self.spokes.get(self.at)?;
         if now.credit > 0 && waits(now.vl) {
@@ -111,7 +112,7 @@ impl Wheel {
         if let Some(vl) = self.round(waits) {
             return Some(vl);
         }
-        // All that wait have sent more than their turn was. How many rounds until the first may send again?
+        // All waiting lanes have sent more than their turn. Computes the number of rounds until the first may send again.
         let waiting = |spoke: &&mut Spoke| waits(spoke.vl);
         let rounds = |spoke: &mut Spoke| (spoke.weight - spoke.credit) / spoke.weight;
         let rounds = self.spokes.iter_mut().filter(waiting).map(rounds).min()?;
@@ -121,10 +122,10 @@ impl Wheel {
         self.round(waits)
     }
 
-    /// Gives the turn to the next of all entries that may send.
+    /// Gives the turn to the next entry that may send.
     fn round(&mut self, waits: &impl Fn(u8) -> bool) -> Option<u8> {
         for _ in 0..self.spokes.len() {
-            // What an entry has not used is not kept.
+            // Unused credit is not kept.
             self.spokes[self.at].credit = self.spokes[self.at].credit.min(0);
             self.at = (self.at + 1) % self.spokes.len();
             let next = &mut self.spokes[self.at];
@@ -142,7 +143,7 @@ impl Wheel {
         }
     }
 
-    /// Takes off the next turns of a lane what it has sent without one; false if it is in no entry.
+    /// Subtracts what a lane has sent without a turn from its next turns. False if it is in no entry.
     fn charge(&mut self, vl: u8, bytes: i64) -> bool {
         let spoke = self.spokes.iter_mut().find(|spoke| spoke.vl == vl);
         spoke.map(|spoke| spoke.credit = (spoke.credit - bytes).max(-MOST_OWED)).is_some()
@@ -153,20 +154,20 @@ impl Wheel {
     }
 }
 
-/// The turns of one link.
+/// The arbiter of one link.
 #[derive(Clone, Debug)]
 pub struct Arbiter {
     high: Wheel,
     low: Wheel,
     limit: HighLimit,
-    /// What the high-priority table may still send before the other has a packet, in bytes.
+    /// Bytes that the high-priority table may still send before the other table has a packet.
     left: i64,
-    /// Who had the turn last.
+    /// The table that had the turn last.
     granted: Option<(bool, u8)>,
 }
 
 impl Arbiter {
-    /// Nobody has sent yet.
+    /// An arbiter at its start.
     #[must_use]
     pub fn new(tables: &Tables) -> Self {
         let mut arbiter = Self {
@@ -181,12 +182,13 @@ impl Arbiter {
     }
 
     fn restore(&mut self) {
-        // With 0 there may be one packet, whatever its length.
+        // With 0 one packet of any length may be sent.
         self.left = (i64::from(self.limit.0) * LIMIT_UNIT).max(1);
     }
 
-    /// Which lane may send its next packet, of those for which `waits` says that something waits there. Lanes in neither
-    /// table never may. Asked again before [`Self::sent`], the turn before counts as not given: that lane had nothing after all.
+    /// The lane that may send its next packet, among those for which `waits` is true. Lanes that are in neither table never
+    /// may. If this is called again without [`Self::sent`] in between, the earlier turn does not count, because that lane had
+    /// no packet after all.
     pub fn next(&mut self, waits: impl Fn(u8) -> bool) -> Option<u8> {
         if self.granted.take().is_some() {
             self.high.go_back();
@@ -205,7 +207,7 @@ impl Arbiter {
         self.granted.map(|(_, vl)| vl)
     }
 
-    /// The lane that [`Self::next`] named has sent a packet of so many bytes.
+    /// The lane that [`Self::next`] returned has sent a packet of this length.
     pub fn sent(&mut self, bytes: usize) {
         let Some((high, _)) = self.granted.take() else { return };
         let bytes = i64::try_from(bytes).unwrap_or(LONGEST).min(LONGEST);
@@ -220,7 +222,7 @@ impl Arbiter {
 }
 
 impl Arbiter {
-    /// A lane has sent a packet of so many bytes without having the turn: it is taken off its next ones, up to a limit.
+    /// A lane has sent a packet of this length without a turn. Its next turns are shorter, up to a limit.
     pub fn charge(&mut self, vl: u8, bytes: usize) {
         if self.granted.take().is_some() {
             self.high.go_back();
@@ -291,7 +293,7 @@ mod tests {
         let mut arbiter = Arbiter::new(&Tables { high: Vec::new(), low, limit: HighLimit(0) });
         let mut sent = [0; 4];
         for turn in 0..8400 {
-            // Now and then whoever is asked has nothing after all, one after the other.
+            // Now and then lanes that were chosen have no packet after all.
             if turn % 3 == 0 {
                 for waiting in [0b1110_u8, 0b1100, 0b1000] {
                     arbiter.next(|vl| vl < 4 && waiting & 1 << vl != 0);

@@ -1,29 +1,29 @@
-//! Mistakes in files: always with the line, and the word at which reading stopped.
+//! Mistakes in files, always with the line, and the word at which parsing stopped.
 
 use core::fmt;
 
-/// Why a file is not used.
+/// Why a file was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}{}: {reason}", At(token))]
 pub struct FileError {
     /// The line, from 1.
     pub line: usize,
-    /// The word there; empty at the end of the file.
+    /// The word at that place; empty at the end of the file.
     pub token: String,
     /// What is wrong, and what would be right.
     pub reason: String,
 }
 
-/// Something that is read, but perhaps not as its writer meant it.
+/// A warning: something that was perhaps meant in another way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The line, from 1; 0 if it is about the whole file.
     pub line: usize,
-    /// What is to be known.
+    /// The text of the warning.
     pub text: String,
 }
 
-/// Warnings of one file: the first, and how many more there are, since a file may have one for each of its lines.
+/// Warnings about one file: the first ones, and the number of further ones, because a file may have one for each of its lines.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings {
     list: Vec<Warning>,
@@ -31,7 +31,7 @@ pub(crate) struct Warnings {
 }
 
 impl Warnings {
-    /// As many as anybody reads.
+    /// Most warnings that are kept.
     const MOST: usize = 64;
 
     /// About a line; 0 for the whole file.
@@ -53,7 +53,7 @@ impl Warnings {
 
 impl FileError {
     pub(crate) fn new(line: usize, token: &str, reason: impl Into<String>) -> Self {
-        // A hostile file must not make a long message.
+        // A hostile file must not cause a long message.
         const LONGEST: usize = 40;
         let mut token: String = token.trim().chars().take(LONGEST + 1).collect();
         if token.chars().count() > LONGEST {

@@ -1,10 +1,10 @@
-//! Service levels, virtual lanes, and what Ethernet has in their place.
+//! Service levels and virtual lanes, and the DSCPs that stand for them on Ethernet.
 
-/// Service levels there are (IBTA vol. 1, 7.6.5).
+/// Number of service levels (IBTA vol. 1, 7.6.5).
 pub const SL_COUNT: usize = 16;
 /// Virtual lanes for data: 0 to 14 (IBTA vol. 1, 7.6.1).
 pub const VL_COUNT: usize = 15;
-/// In the place of a lane: packets of that service level are not carried (IBTA vol. 1, 7.6.6).
+/// The value instead of a lane for a service level whose packets are not carried (IBTA vol. 1, 7.6.6).
 pub const VL_NONE: u8 = 15;
 
 /// From service levels to virtual lanes to DSCP.
@@ -24,7 +24,7 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    /// OpenSM's table: each service level its own lane, and level 15 shares that of 7.
+    /// OpenSM's table: each service level has its own lane, and level 15 shares that of level 7.
     pub const DEFAULT_SL2VL: [u8; SL_COUNT] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 7];
     /// Lanes 0 to 7 have the class selectors CS0 to CS7, which switches and cards take for the priorities 0 to 7 (DSCP / 8).
     /// Lanes 8 to 14 have four more than lanes 0 to 6: the same priority, and still told apart in a capture.

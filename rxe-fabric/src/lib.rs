@@ -1,16 +1,16 @@
-//! What a subnet manager decides on an InfiniBand fabric, for hosts that have none: which service level, lane and partition a
-//! path has.
+//! The decisions of a subnet manager on an InfiniBand fabric, for hosts without one: the service level, lane and partition of a
+//! path.
 //!
-//! Administrators write these decisions into the files of OpenSM, and this crate reads the same files and comes to the
-//! same answers: `opensm.conf` ([`Options`]), `qos-policy.conf` ([`QosPolicy`]) and `partitions.conf`
-//! ([`Partitions`]). [`Fabric`] is the three together; it answers a [`PathQuery`] as OpenSM answers a query for a path record
-//! (IBTA vol. 1, 15.2.5.16). Below it are the [`Lanes`], which take service levels to virtual lanes and these to DSCP, and
-//! the [`Arbiter`], which says whose turn it is on a link.
+//! Administrators configure these decisions in the files of OpenSM. This crate reads the same files, and gives the same
+//! answers: `opensm.conf` ([`Options`]), `qos-policy.conf` ([`QosPolicy`]) and `partitions.conf` ([`Partitions`]). [`Fabric`]
+//! combines the three. It answers a [`PathQuery`] as OpenSM answers a query for a path record (IBTA vol. 1, 15.2.5.16).
+//! [`Lanes`] maps service levels to virtual lanes, and these to DSCP. The [`Arbiter`] decides which lane may send next on a
+//! link.
 //!
-//! It is pure: texts and queries go in, answers come out. Who reads the files, and who carries the answers to
-//! connections, is elsewhere (`rxe_verbs::host`, `rxe_cm`).
+//! It is pure: it gets texts and queries, and returns answers. Other crates read the files, and apply the answers to
+//! connections (`rxe_verbs::host`, `rxe_cm`).
 //!
-//! Where we differ from OpenSM 3.3.23 on purpose:
+//! Intended differences from OpenSM 3.3.23:
 //! * A file with a mistake is refused, with its line and word, and nothing of it is used. OpenSM goes on without a policy,
 //!   or with the default partition, and says so in its log only.
 //! * Service levels above 15, numbers that do not fit, octal numbers with an 8 or a 9, and text behind the end of a value are

@@ -1,4 +1,4 @@
-//! Path records: what holds between two ports (IBTA vol. 1, 15.2.5.16), as OpenSM would answer.
+//! Path records: the properties of the path between two ports (IBTA vol. 1, 15.2.5.16), as OpenSM would answer.
 
 use crate::{
     arbiter::Tables,
@@ -9,7 +9,7 @@ use crate::{
     qos::{Level, QosPolicy, Request},
 };
 
-/// All that a subnet manager would have been told.
+/// The configuration of a subnet manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fabric {
     policy: Option<QosPolicy>,
@@ -20,10 +20,10 @@ pub struct Fabric {
     packet_life: Option<u8>,
 }
 
-/// A question about a path. What is `None` is left to the policy.
+/// A query for a path. Fields that are `None` are chosen by the policy.
 #[derive(Clone, Copy, Debug)]
 pub struct PathQuery<'a> {
-    /// Who asks.
+    /// The port that asks.
     pub from: &'a Port,
     /// The other end.
     pub to: &'a Port,
@@ -31,9 +31,9 @@ pub struct PathQuery<'a> {
     pub service_id: Option<u64>,
     /// QoS class, 12 bits.
     pub qos_class: Option<u16>,
-    /// P_Key; the answer has it as it is here.
+    /// P_Key. The answer has the same.
     pub pkey: Option<u16>,
-    /// Service level that it has to be.
+    /// The required service level.
     pub sl: Option<u8>,
     /// MTU between the two: 1 to 5 for 256 to 4096 bytes.
     pub mtu: u8,
@@ -56,11 +56,11 @@ pub struct Path {
     pub mtu: u8,
     /// Rate, a code of path records; 0 if it is not known.
     pub rate: u8,
-    /// How long packets live, 4.096 us << code, if anybody says so.
+    /// Lifetime of packets, 4.096 us << code, if it is configured.
     pub packet_life: Option<u8>,
     /// Name of the policy's level, if there is a policy.
     pub level: Option<String>,
-    /// Line of the policy's rule that says so, if one does.
+    /// Line of the policy's rule that applied, if any.
     pub rule_line: Option<usize>,
     /// Name of the partition.
     pub partition: String,
@@ -69,12 +69,12 @@ pub struct Path {
 /// Why there is no path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPath {
-    /// No key that both have, and that is not a limited member's at both ends.
+    /// There is no key of which both are members, at least one of them a full member.
     #[error(
         "the two ports share no partition: there is none of which both are members, and not both limited ones"
     )]
     NoPartition,
-    /// Not this one.
+    /// They do not share this key.
     #[error("the two ports do not share P_Key {0:#06x}: one is no member, or both are limited members")]
     NotShared(u16),
     /// The policy keeps paths of this kind in other partitions.
@@ -88,7 +88,7 @@ pub enum NoPath {
     /// The policy keeps paths of this kind in partitions that the ports do not share.
     #[error("the two ports share none of the P_Keys of QoS level \"{0}\"")]
     LevelsPkeys(String),
-    /// The policy says another service level than was asked for.
+    /// The policy requires another service level than was asked for.
     #[error("service level {wanted} is not possible: QoS level \"{level}\" has {has}")]
     OtherLevel {
         /// What was asked for.
@@ -98,13 +98,13 @@ pub enum NoPath {
         /// Its service level.
         has: u8,
     },
-    /// No lane carries it.
+    /// The service level has no lane.
     #[error("packets of service level {0} are not carried: sl2vl has lane 15 for it")]
     NoLane(u8),
 }
 
 impl Fabric {
-    /// Puts the files together.
+    /// Combines the files.
     #[must_use]
     pub fn new(options: &Options, policy: Option<QosPolicy>, partitions: Partitions) -> Self {
         let (mut sl2vl, mut tables) = (options.sl2vl, options.tables.clone());
@@ -234,7 +234,7 @@ impl Fabric {
     }
 }
 
-/// What a code of rates stands for, in 0.1 Gbit/s (IBTA vol. 1, 15.2.5.16; codes from 19 by release 1.6).
+/// The rate of a code, in 0.1 Gbit/s (IBTA vol. 1, 15.2.5.16; codes from 19 on by release 1.6).
 const fn speed(rate: u8) -> u32 {
     const TENTHS: [u32; 25] = [
         0, 0, 25, 100, 300, 50, 200, 400, 600, 800, 1200, 140, 560, 1120, 1680, 250, 1000, 2000, 3000, 280,

@@ -1,4 +1,4 @@
-//! Who is at an end of a path.
+//! The ends of a path.
 
 /// What kind of node a port belongs to (NodeInfo.NodeType; IBTA vol. 1, 14.2.5.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum NodeType {
 /// A port, as rules name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Port {
-    /// Its port GUID, and what else stands for it in rules: the interface IDs of its GIDs.
+    /// Its port GUID, and the interface IDs of its GIDs, which stand for it in rules, too.
     pub guids: Vec<u64>,
     /// Description of its node and port number, as rules write it: "node7 HCA-1/P1". Empty if it is not known.
     pub name: String,

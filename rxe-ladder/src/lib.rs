@@ -1,8 +1,8 @@
-//! Ladder diagrams: who said what to whom, from top to bottom. A [`Ladder`] has actors, and steps between or at them, each with
-//! a label, classes (what kind of step it is) and a tree of fields. It is drawn as SVG ([`Ladder::svg`]), or as one HTML page
-//! ([`Ladder::html`]) which needs no network and in which one zooms, searches, and looks at every field by mouse or keyboard.
+//! Ladder diagrams: messages between actors, from top to bottom. A [`Ladder`] has actors, and steps between or at them. Each
+//! step has a label, classes (its kind) and a tree of fields. It is drawn as SVG ([`Ladder::svg`]), or as one HTML page
+//! ([`Ladder::html`]). The page needs no network, and can be zoomed, searched and unfolded by mouse or keyboard.
 //!
-//! Nothing here knows what the messages mean: that is the caller's part.
+//! The meaning of the messages is up to the caller.
 //!
 //! ```
 //! use rxe_ladder::{Class, Fate, Field, Hue, Ladder, Step};
@@ -34,10 +34,10 @@ pub struct ActorId(usize);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClassId(usize);
 
-/// A colour with a meaning of the caller's; it differs between light and dark pages.
+/// A colour, with a meaning of the caller's choice. It differs between light and dark pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Hue {
-    /// For what is there, but not looked for.
+    /// For steps that are of little interest.
     Grey,
     /// Blue.
     Blue,
@@ -47,9 +47,9 @@ pub enum Hue {
     Violet,
     /// Teal.
     Teal,
-    /// For what deserves a look.
+    /// For steps that are of interest.
     Orange,
-    /// For what went wrong.
+    /// For errors.
     Red,
 }
 
@@ -83,7 +83,7 @@ impl Hue {
     }
 }
 
-/// A kind of steps: a line of the legend. A step may be of several; the first gives it its colour.
+/// A class of steps: a line of the legend. A step may have several classes, and the first determines its colour.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Class {
     name: String,
@@ -99,14 +99,15 @@ impl Class {
         Self { name: name.into(), about: String::new(), hue, notable: false }
     }
 
-    /// A sentence that says what steps of this class are.
+    /// A sentence that explains this class.
     #[must_use]
     pub fn about(mut self, text: impl Into<String>) -> Self {
         self.about = text.into();
         self
     }
 
-    /// Steps of this class are what one looks for: the page has a key that goes from one to the next, and marks them at its edge.
+    /// Steps of this class are of special interest: the page has a key that goes from one to the next, and marks them at its
+    /// edge.
     #[must_use]
     pub const fn notable(mut self) -> Self {
         self.notable = true;
@@ -114,19 +115,19 @@ impl Class {
     }
 }
 
-/// What becomes of a message on its way.
+/// The fate of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Fate {
     /// It arrives.
     #[default]
     Arrives,
-    /// It is lost on its way: the arrow ends in a cross.
+    /// It is lost: the arrow ends in a cross.
     Lost,
-    /// Nobody saw it; that it was sent follows from what else was seen: the arrow is dotted.
+    /// It was not seen, but other messages show that it was sent: the arrow is dotted.
     Unseen,
 }
 
-/// A named value with more of them inside.
+/// A named value with inner fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Field {
     name: String,
@@ -149,21 +150,21 @@ impl Field {
         }
     }
 
-    /// What the value means.
+    /// The meaning of the value.
     #[must_use]
     pub fn note(mut self, text: impl Into<String>) -> Self {
         self.note = text.into();
         self
     }
 
-    /// Puts a field inside this one.
+    /// Adds an inner field.
     #[must_use]
     pub fn with(mut self, field: Self) -> Self {
         self.inside.push(field);
         self
     }
 
-    /// The fields inside are not shown before they are asked for.
+    /// The inner fields are folded at first.
     #[must_use]
     pub const fn folded(mut self) -> Self {
         self.folded = true;
@@ -191,7 +192,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// A message from one actor to another, sent at `sent` nanoseconds (from whatever moment the caller counts).
+    /// A message from one actor to another, sent at `sent` nanoseconds after a moment of the caller's choice.
     #[must_use]
     pub fn arrow(from: ActorId, to: ActorId, sent: u64, label: impl Into<String>) -> Self {
         let (fate, classes, fields) = (Fate::Arrives, Vec::new(), Vec::new());
@@ -204,21 +205,21 @@ impl Step {
         Self::arrow(at, at, when, label)
     }
 
-    /// When the message arrived, if that is known, nanoseconds. An earlier moment than it was sent counts as that one.
+    /// The time of arrival in nanoseconds, if known. A time before `sent` counts as `sent`.
     #[must_use]
     pub fn arrived(mut self, when: u64) -> Self {
         self.arrived = Some(when.max(self.sent));
         self
     }
 
-    /// What became of the message; it arrives unless this is said.
+    /// The fate of the message. By default it arrives.
     #[must_use]
     pub const fn fate(mut self, fate: Fate) -> Self {
         self.fate = fate;
         self
     }
 
-    /// Adds a class; the first one gives the colour.
+    /// Adds a class. The first one determines the colour.
     #[must_use]
     pub fn class(mut self, class: ClassId) -> Self {
         self.classes.push(class);
@@ -249,7 +250,7 @@ struct Actor {
     about: String,
 }
 
-/// A ladder diagram. Steps are drawn in the order in which they were pushed, which should be that of their times.
+/// A ladder diagram. Steps are drawn in the order in which they are pushed, which should be the order of their times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ladder {
     title: String,
@@ -272,22 +273,22 @@ impl Ladder {
         self.notes.push(text.into());
     }
 
-    /// Another vertical line, to the right of the others, with a line of text below its name.
+    /// Adds an actor: a vertical line to the right of the others, with a line of text below its name.
     pub fn actor(&mut self, name: impl Into<String>, about: impl Into<String>) -> ActorId {
         self.actors.push(Actor { name: name.into(), about: about.into() });
         ActorId(self.actors.len() - 1)
     }
 
-    /// Another line of the legend.
+    /// Adds a class: a line of the legend.
     pub fn class(&mut self, class: Class) -> ClassId {
         self.classes.push(class);
         ClassId(self.classes.len() - 1)
     }
 
-    /// Another row, below the others.
+    /// Adds a step: a row below the others.
     ///
     /// # Panics
-    /// If an actor or a class is another ladder's and not there in this one.
+    /// If an actor or a class is not in this ladder.
     pub fn push(&mut self, step: Step) {
         let is_ours = step.from.0.max(step.to.0) < self.actors.len();
         assert!(is_ours, "the step's actors are not this ladder's");
@@ -308,24 +309,24 @@ impl Ladder {
         self.steps.is_empty()
     }
 
-    /// The diagram as an SVG image, to be written by its `Display`. Every row has a tooltip with its fields.
+    /// The diagram as an SVG image, which is written by its `Display`. Every row has a tooltip with its fields.
     #[must_use]
     pub const fn svg(&self) -> Svg<'_> {
         Svg::new(self)
     }
 
-    /// The diagram as an HTML page, to be written by its `Display`.
+    /// The diagram as an HTML page, which is written by its `Display`.
     #[must_use]
     pub const fn html(&self) -> Page<'_> {
         Page::new(self)
     }
 
-    /// The class that gives a step its colour.
+    /// The class that determines a step's colour.
     fn hue(&self, step: &Step) -> Hue {
         step.classes.first().map_or(Hue::Grey, |class| self.classes[class.0].hue)
     }
 
-    /// How long a pause before a row is, if it is one that a reader should know of: much longer than what is usual here.
+    /// The pause before a row, if it is much longer than usual in this diagram.
     fn pauses(&self) -> Vec<Option<u64>> {
         let gaps: Vec<u64> =
             self.steps.windows(2).map(|pair| pair[1].sent.saturating_sub(pair[0].sent)).collect();

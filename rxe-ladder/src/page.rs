@@ -1,5 +1,5 @@
-//! The ladder as one HTML page. The page holds the diagram as JSON and draws what is in sight, so that many thousand rows
-//! scroll smoothly. Its script and its style are files of their own here (`page/`), and are put into it as they are.
+//! The ladder as one HTML page. The page contains the diagram as JSON, and draws only the visible rows, so that many thousand
+//! rows scroll smoothly. Its script and its style are separate files here (`page/`), and are inserted unchanged.
 
 use crate::{Fate, Field, Ladder, Step, text::Escaped};
 use serde::Serialize;
@@ -27,7 +27,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// What the page's script reads. Texts are numbers of `strings`, because the same names and values come in every row.
+/// The data for the page's script. Texts are indices into `strings`, because rows share names and values.
 #[derive(Serialize)]
 struct Model<'a> {
     title: &'a str,
@@ -46,9 +46,9 @@ struct ClassRow<'a> {
     notable: bool,
 }
 
-/// From, to, when sent, when arrived (or null), fate, label, pause before it (or null), classes, and the fields in the order
-/// in which they are read: four numbers each, which are name, value, note, and twice the count of fields inside (plus one if
-/// these are folded).
+/// From, to, time of sending, time of arrival (or null), fate, label, pause before it (or null), classes, and the fields in
+/// reading order. Each field is four numbers: name, value, note, and twice the number of inner fields (plus one if these are
+/// folded).
 #[derive(Serialize)]
 struct StepRow(usize, usize, u64, Option<u64>, u8, usize, Option<u64>, Vec<usize>, Vec<usize>);
 
@@ -115,11 +115,11 @@ impl<'a> Model<'a> {
 impl Display for Page<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let model = serde_json::to_string(&Model::new(self.0)).map_err(|_| fmt::Error)?;
-        // The only way out of a script element is by this character, which JSON has in strings alone.
+        // Only this character can end a script element, and JSON has it only in strings.
         let model = model.replace('<', "\\u003c");
         let title = Escaped(&self.0.title);
         f.write_str("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n")?;
-        // Nothing is fetched, whatever the labels hold.
+        // The page loads nothing, whatever the labels contain.
         f.write_str("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; ")?;
         f.write_str("style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n")?;
         f.write_str("<meta name=\"viewport\" content=\"width=device-width\">\n")?;

@@ -13,13 +13,13 @@ const COLUMN: usize = 380;
 /// Right of the last column.
 const EDGE: usize = 150;
 const ROW: usize = 26;
-/// A pause takes this much more.
+/// Additional height of a pause.
 const PAUSE: usize = 22;
 const LINE: usize = 18;
 /// The title's and the actors' heights.
 const TITLE: usize = 34;
 const HEADS: usize = 52;
-/// What one letter of a label takes; labels that do not fit are cut.
+/// Width of a letter of a label. Labels that do not fit are truncated.
 const LETTER: usize = 7;
 /// Longest tooltip.
 const TOOLTIP_LINES: usize = 60;
@@ -41,13 +41,13 @@ impl<'a> Svg<'a> {
         Self::x(self.0.actors.len().max(2) - 1) + EDGE
     }
 
-    /// The classes that are of any step.
+    /// The classes that steps have.
     fn classes(&self) -> Vec<&'a Class> {
         let used = |at: usize| self.0.steps.iter().any(|step| step.classes.iter().any(|class| class.0 == at));
         self.0.classes.iter().enumerate().filter(|(at, _)| used(*at)).map(|(_, class)| class).collect()
     }
 
-    /// Where the actors' names begin.
+    /// The position of the actors' names.
     fn heads(&self) -> usize {
         TITLE + LINE * (self.0.notes.len() + self.classes().len().div_ceil(4)) + 10
     }
@@ -172,7 +172,7 @@ fn styles(f: &mut Formatter<'_>) -> fmt::Result {
     f.write_str("</style>\n")
 }
 
-/// The label and the fields, a line each.
+/// The label and the fields, one line each.
 fn tooltip(f: &mut Formatter<'_>, step: &Step) -> fmt::Result {
     write!(f, "{}", Escaped(&step.label))?;
     let mut lines = Vec::new();
@@ -195,7 +195,7 @@ fn flatten(fields: &[Field], depth: usize, lines: &mut Vec<String>) {
     }
 }
 
-/// What fits into so many pixels, with an ellipsis if that is not all.
+/// The part of a text that fits into so many pixels, with an ellipsis if it is truncated.
 fn cut(text: &str, pixels: usize) -> String {
     let most = pixels / LETTER;
     if text.chars().count() <= most {

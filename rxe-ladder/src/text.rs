@@ -1,8 +1,8 @@
-//! Times in words, and characters that mean something in XML.
+//! Times as text, and escaping for XML.
 
 use std::fmt::{self, Display, Formatter};
 
-/// A pause is told if it is this many times the usual distance of two rows,
+/// A pause is shown if it is this many times the usual time between two rows,
 pub(crate) const LONG_PAUSE: u64 = 20;
 /// and no shorter than this, in nanoseconds.
 pub(crate) const SHORTEST_PAUSE: u64 = 1_000_000;
@@ -21,13 +21,13 @@ pub fn duration(nanoseconds: u64) -> String {
     format!("{scaled:.digits$} {unit}")
 }
 
-/// A moment since the start: seconds, to the microsecond.
+/// A time since the start: in seconds, to the microsecond.
 #[must_use]
 pub fn moment(nanoseconds: u64) -> String {
     format!("{}.{:06}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000 / 1_000)
 }
 
-/// Text for XML: nothing in it is markup, and characters that XML has no place for are shown as such.
+/// Text for XML: markup is escaped, and characters that are invalid in XML are replaced.
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl Display for Escaped<'_> {
