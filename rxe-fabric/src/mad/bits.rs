@@ -1,12 +1,12 @@
-//! Fields of any number of bits, the most significant first, as the tables of the specification count them.
+//! Fields of any number of bits, counted from the most significant one, as in the tables of the specification.
 
-/// Reads up to 64 bits. What lies behind the end is 0.
+/// Reads up to 64 bits. Bits beyond the end are 0.
 pub(super) fn get(bytes: &[u8], at: usize, width: usize) -> u64 {
     let bit = |index: usize| bytes.get(index / 8).is_some_and(|byte| byte >> (7 - index % 8) & 1 != 0);
     (at..at + width).fold(0, |value, index| value << 1 | u64::from(bit(index)))
 }
 
-/// Writes the low `width` bits of a number. What lies behind the end is left out.
+/// Writes the low `width` bits of a number. Bits beyond the end are left out.
 pub(super) fn put(bytes: &mut [u8], at: usize, width: usize, value: u64) {
     for step in 0..width {
         let index = at + step;
@@ -16,7 +16,7 @@ pub(super) fn put(bytes: &mut [u8], at: usize, width: usize, value: u64) {
     }
 }
 
-/// Writes bytes, cut off at the end.
+/// Writes bytes, truncated at the end.
 pub(super) fn put_bytes(bytes: &mut [u8], at: usize, value: &[u8]) {
     for (place, byte) in bytes.iter_mut().skip(at).zip(value) {
         *place = *byte;

@@ -1,19 +1,19 @@
-//! LIDs for hosts that have none: made from their addresses, so that all hosts of a network mean the same by one, and nobody has
-//! to hand them out or remember them.
+//! LIDs for hosts that have none. They are computed from addresses. So a LID means the same to all hosts of a network, and LIDs
+//! need not be assigned or stored.
 
 use core::net::{IpAddr, Ipv4Addr};
 
-/// From here on LIDs are of multicast groups (IBTA vol. 1, 4.1.3).
+/// The first LID of multicast groups (IBTA vol. 1, 4.1.3).
 pub const MULTICAST_LIDS: u16 = 0xc000;
-/// "Whoever is there": in a directed request, no part of the way is routed by LIDs.
+/// The permissive LID. In a directed request it means that no part of the path is routed by LIDs.
 pub const PERMISSIVE_LID: u16 = 0xffff;
-/// The LID of the switch that stands for the Ethernet, which no address gives.
+/// The LID of the switch that stands for the Ethernet. No address has it.
 pub const SWITCH_LID: u16 = 0xbfff;
-/// What addresses have in its place.
+/// The LID of the address that would have it.
 const IN_ITS_PLACE: u16 = 0x9fff;
-/// Those of the loopback's addresses, by their last byte.
+/// The LIDs of loopback addresses, plus their last byte.
 const LOOPBACKS: u16 = 0xbf00;
-/// Those of ports that have no IPv4 address.
+/// The LIDs of ports without an IPv4 address.
 const OF_IPV6: core::ops::Range<u16> = 0xa000..0xbe00;
 
 /// The LID of a port with this address. For IPv4 it is the lower half of the address (10.0.0.7 has 7, 10.0.1.2 has 258), with the
@@ -29,7 +29,7 @@ pub fn lid_of(address: IpAddr) -> u16 {
             low @ MULTICAST_LIDS.. => low & 0x3fff | 0x8000,
             low => low,
         },
-        // FNV-1a: any sum does that all hosts compute alike.
+        // FNV-1a. Any sum would do, as long as all hosts use the same.
         IpAddr::V6(v6) => {
             let step = |sum: u32, byte: u8| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193);
             let sum = v6.octets().into_iter().fold(0x811c_9dc5, step);
@@ -38,8 +38,8 @@ pub fn lid_of(address: IpAddr) -> u16 {
     }
 }
 
-/// The address that has a LID in the network of `own`, an address and the length of its prefix: the only one for prefixes of 18
-/// bits and more. `None` if there is none in it.
+/// The address with this LID in the network of `own`, which is an address with the length of its prefix. It is unique for
+/// prefixes of 18 bits and more. `None` if there is none.
 #[must_use]
 pub fn address_of_lid(lid: u16, own: Ipv4Addr, prefix: u8) -> Option<Ipv4Addr> {
     if own.is_loopback() {

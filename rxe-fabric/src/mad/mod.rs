@@ -1,10 +1,10 @@
-//! Management datagrams (MADs): what agents and managers of an InfiniBand subnet say to each other, and what they answer for
-//! hosts on Ethernet (IBTA vol. 1, chapters 13 to 16).
+//! Management datagrams (MADs): messages between agents and managers of an InfiniBand subnet, and the answers for hosts on
+//! Ethernet (IBTA vol. 1, chapters 13 to 16).
 //!
-//! Programs that administrators know (`ibstat`, `perfquery`, `saquery`, `smpquery`, `ibping`) ask by such datagrams. On
-//! RoCE there is no subnet manager and no queue pair 0, so what these would answer is made up from what a host knows: itself,
-//! the hosts that it has met, and OpenSM's files. The Ethernet between them is shown as one switch. Requests go in and answers
-//! come out; who carries them is elsewhere (`rxe_verbs::host`).
+//! Tools of administrators (`ibstat`, `perfquery`, `saquery`, `smpquery`, `ibping`) send such datagrams. RoCE has no subnet
+//! manager and no queue pair 0, so the answers are computed from what a host knows: itself, the hosts with which it had
+//! connections, and OpenSM's files. The Ethernet between them appears as one switch. This module gets requests and returns
+//! answers; `rxe_verbs::host` transports them.
 
 mod bits;
 mod lid;
@@ -31,7 +31,7 @@ use core::fmt;
 pub const MAD_LEN: usize = 256;
 /// Bytes of the header that all classes have.
 const HEADER: usize = 24;
-/// Where the data of subnet and performance management begin.
+/// The offset of the data of subnet and performance management.
 const DATA: usize = 64;
 
 /// Management classes (IBTA vol. 1, table 104; OpenIB's own in the vendors' range).
@@ -58,7 +58,7 @@ pub mod method {
     pub const GET: u8 = 0x01;
     /// Writes one.
     pub const SET: u8 = 0x02;
-    /// Ends the repetition of a trap. Not marked as a response, and one.
+    /// Ends the repetition of a trap. It is a response, but has no response bit.
     pub const TRAP_REPRESS: u8 = 0x07;
     /// Reads all records that fit.
     pub const GET_TABLE: u8 = 0x12;
@@ -70,17 +70,17 @@ pub mod method {
 pub mod status {
     /// The class version is not ours.
     pub const BAD_VERSION: u16 = 0x0004;
-    /// The method, or the attribute with it, is not supported: what kernels say where nobody serves a class.
+    /// The method, or the attribute with it, is not supported. Kernels answer this for a class without an agent.
     pub const UNSUPPORTED: u16 = 0x000c;
-    /// A field of the attribute has a value that cannot be.
+    /// A field of the attribute has an invalid value.
     pub const INVALID_FIELD: u16 = 0x001c;
-    /// Subnet administration: more than the answer takes.
+    /// Subnet administration: there are more records than fit into the answer.
     pub const NO_RESOURCES: u16 = 0x0100;
-    /// Subnet administration: the request makes no sense.
+    /// Subnet administration: the request is invalid.
     pub const INVALID_REQUEST: u16 = 0x0200;
-    /// Subnet administration: nothing fits.
+    /// Subnet administration: no record matches.
     pub const NO_RECORDS: u16 = 0x0300;
-    /// Bit of a directed answer: it goes back.
+    /// Direction bit of a directed answer.
     pub const DIRECTION: u16 = 0x8000;
 }
 
@@ -105,8 +105,7 @@ impl fmt::Debug for Mad {
 }
 
 impl Mad {
-    /// A datagram from its bytes, behind which zeroes stand for what is missing. `None` if they are too few for a header or too
-    /// many.
+    /// Makes a datagram from its bytes, filled up with zeroes. `None` if there are too few bytes for a header, or too many.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let mut whole = [0; MAD_LEN];
@@ -132,7 +131,7 @@ impl Mad {
         self.0[3]
     }
 
-    /// Status; of a directed one with the bit of the direction.
+    /// Status. In directed ones it includes the direction bit.
     #[must_use]
     pub fn status(&self) -> u16 {
         get(&self.0, 32, 16) as u16
@@ -144,7 +143,7 @@ impl Mad {
         get(&self.0, 64, 64)
     }
 
-    /// The same with another transaction ID.
+    /// The same datagram with another transaction ID.
     #[must_use]
     pub fn with_tid(mut self, tid: u64) -> Self {
         put(&mut self.0, 64, 64, tid);
@@ -169,20 +168,20 @@ impl Mad {
         class::VENDOR_WITH_OUI.contains(&self.class()).then(|| [self.0[37], self.0[38], self.0[39]])
     }
 
-    /// Whether it answers another (IBTA vol. 1, 13.4.5).
+    /// Whether it is a response (IBTA vol. 1, 13.4.5).
     #[must_use]
     pub fn is_response(&self) -> bool {
         let by_modifier = self.class() == class::BASEBOARD && self.modifier() & 1 != 0;
         self.method() & method::RESPONSE != 0 || self.method() == method::TRAP_REPRESS || by_modifier
     }
 
-    /// Whether it is of a class whose requests travel by named hops.
+    /// Whether it is of the class with directed routes.
     #[must_use]
     pub fn is_directed(&self) -> bool {
         self.class() == class::SMP_DIRECTED
     }
 
-    /// What answers it: the same with the method's response and this status.
+    /// The response to it: the same datagram with the method's response and this status.
     #[must_use]
     pub fn reply(&self, status: u16) -> Self {
         let mut reply = *self;
@@ -196,7 +195,8 @@ impl Mad {
         reply
     }
 
-    /// What a kernel answers where nobody serves a class (Linux, mad.c): Get and Set with "unsupported"; all else gets nothing.
+    /// The answer of a kernel for a class without an agent (Linux, mad.c): "unsupported" for Get and Set, and none for other
+    /// methods.
     #[must_use]
     pub fn unmatched(&self) -> Option<Self> {
         matches!(self.method(), method::GET | method::SET).then(|| self.reply(status::UNSUPPORTED))

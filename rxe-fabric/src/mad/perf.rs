@@ -15,16 +15,16 @@ const EXTENDED: u16 = 1 << 10;
 /// "All ports" in the place of a port's number.
 const EVERY: u64 = 0xff;
 
-/// What a port has counted. What a wire would count besides (symbol errors, lost links) is none of a socket's, and 0.
+/// The counters of a port. Counters of the wire (symbol errors, lost links) do not exist for a socket, and are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounts {
-    /// Words of four bytes that have left.
+    /// Words of four bytes that were sent.
     pub sent_words: u64,
-    /// Words that have come.
+    /// Words of four bytes that were received.
     pub received_words: u64,
-    /// Packets that have left.
+    /// Packets that were sent.
     pub sent_packets: u64,
-    /// Packets that have come.
+    /// Packets that were received.
     pub received_packets: u64,
 }
 
@@ -33,7 +33,7 @@ impl PortCounts {
         [self.sent_words, self.received_words, self.sent_packets, self.received_packets]
     }
 
-    /// What has been added since `base`.
+    /// The counts since `base`.
     #[must_use]
     pub const fn since(&self, base: &Self) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl PortCounts {
         }
     }
 
-    /// The base of counters of which some begin anew at `now`.
+    /// The new base if some counters begin anew at `now`.
     #[must_use]
     pub fn reset_to(mut self, now: &Self, reset: Reset) -> Self {
         let own = [
@@ -63,7 +63,7 @@ impl PortCounts {
 /// Counters that a request sets to 0, in the order of [`PortCounts`].
 pub type Reset = [bool; 4];
 
-/// Answers a request about the only port; and says which counters begin anew. `None` for what asks for no answer.
+/// Answers a request about the only port, and returns which counters begin anew. `None` if the request needs no answer.
 #[must_use]
 pub fn answer(request: &Mad, counts: &PortCounts) -> Option<(Mad, Reset)> {
     const NONE: Reset = [false; 4];
@@ -81,14 +81,14 @@ pub fn answer(request: &Mad, counts: &PortCounts) -> Option<(Mad, Reset)> {
         class_port_info(1, ALL_PORTS | EXTENDED, &mut reply.0[DATA..]);
         return Some((reply, NONE));
     }
-    // Where the four are, and the lowest of their bits in CounterSelect.
+    // The offset of the four counters, and the lowest of their bits in CounterSelect.
     let (at, width, selected) = match attribute {
         PORT_COUNTERS => (192, 32, 12),
         PORT_COUNTERS_EXTENDED => (64, 64, 0),
         _ => return Some((refusal, NONE)),
     };
     let port = get(&request.0[DATA..], 8, 8);
-    // Tools ask for port 0 where nobody has named one.
+    // Tools ask for port 0 if the user has not named one.
     if !matches!(port, 0 | 1 | EVERY) {
         return Some((request.reply(status::INVALID_FIELD), NONE));
     }
@@ -98,7 +98,7 @@ pub fn answer(request: &Mad, counts: &PortCounts) -> Option<(Mad, Reset)> {
     reply.0[DATA + 4..].fill(0);
     let most = if width == 32 { u64::from(u32::MAX) } else { u64::MAX };
     for (index, value) in counts.each().into_iter().enumerate() {
-        // Those of 32 bits stay where they end.
+        // Counters of 32 bits stay at their maximum.
         let value = if reset[index] { 0 } else { value.min(most) };
         put(&mut reply.0[DATA..], at + index * width, width, value);
     }

@@ -1,5 +1,5 @@
-//! Subnet administration (IBTA vol. 1, chapter 15): records of nodes, ports and paths. Each host is its own subnet manager here, so
-//! it answers from what it knows and from OpenSM's files.
+//! Subnet administration (IBTA vol. 1, chapter 15): records of nodes, ports and paths. Each host is its own subnet manager
+//! here, so it answers from its own knowledge and from OpenSM's files.
 
 use super::{
     CLASS_PORT_INFO, MAD_LEN, Mad,
@@ -8,18 +8,18 @@ use super::{
     subnet::{Subnet, Target},
 };
 
-/// Version of the class that is spoken since release 1.1.
+/// Version of the class since release 1.1.
 pub(super) const VERSION: u8 = 2;
 /// Attributes.
 pub(super) const NODE_RECORD: u16 = 0x11;
 const PORT_INFO_RECORD: u16 = 0x12;
 const SM_INFO_RECORD: u16 = 0x18;
 const PATH_RECORD: u16 = 0x35;
-/// Where the records begin, and how many bytes of them a datagram takes.
+/// The offset of the records, and the bytes of records that a datagram can hold.
 pub(super) const RECORDS: usize = 56;
-/// Bytes of an answer at most, of however many records.
+/// Most bytes of an answer, with any number of records.
 const MOST: usize = 14 * 1024;
-/// Optional records by IsQoSSupported are not among the 16 bits of capabilities that we tell of.
+/// The capability bit IsQoSSupported is not among the 16 bits that are reported.
 const CAPABILITIES: u16 = 0;
 
 /// Fields of a record, as (bit, bits), in the order of the component mask.
@@ -42,10 +42,10 @@ const NODE_FIELDS: Fields = &[
     (328, 24),
 ];
 const PORT_FIELDS: Fields = &[(0, 16), (16, 8), (24, 8), (32, 64), (96, 64), (160, 16), (176, 16)];
-/// The component of PortInfoRecord that is a port's capabilities, and where they are.
+/// The component of PortInfoRecord with a port's capabilities, and their offset.
 const CAPABILITY_COMPONENT: u32 = 7;
 const PORT_CAPABILITIES: usize = 192;
-/// Attribute modifier of a query by capabilities: ports that have all of these, whatever others.
+/// Attribute modifier of a query by capabilities: it selects ports that have all of these, and possibly others.
 const AT_LEAST: u32 = 1 << 31;
 
 /// An end of a path in a query.
@@ -57,14 +57,14 @@ pub enum Destination {
     Lid(u16),
 }
 
-/// A query for path records. What is `None` was left open.
+/// A query for path records. Fields that are `None` were not given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathRequest {
     /// Service ID.
     pub service_id: Option<u64>,
-    /// The end that would send.
+    /// The sending end.
     pub from: Option<Destination>,
-    /// The other.
+    /// The other end.
     pub to: Option<Destination>,
     /// P_Key.
     pub pkey: Option<u16>,
@@ -93,20 +93,20 @@ pub struct PathAnswer {
     pub mtu: u8,
     /// Rate, a code of path records; 0 if it is not known.
     pub rate: u8,
-    /// How long packets live, 4.096 us << code.
+    /// Lifetime of packets, 4.096 us << code.
     pub packet_life: u8,
 }
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaRequest {
-    /// Paths, which whoever knows the policy has to find.
+    /// Paths. The caller finds them by the policy.
     Paths(PathRequest),
     /// Anything else.
     Other,
 }
 
-/// An answer: a header and as many records as there are. It may be longer than a datagram.
+/// An answer: a header and any number of records. It may be longer than a datagram.
 pub type SaAnswer = Vec<u8>;
 
 /// What a request asks for.
@@ -139,7 +139,7 @@ pub fn request(mad: &Mad) -> SaRequest {
     })
 }
 
-/// Answers a request; `paths` are those that it asks for ([`request`]). `None` for what asks for no answer.
+/// Answers a request. `paths` are those that it asks for ([`request`]). `None` if it needs no answer.
 #[must_use]
 pub fn answer(mad: &Mad, subnet: &Subnet<'_>, paths: &[PathAnswer]) -> Option<SaAnswer> {
     if mad.class() != class::SA {
@@ -182,8 +182,8 @@ pub fn answer(mad: &Mad, subnet: &Subnet<'_>, paths: &[PathAnswer]) -> Option<Sa
     }
 }
 
-/// The datagram that an answer is on the wire, where no more than one segment is sent (IBTA vol. 1, 13.6.2): for a longer one that
-/// there is no room for it.
+/// The answer as a single datagram, because only one segment is sent (IBTA vol. 1, 13.6.2). If it is longer, the datagram says
+/// that there is no room for it.
 #[must_use]
 pub fn first_segment(request: &Mad, answer: &[u8]) -> Mad {
     Mad::of(answer).unwrap_or_else(|| request.reply(status::NO_RESOURCES))
@@ -193,7 +193,7 @@ fn mask(mad: &Mad) -> u64 {
     get(&mad.0, 384, 64)
 }
 
-/// Whether a record has what was asked for in the fields that the mask names.
+/// Whether a record has the requested values in the fields of the mask.
 fn fits(mad: &Mad, record: &[u8], fields: Fields) -> bool {
     let asked = &mad.0[RECORDS..];
     let same = |&(at, width): &(usize, usize)| get(asked, at, width) == get(record, at, width);
@@ -246,7 +246,7 @@ fn managers(subnet: &Subnet<'_>) -> Vec<Vec<u8>> {
 }
 
 fn path_record(path: &PathAnswer) -> Vec<u8> {
-    // Selectors "exactly"; and "reversible", as OpenSM says it.
+    // Selectors "exactly", and "reversible", as in OpenSM's answers.
     const EXACTLY: u64 = 2;
     const REVERSIBLE: u64 = 0x80;
     let mut record = vec![0; 64];
@@ -267,9 +267,9 @@ fn path_record(path: &PathAnswer) -> Vec<u8> {
     record
 }
 
-/// Records one behind the other, behind the header of a transaction of segments.
+/// The records in a row, behind the header of a segmented transaction.
 fn table(mad: &Mad, records: &[Vec<u8>], size: usize) -> SaAnswer {
-    // Version 1, data; active, the first and the last; no time told.
+    // Version 1; data; active, first and last segment; no time.
     const HEADER: [u8; 4] = [1, 1, 0xff, 0];
     /// Bytes of this class's header that count as data.
     const OWN_HEADER: usize = 20;
@@ -284,7 +284,7 @@ fn table(mad: &Mad, records: &[Vec<u8>], size: usize) -> SaAnswer {
         answer.extend(record);
         answer.resize(answer.len() + size - record.len(), 0);
     }
-    // No answer is shorter than a datagram with nothing in it.
+    // No answer is shorter than an empty datagram.
     answer.resize(answer.len().max(RECORDS), 0);
     debug_assert!(answer.len() <= MOST.max(MAD_LEN));
     answer

@@ -1,5 +1,5 @@
-//! Subnet management (IBTA vol. 1, chapter 14): what nodes and ports are. On Ethernet there is no queue pair 0 that could carry it,
-//! so a host answers by itself, for itself and for those it knows.
+//! Subnet management (IBTA vol. 1, chapter 14): attributes of nodes and ports. On Ethernet there is no queue pair 0 for it, so
+//! each host answers its own requests, for itself and for the hosts that it knows.
 
 use super::{
     DATA, MAD_LEN, Mad,
@@ -21,12 +21,12 @@ const SM_INFO: u16 = 0x20;
 
 /// Bytes of an attribute.
 pub(super) const ATTRIBUTE: usize = 64;
-/// Where a directed request names its hops, and how many at most.
+/// The offset of the hops in a directed request, and their largest number.
 const PATH: usize = 128;
 const MOST_HOPS: u8 = 63;
-/// The capability to be a subnet manager (IsSM), which every host is for itself.
+/// The capability of a subnet manager (IsSM). Every host is its own.
 const IS_SM: u64 = 1 << 1;
-/// A manager that is in charge.
+/// The state of an active manager.
 const MASTER: u64 = 3;
 /// NodeInfo.NodeType.
 const CA: u64 = 1;
@@ -34,22 +34,22 @@ const SWITCH: u64 = 2;
 /// P_Keys and arbitration entries in a block.
 const BLOCK: usize = 32;
 
-/// Answers a request that was sent to `lid`. `None` where nobody would: there is no such node or hop, or the method asks for no
-/// answer. Nothing can be set.
+/// Answers a request that was sent to `lid`. `None` if there is no such node or hop, or if the method needs no answer. Nothing
+/// can be set.
 #[must_use]
 pub fn answer(request: &Mad, lid: u16, subnet: &Subnet<'_>) -> Option<Mad> {
     if !matches!(request.class(), class::SMP | class::SMP_DIRECTED) {
         return None;
     }
     let start = subnet.with_lid(lid)?;
-    // By which port of the node it comes in.
+    // The port of the node by which it arrives.
     let (target, arrives) = if request.is_directed() {
         walk(request, start, subnet)?
     } else {
         (start, u8::from(start != Target::Switch))
     };
     let mut reply = request.unmatched()?;
-    // It has come back.
+    // It has returned to the sender.
     if request.is_directed() {
         reply.0[6] = 0;
     }
@@ -67,7 +67,7 @@ pub fn answer(request: &Mad, lid: u16, subnet: &Subnet<'_>) -> Option<Mad> {
     Some(reply)
 }
 
-/// Follows the hops of a directed request; the node and the port by which it comes in there.
+/// Follows the hops of a directed request. Returns the node, and the port by which it arrives there.
 fn walk<'a>(request: &Mad, start: Target<'a>, subnet: &'a Subnet<'_>) -> Option<(Target<'a>, u8)> {
     let hops = request.0[7];
     if hops > MOST_HOPS {
@@ -78,7 +78,7 @@ fn walk<'a>(request: &Mad, start: Target<'a>, subnet: &'a Subnet<'_>) -> Option<
         let leaves = request.0.get(PATH + hop).copied().filter(|_| PATH + hop < MAD_LEN)?;
         at = match at.0 {
             Target::Switch => (subnet.behind(leaves)?, 1),
-            // Hosts do not pass on what is not theirs; the first hop leaves the sender.
+            // Hosts do not forward requests. The first hop leaves the sender.
             node if hop == 1 && leaves == 1 => (Target::Switch, subnet.port_of(node)),
             _ => return None,
         };
@@ -150,13 +150,13 @@ fn node_info(node: &Node, target: Target<'_>, arrives: u8, subnet: &Subnet<'_>, 
     let keys = if target == Target::Own { subnet.pkeys.len() } else { 1 };
     put(data, 224, 16, keys as u64);
     put(data, 240, 16, model.into());
-    // Nobody knows that of another.
+    // This is unknown for other hosts.
     put(data, 256, 32, if target == Target::Own { subnet.revision.into() } else { 0 });
     put(data, 288, 8, arrives.into());
     put(data, 296, 24, vendor.into());
 }
 
-/// As the view of sysfs has a port: 40 Gbit/s, which nobody asks an Ethernet for.
+/// As in our view of sysfs: 40 Gbit/s, whatever the rate of the Ethernet.
 fn port_info(
     modifier: u32,
     node: &Node,
@@ -171,7 +171,7 @@ fn port_info(
     const LARGEST_MTU: u64 = 5;
     const LINK_LOCAL: u64 = 0xfe80 << 48;
     let last = if target == Target::Switch { subnet.ports() } else { 1 };
-    // 0 is the port that the request came by; a switch has one of this number.
+    // 0 means the port by which the request arrived. A switch has a port with this number.
     let port = match (modifier, target) {
         (0, Target::Switch) => 0,
         (0, _) => 1,

@@ -1,20 +1,21 @@
-//! A subnet as a host sees it: itself, a switch in the place of the Ethernet, and the hosts that it knows.
+//! A subnet as a host sees it: itself, a switch that stands for the Ethernet, and the hosts that it knows.
 
 use super::{PERMISSIVE_LID, SWITCH_LID};
 use crate::{arbiter::Tables, lanes::Lanes};
 
-/// Bit of a GUID that says "made up here"; the switch has the GUID of who looks with it turned and another below.
+/// Bit of a GUID for "locally assigned". The switch has the GUID of the asking host with this bit inverted, and another bit
+/// below.
 const MADE_UP: u64 = 0x8000_0000_0000_0000;
 
-/// A release as NodeInfo has a revision: a byte each for major, minor and patch number, in the lower three. A number that has no
-/// room is 255.
+/// A release as the revision of NodeInfo: one byte each for major, minor and patch number, in the lower three bytes. Larger
+/// numbers become 255.
 #[must_use]
 pub fn revision_of(release: &str) -> u32 {
     let numbers = release.split(['.', '-', '+']).take(3).map(|part| part.parse::<u32>().unwrap_or(0));
     numbers.chain([0; 3]).take(3).fold(0, |all, number| all << 8 | number.min(255))
 }
 
-/// The release that a revision stands for.
+/// The release of a revision.
 #[must_use]
 pub fn release_of(revision: u32) -> String {
     let [_, major, minor, patch] = revision.to_be_bytes();
@@ -24,7 +25,7 @@ pub fn release_of(revision: u32) -> String {
 /// A port of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// GUID of its adapter and its port, which are one here.
+    /// GUID of its adapter and of its port, which are the same here.
     pub guid: u64,
     /// LID.
     pub lid: u16,
@@ -34,10 +35,10 @@ pub struct Node {
     pub name: String,
 }
 
-/// What a host knows of the subnet that one of its ports is in.
+/// A host's view of the subnet of one of its ports.
 #[derive(Clone, Debug)]
 pub struct Subnet<'a> {
-    /// The port that is asked, or asked by.
+    /// The port that the request is for, or from.
     pub own: Node,
     /// Its interface.
     pub netdev: String,
@@ -51,7 +52,7 @@ pub struct Subnet<'a> {
     pub lanes: &'a Lanes,
     /// How lanes share the link.
     pub tables: &'a Tables,
-    /// The other hosts. 253 have a port of the switch.
+    /// The other hosts. The first 253 are at a port of the switch.
     pub others: Vec<Node>,
     /// Vendor ID, 24 bits, and the model.
     pub model: (u32, u16),
@@ -59,7 +60,7 @@ pub struct Subnet<'a> {
     pub revision: u32,
 }
 
-/// What a request is for.
+/// The node that a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target<'a> {
     Own,
@@ -68,7 +69,7 @@ pub(super) enum Target<'a> {
 }
 
 impl Subnet<'_> {
-    /// Who has a LID; 0 and the permissive one are the port itself.
+    /// The node with a LID. 0 and the permissive LID mean the port itself.
     pub(super) fn with_lid(&self, lid: u16) -> Option<Target<'_>> {
         match lid {
             0 | PERMISSIVE_LID => Some(Target::Own),
@@ -78,7 +79,7 @@ impl Subnet<'_> {
         }
     }
 
-    /// Who is behind a port of the switch.
+    /// The node at a port of the switch.
     pub(super) fn behind(&self, port: u8) -> Option<Target<'_>> {
         match port {
             0 => None,
@@ -119,7 +120,7 @@ impl Subnet<'_> {
         }
     }
 
-    /// All of them: the host itself, the switch, the others.
+    /// All nodes: the host itself, the switch, and the others.
     pub(super) fn targets(&self) -> impl Iterator<Item = Target<'_>> {
         [Target::Own, Target::Switch].into_iter().chain(self.others.iter().map(Target::Other))
     }

@@ -1,5 +1,5 @@
-//! Asking another host who it is: for the record of its own node. Hosts that run rxe answer subnet administration by themselves;
-//! kernels answer that nobody serves it, which is an answer, too.
+//! Asks another host to identify itself, by a query for the record of its own node. Hosts that run rxe answer subnet
+//! administration themselves. Kernels answer that the class is not supported, which also shows that the host is there.
 
 use super::{
     Mad,
@@ -8,27 +8,27 @@ use super::{
     sa::{NODE_RECORD, RECORDS, VERSION},
 };
 
-/// Where a record has NodeInfo and the description, and how long that is.
+/// The offset of NodeInfo in a record, the offset of the description, and its length.
 const INFO: usize = 4;
 const DESCRIPTION: usize = 44;
 const LONGEST: usize = 64;
 
-/// What a host says of itself.
+/// The answer of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSays {
-    /// LID, as it sees itself.
+    /// Its LID, according to itself.
     pub lid: u16,
     /// GUID of its adapter.
     pub guid: u64,
     /// Vendor ID, 24 bits, and the model.
     pub model: (u32, u16),
-    /// Its revision; of rxe the release ([`super::release_of`]).
+    /// Its revision. For rxe this is the release ([`super::release_of`]).
     pub revision: u32,
-    /// Its description, without what changes a terminal.
+    /// Its description, without control characters.
     pub name: String,
 }
 
-/// The question for the record of the host's own node: the first that fits a request which names none.
+/// The query for the record of the host's own node, which is the first record that matches a query without conditions.
 #[must_use]
 pub fn ask_node(tid: u64) -> Mad {
     let mut mad = Mad([0; super::MAD_LEN]).with_tid(tid);
@@ -37,7 +37,7 @@ pub fn ask_node(tid: u64) -> Mad {
     mad
 }
 
-/// What an answer says; `None` if it is none, or a refusal.
+/// Parses an answer. `None` if it is not an answer, or a refusal.
 #[must_use]
 pub fn node_says(answer: &Mad) -> Option<NodeSays> {
     let is_it = answer.class() == class::SA
@@ -96,7 +96,7 @@ mod tests {
             (says.lid, says.guid, says.model, &*says.name, &*release_of(says.revision)),
             (7, 0x28d7_a3ff_fef8_8b78, (0xff_fffe, 1), "host?[1m rxe0", "0.1.0")
         );
-        // Neither a kernel's refusal, nor a question, nor rubbish says anything.
+        // A kernel's refusal, a query and random bytes give nothing.
         assert_eq!(node_says(&question.unmatched().unwrap()), None);
         assert_eq!(node_says(&question), None);
         assert!(node_says(&Mad([0xff; 256])).is_none() && node_says(&Mad([0; 256])).is_none());
