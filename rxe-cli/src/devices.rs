@@ -1,4 +1,4 @@
-//! `rxe devices`: what ibv_devices and ibv_devinfo show.
+//! `rxe devices`: shows what ibv_devices and ibv_devinfo show.
 
 use crate::{
     Result,
@@ -45,12 +45,12 @@ fn mtu((bytes, code): (u32, u8)) -> String {
     format!("{bytes} ({code})")
 }
 
-/// The layout is ibv_devinfo's, so that scripts which read that can read this.
+/// The layout is that of ibv_devinfo, so that scripts can read it.
 fn describe(device: &Listed, pkeys: &[u16], verbose: bool) -> String {
     let mut text = String::new();
     let mut line = |depth: usize, name: &str, value: &str| {
         let tabs = "\t".repeat(depth);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{tabs}{:<32}{value}", format!("{name}:"));
     };
     line(0, "hca_id", &device.name);

@@ -1,5 +1,5 @@
-//! Commands that are programs of their own: `rxe WORD` runs `rxe-WORD`, as git and cargo do it. So a room with many
-//! dependencies needs not be linked into every `rxe`, and anybody can add a command.
+//! Commands that are separate programs: `rxe WORD` runs `rxe-WORD`, as with git and cargo. So crates with many dependencies
+//! need not be linked into `rxe`, and users can add commands.
 
 use crate::{Cli, Result, run::NotRun};
 use clap::CommandFactory;
@@ -17,10 +17,10 @@ use std::{
     process::Command,
 };
 
-/// What the names of such programs begin with.
+/// The prefix of such programs' names.
 const PREFIX: &[u8] = b"rxe-";
 
-/// A command line whose first word is such a program's.
+/// A command line whose first word names such a program.
 #[derive(Debug)]
 pub(crate) struct External {
     program: PathBuf,
@@ -28,12 +28,12 @@ pub(crate) struct External {
 }
 
 impl External {
-    /// Finds the program that a command line means. `None` where the first word is an option, a command of ours or
-    /// nobody's: all these are for clap, which knows what to say.
+    /// Finds the program for a command line. `None` if the first word is an option, one of our own commands, or unknown: clap
+    /// handles these.
     pub(crate) fn find(arguments: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut rest: Vec<_> = arguments.into_iter().skip(1).collect();
         let mut word = rest.first()?.clone();
-        // `rxe help WORD`, as it is for commands of our own.
+        // `rxe help WORD`, as for our own commands.
         let asks_for_help = word == "help" && rest.len() == 2;
         if asks_for_help {
             word = rest[1].clone();
@@ -47,14 +47,14 @@ impl External {
         Some(Self { program, arguments: if asks_for_help { vec!["--help".into()] } else { rest } })
     }
 
-    /// Becomes the program. Returns only if that fails.
+    /// Executes the program in this process. Returns only if that fails.
     pub(crate) fn run(self) -> Result<()> {
         let source = Command::new(&self.program).args(self.arguments).exec();
         Err(NotRun::new(self.program.into_os_string(), source).into())
     }
 }
 
-/// The command line's description, with the programs that are there at its end.
+/// The description of the command line, with the found programs at its end.
 pub(crate) fn command() -> clap::Command {
     let mut command = Cli::command();
     let mut found: BTreeMap<OsString, PathBuf> = BTreeMap::new();
@@ -82,7 +82,7 @@ fn answers_to(command: &clap::Command, word: &OsStr) -> bool {
     word == "help" || word.to_str().is_some_and(|word| command.get_name_and_visible_aliases().contains(&word))
 }
 
-/// What may be a command's name: never an option or a path.
+/// Whether a word may be a command's name. Options and paths are not.
 fn is_word(word: &OsStr) -> bool {
     let bytes = word.as_bytes();
     bytes.first().is_some_and(u8::is_ascii_alphanumeric)
@@ -93,11 +93,12 @@ fn name_of(word: &OsStr) -> OsString {
     OsString::from_vec([PREFIX, word.as_bytes()].concat())
 }
 
-/// Where programs are looked for: beside this one, so that those of one release belong together; then as a shell does.
+/// The folders for programs: that of this program, so that programs of one release are used together, and then those of a
+/// shell.
 fn places() -> Vec<PathBuf> {
     let own = env::current_exe().ok().and_then(|own| own.parent().map(Path::to_owned));
     let path = env::var_os("PATH").unwrap_or_default();
-    // An entry that is not absolute depends on where one stands: a stranger's folder should add no commands.
+    // Relative entries are skipped, because the working folder may belong to another user, who must not add commands.
     own.into_iter().chain(env::split_paths(&path).filter(|place| place.is_absolute())).collect()
 }
 

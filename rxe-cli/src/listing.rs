@@ -1,49 +1,49 @@
-//! What there is to say about a device: once, for all who show devices. `rxe devices` shows it as ibv_devinfo, `rxe link` and
-//! the stand-in for `rdma` as rdma(8), the view of sysfs as files, each with JSON's names for the same things.
+//! The properties of devices, for all commands that show them: `rxe devices` in the form of ibv_devinfo, `rxe link` and our
+//! `rdma` in that of rdma(8), and the view of sysfs as files. All use the same names in JSON.
 
 use crate::Result;
 use rxe_verbs::{Device, GidType, PortState, devices};
 use serde_json::Value;
 
-/// What its port is doing, in the words of each.
+/// The state of its port, in the terms of each program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct State {
     /// enum ibv_port_state.
     pub(crate) code: u8,
-    /// As ibv_devinfo has it.
+    /// In the terms of ibv_devinfo.
     pub(crate) verbs: &'static str,
-    /// As rdma(8) has it.
+    /// In the terms of rdma(8).
     pub(crate) short: &'static str,
-    /// Of the wire below, as rdma(8) has it.
+    /// The physical state, in the terms of rdma(8).
     pub(crate) physical: &'static str,
 }
 
 const ACTIVE: State = State { code: 4, verbs: "PORT_ACTIVE", short: "ACTIVE", physical: "LINK_UP" };
 const DOWN: State = State { code: 1, verbs: "PORT_DOWN", short: "DOWN", physical: "DISABLED" };
 
-/// A device, as it is shown.
+/// A device to be shown.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
     /// `rxe0`.
     pub(crate) name: String,
-    /// Its number, by which it is called where it has no other name.
+    /// Its number, which determines its name if it has no other.
     pub(crate) number: usize,
     pub(crate) netdev: String,
     pub(crate) netdev_index: u32,
-    /// In four groups.
+    /// The GUID in four groups.
     pub(crate) guid: String,
     pub(crate) state: State,
     /// Largest payload of a packet in bytes, and its code.
     pub(crate) mtu: (u32, u8),
-    /// By index, each with its address and the RoCE it stands for; what is empty has no address.
+    /// By index, each with its address and RoCE version. Empty entries have no address.
     pub(crate) gids: Vec<(String, Option<String>, GidType)>,
-    /// What management datagrams are addressed by; verbs have none on Ethernet.
+    /// The LID for management datagrams. Verbs have no LIDs on Ethernet.
     pub(crate) lid: u16,
     /// Usable ones, in the order of the system.
     pub(crate) addresses: Vec<String>,
 }
 
-/// What firmware would be.
+/// The value for the firmware version.
 pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 
 impl Listed {
@@ -72,7 +72,7 @@ impl Listed {
         }
     }
 
-    /// As an object, with `rxe devices`' names.
+    /// As an object, with the names of `rxe devices`.
     pub(crate) fn json(&self, pkeys: &[u16]) -> Value {
         let gids: Vec<_> = self.gids.iter().map(|(gid, ..)| gid).collect();
         serde_json::json!({
@@ -82,7 +82,7 @@ impl Listed {
     }
 }
 
-/// One by its name or its interface's, or all.
+/// The device with this name or interface, or all.
 pub(crate) fn listed(only: Option<&str>) -> Result<Vec<Listed>> {
     let list = match only {
         Some(name) => vec![Device::find(name)?],

@@ -1,4 +1,4 @@
-//! What the commands have in common: which device and address are ours, and how queue pairs are connected.
+//! What the commands share: the choice of device and address, and connecting queue pairs.
 
 use crate::Result;
 use rxe_verbs::{
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a silent peer is waited for.
+/// How long to wait for a silent peer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which of our addresses to use.
@@ -30,7 +30,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Opens the device that the options name; else the one that `hint`, an address of ours, is on; else the first.
+    /// Opens the device that the options name, or the device of the local address `hint`, or the first.
     pub(crate) fn open(&self, hint: Option<IpAddr>) -> Result<Context> {
         let context = self.open_any_gid(hint)?;
         if let Some(index) = self.gid
@@ -57,7 +57,7 @@ impl Local {
         Ok(Context::open(&device)?)
     }
 
-    /// Index of the GID to use, for a peer that is reached from our address `hint`.
+    /// Index of the GID to use, for a peer that is reached from the local address `hint`.
     pub(crate) fn gid_index(&self, context: &Context, hint: IpAddr) -> u8 {
         if let Some(index) = self.gid {
             return index;
@@ -68,7 +68,7 @@ impl Local {
         (0..count).find(|index| gids.get(*index) == wanted).unwrap_or(0)
     }
 
-    /// The address that packets to `host` leave from, which tells the device where none is named.
+    /// The source address of packets to `host`, which determines the device if none is named.
     pub(crate) fn toward(&self, host: &str, port: u16) -> Option<IpAddr> {
         let there = (host, port).to_socket_addrs().ok()?.next()?;
         let any: SocketAddr = if there.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().ok()?;
@@ -123,10 +123,10 @@ pub(crate) fn parse_mtu(text: &str) -> std::result::Result<Mtu, String> {
     mtu.ok_or_else(|| "it is one of 256, 512, 1024, 2048, 4096".to_owned())
 }
 
-/// What packets carry for a time: it is 4.096 us << code.
+/// The time of a code: 4.096 us << code.
 const UNIT: f64 = 4.096e-6;
 
-/// The code of a time in seconds, for clap: of the next longer one that there is, or of one that is nearly as long, since nobody
+/// The code of a time in seconds, for clap: the next longer time that has a code, or one that is nearly as long, because nobody
 /// types 0.016777216.
 pub(crate) fn parse_code(text: &str) -> std::result::Result<u8, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| *seconds >= 0.0);
@@ -135,12 +135,12 @@ pub(crate) fn parse_code(text: &str) -> std::result::Result<u8, String> {
     code.ok_or_else(|| "it is a time in seconds, up to 8796".to_owned())
 }
 
-/// The same where code 0 means something else.
+/// The same if code 0 has another meaning.
 pub(crate) fn parse_some_code(text: &str) -> std::result::Result<u8, String> {
     parse_code(text).map(|code| code.max(1))
 }
 
-/// The same where code 0 is no time at all, and so is 0 seconds.
+/// The same if code 0 means no time, as 0 seconds does.
 pub(crate) fn parse_code_or_none(text: &str) -> std::result::Result<u8, String> {
     if text.parse() == Ok(0.0) { Ok(0) } else { parse_some_code(text) }
 }
@@ -150,19 +150,19 @@ pub(crate) fn random_psn() -> Psn {
     Psn::new((RandomState::new().hash_one(0) & 0xff_ffff) as u32)
 }
 
-/// How a queue pair is connected.
+/// Parameters for connecting a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connection {
     /// Index of our GID.
     pub(crate) gid_index: u8,
-    /// The peer's.
+    /// The peer's GID.
     pub(crate) remote_gid: Gid,
     pub(crate) remote_qpn: Qpn,
     pub(crate) remote_psn: Psn,
-    /// Our first.
+    /// Our first PSN.
     pub(crate) psn: Psn,
     pub(crate) mtu: Mtu,
-    /// READs and atomics outstanding, each way.
+    /// Outstanding READs and atomics in each direction.
     pub(crate) depth: u8,
     /// Code of the retransmission timeout.
     pub(crate) timeout: u8,
@@ -208,7 +208,7 @@ pub(crate) fn connect(qp: &Qp, to: &Connection) -> Result<()> {
     Ok(qp.modify(&rts)?)
 }
 
-/// Waits for a completion and wants it to be a success; polls, or sleeps until the channel tells of one.
+/// Waits for a completion, by polling or by events of the channel. It must be successful.
 pub(crate) fn next_completion(
     cq: &Cq,
     events: Option<&CompChannel>,
@@ -235,7 +235,7 @@ fn sleep_for(cq: &Cq, events: &CompChannel) -> Result<Option<Completion>> {
     let mut one = [Completion::default()];
     let end = Instant::now() + PATIENCE;
     loop {
-        // What came before the queue was armed wakes nobody: one more look at it.
+        // Completions from before the queue was armed cause no event, so it is polled once more.
         for armed in [false, true] {
             if cq.poll(&mut one)? == 1 {
                 return Ok(Some(one[0]));
@@ -252,7 +252,7 @@ fn sleep_for(cq: &Cq, events: &CompChannel) -> Result<Option<Completion>> {
     }
 }
 
-/// Wants a completion to be a success.
+/// Checks that a completion is successful.
 pub(crate) fn check(wc: &Completion, context: &Context) -> Result<()> {
     let advice = match wc.status {
         WcStatus::Success => return Ok(()),

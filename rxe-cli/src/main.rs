@@ -27,7 +27,7 @@ mod vendor;
 use clap::{Parser, Subcommand, error::ErrorKind};
 use std::{env, process::ExitCode};
 
-/// What a command ends with: nothing, or one sentence for the user.
+/// The result of a command: nothing, or an error of one sentence for the user.
 type Result<T> = std::result::Result<T, Error>;
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -70,20 +70,20 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // This process may become the host service.
+    // This process may have to become the host service.
     rxe_cm::attend_services();
     if let Some(program) = external::External::find(env::args_os()) {
         return end(program.run());
     }
     let Cli { command } = Cli::try_parse().unwrap_or_else(|error| match error.kind() {
-        // Said again, with what else there is.
+        // Repeated with the list of other commands.
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             external::command().get_matches();
             error.exit()
         }
         _ => error.exit(),
     });
-    // Programs that use a device are told by it; others would not be.
+    // Programs that use a device get this from the device, but others would not.
     let heeds = matches!(command, Command::Run(_) | Command::Env(_) | Command::Devices(_));
     let checked = if heeds { rxe_verbs::check_environment() } else { Ok(()) };
     if let Err(error) = checked {
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What the process ends with.
+/// The exit code of the process.
 fn end(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

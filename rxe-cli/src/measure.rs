@@ -15,9 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes that a program writes at once to the TCP connection it is compared with.
+/// Bytes of each write to the TCP connection that is measured for comparison.
 const TCP_WRITE: usize = 128 << 10;
-/// Bytes of memory kept for the sign that a measurement is over.
+/// Bytes of memory for the sign that a measurement has ended.
 const SIGN: usize = 64;
 
 /// What is measured.
@@ -46,20 +46,20 @@ impl Work {
     }
 }
 
-/// When to stop.
+/// When a measurement ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
     Time(Duration),
     Count(u64),
 }
 
-/// Memory that each side needs.
+/// Size of the memory of each side.
 pub(crate) const fn memory(size: u32) -> usize {
-    // What is sent and what arrives, apart, each at a multiple of 8.
+    // Separate parts for sending and receiving, each at a multiple of 8.
     2 * (size as usize).next_multiple_of(8) + SIGN
 }
 
-/// What went through.
+/// The transferred messages.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Rate {
     pub(crate) bytes: u64,
@@ -74,7 +74,7 @@ impl Rate {
     }
 }
 
-/// Posts on all lines as fast as completions allow. `tick` hears how many messages are done.
+/// Posts on all lines as fast as completions allow. Calls `tick` with the number of completed messages.
 pub(crate) fn bandwidth(
     side: &Side,
     wire: &mut Wire,
@@ -118,7 +118,7 @@ pub(crate) fn bandwidth(
         }
         tick(done, elapsed);
         if done == before {
-            // The other process may wait for this processor.
+            // The other process may need this processor.
             thread::yield_now();
         }
         if life.elapsed() > PATIENCE {
@@ -130,7 +130,7 @@ pub(crate) fn bandwidth(
     Ok(Rate { bytes: done * u64::from(size), messages: done, seconds })
 }
 
-/// Tells the follower, by writing the last byte of its memory, that it is over.
+/// Tells the follower that the measurement has ended, by writing the last byte of its memory.
 fn finish(side: &Side, wire: &mut Wire) -> Result<()> {
     let last = side.mr.len() - 1;
     side.mr.write_at(last, &[1])?;
@@ -142,7 +142,7 @@ fn finish(side: &Side, wire: &mut Wire) -> Result<()> {
     }
 }
 
-/// Times of single messages: there, or for READs and atomics there and back. Or of other things.
+/// Times of single messages: one way, or for READs and atomics both ways. Also used for other times.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Times {
     pub(crate) messages: usize,
@@ -154,7 +154,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// `legs` are the ways that each time is for.
+    /// `legs` is the number of ways in each measured time.
     pub(crate) fn new(mut times: Vec<Duration>, legs: f64) -> Self {
         times.sort_unstable();
         let usec = |index: usize| times.get(index).map_or(0.0, |time| time.as_secs_f64() * 1e6 / legs);
@@ -236,7 +236,7 @@ fn tcp_connect(wire: &mut Wire, card: &Card, echo: Option<usize>) -> Result<TcpS
     Ok(tcp)
 }
 
-/// What a TCP connection does between the same two processes.
+/// Measures a TCP connection between the same two processes.
 pub(crate) fn tcp_bandwidth(wire: &mut Wire, card: &Card, time: Duration) -> Result<Rate> {
     let mut tcp = tcp_connect(wire, card, None)?;
     let buffer = vec![0x5a; TCP_WRITE];

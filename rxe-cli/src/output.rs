@@ -1,5 +1,5 @@
-//! Standard output, whose reader may go (`rxe devices -v | head`): the program ends then, as others do by SIGPIPE, and says nothing.
-//! By the signal itself it would also end where a peer's socket is closed.
+//! Standard output. If its reader ends (`rxe devices -v | head`), the program ends without a message, as others do by SIGPIPE.
+//! The signal itself is not used, because it would also end the program if a peer closes its socket.
 
 use crate::Result;
 use serde::Serialize;
@@ -9,19 +9,19 @@ use std::{
     process,
 };
 
-/// What shells make of a program that SIGPIPE has ended.
+/// The exit status that shells report for a program that SIGPIPE has ended.
 const NOBODY_READS: i32 = 128 + 13;
-/// It could not be written for another reason: a full disk, say.
+/// The exit status if the output could not be written for another reason, such as a full disk.
 const NOT_WRITTEN: i32 = 1;
 
-/// Prints; ends the process if that is not possible.
+/// Prints, and ends the process if that is not possible.
 pub(crate) fn put(text: Arguments<'_>) {
     let mut out = io::stdout().lock();
     if let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) {
         if error.kind() == io::ErrorKind::BrokenPipe {
             process::exit(NOBODY_READS);
         }
-        // Nobody may be there to read that either.
+        // This may fail as well.
         let _ = writeln!(io::stderr(), "rxe: cannot write the output: {error}");
         process::exit(NOT_WRITTEN);
     }
@@ -36,12 +36,12 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// As `print`, without a panic.
+/// Like `print`, but without a panic.
 macro_rules! out {
     ($($text:tt)*) => { $crate::output::put(format_args!($($text)*)) };
 }
 
-/// As `println`, without a panic.
+/// Like `println`, but without a panic.
 macro_rules! outln {
     () => { $crate::output::put(format_args!("\n")) };
     ($($text:tt)+) => { $crate::output::put(format_args!("{}\n", format_args!($($text)+))) };

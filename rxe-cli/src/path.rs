@@ -15,7 +15,7 @@ use std::{
     str::FromStr,
 };
 
-/// Where to the system is asked for the way; nothing is sent.
+/// The port for asking the system for the route. Nothing is sent.
 const PROBE_PORT: u16 = 4791;
 
 /// Show the path record of a destination: the service level, lane, traffic class and P_Key that connections to it have
@@ -157,13 +157,13 @@ fn shown(path: &Path, life: u8, service_id: Option<u64>, (from, to): (IpAddr, Ip
     })
 }
 
-/// The layout is saquery's, so that scripts which read that can read this; what RoCE adds is at the end.
+/// The layout is that of saquery, so that scripts can read it. What RoCE adds is at the end.
 fn dump(path: &Path, life: u8, service_id: Option<u64>, (from, to): (IpAddr, IpAddr)) -> String {
     // "Exactly", in the upper two bits.
     const EXACTLY: u8 = 0x80;
     let mut text = "PathRecord dump:\n".to_owned();
     let mut line = |name: &str, value: String| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "\t\t{name:.<24}{value}");
     };
     line("service_id", format!("{:#018x}", service_id.unwrap_or(0)));

@@ -16,9 +16,9 @@ use std::{
     time::Duration,
 };
 
-/// Most bytes of a message: each side has memory for two.
+/// Most bytes of a message. Each side has memory for two.
 const MOST: u32 = 256 << 20;
-/// Round trips of a latency, where neither their number nor a time was asked for.
+/// Default number of round trips for a latency.
 const ROUNDS: u32 = 10_000;
 
 /// Measure bandwidth or latency over reliable connections
@@ -93,7 +93,7 @@ fn wire(tcp: &TcpStream) -> Result<Wire> {
 }
 
 fn wait(args: &Args) -> Result<()> {
-    // Before waiting: an error about the device should not need a peer.
+    // Done before waiting, because an error about the device should not need a peer.
     let early = args.local.open(None)?;
     let tcp = args.local.accept(args.port)?;
     let own_ip = tcp.local_addr()?.ip().to_canonical();
@@ -152,7 +152,7 @@ fn lead(args: &Args, host: &str, work: Work, kind: What) -> Result<()> {
     Ok(())
 }
 
-/// One size.
+/// Measures one size.
 fn one(args: &Args, context: &Context, gid: u8, wire: &mut Wire, what: (Work, What, u32, u32)) -> Result<()> {
     let (work, kind, size, mtu) = what;
     let qps = if kind == What::Bw { args.qps } else { 1 };
@@ -182,7 +182,7 @@ enum Found {
     Times(Times),
 }
 
-/// Shown on a terminal only, and not beside JSON.
+/// Shown only on a terminal, and not with JSON.
 fn bar(json: bool, until: Until) -> ProgressBar {
     if json || !io::stderr().is_terminal() {
         return ProgressBar::hidden();

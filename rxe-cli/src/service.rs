@@ -93,7 +93,7 @@ fn describe(report: &ServiceReport) -> String {
         (false, false) => "no address family yet",
     };
     let keys: Vec<String> = report.pkeys.iter().map(|key| format!("{key:#06x}")).collect();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         text,
         "rxe {} host service, {kind} {}, user {}, up {} s\nport 4791, {families}, {} for each, P_Keys {}",
@@ -104,7 +104,7 @@ fn describe(report: &ServiceReport) -> String {
         counted(report.members, "socket", "sockets"),
         keys.join(" ")
     );
-    // A process may have several slots. Where it cannot be told, each is taken for one of another.
+    // A process may have several slots. If that is unknown, each counts as one of another process.
     let pids: BTreeSet<i32> =
         report.clients.iter().map(|client| client.pid).filter(|pid| *pid != 0).collect();
     let unknown = report.clients.iter().filter(|client| client.pid == 0).count();
@@ -142,7 +142,7 @@ fn describe(report: &ServiceReport) -> String {
     text
 }
 
-/// A number of things in words.
+/// A number with its noun.
 pub(crate) fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
@@ -157,20 +157,20 @@ fn service_in_words(service_id: u64) -> String {
     }
 }
 
-/// Starts the service and ends as soon as that works or cannot: the service is nobody's child, and whoever waits for us hears
-/// why there is none.
+/// Starts the service, and ends as soon as it runs or has failed. So the service is no child of the caller, and the caller
+/// learns why there is none.
 fn start() -> Result<()> {
     rxe_verbs::host::start_afresh();
     let mut command = Command::new(env::current_exe()?);
     command.args(["service", "run", "--detached"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // A session of its own follows in the child; until then it must not get our terminal's signals.
+    // The child creates a new session later. Until then it must not get signals of our terminal.
     command.process_group(0).current_dir("/");
     let failed = |error: io::Error| format!("cannot start the host service: {error}");
     let mut service = command.spawn().map_err(failed)?;
     let mut said = String::new();
     if let Some(mut errors) = service.stderr.take() {
-        // It says what is wrong, or leaves this pipe.
+        // It writes an error to this pipe, or closes it.
         errors.read_to_string(&mut said).map_err(failed)?;
     }
     let said = said.trim();

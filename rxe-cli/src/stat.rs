@@ -1,4 +1,4 @@
-//! `rxe stat`: what the processes that share the port have counted.
+//! `rxe stat`: the counters of the processes that share the port.
 
 use crate::{
     Result, output,
@@ -47,7 +47,7 @@ fn describe(stats: &HostStats, qps: bool) -> String {
         describe_client(&mut text, client, qps);
     }
     for slot in &stats.silent {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "slot {slot}: its process does not answer (is it stopped?)");
     }
     text
@@ -79,7 +79,7 @@ fn describe_client(text: &mut String, client: &ClientStats, qps: bool) {
     }
 }
 
-/// Registered memory, as a kernel would count it as locked.
+/// Registered memory, as a kernel would count it against the limit for locked memory.
 fn locked(text: &mut String, locked: &LockedReport) {
     let kib = |bytes: u64| bytes / 1024;
     let limit = match locked {
@@ -96,7 +96,7 @@ fn locked(text: &mut String, locked: &LockedReport) {
     text.push('\n');
 }
 
-/// Those that are not 0, on one line.
+/// The counters that are not 0, on one line.
 fn counters(text: &mut String, title: &str, list: &[(String, u64)]) {
     let _ = write!(text, "{title}:");
     for (name, value) in list.iter().filter(|(_, value)| *value > 0) {

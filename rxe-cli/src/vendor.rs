@@ -1,5 +1,5 @@
-//! Two small programs that vendors' drivers bring along and administrators type: `show_gids` and `ibdev2netdev`. Under `rxe run`
-//! programs of these names come here. Their columns are as in the vendors', since scripts read them.
+//! `show_gids` and `ibdev2netdev`, two small programs that come with vendors' drivers. Under `rxe run` programs with these
+//! names lead here. The columns are those of the vendors' programs, because scripts read them.
 
 use crate::{
     Result,

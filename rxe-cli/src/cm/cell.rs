@@ -4,7 +4,7 @@ use rxe_cm::proto::Guid;
 use serde_json::Value;
 use std::net::IpAddr;
 
-/// A value: as text, and in JSON.
+/// A value as text and in JSON.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
     pub(super) text: String,
@@ -17,13 +17,13 @@ impl Cell {
         Self { text: value.to_string(), json: value.into() }
     }
 
-    /// A number that people know in hexadecimal.
+    /// A number that is usually written in hexadecimal.
     pub(super) fn hex(value: impl Into<u64>, digits: usize) -> Self {
         let value: u64 = value.into();
         Self { text: format!("{value:#0width$x}", width = digits + 2), json: value.into() }
     }
 
-    /// 64 bits: too many for a number in JSON.
+    /// A number of 64 bits, which is too large for JSON.
     pub(super) fn long(value: u64) -> Self {
         let text = format!("{value:#018x}");
         Self { json: text.clone().into(), text }
@@ -47,7 +47,7 @@ impl Cell {
         Self { json: text.clone().into(), text }
     }
 
-    /// Bytes; people see them without the zeroes at the end, as text if they are one.
+    /// Bytes. As text they are shown without trailing zeroes, and as a string if possible.
     pub(super) fn bytes(bytes: &[u8]) -> Self {
         Self { text: shown(bytes), json: hex(bytes).into() }
     }
@@ -57,7 +57,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes in few words.
+/// A short text for bytes.
 pub(super) fn shown(bytes: &[u8]) -> String {
     let len = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let bytes = &bytes[..len];

@@ -1,4 +1,4 @@
-//! `rxe connect`: makes one connection, or asks for one datagram service, and prints each message.
+//! `rxe connect`: establishes one connection, or resolves one datagram service, and prints each message.
 
 use super::{
     Data, failure, find_pair, next,
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the end of a connection is waited for once it was asked for.
+/// How long to wait for the end of a connection after it was requested.
 const FAREWELL: Duration = Duration::from_secs(30);
 
 /// Connect to a listener and print each message of the connection manager, with its fields
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     look: Look,
 }
 
-/// How far we have come.
+/// The state of the connection.
 struct Client<'a> {
     args: &'a Args,
     show: &'a Show,
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 impl Client<'_> {
-    /// The next event, shown; none when the time is over.
+    /// Prints and returns the next event; `None` when the time is over.
     fn next(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>> {
         let event = next(&self.events, timeout)?;
         if let Some(event) = &event {
@@ -86,7 +86,7 @@ impl Client<'_> {
         Ok(event)
     }
 
-    /// Waits for what is hoped for.
+    /// Waits for an expected event.
     fn expect(&self, timeout: Option<Duration>, hoped: impl Fn(&EventKind) -> bool) -> Result<bool> {
         match self.next(timeout)? {
             None => Ok(false),
@@ -109,7 +109,7 @@ impl Client<'_> {
         id.connect(&ConnParams { private_data: &self.args.private_data.0, ..ConnParams::default() })?;
         let timeout = self.args.timeout.map(Duration::from_secs_f64);
         if !self.expect(timeout, |kind| matches!(kind, EventKind::Established(_)))? {
-            // Says so to the peer.
+            // Tells the peer.
             drop(id);
             let seconds = timeout.unwrap_or_default().as_secs_f64();
             let why = failure(&EventKind::Unreachable(GidType::RoceV2), self.peer);
@@ -118,7 +118,7 @@ impl Client<'_> {
         if datagram { Ok(()) } else { self.end(&id) }
     }
 
-    /// Holds the connection, and ends it, if the peer does not.
+    /// Keeps the connection for a while, and then ends it, unless the peer does.
     fn end(&self, id: &CmId) -> Result<()> {
         let start = Instant::now();
         let hold = Duration::from_secs_f64(self.args.hold);

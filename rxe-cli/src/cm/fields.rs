@@ -1,4 +1,4 @@
-//! The fields of each message: names, values, and what they mean.
+//! The fields of each message: names, values and meanings.
 
 use super::cell::{Cell, time};
 use rxe_cm::proto::{
@@ -10,12 +10,12 @@ use rxe_verbs::Mtu;
 /// A field of a message.
 #[derive(Debug)]
 pub(super) struct Field {
-    /// As in rxe-cm's messages; those of paths have `primary_` or `alternate_` in front.
+    /// The name, as in rxe-cm's messages. Fields of paths begin with `primary_` or `alternate_`.
     pub(super) name: String,
     pub(super) value: Cell,
-    /// What it means, in words.
+    /// Its meaning, as text.
     pub(super) note: String,
-    /// Somebody who wants to understand what happens looks at it first.
+    /// Whether it is important for understanding the message.
     pub(super) matters: bool,
 }
 
@@ -60,12 +60,12 @@ impl Fields {
         fields
     }
 
-    /// A field that matters.
+    /// An important field.
     fn key(&mut self, name: &str, value: Cell, note: impl Into<String>) {
         self.0.push(Field { name: name.to_owned(), value, note: note.into(), matters: true });
     }
 
-    /// Another one.
+    /// Another field.
     fn also(&mut self, name: &str, value: Cell, note: impl Into<String>) {
         self.0.push(Field { name: name.to_owned(), value, note: note.into(), matters: false });
     }
@@ -98,7 +98,7 @@ impl Fields {
             }
             Err(error) => self.key("ip_cm_header", Cell::words(format!("none: {error}")), ""),
         }
-        // People have seen both parts of it.
+        // Both parts of it are shown already.
         let all = Cell { text: String::new(), ..Cell::bytes(&data.0) };
         self.also("private_data", all, "");
     }
@@ -285,7 +285,7 @@ mod tests {
     use rxe_cm::proto::{Datagram, Drep, Dreq, Rtu};
     use std::collections::BTreeSet;
 
-    /// Whatever a peer sends can be shown.
+    /// Anything that a peer sends can be shown.
     #[test]
     fn any_message_is_shown() {
         let mut state = 1_u64;
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// No field of a message is forgotten: rxe-cm tells what there is.
+    /// No field of a message is missing, compared with the tables of rxe-cm.
     #[test]
     fn every_field_is_shown() {
         let path = Path { hop_limit: 64, ..Path::default() };

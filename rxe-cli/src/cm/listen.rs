@@ -1,4 +1,4 @@
-//! `rxe listen`: takes connections or questions for a datagram service, and prints each message.
+//! `rxe listen`: accepts connections or requests for a datagram service, and prints each message.
 
 use super::{
     Data, find_listen, next, parse_seconds,
@@ -12,7 +12,7 @@ use rxe_cm::{
 use rxe_verbs::{QpInit, QpType};
 use std::{collections::VecDeque, thread, time::Duration};
 
-/// Datagram services that were given and are kept, so that their queue pairs are there for a while.
+/// Most datagram services that are kept after an answer, so that their queue pairs exist for a while.
 const KEPT: usize = 64;
 
 /// Listen, and print each message of the connection manager, with its fields
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 struct Listener<'a> {
     args: &'a Args,
     show: &'a Show,
-    /// Connections and services that are over.
+    /// Connections and services that have ended.
     over: u32,
     kept: VecDeque<CmId>,
 }
@@ -106,11 +106,11 @@ impl Listener<'_> {
                 }
             }
             EventKind::Disconnected => {
-                // The peer may have ended it just when we did.
+                // The peer may have ended it at the same time.
                 let _ = event.id.disconnect();
             }
             EventKind::Established(_) => {}
-            // The end, or the peer has given up.
+            // The connection has ended, or the peer has given up.
             _ => {
                 self.kept.retain(|id| !id.is_same(&event.id));
                 self.over += 1;
@@ -126,13 +126,13 @@ impl Listener<'_> {
         id.create_qp(&pd, &QpInit::new(qp_type, &cq))?;
         let answer = ConnParams { private_data: &self.args.private_data.0, ..ConnParams::default() };
         match id.accept(&answer) {
-            // The peer has given up meanwhile: an event tells.
+            // The peer has given up meanwhile. An event will follow.
             Ok(()) | Err(CmError::State { .. } | CmError::Machine(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Ids that are dropped end what they stand for.
+    /// Dropping an id ends its connection or service.
     fn keep(&mut self, id: CmId) {
         if self.args.datagram && self.kept.len() >= KEPT {
             self.kept.pop_front();

@@ -1,5 +1,4 @@
-//! `rxe listen` and `rxe connect`, and what all commands about connections have in common: where the peer is, and what to
-//! do when it does not work.
+//! `rxe listen` and `rxe connect`, and what all commands about connections share: addresses of peers, and advice for errors.
 
 mod cell;
 pub(crate) mod connect;
@@ -18,7 +17,7 @@ use std::{
 /// All addresses, of both families.
 pub(crate) const ANYWHERE: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-/// An address by name or number.
+/// Resolves a name or an address.
 pub(crate) fn find(host: &str, port: u16) -> Result<SocketAddr> {
     let unknown =
         |why: &dyn std::fmt::Display| format!("cannot find the address of {host}: {why}; is the name right?");
@@ -44,7 +43,7 @@ fn find_listen(text: &str) -> Result<SocketAddr> {
     }
 }
 
-/// Private data on the command line.
+/// Private data from the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Data(Vec<u8>);
 
@@ -77,7 +76,7 @@ pub(crate) fn parse_some_seconds(text: &str) -> std::result::Result<f64, String>
     seconds.ok_or_else(|| "it is 0.01 to 86400".to_owned())
 }
 
-/// The next event; none when the time is over, without one it takes as long as it takes.
+/// The next event; `None` when the time is over. Without a time it waits for ever.
 pub(crate) fn next(events: &EventChannel, timeout: Option<Duration>) -> Result<Option<CmEvent>> {
     let start = Instant::now();
     loop {
@@ -90,7 +89,7 @@ pub(crate) fn next(events: &EventChannel, timeout: Option<Duration>) -> Result<O
     }
 }
 
-/// Finds the way to the peer, from an address of ours if one is named.
+/// Resolves the address and route of the peer, from a local address if one is given.
 pub(crate) fn resolve(id: &CmId, events: &EventChannel, from: Option<IpAddr>, to: SocketAddr) -> Result<()> {
     id.resolve_addr(from.map(|ip| SocketAddr::new(ip, 0)), to)?;
     expect(events, to, |kind| matches!(kind, EventKind::AddrResolved))?;
@@ -108,7 +107,7 @@ fn expect(events: &EventChannel, peer: SocketAddr, hoped: impl Fn(&EventKind) ->
     }
 }
 
-/// Why it did not work, and what to do.
+/// Why it failed, and what to do.
 pub(crate) fn failure(kind: &EventKind, peer: SocketAddr) -> String {
     let (ip, port) = (peer.ip(), peer.port());
     match kind {

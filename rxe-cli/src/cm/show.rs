@@ -1,4 +1,4 @@
-//! Printing what happens: a thread that takes messages and events in the order in which they were seen.
+//! Printing messages and events: a thread that prints them in the order in which they were seen.
 
 use super::{
     cell::{hex, shown, time},
@@ -17,10 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Messages that are remembered.
+/// Most messages that are remembered.
 const MOST_SEEN: usize = 4096;
 
-/// How things are printed.
+/// Options for printing.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct Look {
     /// Print every field of each message
@@ -34,13 +34,13 @@ pub(super) struct Look {
 /// What is printed.
 enum Item {
     Message(Duration, Box<Crossing>),
-    /// Name, what it says in words, and in JSON.
+    /// Name, text and JSON of an event.
     Event(Duration, &'static str, String, Map<String, Value>),
-    /// All that came before has been printed.
+    /// Marks that everything before it was printed.
     End(Sender<()>),
 }
 
-/// Where others put what is to be printed.
+/// The queue of things to print.
 pub(super) struct Show {
     start: Instant,
     items: Sender<Item>,
@@ -55,7 +55,7 @@ impl Show {
         thread::Builder::new().name("printer".to_owned()).spawn(move || printer.run(&todo))?;
         let watcher = items.clone();
         manager.watch(move |crossing| {
-            // Nobody prints any more when the program ends.
+            // Fails at the end of the program, when the thread is gone.
             let _ = watcher.send(Item::Message(start.elapsed(), Box::new(*crossing)));
         });
         Ok(Self { start, items })
@@ -66,12 +66,12 @@ impl Show {
         self.say(event.kind.name(), words, json);
     }
 
-    /// Something that is no event of an id.
+    /// Prints something other than an event of an id.
     pub(super) fn say(&self, name: &'static str, words: String, json: Map<String, Value>) {
         let _ = self.items.send(Item::Event(self.start.elapsed(), name, words, json));
     }
 
-    /// Waits until all has been printed.
+    /// Waits until everything was printed.
     pub(super) fn finish(&self) {
         let (done, wait) = channel();
         if self.items.send(Item::End(done)).is_ok() {
@@ -80,7 +80,7 @@ impl Show {
     }
 }
 
-/// What an event says.
+/// The text and JSON of an event.
 fn describe(event: &CmEvent) -> (String, Map<String, Value>) {
     let mut json = Map::new();
     let mut put = |name: &str, value: Value| json.insert(name.to_owned(), value);
@@ -145,7 +145,7 @@ fn offered(offer: &Offer, put: &mut impl FnMut(&str, Value) -> Option<Value>) ->
     }
 }
 
-/// Styles, none where nobody looks at a terminal.
+/// Styles. There are none if the output is not a terminal.
 struct Colours {
     sent: Style,
     received: Style,
@@ -172,7 +172,7 @@ impl Colours {
 struct Printer {
     style: Look,
     colours: Colours,
-    /// How often each message was seen, the same way between the same two: what is seen again is repeated.
+    /// How often each message was seen in the same direction between the same two ends, to mark repetitions.
     seen: HashMap<(bool, IpAddr, [u8; 256]), u32>,
 }
 
@@ -188,7 +188,7 @@ impl Printer {
                 }
             };
             let mut out = io::stdout().lock();
-            // Whoever reads may have gone.
+            // The reader may have closed the pipe.
             let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
         }
     }

@@ -1,4 +1,4 @@
-//! The client: all connections do a step before any does the next.
+//! The client: all connections complete a step before the next step begins.
 
 use super::{
     Args, Shelf, channel,
@@ -61,7 +61,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// A step that is done when its call returns.
+    /// A step that is complete when its call returns.
     fn simple(&mut self, step: &'static str, mut work: impl FnMut(&CmId) -> Result<()>) -> Result<()> {
         let mut watch = Watch::new(step);
         for (number, id) in self.ids.iter().enumerate() {
@@ -73,7 +73,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// A step that is done when its event comes.
+    /// A step that is complete when its event arrives.
     fn exchange(
         &mut self,
         step: &'static str,
@@ -121,7 +121,7 @@ impl Client<'_> {
     fn destroy(&mut self) {
         self.numbers.clear();
         let mut watch = Watch::new("destroy");
-        // Events hold ids.
+        // Events keep their ids alive.
         while self.events.try_get_event().is_some() {}
         for id in self.ids.drain(..) {
             let start = Instant::now();

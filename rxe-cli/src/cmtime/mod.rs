@@ -65,16 +65,16 @@ impl Args {
     }
 }
 
-/// What queue pairs are made of, on each device.
+/// The objects for queue pairs, on each device.
 #[derive(Default)]
 struct Shelf(Vec<(Context, Pd, Cq)>);
 
-/// The smallest queue pair: nothing is ever sent by it.
+/// The smallest queue pair, because nothing is sent.
 const CAPS: QpCaps =
     QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
 
 impl Shelf {
-    /// Makes the queue pair of an id.
+    /// Creates the queue pair of an id.
     fn equip(&mut self, id: &CmId) -> Result<()> {
         let context = id.context().ok_or("the device of the connection is not known")?;
         let same = |shelf: &Context| shelf.device().name() == context.device().name();

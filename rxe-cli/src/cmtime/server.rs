@@ -1,4 +1,4 @@
-//! The server: takes every connection, and ends it when the client does.
+//! The server: accepts every connection, and ends it when the client does.
 
 use super::{
     Shelf, channel,
@@ -19,7 +19,7 @@ struct Server {
     ended: usize,
 }
 
-/// Until `count` connections have ended; without it, without end.
+/// Runs until `count` connections have ended, or without a count for ever.
 pub(super) fn run(address: SocketAddr, count: Option<usize>) -> Result<Table> {
     let manager = Manager::open()?;
     let events = channel()?;
@@ -62,7 +62,7 @@ impl Server {
         match kind {
             EventKind::ConnectRequest(_) => {
                 if let Err(error) = self.accept(&id) {
-                    // Refused, as its id is dropped, or it has given up meanwhile.
+                    // Refused, because its id is dropped, or the client has given up meanwhile.
                     eprintln!("rxe: a connection was not accepted: {error}");
                 }
             }
@@ -75,7 +75,7 @@ impl Server {
             EventKind::TimewaitExit => {}
             other => {
                 if let EventKind::Disconnected = other {
-                    // Its own end may have crossed.
+                    // The client may have ended it at the same time.
                     let _ = id.disconnect();
                     self.ended += 1;
                 } else {
@@ -90,7 +90,7 @@ impl Server {
         }
     }
 
-    /// A server without end keeps no times: nobody would see them.
+    /// A server without a count keeps no times, because they would not be printed.
     fn forget(&mut self) {
         (self.create_qp, self.accept, self.destroy) = (Watch::new(""), Watch::new(""), Watch::new(""));
     }

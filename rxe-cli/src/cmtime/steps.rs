@@ -1,4 +1,4 @@
-//! The times of the steps, and how they are shown.
+//! The times of the steps, and their output.
 
 use crate::measure::Times;
 use core::fmt;
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Step {
     pub(super) step: &'static str,
-    /// From the beginning of the first to the end of the last.
+    /// Time from the beginning of the first to the end of the last.
     pub(super) total_ms: f64,
-    /// Of a single one, from its beginning to its end.
+    /// Time of a single connection, from beginning to end.
     #[serde(flatten)]
     pub(super) times: Times,
 }
 
-/// What was measured.
+/// The results.
 #[derive(Debug, Serialize)]
 pub(super) struct Table {
     pub(super) connections: usize,
-    /// By the step that exchanges messages only.
+    /// Counting only the step that exchanges messages.
     pub(super) connections_per_second: f64,
-    /// By all that is needed until a connection stands; where one step follows the other.
+    /// Counting all steps until a connection is established, if the steps follow each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) from_scratch_per_second: Option<f64>,
     pub(super) steps: Vec<Step>,
@@ -36,7 +36,7 @@ impl Table {
         Self { connections, connections_per_second: rate(alone), from_scratch_per_second: None, steps }
     }
 
-    /// Where each step begins when the one before has ended: also counts those before `exchange`.
+    /// If each step begins when the one before has ended: also counts the steps before `exchange`.
     pub(super) fn in_sequence(self, exchange: &str) -> Self {
         let last = self.steps.iter().position(|step| step.step == exchange).unwrap_or_default();
         let ms: f64 = self.steps.iter().take(last + 1).map(|step| step.total_ms).sum();
@@ -80,7 +80,7 @@ impl Watch {
         Self { step, span: None, times: Vec::new() }
     }
 
-    /// One connection has done it, since `start`.
+    /// One connection has completed the step, which began at `start`.
     pub(super) fn lap(&mut self, start: Instant) {
         let now = Instant::now();
         let begin = self.span.map_or(start, |(begin, _)| begin.min(start));

@@ -7,9 +7,9 @@ use crate::{
 use rxe_verbs::{Key, Payload, Remote, SendOp, SendWr, WcStatus};
 use std::time::Duration;
 
-/// Where messages lie, here and there.
+/// Offset of messages, on both sides.
 const AT: usize = 4096;
-/// Where eight bytes for atomics lie.
+/// Offset of the eight bytes for atomics.
 const WORD: usize = 1024;
 /// Bytes in front of a datagram.
 const GRH: usize = 40;
@@ -17,7 +17,7 @@ const GRH: usize = 40;
 const TRIES: u32 = 5;
 /// Sizes around one packet and many (MTU 1024).
 const SIZES: [u32; 9] = [0, 1, 7, 1023, 1024, 1025, 4096, 65_537, 1 << 20];
-/// For services that do not send again.
+/// For unreliable services.
 const UNRELIABLE: [u32; 7] = [0, 1, 7, 1023, 1024, 1025, 16_385];
 const DATAGRAMS: [u32; 5] = [0, 1, 7, 1023, 1024];
 
@@ -25,7 +25,7 @@ const RC: usize = 0;
 const UC: usize = 1;
 const UD: usize = 2;
 const SHARED: [usize; 2] = [3, 4];
-/// The one that is broken at the end.
+/// The line that is broken at the end.
 const LAST: usize = 5;
 
 /// One line of the report.
@@ -43,7 +43,7 @@ const fn check(
     Check { service, operation, run }
 }
 
-/// All of them, in order.
+/// All checks, in order.
 pub(super) const ALL: &[Check] = &[
     check("RC", "SEND", |stage| stage.sends(RC, &SIZES, Message::Plain)),
     check("RC", "SEND with immediate", |stage| stage.sends(RC, &SIZES, Message::Immediate)),
@@ -68,7 +68,7 @@ pub(super) const ALL: &[Check] = &[
     check("RC", "a revoked key is refused", |stage| stage.refused()),
 ];
 
-/// What a message with a receive is.
+/// The kind of a message that consumes a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Message {
     Plain,
@@ -81,7 +81,7 @@ pub(super) struct Stage<'a> {
     wire: &'a mut Wire,
     side: &'a Side,
     card: &'a Card,
-    /// Of the last pattern.
+    /// The seed of the last pattern.
     seed: u64,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Stage<'a> {
         self.wire.wants(&Ask::Check { at: AT, len: len as usize, skip, seed, millis: 0 })
     }
 
-    /// Messages that use up a receive, of several sizes.
+    /// Messages of several sizes that consume a receive.
     fn sends(&mut self, line: usize, sizes: &[u32], message: Message) -> Result<String> {
         let mut again = 0;
         for &size in sizes {
@@ -115,7 +115,7 @@ impl<'a> Stage<'a> {
         Ok(summary(sizes, again))
     }
 
-    /// One such message; gives how often an unreliable one had to be sent again.
+    /// One such message. Returns how often an unreliable one had to be repeated.
     fn send(&mut self, line: usize, size: u32, message: Message) -> Result<u32> {
         let seed = self.next_seed();
         let skip = if line == UD { GRH } else { 0 };
@@ -183,7 +183,7 @@ impl<'a> Stage<'a> {
             let mut bytes = crate::follower::pattern(size as usize, seed);
             let wr = SendWr { payload: Payload::Inline(&bytes), ..SendWr::new(1, SendOp::Send, &[]) };
             self.side.line(RC)?.qp.post_send(&wr)?;
-            // They were copied.
+            // The data was copied.
             bytes.fill(0);
             self.side.sent(RC)?;
             self.received(RC, patience_millis())?;
@@ -210,7 +210,7 @@ impl<'a> Stage<'a> {
         loop {
             self.side.post(line, SendOp::Write(remote), AT, size)?;
             self.side.sent(line)?;
-            // An unreliable one is complete when it has left, not when it has arrived.
+            // An unreliable message completes when it has left, not when it has arrived.
             let millis = if line == UC { 500 } else { 0 };
             match self.wire.wants(&Ask::Check { at: AT, len, skip: 0, seed, millis }) {
                 Ok(()) => return Ok(again),
@@ -227,7 +227,7 @@ impl<'a> Stage<'a> {
             self.side.clear(AT, len)?;
             self.side.post(RC, SendOp::Read(self.side.remote(AT)), AT, size)?;
             self.side.sent(RC)?;
-            // Here we are the reader of the memory.
+            // In this case this process reads the memory.
             self.side
                 .check(AT, len, 0, seed, Duration::ZERO)
                 .map_err(|error| format!("{size} bytes: {error}"))?;
@@ -235,7 +235,7 @@ impl<'a> Stage<'a> {
         Ok(summary(&SIZES, 0))
     }
 
-    /// Does an atomic; gives the old value.
+    /// Executes an atomic, and returns the old value.
     fn atomic(&self, op: SendOp) -> Result<u64> {
         self.side.mr.swap_u64(WORD, u64::MAX)?;
         self.side.post(RC, op, WORD, 8)?;
@@ -335,7 +335,7 @@ impl<'a> Stage<'a> {
         Ok(summary(&sizes, 0))
     }
 
-    /// A WRITE through a window that is no more must fail here and change nothing there.
+    /// A WRITE through a window that no longer exists must fail on this side and change nothing on the other.
     fn refused(&mut self) -> Result<String> {
         let rkey = self.bind(LAST, true, 64)?;
         let (seed, len) = (self.next_seed(), 64);

@@ -1,4 +1,4 @@
-//! `rxe demo`: two processes of this host do everything there is, and the one that reads the memory checks it.
+//! `rxe demo`: two processes of this host execute every operation, and the process that owns the memory checks it.
 
 mod checks;
 mod report;
@@ -32,9 +32,9 @@ const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Memory of each side for the checks.
 const MEMORY: usize = 2 << 20;
-/// Of every bandwidth.
+/// Seconds of every bandwidth measurement.
 const TIME: Duration = Duration::from_millis(700);
-/// Round trips of every latency.
+/// Round trips of every latency measurement.
 const ROUNDS: u32 = 2000;
 
 /// Show that all of it works here: two processes on this host do every operation and check every byte
@@ -76,7 +76,7 @@ impl Second {
         let program = env::current_exe()?;
         let mut command = Command::new(program);
         command.arg("demo-peer").arg(ADDRESS.to_string());
-        // The capture is the first process's, and shows both directions.
+        // The first process captures, and sees both directions.
         command.env_remove("RXE_PCAP").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("cannot start a second process: {error}"))?;
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
@@ -86,7 +86,7 @@ impl Second {
         let second = Self(child);
         match wire.read()?.ok_or("the second process has ended")? {
             follower::Answer::Done => Ok((second, wire)),
-            // It is on this host too: what is wrong is not "the other side".
+            // It is on this host, too, so the error is not about "the other side".
             follower::Answer::Failed(why) => Err(why.into()),
             other => Err(follower::unexpected(&other)),
         }
@@ -95,7 +95,7 @@ impl Second {
 
 impl Drop for Second {
     fn drop(&mut self) {
-        // It ends by itself when its pipe is closed; if it does not, it is ended. It may be gone already.
+        // It ends by itself when its pipe is closed. Otherwise it is killed; it may have ended already.
         for _ in 0..100 {
             if !matches!(self.0.try_wait(), Ok(None)) {
                 return;
@@ -141,7 +141,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     report.finish(&pcap, capture.packets(), start.elapsed())
 }
 
-/// The file, and the capture that is written to it. In the folder that all users share it is one that nobody can have put there.
+/// The file, and the capture that is written to it. In the folder that all users share it must not be a file that another user
+/// has put there.
 fn start_capture(wished: Option<&Path>) -> Result<(PathBuf, Capture)> {
     let (path, capture) = match wished {
         Some(path) => (path.to_owned(), Capture::create(path, NAME)),
@@ -173,7 +174,7 @@ fn check_all(wire: &mut Wire, capture: &Capture, report: &mut Report) -> Result<
         let lost = result.is_err();
         report.check(check.service, check.operation, result);
         if lost {
-            // A queue pair may be in error now, and what follows would only say so.
+            // A queue pair may be in the error state now, and further checks would only report this.
             break;
         }
     }
@@ -194,7 +195,7 @@ fn measure_all(wire: &mut Wire, report: &mut Report) -> Result<()> {
     rate("TCP, 128 KiB writes", measure::tcp_bandwidth(wire, &card, TIME)?);
     let mut time =
         |name: &str, times: measure::Times| report.row(Row::Times { name: name.to_owned(), times });
-    // A fresh pair, so that no receive of the measurements before is left.
+    // A new pair, so that no receives of earlier measurements are left.
     let setup = Setup { memory: measure::memory(8), ..setup };
     let (side, card) = wire.set_up(&context, 0, &setup)?;
     time("RC WRITE, 8 B", measure::latency(&side, wire, Work::Write, 8, ROUNDS, quiet)?);
@@ -209,7 +210,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
-    /// All users share the folder: nobody can foresee the name, and nobody else can read the file.
+    /// All users share the folder, so the name must be unpredictable, and the file readable only by its owner.
     #[test]
     fn a_capture_without_a_name_is_a_new_file_of_our_own() {
         let paths = [(); 2].map(|()| start_capture(None).unwrap().0);

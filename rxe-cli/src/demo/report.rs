@@ -1,4 +1,4 @@
-//! What the demonstration prints: a line as soon as a check is done, or one JSON object at the end.
+//! The output of the demonstration: a line for each check as soon as it is done, or one JSON object at the end.
 
 use crate::{
     Result,
@@ -24,7 +24,7 @@ struct Check {
     detail: String,
 }
 
-/// What is known so far.
+/// The results so far.
 #[derive(Debug)]
 pub(super) struct Report {
     json: bool,
@@ -75,7 +75,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Whether all checks were right, and there were all.
+    /// Whether all checks were made and were right.
     pub(super) fn passed(&self) -> bool {
         self.checks.len() == super::checks::ALL.len() && self.checks.iter().all(|check| check.passed)
     }

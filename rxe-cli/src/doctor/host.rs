@@ -1,4 +1,4 @@
-//! What the host has in the way: port, buffers, address translation, filters, sandboxes.
+//! Checks of the host: port, buffers, address translation, filters, sandboxes.
 
 use super::{Finding, State};
 use rxe_verbs::{
@@ -10,7 +10,7 @@ use std::{fs, io, process::Command};
 
 /// The port of RoCEv2.
 const PORT: u16 = 4791;
-/// A receive buffer of so many bytes takes a batch of 64 KiB from each of several peers.
+/// A receive buffer of this size holds a batch of 64 KiB from each of several peers.
 const BUFFER: u64 = 4 << 20;
 
 pub(super) fn examine() -> Vec<Finding> {
@@ -35,7 +35,7 @@ fn config() -> Finding {
     }
 }
 
-/// What may be registered, which is limited only where the configuration says so.
+/// The limit of registered memory, which applies only if the configuration enforces it.
 fn locked_memory() -> Finding {
     const CHECK: &str = "locked memory";
     let Ok(config) = HostConfig::load() else {
@@ -83,7 +83,7 @@ fn interfaces(list: &[Device]) -> Vec<Finding> {
     list.iter().map(about).collect()
 }
 
-/// Whether packet sockets may be opened, which nothing but the raw link needs.
+/// Whether packet sockets may be opened. Only the raw link needs them.
 fn raw_link() -> Finding {
     const CHECK: &str = "raw link";
     match RawLink::check_rights() {
@@ -97,12 +97,12 @@ fn raw_link() -> Finding {
     }
 }
 
-/// Whether the port can be had: the only sure way to know is to have it.
+/// Whether the port is free. The only reliable check is to bind it.
 fn port(list: &[Device]) -> Vec<Finding> {
     const CHECK: &str = "port 4791";
     let Some(device) = list.first() else { return Vec::new() };
     let served = matches!(Observer::connect(), Ok(Some(_)));
-    // By sockets, whatever link is wished: frames have a finding of their own.
+    // Checked for sockets, whatever link is configured. There is another check for frames.
     match ContextOptions::new().link(LinkKind::Udp).open(device) {
         Ok(_) if served => vec![Finding::good(CHECK, "shared by the host service")],
         Ok(_) => vec![Finding::good(CHECK, "free")],
@@ -123,7 +123,7 @@ fn port(list: &[Device]) -> Vec<Finding> {
     }
 }
 
-/// Whose sockets are bound to the port.
+/// The users whose sockets are bound to the port.
 fn holders() -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for file in ["/proc/net/udp", "/proc/net/udp6"] {
@@ -167,7 +167,7 @@ fn buffer(name: &'static str, what: &str) -> Finding {
     }
 }
 
-/// With two interfaces on one network answers may arrive by the other one, which a strict filter drops.
+/// With two interfaces on one network, responses may arrive by the other one, and a strict filter drops them.
 fn reverse_path(list: &[Device]) -> Finding {
     const CHECK: &str = "rp_filter";
     let value = |name: &str| number(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).unwrap_or(0);
@@ -188,7 +188,7 @@ fn reverse_path(list: &[Device]) -> Finding {
     Finding::note(CHECK, text, "as root: sysctl -w net.ipv4.conf.all.rp_filter=2")
 }
 
-/// Address translation and filters, as far as they may be seen.
+/// Address translation and filters, as far as they are visible.
 fn rules() -> Vec<Finding> {
     const NAT: &str = "address translation";
     const FILTER: &str = "packet filter";
@@ -252,7 +252,7 @@ fn sandbox() -> Vec<Finding> {
     const CHECK: &str = "sandbox";
     let mut findings = Vec::new();
     let version = fs::read_to_string("/proc/version").unwrap_or_default();
-    // What gVisor says of itself, always.
+    // gVisor always reports this version.
     if version.contains("Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016") {
         findings.push(Finding::note(
             CHECK,

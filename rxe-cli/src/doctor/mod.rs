@@ -1,4 +1,4 @@
-//! `rxe doctor`: what is in the way of rxe here, or of one program, and what helps.
+//! `rxe doctor`: finds what prevents rxe, or one program, from working here, and what helps.
 
 mod host;
 mod program;
@@ -21,21 +21,21 @@ pub(crate) struct Args {
     program: Option<OsString>,
 }
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// As it should be.
+    /// Everything is right.
     Good,
     /// Works, but may surprise or be slow.
     Note,
     /// Does not work.
     Bad,
-    /// Could not be looked at.
+    /// It could not be checked.
     Unknown,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
@@ -48,7 +48,7 @@ struct Finding {
 }
 
 impl Finding {
-    /// In one sentence.
+    /// The result in one sentence.
     fn in_words(self) -> String {
         match self.cure {
             Some(cure) => format!("{}; {cure}", self.text),
@@ -73,12 +73,12 @@ impl Finding {
     }
 }
 
-/// What keeps a program from using our devices under `rxe run`, in words.
+/// What prevents a program from using our devices under `rxe run`, as text.
 pub(crate) fn obstacles(program: &OsStr) -> Vec<String> {
     program::obstacles(program)
 }
 
-/// Libraries that a program wants to be loaded before ours.
+/// Libraries that must be loaded before ours.
 pub(crate) fn first_libraries(program: &OsStr) -> Vec<String> {
     program::first_libraries(program)
 }

@@ -1,4 +1,4 @@
-//! What one program has in the way: how it is linked, and what it asks of libibverbs.
+//! Checks of one program: how it is linked, and what it needs from libibverbs.
 
 use super::{Finding, State};
 use crate::run::library;
@@ -15,12 +15,12 @@ use std::{
 
 const CHECK: &str = "program";
 const LIBRARIES: &str = "libraries";
-/// Bytes of a program that is looked at before it is run.
+/// The largest program that is checked before it is run.
 const MOST_BYTES: u64 = 32 << 20;
-/// Scripts that name scripts are followed so often.
+/// How often scripts that name other scripts are followed.
 const MOST_SCRIPTS: usize = 4;
 
-/// What keeps a program from finding our libraries, in words; nothing for one that is so large that looking takes long.
+/// What prevents a program from finding our libraries, as text. `None` for a program that is too large to be checked quickly.
 pub(super) fn obstacles(program: &OsStr) -> Vec<String> {
     if !locate(program).as_ref().is_some_and(is_small) {
         return Vec::new();
@@ -29,7 +29,7 @@ pub(super) fn obstacles(program: &OsStr) -> Vec<String> {
     examine(program).into_iter().filter_map(bad).collect()
 }
 
-/// Libraries of a program's that want to be loaded before all others, preloaded ones too: those of gcc's sanitizers.
+/// Libraries of a program that must be loaded before all others, even before preloaded ones: those of gcc's sanitizers.
 pub(super) fn first_libraries(program: &OsStr) -> Vec<String> {
     const FIRST: [&str; 4] = ["libasan.so", "libhwasan.so", "liblsan.so", "libtsan.so"];
     let Some(path) = locate(program).filter(is_small) else { return Vec::new() };
@@ -73,7 +73,7 @@ pub(super) fn examine(program: &OsStr) -> Vec<Finding> {
     findings
 }
 
-/// As a shell finds it.
+/// Finds a program as a shell does.
 fn locate(program: &OsStr) -> Option<PathBuf> {
     let runs = |path: &Path| {
         fs::metadata(path).is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
@@ -84,7 +84,7 @@ fn locate(program: &OsStr) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| runs(path))
 }
 
-/// The program that a script names in its first line; `env` is looked through.
+/// The program in the first line of a script. `env` is skipped.
 fn interpreter(bytes: &[u8]) -> Option<PathBuf> {
     let line = bytes.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
@@ -147,8 +147,8 @@ const fn machine() -> u16 {
     if cfg!(target_arch = "aarch64") { header::EM_AARCH64 } else { header::EM_X86_64 }
 }
 
-/// Libraries that the program finds by a path of its own (DT_RPATH), before ours: those by DT_RUNPATH come behind ours, and
-/// libibverbs is there already, by LD_PRELOAD.
+/// Libraries that the program finds by its own path (DT_RPATH) before ours. Libraries by DT_RUNPATH come after ours, and
+/// libibverbs is loaded already by LD_PRELOAD.
 fn copies(path: &Path, elf: &Elf<'_>, findings: &mut Vec<Finding>) {
     const OTHER: &str = "librdmacm.so.1";
     if !elf.runpaths.is_empty() || !elf.libraries.contains(&OTHER) {
@@ -165,7 +165,8 @@ fn copies(path: &Path, elf: &Elf<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Names of the libraries with folders in the program's data: what is loaded by such a name (dlopen) is the system's.
+/// Names of the libraries with a folder in the program's data. A library that is loaded by such a name (dlopen) is the
+/// system's.
 fn absolute(bytes: &[u8], findings: &mut Vec<Finding>) {
     let mut found = BTreeSet::new();
     for name in [&b"/libibverbs.so"[..], b"/librdmacm.so"] {
@@ -186,7 +187,7 @@ fn absolute(bytes: &[u8], findings: &mut Vec<Finding>) {
     }
 }
 
-/// What it asks of libibverbs and librdmacm, against what the drop-in has.
+/// Compares what the program needs from libibverbs and librdmacm with what the drop-in has.
 fn needs(elf: &Elf<'_>, findings: &mut Vec<Finding>) {
     let ours = |name: &str| name.starts_with("libibverbs") || name.starts_with("librdmacm");
     let asked: Vec<&str> = elf.libraries.iter().copied().filter(|name| ours(name)).collect();

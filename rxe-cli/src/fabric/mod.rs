@@ -1,5 +1,5 @@
-//! `rxe fabric`: who is there, as far as this host knows: its own devices, hosts that programs have connected with, and those that
-//! the configuration names; with `--probe` also what they say when they are asked.
+//! `rxe fabric`: the hosts that this host knows: its own devices, hosts with which programs had connections, and those in the
+//! configuration. With `--probe` also their answers to a query.
 
 mod probe;
 
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 /// Another host.
 #[derive(Clone, Debug, Default)]
 struct Other<'a> {
-    /// How it was found, if not by what follows.
+    /// How it was found, if not by the fields below.
     found: Option<IpAddr>,
     met: Option<&'a PeerReport>,
     named: Option<&'a KnownPort>,
@@ -66,7 +66,7 @@ impl Other<'_> {
         self.says().map(|says| says.guid).or_else(met).or_else(named).unwrap_or(0)
     }
 
-    /// LID, by the first address.
+    /// The LID of its first address.
     fn lid(&self) -> u16 {
         self.addresses().first().map_or(0, |address| lid_of(*address))
     }
@@ -75,13 +75,13 @@ impl Other<'_> {
         self.named.map_or("", |named| &named.port.name)
     }
 
-    /// The release of one that says that it is rxe.
+    /// The release, if it identifies itself as rxe.
     fn release(&self) -> Option<String> {
         let own = self.says().filter(|says| says.model.0 == VENDOR_ID);
         own.map(|says| release_of(says.revision))
     }
 
-    /// What it is, in a word; `None` if nobody knows. rxe sends like an adapter, but would not refuse to say who it is.
+    /// Its kind; `None` if unknown. rxe sends like an adapter, but would not refuse the query.
     fn kind(&self) -> Option<&'static str> {
         match (self.release(), self.habit, self.answer) {
             (Some(_), ..) => Some("rxe"),
@@ -91,7 +91,7 @@ impl Other<'_> {
         }
     }
 
-    /// The same in words that say how it is known.
+    /// The same as text, with the evidence.
     fn described(&self) -> String {
         match (self.release(), self.kind(), self.habit) {
             (Some(release), ..) => format!("rxe {release}"),
@@ -102,7 +102,7 @@ impl Other<'_> {
         }
     }
 
-    /// By its packets alone.
+    /// Its kind by its packets only.
     fn habit(&self) -> Option<&'static str> {
         self.habit.map(|habit| match habit {
             Habit::Kernel => "kernel",
@@ -127,7 +127,7 @@ impl Other<'_> {
     fn line(&self) -> String {
         let addresses: Vec<_> = self.addresses().iter().map(ToString::to_string).collect();
         let mut text = format!("  {}  lid {}", addresses.join(" "), self.lid());
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         if self.guid() != 0 {
             let _ = write!(text, "  guid {}", in_groups(self.guid()));
         }
@@ -175,7 +175,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if let Some(host) = args.hosts.iter().find(|host| !is_own(host) && !answers.contains_key(host)) {
             return Err(format!("{host} was not asked: there is no way to it by a device of rxe").into());
         }
-        // What their packets are like.
+        // The kinds of their packets.
         stats = self::stats()?;
     }
     let others = others(&stats, fabric.ports(), &answers);
@@ -189,7 +189,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         outln!("{}", describe(device, config.pkeys_of(&device.netdev)));
     }
     outln!("others");
-    // Neighbours that do not answer are mostly no RDMA hosts.
+    // Most neighbours that do not answer are not RDMA hosts.
     let is_shown = |other: &&Other<'_>| {
         let is_wanted = other.found.is_none_or(|found| args.hosts.contains(&found));
         is_wanted || other.answered() == Some(true)
@@ -204,7 +204,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What the host service knows; nothing where nobody serves.
+/// The hosts that the host service knows; none if there is no service.
 fn stats() -> Result<HostStats> {
     match Observer::connect()? {
         Some(observer) => Ok(observer.stats()?),
@@ -216,7 +216,7 @@ fn is_own(address: &IpAddr) -> bool {
     Device::of_address(*address).is_ok()
 }
 
-/// Who is asked: hosts that the user names, those that are known, and neighbours, each once. This host is not among them.
+/// The hosts to query: those that the user names, known ones, and neighbours, each once, without this host.
 fn asked(hosts: &[IpAddr], stats: &HostStats, named: &[KnownPort], own: &[Listed]) -> Vec<IpAddr> {
     let interfaces: Vec<&str> = own.iter().map(|device| &*device.netdev).collect();
     let table = fs::read_to_string("/proc/net/arp").unwrap_or_default();
@@ -232,8 +232,7 @@ fn asked(hosts: &[IpAddr], stats: &HostStats, named: &[KnownPort], own: &[Listed
     all
 }
 
-/// Hosts that were met, ports that are named, and hosts that were asked: one that is several of these once. This host is not
-/// among them.
+/// Known hosts, configured ports, and hosts that were queried, each once, without this host.
 fn others<'a>(
     stats: &'a HostStats,
     named: &'a [KnownPort],
@@ -284,7 +283,7 @@ mod tests {
         Answer::Says(NodeSays { lid, guid, model: (vendor, 1), revision, name: "host".to_owned() })
     }
 
-    /// Nothing is said that neither the host nor its packets show.
+    /// The kind is only based on the host's answer and its packets.
     #[test]
     fn what_a_host_is_follows_from_what_it_shows() {
         let (kernel, adapter) = (Some(Habit::Kernel), Some(Habit::Adapter));

@@ -1,5 +1,5 @@
-//! Asking hosts who they are: one management datagram each, from queue pair 1 to queue pair 1. Only those are asked that this host
-//! knows of already or that the user names, slowly, so nothing is flooded.
+//! Queries hosts: one management datagram each, from queue pair 1 to queue pair 1. Only hosts that are known already, or that
+//! the user names, are queried, and slowly, so that the network is not flooded.
 
 use crate::{Result, path::source_for};
 use rxe_fabric::mad::{Mad, NodeSays, ask_node, class, node_says};
@@ -15,35 +15,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Hosts that are asked at most.
+/// Most hosts that are queried.
 pub(super) const MOST: usize = 256;
-/// Between two questions.
+/// Time between two queries.
 const PACE: Duration = Duration::from_millis(10);
-/// How long an answer may take, and how often a question is asked again.
+/// How long an answer may take, and how often a query is repeated.
 const TIMEOUT: Duration = Duration::from_millis(500);
 const RETRIES: u32 = 2;
-/// How long the host service may take beyond that, in which it gives back what nobody has answered.
+/// Additional time of the host service, which returns unanswered queries.
 const SLACK: Duration = Duration::from_secs(10);
 /// Version of subnet administration.
 const VERSION: u8 = 2;
 /// Well-known Q_Key of queue pair 1 (IBTA vol. 1, 3.5.3).
 const QKEY: u32 = 0x8001_0000;
 
-/// What came of asking a host.
+/// The result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It has said who it is.
+    /// It has identified itself.
     Says(NodeSays),
-    /// It answers management datagrams, but not this one, as kernels do.
+    /// It has refused the query, as kernels do.
     Refuses,
-    /// None has come.
+    /// There was no answer.
     Silent,
 }
 
-/// A device's port, and the number to ask by.
+/// A device's port, and the registration for its queries.
 type Port = (MadPort, u32);
 
-/// Asks each of these hosts, or the first [`MOST`] of them. Those that there is no way to are not among the answers.
+/// Queries these hosts, at most the first [`MOST`]. Hosts without a route are not among the results.
 pub(super) fn ask(hosts: &[IpAddr]) -> Result<BTreeMap<IpAddr, Answer>> {
     let mut ports: BTreeMap<String, Port> = BTreeMap::new();
     let mut answers = BTreeMap::new();
@@ -61,13 +61,13 @@ pub(super) fn ask(hosts: &[IpAddr]) -> Result<BTreeMap<IpAddr, Answer>> {
         }
         send(port, *host, number)?;
         open += 1;
-        // Answers are not kept waiting until all are asked.
+        // Answers are received between the queries.
         ports.values().try_for_each(|port| take(port, hosts, &mut answers))?;
     }
     let until = Instant::now() + TIMEOUT * (RETRIES + 1) + SLACK;
     while answers.len() < open && Instant::now() < until {
         for port in ports.values() {
-            // Interrupted by a signal: it is looked again.
+            // Interrupted by a signal: tries again.
             let _ = port.0.wait(Some(PACE));
             take(port, hosts, &mut answers)?;
         }
@@ -103,13 +103,13 @@ fn send((port, agent): &Port, host: IpAddr, number: usize) -> Result<()> {
     }
 }
 
-/// Takes the answers that have come.
+/// Takes the answers that have arrived.
 fn take((port, _): &Port, hosts: &[IpAddr], answers: &mut BTreeMap<IpAddr, Answer>) -> Result<()> {
     while let Some(told) = port.receive()? {
         let Some(mad) = Mad::of(&told.bytes[..told.bytes.len().min(rxe_fabric::mad::MAD_LEN)]) else {
             continue;
         };
-        // The service has made the upper half its own.
+        // The service uses the upper half for itself.
         let number = usize::try_from(mad.tid() & 0xffff_ffff).unwrap_or(usize::MAX);
         let Some(host) = hosts.get(number) else { continue };
         let answer = match node_says(&mad) {
@@ -122,9 +122,9 @@ fn take((port, _): &Port, hosts: &[IpAddr], answers: &mut BTreeMap<IpAddr, Answe
     Ok(())
 }
 
-/// Hosts of the kernel's table of stations (/proc/net/arp) on these interfaces.
+/// Hosts in the kernel's table of neighbours (/proc/net/arp) on these interfaces.
 pub(super) fn neighbours(table: &str, interfaces: &[&str]) -> Vec<IpAddr> {
-    /// ATF_COM: the entry has a station.
+    /// ATF_COM: the entry is complete.
     const COMPLETE: u32 = 2;
     let host = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();

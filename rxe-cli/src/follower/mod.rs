@@ -1,5 +1,5 @@
-//! Two processes that work together: one leads, the other, the follower, does what it is asked, over a pair of streams that
-//! carry a line of JSON for each question and answer.
+//! Two processes that work together. One leads, and the other, the follower, carries out its requests. They use a pair of
+//! streams with a line of JSON for each request and response.
 
 mod serve;
 mod side;
@@ -21,10 +21,10 @@ const LINE: u64 = 1 << 20;
 pub(crate) const GUARD: usize = 64;
 /// What a cleared range and its guards hold.
 pub(crate) const CLEAR: u8 = 0xee;
-/// Posts outstanding, and receives posted, of a line in measurements.
+/// Outstanding sends and posted receives of a line in measurements.
 pub(crate) const DEPTH: u32 = 64;
 
-/// Kind of a line: a queue pair here and one there that belong together.
+/// Kind of a line: two connected queue pairs, one on each side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Rc,
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Shared,
 }
 
-/// What to make.
+/// The objects to create.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     pub(crate) lines: Vec<Kind>,
@@ -52,7 +52,7 @@ impl Setup {
     }
 }
 
-/// Who one end is.
+/// The parameters of one end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Card {
     pub(crate) ip: IpAddr,
@@ -63,7 +63,7 @@ pub(crate) struct Card {
     pub(crate) rkey: u32,
 }
 
-/// What the leader wants.
+/// A request of the leader.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Ask {
     /// Make this, and say who you are: [`Answer::Card`].
@@ -100,7 +100,7 @@ pub(crate) enum Ask {
     Tcp { echo: Option<usize> },
 }
 
-/// What the follower says.
+/// A response of the follower.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Done,
@@ -110,7 +110,7 @@ pub(crate) enum Answer {
     /// Largest path MTU of this end, in bytes: said at first, where it is asked for by nobody.
     Mtu(u32),
     Received(Received),
-    /// It did not work, or was not as it should be.
+    /// It failed, or the result was wrong.
     Failed(String),
 }
 
@@ -118,7 +118,7 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Received {
     pub(crate) len: u32,
-    /// The receive was used up by a WRITE.
+    /// The receive was consumed by a WRITE.
     pub(crate) by_write: bool,
     pub(crate) immediate: Option<[u8; 4]>,
     pub(crate) invalidated: Option<u32>,
@@ -136,7 +136,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// `gone` says what it means when the other end hangs up.
+    /// `gone` is the error if the other end closes the connection.
     pub(crate) fn new(from: Box<dyn Read>, to: Box<dyn Write>, gone: &'static str) -> Self {
         Self { from: BufReader::new(from), to, gone }
     }
@@ -166,13 +166,13 @@ impl Wire {
         }
     }
 
-    /// Asks for what has an answer of its own.
+    /// Sends a request that has a response with content.
     pub(crate) fn ask(&mut self, ask: &Ask) -> Result<Answer> {
         self.write(ask)?;
         self.answer()
     }
 
-    /// Asks for what is just done.
+    /// Sends a request without a result.
     pub(crate) fn wants(&mut self, ask: &Ask) -> Result<()> {
         match self.ask(ask)? {
             Answer::Done => Ok(()),
@@ -180,7 +180,7 @@ impl Wire {
         }
     }
 
-    /// Makes both sides and connects them; the follower's card comes back.
+    /// Creates both sides and connects them. Returns the follower's card.
     pub(crate) fn set_up(
         &mut self,
         context: &rxe_verbs::Context,
@@ -197,7 +197,7 @@ impl Wire {
     }
 }
 
-/// For an answer of the wrong kind.
+/// The error for a response of the wrong kind.
 pub(crate) fn unexpected(answer: &Answer) -> Box<dyn std::error::Error + Send + Sync> {
     format!("the other side gave an answer that was not asked for: {answer:?}").into()
 }

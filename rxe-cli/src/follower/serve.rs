@@ -1,4 +1,4 @@
-//! The follower: does what it is asked until the leader hangs up.
+//! The follower: carries out requests until the leader closes the connection.
 
 use super::{Answer, Ask, DEPTH, Side, Wire};
 use crate::{
@@ -40,7 +40,7 @@ impl Follower {
         let millis = Duration::from_millis;
         match ask {
             Ask::Setup(setup) => {
-                // The old ones first: a new set may need their memory.
+                // The old ones are dropped first, because the new ones may need their memory.
                 self.windows.clear();
                 self.side = None;
                 let side = self.side.insert(Side::new(&self.context, self.gid, &setup)?);
@@ -120,14 +120,14 @@ impl Follower {
                     side.receive(index, 0, receive.unwrap_or(0))?;
                 }
             }
-            // Packets of the line are the sign of life.
+            // Packets on the line show that the leader is there.
             let packets = self.context.port_stats().packets_received;
             if packets != seen {
                 (seen, quiet) = (packets, Instant::now());
             } else if quiet.elapsed() > PATIENCE {
                 return Err("nothing arrived for a long time".into());
             } else {
-                // The other process may wait for this processor.
+                // The other process may need this processor.
                 thread::yield_now();
             }
         }
@@ -146,7 +146,7 @@ impl Follower {
         for round in 1..=count {
             if write {
                 wait_for_byte(side, last, round as u8)?;
-                // What is sent lies behind what arrives.
+                // The part for sending is behind the part for receiving.
                 side.mr.write_at(size as usize + last, &[round as u8])?;
                 side.post(0, SendOp::Write(side.remote(0)), size as usize, size)?;
             } else {
@@ -193,7 +193,7 @@ pub(crate) fn wait_for_byte(side: &Side, at: usize, value: u8) -> Result<()> {
         if start.elapsed() > PATIENCE {
             return Err("the other side is silent".into());
         }
-        // It may wait for this processor.
+        // The other process may need this processor.
         thread::yield_now();
     }
     Ok(())

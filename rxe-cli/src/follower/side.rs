@@ -1,4 +1,4 @@
-//! What each of the two processes has: memory, and a queue pair for every line.
+//! The objects of each process: memory, and a queue pair for every line.
 
 use super::{CLEAR, Card, DEPTH, GUARD, Kind, Received, Setup};
 use crate::{
@@ -12,14 +12,14 @@ use rxe_verbs::{
 use std::time::{Duration, Instant};
 
 const QKEY: Qkey = Qkey(0x1111_1111);
-/// READs and atomics outstanding.
+/// Outstanding READs and atomics.
 const READS: u8 = 128;
-/// Memory a follower gives at most.
+/// Most memory of a follower.
 const MEMORY: usize = 1 << 30;
-/// Lines a follower makes at most.
+/// Most lines of a follower.
 const LINES: usize = 256;
 
-/// A queue pair, and what is known of its other end.
+/// A queue pair, and its peer.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) qp: Qp,
@@ -45,7 +45,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Makes everything and brings the queue pairs to INIT.
+    /// Creates all objects, and brings the queue pairs to INIT.
     pub(crate) fn new(context: &Context, gid: u8, setup: &Setup) -> Result<Self> {
         if setup.memory > MEMORY || setup.lines.len() > LINES {
             return Err(format!("more than {MEMORY} bytes or {LINES} queue pairs were asked for").into());
@@ -68,7 +68,7 @@ impl Side {
         Ok(Self { context, pd, mr, lines, srq, gid, setup, remote: Remote::default() })
     }
 
-    /// Who we are.
+    /// The parameters of this end.
     pub(crate) fn card(&self) -> Result<Card> {
         let ip = self.context.gids().get(self.gid).address().ok_or("our GID is gone")?;
         let lines = self.lines.iter().map(|line| (line.qp.qpn().value(), line.psn.value())).collect();
@@ -215,7 +215,7 @@ impl Line {
         let init = QpInit { recv_cq: &recv_cq, caps, ..QpInit::new(qp_type, &send_cq) };
         let srq = srq.filter(|_| kind == Kind::Shared);
         let qp = pd.create_qp(&QpInit { srq, ..init })?;
-        // Unreliable services do no READs or atomics.
+        // Unreliable services have no READs and atomics.
         let rights = if kind == Kind::Uc { Access::REMOTE_WRITE } else { rights };
         local::to_init(&qp, rights, QKEY)?;
         Ok(Self { qp, send_cq, recv_cq, kind, psn: local::random_psn(), dest: None })

@@ -1,4 +1,4 @@
-//! How the two ends find each other: the lines of text that the ibv_*_pingpong programs exchange over TCP.
+//! The exchange of parameters: the lines of text that the ibv_*_pingpong programs exchange over TCP.
 
 use crate::Result;
 use core::fmt;
@@ -7,12 +7,12 @@ use std::io::{self, Read, Write};
 
 /// Bytes of a line: `LID:QPN:PSN:GID` in 4, 6, 6 and 32 hexadecimal digits, and a zero byte.
 const LINE: usize = 4 + 1 + 6 + 1 + 6 + 1 + 32 + 1;
-/// Lines that ibv_srq_pingpong sends, whatever the number of its queue pairs.
+/// Number of lines that ibv_srq_pingpong always sends.
 pub(super) const SRQ_CONTACTS: usize = 256;
-/// What the client says last.
+/// The client's last line.
 const DONE: &[u8; 5] = b"done\0";
 
-/// A queue pair and where it is.
+/// A queue pair and its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Contact {
     pub(super) qpn: Qpn,
@@ -49,7 +49,7 @@ impl Contact {
         fits.then(|| Self { qpn: Qpn::new(qpn), psn: Psn::new(psn), gid })
     }
 
-    /// Sends lines as one piece.
+    /// Sends all lines at once.
     pub(super) fn write_all(contacts: &[Self], tcp: &mut impl Write) -> Result<()> {
         let bytes: Vec<u8> = contacts.iter().flat_map(Self::line).collect();
         Ok(tcp.write_all(&bytes).map_err(|error| lost(&error))?)
@@ -66,7 +66,7 @@ impl Contact {
         })?)
     }
 
-    /// Whether a queue pair can be connected to it.
+    /// Whether it can be the peer of a queue pair.
     pub(super) fn check(&self) -> Result<()> {
         if self.gid.is_zero() {
             return Err(

@@ -1,4 +1,4 @@
-//! `rxe pingpong`: what ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong and ibv_srq_pingpong do, and a peer for them.
+//! `rxe pingpong`: does what ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong and ibv_srq_pingpong do, and is a peer for them.
 
 mod contact;
 mod play;
@@ -84,7 +84,7 @@ impl Service {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let client = args.host.is_some();
     let hint = args.host.as_deref().and_then(|host| args.local.toward(host, args.port));
-    // Before waiting: an error about the device should not need a peer.
+    // Done before waiting, because an error about the device should not need a peer.
     let context = args.local.open(hint)?;
     let size = size(args, &context)?;
     check_mtu(args.mtu, &context)?;
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None => args.local.accept(args.port)?,
     };
     let own_ip = tcp.local_addr()?.ip().to_canonical();
-    // The peer may have come by another interface than the first.
+    // The peer may have connected by another interface than the first.
     let context = if args.host.is_none() { args.local.open(Some(own_ip))? } else { context };
     check_mtu(args.mtu, &context)?;
     let gid_index = args.local.gid_index(&context, own_ip);
@@ -154,8 +154,8 @@ fn check_mtu(mtu: Mtu, context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Tells each other who we are. Both sides can receive before anything is sent: the server connects before it answers,
-/// and the client sends only after that.
+/// Exchanges the parameters. Both sides can receive before anything is sent: the server connects its queue pair before it
+/// answers, and the client sends only after that.
 fn exchange(
     tcp: &mut TcpStream,
     args: &Args,

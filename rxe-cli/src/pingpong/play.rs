@@ -1,4 +1,4 @@
-//! The game itself: the client sends, the server answers, as often as asked.
+//! The exchange of messages: the client sends, and the server answers.
 
 use super::{Args, Service, contact::Contact};
 use crate::{
@@ -17,30 +17,30 @@ const QKEY: Qkey = Qkey(0x1111_1111);
 const GRH: usize = 40;
 /// Memory for receives.
 const RECEIVE_BYTES: usize = 64 << 20;
-/// What the buffers of the C programs hold at first: 0x7b, in ibv_srq_pingpong 0.
+/// The initial content of the C programs' buffers: 0x7b, but 0 in ibv_srq_pingpong.
 const FILL: u8 = 0x7b;
 
-/// One queue pair in the game.
+/// One queue pair of this end.
 #[derive(Debug)]
 struct Player {
     qp: Qp,
     own: Contact,
-    /// Where datagrams go.
+    /// The destination of datagrams.
     dest: Option<UdDest>,
     /// Messages received.
     received: u32,
-    /// What has not happened since the last send was posted.
+    /// What has to happen before the next send.
     send_pending: bool,
     recv_pending: bool,
 }
 
-/// All that one end has.
+/// One end.
 #[derive(Debug)]
 pub(super) struct Table {
     context: Context,
     pd: Pd,
     cq: Cq,
-    /// Where there is one, it sleeps instead of polling.
+    /// If there is one, this end sleeps instead of polling.
     events: Option<CompChannel>,
     srq: Option<Srq>,
     players: Vec<Player>,
@@ -119,7 +119,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Who we are.
+    /// Our parameters for the peer.
     pub(super) fn contacts(&mut self, gid: Gid) -> Vec<Contact> {
         self.players.iter_mut().for_each(|player| player.own.gid = gid);
         self.players.iter().map(|player| player.own).collect()
@@ -129,7 +129,7 @@ impl Table {
         local::connect(&self.players[index].qp, to)
     }
 
-    /// Sets where datagrams go.
+    /// Sets the destination of datagrams.
     pub(super) fn aim(&mut self, peers: &[Contact], gid_index: u8) -> Result<()> {
         if self.before == 0 {
             return Ok(());
@@ -165,7 +165,7 @@ impl Table {
         Ok(())
     }
 
-    /// Plays until `iters` messages were sent and as many received; gives the time that took.
+    /// Runs until `iters` messages were sent and as many received. Returns the time.
     pub(super) fn play(&mut self, client: bool, iters: u32) -> Result<Duration> {
         let start = Instant::now();
         if client {
@@ -187,7 +187,7 @@ impl Table {
             }
             let player = &self.players[index];
             if sent < iters && !player.send_pending && !player.recv_pending {
-                // The client's first message was number 0; the server answers with the number it got.
+                // The client's first message has number 0. The server answers with the number that it got.
                 let round = if client { player.received } else { player.received - 1 };
                 self.send(index, round)?;
             }
@@ -195,7 +195,7 @@ impl Table {
         Ok(start.elapsed())
     }
 
-    /// Takes note of a message, and compares it if asked to.
+    /// Counts a message, and compares it if requested.
     fn take(&mut self, index: usize, wc: &Completion, client: bool) -> Result<()> {
         let round = self.players[index].received;
         self.players[index].received += 1;
@@ -217,7 +217,7 @@ impl Table {
         let at = slot * self.slot + self.before;
         let bytes = self.receives.read_vec(at, self.size)?;
         let wrong = self.first_wrong(&bytes, round, client);
-        // So that nothing old is taken for new.
+        // So that old data is not taken for new data.
         self.receives.write_at(at, &vec![0xee; self.size])?;
         match wrong {
             None => Ok(()),

@@ -1,6 +1,6 @@
-//! `rdma` as documents have people type it: under `rxe run` a program of this name comes here, and `rxe link` is its `link`.
-//! Words and options are read as rdma(8) of iproute2 reads them. Devices are there without being made, so that `link add` only
-//! says which one it is; what we do not have is the system's own `rdma`'s.
+//! `rdma` as in documents: under `rxe run` a program of this name leads here, and `rxe link` is its `link`. Words and options
+//! are parsed as by rdma(8) of iproute2. Devices exist without being created, so `link add` only prints which one it is. Other
+//! commands are passed to the system's `rdma`.
 
 mod options;
 mod rows;
@@ -55,7 +55,7 @@ pub(crate) fn run_link(args: &LinkArgs) -> Result<()> {
     obey(&words, true)
 }
 
-/// What the words ask for.
+/// The requested action.
 enum Wish<'a> {
     Help,
     Devices(Option<&'a str>),
@@ -63,7 +63,7 @@ enum Wish<'a> {
     System,
     Statistic(Option<&'a str>),
     Resources(Option<&'a str>),
-    /// Of a link, those that have these values.
+    /// For links: only those with these values.
     QueuePairs(Option<&'a str>, &'a [&'a str]),
     Add(&'a str, &'a [&'a str]),
     Rename(&'a str, &'a str),
@@ -96,13 +96,13 @@ fn obey(given: &[OsString], own: bool) -> Result<()> {
     Ok(())
 }
 
-/// Words may be shortened, and mean the first of the list that begins like them.
+/// Words may be abbreviated. They mean the first entry of the list that begins with them.
 fn understand<'a>(words: &'a [&'a str]) -> Option<Wish<'a>> {
     let Some((object, rest)) = words.split_first() else { return Some(Wish::Help) };
     let object = *["help", "dev", "link", "resource", "system", "statistic"]
         .iter()
         .find(|whole| whole.starts_with(object))?;
-    // `show` is what they do by themselves.
+    // `show` is the default.
     let (action, rest) = match rest.split_first() {
         None => ("show", rest),
         Some((action, rest)) => {
@@ -111,7 +111,7 @@ fn understand<'a>(words: &'a [&'a str]) -> Option<Wish<'a>> {
         }
     };
     let action = if action == "list" { "show" } else { action };
-    // `link` before the link's name is the word for the kind of thing.
+    // The word `link` may precede the link's name.
     let behind_link = match rest {
         [word, rest @ ..] if "link".starts_with(word) => rest,
         rest => rest,
@@ -123,7 +123,7 @@ fn understand<'a>(words: &'a [&'a str]) -> Option<Wish<'a>> {
         ("link", "show", []) => Some(Wish::Links(None)),
         ("link", "show", [name]) => Some(Wish::Links(Some(name))),
         ("link", "add", [name, rest @ ..]) => Some(Wish::Add(name, rest)),
-        // Of a link rdma(8) sets nothing; people try it all the same.
+        // rdma(8) cannot set properties of links, but users try it.
         ("dev" | "link", "set", [device, "name", name]) => Some(Wish::Rename(device, name)),
         ("link", "delete", [name]) => Some(Wish::Delete(name)),
         ("system", "show", [] | ["netns"]) => Some(Wish::System),
@@ -201,7 +201,7 @@ fn system(words: &[OsString]) -> Result<()> {
     Err(format!("cannot run {}: {error}", program.display()).into())
 }
 
-/// Whether it is the script that leads here.
+/// Whether this is the script that leads here.
 fn is_ours(file: &Path) -> bool {
     fs::read(file).is_ok_and(|content| {
         content.starts_with(b"#!/bin/sh\nexec '") && content.ends_with(b" rdma \"$@\"\n")

@@ -1,8 +1,9 @@
-//! Options as getopt_long(3) takes them: before, between and behind the words, several letters in one, long ones shortened.
+//! Options in the form of getopt_long(3): before, between and after the words, with combined letters and abbreviated long
+//! names.
 
 use crate::Result;
 
-/// What was asked for by options.
+/// The given options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches")]
 pub(super) struct Options {
@@ -12,11 +13,11 @@ pub(super) struct Options {
     pub(super) details: bool,
     pub(super) version: bool,
     pub(super) help: bool,
-    /// It was asked for as one of our own commands: JSON has several lines on a terminal, as there.
+    /// Whether this is one of our own commands. JSON then has several lines on a terminal.
     pub(super) own: bool,
 }
 
-/// Letter and long name. What says how numbers and drivers' values are shown, or that something is forced, changes nothing here.
+/// Letter and long name. Options for the form of numbers and drivers' values, and for forcing an action, are ignored.
 const ALL: [(char, &str); 8] = [
     ('V', "version"),
     ('h', "help"),
@@ -29,7 +30,7 @@ const ALL: [(char, &str); 8] = [
 ];
 
 impl Options {
-    /// Options, and the words without them.
+    /// Separates options from words.
     pub(super) fn take<'a>(words: &[&'a str]) -> Result<(Self, Vec<&'a str>)> {
         let (mut options, mut rest) = (Self::default(), Vec::new());
         let mut left = words.iter().copied();
@@ -66,7 +67,7 @@ impl Options {
     }
 }
 
-/// The one whose name begins like this; `None` for none and for several.
+/// The option whose name begins with this text; `None` if there is none or more than one.
 fn long(name: &str) -> Option<char> {
     let mut found = ALL.iter().filter(|(_, whole)| whole.starts_with(name));
     let (letter, _) = found.next()?;

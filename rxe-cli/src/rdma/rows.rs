@@ -1,4 +1,4 @@
-//! What is shown, a row each: as a line in rdma(8)'s form, or as JSON with its names.
+//! The rows of the output: as lines in the form of rdma(8), or as JSON with its names.
 
 use super::{Options, device_of};
 use crate::{
@@ -10,7 +10,7 @@ use rxe_verbs::host::{Observer, files::HW_COUNTERS, report::QpReport};
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, fmt::Write};
 
-/// One thing: how its line begins, what the beginning says, and the rest.
+/// A row: the beginning of its line, the values in this beginning, and the other values.
 pub(super) struct Row {
     head: String,
     of_head: Map<String, Value>,
@@ -42,7 +42,7 @@ impl Row {
     fn line(&self) -> String {
         let mut text = self.head.clone();
         for (name, value) in &self.fields {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "{name} {} ", plain(value));
         }
         text
@@ -52,7 +52,7 @@ impl Row {
         self.of_head.into_iter().chain(self.fields).collect::<Map<_, _>>().into()
     }
 
-    /// As the only thing there is.
+    /// As the only row.
     pub(super) fn print_one(self, options: &Options) -> Result<()> {
         if options.json {
             return show_json(&self.json(), options);
@@ -62,7 +62,7 @@ impl Row {
     }
 }
 
-/// A value as lines have it.
+/// A value in a line.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -75,14 +75,14 @@ fn show_json(value: &Value, options: &Options) -> Result<()> {
     if options.own {
         return output::json(value);
     }
-    // Scripts that read iproute2's read this.
+    // Scripts read this form of iproute2.
     let text =
         if options.pretty { serde_json::to_string_pretty(value)? } else { serde_json::to_string(value)? };
     outln!("{text}");
     Ok(())
 }
 
-/// A list of things.
+/// A list of rows.
 pub(super) struct Rows(Vec<Row>);
 
 impl Rows {
@@ -97,7 +97,7 @@ impl Rows {
     }
 }
 
-/// One, or all.
+/// One row, or all.
 fn wished(only: Option<&str>) -> Result<Vec<Listed>> {
     listed(only.map(device_of))
 }
@@ -116,18 +116,18 @@ pub(super) fn links(only: Option<&str>, options: &Options) -> Result<Rows> {
     let row = |device: &Listed| {
         let row = Row::of_link(device).with("state", device.state.short);
         let row = row.with("physical_state", device.state.physical).with("netdev", device.netdev.as_str());
-        // JSON has it always.
+        // JSON always has it.
         if options.details || options.json { row.with("netdev_index", device.netdev_index) } else { row }
     };
     Ok(Rows(wished(only)?.iter().map(row).collect()))
 }
 
-/// A namespace's devices are its own, and memory may be registered by a program that forks.
+/// Devices belong to their namespace, and programs that fork may register memory.
 pub(super) fn system() -> Row {
     Row::new(String::new(), []).with("netns", "exclusive").with("copy-on-fork", true)
 }
 
-/// A queue pair, and whose it is.
+/// A queue pair, and its process.
 struct Owned {
     pid: u32,
     program: String,
@@ -142,7 +142,7 @@ fn counted(only: Option<&str>) -> Result<Vec<(Listed, Vec<Owned>)>> {
         Observer::connect()?.map(|observer| observer.stats()).transpose()?.unwrap_or_default().clients;
     for client in clients {
         for qp in client.qps {
-            // What belongs to none, and what was on an interface that is gone, is shown with the first.
+            // Queue pairs without a device, and those of an interface that is gone, are shown with the first device.
             let place = all.iter().position(|(device, _)| device.netdev == qp.interface).unwrap_or(0);
             if let Some((_, list)) = all.get_mut(place) {
                 list.push(Owned { pid: client.pid, program: client.name.clone(), qp });

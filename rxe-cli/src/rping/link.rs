@@ -1,5 +1,4 @@
-//! One connection: its queue pair and memory, and what happens on it, whether the queue pair or the connection manager
-//! tells it.
+//! One connection: its queue pair and memory, and its events, from the queue pair or the connection manager.
 
 use super::message::{Buffer, LEN, MOST};
 use crate::{Result, cm};
@@ -19,11 +18,11 @@ use std::{
 /// Queue sizes, those of rping.
 const CAPS: QpCaps =
     QpCaps { max_send_wr: 16, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
-/// Where the message that is sent lies, behind the two received ones.
+/// The offset of the message to send, behind the two received ones.
 const OUT: usize = 2 * LEN;
-/// How long we look around for an answer before we sleep.
+/// How long to poll for an answer before sleeping.
 const SPIN: Duration = Duration::from_micros(50);
-/// When the queue pair fails because the peer has hung up, its message may come a moment later.
+/// If the queue pair fails because the peer has ended the connection, the peer's message may arrive a moment later.
 const MOMENT: Duration = Duration::from_secs(2);
 
 /// A connection.
@@ -36,19 +35,19 @@ pub(super) struct Link {
     cq: Cq,
     completions: CompChannel,
     messages: Mr,
-    /// What a server READs into and WRITEs from; what a client has the answer written to.
+    /// The server's buffer for READs and WRITEs, or the client's buffer for the answer.
     pub(super) data: Mr,
-    /// What the server reads from a client.
+    /// The client's data, which the server READs.
     pub(super) source: Mr,
     terms: Terms,
 }
 
-/// How a connection is held.
+/// Options of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// How long a silent peer is waited for; none for ever.
+    /// How long to wait for a silent peer; `None` for ever.
     pub(super) patience: Option<Duration>,
-    /// Tell what happens.
+    /// Whether to print events.
     pub(super) debug: bool,
     /// Make and change the queue pair ourselves, as programs do that do not leave it to the id.
     pub(super) own_qp: bool,
@@ -62,12 +61,12 @@ impl Terms {
     }
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// The peer says where a buffer is, or that we may go ahead.
+    /// The peer has sent the address of a buffer, or a go-ahead.
     Message(Buffer),
-    /// Our READ or WRITE is done.
+    /// Our READ or WRITE has completed.
     Done,
     /// The peer has ended the connection.
     HungUp,
@@ -138,12 +137,12 @@ impl Link {
         Ok(self.qp.post_recv(&RecvWr { wr_id: place, sges: &sges })?)
     }
 
-    /// Sends where a buffer of ours is.
+    /// Sends the address of one of our buffers.
     pub(super) fn tell(&self, mr: &Mr, len: u32) -> Result<()> {
         self.send(Buffer { addr: mr.addr(), rkey: mr.rkey().0, len })
     }
 
-    /// Says that the peer may go ahead.
+    /// Sends a go-ahead.
     pub(super) fn go_ahead(&self) -> Result<()> {
         self.send(Buffer::default())
     }
@@ -153,7 +152,7 @@ impl Link {
         Ok(self.qp.post_send(&SendWr::new(0, SendOp::Send, &[self.messages.sge(OUT, LEN as u32)]))?)
     }
 
-    /// READs or WRITEs with the first `len` bytes of our buffer; false if the peer has hung up.
+    /// READs or WRITEs with the first `len` bytes of our buffer. False if the peer has ended the connection.
     pub(super) fn transfer(&self, op: SendOp, len: u32) -> Result<bool> {
         self.qp.post_send(&SendWr::new(0, op, &[self.data.sge(0, len)]))?;
         match self.next()? {
@@ -163,7 +162,7 @@ impl Link {
         }
     }
 
-    /// Waits until something happens.
+    /// Waits for the next event.
     pub(super) fn next(&self) -> Result<Next> {
         let start = Instant::now();
         let mut armed = false;
@@ -187,7 +186,7 @@ impl Link {
                 let seconds = self.terms.patience.unwrap_or_default().as_secs_f64();
                 return Err(self.lost(&format!("it has said nothing for {seconds} s; is it still running?")));
             }
-            // What came before the queue was armed wakes nobody: one more look at it.
+            // Completions from before the queue was armed cause no event, so it is polled once more.
             if armed {
                 wait(&[self.completions.as_fd(), self.events.as_fd()], left)?;
             } else {
@@ -233,7 +232,7 @@ impl Link {
         }
     }
 
-    /// What the connection manager tells, if it counts.
+    /// The event for a message of the connection manager, if it matters.
     fn told(&self) -> Result<Option<Next>> {
         while let Some(event) = self.events.try_get_event() {
             self.terms.note(|| format!("event {} of the connection with {}", event.kind.name(), self.peer));
@@ -257,7 +256,7 @@ impl Link {
 
     /// Ends the connection, and waits a moment until the peer agrees.
     pub(super) fn hang_up(&self) {
-        // Both may do it at once, and the peer may be gone.
+        // Both sides may do this at the same time, and the peer may be gone.
         if self.disconnect() {
             let start = Instant::now();
             while let Ok(None) = self.told() {
@@ -268,15 +267,15 @@ impl Link {
         }
     }
 
-    /// Agrees to the peer's ending it.
+    /// Confirms that the peer ends it.
     pub(super) fn agree(&self) {
         self.disconnect();
     }
 
-    /// False if nothing stands.
+    /// False if there is no connection.
     fn disconnect(&self) -> bool {
         if self.terms.own_qp {
-            // In whatever state it is; the id does this with one that it looks after.
+            // In any state. The id does this for a queue pair that it owns.
             let _ = self.qp.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() });
         }
         self.id.disconnect().is_ok()

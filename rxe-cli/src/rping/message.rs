@@ -1,4 +1,4 @@
-//! What crosses: rping's only message, and the text of a ping.
+//! rping's only message, and the text of a ping.
 
 use rxe_verbs::{Key, Remote};
 
@@ -6,11 +6,11 @@ use rxe_verbs::{Key, Remote};
 pub(super) const LEN: usize = 16;
 /// Most bytes of a ping: rping takes one less than 64 KiB.
 pub(super) const MOST: u32 = 65_535;
-/// Fewest: the text with the largest number that there is.
+/// Fewest bytes of a ping: the text with the largest possible number.
 pub(super) const LEAST: u32 = 26;
 
-/// Where the sender's buffer is (`struct rping_rdma_info` of rping.c): address, R_Key and length, big endian. The server
-/// sends it too, as a go-ahead; what it says then counts nothing.
+/// The sender's buffer (`struct rping_rdma_info` of rping.c): address, R_Key and length, big endian. The server also sends this
+/// message as a go-ahead; its content is ignored then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Buffer {
     pub(super) addr: u64,
@@ -37,10 +37,10 @@ impl Buffer {
     }
 }
 
-/// Letters that a ping's text goes round: `A` to `z`.
+/// The letters of a ping's text, in a cycle: `A` to `z`.
 const LETTERS: core::ops::RangeInclusive<u8> = b'A'..=b'z';
 
-/// The bytes of a ping: its number in words, letters that begin one further each time, and a zero.
+/// The bytes of a ping: a text with its number, letters that begin one letter later in each ping, and a zero.
 pub(super) fn text(ping: u32, len: u32) -> Vec<u8> {
     let round = usize::from(LETTERS.end() - LETTERS.start() + 1);
     let letters = LETTERS.cycle().skip(ping as usize % round);
@@ -53,7 +53,7 @@ pub(super) fn text(ping: u32, len: u32) -> Vec<u8> {
     bytes
 }
 
-/// A ping as it is shown: up to its first zero. What a peer sends does not command the terminal.
+/// A ping as text: up to its first zero, and without control characters, which could change the terminal.
 pub(super) fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
     text.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect()

@@ -1,7 +1,7 @@
-//! `rxe rping`: what rping of rdmacm-utils does, and a peer for it.
+//! `rxe rping`: does what rping of rdmacm-utils does, and is a peer for it.
 //!
-//! Each ping: the client tells where its data is; the server READs them and says go ahead; the client tells where it
-//! wants the answer; the server WRITEs what it has read there, and says go ahead.
+//! In each ping the client sends the address of its data. The server READs the data, and sends a go-ahead. The client sends the
+//! address for the answer. The server WRITEs the data there, and sends a go-ahead.
 
 mod link;
 mod message;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What is printed besides errors.
+/// What is printed in addition to errors.
 #[derive(Clone, Copy)]
 struct Look {
     /// Each ping.
@@ -78,12 +78,12 @@ struct Look {
 
 impl Look {
     fn of(args: &Args) -> Self {
-        // Lines between the objects would make them unreadable for programs.
+        // Other lines between the objects would make the output unreadable for programs.
         Self { verbose: args.verbose && !args.json, json: args.json }
     }
 }
 
-/// What a connection came to. `size` in bytes, as far as this side has chosen it.
+/// The result of a connection. `size` is in bytes, if this side has chosen it.
 fn sum_up(peer: SocketAddr, pings: u32, size: Option<u32>, checked: bool, start: Instant) -> Result<()> {
     let seconds = start.elapsed().as_secs_f64();
     output::json(&serde_json::json!({
@@ -112,7 +112,7 @@ fn serve(args: &Args) -> Result<()> {
     loop {
         let (id, peer) = next_request(&events)?;
         if !args.persistent {
-            // Nobody else is to wait for us in vain.
+            // So that other peers do not wait in vain.
             drop(listener);
             return work(id, peer);
         }
@@ -134,7 +134,7 @@ fn next_request(events: &EventChannel) -> Result<(CmId, SocketAddr)> {
     }
 }
 
-/// Serves one client until it hangs up.
+/// Serves one client until it ends the connection.
 fn converse(id: CmId, peer: SocketAddr, terms: Terms, check: bool, look: Look) -> Result<()> {
     let events = EventChannel::new()?;
     id.migrate(&events)?;
@@ -160,7 +160,7 @@ fn converse(id: CmId, peer: SocketAddr, terms: Terms, check: bool, look: Look) -
     result
 }
 
-/// Answers one ping; false if there is none because the client has hung up.
+/// Answers one ping. False if the client has ended the connection.
 fn answer(link: &Link, ping: u32, check: bool, look: Look) -> Result<bool> {
     let source = match link.next()? {
         Next::Message(source) => source,
@@ -184,7 +184,7 @@ fn answer(link: &Link, ping: u32, check: bool, look: Look) -> Result<bool> {
     }
     link.go_ahead()?;
     let sink = wait_for_message(link)?.ok_or_else(gone)?;
-    // A string goes back with its zero, as rping does it.
+    // The string is returned with its zero, as by rping.
     let answer = data.iter().position(|byte| *byte == 0).map_or(len, |zero| zero as u32 + 1);
     if !link.transfer(SendOp::Write(sink.remote()), answer)? {
         return Err(gone());

@@ -25,15 +25,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The names under which programs look for the drop-in.
+/// The names by which programs load the drop-in.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
-/// What shows programs our devices below /sys/class.
+/// The library that shows programs our devices below /sys/class.
 const SYSFS: &str = "librxe_sysfs.so";
-/// What has programs use rsockets in the place of TCP.
+/// The library that makes programs use rsockets instead of TCP.
 const RSOCKETS: &str = "librspreload.so";
 /// The loader's variable for libraries that are loaded with any program.
 const PRELOAD: &str = "LD_PRELOAD";
-/// Says where they are.
+/// The variable for their folder.
 const VARIABLE: &str = "RXE_LIB";
 
 /// Run a program on rxe's devices instead of the system's: libibverbs is replaced, nothing is installed
@@ -109,7 +109,7 @@ enum LinkWish {
 }
 
 impl LinkWish {
-    /// What `RXE_LINK` has for it.
+    /// Its value in `RXE_LINK`.
     const fn value(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -144,14 +144,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         outln!("{SCRIPT_HELP}");
         return Ok(());
     }
-    // A mistake in it is told here rather than by each process.
+    // A mistake in it is reported here, and not by each process.
     let config = HostConfig::load()?;
     let mut variables = variables(&args.wishes, &config)?;
     let (program, arguments) = args.command.split_first().ok_or("no program was given")?;
     if let Some((_, list)) = variables.iter_mut().find(|(name, _)| *name == PRELOAD) {
         *list = with_first(&doctor::first_libraries(program), list);
     }
-    // By mounts those are served that the loader cannot.
+    // Mounts also work for programs that the loader cannot help.
     if args.wishes.sysfs != Sysfs::Mount {
         for obstacle in doctor::obstacles(program) {
             eprintln!("rxe: {obstacle}");
@@ -168,7 +168,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     Err(NotRun::new(program.clone(), source).into())
 }
 
-/// The program could not be started.
+/// Exit codes if the program could not be started.
 #[derive(Debug)]
 pub(crate) struct NotRun {
     program: OsString,
@@ -180,7 +180,7 @@ impl NotRun {
         Self { program, source }
     }
 
-    /// As shells say it: there is none, or it cannot be run.
+    /// As with shells: it was not found, or it cannot be run.
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(if self.source.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
     }
@@ -194,8 +194,8 @@ impl fmt::Display for NotRun {
 
 impl std::error::Error for NotRun {}
 
-/// Sees to it that there is a host service out here: one that is started from another mount or user namespace could not look
-/// after processes outside. Its idle time begins when the connection is closed, as the program begins.
+/// Starts a host service outside of the program's namespaces: a service in another mount or user namespace could not watch
+/// processes outside of it. Its idle time begins when this connection is closed, as the program starts.
 fn service_outside() -> Result<Option<Observer>> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let program = match variable("RXE_SERVICE") {
@@ -206,10 +206,10 @@ fn service_outside() -> Result<Option<Observer>> {
     match Observer::connect() {
         Ok(None) => {}
         Ok(there) => return Ok(there),
-        // One that is not for us is told of by the call that needs it.
+        // If there is a service that we may not use, a later call reports it.
         Err(_) => return Ok(None),
     }
-    // By a program that we wait for: it must be no child of the program's.
+    // It is started by a program that we wait for, so that it is not a child of the user's program.
     let ended = Command::new(&program).args(["service", "start"]).status();
     let ended = ended.map_err(|error| format!("cannot run {}: {error}", program.display()))?;
     if !ended.success() {
@@ -243,7 +243,7 @@ fn quoted(value: &OsStr) -> Result<String> {
     Ok(format!("'{}'", text.replace('\'', "'\\''")))
 }
 
-/// What the program's environment gets.
+/// The variables for the program's environment.
 fn variables(wishes: &Wishes, config: &HostConfig) -> Result<Vec<(&'static str, OsString)>> {
     let library = library()?;
     let mut preload = vec![library.join(NAMES[0])];
@@ -262,7 +262,7 @@ fn variables(wishes: &Wishes, config: &HostConfig) -> Result<Vec<(&'static str, 
     }
     let first: Vec<_> = preload.iter().map(|path| path.as_os_str()).collect();
     list.extend([
-        // Behind the user's own: some want to be first, and his are meant to be found before ours.
+        // Behind the user's own libraries: some must be first, and the user's are meant to precede ours.
         (PRELOAD, list_of(&had(PRELOAD, &first), &first)),
         ("LD_LIBRARY_PATH", before(&[library.as_os_str()], "LD_LIBRARY_PATH")),
     ]);
@@ -291,12 +291,12 @@ fn variables(wishes: &Wishes, config: &HostConfig) -> Result<Vec<(&'static str, 
     Ok(list)
 }
 
-/// The variables for the wished faults. A mistake in them is told here rather than by each process.
+/// The variables for the requested faults. A mistake in them is reported here, and not by each process.
 fn faults(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
     let mut list: Vec<(&'static str, OsString)> = Vec::new();
     let seed = wishes.seed.map(|seed| format!("seed={seed}"));
     if wishes.fault.is_some() || seed.is_some() {
-        // What the environment says stands where nothing is said here.
+        // The environment's values stay if no option is given.
         let had = variable("RXE_FAULT").unwrap_or_default().to_string_lossy().into_owned();
         let parts = [Some(wishes.fault.clone().unwrap_or(had)), seed];
         let text = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",");
@@ -313,7 +313,7 @@ fn faults(wishes: &Wishes) -> Result<Vec<(&'static str, OsString)>> {
     Ok(list)
 }
 
-/// Writes what the wished devices look like there; where.
+/// Writes the view of the requested devices. Returns its folder.
 fn sysfs(wishes: &Wishes, config: &HostConfig) -> Result<PathBuf> {
     let about = (config, wishes.carries_v1()?);
     let Some(wish) = &wishes.device else { return view::write(&devices()?, None, about) };
@@ -325,12 +325,12 @@ fn sysfs(wishes: &Wishes, config: &HostConfig) -> Result<PathBuf> {
     view::write(&[device], Some(wish), about)
 }
 
-/// These, and behind them what the variable had; each once, where runs are nested.
+/// These libraries, and then those that the variable had, each once, because runs may be nested.
 fn before(first: &[&OsStr], variable: &str) -> OsString {
     list_of(first, &had(variable, first))
 }
 
-/// What the variable has but for these.
+/// The libraries of the variable without these.
 fn had(variable: &str, others: &[&OsStr]) -> Vec<OsString> {
     let value = env::var_os(variable).unwrap_or_default();
     let parts = value.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes);
@@ -342,7 +342,7 @@ fn list_of(first: &[impl AsRef<OsStr>], then: &[impl AsRef<OsStr>]) -> OsString 
     parts.join(OsStr::new(":"))
 }
 
-/// A list of libraries with these in front, unless one of them is in it already, by whatever path.
+/// A list of libraries with these in front, unless one of them is in it already by any path.
 fn with_first(libraries: &[String], list: &OsStr) -> OsString {
     let parts: Vec<&OsStr> = list.as_bytes().split(|byte| *byte == b':').map(OsStr::from_bytes).collect();
     let stem = |name: &str| name.split(".so").next().unwrap_or_default().to_owned();
@@ -374,7 +374,7 @@ pub(crate) fn library() -> Result<PathBuf> {
         )
         .into());
     };
-    // The loader separates paths by these, and knows no way around it.
+    // The loader separates paths by these characters, and they cannot be escaped.
     let found = fs::canonicalize(found)?;
     if found.as_os_str().as_bytes().iter().any(|byte| b": ;".contains(byte)) {
         return Err(format!("{} has a colon, semicolon or space in its name", found.display()).into());
@@ -383,7 +383,7 @@ pub(crate) fn library() -> Result<PathBuf> {
     Ok(found)
 }
 
-/// Both names must be one file: two would be two engines in a process that loads both.
+/// Both names must be the same file. Two files would be two engines in a process that loads both.
 fn one_file(place: &Path) -> Result<()> {
     let identity = |name: &str| -> io::Result<(u64, u64)> {
         let about = fs::metadata(place.join(name))?;

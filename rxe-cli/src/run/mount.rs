@@ -1,6 +1,6 @@
-//! The view of sysfs by mounts, for programs that no preloaded library reaches: static ones, and those that make their
-//! system calls themselves. They get a mount namespace; ordinary users get a user namespace for it, in which they are who
-//! they were.
+//! The view of sysfs by mounts, for programs that a preloaded library cannot reach: static ones, and those that make system
+//! calls themselves. They get a mount namespace. For ordinary users this needs a user namespace, in which they keep their user
+//! ID.
 
 use crate::Result;
 use nix::{
@@ -19,14 +19,14 @@ use std::{
 const CLASS: &str = "/sys/class";
 const OURS: [&str; 2] = ["infiniband", "infiniband_verbs"];
 
-/// Takes this process, which goes on as the program, to where `/sys/class` has the folders of the view and everything else
-/// that was there. Nothing can be made in sysfs itself, so that a new folder with the old ones in it lies above.
+/// Moves this process, which then executes the program, to a namespace in which `/sys/class` also has the folders of the view.
+/// Folders cannot be created in sysfs itself, so a new folder with the old ones in it is mounted over it.
 pub(super) fn enter(view: &Path) -> Result<()> {
     let apart = || -> io::Result<()> {
         let about = fs::metadata("/proc/self")?;
         if unshare(CloneFlags::CLONE_NEWNS).is_err() {
             unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
-            // Else nobody but the privileged may say which groups there are.
+            // Otherwise only privileged processes may set the group mapping.
             fs::write("/proc/self/setgroups", "deny")?;
             fs::write("/proc/self/uid_map", format!("{0} {0} 1", about.uid()))?;
             fs::write("/proc/self/gid_map", format!("{0} {0} 1", about.gid()))?;
@@ -45,7 +45,7 @@ pub(super) fn enter(view: &Path) -> Result<()> {
 
 fn cover(view: &Path) -> io::Result<()> {
     let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
-    // Nothing of this reaches other namespaces.
+    // The mounts are not propagated to other namespaces.
     put("none", "/", "", MsFlags::MS_REC | MsFlags::MS_PRIVATE, "")?;
     let old = File::open(CLASS)?;
     let names = fs::read_dir(CLASS)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
