@@ -1,4 +1,4 @@
-//! `opensm.conf`: of its several hundred options those that decide about quality of service and partitions.
+//! `opensm.conf`: the options about quality of service and partitions, among several hundred.
 
 use crate::{
     arbiter::{Entry, HighLimit, Tables},
@@ -7,25 +7,25 @@ use crate::{
     number,
 };
 
-/// Entries of an arbitration table at most (IBTA vol. 1, 7.6.9.1).
+/// Most entries of an arbitration table (IBTA vol. 1, 7.6.9.1).
 const MAX_ENTRIES: usize = 64;
 
-/// What `opensm.conf` says. `qos_ca_...` options are those of hosts, and come before the general `qos_...` ones.
+/// The content of `opensm.conf`. `qos_ca_...` options are for hosts, and take precedence over the general `qos_...` options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `qos`: whether service levels are given at all. OpenSM's default is FALSE.
+    /// `qos`: whether service levels are assigned. OpenSM's default is FALSE.
     pub qos: bool,
     /// `qos_policy_file`.
     pub qos_policy_file: Option<String>,
     /// `partition_config_file`.
     pub partition_config_file: Option<String>,
-    /// `allow_both_pkeys`: a port may be a full and a limited member of a partition at once.
+    /// `allow_both_pkeys`: a port may be both a full and a limited member of a partition.
     pub allow_both_pkeys: bool,
-    /// `subnet_timeout`: how long packets live where nothing else says so, 4.096 us << code, 0 to 31.
+    /// `subnet_timeout`: default lifetime of packets, 4.096 us << code, 0 to 31.
     pub packet_life: Option<u8>,
-    /// `qos_max_vls`: lanes there are, 1, 2, 4, 8 or 15.
+    /// `qos_max_vls`: number of lanes, 1, 2, 4, 8 or 15.
     pub max_vls: u8,
-    /// `qos_sl2vl`, with lanes that there are.
+    /// `qos_sl2vl`, with existing lanes only.
     pub sl2vl: [u8; SL_COUNT],
     /// `qos_vlarb_high`, `qos_vlarb_low` and `qos_high_limit`.
     pub tables: Tables,
@@ -89,10 +89,10 @@ impl<'a> Wishes<'a> {
 }
 
 impl Options {
-    /// Reads the file. Options about something else are passed over. A value `(null)` is the default, as OpenSM writes it.
+    /// Reads the file. Other options are ignored. A value `(null)`, which OpenSM writes, means the default.
     ///
     /// # Errors
-    /// [`FileError`] for a value that makes no sense.
+    /// [`FileError`] for an invalid value.
     pub fn parse(text: &str) -> Result<(Self, Vec<Warning>), FileError> {
         let mut options = Self::default();
         let mut wishes = Wishes::default();
@@ -137,7 +137,7 @@ impl Options {
                 }
             };
         }
-        // OpenSM has -1 for the default.
+        // In OpenSM -1 means the default.
         if let Some((line, value)) = wishes.high_limit.said().filter(|(_, value)| *value != "-1") {
             self.tables.limit = HighLimit(within(line, value, 255)?);
         }
@@ -161,7 +161,7 @@ impl Options {
     }
 }
 
-/// The lane in the place of one that a port does not have: OpenSM takes the lower bits.
+/// The lane that replaces one that a port does not have. OpenSM takes the lower bits.
 const fn fold(vl: u8, max_vls: u8) -> u8 {
     if max_vls == 15 { vl } else { vl & (max_vls - 1) }
 }

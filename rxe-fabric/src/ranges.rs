@@ -5,7 +5,7 @@
 pub struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    /// The set of all numbers of some ranges, each from its smaller to its larger end.
+    /// The set of all numbers of some ranges. Each reaches from its smaller to its larger end.
     #[must_use]
     pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut list: Vec<_> = ranges.into_iter().map(|(a, b)| (a.min(b), a.max(b))).collect();
@@ -20,13 +20,13 @@ impl Ranges {
         Self(merged)
     }
 
-    /// This set and the numbers of more ranges.
+    /// The union of this set and more ranges.
     pub(crate) fn add(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         let all = core::mem::take(&mut self.0).into_iter().chain(ranges);
         *self = Self::new(all);
     }
 
-    /// Whether there is no number in it.
+    /// Whether it is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,4 +1,4 @@
-//! Partitions: who may talk to whom (IBTA vol. 1, 10.9), in the words of OpenSM's `partitions.conf`.
+//! Partitions: which ports may communicate (IBTA vol. 1, 10.9), by OpenSM's `partitions.conf`.
 
 mod parse;
 
@@ -9,21 +9,21 @@ use crate::{
 
 /// The top bit of a P_Key: full member.
 const FULL: u16 = 0x8000;
-/// The key of the partition that everybody is in.
+/// The key of the default partition, of which all ports are members.
 const DEFAULT_KEY: u16 = 0x7fff;
 
-/// What a member may do: limited members reach full members only.
+/// Kinds of membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
-    /// Reaches full members.
+    /// Limited: reaches only full members.
     Limited,
-    /// Reaches all members.
+    /// Full: reaches all members.
     Full,
-    /// Has both keys, if `allow_both_pkeys` is set; else a full member.
+    /// Both keys, if `allow_both_pkeys` is set; otherwise a full member.
     Both,
 }
 
-/// Whom a line of the file is about.
+/// The ports of a line in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     All,
@@ -50,19 +50,19 @@ pub struct Partition {
     pub name: String,
     /// Its key, without the membership bit.
     pub key: u16,
-    /// Service level of paths in it, where no policy says another.
+    /// Service level of its paths, unless the policy has another.
     pub sl: u8,
-    /// Whether IPoIB is to be used in it.
+    /// Whether it is used for IPoIB.
     pub ipoib: bool,
     /// Rate of its broadcast group, a code of path records (IBTA vol. 1, 15.2.5.16): 3 is 10 Gbit/s.
     pub rate: u8,
     /// MTU of its broadcast group: 1 to 5 for 256 to 4096 bytes.
     pub mtu: u8,
-    /// Multicast groups that there are in it from the beginning.
+    /// Multicast groups that exist in it from the beginning.
     pub groups: Vec<core::net::Ipv6Addr>,
-    /// In the order of the file: a later line is right.
+    /// In the order of the file. Later lines take precedence.
     members: Vec<(Who, Membership)>,
-    /// For these it is the first key of the table.
+    /// Ports for which its key is the first of the table.
     first_for: Vec<Who>,
 }
 
@@ -81,7 +81,8 @@ impl Partition {
         }
     }
 
-    /// What a port is here: whether it is a limited member, and whether a full one. Both only if `both` is allowed.
+    /// A port's membership: whether it is a limited member, and whether a full one. Both are possible only if `both` is
+    /// allowed.
     fn memberships(&self, port: &Port, both: bool) -> Kinds {
         let mut now = (false, false);
         for (_, membership) in self.members.iter().filter(|(who, _)| who.is(port)) {
@@ -103,7 +104,7 @@ pub struct Partitions {
 }
 
 impl Default for Partitions {
-    /// Without a file everybody is a full member of the default partition.
+    /// Without a file all ports are full members of the default partition.
     fn default() -> Self {
         let mut default = Partition::new("Default", DEFAULT_KEY);
         default.members.push((Who::All, Membership::Full));
@@ -112,8 +113,8 @@ impl Default for Partitions {
 }
 
 impl Partitions {
-    /// Partitions with these keys and everybody as a full member: for hosts that have a P_Key table and no file. The
-    /// membership bits do not count.
+    /// Partitions with these keys, with all ports as full members: for hosts that have a P_Key table but no file. The
+    /// membership bits are ignored.
     #[must_use]
     pub fn open(keys: &[u16]) -> Self {
         let mut list: Vec<Partition> = Vec::new();
@@ -131,7 +132,7 @@ impl Partitions {
     /// Reads the file. `both` is `allow_both_pkeys` of `opensm.conf`.
     ///
     /// # Errors
-    /// [`FileError`]; OpenSM forgets the whole file then, and goes on with the default partition alone.
+    /// [`FileError`]. OpenSM would ignore the whole file, and continue with only the default partition.
     pub fn parse(text: &str, both: bool) -> Result<(Self, Vec<Warning>), FileError> {
         let (list, warnings) = parse::parse(text)?;
         Ok((list.map_or_else(Self::default, |list| Self { list, both }), warnings))
@@ -143,7 +144,7 @@ impl Partitions {
         &self.list
     }
 
-    /// The partition with this key; its membership bit does not count.
+    /// The partition with this key. The membership bit is ignored.
     #[must_use]
     pub fn of_key(&self, key: u16) -> Option<&Partition> {
         self.list.iter().find(|partition| partition.key == key & !FULL)
@@ -161,8 +162,8 @@ impl Partitions {
         partition.memberships(port, self.both) != (false, false)
     }
 
-    /// The P_Key table of a port: the key that the file wants first (`indx0`), else the default partition's, then the others
-    /// by their numbers.
+    /// The P_Key table of a port. The first key is the one with `indx0` in the file, or that of the default partition. The
+    /// others follow in the order of their numbers.
     #[must_use]
     pub fn table(&self, port: &Port) -> Vec<u16> {
         let mut keys = Vec::new();
@@ -177,7 +178,7 @@ impl Partitions {
         keys.into_iter().map(|(.., key)| key).collect()
     }
 
-    /// Whether two ports may talk with this key; its membership bit does not count.
+    /// Whether two ports may communicate with this key. The membership bit is ignored.
     #[must_use]
     pub fn share(&self, one: &Port, other: &Port, key: u16) -> bool {
         let Some(partition) = self.of_key(key) else { return false };
@@ -186,8 +187,8 @@ impl Partitions {
         one_full && (other_full || other_limited) || other_full && one_limited
     }
 
-    /// A key that two ports may talk with, as `from` has it in its table. OpenSM's choice: it goes through the keys in the
-    /// order of their lower, then their upper byte.
+    /// A key with which two ports may communicate, as it is in the table of `from`. It is chosen as by OpenSM, which tries the
+    /// keys in the order of their lower, then their upper byte.
     #[must_use]
     pub fn common(&self, from: &Port, to: &Port) -> Option<u16> {
         let mut keys: Vec<&Partition> = self.list.iter().collect();
@@ -202,14 +203,14 @@ impl Partitions {
                 pairs.iter().find_map(|pair| pair(*from, *to)).map(|membership| key | membership)
             })
         };
-        // Where a port may have both keys, OpenSM looks for equal ones first, then for full with limited, then the reverse.
+        // If a port may have both keys, OpenSM first tries equal ones, then full with limited, then the reverse.
         if self.both { PAIRS.iter().find_map(|pair| find(&[*pair])) } else { find(&PAIRS) }
     }
 }
 
-/// Whether a port is a limited member, and whether a full one.
+/// Whether a port is a limited member, and whether it is a full one.
 type Kinds = (bool, bool);
-/// Whether two ports may talk in one way; the membership bit that the first has then.
+/// Whether two ports may communicate with this combination. Returns the membership bit of the first.
 type Pair = fn(Kinds, Kinds) -> Option<u16>;
 
 const PAIRS: [Pair; 3] = [

@@ -5,8 +5,8 @@
 //!               [,defmember=full|limited|both] : port[=full|limited|both][, ...] ;
 //! ```
 //!
-//! A port is a GUID, ALL, ALL_CAS, ALL_SWITCHES, ALL_ROUTERS, SELF or NONE. Its list may go over several lines, up to the
-//! semicolon; a line `mgid=ff12:401b::1[,sl=n ...]` in it makes a multicast group. Words may be shortened, as OpenSM has it.
+//! A port is a GUID, ALL, ALL_CAS, ALL_SWITCHES, ALL_ROUTERS, SELF or NONE. The list of ports may have several lines, up to the
+//! semicolon. A line `mgid=ff12:401b::1[,sl=n ...]` in it creates a multicast group. Words may be abbreviated, as in OpenSM.
 
 use super::{DEFAULT_KEY, FULL, Membership, Partition, Who};
 use crate::{
@@ -16,31 +16,31 @@ use crate::{
 };
 use core::net::Ipv6Addr;
 
-/// Partitions at most: as many keys a table has (IBTA vol. 1, 10.9.2 allows 65535; hosts have 128).
+/// Most partitions: the number of keys in a table (IBTA vol. 1, 10.9.2 allows 65535; hosts have 128).
 const MAX_PARTITIONS: usize = 4096;
-/// Lines about members in one partition at most.
+/// Most lines about members of one partition.
 const MAX_MEMBERS: usize = 65_536;
 
 struct Parser {
     list: Vec<Partition>,
     warnings: Warnings,
-    /// The definition that is not at its end.
+    /// The present definition, whose end was not read yet.
     open: Option<Open>,
     line: usize,
-    /// The last key that was made up.
+    /// The last key that was assigned automatically.
     made_up: u16,
     found_any: bool,
 }
 
 /// A definition that is being read.
 struct Open {
-    /// Its place in the list.
+    /// Its index in the list.
     index: usize,
     default: Membership,
     indx0: bool,
 }
 
-/// What stands before the colon.
+/// The part before the colon.
 struct Flags {
     sl: u8,
     rate: u8,
@@ -91,7 +91,7 @@ impl Parser {
                 Some((part, more)) => (part, Some(more)),
                 None => (rest, None),
             };
-            // A semicolon alone ends a definition, too.
+            // A single semicolon also ends a definition.
             if !part.trim().is_empty() {
                 self.part(part)?;
                 self.found_any = true;
@@ -102,7 +102,7 @@ impl Parser {
         }
     }
 
-    /// A definition or its beginning, or more members.
+    /// A definition, the beginning of one, or more members.
     fn part(&mut self, part: &str) -> Result<(), FileError> {
         let (open, members) = match self.open.take() {
             Some(open) => (open, part),
@@ -153,7 +153,7 @@ impl Parser {
         Ok(Open { index, default: flags.default, indx0: flags.indx0 })
     }
 
-    /// Finds or makes the partition of a header.
+    /// Finds or creates the partition of a header.
     fn partition(&mut self, name: &str, mut key: u16) -> Result<usize, FileError> {
         if key == 0 {
             let named = |partition: &Partition| !name.is_empty() && partition.name == name;
@@ -191,7 +191,7 @@ impl Parser {
     fn flag(&mut self, flags: &mut Flags, flag: &str, value: Option<&str>) {
         let number = |max: u64| value.and_then(|text| number::parse(text).ok()).filter(|n| *n <= max);
         let is = |word: &str| word.starts_with(flag);
-        // In OpenSM's order: a word may be shortened so far that it fits several.
+        // In OpenSM's order, because an abbreviated word may match several.
         let (fits, what) = if is("mtu") {
             let mtu = number(255).filter(|n| *n != 0);
             flags.mtu = mtu.map_or(flags.mtu, |n| n as u8);
@@ -274,14 +274,14 @@ impl Parser {
         Ok(())
     }
 
-    /// A line that makes a multicast group; a wrong one is passed over, as OpenSM does it.
+    /// A line that creates a multicast group. A wrong line is ignored, as by OpenSM.
     fn group(&mut self, open: &Open, mgid: &str, flags: &[&str]) {
         match mgid.parse::<Ipv6Addr>() {
             Ok(mgid) if mgid.is_multicast() => self.list[open.index].groups.push(mgid),
             _ => self
                 .warn(format!("mgid \"{}\" is no multicast GID, and is passed over", mgid.escape_default())),
         }
-        // What they say is of no use on Ethernet; but whether it can be read is told.
+        // The values are not used on Ethernet, but invalid ones are reported.
         let mut unused =
             Flags { sl: 0, rate: 3, mtu: 4, ipoib: false, indx0: false, default: Membership::Limited };
         for word in flags {
@@ -291,7 +291,7 @@ impl Parser {
     }
 }
 
-/// As OpenSM sees a membership: by its first letters, an empty word is "full".
+/// Parses a membership as OpenSM does: by its first letters. An empty word means "full".
 fn membership(word: &str) -> Option<Membership> {
     let words = [("full", Membership::Full), ("both", Membership::Both), ("limited", Membership::Limited)];
     words.into_iter().find(|(name, _)| name.starts_with(word)).map(|(_, membership)| membership)

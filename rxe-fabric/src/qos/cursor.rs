@@ -1,11 +1,11 @@
-//! Reads the words, numbers and lines of a policy.
+//! Reads words, numbers and lines of a policy.
 
 use crate::{error::FileError, number};
 
-/// Ranges of one value at most.
+/// Most ranges of one value.
 const MAX_RANGES: usize = 65_536;
 
-/// A place in the text.
+/// A position in the text.
 pub(super) struct Cursor<'a> {
     rest: &'a str,
     line: usize,
@@ -16,12 +16,12 @@ impl<'a> Cursor<'a> {
         Self { rest: text, line: 1 }
     }
 
-    /// The line of what was taken last.
+    /// The line of the last item.
     pub(super) const fn here(&self) -> usize {
         self.line
     }
 
-    /// The line of what comes next, from 1.
+    /// The line of the next item, from 1.
     pub(super) fn line(&mut self) -> usize {
         self.skip();
         self.line
@@ -34,7 +34,7 @@ impl<'a> Cursor<'a> {
         taken
     }
 
-    /// Passes over blanks, line ends and comments.
+    /// Skips blanks, line ends and comments.
     fn skip(&mut self) {
         loop {
             let blank = self.rest.len() - self.rest.trim_start().len();
@@ -46,7 +46,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The next word, which is not taken; for messages.
+    /// The next word, for messages. It is not consumed.
     fn ahead(&mut self) -> &'a str {
         self.skip();
         let ends = |c: char| c.is_whitespace() || matches!(c, ':' | ',' | '#');
@@ -66,7 +66,7 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
-    /// The next word: letters, digits, '-' and '_'. Empty if something else comes next.
+    /// The next word: letters, digits, '-' and '_'. Empty if something else follows.
     pub(super) fn peek(&mut self) -> &'a str {
         self.skip();
         let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -79,7 +79,7 @@ impl<'a> Cursor<'a> {
         word
     }
 
-    /// Takes `sign` if it comes next.
+    /// Consumes `sign` if it is next.
     pub(super) fn takes(&mut self, sign: char) -> bool {
         self.skip();
         let comes = self.rest.starts_with(sign);
@@ -97,7 +97,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A number, not above `max`.
+    /// A number that is at most `max`.
     pub(super) fn number(&mut self, max: u64) -> Result<u64, FileError> {
         self.skip();
         let length = self.rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(self.rest.len());
@@ -110,7 +110,7 @@ impl<'a> Cursor<'a> {
         Ok(number)
     }
 
-    /// Numbers and ranges (`5, 10-20`), of numbers not above `max`.
+    /// Numbers and ranges (`5, 10-20`) of numbers that are at most `max`.
     pub(super) fn ranges(&mut self, max: u64) -> Result<Vec<(u64, u64)>, FileError> {
         let mut list = Vec::new();
         loop {
@@ -126,7 +126,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Numbers with commas between them.
+    /// Numbers, separated by commas.
     pub(super) fn numbers(&mut self, max: u64) -> Result<Vec<u64>, FileError> {
         let mut list = vec![self.number(max)?];
         while self.takes(',') {
@@ -138,7 +138,7 @@ impl<'a> Cursor<'a> {
         Ok(list)
     }
 
-    /// What is left of the line, without blanks around it and a comment; text in quotation marks is taken as it is.
+    /// The rest of the line, without surrounding blanks and comments. Text in quotation marks is not changed.
     pub(super) fn text(&mut self) -> Result<String, FileError> {
         let blank = self.rest.len() - self.rest.trim_start_matches([' ', '\t']).len();
         self.advance(blank);
@@ -158,7 +158,7 @@ impl<'a> Cursor<'a> {
         Ok(text.to_owned())
     }
 
-    /// Texts with commas between them, on one line.
+    /// Texts, separated by commas, on one line.
     pub(super) fn texts(&mut self) -> Result<Vec<String>, FileError> {
         let text = self.text()?;
         Ok(text.split(',').map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned).collect())

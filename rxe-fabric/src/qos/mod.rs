@@ -1,7 +1,7 @@
-//! Quality of service: which level a path has, by OpenSM's `qos-policy.conf`.
+//! Quality of service: the level of a path by OpenSM's `qos-policy.conf`.
 //!
-//! Rules of `qos-match-rules` are asked in the order of the file, then those of `qos-ulps`; the first that fits names the level.
-//! Where none fits it is the level called "default", or that of `default :` in `qos-ulps`.
+//! The rules of `qos-match-rules` are tried in the order of the file, and then those of `qos-ulps`. The first matching rule
+//! determines the level. If none matches, it is the level called "default", or that of `default :` in `qos-ulps`.
 
 mod cursor;
 mod parse;
@@ -16,7 +16,7 @@ use crate::{
     ranges::Ranges,
 };
 
-/// What a path has by its level.
+/// A level: the properties of its paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     /// Its name.
@@ -27,13 +27,13 @@ pub struct Level {
     pub mtu_limit: Option<u8>,
     /// Highest rate, a code of path records.
     pub rate_limit: Option<u8>,
-    /// Longest life of a packet, 4.096 us << code.
+    /// Longest lifetime of packets, 4.096 us << code.
     pub packet_life: Option<u8>,
-    /// P_Keys without their membership bits; if there are any, paths of this level are in one of these partitions.
+    /// P_Keys without their membership bits. If there are any, paths of this level are in one of these partitions.
     pub pkeys: Ranges,
 }
 
-/// Ports that rules name together.
+/// A group of ports for rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PortGroup {
     name: String,
@@ -47,7 +47,7 @@ struct PortGroup {
 }
 
 impl PortGroup {
-    /// Between which numbers the GUIDs of its ports are; all numbers if it is not by GUIDs alone.
+    /// The range of the GUIDs of its ports; all numbers if the group is not only defined by GUIDs.
     fn span(&self) -> Span {
         let others = self.names.is_empty() && self.pkeys.is_empty() && self.partitions.is_empty();
         if others && self.types.is_empty() && !self.manager { Span::of(&self.guids) } else { Span::ALL }
@@ -70,13 +70,13 @@ impl PortGroup {
     }
 }
 
-/// Says which level a query has. What a rule does not ask for may be anything.
+/// A rule that determines the level of a query. Conditions that it does not have match anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rule {
     services: Ranges,
     classes: Ranges,
     pkeys: Ranges,
-    /// Groups by their places; where there are any, an end has to be in one of them.
+    /// Indices of groups. If there are any, the end of the path must be in one of them.
     sources: Vec<usize>,
     destinations: Vec<usize>,
     level: usize,
@@ -122,8 +122,8 @@ impl Span {
     }
 }
 
-/// Between which numbers a rule is about anything. A policy may have ten thousand rules, and these few bytes of each are enough
-/// to pass over most.
+/// The ranges of values for which a rule may match. A policy may have ten thousand rules, and most can be skipped by these few
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Gate {
     service: Span,
@@ -149,10 +149,10 @@ impl Gate {
     }
 }
 
-/// What a policy is asked about. A rule about something that the request does not say does not fit.
+/// A request to a policy. A rule with a condition on a field that the request does not have does not match.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The end that asks.
+    /// The end that asks for the path.
     pub from: &'a Port,
     /// The other end.
     pub to: &'a Port,
@@ -160,13 +160,13 @@ pub struct Request<'a> {
     pub service_id: Option<u64>,
     /// QoS class, 12 bits.
     pub qos_class: Option<u16>,
-    /// P_Key; its membership bit does not count.
+    /// P_Key. The membership bit is ignored.
     pub pkey: Option<u16>,
-    /// Who is in which partition.
+    /// The partitions.
     pub partitions: &'a Partitions,
 }
 
-/// What only the short form says about lanes.
+/// Settings of lanes, which only the short form has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneWishes {
     /// Service level and lane.
@@ -181,7 +181,7 @@ pub struct QosPolicy {
     groups: Vec<PortGroup>,
     levels: Vec<Level>,
     rules: Vec<Rule>,
-    /// One for each rule.
+    /// The ranges of each rule.
     gates: Vec<Gate>,
     default: usize,
     pub(crate) lanes: LaneWishes,
@@ -202,12 +202,12 @@ impl QosPolicy {
     /// Reads a policy: OpenSM's, or the short form (`service_id 0x1000-0x1fff sl 4`), which OpenSM cannot read.
     ///
     /// # Errors
-    /// [`FileError`]; OpenSM has no policy at all then.
+    /// [`FileError`]. OpenSM would use no policy.
     pub fn parse(text: &str) -> Result<(Self, Vec<Warning>), FileError> {
         if short::is_short(text) { short::parse(text) } else { parse::parse(text) }
     }
 
-    /// The level of a request, and the line of the rule that says so; no line for the default level.
+    /// The level of a request, and the line of the rule; no line for the default level.
     #[must_use]
     pub fn level(&self, request: &Request<'_>) -> (&Level, Option<usize>) {
         let mut open = self.gates.iter().zip(&self.rules).filter(|(gate, _)| gate.is_open(request));
@@ -217,7 +217,7 @@ impl QosPolicy {
         }
     }
 
-    /// How many rules there are.
+    /// Number of rules.
     #[must_use]
     pub const fn rules(&self) -> usize {
         self.rules.len()

@@ -12,15 +12,15 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Rules, levels and groups at most, of each.
+/// Most rules, most levels and most groups.
 const MAX: usize = 100_000;
 /// QoS classes are 12 bits.
 const MAX_CLASS: u64 = 0xfff;
-/// Codes of MTUs and rates that a limit may be (IBTA vol. 1, 15.2.5.16 with the rates of 1.6).
+/// Valid codes for limits of MTU and rate (IBTA vol. 1, 15.2.5.16 with the rates of 1.6).
 const MTUS: (u64, u64) = (1, 5);
 const RATES: (u64, u64) = (2, 24);
 
-/// A rule whose level and groups are still names.
+/// A rule with the names of its level and groups.
 struct Named {
     rule: Rule,
     level: String,
@@ -60,7 +60,7 @@ pub(super) fn parse(text: &str) -> Result<(QosPolicy, Vec<Warning>), FileError> 
     parser.finish(&mut cursor)
 }
 
-/// Whether a block ends here; takes its end.
+/// Whether a block ends here. Consumes its end.
 fn ends(cursor: &mut Cursor<'_>, end: &str) -> Result<bool, FileError> {
     if cursor.at_end() {
         return Err(cursor.error(format!("{end} is missing")));
@@ -88,7 +88,7 @@ fn between(cursor: &mut Cursor<'_>, (first, last): (u64, u64)) -> Result<u8, Fil
     Ok(number as u8)
 }
 
-/// P_Keys without their membership bits, in rising order each.
+/// P_Keys without their membership bits, sorted.
 pub(super) fn pkeys(cursor: &mut Cursor<'_>) -> Result<Vec<(u64, u64)>, FileError> {
     let base = |(first, last): (u64, u64)| (first & 0x7fff, last & 0x7fff);
     Ok(cursor.ranges(0xffff)?.into_iter().map(base).collect())
@@ -129,7 +129,7 @@ impl Parser {
                 return Err(cursor.error(format!("{MAX} rules are possible")));
             }
         }
-        // OpenSM's grammar has no empty section of this kind.
+        // OpenSM's grammar does not allow an empty section of this kind.
         if count == 0 {
             return Err(cursor.error("there is no rule between qos-ulps and end-qos-ulps"));
         }
@@ -245,7 +245,7 @@ impl Parser {
         Ok(())
     }
 
-    /// OpenSM reads this section and does nothing with it; the lanes are those of `opensm.conf`.
+    /// OpenSM reads this section and ignores it. The lanes are those of `opensm.conf`.
     fn setup(&mut self, cursor: &mut Cursor<'_>) -> Result<(), FileError> {
         let line = cursor.line();
         cursor.word();
@@ -329,7 +329,7 @@ impl Parser {
         }
     }
 
-    /// Finds what names stand for, and appends the rules of `qos-ulps`.
+    /// Resolves names, and appends the rules of `qos-ulps`.
     fn finish(mut self, cursor: &mut Cursor<'_>) -> Result<(QosPolicy, Vec<Warning>), FileError> {
         let levels = places(self.levels.iter().map(|level| &*level.name));
         let groups = places(self.groups.iter().map(|group| &*group.name));
@@ -378,7 +378,8 @@ impl Parser {
     }
 }
 
-/// Where names stand, whatever case they are written in; of equal ones the first. Files may have as many names as rules.
+/// Indices of names, without regard to case. If names are equal, the first one counts. A map, because files may have as many
+/// names as rules.
 fn places<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<String, usize> {
     let mut places = BTreeMap::new();
     for (place, name) in names.enumerate() {
@@ -391,9 +392,9 @@ fn place(places: &BTreeMap<String, usize>, name: &str) -> Option<usize> {
     places.get(&name.to_ascii_lowercase()).copied()
 }
 
-/// The place of the level that has this service level and no limits.
+/// The index of the level that has this service level and no limits.
 pub(super) fn simple_level(levels: &mut Vec<Level>, sl: u8) -> usize {
-    // A blank is in no name of a file.
+    // Names in files have no blanks.
     let name = format!("service level {sl}");
     if let Some(place) = levels.iter().position(|level| level.name == name) {
         return place;
@@ -402,7 +403,7 @@ pub(super) fn simple_level(levels: &mut Vec<Level>, sl: u8) -> usize {
     levels.len() - 1
 }
 
-/// "description/P1": the port's number is behind the last slash.
+/// A port in the form "description/P1". Its number is behind the last slash.
 fn port_name(cursor: &mut Cursor<'_>, text: &str) -> Result<String, FileError> {
     let parsed = text.rsplit_once('/').and_then(|(node, port)| {
         let number = port.strip_prefix(['p', 'P'])?.parse::<u8>().ok().filter(|number| *number > 0)?;

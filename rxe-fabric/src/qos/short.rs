@@ -1,4 +1,4 @@
-//! The short form, which people copy from each other and OpenSM cannot read:
+//! The short form, which some documents show, but OpenSM cannot read:
 //!
 //! ```text
 //! service_id 0x1000-0x1fff sl 4
@@ -16,10 +16,10 @@ use crate::{
 };
 
 const WORDS: [&str; 5] = ["service_id", "sl2vl", "vlarb_high", "vlarb_low", "default"];
-/// Rules at most.
+/// Most rules.
 const MAX: usize = 100_000;
 
-/// The lines that say something, with their numbers.
+/// The lines that are not empty or comments, with their numbers.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines()
         .enumerate()
@@ -27,7 +27,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, line)| !line.is_empty())
 }
 
-/// Whether a text is in the short form: by its first word.
+/// Whether a text is in the short form. Its first word decides.
 pub(super) fn is_short(text: &str) -> bool {
     lines(text)
         .next()

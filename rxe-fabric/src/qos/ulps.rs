@@ -20,7 +20,7 @@ const TCP: u64 = 0x106_0000;
 const RDS_PORT: u64 = 0x48ca;
 const ISER_PORT: u64 = 3260;
 
-/// The end of a path that a GUID stands for.
+/// The end of a path to which a GUID refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
     Source,
@@ -28,7 +28,7 @@ pub(super) enum Ends {
     Both,
 }
 
-/// A rule: what it is about.
+/// The condition of a rule.
 #[derive(Debug)]
 pub(super) struct Ulp {
     pub(super) line: usize,
@@ -37,7 +37,7 @@ pub(super) struct Ulp {
     pub(super) guids: Option<(Ends, Vec<(u64, u64)>)>,
 }
 
-/// A rule and its service level; nothing but the level for the default.
+/// A rule and its service level. The default has only the level.
 pub(super) fn parse(cursor: &mut Cursor<'_>) -> Result<(Option<Ulp>, u8), FileError> {
     let mut ulp = Ulp { line: cursor.line(), services: Vec::new(), pkeys: Vec::new(), guids: None };
     let said = cursor.peek();
