@@ -1,4 +1,4 @@
-//! Rights, keys and ranges of what a request names (IBTA vol. 1, 9.7.4.1.3 to 9.7.4.1.5 and 10.6).
+//! Access to memory: a request's rights, R_Key and range (IBTA vol. 1, 9.7.4.1.3 to 9.7.4.1.5 and 10.6).
 
 use crate::{
     bench::Bench,
@@ -59,12 +59,12 @@ const QP: Case = must(
     template,
 );
 
-/// What is wrong with a request.
+/// How a request misses its target.
 #[derive(Clone, Copy, Default)]
 struct Aim {
-    /// Added to the R_Key.
+    /// The bits of the R_Key to change.
     rkey: u32,
-    /// Where it aims, from the start of the region.
+    /// The request's address, relative to the start of the region.
     offset: i64,
 }
 
@@ -85,7 +85,7 @@ fn request(c: &Conn, which: u32, aim: Aim) -> Packet {
     Packet { va, rkey, ..packet }
 }
 
-/// Refused with that NAK; nothing changed, and nothing more is answered.
+/// The packet is refused with that NAK, changes nothing, and the queue pair answers nothing more.
 fn refused(c: &mut Conn, packet: Packet, syndrome: u8) -> Outcome {
     let psn = c.tx(packet)?;
     c.naked(psn, syndrome)?;
@@ -115,7 +115,7 @@ fn around(b: &mut Bench, which: u32) -> Outcome {
     refused(&mut c, packet, 0x62)
 }
 
-/// The right that each of the five needs.
+/// The access right that each of the five requests needs.
 const NEEDED: [Access; 5] = [
     Access::RemoteWrite,
     Access::RemoteRead,
@@ -134,7 +134,7 @@ fn denied_by_region(b: &mut Bench, which: u32) -> Outcome {
     refused(&mut c, packet, 0x62)
 }
 
-/// Cards differ in whether they call this an invalid request or an access error.
+/// NICs differ: some answer with the NAK of an invalid request, some with that of an access error.
 fn denied_by_queue_pair(b: &mut Bench, which: u32) -> Outcome {
     let mut c = b.rc_with(|o| o.access = without(which))?;
     let packet = request(&c, which, Aim::default());

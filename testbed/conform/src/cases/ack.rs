@@ -1,4 +1,4 @@
-//! Acknowledgements: when they are sent, what they count, and what a requester makes of them (IBTA vol. 1, 9.7.5.1 and 9.7.6).
+//! Acknowledgements: when they are sent, what they count, and how a requester takes them (IBTA vol. 1, 9.7.5.1 and 9.7.6).
 
 use crate::{
     case::{Case, Outcome, broken, check, may, must, same, should},
@@ -14,7 +14,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
     all.extend_from_slice(TAKEN);
 }
 
-/// Two packets of a WRITE; only the first asks.
+/// A WRITE of two packets, of which the first asks for an acknowledgement too: the MSN counts only whole messages.
 fn first_asks(c: &mut Conn) -> Outcome {
     let (va, rkey) = c.at(0);
     let psn = c.tx(Packet::of(op::WRITE_FIRST).reth(va, rkey, 2048).data(pattern(1, 1024)).ask())?;
@@ -70,7 +70,7 @@ const SENT: &[Case] = &[
         c.rx(Packet::of(op::ATOMIC_ACK).psn(add))?;
         c.acked(last).map(|_| ())
     }),
-    // Only with a fence is a requester promised that.
+    // The specification promises this order only with a fence.
     may(
         "RC.ACK.ORDER.2",
         "A WRITE behind a READ without a fence does not change what the READ brings",
@@ -133,7 +133,7 @@ const SENT: &[Case] = &[
     }),
 ];
 
-/// Sends a request of one packet and gives the MSN of its answer.
+/// Sends a request of one packet and returns the MSN of its acknowledgement.
 fn counted(c: &mut Conn, packet: Packet) -> Outcome<u32> {
     let psn = c.tx(packet)?;
     let got = c.rx(Packet::default().psn(psn))?;

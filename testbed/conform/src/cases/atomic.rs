@@ -40,7 +40,7 @@ fn misaligned(b: &mut Bench, offset: u32, code: u8) -> Outcome {
     c.holds(64, &[0; 24])
 }
 
-/// The value in the memory aimed at.
+/// The eight bytes at `offset` of the target region, as a number.
 fn value(c: &Conn, offset: usize) -> Outcome<u64> {
     let bytes = c.get(offset, 8)?;
     Ok(bytes.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes)))

@@ -58,7 +58,7 @@ fn taken(b: &mut Bench, change: impl Fn(Packet) -> Packet) -> Outcome {
     c.holds(0, &pattern(7, 8))
 }
 
-/// Sends it as it is: the queue pair's service is not added.
+/// Sends the opcode as it is, without the bits of the queue pair's service.
 fn unknown_opcode(b: &mut Bench, code: u32) -> Outcome {
     let mut c = b.rc()?;
     let posted = c.post_recv(64)?;
@@ -176,7 +176,7 @@ const CASES: &[Case] = &[
     }),
 ];
 
-/// Nothing comes back, and nothing is placed.
+/// A queue pair in state `upto` answers nothing to a WRITE and places nothing in memory.
 fn deaf(b: &mut Bench, upto: State) -> Outcome {
     let c = b.rc_with(|o| o.upto = upto)?;
     c.raw(c.write(0, &[1; 8]))?;

@@ -1,4 +1,4 @@
-//! The invariant CRC: what it covers, what it does not, and that a wrong one is noticed (IBTA vol. 1, 9.8 and A17.3.3).
+//! The invariant CRC: which bytes it covers, and that packets with a wrong one are dropped (IBTA vol. 1, 9.8 and A17.3.3).
 
 use crate::{
     bench::Bench,
@@ -52,7 +52,7 @@ const TOS: Case =
 const TTL: Case =
     must("ICRC.MASKED.TTL", "A packet with TTL or hop limit {} is taken", "IBTA A17.3.3", template);
 
-/// A WRITE of six bytes: 28 bytes of headers, payload, two of pad, ICRC.
+/// A WRITE of six bytes: 28 bytes of headers, the payload, two bytes of padding, the ICRC.
 fn six(c: &Conn) -> Packet {
     c.write(0, &pattern(7, 6))
 }
@@ -70,7 +70,7 @@ fn wrong(b: &mut Bench, which: u32) -> Outcome {
         0 => 1,
         1 => u32::MAX,
         2 => {
-            // Big-endian in the place of little-endian.
+            // The ICRC in big-endian order; little-endian is right.
             let ends = c.world.borrow().ends();
             let whole = packet.clone().dest_qp(c.qp.qpn).psn(c.psn).encode(&ends);
             let icrc = whole.last_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));

@@ -137,11 +137,11 @@ fn refused(b: &mut Bench, which: u32) -> Outcome {
         6 => Packet::of(op::SEND_FIRST).data(Vec::new()),
         _ => Packet::of(op::READ_REQUEST).reth(va, rkey, 0x8000_0001),
     };
-    // A READ of that size would take millions of PSNs.
+    // Sent as it is: counted as a READ of that size, it would use up millions of PSNs.
     let psn = c.psn;
     c.raw(packet.ask())?;
     let got = c.rx(Packet::of(op::ACK).psn(psn))?;
-    // A range that no region can have may be found by either check.
+    // No region can hold the range of case 7, so the check of the length and that of the range may each refuse it.
     let right = got.syndrome == Some(0x61) || which == 7 && got.syndrome == Some(0x62);
     check(right, || format!("expected the NAK of an invalid request, got {}", got.summary()))?;
     c.in_state(State::Err)?;

@@ -10,7 +10,7 @@ use crate::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The queue pair number of all multicast packets (IBTA vol. 1, 10.5.2).
+/// The destination queue pair of all multicast packets (IBTA vol. 1, 10.5.2).
 const EVERYBODY: u32 = 0x00ff_ffff;
 
 /// Adds the cases of this theme.
@@ -18,7 +18,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
     all.extend(CASES.iter().cloned().map(|case| case.needs(&[Feature::Multicast])));
 }
 
-/// A group of the link's address family, by number.
+/// The group with that number, in the link's address family.
 fn group(c: &Conn, number: u8) -> IpAddr {
     match c.world.borrow().ends().src {
         IpAddr::V4(_) => Ipv4Addr::new(239, 19, 7, number).into(),
@@ -26,7 +26,7 @@ fn group(c: &Conn, number: u8) -> IpAddr {
     }
 }
 
-/// How often a datagram is sent to a group before nobody counts as having joined it.
+/// How many datagrams without an arrival mean that the group was not joined.
 const TRIES: u32 = 10;
 
 fn attach(c: &Conn, number: u8) -> Outcome {
@@ -41,15 +41,15 @@ fn detach(c: &Conn, number: u8) -> Outcome {
     Ok(c.world.borrow_mut().dut.detach(c.qp.handle, group)?)
 }
 
-/// Attaches to a group whose datagrams the device's host takes in by then: to that an interface takes its time (RFC 3376 has no
-/// answer to a report either), and another queue pair finds out.
+/// Attaches the queue pair to a group, and returns when the device's host receives datagrams to this group. An interface takes
+/// some time to join, and RFC 3376 has no answer to a report; so another queue pair is attached first and tries it out.
 fn join(c: &Conn, number: u8) -> Outcome {
     let mut scout = c.sibling()?;
     attach(&scout, number)?;
     let within = c.patience() / TRIES;
     for tried in 1..=TRIES {
         scout.post_recv(128)?;
-        // By its length it is known: when the last one has come, none is on its way any more.
+        // Each try has another length, so we know when the latest has come and none is on its way any more.
         let len = 4 * tried;
         send(&scout, number, datagram(&scout, &pattern(0, len as usize)))?;
         while let Some(wc) = scout.wc_within(Kind::Recv, within)? {
@@ -82,7 +82,7 @@ fn member(b: &mut Bench) -> Outcome<Conn> {
     Ok(c)
 }
 
-/// Of what is sent first nothing arrives, although there is a receive for it; the right datagram to group 1 behind it does.
+/// Nothing arrives of what `first` sends, although a receive is posted; a right datagram to group 1 after it arrives.
 fn dropped(c: &mut Conn, first: impl FnOnce(&Conn) -> Outcome) -> Outcome {
     let posted = c.post_recv(128)?;
     first(c)?;
@@ -109,7 +109,7 @@ const CASES: &[Case] = &[
             join(&two, 1)?;
             let posted = [one.post_recv(128)?, two.post_recv(128)?];
             send(&one, 1, datagram(&one, &pattern(5, 20)))?;
-            // Both complete in the same queue, in either order.
+            // Both queue pairs share a completion queue; either may complete first.
             let mut told = [one.wc(Kind::Recv)?, one.wc(Kind::Recv)?];
             told.sort_by_key(|wc| wc.wr_id);
             for (posted, (wc, qp)) in posted.iter().zip(told.iter().zip([&one.qp, &two.qp])) {

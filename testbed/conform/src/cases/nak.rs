@@ -1,4 +1,4 @@
-//! What a requester makes of NAKs (IBTA vol. 1, 9.7.5.2 and 9.9.2).
+//! How a requester takes NAKs (IBTA vol. 1, 9.7.5.2 and 9.9.2).
 
 use crate::{
     bench::Bench,
@@ -61,7 +61,8 @@ fn ends(b: &mut Bench, code: u32, which: u32) -> Outcome {
     c.in_state(State::Err)
 }
 
-/// The device sends two messages, of which the second is refused; the first succeeds. The second: its request and PSN.
+/// The device sends two messages. We refuse the second, so the first succeeds. Returns the work request's ID of the second and
+/// its PSN.
 fn second_refused(c: &mut Conn, syndrome: u8) -> Outcome<(u64, u32)> {
     let first = c.post(WrOp::Send, 8)?;
     let second = c.post(WrOp::Send, 8)?;
@@ -125,7 +126,7 @@ const CASES: &[Case] = &[
         let wr = c.post(WrOp::Send, 8)?;
         let mut tries = 0;
         loop {
-            // Some devices go back once for a NAK, and for the next only after a timeout.
+            // Some devices send again at once for the first NAK, and for later ones only after the timeout.
             match c.next_or_wc(Kind::Send, 4 * c.patience())? {
                 Some(Came::Packet(got)) => {
                     tries += 1;

@@ -19,7 +19,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
     all.extend_from_slice(CONGESTION);
 }
 
-/// Into SQD, with a notice when it is drained.
+/// A change to SQD that asks for the event SQ_DRAINED.
 fn sqd() -> Change {
     Change { state: Some(State::Sqd), attrs: Attrs { en_sqd_async_notify: Some(1), ..Attrs::default() } }
 }
@@ -281,10 +281,11 @@ fn crowd(b: &mut Bench, count: usize) -> Outcome<Vec<Conn>> {
     Ok(all)
 }
 
-/// So often a busy device may have sent a packet again before it heard the answer.
+/// How often a busy device may send a packet again before it has taken the answer.
 const MOST_AGAIN: usize = 8;
 
-/// The next packet of a SEND, acknowledged. On a busy machine those before may have been sent again before their answer was heard.
+/// Takes the next packet of a SEND and acknowledges it. On a busy machine the device may send the packets before it again, since
+/// it has not yet taken their answers: those are passed over.
 fn fresh(c: &mut Conn, code: u8) -> Outcome {
     let due = c.expected;
     let mut got = c.rx(Packet::default())?;
@@ -297,7 +298,7 @@ fn fresh(c: &mut Conn, code: u8) -> Outcome {
     same("the PSN", got.at_psn(), due)?;
     same("the opcode", got.packet.opcode, Some(code))?;
     c.expected = (due + 1) & MASK24;
-    // The first packet of a message completes none.
+    // The first packet of a message does not complete it, so the MSN stays.
     if code == op::SEND_FIRST {
         c.respond(due, Packet::of(op::ACK).syndrome(0x1f).msn(c.msn))
     } else {
@@ -305,7 +306,8 @@ fn fresh(c: &mut Conn, code: u8) -> Outcome {
     }
 }
 
-/// Where time is exact, no more of it has passed than a few patient waits: the others' timeouts (1 s) were not waited for.
+/// Checks, where time is exact, that less than 100 ms have passed: the device has not waited for the timeouts of the other queue
+/// pairs (1 s).
 fn prompt(b: &Bench, c: &Conn, start: Duration) -> Outcome {
     let took = c.now().saturating_sub(start);
     check(took < Duration::from_millis(100) || !b.has(Feature::ExactTime), || format!("it took {took:?}"))
@@ -342,7 +344,7 @@ const MANY: &[Case] = &[
                 silent.post(WrOp::Send, 4096)?;
             }
             let start = c.now();
-            // By messages of two packets and of one. The first one finds all of the silent ones' packets before it.
+            // Messages of two packets and of one. The first message finds the packets of all silent queue pairs in front of it.
             for (len, codes) in [(2048, &[op::SEND_FIRST, op::SEND_LAST][..]), (1024, &[op::SEND_ONLY])] {
                 for _ in 0..10 {
                     let wr = c.post(WrOp::Send, len)?;
@@ -370,7 +372,7 @@ const MANY: &[Case] = &[
             for _ in 0..10 {
                 let wr = c.post(WrOp::RdmaRead { remote_addr: 0x4000, rkey: 0x42 }, 8192)?;
                 let mut taken = 0;
-                // It may be asked for in pieces.
+                // A device may split the READ into several requests.
                 while taken < 8192 {
                     let got = c.request(Packet::of(op::READ_REQUEST))?;
                     let piece = got.dma_len.unwrap_or(8192) as usize;
@@ -391,7 +393,7 @@ const MANY: &[Case] = &[
             let mut all = crowd(b, 2)?;
             all[0].post(WrOp::Send, 8)?;
             let got = all[0].request(Packet::of(op::SEND_ONLY))?;
-            // 491.52 ms.
+            // Timer code 31 is 491.52 ms.
             all[0].nak(got.at_psn(), 0x3f)?;
             let start = all[1].now();
             for _ in 0..5 {

@@ -22,7 +22,7 @@ const ANSWERED: Case =
 const TAKEN: Case =
     must("RC.READ.TAKEN", "A READ of {} bytes lands where it was asked for", "IBTA 9.4.4", template);
 
-/// Takes responses from `psn` on until `len` bytes have come, and gives them.
+/// Takes READ responses, starting with PSN `psn`, until `len` bytes have come, and returns these bytes.
 fn responses(c: &Conn, mut psn: u32, len: usize, fresh: bool) -> Outcome<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
@@ -54,7 +54,7 @@ fn taken(b: &mut Bench, len: u32) -> Outcome {
     let data = pattern(2, len as usize);
     let wr = c.post(WrOp::RdmaRead { remote_addr: 0x1234_5678_9abc, rkey: 0xfeed }, data.len())?;
     let mut taken = 0;
-    // A device may ask for it in pieces.
+    // A device may split the READ into several requests.
     while taken < data.len() {
         let got = c.request(Packet::of(op::READ_REQUEST).va(0x1234_5678_9abc + taken as u64).rkey(0xfeed))?;
         let piece = got.dma_len.unwrap_or(0) as usize;
@@ -195,7 +195,7 @@ const RESPONDER: &[Case] = &[
     ),
 ];
 
-/// The device READs `len` bytes; its request.
+/// The device READs `len` bytes. Returns the work request's ID and the PSN of the READ request.
 fn reading(c: &mut Conn, len: usize) -> Outcome<(u64, u32)> {
     let wr = c.post(WrOp::RdmaRead { remote_addr: 0x4000, rkey: 0x42 }, len)?;
     let got = c.request(Packet::of(op::READ_REQUEST).reth(0x4000, 0x42, len as u32))?;

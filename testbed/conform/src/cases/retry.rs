@@ -37,7 +37,7 @@ fn timeout(code: u32) -> Duration {
     Duration::from_nanos(4096) * 2_u32.pow(code)
 }
 
-/// Times the same request came; the status of the completion that ended it.
+/// Answers nothing until the request completes. Returns how often the request came, and the completion's status.
 fn silence(c: &Conn, most: u32) -> Outcome<(u32, String)> {
     let mut tries = 0;
     loop {
@@ -47,7 +47,7 @@ fn silence(c: &Conn, most: u32) -> Outcome<(u32, String)> {
                 check(tries <= most, || format!("{tries} tries and no end"))?;
             }
             Some(Came::Completion(wc)) => {
-                // Tries that had left before it and were not read yet.
+                // Count tries that were sent before the completion and not yet taken.
                 while c.next(c.calm())?.is_some() {
                     tries += 1;
                 }
@@ -69,7 +69,7 @@ fn counted(b: &mut Bench, count: u32) -> Outcome {
 
 fn timed(b: &mut Bench, code: u32) -> Outcome {
     let mut c = b.rc_with(|o| o.timeout = code as u8)?;
-    // From before the request: when it was sent is not known so well as that it was after this.
+    // The time of sending is not known exactly, only that it is after this point.
     let start = c.now();
     c.post(WrOp::Send, 8)?;
     let first = c.request(Packet::of(op::SEND_ONLY))?;
@@ -79,7 +79,7 @@ fn timed(b: &mut Bench, code: u32) -> Outcome {
     if b.has(Feature::ExactTime) {
         check(waited <= timeout(code) * 4, || format!("sent again only after {waited:?}"))?;
     }
-    // It is not acknowledged: on a busy machine all tries may be over by now.
+    // No acknowledgement: on a busy machine the device may have used up all its retries by now.
     Ok(())
 }
 
@@ -93,7 +93,7 @@ const CASES: &[Case] = &[
         c.done(Kind::Send, wr).map(|_| ())
     }),
     must("RC.RETRY.RESET.1", "Progress gives the retries back", "IBTA 9.9.2.1.1", |b| {
-        // 1.07 s, within which the second try has to be answered.
+        // The timeout is 1.07 s. The second try has to be answered within it.
         let mut c = b.rc_with(|o| (o.retry_cnt, o.timeout) = (1, 18))?;
         for _ in 0..2 {
             let wr = c.post(WrOp::Send, 8)?;
@@ -101,7 +101,7 @@ const CASES: &[Case] = &[
             c.rx(Packet::of(op::SEND_ONLY).psn(first.psn.unwrap_or(0)))?;
             c.ack(first.psn.unwrap_or(0))?;
             c.done(Kind::Send, wr)?;
-            // Copies that were on their way.
+            // Pass over copies that were on their way.
             while c.next(c.calm())?.is_some() {}
         }
         Ok(())
@@ -135,7 +135,7 @@ const CASES: &[Case] = &[
             let last = c.request(Packet::of(op::SEND_LAST))?;
             c.respond(first.psn.unwrap_or(0), Packet::of(op::ACK).msn(0))?;
             let middle = c.rx(Packet::of(op::SEND_MIDDLE).psn(first.psn.unwrap_or(0) + 1))?;
-            // As a responder does, which answers each of them: the device may send no more before it has heard something.
+            // Like a responder, answer each packet: the device may wait for an answer before it sends more.
             c.respond(middle.at_psn(), Packet::of(op::ACK).msn(0))?;
             c.rx(Packet::of(op::SEND_LAST).psn(last.at_psn()))?;
             c.ack(last.at_psn())?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) fn add(all: &mut Vec<Case>) {
     let codes = || (0..32).map(|code| (code, format!("{code:02}"), format!("{code} ({:?})", timer(code))));
     all.extend(SENT.family(codes(), timer_is_sent));
-    // Real time cannot tell the short ones from each other.
+    // In real time the short timers cannot be told apart; the long ones take long, so they count as slow cases.
     all.extend(
         OBEYED
             .family(codes(), timer_is_obeyed)
@@ -43,7 +43,7 @@ const RETRIES: Case = must(
     template,
 );
 
-/// Hundredths of a millisecond by code (IBTA vol. 1, table 46).
+/// The timers' lengths by code, in hundredths of a millisecond (IBTA vol. 1, table 46).
 const TABLE: [u64; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -74,7 +74,7 @@ fn timer_is_obeyed(b: &mut Bench, code: u32) -> Outcome {
     c.nak(psn, 0x20 | code as u8)?;
     let again = c.rx(Packet::of(op::SEND_ONLY).psn(psn))?;
     let waited = again.at.saturating_sub(start);
-    // A device may round by a hundredth; kernels do.
+    // A device may round the timer by one per cent, as kernels do.
     check(waited >= timer(code).mul_f64(0.99), || {
         format!("sent again after {waited:?}, before {:?}", timer(code))
     })?;
@@ -270,12 +270,12 @@ const REQUESTER: &[Case] = &[
             let mut c = b.rc_with(|o| o.timeout = 0)?;
             c.post(WrOp::Send, 8)?;
             let got = c.request(Packet::of(op::SEND_ONLY))?;
-            // 655.36 ms.
+            // Timer code 0 is 655.36 ms.
             c.nak(got.at_psn(), 0x20)?;
             c.wait_calm()?;
             c.post(WrOp::Send, 8)?;
             match c.next(Duration::from_millis(5))? {
-                // On a busy machine the timer may be over: then the refused one comes first.
+                // On a busy machine the timer may have run out already. Then the refused SEND comes first, which is right.
                 Some(next) if next.psn != got.psn => {
                     broken(format!("{} left while the timer ran", next.summary()))
                 }

@@ -56,7 +56,7 @@ const OUTSIDE: Case =
 const IN_SEND: Case = must("RC.SEQ.SEND", "{} inside a SEND is an invalid request", SOURCE, template);
 const IN_WRITE: Case = must("RC.SEQ.WRITE", "{} inside a WRITE is an invalid request", SOURCE, template);
 
-/// A packet of that opcode, which is right but for its place.
+/// A packet of that opcode that is right, except for its place in the sequence.
 fn packet(c: &Conn, code: u8) -> Packet {
     let (va, rkey) = c.at(0);
     let full = matches!(code, op::SEND_FIRST | op::SEND_MIDDLE | op::WRITE_FIRST | op::WRITE_MIDDLE);
@@ -68,7 +68,7 @@ fn packet(c: &Conn, code: u8) -> Packet {
     Packet::of(code).reth(va, rkey, len).data(data).ask()
 }
 
-/// It is refused as an invalid request, and the connection ends.
+/// The packet is refused as an invalid request, and the queue pair enters the error state.
 fn refused(c: &mut Conn, code: u8) -> Outcome {
     let psn = c.tx(packet(c, code))?;
     c.naked(psn, 0x61)?;
@@ -91,7 +91,7 @@ fn inside_a_send(b: &mut Bench, code: u32) -> Outcome {
     c.tx(Packet::of(op::SEND_FIRST).data(vec![1; 1024]))?;
     refused(&mut c, code as u8)?;
     c.holds(0, &[0; 8])?;
-    // What the open message had is no success.
+    // The receive of the unfinished message must not succeed.
     let wc = c.wc(Kind::Recv)?;
     crate::case::check(wc.status != "SUCCESS", || "the receive of the broken message succeeded".into())
 }
@@ -105,7 +105,7 @@ fn inside_a_write(b: &mut Bench, code: u32) -> Outcome {
     c.holds(0, &[0; 8])
 }
 
-/// Sends a message in packets of the given opcodes; the last asks and is acknowledged.
+/// Sends a message in packets of the given opcodes. The last one asks for an acknowledgement, and it comes.
 fn message(c: &mut Conn, codes: &[u8], data: &[u8]) -> Outcome {
     let (va, rkey) = c.at(0);
     let mut last = 0;

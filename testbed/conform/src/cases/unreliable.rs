@@ -43,7 +43,7 @@ fn uc(b: &mut Bench) -> Outcome<Conn> {
     b.rc_with(|o| o.service = Service::Uc)
 }
 
-/// The next SEND is received into the receive posted first, with nothing before it.
+/// Sends a SEND, and the next completion is that of this receive, with its data.
 fn next_arrives(c: &mut Conn, wr_id: u64, offset: usize) -> Outcome {
     c.tx(Packet::of(op::SEND_ONLY).data(pattern(9, 8)))?;
     c.done(Kind::Recv, wr_id)?;
@@ -92,7 +92,7 @@ const UC: &[Case] = &[
     must("UC.SEND.3", "A SEND without a receive is dropped, and the next one arrives", "IBTA 9.8.2.2", |b| {
         let mut c = uc(b)?;
         c.tx(Packet::of(op::SEND_ONLY).data(vec![1; 8]))?;
-        // What came before this one has been dealt with when it is in memory.
+        // When this WRITE is in memory, the device has handled the packets before it too.
         c.tx(c.write(8, &[2; 8]))?;
         c.comes_to_hold(8, &[2; 8])?;
         c.quiet()?;
@@ -166,12 +166,12 @@ pub(super) fn ud(b: &mut Bench) -> Outcome<Conn> {
     b.rc_with(|o| o.service = Service::Ud)
 }
 
-/// A datagram from a queue pair of ours.
+/// A datagram from our side to the device's queue pair.
 pub(super) fn datagram(c: &Conn, data: &[u8]) -> Packet {
     Packet::of(op::UD_SEND_ONLY).qkey(QKEY).src_qp(c.qpn).data(data.to_vec())
 }
 
-/// It is dropped, and a right one behind it arrives.
+/// A datagram that `change` has altered is dropped, and a right one after it arrives.
 fn dropped(b: &mut Bench, change: impl Fn(Packet) -> Packet) -> Outcome {
     let mut c = ud(b)?;
     let posted = c.post_recv(128)?;
@@ -214,7 +214,7 @@ const UD: &[Case] = &[
         c.done(Kind::Recv, posted.wr_id)?;
         let ends = c.world.borrow().ends();
         let (at, bytes) = match ends.src {
-            // The last bytes of the mapped address in a GRH.
+            // In a GRH the IPv4 address is the last four bytes of the mapped IPv6 address.
             std::net::IpAddr::V4(v4) if ends.roce == Roce::V1 => (posted.offset + 20, v4.octets().to_vec()),
             std::net::IpAddr::V4(v4) => (posted.offset + 32, v4.octets().to_vec()),
             std::net::IpAddr::V6(v6) => (posted.offset + 8, v6.octets().to_vec()),
@@ -257,7 +257,7 @@ const UD: &[Case] = &[
             let mut other = c.sibling()?;
             let behind = other.post_recv(128)?;
             c.tx(datagram(&c, &[9; 8]))?;
-            // What came before this one has been dealt with when it is told.
+            // When this datagram completes, the device has handled the one before it too.
             other.tx(datagram(&other, &[5; 8]))?;
             other.done(Kind::Recv, behind.wr_id)?;
             c.wait_calm()?;

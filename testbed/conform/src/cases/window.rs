@@ -13,7 +13,8 @@ pub(super) fn add(all: &mut Vec<Case>) {
     all.extend(CASES.iter().cloned().map(|case| case.needs(&[Feature::Windows])));
 }
 
-/// A connection whose target region has a window of that type, bound to bytes 64 to 128: its name and R_Key.
+/// A connection whose target region has a memory window of type `kind`, bound to bytes 64 to 128. Returns the connection, the
+/// window and its R_Key.
 fn bound(b: &mut Bench, kind: u8, access: &[Access]) -> Outcome<(Conn, Handle, u32)> {
     let all = [Access::COMMON.to_vec(), vec![Access::MwBind]].concat();
     let c = b.rc_with(|o| o.region = all)?;

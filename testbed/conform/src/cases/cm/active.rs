@@ -1,4 +1,4 @@
-//! The device's program connects: its REQ, and what it makes of every answer.
+//! The device's program connects: its REQ, and how it takes each possible answer.
 
 use super::{SEVERAL, peer};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// The device's program has connected, and been told of our REP: its id, its REQ and the REP.
+/// The device's program has called rdma_connect and been told of our REP. Returns its ID, its REQ and our REP.
 fn responded(b: &mut Bench) -> Outcome<(Peer, Handle, Message, Message)> {
     let mut peer = peer(b)?;
     let (id, _, request) = peer.called(&[])?;
@@ -20,7 +20,8 @@ fn responded(b: &mut Bench) -> Outcome<(Peer, Handle, Message, Message)> {
     Ok((peer, id, request, reply))
 }
 
-/// The device's program has connected, and a REP for a communication ID came that nobody has: its REQ.
+/// The device's program has called rdma_connect, and we sent a REP with a communication ID that it has not given out. Returns
+/// its REQ.
 fn misled(b: &mut Bench) -> Outcome<(Peer, Message)> {
     let mut peer = peer(b)?;
     let (_, _, request) = peer.called(&[])?;
@@ -49,7 +50,7 @@ const REQUEST: &[Case] = &[
         let ours = peer.headed(&[]);
         let theirs = request.private();
         same("version and family", &theirs[..2], &ours[..2])?;
-        // What is our source is the device's destination.
+        // The device's destination is our source, and its source our destination.
         same("source address", &theirs[4..20], &ours[20..36])?;
         same("destination address", &theirs[20..36], &ours[4..20])
     }),
@@ -80,7 +81,7 @@ const REQUEST: &[Case] = &[
     must("CM.CONNECT.5", "What is reserved in a REQ is 0", "IBTA 12.6.5", |b| {
         let mut peer = peer(b)?;
         let (_, _, request) = peer.called(&[])?;
-        // Flow label, service level and traffic class are no fields of a case, but may be set.
+        // No case sets the flow label, the service level and the traffic class; a device may choose them.
         let strays: Vec<_> = request
             .strays()
             .into_iter()
@@ -113,7 +114,7 @@ const REQUEST: &[Case] = &[
             let mut peer = peer(b)?;
             let (_, _, request) = peer.called(&[])?;
             let id = peer.new_id();
-            // 17 s.
+            // A service timeout of 22 is 17 s.
             let wait =
                 peer.reply(&request, Kind::Mra).with(LOCAL_ID, id.into()).with(other::SERVICE_TIMEOUT, 22);
             peer.tx(&wait)?;
@@ -128,7 +129,7 @@ const REQUEST: &[Case] = &[
         |b| {
             let mut peer = peer(b)?;
             let (id, _, request) = peer.called(&[])?;
-            // The REJ names no ID of ours: it is known by the device's.
+            // The program has heard of no REP, so its REJ names no communication ID of ours. We know the REJ by the device's ID.
             b.world.borrow_mut().dut.close(id)?;
             peer.expect_id(0);
             let reject = peer.rx(Kind::Rej)?;
@@ -266,7 +267,7 @@ const REPLY: &[Case] = &[
     }),
 ];
 
-/// Reasons of a REJ (IBTA vol. 1, 12.6.7.2); 4 is told apart by what it says about its sender.
+/// The reasons of a REJ (IBTA vol. 1, 12.6.7.2) without 4, the timeout, which has to name the GUID of its sender.
 fn reasons() -> impl Iterator<Item = u32> {
     (1..=33).chain([35]).filter(|reason| *reason != 4)
 }

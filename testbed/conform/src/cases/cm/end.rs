@@ -7,7 +7,7 @@ use crate::{
     wire::cm::{Kind, LOCAL_ID, Message, REMOTE_ID, mad, other, req},
 };
 
-/// The program hears nothing of this message, and its connection stands behind it: a DREQ ends it.
+/// The program is told nothing of this message, and its connection still stands afterwards, since a DREQ then ends it.
 fn harmless(peer: &Peer, link: &Link, message: &Message) -> Outcome {
     peer.tx(message)?;
     peer.no_event()?;
@@ -97,7 +97,7 @@ const CASES: &[Case] = &[
         peer.program("rdma_disconnect", |cm| cm.disconnect(link.id))?;
         peer.rx(Kind::Dreq)?;
         peer.tx(&peer.about(&link, Kind::Dreq))?;
-        // Kernels leave the answer to the program.
+        // Kernels send the DREP only when the program calls rdma_disconnect once more.
         peer.event("DISCONNECTED")?;
         let _ = peer.program("rdma_disconnect", |cm| cm.disconnect(link.id));
         peer.rx(Kind::Drep).map(|_| ())

@@ -1,4 +1,4 @@
-//! Management datagrams: which are taken, and how the device's look.
+//! Management datagrams: which ones the device takes, and the form of those that it sends.
 
 use super::{accepted, listened};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// A REQ that is changed so is passed by, and the right one behind it is taken.
+/// The device ignores a REQ whose packet `change` has altered, and takes a right REQ after it.
 fn ignored(b: &mut Bench, change: impl FnOnce(Packet) -> Packet) -> Outcome {
     let mut peer = listened(b)?;
     let header = peer.headed(&[0xbb; 4]);
@@ -20,7 +20,7 @@ fn ignored(b: &mut Bench, change: impl FnOnce(Packet) -> Packet) -> Outcome {
     right_one(&mut peer)
 }
 
-/// The next request that the program hears of is this one.
+/// Sends a right REQ, and the next request that the program is told of is this one.
 fn right_one(peer: &mut Peer) -> Outcome {
     let header = peer.headed(&[0x77; 4]);
     let request = peer.req().with_private(&header);
@@ -29,7 +29,7 @@ fn right_one(peer: &mut Peer) -> Outcome {
     crate::cm::told(&event, &[0x77; 4])
 }
 
-/// The same for a field of the header.
+/// Like [`ignored`], with a change to the message instead of the packet.
 fn ignored_with(b: &mut Bench, change: impl FnOnce(Message) -> Message) -> Outcome {
     let mut peer = listened(b)?;
     let header = peer.headed(&[0xbb; 4]);
@@ -38,7 +38,7 @@ fn ignored_with(b: &mut Bench, change: impl FnOnce(Message) -> Message) -> Outco
     right_one(&mut peer)
 }
 
-/// The device's REP to a right REQ, as packet and message.
+/// The device's REP to a right REQ. Returns the REQ, and the REP as a packet and as a message.
 fn reply(b: &mut Bench) -> Outcome<(Message, Packet, Message)> {
     let (_, request, _, reply) = accepted(b, |request| request)?;
     let world = b.world.borrow();

@@ -15,33 +15,33 @@ use crate::{
 };
 use std::time::Duration;
 
-/// Much longer than a device needs until it repeats a message, or until an ended connection has waited: kernels take up to
-/// 6.2 s for a REQ, and 1 s for the wait that a local ACK timeout of 67 ms makes.
+/// Much longer than a device takes to repeat a message, or keeps an ended connection in TIMEWAIT. Kernels repeat a REQ after up
+/// to 6.2 s, and a local ACK timeout of 67 ms gives 1 s of TIMEWAIT.
 const SEVERAL: Duration = Duration::from_secs(20);
 
-/// What all of them need.
+/// The features that all cases of this theme need.
 const NEEDS: &[Feature] = &[Feature::Cm];
 
-/// A peer for connections.
+/// A peer that connects queue pairs of the device's TCP port space.
 fn peer(b: &mut Bench) -> Outcome<Peer> {
     Peer::new(&b.world, Space::Tcp)
 }
 
-/// A peer for connections, and a program at the device that listens.
+/// The same, while a program at the device listens.
 fn listened(b: &mut Bench) -> Outcome<Peer> {
     let peer = peer(b)?;
     peer.listen()?;
     Ok(peer)
 }
 
-/// The same, and a connection to it that stands.
+/// The same, and a connection to that program.
 fn connected(b: &mut Bench) -> Outcome<(Peer, Link)> {
     let mut peer = listened(b)?;
     let link = peer.passive()?;
     Ok((peer, link))
 }
 
-/// A REQ of ours that is changed so and that the program has accepted: the REQ, the connection, and its REP.
+/// Sends a REQ that `change` has altered, and the program accepts it. Returns the peer, the REQ, the connection and the REP.
 fn accepted(
     b: &mut Bench,
     change: impl FnOnce(Message) -> Message,

@@ -1,4 +1,4 @@
-//! The device's program listens: requests, refusals, and what happens until the connection stands.
+//! The device's program listens: requests, refusals, and all messages until the connection is established.
 
 use super::{SEVERAL, accepted, connected, listened, peer};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// The device refuses a REQ that is changed so, and its program hears nothing of it.
+/// The device refuses a REQ that `change` has altered, and does not tell its program.
 fn refused(b: &mut Bench, change: impl FnOnce(Message) -> Message) -> Outcome<u64> {
     let mut peer = listened(b)?;
     let request = change(peer.req());
@@ -20,7 +20,7 @@ fn refused(b: &mut Bench, change: impl FnOnce(Message) -> Message) -> Outcome<u6
     Ok(reject.get(other::REASON))
 }
 
-/// A connection that stands, and a REQ for its queue pair behind it.
+/// Establishes a connection, then sends another REQ for its queue pair.
 fn asked_again(b: &mut Bench) -> Outcome<(Peer, Link)> {
     let (mut peer, link) = connected(b)?;
     let request = peer.req().with(req::QPN, link.qpn.into());
@@ -251,10 +251,10 @@ const REPLIES: &[Case] = &[
         "IBTA 12.6.6, 12.9.8.7",
         |b| {
             let (peer, _, link, _) = accepted(b, |request| request.with(req::LOCAL_TIMEOUT, SOON))?;
-            // 4.3 s.
+            // A service timeout of 20 is 4.3 s.
             let wait = peer.about(&link, Kind::Mra).with(other::MESSAGE, 1).with(other::SERVICE_TIMEOUT, 20);
             peer.tx(&wait)?;
-            // What was on its way already.
+            // Passes over REPs that were on their way before the MRA arrived.
             peer.none(Kind::Rej)?;
             peer.quiet(Duration::from_millis(1500))?;
             peer.tx(&peer.about(&link, Kind::Rtu))?;
@@ -309,7 +309,7 @@ pub(super) fn add(all: &mut Vec<Case>) {
         let (peer, _, _, reply) = accepted(b, |request| request)?;
         let mut reject = peer.rej(&reply, reason.into()).with_private(&[9, 8, 7]);
         if reason == 4 {
-            // Of a timeout the sender's GUID tells whose it is.
+            // A REJ for a timeout names the GUID of its sender.
             reject = reject.with(other::INFO_LEN, 8).with(other::INFO, peer.guid);
         }
         peer.tx(&reject)?;

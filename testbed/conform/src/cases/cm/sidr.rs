@@ -17,7 +17,7 @@ fn listened(b: &mut Bench) -> Outcome<Peer> {
     Ok(peer)
 }
 
-/// The answer to a SIDR_REQ of the device's.
+/// Our SIDR_REP to a SIDR_REQ of the device.
 fn answer(peer: &Peer, request: &Message, status: u64) -> Message {
     peer.reply(request, Kind::SidrRep)
         .with(LOCAL_ID, request.get(LOCAL_ID))
