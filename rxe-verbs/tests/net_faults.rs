@@ -1,5 +1,5 @@
-//! Scripted faults, delay and rate: what is asked for happens to the packets that are named, and to no other; mistakes are
-//! told where they are.
+//! Scripted faults, delay and rate: each fault happens to the packets that the script names, and to no others. An error in a script is
+//! reported with its place.
 
 use rxe_core::{
     num::{Psn, Qpn},
@@ -68,7 +68,7 @@ fn plan(script: &str) -> FaultPlan {
     FaultPlan { sending: false, receiving: false, script: Some(script), ..FaultPlan::default() }
 }
 
-/// Sends packets through a plan on the way out; what came, with its TOS, and the counts.
+/// Sends packets through a plan on the way out. Returns what arrived, with its TOS, and the counts.
 fn through(plan: FaultPlan, packets: &[Vec<u8>]) -> (Vec<(Vec<u8>, u8)>, FaultCounts) {
     let (got, counts, _) = timed(plan, packets);
     (got, counts)
@@ -108,8 +108,8 @@ fn timed(plan: FaultPlan, packets: &[Vec<u8>]) -> (Vec<(Vec<u8>, u8)>, FaultCoun
     (got, counts, took)
 }
 
-/// The order in which packets come by a rule that holds one back, for so long at most: from a try in which all were sent before
-/// that time was over, as a busy machine may keep the sender from its processor for longer.
+/// The order in which packets arrive if a rule holds one back, for so long at most. On a busy machine the sender may be without a
+/// processor for longer than that, so this repeats until all packets were sent before that time was over.
 fn in_time(script: &str, packets: &[Vec<u8>], longest: Duration) -> Vec<u32> {
     let start = Instant::now();
     loop {
@@ -156,7 +156,7 @@ fn rules_choose_packets() {
     assert_eq!(some, numbers("drop chance 50%"), "the same for a seed");
 }
 
-/// Chance has the same for every packet that a script leaves alone, whatever the script does to the others.
+/// What chance does to a packet that a script leaves alone does not depend on what the script does to the others.
 #[test]
 fn a_script_can_be_added_to_a_seed() {
     let chances = FaultPlan::parse("loss=20%,corrupt=20%,dup=20%,seed=3,dir=tx").unwrap();
@@ -192,7 +192,8 @@ fn messages_of_the_connection_manager_are_known_by_name() {
     assert_eq!(in_time("delay 20ms cm req", &messages, Duration::from_millis(20)), [1, 2, 3, 0]);
 }
 
-/// An acknowledgement that was turned is a whole packet with another syndrome; so it is if its ICRC was of other headers.
+/// A script may change an acknowledgement's syndrome. Its ICRC is right afterwards if it was right before. If it covered other headers
+/// than ours, it still does.
 #[test]
 fn acknowledgements_are_turned_with_their_icrc() {
     let syndromes = [
@@ -234,7 +235,7 @@ fn marks_are_made_and_bits_are_flipped() {
     assert_eq!((wrong.iter().filter(|wrong| **wrong).count(), wrong[4], counts.corrupted), (1, true, 1));
 }
 
-/// What waits for a rate or a delay comes in order, all of it, and no sooner than that takes; what finds the queue full is lost.
+/// Packets that wait for a rate or a delay all arrive in order, and not too early. Packets that find the queue full are lost.
 #[test]
 fn delay_and_rate() {
     let packets = writes(50);
@@ -334,7 +335,7 @@ fn mistakes_are_told_where_they_are() {
     assert_eq!(through(quiet, &writes(3)).0.len(), 3);
 }
 
-/// A file that ends anywhere, or is damaged anywhere, is a script or an error at a place in it.
+/// A file that is cut or damaged at any place is either a script, or gives an error that names a place in it.
 #[test]
 fn broken_files_are_errors_at_a_place() {
     let script = "drop rx read-response 3rd\nturn rnr 14 rx ack 5th # why\n delay 2s tx cm rtu\nmark every 10\n\

@@ -1,4 +1,4 @@
-//! What is found out about interfaces, and that changes are noticed.
+//! What the library finds out about interfaces, and that it notices changes.
 
 mod netns;
 
@@ -59,7 +59,7 @@ fn noticed(watch: &Watch) {
     settled(watch);
 }
 
-/// Waits until nothing is announced for a moment: the kernel is late with some of what it announces.
+/// Waits until nothing is announced for a moment, because the kernel announces some changes late.
 fn settled(watch: &Watch) {
     until(|| {
         std::thread::sleep(Duration::from_millis(20));

@@ -270,7 +270,7 @@ fn multicast_reaches_those_who_joined() {
     }
 }
 
-/// A sandbox may forbid the calls for several datagrams: they are missed, and packets go on.
+/// A sandbox may forbid the calls that send or receive several datagrams. Then packets go singly.
 #[test]
 fn calls_that_a_sandbox_forbids_are_done_without() {
     let Some(namespace) = Namespace::new() else { return };
@@ -372,7 +372,7 @@ fn a_held_port_is_explained() {
     assert!(matches!(error, OpenError::NotLocal { .. }), "{error}");
 }
 
-/// A link that has its address alone tells, and is told, only what differs from what its sockets do by themselves.
+/// A link that has its address for itself uses control messages only for what differs from its sockets' own settings.
 #[test]
 fn one_address_alone() {
     let Some(namespace) = Namespace::new() else { return };

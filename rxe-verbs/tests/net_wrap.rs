@@ -120,7 +120,7 @@ fn a_batch_has_room_for_what_it_says() {
     assert_eq!(batch.iter().next().unwrap().packets().count(), 0);
 }
 
-/// Sends numbered packets through faults and answers what came out and the counts of sender and receiver.
+/// Sends numbered packets through faults. Returns what came out, and the counts of sender and receiver.
 fn through_faults(plan: &str, count: u32) -> (Vec<Vec<u8>>, rxe_verbs::net::fault::FaultCounts) {
     let (left, mut right) = ends();
     let plan = FaultPlan::parse(plan).unwrap();

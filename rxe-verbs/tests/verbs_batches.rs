@@ -1,5 +1,4 @@
-//! Messages posted one by one: many leave together where the program polls in between, and all leave where it
-//! does not.
+//! Messages posted one by one: if the program polls in between, many leave together. If it does not, all leave nevertheless.
 
 mod verbs_common;
 
@@ -63,7 +62,7 @@ fn posts_in_a_row_leave_together() {
     }
 }
 
-/// The program polls and posts in a row, and then does neither: what waited for its next call leaves without one.
+/// The program polls and posts many times in a row, and then stops. Messages that waited for its next call leave without one.
 #[test]
 fn nothing_waits_for_a_call_that_never_comes() {
     const SIZE: u32 = 64;

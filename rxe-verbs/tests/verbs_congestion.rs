@@ -1,4 +1,4 @@
-//! Congestion control by queue pair in life: what arrives marked, or late, slows the sender, and the data is right.
+//! Congestion control of queue pairs over real links: packets that arrive marked or late slow the sender, and the data is right.
 
 mod verbs_common;
 
@@ -61,7 +61,7 @@ fn marked_packets_cut_the_rate_of_their_queue_pair_alone() {
     }
 }
 
-/// Whoever is told nothing keeps to the rate that it has all the same.
+/// A sender that gets no notification keeps to its rate all the same.
 #[test]
 fn packets_do_not_leave_faster_than_the_rate() {
     let params = DcqcnParams { line: 100_000_000, ..dcqcn() };

@@ -1,4 +1,4 @@
-//! Devices, contexts, GID tables; and what is said when something does not go.
+//! Devices, contexts and GID tables; and the errors if something is not possible.
 
 mod verbs_common;
 
@@ -144,7 +144,7 @@ fn the_gid_table_follows_the_network() {
         let context = context.clone();
         move || End::new(&context, QpType::Rc, 64)
     });
-    // Each change is told, and the table has it then; a change that was under way before is told, too.
+    // Each change is reported when the table already has it. A change that was under way before is reported, too.
     let await_gid = |index, gid: Gid| loop {
         await_event(&context, AsyncEvent::GidChange);
         if context.gids().get(index) == gid {

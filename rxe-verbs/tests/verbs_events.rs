@@ -123,7 +123,7 @@ fn what_came_between_the_last_poll_and_arming_is_an_event() {
         assert!(event_within(&channel, PATIENCE), "it was armed");
         assert_eq!(poll(), Ok(1));
 
-        // Who wants to hear of solicited ones only is told of those.
+        // A queue armed for solicited completions gives an event for those only.
         arrives(SendFlags::empty());
         b.cq.req_notify(true);
         assert!(channel.try_get_event().is_none());
@@ -138,8 +138,8 @@ fn what_came_between_the_last_poll_and_arming_is_an_event() {
     });
 }
 
-/// Packets may wake a program, too, such as one that a slow machine made its peer send again: once it has been told that there
-/// is nothing more, it sleeps.
+/// Packets without an event may wake a program, too, for example one that the peer sent again because the machine is slow. Once
+/// the program has been told that there is no event, it can sleep.
 fn falls_asleep(channel: &rxe_verbs::CompChannel) {
     let told = (0..100).take_while(|_| readable(channel.as_fd(), Duration::ZERO));
     let told = told.inspect(|_| assert!(channel.try_get_event().is_none())).count();
@@ -173,7 +173,7 @@ fn a_program_that_sleeps_on_the_descriptor() {
     });
 }
 
-/// Whoever was interrupted may sleep again.
+/// A thread that was interrupted may sleep again.
 #[test]
 fn an_interruption_is_over_when_it_is_told() {
     everywhere(|two| {
@@ -219,7 +219,7 @@ fn a_thread_for_one_queue() {
                 let flags = SendFlags::SIGNALED;
                 a.qp.post_send(&SendWr { flags, ..SendWr::new(1, SendOp::Send, &sges) }).unwrap();
                 if round % 3 == 0 {
-                    // The attendant leaves the packets to who polls, and takes over when nobody does.
+                    // The waiting thread leaves the packets to the one that polls, and takes over when no thread polls.
                     let _ = other.poll(&mut [Completion::default()]);
                 }
                 if round % 20 == 0 {
@@ -239,7 +239,7 @@ fn a_thread_for_one_queue() {
     });
 }
 
-/// It leaves packets to the background thread once they come for others, until something comes for its queue again.
+/// The waiting thread leaves packets to the background thread if they are for other queues, until one is for its own queue again.
 #[test]
 fn a_thread_for_one_queue_is_not_woken_for_others() {
     const READS: u32 = 300;
@@ -473,8 +473,8 @@ fn threads() {
     });
 }
 
-/// A port that a script takes down is reported as one whose cable is pulled: by an event, by its state, and by another event when
-/// it is back; what was sent meanwhile arrives afterwards.
+/// If a script takes a port down, this is reported as if its cable was pulled: by an event, by the port's state, and by another event
+/// when the port is back. Messages sent meanwhile arrive afterwards.
 #[test]
 fn a_port_that_a_script_takes_down_raises_its_events() {
     let script = Script::parse("down 2s tx write 2nd\n").unwrap();
@@ -510,9 +510,9 @@ fn a_port_that_a_script_takes_down_raises_its_events() {
     });
 }
 
-/// Two queues with one channel, and a datagram that brings a completion to each. Whoever is woken for one of them may ask the
-/// other first: `ib_send_lat -e` does, and takes an empty one for a failure. On one processor, the thread that is woken often
-/// takes that from the one that wakes it.
+/// Two queues have one channel, and one datagram brings a completion to each. A program that is woken for one of them may poll the
+/// other first: `ib_send_lat -e` does, and takes an empty queue for a failure. If there is one processor, the woken thread often
+/// takes it from the thread that woke it, before that has added the second completion.
 #[test]
 fn an_event_comes_when_all_that_arrived_with_it_is_in_the_queues() {
     const ROUNDS: usize = 2000;

@@ -1,5 +1,5 @@
-//! A forked child: its parent's objects say EIO in it, whatever a thread of the parent's was doing at the fork; what it
-//! opens itself works; and the parent goes on.
+//! A forked child: its parent's objects give EIO in it, whatever the parent's threads were doing at the fork. What the child opens
+//! itself works, and the parent goes on.
 
 mod verbs_common;
 
@@ -115,7 +115,7 @@ fn everything_is_dead(end: &End, srq: &Srq, channel: &CompChannel) -> Result<(),
     context.progress();
     let silent = channel.try_get_event().is_none() && context.try_get_async_event().is_none();
     let dead = end.qp.state() == QpState::Error && !context.is_active() && context.check_owner().is_err();
-    // Whatever these say, they say it.
+    // These may give any result, but they must return.
     let _ =
         (context.pkeys(), context.gids(), context.port_stats(), context.link_state(), context.link_report());
     let _ = (end.qp.query(), end.qp.stats(), end.qp.reasons(), end.qp.psns(), end.cq.unacked_events());
@@ -132,7 +132,7 @@ fn exchange(a: &End, b: &End, round: u8) {
     assert_eq!(b.mr.read_vec(64, 64).unwrap(), [round; 64]);
 }
 
-/// The tests have the same addresses, and so one port, whose packets they count.
+/// The tests use the same addresses, and so the same port, and count its packets. So they run one after the other.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,5 +1,5 @@
-//! Virtual lanes over real sockets: shares of lanes that are all busy, small messages beside a busy lane, and what a stranger
-//! sees of it.
+//! Virtual lanes over real sockets: the shares of lanes that are all busy, small messages beside a busy lane, and the DSCPs that
+//! others see.
 
 mod verbs_common;
 
@@ -98,7 +98,7 @@ fn busy_lanes_have_their_shares() {
     shares_follow_weights(&two(THREE, 1, None));
 }
 
-/// A process that may have several threads has all of its queue pairs in one, or they could not be weighed.
+/// With lanes all queue pairs of a process are in one shard, even if it may have several. Otherwise their lanes could not be weighed.
 #[test]
 fn several_threads_change_nothing_about_shares() {
     let net = InprocNet::new();

@@ -119,7 +119,7 @@ fn moody(mood: Mood) -> (Two, Arc<AtomicU64>) {
     (Two::of("moody", open("10.0.0.1"), open("10.0.0.2")), refusals)
 }
 
-/// Nothing is lost, no ICRC is wrong, nothing is sent again: what a link could not take is sent later as it was.
+/// What a link could not take is sent later, unchanged: nothing is lost, no ICRC is wrong, and nothing counts as retransmitted.
 #[test]
 fn what_a_link_cannot_take_is_kept() {
     for mood in [Mood::Full, Mood::Refusing] {
@@ -223,11 +223,11 @@ fn empty_datagrams_are_counted() {
     assert_eq!((two.a.link_report().malformed, two.b.link_report().malformed), (0, 3));
 }
 
-/// A link inside the process that keeps who sends for as long as it is shut.
+/// A link inside the process in which a sender waits for as long as it is shut.
 struct Gate {
     inner: InprocLink,
     shut: Arc<(Mutex<bool>, Condvar)>,
-    /// Who sends, and so has the shard's lock, is waiting here.
+    /// The sender, which holds the shard's lock, waits here.
     kept: Arc<AtomicBool>,
 }
 

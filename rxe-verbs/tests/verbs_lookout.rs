@@ -1,5 +1,5 @@
-//! The descriptor by which arrivals wake a program that has many channels: that of one it asks, and not of one it has left. And
-//! what leaves when such a program answers.
+//! The lookout, the channel whose descriptor packets make readable if a program has many channels: it is one that the program asks for
+//! events, and not one that it no longer uses. And what leaves when such a program answers.
 
 mod verbs_common;
 
@@ -14,7 +14,7 @@ use verbs_common::{End, PATIENCE, Two, connect, loopback};
 
 /// Descriptors of one stack that can have the sockets behind them, at one time.
 const CANDIDATES: usize = 16;
-/// So often at least a thread asks before it is believed.
+/// A thread has to ask a channel so often at least before that becomes the lookout.
 const OFTEN: usize = 16;
 
 /// A connection whose receiver has a channel.
@@ -64,7 +64,7 @@ fn readable(channel: &CompChannel) -> bool {
     poll(&mut fds, PollTimeout::from(5_u8)).unwrap() > 0
 }
 
-/// As valkey: it gives up a connection's channel before the queue pair that uses it, and so does not get rid of it.
+/// As valkey does it: it destroys a connection's channel before the queue pair that uses it. This fails, so the channel stays.
 #[test]
 fn channels_that_were_given_up_are_in_nobody_s_way() {
     let open = |n| ContextOptions::new().alone().open_address(loopback(n)).unwrap();

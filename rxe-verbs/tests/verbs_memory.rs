@@ -366,7 +366,7 @@ fn a_region_registered_anew_keeps_its_key() {
     });
 }
 
-/// Indices of keys come round after a while; the keys themselves do not, for long.
+/// The indices in keys are used again after a while; the keys themselves only after long.
 #[test]
 fn the_key_of_a_removed_region_stays_refused() {
     /// As many rest before the first of them is used again.
@@ -460,7 +460,7 @@ fn spin_until(done: impl Fn() -> bool) {
     }
 }
 
-/// The last byte of a message never shows before the others: its reader polls it and then finds no old byte. A million
+/// The last byte of a message is never visible before the others: a reader that polls it finds no old byte then. A million
 /// messages over each link: `cargo test --release -p rxe-verbs --test verbs_memory the_last_byte -- --nocapture`; fewer in
 /// debug builds, or as many as `RXE_TEST_ROUNDS` says. With a plain `memcpy` in place of
 /// the ordered copy (in `sys/usercopy`, where its tearing is measured) it fails: 59 of 300,000 messages were torn.
