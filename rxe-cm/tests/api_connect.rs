@@ -34,7 +34,7 @@ fn a_connection_carries_data_and_ends() {
     a.expect("TIMEWAIT_EXIT");
     b.expect("TIMEWAIT_EXIT");
     assert_eq!((a.manager.connections(), b.manager.connections()), (0, 0));
-    // Whoever hears late that it is over may still end it.
+    // A side that learns late that the connection has ended may still disconnect.
     active.disconnect().unwrap();
 }
 
@@ -79,7 +79,7 @@ fn an_ack_timeout_may_be_wished_late() {
     }
 }
 
-/// As with a kernel: what the route is has been told.
+/// As with a kernel: the route is known by then.
 #[test]
 fn a_route_is_resolved_once() {
     let (a, b) = pair();
@@ -117,7 +117,7 @@ fn when_an_id_is_destroyed_the_peer_has_been_told() {
     assert!(told, "{:?}", sent.lock().unwrap());
 }
 
-/// The peer may end a connection while our word is on its way; the program cannot know that.
+/// The peer may end a connection while our message is on its way. The program cannot know that.
 #[test]
 fn to_end_what_is_ending_does_no_harm() {
     let (a, b) = pair();
@@ -201,7 +201,7 @@ fn refusals_tell_why() {
     let request = b.expect("CONNECT_REQUEST");
     request.id.reject_because(RejectReason::VENDOR_OPTION_NOT_SUPPORTED, &[]).unwrap();
     assert_eq!(a.expect("REJECTED").status(), 35);
-    // Somebody who drops a request refuses it.
+    // A program that drops a request refuses it.
     refused.connect(&ConnParams::default()).unwrap();
     drop(b.expect("CONNECT_REQUEST"));
     assert_eq!(a.expect("REJECTED").status(), 28);
@@ -214,7 +214,7 @@ fn both_ends_may_hang_up_at_once() {
     for _ in 0..20 {
         let (active, passive) = connect(&a, &b, &listener);
         active.disconnect().unwrap();
-        // Either crosses it or agrees to it.
+        // This either crosses the other's request to end, or agrees to it.
         passive.disconnect().unwrap();
         a.expect("DISCONNECTED");
         b.expect("DISCONNECTED");

@@ -1,4 +1,4 @@
-//! Whatever comes to queue pair 1: connections of others stand, nothing panics, every drop is counted, and a flood fills a
+//! Hostile messages to queue pair 1: other connections stay established, nothing panics, every drop is counted, and a flood fills one
 //! backlog and nothing else.
 
 mod api_common;
@@ -26,7 +26,7 @@ use std::{
 
 const MAD: usize = 256;
 
-/// Somebody with a queue pair 1 and no manners.
+/// An attacker that sends from a queue pair 1.
 struct Stranger {
     context: Context,
     qp: Qp,
@@ -132,7 +132,7 @@ fn messages_without_sense_disturb_nobody() {
             bytes[at] ^= rng.below(256) as u8;
         }
         if rng.below(2) == 0 {
-            // A connection manager's message, whichever.
+            // Any message of the connection manager.
             bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
             bytes[16..18].copy_from_slice(&(0x10 + rng.below(11) as u16).to_be_bytes());
         }

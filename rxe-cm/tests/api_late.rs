@@ -1,4 +1,4 @@
-//! Requests that come a moment before somebody listens are not refused.
+//! Requests that arrive a moment before a program listens are not refused.
 
 mod api_common;
 

@@ -1,4 +1,4 @@
-//! Loopback addresses: as wildcards, heard by the own host alone, and never told to another.
+//! Loopback addresses: what a wildcard covers, that only the own host reaches them, and that no other host is told of them.
 
 mod api_common;
 

@@ -1,4 +1,4 @@
-//! Ids that wait themselves, each with a channel of its own: both sides in calls that block.
+//! Synchronous ids, each with a channel of its own: both sides are in calls that block.
 
 mod api_common;
 
@@ -61,7 +61,7 @@ fn both_sides_wait() {
     });
 }
 
-/// A refusal is an error of the call that waits, and nobody waits longer than he says.
+/// A refusal is an error of the call that waits, and no call waits longer than its timeout.
 #[test]
 fn refusals_and_silence_are_errors() {
     let (a, b) = pair();
@@ -74,7 +74,7 @@ fn refusals_and_silence_are_errors() {
         let refused = id.connect_wait(&ConnParams::default(), Some(PATIENCE)).unwrap_err();
         assert!(matches!(refused, CmError::Failed { errno: libc::ECONNREFUSED, .. }), "{refused:?}");
     });
-    // Without a channel of its own nothing can be waited for.
+    // An id without a channel of its own cannot wait.
     let other = a.id(PortSpace::Tcp);
     assert!(matches!(other.get_request(None), Err(CmError::State { .. })));
 }

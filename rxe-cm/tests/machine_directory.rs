@@ -49,7 +49,7 @@ fn rej_in(route: Route) -> (CommId, Rej) {
 fn requests() {
     let directory = directory();
     assert_eq!(route(&directory, req_of(0x71, 0xc0, 0x78)), Route::New);
-    // The same numbers at another channel adapter are another's.
+    // The same numbers with another channel adapter belong to another connection.
     assert_eq!(route(&directory, req_of(0x70, 0xc1, 0x77)), Route::New);
     assert_eq!(route(&directory, req_of(0x70, 0xc0, 0x77)), Route::To(ID));
     let (old, rej) = rej_in(route(&directory, req_of(0x71, 0xc0, 0x77)));
@@ -104,7 +104,7 @@ fn others() {
     }
 }
 
-/// In TIMEWAIT the peer's queue pair is free for another connection, the IDs are not; after it, all is.
+/// In TIMEWAIT the peer's queue pair is free for another connection, but the IDs are not. After it both are.
 #[test]
 fn time_wait() {
     let mut directory = directory();
@@ -126,8 +126,8 @@ fn time_wait() {
     assert_eq!(route(&directory, req_of(0x71, 0xc0, 0x77)), Route::New);
 }
 
-/// A peer that was started anew asks from the queue pair of a connection that we believe in: REJ to the new REQ, and the old
-/// connection is ended by DREQ. The peer, which knows nothing of it, grants that.
+/// A peer was started anew, and sends a REQ from the queue pair of a connection that is established for us: we refuse the new REQ
+/// (REJ), and end the old connection (DREQ). The peer, which does not know it, agrees (DREP).
 #[test]
 fn stale_connection_from_end_to_end() {
     let mut both = established();

@@ -1,4 +1,4 @@
-//! Messages of any content in any order: no panic, bounded output, and every connection still comes to its end.
+//! Messages of any content in any order: no panic, bounded output, and every connection ends nevertheless.
 
 mod machine_common;
 
@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A command, whether or not it fits; whether it was taken.
+/// Gives a command, whether or not it is allowed now. Returns whether it was accepted.
 fn command(end: &mut Connection, number: u8, now: Instant) -> bool {
     let result = match number {
         0 => end.accept(now, &rep(), 0),
@@ -127,7 +127,7 @@ proptest! {
             prop_assert!(sent(&mut end).len() <= 9);
             log.extend(events(&mut end));
         }
-        // Left alone and given up, it ends by itself.
+        // If the user gives up and nothing arrives, it ends by itself.
         end.abandon(now);
         for _ in 0..100 {
             let Some(due) = end.poll_timeout() else { break };
@@ -141,7 +141,7 @@ proptest! {
         prop_assert!(log.iter().filter(|event| matches!(event, Event::Disconnected(_))).count() <= 1);
     }
 
-    /// The directory takes any message, and answers none that could be answered for ever.
+    /// The directory takes any message, and answers none in a way that could lead to answers for ever.
     #[test]
     fn any_route(datagrams in prop::collection::vec(message(), 1..20)) {
         let mut directory = Directory::default();
@@ -161,7 +161,7 @@ proptest! {
                 }
                 Route::New | Route::Sidr | Route::Unknown => continue,
             };
-            // Thrown back at us, the answer gets none.
+            // If the answer is sent back to us, it gets no answer.
             let back = directory.route(&answer);
             prop_assert!(matches!(back, Route::Unknown | Route::To(_)), "{:?}", back);
         }

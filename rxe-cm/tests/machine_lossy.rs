@@ -114,7 +114,7 @@ impl World {
             Wish::Grant => connection.confirm_disconnect(now, PrivateData::default()),
         };
         if wish == Wish::Confirm && result.is_ok() {
-            // It stands here; one or both sides end it some time later.
+            // It is established here; one or both sides end it some time later.
             self.wish(0, Wish::Disconnect, 20_000);
         }
         assert!(result.is_ok() || !matches!((before, wish), (State::ReqReceived, Wish::Decide)));
@@ -250,8 +250,7 @@ fn refused() {
     }
 }
 
-/// Over a link that loses nearly everything, sides may give up; still both come to their end, and no one believes in a connection
-/// for ever.
+/// Over a link that loses nearly everything sides may give up. Nevertheless both end, and neither stays established for ever.
 #[test]
 fn nearly_nothing_arrives() {
     let mut gave_up = 0;
@@ -261,7 +260,7 @@ fn nearly_nothing_arrives() {
         world.assert_over(seed);
         let unreachable = |event: &Event| matches!(event, Event::Unreachable);
         gave_up += u32::from(world.saw(0, unreachable) || world.saw(1, unreachable));
-        // Who saw it stand saw it end.
+        // A side that was told of its beginning was told of its end.
         for at in 0..2 {
             let end = |event: &Event| is_end(event) || matches!(event, Event::Rejected(_));
             assert!(!world.saw(at, is_stand) || world.saw(at, end), "seed {seed}");
@@ -270,7 +269,7 @@ fn nearly_nothing_arrives() {
     assert!(gave_up > 100, "only {gave_up} gave up: the link is too good for this test");
 }
 
-/// The link does what it is for.
+/// The link really loses, repeats and reorders.
 #[test]
 fn the_link_is_bad() {
     let mut world = World::new(1, 300, 200, false);

@@ -15,7 +15,7 @@ fn data<const N: usize>(byte: u8) -> PrivateData<N> {
     PrivateData([byte; N])
 }
 
-/// DREQ is on its way from the active side: the returned message.
+/// The DREQ of the active side, which is returned, is on its way.
 fn leaving() -> (Both, Datagram) {
     let mut both = established();
     both.active.disconnect(at(1), data(1)).unwrap();
@@ -23,7 +23,7 @@ fn leaving() -> (Both, Datagram) {
     (both, dreq)
 }
 
-/// How long `end`, which waits since `since`, does so; then it is over.
+/// How long `end`, which has waited since `since`, goes on waiting until the connection has ended.
 fn time_wait(end: &mut Connection, since: Instant) -> std::time::Duration {
     assert_eq!(end.state(), State::TimeWait);
     let due = end.poll_timeout().unwrap();
@@ -53,7 +53,7 @@ fn asked_and_granted() {
     both.active.handle(at(2), &drep).unwrap();
     assert_eq!(events(&mut both.active), [Event::Disconnected(Ending::Answered(data(2)))]);
     assert_eq!(both.active.handle(at(2), &drep), Err(Ignored::Duplicate));
-    // The DREP was lost: again, with its private data.
+    // The DREP was lost: it is sent again, with its private data.
     both.passive.handle(at(2), &dreq).unwrap();
     assert_eq!(one(&mut both.passive), drep);
     // Two packet lifetimes and the peer's ACK delay; the REQ's ACK timeout.
@@ -62,7 +62,7 @@ fn asked_and_granted() {
     assert_eq!(both.passive.handle(at(9), &dreq), Err(Ignored::State), "nobody is left");
 }
 
-/// The side that was asked for the connection may end it, too; then the DREQ's transaction is its own.
+/// The passive side may end the connection, too. Then the DREQ's transaction ID is its own.
 #[test]
 fn from_the_passive_side() {
     let mut both = established();
@@ -94,7 +94,7 @@ fn crossing() {
     time_wait(&mut both.passive, at(1));
 }
 
-/// Ours was answered, then the peer's own DREQ arrives: it is answered as well.
+/// Our DREQ was answered, and then the peer's own arrives: it is answered as well.
 #[test]
 fn late_dreq() {
     let (mut both, _) = leaving();
@@ -128,7 +128,7 @@ fn dreq_is_repeated() {
     time_wait(&mut both.active, now);
 }
 
-/// The RTU never came, but the DREQ does: that connection stood.
+/// The RTU never arrived, but the DREQ does: so the connection was established.
 #[test]
 fn dreq_instead_of_rtu() {
     let (mut both, _lost) = confirmed();
@@ -199,7 +199,7 @@ fn after_the_end() {
     assert_eq!(both.active.state(), State::TimeWait);
 }
 
-/// A command at the wrong time says so and changes nothing.
+/// A command at the wrong time gives an error and changes nothing.
 #[test]
 fn commands_at_the_wrong_time() {
     let (mut both, rep) = accepted();

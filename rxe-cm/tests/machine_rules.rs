@@ -33,7 +33,7 @@ fn rejected(end: &mut Connection) -> Rejection {
         .unwrap_or_else(|| panic!("{all:?}"))
 }
 
-/// Lets `end` repeat itself until it gives up; how often it sent a message of that name, and when it gave up.
+/// Lets `end` repeat a message until it gives up. Returns how often it sent a message of that name, and when it gave up.
 fn exhaust(end: &mut Connection, name: &str) -> (usize, Instant) {
     let state = end.state();
     let mut count = names(end).iter().filter(|sent| **sent == name).count();
@@ -167,7 +167,7 @@ fn req_is_repeated() {
     passive.handle(end, &last).unwrap();
     assert_eq!(rejected(&mut passive).reason, RejectReason::TIMEOUT);
     assert_eq!(passive.state(), State::Closed);
-    // A late REP is told, too, now by its ID.
+    // The sender of a late REP is told, too, now by its ID.
     let (_, late) = accepted();
     active.handle(end, &late).unwrap();
     let Message::Rej(rej) = one(&mut active).message else { panic!() };
@@ -201,7 +201,7 @@ fn response_times_are_not_confused() {
     assert_eq!(passive.poll_timeout(), Some(at(3) + timeout(10) + timeout(16) * 2));
 }
 
-/// Without an RTU the REP is repeated; then the passive side gives up, and an active side that believes in it hears of that.
+/// Without an RTU the REP is repeated. Then the passive side gives up, and an active side that is established is told by a REJ.
 #[test]
 fn rep_is_repeated() {
     let (mut both, rep) = accepted();
@@ -212,7 +212,7 @@ fn rep_is_repeated() {
     both.active.handle(at(0), &rep).unwrap();
     both.active.confirm(PrivateData::default()).unwrap();
     let rtu = one(&mut both.active);
-    // The REJ is lost, the RTU comes too late: the REJ again.
+    // The REJ is lost and the RTU arrives too late: the REJ is sent again.
     both.passive.handle(end, &rtu).unwrap();
     assert_eq!(one(&mut both.passive), last);
     both.active.handle(end, &last).unwrap();
@@ -227,12 +227,12 @@ fn lost_rtu() {
     assert_eq!(both.active.handle(at(0), &rep), Err(Ignored::Duplicate), "the user has not confirmed");
     both.active.confirm(pattern(9)).unwrap();
     let rtu = one(&mut both.active);
-    // The REP again: the RTU again, private data and all.
+    // If the REP arrives again, the RTU is sent again, with its private data.
     both.passive.handle_timeout(at(0) + INTERVAL);
     both.active.handle(at(5), &one(&mut both.passive)).unwrap();
     assert_eq!(one(&mut both.active), rtu);
     assert_eq!(events(&mut both.active).len(), 1);
-    // Or the first packet on the queue pair tells.
+    // Or the first packet on the queue pair tells that it is established.
     both.passive.handle_data();
     both.passive.handle_data();
     let data = Event::Established { proof: Proof::Data, private_data: PrivateData::default() };
@@ -246,7 +246,7 @@ fn repeated_req() {
     let Both { mut active, mut passive } = requested();
     active.handle_timeout(at(0) + INTERVAL);
     let again = one(&mut active);
-    // Not decided, no MRA asked for: silence.
+    // Not decided yet, and no MRA asked for: nothing is sent.
     assert_eq!(passive.handle(at(5), &again), Err(Ignored::Duplicate));
     passive.accept(at(5), &rep(), 0).unwrap();
     let rep = one(&mut passive);
@@ -255,7 +255,7 @@ fn repeated_req() {
     passive.handle(at(6), &again).unwrap();
     assert_eq!(one(&mut passive), rep, "REP again, once");
     assert_eq!(passive.poll_timeout(), due, "that is not one of the repetitions");
-    // Refused: REJ again, until the repetitions are over.
+    // Refused: the REJ is sent again, until the repetitions are over.
     let Both { mut passive, .. } = requested();
     passive.reject(at(0), Rejection::by_consumer(pattern(148))).unwrap();
     let rej = one(&mut passive);
@@ -308,7 +308,7 @@ fn mra_of_the_passive_side() {
     assert_eq!(active.poll_timeout(), Some(at(0) + INTERVAL));
 }
 
-/// A peer that was asked for patience repeats itself later; the refusal is kept for so much longer.
+/// A peer that got an MRA repeats its message later, so the refusal is kept for longer.
 #[test]
 fn refused_after_mra() {
     let Both { mut passive, .. } = requested();
@@ -370,7 +370,7 @@ fn rep_is_refused() {
     both.active.handle(at(0), &rep).unwrap();
     both.active.reject(at(0), Rejection::because(RejectReason::NO_RESOURCES)).unwrap();
     let rej = one(&mut both.active);
-    // Lost; the REP comes again.
+    // It was lost, so the REP arrives again.
     both.passive.handle_timeout(at(0) + INTERVAL);
     both.active.handle(at(5), &one(&mut both.passive)).unwrap();
     assert_eq!(one(&mut both.active), rej);
@@ -380,7 +380,7 @@ fn rep_is_refused() {
     assert_eq!(both.passive.state(), State::Closed);
 }
 
-/// A kernel fills a REJ before it knows its own ID with 0; once both are known, both have to be right.
+/// Kernels send a REJ with 0 in the place of their own ID if they have none yet. Once both IDs are known, both have to be right.
 #[test]
 fn rej_of_somebody_else() {
     let rej = |local, remote, reason, info: &[u8]| Rej {

@@ -1,5 +1,5 @@
 //! Random scripts of messages, commands and time against the machines; the oracle is in `machine_script`. `testbed/fuzz/run
-//! connection` breeds better ones.
+//! connection` finds better ones.
 
 mod machine_script;
 

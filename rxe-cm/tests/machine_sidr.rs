@@ -56,7 +56,7 @@ fn resolved() {
     assert_eq!((seen.service_id, seen.modifier, seen.private_data), (service_id, 0x22, good().private_data));
     assert_eq!((requester.poll_event(), requester.poll_timeout()), (Some(SidrEvent::Closed), None));
     assert_eq!(requester.handle(&answer), Err(Ignored::Duplicate));
-    // The answer was lost: again, until the requester's repetitions are over.
+    // The answer was lost: it is sent again, until the requester's repetitions are over.
     responder.handle(&first).unwrap();
     assert_eq!(wire(responder.poll_transmit()), answer);
     responder.reply(at(1), &SidrRep { status: SidrStatus::REJECT, ..good() }, 0);

@@ -1,5 +1,5 @@
-//! Every field of every message lies where the specification says: a table of bytes and bits, written out here, against what
-//! a message with that one field set puts on the wire.
+//! Every field of every message is where the specification says. A table of bytes and bits, written out here, is compared with the
+//! bytes of a message in which only that field is set.
 #![allow(clippy::field_reassign_with_default, reason = "the macro also reaches fields of fields")]
 
 use rxe_cm::proto::{

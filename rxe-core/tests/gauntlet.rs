@@ -1,4 +1,4 @@
-//! The scripts of the fuzz target `responder`, from random bytes instead of bred ones; the same judge.
+//! The scripts of the fuzz target `responder`, made of random bytes instead of those that a fuzzer finds. The judge is the same.
 
 use rxe_core::{
     testing::{Rng, gauntlet},

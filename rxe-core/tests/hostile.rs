@@ -1,6 +1,5 @@
-//! A peer that lies: packets with a right ICRC, the right addresses and a right PSN, but random opcodes, keys, addresses,
-//! lengths and payloads, thrown into connections at work. Whatever they are: no panic, and not a byte changes that the
-//! attacked side did not open to its peer.
+//! A hostile peer: packets with the right ICRC, addresses and PSN, but random opcodes, keys, addresses, lengths and payloads, sent into
+//! connections at work. Whatever they are: no panic, and no byte changes that the attacked side has not granted to its peer.
 
 use rxe_core::{
     num::{Key, Psn, Qkey, Qpn},
@@ -15,7 +14,7 @@ use rxe_core::{
 
 const SERVICES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
 
-/// The attacked host: regions of every kind of openness.
+/// The attacked host: regions with all kinds of rights.
 struct Victim {
     pair: Pair,
     options: ConnectOptions,
@@ -60,7 +59,7 @@ impl Victim {
         Self { pair, options, connection, open, closed }
     }
 
-    /// Everything but what is open, and the bytes between.
+    /// All memory but what the peer may write to.
     fn untouchable(&self) -> Vec<u8> {
         let heap = &self.pair.sides[1].heap;
         let mut all = heap.snapshot();
@@ -79,7 +78,7 @@ impl Victim {
         })
     }
 
-    /// Both ends anew, by way of RESET.
+    /// Connects both ends anew, through RESET.
     fn revive(&mut self) {
         let qpns = self.connection.qpns;
         for (side, qpn) in qpns.into_iter().enumerate() {
@@ -99,7 +98,7 @@ impl Victim {
             return;
         }
         let own = [Sge { addr: self.open[0].0 + 4096, len: 3000, lkey: self.open[0].2 }];
-        // To nowhere: the peer is the attacker, whose memory is not looked at.
+        // The address does not matter: the peer is the attacker, whose memory is not examined.
         let remote = rxe_core::work::Remote { addr: 0, rkey: Key(0) };
         let op = match rng.below(3) {
             0 if self.options.qp_type == QpType::Rc => SendOp::Read(remote),
@@ -176,7 +175,7 @@ impl Victim {
         let mut bytes = vec![0; wire::wire_len(opcode, payload)];
         rng.fill(wire::emit(&bth, &ext, payload, &mut bytes).expect("it fits"));
         if rng.chance(50) {
-            // Cut short, or with a pad count that is not true.
+            // Cut short, or with a wrong pad count.
             let keep = rng.below(bytes.len() + 1);
             bytes.truncate(keep);
             if let Some(flags) = bytes.get_mut(1) {
@@ -219,7 +218,7 @@ fn attack(qp_type: QpType) {
                 victim.revive();
             }
         }
-        // It comes to rest, and what is left can still be cleared away.
+        // It becomes idle, and all objects can be destroyed.
         victim.pair.run_for(core::time::Duration::from_secs(2));
         assert!(victim.untouchable() == before, "a closed byte changed, seed {seed}");
         let qpn = victim.connection.qpns[1];
@@ -261,7 +260,7 @@ fn noise() {
         datagram.bytes = vec![0; len];
         rng.fill(&mut datagram.bytes);
         if round % 2 == 0 && len > 8 {
-            // Addressed rightly, at least.
+            // At least with the right addresses.
             datagram.bytes[0] &= 0x1f;
             datagram.bytes[1] &= 0xf0;
             datagram.bytes[4..8].copy_from_slice(&victim.connection.qpns[1].value().to_be_bytes());

@@ -118,7 +118,7 @@ fn in_memory() {
     }
 }
 
-/// A failure can only be studied if it comes again.
+/// A seed gives the same scenario each time: a failure can only be studied if it can be repeated.
 #[test]
 fn the_same_seed_is_the_same_scenario() {
     for recipe in Recipe::ALL {

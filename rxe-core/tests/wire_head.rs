@@ -8,7 +8,7 @@ use rxe_core::{
 use std::net::Ipv4Addr;
 
 proptest! {
-    /// With all bytes there, it says what decoding the whole says, for good and for bad.
+    /// If all bytes are there, its result is that of decoding the whole packet, also for wrong packets.
     #[test]
     fn a_whole_packet_gives_the_same(opcode in 0_u8.., flags: u8, tail in prop::collection::vec(any::<u8>(), 0..120)) {
         let mut bytes = Bth::new(Opcode(opcode), Qpn::new(17), Psn::new(5)).emit().to_vec();
@@ -25,7 +25,7 @@ proptest! {
         }
     }
 
-    /// Cut anywhere behind its headers a packet says the same; cut before, how much is missing.
+    /// For a packet that is cut behind its headers the result is the same. For one that is cut before, it is how much is missing.
     #[test]
     fn a_front_gives_the_headers_or_what_is_missing(opcode in 0_u8.., tail in prop::collection::vec(any::<u8>(), 40..90)) {
         let mut bytes = Bth::new(Opcode(opcode), Qpn::new(17), Psn::new(5)).emit().to_vec();

@@ -33,7 +33,7 @@ fn rocev1_frames_of_hardware() {
     assert_eq!(frames.len(), 8);
     for (route, packet) in frames {
         assert!(route.src.is_ipv4() && icrc::check(&route, 0, 0, &packet), "{route:?}");
-        // Addresses count, ports and the kind of RoCE do not go unnoticed either.
+        // A change of an address, a port or the RoCE version is noticed.
         assert!(!icrc::check(&Route::v1(route.dst, route.src), 0, 0, &packet));
         assert!(!icrc::check(&Route::v2(route.src, route.dst, 0), 0, DONT_FRAGMENT, &packet));
         for bit in (0..8 * packet.len()).step_by(7) {

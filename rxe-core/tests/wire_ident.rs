@@ -181,8 +181,8 @@ fn jumps_recover() {
     assert!((900..=1000).contains(&lost), "{lost}");
 }
 
-/// A peer that really scatters its IDs (a counter shared with much other traffic) is served after three losses, and held
-/// to its counter again once it keeps one.
+/// A peer whose IDs really jump (its counter is shared with much other traffic) is accepted after three losses. Once it has a steady
+/// counter, it is held to that again.
 #[test]
 fn scattered_ids_are_learned_and_forgotten() {
     let mut random = Random(11);
@@ -217,8 +217,8 @@ fn seen_headers_and_ipv6_are_checked_in_full() {
     }
 }
 
-/// A packet whose IPv4 header does not forbid fragments is not believed from a socket, and told by name; where the header is
-/// seen there is nothing to believe.
+/// A packet from a socket whose IPv4 header does not forbid fragments is dropped, with an error of its own. On links that show the header
+/// the identification is known, so there is nothing to work out.
 #[test]
 fn what_may_be_fragmented_is_told_apart() {
     let mut bytes = packet(64, 1001);

@@ -76,13 +76,13 @@ impl Host {
         event
     }
 
-    /// Nothing is told for a while.
+    /// No event comes for a while.
     pub(crate) fn is_silent(&self) {
         let event = self.channel.get_event(Some(Duration::from_millis(100)));
         assert!(event.is_err(), "{event:?}");
     }
 
-    /// An id that knows its way to the peer.
+    /// An id with an address and a route to the peer.
     pub(crate) fn resolved(&self, space: PortSpace, to: SocketAddr) -> CmId {
         let id = self.id(space);
         id.resolve_addr(None, to).unwrap();

@@ -76,12 +76,12 @@ pub(crate) fn names(end: &mut Connection) -> Vec<&'static str> {
     sent(end).iter().map(|datagram| datagram.message.name()).collect()
 }
 
-/// Everything it has to tell.
+/// All its events.
 pub(crate) fn events(end: &mut Connection) -> Vec<Event> {
     std::iter::from_fn(|| end.poll_event()).collect()
 }
 
-/// The only message it wants to send; it survives a way over the wire.
+/// The only message it wants to send, encoded and decoded as on the wire.
 pub(crate) fn one(end: &mut Connection) -> Datagram {
     let all = sent(end);
     assert_eq!(all.len(), 1, "{all:?}");
@@ -95,14 +95,14 @@ pub(crate) struct Both {
     pub(crate) passive: Connection,
 }
 
-/// REQ has arrived.
+/// The REQ has arrived.
 pub(crate) fn requested() -> Both {
     let mut active = Connection::connect(Instant::ZERO, ACTIVE, &req(), 0);
     let passive = Connection::requested(PASSIVE, &one(&mut active)).unwrap();
     Both { active, passive }
 }
 
-/// REP is on its way: the returned message.
+/// The REP, which is returned, is on its way.
 pub(crate) fn accepted() -> (Both, Datagram) {
     let mut both = requested();
     both.passive.accept(Instant::ZERO, &rep(), 0).unwrap();
@@ -110,7 +110,7 @@ pub(crate) fn accepted() -> (Both, Datagram) {
     (both, rep)
 }
 
-/// RTU is on its way: the returned message.
+/// The RTU, which is returned, is on its way.
 pub(crate) fn confirmed() -> (Both, Datagram) {
     let (mut both, rep) = accepted();
     both.active.handle(Instant::ZERO, &rep).unwrap();
@@ -119,7 +119,7 @@ pub(crate) fn confirmed() -> (Both, Datagram) {
     (both, rtu)
 }
 
-/// Both stand, all events taken.
+/// Both are established, and all events are taken.
 pub(crate) fn established() -> Both {
     let (mut both, rtu) = confirmed();
     both.passive.handle(Instant::ZERO, &rtu).unwrap();

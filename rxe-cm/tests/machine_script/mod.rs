@@ -1,5 +1,5 @@
-//! Any script of messages, commands and time against two hosts and their connections, judged by a small oracle: what a user may be
-//! told, in which order, and that nothing is left in the end. The fuzz target `connection` has the same scripts.
+//! Two hosts and their connections under random scripts of messages, commands and time. A small oracle judges which events a user may
+//! get, in which order, and that nothing is left in the end. The fuzz target `connection` plays the same scripts.
 
 use rxe_cm::proto::{
     CommId, Datagram, Guid, Message, Path, PrivateData, RejectReason, Rep, Req, ServiceId, SidrRep, SidrReq,
@@ -20,11 +20,11 @@ const MOST: usize = 6;
 const LINK: usize = 48;
 const TIMING: SidrTiming = SidrTiming { response_timeout: 18, packet_lifetime: 14, max_retries: 3 };
 
-/// What a user was told about one connection, and has commanded.
+/// The events that a user got about one connection, and his commands.
 #[derive(Debug, Default)]
 struct Told {
     requested: bool,
-    /// The user's word that made it stand: accept or confirm.
+    /// The user's command that established it: accept or confirm.
     agreed: bool,
     accepted: bool,
     established: bool,
@@ -108,7 +108,7 @@ pub(crate) struct World {
     link: Vec<(usize, Datagram)>,
     /// Nobody has forged a message yet.
     forged: bool,
-    /// Connections that stood at both ends.
+    /// Connections that were established at both ends.
     pub(crate) agreed: usize,
 }
 
@@ -128,7 +128,7 @@ impl Script<'_> {
     }
 }
 
-/// Plays a script to its end, and then lets everything come to its own.
+/// Plays a script to its end, and then waits until all connections have ended.
 pub(crate) fn play(script: &[u8]) -> World {
     let mut world = World::default();
     let mut script = Script(script);
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    /// The user of one end wants something, whether or not it fits.
+    /// The user of one end gives a command, whether or not it is allowed now.
     fn command(&mut self, at: usize, script: &mut Script<'_>) {
         let (now, which, what) = (self.now, script.byte(), script.byte());
         let host = &mut self.hosts[at];
@@ -373,7 +373,7 @@ impl World {
         self.compare();
     }
 
-    /// Who stands at both ends means the same by it, unless somebody forges messages.
+    /// If both ends are established, they agree about the connection, unless messages are forged.
     fn compare(&mut self) {
         let [one, other] = &self.hosts;
         let mut agreed = 0;
@@ -392,7 +392,7 @@ impl World {
         self.agreed = self.agreed.max(agreed);
     }
 
-    /// Nothing arrives any more and every user gives up: all comes to its end by time alone.
+    /// Nothing arrives any more and every user gives up: everything ends by timeouts alone.
     fn finish(&mut self) {
         self.link.clear();
         for host in &mut self.hosts {
@@ -437,7 +437,7 @@ fn waits_for_user(state: State) -> bool {
     matches!(state, State::ReqReceived | State::RepReceived | State::Established | State::DreqReceived)
 }
 
-/// Whether it is not over; what it sends goes to `out`.
+/// Whether it has not ended. What it sends goes to `out`.
 fn settle_sidr(one: &mut Sidr, out: &mut Vec<Datagram>) -> bool {
     let (answers, closed) = match one {
         Sidr::Asks(machine, answers, closed) => {

@@ -26,7 +26,7 @@ fn window(window: WindowType) -> Region {
 #[test]
 fn registration_rules() {
     let register = |addr, len, access| Region::memory(MR, PD, addr, len, access).map(|region| region.addr);
-    // One of no bytes grants none.
+    // A window of no bytes grants none.
     let empty = Region::memory(MR, PD, 0x1000, 0, ALL).expect("a region");
     assert_eq!(empty.grant(OWN, MR, 0x1000, 0, Access::LOCAL_WRITE), Ok(0));
     assert!(empty.grant(OWN, MR, 0x1000, 1, Access::LOCAL_WRITE).is_err());
@@ -233,14 +233,14 @@ fn keys_rotate_through_all_tags_of_their_entry() {
 }
 
 proptest! {
-    /// Against arithmetic that cannot overflow: whatever is granted lies inside, and all that lies inside is granted.
+    /// Compared with arithmetic that cannot overflow: access is granted if it lies inside, and only then.
     #[test]
     fn ranges_agree_with_wide_arithmetic(
         start in any::<u64>(), size in 1_u64.., addr in any::<u64>(), len in 1_u64..,
         near in any::<bool>(), step in 0_u64..40,
     ) {
         let size = size.min((u64::MAX - start).saturating_add(1)).max(1);
-        // Half of the cases sit at the edges, where mistakes live.
+        // Half of the cases are at the edges, where mistakes are likely.
         let addr = if near { start.wrapping_add(step).wrapping_sub(20) } else { addr };
         let len = if near { size.wrapping_add(20).wrapping_sub(step).max(1) } else { len };
         let region = Region::memory(MR, PD, start, size, ALL).expect("fits");

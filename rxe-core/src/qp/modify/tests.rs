@@ -164,7 +164,7 @@ fn error_lists_names() {
     assert_eq!(format!("{error}"), "Init to Rtr: missing [PATH_MTU, RQ_PSN], not allowed [QKEY, SQ_PSN]");
 }
 
-/// A whole life of an RC queue pair keeps what each step gave; RESET forgets it all.
+/// An RC queue pair keeps the attributes that each transition sets; RESET forgets them all.
 #[test]
 fn attributes_are_kept_and_reset_forgets() {
     let mut attrs = QpAttrs::default();
@@ -200,7 +200,7 @@ fn attributes_are_kept_and_reset_forgets() {
     assert_eq!(reset, QpAttrs::default());
 }
 
-/// A drain without the wish for an event does not inherit the one of an earlier drain.
+/// A drain that asks for no event gives none, even if an earlier drain asked for one.
 #[test]
 fn drain_event_is_asked_for_each_time() {
     let rts = QpAttrs { sqd_notify: true, ..in_state(Rts) };

@@ -189,7 +189,7 @@ fn refused_writes_are_dropped_silently() {
     rig.world.qp.attrs.access = Access::LOCAL_WRITE;
     rig.write(0x0a, 100, 1, b"x");
     assert_eq!(rig.world.qp.stats.dropped_refused, 1);
-    // That message is over: a stray behind it is another one.
+    // That message has ended: a packet of its kind that comes later belongs to another one.
     rig.write(0x07, 101, 0, &[1; 256]);
     assert_eq!(rig.world.qp.stats.dropped_refused, 2);
 }

@@ -133,7 +133,7 @@ fn old_entries_expire_before_their_psns_return() {
     assert_eq!(table.entries.len(), 1);
     table.expire(Psn::new(17 + STALE));
     assert_eq!(table.entries.len(), 0);
-    // The longest READ there is stays until it is old.
+    // The longest possible READ stays until it is old.
     let mut table = Replay::default();
     table.remember(read(10, 0, 1 << 31), 8);
     table.expire(Psn::new(10 + (1 << 23)));

@@ -103,13 +103,13 @@ proptest! {
             }
         }
         check_writes(&rig);
-        // At most one fatal NAK, and it is the last word.
+        // At most one fatal NAK, and no answer follows it.
         let mut fatal = false;
         let mut emitted = 0_u32;
         while rig.responder.plan(&rig.world.qp).is_some() {
             let Some(said) = rig.emit() else { continue };
             emitted += 1;
-            // A huge READ of the pretended kind does not exist here, so this ends.
+            // No region is large enough for a huge READ, so this ends.
             prop_assert!(emitted < 10_000);
             prop_assert!(said.payload.len() <= 256);
             prop_assert!(!fatal, "{said:?} after the end");
@@ -118,7 +118,7 @@ proptest! {
         }
     }
 
-    /// An honest message cut into packets arrives whole, whatever is repeated or comes early in between.
+    /// A correct message arrives whole, whichever of its packets are repeated or come early in between.
     #[test]
     fn a_message_survives_strays(
         len in 1..1500_usize,

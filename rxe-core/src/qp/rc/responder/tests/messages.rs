@@ -68,7 +68,7 @@ fn ack_req_inside_a_message_is_answered_at_once() {
     rig.send(0x00, 100, &[1; 256]).unwrap();
     assert_eq!(rig.peek(), Some(Answer::Now));
     let ack = rig.answer();
-    // The open message's receive is still to be counted: the MSN does not count the message.
+    // The receive of the message that has begun is not complete: the MSN does not count it yet.
     assert_eq!((ack.psn, ack.msn, ack.syndrome), (100, 0, Syndrome::Ack(2)));
     rig.send(0x02, 101, &[1; 10]).unwrap();
     let ack = rig.answer();
@@ -208,7 +208,7 @@ fn a_shared_queue_raises_its_limit_event() {
     assert!(rig.world.async_events().is_empty());
 }
 
-/// 2^31 bytes, the most there is: lengths are right to the last packet, one more byte is refused.
+/// A message of 2^31 bytes, the longest possible: lengths are right to the last packet, and one byte more is refused.
 #[test]
 #[cfg_attr(miri, ignore = "a million packets")]
 fn two_gibibytes() {

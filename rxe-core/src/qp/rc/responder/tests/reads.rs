@@ -77,7 +77,7 @@ fn repeated_reads_are_executed_again() {
     rig.write(0x0a, 104, (BASE + 0x2000, 1), b"x").unwrap();
     rig.answers();
     let bytes = rig.world.memory.bytes(REMOTE);
-    // The whole, the rest from a packet on, one packet, a shorter one.
+    // All of it, the rest from a packet on, one packet, and less than one.
     for (psn, from, len, opcodes) in [
         (100, 0, 1000, &[0x0d, 0x0e, 0x0e, 0x0f][..]),
         (102, 512, 488, &[0x0d, 0x0f]),
@@ -93,7 +93,7 @@ fn repeated_reads_are_executed_again() {
     }
     assert_eq!(rig.responder.expected, Psn::new(105));
     assert_eq!(rig.world.qp.stats.duplicates, 5);
-    // Not what was asked: dropped, nothing breaks.
+    // Not what was asked before: it is dropped, and the connection goes on.
     rig.read(100, BASE + 1, 1000).unwrap();
     rig.read(100, BASE, 1025).unwrap();
     rig.read(99, BASE, 8).unwrap();
@@ -117,7 +117,7 @@ fn a_lost_read_response_is_not_acknowledged_over() {
     rig.read(101, BASE, 8).unwrap();
     rig.write(0x0a, 102, (BASE + 0x2000, 1), b"y").unwrap();
     rig.answers();
-    // All of it was lost on the way back: the peer starts over.
+    // The whole answer was lost: the peer asks again from the start.
     rig.write(0x0a, 100, (BASE + 0x2000, 1), b"x").unwrap();
     let ack = rig.answer();
     assert!(ack.is(ACK, 100), "{ack:?}");
@@ -221,7 +221,7 @@ fn what_follows_a_stream_that_was_given_up_is_not_refused() {
     assert!(said.is(ACK, 101));
     assert_eq!(said.syndrome, nak(NakCode::RemoteOperational));
     assert_eq!(rig.responder.take_failure(), None);
-    // That has been told, so a READ after it is refused as any other.
+    // It has been answered, so a READ after it is refused as any other.
     rig.read(106, BASE, 8).unwrap();
     assert_eq!(rig.emit(), None);
     assert!(rig.responder.take_failure().is_some());

@@ -3,7 +3,7 @@
 use super::*;
 use crate::qp::fake::QPN;
 
-/// Sends what is wrong and checks the whole outcome; `status` is for a case that holds a receive.
+/// Sends a wrong request and checks all of its effects. `status` is for a case in which a receive has been taken.
 fn refused(mut rig: Rig, wrong: &Packet<'_>, violation: Violation, code: NakCode, status: Option<WcStatus>) {
     let msn = rig.responder.msn;
     let written = rig.world.memory.writes.borrow().len();
@@ -59,7 +59,7 @@ fn opcodes_out_of_sequence() {
         let payload = &[1; 256][..if opcode < 0x0c { 256 } else { 0 }];
         invalid(rig, &packet(opcode, 101, to(BASE, 256), payload), Violation::Sequence);
     }
-    // Inside a SEND the open receive tells.
+    // Inside a SEND the completion of its receive tells.
     for opcode in [0x00, 0x04, 0x06, 0x07, 0x08, 0x0c] {
         let mut rig = with_receive(600);
         rig.send(0x00, 100, &[1; 256]).unwrap();
@@ -131,7 +131,7 @@ fn lengths_that_do_not_fit() {
     let mut rig = Rig::new();
     rig.write(0x06, 100, (BASE, 512), &[1; 256]).unwrap();
     invalid(rig, &packet(0x07, 101, Ext::default(), &[1; 256]), Violation::Length);
-    // A last packet of nothing.
+    // A last packet without payload.
     let mut rig = with_receive(600);
     rig.send(0x00, 100, &[1; 256]).unwrap();
     let wrong = packet(0x02, 101, Ext::default(), &[]);
@@ -218,7 +218,7 @@ fn named(rkey: u32, addr: u64) -> Ext {
     }
 }
 
-/// What a responder in the same world would say.
+/// The result of another responder in the same state.
 fn probe(rig: &Rig, wrong: &Packet<'_>) -> Violation {
     let mut twin = Rig::new();
     twin.world.memory.regions.borrow_mut().clear();
