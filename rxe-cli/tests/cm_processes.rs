@@ -160,7 +160,7 @@ fn child_listens() {
     thread::sleep(2 * PATIENCE);
 }
 
-/// The host service answers for ports where nobody listens, and the port of the dead is free.
+/// The host service answers for ports on which no program listens, and the port of a dead process is free.
 #[test]
 fn ports_that_nobody_listens_to() {
     let Some(namespace) = Namespace::new() else { return };

@@ -1,4 +1,4 @@
-//! `rxe WORD` runs `rxe-WORD`, and says what it would have said where there is none.
+//! `rxe WORD` runs `rxe-WORD`. If there is no such program, the error is the one for unknown words.
 
 mod common;
 
@@ -54,7 +54,7 @@ fn help_lists_the_programs_that_are_there() {
     fs::remove_dir_all(dir).unwrap();
 }
 
-/// Commands of our own are never somebody else's; what nobody has is told by clap, with a suggestion.
+/// Commands of our own are never taken by other programs. clap reports unknown ones, with a suggestion.
 #[test]
 fn no_program_takes_a_command_s_place() {
     let dir = folder("place", "devices", 0o755);
@@ -87,7 +87,7 @@ fn one_that_cannot_be_executed_is_an_error() {
     let output = with(&dir, &["frobnicate"]).output().unwrap();
     assert_eq!(output.status.code(), Some(127), "{output:?}");
     assert!(text(&output.stderr).starts_with("rxe: cannot run "), "{output:?}");
-    // Not executable: as if it were not there.
+    // A file that is not executable does not count.
     fs::set_permissions(dir.join("rxe-frobnicate"), fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(with(&dir, &["frobnicate"]).output().unwrap().status.code(), Some(2));
     fs::remove_dir_all(dir).unwrap();

@@ -1,4 +1,4 @@
-//! What OpenSM's files decide: `rxe path` says it, connections have it, and a stranger sees it on the wire.
+//! What OpenSM's files decide: `rxe path` shows it, connections follow it, and tshark sees it on the wire.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -229,7 +229,7 @@ fn partitions_change_while_programs_run() {
     let output = host.output(with(&config, "stat"));
     assert!(text(&output.stdout).contains("  lane 3: packets_sent "), "{output:?}");
 
-    // A mistake changes nothing, and is named.
+    // A file with an error changes nothing, and the error is reported.
     fs::write(&partitions, "Default=0x7fff : ALL=full;\nBlue=0x12 ALL;\n").unwrap();
     let output = host.output(with(&config, "service reload"));
     failed(&output, "nothing was changed");
@@ -237,7 +237,7 @@ fn partitions_change_while_programs_run() {
     let before = of_lane(&report, 3, "packets_sent");
     stat_when(&host, &config, |client| of_lane(client, 3, "packets_sent") > before + 20);
 
-    // The key is taken away: both ends hear of it, and nobody waits for ever.
+    // The key is taken away: both ends are told, and neither waits for ever.
     fs::write(&partitions, "Default=0x7fff : ALL=full;\n").unwrap();
     let output = host.output(with(&config, "service reload"));
     good(&output);
@@ -277,7 +277,7 @@ fn each_device_may_have_its_own_partitions() {
     drop((client, server));
 }
 
-/// What a kernel would refuse to lock is refused, with words, where the configuration says so.
+/// Memory that a kernel would refuse to lock is refused, with an error text, if the configuration asks for it.
 #[test]
 fn registered_memory_may_be_limited() {
     let Some(host) = Host::new() else { return };
@@ -294,7 +294,7 @@ fn registered_memory_may_be_limited() {
         "memlock = \"enforce\"\nmemlock_limits = \"limits.conf\"\n[service]\nidle_seconds = 1\n",
     )
     .unwrap();
-    // Who may lock as much as he likes is not limited.
+    // A process that may lock any amount is not limited.
     let limited = |arguments: &str| {
         let inner = with(&config, arguments);
         let mut command = Command::new("setpriv");

@@ -63,7 +63,7 @@ fn a_script_kills_its_process() {
     let mut server = rxe("demo");
     server.env("RXE_FAULT_SCRIPT", &file).env("RXE_FAULT_LOG", &log);
     let output = Background::spawn(server).finish();
-    // Of two processes either is killed, or finds the other one so.
+    // Of the two processes one is killed, and the other finds that out.
     let is_killed = output.status.signal() == Some(9);
     assert!(is_killed || !output.status.success(), "{output:?}");
     let told: String = fs::read_dir(&dir)

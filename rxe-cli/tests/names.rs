@@ -1,4 +1,4 @@
-//! What devices are called: by the configuration, by `rdma dev set`, and in what vendors' programs show.
+//! The names of devices: by the configuration, by `rdma dev set`, and in what vendors' programs show.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -137,7 +137,7 @@ fn counters_follow_the_name() {
     drop(server);
 }
 
-/// Whom programs have connected with is known, on both sides, and what the configuration calls it.
+/// Both sides know the hosts that programs have connected with, and the names that the configuration gives them.
 #[test]
 fn hosts_that_were_met_are_listed() {
     let Some((here, there)) = netns::pair(1500) else { return };

@@ -125,8 +125,8 @@ fn inodes(folder: &Path) -> BTreeMap<PathBuf, u64> {
     found
 }
 
-/// What a run writes for its programs is not taken from under those of an earlier one: nothing that is right is written anew,
-/// and devices keep their names whatever interfaces come and go.
+/// Files that `rxe run` writes for its programs stay while programs of an earlier run use them: only files with a change are written
+/// anew, and devices keep their names when interfaces come and go.
 #[test]
 fn a_second_run_leaves_the_view_of_the_first() {
     let Some(namespace) = Namespace::with_loopback("view") else { return };
@@ -243,7 +243,7 @@ fn different_interface_mtus_are_told() {
     assert!(text(&client.stdout).contains("MTU 1024"), "{client:?}");
 }
 
-/// Interfaces that come later do not change what those that were there are called, whoever asks.
+/// Interfaces that come later do not change the names of those that were there.
 #[test]
 fn a_device_is_called_the_same_by_all_processes() {
     let Some(namespace) = Namespace::with_loopback("names") else { return };

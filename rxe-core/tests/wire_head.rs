@@ -43,8 +43,8 @@ proptest! {
     }
 }
 
-/// Two packets with other contents and lengths, of a sender whose address was translated: the same difference. A flipped
-/// bit in one: another.
+/// Two packets of a sender whose address was translated have the same ICRC difference, whatever their contents and lengths. A packet
+/// with a flipped bit has another one.
 #[test]
 fn rewritten_headers_differ_always_in_the_same() {
     let route = |last: u8| {

@@ -172,7 +172,7 @@ fn false_server(wrong: Wrong) -> std::thread::JoinHandle<()> {
             post(SendOp::Write(to), 64, 64);
             post(SendOp::Send, 32, 16);
         }
-        // Until the client has had enough.
+        // Until the client stops.
         while events.get_event(Some(PATIENCE)).unwrap().kind.name() != "DISCONNECTED" {}
     })
 }

@@ -1,4 +1,4 @@
-//! What the tests start from: a host, that is a network namespace, with programs in it.
+//! What the tests share: a host, that is a network namespace, with programs in it.
 
 use super::{
     common::{Background, PATIENCE, good, rxe, text},
@@ -18,7 +18,7 @@ use std::{
 pub(crate) struct Host(Namespace);
 
 impl Host {
-    /// One with a loopback only; none where we may not make one.
+    /// A host with a loopback only. `None` if namespaces are not allowed here.
     pub(crate) fn new() -> Option<Self> {
         Namespace::new().map(Self)
     }
@@ -91,7 +91,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// How it ended, and what it printed.
+    /// Its exit status and output.
     pub(crate) fn end(self) -> (Output, String) {
         let output = self.program.finish();
         let text = fs::read_to_string(&self.path).unwrap();
@@ -107,7 +107,7 @@ impl Watched {
     }
 }
 
-/// A file name that nobody else has.
+/// A file name that no other test has.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

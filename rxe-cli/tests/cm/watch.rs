@@ -145,7 +145,7 @@ fn datagram_services_are_found() {
     }
 }
 
-/// Whoever gives up says so; the listener's program hears of it, though the message cannot name its connection.
+/// A client that gives up tells its peer. The listener's program is told, although the message cannot name its connection.
 #[test]
 fn giving_up_is_told_to_the_peer() {
     let Some(host) = Host::new() else { return };

@@ -1,4 +1,4 @@
-//! A stranger reads our messages: tshark's fields of a capture against what `rxe connect --json` printed.
+//! An independent program reads our messages: tshark's fields of a capture are compared with what `rxe connect --json` printed.
 
 use super::{
     common::{rxe, text},

@@ -1,4 +1,4 @@
-//! Running the program, and what is asked of how it ends.
+//! Runs `rxe`, and checks how it ends.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -20,14 +20,13 @@ pub(crate) fn rxe(arguments: &str) -> Command {
     command
 }
 
-/// A host service that ends soon after the programs that need it: later tests want the port for themselves.
+/// A host service that ends soon after the programs that need it, because later tests want the port for themselves.
 pub(crate) const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/short.toml");
 
 /// A host service that is there for the whole of a test that needs it, however busy the machine is; the test ends it.
 pub(crate) const LASTING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/long.toml");
 
-/// A program beside the test, which ends it if the test fails. What it prints is read all the time: one that has to wait for
-/// somebody to read would stop.
+/// A program beside the test. It is ended if the test fails. What it prints is read all the time, so that it never waits for a reader.
 pub(crate) struct Background {
     child: Child,
     printed: [Option<JoinHandle<Vec<u8>>>; 2],
@@ -126,7 +125,7 @@ pub(crate) fn good(output: &Output) {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
-/// It failed with one sentence, which has this in it.
+/// Checks that it failed with an error of one sentence that contains this.
 pub(crate) fn failed(output: &Output, part: &str) {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{output:?}");

@@ -1,5 +1,4 @@
-//! Programs that behave badly: whatever they do costs them their connection, a line in the log tells of it, and others
-//! trade on.
+//! Programs that behave badly towards the host service: they lose their connection, a line in the log says so, and the others go on.
 
 use super::{
     netns::Namespace,
@@ -29,7 +28,7 @@ const BUSY: u8 = 7;
 /// Descriptors that a message brings at most (SCM_MAX_FD).
 const MOST: usize = 253;
 
-/// What is abused, and those who suffer it.
+/// The service that is abused, and well-behaved programs beside.
 struct Victims {
     namespace: Namespace,
     service: Service,
@@ -74,14 +73,14 @@ impl Victims {
         }
     }
 
-    /// They do now.
+    /// Checks that the well-behaved programs still exchange messages.
     fn go_on(&mut self) {
         self.rounds += 1;
         exchange(&self.a, &self.b, self.rounds);
         self.traffic.goes_on();
     }
 
-    /// Nothing is left of it but a line in the log.
+    /// Checks that nothing is left of the bad program but a line in the log.
     fn is_told(&self, words: &str) {
         let log = self.report().log;
         assert!(log.iter().any(|line| line.contains(words)), "{words}: {log:?}");
@@ -130,7 +129,7 @@ fn a_thousand_connections_are_too_many() {
     let crowd: Vec<OwnedFd> = (0..1000).map(|_| raw(&victims.namespace)).collect();
     victims.go_on();
     assert!(victims.service.descriptors() < before.1 + 520, "it is bounded");
-    // The last ones had no chance, and are told so.
+    // There was no room for the last ones, and they are told so.
     assert!(crowd[900..].iter().all(|fd| hear(fd).first() == Some(&BUSY) && hear(fd).is_empty()));
     drop(crowd);
     until(|| victims.service.descriptors() <= before.1);
@@ -160,7 +159,7 @@ fn descriptors_that_nobody_wants_are_closed() {
     victims.end();
 }
 
-/// Who reads files of the view need not say hello, but is one of those who look, of whom there are not more than so many.
+/// A program that reads files of the view need not say hello, but counts as an observer, and the number of observers is limited.
 #[test]
 fn a_crowd_of_readers_is_told_to_come_later() {
     const READ: &[u8] = b"\x09\x12rxe0/ports/1/state";
@@ -183,7 +182,7 @@ fn a_crowd_of_readers_is_told_to_come_later() {
     victims.end();
 }
 
-/// A question goes to all clients, so nobody has many open at a time.
+/// A question goes to all clients, so an observer may have only a few open at a time.
 #[test]
 fn who_asks_without_hearing_is_cut_off() {
     const STATS: &[u8] = b"\x06";
@@ -197,7 +196,7 @@ fn who_asks_without_hearing_is_cut_off() {
     victims.end();
 }
 
-/// Somebody who has nothing more to say gets the answer to what he said before, and is gone then.
+/// A program that has closed its direction still gets the answer to its last question, and is disconnected then.
 #[test]
 fn a_half_closed_connection_is_closed() {
     let Some(mut victims) = Victims::new() else { return };
@@ -217,7 +216,7 @@ fn a_half_closed_connection_is_closed() {
     victims.end();
 }
 
-/// A program that half-closes what the library has: its clients come back, with their slots.
+/// A program shuts down one direction of the library's connections: its clients connect again, and keep their slots.
 #[test]
 fn half_closed_clients_come_back() {
     let Some(victims) = Victims::new() else { return };
@@ -298,7 +297,7 @@ fn a_client_that_connects_its_socket_harms_itself_only() {
     // They came all the time, if by way of others.
     assert!(last.context.port_stats().dropped_no_qp > 0);
     exchange(&victims.a, &last, 1);
-    // Who joins now has another number than the place of its socket.
+    // A client that joins now has a slot that differs from the place of its socket.
     let (newest, _) = newcomer(&victims);
     comes_straight(&victims, &newest);
     comes_straight(&victims, &last);

@@ -1,4 +1,4 @@
-//! Requests that find their listener without the service.
+//! Requests that reach their listener without the service.
 
 use super::{
     netns::Namespace,
@@ -29,7 +29,7 @@ fn requests_after_the_first_need_no_service() {
     exchange(&a, &b, 1);
     // Whoever has been answered knows that it has done what it does after handing the request on.
     assert_eq!(dispatched(&namespace), 1);
-    // It is stopped, and nobody misses it.
+    // The service is stopped, and requests still arrive.
     kill(Pid::from_raw(service.pid()), Signal::SIGSTOP).unwrap();
     for round in 2..6 {
         exchange(&a, &b, round);
@@ -79,7 +79,7 @@ fn a_second_listener_is_heeded() {
     exchange(&a, &b, 5);
 }
 
-/// Who takes a request back before the first answer names no number of ours, and the service has not seen the request.
+/// A client may take its request back before the first answer. That message names no ID of ours, and the service has not seen the request.
 #[test]
 fn a_request_is_taken_back() {
     let Some(namespace) = Namespace::new() else { return };
@@ -96,7 +96,7 @@ fn a_request_is_taken_back() {
     b.send(&given_up);
     assert_eq!(a.receive(), given_up);
     c.hears_nothing();
-    // Others that name nobody go nowhere.
+    // Other messages that name no connection are dropped.
     given_up[35] = 28;
     b.send(&given_up);
     until(|| observe(&namespace).unwrap().counters.dropped == 1);

@@ -1,4 +1,4 @@
-//! A request that comes a moment before somebody listens finds its listener all the same.
+//! A request that arrives a moment before a program listens reaches it all the same.
 
 use super::{
     netns::Namespace,

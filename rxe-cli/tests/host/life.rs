@@ -124,7 +124,7 @@ fn child_closes_everything() {
     std::mem::forget(end);
 }
 
-/// A client is stopped while the service dies and another takes over; when it goes on it is as if nothing had been.
+/// A client is stopped while the service dies and another takes over. When it goes on, nothing has changed for it.
 #[test]
 fn a_stopped_client_keeps_its_slot() {
     let Some(namespace) = Namespace::new() else { return };
@@ -166,7 +166,7 @@ fn child_answers() {
     let _token = end.context.host_port().unwrap().listen(listens(SERVICE)).unwrap();
     say("ready");
     thread::spawn(|| {
-        // Until the parent has had enough.
+        // Until the parent ends it.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
@@ -213,7 +213,7 @@ fn child_is_the_service() {
     thread::sleep(2 * PATIENCE);
 }
 
-/// Killed, it leaves a slot that rests.
+/// If it is killed, its slot is not used again for a while.
 #[test]
 fn the_dead_are_noticed_at_once() {
     let Some(namespace) = Namespace::new() else { return };
@@ -263,7 +263,7 @@ fn child_exits_while_a_thread_ends() {
     std::process::exit(0);
 }
 
-/// Another program has the process, and no use for the slot: it is free, though nobody has died.
+/// The process runs another program now (`execve`), which does not use the slot. So the slot is free, although no process has died.
 #[test]
 fn a_slot_is_free_after_its_process_executed_another_program() {
     let Some(namespace) = Namespace::new() else { return };

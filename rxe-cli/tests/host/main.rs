@@ -1,5 +1,5 @@
-//! The host service: requests find their listener, replies their process, strangers and broken messages nothing; from
-//! its beginning to its violent end.
+//! The host service, from its start until it is killed: requests reach their listener and replies their process, and broken messages
+//! and those of others reach nobody.
 
 mod abuse;
 #[path = "../common/mod.rs"]
@@ -111,7 +111,7 @@ fn broken_messages_cost_their_sender_the_connection() {
     exchange(&a, &b, 100);
 }
 
-/// Newer and older releases: both sides find a version, or one is told to upgrade.
+/// Newer and older releases: both sides agree on a version, or one is told to upgrade.
 #[test]
 fn releases_meet_or_say_who_is_to_upgrade() {
     let Some(namespace) = Namespace::new() else { return };
@@ -273,7 +273,7 @@ fn nobody_gets_a_slot(namespace: &Namespace, program: &Path) {
     assert!(text(&output.stdout).lines().any(good), "{output:?}");
 }
 
-/// Programs of several users use the port one after the other, and none waits for the service of another to be tired of it.
+/// Programs of several users use the port one after the other, and none has to wait until the service of another user ends by itself.
 #[test]
 fn an_idle_service_makes_room_for_another_user() {
     let Some(namespace) = Namespace::new() else { return };
@@ -288,7 +288,7 @@ fn an_idle_service_makes_room_for_another_user() {
     fs::remove_file(file).unwrap();
 }
 
-/// Whoever has the name without being a service is not in the way of those who find each other by a file.
+/// A program that holds the service's name without being one does not prevent others from finding each other by a file.
 #[test]
 fn a_stranger_with_the_name_is_not_in_the_way() {
     let Some(namespace) = Namespace::new() else { return };

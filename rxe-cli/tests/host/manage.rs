@@ -60,12 +60,12 @@ fn two_programs_do_not_answer_the_same() {
         second.register(MadFilter { version: 2, ..answers(1 << GET) }).unwrap().is_some(),
         "another version"
     );
-    // Whoever only asks is in nobody's way, as long as there is room.
+    // A program that only asks takes nothing from others, as long as there is room.
     let asking = (0..=MAX_AGENTS).map(|_| second.register(answers(0)).unwrap());
     assert_eq!(asking.filter(Option::is_some).count(), MAX_AGENTS as usize - 2);
     first.unregister(own).unwrap();
     assert!(first.register(answers(1 << GET)).unwrap().is_some(), "it is free again");
-    // A program that is gone has none.
+    // A program that has ended has no registration.
     drop(first);
     let third = open(&namespace);
     until(|| third.register(answers(1 << GET)).unwrap().is_some());
@@ -77,7 +77,7 @@ fn a_request_finds_its_program_and_the_answer_who_asked() {
     let _service = Service::start(&namespace);
     let (client, server) = (open(&namespace), open(&namespace));
     let asks = client.register(answers(0)).unwrap().unwrap();
-    // The port says itself that nobody does this.
+    // The port itself answers that the method is not supported.
     client.send(ManagedMad { timeout_ms: 60_000, ..request(asks, None, 1) }).unwrap();
     let refused = next(&client);
     assert_eq!(

@@ -51,14 +51,14 @@ fn what_goes_through_memory_takes_no_interface() {
     let (a, b, plain) = (open(LinkKind::Memory), open(LinkKind::Memory), open(LinkKind::Udp));
     assert!(traded(&namespace, &a, &b) < SMALL);
     assert!(traded(&namespace, &a, &a) < SMALL, "to itself");
-    // Nobody reads memory there: by the sockets.
+    // No process reads an inbox there: packets go by the sockets.
     assert!(traded(&namespace, &a, &plain) > 40_000 * ROUNDS);
     drop(b);
     let c = open(LinkKind::Memory);
     assert!(traded(&namespace, &a, &c) < SMALL, "a newcomer");
 }
 
-/// The next service knows no inboxes but those of who comes after it: the sockets do.
+/// The next service knows only the inboxes of processes that come after it. The others are reached by the sockets.
 #[test]
 fn a_service_that_knows_no_inbox_does_no_harm() {
     let Some(namespace) = Namespace::new() else { return };

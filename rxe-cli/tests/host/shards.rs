@@ -230,7 +230,7 @@ fn child_closes_all_slots() {
     until(|| own_slots(&Observer::connect().unwrap().unwrap().status().unwrap()) == again.slots());
 }
 
-/// A process gets 16 slots for threads, and 32 in all: others want some, too.
+/// A process gets 16 slots for threads, and 32 in all, so that others get some, too.
 #[test]
 fn no_process_gets_all_slots() {
     for (hello, most) in [(hello(JOIN), 32), (further(), 16)] {

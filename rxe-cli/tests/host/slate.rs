@@ -1,4 +1,4 @@
-//! What a service keeps of the process that has started it: nothing. And where it cannot work it is not in the way.
+//! A service keeps nothing of the process that has started it. And if it cannot work, it does not hinder programs.
 
 use super::{
     common::{LASTING, text},

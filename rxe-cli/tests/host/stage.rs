@@ -1,4 +1,4 @@
-//! What the tests of the host service start from: a service, and ends with a queue pair 1 that exchange messages.
+//! What the tests of the host service share: a service, and ends with a queue pair 1 that exchange messages.
 
 use super::{common::LASTING, netns::Namespace};
 use nix::sys::socket::{

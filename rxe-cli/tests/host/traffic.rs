@@ -1,4 +1,4 @@
-//! Two processes that send each other messages, and look at every byte, while a test does its worst.
+//! Two processes that send each other messages and check every byte, while a test disturbs them.
 
 use super::{
     netns::Namespace,
@@ -69,7 +69,7 @@ impl Traffic {
         until(|| self.signs.load(Ordering::Relaxed) >= before + 2);
     }
 
-    /// Both have found every byte as it should be.
+    /// Checks that both have found every byte right.
     pub(crate) fn finish(self) {
         self.goes_on();
         for (child, reader) in [self.asks, self.answers] {
