@@ -1,4 +1,4 @@
-//! Connections in numbers: many at once, and many in one process's life, without anything left behind.
+//! Many connections, at once and one after the other in one process, which leave nothing behind.
 //!
 //! Their rate is printed and not judged: `cm-load` in a release build is what measures it.
 
@@ -46,7 +46,7 @@ fn a_hundred_thousand_connections_leave_nothing_behind() {
         // Either process may have the service in it at the end, which needs a few dozen.
         let descriptors = |said: &Value| said["descriptors"].as_u64().unwrap();
         assert!(descriptors(many) < descriptors(few) + 60, "{few} {many}");
-        // Ten times as many: what each left behind would show.
+        // Ten times as many: if each connection left something behind, it would show.
         assert!(memory(many) < memory(few) * 2, "{few} {many}");
     }
 }

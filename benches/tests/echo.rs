@@ -1,4 +1,4 @@
-//! The program that measures requests and answers, for moments too short to mean anything: every way to wait, many connections,
+//! The program that measures requests and answers, run so briefly that its figures mean nothing: every way to wait, many connections,
 //! a busy loop beside it.
 
 use serde_json::Value;

@@ -1,5 +1,4 @@
-//! The whole benchmark report, with measurements too short to mean anything: every figure is there, is a number, and is
-//! drawn.
+//! The whole benchmark report, with measurements so short that the figures mean nothing: each is there, is a number, and is drawn.
 
 #[path = "../../rxe-verbs/tests/netns/mod.rs"]
 mod netns;

@@ -28,7 +28,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// Says why a test does nothing; past the test harness, which would keep it to itself.
+/// Says why a test is skipped. It is written past the test harness, which would not show it.
 fn skip(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {why}");
 }

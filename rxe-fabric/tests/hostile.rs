@@ -1,5 +1,4 @@
-//! Files that are no files: whatever they hold, reading them ends with an answer or an error that names a line, and what was
-//! read can be asked.
+//! Configuration files of any content: reading them ends with a policy or an error that names a line, and the policy answers queries.
 
 use proptest::prelude::*;
 use rxe_fabric::{Fabric, Options, Partitions, PathQuery, Port, QosPolicy};

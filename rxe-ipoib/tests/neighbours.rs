@@ -79,7 +79,7 @@ fn what_was_not_confirmed_is_asked_for_when_it_is_used() {
     assert_eq!(actions(&mut table), [], "it was confirmed lately");
     assert_eq!(table.find(later, IP), Some(link(1)));
     assert_eq!(actions(&mut table), [ask()]);
-    // It is silent: asked itself, then everybody.
+    // It is silent: first it is asked itself, then the whole group.
     let mut asked = Vec::new();
     for _ in 0..TRIES {
         table.handle_timeout(table.poll_timeout().unwrap());

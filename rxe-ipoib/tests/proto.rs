@@ -163,7 +163,7 @@ fn broken_neighbour_discovery_is_refused() {
     for at in 0..bytes.len() {
         let mut wrong = bytes.clone();
         wrong[at] ^= 0x11;
-        // Traffic class and flow label are nobody's business, all else is under the checksum or checked.
+        // Traffic class and flow label may have any value. The checksum or a check covers all else.
         let parsed = Packet::parse(&wrong);
         assert_eq!(
             parsed.is_some(),

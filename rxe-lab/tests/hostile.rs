@@ -1,4 +1,4 @@
-//! Captures that were cut at any byte, or damaged at any: an error or a summary, never a panic, never without end.
+//! Captures that were cut or damaged at any byte: an error or a summary, never a panic or an endless loop.
 
 mod common;
 
@@ -71,7 +71,7 @@ fn every_length_of_frames() {
     }
 }
 
-/// Lengths that are lies: a record of 4 GiB, blocks that are longer than the file or shorter than themselves.
+/// Wrong lengths: a record of 4 GiB, blocks that are longer than the file or shorter than their own headers.
 #[test]
 fn lengths_that_are_lies() {
     let mut file = pcap(ETHERNET, &recorded()[..1]);

@@ -1,4 +1,4 @@
-//! What a responder refuses: which status each side gets, which event, and that not a byte is touched.
+//! What a responder refuses: the status that each side gets, the event, and that no byte changes.
 
 use crate::bench::{BUFFER, Bench};
 use rxe_core::{
@@ -148,7 +148,7 @@ fn the_whole_range_counts_from_the_first_packet() {
     assert!(bench.wire_of(1, Class::ReadResponse).is_empty(), "part of it was given away");
 }
 
-/// Memory that the application took away: the peer is refused, nothing else happens.
+/// Memory that the application has unmapped: the peer's request is refused, and nothing else happens.
 #[test]
 fn memory_that_is_gone() {
     for which in 0..2 {

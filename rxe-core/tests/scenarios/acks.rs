@@ -1,4 +1,4 @@
-//! Acknowledgements: owed ones wait a little for company, never long, and are never forgotten.
+//! Acknowledgements that are owed wait a little for data to leave with, never long, and are never forgotten.
 
 use crate::bench::Bench;
 use rxe_core::{
@@ -9,7 +9,7 @@ use rxe_core::{
 };
 use std::time::Duration;
 
-/// With nothing to keep it company an acknowledgement leaves within 50 us.
+/// If no data leaves, an acknowledgement leaves by itself within 50 us.
 #[test]
 fn alone_within_fifty_microseconds() {
     let mut bench = Bench::new("ack-alone");
@@ -23,7 +23,7 @@ fn alone_within_fifty_microseconds() {
     assert!(acks[0].at.since(arrived) <= Duration::from_micros(50), "{:?}", acks[0].at.since(arrived));
 }
 
-/// Asked to, it leaves at once.
+/// If the endpoint is told to send what is owed, it leaves at once.
 #[test]
 fn at_once_when_flushed() {
     let config = PairConfig { name: "ack-flush", acks: Acks::Flush, ..PairConfig::default() };
@@ -106,8 +106,8 @@ fn a_longer_last_packet_does_not_wait() {
     }
 }
 
-/// Many queue pairs share a window: none waits for a room that only its own acknowledgements could make, and that
-/// nobody has asked for.
+/// Many queue pairs share a window: none waits for room that only its own acknowledgements can make if none of its packets has asked
+/// for one.
 #[test]
 fn nobody_waits_for_what_nobody_asked() {
     let mut bench = Bench::new("shared-window");

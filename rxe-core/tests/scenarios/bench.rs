@@ -1,4 +1,4 @@
-//! What every scenario starts from: a connection, a buffer on each side, and questions about what was on the wire.
+//! What the scenarios share: a connection, a buffer on each side, and queries for what was on the wire.
 
 use rxe_core::{
     num::{Key, Psn, Qpn},

@@ -77,7 +77,7 @@ fn marks_are_told_of() {
     assert_eq!(bench.stats(0).cnps_received, bench.stats(1).cnps_sent);
 }
 
-/// Who does not say that he slows down is not marked, and told nothing.
+/// Packets without ECT, whose sender would not react to marks, are not marked, so it gets no notifications.
 #[test]
 fn without_ect_nobody_is_told() {
     let mut bench = bench("congestion-not-ect", NARROW, 0);
@@ -100,7 +100,7 @@ fn marks_save_the_queue() {
     assert!(with.overflowed * 20 < without.overflowed, "{} against {}", with.overflowed, without.overflowed);
 }
 
-/// When nothing is narrow any more, the window grows back to what it is where nothing ever was.
+/// When the wire is no longer narrow, the window grows back to its size on a wire that never was.
 #[test]
 fn what_was_taken_is_given_back() {
     let wide = LinkConfig { rate: 10 * NARROW.rate, queue: 0, mark: 0, ..NARROW };

@@ -1,4 +1,4 @@
-//! What the counters of a queue pair say, against what was on the wire.
+//! The counters of a queue pair, compared with what was on the wire.
 
 use crate::bench::Bench;
 use rxe_core::{

@@ -107,7 +107,7 @@ fn pieces_of_a_read_count() {
     }
 }
 
-/// What lets a limited sender go on is an answer, not time: nothing waits for a timeout, and nothing is sent twice.
+/// A sender without credits goes on when an answer arrives: it waits for no timeout, and sends nothing twice.
 #[test]
 fn one_receive_at_a_time() {
     let mut bench = known("credits-single", 0);

@@ -1,5 +1,4 @@
-//! A queue pair whose peer is in the error state: what it asks for vanishes. It keeps nobody else waiting, whatever its
-//! timeout.
+//! A queue pair whose peer is in the error state gets no answers. No other queue pair waits for it, whatever its timeout.
 
 use crate::bench::{BUFFER, Bench};
 use rxe_core::{
@@ -113,7 +112,7 @@ fn a_small_request_beside_it_does_not_wait() {
     }
 }
 
-/// With many dead ones, which together hold all there is, each new queue pair is still served.
+/// Many dead queue pairs together hold the whole window: each new queue pair is served nevertheless.
 #[test]
 fn many_dead_ones() {
     for (op, place) in CASES {
@@ -161,7 +160,7 @@ fn load(bench: &mut Bench, qpns: &[[Qpn; 2]], op: Op) -> u64 {
     bytes
 }
 
-/// Healthy ones go on nearly as if it were not there.
+/// Healthy queue pairs are nearly as fast as without the dead one.
 #[test]
 fn healthy_ones_keep_going() {
     let wire = LinkConfig {

@@ -1,4 +1,4 @@
-//! Who shares a wire or a buffer gets a fair part of it, and nobody starves.
+//! Queue pairs that share a wire or a buffer get fair parts of it, and none starves.
 
 use crate::bench::{BUFFER, Bench};
 use rxe_core::{
@@ -83,7 +83,7 @@ fn sixty_four_have_equal_shares() {
     }
 }
 
-/// Whoever begins late has his share soon, though another held all there is.
+/// A queue pair that begins late soon has its share, although another one held the whole window.
 #[test]
 fn a_late_one_gets_its_share() {
     for read in [false, true] {

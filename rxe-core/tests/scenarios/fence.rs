@@ -13,7 +13,7 @@ fn slow(name: &'static str) -> Bench {
     Bench::with(PairConfig { name, links: [link; 2], ..PairConfig::default() }, ConnectOptions::default())
 }
 
-/// What a READ brings can be sent on in the same breath, with a fence.
+/// With a fence, data that a READ brings can be sent on by a request that is posted together with the READ.
 #[test]
 fn a_read_result_sent_on() {
     let mut bench = slow("fence");

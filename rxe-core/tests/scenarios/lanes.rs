@@ -1,4 +1,4 @@
-//! Virtual lanes: who has the turn sends, with the lane's DSCP, and a lane that cannot send keeps nobody waiting.
+//! Virtual lanes: which lane has the turn, the DSCP of its packets, and that a lane that cannot send keeps no other waiting.
 
 use crate::bench::Bench;
 use rxe_core::{

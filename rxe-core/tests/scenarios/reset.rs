@@ -1,4 +1,4 @@
-//! RESET: everything is forgotten, nothing is told, and the queue pair can be used again.
+//! RESET: everything is forgotten, there are no completions or events, and the queue pair can be used again.
 
 use crate::bench::Bench;
 use rxe_core::{
@@ -107,7 +107,7 @@ impl CongestionControl for Tired {
     }
 }
 
-/// What paces it knows nothing of the former life: neither its rate, nor when its next packet would have left. Its clock stays.
+/// Its pacing keeps nothing from before the RESET, neither the rate nor the time of the next packet. Only its clock goes on.
 #[test]
 fn a_paced_one_starts_at_full_speed_again() {
     let mut bench = Bench::new("reset-paced");
@@ -135,7 +135,7 @@ fn a_paced_one_starts_at_full_speed_again() {
         bench.sent(0);
         bring_up_again(&mut bench, [Psn::new(round * 0x10_0000), Psn::new(round * 0x9_0000)]);
     }
-    // Its timeouts are as patient as in its first life.
+    // Its timeouts are as long as before the RESET.
     bench.cut(1);
     let before = bench.wire_of(0, Class::Write).len();
     bench.send(0, 7, SendOp::Write(bench.remote(1, 0)), 0, 100);
