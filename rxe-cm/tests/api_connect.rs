@@ -79,7 +79,7 @@ fn an_ack_timeout_may_be_wished_late() {
     }
 }
 
-/// As with a kernel: the route is known by then.
+/// As with a kernel: to resolve the route a second time is an error.
 #[test]
 fn a_route_is_resolved_once() {
     let (a, b) = pair();
