@@ -3,7 +3,7 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    AsyncEvent, Completion, Context, ContextOptions, Mtu, QpType, Remote, SendOp, SendWr,
+    AsyncEvent, Completion, Context, ContextOptions, Mtu, QpType, Qpn, Remote, SendOp, SendWr,
     net::{Capabilities, Ident, InprocLink, InprocNet, Link, Path, RecvBatch, SendError, Transmit},
 };
 use std::{
@@ -17,7 +17,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use verbs_common::{Two, connected, pattern};
+use verbs_common::{QKEY, Two, connected, datagram_end, pattern};
 
 /// What a [`Moody`] link does with a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -320,4 +320,71 @@ fn who_polls_does_not_wait_for_a_thread_that_sends() {
         assert!(kept.load(Ordering::Acquire) && *shut.0.lock().unwrap());
     });
     a.good();
+}
+
+/// A link inside the process that counts how often it is looked at.
+struct Counted {
+    inner: InprocLink,
+    looks: Arc<AtomicU64>,
+    sent: Arc<AtomicU64>,
+}
+
+impl Link for Counted {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
+        self.inner.path(dst, ifindex)
+    }
+
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.inner.send(batch, bytes)
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.inner.recv(into)
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.poll_fds()
+    }
+
+    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        self.inner.join(group, ifindex)
+    }
+
+    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        self.inner.leave(group, ifindex)
+    }
+}
+
+/// A call that sent exactly as many batches as a turn may leaves nothing behind. So nobody looks for packets after it.
+#[test]
+fn a_turn_that_was_just_full_leaves_nothing_to_do() {
+    const BATCHES: u8 = 64;
+    let (looks, sent) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let addresses = ["10.0.0.1".parse().unwrap()];
+    let inner = InprocNet::new().attach(&addresses, 1).unwrap();
+    let link = Counted { inner, looks: Arc::clone(&looks), sent: Arc::clone(&sent) };
+    let context = ContextOptions::new().open_link(link, &addresses).unwrap();
+    let end = datagram_end(&context);
+    // Nobody has these addresses. Each datagram is a batch.
+    let sges = [end.mr.sge(0, 8)];
+    let datagram = |last| {
+        let av = context.address_vector(0, IpAddr::from([10, 0, 1, last]).into()).unwrap();
+        let dest = end.pd.create_ah(av).dest(Qpn::new(17), QKEY);
+        SendWr { dest: Some(dest), ..SendWr::new(1, SendOp::Send, &sges) }
+    };
+    let datagrams: Vec<_> = (1..=BATCHES).map(datagram).collect();
+    end.qp.post_send_list(&datagrams).unwrap();
+    assert_eq!(sent.load(Ordering::Relaxed), u64::from(BATCHES));
+    // The background thread looks once or twice more.
+    thread::sleep(Duration::from_millis(50));
+    let before = looks.load(Ordering::Relaxed);
+    thread::sleep(Duration::from_millis(200));
+    let looked = looks.load(Ordering::Relaxed) - before;
+    assert!(looked < 20, "{looked} looks in 200 ms");
 }

@@ -147,7 +147,7 @@ impl State {
                 break;
             }
         }
-        self.unfinished = count == BATCHES;
+        self.unfinished = count == BATCHES && self.endpoint.may_transmit();
         count
     }
 
