@@ -4,7 +4,7 @@ mod verbs_common;
 
 use rxe_verbs::{
     Access, AddressError, AsyncEvent, Context, ContextOptions, Device, Gid, ModifyQpError, Mtu, OpenError,
-    Pkey, PortState, Psn, QpChange, QpInit, QpState, QpType, RegisterError, SendOp, SendWr, devices,
+    Pkey, Polling, PortState, Psn, QpChange, QpInit, QpState, QpType, RegisterError, SendOp, SendWr, devices,
     net::{Holder, InprocNet},
 };
 use std::{collections::HashSet, net::IpAddr, process::Command};
@@ -137,8 +137,16 @@ fn await_event(context: &Context, event: AsyncEvent) {
 
 #[test]
 fn the_gid_table_follows_the_network() {
-    let Some((left, _right)) = verbs_common::namespaces(1500) else { return };
-    let context = left.run(|| Context::open(&Device::find("v0").unwrap()).unwrap());
+    // With `Busy` the background thread never sleeps.
+    for polling in [Polling::Adaptive, Polling::Busy] {
+        let Some((left, _right)) = verbs_common::namespaces(1500) else { return };
+        check_gid_table(&left, polling);
+    }
+}
+
+fn check_gid_table(left: &verbs_common::netns::Namespace, polling: Polling) {
+    let context =
+        left.run(move || ContextOptions::new().polling(polling).open(&Device::find("v0").unwrap()).unwrap());
     // The background thread is the one that hears of changes.
     let _end = left.run({
         let context = context.clone();

@@ -39,6 +39,8 @@ pub(super) const TICK: Duration = Duration::from_millis(1);
 const GRACE: Duration = Duration::from_micros(100);
 /// Most turns in a row after a tick: what has arrived since the last one can take several.
 const TURNS: u32 = 16;
+/// Turns between two looks at the network's changes and at what wakes this thread, while it does not sleep. That is about a millisecond.
+const TURNS_AWAKE: u32 = 4096;
 
 /// Starts the thread.
 pub(super) fn start(
@@ -213,7 +215,13 @@ impl Engine<'_> {
         // No turns here if the application polls, because it receives by itself. None either if it is absent: its thread
         // computes and needs the processor.
         let is_absent = self.absence.lasts();
+        let mut turns = 0_u32;
         while !is_absent && !self.is_polled() && look.goes_on(|_| false) {
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(TURNS_AWAKE) {
+                // With RXE_POLL=busy, or if packets never cease, this thread comes to no other sleep.
+                sleep(shard, self.network, false, Some(Duration::ZERO));
+            }
             let turn = shard.try_turn(Who::Idle);
             if turn.is_some_and(|turn| turn.told) {
                 // An event has woken the program. It must not wait for the lock.
