@@ -103,6 +103,7 @@ impl Network {
     pub(crate) fn follow(&self, follower: &Arc<impl Follower + 'static>) {
         let weak = Arc::downgrade(follower);
         let mut told = self.told();
+        told.followers.retain(|follower| follower.strong_count() > 0);
         told.followers.push(weak);
         // What it knows may be from before we listened.
         told.stale = true;
@@ -151,7 +152,6 @@ impl Network {
             told.stale = false;
             let is_down = self.outage.as_ref().is_some_and(|outage| outage.is_on(Instant::now()));
             list.iter_mut().for_each(|interface| interface.running &= !is_down);
-            told.followers.retain(|follower| follower.strong_count() > 0);
             let followers: Vec<_> = told.followers.iter().filter_map(Weak::upgrade).collect();
             followers.iter().for_each(|follower| follower.network_changed(&list));
             followers.iter().for_each(|follower| follower.all_told());
