@@ -131,11 +131,12 @@ impl Descriptor {
             if watched.iter().any(|known| Arc::ptr_eq(known, shard)) {
                 continue;
             }
+            // Before its sockets are added: if one of them cannot be, `unwatch` takes out the others.
+            watched.push(Arc::clone(shard));
             if shard.each_socket(|fd| set.add(fd)).is_err() {
                 return false;
             }
             shard.begin_lookout(self);
-            watched.push(Arc::clone(shard));
         }
         true
     }
