@@ -293,9 +293,10 @@ impl CompChannel {
                 break;
             }
         }
-        // Only now: dropping the looker makes the descriptor unreadable if no event is left.
+        // Only now: dropping the looker makes the descriptor unreadable if no event is left. This may also undo that another thread has made
+        // it readable because its messages wait.
         drop(looker);
-        if again {
+        if again || stack.holds(reach) {
             self.0.descriptor.raise();
         }
         event

@@ -74,7 +74,7 @@ pub(crate) struct Shard {
     /// The state of the lookout that all shards of the stack share.
     lookout: Arc<Lookout>,
     pub(super) stop: AtomicBool,
-    /// Whether messages may wait for the next call ([`super::hold`]).
+    /// Whether messages wait for the next call ([`super::hold`]). Changed under the lock.
     holds: AtomicBool,
     /// Whether the background thread ticks. If it does not, no messages are held.
     ticks: bool,
@@ -134,6 +134,7 @@ impl Shard {
         let mut guard = self.state.lock();
         let (state, view) = self.parts(&mut guard);
         let result = action(state, view);
+        self.holds.store(false, Ordering::Relaxed);
         let turn = state.send_now(view, acks);
         self.warn(turn);
         Ok(result)
@@ -186,7 +187,7 @@ impl Shard {
 
     /// Sends messages that wait. If another thread is in a turn, that turn sends them.
     pub(crate) fn release(&self) {
-        if self.holds.load(Ordering::Relaxed)
+        if self.holds()
             && let Some(mut guard) = self.state.try_lock()
         {
             self.holds.store(false, Ordering::Relaxed);
@@ -257,9 +258,7 @@ impl Shard {
     /// Takes a turn, unless another thread is in one, or this is a forked child.
     pub(super) fn try_turn(&self, who: Who) -> Option<Turn> {
         self.check().ok()?;
-        let mut guard = self.state.try_lock()?;
-        let (state, view) = self.parts(&mut guard);
-        Some(state.turn(view, who))
+        Some(self.turn_under(&mut self.state.try_lock()?, who))
     }
 
     /// Takes a turn that does not count as a poll of the application. Returns whether something had arrived. It waits for the
@@ -275,8 +274,14 @@ impl Shard {
     /// Waits for the lock, takes a turn, and runs `after` before it releases the lock.
     pub(super) fn turn_then<T>(&self, who: Who, after: impl FnOnce(Turn) -> T) -> T {
         let mut guard = self.state.lock();
-        let (state, view) = self.parts(&mut guard);
-        after(state.turn(view, who))
+        after(self.turn_under(&mut guard, who))
+    }
+
+    /// Takes a turn under the lock. It sends the messages that waited.
+    fn turn_under(&self, guard: &mut Guard<'_, State>, who: Who) -> Turn {
+        self.holds.store(false, Ordering::Relaxed);
+        let (state, view) = self.parts(guard);
+        state.turn(view, who)
     }
 
     fn parts<'a>(&'a self, guard: &'a mut Guard<'_, State>) -> (&'a mut State, View<'a>) {
@@ -299,9 +304,14 @@ impl Shard {
         }
     }
 
+    /// Whether messages wait for the application's next call.
+    pub(super) fn holds(&self) -> bool {
+        self.holds.load(Ordering::Relaxed)
+    }
+
     /// Whether messages wait for the application's next call, or a deadline has passed.
     pub(super) fn is_overdue(&self) -> bool {
-        self.holds.load(Ordering::Relaxed) || self.deadline.load(Ordering::Relaxed) <= clock::now().nanos()
+        self.holds() || self.deadline.load(Ordering::Relaxed) <= clock::now().nanos()
     }
 
     /// Wakes the background thread one [`TICK`] later.

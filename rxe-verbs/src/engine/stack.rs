@@ -419,6 +419,11 @@ impl Stack {
         self.among(set).fold(0, |sum, shard| sum.wrapping_add(shard.polls.load(Ordering::Relaxed)))
     }
 
+    /// Whether messages of theirs wait for the application's next call.
+    pub(crate) fn holds(&self, set: ShardSet) -> bool {
+        self.among(set).any(|shard| shard.holds())
+    }
+
     /// Whether the background threads have seen the application poll, and so leave packets to it.
     pub(crate) fn is_polled(&self, set: ShardSet) -> bool {
         self.among(set).any(|shard| shard.is_polled())
