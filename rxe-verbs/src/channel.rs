@@ -5,7 +5,7 @@ use crate::{
     engine::{Descriptor, First, Patience, Polling, Reach, ShardSet, Spent, Stack, Waiter, Who},
     error::PollError,
     events::EventError,
-    sys::{poll, process::become_background, signals},
+    sys::{lock, poll, process::become_background, signals},
 };
 use core::time::Duration;
 use rxe_core::work::Completion;
@@ -152,7 +152,7 @@ impl Channel {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 }
 

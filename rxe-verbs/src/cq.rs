@@ -6,7 +6,10 @@ use crate::{
     error::{CreateError, Forked, PollError},
     events::{AsyncEvent, AsyncQueue},
     limits,
-    sys::fork::{generation, is_own},
+    sys::{
+        fork::{generation, is_own},
+        lock,
+    },
     tags::{Beside, TagInfo},
 };
 use core::time::Duration;
@@ -225,7 +228,7 @@ impl CqRing {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{
     error::Forked,
     sys::{
         fork::{generation, is_own},
-        poll,
+        lock, poll,
         socket::Event,
     },
 };
@@ -21,7 +21,7 @@ use std::{
     collections::{HashMap, VecDeque},
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// Most events that a context keeps for an application that does not fetch them. Later events are dropped.
@@ -164,10 +164,6 @@ impl AsyncQueue {
         lock(&self.listened).remove(&qpn);
         self.forget(|event| matches!(event, AsyncEvent::Queue(event) if qp_of(*event) == Some(qpn)));
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The queue pair that an event is about, if it is about one.

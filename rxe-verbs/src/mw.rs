@@ -4,9 +4,10 @@ use crate::{
     error::RegisterError,
     pd::Pd,
     regions::{self, Entry},
+    sys::lock,
 };
 use rxe_core::{num::Key, region::WindowType};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A memory window. Dropping it unbinds it, and returns only when no thread uses it any more.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ impl Mw {
 
     /// Locks the key of the last posted bind, so that a bind can change it.
     pub(crate) fn posted(&self) -> MutexGuard<'_, Key> {
-        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.posted)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{
     pd::Pd,
     regions::View,
     srq::Srq,
+    sys::lock,
     tags::SEND_CAPS,
     xrcd::Xrcd,
 };
@@ -472,7 +473,7 @@ impl Qp {
         let address = address.ok_or_else(|| CreateError::Group(group.address().unwrap_or(NO_ADDRESS)))?;
         let membership = (address, self.context().device().interface().index);
         self.shard.check()?;
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = lock(&self.groups);
         if groups.contains(&membership) {
             return Ok(());
         }
@@ -496,7 +497,7 @@ impl Qp {
     pub fn detach_multicast(&self, group: Gid) -> Result<(), CreateError> {
         let address = group.address().unwrap_or(NO_ADDRESS);
         self.shard.check()?;
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = lock(&self.groups);
         let place = groups.iter().position(|(have, _)| *have == address);
         let membership = groups.swap_remove(place.ok_or(CreateError::Group(address))?);
         self.shard.act(Acks::Wait, |state, _| {

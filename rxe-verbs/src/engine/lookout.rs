@@ -19,12 +19,12 @@
 //! two calls may wait ([`super::hold`]), and leave together in the turn that it takes when it is called.
 
 use super::{clock, promise::Promise, reach::ShardSet, shard::Shard, stack::Stack};
-use crate::sys::{poll::AnyReadable, process::this_thread, socket::Event};
+use crate::sys::{lock, poll::AnyReadable, process::this_thread, socket::Event};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 /// Most descriptors of a stack that can become the lookout, at one time. Each of them takes two file descriptors, others take
@@ -351,8 +351,4 @@ impl Stack {
             self.lookout.is_there.store(false, Ordering::SeqCst);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,14 +1,14 @@
 //! Packets that a shard exchanges with the rest of the host beside its sockets: packets for this shard that other processes have
 //! received, and packets for other processes that this shard has received. Both are rare.
 
-use crate::sys::socket::Event;
+use crate::sys::{lock, socket::Event};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rxe_core::endpoint::{RunMeta, Stray};
 use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
 };
 
 /// Most packets that wait in either direction. Further ones are dropped, as with a full socket buffer.
@@ -94,8 +94,4 @@ impl Mailbox {
     pub(crate) fn departures(&self) -> BorrowedFd<'_> {
         self.leaving.as_fd()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

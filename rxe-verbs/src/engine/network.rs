@@ -6,6 +6,7 @@ use crate::{
         interfaces::{Interface, Watch, interfaces},
     },
     sys::{
+        lock,
         poll::{self, AnyReadable},
         process::{is_background, network_namespace},
         socket::Event,
@@ -16,7 +17,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -171,7 +172,7 @@ impl Network {
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.told)
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
     sys::{
         alarm::Alarm,
         fork::{generation, is_own},
+        lock,
         poll::AnyReadable,
         process::this_thread,
         socket::Event,
@@ -25,7 +26,7 @@ use rxe_core::{endpoint::Acks, num::Qpn, time::Instant};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 /// What the background thread is doing.
@@ -402,8 +403,4 @@ impl Shard {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

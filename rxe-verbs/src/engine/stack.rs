@@ -24,6 +24,7 @@ use crate::{
     sys::{
         ahead,
         fork::{generation, is_own},
+        lock,
         poll::{self, Fds},
     },
     xrcd::{Domain, FileId},
@@ -329,7 +330,7 @@ impl Stack {
         if index < count {
             return index;
         }
-        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut source = lock(&self.source);
         // Another thread may have made it meanwhile.
         let count = self.places().count();
         if index >= count && source.as_ref().is_some_and(|source| source.is_here()) {
@@ -448,7 +449,7 @@ impl Stack {
 
     /// Starts a shard's background thread if it does not run.
     fn start_thread(&self, place: &Place) -> io::Result<()> {
-        let mut thread = place.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&place.thread);
         if thread.is_none() {
             *thread = Some(background::start(&place.shard, &self.network, &self.wait)?);
         }
@@ -501,11 +502,11 @@ impl Stack {
     }
 
     pub(crate) fn xrcd_files(&self) -> MutexGuard<'_, HashMap<FileId, Weak<Domain>>> {
-        self.xrcd_files.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.xrcd_files)
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.names)
     }
 }
 

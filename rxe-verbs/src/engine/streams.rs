@@ -1,10 +1,11 @@
 //! What the shards of a stack send to the same sockets, which they share (`rxe_core::endpoint::Stream`).
 
+use crate::sys::lock;
 use rxe_core::endpoint::{Stream, Streams};
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 /// Most streams without a user. If there are more, all of them are dropped.
@@ -33,7 +34,7 @@ impl Destinations {
 
 impl Streams for Destinations {
     fn to(&self, address: IpAddr, slot: u8) -> Arc<Stream> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         if let Some(stream) = known.streams.get(&(address, slot)).and_then(Weak::upgrade) {
             return stream;
         }

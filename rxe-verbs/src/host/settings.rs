@@ -6,6 +6,7 @@ use crate::{
     engine::lanes_of_tables,
     events::{AsyncEvent, AsyncQueue},
     regions::View,
+    sys::lock,
 };
 use rxe_core::{
     endpoint::{Endpoint, Lanes},
@@ -14,7 +15,7 @@ use rxe_core::{
 };
 use rxe_fabric::{Entry, Fabric, HighLimit, SL_COUNT, Tables, VL_COUNT};
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The settings in a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,7 +193,7 @@ impl LiveSettings {
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

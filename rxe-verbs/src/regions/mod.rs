@@ -7,6 +7,7 @@ pub(crate) mod locked;
 mod view;
 
 use crate::sys::{
+    lock,
     table::{Table, Token},
     usercopy::Region as Bytes,
 };
@@ -16,7 +17,7 @@ use rxe_core::{
     work::{Access, PdId},
 };
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc, Mutex,
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
@@ -117,10 +118,6 @@ impl Entry {
             Self::Window(window) => lock(window).rule.key,
         }
     }
-}
-
-fn lock(window: &Mutex<Window>) -> MutexGuard<'_, Window> {
-    window.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Registers `bytes`, which are addressed from `iova` on. `Ok(None)` if all keys are in use.

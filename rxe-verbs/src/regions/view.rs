@@ -1,7 +1,8 @@
 //! The protocol core's view of registered memory. The core gets it for one call, under a shard's lock.
 
-use super::{Entry, Regions, Window, find, lock};
+use super::{Entry, Regions, Window, find};
 use crate::sys::{
+    lock,
     process::sync_to_storage,
     table::Token,
     usercopy::{Atomic, Region as Bytes},

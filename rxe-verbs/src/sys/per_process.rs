@@ -6,7 +6,7 @@ use core::{
     ptr::null_mut,
     sync::atomic::{AtomicPtr, Ordering},
 };
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// A value behind a lock, for statics. Each process has its own value: a forked child begins with a new one. An ordinary lock could
 /// be held by a thread of the parent at the fork. In the child that thread does not exist, so it would never release the lock.
@@ -54,7 +54,7 @@ impl<T: Send> PerProcess<T> {
     /// Locks this process's value. Waits only for threads of this process. If a thread has panicked with the lock, the value stays as
     /// that thread left it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.own().lock().unwrap_or_else(PoisonError::into_inner)
+        super::lock(self.own())
     }
 
     /// As [`Self::lock`], but `None` if the lock is held. Its holder may be the calling thread itself, if this is a signal handler.

@@ -5,11 +5,12 @@
 //! unlocks each of these mutexes once. After that no thread that might have seen the entry still uses it (the grace period of
 //! RCU, where the critical sections of the mutexes are the readers).
 
+use super::lock;
 use core::marker::PhantomData;
 use core::ptr::{null_mut, without_provenance_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 
 /// Entries of a chunk.
 const CHUNK: usize = 4096;
@@ -84,9 +85,6 @@ impl<S: Send + core::fmt::Debug> Quiesce for Guarded<S> {
 
 /// Locks a mutex even if it is poisoned. Its data is consistent, because the protocol core does not panic half way. Even if it did,
 /// going on with a damaged queue pair would be better than ending the program.
-fn lock<S>(mutex: &Mutex<S>) -> MutexGuard<'_, S> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl<S> Guarded<S> {
     pub(crate) fn lock(&self) -> Guard<'_, S> {

@@ -1,10 +1,10 @@
 //! Asking the service for the inboxes of other processes of the host.
 
-use super::{Host, Shared, lock};
+use super::{Host, Shared};
 use crate::{
     host::message::ToService,
     net::{InboxFiles, Ways},
-    sys::fork::is_own,
+    sys::{fork::is_own, lock},
 };
 use std::{
     net::IpAddr,

@@ -10,7 +10,7 @@ use crate::{
         message::{Hello, MAX_MESSAGE, Role, ToClient, ToService, decode, encode},
     },
     sys::{
-        poll,
+        lock, poll,
         unix::{Channel, Received},
     },
 };
@@ -18,7 +18,7 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -47,10 +47,6 @@ struct Read {
     mads: VecDeque<ManagedMad>,
     /// The answer to the question that is under way.
     answer: Option<Option<u32>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MadPort {

@@ -22,7 +22,7 @@ use crate::{
     regions::locked,
     sys::{
         fork::{generation, is_own},
-        poll,
+        lock, poll,
         signals::block_signals,
         socket::Event,
         unix::Channel,
@@ -41,7 +41,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak,
+        Arc, Condvar, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -473,8 +473,4 @@ fn send_patiently(channel: &Channel, bytes: &[u8]) {
         }
         thread::sleep(Duration::from_millis(1));
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,10 @@
 //! Connection requests that arrive at all processes of the host (those of RoCE v1), and for which no process listens. The service
 //! decides which process is to refuse them.
 
-use super::{Host, Shared, lock};
+use super::{Host, Shared};
 use crate::{
     host::message::{ToService, encode},
-    sys::fork::is_own,
+    sys::{fork::is_own, lock},
 };
 use std::{
     collections::{HashMap, hash_map::Entry},
