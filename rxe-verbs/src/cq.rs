@@ -241,7 +241,7 @@ impl Cq {
     ) -> Result<Self, CreateError> {
         stack.check()?;
         limits::check("CQ entries", capacity.into(), 1, limits::MAX_CQE.into())?;
-        let id = CqId(stack.name_cq().ok_or(CreateError::Exhausted("completion queues"))?);
+        let id = CqId(stack.cqs.take().ok_or(CreateError::Exhausted("completion queues"))?);
         let ring = Arc::new(CqRing {
             id,
             state: Mutex::new(State {
@@ -495,6 +495,6 @@ impl Drop for Handle {
             channel.forget(&self.ring);
         }
         self.ring.events.forget(|event| *event == AsyncEvent::CqError(self.ring.id));
-        self.stack.unname_cq(self.ring.id.0);
+        self.stack.cqs.give_back(self.ring.id.0);
     }
 }

@@ -31,7 +31,7 @@ struct PdInner {
 impl Pd {
     pub(crate) fn new(context: &Context) -> Result<Self, CreateError> {
         context.0.stack.check()?;
-        let id = context.0.stack.name_pd().ok_or(CreateError::Exhausted("protection domains"))?;
+        let id = context.0.stack.pds.take().ok_or(CreateError::Exhausted("protection domains"))?;
         Ok(Self(Arc::new(PdInner { id: PdId(id), context: context.clone() })))
     }
 
@@ -142,7 +142,7 @@ impl Pd {
 impl Drop for PdInner {
     fn drop(&mut self) {
         if self.context.0.stack.check().is_ok() {
-            self.context.0.stack.unname_pd(self.id.0);
+            self.context.0.stack.pds.give_back(self.id.0);
         }
     }
 }

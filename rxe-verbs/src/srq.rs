@@ -215,9 +215,9 @@ fn enter(
         }
         Kind::Tags { cq, max_tags } => {
             let stack = &pd.context().0.stack;
-            let name = CqId(stack.name_cq().ok_or(CreateError::Exhausted("completion queues"))?);
+            let name = CqId(stack.cqs.take().ok_or(CreateError::Exhausted("completion queues"))?);
             let made = state.endpoint.create_srq(pd.id(), max_wr, max_sge);
-            let id = made.inspect_err(|_| stack.unname_cq(name.0))?;
+            let id = made.inspect_err(|_| stack.cqs.give_back(name.0))?;
             state.use_queue(cq.ring());
             state.tags.get_or_insert_default().add(name, (id, pd.id()), cq.ring(), *max_tags);
             Ok((id, Rest::Tags { cq: cq.clone(), name }))
@@ -243,7 +243,7 @@ impl Drop for Inner {
                         tags.remove(*name);
                     }
                     state.leave_queue(cq.id());
-                    self.pd.context().0.stack.unname_cq(name.0);
+                    self.pd.context().0.stack.cqs.give_back(name.0);
                 }
             }
         });

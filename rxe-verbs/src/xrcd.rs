@@ -61,7 +61,7 @@ impl Xrcd {
             Some(domain) => domain,
             None if file.is_some() && !create => return Err(CreateError::NoDomain),
             None => {
-                let id = stack.name_xrcd().ok_or(CreateError::Exhausted("XRC domains"))?;
+                let id = stack.xrcds.take().ok_or(CreateError::Exhausted("XRC domains"))?;
                 let domain = Arc::new(Domain { id: XrcdId(id), stack: Arc::clone(stack), file });
                 if let Some(file) = file {
                     files.insert(file, Arc::downgrade(&domain));
@@ -138,6 +138,6 @@ impl Drop for Domain {
                 files.remove(&file);
             }
         }
-        self.stack.unname_xrcd(self.id.0);
+        self.stack.xrcds.give_back(self.id.0);
     }
 }

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     error::Forked,
     host::{Host, LiveSettings, Own},
+    limits::{MAX_CQ, MAX_PD},
     net::{Encapsulation, LinkKind, fault::Outage},
     regions::Regions,
     sys::{
@@ -147,7 +148,9 @@ pub(crate) struct Stack {
     pub(crate) slot: u8,
     /// Whether its link carries RoCEv1, too.
     pub(crate) carries_v1: bool,
-    names: Mutex<Names>,
+    pub(crate) pds: Numbers,
+    pub(crate) cqs: Numbers,
+    pub(crate) xrcds: Numbers,
     /// XRC domains by the file that they were opened with.
     xrcd_files: Mutex<HashMap<FileId, Weak<Domain>>>,
     /// Turns in a row without effect, of calls that found nothing.
@@ -156,11 +159,27 @@ pub(crate) struct Stack {
     pub(super) ended: Arc<AtomicBool>,
 }
 
-#[derive(Debug, Default)]
-struct Names {
-    pds: Slab<()>,
-    cqs: Slab<()>,
-    xrcds: Slab<()>,
+/// The numbers of the stack's objects of one kind.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    used: Mutex<Slab<()>>,
+    most: u32,
+}
+
+impl Numbers {
+    const fn new(most: u32) -> Self {
+        Self { used: Mutex::new(Slab::new()), most }
+    }
+
+    /// A number that no other object has. `None` if there are too many objects.
+    pub(crate) fn take(&self) -> Option<u32> {
+        let mut used = lock(&self.used);
+        (used.len() < self.most as usize).then(|| used.insert(()) as u32)
+    }
+
+    pub(crate) fn give_back(&self, number: u32) {
+        lock(&self.used).try_remove(number as usize);
+    }
 }
 
 /// Bytes that a destination's socket buffer takes, if our own receive buffer has `recv_buffer` bytes.
@@ -210,7 +229,9 @@ impl Stack {
             settings,
             slot,
             carries_v1,
-            names: Mutex::default(),
+            pds: Numbers::new(MAX_PD),
+            cqs: Numbers::new(MAX_CQ),
+            xrcds: Numbers::new(MAX_PD),
             xrcd_files: Mutex::default(),
             idle_turns: AtomicU32::new(0),
             ended: Arc::default(),
@@ -471,42 +492,8 @@ impl Stack {
         }
     }
 
-    /// A number for a new protection domain. `None` if there are too many.
-    pub(crate) fn name_pd(&self) -> Option<u32> {
-        let mut names = self.names();
-        (names.pds.len() < crate::limits::MAX_PD as usize).then(|| names.pds.insert(()) as u32)
-    }
-
-    pub(crate) fn unname_pd(&self, pd: u32) {
-        self.names().pds.try_remove(pd as usize);
-    }
-
-    /// A number for a new completion queue. `None` if there are too many.
-    pub(crate) fn name_cq(&self) -> Option<u32> {
-        let mut names = self.names();
-        (names.cqs.len() < crate::limits::MAX_CQ as usize).then(|| names.cqs.insert(()) as u32)
-    }
-
-    pub(crate) fn unname_cq(&self, cq: u32) {
-        self.names().cqs.try_remove(cq as usize);
-    }
-
-    /// A number for a new XRC domain. `None` if there are too many.
-    pub(crate) fn name_xrcd(&self) -> Option<u32> {
-        let mut names = self.names();
-        (names.xrcds.len() < crate::limits::MAX_PD as usize).then(|| names.xrcds.insert(()) as u32)
-    }
-
-    pub(crate) fn unname_xrcd(&self, xrcd: u32) {
-        self.names().xrcds.try_remove(xrcd as usize);
-    }
-
     pub(crate) fn xrcd_files(&self) -> MutexGuard<'_, HashMap<FileId, Weak<Domain>>> {
         lock(&self.xrcd_files)
-    }
-
-    fn names(&self) -> MutexGuard<'_, Names> {
-        lock(&self.names)
     }
 }
 
