@@ -248,7 +248,7 @@ impl CompChannel {
         let event = self.0.pop();
         if !descriptor.looks_out() {
             // If another channel is the lookout, arrivals wake the thread by that, and this call takes no turn.
-            return event.or_else(|| if stack.has_lookout() { None } else { self.look_once(reach) });
+            return event.or_else(|| if stack.lookout.is_there() { None } else { self.look_once(reach) });
         }
         // The program may wait for edges, and packets that were there before cause none. So this call must either see the sockets
         // empty, or leave the descriptor readable.
@@ -276,7 +276,7 @@ impl CompChannel {
     /// Takes turns until the sockets are empty, for a program that arrivals have woken. `event` is one that was found before.
     fn look_out(&self, mut event: Option<Cq>, reach: ShardSet) -> Option<Cq> {
         let stack = &self.0.stack;
-        stack.lookout.has_come();
+        stack.lookout.promise.kept();
         let looker = Looker::new(&self.0);
         let mut again = true;
         for turn in 0..MOST_TURNS {
@@ -467,7 +467,7 @@ impl<'a> CqWaiter<'a> {
             let polls = channel.stack.polls(reach);
             let polled = core::mem::replace(&mut self.polls, polls) != polls
                 || channel.stack.is_polled(reach)
-                || channel.stack.has_lookout()
+                || channel.stack.lookout.is_there()
                 || channel.stack.wait.polling() == Polling::Busy;
             let watched = if polled || self.for_others {
                 if let Some((_, waiter)) = self.watching.take()

@@ -222,14 +222,13 @@ impl Engine<'_> {
                 // With RXE_POLL=busy, or if packets never cease, this thread comes to no other sleep.
                 sleep(shard, self.network, false, Some(Duration::ZERO));
             }
-            let turn = shard.try_turn(Who::Idle);
-            if turn.is_some_and(|turn| turn.told) {
+            let turn = shard.try_turn(Who::Idle).unwrap_or_default();
+            if turn.told {
                 // An event has woken the program. It must not wait for the lock.
                 break;
             }
-            let busy = turn.is_some_and(|turn| turn.busy);
-            look.looked(busy);
-            if !busy {
+            look.looked(turn.busy);
+            if !turn.busy {
                 core::hint::spin_loop();
             }
             if shard.stop.load(Ordering::Acquire) || shard.waiters.load(Ordering::SeqCst) > 0 {

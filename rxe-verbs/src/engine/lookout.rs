@@ -124,7 +124,7 @@ impl Descriptor {
     }
 
     /// Adds the sockets of those `shards` to the set that are not in it. Whether all are in it now.
-    fn watch<'a>(self: &Arc<Self>, shards: impl Iterator<Item = &'a Arc<Shard>>) -> bool {
+    fn watch<'a>(&self, shards: impl Iterator<Item = &'a Arc<Shard>>) -> bool {
         let Some(set) = &self.set else { return false };
         let mut watched = lock(&self.watched);
         for shard in shards {
@@ -136,7 +136,7 @@ impl Descriptor {
             if shard.each_socket(|fd| set.add(fd)).is_err() {
                 return false;
             }
-            shard.begin_lookout(self);
+            shard.begin_lookout();
         }
         true
     }
@@ -209,7 +209,7 @@ pub(crate) struct Lookout {
     sent: AtomicU64,
     present: Mutex<Weak<Descriptor>>,
     /// Whether the program calls when packets wake it.
-    promise: Promise,
+    pub(crate) promise: Promise,
 }
 
 impl Lookout {
@@ -227,7 +227,7 @@ impl Lookout {
     }
 
     /// Whether a program that waits for its descriptors is woken by arrivals.
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         self.is_there.load(Ordering::Relaxed)
     }
 
@@ -236,14 +236,13 @@ impl Lookout {
         self.is_there() && self.untaken.load(Ordering::Relaxed) > 0
     }
 
-    /// Packets have waited unread for a tick. Whether the program can no longer be relied on to take them.
-    pub(super) fn missed(&self) -> bool {
-        self.promise.missed()
-    }
-
-    /// The program has come because of arrivals.
-    pub(crate) fn has_come(&self) {
-        self.promise.kept();
+    /// Makes the descriptor readable, although nothing has arrived, so that the program calls and takes a turn. The caller has no
+    /// shard's lock.
+    pub(super) fn call(&self) {
+        let descriptor = lock(&self.present).upgrade();
+        if let Some(descriptor) = descriptor {
+            descriptor.raise();
+        }
     }
 
     /// Events wait for the program, `more` than before.
@@ -317,11 +316,6 @@ impl Stack {
         } else {
             descriptor.unwatch();
         }
-    }
-
-    /// Whether the program is woken by arrivals.
-    pub(crate) fn has_lookout(&self) -> bool {
-        self.lookout.is_there()
     }
 
     /// A thread asks for an event that came by `descriptor`, and waits if there is none: it is readable for events alone again.

@@ -33,7 +33,7 @@ impl Promise {
 
     /// The program has come. Lost updates do not matter.
     #[inline]
-    pub(super) fn kept(&self) {
+    pub(crate) fn kept(&self) {
         self.kept.store(true, Ordering::Relaxed);
     }
 

@@ -159,7 +159,7 @@ impl Open {
         let attachment = host::attach(program, kind)?;
         let settings = LiveSettings::new(attachment.settings.clone(), config.own.clone());
         config.settings = Some(Arc::clone(&settings));
-        let first = of_slot(attachment, &settings, kind, |link| wraps.wrap(link))?;
+        let first = of_slot(attachment, &settings, kind, &wraps)?;
         let (program, namespace) = (program.map(Path::to_owned), network_namespace());
         config.outage = wraps.outage.clone();
         let more = HostSlots { program, namespace, wraps, kind, settings };

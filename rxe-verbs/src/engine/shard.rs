@@ -4,7 +4,7 @@ use super::{
     background::TICK,
     clock,
     hold::Next,
-    lookout::{Descriptor, Lookout},
+    lookout::Lookout,
     mailbox::Mailbox,
     state::{State, Turn, Who},
 };
@@ -14,7 +14,6 @@ use crate::{
     sys::{
         alarm::Alarm,
         fork::{generation, is_own},
-        lock,
         poll::AnyReadable,
         process::this_thread,
         socket::Event,
@@ -26,7 +25,7 @@ use rxe_core::{endpoint::Acks, num::Qpn, time::Instant};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, Weak},
+    sync::Arc,
 };
 
 /// What the background thread is doing.
@@ -68,11 +67,9 @@ pub(crate) struct Shard {
     /// The value of `polls` when a thread of the application was last about to sleep on a descriptor. While both are equal, the
     /// application does not poll.
     pub(super) given_up: AtomicU64,
-    /// Whether arrivals make a descriptor readable that a thread of the application waits for (the lookout),
+    /// Whether arrivals make a descriptor readable that a thread of the application waits for: the lookout,
     is_lookout: AtomicBool,
-    /// and which one.
-    looks_out: Mutex<Weak<Descriptor>>,
-    /// The state of the lookout that all shards of the stack share.
+    /// which all shards of the stack share.
     lookout: Arc<Lookout>,
     pub(super) stop: AtomicBool,
     /// Whether messages wait for the next call ([`super::hold`]). Changed under the lock.
@@ -106,7 +103,6 @@ impl Shard {
             waiters: AtomicU32::new(0),
             given_up: AtomicU64::new(0),
             is_lookout: AtomicBool::new(false),
-            looks_out: Mutex::default(),
             lookout: Arc::clone(lookout),
             stop: AtomicBool::new(false),
             holds: AtomicBool::new(false),
@@ -170,14 +166,16 @@ impl Shard {
         let hold = self.ticks && is_there && state.may_hold(now, qpn, (count, bytes), next);
         let result = action(state, now);
         if hold {
-            if state.hold(now, (count, bytes)) && is_lookout {
-                self.call_lookout();
-            }
+            let first = state.hold.add(now, (count, bytes));
             // A ticking background thread looks within a tick anyway.
             if mode != mode::TICKING {
                 self.look_in_later();
             }
             self.holds.store(true, Ordering::Relaxed);
+            drop(guard);
+            if first && is_lookout {
+                self.lookout.call();
+            }
         } else {
             self.holds.store(false, Ordering::Relaxed);
             let turn = state.send_at(|| now, view, Acks::Wait);
@@ -251,7 +249,7 @@ impl Shard {
             self.warn(turn);
             drop(guard);
             if answers {
-                self.call_lookout();
+                self.lookout.call();
             }
         }
     }
@@ -338,24 +336,15 @@ impl Shard {
         self.is_lookout.load(Ordering::SeqCst)
     }
 
-    /// From now on arrivals make `descriptor` readable.
-    pub(super) fn begin_lookout(&self, descriptor: &Arc<Descriptor>) {
-        *lock(&self.looks_out) = Arc::downgrade(descriptor);
+    /// From now on arrivals make the lookout's descriptor readable.
+    pub(super) fn begin_lookout(&self) {
         self.is_lookout.store(true, Ordering::SeqCst);
-    }
-
-    /// Makes the lookout readable, although nothing has arrived, so that the program calls and takes a turn.
-    fn call_lookout(&self) {
-        let descriptor = lock(&self.looks_out).upgrade();
-        if let Some(descriptor) = descriptor {
-            descriptor.raise();
-        }
     }
 
     /// Packets have waited unread for a tick. After several such ticks this shard has no lookout any more
     /// ([`super::promise`]).
     pub(super) fn miss_lookout(&self) {
-        if self.lookout.missed() {
+        if self.lookout.promise.missed() {
             self.is_lookout.store(false, Ordering::SeqCst);
         }
     }

@@ -60,7 +60,7 @@ pub(crate) struct State {
     /// The time at which a turn last read the clock.
     now: Instant,
     /// Messages that wait for the next call.
-    hold: Hold,
+    pub(super) hold: Hold,
     /// Turns in a row, while the application had events to take, in which at most one queue pair owed an acknowledgement.
     single: u32,
 }
@@ -202,11 +202,6 @@ impl State {
         }
     }
 
-    /// Counts messages that wait, and their bytes. Returns whether they are the first.
-    pub(crate) fn hold(&mut self, now: Instant, more: (u32, u64)) -> bool {
-        self.hold.add(now, more)
-    }
-
     /// Sends what a call has just posted, and hands out the completions that result.
     pub(crate) fn send_now(&mut self, view: View<'_>, acks: Acks) -> Turn {
         self.send_at(clock::now, view, acks)
@@ -227,12 +222,9 @@ impl State {
     /// A turn that did nothing, with what is left to do.
     fn rest(&self) -> Turn {
         Turn {
-            busy: false,
             deadline: self.endpoint.poll_timeout(),
             blocked: self.pending.is_some() || self.unfinished,
-            received: false,
-            told: false,
-            owes: false,
+            ..Turn::default()
         }
     }
 

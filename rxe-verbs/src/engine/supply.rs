@@ -90,7 +90,7 @@ pub(super) fn of_slot(
     mut attachment: Attachment,
     settings: &Arc<LiveSettings>,
     kind: LinkKind,
-    wrap: impl FnOnce(Box<dyn Link>) -> io::Result<Box<dyn Link>>,
+    wraps: &Wraps,
 ) -> Result<Supply, OpenError> {
     let none = GroupSockets { v4: None, v6: None };
     let sockets = core::mem::replace(&mut attachment.sockets, none);
@@ -106,7 +106,7 @@ pub(super) fn of_slot(
         }
         None => (of_kind(link, kind, (attachment.slot, true), &config)?, None),
     };
-    let link = wrap(link).map_err(system("set up the faults"))?;
+    let link = wraps.wrap(link).map_err(system("set up the faults"))?;
     let mailbox = Arc::new(Mailbox::new().map_err(system("make an event counter"))?);
     let (slot, of_host, settings) = (attachment.slot, Arc::clone(&mailbox), Arc::clone(settings));
     let connect: Connect = Box::new(move |shard| Host::start(attachment, shard, &of_host, &settings, ways));
@@ -132,8 +132,7 @@ impl Source for HostSlots {
     fn next(&mut self, index: u8) -> Option<Supply> {
         let attached = host::attach_further(self.program.as_deref(), self.kind, PATIENCE);
         let supply = attached.map_err(|error| error.to_string()).and_then(|attachment| {
-            of_slot(attachment, &self.settings, self.kind, |link| self.wraps.wrap(link))
-                .map_err(|error| error.to_string())
+            of_slot(attachment, &self.settings, self.kind, &self.wraps).map_err(|error| error.to_string())
         });
         supply
             .inspect_err(|error| {
