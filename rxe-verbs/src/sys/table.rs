@@ -83,9 +83,6 @@ impl<S: Send + core::fmt::Debug> Quiesce for Guarded<S> {
     }
 }
 
-/// Locks a mutex even if it is poisoned. Its data is consistent, because the protocol core does not panic half way. Even if it did,
-/// going on with a damaged queue pair would be better than ending the program.
-
 impl<S> Guarded<S> {
     pub(crate) fn lock(&self) -> Guard<'_, S> {
         Guard { table: self.table, state: lock(&self.state) }
