@@ -160,7 +160,7 @@ impl State {
         if due {
             self.endpoint.handle_timeout(now, &view);
         }
-        let mut told = self.hand_out_all(view);
+        let mut told = self.hand_out(view);
         let mut sent = 0;
         let owes = who == Who::Answering && self.endpoint.owes_several();
         if who == Who::Answering {
@@ -168,7 +168,7 @@ impl State {
         }
         if received || due || who == Who::Answering {
             sent = self.transmit(now, view, who.acks(owes));
-            told |= self.hand_out_all(view);
+            told |= self.hand_out(view);
         }
         Turn { busy: received || sent + late > 0, received, told, owes, ..self.rest() }
     }
@@ -215,7 +215,7 @@ impl State {
         } else {
             0
         };
-        self.hand_out_all(view);
+        self.hand_out(view);
         Turn { busy: sent > 0, ..self.rest() }
     }
 
@@ -272,18 +272,8 @@ impl State {
         any
     }
 
-    /// Puts the endpoint's events into their queues. Returns whether a channel got an event.
-    ///
-    /// Channels get their events only when all completions are in their queues. The first event may wake the program, even on this
-    /// processor in place of this thread. The program may then poll another queue, for example for the completion of the message
-    /// whose answer woke it.
-    pub(crate) fn hand_out(&mut self) -> bool {
-        self.sort();
-        self.announce()
-    }
-
-    /// Puts the endpoint's events into their queues. Channels get their events later.
-    fn sort(&mut self) {
+    /// Puts the endpoint's events into their queues. Channels get theirs before the shard's lock is released.
+    pub(crate) fn sort(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Completion { cq, solicited, wc } => {
@@ -312,17 +302,13 @@ impl State {
         }
     }
 
-    /// Puts the events into the channels. Returns whether there were any.
-    fn announce(&mut self) -> bool {
-        let any = !self.untold.is_empty();
-        for ring in self.untold.drain(..) {
-            ring.announce();
-        }
-        any
-    }
-
-    /// The same as [`Self::hand_out`], and tag matching queues handle their completions. They may post sends then.
-    fn hand_out_all(&mut self, view: View<'_>) -> bool {
+    /// The same as [`Self::sort`], and tag matching queues handle their completions. They may post sends then. Returns whether a channel got
+    /// an event.
+    ///
+    /// Channels get their events only when all completions are in their queues. The first event may wake the program, even on this
+    /// processor in place of this thread. The program may then poll another queue, for example for the completion of the message
+    /// whose answer woke it.
+    fn hand_out(&mut self, view: View<'_>) -> bool {
         self.sort();
         while let Some(tags) = &mut self.tags
             && let Some(event) = tags.handle_next(&mut self.endpoint, view, self.now)
@@ -331,7 +317,11 @@ impl State {
             self.sort();
             self.unfinished |= self.endpoint.may_transmit();
         }
-        self.announce()
+        let told = !self.untold.is_empty();
+        for ring in self.untold.drain(..) {
+            ring.announce();
+        }
+        told
     }
 
     /// Logs why a queue pair has failed, if the log is wanted.
