@@ -262,7 +262,7 @@ impl Qp {
             }
             state.endpoint.modify_qp(now(), self.qpn, change, &view)?;
             if change.state == Some(QpState::Reset) {
-                state.sort();
+                state.sort_events();
                 for cq in self.cqs() {
                     cq.ring().forget(self.qpn);
                 }
@@ -279,7 +279,7 @@ impl Qp {
             let error = QpChange { state: Some(QpState::Error), ..QpChange::default() };
             // Cannot fail: every state leads to ERROR.
             let _ = state.endpoint.modify_qp(now(), self.qpn, &error, &view);
-            state.sort();
+            state.sort_events();
             if let Some(tags) = &mut state.tags {
                 tags.forget_qp(name, self.qpn);
             }
@@ -561,7 +561,7 @@ impl Drop for Qp {
             self.leave_tags(state, view);
             // Cannot fail: only this call removes the queue pair.
             let _ = state.endpoint.destroy_qp(self.qpn);
-            state.sort();
+            state.sort_events();
             for cq in self.cqs() {
                 state.leave_queue(cq.id());
             }

@@ -231,7 +231,7 @@ impl Drop for Inner {
         let _ = self.shard.act(Acks::Wait, |state, _| {
             // Queue pairs that use it hold a handle, so it is not busy.
             let _ = state.endpoint.destroy_srq(self.id);
-            state.sort();
+            state.sort_events();
             state.srq_owners.remove(&self.id);
             let limit = AsyncEvent::Queue(work::AsyncEvent::SrqLimitReached(self.id));
             self.pd.context().0.events.forget(|event| *event == limit);

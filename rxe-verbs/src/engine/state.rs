@@ -223,7 +223,7 @@ impl State {
     fn rest(&self) -> Turn {
         Turn {
             deadline: self.endpoint.poll_timeout(),
-            blocked: self.pending.is_some() || self.unfinished,
+            blocked: self.pending.is_some() || self.unfinished && self.endpoint.may_transmit(),
             ..Turn::default()
         }
     }
@@ -273,7 +273,7 @@ impl State {
     }
 
     /// Puts the endpoint's events into their queues. Channels get theirs before the shard's lock is released.
-    pub(crate) fn sort(&mut self) {
+    pub(crate) fn sort_events(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Completion { cq, solicited, wc } => {
@@ -302,19 +302,19 @@ impl State {
         }
     }
 
-    /// The same as [`Self::sort`], and tag matching queues handle their completions. They may post sends then. Returns whether a channel got
-    /// an event.
+    /// The same as [`Self::sort_events`], and tag matching queues handle their completions. They may post sends then. Returns whether a
+    /// channel got an event.
     ///
     /// Channels get their events only when all completions are in their queues. The first event may wake the program, even on this
     /// processor in place of this thread. The program may then poll another queue, for example for the completion of the message
     /// whose answer woke it.
     fn hand_out(&mut self, view: View<'_>) -> bool {
-        self.sort();
+        self.sort_events();
         while let Some(tags) = &mut self.tags
             && let Some(event) = tags.handle_next(&mut self.endpoint, view, self.now)
         {
             self.untold.extend(event.cloned());
-            self.sort();
+            self.sort_events();
             self.unfinished |= self.endpoint.may_transmit();
         }
         let told = !self.untold.is_empty();

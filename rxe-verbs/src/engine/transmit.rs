@@ -147,7 +147,7 @@ impl State {
                 break;
             }
         }
-        self.unfinished = count == BATCHES && self.endpoint.may_transmit();
+        self.unfinished = count == BATCHES;
         count
     }
 
