@@ -19,6 +19,27 @@ use std::{
 };
 use verbs_common::{QKEY, Two, connected, datagram_end, pattern};
 
+/// What a link that consists of another one leaves to that.
+macro_rules! as_of {
+    ($inner:tt) => {
+        fn capabilities(&self) -> &Capabilities {
+            self.$inner.capabilities()
+        }
+
+        fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+            self.$inner.poll_fds()
+        }
+
+        fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+            self.$inner.join(group, ifindex)
+        }
+
+        fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+            self.$inner.leave(group, ifindex)
+        }
+    };
+}
+
 /// What a [`Moody`] link does with a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mood {
@@ -47,10 +68,6 @@ fn one_by_one(inner: &mut InprocLink, batch: &Transmit, bytes: &[u8], count: usi
 }
 
 impl Link for Moody {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
     fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
         if self.refused {
             Path { max_segments: 7, ident: Ident::Zero }
@@ -94,17 +111,7 @@ impl Link for Moody {
         self.inner.recv(into)
     }
 
-    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.inner.poll_fds()
-    }
-
-    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        self.inner.join(group, ifindex)
-    }
-
-    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        self.inner.leave(group, ifindex)
-    }
+    as_of!(inner);
 }
 
 fn moody(mood: Mood) -> (Two, Arc<AtomicU64>) {
@@ -154,10 +161,6 @@ fn what_a_link_cannot_take_is_kept() {
 struct Narrow(InprocLink, Arc<AtomicBool>);
 
 impl Link for Narrow {
-    fn capabilities(&self) -> &Capabilities {
-        self.0.capabilities()
-    }
-
     fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
         if batch.segment_size.min(bytes.len()) > 2000 && self.1.load(Ordering::Relaxed) {
             return Err(SendError::MessageTooLong { sent: 0 });
@@ -169,17 +172,7 @@ impl Link for Narrow {
         self.0.recv(into)
     }
 
-    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.0.poll_fds()
-    }
-
-    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        self.0.join(group, ifindex)
-    }
-
-    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        self.0.leave(group, ifindex)
-    }
+    as_of!(0);
 }
 
 #[test]
@@ -232,10 +225,6 @@ struct Gate {
 }
 
 impl Link for Gate {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
     fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
         self.inner.path(dst, ifindex)
     }
@@ -253,17 +242,7 @@ impl Link for Gate {
         self.inner.recv(into)
     }
 
-    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.inner.poll_fds()
-    }
-
-    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        self.inner.join(group, ifindex)
-    }
-
-    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        self.inner.leave(group, ifindex)
-    }
+    as_of!(inner);
 }
 
 /// Opens it, also if the test fails.
@@ -330,10 +309,6 @@ struct Counted {
 }
 
 impl Link for Counted {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
     fn path(&self, dst: IpAddr, ifindex: u32) -> Path {
         self.inner.path(dst, ifindex)
     }
@@ -348,17 +323,7 @@ impl Link for Counted {
         self.inner.recv(into)
     }
 
-    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.inner.poll_fds()
-    }
-
-    fn join(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        self.inner.join(group, ifindex)
-    }
-
-    fn leave(&mut self, group: IpAddr, ifindex: u32) -> io::Result<()> {
-        self.inner.leave(group, ifindex)
-    }
+    as_of!(inner);
 }
 
 /// A call that sent exactly as many batches as a turn may leaves nothing behind. So nobody looks for packets after it.
