@@ -293,8 +293,8 @@ impl CompChannel {
                 break;
             }
         }
-        // Only now: dropping the looker makes the descriptor unreadable if no event is left. This may also undo that another thread has made
-        // it readable because its messages wait.
+        // Only now: dropping the looker makes the descriptor unreadable if no event is left. If another thread has made it
+        // readable meanwhile because its messages wait, it has to be readable again.
         drop(looker);
         if again || stack.holds(reach) {
             self.0.descriptor.raise();

@@ -39,7 +39,8 @@ pub(super) const TICK: Duration = Duration::from_millis(1);
 const GRACE: Duration = Duration::from_micros(100);
 /// Most turns in a row after a tick: what has arrived since the last one can take several.
 const TURNS: u32 = 16;
-/// Turns between two looks at the network's changes and at what wakes this thread, while it does not sleep. That is about a millisecond.
+/// Turns between two looks at the network's changes and at what wakes this thread, while it does not sleep: one more
+/// system call in thousands.
 const TURNS_AWAKE: u32 = 4096;
 
 /// Starts the thread.
