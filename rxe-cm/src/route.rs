@@ -35,6 +35,21 @@ pub struct PathRecord {
     pub pkey_index: u16,
 }
 
+/// How messages reach a peer's queue pair 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) av: AddressVector,
+    /// Our key in the connection's partition. Hosts may have no other partition in common.
+    pub(crate) pkey: Pkey,
+}
+
+impl PathRecord {
+    /// How messages of the connection manager take this path.
+    pub(crate) fn way(&self, context: &Context) -> Way {
+        Way { av: self.av, pkey: pkey_at(context, self.pkey_index) }
+    }
+}
+
 /// What decides about paths beside addresses: the host's rules for services, and the files of OpenSM that the configuration names.
 #[derive(Debug, Default)]
 pub(crate) struct Policy {
@@ -165,6 +180,16 @@ fn decide(
 pub(crate) fn pkey_index(context: &Context, key: Pkey) -> u16 {
     let place = context.pkeys().iter().position(|own| own.partition() == key.partition());
     place.and_then(|place| u16::try_from(place).ok()).unwrap_or(0)
+}
+
+/// The P_Key at an index of the table. The default one if the table has become shorter.
+pub(crate) fn pkey_at(context: &Context, index: u16) -> Pkey {
+    context.pkeys().get(usize::from(index)).copied().unwrap_or_default()
+}
+
+/// Whether the port may talk to a holder of this P_Key.
+pub(crate) fn is_member(context: &Context, key: Pkey) -> bool {
+    context.pkeys().iter().any(|own| own.matches(key))
 }
 
 /// The usual hop limit: packets may cross routers.

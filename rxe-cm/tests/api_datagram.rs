@@ -11,7 +11,7 @@ use rxe_verbs::{Gid, RecvWr, SendOp, SendWr, UdDest, WcStatus, net::InprocNet};
 use std::net::IpAddr;
 
 fn dest(terms: &DatagramTerms) -> Option<UdDest> {
-    Some(UdDest { av: terms.av, remote_qpn: terms.qpn, remote_qkey: terms.qkey })
+    Some(UdDest { av: terms.av, remote_qpn: terms.qpn, remote_qkey: terms.qkey, pkey: None })
 }
 
 /// One datagram; the 40 bytes in front are the network header's.

@@ -60,7 +60,7 @@ impl Stranger {
     }
 
     fn send(&self, mad: &[u8; MAD]) {
-        let dest = Some(UdDest { av: self.way(), remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI });
+        let dest = Some(UdDest { av: self.way(), remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI, pkey: None });
         let wr = SendWr { dest, payload: Payload::Inline(mad), ..SendWr::new(0, SendOp::Send, &[]) };
         let start = Instant::now();
         while self.qp.post_send(&wr).is_err() {

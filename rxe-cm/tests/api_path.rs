@@ -82,3 +82,40 @@ fn limited_members_are_refused() {
     assert!(matches!(refused.kind, EventKind::Rejected(RejectReason::INVALID_GID)), "{refused:?}");
     b.is_silent();
 }
+
+/// All are full members of Blue and limited members of the default partition, as OpenSM's default is. Messages of the connection manager are
+/// in the partition of the connection, so they arrive.
+#[test]
+fn limited_members_of_the_default_partition_connect_in_another_one() {
+    let (a, b) = hosts(&[0x7fff, 0x8012], &[0x7fff, 0x0013, 0x8012]);
+    let _listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let id = a.id(PortSpace::Tcp);
+    id.resolve_addr(None, b.at(PORT)).unwrap();
+    a.expect("ADDR_RESOLVED");
+    id.set_path(&BLUE).unwrap();
+    a.expect("ROUTE_RESOLVED");
+    let _qp = a.qp(&id);
+    id.connect(&ConnParams::default()).unwrap();
+    let request = b.expect("CONNECT_REQUEST");
+    let _other = b.qp(&request.id);
+    request.id.accept(&ConnParams::default()).unwrap();
+    a.expect("ESTABLISHED");
+    b.expect("ESTABLISHED");
+    id.disconnect().unwrap();
+    b.expect("DISCONNECTED");
+}
+
+/// Kernels know the default partition alone. A host that lists another one first hears them nevertheless.
+#[test]
+fn any_partition_of_the_table_is_heard() {
+    let (a, b) = hosts(&[0xffff], &[0x8123, 0xffff]);
+    let _listener = b.listen(PortSpace::Tcp, PORT, 0);
+    let id = a.resolved(PortSpace::Tcp, b.at(PORT));
+    let _qp = a.qp(&id);
+    id.connect(&ConnParams::default()).unwrap();
+    let request = b.expect("CONNECT_REQUEST");
+    assert_eq!(request.id.path().unwrap().pkey_index, 1);
+    request.id.reject(&[]).unwrap();
+    let refused = a.next();
+    assert!(matches!(refused.kind, EventKind::Rejected(RejectReason::CONSUMER_DEFINED)), "{refused:?}");
+}

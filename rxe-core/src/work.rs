@@ -226,6 +226,9 @@ pub struct UdDest {
     pub remote_qpn: Qpn,
     /// Its Q_Key; with the top bit set the sender's own is used (IBTA vol. 1, 10.2.5).
     pub remote_qkey: Qkey,
+    /// The P_Key of the packet, if the sender is queue pair 1, which serves all partitions (the kernel's ib_ud_wr.pkey_index). `None`
+    /// stands for the queue pair's own; other queue pairs always use that.
+    pub pkey: Option<Pkey>,
 }
 
 /// A send work request (ibv_send_wr). Everything is copied when posted.

@@ -130,13 +130,13 @@ impl Port {
     pub(crate) fn group_dest(&mut self, mgid: Ipv6Addr) -> Option<UdDest> {
         let gid = self.carrier(mgid);
         let av = self.way(gid)?;
-        Some(UdDest { av, remote_qpn: Qpn::MULTICAST, remote_qkey: QKEY })
+        Some(UdDest { av, remote_qpn: Qpn::MULTICAST, remote_qkey: QKEY, pkey: None })
     }
 
     /// The address handle for datagrams to a neighbour; `None` if its address is of the other IP version.
     pub(crate) fn dest(&mut self, neighbour: LinkAddress) -> Option<UdDest> {
         let av = self.way(Gid(neighbour.gid.octets()))?;
-        Some(UdDest { av, remote_qpn: Qpn::new(neighbour.qpn), remote_qkey: QKEY })
+        Some(UdDest { av, remote_qpn: Qpn::new(neighbour.qpn), remote_qkey: QKEY, pkey: None })
     }
 
     fn way(&mut self, gid: Gid) -> Option<AddressVector> {

@@ -242,7 +242,7 @@ impl DatagramSocket {
         let until =
             if self.is_nonblocking() || flags.contains(Flags::DONTWAIT) { Until::Now } else { Until::Ever };
         let mut state = self.wait(state, until, |state| state.ways[way].has_room())?;
-        state.ways[way].send_own(data, UdDest { av, remote_qpn: qpn, remote_qkey: UDP_QKEY })?;
+        state.ways[way].send_own(data, UdDest { av, remote_qpn: qpn, remote_qkey: UDP_QKEY, pkey: None })?;
         Ok(len)
     }
 
@@ -288,7 +288,7 @@ impl DatagramSocket {
             state.progress();
             let way = &mut state.ways[way];
             let own = AddressVector { src: av.src, dst: av.src, ..av };
-            let to = UdDest { av: own, remote_qpn: way.qpn(), remote_qkey: UDP_QKEY };
+            let to = UdDest { av: own, remote_qpn: way.qpn(), remote_qkey: UDP_QKEY, pkey: None };
             // If there is no room the datagram is lost, which is allowed.
             if way.has_room() {
                 way.send(&encode_source(self.domain.plain(from)), &[data], to)?;

@@ -33,6 +33,6 @@ impl Ah {
     /// The destination of a datagram to a queue pair at this address.
     #[must_use]
     pub const fn dest(&self, remote_qpn: Qpn, remote_qkey: Qkey) -> UdDest {
-        UdDest { av: self.av, remote_qpn, remote_qkey }
+        UdDest { av: self.av, remote_qpn, remote_qkey, pkey: None }
     }
 }

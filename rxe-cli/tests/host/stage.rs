@@ -194,7 +194,7 @@ impl End {
     pub(crate) fn send(&self, mad: &[u8; MAD]) {
         self.mr.write_at(OUT, mad).unwrap();
         let av = self.context.address_vector(0, Gid::from(HOME)).unwrap();
-        let dest = Some(UdDest { av, remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI });
+        let dest = Some(UdDest { av, remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI, pkey: None });
         let sges = [self.mr.sge(OUT, MAD as u32)];
         self.qp.post_send(&SendWr { dest, ..SendWr::new(100, SendOp::Send, &sges) }).unwrap();
     }

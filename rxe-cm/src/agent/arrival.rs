@@ -10,7 +10,7 @@ use crate::{
         CmaHeader, Datagram, EXTENDED_XRC, Message, PrivateData, RejectReason, Req, ServiceId, Transport,
         machine::{Connection, Directory, Local, Rejection, Request, Route},
     },
-    route::{PathRecord, gid_index, pkey_index, source_for, typed_gid_index},
+    route::{PathRecord, Way, gid_index, is_member, pkey_at, pkey_index, source_for, typed_gid_index},
 };
 use core::sync::atomic::Ordering;
 use rxe_core::num::Psn;
@@ -87,10 +87,11 @@ impl Turn<'_> {
     }
 
     /// The way back.
-    pub(super) fn way_back(&self, arrival: &Arrival) -> Option<AddressVector> {
+    pub(super) fn way_back(&self, arrival: &Arrival) -> Option<Way> {
         let context = self.agent.context_of(arrival.dst).ok()?;
         let index = typed_gid_index(&context, arrival.dst, arrival.gid_type)?;
-        context.address_vector(index, Gid::from(arrival.src)).ok()
+        let av = context.address_vector(index, Gid::from(arrival.src)).ok()?;
+        Some(Way { av, pkey: pkey_at(&context, pkey_index(&context, arrival.pkey)) })
     }
 
     /// Answers a message of an unknown connection. The number of such answers is limited.
@@ -160,7 +161,7 @@ impl Turn<'_> {
             (why.info.0[0], why.info_len) = (active.code() << 4, 1);
             return Err(why);
         }
-        if !listener.context.pkeys().iter().any(|own| own.matches(req.pkey)) {
+        if !is_member(&listener.context, req.pkey) {
             return Err(because(RejectReason::INVALID_GID));
         }
         Ok(listener)
@@ -240,12 +241,12 @@ impl Turn<'_> {
         let Message::Req(req) = &datagram.message else { return };
         let request = Request::new(req, datagram.modifier);
         let Some(child) = self.spawn_child(listener) else { return };
-        let path = path_of(&request, way, &listener.context);
+        let path = path_of(&request, way.av, &listener.context);
         if let Some(id) = self.state.ids.get_mut(child.key()) {
             let psn = Psn::new(self.agent.random() as u32);
             (id.path, id.agreed) = (Some(path), Some(Agreed::requested(&path, &request, psn)));
         }
-        self.adopt(machine, path.av, child.key());
+        self.adopt(machine, path.way(&listener.context), child.key());
         if let Some(side) = self.state.connections.get_mut(&comm_id) {
             side.request = Some(Box::new(request));
         }

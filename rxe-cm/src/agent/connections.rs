@@ -10,8 +10,9 @@ use crate::{
         CommId, PrivateData, RejectReason,
         machine::{Accepted, Connection, Event, Rejection, State as MachineState},
     },
+    route::Way,
 };
-use rxe_verbs::{AddressVector, host::records};
+use rxe_verbs::host::records;
 
 /// Most connections, those in TIMEWAIT included. This bounds what a flood of requests can cost.
 pub(super) const MOST_CONNECTIONS: usize = 1 << 17;
@@ -28,7 +29,7 @@ impl Turn<'_> {
     }
 
     /// Adds a new connection.
-    pub(crate) fn adopt(&mut self, machine: Connection, way: AddressVector, owner: usize) -> CommId {
+    pub(crate) fn adopt(&mut self, machine: Connection, way: Way, owner: usize) -> CommId {
         let comm_id = machine.local().comm_id;
         if let Some(peer) = machine.peer() {
             self.state.directory.bind(comm_id, *peer);
@@ -97,7 +98,7 @@ impl Turn<'_> {
             Event::Established { private_data, .. } => self.on_established(comm_id, whole(&private_data)),
             Event::Rejected(rejection) => self.on_rejected(comm_id, &rejection),
             Event::Unreachable => {
-                let by = self.state.connections.get(&comm_id).map(|side| side.way.gid_type);
+                let by = self.state.connections.get(&comm_id).map(|side| side.way.av.gid_type);
                 self.tell(comm_id, EventKind::Unreachable(by.unwrap_or_default()), &[]);
             }
             Event::DisconnectRequested(private_data) => {
@@ -230,7 +231,7 @@ impl Turn<'_> {
         }
         self.state.records.insert(());
         side.record = Some(index);
-        let (way, local) = (&side.way, side.machine.local());
+        let (Way { av, pkey }, local) = (side.way, side.machine.local());
         port.records().set(
             index,
             &records::Connection {
@@ -239,11 +240,11 @@ impl Turn<'_> {
                 local_qpn: local_qpn.value(),
                 remote_qpn: peer.qpn.value(),
                 transaction: local.transaction,
-                local: way.src,
-                remote: way.dst,
-                ifindex: way.ifindex,
-                pkey: self.agent.home.pkeys().first().map_or(0xffff, |pkey| pkey.0),
-                tos: way.traffic_class,
+                local: av.src,
+                remote: av.dst,
+                ifindex: av.ifindex,
+                pkey: pkey.0,
+                tos: av.traffic_class,
             },
         );
     }

@@ -12,9 +12,9 @@ use crate::{
         CommId, Datagram, Message, SidrRep, SidrReq, SidrStatus,
         machine::{SidrEvent, SidrRequester, SidrResponder, SidrTiming},
     },
+    route::{Way, is_member},
 };
 use core::{net::IpAddr, sync::atomic::Ordering};
-use rxe_verbs::AddressVector;
 
 /// The timeout that is assumed of requesters. It is the timeout of kernels.
 const THEIRS: SidrTiming = SidrTiming { response_timeout: 20, packet_lifetime: 16, max_retries: 15 };
@@ -25,7 +25,7 @@ const MOST_ANSWERS: usize = 16_384;
 
 impl Turn<'_> {
     /// Looks a datagram service up at a peer.
-    pub(crate) fn look_up(&mut self, owner: usize, req: SidrReq, way: AddressVector) {
+    pub(crate) fn look_up(&mut self, owner: usize, req: SidrReq, way: Way) {
         let transaction = super::arrival::transaction(self.agent.random(), req.request_id.0);
         let machine = SidrRequester::new(self.now, req, transaction, 0, OURS);
         let lookup = Lookup { machine, way, owner: Some(owner), timer: None };
@@ -69,7 +69,7 @@ impl Turn<'_> {
                 self.state.timers.set(Key::Lookup(request_id), &mut lookup.timer, due);
                 return;
             };
-            let (owner, av) = (lookup.owner, lookup.way);
+            let (owner, av) = (lookup.owner, lookup.way.av);
             match event {
                 SidrEvent::Resolved(resolution) => {
                     let kind = if resolution.status == SidrStatus::OK {
@@ -153,7 +153,8 @@ impl Turn<'_> {
             return Err(SidrStatus::UNSUPPORTED);
         }
         let header = req.private_data.split_header().map(|(header, _)| header);
-        self.find_listener(arrival, req.service_id, header.ok()).ok_or(SidrStatus::REJECT)
+        let listener = self.find_listener(arrival, req.service_id, header.ok());
+        listener.filter(|listener| is_member(&listener.context, req.pkey)).ok_or(SidrStatus::REJECT)
     }
 
     fn take_sidr(&mut self, arrival: &Arrival, datagram: &Datagram, req: &SidrReq, listener: &Listener) {

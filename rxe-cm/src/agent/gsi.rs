@@ -1,10 +1,10 @@
 //! Queue pair 1 of a port: how management datagrams leave and arrive (IBTA vol. 1, 13.5; annex A17 for RoCE).
 
-use crate::error::CmError;
+use crate::{error::CmError, route::Way};
 use core::{net::IpAddr, time::Duration};
 use rxe_verbs::{
-    Access, AddressVector, CompChannel, Completion, Context, Cq, CqWaiter, CreateError, EventError, GidType,
-    Mr, Payload, PostError, Psn, Qkey, Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags,
+    Access, CompChannel, Completion, Context, Cq, CqWaiter, CreateError, EventError, GidType, Mr, Payload,
+    Pkey, PostError, Psn, Qkey, Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags,
     SendOp, SendWr, UdDest, WcStatus,
 };
 use std::{
@@ -35,6 +35,7 @@ pub(crate) struct Arrival {
     pub(crate) gid_type: GidType,
     /// The sender's queue pair. A connection manager has 1.
     pub(crate) src_qp: Qpn,
+    pub(crate) pkey: Pkey,
     pub(crate) mad: [u8; MAD],
     /// How often it has waited: once for an id to listen, then for the host service to say which process answers.
     pub(crate) waits: u8,
@@ -94,13 +95,14 @@ impl Gsi {
     }
 
     /// Sends a datagram. If there is no room it counts as lost on the way, and the machine that needs the answer sends it again.
-    pub(super) fn send(&self, av: AddressVector, mad: &[u8; MAD]) -> Result<(), PostError> {
+    pub(super) fn send(&self, way: &Way, mad: &[u8; MAD]) -> Result<(), PostError> {
         let mut done = [Completion::default(); BATCH];
         // Sends complete when they leave. Nothing waits for these completions.
         let _ = self.sends.poll(&mut done);
-        let dest = Some(UdDest { av, remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI });
+        let Way { av, pkey } = *way;
+        let dest = UdDest { av, remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI, pkey: Some(pkey) };
         let wr = SendWr {
-            dest,
+            dest: Some(dest),
             payload: Payload::Inline(mad),
             flags: SendFlags::SIGNALED,
             ..SendWr::new(0, SendOp::Send, &[])
@@ -119,8 +121,9 @@ impl Gsi {
         self.memory.read_at(completion.wr_id as usize * ROOM, &mut bytes).ok().filter(|()| whole)?;
         let (header, mad) = bytes.split_first_chunk::<GRH>()?;
         let (src, dst) = addresses(header)?;
-        let gid_type = gid_type(header);
-        Some(Arrival { src, dst, gid_type, src_qp: completion.src_qp, mad: mad.try_into().ok()?, waits: 0 })
+        let (gid_type, mad) = (gid_type(header), mad.try_into().ok()?);
+        let Completion { src_qp, pkey, .. } = *completion;
+        Some(Arrival { src, dst, gid_type, src_qp, pkey, mad, waits: 0 })
     }
 
     pub(super) fn interrupt(&self) {

@@ -17,7 +17,7 @@ mod unheard;
 use crate::{
     error::CmError,
     proto::{CommId, Datagram, Guid},
-    route::{Policy, gid_index},
+    route::{Policy, Way, gid_index},
 };
 use core::{
     fmt,
@@ -27,7 +27,7 @@ use core::{
 };
 use gsi::{Gsi, Inbox};
 use rxe_core::time::Instant;
-use rxe_verbs::{AddressVector, Context, Device, NetworkWatch};
+use rxe_verbs::{Context, Device, NetworkWatch};
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -217,9 +217,9 @@ impl Agent {
     }
 
     /// Sends a message. If it cannot leave now it counts as lost on the way.
-    pub(crate) fn send(&self, way: &AddressVector, datagram: &Datagram) {
-        self.tell_watcher(Direction::Sent, way.src, way.dst, datagram);
-        let sent = self.gsi.send(*way, &datagram.emit());
+    pub(crate) fn send(&self, way: &Way, datagram: &Datagram) {
+        self.tell_watcher(Direction::Sent, way.av.src, way.av.dst, datagram);
+        let sent = self.gsi.send(way, &datagram.emit());
         let counter = if sent.is_ok() { &self.counters.sent } else { &self.counters.not_sent };
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -10,11 +10,11 @@ use crate::{
         CommId, PortSpace, PrivateData, ServiceId,
         machine::{Connection, Directory, Request, SidrRequester, SidrResponder, State as MachineState},
     },
-    route::PathRecord,
+    route::{PathRecord, Way},
 };
 use core::net::IpAddr;
 use rxe_core::time::Instant;
-use rxe_verbs::{AddressVector, Context, LinkState, Qkey, Qp, QpType};
+use rxe_verbs::{Context, LinkState, Qkey, Qp, QpType};
 use slab::Slab;
 use std::{
     collections::HashMap,
@@ -159,7 +159,7 @@ pub(crate) struct Listening {
 pub(crate) struct Side {
     pub(crate) machine: Connection,
     /// How messages reach the peer.
-    pub(crate) way: AddressVector,
+    pub(crate) way: Way,
     /// The id. `None` once it is destroyed.
     pub(crate) owner: Option<usize>,
     /// What the peer asked for (passive side).
@@ -176,7 +176,7 @@ pub(crate) struct Side {
 #[derive(Debug)]
 pub(super) struct Lookup {
     pub(super) machine: SidrRequester,
-    pub(super) way: AddressVector,
+    pub(super) way: Way,
     pub(super) owner: Option<usize>,
     pub(super) timer: Option<Instant>,
 }
@@ -185,7 +185,7 @@ pub(super) struct Lookup {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) machine: SidrResponder,
-    pub(super) way: AddressVector,
+    pub(super) way: Way,
     pub(super) owner: Option<usize>,
     pub(super) timer: Option<Instant>,
 }

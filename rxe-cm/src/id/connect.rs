@@ -10,7 +10,7 @@ use crate::{
         SidrStatus, Transport,
         machine::{Connection, Local, Rejection, State, ack_timeout},
     },
-    route::ACK_DELAY,
+    route::{ACK_DELAY, pkey_at},
 };
 use rxe_core::num::Psn;
 use rxe_verbs::{Qkey, QpChange, QpState, QpType, Qpn, limits::MAX_RD_ATOMIC};
@@ -280,7 +280,7 @@ fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), C
         starting_psn,
         retry_count: params.retry_count,
         rnr_retry_count: params.rnr_retry_count,
-        pkey: context.pkeys().get(usize::from(path.pkey_index)).copied().unwrap_or_default(),
+        pkey: pkey_at(&context, path.pkey_index),
         path_mtu: path.mtu.code(),
         srq: qp.srq,
         primary: Path {
@@ -312,7 +312,7 @@ fn ask(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> Result<(), C
         agreed.own_timeout = options.ack_timeout;
         id.agreed = Some(agreed);
     }
-    turn.adopt(machine, path.av, key);
+    turn.adopt(machine, path.way(&context), key);
     turn.settle(comm_id);
     Ok(())
 }
@@ -328,11 +328,11 @@ fn ask_for_service(turn: &mut Turn<'_>, key: usize, params: &ConnParams<'_>) -> 
     let private_data = PrivateData::with_header(&header, params.private_data)?;
     let req = SidrReq {
         request_id: turn.new_request_id().ok_or(CmError::Exhausted)?,
-        pkey: context.pkeys().get(usize::from(path.pkey_index)).copied().unwrap_or_default(),
+        pkey: pkey_at(&context, path.pkey_index),
         service_id: ServiceId::new(space, peer.port()),
         private_data,
     };
-    turn.look_up(key, req, path.av);
+    turn.look_up(key, req, path.way(&context));
     Ok(())
 }
 

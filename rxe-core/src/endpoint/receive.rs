@@ -180,7 +180,7 @@ impl Shared {
         len: usize,
         memory: &dyn Memory,
     ) {
-        if !qp.admits(packet, &origin.arrival(&NO_GRH)) {
+        if !qp.admits(packet, &origin.arrival(&NO_GRH), &self.pkeys) {
             self.stats.dropped_by_qp += 1;
             return;
         }

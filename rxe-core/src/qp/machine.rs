@@ -15,12 +15,12 @@ use super::{
     ud_receiver,
 };
 use crate::{
-    num::{Psn, Qpn},
+    num::{Pkey, Psn, Qpn},
     time::Instant,
     wire::{Encapsulation, FlushIcrc, Packet, Service, icrc::Route},
     work::{AddressVector, AsyncEvent, Event, RecvWr, SendOp, SendWr, SrqId, WcStatus},
 };
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
 use core::net::IpAddr;
 
 /// The network headers of the packets that a queue pair sends.
@@ -139,8 +139,10 @@ impl QueuePair {
         }
     }
 
-    /// Whether a packet may reach the halves of the service. If not, counts the reason.
-    pub(crate) fn admits(&mut self, packet: &Packet<'_>, from: &Arrival<'_>) -> bool {
+    /// Whether a packet may reach the halves of the service. If not, counts the reason. Queue pair 1 admits the partitions of all `tables`,
+    /// because every device of the process uses it. It also admits limited members where it is one itself, so that the connection manager
+    /// can tell them why it refuses them.
+    pub(crate) fn admits(&mut self, packet: &Packet<'_>, from: &Arrival<'_>, tables: &[Vec<Pkey>]) -> bool {
         let common = &mut self.common;
         let service = match common.config.qp_type {
             QpType::Rc => Service::Rc,
@@ -153,6 +155,10 @@ impl QueuePair {
             QpState::Rts | QpState::Sqd | QpState::Sqe => true,
             QpState::Reset | QpState::Init | QpState::Error => false,
         };
+        let pkey = packet.bth.pkey;
+        let in_tables = || tables.iter().flatten().any(|own| own.partition() == pkey.partition());
+        let serves_all = common.config.qp_type == QpType::Gsi && pkey.partition() != 0;
+        let admitted = pkey.matches(common.pkey) || serves_all && in_tables();
         let stats = &mut common.stats;
         let wrong_way = match common.config.qp_type {
             QpType::XrcInitiator => packet.info.is_request(),
@@ -166,7 +172,7 @@ impl QueuePair {
         } else if let Some(path) = self.path.as_ref().filter(|path| !path.leads_to(from)) {
             let addresses = (path.src, path.dst) != (from.dst, from.src);
             if addresses { &mut stats.dropped_address } else { &mut stats.dropped_gid_type }
-        } else if !packet.bth.pkey.matches(common.pkey) {
+        } else if !admitted {
             &mut stats.dropped_pkey
         } else {
             stats.packets_received += 1;

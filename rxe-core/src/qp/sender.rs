@@ -86,6 +86,7 @@ impl Sender {
         if let Some(dest) = sq.dests.front() {
             bth.dest_qp = dest.remote_qpn;
             let qkey = if qp.config.qp_type == QpType::Gsi {
+                bth.pkey = dest.pkey.unwrap_or(qp.pkey);
                 Qkey::GSI
             } else if dest.remote_qkey.is_controlled() {
                 qp.attrs.qkey

@@ -208,7 +208,7 @@ impl Pair {
     /// The destination with which `side` sends to the datagram queue pair `qpn` of the other side.
     #[must_use]
     pub fn datagram_dest(&self, side: usize, qpn: Qpn, qkey: Qkey) -> UdDest {
-        UdDest { av: self.path(side), remote_qpn: qpn, remote_qkey: qkey }
+        UdDest { av: self.path(side), remote_qpn: qpn, remote_qkey: qkey, pkey: None }
     }
 
     /// The P_Key of a queue pair of `side` that was created with `options`. `None` if the index is not in the table.

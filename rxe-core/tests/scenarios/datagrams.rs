@@ -140,3 +140,28 @@ fn partitions() {
         assert_eq!(bench.stats(1).dropped_pkey, u64::from(!passes));
     }
 }
+
+/// Queue pair 1 sends by the key that the request names, and hears all partitions of its table. Other queue pairs have one key.
+#[test]
+fn queue_pair_1_serves_all_partitions() {
+    let (first, second, third) = (Pkey(0x8123), Pkey(0x0124), Pkey(0x8125));
+    let tables = [vec![first, second, third], vec![Pkey(0x8111), first, Pkey(0x0124)]];
+    for (qp_type, key, arrives) in [
+        (QpType::Gsi, None, true),
+        (QpType::Gsi, Some(second), true),
+        (QpType::Gsi, Some(third), false),
+        (QpType::Ud, Some(Pkey(0x8111)), false),
+    ] {
+        let endpoints = tables.clone().map(|pkeys| EndpointConfig { pkeys, ..EndpointConfig::default() });
+        let config = PairConfig { name: "pkey-gsi", endpoints, ..PairConfig::default() };
+        let mut bench = Bench::with(config, ConnectOptions { qp_type, ..ConnectOptions::default() });
+        bench.recv(1, 7, 0, 100);
+        let to = UdDest { pkey: key, ..dest(&bench) };
+        post(&mut bench, to, SendOp::Send, 10).expect("posted");
+        bench.pair.run_until_idle();
+        let keys: Vec<_> = bench.received(1).iter().map(|wc| wc.pkey).collect();
+        let expected = arrives.then_some(key.unwrap_or(first));
+        assert_eq!(keys, expected.into_iter().collect::<Vec<_>>(), "{qp_type:?} by {key:?}");
+        assert_eq!(bench.stats(1).dropped_pkey, u64::from(!arrives));
+    }
+}

@@ -186,7 +186,7 @@ fn datagrams_are_in_the_lane_of_their_address_handle() {
     }
     for wr_id in 0..12u8 {
         let av = AddressVector { service_level: wr_id % 3, ..bench.pair.path(0) };
-        let dest = UdDest { av, remote_qpn: qpns[1], remote_qkey: options.qkey };
+        let dest = UdDest { av, remote_qpn: qpns[1], remote_qkey: options.qkey, pkey: None };
         let sges = [bench.sge(0, 0, 1000)];
         let wr = SendWr { dest: Some(dest), ..SendWr::new(wr_id.into(), SendOp::Send, &sges) };
         bench.pair.post_send(0, qpns[0], &wr).unwrap();

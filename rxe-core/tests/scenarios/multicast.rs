@@ -33,7 +33,7 @@ fn a_copy_for_each_member() {
         }
         let data = bench.fill(0, 0, 50, 1);
         let av = AddressVector { dst: group(ipv6), ..bench.pair.path(0) };
-        let dest = UdDest { av, remote_qpn: Qpn::MULTICAST, remote_qkey: Qkey(0x1111_1111) };
+        let dest = UdDest { av, remote_qpn: Qpn::MULTICAST, remote_qkey: Qkey(0x1111_1111), pkey: None };
         let sges = [bench.sge(0, 0, 50)];
         let wr = SendWr { dest: Some(dest), ..SendWr::new(1, SendOp::Send, &sges) };
         let qpn = bench.qpn(0);

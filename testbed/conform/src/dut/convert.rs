@@ -195,7 +195,7 @@ pub(super) fn flags(list: &[super::Flag]) -> work::SendFlags {
 
 /// The destination of a datagram.
 pub(super) fn dest((av, qpn, qkey): &(super::Av, u32, u32)) -> work::UdDest {
-    work::UdDest { av: vector(av), remote_qpn: Qpn::new(*qpn), remote_qkey: Qkey(*qkey) }
+    work::UdDest { av: vector(av), remote_qpn: Qpn::new(*qpn), remote_qkey: Qkey(*qkey), pkey: None }
 }
 
 /// The verbs name of an event.

@@ -31,7 +31,7 @@ pub(crate) fn play(peer: &Peer) -> Result<(), Failure> {
             println!("the last: {last:?}");
         }
         Role::Client => {
-            let dest = UdDest { av: terms.av, remote_qpn: terms.qpn, remote_qkey: terms.qkey };
+            let dest = UdDest { av: terms.av, remote_qpn: terms.qpn, remote_qkey: terms.qkey, pkey: None };
             // Until it is stopped.
             loop {
                 node.send_to(dest, messages)?;

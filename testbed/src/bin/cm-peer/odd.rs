@@ -157,7 +157,7 @@ impl Gsi {
     }
 
     fn send(&self, av: AddressVector, mad: &[u8; MAD]) -> Result<(), Failure> {
-        let dest = Some(UdDest { av, remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI });
+        let dest = Some(UdDest { av, remote_qpn: Qpn::GSI, remote_qkey: Qkey::GSI, pkey: None });
         let wr = SendWr {
             dest,
             payload: Payload::Inline(mad),

@@ -32,7 +32,7 @@ pub(crate) fn play(peer: &Peer) -> Result<(), Failure> {
                 let index = context.gids().iter().find(|(_, gid)| *gid == Gid::from(local));
                 let (index, _) = index.ok_or("our address has no GID")?;
                 let av = context.address_vector(index, Gid::from(options.theirs))?;
-                node.send_to(UdDest { av, remote_qpn: qpn, remote_qkey: UDP_QKEY }, messages)?;
+                node.send_to(UdDest { av, remote_qpn: qpn, remote_qkey: UDP_QKEY, pkey: None }, messages)?;
             }
             Ok(())
         }
@@ -47,7 +47,8 @@ pub(crate) fn play(peer: &Peer) -> Result<(), Failure> {
                     return Err(tell(&event));
                 };
                 let node = nodes.iter().find(|node| node.id.is_same(&event.id)).ok_or("an unknown id")?;
-                let dest = UdDest { av: terms.av, remote_qpn: terms.qpn, remote_qkey: terms.qkey };
+                let dest =
+                    UdDest { av: terms.av, remote_qpn: terms.qpn, remote_qkey: terms.qkey, pkey: None };
                 node.send_to(dest, messages)?;
             }
             for (seed, node) in (1..).zip(&nodes) {
