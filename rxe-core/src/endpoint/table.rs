@@ -34,7 +34,7 @@ impl QpTable {
         if qpn == Qpn::GSI {
             return Some(1);
         }
-        (qpn.slot() == self.slot).then(|| qpn.index())
+        (qpn.slot() == self.slot && qpn.index() >= FIRST).then(|| qpn.index())
     }
 
     pub(super) fn get(&self, qpn: Qpn) -> Option<&QueuePair> {
@@ -52,7 +52,7 @@ impl QpTable {
         (0..=u16::MAX).find_map(|_| {
             let qpn = Qpn::from_parts(self.slot, self.next);
             self.next = self.next.checked_add(1).unwrap_or(FIRST);
-            self.get(qpn).is_none().then_some(qpn)
+            (qpn != Qpn::MULTICAST && self.get(qpn).is_none()).then_some(qpn)
         })
     }
 
@@ -89,5 +89,27 @@ impl QpTable {
 impl fmt::Debug for QpTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qp::{QpType, fake::World};
+
+    #[test]
+    fn the_number_of_groups_is_given_to_no_queue_pair() {
+        let mut table = QpTable::new(0xff, 0);
+        table.next = u16::MAX - 1;
+        let numbers = [(); 2].map(|()| table.free_number());
+        assert_eq!(numbers, [Some(Qpn::new(0xff_fffe)), Some(Qpn::from_parts(0xff, FIRST))]);
+    }
+
+    #[test]
+    fn queue_pair_1_has_one_number() {
+        let mut table = QpTable::new(3, 0);
+        table.insert(QueuePair::new(Qpn::GSI, World::new(QpType::Gsi).qp.config));
+        assert!(table.get(Qpn::GSI).is_some());
+        assert!(table.get(Qpn::from_parts(3, 1)).is_none());
     }
 }

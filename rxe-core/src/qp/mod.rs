@@ -7,7 +7,7 @@
 mod attrs;
 pub(crate) mod common;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 pub(crate) mod flow;
 mod inbound;
 mod machine;
