@@ -171,12 +171,12 @@ impl Retry {
         self.probe = due.filter(|due| self.deadline.is_some_and(|deadline| *due < deadline));
     }
 
-    /// The peer acknowledged something; `more` is still outstanding.
+    /// The peer acknowledged something; `more` is still outstanding. During an RNR wait no timeout begins: nothing is sent until it ends.
     pub(crate) fn on_progress(&mut self, now: Instant, attrs: &QpAttrs, more: bool) {
         self.left = attrs.retry_count;
         self.rnr_left = attrs.rnr_retry;
         self.forget_loss();
-        self.deadline = if more { self.timeout(now, attrs) } else { None };
+        self.deadline = if more && !self.is_waiting() { self.timeout(now, attrs) } else { None };
         self.probes = 0;
         self.suspicion = self.suspicion.saturating_sub(1);
         self.schedule_probe(now);
@@ -296,5 +296,18 @@ mod tests {
         assert_eq!(retry.on_loss(Instant::ZERO), Ok(false), "nothing is sent while it waits");
         assert!(retry.end_wait(Instant::from_nanos(1 << 40)));
         assert_eq!(retry.on_loss(Instant::ZERO), Ok(true));
+    }
+
+    /// The wait may be longer than the timeout. When it ends nothing has been sent since, so nothing is late.
+    #[test]
+    fn an_acknowledgement_during_a_wait_starts_no_timeout() {
+        let (mut retry, attrs) = retry();
+        retry.on_rnr(Instant::ZERO, &attrs, 0).unwrap();
+        retry.on_progress(Instant::ZERO, &attrs, true);
+        let end = Instant::from_nanos(700_000_000);
+        assert!(retry.end_wait(end));
+        assert_eq!((retry.take_due(end), retry.next_deadline()), (Due::Nothing, None));
+        retry.on_sent(end, &attrs);
+        assert!(retry.next_deadline().is_some());
     }
 }
