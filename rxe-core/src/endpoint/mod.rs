@@ -290,6 +290,7 @@ impl Endpoint {
         if qp.timer.take_if(|timer| *timer <= now).is_none() {
             return;
         }
+        qp.timer = qp.later.take();
         // The deadline has usually moved on since the timer list was told of it.
         if qp.next_deadline().is_some_and(|deadline| deadline <= now) {
             let unanswered = qp.handle_timeout(&mut self.shared.lend(qp.peer, now, memory));
@@ -300,6 +301,13 @@ impl Endpoint {
             self.shared.settle(qp.peer);
         }
         self.shared.watch(qp);
+    }
+
+    /// How many deadlines are in the timer list. Some of them are past needs.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn deadlines(&self) -> usize {
+        self.shared.schedule.timers.len()
     }
 
     /// Checks that all that is shared adds up: what queue pairs hold of a window or of the `ReadBudget` is what is missing
@@ -391,12 +399,13 @@ impl Shared {
         }
     }
 
-    /// Tells the timer list of a queue pair's deadline.
+    /// Tells the timer list of a queue pair's deadline. A later one that is in the list stays known, because short waits may come before
+    /// it again and again.
     fn watch(&mut self, qp: &mut QueuePair) {
         if let Some(deadline) = qp.next_deadline()
             && qp.timer.is_none_or(|known| deadline < known)
         {
-            qp.timer = Some(deadline);
+            qp.later = qp.later.or(qp.timer.replace(deadline));
             self.schedule.timers.push(deadline, Due::Qp(qp.common.qpn));
         }
     }

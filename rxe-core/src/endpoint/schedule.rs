@@ -50,6 +50,12 @@ impl Timers {
         first.into_iter().chain(other).min()
     }
 
+    /// How many there are.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn len(&self) -> usize {
+        self.in_order.len() + self.others.len()
+    }
+
     /// Takes the earliest deadline if it has passed.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Due> {
         let next = self.next().filter(|at| *at <= now)?;

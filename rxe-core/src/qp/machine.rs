@@ -90,10 +90,12 @@ pub(crate) struct QueuePair {
     pub follower: Qpn,
     /// Index of the destination socket's entry. Connected services only.
     pub peer: Option<usize>,
-    /// The deadline that the endpoint's timer list holds for this queue pair.
+    /// The earliest deadline that the endpoint's timer list holds for this queue pair.
     pub timer: Option<Instant>,
     machine: Machine,
     pub common: QpCommon,
+    /// A later deadline that is in the timer list, too.
+    pub later: Option<Instant>,
     /// When the last CNP was sent to the peer.
     pub notified: Option<Instant>,
     /// Paces the requests, if the queue pair is paced.
@@ -127,6 +129,7 @@ impl QueuePair {
             pacer: None,
             flush_icrc: FlushIcrc::Standard,
             timer: None,
+            later: None,
         }
     }
 

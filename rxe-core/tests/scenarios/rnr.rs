@@ -154,3 +154,15 @@ fn order_is_kept_while_waiting() {
     assert_eq!(bench.bytes(1, 5000, 100), bench.bytes(0, 0, 100));
     assert_eq!(bench.wire_of(1, Class::Acknowledge).iter().filter(|seen| seen.lost).count(), 0);
 }
+
+/// Each wait comes before the deadline of an acknowledgement, which is hours away. The list of deadlines does not grow by that.
+#[test]
+fn waits_leave_no_deadlines_behind() {
+    let options =
+        ConnectOptions { rnr_retry: 7, min_rnr_timer: 12, timeout: 31, ..ConnectOptions::default() };
+    let mut bench = Bench::with(PairConfig { name: "rnr-deadlines", ..PairConfig::default() }, options);
+    bench.send(0, 1, SendOp::Send, 0, 3000);
+    bench.pair.run_for(Duration::from_secs(1));
+    let (naks, deadlines) = (bench.stats(1).rnr_naks_sent, bench.pair.sides[0].endpoint.deadlines());
+    assert!(naks > 100 && deadlines < 10, "{deadlines} deadlines after {naks} RNR NAKs");
+}
