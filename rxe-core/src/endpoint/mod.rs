@@ -405,7 +405,8 @@ impl Shared {
         if let Some(deadline) = qp.next_deadline()
             && qp.timer.is_none_or(|known| deadline < known)
         {
-            qp.later = qp.later.or(qp.timer.replace(deadline));
+            let known = qp.timer.replace(deadline);
+            qp.later = qp.later.or(known);
             self.schedule.timers.push(deadline, Due::Qp(qp.common.qpn));
         }
     }
