@@ -4,7 +4,6 @@
 //! [`Endpoint::pace`](crate::endpoint::Endpoint::pace) paces one, in simulations and on real links. A [`CongestionControl`] sets
 //! the rate: [`LineRate`] (no control), [`Dcqcn`] or [`Timely`].
 
-mod climb;
 mod dcqcn;
 mod timely;
 
