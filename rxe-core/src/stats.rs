@@ -17,12 +17,6 @@ macro_rules! counters {
             pub const fn plus(self, other: Self) -> Self {
                 Self { $($field: self.$field.wrapping_add(other.$field)),* }
             }
-
-            /// What was counted after `earlier`.
-            #[must_use]
-            pub const fn since(self, earlier: Self) -> Self {
-                Self { $($field: self.$field.wrapping_sub(earlier.$field)),* }
-            }
         }
     };
 }
@@ -126,8 +120,8 @@ counters!(
 );
 
 counters!(
-    /// Counters of one virtual lane of an endpoint. The DSCP of an arriving packet tells its lane.
-    LaneStats {
+    /// Counters of one address, or of one virtual lane, of an endpoint. The DSCP of an arriving packet tells its lane.
+    TrafficStats {
         /// Packets sent.
         packets_sent,
         /// Batches in which they left.
@@ -135,20 +129,6 @@ counters!(
         /// Bytes sent, BTH to ICRC.
         bytes_sent,
         /// Packets received, dropped ones included.
-        packets_received,
-        /// Bytes received, BTH to ICRC.
-        bytes_received,
-    }
-);
-
-counters!(
-    /// Counters of one address of an endpoint.
-    PlaceStats {
-        /// Packets sent from it.
-        packets_sent,
-        /// Bytes sent, BTH to ICRC.
-        bytes_sent,
-        /// Packets received at it, dropped ones included.
         packets_received,
         /// Bytes received, BTH to ICRC.
         bytes_received,

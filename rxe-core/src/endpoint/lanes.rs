@@ -4,7 +4,6 @@
 //! pairs take turns as they do without lanes. A lane counts as having something to send only if admission would let a packet of
 //! it leave. So a lane that waits for room does not hold up other lanes.
 
-use crate::stats::{LaneStats, PortStats};
 use alloc::boxed::Box;
 use core::fmt;
 
@@ -90,55 +89,6 @@ impl Lanes {
         if let Some(arbitration) = &mut self.arbitration {
             arbitration.sent(lane, bytes);
         }
-    }
-}
-
-/// Counters of each lane. Packets are counted once, by the endpoint. What it counts between two changes of the lane belongs to the lane
-/// of that time.
-#[derive(Debug, Default)]
-pub(super) struct LaneCounters {
-    lanes: [LaneStats; LANES],
-    /// The lane of the packets that are counted now.
-    current: u8,
-    /// The endpoint's counters when packets began to be in that lane.
-    since: LaneStats,
-}
-
-impl LaneCounters {
-    /// Has packets from now on counted in this lane. `counted` is what the endpoint has counted so far.
-    #[inline]
-    pub(super) fn enter(&mut self, lane: u8, counted: &PortStats) {
-        if self.current != lane {
-            self.change(lane, counted);
-        }
-    }
-
-    #[cold]
-    fn change(&mut self, lane: u8, counted: &PortStats) {
-        let now = of_lanes(counted);
-        let sum = &mut self.lanes[usize::from(self.current).min(LANES - 1)];
-        *sum = sum.plus(now.since(self.since));
-        (self.current, self.since) = (lane, now);
-    }
-
-    /// Lanes that have counted anything, up to date with what the endpoint has counted.
-    pub(super) fn each(&self, counted: &PortStats) -> impl Iterator<Item = (u8, LaneStats)> {
-        let (fresh, current) = (of_lanes(counted).since(self.since), self.current);
-        let up_to_date = move |(lane, stats): (u8, LaneStats)| {
-            (lane, if lane == current { stats.plus(fresh) } else { stats })
-        };
-        (0..).zip(self.lanes).map(up_to_date).filter(|(_, stats)| *stats != LaneStats::default())
-    }
-}
-
-/// The part of an endpoint's counters that is told by lane.
-const fn of_lanes(stats: &PortStats) -> LaneStats {
-    LaneStats {
-        packets_sent: stats.packets_sent,
-        batches_sent: stats.batches_sent,
-        bytes_sent: stats.bytes_sent,
-        packets_received: stats.packets_received,
-        bytes_received: stats.bytes_received,
     }
 }
 

@@ -30,7 +30,7 @@ use crate::{
         flow::{ReadBudget, Window},
         rq::Srq,
     },
-    stats::{LaneStats, PlaceStats, PortStats, QpStats},
+    stats::{PortStats, QpStats, TrafficStats},
     time::Instant,
     wire::{CNP_LEN, Ident},
     work::{Event, RecvWr, SendWr, SrqId},
@@ -39,7 +39,6 @@ use alloc::{collections::VecDeque, vec::Vec};
 use core::net::IpAddr;
 use hashbrown::HashMap;
 use hosts::Hosts;
-use lanes::LaneCounters;
 use peer::Peer;
 use places::Places;
 use schedule::{Due, Schedule, Source};
@@ -86,7 +85,7 @@ struct Shared {
     stats: PortStats,
     places: Places,
     lanes: Lanes,
-    lane_stats: LaneCounters,
+    lane_stats: [TrafficStats; LANES],
 }
 
 /// The local address to which a queue pair's counters belong.
@@ -140,7 +139,7 @@ impl Endpoint {
                 stats: PortStats::default(),
                 places: Places::default(),
                 lanes: Lanes::default(),
-                lane_stats: LaneCounters::default(),
+                lane_stats: Default::default(),
                 config,
             },
         }
@@ -161,13 +160,13 @@ impl Endpoint {
     /// Counters by local address: packets sent and received, and the counters of the queue pairs on it, destroyed ones included. Queue
     /// pairs that are not connected count for the unspecified address.
     #[must_use]
-    pub fn place_stats(&self) -> Vec<(IpAddr, PlaceStats, QpStats)> {
-        let mut list: Vec<_> = self.shared.places.each(&self.shared.stats).collect();
+    pub fn place_stats(&self) -> Vec<(IpAddr, TrafficStats, QpStats)> {
+        let mut list: Vec<_> = self.shared.places.each().collect();
         for qp in self.qps.iter() {
             let address = place_of(qp);
             match list.iter_mut().find(|(known, ..)| *known == address) {
                 Some((.., sum)) => *sum = sum.plus(qp.common.stats),
-                None => list.push((address, PlaceStats::default(), qp.common.stats)),
+                None => list.push((address, TrafficStats::default(), qp.common.stats)),
             }
         }
         list
@@ -179,8 +178,8 @@ impl Endpoint {
     }
 
     /// Counters of each virtual lane that has any.
-    pub fn lane_stats(&self) -> impl Iterator<Item = (u8, LaneStats)> {
-        self.shared.lane_stats.each(&self.shared.stats)
+    pub fn lane_stats(&self) -> impl Iterator<Item = (u8, TrafficStats)> {
+        (0..).zip(self.shared.lane_stats).filter(|(_, stats)| *stats != TrafficStats::default())
     }
 
     /// Number, service, state and counters of every queue pair.
@@ -336,6 +335,19 @@ impl Endpoint {
 }
 
 impl Shared {
+    /// Counts packets that were sent or have come, for the endpoint, their lane and their local address. See [`Places::count`] for `most`.
+    fn count(&mut self, (address, most): (IpAddr, usize), lane: u8, traffic: TrafficStats) {
+        let stats = &mut self.stats;
+        stats.packets_sent += traffic.packets_sent;
+        stats.batches_sent += traffic.batches_sent;
+        stats.bytes_sent += traffic.bytes_sent;
+        stats.packets_received += traffic.packets_received;
+        stats.bytes_received += traffic.bytes_received;
+        let sum = &mut self.lane_stats[usize::from(lane).min(LANES - 1)];
+        *sum = sum.plus(traffic);
+        self.places.count(address, most, traffic);
+    }
+
     /// What a call of a queue pair with destination `peer` may use beside the queue pair itself.
     fn lend<'a>(&'a mut self, peer: Option<usize>, now: Instant, memory: &'a dyn Memory) -> Ctx<'a> {
         let window = match peer.and_then(|index| self.peers.get_mut(index)) {

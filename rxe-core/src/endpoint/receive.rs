@@ -6,6 +6,7 @@ use crate::{
     memory::Memory,
     num::Qpn,
     qp::{Arrival, Path, QueuePair},
+    stats::TrafficStats,
     time::Instant,
     wire::{
         CNP_TOS, Class, DecodeError, GRH_LEN, Grh, HeaderSeen, Packet, Verdict, cnp,
@@ -58,23 +59,22 @@ impl Endpoint {
         let meta = &run.meta;
         let route = meta.route();
         let mut origin = Origin { meta, seen: meta.seen, route, crc: RouteCrc::new(&route) };
-        self.shared.stats.runs_received += 1;
-        self.shared.places.enter(meta.dst, places::MOST_HEARD, &self.shared.stats);
-        self.shared.lane_stats.enter(self.shared.lanes.of_class(meta.tos), &self.shared.stats);
-        if run.bytes.is_empty() {
-            self.shared.stats.packets_received += 1;
-            self.shared.stats.dropped_short += 1;
-        }
         let size = if run.segment == 0 { run.bytes.len().max(1) } else { run.segment };
+        // An empty run is an empty packet.
+        let packets_received = run.bytes.len().div_ceil(size).max(1) as u64;
+        let bytes_received = run.bytes.len() as u64;
+        let traffic = TrafficStats { packets_received, bytes_received, ..TrafficStats::default() };
+        let lane = self.shared.lanes.of_class(meta.tos);
+        self.shared.count((meta.dst, places::MOST_HEARD), lane, traffic);
+        let stats = &mut self.shared.stats;
+        stats.runs_received += 1;
+        stats.ecn_marked += if origin.marked() { packets_received } else { 0 };
+        stats.dropped_short += u64::from(run.bytes.is_empty());
         let mut ahead = run.bytes.chunks(size).skip(AHEAD);
         for bytes in run.bytes.chunks(size) {
             if let Some(later) = ahead.next() {
                 self.expect_packet(bytes, later);
             }
-            let stats = &mut self.shared.stats;
-            stats.packets_received += 1;
-            stats.bytes_received += bytes.len() as u64;
-            stats.ecn_marked += u64::from(origin.marked());
             self.handle_packet(now, &origin, bytes, memory);
             origin.seen = origin.seen.next();
         }

@@ -15,6 +15,7 @@ use crate::{
         Path, QueuePair,
         plan::{Grant, Half, Need, Plan, Spot, Wait},
     },
+    stats::TrafficStats,
     time::Instant,
     wire::{FlushIcrc, Opcode},
 };
@@ -199,12 +200,9 @@ impl Endpoint {
     #[inline(always)]
     fn counted(&mut self, batch: Batch<'_>) -> Option<Transmit> {
         let transmit = batch.finish()?;
-        self.shared.places.enter(transmit.src, places::MOST, &self.shared.stats);
-        self.shared.lane_stats.enter(transmit.lane, &self.shared.stats);
-        let stats = &mut self.shared.stats;
-        stats.batches_sent += 1;
-        stats.packets_sent += transmit.count as u64;
-        stats.bytes_sent += transmit.len as u64;
+        let (packets_sent, bytes_sent) = (transmit.count as u64, transmit.len as u64);
+        let traffic = TrafficStats { packets_sent, batches_sent: 1, bytes_sent, ..TrafficStats::default() };
+        self.shared.count((transmit.src, places::MOST), transmit.lane, traffic);
         Some(transmit)
     }
 

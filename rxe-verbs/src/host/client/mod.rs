@@ -32,7 +32,7 @@ use rxe_core::{
     endpoint::{Acks, Endpoint},
     num::Qpn,
     qp::{Reason, Reasons},
-    stats::{LaneStats, PlaceStats, QpStats},
+    stats::{QpStats, TrafficStats},
 };
 use std::{
     collections::HashMap,
@@ -405,7 +405,7 @@ impl Shared {
             stats.port.extend(of_link.chain(of_mailbox).chain(of_memory).map(named));
             let endpoint = &state.endpoint;
             stats.places = places(endpoint);
-            let lane = |(lane, counters): (u8, LaneStats)| LaneReport {
+            let lane = |(lane, counters): (u8, TrafficStats)| LaneReport {
                 lane,
                 counters: counters.each().map(named).collect(),
             };
@@ -434,7 +434,7 @@ fn named((name, value): (&'static str, u64)) -> (String, u64) {
 
 /// The counters by address.
 fn places(endpoint: &Endpoint) -> Vec<PlaceReport> {
-    let place = |(address, traffic, qps): (_, PlaceStats, QpStats)| {
+    let place = |(address, traffic, qps): (_, TrafficStats, QpStats)| {
         // Where both have a counter of the same name, that of the wire is reported. A queue pair counts only payload that it accepts.
         let of_qps = qps.each().filter(|(name, _)| traffic.each().all(|(own, _)| own != *name));
         let counters = traffic.each().chain(of_qps).filter(|(_, value)| *value > 0).map(named).collect();
