@@ -29,6 +29,7 @@ impl Default for Places {
 impl Places {
     /// Counts packets for an address. A new address gets a place in the list if that is shorter than `most`: [`MOST`] for an address from
     /// which packets leave, [`MOST_HEARD`] for one to which they come, which need not be an address of this host.
+    #[inline(always)]
     pub(super) fn count(&mut self, address: IpAddr, most: usize, traffic: TrafficStats) {
         if self.list[self.last].0 != address {
             self.last = self.find(address, most);
@@ -38,6 +39,7 @@ impl Places {
     }
 
     /// The index of an address. A new address gets a place if the list is shorter than `most`.
+    #[cold]
     fn find(&mut self, address: IpAddr, most: usize) -> usize {
         if let Some(index) = self.list.iter().position(|(known, ..)| *known == address) {
             return index;
