@@ -117,6 +117,7 @@ pub use rxe_core::{
     },
     region::WindowType,
     stats::{PortStats, QpStats},
+    wire::Grh,
     work::{
         self, Access, AddressVector, BindWindow, Completion, CqId, GidType, Payload, PdId, RecvWr, Remote,
         SendFlags, SendOp, SendWr, Sge, SrqId, UdDest, WcExtra, WcOpcode, WcStatus, XrcdId,

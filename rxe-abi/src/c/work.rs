@@ -177,3 +177,16 @@ pub(crate) struct Grh {
     pub(crate) sgid: Gid,
     pub(crate) dgid: Gid,
 }
+
+impl Grh {
+    /// As they are in memory.
+    pub(crate) fn bytes(&self) -> [u8; 40] {
+        let mut out = [0; 40];
+        out[..4].copy_from_slice(&self.version_tclass_flow);
+        out[4..6].copy_from_slice(&self.paylen);
+        (out[6], out[7]) = (self.next_hdr, self.hop_limit);
+        out[8..24].copy_from_slice(&self.sgid.0);
+        out[24..].copy_from_slice(&self.dgid.0);
+        out
+    }
+}

@@ -13,8 +13,8 @@ use crate::{
     convert::address_vector,
     object::{Ah, Context, Pd, Users},
 };
-use core::{ffi::c_int, net::IpAddr};
-use rxe_verbs::{Gid, GidType};
+use core::ffi::c_int;
+use rxe_verbs::Gid;
 use std::sync::Arc;
 
 /// ibv_create_ah(3).
@@ -89,54 +89,16 @@ fn way_back(context: &Context, port: u8, wc: &Wc, grh: Option<&Grh>) -> Result<A
     if wc.wc_flags & v::WC_GRH == 0 {
         return Ok(attr);
     }
-    let seen = Seen::of(given(grh)?).ok_or(INVALID)?;
-    let own = Gid::from(seen.to);
+    let seen = rxe_verbs::Grh::parse(&given(grh)?.bytes()).ok_or(INVALID)?;
     let table = context.context.gids();
-    let sgid_index = table.find(own, seen.gid_type).ok_or(INVALID)?;
+    let sgid_index = table.find(Gid::from(seen.dst), seen.encapsulation.into()).ok_or(INVALID)?;
     attr.is_global = 1;
     attr.grh = GlobalRoute {
-        dgid: CGid(Gid::from(seen.from).0),
+        dgid: CGid(Gid::from(seen.src).0),
         flow_label: seen.flow_label,
         sgid_index,
         hop_limit: FAR,
         traffic_class: seen.traffic_class,
     };
     Ok(attr)
-}
-
-/// The addresses and other fields in the 40 bytes before a datagram.
-struct Seen {
-    gid_type: GidType,
-    from: IpAddr,
-    to: IpAddr,
-    flow_label: u32,
-    traffic_class: u8,
-}
-
-impl Seen {
-    /// An IPv6 header fills all 40 bytes, an IPv4 header the last 20 (IBTA annex A17).
-    fn of(grh: &Grh) -> Option<Self> {
-        let word = u32::from_be_bytes(grh.version_tclass_flow);
-        if word >> 28 == 6 {
-            // The header of RoCEv1 says that a BTH follows. Its IPv4 addresses are mapped ones.
-            let v1 = grh.next_hdr == 0x1b;
-            return Some(Self {
-                gid_type: if v1 { GidType::RoceV1 } else { GidType::RoceV2 },
-                from: IpAddr::from(grh.sgid.0).to_canonical(),
-                to: IpAddr::from(grh.dgid.0).to_canonical(),
-                flow_label: word & 0xf_ffff,
-                traffic_class: (word >> 20) as u8,
-            });
-        }
-        let (first, second) = (&grh.sgid.0[12..], &grh.dgid.0);
-        let address = |bytes: &[u8]| <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
-        (first[0] == 0x45).then_some(())?;
-        Some(Self {
-            gid_type: GidType::RoceV2,
-            from: address(&second[8..12])?,
-            to: address(&second[12..])?,
-            flow_label: 0,
-            traffic_class: first[1],
-        })
-    }
 }

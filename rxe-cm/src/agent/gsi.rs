@@ -2,23 +2,19 @@
 
 use crate::{error::CmError, route::Way};
 use core::{net::IpAddr, time::Duration};
+use rxe_core::wire::{GRH_LEN, Grh};
 use rxe_verbs::{
     Access, CompChannel, Completion, Context, Cq, CqWaiter, CreateError, EventError, GidType, Mr, Payload,
     Pkey, PostError, Psn, Qkey, Qp, QpCaps, QpChange, QpInit, QpState, QpType, Qpn, RecvWr, SendFlags,
     SendOp, SendWr, UdDest, WcStatus,
 };
-use std::{
-    net::{Ipv4Addr, Ipv6Addr},
-    os::fd::BorrowedFd,
-};
+use std::os::fd::BorrowedFd;
 
 /// Bytes of a management datagram.
 pub(crate) const MAD: usize = 256;
 /// Most datagrams that wait to be handled. Kernels keep 512. Here a thousand requests that another process has received for this one may
 /// come in one turn.
 const RECEIVES: usize = 2048;
-/// Bytes in front of a received datagram, for its network header.
-const GRH: usize = 40;
 /// Bytes of one place for a received datagram.
 const ROOM: usize = 512;
 /// Most datagrams on their way out.
@@ -86,7 +82,7 @@ impl Gsi {
 
     /// Posts receive requests for these places, all under one lock of the queue pair.
     fn expect(&self, places: &[usize]) {
-        let sge = |place: &usize| [self.memory.sge(place * ROOM, (GRH + MAD) as u32)];
+        let sge = |place: &usize| [self.memory.sge(place * ROOM, (GRH_LEN + MAD) as u32)];
         let sges: Vec<_> = places.iter().map(sge).collect();
         let requests = places.iter().zip(&sges);
         let list: Vec<_> = requests.map(|(place, sges)| RecvWr { wr_id: *place as u64, sges }).collect();
@@ -116,13 +112,12 @@ impl Gsi {
     }
 
     fn read(&self, completion: &Completion) -> Option<Arrival> {
-        let whole = completion.status == WcStatus::Success && completion.byte_len as usize == GRH + MAD;
-        let mut bytes = [0; GRH + MAD];
+        let whole = completion.status == WcStatus::Success && completion.byte_len as usize == GRH_LEN + MAD;
+        let mut bytes = [0; GRH_LEN + MAD];
         self.memory.read_at(completion.wr_id as usize * ROOM, &mut bytes).ok().filter(|()| whole)?;
-        let (header, mad) = bytes.split_first_chunk::<GRH>()?;
-        let (src, dst) = addresses(header)?;
-        let (gid_type, mad) = (gid_type(header), mad.try_into().ok()?);
-        let Completion { src_qp, pkey, .. } = *completion;
+        let (header, mad) = bytes.split_first_chunk::<GRH_LEN>()?;
+        let (Grh { src, dst, encapsulation, .. }, mad) = (Grh::parse(header)?, mad.try_into().ok()?);
+        let (gid_type, Completion { src_qp, pkey, .. }) = (encapsulation.into(), *completion);
         Some(Arrival { src, dst, gid_type, src_qp, pkey, mad, waits: 0 })
     }
 
@@ -171,46 +166,5 @@ impl Inbox<'_> {
             // Whatever the error is, it must not make the thread spin.
             Some(Err(_)) | None => std::thread::sleep(Duration::from_millis(1)),
         }
-    }
-}
-
-/// Which version of RoCE the network header is of. In RoCEv1's header the next header is the BTH.
-const fn gid_type(area: &[u8; GRH]) -> GidType {
-    const BTH: u8 = 0x1b;
-    if area[0] >> 4 == 6 && area[6] == BTH { GidType::RoceV1 } else { GidType::RoceV2 }
-}
-
-/// Source and destination from the network header in front of a datagram: an IPv6 header, or an IPv4 header in the last 20 bytes.
-fn addresses(area: &[u8; GRH]) -> Option<(IpAddr, IpAddr)> {
-    if area[0] >> 4 == 6 {
-        let at = |from: usize| area[from..from + 16].try_into().ok().map(<[u8; 16]>::into);
-        let [src, dst]: [Option<Ipv6Addr>; 2] = [at(8), at(24)];
-        // RoCEv1 writes IPv4 addresses as mapped IPv6 addresses.
-        return Some((src?.to_canonical(), dst?.to_canonical()));
-    }
-    if area[20] >> 4 == 4 {
-        let at = |from: usize| area[from..from + 4].try_into().ok().map(<[u8; 4]>::into);
-        let [src, dst]: [Option<Ipv4Addr>; 2] = [at(32), at(36)];
-        return Some((src?.into(), dst?.into()));
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_of_both_families() {
-        let mut v4 = [0; GRH];
-        v4[20] = 0x45;
-        v4[32..].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-        assert_eq!(addresses(&v4), Some((IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]))));
-        let mut v6 = [0; GRH];
-        v6[0] = 0x60;
-        (v6[23], v6[39]) = (1, 2);
-        let ends: (IpAddr, IpAddr) = (Ipv6Addr::from_bits(1).into(), Ipv6Addr::from_bits(2).into());
-        assert_eq!(addresses(&v6), Some(ends));
-        assert_eq!(addresses(&[0; GRH]), None);
     }
 }

@@ -129,11 +129,8 @@ pub const fn address(ipv6: bool, side: usize) -> IpAddr {
 impl PairConfig {
     /// Type of both sides' GIDs.
     #[must_use]
-    pub const fn gid_type(&self) -> GidType {
-        match self.encapsulation {
-            Encapsulation::V1 => GidType::RoceV1,
-            Encapsulation::V2 | Encapsulation::Memory => GidType::RoceV2,
-        }
+    pub fn gid_type(&self) -> GidType {
+        self.encapsulation.into()
     }
 }
 

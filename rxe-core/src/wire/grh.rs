@@ -23,7 +23,7 @@ pub const NEXT_HEADER_BTH: u8 = 0x1b;
 pub struct Grh {
     /// What carried the packet. Memory is reported as RoCEv2.
     pub encapsulation: Encapsulation,
-    /// Source address. RoCEv2: the area has an IPv4 header if both addresses are IPv4, else IPv6. RoCEv1: the GID; if mapped, as IPv4.
+    /// Source address. RoCEv2: the area has an IPv4 header if both addresses are IPv4, else IPv6. RoCEv1: the GID. A mapped one is IPv4.
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
@@ -107,10 +107,7 @@ impl Grh {
         let (src, dst) = (area[8..24].first_chunk::<16>()?, area.last_chunk::<16>()?);
         let word = u32::from_be_bytes([area[0], area[1], area[2], area[3]]);
         let v1 = area[6] == NEXT_HEADER_BTH;
-        let address = |octets: [u8; 16]| {
-            let v6 = Ipv6Addr::from(octets);
-            if v1 { v6.to_canonical() } else { v6.into() }
-        };
+        let address = |octets: [u8; 16]| Ipv6Addr::from(octets).to_canonical();
         Some(Self {
             encapsulation: if v1 { Encapsulation::V1 } else { Encapsulation::V2 },
             src: address(*src),
