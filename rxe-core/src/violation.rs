@@ -21,9 +21,6 @@ pub enum Violation {
     /// A wrong length: a packet that does not match the path MTU, or a message that does not have the length in its RETH.
     #[error("length does not fit the path MTU or the message")]
     Length,
-    /// An atomic on an address that is not a multiple of 8.
-    #[error("atomic on an address that is not a multiple of 8")]
-    Misaligned,
     /// More READs and atomics outstanding than agreed.
     #[error("more READs and atomics at once than agreed")]
     TooManyReads,
@@ -62,7 +59,6 @@ impl From<Violation> for NakCode {
             Violation::Sequence
             | Violation::NotEnabled
             | Violation::Length
-            | Violation::Misaligned
             | Violation::TooManyReads
             | Violation::XrcSrq
             | Violation::ReceiveTooShort
@@ -83,7 +79,7 @@ impl From<Violation> for WcStatus {
             | Violation::TooManyReads
             | Violation::Invalidate(_)
             | Violation::XrcSrq => Self::RemoteInvalidRequest,
-            Violation::Misaligned | Violation::Access(_) => Self::LocalAccess,
+            Violation::Access(_) => Self::LocalAccess,
             Violation::ReceiveTooShort => Self::LocalLength,
             Violation::ReceiveAccess(_) => Self::LocalProtection,
         }

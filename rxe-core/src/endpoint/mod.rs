@@ -211,11 +211,7 @@ impl Endpoint {
     /// # Errors
     /// [`PostError`]; nothing was queued.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let qp = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQueue)?;
-        let port_mtu = self.shared.config.port_mtu;
-        qp.post_send(&mut self.shared.lend(qp.peer, now, &NoMemory), wr, port_mtu)?;
-        self.shared.make_ready(qp);
-        Ok(())
+        self.post_send_all(now, qpn, core::slice::from_ref(wr)).map_err(|(_, reason)| reason)
     }
 
     /// Queues all of these send requests, or none if one of them is refused (ibv_wr_complete).

@@ -5,7 +5,7 @@ use super::{Endpoint, Notice, Run, RunMeta, Shared, Stray, ahead::AHEAD, places}
 use crate::{
     memory::Memory,
     num::Qpn,
-    qp::{Arrival, Path, QueuePair},
+    qp::{Path, QueuePair},
     stats::TrafficStats,
     time::Instant,
     wire::{
@@ -45,11 +45,6 @@ impl Origin<'_> {
     /// Whether a router marked the packets because of congestion.
     const fn marked(&self) -> bool {
         self.meta.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
-    }
-
-    const fn arrival<'a>(&self, grh: &'a [u8; GRH_LEN]) -> Arrival<'a> {
-        let Route { src, dst, encapsulation, .. } = self.route;
-        Arrival { src, dst, encapsulation, grh }
     }
 }
 
@@ -180,7 +175,7 @@ impl Shared {
         len: usize,
         memory: &dyn Memory,
     ) {
-        if !qp.admits(packet, &origin.arrival(&NO_GRH), &self.pkeys) {
+        if !qp.admits(packet, &origin.route, &self.pkeys) {
             self.stats.dropped_by_qp += 1;
             return;
         }
@@ -189,8 +184,7 @@ impl Shared {
         } else {
             Grh::new(&origin.route, origin.meta.tos, origin.meta.hop_limit, len).emit()
         };
-        let arrival = origin.arrival(&grh);
-        qp.handle(&mut self.lend(qp.peer, now, memory), packet, &arrival);
+        qp.handle(&mut self.lend(qp.peer, now, memory), packet, &grh);
         let apart = self.config.answers_apart;
         if !apart && qp.has_answer() {
             self.make_owing(qp, now);

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     num::{Pkey, Psn, Qpn},
     time::Instant,
-    wire::{Encapsulation, FlushIcrc, Packet, Service, icrc::Route},
+    wire::{Encapsulation, FlushIcrc, GRH_LEN, Packet, Service, icrc::Route},
     work::{AddressVector, AsyncEvent, Event, RecvWr, SendOp, SendWr, SrqId, WcStatus},
 };
 use alloc::{boxed::Box, vec::Vec};
@@ -38,8 +38,8 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Whether a packet came from the other end of this path.
-    fn leads_to(&self, from: &Arrival<'_>) -> bool {
+    /// Whether a packet that came by this route came from the other end of the path.
+    fn leads_to(&self, from: &Route) -> bool {
         self.encapsulation == from.encapsulation && self.dst == from.src && self.src == from.dst
     }
 
@@ -47,15 +47,6 @@ impl Path {
     pub(crate) const fn route(&self) -> Route {
         Route { src: self.src, dst: self.dst, src_port: self.src_port, encapsulation: self.encapsulation }
     }
-}
-
-/// The network headers of a received packet that a queue pair needs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival<'a> {
-    pub src: IpAddr,
-    pub dst: IpAddr,
-    pub encapsulation: Encapsulation,
-    pub grh: &'a [u8; 40],
 }
 
 #[derive(Debug)]
@@ -145,7 +136,7 @@ impl QueuePair {
     /// Whether a packet may reach the halves of the service. If not, counts the reason. Queue pair 1 admits the partitions of all `tables`,
     /// because every device of the process uses it. It also admits limited members where it is one itself, so that the connection manager
     /// can tell them why it refuses them.
-    pub(crate) fn admits(&mut self, packet: &Packet<'_>, from: &Arrival<'_>, tables: &[Vec<Pkey>]) -> bool {
+    pub(crate) fn admits(&mut self, packet: &Packet<'_>, from: &Route, tables: &[Vec<Pkey>]) -> bool {
         let common = &mut self.common;
         let service = match common.config.qp_type {
             QpType::Rc => Service::Rc,
@@ -185,8 +176,8 @@ impl QueuePair {
         false
     }
 
-    /// Processes a packet that [`Self::admits`] accepted and whose ICRC is right.
-    pub(crate) fn handle(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, from: &Arrival<'_>) {
+    /// Processes a packet that [`Self::admits`] accepted and whose ICRC is right. `grh`: the area in front of a datagram.
+    pub(crate) fn handle(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, grh: &[u8; GRH_LEN]) {
         if packet.info.is_request() {
             self.common.stats.bytes_received += packet.payload.len() as u64;
         }
@@ -204,25 +195,13 @@ impl QueuePair {
                 Ok(())
             }
             Machine::Uc { receiver, .. } => receiver.handle(&mut self.common, ctx, packet),
-            Machine::Ud { .. } => ud_receiver::receive(&mut self.common, ctx, packet, from.grh),
+            Machine::Ud { .. } => ud_receiver::receive(&mut self.common, ctx, packet, grh),
         };
         if let Err(violation) = refused {
             self.common.note_refused(Reason::of_packet(packet, violation));
             self.enter_error(ctx);
         }
         self.check_drained(ctx);
-    }
-
-    /// Queues a send request.
-    pub(crate) fn post_send(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        wr: &SendWr<'_>,
-        port_mtu: u32,
-    ) -> Result<(), PostError> {
-        self.queue_send(wr, port_mtu)?;
-        self.flush_if_in_error(ctx);
-        Ok(())
     }
 
     /// Queues all of the send requests or, if one is refused, none.
@@ -241,14 +220,10 @@ impl QueuePair {
                 return Err((index, reason));
             }
         }
-        self.flush_if_in_error(ctx);
-        Ok(())
-    }
-
-    fn flush_if_in_error(&mut self, ctx: &mut Ctx<'_>) {
         if matches!(self.common.state(), QpState::Error | QpState::Sqe) {
             self.sq.flush(&self.common, ctx);
         }
+        Ok(())
     }
 
     fn queue_send(&mut self, wr: &SendWr<'_>, port_mtu: u32) -> Result<(), PostError> {

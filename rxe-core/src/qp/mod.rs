@@ -26,7 +26,7 @@ mod uc_receiver;
 mod ud_receiver;
 
 pub use attrs::{Mtu, QpAttrs, QpCaps, QpChange, QpConfig, QpState, QpType};
-pub(crate) use machine::{Arrival, Path, QueuePair};
+pub(crate) use machine::{Path, QueuePair};
 pub use modify::{AttrMask, MAX_RD_ATOMIC, ModifyError, Rule, apply, rule};
 pub use pacing::{CongestionControl, Dcqcn, DcqcnParams, LineRate, Pacing, Timely, TimelyParams, Timing};
 pub use reason::{Cause, Reason, Reasons};

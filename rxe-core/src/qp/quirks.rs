@@ -13,11 +13,6 @@ pub(crate) struct Quirks {
 }
 
 impl Quirks {
-    /// Whether a READ that is sent again ends where it ended at first. Linux 6.1 takes the start of a repeated READ as the start
-    /// of what may be repeated from then on. It does not answer if a piece before that has to be repeated. Such a peer cannot be
-    /// recognized, so this holds for all peers.
-    pub(crate) const READS_AGAIN_WHOLE: bool = true;
-
     /// The form of ICRC for a FLUSH to the peer. Kernel rxe (6.12) takes and sends only its own form.
     pub(crate) const fn flush_icrc(self) -> FlushIcrc {
         self.flush

@@ -12,7 +12,6 @@ use crate::{
         common::{QpCommon, Scene, SendQueue, SendWqe, Sent},
         flow::PACKET_COST,
         plan::{Draft, Grant, Half, Need, Plan, Wanted},
-        quirks::Quirks,
     },
     time::Instant,
     wire::{self, Bth, Opcode},
@@ -172,11 +171,11 @@ impl Requester {
     }
 
     /// What a READ with `left` bytes to be asked for needs. A READ that is sent again ends where it ended at first, because the
-    /// responder may know the first copy or not. It is sent in one piece ([`Quirks::READS_AGAIN_WHOLE`]).
+    /// responder may know the first copy or not. It is sent in one piece: Linux 6.1 takes the start of a repeated READ as the start of
+    /// what may be repeated from then on, and does not answer if a piece before that has to be repeated.
     fn wanted(&self, mtu: u32, left: u64, part: bool) -> Need {
         let packets = |count: u32| left.min(u64::from(count) * u64::from(mtu)) as u32;
-        if Quirks::READS_AGAIN_WHOLE
-            && self.cur != self.next
+        if self.cur != self.next
             && let Some(end) = self.read_ends.iter().find(|end| !end.is_before(self.cur))
         {
             let bytes = packets(end.since(self.cur) + 1);

@@ -441,8 +441,9 @@ fn rights(packet: &Packet<'_>) -> Result<Access, Violation> {
 
 /// Checks that the 8 bytes at an address may be changed by an atomic: access and alignment.
 fn check_word(ctx: &Ctx<'_>, asker: Asker, (key, addr): (Key, u64), need: Access) -> Result<(), Violation> {
-    ctx.memory.check(asker, key, addr, 8, need).map_err(Violation::Access)?;
-    if addr.is_multiple_of(8) { Ok(()) } else { Err(Violation::Misaligned) }
+    let checked = ctx.memory.check(asker, key, addr, 8, need);
+    let aligned = if addr.is_multiple_of(8) { Ok(()) } else { Err(AccessError::Misaligned(addr)) };
+    checked.and(aligned).map_err(Violation::Access)
 }
 
 #[cfg(test)]

@@ -150,10 +150,12 @@ fn lengths_that_do_not_fit() {
 fn misaligned_atomics() {
     for opcode in [0x13, 0x14] {
         for at in 1..8 {
-            invalid(Rig::new(), &packet(opcode, 100, atomic(BASE + at, 1, 1), &[]), Violation::Misaligned);
+            let misaligned = Violation::Access(AccessError::Misaligned(BASE + at));
+            invalid(Rig::new(), &packet(opcode, 100, atomic(BASE + at, 1, 1), &[]), misaligned);
         }
     }
-    invalid(Rig::new(), &packet(0x1d, 100, to(BASE + 4, 8), &[1; 8]), Violation::Misaligned);
+    let misaligned = Violation::Access(AccessError::Misaligned(BASE + 4));
+    invalid(Rig::new(), &packet(0x1d, 100, to(BASE + 4, 8), &[1; 8]), misaligned);
 }
 
 /// As in kernel rxe the key is looked at first.
@@ -341,7 +343,6 @@ fn the_table() {
         (Violation::NotEnabled, InvalidRequest, WcStatus::RemoteInvalidRequest),
         (Violation::Length, InvalidRequest, WcStatus::RemoteInvalidRequest),
         (Violation::TooManyReads, InvalidRequest, WcStatus::RemoteInvalidRequest),
-        (Violation::Misaligned, InvalidRequest, WcStatus::LocalAccess),
         (Violation::Access(AccessError::Misaligned(4)), InvalidRequest, WcStatus::LocalAccess),
         (Violation::Access(key), RemoteAccess, WcStatus::LocalAccess),
         (Violation::Access(fault), RemoteOperational, WcStatus::LocalAccess),
