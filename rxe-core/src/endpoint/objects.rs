@@ -142,7 +142,7 @@ impl Endpoint {
 
     /// Bits per second at which a paced queue pair sends now.
     pub fn pace_of(&mut self, now: Instant, qpn: Qpn) -> Option<u64> {
-        self.qps.get_mut(qpn)?.pacer.as_mut().map(|pacer| pacer.rate(now))
+        self.qps.get_mut(qpn)?.pacer.as_mut().map(|pacer| pacer.pacing.control.rate(now))
     }
 
     /// Present attributes and configuration (ibv_query_qp).

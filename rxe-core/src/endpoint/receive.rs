@@ -230,7 +230,7 @@ impl Shared {
         }
         qp.common.stats.cnps_received += 1;
         if let Some(pacer) = &mut qp.pacer {
-            pacer.notified(now);
+            pacer.pacing.control.on_notified(now);
         } else if let Some(peer) = qp.peer.and_then(|index| self.peers.get_mut(index)) {
             peer.window.notified();
         }

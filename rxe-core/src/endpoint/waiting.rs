@@ -147,7 +147,7 @@ impl Endpoint {
         }
         let qps = &self.qps;
         let holds_nothing = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty());
-        let is_fresh = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty() && !qp.holding.is_silent());
+        let is_fresh = |qpn| qps.get(qpn).is_some_and(|qp| qp.holding.is_empty() && !qp.holding.silent);
         // Others have something under way, and so get an answer to it or a timeout.
         if peer.prefer(holds_nothing) > 0 {
             peer.prefer(is_fresh);
@@ -168,7 +168,7 @@ impl Endpoint {
         shared.readers_looked_at = now;
         let patience = shared.reads.patience();
         let (mut lapsed, mut next) = (false, None::<Instant>);
-        let mut holders = shared.reads.take_holders();
+        let mut holders = core::mem::take(&mut shared.reads.holders);
         holders.retain(|qpn| {
             let Some(qp) = qps.get_mut(*qpn) else { return false };
             match qp.holding.lapses(patience) {
@@ -183,16 +183,14 @@ impl Endpoint {
                 }
                 None => {}
             }
-            qp.holding.unlisted();
+            qp.holding.listed = false;
             false
         });
-        shared.reads.put_holders(holders);
-        if lapsed {
-            shared.reads.lapsed();
-        }
+        shared.reads.holders = holders;
+        shared.reads.lapses = shared.reads.lapses.saturating_add(lapsed.into());
         let is_fresh = |qpn| {
             let holding = qps.get(qpn).map(|qp| &qp.holding);
-            holding.is_some_and(|holding| holding.responses() == 0 && !holding.is_silent())
+            holding.is_some_and(|holding| holding.responses() == 0 && !holding.silent)
         };
         if !shared.reads.opens() && shared.reads.line.prefer(is_fresh) > 0 {
             shared.reads.exceed();

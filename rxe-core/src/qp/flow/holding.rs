@@ -28,7 +28,7 @@ pub(crate) struct Holding {
     /// Whether READ responses have lapsed: they may still come, but do not count in the budget.
     owes: bool,
     /// Whether it is in the budget's list of holders.
-    pub(super) listed: bool,
+    pub listed: bool,
     /// The next packet is another one than the packet that was refused. A queue pair that waits in a line must then ask again.
     pub turned: bool,
     /// End of its last packet in the stream to the destination.
@@ -89,11 +89,6 @@ impl Holding {
     /// Bytes of READ responses to come that count.
     pub(crate) const fn responses(&self) -> u32 {
         self.responses
-    }
-
-    /// Whether it sends one packet at a time until something is answered.
-    pub(crate) const fn is_silent(&self) -> bool {
-        self.silent
     }
 
     /// Whether `bytes` of READ responses are too much beside those to come: more than `share` together, or any if it is silent.
@@ -176,11 +171,6 @@ impl Holding {
     /// When its READ responses lapse if none comes: `patience` after the last one. `None` if there are none to come.
     pub(crate) fn lapses(&self, patience: core::time::Duration) -> Option<Instant> {
         (self.responses > 0).then(|| self.heard + patience)
-    }
-
-    /// It was removed from the budget's list of holders.
-    pub(crate) const fn unlisted(&mut self) {
-        self.listed = false;
     }
 
     /// Its READ responses lapse: they do not count in the budget any more. The caller sets the bytes of each READ to 0.

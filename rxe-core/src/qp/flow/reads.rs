@@ -24,7 +24,7 @@ pub(crate) struct ReadBudget {
     /// Bytes that may be granted beyond the limit to queue pairs that hold nothing, because nothing came for long.
     beyond: u32,
     /// How often grants have lapsed since the last response.
-    lapses: u32,
+    pub lapses: u32,
     /// Connected queue pairs.
     pub users: usize,
     /// Queue pairs that wait for room.
@@ -32,7 +32,7 @@ pub(crate) struct ReadBudget {
     /// The queue pair that was first in `line` and is asked next. It has left the line.
     pub turn: Option<Qpn>,
     /// Queue pairs that may hold something. Those that do not are removed when the endpoint looks for silent holders.
-    holders: Vec<Qpn>,
+    pub holders: Vec<Qpn>,
 }
 
 impl ReadBudget {
@@ -65,7 +65,7 @@ impl ReadBudget {
     /// the size of the socket's buffer counts.
     pub(super) fn admit(&self, holding: &Holding, wanted: &Wanted, spot: Spot) -> Result<Grant, Wait> {
         let &Wanted { least, mut most, packet, again } = wanted;
-        let (own, silent) = (holding.responses(), holding.is_silent());
+        let (own, silent) = (holding.responses(), holding.silent);
         let share = share(self.line.len(), self.limit.size);
         if holding.asks_too_much(if again { most } else { least }, share) {
             return Err(Wait::Answer);
@@ -132,11 +132,6 @@ impl ReadBudget {
         PATIENCE * (1 << self.lapses.min(MOST_DOUBLINGS))
     }
 
-    /// Grants have lapsed.
-    pub(crate) const fn lapsed(&mut self) {
-        self.lapses = self.lapses.saturating_add(1);
-    }
-
     /// Adds a queue pair to the list of holders.
     pub(crate) fn list(&mut self, qpn: Qpn, holding: &mut Holding) {
         if !holding.listed {
@@ -150,16 +145,6 @@ impl ReadBudget {
         if core::mem::take(&mut holding.listed) {
             self.holders.retain(|holder| *holder != qpn);
         }
-    }
-
-    /// Takes the list of holders. The caller puts back those that still hold something.
-    pub(crate) fn take_holders(&mut self) -> Vec<Qpn> {
-        core::mem::take(&mut self.holders)
-    }
-
-    /// Puts the list of holders back.
-    pub(crate) fn put_holders(&mut self, holders: Vec<Qpn>) {
-        self.holders = holders;
     }
 
     /// Checks that what is granted is what all queue pairs hold together (`held`).

@@ -120,8 +120,8 @@ impl Window {
         let share = share(spot.waiting, limit).min(limit);
         // A message of one packet does not wait in line if its queue pair holds nothing, and may use the reserve. The first
         // packet of a longer message would be a batch of its own, and the message would not be complete any earlier.
-        let fresh = own == 0 && ends && !holding.is_silent();
-        if own > 0 && holding.unasked() == 0 && (holding.is_silent() || own.saturating_add(cost) > share) {
+        let fresh = own == 0 && ends && !holding.silent;
+        if own > 0 && holding.unasked() == 0 && (holding.silent || own.saturating_add(cost) > share) {
             return Err(Wait::Answer);
         }
         if !spot.in_turn && !fresh && spot.awaited {
@@ -146,7 +146,7 @@ impl Window {
         // a batch, because a batch arrives as a whole. So the window is never closed by bytes that will not be acknowledged.
         let closes = after + u64::from(next) > common
             || own + cost + next > share
-            || holding.is_silent()
+            || holding.silent
             || self.is_taken(cost.saturating_add(next));
         let many = self.sent - self.asked + u64::from(cost) >= u64::from(limit / 4);
         let ask = closes || spot.ends && (many || !self.begins_after(cost));

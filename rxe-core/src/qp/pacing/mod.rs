@@ -127,10 +127,6 @@ impl Pacer {
         self.next = self.next.max(earliest) + Duration::from_nanos(nanos);
     }
 
-    pub(crate) fn notified(&mut self, now: Instant) {
-        self.pacing.control.on_notified(now);
-    }
-
     /// When a packet that was held back may be sent.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.waits.then_some(self.next)
@@ -139,10 +135,5 @@ impl Pacer {
     /// Time passed: ends the wait if the next packet may be sent now.
     pub(crate) fn end_wait(&mut self, now: Instant) {
         self.waits &= self.next > now;
-    }
-
-    /// Bits per second at which the queue pair sends now.
-    pub(crate) fn rate(&mut self, now: Instant) -> u64 {
-        self.pacing.control.rate(now)
     }
 }
