@@ -1,9 +1,6 @@
 //! Work requests, completions and events: the data types of verbs, which need no verbs library.
 
-use crate::{
-    num::{Key, Pkey, Qkey, Qpn},
-    wire::Encapsulation,
-};
+use crate::num::{Key, Pkey, Qkey, Qpn};
 use bitflags::bitflags;
 use core::net::IpAddr;
 
@@ -184,16 +181,6 @@ pub enum GidType {
     /// "RoCE v2" (IBV_GID_TYPE_ROCE_V2): UDP.
     #[default]
     RoceV2,
-}
-
-/// The type of GIDs that packets carried like this go to.
-impl From<Encapsulation> for GidType {
-    fn from(encapsulation: Encapsulation) -> Self {
-        match encapsulation {
-            Encapsulation::V1 => Self::RoceV1,
-            Encapsulation::V2 | Encapsulation::Memory => Self::RoceV2,
-        }
-    }
 }
 
 /// The text that sysfs shows.

@@ -292,6 +292,16 @@ impl Endpoint {
     }
 }
 
+/// The type of GIDs that packets carried like this go to.
+impl From<Encapsulation> for GidType {
+    fn from(encapsulation: Encapsulation) -> Self {
+        match encapsulation {
+            Encapsulation::V1 => Self::RoceV1,
+            Encapsulation::V2 | Encapsulation::Memory => Self::RoceV2,
+        }
+    }
+}
+
 impl Shared {
     /// The headers for packets to `dest` over `av`.
     pub(super) fn path(&self, av: &AddressVector, dest: Qpn) -> Path {
