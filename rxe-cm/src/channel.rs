@@ -158,37 +158,27 @@ impl Queue {
 
     /// Moves the events of one id to another channel (rdma_migrate_id).
     pub(crate) fn move_events(&self, id: &CmId, to: &Self) {
-        if !self.is_own() {
-            return;
-        }
-        let mut events = self.lock();
-        let was_empty = events.is_empty();
-        let (moved, kept) =
-            core::mem::take(&mut *events).into_iter().partition(|event: &CmEvent| event.concerns(id));
-        *events = kept;
-        if !was_empty && events.is_empty() {
-            self.readable.clear();
-        }
-        drop(events);
-        let moved: VecDeque<CmEvent> = moved;
-        moved.into_iter().for_each(|event| to.push(event));
+        self.take_of(id).into_iter().for_each(|event| to.push(event));
     }
 
+    /// Drops the events of one id.
     fn forget(&self, id: &CmId) {
+        drop(self.take_of(id));
+    }
+
+    /// Takes the events of one id. The caller drops them without the lock: dropping an event may destroy its id.
+    fn take_of(&self, id: &CmId) -> VecDeque<CmEvent> {
         if !self.is_own() {
-            return;
+            return VecDeque::new();
         }
         let mut events = self.lock();
         let was_empty = events.is_empty();
-        // These are dropped at the end, without the lock: dropping an event may destroy its id.
-        let (gone, kept): (VecDeque<_>, VecDeque<_>) =
-            core::mem::take(&mut *events).into_iter().partition(|event| event.concerns(id));
+        let (taken, kept) = core::mem::take(&mut *events).into_iter().partition(|event| event.concerns(id));
         *events = kept;
         if !was_empty && events.is_empty() {
             self.readable.clear();
         }
-        drop(events);
-        drop(gone);
+        taken
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<CmEvent>> {

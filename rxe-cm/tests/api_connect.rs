@@ -4,10 +4,10 @@ mod api_common;
 
 use api_common::{Host, PORT, connect, pair, send};
 use rxe_cm::{
-    CmError, CmOptions, ConnParams, Direction, Ece, EventKind, Offer,
+    CmError, CmOptions, ConnParams, Direction, Ece, EventKind, Manager, Offer,
     proto::{Message, PortSpace, RejectReason},
 };
-use rxe_verbs::{GidType, QpState, net::InprocNet};
+use rxe_verbs::{ContextOptions, GidType, QpState, net::InprocNet};
 use std::{
     sync::{Arc, Mutex, mpsc},
     thread,
@@ -351,11 +351,25 @@ fn a_peer_that_is_gone_is_unreachable() {
     a.expect("ADDR_RESOLVED");
     id.resolve_route().unwrap();
     a.expect("ROUTE_RESOLVED");
-    a.qp(&id);
+    let qp = a.qp(&id);
     id.connect(&ConnParams::default()).unwrap();
     let event = a.next();
     assert!(matches!(event.kind, EventKind::Unreachable(GidType::RoceV2)), "{event:?}");
     assert_eq!(event.status(), -libc::ETIMEDOUT);
+    // As in Linux programs may clean up by this call, whatever became of the connection.
+    id.disconnect().unwrap();
+    assert_eq!(qp.query().0.state, QpState::Error);
+}
+
+#[test]
+fn a_manager_may_follow_another_at_once() {
+    let context =
+        ContextOptions::new().open_inproc(&InprocNet::new(), &["10.0.0.1".parse().unwrap()]).unwrap();
+    for turn in 0..3000 {
+        drop(Manager::on(&context).unwrap_or_else(|error| panic!("{turn}: {error}")));
+        // Until the first one's thread is about to end, or has just ended.
+        thread::sleep(Duration::from_micros(turn % 100));
+    }
 }
 
 #[test]

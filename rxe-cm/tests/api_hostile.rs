@@ -5,10 +5,10 @@ mod api_common;
 
 use api_common::{Host, PATIENCE, PORT, connect, pair, send};
 use rxe_cm::{
-    ConnParams, EventKind,
+    ConnParams, Direction, EventKind,
     proto::{
-        CmaHeader, CommId, Datagram, Dreq, Guid, Message, Path, PortSpace, PrivateData, Req, ServiceId,
-        SidrReq,
+        CmaHeader, CommId, Datagram, Dreq, Guid, Message, Path, PortSpace, PrivateData, RejectReason, Req,
+        Rtu, ServiceId, SidrReq,
     },
 };
 use rxe_core::{
@@ -21,6 +21,7 @@ use rxe_verbs::{
 };
 use std::{
     net::IpAddr,
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
@@ -228,4 +229,116 @@ fn a_program_cannot_fill_the_memory_with_its_own_events() {
     let first = a.expect("USER");
     assert!(matches!(first.kind, EventKind::User { arg: 0, .. }));
     tell(0).unwrap();
+}
+
+/// Listeners for connections take no lookups of datagram services, as in Linux (cma_ib_check_req_qp_type).
+#[test]
+fn a_listener_for_connections_takes_no_lookups() {
+    let net = InprocNet::new();
+    let b = Host::new(&net, "10.0.0.2");
+    let stranger = Stranger::new(&net, "10.0.0.3", &b);
+    let _listener = b.listen(PortSpace::Tcp, PORT, 4);
+    let header = CmaHeader { src_port: 1000, src: stranger.own, dst: stranger.to };
+    let lookup = SidrReq {
+        request_id: CommId(9),
+        service_id: ServiceId::new(PortSpace::Tcp, PORT),
+        pkey: Pkey::DEFAULT,
+        private_data: PrivateData::with_header(&header, b"hello").unwrap(),
+    };
+    stranger.send(&mad(lookup));
+    digested(&b, 1);
+    b.is_silent();
+    assert_eq!(b.manager.counters().refused, 1);
+}
+
+/// The REPs and DREQs that a host sends.
+fn watched(host: &Host) -> mpsc::Receiver<Message> {
+    let (tell, told) = mpsc::channel();
+    host.manager.watch(move |crossing| {
+        if let message @ (Message::Rep(_) | Message::Dreq(_)) = crossing.datagram.message
+            && crossing.direction == Direction::Sent
+        {
+            let _ = tell.send(message);
+        }
+    });
+    told
+}
+
+/// The peer has been restarted, and asks for another connection by the same queue pair. It will not confirm the first one.
+#[test]
+fn an_accepted_connection_that_the_peer_has_forgotten_is_told() {
+    let net = InprocNet::new();
+    let b = Host::new(&net, "10.0.0.2");
+    let stranger = Stranger::new(&net, "10.0.0.3", &b);
+    let _listener = b.listen(PortSpace::Tcp, PORT, 4);
+    stranger.send(&mad(stranger.req(100)));
+    let request = b.expect("CONNECT_REQUEST");
+    let _qp = b.qp(&request.id);
+    request.id.accept(&ConnParams::default()).unwrap();
+    stranger.send(&mad(Req { local_comm_id: CommId(200), ..stranger.req(100) }));
+    let refused = b.next();
+    assert!(matches!(refused.kind, EventKind::Rejected(RejectReason::STALE_CONNECTION)), "{refused:?}");
+    assert!(refused.id.is_same(&request.id));
+}
+
+/// The RTU is lost, and the peer ends the connection.
+#[test]
+fn a_connection_that_ends_before_its_rtu_ends_as_any_other() {
+    let net = InprocNet::new();
+    let b = Host::new(&net, "10.0.0.2");
+    let stranger = Stranger::new(&net, "10.0.0.3", &b);
+    let _listener = b.listen(PortSpace::Tcp, PORT, 4);
+    let sent = watched(&b);
+    stranger.send(&mad(stranger.req(100)));
+    let request = b.expect("CONNECT_REQUEST");
+    let qp = b.qp(&request.id);
+    request.id.accept(&ConnParams::default()).unwrap();
+    let Ok(Message::Rep(rep)) = sent.recv_timeout(PATIENCE) else { panic!("no REP") };
+    let (local_comm_id, remote_comm_id) = (rep.remote_comm_id, rep.local_comm_id);
+    stranger.send(&mad(Dreq { local_comm_id, remote_comm_id, remote_qpn: qp.qpn(), ..Dreq::default() }));
+    b.expect("DISCONNECTED");
+    request.id.disconnect().unwrap();
+    b.expect("TIMEWAIT_EXIT");
+}
+
+/// The manager's thread sleeps for seconds when an id is dropped. Its DREQ is repeated in time all the same.
+#[test]
+fn the_end_of_a_dropped_connection_is_repeated_in_time() {
+    let net = InprocNet::new();
+    let b = Host::new(&net, "10.0.0.2");
+    let stranger = Stranger::new(&net, "10.0.0.3", &b);
+    let _listener = b.listen(PortSpace::Tcp, PORT, 4);
+    let sent = watched(&b);
+    stranger.send(&mad(Req { local_cm_response_timeout: 1, ..stranger.req(100) }));
+    let request = b.expect("CONNECT_REQUEST");
+    b.qp(&request.id);
+    request.id.accept(&ConnParams::default()).unwrap();
+    let Ok(Message::Rep(rep)) = sent.recv_timeout(PATIENCE) else { panic!("no REP") };
+    let (local_comm_id, remote_comm_id) = (rep.remote_comm_id, rep.local_comm_id);
+    stranger.send(&mad(Rtu { local_comm_id, remote_comm_id, ..Rtu::default() }));
+    b.expect("ESTABLISHED");
+    std::thread::sleep(Duration::from_millis(300));
+    while sent.try_recv().is_ok() {}
+    drop(request);
+    let times = [(); 2].map(|()| {
+        let Ok(Message::Dreq(_)) = sent.recv_timeout(PATIENCE) else { panic!("no DREQ") };
+        Instant::now()
+    });
+    // 0.54 s; the thread sleeps for up to five.
+    assert!(times[1] - times[0] < Duration::from_secs(3), "{:?}", times[1] - times[0]);
+}
+
+/// Whoever is refused names times of up to hours in which the refusal may have to be repeated.
+#[test]
+fn refusals_do_not_fill_the_memory() {
+    const MOST: usize = 1 << 13;
+    let net = InprocNet::new();
+    let b = Host::new(&net, "10.0.0.2");
+    let stranger = Stranger::new(&net, "10.0.0.3", &b);
+    let _listener = b.listen(PortSpace::Tcp, PORT, 4);
+    for number in 1..=MOST as u32 + 100 {
+        stranger.send(&mad(Req { remote_cm_response_timeout: 31, ..stranger.req(number) }));
+        b.expect("CONNECT_REQUEST").id.reject(&[]).unwrap();
+    }
+    assert_eq!(b.manager.connections(), MOST);
 }

@@ -318,6 +318,20 @@ fn refused_after_mra() {
     assert_eq!(passive.poll_timeout(), Some(at(0) + INTERVAL * 16 + timeout(24)));
 }
 
+/// The MRA was never sent, so the peer does not wait for longer. And it may not have a refusal kept for days.
+#[test]
+fn refused_by_times_of_hours() {
+    let Both { mut passive, .. } = requested();
+    passive.defer_mra(24, PrivateData::default()).unwrap();
+    passive.reject(at(0), Rejection::because(RejectReason::NO_QP)).unwrap();
+    assert_eq!(passive.poll_timeout(), Some(at(0) + INTERVAL * 16));
+    let slow = Req { remote_cm_response_timeout: 31, ..req() };
+    let datagram = Datagram { transaction: 1, modifier: 0, message: slow.into() };
+    let mut passive = Connection::requested(PASSIVE, &datagram).unwrap();
+    passive.reject(at(0), Rejection::because(RejectReason::NO_QP)).unwrap();
+    assert_eq!(passive.poll_timeout(), Some(at(0) + Duration::from_secs(120)));
+}
+
 /// As kernels do it: nothing at first, MRA on a repetition; by the active side about the REP.
 #[test]
 fn deferred_mra_of_the_active_side() {

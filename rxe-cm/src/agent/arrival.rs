@@ -77,8 +77,7 @@ impl Turn<'_> {
             Route::New => self.handle_request(arrival, datagram),
             Route::Stale { old, answer } => {
                 self.answer(arrival, &answer);
-                self.abandon(old);
-                self.settle(old);
+                self.forget_stale(old);
             }
             Route::Answer(answer) => self.answer(arrival, &answer),
             Route::Sidr => self.handle_sidr(arrival, datagram),
@@ -231,6 +230,7 @@ impl Turn<'_> {
             counters.backlog_full.fetch_add(1, Ordering::Relaxed);
             return;
         };
+        let Some(child) = self.spawn_child(listener) else { return };
         let Some(comm_id) = self.claim_comm_id() else { return };
         let ca_guid = self.agent.guid(&listener.context);
         let transaction = transaction(self.agent.random(), comm_id.0);
@@ -240,7 +240,6 @@ impl Turn<'_> {
         let _ = machine.defer_mra(PATIENCE, PrivateData::default());
         let Message::Req(req) = &datagram.message else { return };
         let request = Request::new(req, datagram.modifier);
-        let Some(child) = self.spawn_child(listener) else { return };
         let path = path_of(&request, way.av, &listener.context);
         if let Some(id) = self.state.ids.get_mut(child.key()) {
             let psn = Psn::new(self.agent.random() as u32);

@@ -2,7 +2,7 @@
 
 use super::{
     Exchange, Turn,
-    state::{Key, Side, whole},
+    state::{Key, Side},
 };
 use crate::{
     event::{ConnTerms, EventKind, Offer},
@@ -16,6 +16,8 @@ use rxe_verbs::host::records;
 
 /// Most connections, those in TIMEWAIT included. This bounds what a flood of requests can cost.
 pub(super) const MOST_CONNECTIONS: usize = 1 << 17;
+/// Most refused connections among them. (Linux forgets a request at once when it refuses it.)
+const MOST_REFUSED: usize = 1 << 13;
 
 impl Turn<'_> {
     /// A communication ID that no connection has.
@@ -40,6 +42,7 @@ impl Turn<'_> {
             owner: Some(owner),
             request: None,
             stood: false,
+            refused: false,
             end_told: false,
             timer: None,
             record: None,
@@ -76,7 +79,8 @@ impl Turn<'_> {
             match side.machine.poll_event() {
                 Some(event) => self.handle_event(comm_id, event),
                 None => {
-                    let over = matches!(side.machine.state(), MachineState::Refused | MachineState::TimeWait);
+                    let refused = side.machine.state() == MachineState::Refused;
+                    let over = refused || side.machine.state() == MachineState::TimeWait;
                     if over {
                         // The peer may use its queue pair for another connection.
                         self.state.directory.enter_time_wait(comm_id);
@@ -86,24 +90,48 @@ impl Turn<'_> {
                     if over {
                         self.unrecord(comm_id);
                     }
+                    if refused {
+                        self.note_refused(comm_id);
+                    }
                     return;
                 }
             }
         }
     }
 
+    /// Keeps a refused connection, so that its REJ can be repeated. If there are too many, the oldest of them is forgotten.
+    fn note_refused(&mut self, comm_id: CommId) {
+        let Some(side) = self.state.connections.get_mut(&comm_id) else { return };
+        if core::mem::replace(&mut side.refused, true) {
+            return;
+        }
+        let refused = &mut self.state.refused;
+        refused.push_back(comm_id);
+        if refused.len() > MOST_REFUSED
+            && let Some(oldest) = refused.pop_front()
+            && let Some(side) = self.state.connections.get_mut(&oldest)
+        {
+            side.machine.forget_refusal();
+            self.settle(oldest);
+        }
+    }
+
     fn handle_event(&mut self, comm_id: CommId, event: Event) {
         match event {
             Event::Accepted(accepted) => self.on_accepted(comm_id, &accepted),
-            Event::Established { private_data, .. } => self.on_established(comm_id, whole(&private_data)),
+            Event::Established { private_data, .. } => self.on_established(comm_id, &private_data.0),
             Event::Rejected(rejection) => self.on_rejected(comm_id, &rejection),
             Event::Unreachable => {
                 let by = self.state.connections.get(&comm_id).map(|side| side.way.av.gid_type);
                 self.tell(comm_id, EventKind::Unreachable(by.unwrap_or_default()), &[]);
             }
             Event::DisconnectRequested(private_data) => {
+                // An established connection is not ended before it was one: the RTU was lost.
+                if let Some(side) = self.state.connections.get_mut(&comm_id) {
+                    side.stood = true;
+                }
                 // It stays on record until the program has answered. If the program dies before that, the host service tells the peer.
-                self.tell_end(comm_id, whole(&private_data));
+                self.tell_end(comm_id, &private_data.0);
                 if self.owner(comm_id).is_none() {
                     self.abandon(comm_id);
                 }
@@ -134,7 +162,7 @@ impl Turn<'_> {
         let terms = ConnTerms::accepted(accepted);
         let Some(qp) = id.qp.clone() else {
             let kind = EventKind::ConnectResponse(terms);
-            self.emit(owner, kind, whole(&accepted.private_data));
+            self.emit(owner, kind, &accepted.private_data.0);
             return;
         };
         let result = Self::connect_qp(&qp, agreed);
@@ -147,7 +175,7 @@ impl Turn<'_> {
                 side.stood = true;
                 self.record(comm_id);
                 let kind = EventKind::Established(Offer::Connection(terms));
-                self.emit(owner, kind, whole(&accepted.private_data));
+                self.emit(owner, kind, &accepted.private_data.0);
             }
             Err(error) => {
                 let _ = side.machine.reject(now, Rejection::because(RejectReason::CONSUMER_DEFINED));
@@ -171,9 +199,9 @@ impl Turn<'_> {
         let stood = self.state.connections.get(&comm_id).is_some_and(|side| side.stood);
         if stood {
             self.unrecord(comm_id);
-            self.tell_end(comm_id, whole(&rejection.private_data));
+            self.tell_end(comm_id, &rejection.private_data.0);
         } else {
-            self.tell(comm_id, EventKind::Rejected(rejection.reason), whole(&rejection.private_data));
+            self.tell(comm_id, EventKind::Rejected(rejection.reason), &rejection.private_data.0);
         }
     }
 
@@ -197,6 +225,16 @@ impl Turn<'_> {
         if let Some(side) = self.state.connections.get_mut(&comm_id) {
             side.machine.abandon(now);
         }
+    }
+
+    /// The peer has forgotten a connection. The program is told as if the peer had refused it, unless it is established: then it is ended.
+    pub(super) fn forget_stale(&mut self, comm_id: CommId) {
+        let stood = self.state.connections.get(&comm_id).is_some_and(|side| side.stood);
+        self.abandon(comm_id);
+        if !stood {
+            self.tell(comm_id, EventKind::Rejected(RejectReason::STALE_CONNECTION), &[]);
+        }
+        self.settle(comm_id);
     }
 
     fn owner(&self, comm_id: CommId) -> Option<usize> {

@@ -4,7 +4,7 @@ use super::{
     Exchange, Turn,
     arrival::Listener,
     gsi::Arrival,
-    state::{Answer, Key, Lookup, whole},
+    state::{Answer, Key, Lookup},
 };
 use crate::{
     event::{DatagramTerms, EventKind, Offer},
@@ -15,6 +15,7 @@ use crate::{
     route::{Way, is_member},
 };
 use core::{net::IpAddr, sync::atomic::Ordering};
+use rxe_verbs::QpType;
 
 /// The timeout that is assumed of requesters. It is the timeout of kernels.
 const THEIRS: SidrTiming = SidrTiming { response_timeout: 20, packet_lifetime: 16, max_retries: 15 };
@@ -78,7 +79,7 @@ impl Turn<'_> {
                     } else {
                         EventKind::NoService(resolution.status)
                     };
-                    owner.inspect(|owner| self.emit(*owner, kind, whole(&resolution.private_data)));
+                    owner.inspect(|owner| self.emit(*owner, kind, &resolution.private_data.0));
                 }
                 SidrEvent::Unreachable => {
                     owner.inspect(|owner| self.emit(*owner, EventKind::Unreachable(av.gid_type), &[]));
@@ -154,7 +155,11 @@ impl Turn<'_> {
         }
         let header = req.private_data.split_header().map(|(header, _)| header);
         let listener = self.find_listener(arrival, req.service_id, header.ok());
-        listener.filter(|listener| is_member(&listener.context, req.pkey)).ok_or(SidrStatus::REJECT)
+        let takes = |listener: &Listener| {
+            let qp_type = self.state.ids.get(listener.id).map(|id| id.qp_type);
+            qp_type == Some(QpType::Ud) && is_member(&listener.context, req.pkey)
+        };
+        listener.filter(takes).ok_or(SidrStatus::REJECT)
     }
 
     fn take_sidr(&mut self, arrival: &Arrival, datagram: &Datagram, req: &SidrReq, listener: &Listener) {

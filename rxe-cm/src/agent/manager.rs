@@ -10,8 +10,20 @@ use std::{
     thread, time,
 };
 
-/// The agents of this process, one for each port. Agents that only finish their last messages are on the list, too.
-static AGENTS: PerProcess<Vec<Weak<Agent>>> = PerProcess::new(Vec::new);
+/// A manager is not started before the port's last one has given queue pair 1 back: it looks in pauses of this length, so many at most.
+const PAUSE: time::Duration = time::Duration::from_millis(1);
+const MOST_PAUSES: usize = 5000;
+
+/// The agents of this process, one for each port. Agents that only finish their last messages are on the list, too, and those that have
+/// retired until they are gone.
+static AGENTS: PerProcess<Vec<Listed>> = PerProcess::new(Vec::new);
+
+#[derive(Debug)]
+struct Listed {
+    agent: Weak<Agent>,
+    /// Alive until everything else of the agent is dropped.
+    life: Weak<()>,
+}
 
 /// The connection manager of a port. It makes ids. Clones are the same manager. When the last clone and all ids are dropped,
 /// connections that are still established are ended on the wire.
@@ -93,11 +105,23 @@ impl Manager {
     }
 
     fn start(context: &Context, system: bool) -> Result<Self, CmError> {
-        let mut agents = AGENTS.lock();
         let process = rxe_verbs::forks();
-        agents.retain(|agent| agent.strong_count() > 0);
         let of_port = |agent: &Arc<Agent>| agent.process == process && agent.home.shares_port_with(context);
-        if let Some(agent) = agents.iter().filter_map(Weak::upgrade).find(of_port) {
+        let is_leaving = |listed: &Listed| match listed.agent.upgrade() {
+            Some(agent) => of_port(&agent) && agent.retired.load(Ordering::Acquire),
+            None => true,
+        };
+        let mut agents = AGENTS.lock();
+        for _ in 0..MOST_PAUSES {
+            agents.retain(|listed| listed.life.strong_count() > 0);
+            if !agents.iter().any(is_leaving) {
+                break;
+            }
+            drop(agents);
+            thread::sleep(PAUSE);
+            agents = AGENTS.lock();
+        }
+        if let Some(agent) = agents.iter().filter_map(|listed| listed.agent.upgrade()).find(of_port) {
             if agent.system != system {
                 let text = "this process has a connection manager on this port already, for other devices";
                 return Err(CmError::Argument(text.to_owned()));
@@ -119,6 +143,7 @@ impl Manager {
             state: Mutex::new(State::default()),
             graveyard: Mutex::default(),
             users: AtomicUsize::new(1),
+            retired: AtomicBool::new(false),
             wakes_at: AtomicU64::new(0),
             own_guid: context.host_port().is_none().then(|| random_guid(&random)),
             random: (random, AtomicU64::new(1)),
@@ -127,6 +152,7 @@ impl Manager {
             counters: Counters::default(),
             started: time::Instant::now(),
             process,
+            life: Arc::default(),
         });
         let work = Arc::clone(&agent);
         thread::Builder::new()
@@ -134,7 +160,7 @@ impl Manager {
             .stack_size(256 * 1024)
             .spawn(move || work.run())
             .map_err(|source| CmError::System { action: "start a thread", source })?;
-        agents.push(Arc::downgrade(&agent));
+        agents.push(Listed { agent: Arc::downgrade(&agent), life: Arc::downgrade(&agent.life) });
         Ok(Self(Arc::new(Handle { agent })))
     }
 
@@ -175,12 +201,10 @@ impl Drop for Handle {
     }
 }
 
-/// Takes an agent without handles off the list. False if it has a handle again by now.
-pub(super) fn retire(agent: &Arc<Agent>) -> bool {
-    let mut agents = AGENTS.lock();
-    if agent.users.load(Ordering::Acquire) != 0 {
-        return false;
-    }
-    agents.retain(|other| !core::ptr::eq(other.as_ptr(), Arc::as_ptr(agent)));
-    true
+/// Marks an agent without handles as retired. False if it has a handle again by now.
+pub(super) fn retire(agent: &Agent) -> bool {
+    let _agents = AGENTS.lock();
+    let retires = agent.users.load(Ordering::Acquire) == 0;
+    agent.retired.store(retires, Ordering::Release);
+    retires
 }

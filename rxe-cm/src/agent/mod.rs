@@ -41,7 +41,7 @@ pub(crate) use manager::Handle;
 pub use manager::{Manager, ManagerCounters};
 pub use qp::min_rnr_timer;
 pub(crate) use qp::{Agreed, answers, asks, init};
-pub(crate) use services::{Place, Taken};
+pub(crate) use services::{Claim, Place, Taken};
 pub(crate) use state::{Exchange, Id, Listening, State};
 
 /// How long the thread sleeps at most. Nothing depends on it; it bounds the harm of a lost wake-up.
@@ -91,6 +91,8 @@ pub(crate) struct Agent {
     graveyard: Mutex<Vec<usize>>,
     /// Number of handles.
     users: AtomicUsize,
+    /// Its thread has ended, or is about to.
+    retired: AtomicBool,
     /// When the thread will wake up by itself, in nanoseconds.
     wakes_at: AtomicU64,
     /// Seed of the random numbers, and how many were drawn.
@@ -103,6 +105,8 @@ pub(crate) struct Agent {
     started: time::Instant,
     /// Generation of the process that made it ([`rxe_verbs::forks`]).
     process: u32,
+    /// The last field, so that it is dropped after all others: queue pair 1 is free then.
+    life: Arc<()>,
 }
 
 impl fmt::Debug for Agent {
@@ -190,14 +194,18 @@ impl Agent {
         turn.bury();
         let result = work(&mut turn);
         turn.bury();
+        self.release(state);
+        self.bury_soon();
+        result
+    }
+
+    /// Releases the lock. The thread may be about to sleep longer than until the new first deadline, and is woken then.
+    fn release(&self, state: MutexGuard<'_, State>) {
         let due = state.next_deadline();
         drop(state);
-        self.bury_soon();
-        // The thread may be about to sleep longer than until the new first deadline.
         if due.is_some_and(|due| due.nanos() < self.wakes_at.load(Ordering::Acquire)) {
             self.gsi.interrupt();
         }
-        result
     }
 
     /// The last handle of an id was dropped.
@@ -213,6 +221,7 @@ impl Agent {
         while !lock(&self.graveyard).is_empty() {
             let Ok(mut state) = self.state.try_lock() else { return };
             Turn { agent: self, state: &mut state, now: self.now() }.bury();
+            self.release(state);
         }
     }
 

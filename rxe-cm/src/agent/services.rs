@@ -8,13 +8,13 @@ use std::{
 
 /// A claim to a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     /// The id.
-    pub(super) id: usize,
+    pub(crate) id: usize,
     /// The addresses.
-    pub(super) place: Place,
+    pub(crate) place: Place,
     /// Whether other ids may have the same port on other addresses.
-    pub(super) reuse: bool,
+    pub(crate) reuse: bool,
 }
 
 /// The addresses of a claim.
@@ -95,14 +95,14 @@ pub(super) enum Audience {
 
 /// All claims of a process.
 #[derive(Debug, Default)]
-pub(super) struct Services {
+pub(crate) struct Services {
     claims: HashMap<ServiceId, Vec<Claim>>,
 }
 
 impl Services {
     /// Adds a claim, unless it conflicts with another one. As with TCP, a claim for one address and a claim for all addresses go
     /// together if both ids allow it.
-    pub(super) fn add(&mut self, service: ServiceId, claim: Claim) -> Result<(), Taken> {
+    pub(crate) fn add(&mut self, service: ServiceId, claim: Claim) -> Result<(), Taken> {
         let list = self.claims.entry(service).or_default();
         let against = |other: &Claim| {
             let shared = claim.reuse && other.reuse && claim.place != other.place;
@@ -118,7 +118,7 @@ impl Services {
     }
 
     /// Removes an id's claim.
-    pub(super) fn remove(&mut self, service: ServiceId, id: usize) {
+    pub(crate) fn remove(&mut self, service: ServiceId, id: usize) {
         if let Some(list) = self.claims.get_mut(&service) {
             list.retain(|claim| claim.id != id);
             if list.is_empty() {

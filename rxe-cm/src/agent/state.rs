@@ -1,13 +1,13 @@
 //! The state of an agent: its ids, and the machines of their connections and lookups.
 
-use super::{Agreed, Place, Taken, Turn, services::Services, timers::Timers, unheard::Unheard};
+use super::{Agreed, Turn, services::Services, timers::Timers, unheard::Unheard};
 use crate::{
     channel::Queue,
     error::CmError,
     event::{CmEvent, EventKind, Place as BacklogPlace},
-    id::{CmId, CmOptions, ForeignQp, Inner},
+    id::{CmId, CmOptions, Inner},
     proto::{
-        CommId, PortSpace, PrivateData, ServiceId,
+        CommId, PortSpace, ServiceId,
         machine::{Connection, Directory, Request, SidrRequester, SidrResponder, State as MachineState},
     },
     route::{PathRecord, Way},
@@ -17,7 +17,7 @@ use rxe_core::time::Instant;
 use rxe_verbs::{Context, LinkState, Qkey, Qp, QpType};
 use slab::Slab;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     net::SocketAddr,
     sync::{Arc, Weak, atomic::AtomicUsize},
 };
@@ -36,9 +36,11 @@ pub(crate) struct State {
     pub(crate) ids: Slab<Id>,
     pub(super) directory: Directory,
     pub(super) connections: HashMap<CommId, Side>,
+    /// Connections that were refused, the oldest first. Some of them are gone.
+    pub(super) refused: VecDeque<CommId>,
     pub(super) lookups: HashMap<CommId, Lookup>,
     pub(super) answers: HashMap<(IpAddr, CommId), Answer>,
-    pub(super) services: Services,
+    pub(crate) services: Services,
     pub(super) timers: Timers<Key>,
     /// Places in the record of connections that outlives the process.
     pub(super) records: Slab<()>,
@@ -65,8 +67,6 @@ pub(crate) struct Id {
     pub(crate) path: Option<PathRecord>,
     /// The queue pair that the agent moves through its states.
     pub(crate) qp: Option<Arc<Qp>>,
-    /// The queue pair that the program moves through its states.
-    pub(crate) foreign: Option<ForeignQp>,
     /// What both sides of the connection have agreed on.
     pub(crate) agreed: Option<Agreed>,
     pub(crate) qkey: Option<Qkey>,
@@ -92,7 +92,6 @@ impl Id {
             peer: None,
             path: None,
             qp: None,
-            foreign: None,
             agreed: None,
             qkey: None,
             exchange: Exchange::None,
@@ -166,6 +165,8 @@ pub(crate) struct Side {
     pub(crate) request: Option<Box<Request>>,
     /// Whether it has been established.
     pub(crate) stood: bool,
+    /// Whether it is, or was, in [`State::refused`].
+    pub(super) refused: bool,
     /// Whether the program was told that it has ended.
     pub(crate) end_told: bool,
     pub(super) timer: Option<Instant>,
@@ -347,25 +348,4 @@ impl Turn<'_> {
             }
         }
     }
-
-    /// Adds a claim of `id` to a port to this process's list.
-    pub(crate) fn claim(
-        &mut self,
-        id: usize,
-        service: ServiceId,
-        place: Place,
-        reuse: bool,
-    ) -> Result<(), Taken> {
-        self.state.services.add(service, super::services::Claim { id, place, reuse })
-    }
-
-    /// Removes the claim of `id`.
-    pub(crate) fn unclaim(&mut self, id: usize, service: ServiceId) {
-        self.state.services.remove(service, id);
-    }
-}
-
-/// Private data whose length is not known: the whole field.
-pub(super) const fn whole<const N: usize>(data: &PrivateData<N>) -> &[u8] {
-    &data.0
 }

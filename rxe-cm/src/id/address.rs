@@ -2,7 +2,7 @@
 
 use super::CmId;
 use crate::{
-    agent::{Agent, Exchange, Place, Taken},
+    agent::{Agent, Claim, Exchange, Place, Taken},
     error::CmError,
     event::EventKind,
     proto::{PortSpace, ServiceId},
@@ -78,7 +78,8 @@ impl CmId {
         reuse: bool,
     ) -> Result<Result<(), Taken>, CmError> {
         let agent = &self.handle().agent;
-        if let Err(taken) = agent.act(|turn| Ok(turn.claim(self.key(), service, place, reuse)))? {
+        let claim = Claim { id: self.key(), place, reuse };
+        if let Err(taken) = agent.act(|turn| Ok(turn.state.services.add(service, claim)))? {
             return Ok(Err(taken));
         }
         // This is not done within a turn, because the answer takes a while.
@@ -88,7 +89,7 @@ impl CmId {
                 let listen = Listen { service_id: service.0, address: place.address(), reuse };
                 let Some(token) = port.listen(listen) else {
                     agent.act(|turn| {
-                        turn.unclaim(self.key(), service);
+                        turn.state.services.remove(service, self.key());
                         Ok(())
                     })?;
                     // The service does not tell the address of the other listener.
@@ -138,7 +139,7 @@ impl CmId {
                 Ok((ip, context)) => {
                     let port = self.port_for(turn.state.ids.get(self.key()).and_then(|id| id.local), agent);
                     if let Some(id) = turn.state.ids.get_mut(self.key()) {
-                        let mut local = with_port(ip, port);
+                        let mut local = SocketAddr::new(ip, port);
                         if let (SocketAddr::V6(local), SocketAddr::V6(to)) = (&mut local, to) {
                             local.set_scope_id(to.scope_id());
                         }
@@ -306,10 +307,6 @@ fn source(agent: &Agent, to: SocketAddr) -> Result<IpAddr, CmError> {
 fn random_port(agent: &Agent) -> u16 {
     let (first, last) = (*EPHEMERAL.start(), *EPHEMERAL.end());
     first + (agent.random() % u64::from(last - first + 1)) as u16
-}
-
-const fn with_port(ip: IpAddr, port: u16) -> SocketAddr {
-    SocketAddr::new(ip, port)
 }
 
 const fn name_of(space: PortSpace) -> &'static str {

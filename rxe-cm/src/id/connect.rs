@@ -171,35 +171,33 @@ impl CmId {
     /// # Errors
     /// [`CmError::State`] or [`CmError::Machine`] if there was no connection.
     pub fn disconnect(&self) -> Result<(), CmError> {
+        self.end().map(|_| ())
+    }
+
+    /// The same. Whether there still is a connection that has not ended yet, so that an event will tell of its end.
+    pub(super) fn end(&self) -> Result<bool, CmError> {
         self.handle().agent.act(|turn| {
             let now = turn.now;
-            let over = turn
-                .state
-                .ids
-                .get(self.key())
-                .is_some_and(|id| id.agreed.is_some() && id.exchange != Exchange::Removed);
-            let comm_id = match turn.side_of(self.key()) {
-                Some((comm_id, side)) => {
-                    match side.machine.state() {
-                        State::DreqReceived => {
-                            side.machine.confirm_disconnect(now, PrivateData::default())?
-                        }
-                        State::DreqSent | State::TimeWait => {}
-                        _ => side.machine.disconnect(now, PrivateData::default())?,
-                    }
-                    Some(comm_id)
-                }
-                None if over => None,
-                None => return Err(wrong_state(turn, self.key(), "disconnect")),
-            };
-            if let Some(qp) = turn.state.ids.get(self.key()).and_then(|id| id.qp.clone()) {
+            let id = turn.state.ids.get(self.key());
+            let was_one = id.is_some_and(|id| id.agreed.is_some() && id.exchange != Exchange::Removed);
+            let qp = id.and_then(|id| id.qp.clone());
+            let found = turn.side_of(self.key());
+            if found.is_none() && !was_one {
+                return Err(wrong_state(turn, self.key(), "disconnect"));
+            }
+            if let Some(qp) = qp {
                 // In any state.
                 let _ = qp.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() });
             }
-            if let Some(comm_id) = comm_id {
-                turn.settle(comm_id);
+            let Some((comm_id, side)) = turn.side_of(self.key()) else { return Ok(false) };
+            match side.machine.state() {
+                State::DreqReceived => side.machine.confirm_disconnect(now, PrivateData::default())?,
+                State::Established => side.machine.disconnect(now, PrivateData::default())?,
+                // It has ended, or is ending. Or it is not established yet, and the peer learns by its queue pair's silence.
+                _ => {}
             }
-            Ok(())
+            turn.settle(comm_id);
+            Ok(true)
         })
     }
 }
@@ -226,13 +224,10 @@ fn wrong_state(turn: &Turn<'_>, id: usize, action: &'static str) -> CmError {
 }
 
 /// The queue pair of an id: the one that it manages, or the one in the parameters.
-fn queue_pair(turn: &mut Turn<'_>, id: usize, params: &ConnParams<'_>) -> Result<ForeignQp, CmError> {
-    let id = turn.state.ids.get_mut(id).ok_or(CmError::NoQueuePair)?;
-    if let Some(qp) = &id.qp {
-        return Ok(ForeignQp { qpn: qp.qpn(), srq: qp.srq().is_some() });
-    }
-    id.foreign = params.qp;
-    params.qp.ok_or(CmError::NoQueuePair)
+fn queue_pair(turn: &Turn<'_>, id: usize, params: &ConnParams<'_>) -> Result<ForeignQp, CmError> {
+    let own = turn.state.ids.get(id).and_then(|id| id.qp.as_ref());
+    let own = own.map(|qp| ForeignQp { qpn: qp.qpn(), srq: qp.srq().is_some() });
+    own.or(params.qp).ok_or(CmError::NoQueuePair)
 }
 
 /// Sends a REQ.

@@ -99,11 +99,15 @@ impl CmId {
     /// # Errors
     /// As [`Self::disconnect`].
     pub fn disconnect_wait(&self, timeout: Option<Duration>) -> Result<(), CmError> {
-        self.disconnect()?;
+        let ends = self.end()?;
+        let timeout = if ends { timeout } else { Some(Duration::ZERO) };
         loop {
-            match self.next_event(timeout)?.kind {
-                EventKind::Disconnected | EventKind::TimewaitExit => return Ok(()),
-                _ => {}
+            match self.next_event(timeout).map(|event| event.kind) {
+                Ok(EventKind::Disconnected | EventKind::TimewaitExit | EventKind::DeviceRemoval) => {
+                    return Ok(());
+                }
+                Err(CmError::Empty) if !ends => return Ok(()),
+                other => _ = other?,
             }
         }
     }

@@ -12,6 +12,10 @@ use rxe_core::{num::Qpn, time::Instant};
 use std::collections::VecDeque;
 use thiserror::Error;
 
+/// Longest time that a connection is kept after its end because of times that the peer names in its messages. They go up to 2.4 hours each;
+/// kernels' add up to 70 s.
+pub(super) const LONGEST_END: Duration = Duration::from_secs(120);
+
 /// The state of a connection. The table of states is in the [module's text](super).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
@@ -270,7 +274,6 @@ impl Connection {
             service_timeout: service_timeout & 31,
             private_data,
         };
-        self.patience = self.patience.max(timeout(service_timeout));
         self.answer = Some(self.datagram(self.transaction, mra));
         Ok(())
     }
@@ -313,9 +316,16 @@ impl Connection {
         self.outbox.clear();
         self.state = State::Refused;
         // If the connection were forgotten earlier, a late repetition of the REQ would look like a new request.
-        let wait = self.peer_interval * (u32::from(self.max_retries) + 1) + self.patience;
-        self.retry.start(now, wait, 0);
+        let repetitions = self.peer_interval * (u32::from(self.max_retries) + 1);
+        self.retry.start(now, repetitions.min(LONGEST_END) + self.patience, 0);
         self.send_as_answer(self.datagram(self.transaction, rej));
+    }
+
+    /// Forgets a connection that was refused before its time has passed, to save memory.
+    pub fn forget_refusal(&mut self) {
+        if self.state == State::Refused {
+            self.close();
+        }
     }
 
     /// A REJ "timeout" names our channel adapter. By that and by our communication ID the peer finds the connection
@@ -428,6 +438,9 @@ impl Connection {
 
     /// Queues a message. At most one of each kind waits, so that a flood of repetitions causes one answer.
     pub(super) fn send(&mut self, datagram: Datagram) {
+        if let Message::Mra(mra) = &datagram.message {
+            self.patience = self.patience.max(timeout(mra.service_timeout));
+        }
         let attribute = datagram.message.attribute();
         match self.outbox.iter_mut().find(|waiting| waiting.message.attribute() == attribute) {
             Some(waiting) => *waiting = datagram,

@@ -1,7 +1,7 @@
 //! The end of a connection: DREQ, DREP and TIMEWAIT (IBTA vol. 1, 12.9.8).
 
 use super::{
-    connection::{Connection, State, WrongState},
+    connection::{Connection, LONGEST_END, State, WrongState},
     event::{Ending, Event, Ignored, in_answer},
 };
 use crate::proto::{Datagram, Drep, Dreq, PrivateData, RejectReason};
@@ -121,7 +121,7 @@ impl Connection {
         self.stop_repeating();
         self.answer = None;
         self.state = State::TimeWait;
-        self.retry.start(now, self.time_wait, 0);
+        self.retry.start(now, self.time_wait.min(LONGEST_END), 0);
     }
 
     pub(super) fn close(&mut self) {
