@@ -112,7 +112,12 @@ impl Region {
         let Kind::Window { window, binding } = self.kind else {
             return Err(BindError::NotAWindow(bind.window));
         };
-        if bind.window != self.key {
+        // The tag of a type 1 window is the library's. It has gone on if an earlier bind failed.
+        let known = match window {
+            WindowType::One => bind.window.index() == self.key.index(),
+            WindowType::Two => bind.window == self.key,
+        };
+        if !known {
             return Err(BindError::NotAWindow(bind.window));
         }
         let key = self.key.with_tag(bind.new_rkey.tag());
