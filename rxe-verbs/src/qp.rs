@@ -257,7 +257,11 @@ impl Qp {
                 // In these states the endpoint drops the acknowledgements that the queue pair owes.
                 state.send_now(view, Acks::Flush);
             }
-            if change.state == Some(QpState::Reset) {
+            if change.state == Some(QpState::Reset)
+                && let Some((attrs, _)) = state.endpoint.query_qp(self.qpn)
+            {
+                // First, because the queue pair loses its work by what follows.
+                rxe_core::qp::apply(self.qp_type, &attrs, change)?;
                 self.leave_tags(state, view);
             }
             state.endpoint.modify_qp(now(), self.qpn, change, &view)?;
@@ -416,7 +420,7 @@ impl Qp {
     /// # Errors
     /// [`PostError`]; the request was not posted.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.shard.look(|state| state.endpoint.post_recv(self.qpn, wr))?
+        self.shard.post_receives(|state| state.endpoint.post_recv(self.qpn, wr))?
     }
 
     /// Posts several receives, up to the first that fails.
@@ -424,7 +428,7 @@ impl Qp {
     /// # Errors
     /// Which receive failed, and why. Those before it were posted.
     pub fn post_recv_list(&self, list: &[RecvWr<'_>]) -> Result<(), PostListError> {
-        self.shard.look(|state| {
+        self.shard.post_receives(|state| {
             list.iter().enumerate().try_for_each(|(index, wr)| {
                 let posted = state.endpoint.post_recv(self.qpn, wr);
                 posted.map_err(|reason| PostListError { index, reason })

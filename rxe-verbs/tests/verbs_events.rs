@@ -7,8 +7,8 @@ use nix::{
     unistd::Pid,
 };
 use rxe_verbs::{
-    AsyncEvent, Completion, ContextOptions, Device, EventError, Mtu, PollError, PortState, QpInit, QpType,
-    Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus,
+    AsyncEvent, Completion, ContextOptions, Device, EventError, Mtu, PollError, PortState, QpChange, QpInit,
+    QpState, QpType, Qpn, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus,
     net::{FaultPlan, fault::Script},
     work,
 };
@@ -549,4 +549,29 @@ fn an_event_comes_when_all_that_arrived_with_it_is_in_the_queues() {
         }
     };
     thread::scope(|scope| scope.spawn(on_one_processor).join().unwrap());
+}
+
+/// A receive that is posted in ERROR, as a mark behind which nothing comes, completes at once. Who sleeps until then is woken.
+#[test]
+fn a_receive_posted_in_error_wakes_who_waits() {
+    everywhere(|two| {
+        let channel = two.a.create_comp_channel().unwrap();
+        let cq = two.a.create_cq(16, Some(&channel)).unwrap();
+        let (a, b) = (End::with(&two.a, QpType::Rc, 4096, &cq), End::new(&two.b, QpType::Rc, 4096));
+        verbs_common::connect(&a.qp, &b.qp, Mtu::M1024);
+        a.qp.modify(&QpChange { state: Some(QpState::Error), ..QpChange::default() }).unwrap();
+        for list in [false, true] {
+            cq.req_notify(false);
+            assert_eq!(cq.poll(&mut [Completion::default()]), Ok(0));
+            let wr = RecvWr { wr_id: 1, sges: &[] };
+            if list {
+                a.qp.post_recv_list(&[wr]).unwrap()
+            } else {
+                a.qp.post_recv(&wr).unwrap()
+            }
+            assert!(readable(channel.as_fd(), Duration::from_secs(10)), "{list}");
+            channel.take_event().expect("an event").ack_events(1);
+            assert_eq!(a.wait().status, WcStatus::WorkRequestFlushed);
+        }
+    });
 }

@@ -353,3 +353,34 @@ fn a_turn_that_was_just_full_leaves_nothing_to_do() {
     let looked = looks.load(Ordering::Relaxed) - before;
     assert!(looked < 20, "{looked} looks in 200 ms");
 }
+
+/// A link of several sockets, one of which fails at every call.
+struct HalfFailed(InprocLink);
+
+impl Link for HalfFailed {
+    fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> Result<(), SendError> {
+        self.0.send(batch, bytes)
+    }
+
+    fn recv(&mut self, into: &mut RecvBatch) -> io::Result<usize> {
+        self.0.recv(into)?;
+        Err(io::Error::other("a socket has failed"))
+    }
+
+    as_of!(0);
+}
+
+#[test]
+fn what_came_before_a_failure_is_received() {
+    let net = InprocNet::new();
+    let open = |address: &str| {
+        let addresses = [address.parse().unwrap()];
+        let link = HalfFailed(net.attach(&addresses, 1).unwrap());
+        ContextOptions::new().open_link(link, &addresses).unwrap()
+    };
+    let two = Two::of("half failed", open("10.0.0.1"), open("10.0.0.2"));
+    let (a, b) = connected(&two, QpType::Rc, 1 << 16, Mtu::M4096);
+    let remote = Remote { addr: b.mr.addr(), rkey: b.mr.rkey() };
+    a.qp.post_send(&SendWr::new(1, SendOp::Write(remote), &[a.mr.sge(0, 5000)])).unwrap();
+    a.good();
+}

@@ -3,8 +3,8 @@
 mod verbs_common;
 
 use rxe_verbs::{
-    Completion, CreateError, MAX_TAGS, Mtu, Payload, PostError, Qp, QpInit, QpState, QpType, RecvWr, SendOp,
-    SendWr, Sge, Srq, TagAction, TagFlags, TagInfo, TagOp, WcExtra, WcOpcode, WcStatus,
+    Completion, CreateError, MAX_TAGS, Mtu, Payload, PostError, Qp, QpChange, QpInit, QpState, QpType,
+    RecvWr, SendOp, SendWr, Sge, Srq, TagAction, TagFlags, TagInfo, TagOp, WcExtra, WcOpcode, WcStatus,
 };
 use verbs_common::{End, PATIENCE, connect, everywhere, inproc, pattern};
 
@@ -336,4 +336,19 @@ fn queue_pairs_that_end_leave_room() {
     assert_eq!(scene.srq.post_recv(&RecvWr { wr_id: 0, sges: &[sge] }), Err(PostError::Full(16)));
     assert_eq!(scene.srq.modify(Some(15), None), Err(PostError::Full(15)));
     assert!(scene.b.cq.poll_within(PATIENCE / 1000).unwrap().is_none());
+}
+
+#[test]
+fn a_reset_that_is_refused_changes_nothing() {
+    everywhere(|two| {
+        let scene = Scene::new(two, 1);
+        let wrong = QpChange {
+            state: Some(QpState::Reset),
+            current_state: Some(QpState::Init),
+            ..QpChange::default()
+        };
+        assert!(scene.tagged.modify(&wrong).is_err());
+        assert_eq!(scene.tagged.state(), QpState::Rts);
+        assert_eq!(scene.b.cq.poll(&mut [Completion::default()]), Ok(0), "nothing was flushed");
+    });
 }

@@ -270,6 +270,12 @@ impl Endpoint {
         self.shared.events.pop_front()
     }
 
+    /// Whether [`Self::poll_event`] has any.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.shared.events.is_empty()
+    }
+
     /// The next packet that belongs to another slot of the host, if the configuration wants them kept.
     pub fn poll_stray(&mut self) -> Option<Stray> {
         self.shared.strays.pop_front()

@@ -205,6 +205,21 @@ impl Shard {
         Ok(action(self.state.lock().parts().0))
     }
 
+    /// Runs `action`, which posts receives, under the lock. In ERROR they complete at once, and threads may sleep until somebody tells them.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub(crate) fn post_receives<T>(&self, action: impl FnOnce(&mut State) -> T) -> Result<T, Forked> {
+        self.check()?;
+        let mut guard = self.state.lock();
+        let (state, view) = self.parts(&mut guard);
+        let result = action(state);
+        if state.endpoint.has_events() {
+            state.hand_out(view);
+        }
+        Ok(result)
+    }
+
     /// As [`Self::look`], but `None` if another thread has the lock, or this is a forked child.
     pub(crate) fn try_look<T>(&self, action: impl FnOnce(&mut State) -> T) -> Option<T> {
         self.check().ok()?;

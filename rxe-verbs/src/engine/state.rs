@@ -231,13 +231,15 @@ impl State {
     fn receive(&mut self, view: View<'_>) -> bool {
         let mut any = false;
         for _ in 0..RECEIVES {
-            match self.link.recv(&mut self.arrivals) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) => {
-                    self.report.receive_failed(&error);
-                    break;
-                }
+            let received = self.link.recv(&mut self.arrivals);
+            let failed = received.is_err();
+            // One of several sockets may have failed. What the others had is there all the same.
+            let count = received.unwrap_or_else(|error| {
+                self.report.receive_failed(&error);
+                self.arrivals.len()
+            });
+            if count == 0 {
+                break;
             }
             self.now = clock::now();
             self.hold.hear();
@@ -246,7 +248,7 @@ impl State {
                 self.report.merged += u64::from(run.bytes.len() > run.segment_size);
                 self.endpoint.handle_run(self.now, &core_run(&run), &view);
             }
-            if !self.arrivals.is_full() {
+            if failed || !self.arrivals.is_full() {
                 break;
             }
         }
@@ -308,7 +310,7 @@ impl State {
     /// Channels get their events only when all completions are in their queues. The first event may wake the program, even on this
     /// processor in place of this thread. The program may then poll another queue, for example for the completion of the message
     /// whose answer woke it.
-    fn hand_out(&mut self, view: View<'_>) -> bool {
+    pub(super) fn hand_out(&mut self, view: View<'_>) -> bool {
         self.sort_events();
         while let Some(tags) = &mut self.tags
             && let Some(event) = tags.handle_next(&mut self.endpoint, view, self.now)

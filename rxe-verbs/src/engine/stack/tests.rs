@@ -1,12 +1,13 @@
 use super::*;
 use crate::{
-    ContextOptions,
+    ContextOptions, QpInit,
     net::{InprocNet, Link, Transmit},
 };
 use rxe_core::{
     endpoint::Streams,
-    qp::QpCaps,
-    work::{CqId, PdId, SrqId},
+    num::{Psn, Qkey},
+    qp::{QpCaps, QpChange, QpState},
+    work::{CqId, PdId, SendOp, SendWr, SrqId, UdDest},
 };
 
 #[test]
@@ -121,5 +122,44 @@ fn a_processor_is_offered_only_after_many_empty_turns() {
         stranger.send(&to, &[0; 20]).unwrap();
         stack.progress(ShardSet::ALL, true);
         assert!(!gives_way(), "something arrived");
+    }
+}
+
+/// Whether messages wait decides how long the background thread sleeps, and whether the program is called. So no turn may leave it wrong.
+#[test]
+fn after_a_turn_no_messages_wait() {
+    let context = ContextOptions::new().open_inproc(&InprocNet::new(), &[[10, 0, 0, 1].into()]).unwrap();
+    let cq = context.create_cq(1, None).unwrap();
+    let qp = context.alloc_pd().unwrap().create_qp(&QpInit::new(QpType::Ud, &cq)).unwrap();
+    let change = QpChange::default();
+    let init = QpChange {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        qkey: Some(Qkey(1)),
+        ..change
+    };
+    let rts = QpChange { state: Some(QpState::Rts), sq_psn: Some(Psn::new(0)), ..change };
+    for change in [init, QpChange { state: Some(QpState::Rtr), ..change }, rts] {
+        qp.modify(&change).unwrap();
+    }
+    // To itself, which has posted no receive. Nothing answers, so the last messages of a row wait.
+    let av = context.address_vector(0, context.gids().iter().next().unwrap().1).unwrap();
+    let dest = Some(UdDest { av, remote_qpn: qp.qpn(), remote_qkey: Qkey(1), pkey: None });
+    let message = SendWr { dest, ..SendWr::new(0, SendOp::Send, &[]) };
+    let stack = &context.0.stack;
+    let polls = || {
+        stack.progress(ShardSet::ALL, true);
+    };
+    let acts = || stack.shards().for_each(|shard| shard.act(Acks::Wait, |_, _| ()).unwrap());
+    let turns: [&dyn Fn(); 2] = [&polls, &acts];
+    for turn in turns {
+        let waits = |()| {
+            qp.post_send(&message).unwrap();
+            stack.holds(ShardSet::ALL)
+        };
+        assert!(core::iter::repeat_n((), 1_000_000).any(waits), "a thread that posts in a row");
+        turn();
+        assert!(!stack.holds(ShardSet::ALL));
     }
 }
