@@ -313,12 +313,19 @@ impl Lane {
             && poll::wait(&[self.owner.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready == 0)
     }
 
-    /// Writes a batch into the lane. If there is no room the batch is lost, as with a full socket buffer.
-    pub(super) fn send(&mut self, batch: &Transmit, bytes: &[u8]) {
+    /// Writes a batch into the lane. If there is no room the batch is lost, as with a full socket buffer. Returns false if it sees that the
+    /// reader is gone.
+    pub(super) fn send(&mut self, batch: &Transmit, bytes: &[u8]) -> bool {
         let common = self.common.words();
+        if common[CLOSED].load(Ordering::Relaxed) != 0 {
+            return false;
+        }
         let places = self.words.words();
         let (head, tail) = (places[HEAD].load(Ordering::Relaxed), places[TAIL].load(Ordering::Relaxed));
         if self.write(batch, bytes).is_none() {
+            if !self.is_alive() {
+                return false;
+            }
             common[DROPS].fetch_add(1, Ordering::Relaxed);
         }
         let slot = usize::from(self.slot);
@@ -330,6 +337,7 @@ impl Lane {
         if common[RAISED].swap(1, Ordering::SeqCst) == 0 || unread {
             self.event.raise();
         }
+        true
     }
 
     fn write(&self, batch: &Transmit, bytes: &[u8]) -> Option<()> {

@@ -70,7 +70,10 @@ impl Ways {
     /// The memory cannot be mapped.
     pub(crate) fn open(&self, slot: u8, inbox: InboxFiles, owner: OwnedFd) -> io::Result<()> {
         let lane = Lane::open(inbox, owner, self.slot)?;
-        lock(&self.known).lanes[usize::from(slot)] = Some(lane);
+        let known = &mut *lock(&self.known);
+        // The dead would keep their memory as long as this process lives.
+        known.lanes.iter_mut().for_each(|lane| _ = lane.take_if(|lane| !lane.is_alive()));
+        known.lanes[usize::from(slot)] = Some(lane);
         Ok(())
     }
 
@@ -79,11 +82,13 @@ impl Ways {
         let Some(&slot) = bytes.get(SLOT_BYTE) else { return false };
         let known = &mut *lock(&self.known);
         // Slots are unique within one host service. The same slot at an address of another host is another process.
-        let Some(lane) = known.lanes[usize::from(slot)].as_mut().filter(|_| known.here.contains(&batch.dst))
-        else {
+        let entry = &mut known.lanes[usize::from(slot)];
+        let Some(lane) = entry.as_mut().filter(|_| known.here.contains(&batch.dst)) else { return false };
+        if !lane.send(batch, bytes) {
+            // Another process may have the slot now.
+            *entry = None;
             return false;
-        };
-        lane.send(batch, bytes);
+        }
         self.sent.fetch_add(1, Ordering::Relaxed);
         true
     }

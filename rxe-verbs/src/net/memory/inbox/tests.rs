@@ -237,3 +237,12 @@ fn a_lane_to_nobody_is_known() {
     child.wait().unwrap();
     assert!(!lane.is_alive(), "its owner is dead");
 }
+
+/// Then the slot may be another process's, which is reached by its socket.
+#[test]
+fn a_lane_whose_reader_is_gone_takes_nothing() {
+    let (inbox, mut lanes) = inbox_and_lanes(&[7]);
+    assert!(lanes[0].send(&batch("10.0.0.2", 50), &bytes(50, 0)));
+    drop(inbox);
+    assert!(!lanes[0].send(&batch("10.0.0.2", 50), &bytes(50, 0)));
+}
