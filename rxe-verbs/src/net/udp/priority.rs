@@ -85,12 +85,14 @@ impl Priorities {
 /// The discard port (RFC 863).
 const DISCARD: u16 = 9;
 
-/// Sets the TOS first and then the priority, because setting the TOS changes the priority, too.
+/// Sets the TOS first and then the priority, because setting the TOS changes the priority, too. If only the priority is refused, the TOS is
+/// set all the same.
 fn mark(socket: BorrowedFd<'_>, tos: u8, v4: bool, most: u8) -> io::Result<()> {
     let (level, option) =
         if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
     set_option(socket, level, option, tos.into())?;
-    set_option(socket, libc::SOL_SOCKET, libc::SO_PRIORITY, (tos >> 5).min(most).into())
+    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_PRIORITY, (tos >> 5).min(most).into());
+    Ok(())
 }
 
 #[cfg(test)]

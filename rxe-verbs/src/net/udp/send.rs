@@ -75,10 +75,11 @@ impl Prepared<'_> {
         Ok(())
     }
 
-    fn many(&self) -> Result<(), SendError> {
+    /// With an error, how many packets were sent before it.
+    fn many(&self) -> Result<(), (usize, SendError)> {
         match send_each(self.socket, &self.name, &self.control, self.bytes, self.segment_size) {
             (_, None) => Ok(()),
-            (sent, Some(error)) => Err(SendError::from_system(error, sent)),
+            (sent, Some(error)) => Err((sent, SendError::from_system(error, sent))),
         }
     }
 
@@ -126,10 +127,10 @@ impl UdpLink {
             return prepared.singly(0);
         }
         if !family.segments(batch.dst, batch.ifindex) {
-            let Err(error) = prepared.many() else { return Ok(()) };
-            // Either a packet filter refused the packets, or a sandbox forbids the call. A packet sent by itself shows which:
+            let Err((sent, error)) = prepared.many() else { return Ok(()) };
+            // Either a packet filter refused the first packet, or a sandbox forbids the call. A packet sent by itself shows which:
             // if it leaves, the call is forbidden.
-            if !error.is_forbidden() {
+            if sent > 0 || !error.is_forbidden() {
                 return Err(error);
             }
             prepared.singly(0)?;
