@@ -8,17 +8,21 @@ use crate::{
     host::{LockedReport, Memlock},
     sys::{
         fork::{generation, is_own},
+        per_process::PerProcess,
         process::{may_lock, memlock_limit, page_size},
     },
 };
-use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that are registered in the process of generation [`OF`]. A forked child starts from 0: it has registered nothing.
-static BYTES: AtomicU64 = AtomicU64::new(0);
-/// The fork generation for which [`BYTES`] and [`REFUSED`] count.
-static OF: AtomicU64 = AtomicU64::new(0);
-/// Number of regions that were refused.
-static REFUSED: AtomicU64 = AtomicU64::new(0);
+#[derive(Debug, Default)]
+struct Counts {
+    /// Bytes that are registered.
+    bytes: u64,
+    /// Number of regions that were refused.
+    refused: u64,
+}
+
+/// The counts of this process. A forked child starts from 0: it has registered nothing.
+static COUNTS: PerProcess<Counts> = PerProcess::new(Counts::default);
 
 /// The bytes of one region in the count. Dropping it subtracts them.
 #[derive(Debug)]
@@ -33,29 +37,25 @@ impl Share {
     /// # Errors
     /// [`RegisterError::Locked`] if the count is then above a limit that is enforced.
     pub(crate) fn take(memlock: Memlock, addr: usize, len: usize) -> Result<Self, RegisterError> {
-        let generation = generation();
-        if OF.swap(generation.into(), Ordering::AcqRel) != u64::from(generation) {
-            BYTES.store(0, Ordering::Release);
-            REFUSED.store(0, Ordering::Release);
-        }
         let bytes = whole_pages(addr, len);
-        let share = Self { bytes, generation };
-        let all = BYTES.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
+        let mut counts = COUNTS.lock();
+        let held = counts.bytes;
         if let Some(limit) = limit(memlock)
-            && all > limit
+            && held.saturating_add(bytes) > limit
             && !may_lock()
         {
-            REFUSED.fetch_add(1, Ordering::Relaxed);
-            return Err(RegisterError::Locked { len, held: all - bytes, limit });
+            counts.refused += 1;
+            return Err(RegisterError::Locked { len, held, limit });
         }
-        Ok(share)
+        counts.bytes = held.saturating_add(bytes);
+        Ok(Self { bytes, generation: generation() })
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
         if is_own(self.generation) {
-            BYTES.fetch_sub(self.bytes, Ordering::AcqRel);
+            COUNTS.lock().bytes -= self.bytes;
         }
     }
 }
@@ -79,14 +79,13 @@ fn limit(memlock: Memlock) -> Option<u64> {
 
 /// The count of this process, for the host service's report.
 pub(crate) fn report(memlock: Memlock) -> LockedReport {
-    let own = OF.load(Ordering::Acquire) == u64::from(generation());
-    let count = |counter: &AtomicU64| if own { counter.load(Ordering::Relaxed) } else { 0 };
+    let counts = COUNTS.lock();
     LockedReport {
-        bytes: count(&BYTES),
+        bytes: counts.bytes,
         limit: limit(memlock),
         enforced: memlock != Memlock::Off,
         exempt: may_lock(),
-        refused: count(&REFUSED),
+        refused: counts.refused,
     }
 }
 
