@@ -219,6 +219,9 @@ impl CompChannel {
     /// Makes the thread that waits for an event, or the next one that is about to, return with
     /// [`EventError::Interrupted`].
     pub fn interrupt(&self) {
+        if self.0.stack.check().is_err() {
+            return;
+        }
         let mut waiting = self.0.lock();
         waiting.interrupted = true;
         waiting.settle(&self.0.descriptor, false);

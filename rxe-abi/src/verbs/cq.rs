@@ -110,9 +110,10 @@ fn next_event(channel: &CompChannel) -> Result<(*const Cq, *mut c_void)> {
         let found = channel.context.cqs.find(&event.id(), |cq| {
             cq_context = cq.c.base.cq_context.load(Ordering::Relaxed);
         });
-        // The event of a queue that is just being destroyed is dropped.
-        if let Some(cq) = found {
-            return Ok((cq, cq_context));
+        match found {
+            Some(cq) => return Ok((cq, cq_context)),
+            // The queue is just being destroyed, which waits for this.
+            None => event.ack_events(1),
         }
     }
 }
