@@ -186,14 +186,10 @@ impl Open {
         &mut self,
         bound: Option<(Binding, Option<PathBuf>)>,
         first: Supply,
-        mut config: StackConfig,
+        config: StackConfig,
         source: Option<Box<dyn Source>>,
     ) -> Result<Arc<Stack>, OpenError> {
-        config.polling = Some(config.polling.map_or_else(Polling::from_environment, Ok)?);
-        config.messages = Some(config.messages.map_or_else(Messages::from_environment, Ok)?);
-        config.congestion = Some(config.congestion.map_or_else(Congestion::from_environment, Ok)?);
-        config.threads = Some(config.threads.map_or_else(Threads::from_environment, Ok)?);
-        let stack = Stack::new(first, config, source)
+        let stack = Stack::new(first, config.with_environment()?, source)
             .map_err(|source| OpenError::System { action: "set up the engine", source })?;
         self.stacks.retain(|entry| entry.stack.strong_count() > 0 || entry.is_ending());
         self.stacks.push(Entry { bound, stack: Arc::downgrade(&stack), ended: stack.ended.clone() });
@@ -245,6 +241,19 @@ fn trace_to(path: &Path) -> io::Result<Trace> {
     if path == Path::new("1") { Trace::to_stderr() } else { file::create(path).map(Trace::to_file) }
 }
 
+impl StackConfig {
+    /// What the caller has not decided is as the environment says.
+    fn with_environment(self) -> Result<Self, ConfigError> {
+        Ok(Self {
+            polling: Some(self.polling.map_or_else(Polling::from_environment, Ok)?),
+            messages: Some(self.messages.map_or_else(Messages::from_environment, Ok)?),
+            congestion: Some(self.congestion.map_or_else(Congestion::from_environment, Ok)?),
+            threads: Some(self.threads.map_or_else(Threads::from_environment, Ok)?),
+            ..self
+        })
+    }
+}
+
 fn link_kind(config: &StackConfig) -> Result<LinkKind, ConfigError> {
     config.link.map_or_else(LinkKind::from_environment, Ok)
 }
@@ -258,10 +267,7 @@ fn text(name: &str) -> Option<String> {
 /// # Errors
 /// [`ConfigError`] names the first variable whose value is not understood, the value and what is allowed.
 pub fn check_environment() -> Result<(), ConfigError> {
-    Polling::from_environment()?;
-    Messages::from_environment()?;
-    Congestion::from_environment()?;
-    Threads::from_environment()?;
+    StackConfig::default().with_environment()?;
     FaultPlan::from_environment()?;
     LinkKind::from_environment()?;
     UdpConfig::default().with_environment()?;
