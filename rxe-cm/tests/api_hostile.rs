@@ -5,7 +5,7 @@ mod api_common;
 
 use api_common::{Host, PATIENCE, PORT, connect, pair, send};
 use rxe_cm::{
-    ConnParams, Direction, EventKind,
+    CmId, ConnParams, Direction, EventKind,
     proto::{
         CmaHeader, CommId, Datagram, Dreq, Guid, Message, Path, PortSpace, PrivateData, RejectReason, Req,
         Rtu, ServiceId, SidrReq,
@@ -231,13 +231,19 @@ fn a_program_cannot_fill_the_memory_with_its_own_events() {
     tell(0).unwrap();
 }
 
+/// A host that listens, and an attacker.
+fn listening() -> (Host, CmId, Stranger) {
+    let net = InprocNet::new();
+    let b = Host::new(&net, "10.0.0.2");
+    let listener = b.listen(PortSpace::Tcp, PORT, 4);
+    let stranger = Stranger::new(&net, "10.0.0.3", &b);
+    (b, listener, stranger)
+}
+
 /// Listeners for connections take no lookups of datagram services, as in Linux (cma_ib_check_req_qp_type).
 #[test]
 fn a_listener_for_connections_takes_no_lookups() {
-    let net = InprocNet::new();
-    let b = Host::new(&net, "10.0.0.2");
-    let stranger = Stranger::new(&net, "10.0.0.3", &b);
-    let _listener = b.listen(PortSpace::Tcp, PORT, 4);
+    let (b, _listener, stranger) = listening();
     let header = CmaHeader { src_port: 1000, src: stranger.own, dst: stranger.to };
     let lookup = SidrReq {
         request_id: CommId(9),
@@ -267,10 +273,7 @@ fn watched(host: &Host) -> mpsc::Receiver<Message> {
 /// The peer has been restarted, and asks for another connection by the same queue pair. It will not confirm the first one.
 #[test]
 fn an_accepted_connection_that_the_peer_has_forgotten_is_told() {
-    let net = InprocNet::new();
-    let b = Host::new(&net, "10.0.0.2");
-    let stranger = Stranger::new(&net, "10.0.0.3", &b);
-    let _listener = b.listen(PortSpace::Tcp, PORT, 4);
+    let (b, _listener, stranger) = listening();
     stranger.send(&mad(stranger.req(100)));
     let request = b.expect("CONNECT_REQUEST");
     let _qp = b.qp(&request.id);
@@ -284,10 +287,7 @@ fn an_accepted_connection_that_the_peer_has_forgotten_is_told() {
 /// The RTU is lost, and the peer ends the connection.
 #[test]
 fn a_connection_that_ends_before_its_rtu_ends_as_any_other() {
-    let net = InprocNet::new();
-    let b = Host::new(&net, "10.0.0.2");
-    let stranger = Stranger::new(&net, "10.0.0.3", &b);
-    let _listener = b.listen(PortSpace::Tcp, PORT, 4);
+    let (b, _listener, stranger) = listening();
     let sent = watched(&b);
     stranger.send(&mad(stranger.req(100)));
     let request = b.expect("CONNECT_REQUEST");
@@ -304,10 +304,7 @@ fn a_connection_that_ends_before_its_rtu_ends_as_any_other() {
 /// The manager's thread sleeps for seconds when an id is dropped. Its DREQ is repeated in time all the same.
 #[test]
 fn the_end_of_a_dropped_connection_is_repeated_in_time() {
-    let net = InprocNet::new();
-    let b = Host::new(&net, "10.0.0.2");
-    let stranger = Stranger::new(&net, "10.0.0.3", &b);
-    let _listener = b.listen(PortSpace::Tcp, PORT, 4);
+    let (b, _listener, stranger) = listening();
     let sent = watched(&b);
     stranger.send(&mad(Req { local_cm_response_timeout: 1, ..stranger.req(100) }));
     let request = b.expect("CONNECT_REQUEST");
@@ -332,10 +329,7 @@ fn the_end_of_a_dropped_connection_is_repeated_in_time() {
 #[test]
 fn refusals_do_not_fill_the_memory() {
     const MOST: usize = 1 << 13;
-    let net = InprocNet::new();
-    let b = Host::new(&net, "10.0.0.2");
-    let stranger = Stranger::new(&net, "10.0.0.3", &b);
-    let _listener = b.listen(PortSpace::Tcp, PORT, 4);
+    let (b, _listener, stranger) = listening();
     for number in 1..=MOST as u32 + 100 {
         stranger.send(&mad(Req { remote_cm_response_timeout: 31, ..stranger.req(number) }));
         b.expect("CONNECT_REQUEST").id.reject(&[]).unwrap();

@@ -4,7 +4,7 @@ mod api_common;
 
 use api_common::{Host, PORT};
 use rxe_cm::{
-    CmError, ConnParams, EventKind, OwnPath,
+    CmError, CmId, ConnParams, EventKind, OwnPath,
     proto::{PortSpace, RejectReason},
 };
 use rxe_verbs::{ContextOptions, Mtu, Pkey, net::InprocNet};
@@ -31,6 +31,18 @@ const BLUE: OwnPath = OwnPath {
     rate: 3,
     packet_lifetime: 12,
 };
+
+/// An id of `a` that has asked `b` for a connection with that path.
+fn asked_in_blue(a: &Host, b: &Host) -> CmId {
+    let id = a.id(PortSpace::Tcp);
+    id.resolve_addr(None, b.at(PORT)).unwrap();
+    a.expect("ADDR_RESOLVED");
+    id.set_path(&BLUE).unwrap();
+    a.expect("ROUTE_RESOLVED");
+    a.qp(&id);
+    id.connect(&ConnParams::default()).unwrap();
+    id
+}
 
 #[test]
 fn a_connection_has_the_path_that_the_program_gives() {
@@ -71,13 +83,7 @@ fn a_connection_has_the_path_that_the_program_gives() {
 fn limited_members_are_refused() {
     let (a, b) = hosts(&[0xffff, 0x0012], &[0xffff, 0x0012]);
     let _listener = b.listen(PortSpace::Tcp, PORT, 0);
-    let id = a.id(PortSpace::Tcp);
-    id.resolve_addr(None, b.at(PORT)).unwrap();
-    a.expect("ADDR_RESOLVED");
-    id.set_path(&BLUE).unwrap();
-    a.expect("ROUTE_RESOLVED");
-    let _qp = a.qp(&id);
-    id.connect(&ConnParams::default()).unwrap();
+    let _id = asked_in_blue(&a, &b);
     let refused = a.next();
     assert!(matches!(refused.kind, EventKind::Rejected(RejectReason::INVALID_GID)), "{refused:?}");
     b.is_silent();
@@ -89,13 +95,7 @@ fn limited_members_are_refused() {
 fn limited_members_of_the_default_partition_connect_in_another_one() {
     let (a, b) = hosts(&[0x7fff, 0x8012], &[0x7fff, 0x0013, 0x8012]);
     let _listener = b.listen(PortSpace::Tcp, PORT, 0);
-    let id = a.id(PortSpace::Tcp);
-    id.resolve_addr(None, b.at(PORT)).unwrap();
-    a.expect("ADDR_RESOLVED");
-    id.set_path(&BLUE).unwrap();
-    a.expect("ROUTE_RESOLVED");
-    let _qp = a.qp(&id);
-    id.connect(&ConnParams::default()).unwrap();
+    let id = asked_in_blue(&a, &b);
     let request = b.expect("CONNECT_REQUEST");
     let _other = b.qp(&request.id);
     request.id.accept(&ConnParams::default()).unwrap();

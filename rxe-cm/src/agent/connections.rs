@@ -126,7 +126,7 @@ impl Turn<'_> {
                 self.tell(comm_id, EventKind::Unreachable(by.unwrap_or_default()), &[]);
             }
             Event::DisconnectRequested(private_data) => {
-                // An established connection is not ended before it was one: the RTU was lost.
+                // If the RTU was lost, this shows that the peer took the connection for established.
                 if let Some(side) = self.state.connections.get_mut(&comm_id) {
                     side.stood = true;
                 }

@@ -166,7 +166,7 @@ impl CmId {
     /// Ends the connection, or confirms that the peer ends it (rdma_disconnect). A queue pair that the id manages is
     /// put into the error state at once, and its work requests are flushed. [`Disconnected`](crate::EventKind::Disconnected) follows when
     /// the peer has confirmed, or has not answered for long. It is no error if the connection has ended already, or is ending: the
-    /// peer may have been quicker.
+    /// peer may have been quicker. Nor if it is not established yet, as in Linux; then no message is sent.
     ///
     /// # Errors
     /// [`CmError::State`] or [`CmError::Machine`] if there was no connection.
