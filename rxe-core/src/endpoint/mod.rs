@@ -316,7 +316,7 @@ impl Endpoint {
         self.shared.watch(qp);
     }
 
-    /// How many deadlines are in the timer list. Some of them are past needs.
+    /// How many deadlines are in the timer list. Some of them are not needed any more.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn deadlines(&self) -> usize {

@@ -112,7 +112,8 @@ impl Region {
         let Kind::Window { window, binding } = self.kind else {
             return Err(BindError::NotAWindow(bind.window));
         };
-        // The tag of a type 1 window is the library's. It has gone on if an earlier bind failed.
+        // The library chooses the tag of a type 1 window when a bind is posted. If that bind then failed, the next one names a tag that the
+        // window never had.
         let known = match window {
             WindowType::One => bind.window.index() == self.key.index(),
             WindowType::Two => bind.window == self.key,

@@ -133,7 +133,8 @@ impl Dcqcn {
     }
 
     /// Does `steps` steps of increase of one kind. Each raises the target, and then moves the rate half-way to it (the paper's equations 2
-    /// and 3). A rate of less than one bit per second below the link's is the link's. Further steps change nothing then.
+    /// and 3). A rate of less than one bit per second below the link's is the link's; further steps do not change that. They, and those
+    /// beyond [`MOST_STEPS`], are only counted.
     fn increase(&mut self, trigger: Trigger, steps: u64) {
         let line = self.params.line as f64;
         let (mut left, mut most) = (steps, MOST_STEPS);
@@ -347,6 +348,26 @@ mod tests {
         control.on_notified(at(1000));
         assert_eq!(control.rate(Instant::from_nanos(u64::MAX)), LINE);
         assert_eq!(control.rate(Instant::from_nanos(u64::MAX)), LINE);
+    }
+
+    /// The stages of the paper (fast recovery, additive and hyper increase), and those of the simulator.
+    #[test]
+    fn what_a_step_adds_depends_on_the_steps_before() {
+        let params = DcqcnParams::paper(LINE);
+        let (additive, hyper) = (params.additive, params.hyper);
+        for (timer, bytes, raise) in [
+            (5, 5, 0),
+            (6, 5, additive),
+            (5, 9, additive),
+            (6, 6, hyper),
+            (9, 7, 2 * hyper),
+            (7, 100, 2 * hyper),
+        ] {
+            assert_eq!(params.raise(timer, bytes), raise, "{timer} by the timer, {bytes} by bytes");
+        }
+        let alone = DcqcnParams { timer_alone: true, ..params };
+        assert_eq!([5, 6, 7, 9].map(|timer| alone.raise(timer, 0)), [0, additive, hyper, hyper]);
+        assert_eq!(DcqcnParams { recovery: u32::MAX, ..alone }.raise(u32::MAX, 0), 0);
     }
 
     #[test]
