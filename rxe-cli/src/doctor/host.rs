@@ -209,9 +209,12 @@ fn rules() -> Vec<Finding> {
 }
 
 fn translation(check: &'static str, rules: &str) -> Finding {
-    let lower = rules.to_lowercase();
+    // Names of ICMP messages contain such words, too (nd-redirect).
+    let lines: Vec<String> =
+        rules.lines().map(str::to_lowercase).filter(|line| !line.contains("icmp")).collect();
     let words = ["masquerade", "snat", "dnat", "redirect"];
-    let found: Vec<&str> = words.into_iter().filter(|word| lower.contains(word)).collect();
+    let found: Vec<&str> =
+        words.into_iter().filter(|word| lines.iter().any(|line| line.contains(word))).collect();
     if found.is_empty() {
         return Finding::good(check, "none on this host");
     }
@@ -226,26 +229,57 @@ fn translation(check: &'static str, rules: &str) -> Finding {
 }
 
 fn filter(check: &'static str, rules: &str) -> Finding {
-    let closed = rules.lines().any(|line| {
-        let line = line.trim();
-        line.starts_with(":INPUT DROP") || (line.contains("hook input") && line.contains("policy drop"))
-    });
+    const CURE: &str = "as root: nft add rule inet filter input udp dport 4791 accept (or iptables -I INPUT -p udp --dport \
+                        4791 -j ACCEPT)";
+    let verdict = |words: &[&str]| {
+        let mut ours = rules.lines().filter(|line| names_our_port(line));
+        ours.find(|line| words.iter().any(|word| line.to_lowercase().contains(word))).map(str::trim)
+    };
     let stateful = rules.contains("ct state") || rules.contains("--ctstate");
-    let open = rules.contains("4791");
-    match (closed, open) {
-        (true, false) => Finding::bad(
+    match (verdict(&["accept"]), verdict(&["drop", "reject"])) {
+        (None, Some(rule)) => Finding::bad(check, format!("a rule refuses UDP 4791: {rule}"), CURE),
+        (Some(_), Some(rule)) => {
+            let text = format!("some rules let UDP 4791 in, and one refuses it: {rule}");
+            Finding::of(State::Unknown, check, text, "see which of them comes first: nft list ruleset")
+        }
+        (None, None) if closes_input(rules) => Finding::bad(
             check,
             if stateful {
-                "input is dropped unless it answers something, and nothing lets UDP 4791 in: a peer's first packet \
+                "input is dropped unless it answers something, and no rule is about UDP 4791: a peer's first packet \
                  comes from a source port that no packet went to"
             } else {
-                "input is dropped, and nothing lets UDP 4791 in"
+                "input is dropped, and no rule is about UDP 4791"
             },
-            "as root: nft add rule inet filter input udp dport 4791 accept (or iptables -I INPUT -p udp --dport 4791 \
-             -j ACCEPT)",
+            CURE,
         ),
         _ => Finding::good(check, "lets UDP 4791 in"),
     }
+}
+
+/// Whether a rule is about packets to UDP port 4791.
+fn names_our_port(rule: &str) -> bool {
+    let Some((_, ports)) = rule.split_once("dport") else { return false };
+    // A counter may have the same number.
+    let ports = ports.split("counter").next().unwrap_or(ports);
+    rule.contains("udp") && ports.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == "4791")
+}
+
+/// Whether what no rule lets in is dropped: by the policy of a chain for input, or by a rule without a condition in it (firewalld has
+/// one at the end).
+fn closes_input(rules: &str) -> bool {
+    let mut input = false;
+    rules.lines().map(str::trim).any(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        if line == "}" || line.starts_with("chain ") {
+            input = false;
+        }
+        input |= line.contains("type filter hook input");
+        match words[..] {
+            [":INPUT", "DROP", ..] | ["-A", "INPUT", "-j", "DROP" | "REJECT", ..] => true,
+            ["drop" | "reject", ..] | ["counter", "packets", _, "bytes", _, "drop" | "reject", ..] => input,
+            _ => input && line.contains("policy drop"),
+        }
+    })
 }
 
 fn sandbox() -> Vec<Finding> {
@@ -308,5 +342,34 @@ mod tests {
         assert_eq!(translation("", old).state, State::Good);
         let docker = "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\n";
         assert_eq!(translation("", docker).state, State::Note);
+        let neighbours = "\t\ticmpv6 type { nd-redirect, nd-neighbor-solicit } accept\n";
+        assert_eq!(translation("", neighbours).state, State::Good);
+    }
+
+    /// firewalld's chain accepts by its policy, and refuses by its last rule.
+    #[test]
+    fn a_last_rule_that_refuses_everything_closes_the_input() {
+        let firewalld = "table inet firewalld {\n\tchain filter_INPUT {\n\t\ttype filter hook input priority filter + 10; \
+                         policy accept;\n\t\tct state { established, related } accept\n\t\tjump filter_INPUT_ZONES\n\
+                         \t\treject with icmpx admin-prohibited\n\t}\n";
+        assert_eq!(filter("", firewalld).state, State::Bad);
+        let zone = "\tchain filter_IN_public_allow {\n\t\tudp dport 4791 accept\n\t}\n";
+        assert_eq!(filter("", &format!("{firewalld}{zone}")).state, State::Good);
+        let elsewhere = firewalld.replace("hook input", "hook forward");
+        assert_eq!(filter("", &elsewhere).state, State::Good);
+        let old = ":INPUT ACCEPT [0:0]\n-A INPUT -i lo -j ACCEPT\n";
+        assert_eq!(filter("", old).state, State::Good);
+        let rejects = "-A INPUT -j REJECT --reject-with icmp-host-prohibited\n";
+        assert_eq!(filter("", &format!("{old}{rejects}")).state, State::Bad);
+    }
+
+    #[test]
+    fn a_rule_that_refuses_the_port_does_not_let_it_in() {
+        assert_eq!(filter("", "\t\tudp dport 4791 drop\n").state, State::Bad);
+        assert_eq!(filter("", "-A INPUT -p udp -m udp --dport 4791 -j REJECT\n").state, State::Bad);
+        let counted = ":INPUT DROP [0:0]\n\t\tudp dport 53 counter packets 4791 bytes 9 accept\n";
+        assert_eq!(filter("", counted).state, State::Bad);
+        let both = "\t\tiifname \"eth1\" udp dport { 4789, 4791 } drop\n\t\tudp dport 4791 accept\n";
+        assert_eq!(filter("", both).state, State::Unknown);
     }
 }
