@@ -156,12 +156,6 @@ impl Fabric {
         &self.partitions
     }
 
-    /// The policy, if there is one and quality of service is on.
-    #[must_use]
-    pub const fn policy(&self) -> Option<&QosPolicy> {
-        self.policy.as_ref()
-    }
-
     /// Answers a query.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use super::{
     class, class_port_info, method, smp, status,
     subnet::{Subnet, Target},
 };
+use core::ops::Range;
 
 /// Version of the class since release 1.1.
 pub(super) const VERSION: u8 = 2;
@@ -42,6 +43,10 @@ const NODE_FIELDS: Fields = &[
     (328, 24),
 ];
 const PORT_FIELDS: Fields = &[(0, 16), (16, 8), (24, 8), (32, 64), (96, 64), (160, 16), (176, 16)];
+const MANAGER_FIELDS: Fields = &[(0, 16), (16, 16), (32, 64), (96, 64), (160, 32), (192, 4), (196, 4)];
+/// The component of NodeRecord with the node's description, and where it is, in bytes.
+const DESCRIPTION_COMPONENT: u32 = 14;
+const DESCRIPTION: Range<usize> = 44..108;
 /// The component of PortInfoRecord with a port's capabilities, and their offset.
 const CAPABILITY_COMPONENT: u32 = 7;
 const PORT_CAPABILITIES: usize = 192;
@@ -162,13 +167,17 @@ pub fn answer(mad: &Mad, subnet: &Subnet<'_>, paths: &[PathAnswer]) -> Option<Sa
         class_port_info(VERSION, CAPABILITIES, &mut reply.0[RECORDS..]);
         return Some(reply.0.to_vec());
     }
-    let (records, size) = match mad.attribute() {
-        NODE_RECORD => (nodes(mad, subnet), 112),
-        PORT_INFO_RECORD => (ports(mad, subnet), 72),
-        SM_INFO_RECORD => (managers(subnet), 32),
-        PATH_RECORD => (paths.iter().map(path_record).collect(), 64),
+    let (records, size, compared) = match mad.attribute() {
+        NODE_RECORD => (nodes(mad, subnet), 112, DESCRIPTION_COMPONENT + 1),
+        PORT_INFO_RECORD => (ports(mad, subnet), 72, CAPABILITY_COMPONENT + 1),
+        SM_INFO_RECORD => (managers(mad, subnet), 32, MANAGER_FIELDS.len() as u32),
+        PATH_RECORD => (paths.iter().map(path_record).collect(), 64, u64::BITS),
         _ => return refuse(status::UNSUPPORTED),
     };
+    // Records that were chosen without a component would be the wrong ones.
+    if mask(mad).checked_shr(compared).is_some_and(|others| others != 0) {
+        return refuse(status::INVALID_REQUEST);
+    }
     match (is_table, &records[..]) {
         (true, records) => Some(table(mad, records, size)),
         (false, []) => refuse(status::NO_RECORDS),
@@ -211,7 +220,12 @@ fn nodes(mad: &Mad, subnet: &Subnet<'_>) -> Vec<Vec<u8>> {
         put_bytes(&mut record, 44, &about(0x10)?);
         Some(record)
     };
-    subnet.targets().filter_map(record).filter(|record| fits(mad, record, NODE_FIELDS)).collect()
+    let is_called = |record: &Vec<u8>| {
+        let asks = mask(mad) >> DESCRIPTION_COMPONENT & 1 != 0;
+        !asks || mad.0[RECORDS..][DESCRIPTION] == record[DESCRIPTION]
+    };
+    let all = subnet.targets().filter_map(record);
+    all.filter(|record| fits(mad, record, NODE_FIELDS)).filter(is_called).collect()
 }
 
 fn ports(mad: &Mad, subnet: &Subnet<'_>) -> Vec<Vec<u8>> {
@@ -236,13 +250,13 @@ fn ports(mad: &Mad, subnet: &Subnet<'_>) -> Vec<Vec<u8>> {
     all.filter(|record| fits(mad, record, PORT_FIELDS)).filter(is_capable).collect()
 }
 
-fn managers(subnet: &Subnet<'_>) -> Vec<Vec<u8>> {
+fn managers(mad: &Mad, subnet: &Subnet<'_>) -> Vec<Vec<u8>> {
     let mut record = vec![0; 28];
     put(&mut record, 0, 16, subnet.own.lid.into());
     if let Some(info) = smp::describe(0x20, 0, Target::Own, 1, subnet) {
         put_bytes(&mut record, 4, &info[..24]);
     }
-    vec![record]
+    if fits(mad, &record, MANAGER_FIELDS) { vec![record] } else { Vec::new() }
 }
 
 fn path_record(path: &PathAnswer) -> Vec<u8> {
@@ -347,6 +361,29 @@ mod tests {
         put(&mut managers.0[RECORDS..], PORT_CAPABILITIES, 32, 2);
         assert_eq!(count(&answer(&managers, &subnet, &[]).unwrap()), 1);
         assert_eq!(count(&answer(&ask(method::GET_TABLE, SM_INFO_RECORD, 0), &subnet, &[]).unwrap()), 1);
+    }
+
+    #[test]
+    fn a_component_chooses_records_or_is_refused() {
+        let (lanes, tables) = (Lanes::default(), Tables::default());
+        let subnet = subnet(&lanes, &tables, 3);
+        let mut named = ask(method::GET_TABLE, NODE_RECORD, 1 << DESCRIPTION_COMPONENT);
+        put_bytes(&mut named.0, RECORDS + DESCRIPTION.start, b"host 3");
+        let found = answer(&named, &subnet, &[]).unwrap();
+        assert_eq!((count(&found), &found[RECORDS + 44..RECORDS + 50]), (1, &b"host 3"[..]));
+
+        let mut manager = ask(method::GET, SM_INFO_RECORD, 1);
+        put(&mut manager.0[RECORDS..], 0, 16, 2);
+        let told = |mad: &Mad| Mad::of(&answer(mad, &subnet, &[]).unwrap()).unwrap().status();
+        assert_eq!(told(&manager), status::NO_RECORDS);
+        put(&mut manager.0[RECORDS..], 0, 16, 1);
+        assert_eq!(told(&manager), 0);
+
+        for (attribute, mask) in
+            [(NODE_RECORD, 1 << 15), (PORT_INFO_RECORD, 1 << 8), (SM_INFO_RECORD, 1 << 7)]
+        {
+            assert_eq!(told(&ask(method::GET, attribute, mask)), status::INVALID_REQUEST);
+        }
     }
 
     #[test]

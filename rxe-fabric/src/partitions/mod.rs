@@ -150,12 +150,6 @@ impl Partitions {
         self.list.iter().find(|partition| partition.key == key & !FULL)
     }
 
-    /// The partition with this name.
-    #[must_use]
-    pub fn of_name(&self, name: &str) -> Option<&Partition> {
-        self.list.iter().find(|partition| partition.name == name)
-    }
-
     /// Whether a port is a member of any kind.
     #[must_use]
     pub fn is_member(&self, partition: &Partition, port: &Port) -> bool {

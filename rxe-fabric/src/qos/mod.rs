@@ -216,12 +216,6 @@ impl QosPolicy {
             None => (&self.levels[self.default], None),
         }
     }
-
-    /// Number of rules.
-    #[must_use]
-    pub const fn rules(&self) -> usize {
-        self.rules.len()
-    }
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ impl Parser {
                 (Some(ulp), sl) => self.ulps.push((ulp, sl)),
             }
             count += 1;
-            if count > MAX {
+            if self.ulps.len() > MAX {
                 return Err(cursor.error(format!("{MAX} rules are possible")));
             }
         }
@@ -357,9 +357,12 @@ impl Parser {
                 return Err(cursor.error(reason));
             }
         };
+        // Kept, because a file may have many of both, and a level is found by its name.
+        let mut simple = [None; 16];
         for (ulp, sl) in self.ulps {
-            let mut rule =
-                Rule { line: ulp.line, level: simple_level(&mut self.levels, sl), ..Rule::default() };
+            let level =
+                *simple[usize::from(sl & 15)].get_or_insert_with(|| simple_level(&mut self.levels, sl));
+            let mut rule = Rule { line: ulp.line, level, ..Rule::default() };
             (rule.services, rule.pkeys) = (Ranges::new(ulp.services), Ranges::new(ulp.pkeys));
             if let Some((ends, guids)) = ulp.guids {
                 self.groups.push(PortGroup { guids: Ranges::new(guids), ..PortGroup::default() });
