@@ -126,7 +126,15 @@ fn waiting_is_bounded() {
     assert_eq!(taken, MOST_WAITING);
     let more = (1..100).filter(|&number| table.wait(NOW, ip(number), number).is_ok()).count();
     assert_eq!(more, MOST_WAITING_IN_ALL - MOST_WAITING);
+    actions(&mut table);
     assert_eq!(table.wait(NOW, ip(5000), 5), Err(5), "the packet comes back");
+    assert_eq!(
+        actions(&mut table),
+        [Action::Ask { ip: ip(5000), last: None }],
+        "and its address is asked for"
+    );
+    table.heard_reply(NOW, ip(5000), link(9), true, true);
+    assert_eq!(table.find(NOW, ip(5000)), Some(link(9)));
     // All come out again.
     let mut left = 0;
     while let Some(due) = table.poll_timeout() {

@@ -116,11 +116,8 @@ impl<P> Neighbours<P> {
     /// Keeps a packet until the address of its neighbour is known, and asks for the address unless that was done already.
     ///
     /// # Errors
-    /// The packet, if too many wait or there are too many neighbours.
+    /// The packet, if too many wait (the address is asked for all the same) or there are too many neighbours.
     pub fn wait(&mut self, now: Duration, ip: IpAddr, packet: P) -> Result<(), P> {
-        if self.waiting >= MOST_WAITING_IN_ALL {
-            return Err(packet);
-        }
         if !self.entries.contains_key(&ip) {
             if !self.make_room() {
                 return Err(packet);
@@ -130,8 +127,10 @@ impl<P> Neighbours<P> {
             self.asked += 1;
             self.actions.push_back(Action::Ask { ip, last: None });
         }
+        // An address is asked for even if its packet cannot wait. Otherwise packets to dead neighbours would keep living ones unknown.
+        let room = self.waiting < MOST_WAITING_IN_ALL;
         match self.entries.get_mut(&ip) {
-            Some(entry) if entry.waiting.len() < MOST_WAITING => entry.waiting.push_back(packet),
+            Some(entry) if room && entry.waiting.len() < MOST_WAITING => entry.waiting.push_back(packet),
             _ => return Err(packet),
         }
         self.waiting += 1;
