@@ -260,7 +260,7 @@ impl Interface {
         let busy = busy || self.take_completions(now)?;
         let timeout = self.neighbours.poll_timeout().map(|due| due.saturating_sub(now));
         let timeout = match timeout {
-            _ if busy => PollTimeout::ZERO,
+            _ if busy || self.local_changed => PollTimeout::ZERO,
             None => PollTimeout::NONE,
             // Rounded up, so that it does not spin for the last millisecond.
             Some(left) => PollTimeout::from(u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX)),
