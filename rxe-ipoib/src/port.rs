@@ -64,7 +64,11 @@ impl Port {
             Some(name) => Device::find(name)?,
             None => Device::first()?,
         };
-        let context = Context::open(&device)?;
+        Self::on(Context::open(&device)?, options, more)
+    }
+
+    /// The same on a device that is open.
+    pub(crate) fn on(context: Context, options: &Options, more: u32) -> Result<Self, Error> {
         let (gid_index, gid) = choose_gid(&context, options.gid_index)?;
         let (pkey, pkey_index) = choose_pkey(&context, options.pkey)?;
         let pd = context.alloc_pd()?;
